@@ -1,0 +1,153 @@
+//! Why something was not copied.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bivouac_types::Errno;
+
+use crate::Summary;
+
+/// Why a copy failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    /// The caller's flag was set. Nothing temporary is left.
+    #[error("cancelled")]
+    Cancelled,
+    /// Source or target as a whole cannot be used; nothing was copied.
+    #[error("{0}")]
+    Root(Failure),
+    /// Everything is in place except what is listed.
+    #[error("{}", list(failures))]
+    Incomplete {
+        /// What is in place.
+        summary: Box<Summary>,
+        /// What is not; never empty.
+        failures: Vec<Failure>,
+    },
+}
+
+/// One object that was not copied.
+#[derive(Debug)]
+pub struct Failure {
+    /// The object that the failing operation was on, at the source or at the target.
+    pub path: PathBuf,
+    /// What went wrong.
+    pub cause: Cause,
+}
+
+/// What went wrong with one object.
+#[derive(Debug)]
+pub enum Cause {
+    /// The system refused.
+    Io {
+        /// The operation, as in `could not …`.
+        doing: &'static str,
+        /// The refusal.
+        error: io::Error,
+    },
+    /// The file was written to or replaced while it was copied.
+    Changed,
+    /// What was read back is not what was written.
+    Differs {
+        /// Start of the first block that differs, in bytes.
+        offset: u64,
+    },
+    /// What is asked for contradicts what is there.
+    Conflict(&'static str),
+    /// The caller's flag was set.
+    Cancelled,
+}
+
+impl Failure {
+    pub(crate) fn new(path: &Path, cause: Cause) -> Failure {
+        Failure { path: path.to_owned(), cause }
+    }
+
+    pub(crate) fn io(doing: &'static str, path: &Path, error: impl Into<io::Error>) -> Failure {
+        Failure::new(path, Cause::Io { doing, error: error.into() })
+    }
+
+    /// The system's error number, if the system refused.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        match &self.cause {
+            Cause::Io { error, .. } => error.raw_os_error().map(Errno::from_code),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.cause)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Io { doing, error } => match error.raw_os_error().map(Errno::from_code) {
+                Some(errno) => write!(f, "could not {doing}: {errno}{}", remedy(errno)),
+                None => write!(f, "could not {doing}: {error}"),
+            },
+            Cause::Changed => f.write_str("changed while it was copied; copy it when nothing writes to it"),
+            Cause::Differs { offset } => {
+                write!(f, "read back differently than written, from byte {offset} on; check the target's storage")
+            }
+            Cause::Conflict(what) => f.write_str(what),
+            Cause::Cancelled => f.write_str("cancelled"),
+        }
+    }
+}
+
+fn remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOSPC | Errno::EDQUOT => "; free space at the target or copy less",
+        Errno::EACCES | Errno::EPERM => "; check owner and permissions",
+        Errno::ENAMETOOLONG => "; shorten the name",
+        Errno::EROFS => "; the target is mounted read-only",
+        Errno::EEXIST => "; move it away or allow overwriting",
+        _ => "",
+    }
+}
+
+/// The first failures, one per line.
+fn list(failures: &[Failure]) -> String {
+    const SHOWN: usize = 20;
+    let mut text = format!("{} not copied:", failures.len());
+    for failure in failures.iter().take(SHOWN) {
+        text.push_str(&format!("\n  {failure}"));
+    }
+    if failures.len() > SHOWN {
+        text.push_str(&format!("\n  and {} more", failures.len() - SHOWN));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(errno: Errno) -> Failure {
+        Failure::io("write", Path::new("out/a.dat"), io::Error::from_raw_os_error(errno.code()))
+    }
+
+    #[test]
+    fn a_failure_names_object_cause_and_remedy() {
+        let failure = refused(Errno::ENOSPC);
+        assert_eq!(failure.errno(), Some(Errno::ENOSPC));
+        assert_eq!(
+            failure.to_string(),
+            "out/a.dat: could not write: no space left (ENOSPC); free space at the target or copy less"
+        );
+    }
+
+    #[test]
+    fn a_long_list_is_cut_and_says_so() {
+        let failures: Vec<_> = (0..25).map(|_| refused(Errno::EIO)).collect();
+        let text = StageError::Incomplete { summary: Box::default(), failures }.to_string();
+        assert!(text.starts_with("25 not copied:\n  out/a.dat: could not write: input/output error (EIO)"));
+        assert!(text.ends_with("and 5 more") && text.lines().count() == 22);
+    }
+}

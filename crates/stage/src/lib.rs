@@ -1,0 +1,73 @@
+//! Copies trees in and out, verified.
+//!
+//! [`copy_tree`] copies a file or directory from one plain path to another; usually one of the two is
+//! under the mount of a formation. What it promises:
+//! - Nothing is deleted, neither at the source nor at the target. A file becomes visible under its name only
+//!   when it is complete, on stable storage, and has been read back and compared (`.NAME.bivouac-…` before).
+//! - A directory that does not exist at the target appears as a whole; one that exists is merged, file by file.
+//! - A source file that changes while it is copied is an error, never a mixture.
+//! - One file's failure does not stop the others: what is complete is put in place and [`StageError::Incomplete`]
+//!   lists the rest. When cancelled, everything temporary is removed.
+//!
+//! Kept are contents with their holes, mode, modification time, symbolic and hard links, empty
+//! directories, named pipes and `user.` attributes; the owner too, where root copies. Attributes and owners of
+//! directories that existed at the target stay as they were. A `SRC` that is a symbolic link is followed.
+//!
+//! # Digest
+//! ```text
+//! block digest   blake3(4 MiB of the file, the last block shorter)
+//! file digest    blake3(size: u64 LE ‖ block digests in order)
+//! tree digest    blake3(per entry, by name: kind: u8 ‖ path length: u64 LE ‖ path ‖ content: 32 bytes)
+//! ```
+//! Kinds are 0 directory, 1 file (content: file digest), 2 symbolic link (content: blake3(target)), 3 named pipe.
+
+mod args;
+mod blocks;
+mod draft;
+mod engine;
+mod error;
+mod job;
+mod meta;
+mod queue;
+mod report;
+mod scan;
+mod target;
+mod tree;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use args::{Transfer, parse_in, parse_out};
+pub use error::{Cause, Failure, StageError};
+pub use report::{Progress, Silent, Skipped, Summary, Totals};
+pub use tree::copy_tree;
+
+/// How to copy.
+#[derive(Clone, Debug)]
+pub struct CopyOptions {
+    /// Threads that copy; 0 means one per processor.
+    pub jobs: usize,
+    /// Whether to read back what was written and compare.
+    pub verify: bool,
+    /// Whether a file may replace one that exists at the target. Without it that is a failure of the file.
+    pub overwrite: bool,
+    /// Set it, from any thread or signal handler, to stop.
+    pub cancel: Arc<AtomicBool>,
+}
+
+impl Default for CopyOptions {
+    fn default() -> CopyOptions {
+        CopyOptions { jobs: 0, verify: true, overwrite: true, cancel: Arc::default() }
+    }
+}
+
+impl CopyOptions {
+    fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    fn threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(2, usize::from);
+        if self.jobs == 0 { processors() } else { self.jobs }
+    }
+}

@@ -1,0 +1,119 @@
+//! Tasks for several threads. A task may add tasks; the work is done when none is left or running.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The tasks that nobody has taken yet.
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T> {
+    tasks: VecDeque<T>,
+    running: usize,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new(tasks: impl IntoIterator<Item = T>) -> Queue<T> {
+        let state = State { tasks: tasks.into_iter().collect(), running: 0 };
+        Queue { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Puts tasks before all others: what is begun is finished first.
+    pub(crate) fn push_first(&self, tasks: impl DoubleEndedIterator<Item = T>) {
+        let mut state = self.lock();
+        tasks.rev().for_each(|task| state.tasks.push_front(task));
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Drops all tasks that nobody has taken.
+    pub(crate) fn clear(&self) {
+        let tasks = std::mem::take(&mut self.lock().tasks);
+        drop(tasks);
+    }
+
+    /// Runs tasks until there are none; to be called by each thread.
+    pub(crate) fn work(&self, mut run: impl FnMut(T)) {
+        while let Some(task) = self.take() {
+            let _running = Running(self);
+            run(task);
+        }
+    }
+
+    fn take(&self) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            if let Some(task) = state.tasks.pop_front() {
+                state.running += 1;
+                return Some(task);
+            }
+            if state.running == 0 {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A task that runs. A drop guard, so that the other threads end even if the task panics.
+struct Running<'a, T>(&'a Queue<T>);
+
+impl<T> Drop for Running<'_, T> {
+    fn drop(&mut self) {
+        self.0.lock().running -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn tasks_that_tasks_add_are_done_too() {
+        let queue = Queue::new([5u32, 3]);
+        let done = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    queue.work(|depth| {
+                        done.fetch_add(1, Ordering::Relaxed);
+                        queue.push_first((0..depth.min(1)).map(|_| depth - 1));
+                    });
+                });
+            }
+        });
+        assert_eq!(done.load(Ordering::Relaxed), 6 + 4);
+    }
+
+    #[test]
+    fn added_tasks_come_first_and_in_order() {
+        let queue = Queue::new([1, 2]);
+        let mut seen = Vec::new();
+        queue.work(|task| {
+            seen.push(task);
+            if task == 1 {
+                queue.push_first([10, 11].into_iter());
+            }
+        });
+        assert_eq!(seen, [1, 10, 11, 2]);
+    }
+
+    #[test]
+    fn a_panic_does_not_keep_the_others_waiting() {
+        let queue = Queue::new([0]);
+        let outcome = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| queue.work(|_| panic!("a task fails")));
+            queue.work(|_| ());
+            thread.join()
+        });
+        assert!(outcome.is_err() || queue.take().is_none());
+    }
+}

@@ -1,0 +1,60 @@
+//! What a copy tells its caller, while it runs and afterwards.
+
+use std::path::{Path, PathBuf};
+
+/// What was found at the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Files, further names of one file counted once.
+    pub files: u64,
+    /// Sum of the files' sizes, in bytes.
+    pub bytes: u64,
+}
+
+/// Hears how far a copy is. Called from the threads that copy, so calls should be short.
+pub trait Progress: Sync {
+    /// The source was looked through.
+    fn found(&self, _totals: Totals) {}
+    /// So many more bytes of files were copied (holes count).
+    fn copied(&self, _bytes: u64) {}
+    /// So many more bytes of files were read back and compared.
+    fn verified(&self, _bytes: u64) {}
+    /// A file is complete. The path is relative to the source; empty where the source is the file.
+    fn file_done(&self, _path: &Path) {}
+}
+
+/// Progress for nobody.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Progress for Silent {}
+
+/// Something that cannot be copied, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Path at the source.
+    pub path: PathBuf,
+    /// What it is: `socket`, `device`, or an attribute that the target does not take.
+    pub what: String,
+}
+
+/// What was copied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Files with their contents.
+    pub files: u64,
+    /// Directories that were made.
+    pub dirs: u64,
+    /// Symbolic links.
+    pub links: u64,
+    /// Further names of files.
+    pub hard_links: u64,
+    /// Named pipes.
+    pub fifos: u64,
+    /// Sum of the files' sizes, in bytes (holes count).
+    pub bytes: u64,
+    /// What was not copied because it cannot be.
+    pub skipped: Vec<Skipped>,
+    /// Digest of the tree as it was copied: names, kinds and contents.
+    pub digest: [u8; 32],
+}

@@ -1,0 +1,213 @@
+//! What can go wrong on a node's volumes, and the errno that each case is.
+
+use std::io;
+use std::path::PathBuf;
+
+use bivouac_types::{Errno, FormationId, FsError, NodeId};
+use thiserror::Error;
+
+/// An error of this crate: names the object, the cause and, where there is one, the remedy.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The volume's directory does not exist.
+    #[error("volume {}: no such directory; create it or name another", path.display())]
+    Missing {
+        /// The directory as it was named.
+        path: PathBuf,
+    },
+    /// The volume's path leads to something else.
+    #[error("volume {}: not a directory; name a directory to lend", path.display())]
+    NotADirectory {
+        /// The path as it was named.
+        path: PathBuf,
+    },
+    /// The directory cannot be written to.
+    #[error("volume {}: not writable ({source}); make it writable for this user or name another", path.display())]
+    NotWritable {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The directory holds files that no formation put there.
+    #[error("volume {}: holds '{found}', which is not bivouac's; name an empty directory", path.display())]
+    Alien {
+        /// The directory.
+        path: PathBuf,
+        /// One of the entries found.
+        found: String,
+    },
+    /// The identity file is damaged.
+    #[error("volume {}: identity file is damaged ({cause}); if nothing on it is needed, empty the directory", path.display())]
+    BadIdentity {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with the file.
+        cause: &'static str,
+    },
+    /// The volume is another formation's.
+    #[error(
+        "volume {}: belongs to formation {found}, not {expected}; name another directory, or bring the other formation down",
+        path.display()
+    )]
+    WrongFormation {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        found: FormationId,
+        /// Who asked.
+        expected: FormationId,
+    },
+    /// The volume is another node's, or another place of this node's.
+    #[error(
+        "volume {}: belongs to {found_node} as volume {found_index}, not to {node} as volume {index}; list the volumes in their old order",
+        path.display()
+    )]
+    WrongNode {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        found_node: NodeId,
+        /// Which of that node's.
+        found_index: u16,
+        /// Who asked.
+        node: NodeId,
+        /// As which volume.
+        index: u16,
+    },
+    /// Written by a newer release.
+    #[error("{}: format version {found} is newer than {supported}; use the release that wrote it or a newer one", path.display())]
+    NewerFormat {
+        /// The directory or file.
+        path: PathBuf,
+        /// Version found.
+        found: u16,
+        /// Newest version that this release reads.
+        supported: u16,
+    },
+    /// Another process has the volume open.
+    #[error("volume {}: in use by another daemon; bring that one down first", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is no volume with this number.
+    #[error("node has no volume {index}")]
+    NoVolume {
+        /// The number asked for.
+        index: u16,
+    },
+    /// Bytes on a volume that nobody wrote so.
+    #[error("{}: damaged at byte {offset}: {cause}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// What is wrong.
+        cause: String,
+    },
+    /// A write that was overtaken by a cut of its file.
+    #[error("write is older than the last cut of the file (epoch now {current}); ask for the attributes and write again")]
+    StaleEpoch {
+        /// The subfile's epoch.
+        current: u32,
+    },
+    /// The volume cannot take this much more.
+    #[error("volume {}: full, {needed} bytes do not fit into {free}", path.display())]
+    NoSpace {
+        /// The directory.
+        path: PathBuf,
+        /// Bytes that the operation needs.
+        needed: u64,
+        /// Bytes that are left.
+        free: u64,
+    },
+    /// An offset or length beyond what a file or record can have.
+    #[error("{what} is too large: {len} bytes, at most {max}")]
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// Its length or end.
+        len: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// A slot that the store was not opened with, or that the transaction did not lock.
+    #[error("slot {slot} is not {expected}")]
+    BadSlot {
+        /// The slot.
+        slot: u16,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// The file, and what was done with it.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Result of this crate.
+pub type StoreResult<T> = Result<T, StoreError>;
+
+impl StoreError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> StoreError {
+        let what = what.into();
+        move |source| StoreError::Io { what, source }
+    }
+
+    /// The error number for the program that asked.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            StoreError::Missing { .. } => Errno::ENOENT,
+            StoreError::NotADirectory { .. } => Errno::ENOTDIR,
+            StoreError::Alien { .. } => Errno::ENOTEMPTY,
+            StoreError::WrongFormation { .. } | StoreError::WrongNode { .. } => Errno::EEXIST,
+            StoreError::NewerFormat { .. } => Errno::EOPNOTSUPP,
+            StoreError::InUse { .. } => Errno::EBUSY,
+            StoreError::NoVolume { .. } => Errno::ENXIO,
+            StoreError::BadIdentity { .. } | StoreError::Corrupt { .. } => Errno::EIO,
+            StoreError::StaleEpoch { .. } => Errno::ESTALE,
+            StoreError::NoSpace { .. } => Errno::ENOSPC,
+            StoreError::TooLarge { .. } => Errno::EFBIG,
+            StoreError::BadSlot { .. } => Errno::EINVAL,
+            StoreError::NotWritable { source, .. } | StoreError::Io { source, .. } => {
+                source.raw_os_error().map_or(Errno::EIO, Errno::from_code)
+            }
+        }
+    }
+}
+
+impl From<StoreError> for FsError {
+    fn from(error: StoreError) -> FsError {
+        FsError::with(error.errno(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_object_cause_and_remedy() {
+        let error = StoreError::Missing { path: "/scratch/x".into() };
+        assert_eq!(error.to_string(), "volume /scratch/x: no such directory; create it or name another");
+        let error = StoreError::NoSpace { path: "/v".into(), needed: 10, free: 3 };
+        let fs: FsError = error.into();
+        assert_eq!(fs.errno(), Errno::ENOSPC);
+        assert_eq!(fs.detail(), Some("volume /v: full, 10 bytes do not fit into 3"));
+    }
+
+    #[test]
+    fn the_system_s_errno_is_kept() {
+        let source = io::Error::from_raw_os_error(Errno::EROFS.code());
+        assert_eq!(StoreError::io("log: append")(source).errno(), Errno::EROFS);
+        let source = io::Error::other("no number");
+        assert_eq!(StoreError::io("log: append")(source).errno(), Errno::EIO);
+    }
+}

@@ -1,0 +1,25 @@
+//! Bytes and records on one node.
+//!
+//! - [`Volume`]: the seam to the files of a node. [`DirVolume`] is a directory, [`MemVolume`] is memory;
+//!   [`FailingVolume`] and [`CrashVolume`] are put around either by tests; [`conformance`] is what all must pass.
+//! - [`Records`]: ordered records per slot, in memory, with a log on a volume. [`Txn`] changes several
+//!   records of several slots at once: all or nothing, also after a kill.
+//! - [`DataStore`]: the subfiles of one node over its volumes.
+//!
+//! Formats are in docs/format.md. Only this crate and `stage` name files.
+
+mod data;
+mod error;
+mod records;
+mod volume;
+
+pub use data::{
+    DataOptions, DataStore, ListedSubfile, LocalFile, SubfileId, SubfileSpec, SubfileStat, VolumeConfig,
+    VolumeUsage,
+};
+pub use error::{StoreError, StoreResult};
+pub use records::{Compaction, Records, RecordsOptions, RecordsStats, Recovery, Txn};
+pub use volume::{
+    CrashVolume, DirVolume, Entry, FailingVolume, Fault, FileStat, IDENTITY_NAME, Loss, MemVolume, OpenMode,
+    Operation, OperationKind, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind, remove_volume,
+};

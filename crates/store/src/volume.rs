@@ -1,0 +1,179 @@
+//! The seam between this crate and the files of a node: a directory that a node lends, with named
+//! files in it. Real, in memory, and the decorators that tests put around either.
+
+mod crash;
+mod dir;
+mod failing;
+mod identity;
+mod memory;
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use crash::{CrashVolume, Loss};
+pub use dir::{DirVolume, remove_volume};
+pub use failing::{FailingVolume, Fault, Operation, OperationKind};
+pub use identity::{IDENTITY_NAME, VolumeIdentity};
+pub use memory::MemVolume;
+
+/// What the bytes of a volume are kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VolumeKind {
+    /// Main memory (tmpfs): outlives the daemon, not the host.
+    Memory,
+    /// A disk.
+    Disk,
+}
+
+impl fmt::Display for VolumeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VolumeKind::Memory => "memory",
+            VolumeKind::Disk => "disk",
+        })
+    }
+}
+
+/// Room on the file system that a volume is on, shared with everything else there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes altogether.
+    pub total: u64,
+    /// Bytes that this user may still take.
+    pub free: u64,
+}
+
+/// Size of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileStat {
+    /// Length in bytes, holes included.
+    pub len: u64,
+    /// Bytes that it occupies.
+    pub allocated: u64,
+}
+
+/// One name in a directory of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The last component of the name.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// Its size; nothing for a directory.
+    pub stat: FileStat,
+}
+
+/// How a file is opened. All files are opened for reading and writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// It must exist.
+    Existing,
+    /// It is made if it does not exist.
+    Create,
+    /// It must not exist, and is made.
+    CreateNew,
+}
+
+/// A directory of named files that a node lends. Names are `file` or `directory/file`.
+///
+/// Errors are the system's: `ENOENT`, `EEXIST`, `ENOTEMPTY`, `ENOSPC`, … as of the system calls of the same
+/// names; a name with another shape is `EINVAL`. [`crate::conformance::volume`] is the specification.
+pub trait Volume: Send + Sync + fmt::Debug {
+    /// Where it is, for messages and status.
+    fn path(&self) -> &Path;
+
+    /// What its bytes are kept in.
+    fn kind(&self) -> VolumeKind;
+
+    /// Room on the file system below.
+    ///
+    /// # Errors
+    /// The system's.
+    fn space(&self) -> io::Result<Space>;
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `ENOENT` (also when its directory does not exist), `EEXIST`, `EISDIR`, and the system's.
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn VolumeFile>>;
+
+    /// Gives a file another name, replacing what has that name.
+    ///
+    /// # Errors
+    /// `ENOENT`, and the system's.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file. Handles that are open keep working.
+    ///
+    /// # Errors
+    /// `ENOENT`, and the system's.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes a directory (one level only).
+    ///
+    /// # Errors
+    /// `EEXIST`, and the system's.
+    fn make_dir(&self, name: &str) -> io::Result<()>;
+
+    /// What is in a directory, in no order; the empty name is the volume itself.
+    ///
+    /// # Errors
+    /// `ENOENT`, and the system's.
+    fn list(&self, dir: &str) -> io::Result<Vec<Entry>>;
+
+    /// Makes the names in a directory outlive the host.
+    ///
+    /// # Errors
+    /// `ENOENT`, and the system's.
+    fn sync_dir(&self, dir: &str) -> io::Result<()>;
+}
+
+/// An open file of a [`Volume`].
+#[allow(clippy::len_without_is_empty, reason = "a file's length is a system call, emptiness is no question")]
+pub trait VolumeFile: Send + Sync + fmt::Debug {
+    /// Reads from `offset` on; returns the number of bytes, less than wanted at the end of the file
+    /// or when the system chose so, 0 only at the end. Holes read as zeros.
+    ///
+    /// # Errors
+    /// The system's.
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize>;
+
+    /// Writes from `offset` on and returns the number of bytes written, which may be less than given.
+    ///
+    /// # Errors
+    /// The system's.
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
+
+    /// Cuts or extends (by a hole).
+    ///
+    /// # Errors
+    /// The system's.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Length and allocated bytes.
+    ///
+    /// # Errors
+    /// The system's.
+    fn stat(&self) -> io::Result<FileStat>;
+
+    /// The first stretch of data at or behind `from`, beginning at `from` at the earliest.
+    ///
+    /// # Errors
+    /// The system's.
+    fn next_data(&self, from: u64) -> io::Result<Option<Range<u64>>>;
+
+    /// Makes content and length outlive the host.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync(&self) -> io::Result<()>;
+
+    /// The descriptor, when there is one.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

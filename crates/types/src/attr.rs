@@ -1,0 +1,129 @@
+//! What `stat` shows, and what may be changed of it.
+
+use crate::{Ino, Layout, Timestamp};
+
+/// Type bits of a mode.
+pub mod mode {
+    /// Mask of the type bits.
+    pub const TYPE: u32 = 0o170_000;
+    /// Socket.
+    pub const SOCKET: u32 = 0o140_000;
+    /// Symbolic link.
+    pub const LINK: u32 = 0o120_000;
+    /// Regular file.
+    pub const FILE: u32 = 0o100_000;
+    /// Block device.
+    pub const BLOCK: u32 = 0o060_000;
+    /// Directory.
+    pub const DIR: u32 = 0o040_000;
+    /// Character device.
+    pub const CHAR: u32 = 0o020_000;
+    /// Named pipe.
+    pub const FIFO: u32 = 0o010_000;
+    /// Set-user-id bit.
+    pub const SETUID: u32 = 0o4000;
+    /// Set-group-id bit.
+    pub const SETGID: u32 = 0o2000;
+    /// Group-execute bit.
+    pub const XGRP: u32 = 0o0010;
+    /// Permission bits with set-id and sticky bits.
+    pub const PERM: u32 = 0o7777;
+
+    /// Whether the type bits say one of the seven kinds of file.
+    #[must_use]
+    pub fn has_known_type(mode: u32) -> bool {
+        matches!(mode & TYPE, SOCKET | LINK | FILE | BLOCK | DIR | CHAR | FIFO)
+    }
+}
+
+/// Attributes of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Number of names; for a directory 2 plus its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Size in bytes; for a directory its number of entries.
+    pub size: u64,
+    /// Last access; set explicitly or at creation only.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+    /// Raised by every cut of the file; a write that knows an older one is refused.
+    pub epoch: u32,
+    /// Where the bytes of a regular file are; for a directory the default of its new files.
+    pub layout: Layout,
+}
+
+impl Attr {
+    /// Whether this is a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.mode & mode::TYPE == mode::DIR
+    }
+
+    /// Whether this is a regular file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.mode & mode::TYPE == mode::FILE
+    }
+
+    /// Blocks of 512 bytes that the size needs; holes count as if they were filled.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.size.div_ceil(512)
+    }
+}
+
+/// A time to set: the home's clock or a given one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time at the inode's home when the change is made.
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// Changes to an inode's attributes; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits; type bits are ignored.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes: cuts or extends.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of content.
+    pub mtime: Option<SetTime>,
+    /// Last change of attributes; the time of the change otherwise.
+    pub ctime: Option<Timestamp>,
+    /// Drop set-user-id, and set-group-id of a group-executable file.
+    pub kill_suid: bool,
+}
+
+/// What `statfs` shows of a formation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Unit of the block counts, in bytes.
+    pub block_size: u32,
+    /// Capacity in blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Inodes in use.
+    pub files: u64,
+}

@@ -1,0 +1,175 @@
+//! The one errno table, and the error that file-system operations return.
+
+use std::fmt;
+use std::io;
+
+macro_rules! errnos {
+    ($($name:ident = $code:literal, $text:literal;)*) => {
+        /// An error number as Linux knows it. The only place where the numbers are written.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct Errno(i32);
+
+        #[allow(missing_docs, reason = "the names are the kernel's")]
+        impl Errno {
+            $(pub const $name: Errno = Errno($code);)*
+
+            /// The constant's name, or `None` for a number that the table does not hold.
+            #[must_use]
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 { $($code => Some(stringify!($name)),)* _ => None }
+            }
+
+            fn text(self) -> &'static str {
+                match self.0 { $($code => $text,)* _ => "unknown error" }
+            }
+        }
+    };
+}
+
+errnos! {
+    EPERM = 1, "operation not permitted";
+    ENOENT = 2, "no such file or directory";
+    EINTR = 4, "interrupted";
+    EIO = 5, "input/output error";
+    ENXIO = 6, "no such device or address";
+    E2BIG = 7, "too much";
+    EBADF = 9, "bad file descriptor";
+    EAGAIN = 11, "try again";
+    ENOMEM = 12, "out of memory";
+    EACCES = 13, "permission denied";
+    EBUSY = 16, "busy";
+    EEXIST = 17, "file exists";
+    EXDEV = 18, "across file systems";
+    ENOTDIR = 20, "not a directory";
+    EISDIR = 21, "is a directory";
+    EINVAL = 22, "invalid argument";
+    EMFILE = 24, "too many open files";
+    ENOTTY = 25, "not a terminal";
+    EFBIG = 27, "file too large";
+    ENOSPC = 28, "no space left";
+    EROFS = 30, "read-only file system";
+    EMLINK = 31, "too many links";
+    ERANGE = 34, "result too large";
+    EDEADLK = 35, "deadlock";
+    ENAMETOOLONG = 36, "name too long";
+    ENOSYS = 38, "not implemented";
+    ENOTEMPTY = 39, "directory not empty";
+    ELOOP = 40, "too many symbolic links";
+    ENODATA = 61, "no such attribute";
+    EPROTO = 71, "protocol error";
+    EOVERFLOW = 75, "value too large";
+    EOPNOTSUPP = 95, "not supported";
+    ESTALE = 116, "stale file handle";
+    EDQUOT = 122, "quota exceeded";
+    ETIMEDOUT = 110, "timed out";
+    ENOTCONN = 107, "not connected";
+}
+
+impl Errno {
+    /// The number, positive.
+    #[must_use]
+    pub fn code(self) -> i32 {
+        self.0
+    }
+
+    /// The error for a number from the kernel or the wire; anything not positive or absurd is `EIO`.
+    #[must_use]
+    pub fn from_code(code: i32) -> Errno {
+        if (1..4096).contains(&code) { Errno(code) } else { Errno::EIO }
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "{} ({name})", self.text()),
+            None => write!(f, "error {}", self.0),
+        }
+    }
+}
+
+/// Why a file-system operation failed: the errno for the program, a sentence for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FsError {
+    errno: Errno,
+    detail: Option<Box<str>>,
+}
+
+/// Result of a file-system operation.
+pub type FsResult<T> = Result<T, FsError>;
+
+impl FsError {
+    /// An error that needs no words.
+    #[must_use]
+    pub const fn new(errno: Errno) -> FsError {
+        FsError { errno, detail: None }
+    }
+
+    /// An error with object, cause and remedy.
+    #[must_use]
+    pub fn with(errno: Errno, detail: impl Into<String>) -> FsError {
+        FsError { errno, detail: Some(detail.into().into_boxed_str()) }
+    }
+
+    /// The error of a system call on `what`.
+    #[must_use]
+    pub fn from_io(error: &io::Error, what: &str) -> FsError {
+        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
+        FsError::with(errno, format!("{what}: {error}"))
+    }
+
+    /// The error number for the program.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        self.errno
+    }
+
+    /// The sentence for the log, if there is one.
+    #[must_use]
+    pub fn detail(&self) -> Option<&str> {
+        self.detail.as_deref()
+    }
+}
+
+impl From<Errno> for FsError {
+    fn from(errno: Errno) -> FsError {
+        FsError::new(errno)
+    }
+}
+
+impl fmt::Display for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.detail {
+            Some(detail) => f.write_str(detail),
+            None => self.errno.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for FsError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_agrees_with_the_kernel() {
+        for errno in [Errno::ENOENT, Errno::ENOTEMPTY, Errno::ENODATA, Errno::ESTALE, Errno::EDQUOT] {
+            let kernel = io::Error::from_raw_os_error(errno.code());
+            assert!(!kernel.to_string().is_empty());
+            assert!(errno.name().is_some());
+        }
+        assert_eq!(
+            io::Error::from_raw_os_error(Errno::ENOTEMPTY.code()).kind(),
+            io::ErrorKind::DirectoryNotEmpty
+        );
+        assert_eq!(io::Error::from_raw_os_error(Errno::EDQUOT.code()).kind(), io::ErrorKind::QuotaExceeded);
+    }
+
+    #[test]
+    fn numbers_from_outside_never_become_success() {
+        assert_eq!(Errno::from_code(0), Errno::EIO);
+        assert_eq!(Errno::from_code(-2), Errno::EIO);
+        assert_eq!(Errno::from_code(28), Errno::ENOSPC);
+    }
+}

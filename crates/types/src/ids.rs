@@ -1,0 +1,117 @@
+//! Identifiers. Each is a newtype, so that a slot is never taken for a node.
+
+use std::fmt;
+
+use crate::limits::{INO_ALLOCATOR_BITS, INO_COUNTER_BITS, INO_SLOT_BITS};
+
+/// A shard of the metadata. The map gives each slot a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u16);
+
+/// Position of a node in the formation's map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u16);
+
+/// Position of a seat in the partition's ordered list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeatIndex(pub u16);
+
+/// One client of a formation: a mount, a library instance, a tool. Stable over reconnects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub u64);
+
+/// One operation of a client; a retried operation keeps its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpId(pub u64);
+
+/// 128 random bits that tell one formation from every other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FormationId(pub [u8; 16]);
+
+impl fmt::Debug for FormationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FormationId({self})")
+    }
+}
+
+impl fmt::Display for FormationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+/// Inode number: slot (12 bits), allocating node (12 bits), counter (40 bits).
+///
+/// The slot's node is the inode's home. The allocating node is part of the number, so that any
+/// node can allocate an inode in any slot without asking: numbers are never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root directory. Equal to the kernel's `FUSE_ROOT_ID` by construction.
+    pub const ROOT: Ino = Ino(1);
+
+    /// Puts an inode number together. Bits of `counter` above 40 are cut off.
+    #[must_use]
+    pub fn new(slot: Slot, allocator: NodeId, counter: u64) -> Ino {
+        let slot = u64::from(slot.0) & ((1 << INO_SLOT_BITS) - 1);
+        let allocator = u64::from(allocator.0) & ((1 << INO_ALLOCATOR_BITS) - 1);
+        let counter = counter & ((1 << INO_COUNTER_BITS) - 1);
+        Ino(slot << (INO_ALLOCATOR_BITS + INO_COUNTER_BITS) | allocator << INO_COUNTER_BITS | counter)
+    }
+
+    /// The slot that holds the inode's record.
+    #[must_use]
+    pub fn slot(self) -> Slot {
+        Slot((self.0 >> (INO_ALLOCATOR_BITS + INO_COUNTER_BITS)) as u16)
+    }
+
+    /// The counter part, unique within (slot, allocating node).
+    #[must_use]
+    pub fn counter(self) -> u64 {
+        self.0 & ((1 << INO_COUNTER_BITS) - 1)
+    }
+
+    /// The node that allocated the number.
+    #[must_use]
+    pub fn allocator(self) -> NodeId {
+        NodeId(((self.0 >> INO_COUNTER_BITS) & ((1 << INO_ALLOCATOR_BITS) - 1)) as u16)
+    }
+}
+
+impl fmt::Debug for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ino({self})")
+    }
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ino_parts_come_apart_as_they_were_put_together() {
+        for (slot, node, counter) in [(0, 0, 1), (4095, 4095, (1 << 40) - 1), (1023, 7, 123_456)] {
+            let ino = Ino::new(Slot(slot), NodeId(node), counter);
+            assert_eq!((ino.slot(), ino.allocator(), ino.counter()), (Slot(slot), NodeId(node), counter));
+        }
+    }
+
+    #[test]
+    fn the_root_is_counter_one_of_slot_zero() {
+        assert_eq!(Ino::new(Slot(0), NodeId(0), 1), Ino::ROOT);
+        assert_eq!(Ino::ROOT.to_string(), "0000000000000001");
+    }
+}

@@ -1,0 +1,85 @@
+//! Where the bytes of a file are: the parameters. The arithmetic is in `bivouac-layout`.
+
+use std::fmt;
+
+use crate::SeatIndex;
+use crate::limits::{STRIPE_MAX, STRIPE_MIN};
+
+/// How the base seat and width of a new file are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Placement {
+    /// Stripes go round over `width` seats from a base seat that the file's number decides.
+    #[default]
+    Striped,
+    /// All bytes on one seat of the node that the file was created through.
+    Local,
+    /// The whole file on one seat, chosen by the file's number.
+    Hashed,
+}
+
+/// Where the bytes of one file are. Stripe `k` is on seat `(base + k mod width) mod seats`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// Bytes per stripe; a power of two is not required, a multiple of 4096 is.
+    pub stripe: u32,
+    /// Seats that the file uses, 1 ..= `seats`.
+    pub width: u16,
+    /// Seat of stripe 0, below `seats`.
+    pub base: SeatIndex,
+    /// Seats of the partition.
+    pub seats: u16,
+}
+
+impl Layout {
+    /// Whether the parameters make sense together.
+    ///
+    /// # Errors
+    /// A sentence that names the parameter, its value and what is allowed.
+    pub fn check(&self) -> Result<(), String> {
+        check_stripe(u64::from(self.stripe))?;
+        if self.width == 0 || self.width > self.seats {
+            return Err(format!("width {} is not within 1 and {} (seats)", self.width, self.seats));
+        }
+        if self.base.0 >= self.seats {
+            return Err(format!("base seat {} is not below {} (seats)", self.base.0, self.seats));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a stripe size is allowed.
+///
+/// # Errors
+/// A sentence that names the value and what is allowed.
+pub fn check_stripe(stripe: u64) -> Result<(), String> {
+    if stripe < u64::from(STRIPE_MIN) || stripe > u64::from(STRIPE_MAX) {
+        return Err(format!("stripe size {stripe} is not within {STRIPE_MIN} and {STRIPE_MAX} bytes"));
+    }
+    if !stripe.is_multiple_of(u64::from(STRIPE_MIN)) {
+        return Err(format!("stripe size {stripe} is not a multiple of {STRIPE_MIN} bytes"));
+    }
+    Ok(())
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stripe={} width={} base={} seats={}", self.stripe, self.width, self.base.0, self.seats)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_parameters_are_refused_by_name() {
+        let good = Layout { stripe: 4096, width: 2, base: SeatIndex(1), seats: 2 };
+        assert_eq!(good.check(), Ok(()));
+        let refusal = |layout: Layout| layout.check().unwrap_err();
+        assert!(refusal(Layout { stripe: 0, ..good }).contains("stripe size 0"));
+        assert!(refusal(Layout { stripe: 5000, ..good }).contains("multiple"));
+        assert!(refusal(Layout { width: 3, ..good }).contains("width 3"));
+        assert!(refusal(Layout { width: 0, ..good }).contains("width 0"));
+        assert!(refusal(Layout { base: SeatIndex(2), ..good }).contains("base seat 2"));
+    }
+}

@@ -1,0 +1,73 @@
+//! Every limit of the product, by name. Relations between limits are proven at compile time.
+
+/// Bits of an inode number that hold the slot.
+pub const INO_SLOT_BITS: u32 = 12;
+/// Bits of an inode number that hold the allocating node.
+pub const INO_ALLOCATOR_BITS: u32 = 12;
+/// Bits of an inode number that hold the counter: 10^12 files per node.
+pub const INO_COUNTER_BITS: u32 = 40;
+/// Counters below this are for inodes with a fixed meaning (the root is 1).
+pub const INO_COUNTER_FIRST: u64 = 16;
+
+/// Slots of a formation, unless chosen otherwise. A power of two.
+pub const SLOTS_DEFAULT: u16 = 1024;
+/// Most slots a formation can have.
+pub const SLOTS_MAX: u16 = 1 << INO_SLOT_BITS;
+/// Most nodes a formation can have.
+pub const NODES_MAX: usize = 1 << INO_ALLOCATOR_BITS;
+/// Most seats (volumes of all nodes) a formation can have.
+pub const SEATS_MAX: usize = 16_384;
+
+/// Longest name of a directory entry, in bytes.
+pub const NAME_LEN_MAX: usize = 255;
+/// Longest target of a symbolic link, in bytes.
+pub const SYMLINK_LEN_MAX: usize = 4095;
+/// Longest value of an extended attribute, in bytes.
+pub const XATTR_VALUE_LEN_MAX: usize = 65_536;
+/// Most bytes that the names of one file's extended attributes may take together.
+pub const XATTR_LIST_LEN_MAX: usize = 65_536;
+/// Most names (hard links) of one file.
+pub const LINKS_MAX: u32 = 1_000_000;
+/// Largest file, in bytes: what a signed 64-bit offset can name.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Smallest stripe, in bytes.
+pub const STRIPE_MIN: u32 = 4096;
+/// Largest stripe, in bytes.
+pub const STRIPE_MAX: u32 = 1 << 30;
+/// Stripe size unless chosen otherwise, in bytes.
+pub const STRIPE_DEFAULT: u32 = 1 << 20;
+
+/// Length of a subfile's header, in bytes; data starts behind it.
+pub const SUBFILE_HEADER_LEN: u64 = 4096;
+
+/// Length of a frame's header on the wire, in bytes.
+pub const FRAME_HEADER_LEN: usize = 64;
+/// Longest encoded body of a frame, in bytes: an extended attribute and then some.
+pub const FRAME_BODY_MAX: usize = 1 << 18;
+/// Longest raw payload of a frame, in bytes.
+pub const FRAME_PAYLOAD_MAX: usize = 1 << 23;
+/// Longest body of a frame before its sender has proven that it knows the secret, in bytes.
+pub const HANDSHAKE_BODY_MAX: usize = 256;
+/// Most connections that have not yet proven themselves; the oldest is closed for a newer one.
+pub const HANDSHAKES_MAX: usize = 256;
+/// Time a connection has to prove itself, in milliseconds.
+pub const HANDSHAKE_MS_MAX: u64 = 10_000;
+
+/// Most bytes of one read or write that a client sends to one seat in one message.
+pub const TRANSFER_MAX: usize = 1 << 22;
+/// Most bytes of directory entries in one answer.
+pub const READDIR_BYTES_MAX: usize = 1 << 16;
+
+/// How long a client waits for a node that does not answer, unless chosen otherwise.
+pub const WAIT_MS_DEFAULT: u64 = 30_000;
+
+const _: () = assert!(INO_SLOT_BITS + INO_ALLOCATOR_BITS + INO_COUNTER_BITS == 64);
+const _: () = assert!(SLOTS_DEFAULT.is_power_of_two() && SLOTS_DEFAULT <= SLOTS_MAX);
+// A setxattr request carries name and value in its body.
+const _: () = assert!(XATTR_VALUE_LEN_MAX + NAME_LEN_MAX + 1024 <= FRAME_BODY_MAX);
+const _: () = assert!(XATTR_LIST_LEN_MAX + 1024 <= FRAME_BODY_MAX);
+const _: () = assert!(READDIR_BYTES_MAX * 2 <= FRAME_BODY_MAX);
+const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);
+const _: () = assert!(STRIPE_MIN as u64 >= SUBFILE_HEADER_LEN);
+const _: () = assert!(STRIPE_MIN.is_power_of_two() && STRIPE_MAX.is_power_of_two());

@@ -1,0 +1,113 @@
+//! Sizes and durations as people write them.
+
+/// Reads a size: digits and an optional unit. `k`, `m`, `g`, `t`, `p` and `KiB` … are powers of 1024,
+/// `KB` … are powers of 1000; upper and lower case mean the same.
+///
+/// # Errors
+/// A sentence that names the text and shows what is understood.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let factor = unit_factor(unit.trim()).ok_or_else(|| bad_size(text))?;
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor).ok_or_else(|| bad_size(text));
+    }
+    let fraction: f64 = number.parse().map_err(|_| bad_size(text))?;
+    let bytes = fraction * factor as f64;
+    if bytes.is_finite() && bytes < 9e18 { Ok(bytes as u64) } else { Err(bad_size(text)) }
+}
+
+fn bad_size(text: &str) -> String {
+    format!("'{text}' is not a size; write for instance 4096, 64k, 1MiB, 2.5g or 10GB")
+}
+
+fn unit_factor(unit: &str) -> Option<u64> {
+    let lower = unit.to_ascii_lowercase();
+    let mut chars = lower.chars();
+    let power = match chars.next() {
+        None => return Some(1),
+        Some('b') => return (lower == "b").then_some(1),
+        Some(letter) => 1 + "kmgtp".find(letter)? as u32,
+    };
+    match chars.as_str() {
+        "" | "ib" => Some(1024u64.pow(power)),
+        "b" => Some(1000u64.pow(power)),
+        _ => None,
+    }
+}
+
+/// Writes a size with a unit of 1024 and at most one decimal: `1.5 MiB`.
+#[must_use]
+pub fn format_size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let text = format!("{value:.1}");
+    format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
+}
+
+/// Reads a duration in milliseconds: digits and `ms`, `s` (also without unit), `m`, `h` or `d`.
+///
+/// # Errors
+/// A sentence that names the text and shows what is understood.
+pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
+    let bad = || format!("'{text}' is not a duration; write for instance 500ms, 30s, 5m, 2h or 1d");
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let factor = match unit {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(bad()),
+    };
+    let value: u64 = number.parse().map_err(|_| bad())?;
+    value.checked_mul(factor).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64k", 65_536),
+            ("1MiB", 1 << 20),
+            ("2.5g", 5 << 29),
+            ("10GB", 10_000_000_000),
+            (" 1 tib ", 1 << 40),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "k", "-1", "1x", "1kibi", "99999999999999999999", "1e9", "NaN"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_written() {
+        for (bytes, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 30, "1 GiB"), ((1 << 20) - 1, "1 MiB")]
+        {
+            assert_eq!(format_size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn durations_are_read() {
+        for (text, ms) in [("500ms", 500), ("30", 30_000), ("5m", 300_000), ("1d", 86_400_000)] {
+            assert_eq!(parse_duration_ms(text), Ok(ms));
+        }
+        assert!(parse_duration_ms("1y").is_err() && parse_duration_ms("").is_err());
+    }
+}

@@ -1,0 +1,267 @@
+//! The fixed header in front of every message.
+//!
+//! ```text
+//!  0 magic u32        4 version u16     6 operation u16    8 request id u64
+//! 16 body length u32 20 payload length u32                24 status i32
+//! 28 channel u16     30 kind u8        31 flags u8        32 client id u64
+//! 40 wait ms u32     44 reserved u32   48 map version u64 56 reserved u32  60 crc32c u32
+//! ```
+//! The checksum (CRC-32C, Castagnoli, as in RFC 3720 B.4) covers bytes 0 to 59.
+
+use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_HEADER_LEN, FRAME_PAYLOAD_MAX};
+use bivouac_types::{ClientId, OpId};
+
+/// First four bytes of every frame: `BVK1`.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"BVK1");
+/// Version of the protocol. Peers of another version are refused in the handshake.
+pub const VERSION: u16 = 1;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A question.
+    Request,
+    /// Its answer.
+    Reply,
+}
+
+/// Marks on a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// The request may have been carried out before: its answer was lost.
+    pub const RETRY: Flags = Flags(1);
+
+    /// Whether the request may have been carried out before.
+    #[must_use]
+    pub fn is_retry(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
+/// The header's fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Number of the operation; see [`crate::Op`].
+    pub op: u16,
+    /// Tells requests of one (client, channel) apart; a retry keeps it.
+    pub id: OpId,
+    /// Bytes of encoded body that follow the header.
+    pub body_len: u32,
+    /// Bytes of raw payload that follow the body. In a read's request: none, see its body.
+    pub payload_len: u32,
+    /// 0 or an errno; always 0 in requests.
+    pub status: i32,
+    /// Session channel of the client; one mutating request at a time.
+    pub channel: u16,
+    /// Request or reply.
+    pub kind: Kind,
+    /// Marks.
+    pub flags: Flags,
+    /// Who asks.
+    pub client: ClientId,
+    /// How long the asker goes on waiting, in milliseconds.
+    pub wait_ms: u32,
+    /// Version of the map that the sender knows.
+    pub map_version: u64,
+}
+
+/// Why a header was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// Not one of our frames.
+    Magic,
+    /// A frame of another protocol version.
+    Version(u16),
+    /// The checksum does not fit.
+    Checksum,
+    /// A length above the limit.
+    TooLong,
+    /// A kind that does not exist.
+    Kind,
+}
+
+impl std::fmt::Display for FrameError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FrameError::Magic => f.write_str("bytes are not a bivouac frame"),
+            FrameError::Version(v) => {
+                write!(f, "peer speaks protocol version {v}, this is {VERSION}: use one release everywhere")
+            }
+            FrameError::Checksum => f.write_str("frame header is damaged (checksum)"),
+            FrameError::TooLong => f.write_str("frame is longer than the limit"),
+            FrameError::Kind => f.write_str("frame is neither request nor reply"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+impl Frame {
+    /// A request's header without lengths.
+    #[must_use]
+    pub fn request(op: u16, id: OpId, client: ClientId, channel: u16) -> Frame {
+        Frame {
+            op,
+            id,
+            body_len: 0,
+            payload_len: 0,
+            status: 0,
+            channel,
+            kind: Kind::Request,
+            flags: Flags::default(),
+            client,
+            wait_ms: 0,
+            map_version: 0,
+        }
+    }
+
+    /// The header of the answer to this request.
+    #[must_use]
+    pub fn reply(&self, status: i32, body_len: u32, payload_len: u32) -> Frame {
+        Frame { status, body_len, payload_len, kind: Kind::Reply, ..*self }
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; FRAME_HEADER_LEN] {
+        let mut out = [0u8; FRAME_HEADER_LEN];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &MAGIC.to_le_bytes());
+        put(4, &VERSION.to_le_bytes());
+        put(6, &self.op.to_le_bytes());
+        put(8, &self.id.0.to_le_bytes());
+        put(16, &self.body_len.to_le_bytes());
+        put(20, &self.payload_len.to_le_bytes());
+        put(24, &self.status.to_le_bytes());
+        put(28, &self.channel.to_le_bytes());
+        put(30, &[self.kind as u8, self.flags.0]);
+        put(32, &self.client.0.to_le_bytes());
+        put(40, &self.wait_ms.to_le_bytes());
+        put(48, &self.map_version.to_le_bytes());
+        let crc = checksum(&out);
+        out[60..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// See [`FrameError`]. The lengths of an accepted header are within the limits.
+    pub fn from_bytes(bytes: &[u8; FRAME_HEADER_LEN]) -> Result<Frame, FrameError> {
+        if word(bytes, 0) != MAGIC {
+            return Err(FrameError::Magic);
+        }
+        let version = half(bytes, 4);
+        if version != VERSION {
+            return Err(FrameError::Version(version));
+        }
+        if word(bytes, 60) != checksum(bytes) {
+            return Err(FrameError::Checksum);
+        }
+        let kind = match bytes[30] {
+            0 => Kind::Request,
+            1 => Kind::Reply,
+            _ => return Err(FrameError::Kind),
+        };
+        let (body_len, payload_len) = (word(bytes, 16), word(bytes, 20));
+        if body_len as usize > FRAME_BODY_MAX || payload_len as usize > FRAME_PAYLOAD_MAX {
+            return Err(FrameError::TooLong);
+        }
+        Ok(Frame {
+            op: half(bytes, 6),
+            id: OpId(long(bytes, 8)),
+            body_len,
+            payload_len,
+            status: word(bytes, 24) as i32,
+            channel: half(bytes, 28),
+            kind,
+            flags: Flags(bytes[31]),
+            client: ClientId(long(bytes, 32)),
+            wait_ms: word(bytes, 40),
+            map_version: long(bytes, 48),
+        })
+    }
+}
+
+fn checksum(bytes: &[u8; FRAME_HEADER_LEN]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..60]) as u32
+}
+
+fn half(bytes: &[u8; FRAME_HEADER_LEN], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn word(bytes: &[u8; FRAME_HEADER_LEN], at: usize) -> u32 {
+    u32::from(half(bytes, at)) | u32::from(half(bytes, at + 2)) << 16
+}
+
+fn long(bytes: &[u8; FRAME_HEADER_LEN], at: usize) -> u64 {
+    u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Frame {
+        let mut frame = Frame::request(3, OpId(0x0102_0304_0506_0708), ClientId(9), 5);
+        frame.body_len = 10;
+        frame.payload_len = 4096;
+        frame.flags = Flags::RETRY;
+        frame.wait_ms = 30_000;
+        frame.map_version = 2;
+        frame
+    }
+
+    #[test]
+    fn golden_vector() {
+        let bytes = sample().to_bytes();
+        assert_eq!(&bytes[..16], b"BVK1\x01\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(&bytes[16..32], &[10, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 5, 0, 0, 1]);
+        assert_eq!(Frame::from_bytes(&bytes), Ok(sample()));
+    }
+
+    #[test]
+    fn a_reply_keeps_the_identity() {
+        let reply = sample().reply(28, 1, 2);
+        assert_eq!(
+            (reply.id, reply.client, reply.kind, reply.status),
+            (OpId(0x0102_0304_0506_0708), ClientId(9), Kind::Reply, 28)
+        );
+        assert_eq!((reply.body_len, reply.payload_len), (1, 2));
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut bytes = sample().to_bytes();
+        bytes[4] = 9;
+        assert_eq!(Frame::from_bytes(&bytes), Err(FrameError::Version(9)));
+        assert!(FrameError::Version(9).to_string().contains("version 9"));
+    }
+
+    #[test]
+    fn absurd_lengths_are_refused() {
+        let mut frame = sample();
+        frame.payload_len = u32::MAX;
+        assert_eq!(Frame::from_bytes(&frame.to_bytes()), Err(FrameError::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn any_damage_is_noticed(at in 0usize..64, bit in 0u8..8) {
+            let mut bytes = sample().to_bytes();
+            bytes[at] ^= 1 << bit;
+            prop_assert!(Frame::from_bytes(&bytes).is_err());
+        }
+
+        #[test]
+        fn garbage_is_refused(bytes in any::<[u8; 32]>()) {
+            let mut header = [0u8; 64];
+            header[..32].copy_from_slice(&bytes);
+            prop_assert!(Frame::from_bytes(&header).is_err());
+        }
+    }
+}

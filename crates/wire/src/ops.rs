@@ -1,0 +1,516 @@
+//! The operations: one row each in [`Op`], one request and one reply type each.
+
+use bivouac_types::{Attr, Ino, Layout, SeatIndex, SetAttr};
+
+use crate::{Decode, DecodeError, Encode, FormationMap, NodeStatus, Reader, codec_struct};
+
+/// Which lane may carry an operation. Operations on the peer lane call nobody, so no cycle of
+/// waiting nodes can form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// May call peers; refused on the peer lane.
+    Client,
+    /// A step that a peer asks for; refused on the client lane.
+    Peer,
+    /// Calls nobody; served on both.
+    Both,
+}
+
+/// Ties an operation's number to its request and reply.
+pub trait Operation {
+    /// The number on the wire.
+    const OP: Op;
+    /// Body of the request.
+    type Request<'a>: Encode + Decode<'a>;
+    /// Body of the reply.
+    type Reply: Encode + for<'a> Decode<'a>;
+}
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $lane:ident, $request:ty => $reply:ty;)*) => {
+        /// Number of an operation.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Op { $($(#[$doc])* $name = $number),* }
+
+        impl Op {
+            /// Every operation, in the order of the table.
+            pub const ALL: &[Op] = &[$(Op::$name),*];
+
+            /// The operation with this number.
+            #[must_use]
+            pub fn from_number(number: u16) -> Option<Op> {
+                match number { $($number => Some(Op::$name),)* _ => None }
+            }
+
+            /// Its name, as metrics and status show it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Op::$name => stringify!($name)),* }
+            }
+
+            /// The lanes that may carry it.
+            #[must_use]
+            pub fn lane(self) -> Lane {
+                match self { $(Op::$name => Lane::$lane),* }
+            }
+        }
+
+        /// One marker type per operation.
+        pub mod op {
+            use super::*;
+            $($(#[$doc])* #[derive(Clone, Copy, Debug)] pub struct $name;
+            impl Operation for $name {
+                const OP: Op = Op::$name;
+                type Request<'a> = $request;
+                type Reply = $reply;
+            })*
+        }
+    };
+}
+
+operations! {
+    /// Nothing; answers that the node lives.
+    Ping = 1, Both, () => ();
+    /// The current map.
+    GetMap = 2, Both, () => FormationMap;
+    /// Attributes of a directory's entry.
+    Lookup = 3, Both, EntryName<'a> => Attr;
+    /// Attributes of an inode.
+    GetAttr = 4, Both, InoOnly => Attr;
+    /// Changes attributes; cuts or extends a file.
+    SetAttr = 5, Client, SetAttrRequest => Attr;
+    /// Makes an entry with a new inode of any kind; opens a regular file on the way.
+    Make = 6, Client, MakeRequest<'a> => Made;
+    /// Removes an entry that is not a directory.
+    Unlink = 7, Client, EntryName<'a> => ();
+    /// Removes an empty directory.
+    Rmdir = 8, Client, EntryName<'a> => ();
+    /// Moves an entry.
+    Rename = 9, Client, RenameRequest<'a> => ();
+    /// Makes one more entry for an inode.
+    Link = 10, Client, LinkRequest<'a> => Attr;
+    /// Target of a symbolic link.
+    ReadLink = 11, Both, InoOnly => Blob;
+    /// Entries of a directory behind a cookie.
+    ReadDir = 12, Both, ReadDirRequest => DirPage;
+    /// The directory that holds a directory.
+    Parent = 13, Both, InoOnly => Ino;
+    /// Value of an extended attribute.
+    GetXattr = 14, Both, XattrName<'a> => Blob;
+    /// Names of all extended attributes, each with a NUL behind it.
+    ListXattr = 15, Both, InoOnly => Blob;
+    /// Sets an extended attribute.
+    SetXattr = 16, Client, SetXattrRequest<'a> => ();
+    /// Removes an extended attribute.
+    RemoveXattr = 17, Client, XattrName<'a> => ();
+    /// Registers an open; cuts the file to nothing first if asked.
+    Open = 18, Client, OpenRequest => Attr;
+    /// Unregisters opens.
+    Close = 19, Client, OpenCounts => ();
+    /// Registers again what was open before this node restarted: replaces all of the client's opens here.
+    Reassert = 20, Client, OpenCounts => ();
+    /// Tells the home that a finished write reaches to `end`.
+    Extend = 21, Client, ExtendRequest => Extended;
+    /// Writes the payload at the end of the file, serialised by the home.
+    Append = 22, Client, InoOnly => Appended;
+    /// Tells the home that content changed within the size: sets the times to now.
+    Touch = 23, Client, InoOnly => ();
+    /// Space and inodes of this node.
+    StatFs = 24, Both, () => bivouac_types::StatFs;
+    /// All about this node.
+    Status = 25, Client, () => NodeStatus;
+    /// Makes this node's records durable on their volume.
+    SyncRecords = 26, Both, () => ();
+    /// Reads from a subfile; the reply's payload is short at the subfile's end.
+    Read = 27, Both, ReadRequest => ();
+    /// Writes the payload into a subfile, making it if need be.
+    Write = 28, Both, WriteRequest => Written;
+    /// State of a subfile.
+    StatSubfile = 29, Both, SubfileName => SubfileState;
+    /// Makes a subfile durable on its volume.
+    SyncSubfile = 30, Both, SubfileName => ();
+    /// Ends the daemon.
+    Shutdown = 31, Client, () => ();
+
+    /// Makes an inode record; the same record again is no error.
+    PutInode = 64, Peer, PutInodeRequest<'a> => ();
+    /// Removes an inode record if it is as just made; none there is no error.
+    DropInode = 65, Peer, InoOnly => ();
+    /// Removes an empty directory's inode; answers what it was. None there is no error.
+    RemoveDir = 66, Peer, InoOnly => RemovedDir;
+    /// Adds to an inode's number of names, once per request id.
+    AdjustLinks = 67, Peer, AdjustLinksRequest => Attr;
+    /// Points an entry at an inode if it holds what is expected.
+    InstallEntry = 68, Peer, InstallEntryRequest<'a> => ();
+    /// Changes the parent that a directory names.
+    SetParent = 69, Peer, SetParentRequest => ();
+    /// Cuts a subfile and remembers the epoch.
+    Trim = 70, Peer, TrimRequest => ();
+    /// Removes subfiles; none there is no error.
+    RemoveSubfiles = 71, Peer, Subfiles => ();
+    /// Takes the formation-wide lock for moving directories; `EBUSY` when another has it.
+    LockRename = 72, Peer, RenameLock => ();
+    /// Gives it back.
+    UnlockRename = 73, Peer, RenameLock => ();
+}
+
+/// Defines a message that borrows from the frame.
+macro_rules! borrowed {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? })*) => {$(
+        $(#[$doc])* #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name<'a> { $($(#[$fdoc])* pub $field: $ty),* }
+        impl Encode for $name<'_> {
+            fn encode(&self, out: &mut Vec<u8>) { $(self.$field.encode(out);)* }
+        }
+        impl<'a> Decode<'a> for $name<'a> {
+            fn decode(input: &mut Reader<'a>) -> Result<Self, DecodeError> {
+                Ok($name { $($field: Decode::decode(input)?),* })
+            }
+        }
+    )*};
+}
+
+/// Defines a message that owns its fields.
+macro_rules! owned {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? })*) => {$(
+        $(#[$doc])* #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
+        codec_struct!($name { $($field),* });
+    )*};
+}
+
+borrowed! {
+    /// An entry by directory and name.
+    EntryName {
+        /// The directory.
+        parent: Ino,
+        /// The name in it.
+        name: &'a [u8],
+    }
+    /// A new entry with a new inode.
+    MakeRequest {
+        /// The directory.
+        parent: Ino,
+        /// The name in it.
+        name: &'a [u8],
+        /// Type and permission bits, umask applied.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group; a set-group-id directory overrides it.
+        gid: u32,
+        /// Device number of a device node.
+        rdev: u32,
+        /// Target of a symbolic link.
+        target: &'a [u8],
+        /// Register an open (regular files).
+        open: bool,
+        /// Fail if the entry exists; otherwise an existing regular file is opened.
+        exclusive: bool,
+        /// Cut an existing file to nothing.
+        truncate: bool,
+        /// A seat on the asking node, for local placement.
+        near: Option<SeatIndex>,
+    }
+    /// A move.
+    RenameRequest {
+        /// The directory that holds the entry.
+        parent: Ino,
+        /// Its name there.
+        name: &'a [u8],
+        /// The directory that is to hold it.
+        new_parent: Ino,
+        /// Its name there.
+        new_name: &'a [u8],
+        /// `RENAME_NOREPLACE` 1, `RENAME_EXCHANGE` 2.
+        flags: u32,
+    }
+    /// A further name of an inode.
+    LinkRequest {
+        /// The inode.
+        ino: Ino,
+        /// The directory.
+        parent: Ino,
+        /// The name in it.
+        name: &'a [u8],
+    }
+    /// An extended attribute.
+    XattrName {
+        /// The inode.
+        ino: Ino,
+        /// The attribute's name.
+        name: &'a [u8],
+    }
+    /// A new value of an extended attribute.
+    SetXattrRequest {
+        /// The inode.
+        ino: Ino,
+        /// The attribute's name.
+        name: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+        /// `XATTR_CREATE` 1, `XATTR_REPLACE` 2.
+        flags: u32,
+    }
+    /// A whole inode record for another slot.
+    PutInodeRequest {
+        /// The inode's number, which names the slot.
+        ino: Ino,
+        /// The record as the node crate encodes it.
+        record: &'a [u8],
+        /// Target of a symbolic link.
+        target: &'a [u8],
+    }
+    /// A compare-and-set of an entry.
+    InstallEntryRequest {
+        /// The directory.
+        parent: Ino,
+        /// The name in it.
+        name: &'a [u8],
+        /// What it must hold now.
+        expect: Option<Ino>,
+        /// Whether what it holds is a directory.
+        expect_dir: bool,
+        /// What it is to hold.
+        ino: Ino,
+        /// Type bits of that.
+        kind: u32,
+    }
+}
+
+owned! {
+    /// An inode alone.
+    InoOnly {
+        /// The inode.
+        ino: Ino,
+    }
+    /// Changed attributes.
+    SetAttrRequest {
+        /// The inode.
+        ino: Ino,
+        /// The changes.
+        set: SetAttr,
+    }
+    /// What `Make` made or found.
+    Made {
+        /// Its attributes.
+        attr: Attr,
+        /// Whether it was there before.
+        existed: bool,
+    }
+    /// Bytes.
+    Blob {
+        /// The bytes.
+        bytes: Vec<u8>,
+    }
+    /// A position in a directory.
+    ReadDirRequest {
+        /// The directory.
+        ino: Ino,
+        /// Entries with a cookie above this; 0 is the start.
+        cookie: u64,
+        /// About how many bytes the answer may have.
+        max_bytes: u32,
+        /// Send attributes of entries that live on this node.
+        attrs: bool,
+    }
+    /// Some entries.
+    DirPage {
+        /// In the order of their cookies.
+        entries: Vec<DirEntry>,
+        /// Whether nothing follows.
+        end: bool,
+    }
+    /// An entry.
+    DirEntry {
+        /// The inode.
+        ino: Ino,
+        /// Type bits of its mode.
+        kind: u32,
+        /// Position of the entry: hash of its name.
+        cookie: u64,
+        /// Its name.
+        name: Vec<u8>,
+        /// Its attributes, when asked for and at hand.
+        attr: Option<Attr>,
+    }
+    /// An open.
+    OpenRequest {
+        /// The inode.
+        ino: Ino,
+        /// Cut to nothing.
+        truncate: bool,
+    }
+    /// How often inodes are open.
+    OpenCounts {
+        /// Inode and count.
+        opens: Vec<(Ino, u32)>,
+    }
+    /// The end of a finished write.
+    ExtendRequest {
+        /// The inode.
+        ino: Ino,
+        /// First byte behind the write.
+        end: u64,
+        /// The epoch that the write was made in.
+        epoch: u32,
+    }
+    /// The home's answer to the end of a write.
+    Extended {
+        /// Whether the epoch was the current one; if not, the write must be made again.
+        accepted: bool,
+        /// Attributes now.
+        attr: Attr,
+    }
+    /// Where an append went.
+    Appended {
+        /// Offset of its first byte.
+        offset: u64,
+        /// Attributes now.
+        attr: Attr,
+    }
+    /// A part of a subfile.
+    ReadRequest {
+        /// The file.
+        ino: Ino,
+        /// The seat that holds the subfile.
+        seat: SeatIndex,
+        /// Offset in the subfile's data.
+        offset: u64,
+        /// Bytes wanted.
+        len: u32,
+    }
+    /// A place for the payload in a subfile.
+    WriteRequest {
+        /// The file.
+        ino: Ino,
+        /// The seat that holds the subfile.
+        seat: SeatIndex,
+        /// The file's layout, for the header.
+        layout: Layout,
+        /// The epoch that the writer knows.
+        epoch: u32,
+        /// Offset in the subfile's data.
+        offset: u64,
+    }
+    /// Outcome of a write.
+    Written {
+        /// Whether the epoch was not older than the subfile's; if not, nothing was written.
+        accepted: bool,
+        /// The subfile's epoch.
+        epoch: u32,
+    }
+    /// A subfile.
+    SubfileName {
+        /// The file.
+        ino: Ino,
+        /// The seat that holds it.
+        seat: SeatIndex,
+    }
+    /// State of a subfile.
+    SubfileState {
+        /// Whether there is one.
+        exists: bool,
+        /// Bytes of data, holes included.
+        len: u64,
+        /// Bytes on the volume, header included.
+        allocated: u64,
+        /// Path on the node.
+        path: String,
+    }
+    /// What a removed directory was.
+    RemovedDir {
+        /// Its record as the node crate encodes it; empty when there was none.
+        record: Vec<u8>,
+    }
+    /// A change of the number of names.
+    AdjustLinksRequest {
+        /// The inode.
+        ino: Ino,
+        /// What to add.
+        delta: i32,
+    }
+    /// A directory's new parent.
+    SetParentRequest {
+        /// The directory.
+        ino: Ino,
+        /// What its `..` is to be.
+        parent: Ino,
+    }
+    /// A cut of a subfile.
+    TrimRequest {
+        /// The file.
+        ino: Ino,
+        /// The seat that holds the subfile.
+        seat: SeatIndex,
+        /// The file's layout, for the header.
+        layout: Layout,
+        /// The new epoch.
+        epoch: u32,
+        /// Bytes of data that remain at most.
+        len: u64,
+    }
+    /// Several subfiles.
+    Subfiles {
+        /// File and seat.
+        subfiles: Vec<(Ino, SeatIndex)>,
+    }
+    /// The lock for moving directories.
+    RenameLock {
+        /// Who takes it: unique per attempt.
+        owner: u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_lead_back_to_operations() {
+        for op in Op::ALL {
+            assert_eq!(Op::from_number(*op as u16), Some(*op));
+        }
+        assert_eq!(Op::from_number(0), None);
+        assert_eq!(Op::from_number(u16::MAX), None);
+    }
+
+    #[test]
+    fn peer_steps_stay_off_the_client_lane() {
+        for op in Op::ALL {
+            assert_eq!(op.lane() == Lane::Peer, *op as u16 >= 64, "{}", op.name());
+        }
+    }
+
+    #[test]
+    fn golden_bytes_of_a_lookup() {
+        let request = EntryName { parent: Ino(1), name: b"ab" };
+        let bytes = [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, b'a', b'b'];
+        assert_eq!(request.to_bytes(), bytes);
+        assert_eq!(EntryName::from_bytes(&bytes), Ok(request));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = MakeRequest::from_bytes(&bytes);
+            let _ = RenameRequest::from_bytes(&bytes);
+            let _ = SetXattrRequest::from_bytes(&bytes);
+            let _ = InstallEntryRequest::from_bytes(&bytes);
+            let _ = DirPage::from_bytes(&bytes);
+            let _ = OpenCounts::from_bytes(&bytes);
+            let _ = FormationMap::from_bytes(&bytes);
+            let _ = NodeStatus::from_bytes(&bytes);
+            let _ = WriteRequest::from_bytes(&bytes);
+        }
+
+        #[test]
+        fn a_rename_comes_back(name in proptest::collection::vec(any::<u8>(), 0..255), flags in any::<u32>()) {
+            let request = RenameRequest { parent: Ino(1), name: &name, new_parent: Ino(2), new_name: b"x", flags };
+            let bytes = request.to_bytes();
+            prop_assert_eq!(RenameRequest::from_bytes(&bytes), Ok(request));
+        }
+    }
+}

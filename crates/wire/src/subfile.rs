@@ -1,0 +1,314 @@
+//! The header of a subfile: what one seat holds of one file, and how the file is put together
+//! again. Byte by byte in docs/format.md.
+
+use bivouac_types::limits::SUBFILE_HEADER_LEN;
+use bivouac_types::{FormationId, Ino, Layout, NodeId, Placement, SeatIndex};
+
+use crate::SeatEntry;
+
+/// Length of the header, in bytes.
+pub const HEADER_LEN: usize = SUBFILE_HEADER_LEN as usize;
+/// First bytes of every subfile.
+pub const MAGIC: &[u8; 8] = b"BVKSUBF1";
+/// Newest version that this release reads and the one that it writes.
+pub const VERSION: u16 = 1;
+/// Most places that fit into a header.
+pub const PLACES_MAX: usize = (CRC_AT - PLACES_AT) / PLACE_LEN;
+
+const PLACES_AT: usize = 64;
+const PLACE_LEN: usize = 4;
+const CRC_AT: usize = HEADER_LEN - 4;
+const FLAG_CUT: u8 = 1;
+
+const _: () = assert!(PLACES_MAX == 1007 && PLACES_AT + PLACES_MAX * PLACE_LEN <= CRC_AT);
+
+/// What a subfile's header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubfileHeader {
+    /// Formation that the file belongs to.
+    pub formation: FormationId,
+    /// The file.
+    pub ino: Ino,
+    /// The seat whose part of the file this is.
+    pub seat: SeatIndex,
+    /// Where the bytes of the file are.
+    pub layout: Layout,
+    /// How that was chosen.
+    pub placement: Placement,
+    /// The partition of the file.
+    pub partition: u32,
+    /// Epoch of the last cut that the subfile took part in.
+    pub trim_epoch: u32,
+    /// Where the file's seats are, from the base seat on; the first [`PLACES_MAX`] of them.
+    pub places: Vec<SeatEntry>,
+}
+
+/// Why bytes are not the header of a subfile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubfileError {
+    /// Fewer bytes than a header has.
+    Short,
+    /// Something else than a subfile.
+    Magic,
+    /// Written by a newer release.
+    Version(u16),
+    /// Damaged.
+    Checksum,
+    /// A field that contradicts the others.
+    Invalid(&'static str),
+}
+
+impl std::fmt::Display for SubfileError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SubfileError::Short => f.write_str("shorter than a subfile header"),
+            SubfileError::Magic => f.write_str("not a bivouac subfile"),
+            SubfileError::Version(v) => write!(f, "subfile version {v} is newer than {VERSION}"),
+            SubfileError::Checksum => f.write_str("subfile header is damaged (checksum)"),
+            SubfileError::Invalid(what) => write!(f, "subfile header has an impossible {what}"),
+        }
+    }
+}
+
+impl std::error::Error for SubfileError {}
+
+impl SubfileHeader {
+    /// The header's bytes. Of more than [`PLACES_MAX`] places the first ones are kept.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+        let mut out = [0u8; HEADER_LEN];
+        let places = self.places.get(..PLACES_MAX).unwrap_or(&self.places);
+        let cut = usize::from(self.layout.width) > PLACES_MAX;
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, MAGIC);
+        put(8, &VERSION.to_le_bytes());
+        put(10, &[placement_number(self.placement), if cut { FLAG_CUT } else { 0 }]);
+        put(12, &self.seat.0.to_le_bytes());
+        put(14, &self.layout.base.0.to_le_bytes());
+        put(16, &self.formation.0);
+        put(32, &self.ino.0.to_le_bytes());
+        put(40, &self.layout.stripe.to_le_bytes());
+        put(44, &self.layout.width.to_le_bytes());
+        put(46, &self.layout.seats.to_le_bytes());
+        put(48, &self.partition.to_le_bytes());
+        put(52, &self.trim_epoch.to_le_bytes());
+        put(56, &(places.len() as u16).to_le_bytes());
+        for (index, place) in places.iter().enumerate() {
+            put(PLACES_AT + index * PLACE_LEN, &place.node.0.to_le_bytes());
+            put(PLACES_AT + index * PLACE_LEN + 2, &place.volume.to_le_bytes());
+        }
+        let crc = checksum(&out);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a header from the front of `bytes`.
+    ///
+    /// # Errors
+    /// See [`SubfileError`]. In an accepted header layout, seat and places fit together.
+    pub fn from_bytes(bytes: &[u8]) -> Result<SubfileHeader, SubfileError> {
+        let (bytes, _) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(SubfileError::Short)?;
+        if !bytes.starts_with(MAGIC) {
+            return Err(SubfileError::Magic);
+        }
+        let version = half(bytes, 8);
+        if version > VERSION {
+            return Err(SubfileError::Version(version));
+        }
+        if word(bytes, CRC_AT) != checksum(bytes) {
+            return Err(SubfileError::Checksum);
+        }
+        let header = fields(bytes)?;
+        header.check(half(bytes, 56), bytes[11])?;
+        Ok(header)
+    }
+
+    /// Position of this subfile's seat among the seats of the file: stripe `k` with `k mod width` equal to
+    /// it is here. `None` if the file does not use the seat.
+    #[must_use]
+    pub fn column(&self) -> Option<u16> {
+        let (seats, seat) = (u32::from(self.layout.seats), u32::from(self.seat.0));
+        let behind_base = (seat + seats).checked_sub(u32::from(self.layout.base.0))?.checked_rem(seats)?;
+        u16::try_from(behind_base).ok().filter(|column| *column < self.layout.width)
+    }
+
+    fn check(&self, count: u16, flags: u8) -> Result<(), SubfileError> {
+        self.layout.check().map_err(|_| SubfileError::Invalid("layout"))?;
+        if self.seat.0 >= self.layout.seats || self.column().is_none() {
+            return Err(SubfileError::Invalid("seat"));
+        }
+        let width = usize::from(self.layout.width);
+        let cut = flags & FLAG_CUT != 0;
+        if usize::from(count) != width.min(PLACES_MAX) || cut != (width > PLACES_MAX) {
+            return Err(SubfileError::Invalid("number of places"));
+        }
+        Ok(())
+    }
+}
+
+fn fields(bytes: &[u8; HEADER_LEN]) -> Result<SubfileHeader, SubfileError> {
+    let mut formation = [0u8; 16];
+    formation.copy_from_slice(&bytes[16..32]);
+    let count = usize::from(half(bytes, 56)).min(PLACES_MAX);
+    let place = |index: usize| {
+        let at = PLACES_AT + index * PLACE_LEN;
+        SeatEntry { node: NodeId(half(bytes, at)), volume: half(bytes, at + 2) }
+    };
+    Ok(SubfileHeader {
+        formation: FormationId(formation),
+        ino: Ino(u64::from(word(bytes, 32)) | u64::from(word(bytes, 36)) << 32),
+        seat: SeatIndex(half(bytes, 12)),
+        layout: Layout {
+            stripe: word(bytes, 40),
+            width: half(bytes, 44),
+            base: SeatIndex(half(bytes, 14)),
+            seats: half(bytes, 46),
+        },
+        placement: placement_of(bytes[10])?,
+        partition: word(bytes, 48),
+        trim_epoch: word(bytes, 52),
+        places: (0..count).map(place).collect(),
+    })
+}
+
+fn placement_number(placement: Placement) -> u8 {
+    match placement {
+        Placement::Striped => 0,
+        Placement::Local => 1,
+        Placement::Hashed => 2,
+    }
+}
+
+fn placement_of(number: u8) -> Result<Placement, SubfileError> {
+    match number {
+        0 => Ok(Placement::Striped),
+        1 => Ok(Placement::Local),
+        2 => Ok(Placement::Hashed),
+        _ => Err(SubfileError::Invalid("placement")),
+    }
+}
+
+fn checksum(bytes: &[u8; HEADER_LEN]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..CRC_AT]) as u32
+}
+
+fn half(bytes: &[u8; HEADER_LEN], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn word(bytes: &[u8; HEADER_LEN], at: usize) -> u32 {
+    u32::from(half(bytes, at)) | u32::from(half(bytes, at + 2)) << 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn formation() -> FormationId {
+        FormationId(std::array::from_fn(|i| i as u8))
+    }
+
+    fn sample() -> SubfileHeader {
+        SubfileHeader {
+            formation: formation(),
+            ino: Ino(0x0001_0000_0000_002f),
+            seat: SeatIndex(0),
+            layout: Layout { stripe: 1 << 20, width: 2, base: SeatIndex(3), seats: 4 },
+            placement: Placement::Striped,
+            partition: 0,
+            trim_epoch: 7,
+            places: vec![
+                SeatEntry { node: NodeId(3), volume: 0 },
+                SeatEntry { node: NodeId(0), volume: 0 },
+            ],
+        }
+    }
+
+    fn resealed(mut bytes: [u8; HEADER_LEN], at: usize, value: &[u8]) -> [u8; HEADER_LEN] {
+        bytes[at..at + value.len()].copy_from_slice(value);
+        let crc = checksum(&bytes);
+        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_worked_example_of_the_format_document() {
+        let bytes = sample().to_bytes();
+        assert_eq!(&bytes[..16], b"BVKSUBF1\x01\x00\x00\x00\x00\x00\x03\x00");
+        assert_eq!(bytes[16..32], formation().0);
+        assert_eq!(
+            bytes[32..48],
+            [0x2f, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x10, 0, 2, 0, 4, 0],
+            "inode, stripe, width, seats"
+        );
+        assert_eq!(bytes[48..64], [0, 0, 0, 0, 7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[64..72], [3, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(bytes[72..CRC_AT].iter().all(|byte| *byte == 0));
+        assert_eq!(SubfileHeader::from_bytes(&bytes), Ok(sample()));
+        assert_eq!(sample().column(), Some(1));
+    }
+
+    #[test]
+    fn a_very_wide_file_keeps_what_fits() {
+        let layout = Layout { stripe: 4096, width: 2000, base: SeatIndex(0), seats: 2000 };
+        let place = |k: u16| SeatEntry { node: NodeId(k), volume: k % 2 };
+        let wide = SubfileHeader { layout, places: (0..2000).map(place).collect(), ..sample() };
+        let bytes = wide.to_bytes();
+        assert_eq!(bytes[11], FLAG_CUT);
+        let back = SubfileHeader::from_bytes(&bytes).unwrap();
+        assert_eq!(back.places, wide.places[..PLACES_MAX]);
+        assert_eq!(back.layout, layout);
+    }
+
+    #[test]
+    fn contradictions_are_refused_by_name() {
+        let good = sample().to_bytes();
+        let refusal = |at, value: &[u8]| SubfileHeader::from_bytes(&resealed(good, at, value)).unwrap_err();
+        assert_eq!(refusal(8, &[2, 0]), SubfileError::Version(2));
+        assert_eq!(refusal(10, &[3]), SubfileError::Invalid("placement"));
+        assert_eq!(refusal(11, &[1]), SubfileError::Invalid("number of places"));
+        assert_eq!(refusal(12, &[1, 0]), SubfileError::Invalid("seat"));
+        assert_eq!(refusal(40, &[1]), SubfileError::Invalid("layout"));
+        assert_eq!(refusal(56, &[255, 255]), SubfileError::Invalid("number of places"));
+        assert_eq!(SubfileHeader::from_bytes(&good[..4095]), Err(SubfileError::Short));
+        assert_eq!(SubfileHeader::from_bytes(&[0; 5000]), Err(SubfileError::Magic));
+    }
+
+    proptest! {
+        #[test]
+        fn any_damage_is_noticed(at in 0..HEADER_LEN, bit in 0u8..8) {
+            let mut bytes = sample().to_bytes();
+            bytes[at] ^= 1 << bit;
+            prop_assert!(SubfileHeader::from_bytes(&bytes).is_err());
+        }
+
+        #[test]
+        fn any_sealed_bytes_decode_to_something_consistent_or_fail(head in any::<[u8; 32]>(), tail in any::<[u8; 32]>()) {
+            let mut bytes = [0u8; HEADER_LEN];
+            bytes[..8].copy_from_slice(MAGIC);
+            bytes[8] = 1;
+            bytes[10..32].copy_from_slice(&head[10..]);
+            let sealed = resealed(bytes, 32, &tail);
+            if let Ok(header) = SubfileHeader::from_bytes(&sealed) {
+                prop_assert!(header.column().is_some());
+                prop_assert_eq!(SubfileHeader::from_bytes(&header.to_bytes()), Ok(header));
+            }
+        }
+
+        #[test]
+        fn headers_come_back(ino in any::<u64>(), seats in 1u16..2000, pick in any::<(u16, u16, u16)>(), epoch in any::<u32>()) {
+            let width = pick.0 % seats + 1;
+            let base = pick.1 % seats;
+            let seat = ((u32::from(base) + u32::from(pick.2 % width)) % u32::from(seats)) as u16;
+            let header = SubfileHeader {
+                ino: Ino(ino), seat: SeatIndex(seat), trim_epoch: epoch, placement: Placement::Hashed, partition: epoch ^ 5,
+                layout: Layout { stripe: 8192, width, base: SeatIndex(base), seats },
+                places: (0..width.min(1007)).map(|k| SeatEntry { node: NodeId(k), volume: 1 }).collect(),
+                ..sample()
+            };
+            prop_assert_eq!(header.column(), Some(pick.2 % width));
+            prop_assert_eq!(SubfileHeader::from_bytes(&header.to_bytes()), Ok(header));
+        }
+    }
+}
