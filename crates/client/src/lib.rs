@@ -1,1 +1,19 @@
-//! client
+//! What every front end calls: the formation as a file system. Blocking, without a runtime; all
+//! methods may be called from many threads.
+//!
+//! The contract is *coherent*: no data is cached here, and what a finished write wrote, every later
+//! read sees, through whichever node. See docs/semantics.md.
+
+mod client;
+mod data;
+mod inspect;
+mod known;
+mod names;
+mod opens;
+mod xattrs;
+
+pub use bivouac_net::on_block;
+pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
+pub use bivouac_wire::{DirEntry, NodeStatus, OpCount, SeatEntry, SubfileState, VolumeStatus};
+pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, SeekKind};
+pub use inspect::SeatReport;

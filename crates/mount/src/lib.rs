@@ -1,1 +1,28 @@
-//! mount
+//! A formation in the kernel's directory tree: the FUSE front end.
+//!
+//! [`mount_fuse`] (or [`fusermount`]) puts the file system into the tree and gives the device;
+//! [`Mount`] serves the device until it is unmounted. The transport is ours: a mount goes on
+//! after its daemon was killed and started again (see [`create_state`]), every request is served in
+//! the thread that read it, and node ids are inode numbers, so there is no table of inodes.
+
+mod abi;
+mod attach;
+mod channel;
+mod fs;
+mod mount;
+mod opens;
+mod options;
+mod pool;
+mod serve;
+mod session;
+mod state;
+mod stats;
+
+pub use abi::Validity as Caching;
+pub use attach::{AttachError, AttachOptions, fusermount, mount_fuse, unmount};
+pub use fs::*;
+pub use mount::{Mount, MountError};
+pub use options::Options;
+pub use pool::about_to_block;
+pub use state::{StateError, create_state};
+pub use stats::Count;

@@ -1,1 +1,40 @@
-//! net
+//! Frames between processes: blocking, without a runtime. The bytes are in docs/protocol.md.
+//!
+//! - Asking: a [`Transport`] carries one [`Request`] at a time ([`SocketTransport`] over TCP or a Unix
+//!   socket, [`InProcess`] as a function call); [`Peer`] adds bounded waiting and resending; [`call`],
+//!   [`call_into`] and [`start`] speak in operations instead of bytes.
+//! - Answering: a [`Server`] gives the frames that arrive on its [`Listener`]s to a [`Service`].
+//! - Both sides prove with [`Auth`] that they know the formation's secret before the first request.
+//! - Faults for tests: [`FailingTransport`]; what every transport must do: [`conformance`].
+
+mod address;
+mod auth;
+mod call;
+pub mod conformance;
+mod connection;
+mod error;
+mod failing;
+mod handshake;
+mod hook;
+mod in_process;
+mod listener;
+mod peer;
+mod server;
+mod service;
+mod slices;
+mod socket;
+mod transport;
+
+pub use address::Address;
+pub use auth::{Auth, Identity, Secret};
+pub use call::{Started, call, call_into, start};
+pub use error::{NetError, Refusal};
+pub use failing::{FailingTransport, Fault, Latch};
+pub use hook::on_block;
+pub use in_process::InProcess;
+pub use listener::Listener;
+pub use peer::{OnReconnect, Peer, PeerOptions};
+pub use server::{Server, ServerOptions};
+pub use service::{Call, LaneKind, Reply, Service};
+pub use socket::{SocketOptions, SocketTransport};
+pub use transport::{Pending, ReplyHead, Request, Transport, Waiting};

@@ -1,1 +1,26 @@
-//! node
+//! One daemon's server side: namespace, data and opens of the slots and seats that the map gives
+//! this node. It answers frames ([`bivouac_net::Service`]); who carries them is not its business.
+//!
+//! - A handler is one file under `handlers/`, named after its operation.
+//! - Handlers of peer steps call nobody (see [`bivouac_wire::Lane`]), so that nodes never wait in a circle.
+//! - Every change is one [`bivouac_store::Txn`]; what needs several nodes is an intent (`intent.rs`):
+//!   logged first, made of idempotent steps, replayed after a restart.
+
+mod alloc;
+mod clock;
+mod counters;
+mod dispatch;
+mod handlers;
+mod intent;
+mod locks;
+mod namespace;
+mod node;
+mod opens;
+mod peers;
+mod reaper;
+mod record;
+mod session;
+
+pub use clock::{Clock, SystemClock};
+pub use node::{Node, NodeConfig};
+pub use peers::{NetPeers, PeerRequest, Peers};

@@ -21,7 +21,10 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// Makes an object under its own name, which must be free.
-    pub(crate) fn in_place<T>(path: PathBuf, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<(Draft, T)> {
+    pub(crate) fn in_place<T>(
+        path: PathBuf,
+        make: impl FnOnce(&Path) -> io::Result<T>,
+    ) -> io::Result<(Draft, T)> {
         let made = make(&path)?;
         Ok((Draft { path, place: None, kept: false }, made))
     }
@@ -35,11 +38,6 @@ impl Draft {
     /// Where the object is now.
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Where the object will be.
-    pub(crate) fn place(&self) -> &Path {
-        self.place.as_deref().unwrap_or(&self.path)
     }
 
     /// Puts the object in place, over what is there if `overwrite`.

@@ -93,7 +93,10 @@ impl fmt::Display for Cause {
             },
             Cause::Changed => f.write_str("changed while it was copied; copy it when nothing writes to it"),
             Cause::Differs { offset } => {
-                write!(f, "read back differently than written, from byte {offset} on; check the target's storage")
+                write!(
+                    f,
+                    "read back differently than written, from byte {offset} on; check the target's storage"
+                )
             }
             Cause::Conflict(what) => f.write_str(what),
             Cause::Cancelled => f.write_str("cancelled"),

@@ -45,7 +45,7 @@ pub use tree::copy_tree;
 /// How to copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
-    /// Threads that copy; 0 means one per processor.
+    /// Threads that copy; 0 means one per processor, but 4 to 32: most of them wait for storage.
     pub jobs: usize,
     /// Whether to read back what was written and compare.
     pub verify: bool,
@@ -67,7 +67,7 @@ impl CopyOptions {
     }
 
     fn threads(&self) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(2, usize::from);
-        if self.jobs == 0 { processors() } else { self.jobs }
+        let processors = || std::thread::available_parallelism().map_or(4, usize::from);
+        if self.jobs == 0 { processors().clamp(4, 32) } else { self.jobs }
     }
 }

@@ -126,21 +126,20 @@ pub(crate) fn copy_xattrs(from: &File, to: &File) -> io::Result<Vec<String>> {
 }
 
 fn user_xattrs(file: &File) -> io::Result<Vec<CString>> {
-    let mut list = Vec::new();
-    let Some(len) = supported(rustix::fs::flistxattr(file, &mut list[..]))? else { return Ok(Vec::new()) };
-    list.resize(len, 0);
+    let Some(len) = supported(rustix::fs::flistxattr_query(file))? else { return Ok(Vec::new()) };
+    let mut list = vec![0; len];
     let len = rustix::fs::flistxattr(file, &mut list[..])?;
     list.truncate(len);
-    let names = list.split_inclusive(|byte| *byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok());
+    let names =
+        list.split_inclusive(|byte| *byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok());
     let ours = |name: &&CStr| name.to_bytes().starts_with(OWN_ATTRIBUTES);
     let users = names.filter(|name| name.to_bytes().starts_with(b"user.") && !ours(name));
     Ok(users.map(CStr::to_owned).collect())
 }
 
 fn xattr(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {
-    let mut value = Vec::new();
-    let Some(len) = supported(rustix::fs::fgetxattr(file, name, &mut value[..]))? else { return Ok(None) };
-    value.resize(len, 0);
+    let Some(len) = supported(rustix::fs::fgetxattr_query(file, name))? else { return Ok(None) };
+    let mut value = vec![0; len];
     let len = rustix::fs::fgetxattr(file, name, &mut value[..])?;
     value.truncate(len);
     Ok(Some(value))
@@ -149,8 +148,64 @@ fn xattr(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {
 /// `None` for a file system without attributes, or an attribute that went away.
 fn supported(len: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
     match len {
-        Ok(0) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODATA) => Ok(len.ok()),
         Ok(len) => Ok(Some(len)),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODATA) => Ok(None),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn attributes_come_over_to_the_nanosecond() {
+        let file = tempfile::tempfile().unwrap();
+        let attrs = Attrs { mode: 0o2640, mtime: (-7, 999_999_999), ..Attrs::of(&file.metadata().unwrap()) };
+        attrs.apply(&file).unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.mtime(), meta.mtime_nsec()), (0o2640, -7, 999_999_999));
+    }
+
+    #[test]
+    fn running_as_somebody_else_is_not_carried_over() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let meta = file.path().metadata().unwrap();
+        let other = Attrs { mode: 0o6755, uid: meta.uid() + 1, gid: meta.gid() + 1, mtime: (0, 0) };
+        assert_eq!(other.mode_for(&meta), 0o755);
+        let same_group = Attrs { gid: meta.gid(), ..other };
+        assert_eq!(same_group.mode_for(&meta), 0o2755);
+        let same = Attrs { uid: meta.uid(), ..same_group };
+        assert_eq!(same.mode_for(&meta), 0o6755);
+    }
+
+    #[test]
+    fn a_link_gets_times_and_what_it_names_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "x").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let before = Attrs::of(&file.metadata().unwrap());
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let attrs = Attrs { mode: 0o777, mtime: (12, 34), ..before };
+        attrs.apply_at(&link).unwrap();
+        assert_eq!(link.symlink_metadata().map(|meta| (meta.mtime(), meta.mtime_nsec())).unwrap(), (12, 34));
+        let after = Attrs::of(&file.metadata().unwrap());
+        assert_eq!((after.mode, after.mtime), (before.mode, before.mtime));
+    }
+
+    #[test]
+    fn stamps_tell_contents_size_and_name_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let stamp = |name: &str, text: &str| {
+            fs::write(dir.path().join(name), text).unwrap();
+            Stamp::of(&dir.path().join(name).metadata().unwrap())
+        };
+        let first = stamp("a", "x");
+        assert_ne!(stamp("b", "x"), first);
+        assert_ne!(stamp("a", "xy"), first);
+        assert_eq!(Stamp::of(&dir.path().join("b").metadata().unwrap()).size, 1);
     }
 }

@@ -133,8 +133,7 @@ mod tests {
         let _socket = UnixListener::bind(root.join("socket")).unwrap();
 
         let plan = scan(root.to_owned(), &CopyOptions::default());
-        let found: Vec<_> =
-            plan.entries.iter().map(|e| (e.path.display().to_string(), e.kind)).collect();
+        let found: Vec<_> = plan.entries.iter().map(|e| (e.path.display().to_string(), e.kind)).collect();
         let expected = [
             ("", Kind::Dir),
             ("a", Kind::File),

@@ -1,36 +1,284 @@
-//! The subfiles of one node over its volumes.  (SIGNATURES; bodies follow)
-use bivouac_types::{FormationId, Ino, Layout, NodeId, Placement, SeatIndex};
-use bivouac_wire::SeatEntry;
-use bivouac_wire::subfile::SubfileHeader;
+//! The subfiles of one node over its volumes. What a subfile is, and what its header says, is in
+//! docs/format.md.
 
+mod cache;
+mod files;
+mod lent;
+mod names;
+mod room;
+mod scan;
+mod spec;
+mod subfile;
+#[cfg(test)]
+mod tests;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN};
+use bivouac_types::{FormationId, NodeId};
+
+pub use lent::{VolumeConfig, VolumeUsage};
+pub use scan::ListedSubfile;
+pub use spec::{SubfileId, SubfileSpec, SubfileStat};
+
+use self::cache::{Cache, Place};
+use self::lent::Lent;
+use self::room::Room;
+use self::subfile::OpenSubfile;
+use crate::{DirVolume, StoreError, StoreResult, Volume, VolumeFile, VolumeIdentity};
+
+/// Settings of a [`DataStore`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataOptions {
+    /// Most subfiles that are kept open without being in use.
+    pub handles_max: usize,
+}
+
+impl Default for DataOptions {
+    fn default() -> DataOptions {
+        DataOptions { handles_max: 4096 }
+    }
+}
+
+/// The descriptor of a subfile, for a process that is to read and write it directly. While it lives, the
+/// subfile stays open.
 #[derive(Clone, Debug)]
-pub struct VolumeConfig { pub path: PathBuf, /** bytes; 0 is what the file system below has */ pub capacity: u64, /** make the directory if it does not exist */ pub create: bool }
-#[derive(Clone, Debug)]
-pub struct DataOptions { /** most open files kept */ pub handles_max: usize }
+pub struct LocalFile {
+    file: Arc<dyn VolumeFile>,
+    _place: Arc<Place>,
+}
 
-/// Which subfile: what one seat holds of one file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SubfileId { /** position of the volume on the node */ pub volume: u16, pub ino: Ino, pub seat: SeatIndex }
+impl LocalFile {
+    /// The descriptor; `None` on a volume in memory.
+    #[must_use]
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_fd()
+    }
 
-/// What the header of a new subfile says about its file.
-#[derive(Clone, Copy, Debug)]
-pub struct SubfileSpec<'a> { pub partition: u32, pub layout: Layout, pub placement: Placement, /** all seats of the partition, in order (the map's) */ pub seats: &'a [SeatEntry] }
+    /// Where data begins in the file, in bytes.
+    #[must_use]
+    pub fn data_offset(&self) -> u64 {
+        SUBFILE_HEADER_LEN
+    }
+}
 
-pub struct SubfileStat { /** bytes of data, holes included */ pub len: u64, /** on the volume, header included */ pub allocated: u64, pub epoch: u32, pub path: PathBuf }
-pub struct VolumeUsage { pub path: PathBuf, pub kind: VolumeKind, pub capacity: u64, pub used: u64, pub files: u64 }
-pub struct ListedSubfile { pub id: SubfileId, pub len: u64, pub allocated: u64, pub header: StoreResult<SubfileHeader> }
+/// The subfiles of one node. Operations on one subfile are atomic against each other: a read sees all or
+/// nothing of a write.
+///
+/// Locks are taken in this order: a subfile's, then the cache's.
+#[derive(Debug)]
+pub struct DataStore {
+    volumes: Vec<Lent>,
+    formation: FormationId,
+    cache: Cache,
+}
 
 impl DataStore {
-    pub fn open(volumes: &[VolumeConfig], formation: FormationId, node: NodeId, options: DataOptions) -> StoreResult<DataStore>;
-    pub fn with_volumes(volumes: Vec<(Arc<dyn Volume>, u64 /*capacity*/)>, formation: FormationId, options: DataOptions) -> StoreResult<DataStore>;
-    pub fn volume(&self, index: u16) -> StoreResult<Arc<dyn Volume>>;            // for Records::open
-    pub fn read(&self, id: SubfileId, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> StoreResult<usize>;
-    pub fn write(&self, id: SubfileId, spec: &SubfileSpec<'_>, epoch: u32, offset: u64, bufs: &[IoSlice<'_>]) -> StoreResult<u32 /*subfile's epoch*/>; // Err(StaleEpoch{current})
-    pub fn trim(&self, id: SubfileId, spec: &SubfileSpec<'_>, epoch: u32, len_max: u64) -> StoreResult<()>; // acts when epoch > the subfile's epoch
-    pub fn remove(&self, id: SubfileId) -> StoreResult<bool /*there was one*/>;
-    pub fn stat(&self, id: SubfileId) -> StoreResult<Option<SubfileStat>>;
-    pub fn sync(&self, id: SubfileId) -> StoreResult<()>;
-    pub fn list(&self, volume: u16) -> StoreResult<impl Iterator<Item = ListedSubfile>>;
-    pub fn usage(&self) -> Vec<VolumeUsage>;
-    pub fn local_file(&self, id: SubfileId) -> StoreResult<Option<LocalFile>>;   // LocalFile: as_fd() -> Option<BorrowedFd>, data_offset() -> u64; Clone
+    /// Opens the volumes of a node and counts what is on them.
+    ///
+    /// # Errors
+    /// As [`DirVolume::open`]; `Io`.
+    pub fn open(
+        volumes: &[VolumeConfig],
+        formation: FormationId,
+        node: NodeId,
+        options: &DataOptions,
+    ) -> StoreResult<DataStore> {
+        let open = |(index, config): (u16, &VolumeConfig)| {
+            let identity = VolumeIdentity { formation, node, index };
+            let volume = DirVolume::open(&config.path, identity, config.create)?;
+            Ok((Arc::new(volume) as Arc<dyn Volume>, config.capacity))
+        };
+        let opened: StoreResult<Vec<_>> = (0..=u16::MAX).zip(volumes).map(open).collect();
+        DataStore::with_volumes(opened?, formation, options)
+    }
+
+    /// A store on volumes that are open, each with its capacity in bytes (0: what is there).
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn with_volumes(
+        volumes: Vec<(Arc<dyn Volume>, u64)>,
+        formation: FormationId,
+        options: &DataOptions,
+    ) -> StoreResult<DataStore> {
+        let lent = volumes.into_iter().map(|(volume, capacity)| Lent { volume, room: Room::new(capacity) });
+        let volumes: Vec<Lent> = lent.collect();
+        volumes.iter().try_for_each(|lent| scan::take_stock(&*lent.volume, &lent.room))?;
+        Ok(DataStore { volumes, formation, cache: Cache::new(options.handles_max) })
+    }
+
+    /// A volume, for the records that are kept on it.
+    ///
+    /// # Errors
+    /// `NoVolume`.
+    pub fn volume(&self, index: u16) -> StoreResult<Arc<dyn Volume>> {
+        self.lent(index).map(|lent| lent.volume.clone())
+    }
+
+    /// Reads from `offset` of the data on; returns the number of bytes, less than wanted only at the end of the
+    /// subfile, 0 if there is none. Holes are zeros. The slices may be advanced.
+    ///
+    /// # Errors
+    /// `NoVolume`, `Corrupt` and the like for a damaged header, `Io`.
+    pub fn read(&self, id: SubfileId, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> StoreResult<usize> {
+        if offset > FILE_SIZE_MAX - SUBFILE_HEADER_LEN {
+            return Ok(0);
+        }
+        let place = self.place(id)?;
+        let read = |open: &OpenSubfile, bufs: &mut [IoSliceMut<'_>]| {
+            open.read(offset, bufs).map_err(|error| self.io_error(id, "read", error))
+        };
+        if let Some(open) = &*place.state.read() {
+            return read(open, bufs);
+        }
+        match self.opened(id, &mut place.state.write())? {
+            Some(open) => read(open, bufs),
+            None => Ok(0),
+        }
+    }
+
+    /// Writes at `offset` of the data, making the subfile if there is none; returns the subfile's epoch.
+    ///
+    /// # Errors
+    /// `StaleEpoch` if `epoch` is below the subfile's; `NoSpace` if it does not fit, `TooLarge`, `BadLayout`: nothing is
+    /// written. `Io`: what was there may be overwritten in part, but the length is as before.
+    pub fn write(
+        &self,
+        id: SubfileId,
+        spec: &SubfileSpec<'_>,
+        epoch: u32,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+    ) -> StoreResult<u32> {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let end = end_of(offset, len as u64)?;
+        if len == 0 {
+            return Ok(epoch);
+        }
+        let place = self.place(id)?;
+        let room = &self.lent(id.volume)?.room;
+        let mut state = place.state.write();
+        let made = self.opened(id, &mut state)?.is_none();
+        if made {
+            self.check_fits(id, offset, end)?;
+            self.make(id, spec, epoch, false, &mut state)?;
+        }
+        let Some(open) = state.as_mut() else { return Ok(epoch) };
+        if epoch < open.epoch() {
+            return Err(StoreError::StaleEpoch { current: open.epoch() });
+        }
+        let written = open.write(room, offset, bufs, end);
+        let epoch = open.epoch();
+        if made && written.is_err() {
+            // What cannot be removed is an empty subfile, which does no harm.
+            let _ = self.discard(id, &mut state);
+        }
+        written.map(|()| epoch).map_err(|error| self.write_error(id, error))
+    }
+
+    /// Cuts the data to at most `len_max` bytes and refuses writes of older epochs from now on; makes a
+    /// subfile without data if there is none, whatever the capacity. An epoch that is not above the subfile's
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// `BadLayout`, `Corrupt` and the like, `Io`: the cut can be repeated.
+    pub fn trim(&self, id: SubfileId, spec: &SubfileSpec<'_>, epoch: u32, len_max: u64) -> StoreResult<()> {
+        let place = self.place(id)?;
+        let room = &self.lent(id.volume)?.room;
+        let mut state = place.state.write();
+        match self.opened(id, &mut state)? {
+            None => self.make(id, spec, epoch, true, &mut state),
+            Some(open) if epoch <= open.epoch() => Ok(()),
+            Some(open) => open.trim(room, epoch, len_max).map_err(|error| self.io_error(id, "cut", error)),
+        }
+    }
+
+    /// Removes a subfile; whether there was one.
+    ///
+    /// # Errors
+    /// `NoVolume`, `Io`.
+    pub fn remove(&self, id: SubfileId) -> StoreResult<bool> {
+        let place = self.place(id)?;
+        let mut state = place.state.write();
+        if state.is_none() {
+            // Its header need not be sound for it to be removed.
+            *state = self
+                .open_file(id)?
+                .map(|file| OpenSubfile::existing(file, 0))
+                .transpose()
+                .map_err(|error| self.io_error(id, "stat", error))?;
+        }
+        let found = state.is_some();
+        self.discard(id, &mut state)?;
+        Ok(found)
+    }
+
+    /// Length, bytes and place of a subfile.
+    ///
+    /// # Errors
+    /// `NoVolume`, `Corrupt` and the like, `Io`.
+    pub fn stat(&self, id: SubfileId) -> StoreResult<Option<SubfileStat>> {
+        let place = self.place(id)?;
+        let lent = self.lent(id.volume)?;
+        let mut state = place.state.write();
+        let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
+        open.refresh(&lent.room);
+        let path = lent.volume.path().join(names::name_of(id));
+        Ok(Some(SubfileStat { len: open.len(), allocated: open.charged(), epoch: open.epoch(), path }))
+    }
+
+    /// Makes a subfile's bytes outlive the host, as far as its volume does. One that is not there needs nothing.
+    ///
+    /// # Errors
+    /// `NoVolume`, `Corrupt` and the like, `Io`.
+    pub fn sync(&self, id: SubfileId) -> StoreResult<()> {
+        let place = self.place(id)?;
+        let file = self.opened(id, &mut place.state.write())?.map(|open| open.file().clone());
+        let Some(file) = file else { return Ok(()) };
+        let volume = &self.lent(id.volume)?.volume;
+        let synced = file.sync().and_then(|()| volume.sync_dir(&names::dir_of(id)));
+        synced.map_err(|error| self.io_error(id, "sync", error))
+    }
+
+    /// All subfiles of a volume, read from the volume itself. What is made or removed meanwhile may be in it or not.
+    ///
+    /// # Errors
+    /// `NoVolume`, `Io`. A damaged subfile is an item with an error in it.
+    pub fn list(&self, volume: u16) -> StoreResult<impl Iterator<Item = ListedSubfile>> {
+        scan::Walk::begin(&*self.lent(volume)?.volume, volume, self.formation)
+    }
+
+    /// State of all volumes, in order.
+    #[must_use]
+    pub fn usage(&self) -> Vec<VolumeUsage> {
+        self.volumes.iter().map(Lent::usage).collect()
+    }
+
+    /// A subfile's descriptor for direct access; `None` if there is no subfile.
+    ///
+    /// # Errors
+    /// `NoVolume`, `Corrupt` and the like, `Io`.
+    pub fn local_file(&self, id: SubfileId) -> StoreResult<Option<LocalFile>> {
+        let place = self.place(id)?;
+        let mut state = place.state.write();
+        let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
+        open.share();
+        let file = open.file().clone();
+        drop(state);
+        Ok(Some(LocalFile { file, _place: place }))
+    }
+
+    fn lent(&self, index: u16) -> StoreResult<&Lent> {
+        self.volumes.get(usize::from(index)).ok_or(StoreError::NoVolume { index })
+    }
+}
+
+fn end_of(offset: u64, len: u64) -> StoreResult<u64> {
+    let max = FILE_SIZE_MAX - SUBFILE_HEADER_LEN;
+    let end = offset.saturating_add(len);
+    let what = "end of a write to a subfile";
+    if end <= max { Ok(end) } else { Err(StoreError::TooLarge { what, len: end, max }) }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use bivouac_types::{Errno, FormationId, FsError, NodeId};
+use bivouac_types::{Errno, FormationId, FsError, Ino, NodeId};
 use thiserror::Error;
 
 /// An error of this crate: names the object, the cause and, where there is one, the remedy.
@@ -108,10 +108,20 @@ pub enum StoreError {
         cause: String,
     },
     /// A write that was overtaken by a cut of its file.
-    #[error("write is older than the last cut of the file (epoch now {current}); ask for the attributes and write again")]
+    #[error(
+        "write is older than the last cut of the file (epoch now {current}); ask for the attributes and write again"
+    )]
     StaleEpoch {
         /// The subfile's epoch.
         current: u32,
+    },
+    /// A subfile that cannot be, as its file's layout is.
+    #[error("inode {ino}: impossible layout: {cause}")]
+    BadLayout {
+        /// The file.
+        ino: Ino,
+        /// What is wrong.
+        cause: String,
     },
     /// The volume cannot take this much more.
     #[error("volume {}: full, {needed} bytes do not fit into {free}", path.display())]
@@ -175,7 +185,7 @@ impl StoreError {
             StoreError::StaleEpoch { .. } => Errno::ESTALE,
             StoreError::NoSpace { .. } => Errno::ENOSPC,
             StoreError::TooLarge { .. } => Errno::EFBIG,
-            StoreError::BadSlot { .. } => Errno::EINVAL,
+            StoreError::BadSlot { .. } | StoreError::BadLayout { .. } => Errno::EINVAL,
             StoreError::NotWritable { source, .. } | StoreError::Io { source, .. } => {
                 source.raw_os_error().map_or(Errno::EIO, Errno::from_code)
             }

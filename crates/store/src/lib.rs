@@ -8,6 +8,8 @@
 //!
 //! Formats are in docs/format.md. Only this crate and `stage` name files.
 
+pub mod conformance;
+mod crc;
 mod data;
 mod error;
 mod records;

@@ -2,23 +2,50 @@
 //!
 //! What a commit acknowledged survives a kill of the process: it is in the log, by one write, before
 //! memory changes. [`Records::compact`] replaces old logs by a snapshot while requests go on.
+//! Formats, and why recovery gives exactly what was acknowledged, are in docs/format.md.
 
+mod compact;
+mod format;
+mod log;
+mod map;
+mod reader;
+mod recover;
+#[cfg(test)]
+mod tests;
+mod txn;
+
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use bivouac_types::limits::{SLOTS_DEFAULT, SLOTS_MAX};
 use bivouac_types::{FormationId, NodeId, Slot};
+use parking_lot::Mutex;
 
-use crate::{StoreResult, Volume};
+pub use compact::Compaction;
+pub use txn::Txn;
+
+use self::format::Origin;
+use self::log::Tail;
+use self::map::{Change, SlotMap};
+use crate::{StoreError, StoreResult, Volume};
 
 /// Settings of [`Records`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordsOptions {
-    /// Number of slots: a power of two, at most 4096.
+    /// Number of slots: a power of two, at most 4096. The same for the whole life of the records.
     pub slots: u16,
     /// Compaction is wanted when the logs have more bytes than this …
     pub compact_log_bytes_min: u64,
-    /// … and more than this many per cent of the bytes of all live records.
+    /// … and more than this many per cent of the bytes of all records.
     pub compact_percent: u64,
+}
+
+impl Default for RecordsOptions {
+    fn default() -> RecordsOptions {
+        RecordsOptions { slots: SLOTS_DEFAULT, compact_log_bytes_min: 8 << 20, compact_percent: 100 }
+    }
 }
 
 /// What was found when the records were opened.
@@ -28,11 +55,11 @@ pub struct Recovery {
     pub records: u64,
     /// Records that came from the snapshot.
     pub snapshot_records: u64,
-    /// Commits replayed from logs.
+    /// Commits that came from logs.
     pub commits: u64,
-    /// Log files read.
+    /// Logs that were read.
     pub logs: u64,
-    /// Bytes of a torn last commit that were cut off.
+    /// Bytes of an unfinished last commit that were cut off.
     pub torn_bytes: u64,
 }
 
@@ -43,64 +70,149 @@ pub struct RecordsStats {
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// Bytes of the logs that the next snapshot will replace.
+    /// Bytes of the logs that the next snapshot replaces.
     pub log_bytes: u64,
     /// Bytes on the volume: logs and snapshot.
     pub disk_bytes: u64,
     /// Commits since the records were first made.
-    pub sequence: u64,
-}
-
-/// Outcome of [`Records::compact`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compaction {
-    /// A snapshot with this many records replaced the logs.
-    Done {
-        /// Records in it.
-        records: u64,
-    },
-    /// Another thread is at it.
-    Busy,
+    pub commits: u64,
 }
 
 /// The records of one node.
-#[derive(Debug)]
-pub struct Records {}
-
-/// Changes to records of locked slots: seen by itself at once, by others after [`Txn::commit`].
-/// Dropped without commit, nothing has happened.
-pub struct Txn<'a> { records: &'a Records }
-
-impl Records {
-    /// Opens the records in directory `records` of a volume, or makes them.
-    ///
-    /// # Errors
-    /// [`crate::StoreError::Corrupt`] names file and offset of what cannot be read;
-    /// `WrongFormation`, `WrongNode`, `NewerFormat`; `Io`.
-    pub fn open(volume: Arc<dyn Volume>, formation: FormationId, node: NodeId, options: RecordsOptions) -> StoreResult<(Records, Recovery)>;
-
-    /// Locks slots for a change. Waits for other transactions on the same slots; a thread must not begin a
-    /// second one while it has one. Slots may repeat and be in any order.
-    pub fn txn(&self, slots: &[Slot]) -> Txn<'_>;
-
-    /// Shows one record's value to `look`, with its slot locked: be brief.
-    pub fn read<R>(&self, slot: Slot, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> R;
-
-    /// Shows the records of a slot whose keys begin with `prefix`, from `from` (inclusive) on, in order of
-    /// keys, with the slot locked.
-    pub fn scan(&self, slot: Slot, from: &[u8], prefix: &[u8], look: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>);
-
-    pub fn wants_compaction(&self) -> bool;
-    pub fn compact(&self) -> StoreResult<Compaction>;
-    pub fn sync(&self) -> StoreResult<()>;
-    pub fn stats(&self) -> RecordsStats;
+///
+/// Locks are taken in this order: slots ascending, then the log.
+pub struct Records {
+    volume: Arc<dyn Volume>,
+    origin: Origin,
+    options: RecordsOptions,
+    slots: Box<[Mutex<SlotMap>]>,
+    log: Mutex<Tail>,
+    totals: Totals,
+    /// Held by the one thread that compacts.
+    compacting: Mutex<()>,
+    /// After a compaction that failed: bytes of logs at which the next one is tried.
+    retry_above: AtomicU64,
 }
 
-impl Txn<'_> {
-    pub fn get(&self, slot: Slot, key: &[u8]) -> Option<&[u8]>;
-    pub fn put(&mut self, slot: Slot, key: &[u8], value: &[u8]);
-    pub fn delete(&mut self, slot: Slot, key: &[u8]);
-    pub fn scan(&self, slot: Slot, from: &[u8], prefix: &[u8], look: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>);
-    /// all errors (slot not locked, too large, ENOSPC, EIO) come here; memory unchanged then
-    pub fn commit(self) -> StoreResult<()>;
+#[derive(Default)]
+struct Totals {
+    records: AtomicU64,
+    bytes: AtomicU64,
+    log_bytes: AtomicU64,
+    snapshot_bytes: AtomicU64,
+}
+
+impl Totals {
+    fn change(&self, change: Change) {
+        // Two's complement: adding a negative number wraps to a subtraction.
+        self.records.fetch_add(change.records as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(change.bytes as u64, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records").field("volume", &self.volume).field("stats", &self.stats()).finish()
+    }
+}
+
+impl Records {
+    /// Opens the records on a volume, in its directory `records`, or makes them.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] with file and offset for what nobody wrote so, and for another number of
+    /// slots than before; `WrongFormation`, `NewerFormat`; `TooLarge` for a bad number of slots; `Io`.
+    pub fn open(
+        volume: Arc<dyn Volume>,
+        formation: FormationId,
+        node: NodeId,
+        options: RecordsOptions,
+    ) -> StoreResult<(Records, Recovery)> {
+        let slots = options.slots;
+        if !slots.is_power_of_two() || slots > SLOTS_MAX {
+            let (what, max) = ("number of slots (a power of two)", u64::from(SLOTS_MAX));
+            return Err(StoreError::TooLarge { what, len: u64::from(slots), max });
+        }
+        let origin = Origin { formation, node, slots };
+        let recovered = recover::recover(&volume, origin)?;
+        let totals = Totals::default();
+        totals.change(recovered.total);
+        totals.log_bytes.store(recovered.log_bytes, Ordering::Relaxed);
+        totals.snapshot_bytes.store(recovered.snapshot_bytes, Ordering::Relaxed);
+        let records = Records {
+            volume,
+            origin,
+            options,
+            slots: recovered.slots.into_iter().map(Mutex::new).collect(),
+            log: Mutex::new(recovered.tail),
+            totals,
+            compacting: Mutex::new(()),
+            retry_above: AtomicU64::new(0),
+        };
+        Ok((records, recovered.report))
+    }
+
+    /// Locks slots for a change, waiting for other transactions on them. Slots may be in any order and
+    /// repeat. A thread that has a transaction must not begin another, nor call [`Records::read`] or
+    /// [`Records::scan`] on its slots.
+    #[must_use]
+    pub fn txn(&self, slots: &[Slot]) -> Txn<'_> {
+        Txn::begin(self, slots)
+    }
+
+    /// Shows one record's value to `look`, with its slot locked.
+    pub fn read<R>(&self, slot: Slot, key: &[u8], look: impl FnOnce(Option<&[u8]>) -> R) -> R {
+        match self.slots.get(usize::from(slot.0)) {
+            Some(map) => look(map.lock().get(key)),
+            None => look(None),
+        }
+    }
+
+    /// Shows the records of a slot whose keys begin with `prefix`, from the key `from` (inclusive) on, in
+    /// order of keys, until `look` breaks; with the slot locked.
+    pub fn scan(
+        &self,
+        slot: Slot,
+        from: &[u8],
+        prefix: &[u8],
+        look: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) {
+        if let Some(map) = self.slots.get(usize::from(slot.0)) {
+            txn::scan_map(&map.lock(), from, prefix, look);
+        }
+    }
+
+    /// Number of slots.
+    #[must_use]
+    pub fn slots(&self) -> u16 {
+        self.origin.slots
+    }
+
+    /// Makes every finished commit outlive the host.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn sync(&self) -> StoreResult<()> {
+        let file = self.log.lock().file.clone();
+        file.sync().map_err(|error| self.log_error("sync", error))
+    }
+
+    /// Counts, each by itself exact, together only roughly while commits go on.
+    #[must_use]
+    pub fn stats(&self) -> RecordsStats {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let log_bytes = load(&self.totals.log_bytes);
+        RecordsStats {
+            records: load(&self.totals.records),
+            bytes: load(&self.totals.bytes),
+            log_bytes,
+            disk_bytes: log_bytes + load(&self.totals.snapshot_bytes),
+            commits: self.log.lock().sequence,
+        }
+    }
+
+    fn log_error(&self, what: &str, source: std::io::Error) -> StoreError {
+        let what = format!("{}: {what} record log", log::path_of(&*self.volume, log::DIR).display());
+        StoreError::Io { what, source }
+    }
 }

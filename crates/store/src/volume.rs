@@ -1,11 +1,13 @@
 //! The seam between this crate and the files of a node: a directory that a node lends, with named
 //! files in it. Real, in memory, and the decorators that tests put around either.
 
+mod claim;
 mod crash;
 mod dir;
 mod failing;
 mod identity;
 mod memory;
+pub(crate) mod transfer;
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,11 +16,14 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use claim::remove_volume;
 pub use crash::{CrashVolume, Loss};
-pub use dir::{DirVolume, remove_volume};
+pub use dir::DirVolume;
 pub use failing::{FailingVolume, Fault, Operation, OperationKind};
 pub use identity::{IDENTITY_NAME, VolumeIdentity};
 pub use memory::MemVolume;
+
+use bivouac_types::Errno;
 
 /// What the bytes of a volume are kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -176,4 +181,21 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+}
+
+/// Whether a name is `file` or `directory/file`, and stays within the volume.
+fn check_name(name: &str) -> io::Result<()> {
+    let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+    let mut parts = name.split('/');
+    let fits = parts.by_ref().take(2).all(good) && parts.next().is_none();
+    if fits { Ok(()) } else { Err(system_error(Errno::EINVAL)) }
+}
+
+/// The directory part of a name; empty for the volume itself.
+fn parent_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+fn system_error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.code())
 }

@@ -74,8 +74,8 @@ operations! {
     Ping = 1, Both, () => ();
     /// The current map.
     GetMap = 2, Both, () => FormationMap;
-    /// Attributes of a directory's entry.
-    Lookup = 3, Both, EntryName<'a> => Attr;
+    /// A directory's entry, with attributes where they are at hand.
+    Lookup = 3, Both, EntryName<'a> => Found;
     /// Attributes of an inode.
     GetAttr = 4, Both, InoOnly => Attr;
     /// Changes attributes; cuts or extends a file.
@@ -109,7 +109,7 @@ operations! {
     /// Unregisters opens.
     Close = 19, Client, OpenCounts => ();
     /// Registers again what was open before this node restarted: replaces all of the client's opens here.
-    Reassert = 20, Client, OpenCounts => ();
+    Reassert = 20, Client, ReassertRequest => ();
     /// Tells the home that a finished write reaches to `end`.
     Extend = 21, Client, ExtendRequest => Extended;
     /// Writes the payload at the end of the file, serialised by the home.
@@ -206,10 +206,8 @@ borrowed! {
         target: &'a [u8],
         /// Register an open (regular files).
         open: bool,
-        /// Fail if the entry exists; otherwise an existing regular file is opened.
+        /// Fail if the entry exists; otherwise answer what it is, unopened.
         exclusive: bool,
-        /// Cut an existing file to nothing.
-        truncate: bool,
         /// A seat on the asking node, for local placement.
         near: Option<SeatIndex>,
     }
@@ -292,10 +290,19 @@ owned! {
         /// The changes.
         set: SetAttr,
     }
+    /// An entry.
+    Found {
+        /// The inode.
+        ino: Ino,
+        /// Type bits of its mode.
+        kind: u32,
+        /// Its attributes, when its home is the node that answers.
+        attr: Option<Attr>,
+    }
     /// What `Make` made or found.
     Made {
-        /// Its attributes.
-        attr: Attr,
+        /// The entry.
+        found: Found,
         /// Whether it was there before.
         existed: bool,
     }
@@ -344,6 +351,13 @@ owned! {
     }
     /// How often inodes are open.
     OpenCounts {
+        /// Inode and count.
+        opens: Vec<(Ino, u32)>,
+    }
+    /// What a client has open at a node that lost its memory.
+    ReassertRequest {
+        /// Whether this is the first message: it replaces all of the client's opens, further ones add.
+        first: bool,
         /// Inode and count.
         opens: Vec<(Ino, u32)>,
     }

@@ -47,8 +47,6 @@ pub struct NodeStatus {
     pub records: u64,
     /// Bytes of the records.
     pub record_bytes: u64,
-    /// Authenticated connections.
-    pub connections: u64,
     /// Volumes.
     pub volumes: Vec<VolumeStatus>,
     /// Requests per operation.
@@ -62,7 +60,6 @@ codec_struct!(NodeStatus {
     open_files,
     records,
     record_bytes,
-    connections,
     volumes,
     operations
 });

@@ -218,10 +218,7 @@ mod tests {
             placement: Placement::Striped,
             partition: 0,
             trim_epoch: 7,
-            places: vec![
-                SeatEntry { node: NodeId(3), volume: 0 },
-                SeatEntry { node: NodeId(0), volume: 0 },
-            ],
+            places: vec![SeatEntry { node: NodeId(3), volume: 0 }, SeatEntry { node: NodeId(0), volume: 0 }],
         }
     }
 

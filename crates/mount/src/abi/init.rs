@@ -169,8 +169,14 @@ mod tests {
     #[test]
     fn only_common_capabilities_are_agreed() {
         let all = Negotiated::new(&request(45, u64::MAX), WISHES);
-        assert!(all.has(flag::HAS_RESEND) && all.has(flag::DIRECT_IO_ALLOW_MMAP) && all.has(flag::PARALLEL_DIROPS));
-        assert!(!all.has(flag::WRITEBACK_CACHE) && !all.has(flag::POSIX_LOCKS) && !all.has(flag::DO_READDIRPLUS));
+        assert!(
+            all.has(flag::HAS_RESEND)
+                && all.has(flag::DIRECT_IO_ALLOW_MMAP)
+                && all.has(flag::PARALLEL_DIROPS)
+        );
+        assert!(
+            !all.has(flag::WRITEBACK_CACHE) && !all.has(flag::POSIX_LOCKS) && !all.has(flag::DO_READDIRPLUS)
+        );
         let plus = Negotiated::new(&request(45, u64::MAX), Wishes { readdirplus: true, ..WISHES });
         assert!(plus.has(flag::DO_READDIRPLUS) && plus.has(flag::READDIRPLUS_AUTO));
         let old = Negotiated::new(&request(34, flag::ASYNC_READ | flag::MAX_PAGES), WISHES);
@@ -194,7 +200,8 @@ mod tests {
     #[test]
     fn the_answer_has_the_kernels_layout() {
         let mut reply = Reply::default();
-        Negotiated { minor: 45, flags: flag::HAS_RESEND | 1, max_write: 1 << 20, max_readahead: 5 }.encode(&mut reply);
+        Negotiated { minor: 45, flags: flag::HAS_RESEND | 1, max_write: 1 << 20, max_readahead: 5 }
+            .encode(&mut reply);
         let bytes = reply.as_bytes();
         assert_eq!(bytes.len(), 64);
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());

@@ -13,7 +13,7 @@ mod request;
 pub use init::{InitRequest, Negotiated, Wishes};
 pub use opcode::Opcode;
 pub use reader::{Malformed, Reader};
-pub use reply::{Reply, Validity};
+pub use reply::{Entry, Reply, Validity};
 pub use request::*;
 
 /// Length of the header of a request, in bytes (`fuse_in_header`).

@@ -8,6 +8,9 @@ macro_rules! opcodes {
         #[repr(u32)]
         pub enum Opcode { $($name = $number),* }
 
+        /// Positions in [`Opcode::ALL`].
+        enum Position { $($name),* }
+
         impl Opcode {
             /// Every operation, by number.
             pub const ALL: &[Opcode] = &[$(Opcode::$name),*];
@@ -22,6 +25,12 @@ macro_rules! opcodes {
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Opcode::$name => stringify!($name)),* }
+            }
+
+            /// Its position in [`Opcode::ALL`].
+            #[must_use]
+            pub fn index(self) -> usize {
+                match self { $(Opcode::$name => Position::$name as usize),* }
             }
         }
     };
@@ -95,7 +104,8 @@ mod tests {
 
     #[test]
     fn numbers_and_operations_are_one_to_one() {
-        for &op in Opcode::ALL {
+        for (index, &op) in Opcode::ALL.iter().enumerate() {
+            assert_eq!(op.index(), index);
             assert_eq!(Opcode::from_number(op as u32), Some(op), "{}", op.name());
         }
         assert_eq!((0..4096).filter_map(Opcode::from_number).count(), Opcode::ALL.len());

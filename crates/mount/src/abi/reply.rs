@@ -9,6 +9,9 @@ const ENTRY_LEN: usize = 128;
 /// Smallest unit that programs are advised to write in, in bytes.
 const ADVISED_BLOCK: u32 = 4096;
 
+/// Inodes that are shown as free: as many as one node can number.
+const INODES_FREE: u64 = 1 << limits::INO_COUNTER_BITS;
+
 /// For how long the kernel may believe what it is told, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validity {
@@ -103,7 +106,8 @@ impl Reply {
 
     /// Appends `fuse_statfs_out`.
     pub fn statfs_out(&mut self, fs: &StatFs) {
-        for count in [fs.blocks, fs.blocks_free, fs.blocks_free, fs.files, 0] {
+        let files = fs.files.saturating_add(INODES_FREE);
+        for count in [fs.blocks, fs.blocks_free, fs.blocks_free, files, INODES_FREE] {
             self.u64(count);
         }
         for word in [fs.block_size, limits::NAME_LEN_MAX as u32, fs.block_size] {
@@ -123,7 +127,13 @@ impl Reply {
 
     /// Appends a `fuse_direntplus` if it fits into `limit` bytes in all; says whether it did. Without
     /// attributes the kernel takes the name only and looks it up when it needs more.
-    pub fn direntplus(&mut self, entry: &Entry<'_>, attr: Option<&Attr>, validity: Validity, limit: usize) -> bool {
+    pub fn direntplus(
+        &mut self,
+        entry: &Entry<'_>,
+        attr: Option<&Attr>,
+        validity: Validity,
+        limit: usize,
+    ) -> bool {
         let len = ENTRY_LEN + padded(DIRENT_LEN + entry.name.len());
         let fits = self.bytes.len().saturating_add(len) <= limit;
         if fits {
@@ -223,7 +233,10 @@ mod tests {
         reply.clear();
         reply.statfs_out(&StatFs { block_size: 4096, blocks: 10, blocks_free: 4, files: 7 });
         let bytes = reply.as_bytes();
-        assert_eq!((bytes.len(), long(bytes, 0), long(bytes, 16), long(bytes, 24)), (80, 10, 4, 7));
+        assert_eq!(
+            (bytes.len(), long(bytes, 0), long(bytes, 16), long(bytes, 24)),
+            (80, 10, 4, 7 + INODES_FREE)
+        );
         assert_eq!((word(bytes, 40), word(bytes, 44), word(bytes, 48)), (4096, 255, 4096));
     }
 
@@ -243,7 +256,10 @@ mod tests {
         let mut reply = Reply::default();
         let entry = Entry { ino: Ino(7), next: 99, kind: 0o100_000, name: b"12345678" };
         assert!(reply.direntplus(&entry, None, Validity::default(), 160));
-        assert_eq!((reply.as_bytes().len(), long(reply.as_bytes(), 0), long(reply.as_bytes(), 128)), (160, 0, 7));
+        assert_eq!(
+            (reply.as_bytes().len(), long(reply.as_bytes(), 0), long(reply.as_bytes(), 128)),
+            (160, 0, 7)
+        );
         assert!(reply.direntplus(&entry, Some(&attr()), Validity::default(), 320));
         assert_eq!(long(reply.as_bytes(), 160), 0x1234);
         assert!(!reply.direntplus(&entry, None, Validity::default(), 479));

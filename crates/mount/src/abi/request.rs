@@ -118,7 +118,10 @@ mod tests {
     fn a_header_is_taken_apart() {
         let bytes = packet(44, UNIQUE_RESEND | 6);
         let (header, body) = Header::split(&bytes).unwrap();
-        assert_eq!((header.opcode, header.nodeid, header.uid, header.gid, header.pid), (15, 1, 1000, 100, 4242));
+        assert_eq!(
+            (header.opcode, header.nodeid, header.uid, header.gid, header.pid),
+            (15, 1, 1000, 100, 4242)
+        );
         assert_eq!((header.id(), header.is_resent(), body), (6, true, &b"body"[..]));
         assert_eq!(Header::split(&packet(43, 6)).map(|(h, b)| (h.is_resent(), b.len())), Ok((false, 3)));
     }

@@ -1,0 +1,14 @@
+# What a newcomer types. Each target installs what is missing, and says so before it does.
+
+.PHONY: help demo test
+
+help:
+	@echo 'make demo   a formation of four nodes on this machine, with real data'
+	@echo 'make test   everything that has to hold, in one run'
+
+demo:
+	@scripts/setup demo
+	@scripts/demo
+
+test:
+	@scripts/test

@@ -1,0 +1,239 @@
+//! The client and its ways to the nodes.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bivouac_net::{
+    Address, Auth, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started, Transport,
+};
+use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex};
+use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
+
+use crate::known::KnownFiles;
+
+/// Identity of one changing operation, so that it happens once however often it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpCtx {
+    /// Unique within the client and channel.
+    pub id: OpId,
+    /// One changing operation at a time.
+    pub channel: u16,
+    /// Whether an earlier process of this client may have sent it before.
+    pub retry: bool,
+    /// Owner of what is made.
+    pub uid: u32,
+    /// Group of what is made.
+    pub gid: u32,
+    /// The process that asks.
+    pub pid: u32,
+}
+
+/// An inode to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewInode<'a> {
+    /// Type and permission bits, umask applied.
+    pub mode: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Target of a symbolic link.
+    pub target: &'a [u8],
+}
+
+/// Outcome of an opening create.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// Attributes of the open file.
+    pub attr: Attr,
+    /// Whether it was there before.
+    pub existed: bool,
+}
+
+/// What to seek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekKind {
+    /// The next byte that is not in a hole.
+    Data,
+    /// The next hole.
+    Hole,
+}
+
+/// The node in the client's own process.
+pub struct LocalNode {
+    /// Which it is.
+    pub id: NodeId,
+    /// Its server side.
+    pub service: Arc<dyn Service>,
+}
+
+/// Settings of a client.
+pub struct ClientOptions {
+    /// Who this is; stable over restarts of its process if operations are to survive them.
+    pub id: ClientId,
+    /// How long to wait for a node that does not answer.
+    pub wait: Duration,
+    /// The node that "local" means: files of local placement go there.
+    pub near: Option<NodeId>,
+}
+
+/// A formation, seen from one process.
+pub struct Client {
+    pub(crate) map: Arc<FormationMap>,
+    pub(crate) id: ClientId,
+    pub(crate) local: Option<NodeId>,
+    pub(crate) known: Arc<KnownFiles>,
+    nodes: Vec<Arc<dyn Transport>>,
+    near: Vec<SeatIndex>,
+    next_op: AtomicU64,
+}
+
+impl Client {
+    /// A client of the formation that the map describes. Connections are made when they are needed.
+    #[must_use]
+    pub fn new(
+        map: Arc<FormationMap>,
+        auth: &Auth,
+        local: Option<LocalNode>,
+        options: &ClientOptions,
+    ) -> Client {
+        let known = Arc::new(KnownFiles::default());
+        let connect = |(id, entry): (usize, &NodeEntry)| -> Arc<dyn Transport> {
+            let id = NodeId(id as u16);
+            match &local {
+                Some(node) if node.id == id => {
+                    Arc::new(InProcess::new(Arc::clone(&node.service), LaneKind::Client))
+                }
+                _ => Arc::new(remote(id, entry, auth, options, &map, &known)),
+            }
+        };
+        let nodes = map.nodes.iter().enumerate().map(connect).collect();
+        let local = local.map(|node| node.id);
+        Client { known, ..Client::over(map, nodes, local, options) }
+    }
+
+    /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
+    /// away, if anybody is to.
+    #[must_use]
+    pub fn over(
+        map: Arc<FormationMap>,
+        nodes: Vec<Arc<dyn Transport>>,
+        local: Option<NodeId>,
+        options: &ClientOptions,
+    ) -> Client {
+        let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
+        let known = Arc::new(KnownFiles::default());
+        Client { map, id: options.id, local, known, nodes, near, next_op: AtomicU64::new(1) }
+    }
+
+    /// The map.
+    #[must_use]
+    pub fn map(&self) -> &Arc<FormationMap> {
+        &self.map
+    }
+
+    /// An identity for a changing operation of a front end that has none of its own, for instance a tool:
+    /// `channel` must be used by one thread at a time.
+    #[must_use]
+    pub fn new_op(&self, channel: u16, uid: u32, gid: u32) -> OpCtx {
+        OpCtx { id: self.next_id(), channel, retry: false, uid, gid, pid: std::process::id() }
+    }
+
+    /// A seat of the near node; files take turns.
+    pub(crate) fn near_seat(&self) -> Option<SeatIndex> {
+        let turn = self.next_op.load(Ordering::Relaxed) as usize;
+        self.near.get(turn.checked_rem(self.near.len())?).copied()
+    }
+
+    pub(crate) fn next_id(&self) -> OpId {
+        OpId(self.next_op.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The node that an inode's record belongs to.
+    pub(crate) fn home(&self, ino: Ino) -> FsResult<NodeId> {
+        self.map.home(ino).ok_or_else(|| {
+            FsError::with(Errno::ESTALE, format!("inode {ino} is not of formation '{}'", self.map.name))
+        })
+    }
+
+    pub(crate) fn transport(&self, node: NodeId) -> FsResult<&dyn Transport> {
+        let transport = self.nodes.get(usize::from(node.0)).map(AsRef::as_ref);
+        transport.ok_or_else(|| FsError::with(Errno::ESTALE, format!("{node} is not in the map")))
+    }
+
+    /// Asks a node something that changes nothing.
+    pub(crate) fn ask<O: Operation>(&self, node: NodeId, request: &O::Request<'_>) -> FsResult<O::Reply> {
+        bivouac_net::call::<O>(self.transport(node)?, self.question(), request, &[])
+    }
+
+    /// Has a node change something, once.
+    pub(crate) fn change<O: Operation>(
+        &self,
+        node: NodeId,
+        ctx: &OpCtx,
+        request: &O::Request<'_>,
+        payload: &[IoSlice<'_>],
+    ) -> FsResult<O::Reply> {
+        bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload)
+    }
+
+    /// Starts a question, to be finished together with others.
+    pub(crate) fn start<'a, O: Operation>(
+        &'a self,
+        node: NodeId,
+        request: &O::Request<'_>,
+        payload: &'a [IoSlice<'a>],
+    ) -> FsResult<Started<'a, O>> {
+        Ok(bivouac_net::start::<O>(self.transport(node)?, self.question(), request, payload))
+    }
+
+    /// Asks a node, with buffers for the payload of its answer.
+    pub(crate) fn ask_into<O: Operation>(
+        &self,
+        node: NodeId,
+        request: &O::Request<'_>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> FsResult<usize> {
+        let transport = self.transport(node)?;
+        bivouac_net::call_into::<O>(transport, self.question(), request, &[], into).map(|(_, len)| len)
+    }
+
+    fn question(&self) -> Frame {
+        Frame::request(0, self.next_id(), self.id, 0)
+    }
+
+    fn order(&self, ctx: &OpCtx) -> Frame {
+        let mut frame = Frame::request(0, ctx.id, self.id, ctx.channel);
+        if ctx.retry {
+            frame.flags = Flags::RETRY;
+        }
+        frame
+    }
+}
+
+fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
+    let own = |(seat, entry): (usize, &bivouac_wire::SeatEntry)| {
+        (entry.node == node).then_some(SeatIndex(seat as u16))
+    };
+    map.seats.iter().enumerate().filter_map(own).collect()
+}
+
+/// The way to a node of another process. After a loss, what this client has open there is told first.
+fn remote(
+    id: NodeId,
+    entry: &NodeEntry,
+    auth: &Auth,
+    options: &ClientOptions,
+    map: &Arc<FormationMap>,
+    known: &Arc<KnownFiles>,
+) -> Peer {
+    let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
+    let wait_ms = u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX);
+    let (client, map, known) = (options.id, Arc::clone(map), Arc::clone(known));
+    let reassert = move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
+        let opens = known.opens(|ino| map.home(ino) == Some(node));
+        crate::opens::reassert(transport, client, opens)
+    };
+    Peer::to(id, Address::tcp(entry.client_address.clone()), identity, PeerOptions { wait_ms })
+        .on_reconnect(reassert)
+}

@@ -1,0 +1,304 @@
+//! Reading and writing: one message per seat, all under way together.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use bivouac_layout::SeatRange;
+use bivouac_net::Started;
+use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpId, StatFs};
+use bivouac_wire::{ExtendRequest, InoOnly, ReadRequest, SubfileName, WriteRequest, Written, op};
+
+use crate::client::{Client, OpCtx, SeekKind};
+use crate::known::Known;
+
+/// How often a write is made again because cuts of the file overtake it.
+const OVERTAKEN_MAX: usize = 64;
+
+impl Client {
+    /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` when a node cannot be reached.
+    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        let mut done = 0;
+        for part in into.chunks_mut(TRANSFER_MAX) {
+            let wanted = part.len();
+            let read = self.read_part(ino, offset.saturating_add(done as u64), part)?;
+            done += read;
+            if read < wanted {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_part(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        let mut known = self.know(ino)?;
+        if offset.saturating_add(into.len() as u64) > known.size {
+            known = Known::from(&self.getattr(ino)?);
+        }
+        let len = known.size.saturating_sub(offset).min(into.len() as u64) as usize;
+        let Some(into) = into.get_mut(..len).filter(|into| !into.is_empty()) else { return Ok(0) };
+        if self.read_seats(ino, &known, offset, into)? {
+            return Ok(len);
+        }
+        // Some subfile is shorter than the size says: a hole, or the file was cut meanwhile.
+        let size = self.getattr(ino)?.size;
+        Ok(size.saturating_sub(offset).min(len as u64) as usize)
+    }
+
+    /// Reads from all seats, zeros where they have nothing. Whether they had everything.
+    fn read_seats(&self, ino: Ino, known: &Known, offset: u64, into: &mut [u8]) -> FsResult<bool> {
+        let mut ranges = bivouac_layout::split(&known.layout, offset, into.len() as u64);
+        if ranges.len() == 1
+            && let Some(range) = ranges.next()
+        {
+            let node = self.seat_node(&range)?;
+            let len = self.ask_into::<op::Read>(node, &request(ino, &range), &mut [IoSliceMut::new(into)])?;
+            into.get_mut(len..).unwrap_or_default().fill(0);
+            return Ok(len == into.len());
+        }
+        self.read_many(ino, ranges.collect(), into)
+    }
+
+    fn read_many(&self, ino: Ino, ranges: Vec<SeatRange>, into: &mut [u8]) -> FsResult<bool> {
+        let mut slices = scatter(&ranges, into);
+        let mut under_way = Vec::with_capacity(ranges.len());
+        for (range, into) in ranges.iter().zip(&mut slices) {
+            let node = self.seat_node(range)?;
+            let started = self.start::<op::Read>(node, &request(ino, range), &[])?;
+            under_way.push((self.local != Some(node), started, range.len, into));
+        }
+        // What is local is done while the others are on their way.
+        under_way.sort_by_key(|(remote, ..)| *remote);
+        let mut whole = true;
+        for (_, started, len, into) in under_way {
+            let (_, read) = started.finish(into)?;
+            whole &= read as u64 == len;
+            zero_behind(into, read);
+        }
+        Ok(whole)
+    }
+
+    /// Writes `data`: all of it, or an error. With `append` the home decides where, and `offset` is not used.
+    ///
+    /// # Errors
+    /// `ENOSPC` when a volume is full, `EFBIG`, `ENOENT`, `EIO`. Parts may have been written.
+    pub fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize> {
+        if append {
+            for (turn, part) in (0..).zip(data.chunks(TRANSFER_MAX)) {
+                // Each part is an operation of its own.
+                let id = OpId(ctx.id.0 ^ turn << 48);
+                self.append(&OpCtx { id, ..*ctx }, ino, part)?;
+            }
+            return Ok(data.len());
+        }
+        let mut at = offset;
+        for part in data.chunks(TRANSFER_MAX) {
+            let end = at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
+            self.write_part(ino, at, end.ok_or(Errno::EFBIG)?, part)?;
+            at += part.len() as u64;
+        }
+        Ok(data.len())
+    }
+
+    fn append(&self, ctx: &OpCtx, ino: Ino, part: &[u8]) -> FsResult<()> {
+        let payload = [IoSlice::new(part)];
+        let done = self.change::<op::Append>(self.home(ino)?, ctx, &InoOnly { ino }, &payload)?;
+        self.known.update(&done.attr);
+        Ok(())
+    }
+
+    /// Data first, then the size: no reader sees a size whose bytes are not there.
+    fn write_part(&self, ino: Ino, offset: u64, end: u64, part: &[u8]) -> FsResult<()> {
+        let mut known = self.know(ino)?;
+        for _ in 0..OVERTAKEN_MAX {
+            if !self.write_seats(ino, &known, offset, part)? {
+                // A cut is on its way through the seats; its end is where the home lets us go on.
+                known = Known::from(&self.extend(ino, 0, known.epoch)?.1);
+                continue;
+            }
+            if end <= known.size {
+                return if self.known.written(ino) { self.touch(ino) } else { Ok(()) };
+            }
+            let (accepted, attr) = self.extend(ino, end, known.epoch)?;
+            if accepted {
+                return Ok(());
+            }
+            known = Known::from(&attr);
+        }
+        Err(FsError::with(
+            Errno::EIO,
+            format!("write to inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"),
+        ))
+    }
+
+    fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
+        let told = self.ask::<op::Extend>(self.home(ino)?, &ExtendRequest { ino, end, epoch })?;
+        self.known.update(&told.attr);
+        Ok((told.accepted, told.attr))
+    }
+
+    /// Writes to all seats. Whether none had a newer epoch.
+    fn write_seats(&self, ino: Ino, known: &Known, offset: u64, part: &[u8]) -> FsResult<bool> {
+        let ranges: Vec<SeatRange> =
+            bivouac_layout::split(&known.layout, offset, part.len() as u64).collect();
+        let payloads: Vec<Vec<IoSlice<'_>>> = ranges.iter().map(|range| gather(range, part)).collect();
+        let mut under_way = Vec::with_capacity(ranges.len());
+        for (range, payload) in ranges.iter().zip(&payloads) {
+            let node = self.seat_node(range)?;
+            let (seat, layout, epoch, offset) = (range.seat, known.layout, known.epoch, range.subfile_offset);
+            let request = WriteRequest { ino, seat, layout, epoch, offset };
+            under_way.push((self.local != Some(node), self.start::<op::Write>(node, &request, payload)?));
+        }
+        under_way.sort_by_key(|(remote, _)| *remote);
+        // Every answer is awaited, also behind a failure: no write may still be on its way when we return.
+        let answers: Vec<FsResult<(Written, usize)>> =
+            under_way.into_iter().map(|(_, started)| started.finish(&mut [])).collect();
+        answers.into_iter().try_fold(true, |all, answer| Ok(all & answer?.0.accepted))
+    }
+
+    /// Makes content and records durable on their volumes.
+    ///
+    /// # Errors
+    /// `EIO` when a node cannot be reached or a volume fails.
+    pub fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
+        self.tell_times(ino)?;
+        let attr = self.getattr(ino)?;
+        if attr.is_file() {
+            let seats = bivouac_layout::split(&attr.layout, 0, attr.size);
+            let sync = |range: SeatRange| {
+                let name = SubfileName { ino, seat: range.seat };
+                self.start::<op::SyncSubfile>(self.seat_node(&range)?, &name, &[])
+            };
+            let started = seats.map(sync).collect::<FsResult<Vec<_>>>()?;
+            finish_all(started)?;
+        }
+        self.ask::<op::SyncRecords>(self.home(ino)?, &())
+    }
+
+    /// Space and inodes of all nodes together.
+    ///
+    /// # Errors
+    /// `EIO` when a node cannot be reached.
+    pub fn statfs(&self) -> FsResult<StatFs> {
+        let started = self.node_ids().map(|node| self.start::<op::StatFs>(node, &(), &[]));
+        let parts = finish_all(started.collect::<FsResult<Vec<_>>>()?)?;
+        Ok(parts.iter().fold(StatFs::default(), |sum, part| StatFs {
+            block_size: part.block_size,
+            blocks: sum.blocks + part.blocks,
+            blocks_free: sum.blocks_free + part.blocks_free,
+            files: sum.files + part.files,
+        }))
+    }
+
+    /// Where data or the next hole begins, at or behind `offset`: all of a file counts as data.
+    ///
+    /// # Errors
+    /// `ENXIO` behind the end; `ENOENT`, `EIO`.
+    pub fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
+        let size = self.getattr(ino)?.size;
+        match kind {
+            _ if offset >= size => Err(Errno::ENXIO.into()),
+            SeekKind::Data => Ok(offset),
+            SeekKind::Hole => Ok(size),
+        }
+    }
+
+    /// Space cannot be reserved or given back yet: programs fall back to writing.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`.
+    pub fn fallocate(&self, _: &OpCtx, _: Ino, _: u32, _: u64, _: u64) -> FsResult<()> {
+        Err(Errno::EOPNOTSUPP.into())
+    }
+
+    fn know(&self, ino: Ino) -> FsResult<Known> {
+        match self.known.get(ino) {
+            Some(known) => Ok(known),
+            None => Ok(Known::from(&self.getattr(ino)?)),
+        }
+    }
+
+    fn seat_node(&self, range: &SeatRange) -> FsResult<NodeId> {
+        let place = self.map.seat(range.seat);
+        place
+            .map(|place| place.node)
+            .ok_or_else(|| FsError::with(Errno::ESTALE, format!("seat {} is not in the map", range.seat.0)))
+    }
+}
+
+/// Awaits all answers; the first failure if there is one.
+pub fn finish_all<O: bivouac_wire::Operation>(started: Vec<Started<'_, O>>) -> FsResult<Vec<O::Reply>> {
+    let answers: Vec<FsResult<O::Reply>> =
+        started.into_iter().map(|started| started.finish(&mut []).map(|(reply, _)| reply)).collect();
+    answers.into_iter().collect()
+}
+
+fn request(ino: Ino, range: &SeatRange) -> ReadRequest {
+    ReadRequest { ino, seat: range.seat, offset: range.subfile_offset, len: range.len as u32 }
+}
+
+/// The parts of `part` that belong to one seat.
+fn gather<'a>(range: &SeatRange, part: &'a [u8]) -> Vec<IoSlice<'a>> {
+    range.pieces().filter_map(|piece| part.get(piece.range()).map(IoSlice::new)).collect()
+}
+
+/// The parts of `into` that belong to each of the seats, in their order in the subfiles.
+fn scatter<'a>(ranges: &[SeatRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'a>>> {
+    let mut pieces: Vec<(usize, usize, usize)> = Vec::new();
+    for (index, range) in ranges.iter().enumerate() {
+        pieces.extend(range.pieces().map(|piece| (piece.buffer_offset, piece.len, index)));
+    }
+    pieces.sort_unstable();
+    let mut slices: Vec<Vec<IoSliceMut<'a>>> = ranges.iter().map(|_| Vec::new()).collect();
+    let mut rest = into;
+    for (_, len, index) in pieces {
+        let (piece, behind) = std::mem::take(&mut rest).split_at_mut(len);
+        slices[index].push(IoSliceMut::new(piece));
+        rest = behind;
+    }
+    slices
+}
+
+/// Fills with zeros what a read of `read` bytes left.
+fn zero_behind(into: &mut [IoSliceMut<'_>], mut read: usize) {
+    for slice in into {
+        let filled = read.min(slice.len());
+        slice.get_mut(filled..).unwrap_or_default().fill(0);
+        read -= filled;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::{Layout, SeatIndex};
+
+    #[test]
+    fn what_is_gathered_is_scattered_to_the_same_places() {
+        let layout = Layout { stripe: 4096, width: 3, base: SeatIndex(1), seats: 4 };
+        let data: Vec<u8> = (0..50_000u32).map(|i| (i % 251) as u8).collect();
+        let ranges: Vec<SeatRange> = bivouac_layout::split(&layout, 1000, data.len() as u64).collect();
+        let mut back = vec![0; data.len()];
+        let mut slices = scatter(&ranges, &mut back);
+        for (range, into) in ranges.iter().zip(&mut slices) {
+            let bytes: Vec<u8> = gather(range, &data).iter().flat_map(|piece| piece.to_vec()).collect();
+            assert_eq!(bytes.len() as u64, range.len);
+            let mut at = 0;
+            for slice in into.iter_mut() {
+                let len = slice.len();
+                slice.copy_from_slice(&bytes[at..at + len]);
+                at += len;
+            }
+        }
+        assert_eq!(back, data);
+    }
+
+    #[test]
+    fn a_short_read_leaves_zeros() {
+        let (mut a, mut b) = ([1u8; 4], [1u8; 4]);
+        zero_behind(&mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)], 6);
+        assert_eq!((a, b), ([1; 4], [1, 1, 0, 0]));
+    }
+}

@@ -1,0 +1,57 @@
+//! Looking at the formation itself: for `status`, `explain` and `down`.
+
+use bivouac_types::{Attr, FsResult, NodeId, SeatIndex};
+use bivouac_wire::{NodeStatus, SubfileName, SubfileState, op};
+
+use crate::client::Client;
+
+/// One seat of a file.
+#[derive(Clone, Debug)]
+pub struct SeatReport {
+    /// Position among the seats that the file uses.
+    pub column: u16,
+    /// The seat.
+    pub seat: SeatIndex,
+    /// Its node.
+    pub node: NodeId,
+    /// Position of its volume on the node.
+    pub volume: u16,
+    /// The subfile there.
+    pub subfile: SubfileState,
+}
+
+impl Client {
+    /// All about a node.
+    ///
+    /// # Errors
+    /// `EIO` when it cannot be reached.
+    pub fn status(&self, node: NodeId) -> FsResult<NodeStatus> {
+        self.ask::<op::Status>(node, &())
+    }
+
+    /// Ends a node's daemon.
+    ///
+    /// # Errors
+    /// `EIO` when it cannot be reached.
+    pub fn shutdown(&self, node: NodeId) -> FsResult<()> {
+        self.ask::<op::Shutdown>(node, &())
+    }
+
+    /// The seats that a regular file uses, and what each holds of it.
+    ///
+    /// # Errors
+    /// `EIO` when a node cannot be reached.
+    pub fn seats(&self, attr: &Attr) -> FsResult<Vec<SeatReport>> {
+        let layout = attr.layout;
+        let report = |column: u16| {
+            let seat = SeatIndex(
+                ((u32::from(layout.base.0) + u32::from(column)) % u32::from(layout.seats.max(1))) as u16,
+            );
+            let place = self.map.seat(seat).ok_or(bivouac_types::Errno::ESTALE)?;
+            let name = SubfileName { ino: attr.ino, seat };
+            let subfile = self.ask::<op::StatSubfile>(place.node, &name)?;
+            Ok(SeatReport { column, seat, node: place.node, volume: place.volume, subfile })
+        };
+        (0..layout.width).map(report).collect()
+    }
+}

@@ -1,0 +1,198 @@
+//! Names and attributes.
+
+use bivouac_types::limits::READDIR_BYTES_MAX;
+use bivouac_types::{Attr, Errno, FsResult, Ino, NodeId, SetAttr, mode};
+use bivouac_wire::{
+    DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, ReadDirRequest, RenameRequest,
+    SetAttrRequest, op,
+};
+
+use crate::client::{Client, NewInode, OpCtx, Opened};
+
+/// `O_TRUNC` of the kernel.
+const O_TRUNC: u32 = 0o1000;
+
+impl Client {
+    /// Attributes of an entry.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENAMETOOLONG`, `EIO` when a node cannot be reached.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        let found = self.ask::<op::Lookup>(self.home(parent)?, &EntryName { parent, name })?;
+        self.attr_of(found)
+    }
+
+    fn attr_of(&self, found: Found) -> FsResult<Attr> {
+        match found.attr {
+            Some(attr) if !self.has_unsent_times(attr.ino) => Ok(attr),
+            _ => self.getattr(found.ino),
+        }
+    }
+
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` when its home cannot be reached.
+    pub fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+        self.tell_times(ino)?;
+        let attr = self.ask::<op::GetAttr>(self.home(ino)?, &InoOnly { ino })?;
+        self.known.update(&attr);
+        Ok(attr)
+    }
+
+    /// Changes attributes; cuts or extends a file.
+    ///
+    /// # Errors
+    /// `EISDIR`, `EINVAL`, `EFBIG` for a size that cannot be; `ENOENT`, `EIO`.
+    pub fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
+        if set.mtime.is_some() {
+            // The time that is set now is later than what the home has not heard of yet.
+            self.known.take_dirty(ino);
+        }
+        let request = SetAttrRequest { ino, set: *set };
+        let attr = self.change::<op::SetAttr>(self.home(ino)?, ctx, &request, &[])?;
+        self.known.update(&attr);
+        Ok(attr)
+    }
+
+    /// Makes and opens a regular file, or opens the one that is there.
+    ///
+    /// # Errors
+    /// `EEXIST` if it exists and `exclusive`; `EISDIR`; `ENOENT`, `ENOTDIR`, `EIO`.
+    pub fn create(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        exclusive: bool,
+        truncate: bool,
+    ) -> FsResult<Opened> {
+        let made = self.make(ctx, parent, name, new, true, exclusive)?;
+        if made.existed {
+            let flags = if truncate { O_TRUNC } else { 0 };
+            let attr = self.open(ctx, made.found.ino, flags)?;
+            return Ok(Opened { attr, existed: true });
+        }
+        let attr = self.attr_of(made.found)?;
+        self.known.add(&attr, 1);
+        Ok(Opened { attr, existed: false })
+    }
+
+    /// Makes an inode of any kind, without opening it.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EIO`.
+    pub fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr> {
+        let made = self.make(ctx, parent, name, new, false, true)?;
+        self.attr_of(made.found)
+    }
+
+    fn make(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        open: bool,
+        exclusive: bool,
+    ) -> FsResult<Made> {
+        let NewInode { mode, rdev, target } = *new;
+        let near = if mode & mode::TYPE == mode::FILE { self.near_seat() } else { None };
+        let (uid, gid) = (ctx.uid, ctx.gid);
+        let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
+        self.change::<op::Make>(self.home(parent)?, ctx, &request, &[])
+    }
+
+    /// Removes an entry that is not a directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EISDIR`, `EIO`.
+    pub fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.change::<op::Unlink>(self.home(parent)?, ctx, &EntryName { parent, name }, &[])
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EIO`.
+    pub fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.change::<op::Rmdir>(self.home(parent)?, ctx, &EntryName { parent, name }, &[])
+    }
+
+    /// Moves an entry. `flags` are the kernel's.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL` for a directory into itself, `EIO`.
+    pub fn rename(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: u32,
+    ) -> FsResult<()> {
+        let request = RenameRequest { parent, name, new_parent, new_name, flags };
+        self.change::<op::Rename>(self.home(parent)?, ctx, &request, &[])
+    }
+
+    /// Makes one more name for an inode.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EPERM` for a directory, `EMLINK`, `ENOENT`, `EIO`.
+    pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
+        let request = LinkRequest { ino, parent: new_parent, name: new_name };
+        self.change::<op::Link>(self.home(new_parent)?, ctx, &request, &[])
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// `EINVAL` for anything else; `ENOENT`, `EIO`.
+    pub fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        Ok(self.ask::<op::ReadLink>(self.home(ino)?, &InoOnly { ino })?.bytes)
+    }
+
+    /// Entries behind a cookie (0: from the start), without `.` and `..`; none at the end. An entry's own
+    /// cookie is where to go on behind it.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ENOENT`, `EIO`.
+    pub fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, attrs: bool) -> FsResult<Vec<DirEntry>> {
+        let max_bytes = max_bytes.min(READDIR_BYTES_MAX) as u32;
+        let request = ReadDirRequest { ino, cookie, max_bytes, attrs };
+        let mut page = self.ask::<op::ReadDir>(self.home(ino)?, &request)?;
+        for entry in &mut page.entries {
+            entry.attr = entry.attr.filter(|attr| !self.has_unsent_times(attr.ino));
+        }
+        Ok(page.entries)
+    }
+
+    /// The directory that holds a directory.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ENOENT`, `EIO`.
+    pub fn parent(&self, ino: Ino) -> FsResult<Ino> {
+        self.ask::<op::Parent>(self.home(ino)?, &InoOnly { ino })
+    }
+
+    /// The inode at a path below the root; symbolic links are not followed.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `EIO`.
+    pub fn resolve(&self, path: &[u8]) -> FsResult<Attr> {
+        let mut attr = self.getattr(Ino::ROOT)?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            if !attr.is_dir() {
+                return Err(Errno::ENOTDIR.into());
+            }
+            attr = self.lookup(attr.ino, name)?;
+        }
+        Ok(attr)
+    }
+
+    pub(crate) fn node_ids(&self) -> impl Iterator<Item = NodeId> {
+        (0..self.map.nodes.len()).map(|id| NodeId(id as u16))
+    }
+}

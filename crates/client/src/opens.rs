@@ -1,0 +1,116 @@
+//! Opening and closing: the home keeps a file alive while anybody has it open.
+
+use std::collections::HashMap;
+
+use bivouac_net::{NetError, Request, Transport};
+use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, NodeId, OpId};
+use bivouac_wire::{Encode, Frame, InoOnly, Op, OpenCounts, OpenRequest, ReassertRequest, op};
+
+use crate::client::{Client, OpCtx};
+
+/// `O_TRUNC` of the kernel.
+const O_TRUNC: u32 = 0o1000;
+/// Most opens in one message.
+const BATCH: usize = 8192;
+
+impl Client {
+    /// Opens an inode; with `O_TRUNC` in `flags` cuts it to nothing first.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO`.
+    pub fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
+        let request = OpenRequest { ino, truncate: flags & O_TRUNC != 0 };
+        let attr = self.change::<op::Open>(self.home(ino)?, ctx, &request, &[])?;
+        self.known.add(&attr, 1);
+        Ok(attr)
+    }
+
+    /// Closes an open. Nothing can be lost any more at this point, so it does not fail.
+    pub fn close(&self, ino: Ino) {
+        let told = if self.known.remove(ino) { self.touch(ino) } else { Ok(()) };
+        let request = OpenCounts { opens: vec![(ino, 1)] };
+        let closed = self.home(ino).and_then(|home| self.ask::<op::Close>(home, &request));
+        for error in [told, closed].into_iter().filter_map(Result::err) {
+            // Without a name and closed everywhere it is gone, times and all: nothing went wrong.
+            if error.errno() != Errno::ENOENT {
+                log::warn!("close of inode {ino}: {error}");
+            }
+        }
+    }
+
+    /// Tells the homes what an earlier process of this client had open and still has.
+    ///
+    /// # Errors
+    /// `EIO` when a node cannot be reached.
+    pub fn reassert_opens(&self, opens: &[(Ino, u32)]) -> FsResult<()> {
+        let mut per_node: HashMap<NodeId, Vec<(Ino, u32)>> = HashMap::new();
+        for (ino, count) in opens {
+            per_node.entry(self.home(*ino)?).or_default().push((*ino, *count));
+        }
+        for (node, opens) in per_node {
+            for (ino, count) in &opens {
+                match self.ask::<op::GetAttr>(node, &InoOnly { ino: *ino }) {
+                    Ok(attr) => self.known.add(&attr, *count),
+                    Err(error) if error.errno() == Errno::ENOENT => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            for request in in_batches(opens) {
+                self.ask::<op::Reassert>(node, &request)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the home that content changed, if it has not heard.
+    pub(crate) fn tell_times(&self, ino: Ino) -> FsResult<()> {
+        if self.known.take_dirty(ino) { self.touch(ino) } else { Ok(()) }
+    }
+
+    /// Whether the home has yet to hear that content changed.
+    pub(crate) fn has_unsent_times(&self, ino: Ino) -> bool {
+        self.known.is_dirty(ino)
+    }
+
+    pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
+        self.ask::<op::Touch>(self.home(ino)?, &InoOnly { ino })
+    }
+}
+
+/// Tells a node that lost its memory what this client has open there.
+pub fn reassert(transport: &dyn Transport, client: ClientId, opens: Vec<(Ino, u32)>) -> Result<(), NetError> {
+    for request in in_batches(opens) {
+        let body = request.to_bytes();
+        let request = Request::new(Frame::request(Op::Reassert as u16, OpId(0), client, 0), &body, &[]);
+        transport.exchange(&request, &mut Vec::new(), &mut [])?;
+    }
+    Ok(())
+}
+
+/// Messages that fit the limits; at least one, which says that there is nothing.
+fn in_batches(mut opens: Vec<(Ino, u32)>) -> Vec<ReassertRequest> {
+    let mut batches = Vec::new();
+    while batches.is_empty() || !opens.is_empty() {
+        let rest = opens.split_off(opens.len().min(BATCH));
+        batches.push(ReassertRequest { first: batches.is_empty(), opens });
+        opens = rest;
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::limits::FRAME_BODY_MAX;
+
+    #[test]
+    fn all_opens_are_told_in_messages_that_fit() {
+        let opens: Vec<_> = (0..20_000).map(|ino| (Ino(ino), 1)).collect();
+        let batches = in_batches(opens.clone());
+        assert!(batches.iter().all(|batch| batch.to_bytes().len() <= FRAME_BODY_MAX));
+        assert_eq!(batches.iter().filter(|batch| batch.first).count(), 1);
+        assert!(batches[0].first);
+        assert_eq!(batches.into_iter().flat_map(|batch| batch.opens).collect::<Vec<_>>(), opens);
+        assert_eq!(in_batches(Vec::new()), [ReassertRequest { first: true, opens: Vec::new() }]);
+    }
+}

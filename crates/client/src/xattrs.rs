@@ -1,0 +1,41 @@
+//! Extended attributes.
+
+use bivouac_types::{FsResult, Ino};
+use bivouac_wire::{InoOnly, SetXattrRequest, XattrName, op};
+
+use crate::client::{Client, OpCtx};
+
+impl Client {
+    /// Value of an attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`, `EOPNOTSUPP` for access control lists, `ENOENT`, `EIO`.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        Ok(self.ask::<op::GetXattr>(self.home(ino)?, &XattrName { ino, name })?.bytes)
+    }
+
+    /// Names of all attributes, each with a NUL behind it.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO`.
+    pub fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        Ok(self.ask::<op::ListXattr>(self.home(ino)?, &InoOnly { ino })?.bytes)
+    }
+
+    /// Sets an attribute; `flags` are the kernel's.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ENODATA` as the flags ask; `E2BIG`, `ENOSPC`, `EINVAL` for a layout that cannot be, `EIO`.
+    pub fn setxattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> FsResult<()> {
+        let request = SetXattrRequest { ino, name, value, flags };
+        self.change::<op::SetXattr>(self.home(ino)?, ctx, &request, &[])
+    }
+
+    /// Removes an attribute.
+    ///
+    /// # Errors
+    /// `ENODATA`, `ENOENT`, `EIO`.
+    pub fn removexattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8]) -> FsResult<()> {
+        self.change::<op::RemoveXattr>(self.home(ino)?, ctx, &XattrName { ino, name }, &[])
+    }
+}

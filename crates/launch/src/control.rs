@@ -1,0 +1,171 @@
+//! What commands ask of the supervisor, over the socket in the formation's directory.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use rustix::time::Timespec;
+use serde::{Deserialize, Serialize};
+
+use crate::packets;
+use crate::state_dir::StateDir;
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// Most commands that wait to be heard.
+const BACKLOG: i32 = 64;
+
+/// From a command to the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    /// Keep a mount and have a node serve it. Descriptors: FUSE device, memory.
+    Mount {
+        /// The node.
+        node: u16,
+        /// Where it is.
+        dir: PathBuf,
+        /// Whether the directory is ours to remove.
+        own_dir: bool,
+    },
+    /// Mark the formation as one that must not be taken down without being told to discard its data.
+    Keep {
+        /// Why; `None` takes the mark off.
+        reason: Option<String>,
+    },
+    /// End all daemons, then yourself.
+    Stop,
+}
+
+/// From the supervisor to a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// It cannot be done.
+    Refused {
+        /// Why.
+        message: String,
+    },
+}
+
+/// The socket that the supervisor hears commands at.
+///
+/// # Errors
+/// What the system says.
+pub fn listen_at(dir: &StateDir) -> LaunchResult<OwnedFd> {
+    let path = dir.control_path();
+    let refused = |e: Errno| LaunchError::path(&path, "listen there", e);
+    let socket = new_socket().map_err(refused)?;
+    bind(&socket, &SocketAddrUnix::new(&path).map_err(refused)?).map_err(refused)?;
+    listen(&socket, BACKLOG).map_err(refused)?;
+    Ok(socket)
+}
+
+/// Asks the supervisor for something and waits for its answer.
+///
+/// # Errors
+/// What the supervisor refuses, that it is gone, or that it did not answer within `wait_ms`.
+pub fn ask(
+    dir: &StateDir,
+    request: &Request,
+    descriptors: &[BorrowedFd<'_>],
+    wait_ms: u64,
+) -> LaunchResult<()> {
+    let gone = |error: std::io::Error| {
+        let remedy = "nothing is restarted any more; save your data, then: bivouac down";
+        LaunchError::new(
+            Kind::Refused,
+            "the supervisor of the formation",
+            format_args!("is gone ({error})"),
+            remedy,
+        )
+    };
+    let path = dir.control_path();
+    let socket = new_socket().map_err(|e| gone(e.into()))?;
+    let address = SocketAddrUnix::new(&path).map_err(|e| gone(e.into()))?;
+    retry_on_intr(|| connect(&socket, &address)).map_err(|e| gone(e.into()))?;
+    packets::send(&socket, request, descriptors).map_err(gone)?;
+    if !wait_readable(socket.as_fd(), wait_ms) {
+        let cause = format!("did not answer within {wait_ms} ms");
+        let remedy = "look at supervisor.log in the formation's directory";
+        return Err(LaunchError::new(Kind::Refused, "the supervisor of the formation", cause, remedy));
+    }
+    match packets::receive::<Answer>(&socket).map_err(gone)? {
+        Some((Answer::Done, _)) => Ok(()),
+        Some((Answer::Refused { message }, _)) => Err(LaunchError::said(Kind::Refused, message)),
+        None => Err(gone(std::io::ErrorKind::ConnectionReset.into())),
+    }
+}
+
+/// Waits until there is something to read, or the other side is gone. Answers whether that came in time.
+#[must_use]
+pub fn wait_readable(descriptor: BorrowedFd<'_>, wait_ms: u64) -> bool {
+    let timeout = timespec(wait_ms);
+    let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
+    retry_on_intr(|| poll(&mut polled, Some(&timeout))).is_ok_and(|count| count > 0)
+}
+
+/// Milliseconds as the system takes them.
+#[must_use]
+pub fn timespec(ms: u64) -> Timespec {
+    let secs = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+    Timespec { tv_sec: secs, tv_nsec: (ms % 1000 * 1_000_000) as _ }
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::accept;
+
+    fn place() -> (tempfile::TempDir, StateDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().into());
+        (dir, state)
+    }
+
+    #[test]
+    fn a_request_is_answered() {
+        let (_dir, state) = place();
+        let listener = listen_at(&state).unwrap();
+        let supervisor = std::thread::spawn(move || {
+            let refusal = Answer::Refused { message: "no node 7".into() };
+            [Answer::Done, refusal].map(|answer| {
+                let caller = accept(&listener).unwrap();
+                let (request, descriptors) = packets::receive::<Request>(&caller).unwrap().unwrap();
+                packets::send(&caller, &answer, &[]).unwrap();
+                (request, descriptors.len())
+            })
+        });
+        let memory = packets::to_memory(&0).unwrap();
+        let mount = Request::Mount { node: 7, dir: "/m".into(), own_dir: false };
+        ask(&state, &mount, &[memory.as_fd(), memory.as_fd()], 10_000).unwrap();
+        let error = ask(&state, &Request::Stop, &[], 10_000).unwrap_err();
+        assert_eq!(error.to_string(), "no node 7");
+        assert_eq!(supervisor.join().unwrap(), [(mount, 2), (Request::Stop, 0)]);
+    }
+
+    #[test]
+    fn a_supervisor_that_is_gone_is_said() {
+        let (_dir, state) = place();
+        let error = ask(&state, &Request::Stop, &[], 10_000).unwrap_err().to_string();
+        assert!(error.contains("is gone") && error.contains("nothing is restarted"), "{error}");
+        let listener = listen_at(&state).unwrap();
+        let late = ask(&state, &Request::Stop, &[], 1).unwrap_err().to_string();
+        assert!(late.contains("did not answer within 1 ms"), "{late}");
+        drop(listener);
+    }
+
+    #[test]
+    fn times_are_converted() {
+        assert_eq!(timespec(1500), Timespec { tv_sec: 1, tv_nsec: 500_000_000 });
+    }
+}

@@ -1,0 +1,268 @@
+//! What supervisor and daemon say to each other, over the socket that is the daemon's standard input.
+//!
+//! Everything that must outlive a daemon is the supervisor's and handed over as descriptors: listeners,
+//! and for each mount the FUSE device and the memory with its state.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use bivouac_wire::{Decode, FormationMap};
+use serde::{Deserialize, Serialize};
+
+use crate::hex::{from_hex, to_hex};
+use crate::packets;
+use crate::phases::Phase;
+use crate::state::{RELEASE, STATE_VERSION, State, VolumeState};
+use crate::state_dir::SECRET_LEN;
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// From the supervisor to a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToNode {
+    /// The first packet. Descriptors: configuration, client lane, peer lane, Unix socket, lock.
+    Begin,
+    /// Serve a mount. Descriptors: FUSE device, memory.
+    Serve {
+        /// Number of the mount.
+        mount: u32,
+        /// Where it is, for messages.
+        dir: PathBuf,
+    },
+}
+
+/// From a daemon to the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FromNode {
+    /// It serves; and where its time went.
+    Ready {
+        /// The steps of its start.
+        phases: Vec<Phase>,
+    },
+    /// It cannot serve, and will end.
+    Failed {
+        /// Why.
+        message: String,
+    },
+    /// It serves a mount.
+    Serving {
+        /// Number of the mount.
+        mount: u32,
+    },
+    /// A mount is over: unmounted, or not to be served.
+    Ended {
+        /// Number of the mount.
+        mount: u32,
+        /// Why, if it was not unmounted.
+        message: Option<String>,
+    },
+}
+
+/// What a daemon needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeConfig {
+    version: u32,
+    release: String,
+    /// Position in the map.
+    pub node: u16,
+    /// Its volumes, by index.
+    pub volumes: Vec<VolumeState>,
+    /// How long clients wait for a node, in milliseconds.
+    pub wait_ms: u64,
+    secret: String,
+    map: String,
+}
+
+impl NodeConfig {
+    /// The configuration of a node; `None` for a node that there is not.
+    #[must_use]
+    pub fn of(state: &State, secret: &[u8; SECRET_LEN], node: u16) -> Option<NodeConfig> {
+        Some(NodeConfig {
+            version: STATE_VERSION,
+            release: RELEASE.into(),
+            node,
+            volumes: state.nodes.get(usize::from(node))?.volumes.clone(),
+            wait_ms: state.wait_ms,
+            secret: to_hex(secret),
+            map: state.map.clone(),
+        })
+    }
+
+    /// The formation's secret.
+    ///
+    /// # Errors
+    /// When it is damaged.
+    pub fn secret(&self) -> LaunchResult<[u8; SECRET_LEN]> {
+        from_hex(&self.secret).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| damaged("secret"))
+    }
+
+    /// The map.
+    ///
+    /// # Errors
+    /// When it is damaged.
+    pub fn map(&self) -> LaunchResult<FormationMap> {
+        let bytes = from_hex(&self.map).ok_or_else(|| damaged("map"))?;
+        let map = FormationMap::from_bytes(&bytes).map_err(|_| damaged("map"))?;
+        map.check().map_err(|_| damaged("map"))?;
+        Ok(map)
+    }
+}
+
+/// What a daemon begins with.
+#[derive(Debug)]
+pub struct Start {
+    /// What it needs to know.
+    pub config: NodeConfig,
+    /// Client lane.
+    pub client: TcpListener,
+    /// Peer lane.
+    pub peer: TcpListener,
+    /// Client lane of this machine.
+    pub unix: UnixListener,
+    /// Shows that the formation lives as long as it is open.
+    pub lock: OwnedFd,
+}
+
+/// A mount that a daemon is to serve.
+#[derive(Debug)]
+pub struct ServeMount {
+    /// Its number.
+    pub mount: u32,
+    /// Where it is.
+    pub dir: PathBuf,
+    /// The FUSE device.
+    pub device: OwnedFd,
+    /// The memory with its state.
+    pub memory: OwnedFd,
+}
+
+/// The daemon's side of the socket.
+#[derive(Debug)]
+pub struct Handover {
+    socket: OwnedFd,
+}
+
+impl Handover {
+    /// Takes over what the supervisor hands to this process at its standard input.
+    ///
+    /// # Errors
+    /// When this process was not started by a supervisor of the same release.
+    pub fn from_stdin() -> LaunchResult<(Handover, Start)> {
+        let socket = take_stdin()?;
+        let (message, descriptors) = packets::receive::<ToNode>(&socket)
+            .map_err(|e| LaunchError::system("what the supervisor hands over", e))?
+            .ok_or_else(not_supervised)?;
+        let descriptors: [OwnedFd; 5] = descriptors.try_into().map_err(|_| not_supervised())?;
+        let (ToNode::Begin, [config, client, peer, unix, lock]) = (message, descriptors) else {
+            return Err(not_supervised());
+        };
+        let config: NodeConfig = packets::from_memory(config).map_err(|_| damaged("configuration"))?;
+        if (config.version, config.release.as_str()) != (STATE_VERSION, RELEASE) {
+            return Err(damaged("configuration of another release"));
+        }
+        let start = Start { config, client: client.into(), peer: peer.into(), unix: unix.into(), lock };
+        Ok((Handover { socket }, start))
+    }
+
+    /// Tells the supervisor something. That it is gone is no error: a daemon serves on.
+    pub fn tell(&self, message: &FromNode) {
+        if let Err(error) = packets::send(&self.socket, message, &[]) {
+            log::warn!("the supervisor does not hear: {error}");
+        }
+    }
+
+    /// The next mount to serve, waiting for it; `None` when the supervisor is gone.
+    ///
+    /// # Errors
+    /// What the system says, or that it was something else.
+    pub fn next(&self) -> io::Result<Option<ServeMount>> {
+        let Some((message, descriptors)) = packets::receive::<ToNode>(&self.socket)? else { return Ok(None) };
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "unexpected packet from the supervisor");
+        let [device, memory]: [OwnedFd; 2] = descriptors.try_into().map_err(|_| invalid())?;
+        match message {
+            ToNode::Serve { mount, dir } => Ok(Some(ServeMount { mount, dir, device, memory })),
+            ToNode::Begin => Err(invalid()),
+        }
+    }
+}
+
+impl AsFd for Handover {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Standard input as a descriptor of our own, with nothing in its place.
+///
+/// # Errors
+/// What the system says.
+pub fn take_stdin() -> LaunchResult<OwnedFd> {
+    let refused = |e: io::Error| LaunchError::system("standard input", e);
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3).map_err(|e| refused(e.into()))?;
+    let nothing = std::fs::File::open("/dev/null").map_err(refused)?;
+    rustix::stdio::dup2_stdin(&nothing).map_err(|e| refused(e.into()))?;
+    Ok(socket)
+}
+
+fn damaged(what: &str) -> LaunchError {
+    let object = format_args!("what the supervisor handed over ({what})").to_string();
+    LaunchError::new(Kind::Refused, object, "is damaged", "take the formation down and up again")
+}
+
+fn not_supervised() -> LaunchError {
+    let remedy = "start a formation with: bivouac up";
+    LaunchError::usage("bivouac node", "is what a supervisor starts, not a command of its own", remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::first_map;
+    use crate::state::tests::sample;
+    use bivouac_types::FormationId;
+    use bivouac_wire::Encode;
+
+    #[test]
+    fn a_configuration_travels_through_memory() {
+        let mut state = sample();
+        state.map = to_hex(&first_map(&state, FormationId([7; 16])).to_bytes());
+        let config = NodeConfig::of(&state, &[9; SECRET_LEN], 0).unwrap();
+        let back: NodeConfig = packets::from_memory(packets::to_memory(&config).unwrap()).unwrap();
+        assert_eq!(back, config);
+        assert_eq!(back.secret().unwrap(), [9; SECRET_LEN]);
+        assert_eq!(back.map().unwrap().name, "sample");
+        assert_eq!(NodeConfig::of(&state, &[9; SECRET_LEN], 1), None);
+    }
+
+    #[test]
+    fn damage_is_said() {
+        let mut state = sample();
+        state.map = "00".into();
+        let config = NodeConfig::of(&state, &[9; SECRET_LEN], 0).unwrap();
+        assert!(config.map().unwrap_err().to_string().contains("(map): is damaged"));
+    }
+
+    #[test]
+    fn only_mounts_come_after_the_start() {
+        let (here, there) = packets::pair().unwrap();
+        let daemon = Handover { socket: there };
+        let memory = packets::to_memory(&1).unwrap();
+        let serve = ToNode::Serve { mount: 3, dir: "/m".into() };
+        packets::send(&here, &serve, &[memory.as_fd(), memory.as_fd()]).unwrap();
+        packets::send(&here, &serve, &[]).unwrap();
+        packets::send(&here, &ToNode::Begin, &[memory.as_fd(), memory.as_fd()]).unwrap();
+        let mount = daemon.next().unwrap().unwrap();
+        assert_eq!((mount.mount, mount.dir), (3, PathBuf::from("/m")));
+        assert!(daemon.next().is_err());
+        assert!(daemon.next().is_err());
+        daemon.tell(&FromNode::Serving { mount: 3 });
+        assert_eq!(packets::receive::<FromNode>(&here).unwrap().unwrap().0, FromNode::Serving { mount: 3 });
+        drop(here);
+        assert!(daemon.next().unwrap().is_none());
+        daemon.tell(&FromNode::Serving { mount: 3 });
+    }
+}

@@ -1,0 +1,189 @@
+//! The user's command under `bivouac run`: in the same process group, with the terminal as it is.
+//!
+//! What the terminal sends (Ctrl-C) reaches the command by itself; what is sent to this process alone
+//! (`kill`, a batch system) is forwarded. A further request to end, some time after the first, kills it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::Signal;
+
+use crate::process::pidfd;
+use crate::signals::{Arrived, Signals};
+use crate::{LaunchError, LaunchResult};
+
+/// Exit code for a command that was found but cannot be executed.
+pub const CODE_NOT_EXECUTABLE: u8 = 126;
+/// Exit code for a command that was not found.
+pub const CODE_NOT_FOUND: u8 = 127;
+/// A signal so soon after the first is the same request twice: some programs signal both the process and its group.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
+
+/// Signals that `run` catches: requests to end, and those that batch systems warn with.
+pub const CAUGHT: [Signal; 6] =
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+/// Those that ask to end.
+const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Exit code as a shell shows it: 128 + signal for a command that a signal ended.
+    pub code: u8,
+    /// The first request to end that arrived meanwhile.
+    pub asked_to_end: Option<i32>,
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// When it cannot be waited for. That it cannot be started is an exit code, and said on standard error.
+pub fn run_command(
+    command: &[OsString],
+    environment: &[(&str, &OsStr)],
+    signals: &Signals,
+) -> LaunchResult<Ended> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(LaunchError::usage(
+            "the command",
+            "is missing",
+            "write: bivouac run [OPTIONS] -- COMMAND [ARG]...",
+        ));
+    };
+    let mut prepared = Command::new(program);
+    prepared.args(arguments).envs(environment.iter().copied());
+    match prepared.spawn() {
+        Ok(child) => wait(child, signals),
+        Err(error) => {
+            let not_found = error.kind() == std::io::ErrorKind::NotFound;
+            let name = program.to_string_lossy();
+            if not_found {
+                eprintln!("bivouac: command '{name}' was not found; check its spelling and PATH");
+            } else {
+                eprintln!(
+                    "bivouac: command '{name}' cannot be executed: {error}; check its mode (chmod +x) and format"
+                );
+            }
+            Ok(Ended {
+                code: if not_found { CODE_NOT_FOUND } else { CODE_NOT_EXECUTABLE },
+                asked_to_end: None,
+            })
+        }
+    }
+}
+
+fn wait(mut child: Child, signals: &Signals) -> LaunchResult<Ended> {
+    let refused = |e: std::io::Error| LaunchError::system("the command's process", e);
+    let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
+    let mut requests = Requests::default();
+    loop {
+        let mut polled = [PollFd::new(&end, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut polled, None)).map_err(|e| refused(e.into()))?;
+        let ended = !polled[0].revents().is_empty();
+        while let Some(arrived) = signals.next() {
+            if let Some(signal) = requests.pass_on(arrived, Instant::now()) {
+                let _gone_meanwhile = rustix::process::pidfd_send_signal(end.as_fd(), signal);
+            }
+        }
+        if ended {
+            let status = child.wait().map_err(refused)?;
+            return Ok(Ended {
+                code: exit_code(status),
+                asked_to_end: requests.first.map(|(signal, _)| signal),
+            });
+        }
+    }
+}
+
+/// The requests to end that have arrived.
+#[derive(Debug, Default)]
+struct Requests {
+    first: Option<(i32, Instant)>,
+}
+
+impl Requests {
+    /// What the command is to be sent for a signal that arrived here.
+    fn pass_on(&mut self, arrived: Arrived, now: Instant) -> Option<Signal> {
+        let signal = CAUGHT.into_iter().find(|signal| signal.as_raw() == arrived.number)?;
+        if ENDING.contains(&signal) {
+            match self.first {
+                None => self.first = Some((arrived.number, now)),
+                Some((_, first)) if now.duration_since(first) >= SAME_REQUEST => return Some(Signal::KILL),
+                Some(_) => {}
+            }
+        }
+        (!arrived.from_terminal).then_some(signal)
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => 128 + signal as u8 % 128,
+        (None, None) => u8::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs in a thread of its own, so that masks of signals do not reach other tests.
+    fn run(command: &'static [&'static str]) -> Ended {
+        let thread = std::thread::spawn(|| {
+            let signals = Signals::catch(&[]).unwrap();
+            let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+            run_command(&command, &[("BIVOUAC", OsStr::new("/m"))], &signals).unwrap()
+        });
+        thread.join().unwrap()
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        let code = |command| run(command).code;
+        assert_eq!(code(&["true"]), 0);
+        assert_eq!(code(&["sh", "-c", "exit 42"]), 42);
+        assert_eq!(code(&["sh", "-c", "kill -TERM $$"]), 143);
+        assert_eq!(code(&["/nonexistent/program"]), 127);
+        assert_eq!(code(&["/etc/passwd"]), 126);
+    }
+
+    #[test]
+    fn the_environment_has_the_mount_point() {
+        assert_eq!(run(&["sh", "-c", "test \"$BIVOUAC\" = /m"]).code, 0);
+    }
+
+    #[test]
+    fn a_signal_is_forwarded_and_the_commands_answer_counts() {
+        let thread = std::thread::spawn(|| {
+            let signals = Signals::catch(&[Signal::USR1]).unwrap();
+            let thread = rustix::thread::gettid();
+            let script = format!(
+                "trap 'exit 7' USR1; kill -USR1 {}; while :; do sleep 0.01; done",
+                thread.as_raw_nonzero()
+            );
+            run_command(&["sh".into(), "-c".into(), script.into()], &[], &signals).unwrap()
+        });
+        assert_eq!(thread.join().unwrap(), Ended { code: 7, asked_to_end: None });
+    }
+
+    #[test]
+    fn the_terminal_reaches_the_command_by_itself_and_impatience_kills() {
+        let start = Instant::now();
+        let mut requests = Requests::default();
+        let signal = |signal: Signal, from_terminal| Arrived { number: signal.as_raw(), from_terminal };
+        assert_eq!(requests.pass_on(signal(Signal::USR1, false), start), Some(Signal::USR1));
+        assert_eq!(requests.pass_on(signal(Signal::INT, true), start), None);
+        assert_eq!(requests.first, Some((2, start)));
+        assert_eq!(requests.pass_on(signal(Signal::TERM, false), start), Some(Signal::TERM));
+        let later = start + SAME_REQUEST;
+        assert_eq!(requests.pass_on(signal(Signal::USR2, false), later), Some(Signal::USR2));
+        assert_eq!(requests.pass_on(signal(Signal::INT, true), later), Some(Signal::KILL));
+        assert_eq!(requests.pass_on(signal(Signal::WINCH, false), later), None);
+    }
+}

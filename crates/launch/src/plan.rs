@@ -1,0 +1,231 @@
+//! From what the user asks for to what is to be started.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bivouac_types::limits::SLOTS_DEFAULT;
+use bivouac_types::{FormationId, NodeId, check_stripe};
+use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
+
+use crate::hex::to_hex;
+use crate::memory::available_memory;
+use crate::name::FormationName;
+use crate::state::{NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, State, VolumeState};
+use crate::state_dir::StateDir;
+use crate::surroundings::{Surroundings, make_private_dir};
+use crate::volumes::{Place, VolumeArg, share_out};
+use crate::{LaunchError, LaunchResult};
+
+/// Most nodes that one machine plays.
+pub const NODES_HERE_MAX: u16 = 256;
+
+/// What the user asks for.
+#[derive(Clone, Debug)]
+pub struct Wishes {
+    /// The formation's name.
+    pub name: FormationName,
+    /// Nodes, all on this machine.
+    pub nodes: u16,
+    /// Directories to lend; memory if none.
+    pub volumes: Vec<VolumeArg>,
+    /// Stripe size of new files, in bytes.
+    pub stripe: u64,
+    /// Width of new files; 0 is all seats.
+    pub width: u16,
+    /// How long clients wait for a node, in milliseconds.
+    pub wait_ms: u64,
+    /// First port to listen on; 0 for any free ones.
+    pub port: u16,
+}
+
+impl Wishes {
+    /// Whether they make sense, as far as that can be told without looking at the machine.
+    ///
+    /// # Errors
+    /// What does not, and what to write.
+    pub fn check(&self) -> LaunchResult<()> {
+        let nodes = format!("--nodes {}", self.nodes);
+        if self.nodes == 0 {
+            return Err(LaunchError::usage(nodes, "a formation needs a node", "write --nodes 1 or more"));
+        }
+        if self.nodes > NODES_HERE_MAX {
+            let cause = format!("one machine plays at most {NODES_HERE_MAX} nodes");
+            return Err(LaunchError::usage(nodes, cause, "use less, or more machines"));
+        }
+        check_stripe(self.stripe)
+            .map_err(|e| LaunchError::usage("--stripe", e, "write for instance --stripe 1m"))?;
+        let seats = usize::from(self.nodes) * self.volumes.len().max(1);
+        if usize::from(self.width) > seats {
+            let cause = format!("there are only {seats} seats (volumes of all nodes)");
+            let object = format!("--width {}", self.width);
+            return Err(LaunchError::usage(object, cause, "use less, or 0 for all"));
+        }
+        let ports = u32::from(self.port) + 2 * u32::from(self.nodes) - 1;
+        if self.port != 0 && ports > u32::from(u16::MAX) {
+            let object = format!("--port {}", self.port);
+            return Err(LaunchError::usage(
+                object,
+                "two ports per node do not fit below 65536",
+                "choose a lower one",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The state of a formation that is about to be started. Makes the directory for its memory volumes.
+///
+/// # Errors
+/// What makes no sense, or does not fit this machine.
+pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResult<State> {
+    wishes.check()?;
+    let mut id = [0u8; 16];
+    getrandom::fill(&mut id).map_err(|e| LaunchError::system("random numbers", std::io::Error::other(e)))?;
+    let (volumes, own_roots) = plan_volumes(here, wishes)?;
+    let nodes = volumes.into_iter().enumerate().map(|(id, volumes)| new_node(here, dir, id as u16, volumes));
+    Ok(State {
+        version: STATE_VERSION,
+        release: RELEASE.into(),
+        name: wishes.name.clone(),
+        formation: to_hex(&id),
+        created_unix_ms: unix_ms(),
+        stage: Stage::Starting,
+        supervisor: None,
+        keep: None,
+        message: None,
+        wait_ms: wishes.wait_ms,
+        port: wishes.port,
+        stripe: wishes.stripe as u32,
+        width: wishes.width,
+        map: String::new(),
+        nodes: nodes.collect(),
+        own_roots,
+        mounts: Vec::new(),
+    })
+}
+
+/// The map of a formation whose addresses are known: slots go round over the nodes, and seats as well, volume by
+/// volume, so that neighbours among the seats are on different nodes.
+#[must_use]
+pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
+    let count = state.nodes.len().max(1);
+    let entry = |node: &NodeState| NodeEntry {
+        host: node.host.clone(),
+        client_address: node.client_address.clone(),
+        peer_address: node.peer_address.clone(),
+        unix_path: node.unix_path.display().to_string(),
+    };
+    let volumes = state.nodes.iter().map(|node| node.volumes.len()).max().unwrap_or(0);
+    let seats = (0..volumes).flat_map(|volume| {
+        let having = state.nodes.iter().filter(move |node| volume < node.volumes.len());
+        having.map(move |node| SeatEntry { node: NodeId(node.id), volume: volume as u16 })
+    });
+    FormationMap {
+        version: 1,
+        formation,
+        name: state.name.to_string(),
+        slots: (0..usize::from(SLOTS_DEFAULT)).map(|slot| NodeId((slot % count) as u16)).collect(),
+        nodes: state.nodes.iter().map(entry).collect(),
+        seats: seats.collect(),
+        stripe: state.stripe,
+        width: state.width,
+    }
+}
+
+type Volumes = (Vec<Vec<VolumeState>>, Vec<PathBuf>);
+
+fn plan_volumes(here: &Surroundings, wishes: &Wishes) -> LaunchResult<Volumes> {
+    let memory = available_memory() / 2;
+    if wishes.volumes.is_empty() {
+        return memory_volumes(here, wishes, memory);
+    }
+    let look = |volume: &VolumeArg| Ok((Place::look(&volume.dir)?, volume.capacity));
+    let places: Vec<_> = wishes.volumes.iter().map(look).collect::<LaunchResult<_>>()?;
+    Ok((share_out(&places, wishes.nodes, memory)?, Vec::new()))
+}
+
+fn memory_volumes(here: &Surroundings, wishes: &Wishes, memory: u64) -> LaunchResult<Volumes> {
+    let place = Place::memory()?;
+    let root = place.dir.join(format!("bivouac-{}-{}", here.uid, wishes.name));
+    let mut volumes = share_out(&[(Place { dir: root.clone(), ..place }, None)], wishes.nodes, memory)?;
+    for (node, volume) in
+        volumes.iter_mut().enumerate().flat_map(|(node, all)| all.iter_mut().map(move |v| (node, v)))
+    {
+        volume.path = root.join(format!("n{node}"));
+        volume.own_dir = true;
+    }
+    make_private_dir(&root)?;
+    Ok((volumes, vec![root]))
+}
+
+fn new_node(here: &Surroundings, dir: &StateDir, id: u16, volumes: Vec<VolumeState>) -> NodeState {
+    NodeState {
+        id,
+        host: here.host.clone(),
+        process: None,
+        life: NodeLife::Starting,
+        message: None,
+        deaths: 0,
+        client_address: String::new(),
+        peer_address: String::new(),
+        unix_path: dir.node_socket(id),
+        volumes,
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::sample;
+
+    fn wishes() -> Wishes {
+        Wishes {
+            name: "x".parse().unwrap(),
+            nodes: 2,
+            volumes: Vec::new(),
+            stripe: 1 << 20,
+            width: 0,
+            wait_ms: 30_000,
+            port: 0,
+        }
+    }
+
+    #[test]
+    fn absurd_wishes_are_refused_by_name() {
+        assert_eq!(wishes().check(), Ok(()));
+        let refusal = |wishes: Wishes| wishes.check().unwrap_err();
+        for (bad, says) in [
+            (Wishes { nodes: 0, ..wishes() }, "--nodes 0: a formation needs a node; write --nodes 1 or more"),
+            (Wishes { nodes: 257, ..wishes() }, "at most 256 nodes"),
+            (Wishes { stripe: 5, ..wishes() }, "stripe size 5 is not within"),
+            (Wishes { stripe: 4097, ..wishes() }, "not a multiple"),
+            (Wishes { stripe: 1 << 40, ..wishes() }, "is not within"),
+            (Wishes { width: 3, ..wishes() }, "--width 3: there are only 2 seats"),
+            (Wishes { port: 65_533, ..wishes() }, "--port 65533"),
+        ] {
+            let error = refusal(bad);
+            assert!(error.to_string().contains(says), "{error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+        assert_eq!(Wishes { port: 65_532, width: 2, ..wishes() }.check(), Ok(()));
+    }
+
+    #[test]
+    fn slots_and_seats_go_round_over_the_nodes() {
+        let mut state = sample();
+        let volumes = vec![state.nodes[0].volumes[0].clone(); 2];
+        let node = |id| NodeState { id, volumes: volumes.clone(), ..state.nodes[0].clone() };
+        state.nodes = vec![node(0), node(1), node(2)];
+        let map = first_map(&state, FormationId([7; 16]));
+        assert_eq!(map.check(), Ok(()));
+        assert_eq!(map.slots[..4], [NodeId(0), NodeId(1), NodeId(2), NodeId(0)]);
+        let seats: Vec<(u16, u16)> = map.seats.iter().map(|seat| (seat.node.0, seat.volume)).collect();
+        assert_eq!(seats, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]);
+        assert_eq!((map.stripe, map.name.as_str()), (1 << 20, "sample"));
+    }
+}

@@ -1,0 +1,143 @@
+//! Processes by identity: a number alone can have been given to another one meanwhile.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
+
+/// A process: its number, and the moment of its start that tells it from later ones with that number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// The number.
+    pub pid: u32,
+    /// Clock ticks from the machine's start to the process's.
+    pub started_ticks: u64,
+}
+
+impl ProcessId {
+    /// The identity of the living process with this number; `None` if there is none.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<ProcessId> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (state, started_ticks) = parse_stat(&stat)?;
+        (!matches!(state, 'Z' | 'X')).then_some(ProcessId { pid, started_ticks })
+    }
+
+    /// This very process.
+    #[must_use]
+    pub fn current() -> ProcessId {
+        let pid = std::process::id();
+        ProcessId::of(pid).unwrap_or(ProcessId { pid, started_ticks: 0 })
+    }
+
+    /// Whether it still runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        ProcessId::of(self.pid) == Some(*self)
+    }
+
+    /// A descriptor that becomes readable at its end; `None` if it has ended.
+    #[must_use]
+    pub fn watch(&self) -> Option<OwnedFd> {
+        let descriptor = pidfd(self.pid).ok()?;
+        // Only what is alive after the descriptor was opened is what the descriptor names.
+        self.is_alive().then_some(descriptor)
+    }
+
+    /// Sends a signal, unless it has ended.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(descriptor) = self.watch() {
+            let _gone_meanwhile = rustix::process::pidfd_send_signal(descriptor, signal);
+        }
+    }
+}
+
+/// A descriptor for the process with this number.
+///
+/// # Errors
+/// `ESRCH` if there is none.
+pub fn pidfd(pid: u32) -> Result<OwnedFd, Errno> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty())
+}
+
+/// Numbers and names of the processes that use something below a directory: their working directory, or an
+/// open file. As far as this user may see.
+#[must_use]
+pub fn users_of(dir: &std::path::Path) -> Vec<(u32, String)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| uses(*pid, dir)).map(|pid| (pid, name_of(pid))).collect()
+}
+
+fn uses(pid: u32, dir: &std::path::Path) -> bool {
+    let links = ["cwd", "root", "exe"].map(|link| PathBuf::from(format!("/proc/{pid}/{link}")));
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    links
+        .into_iter()
+        .chain(open)
+        .any(|link| std::fs::read_link(link).is_ok_and(|target| target.starts_with(dir)))
+}
+
+fn name_of(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.map_or_else(|_| "?".into(), |name| name.trim_end().into())
+}
+
+/// State and start of a process out of `/proc/PID/stat`. The name in it may hold anything, also `)`.
+fn parse_stat(stat: &str) -> Option<(char, u64)> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    let state = fields.next()?.chars().next()?;
+    let started = fields.nth(18)?.parse().ok()?;
+    Some((state, started))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn the_start_is_found_behind_any_name() {
+        let line = |name: &str| format!("7 ({name}) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20");
+        for name in ["sh", "a b", ") S 1", ")"] {
+            assert_eq!(parse_stat(&line(name)), Some(('S', 4242)), "{name}");
+        }
+        assert_eq!(parse_stat("7 (x"), None);
+        assert_eq!(parse_stat("7 (x) S 1"), None);
+    }
+
+    #[test]
+    fn this_process_is_alive_and_another_with_its_number_is_not() {
+        let this = ProcessId::current();
+        assert!(this.is_alive() && this.watch().is_some());
+        let earlier = ProcessId { started_ticks: this.started_ticks + 1, ..this };
+        assert!(!earlier.is_alive() && earlier.watch().is_none());
+    }
+
+    #[test]
+    fn a_signal_ends_a_child() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let id = ProcessId::of(child.id()).unwrap();
+        id.signal(Signal::KILL);
+        assert_eq!(child.wait().unwrap().code(), None);
+        assert!(!id.is_alive());
+    }
+
+    #[test]
+    fn who_uses_a_directory_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        assert!(users_of(&path).is_empty());
+        let file = std::fs::File::create(path.join("open")).unwrap();
+        assert!(users_of(&path).iter().any(|(pid, _)| *pid == std::process::id()));
+        drop(file);
+    }
+}

@@ -1,0 +1,375 @@
+//! When a dead daemon is started again, and when no more: events in, commands out, no I/O.
+//!
+//! After its first death within [`Policy::window_ms`] a daemon is started at once, after the next ones with
+//! a delay that doubles, and after [`Policy::deaths_max`] deaths no more. A daemon that dies before
+//! it ever was ready is not started again: what stopped it stops the next one too.
+
+use std::collections::VecDeque;
+
+/// How patient the supervisor is. Times are in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Delay of the second start within the window.
+    pub delay_ms_first: u64,
+    /// Longest delay.
+    pub delay_ms_max: u64,
+    /// So many deaths within the window are too many.
+    pub deaths_max: usize,
+    /// How long a death counts.
+    pub window_ms: u64,
+    /// How long a daemon may take to end before it is killed.
+    pub stop_ms: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy { delay_ms_first: 100, delay_ms_max: 5000, deaths_max: 5, window_ms: 60_000, stop_ms: 2000 }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A daemon serves.
+    Ready(usize),
+    /// A daemon ended, and how.
+    Died(usize, String),
+    /// Time passed.
+    Tick,
+    /// All are to end.
+    Stop,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Start this daemon.
+    Start(usize),
+    /// Start this daemon later: at the next tick that says so.
+    Wait(usize),
+    /// Ask this daemon to end.
+    Terminate(usize),
+    /// End this daemon.
+    Kill(usize),
+    /// Start this daemon no more, for this reason.
+    GiveUp(usize, String),
+    /// Nothing is left to supervise.
+    Finish,
+}
+
+/// What is known of a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Started, not yet ready.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Dead; to be started at this time.
+    Waiting(u64),
+    /// Dead for good.
+    Failed,
+    /// Ended because all are to end.
+    Stopped,
+}
+
+/// The supervisor's judgement over its daemons.
+#[derive(Debug)]
+pub struct Restarts {
+    policy: Policy,
+    nodes: Vec<Node>,
+    /// When those that have not ended are killed.
+    kill_at: Option<u64>,
+    stopping: bool,
+}
+
+#[derive(Debug)]
+struct Node {
+    life: Life,
+    was_ready: bool,
+    deaths: VecDeque<u64>,
+}
+
+impl Restarts {
+    /// A judgement over `count` daemons, all of which the caller starts now.
+    #[must_use]
+    pub fn new(count: usize, policy: Policy) -> Restarts {
+        let node = || Node { life: Life::Starting, was_ready: false, deaths: VecDeque::new() };
+        let nodes = std::iter::repeat_with(node).take(count).collect();
+        Restarts { policy, nodes, kill_at: None, stopping: false }
+    }
+
+    /// Takes an event at a time that never runs backwards, and says what is to be done.
+    pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Command> {
+        match event {
+            Event::Ready(index) => self.ready(index),
+            Event::Died(index, how) => self.died(now_ms, index, how),
+            Event::Tick => self.tick(now_ms),
+            Event::Stop => self.stop(now_ms),
+        }
+    }
+
+    /// When the next [`Event::Tick`] is due, if ever.
+    #[must_use]
+    pub fn next_tick(&self) -> Option<u64> {
+        let waits = self.nodes.iter().filter_map(|node| match node.life {
+            Life::Waiting(until) => Some(until),
+            _ => None,
+        });
+        waits.chain(self.kill_at).min()
+    }
+
+    /// What is known of a daemon.
+    #[must_use]
+    pub fn life(&self, index: usize) -> Option<Life> {
+        self.nodes.get(index).map(|node| node.life)
+    }
+
+    /// Whether every daemon serves.
+    #[must_use]
+    pub fn all_ready(&self) -> bool {
+        self.nodes.iter().all(|node| node.life == Life::Ready)
+    }
+
+    fn ready(&mut self, index: usize) -> Vec<Command> {
+        if let Some(node) = self.nodes.get_mut(index).filter(|node| node.life == Life::Starting) {
+            node.life = Life::Ready;
+            node.was_ready = true;
+        }
+        Vec::new()
+    }
+
+    fn died(&mut self, now_ms: u64, index: usize, how: String) -> Vec<Command> {
+        let (policy, stopping) = (self.policy, self.stopping);
+        let Some(node) = self.nodes.get_mut(index) else { return Vec::new() };
+        if !matches!(node.life, Life::Starting | Life::Ready) {
+            return Vec::new();
+        }
+        if stopping {
+            node.life = Life::Stopped;
+            return self.finish_if_over();
+        }
+        let command = node.judge(now_ms, index, how, policy);
+        vec![command]
+    }
+
+    fn tick(&mut self, now_ms: u64) -> Vec<Command> {
+        let mut commands = Vec::new();
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            if matches!(node.life, Life::Waiting(until) if until <= now_ms) {
+                node.life = Life::Starting;
+                commands.push(Command::Start(index));
+            }
+        }
+        if self.kill_at.is_some_and(|at| at <= now_ms) {
+            self.kill_at = None;
+            commands.extend(self.running().map(Command::Kill));
+        }
+        commands
+    }
+
+    fn stop(&mut self, now_ms: u64) -> Vec<Command> {
+        if self.stopping {
+            return Vec::new();
+        }
+        self.stopping = true;
+        self.kill_at = Some(now_ms.saturating_add(self.policy.stop_ms));
+        for node in &mut self.nodes {
+            if matches!(node.life, Life::Waiting(_) | Life::Failed) {
+                node.life = Life::Stopped;
+            }
+        }
+        let mut commands: Vec<Command> = self.running().map(Command::Terminate).collect();
+        commands.extend(self.finish_if_over());
+        commands
+    }
+
+    fn running(&self) -> impl Iterator<Item = usize> {
+        let lives = self.nodes.iter().enumerate();
+        lives.filter(|(_, node)| matches!(node.life, Life::Starting | Life::Ready)).map(|(index, _)| index)
+    }
+
+    fn finish_if_over(&mut self) -> Vec<Command> {
+        if self.running().next().is_some() {
+            return Vec::new();
+        }
+        self.kill_at = None;
+        vec![Command::Finish]
+    }
+}
+
+impl Node {
+    fn judge(&mut self, now_ms: u64, index: usize, how: String, policy: Policy) -> Command {
+        self.deaths.push_back(now_ms);
+        while self.deaths.front().is_some_and(|death| death.saturating_add(policy.window_ms) < now_ms) {
+            self.deaths.pop_front();
+        }
+        let deaths = self.deaths.len();
+        if !self.was_ready {
+            self.life = Life::Failed;
+            return Command::GiveUp(index, how);
+        }
+        if deaths >= policy.deaths_max {
+            self.life = Life::Failed;
+            let window = policy.window_ms / 1000;
+            return Command::GiveUp(index, format!("died {deaths} times within {window} s, at last: {how}"));
+        }
+        match delay_ms(deaths, policy) {
+            0 => {
+                self.life = Life::Starting;
+                Command::Start(index)
+            }
+            delay => {
+                self.life = Life::Waiting(now_ms.saturating_add(delay));
+                Command::Wait(index)
+            }
+        }
+    }
+}
+
+/// Delay after so many deaths: none, the first delay, twice that, and so on.
+fn delay_ms(deaths: usize, policy: Policy) -> u64 {
+    let Some(doublings) = deaths.checked_sub(2) else { return 0 };
+    let factor = u32::try_from(doublings).ok().and_then(|n| 1u64.checked_shl(n)).unwrap_or(u64::MAX);
+    policy.delay_ms_first.saturating_mul(factor).min(policy.delay_ms_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ready(count: usize) -> Restarts {
+        let mut restarts = Restarts::new(count, Policy::default());
+        for index in 0..count {
+            assert_eq!(restarts.handle(0, Event::Ready(index)), []);
+        }
+        restarts
+    }
+
+    fn die(restarts: &mut Restarts, now: u64) -> Vec<Command> {
+        restarts.handle(now, Event::Died(0, "killed by signal 9".into()))
+    }
+
+    #[test]
+    fn the_first_death_is_repaired_at_once_and_the_next_ones_later_and_later() {
+        let mut restarts = ready(2);
+        assert!(restarts.all_ready());
+        assert_eq!(die(&mut restarts, 10), [Command::Start(0)]);
+        for (death, start) in [(20, 120), (200, 400), (500, 900)] {
+            restarts.handle(death, Event::Ready(0));
+            assert_eq!(die(&mut restarts, death), [Command::Wait(0)]);
+            assert_eq!(restarts.next_tick(), Some(start));
+            assert_eq!(restarts.handle(start - 1, Event::Tick), []);
+            assert_eq!(restarts.handle(start, Event::Tick), [Command::Start(0)]);
+        }
+        restarts.handle(950, Event::Ready(0));
+        let reason = "died 5 times within 60 s, at last: killed by signal 9";
+        assert_eq!(die(&mut restarts, 1000), [Command::GiveUp(0, reason.into())]);
+        assert_eq!((restarts.life(0), restarts.life(1)), (Some(Life::Failed), Some(Life::Ready)));
+        assert_eq!(restarts.next_tick(), None);
+    }
+
+    #[test]
+    fn old_deaths_are_forgotten() {
+        let mut restarts = ready(1);
+        for minute in 1..20 {
+            assert_eq!(die(&mut restarts, minute * 61_000), [Command::Start(0)]);
+            restarts.handle(minute * 61_000, Event::Ready(0));
+        }
+    }
+
+    #[test]
+    fn one_that_never_was_ready_is_not_tried_again() {
+        let mut restarts = Restarts::new(1, Policy::default());
+        let died = Event::Died(0, "volume is full".into());
+        assert_eq!(restarts.handle(5, died), [Command::GiveUp(0, "volume is full".into())]);
+    }
+
+    #[test]
+    fn stopping_terminates_then_kills_then_finishes() {
+        let mut restarts = ready(3);
+        die(&mut restarts, 1);
+        restarts.handle(1, Event::Ready(0));
+        die(&mut restarts, 2);
+        assert_eq!(restarts.handle(10, Event::Stop), [Command::Terminate(1), Command::Terminate(2)]);
+        assert_eq!(restarts.handle(11, Event::Died(1, "exit 0".into())), []);
+        assert_eq!(restarts.next_tick(), Some(2010));
+        assert_eq!(restarts.handle(2010, Event::Tick), [Command::Kill(2)]);
+        assert_eq!(restarts.handle(2011, Event::Died(2, "killed".into())), [Command::Finish]);
+        assert_eq!(restarts.handle(2012, Event::Stop), []);
+        let mut none_left = Restarts::new(1, Policy::default());
+        none_left.handle(0, Event::Died(0, String::new()));
+        assert_eq!(none_left.handle(1, Event::Stop), [Command::Finish]);
+    }
+
+    #[test]
+    fn delays_never_pass_the_longest() {
+        let delays: Vec<u64> = (1..10).map(|deaths| delay_ms(deaths, Policy::default())).collect();
+        assert_eq!(delays, [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(delay_ms(usize::MAX, Policy::default()), 5000);
+    }
+
+    fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
+        let event = prop_oneof![
+            4 => (0usize..4).prop_map(Event::Ready),
+            4 => (0usize..4).prop_map(|index| Event::Died(index, "x".into())),
+            4 => Just(Event::Tick),
+            1 => Just(Event::Stop),
+        ];
+        proptest::collection::vec((0u64..3000, event), 0..200)
+    }
+
+    proptest! {
+        /// A daemon runs at most once at a time, is not started after a stop or giving up, and every death is answered.
+        #[test]
+        fn commands_fit_to_what_runs(events in events()) {
+            let mut restarts = Restarts::new(3, Policy::default());
+            let (mut runs, mut failed, mut stopping, mut now) = ([true; 3], [false; 3], false, 0);
+            for (step, event) in events {
+                now += step;
+                if let Event::Died(index, _) = &event {
+                    // Only what runs can die.
+                    if !runs.get(*index).copied().unwrap_or(false) { continue; }
+                    runs[*index] = false;
+                }
+                stopping |= event == Event::Stop;
+                for command in restarts.handle(now, event) {
+                    match command {
+                        Command::Start(i) => { prop_assert!(!runs[i] && !failed[i] && !stopping); runs[i] = true; }
+                        Command::Wait(i) => prop_assert!(!runs[i] && restarts.next_tick().is_some()),
+                        Command::GiveUp(i, _) => { prop_assert!(!runs[i]); failed[i] = true; }
+                        Command::Terminate(i) | Command::Kill(i) => prop_assert!(runs[i] && stopping),
+                        Command::Finish => prop_assert!(stopping && runs == [false; 3]),
+                    }
+                }
+                for i in 0..3 {
+                    let waits = matches!(restarts.life(i), Some(Life::Waiting(_)));
+                    prop_assert!(runs[i] || failed[i] || stopping || waits, "node {} is forgotten", i);
+                }
+            }
+        }
+
+        /// Within any window a daemon is started at most as often as deaths are tolerated.
+        #[test]
+        fn starts_are_bounded(steps in proptest::collection::vec(0u64..2000, 1..100)) {
+            let policy = Policy::default();
+            let mut restarts = ready(1);
+            let (mut now, mut starts) = (0, Vec::new());
+            for step in steps {
+                now += step;
+                for command in restarts.handle(now, Event::Died(0, String::new())) {
+                    if command == Command::Start(0) { starts.push(now); }
+                }
+                while let Some(at) = restarts.next_tick() {
+                    now = now.max(at);
+                    if !restarts.handle(now, Event::Tick).is_empty() { starts.push(now); }
+                }
+                restarts.handle(now, Event::Ready(0));
+            }
+            for start in &starts {
+                let within = starts.iter().filter(|s| (*start..=start + policy.window_ms).contains(s)).count();
+                prop_assert!(within <= policy.deaths_max);
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Brings a formation up: makes its directory, starts the supervisor, waits until it is usable.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Resource, Rlimit, Signal};
+
+use crate::control::timespec;
+use crate::handover::take_stdin;
+use crate::name::FormationName;
+use crate::packets;
+use crate::phases::Phases;
+use crate::plan::{Wishes, plan};
+use crate::process::pidfd;
+use crate::signals::Signals;
+use crate::state::State;
+use crate::state_dir::{Claim, StateDir};
+use crate::supervisor::{DaemonProgram, Report, Supervisor};
+use crate::surroundings::Surroundings;
+use crate::teardown;
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// A formation whose daemons all serve. Its mounts are the caller's next step.
+#[derive(Debug)]
+pub struct Started {
+    /// Its name.
+    pub name: FormationName,
+    /// Its directory.
+    pub dir: StateDir,
+    /// Its state when it became ready.
+    pub state: State,
+    /// Where the time went so far.
+    pub phases: Phases,
+}
+
+/// Starts a formation and waits until every daemon serves. What fails is taken down again.
+///
+/// # Errors
+/// What makes no sense, what the system refused, what a daemon said, or that it took longer than `bound`.
+pub fn start(
+    here: &Surroundings,
+    wishes: &Wishes,
+    bound: Duration,
+    signals: &Signals,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<Started> {
+    let mut phases = Phases::begin();
+    wishes.check()?;
+    let claim = claim(here, &wishes.name, notice)?;
+    let mut attempt = Attempt { here, dir: claim.dir.clone(), done: false };
+    let state = plan(here, wishes, &claim.dir)?;
+    claim.dir.write(&state)?;
+    claim.dir.make_secret()?;
+    phases.end("volumes");
+    let (report, child) = start_supervisor(here, &claim)?;
+    // From here on the lock is the supervisor's.
+    drop(claim.lock);
+    phases.end("supervisor");
+    let steps = wait_for_report(&report, signals, bound, &claim.dir).inspect_err(|_| {
+        end_supervisor(&report, child);
+    })?;
+    phases.insert(steps);
+    let state = claim.dir.read()?.ok_or_else(|| vanished(&wishes.name))?;
+    attempt.done = true;
+    Ok(Started { name: wishes.name.clone(), dir: claim.dir, state, phases })
+}
+
+/// What the supervisor's process does: takes over what [`start`] hands it, and supervises.
+///
+/// # Errors
+/// What kept it from supervising; the command that started it is told too.
+pub fn supervise(dir: PathBuf, program: DaemonProgram) -> LaunchResult<()> {
+    let report = take_stdin()?;
+    let _already_a_leader = rustix::process::setsid();
+    std::env::set_current_dir("/").map_err(|e| LaunchError::system("/", e))?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    raise_descriptor_limit();
+    let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP])
+        .map_err(|e| LaunchError::system("signals", e))?;
+    let lock = take_lock(&report)?;
+    let to_tell = report.try_clone().map_err(|e| LaunchError::system("supervisor", e))?;
+    let made = Supervisor::new(StateDir::at(dir), lock, report, signals, program);
+    let supervisor = made.inspect_err(|error| {
+        let _nobody_waits = packets::send(&to_tell, &Report::Failed { message: error.to_string() }, &[]);
+    })?;
+    drop(to_tell);
+    supervisor.run()
+}
+
+/// Takes the name, and removes what a killed formation with that name left.
+fn claim(here: &Surroundings, name: &FormationName, notice: &mut dyn FnMut(&str)) -> LaunchResult<Claim> {
+    let claim = StateDir::claim(here, name)?;
+    let Some(stale) = claim.stale.as_ref() else { return Ok(claim) };
+    if let Some(reason) = &stale.keep {
+        let cause = format!("was killed, and its data was to be kept: {reason}");
+        let remedy = format!("save it from its volumes, then: bivouac down --name {name} --discard");
+        return Err(LaunchError::new(Kind::Keep, format_args!("formation {name}"), cause, &remedy));
+    }
+    notice(&format!(
+        "formation {name} was killed earlier (none of its processes lives): removing what it left"
+    ));
+    teardown::remove_leftovers(here, &claim.dir, stale, notice)?;
+    drop(claim);
+    StateDir::claim(here, name)
+}
+
+/// Removes what a failed start has made.
+struct Attempt<'a> {
+    here: &'a Surroundings,
+    dir: StateDir,
+    done: bool,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let removed = match self.dir.read() {
+            Ok(Some(state)) => teardown::remove_leftovers(self.here, &self.dir, &state, &mut |_| {}),
+            Ok(None) => self.dir.remove(),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
+            log::error!("what the failed start has made is not all removed: {error}");
+        }
+    }
+}
+
+fn start_supervisor(here: &Surroundings, claim: &Claim) -> LaunchResult<(OwnedFd, Child)> {
+    let refused = |e: std::io::Error| LaunchError::system("the supervisor's process", e);
+    let (report, theirs) = packets::pair().map_err(refused)?;
+    packets::send(&report, &"lock", &[claim.lock.as_fd()]).map_err(refused)?;
+    let log = StateDir::open_log(&claim.dir.supervisor_log())?;
+    let mut command = Command::new(&here.program);
+    command.arg0("bivouac").arg("supervise").arg(claim.dir.path());
+    command.stdin(theirs).stdout(Stdio::null()).stderr(log);
+    let child = command.spawn().map_err(refused)?;
+    Ok((report, child))
+}
+
+fn take_lock(report: &OwnedFd) -> LaunchResult<OwnedFd> {
+    let alien =
+        || LaunchError::usage("bivouac supervise", "is what `bivouac up` starts", "write: bivouac up");
+    let received = packets::receive::<String>(report).map_err(|_| alien())?;
+    received.and_then(|(_, mut descriptors)| descriptors.pop()).ok_or_else(alien)
+}
+
+fn wait_for_report(
+    report: &OwnedFd,
+    signals: &Signals,
+    bound: Duration,
+    dir: &StateDir,
+) -> LaunchResult<Vec<crate::phases::Phase>> {
+    let deadline = Instant::now() + bound;
+    let object = "the formation's start";
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = timespec(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
+        let mut polled = [PollFd::new(report, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut polled, Some(&timeout))).map_err(|e| LaunchError::system("poll", e))?;
+        let [said, signalled] = polled.map(|polled| !polled.revents().is_empty());
+        if said {
+            return take_report(report, dir);
+        }
+        if signalled && let Some(signal) = signals.next() {
+            let cause = format!("was interrupted by signal {}", signal.number);
+            return Err(LaunchError::new(Kind::Interrupted, object, cause, "everything is removed again"));
+        }
+        if left.is_zero() {
+            let cause = format!("took longer than {} s", bound.as_secs());
+            return Err(LaunchError::new(
+                Kind::Refused,
+                object,
+                cause,
+                "give it more time with --start-timeout",
+            ));
+        }
+    }
+}
+
+fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Vec<crate::phases::Phase>> {
+    match packets::receive::<Report>(report) {
+        Ok(Some((Report::Ready { phases }, _))) => Ok(phases),
+        Ok(Some((Report::Failed { message }, _))) => Err(LaunchError::said(Kind::Refused, message)),
+        Ok(None) | Err(_) => {
+            let log = std::fs::read_to_string(dir.supervisor_log()).unwrap_or_default();
+            let cause = format!("ended early: {}", log.lines().last().unwrap_or("without a word"));
+            Err(LaunchError::new(Kind::Refused, "the supervisor", cause, "try again"))
+        }
+    }
+}
+
+/// The supervisor ends its daemons and itself when nobody listens to its report.
+fn end_supervisor(report: &OwnedFd, mut child: Child) {
+    let _ends_listening = rustix::net::shutdown(report, rustix::net::Shutdown::Both);
+    let ended =
+        pidfd(child.id()).is_ok_and(|end| crate::control::wait_readable(end.as_fd(), teardown::STOP_MS_MAX));
+    if !ended {
+        let _gone_meanwhile = child.kill();
+    }
+    let _reaped = child.wait();
+}
+
+/// As many descriptors as this user may have: a few per node, mount and connection.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
+        log::warn!("the limit of open files stays at {:?}: {error}", limit.current);
+    }
+}
+
+fn vanished(name: &FormationName) -> LaunchError {
+    LaunchError::new(
+        Kind::Refused,
+        format_args!("formation {name}"),
+        "was taken down meanwhile",
+        "start it again",
+    )
+}

@@ -1,0 +1,261 @@
+//! What is written down of a running formation, so that every later command, also after a crash, knows what there is.
+
+use std::path::PathBuf;
+
+use bivouac_types::FormationId;
+use bivouac_wire::{Decode, FormationMap};
+use serde::{Deserialize, Serialize};
+
+use crate::hex::{formation_from_hex, from_hex};
+use crate::name::FormationName;
+use crate::process::ProcessId;
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// Version of the state file; raised by every change that an older release would misunderstand.
+pub const STATE_VERSION: u32 = 1;
+/// The release that this is.
+pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// How far a formation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// Not every daemon has been ready yet.
+    Starting,
+    /// In use.
+    Running,
+    /// Going down.
+    Stopping,
+}
+
+/// How a daemon is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeLife {
+    /// Started, not yet ready.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Dead, to be started again.
+    Restarting,
+    /// Dead for good.
+    Failed,
+    /// Ended by `down`.
+    Stopped,
+}
+
+/// The state file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// [`STATE_VERSION`] of the release that wrote it.
+    pub version: u32,
+    /// That release.
+    pub release: String,
+    /// The formation's name.
+    pub name: FormationName,
+    /// Its id, 32 hexadecimal digits.
+    pub formation: String,
+    /// When it was begun, in milliseconds since 1970.
+    pub created_unix_ms: u64,
+    /// How far it is.
+    pub stage: Stage,
+    /// The supervisor.
+    pub supervisor: Option<ProcessId>,
+    /// Why it must not be taken down without being told to discard its data.
+    pub keep: Option<String>,
+    /// Why it failed, if it did.
+    pub message: Option<String>,
+    /// How long clients wait for a node, in milliseconds.
+    pub wait_ms: u64,
+    /// First port to listen on; 0 for any free ones.
+    pub port: u16,
+    /// Stripe size of new files, in bytes.
+    pub stripe: u32,
+    /// Width of new files; 0 is all seats.
+    pub width: u16,
+    /// The map as it is sent, hexadecimal; empty until the ports are known.
+    pub map: String,
+    /// The nodes, by id.
+    pub nodes: Vec<NodeState>,
+    /// Directories that were made to hold volumes, to be removed after them.
+    pub own_roots: Vec<PathBuf>,
+    /// The mounts.
+    pub mounts: Vec<MountState>,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// Position in the map.
+    pub id: u16,
+    /// Its host.
+    pub host: String,
+    /// Its daemon.
+    pub process: Option<ProcessId>,
+    /// How that is.
+    pub life: NodeLife,
+    /// How the last daemon ended, if one did.
+    pub message: Option<String>,
+    /// Daemons that died.
+    pub deaths: u64,
+    /// `address:port` of the client lane.
+    pub client_address: String,
+    /// `address:port` of the peer lane.
+    pub peer_address: String,
+    /// Unix socket of the client lane.
+    pub unix_path: PathBuf,
+    /// Its volumes, by index.
+    pub volumes: Vec<VolumeState>,
+}
+
+/// A volume as it was planned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeState {
+    /// The directory.
+    pub path: PathBuf,
+    /// `memory` or `disk`.
+    pub kind: String,
+    /// Most bytes it may hold.
+    pub capacity_bytes: u64,
+    /// Whether the directory is ours to make and to remove.
+    pub own_dir: bool,
+}
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountState {
+    /// Number within the formation.
+    pub id: u32,
+    /// Where it is.
+    pub dir: PathBuf,
+    /// The node that serves it.
+    pub node: u16,
+    /// Whether the directory is ours to remove.
+    pub own_dir: bool,
+}
+
+impl State {
+    /// Reads a state file's text.
+    ///
+    /// # Errors
+    /// For text of another version or none.
+    pub fn parse(text: &[u8], path: &std::path::Path) -> LaunchResult<State> {
+        #[derive(Deserialize)]
+        struct Head {
+            version: u32,
+            release: String,
+        }
+        let damaged = |error: serde_json::Error| {
+            let cause = format_args!("is damaged: {error}").to_string();
+            LaunchError::new(
+                Kind::Refused,
+                path.display(),
+                cause,
+                "end its processes and remove the directory",
+            )
+        };
+        let head: Head = serde_json::from_slice(text).map_err(damaged)?;
+        if head.version != STATE_VERSION {
+            let cause = format!(
+                "was written by bivouac {} (state version {}), this is {RELEASE} (version {STATE_VERSION})",
+                head.release, head.version
+            );
+            return Err(LaunchError::new(
+                Kind::Refused,
+                path.display(),
+                cause,
+                "use that release for this formation",
+            ));
+        }
+        serde_json::from_slice(text).map_err(damaged)
+    }
+
+    /// The map, once the ports are known.
+    #[must_use]
+    pub fn map(&self) -> Option<FormationMap> {
+        let map = FormationMap::from_bytes(&from_hex(&self.map)?).ok()?;
+        map.check().is_ok().then_some(map)
+    }
+
+    /// The formation's id.
+    #[must_use]
+    pub fn formation_id(&self) -> Option<FormationId> {
+        formation_from_hex(&self.formation)
+    }
+
+    /// Every process of it that is said to run: daemons and supervisor.
+    pub fn processes(&self) -> impl Iterator<Item = ProcessId> {
+        self.nodes.iter().filter_map(|node| node.process).chain(self.supervisor)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// A state of one running node.
+    pub(crate) fn sample() -> State {
+        let volume = VolumeState {
+            path: "/dev/shm/x/n0".into(),
+            kind: "memory".into(),
+            capacity_bytes: 1 << 30,
+            own_dir: true,
+        };
+        let node = NodeState {
+            id: 0,
+            host: "h".into(),
+            process: Some(ProcessId { pid: 4_000_000, started_ticks: 7 }),
+            life: NodeLife::Ready,
+            message: None,
+            deaths: 0,
+            client_address: "127.0.0.1:1".into(),
+            peer_address: "127.0.0.1:2".into(),
+            unix_path: "/run/n0".into(),
+            volumes: vec![volume],
+        };
+        State {
+            version: STATE_VERSION,
+            release: RELEASE.into(),
+            name: "sample".parse().unwrap(),
+            formation: "07".repeat(16),
+            created_unix_ms: 1,
+            stage: Stage::Running,
+            supervisor: Some(ProcessId { pid: 4_000_001, started_ticks: 8 }),
+            keep: None,
+            message: None,
+            wait_ms: 30_000,
+            port: 0,
+            stripe: 1 << 20,
+            width: 0,
+            map: String::new(),
+            nodes: vec![node],
+            own_roots: vec![],
+            mounts: vec![],
+        }
+    }
+
+    #[test]
+    fn a_state_comes_back() {
+        let text = serde_json::to_vec(&sample()).unwrap();
+        assert_eq!(State::parse(&text, Path::new("/s")).unwrap(), sample());
+        assert_eq!(sample().processes().map(|p| p.pid).collect::<Vec<_>>(), [4_000_000, 4_000_001]);
+        assert_eq!(sample().formation_id(), Some(FormationId([7; 16])));
+        assert_eq!(sample().map(), None);
+    }
+
+    #[test]
+    fn another_version_is_named_whatever_follows() {
+        let text = br#"{"version": 9, "release": "3.1.0", "alien": []}"#;
+        let error = State::parse(text, Path::new("/s")).unwrap_err().to_string();
+        assert!(error.starts_with("/s: was written by bivouac 3.1.0 (state version 9)"), "{error}");
+        assert!(error.ends_with("use that release for this formation"));
+    }
+
+    #[test]
+    fn damage_is_said() {
+        for text in [&b"{"[..], b"", b"[]", br#"{"version": 1, "release": "x"}"#] {
+            assert!(State::parse(text, Path::new("/s")).unwrap_err().to_string().contains("is damaged"));
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! The directory of one formation on one machine: state, secret, lock, sockets, logs.
+//!
+//! ```text
+//! BASE/NAME/                 0700
+//! ├── lock                   held by every process of the formation: who gets it knows that none lives
+//! ├── state.json             what there is, written whole by the supervisor
+//! ├── secret                 32 random bytes
+//! ├── control                socket of the supervisor
+//! ├── nI                     socket of node I
+//! ├── supervisor.log, nI.log
+//! └── mnt/                   mount point unless another is chosen
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::name::FormationName;
+use crate::state::State;
+use crate::surroundings::{Surroundings, make_private_dir};
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// Length of a formation's secret, in bytes.
+pub const SECRET_LEN: usize = 32;
+/// Longest path of a Unix socket, in bytes: what the kernel's address holds, without the NUL.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Where a formation keeps what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDir {
+    path: PathBuf,
+}
+
+/// The right to be the formation with a name: given by the lock, as long as any process has it open.
+#[derive(Debug)]
+pub struct Claim {
+    /// The directory.
+    pub dir: StateDir,
+    /// The lock; to be handed on to every process of the formation.
+    pub lock: OwnedFd,
+    /// What a formation left behind that was killed as a whole; to be removed first.
+    pub stale: Option<State>,
+}
+
+impl StateDir {
+    /// The directory at this path.
+    #[must_use]
+    pub fn at(path: PathBuf) -> StateDir {
+        StateDir { path }
+    }
+
+    /// Takes a name for a new formation.
+    ///
+    /// # Errors
+    /// `Running` when a formation with that name lives; otherwise what the system refused.
+    pub fn claim(here: &Surroundings, name: &FormationName) -> LaunchResult<Claim> {
+        let dir = StateDir::at(here.base()?.join(name.as_str()));
+        dir.check_length()?;
+        let lock = dir.lock_for_ever(name)?;
+        let stale = dir.read()?;
+        Ok(Claim { dir, lock, stale })
+    }
+
+    /// The formations of this user that have a directory, by name.
+    #[must_use]
+    pub fn list(here: &Surroundings) -> Vec<(FormationName, StateDir)> {
+        let Some(base) = here.existing_base() else { return Vec::new() };
+        let entries = fs::read_dir(base).into_iter().flatten().flatten();
+        let named =
+            entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())));
+        let mut found: Vec<(FormationName, StateDir)> = named
+            .map(|(name, path)| (name, StateDir::at(path)))
+            .filter(|(_, dir)| dir.state_path().exists())
+            .collect();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found
+    }
+
+    /// The formation to work with: the named one; else `default`; else the only one.
+    ///
+    /// # Errors
+    /// `NotRunning` when there is none, `Usage` with the names when there are several.
+    pub fn find(
+        here: &Surroundings,
+        name: Option<&FormationName>,
+    ) -> LaunchResult<(FormationName, StateDir)> {
+        let mut found = StateDir::list(here);
+        let wanted = name.map_or("default", FormationName::as_str);
+        if let Some(index) = found.iter().position(|(name, _)| name.as_str() == wanted) {
+            return Ok(found.swap_remove(index));
+        }
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        match (name, found.len()) {
+            (None, 1) => Ok(found.swap_remove(0)),
+            (None, 0) => Err(none_running("no formation is running")),
+            (None, _) => {
+                let cause = format!("several formations are running: {}", names.join(", "));
+                Err(LaunchError::usage("--name is missing", cause, "choose one with --name NAME"))
+            }
+            (Some(name), 0) => Err(none_running(&format!("formation {name} is not running"))),
+            (Some(name), _) => {
+                let text = format!("formation {name} is not running; running are: {}", names.join(", "));
+                Err(LaunchError::said(Kind::NotRunning, text))
+            }
+        }
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The supervisor's socket.
+    #[must_use]
+    pub fn control_path(&self) -> PathBuf {
+        self.path.join("control")
+    }
+
+    /// The mount point unless another is chosen.
+    #[must_use]
+    pub fn default_mount(&self) -> PathBuf {
+        self.path.join("mnt")
+    }
+
+    /// The Unix socket of a node.
+    #[must_use]
+    pub fn node_socket(&self, node: u16) -> PathBuf {
+        self.path.join(format!("n{node}"))
+    }
+
+    /// The log of a node's daemons.
+    #[must_use]
+    pub fn node_log(&self, node: u16) -> PathBuf {
+        self.path.join(format!("n{node}.log"))
+    }
+
+    /// The log of the supervisor.
+    #[must_use]
+    pub fn supervisor_log(&self) -> PathBuf {
+        self.path.join("supervisor.log")
+    }
+
+    /// What is written down; `None` if nothing is.
+    ///
+    /// # Errors
+    /// When it cannot be read or is of another version.
+    pub fn read(&self) -> LaunchResult<Option<State>> {
+        let path = self.state_path();
+        match fs::read(&path) {
+            Ok(text) => State::parse(&text, &path).map(Some),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(error) => Err(LaunchError::path(&path, "read the state", error)),
+        }
+    }
+
+    /// Writes it down, whole or not at all.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn write(&self, state: &State) -> LaunchResult<()> {
+        let text = serde_json::to_vec_pretty(state).map_err(|e| LaunchError::system("state", e))?;
+        self.write_file("state.json", &text)
+    }
+
+    /// Draws the formation's secret and writes it down.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn make_secret(&self) -> LaunchResult<()> {
+        let mut secret = [0u8; SECRET_LEN];
+        getrandom::fill(&mut secret)
+            .map_err(|e| LaunchError::system("random numbers", std::io::Error::other(e)))?;
+        self.write_file("secret", &secret)
+    }
+
+    /// The formation's secret.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has not the right length.
+    pub fn secret(&self) -> LaunchResult<[u8; SECRET_LEN]> {
+        let path = self.path.join("secret");
+        let bytes = fs::read(&path).map_err(|e| {
+            LaunchError::new(
+                Kind::Refused,
+                format_args!("secret {}", path.display()),
+                e,
+                "run this as the user who started the formation",
+            )
+        })?;
+        let len = bytes.len();
+        bytes.try_into().map_err(|_| {
+            let cause = format!("has {len} bytes instead of {SECRET_LEN}");
+            LaunchError::new(
+                Kind::Refused,
+                format_args!("secret {}", path.display()),
+                cause,
+                "take the formation down and up again",
+            )
+        })
+    }
+
+    /// A log, to be appended to.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn open_log(path: &Path) -> LaunchResult<File> {
+        let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+        opened.map_err(|e| LaunchError::path(path, "open the log", e))
+    }
+
+    /// Whether a process of the formation lives, here or in another container.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let opened = File::open(self.path.join("lock"));
+        opened.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
+    }
+
+    /// Removes the directory with all that is ours in it, the lock last. A mount point that still has
+    /// something mounted is left, and the directory with it.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn remove(&self) -> LaunchResult<()> {
+        let entries = fs::read_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "list it", e))?;
+        for entry in entries.flatten().filter(|entry| entry.file_name() != "lock") {
+            let path = entry.path();
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let removed = if is_dir { fs::remove_dir(&path) } else { fs::remove_file(&path) };
+            removed.map_err(|e| LaunchError::path(&path, "remove it", e))?;
+        }
+        let lock = self.path.join("lock");
+        fs::remove_file(&lock).map_err(|e| LaunchError::path(&lock, "remove it", e))?;
+        fs::remove_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "remove it", e))
+    }
+
+    fn state_path(&self) -> PathBuf {
+        self.path.join("state.json")
+    }
+
+    fn write_file(&self, name: &str, content: &[u8]) -> LaunchResult<()> {
+        let (temporary, path) = (self.path.join(format!("{name}.tmp")), self.path.join(name));
+        let refused = |e| LaunchError::path(&path, "write it", e);
+        let open = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
+        let mut file = open.map_err(refused)?;
+        file.write_all(content).map_err(refused)?;
+        fs::rename(&temporary, &path).map_err(refused)
+    }
+
+    fn check_length(&self) -> LaunchResult<()> {
+        let longest = self.path.join("control").as_os_str().len();
+        if longest <= SOCKET_PATH_MAX {
+            return Ok(());
+        }
+        let cause = format!("is too long by {} bytes to hold Unix sockets", longest - SOCKET_PATH_MAX);
+        let remedy = "choose a shorter --name, or set XDG_RUNTIME_DIR to a shorter path";
+        Err(LaunchError::usage(self.path.display(), cause, remedy))
+    }
+
+    /// Makes the directory and takes its lock. Another one may be removing the same directory meanwhile, so a lock
+    /// counts only if it is still the one that the path leads to.
+    fn lock_for_ever(&self, name: &FormationName) -> LaunchResult<OwnedFd> {
+        let path = self.path.join("lock");
+        for _ in 0..1000 {
+            make_private_dir(&self.path)?;
+            let opened = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path);
+            let file = match opened {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                opened => opened.map_err(|e| LaunchError::path(&path, "open the lock", e))?,
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if is_still(&file, &path) => return Ok(file.into()),
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(running(name)),
+                Err(error) => return Err(LaunchError::path(&path, "lock it", error)),
+            }
+        }
+        Err(running(name))
+    }
+}
+
+fn is_still(file: &File, path: &Path) -> bool {
+    let identity = |seen: fs::Metadata| (seen.dev(), seen.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => identity(open) == identity(named),
+        _ => false,
+    }
+}
+
+fn running(name: &FormationName) -> LaunchError {
+    let remedy = format!("choose another with --name, or end it: bivouac down --name {name}");
+    LaunchError::new(Kind::Running, format_args!("formation {name}"), "is running already", &remedy)
+}
+
+fn none_running(what: &str) -> LaunchError {
+    LaunchError::said(Kind::NotRunning, format!("{what}; start one with: bivouac up"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::sample;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Place {
+        here: Surroundings,
+        _dir: tempfile::TempDir,
+    }
+
+    fn place() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let here = Surroundings {
+            runtime_dir: Some(dir.path().into()),
+            search_path: None,
+            log_level: None,
+            uid: rustix::process::geteuid().as_raw(),
+            host: "h".into(),
+            program: "/bin/false".into(),
+        };
+        Place { here, _dir: dir }
+    }
+
+    fn name(text: &str) -> FormationName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_name_is_taken_as_long_as_anybody_holds_it() {
+        let place = place();
+        let claim = StateDir::claim(&place.here, &name("a")).unwrap();
+        assert!(claim.stale.is_none() && claim.dir.is_held());
+        let other = claim.lock.try_clone().unwrap();
+        drop(claim.lock);
+        let error = StateDir::claim(&place.here, &name("a")).unwrap_err();
+        assert_eq!(error.kind(), Kind::Running);
+        assert!(error.to_string().contains("bivouac down --name a"), "{error}");
+        drop(other);
+        assert!(!claim.dir.is_held());
+        assert!(StateDir::claim(&place.here, &name("a")).is_ok());
+    }
+
+    #[test]
+    fn what_a_killed_formation_left_is_found() {
+        let place = place();
+        let claim = StateDir::claim(&place.here, &name("a")).unwrap();
+        claim.dir.write(&sample()).unwrap();
+        drop(claim);
+        assert_eq!(StateDir::claim(&place.here, &name("a")).unwrap().stale, Some(sample()));
+    }
+
+    #[test]
+    fn everything_is_for_this_user_only_and_goes_away() {
+        let place = place();
+        let claim = StateDir::claim(&place.here, &name("a")).unwrap();
+        claim.dir.write(&sample()).unwrap();
+        claim.dir.make_secret().unwrap();
+        StateDir::open_log(&claim.dir.node_log(0)).unwrap();
+        fs::create_dir(claim.dir.default_mount()).unwrap();
+        for entry in fs::read_dir(claim.dir.path()).unwrap().map(Result::unwrap) {
+            let mode = entry.metadata().unwrap().permissions().mode();
+            assert!(mode & 0o077 == 0 || entry.file_name() == "mnt", "{entry:?}");
+        }
+        assert_ne!(claim.dir.secret().unwrap(), [0; SECRET_LEN]);
+        claim.dir.remove().unwrap();
+        assert!(!claim.dir.path().exists());
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_used_is_said() {
+        let place = place();
+        let claim = StateDir::claim(&place.here, &name("a")).unwrap();
+        assert!(claim.dir.secret().unwrap_err().to_string().contains("as the user who started"));
+        fs::write(claim.dir.path().join("secret"), b"short").unwrap();
+        assert!(claim.dir.secret().unwrap_err().to_string().contains("has 5 bytes instead of 32"));
+    }
+
+    #[test]
+    fn the_one_that_is_meant_is_found() {
+        let place = place();
+        let find = |wanted: Option<&str>| StateDir::find(&place.here, wanted.map(name).as_ref());
+        let begin = |wanted: &str| {
+            let claim = StateDir::claim(&place.here, &name(wanted)).unwrap();
+            claim.dir.write(&sample()).unwrap();
+        };
+        assert!(find(None).unwrap_err().to_string().contains("no formation is running"));
+        assert_eq!(find(Some("x")).unwrap_err().kind(), Kind::NotRunning);
+        begin("one");
+        assert_eq!(find(None).unwrap().0.as_str(), "one");
+        begin("two");
+        assert!(find(None).unwrap_err().to_string().contains("one, two"));
+        assert!(find(Some("x")).unwrap_err().to_string().contains("running are: one, two"));
+        begin("default");
+        assert_eq!(find(None).unwrap().0.as_str(), "default");
+        assert_eq!(find(Some("two")).unwrap().0.as_str(), "two");
+    }
+
+    #[test]
+    fn a_path_too_long_for_sockets_is_refused() {
+        let dir = StateDir::at(Path::new("/").join("x".repeat(100)));
+        let error = dir.check_length().unwrap_err();
+        assert!(error.to_string().contains("too long by 2 bytes"), "{error}");
+    }
+}

@@ -1,0 +1,190 @@
+//! One daemon as its supervisor sees it: what is its for ever, and the process that serves at the moment.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::DaemonProgram;
+use super::listeners::Listeners;
+use crate::handover::{FromNode, NodeConfig, ToNode};
+use crate::packets;
+use crate::process::{ProcessId, pidfd};
+use crate::state::State;
+use crate::state_dir::{SECRET_LEN, StateDir};
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// So much of the end of a log is looked at, in bytes.
+const LOG_TAIL: u64 = 4096;
+
+/// What belongs to a node for ever, and its present process.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    listeners: Listeners,
+    pub(super) mounts: Vec<HeldMount>,
+    pub(super) running: Option<Running>,
+}
+
+/// A mount that goes from one process to its successor.
+#[derive(Debug)]
+pub(super) struct HeldMount {
+    pub(super) id: u32,
+    pub(super) dir: PathBuf,
+    pub(super) device: OwnedFd,
+    pub(super) memory: OwnedFd,
+    /// The command that waits for it to be served.
+    pub(super) caller: Option<u64>,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Running {
+    child: Child,
+    /// Becomes readable when it ends.
+    pub(super) end: OwnedFd,
+    /// What it says; `None` when it will say no more.
+    pub(super) socket: Option<OwnedFd>,
+    /// Why it said that it cannot serve.
+    pub(super) failure: Option<String>,
+}
+
+impl Daemon {
+    pub(super) fn new(listeners: Listeners) -> Daemon {
+        Daemon { listeners, mounts: Vec::new(), running: None }
+    }
+
+    /// Starts a process and hands everything over to it. Waits for nothing.
+    pub(super) fn start(
+        &mut self,
+        node: u16,
+        program: &DaemonProgram,
+        dir: &StateDir,
+        state: &State,
+        secret: &[u8; SECRET_LEN],
+        lock: &OwnedFd,
+    ) -> LaunchResult<ProcessId> {
+        let refused = |e: std::io::Error| LaunchError::system("a daemon's process", e);
+        let (socket, theirs) = packets::pair().map_err(refused)?;
+        let config = NodeConfig::of(state, secret, node).ok_or_else(|| {
+            LaunchError::new(
+                Kind::Refused,
+                format_args!("node {node}"),
+                "is not in the state",
+                "take the formation down",
+            )
+        })?;
+        let config = packets::to_memory(&config).map_err(refused)?;
+        let Listeners { client, peer, unix } = &self.listeners;
+        let descriptors = [config.as_fd(), client.as_fd(), peer.as_fd(), unix.as_fd(), lock.as_fd()];
+        packets::send(&socket, &ToNode::Begin, &descriptors).map_err(refused)?;
+        rustix::io::ioctl_fionbio(&socket, true).map_err(|e| refused(e.into()))?;
+        let log = StateDir::open_log(&dir.node_log(node))?;
+        let mut command = Command::new(&program.program);
+        command.arg0("bivouac").args(&program.arguments).arg(format!("{}:{node}", state.name));
+        command.stdin(theirs).stdout(Stdio::null()).stderr(log).current_dir("/");
+        let child = command.spawn().map_err(refused)?;
+        let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
+        let process = ProcessId::of(child.id()).unwrap_or(ProcessId { pid: child.id(), started_ticks: 0 });
+        self.running = Some(Running { child, end, socket: Some(socket), failure: None });
+        Ok(process)
+    }
+
+    /// Hands a mount over.
+    pub(super) fn serve(&self, id: u32) {
+        if let (Some(running), Some(mount)) = (&self.running, self.mounts.iter().find(|mount| mount.id == id))
+        {
+            running.serve(mount);
+        }
+    }
+
+    /// Hands all mounts over.
+    pub(super) fn serve_all(&self) {
+        if let Some(running) = &self.running {
+            self.mounts.iter().for_each(|mount| running.serve(mount));
+        }
+    }
+
+    /// Forgets a mount; answers the command that waited for it.
+    pub(super) fn drop_mount(&mut self, id: u32) -> Option<u64> {
+        let index = self.mounts.iter().position(|mount| mount.id == id)?;
+        self.mounts.swap_remove(index).caller
+    }
+
+    /// Everything that the process said meanwhile.
+    pub(super) fn hear(&mut self) -> Vec<FromNode> {
+        let mut heard = Vec::new();
+        let Some(running) = &mut self.running else { return heard };
+        while let Some(socket) = &running.socket {
+            match packets::receive::<FromNode>(socket) {
+                Ok(Some((message, _))) => heard.push(message),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Ok(None) | Err(_) => running.socket = None,
+            }
+        }
+        heard
+    }
+
+    /// Says how the process ended, if it did; its log says more when it did not say itself.
+    pub(super) fn bury(&mut self, log: &Path) -> Option<String> {
+        let running = self.running.as_mut()?;
+        let status = running.child.try_wait().ok()??;
+        let failure = running.failure.take();
+        self.running = None;
+        Some(failure.unwrap_or_else(|| match last_line(log) {
+            Some(line) => format!("{}; its log ends with: {line}", describe(status)),
+            None => describe(status),
+        }))
+    }
+}
+
+impl Running {
+    fn serve(&self, mount: &HeldMount) {
+        let message = ToNode::Serve { mount: mount.id, dir: mount.dir.clone() };
+        let Some(socket) = &self.socket else { return };
+        if let Err(error) = packets::send(socket, &message, &[mount.device.as_fd(), mount.memory.as_fd()]) {
+            log::error!("mount {} could not be handed over: {error}", mount.dir.display());
+        }
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+fn last_line(log: &Path) -> Option<String> {
+    let mut file = File::open(log).ok()?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(LOG_TAIL))).ok()?;
+    let mut tail = Vec::new();
+    file.take(LOG_TAIL).read_to_end(&mut tail).ok()?;
+    let tail = String::from_utf8_lossy(&tail);
+    tail.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_of_a_log_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        assert_eq!(last_line(&log), None);
+        std::fs::write(&log, "").unwrap();
+        assert_eq!(last_line(&log), None);
+        std::fs::write(&log, format!("{}\nfirst\n last \n\n", "x".repeat(10_000))).unwrap();
+        assert_eq!(last_line(&log).as_deref(), Some("last"));
+    }
+
+    #[test]
+    fn ends_are_described() {
+        assert_eq!(describe(ExitStatus::from_raw(9)), "killed by signal 9");
+        assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "exit code 3");
+    }
+}

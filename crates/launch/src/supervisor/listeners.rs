@@ -1,0 +1,89 @@
+//! The sockets that clients and peers reach the nodes at. They are the supervisor's, so that a
+//! daemon's death changes no port, and who connects meanwhile waits instead of being refused.
+
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+
+use bivouac_wire::Encode;
+
+use crate::hex::to_hex;
+use crate::plan::first_map;
+use crate::state::State;
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// Most connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// The sockets of one node.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    pub(super) client: TcpListener,
+    pub(super) peer: TcpListener,
+    pub(super) unix: UnixListener,
+}
+
+/// Opens the sockets of all nodes, and writes addresses and map into the state.
+pub(super) fn open(state: &mut State) -> LaunchResult<Vec<Listeners>> {
+    let mut all = Vec::with_capacity(state.nodes.len());
+    let mut port = state.port;
+    let mut tcp = || {
+        let opened = listen(port);
+        port = if port == 0 { 0 } else { port.wrapping_add(1) };
+        opened
+    };
+    for node in &mut state.nodes {
+        let ((client, client_address), (peer, peer_address)) = (tcp()?, tcp()?);
+        let unix = UnixListener::bind(&node.unix_path)
+            .map_err(|e| LaunchError::path(&node.unix_path, "listen there", e))?;
+        (node.client_address, node.peer_address) = (client_address, peer_address);
+        all.push(Listeners { client, peer, unix });
+    }
+    let formation = state.formation_id().ok_or_else(|| {
+        LaunchError::new(
+            Kind::Refused,
+            "state",
+            "has no formation id",
+            "take the formation down and up again",
+        )
+    })?;
+    state.map = to_hex(&first_map(state, formation).to_bytes());
+    Ok(all)
+}
+
+fn listen(port: u16) -> LaunchResult<(TcpListener, String)> {
+    let wanted = format!("127.0.0.1:{port}");
+    let refused = |e: std::io::Error| LaunchError::system(&wanted, e);
+    let listener = TcpListener::bind(&wanted).map_err(refused)?;
+    rustix::net::listen(&listener, BACKLOG).map_err(|e| refused(e.into()))?;
+    let address = listener.local_addr().map_err(refused)?.to_string();
+    Ok((listener, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::sample;
+
+    #[test]
+    fn addresses_and_map_are_written_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut state = sample();
+        state.nodes[0].unix_path = dir.path().join("n0");
+        let listeners = open(&mut state).unwrap();
+        let map = state.map().unwrap();
+        let address = listeners[0].client.local_addr().unwrap().to_string();
+        assert_eq!(map.nodes[0].client_address, address);
+        assert_eq!(map.nodes[0].unix_path, dir.path().join("n0").display().to_string());
+        assert_ne!(map.nodes[0].client_address, map.nodes[0].peer_address);
+    }
+
+    #[test]
+    fn a_port_in_use_is_named() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut state = sample();
+        state.port = taken.local_addr().unwrap().port();
+        let error = open(&mut state).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("127.0.0.1:{}: Address already in use", state.port)), "{error}");
+        assert!(error.contains("choose another port"), "{error}");
+    }
+}

@@ -1,0 +1,409 @@
+//! What `up` leaves behind on a machine: it owns everything that must outlive a daemon, and starts a
+//! daemon again that died. One thread, one poll; it never waits for anybody and never touches a mount.
+
+mod callers;
+mod daemon;
+mod listeners;
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use serde::{Deserialize, Serialize};
+
+use crate::control::{Answer, Request, listen_at, timespec};
+use crate::handover::FromNode;
+use crate::packets;
+use crate::phases::{Phase, Phases};
+use crate::process::ProcessId;
+use crate::restarts::{Command, Event, Life, Policy, Restarts};
+use crate::signals::Signals;
+use crate::state::{MountState, NodeLife, Stage, State};
+use crate::state_dir::{SECRET_LEN, StateDir};
+use crate::{Kind, LaunchError, LaunchResult};
+
+use callers::Callers;
+use daemon::{Daemon, HeldMount};
+
+/// From the supervisor to the `up` that started it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Report {
+    /// Every daemon serves; and where the time went.
+    Ready {
+        /// The steps of the start.
+        phases: Vec<Phase>,
+    },
+    /// The formation cannot be started; the supervisor ends.
+    Failed {
+        /// Why.
+        message: String,
+    },
+}
+
+/// How daemons are started.
+#[derive(Clone, Debug)]
+pub struct DaemonProgram {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments, in front of formation and node.
+    pub arguments: Vec<OsString>,
+}
+
+/// The supervisor of one formation on this machine.
+#[derive(Debug)]
+pub struct Supervisor {
+    dir: StateDir,
+    state: State,
+    secret: [u8; SECRET_LEN],
+    program: DaemonProgram,
+    lock: OwnedFd,
+    signals: Signals,
+    control: OwnedFd,
+    /// The `up` that started us, until it has been told how that went.
+    report: Option<OwnedFd>,
+    callers: Callers,
+    daemons: Vec<Daemon>,
+    restarts: Restarts,
+    since: Instant,
+    phases: Option<Phases>,
+    mounts_made: u32,
+    finished: bool,
+    /// Whether the state has to be written.
+    changed: bool,
+}
+
+/// Something that woke the supervisor.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Signals,
+    Control,
+    Report,
+    Caller(u64),
+    Said(usize),
+    Died(usize),
+}
+
+impl Supervisor {
+    /// Opens all sockets of the formation whose state is in `dir`. `report` is told how its start goes; its end
+    /// before that ends the supervisor as well.
+    ///
+    /// # Errors
+    /// What cannot be opened.
+    pub fn new(
+        dir: StateDir,
+        lock: OwnedFd,
+        report: OwnedFd,
+        signals: Signals,
+        program: DaemonProgram,
+    ) -> LaunchResult<Supervisor> {
+        let mut phases = Phases::begin();
+        let mut state = dir.read()?.ok_or_else(|| {
+            LaunchError::new(
+                Kind::Refused,
+                dir.path().display(),
+                "holds no formation",
+                "start one with: bivouac up",
+            )
+        })?;
+        let daemons = listeners::open(&mut state)?.into_iter().map(Daemon::new).collect();
+        state.supervisor = Some(ProcessId::current());
+        phases.end("bind");
+        Ok(Supervisor {
+            secret: dir.secret()?,
+            control: listen_at(&dir)?,
+            restarts: Restarts::new(state.nodes.len(), Policy::default()),
+            dir,
+            state,
+            program,
+            lock,
+            signals,
+            report: Some(report),
+            callers: Callers::default(),
+            daemons,
+            since: Instant::now(),
+            phases: Some(phases),
+            mounts_made: 0,
+            finished: false,
+            changed: true,
+        })
+    }
+
+    /// Starts all daemons and looks after them until they are told to end.
+    ///
+    /// # Errors
+    /// When the system refuses to poll or to write the state.
+    pub fn run(mut self) -> LaunchResult<()> {
+        (0..self.daemons.len()).for_each(|index| self.start(index));
+        if let Some(phases) = &mut self.phases {
+            phases.end("spawn");
+        }
+        while !self.finished {
+            if std::mem::take(&mut self.changed) {
+                self.dir.write(&self.state)?;
+            }
+            self.tell_when_ready();
+            for source in self.wait()? {
+                self.take(source);
+            }
+            self.event(Event::Tick);
+        }
+        self.state.stage = Stage::Stopping;
+        self.dir.write(&self.state)
+    }
+
+    /// Waits until something happens or is due.
+    fn wait(&self) -> LaunchResult<Vec<Source>> {
+        let sources = self.sources();
+        let mut polled: Vec<PollFd<'_>> = sources
+            .iter()
+            .map(|(_, descriptor)| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
+            .collect();
+        let timeout = self.restarts.next_tick().map(|at| timespec(at.saturating_sub(self.now_ms())));
+        retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| LaunchError::system("poll", e))?;
+        let woken = polled.iter().zip(&sources).filter(|(polled, _)| !polled.revents().is_empty());
+        Ok(woken.map(|(_, (source, _))| *source).collect())
+    }
+
+    fn sources(&self) -> Vec<(Source, BorrowedFd<'_>)> {
+        let mut sources =
+            vec![(Source::Signals, self.signals.as_fd()), (Source::Control, self.control.as_fd())];
+        sources.extend(self.report.as_ref().map(|report| (Source::Report, report.as_fd())));
+        sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket)));
+        for (index, running) in
+            self.daemons.iter().enumerate().filter_map(|(i, d)| Some((i, d.running.as_ref()?)))
+        {
+            sources.extend(running.socket.as_ref().map(|socket| (Source::Said(index), socket.as_fd())));
+            sources.push((Source::Died(index), running.end.as_fd()));
+        }
+        sources
+    }
+
+    fn take(&mut self, source: Source) {
+        match source {
+            Source::Signals => self.take_signals(),
+            Source::Control => self.callers.accept(&self.control),
+            Source::Report => self.take_report_end(),
+            Source::Caller(token) => self.take_request(token),
+            Source::Said(index) => self.take_said(index),
+            Source::Died(index) => self.take_death(index),
+        }
+    }
+
+    fn take_signals(&mut self) {
+        while let Some(signal) = self.signals.next() {
+            if signal.number != rustix::process::Signal::HUP.as_raw() {
+                log::info!("signal {}: ending all daemons", signal.number);
+                self.event(Event::Stop);
+            }
+        }
+    }
+
+    /// The `up` that started us ended before the formation was ready.
+    fn take_report_end(&mut self) {
+        self.report = None;
+        if self.phases.take().is_some() {
+            log::info!("the command that started this formation ended early");
+            self.event(Event::Stop);
+        }
+    }
+
+    fn take_request(&mut self, token: u64) {
+        let Some((request, descriptors)) = self.callers.receive(token) else { return };
+        log::info!("asked for {request:?}");
+        match request {
+            Request::Mount { node, dir, own_dir } => self.add_mount(token, node, dir, own_dir, descriptors),
+            Request::Keep { reason } => {
+                self.state.keep = reason;
+                self.changed = true;
+                self.callers.answer(token, &Answer::Done);
+            }
+            Request::Stop => {
+                self.callers.answer(token, &Answer::Done);
+                self.event(Event::Stop);
+            }
+        }
+    }
+
+    fn add_mount(&mut self, token: u64, node: u16, dir: PathBuf, own_dir: bool, descriptors: Vec<OwnedFd>) {
+        let index = usize::from(node);
+        let refuse = |message: String| Answer::Refused { message };
+        let life = self.restarts.life(index);
+        let Some(daemon) = self.daemons.get_mut(index).filter(|_| life.is_some()) else {
+            let last = self.state.nodes.len().saturating_sub(1);
+            return self
+                .callers
+                .answer(token, &refuse(format!("there is no node {node}; nodes are 0 to {last}")));
+        };
+        if matches!(life, Some(Life::Failed | Life::Stopped)) {
+            return self
+                .callers
+                .answer(token, &refuse(format!("node {node} has failed; see: bivouac status")));
+        }
+        let Ok([device, memory]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            return self.callers.answer(token, &refuse("a mount comes with two descriptors".into()));
+        };
+        self.mounts_made += 1;
+        let id = self.mounts_made;
+        daemon.mounts.push(HeldMount { id, dir: dir.clone(), device, memory, caller: Some(token) });
+        self.state.mounts.push(MountState { id, dir, node, own_dir });
+        self.changed = true;
+        if life == Some(Life::Ready) {
+            daemon.serve(id);
+        }
+    }
+
+    fn take_said(&mut self, index: usize) {
+        for message in self.daemons.get_mut(index).map(Daemon::hear).unwrap_or_default() {
+            match message {
+                FromNode::Ready { phases } => self.node_ready(index, &phases),
+                FromNode::Failed { message } => self.node_failed(index, message),
+                FromNode::Serving { mount } => self.mount_served(index, mount),
+                FromNode::Ended { mount, message } => self.mount_ended(index, mount, message),
+            }
+        }
+    }
+
+    fn node_ready(&mut self, index: usize, phases: &[Phase]) {
+        log::info!("node {index} is ready: {phases:?}");
+        self.set_life(index, NodeLife::Ready, None);
+        self.event(Event::Ready(index));
+        if let Some(daemon) = self.daemons.get_mut(index) {
+            daemon.serve_all();
+        }
+    }
+
+    fn node_failed(&mut self, index: usize, message: String) {
+        if let Some(running) = self.daemons.get_mut(index).and_then(|daemon| daemon.running.as_mut()) {
+            running.failure = Some(message);
+        }
+    }
+
+    fn mount_served(&mut self, index: usize, mount: u32) {
+        let held =
+            self.daemons.get_mut(index).and_then(|daemon| daemon.mounts.iter_mut().find(|m| m.id == mount));
+        if let Some(token) = held.and_then(|held| held.caller.take()) {
+            self.callers.answer(token, &Answer::Done);
+        }
+    }
+
+    fn mount_ended(&mut self, index: usize, mount: u32, message: Option<String>) {
+        log::info!("mount {mount} of node {index} is over: {}", message.as_deref().unwrap_or("unmounted"));
+        let caller = self.daemons.get_mut(index).and_then(|daemon| daemon.drop_mount(mount));
+        self.state.mounts.retain(|known| known.id != mount);
+        self.changed = true;
+        if let Some(token) = caller {
+            let message = message.unwrap_or_else(|| "it was unmounted again".into());
+            self.callers.answer(token, &Answer::Refused { message });
+        }
+    }
+
+    fn take_death(&mut self, index: usize) {
+        self.take_said(index);
+        let log = self.dir.node_log(index as u16);
+        let Some(how) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
+        log::warn!("the daemon of node {index} ended: {how}");
+        if let Some(node) = self.state.nodes.get_mut(index) {
+            node.process = None;
+            node.deaths += 1;
+        }
+        self.set_life(index, NodeLife::Restarting, Some(how.clone()));
+        self.event(Event::Died(index, how));
+        if self.restarts.life(index) == Some(Life::Stopped) {
+            self.set_life(index, NodeLife::Stopped, None);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        for command in self.restarts.handle(self.now_ms(), event) {
+            match command {
+                Command::Start(index) => self.start(index),
+                Command::Wait(_) => {}
+                Command::Terminate(index) => self.signal(index, rustix::process::Signal::TERM),
+                Command::Kill(index) => self.signal(index, rustix::process::Signal::KILL),
+                Command::GiveUp(index, reason) => self.give_up(index, reason),
+                Command::Finish => self.finished = true,
+            }
+        }
+    }
+
+    fn start(&mut self, index: usize) {
+        let started = match self.daemons.get_mut(index) {
+            Some(daemon) => {
+                daemon.start(index as u16, &self.program, &self.dir, &self.state, &self.secret, &self.lock)
+            }
+            None => return,
+        };
+        match started {
+            Ok(process) => {
+                if let Some(node) = self.state.nodes.get_mut(index) {
+                    node.process = Some(process);
+                    node.life = NodeLife::Starting;
+                }
+                self.changed = true;
+            }
+            Err(error) => self.event(Event::Died(index, error.to_string())),
+        }
+    }
+
+    fn give_up(&mut self, index: usize, reason: String) {
+        log::error!("node {index} is not started again: {reason}");
+        // Without the device, programs on its mounts get an error instead of waiting for ever.
+        if let Some(daemon) = self.daemons.get_mut(index) {
+            daemon.mounts.clear();
+        }
+        self.set_life(index, NodeLife::Failed, Some(reason.clone()));
+        if self.phases.is_some() {
+            self.phases = None;
+            let message = format!("node {index}: {reason}");
+            self.state.message = Some(message.clone());
+            self.tell(&Report::Failed { message });
+            self.event(Event::Stop);
+        }
+    }
+
+    fn signal(&mut self, index: usize, signal: rustix::process::Signal) {
+        if let Some(running) = self.daemons.get(index).and_then(|daemon| daemon.running.as_ref()) {
+            let _gone_meanwhile = rustix::process::pidfd_send_signal(&running.end, signal);
+        }
+        self.state.stage = Stage::Stopping;
+        self.changed = true;
+    }
+
+    fn set_life(&mut self, index: usize, life: NodeLife, message: Option<String>) {
+        if let Some(node) = self.state.nodes.get_mut(index) {
+            node.life = life;
+            node.message = message.or(node.message.take());
+            self.changed = true;
+        }
+    }
+
+    /// Tells the `up` that waits, as soon as the state file says so too.
+    fn tell_when_ready(&mut self) {
+        if self.phases.is_none() || !self.restarts.all_ready() {
+            return;
+        }
+        let Some(mut phases) = self.phases.take() else { return };
+        phases.end("daemons");
+        self.state.stage = Stage::Running;
+        if let Err(error) = self.dir.write(&self.state) {
+            log::error!("{error}");
+        }
+        self.tell(&Report::Ready { phases: phases.into_steps() });
+    }
+
+    fn tell(&mut self, report: &Report) {
+        if let Some(socket) = &self.report
+            && let Err(error) = packets::send(socket, report, &[])
+        {
+            log::warn!("the command that started this formation does not hear: {error}");
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,159 @@
+//! What the environment says: read once, by the entry point, and passed down.
+
+use std::ffi::OsString;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// The user and machine that a command works on.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// `XDG_RUNTIME_DIR`.
+    pub runtime_dir: Option<PathBuf>,
+    /// `PATH`.
+    pub search_path: Option<OsString>,
+    /// `BIVOUAC_LOG`.
+    pub log_level: Option<String>,
+    /// Effective user id.
+    pub uid: u32,
+    /// Host name.
+    pub host: String,
+    /// This program's own file, to start daemons from.
+    pub program: PathBuf,
+}
+
+impl Surroundings {
+    /// The directory that holds a directory per formation of this user: below `XDG_RUNTIME_DIR`, else below
+    /// `/run/user/UID`, else in `/tmp`. It is made, and checked to be nobody else's.
+    ///
+    /// # Errors
+    /// When it is a link, another user's or open to others.
+    pub fn base(&self) -> LaunchResult<PathBuf> {
+        let base = self.base_path();
+        make_private_dir(&base)?;
+        Ok(base)
+    }
+
+    /// The same, without making it; `None` if there is none, so no formation either.
+    #[must_use]
+    pub fn existing_base(&self) -> Option<PathBuf> {
+        let base = self.base_path();
+        check_private_dir(&base, self.uid).is_ok().then_some(base)
+    }
+
+    /// The file of a program that `PATH` leads to.
+    #[must_use]
+    pub fn find_program(&self, name: &str) -> Option<PathBuf> {
+        let path = self.search_path.as_deref().unwrap_or_else(|| "/usr/bin:/bin".as_ref());
+        std::env::split_paths(path)
+            .map(|dir| dir.join(name))
+            .find(|file| accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok() && file.is_file())
+    }
+
+    fn base_path(&self) -> PathBuf {
+        let user = PathBuf::from(format!("/run/user/{}", self.uid));
+        let runtime = self.runtime_dir.clone().into_iter().chain([user]).find(|dir| is_ours(dir, self.uid));
+        match runtime {
+            Some(dir) => dir.join("bivouac"),
+            None => PathBuf::from(format!("/tmp/bivouac-{}", self.uid)),
+        }
+    }
+}
+
+/// Makes a directory for this user only, or checks that the one that is there is such a one.
+///
+/// # Errors
+/// When it cannot be made, is a link, another user's or open to others.
+pub fn make_private_dir(dir: &Path) -> LaunchResult<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            check_private_dir(dir, rustix::process::geteuid().as_raw())
+        }
+        Err(error) => Err(LaunchError::path(dir, "make the directory", error)),
+    }
+}
+
+fn check_private_dir(dir: &Path, uid: u32) -> LaunchResult<()> {
+    let seen = std::fs::symlink_metadata(dir).map_err(|e| LaunchError::path(dir, "look at it", e))?;
+    let refuse = |cause: &str| {
+        let remedy = "remove it, or set XDG_RUNTIME_DIR to a directory of your own";
+        Err(LaunchError::new(Kind::Refused, dir.display(), cause, remedy))
+    };
+    match seen {
+        _ if seen.file_type().is_symlink() => refuse("is a symbolic link, not a directory"),
+        _ if !seen.is_dir() => refuse("is not a directory"),
+        _ if seen.uid() != uid => refuse(&format!("belongs to user {}, not to {uid}", seen.uid())),
+        _ if seen.mode() & 0o077 != 0 => refuse("is open to other users"),
+        _ => Ok(()),
+    }
+}
+
+fn is_ours(dir: &Path, uid: u32) -> bool {
+    let writable = accessat(CWD, dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok();
+    dir.is_absolute()
+        && writable
+        && std::fs::metadata(dir).is_ok_and(|seen| seen.is_dir() && seen.uid() == uid)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    pub(crate) fn surroundings(runtime_dir: Option<&Path>) -> Surroundings {
+        Surroundings {
+            runtime_dir: runtime_dir.map(Path::to_owned),
+            search_path: Some("/nonexistent:/bin:/usr/bin".into()),
+            log_level: None,
+            uid: rustix::process::geteuid().as_raw(),
+            host: "h".into(),
+            program: "/bin/false".into(),
+        }
+    }
+
+    #[test]
+    fn the_runtime_directory_is_preferred() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = surroundings(Some(dir.path()));
+        assert_eq!(here.existing_base(), None);
+        assert_eq!(here.base().unwrap(), dir.path().join("bivouac"));
+        assert_eq!(here.existing_base(), Some(dir.path().join("bivouac")));
+        let mode = dir.path().join("bivouac").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+    }
+
+    #[test]
+    fn without_one_there_is_a_place_of_the_user() {
+        let base = surroundings(Some(Path::new("/nonexistent"))).base_path();
+        let text = base.to_str().unwrap();
+        assert!(text.starts_with("/run/user/") || text.starts_with("/tmp/bivouac-"), "{text}");
+        assert_ne!(surroundings(Some(Path::new("relative"))).base_path(), Path::new("relative/bivouac"));
+    }
+
+    #[test]
+    fn tricks_with_the_directory_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("b");
+        let refusal = || make_private_dir(&base).unwrap_err().to_string();
+        symlink(dir.path(), &base).unwrap();
+        assert!(refusal().contains("symbolic link"));
+        std::fs::remove_file(&base).unwrap();
+        std::fs::create_dir(&base).unwrap();
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(refusal().contains("open to other users"));
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(check_private_dir(&base, 4_000_000).unwrap_err().to_string().contains("not to 4000000"));
+        make_private_dir(&base).unwrap();
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        let here = surroundings(None);
+        assert!(here.find_program("sh").is_some_and(|file| file.ends_with("sh")));
+        assert_eq!(here.find_program("no-such-program"), None);
+    }
+}

@@ -1,0 +1,314 @@
+//! Takes a formation down and makes sure that nothing is left.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bivouac_store::remove_volume;
+use rustix::process::Signal;
+
+use crate::control::{Request, ask, wait_readable};
+use crate::mounts::{Unmounted, WhenBusy, list_users, mounted_of, unmount};
+use crate::process::ProcessId;
+use crate::state::{NodeLife, State};
+use crate::state_dir::StateDir;
+use crate::surroundings::Surroundings;
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// Most time for the supervisor to end its daemons and itself, in milliseconds: more than it gives them.
+pub const STOP_MS_MAX: u64 = 5000;
+/// Time for a daemon without supervisor to end before it is killed, in milliseconds.
+const TERM_MS: u64 = 2000;
+/// Time for the kernel to end what was killed, in milliseconds.
+const KILL_MS: u64 = 5000;
+
+/// What is left of a formation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// Processes.
+    pub processes: usize,
+    /// Mounts.
+    pub mounts: usize,
+    /// Files and directories: state, volumes.
+    pub files: usize,
+    /// Sockets, Unix ones and listening ports.
+    pub sockets: usize,
+}
+
+impl Remains {
+    /// Whether there is nothing.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Remains::default()
+    }
+}
+
+impl fmt::Display for Remains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.is_nothing() { "nothing left" } else { "left" };
+        let Remains { processes, mounts, files, sockets } = self;
+        write!(f, "{verdict}: {processes} processes, {mounts} mounts, {files} files, {sockets} sockets")
+    }
+}
+
+/// Ends all processes of a formation, unmounts it, removes all that is its, and looks what is left.
+///
+/// # Errors
+/// `Keep` when its data was to be kept and `discard` is not set; otherwise what could not be ended or removed.
+pub fn take_down(
+    here: &Surroundings,
+    dir: &StateDir,
+    discard: bool,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<Remains> {
+    let Some(state) = dir.read()? else {
+        return Err(LaunchError::said(Kind::NotRunning, "the formation is gone already"));
+    };
+    refuse_kept(&state, discard)?;
+    unmount_all(here, &state, notice)?;
+    end_processes(dir, &state)?;
+    // Daemons may have been started again meanwhile.
+    let state = dir.read()?.unwrap_or(state);
+    remove_all(here, dir, &state, notice)?;
+    Ok(look(here, dir, &state))
+}
+
+/// Removes what a formation left whose processes have all ended.
+///
+/// # Errors
+/// What could not be removed.
+pub fn remove_leftovers(
+    here: &Surroundings,
+    dir: &StateDir,
+    state: &State,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<()> {
+    unmount_all(here, state, notice)?;
+    remove_all(here, dir, state, notice)
+}
+
+fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
+    match &state.keep {
+        Some(reason) if !discard => {
+            let cause = format!("holds data that is nowhere else: {reason}");
+            let remedy = format!("copy it out, then: bivouac down --name {} --discard", state.name);
+            Err(LaunchError::new(Kind::Keep, format_args!("formation {}", state.name), cause, &remedy))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unmount_all(here: &Surroundings, state: &State, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
+    // The latest first: one may be inside another.
+    for entry in mounted_of(&state.name, here.uid).into_iter().rev() {
+        let served = state
+            .mounts
+            .iter()
+            .find(|mount| mount.dir == entry.dir)
+            .is_some_and(|mount| serves(state, mount.node));
+        if let Unmounted::Detached(users) = unmount(here, &entry.dir, WhenBusy::Detach, !served)? {
+            notice(&format!(
+                "{} was in use by {}; taken away from them",
+                entry.dir.display(),
+                list_users(&users)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a node answers, or will.
+fn serves(state: &State, node: u16) -> bool {
+    let node = state.nodes.get(usize::from(node));
+    let supervised = state.supervisor.is_some_and(|supervisor| supervisor.is_alive());
+    node.is_some_and(|node| {
+        let runs = node.process.is_some_and(|process| process.is_alive());
+        runs || supervised && !matches!(node.life, NodeLife::Failed | NodeLife::Stopped)
+    })
+}
+
+fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
+    if let Some(end) = state.supervisor.and_then(|supervisor| supervisor.watch()) {
+        let asked = ask(dir, &Request::Stop, &[], STOP_MS_MAX);
+        if asked.is_err() || !wait_readable(end.as_fd(), STOP_MS_MAX) {
+            state.supervisor.iter().for_each(|supervisor| supervisor.signal(Signal::KILL));
+        }
+    }
+    let last = dir.read()?;
+    let processes: Vec<ProcessId> = last.as_ref().unwrap_or(state).processes().collect();
+    end_all(&processes, Signal::TERM, TERM_MS);
+    end_all(&processes, Signal::KILL, KILL_MS);
+    if let Some(stubborn) = processes.iter().find(|process| process.is_alive()) {
+        let remedy = "it hangs in the kernel; look at its state in /proc, then repeat: bivouac down";
+        return Err(LaunchError::new(
+            Kind::Refused,
+            format_args!("process {}", stubborn.pid),
+            "cannot be ended",
+            remedy,
+        ));
+    }
+    if dir.is_held() {
+        let cause = "is still in use by a process that is not in its state";
+        return Err(LaunchError::new(
+            Kind::Refused,
+            dir.path().display(),
+            cause,
+            "end it (fuser -v shows it), then repeat",
+        ));
+    }
+    Ok(())
+}
+
+/// Sends a signal to those that live and waits for their end, but not longer than `ms` for all together.
+fn end_all(processes: &[ProcessId], signal: Signal, ms: u64) {
+    let deadline = Instant::now() + Duration::from_millis(ms);
+    let ends: Vec<_> = processes.iter().filter_map(ProcessId::watch).collect();
+    processes.iter().for_each(|process| process.signal(signal));
+    for end in ends {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let _ended = wait_readable(end.as_fd(), u64::try_from(left.as_millis()).unwrap_or(ms));
+    }
+}
+
+/// Volumes first, the state last, so that a removal that fails can be repeated.
+fn remove_all(
+    here: &Surroundings,
+    dir: &StateDir,
+    state: &State,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<()> {
+    let damaged =
+        || LaunchError::new(Kind::Refused, dir.path().display(), "names no formation", "remove it by hand");
+    let formation = state.formation_id().ok_or_else(damaged)?;
+    let mut first_error = None;
+    for volume in state.nodes.iter().flat_map(|node| &node.volumes) {
+        if let Err(error) = remove_volume(&volume.path, formation, volume.own_dir) {
+            notice(&format!("volume {} is not removed: {error}", volume.path.display()));
+            first_error.get_or_insert(error);
+        }
+    }
+    if first_error.is_some() {
+        let remedy = format!("look at what is there, then repeat: bivouac down --name {}", state.name);
+        return Err(LaunchError::new(Kind::Refused, "volumes", "are not all removed", &remedy));
+    }
+    let own_mounts = state.mounts.iter().filter(|mount| mount.own_dir).map(|mount| &mount.dir);
+    for path in state.own_roots.iter().chain(own_mounts) {
+        remove_empty(path)?;
+    }
+    if mounted_of(&state.name, here.uid).is_empty() { dir.remove() } else { Ok(()) }
+}
+
+fn remove_empty(path: &Path) -> LaunchResult<()> {
+    match std::fs::remove_dir(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(LaunchError::path(path, "remove the directory", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Counts what is left.
+fn look(here: &Surroundings, dir: &StateDir, state: &State) -> Remains {
+    let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
+    let files = volumes.filter(|volume| volume.own_dir).map(|volume| &volume.path).chain(&state.own_roots);
+    let files = files.map(PathBuf::as_path).chain([dir.path()]).filter(|path| path.exists()).count();
+    let listening = listening_ports();
+    let addresses = state.nodes.iter().flat_map(|node| [&node.client_address, &node.peer_address]);
+    let ports = addresses.filter_map(|address| address.rsplit_once(':')?.1.parse().ok());
+    let unix = state.nodes.iter().map(|node| node.unix_path.clone()).chain([dir.control_path()]);
+    Remains {
+        processes: state.processes().filter(ProcessId::is_alive).count(),
+        mounts: mounted_of(&state.name, here.uid).len(),
+        files,
+        sockets: ports.filter(|port| listening.contains(port)).count()
+            + unix.filter(|path| path.exists()).count(),
+    }
+}
+
+/// TCP ports of this machine that somebody listens on.
+fn listening_ports() -> Vec<u16> {
+    let text = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    text.lines().filter_map(listening_port).collect()
+}
+
+fn listening_port(line: &str) -> Option<u16> {
+    const LISTENING: &str = "0A";
+    let mut fields = line.split_whitespace();
+    let local = fields.nth(1)?;
+    let is_listening = fields.nth(1)? == LISTENING;
+    let (_, port) = local.rsplit_once(':')?;
+    u16::from_str_radix(port, 16).ok().filter(|_| is_listening)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::sample;
+
+    #[test]
+    fn what_is_left_is_counted_in_words() {
+        assert_eq!(Remains::default().to_string(), "nothing left: 0 processes, 0 mounts, 0 files, 0 sockets");
+        let some = Remains { mounts: 1, ..Remains::default() };
+        assert_eq!(some.to_string(), "left: 0 processes, 1 mounts, 0 files, 0 sockets");
+    }
+
+    #[test]
+    fn listening_ports_are_read() {
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1";
+        assert_eq!(listening_port(line), Some(8080));
+        assert_eq!(listening_port(&line.replace(" 0A ", " 01 ")), None);
+        assert_eq!(listening_port("sl local_address rem_address st"), None);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(listening_ports().contains(&listener.local_addr().unwrap().port()));
+    }
+
+    #[test]
+    fn data_that_is_to_be_kept_is_not_thrown_away() {
+        let mut state = sample();
+        assert_eq!(refuse_kept(&state, false), Ok(()));
+        state.keep = Some("results were not copied out".into());
+        let error = refuse_kept(&state, false).unwrap_err();
+        assert_eq!(error.kind(), Kind::Keep);
+        assert!(
+            error.to_string().ends_with("copy it out, then: bivouac down --name sample --discard"),
+            "{error}"
+        );
+        assert_eq!(refuse_kept(&state, true), Ok(()));
+    }
+
+    #[test]
+    fn a_formation_that_died_whole_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = crate::surroundings::tests::surroundings(Some(dir.path()));
+        let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
+        let mut state = sample();
+        let root = dir.path().join("root");
+        state.nodes[0].volumes[0].path = root.join("n0");
+        state.own_roots = vec![root.clone()];
+        std::fs::create_dir_all(root.join("n0")).unwrap();
+        claim.dir.write(&state).unwrap();
+        drop(claim.lock);
+        let remains = take_down(&here, &claim.dir, false, &mut |text| panic!("{text}")).unwrap();
+        assert!(remains.is_nothing(), "{remains}");
+        assert!(!root.exists() && !claim.dir.path().exists());
+    }
+
+    #[test]
+    fn alien_files_stop_the_removal_and_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = crate::surroundings::tests::surroundings(Some(dir.path()));
+        let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
+        let mut state = sample();
+        state.nodes[0].volumes[0].path = dir.path().join("n0");
+        std::fs::create_dir(dir.path().join("n0")).unwrap();
+        std::fs::write(dir.path().join("n0/thesis"), "x").unwrap();
+        claim.dir.write(&state).unwrap();
+        drop(claim.lock);
+        let mut said = String::new();
+        let error = take_down(&here, &claim.dir, false, &mut |text| said.push_str(text)).unwrap_err();
+        assert!(error.to_string().contains("not all removed"), "{error}");
+        assert!(said.contains("thesis"), "{said}");
+        assert!(dir.path().join("n0/thesis").exists() && claim.dir.read().unwrap().is_some());
+    }
+}

@@ -1,0 +1,68 @@
+//! What a mount serves. The client of a formation is the implementation; tests bring their own.
+
+use bivouac_client::Client;
+use bivouac_types::{Attr, FsResult, Ino, SetAttr, StatFs};
+
+pub use bivouac_client::{DirEntry, NewInode, OpCtx, Opened, SeekKind};
+
+macro_rules! operations {
+    ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)*) $(-> $reply:ty)?;)*) => {
+        /// The operations of a file system, as the client of a formation has them. All block, and all may
+        /// be called from many threads.
+        #[allow(missing_docs, reason = "each is documented where it is implemented")]
+        #[allow(clippy::missing_errors_doc, reason = "the errno is for the program")]
+        pub trait FileSystem: Send + Sync + 'static {
+            $(fn $name(&self $(, $arg: $ty)*) $(-> $reply)?;)*
+        }
+
+        impl FileSystem for Client {
+            $(fn $name(&self $(, $arg: $ty)*) $(-> $reply)? {
+                Client::$name(self $(, $arg)*)
+            })*
+        }
+    };
+}
+
+operations! {
+    fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr>;
+    fn getattr(&self, ino: Ino) -> FsResult<Attr>;
+    fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr>;
+    fn create(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        exclusive: bool,
+        truncate: bool
+    ) -> FsResult<Opened>;
+    fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr>;
+    fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()>;
+    fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()>;
+    fn rename(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: u32
+    ) -> FsResult<()>;
+    fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr>;
+    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>>;
+    fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, with_attrs: bool) -> FsResult<Vec<DirEntry>>;
+    fn parent(&self, ino: Ino) -> FsResult<Ino>;
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>>;
+    fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>>;
+    fn setxattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> FsResult<()>;
+    fn removexattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8]) -> FsResult<()>;
+    fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr>;
+    fn close(&self, ino: Ino);
+    fn reassert_opens(&self, opens: &[(Ino, u32)]) -> FsResult<()>;
+    fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize>;
+    fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize>;
+    fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()>;
+    fn statfs(&self) -> FsResult<StatFs>;
+    fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64>;
+    fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()>;
+}

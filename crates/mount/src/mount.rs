@@ -1,0 +1,172 @@
+//! A mount from the first request, or from where a killed daemon left it, to the unmount.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bivouac_types::{Errno, FsError};
+use parking_lot::Mutex;
+
+use crate::abi::{Header, InitRequest, NOTIFY_RESEND, Negotiated, Opcode, Reader, Reply, Wishes, flags};
+use crate::channel::{Buffer, Channel};
+use crate::fs::FileSystem;
+use crate::opens::Opens;
+use crate::options::Options;
+use crate::pool::{Limits, Pool};
+use crate::session::Session;
+use crate::state::{State, StateError};
+use crate::stats::{Count, Stats};
+
+/// Why a mount cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The state that was kept cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The kernel's interface is older than 7.31.
+    #[error("this kernel speaks FUSE {0}.{1}; 7.31 (Linux 5.4) or later is needed")]
+    KernelTooOld(u32, u32),
+    /// The device or a thread failed.
+    #[error("the FUSE device failed: {0}")]
+    Device(#[from] io::Error),
+    /// The open files of the killed daemon could not be registered again.
+    #[error("the files that were open could not be registered again: {0}")]
+    Reassert(FsError),
+}
+
+/// A mounted file system, ready to be served.
+pub struct Mount<F> {
+    fs: Arc<F>,
+    channel: Arc<Channel>,
+    state: Mutex<Option<State>>,
+    options: Options,
+    stats: Arc<Stats>,
+}
+
+impl<F: FileSystem> Mount<F> {
+    /// Takes over the device of a mounted file system and the state that belongs to it: an empty one of
+    /// [`crate::create_state`], or the one that a killed daemon worked with.
+    ///
+    /// # Errors
+    /// When the state is damaged or belongs to another mount.
+    pub fn new(fs: Arc<F>, device: OwnedFd, state: File, options: Options) -> Result<Mount<F>, MountError> {
+        let state = State::open(state, options.identity)?;
+        Ok(Mount {
+            fs,
+            channel: Arc::new(Channel::new(device)),
+            state: Mutex::new(Some(state)),
+            options,
+            stats: Arc::default(),
+        })
+    }
+
+    /// Serves the mount, in threads of its own, and returns when it is unmounted. A second call returns
+    /// at once.
+    ///
+    /// # Errors
+    /// When the kernel is too old, the state cannot be used, the device fails or open files
+    /// cannot be registered again.
+    pub fn run(&self) -> Result<(), MountError> {
+        let Some(mut state) = self.state.lock().take() else { return Ok(()) };
+        let opens = Opens::load(&state)?;
+        let negotiated = match state.negotiated() {
+            Some(negotiated) => self.resume(&state, &opens, negotiated)?,
+            None => match self.shake_hands(&mut state)? {
+                Some(negotiated) => negotiated,
+                None => return Ok(()),
+            },
+        };
+        self.serve(state, opens, negotiated)
+    }
+
+    /// Requests of each kind so far.
+    #[must_use]
+    pub fn stats(&self) -> Vec<Count> {
+        self.stats.snapshot()
+    }
+
+    fn serve(&self, state: State, opens: Opens, negotiated: Negotiated) -> Result<(), MountError> {
+        let session = Arc::new(Session {
+            fs: Arc::clone(&self.fs),
+            channel: Arc::clone(&self.channel),
+            state,
+            opens,
+            negotiated,
+            options: self.options,
+            stats: Arc::clone(&self.stats),
+            failure: Mutex::new(None),
+        });
+        let limits = Limits { resident: self.options.resident, threads_max: self.options.threads_max };
+        let worker = Arc::clone(&session);
+        let pool = Pool::new(limits, move |pool, thread| worker.work(pool, thread));
+        pool.start()?;
+        pool.join();
+        session.failure.lock().take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Goes on where a killed daemon stopped. Files are registered as open before any request is
+    /// served, so that none of them is taken for unused.
+    fn resume(&self, state: &State, opens: &Opens, negotiated: Negotiated) -> Result<Negotiated, MountError> {
+        self.fs.reassert_opens(&opens.counts()).map_err(MountError::Reassert)?;
+        let unanswered = state.take_in_flight().map_err(StateError::from)?;
+        if negotiated.has(flags::init::HAS_RESEND) {
+            self.channel.notify(NOTIFY_RESEND)?;
+        } else {
+            unanswered.into_iter().for_each(|unique| self.channel.reply_error(unique, Errno::EIO));
+        }
+        Ok(negotiated)
+    }
+
+    /// Agrees with the kernel on what both can do. `None` when it is unmounted before.
+    fn shake_hands(&self, state: &mut State) -> Result<Option<Negotiated>, MountError> {
+        if state.is_resumed() {
+            // The daemon before may have died with the kernel's first request in its hands.
+            self.channel.notify(NOTIFY_RESEND)?;
+        }
+        let mut buffer = Buffer::new(self.options.max_write as usize);
+        while let Some(len) = self.channel.receive(&mut buffer)? {
+            let Ok((header, body)) = Header::split(buffer.request(len)) else { continue };
+            if Opcode::from_number(header.opcode) != Some(Opcode::Init) {
+                self.channel.reply_error(header.unique, Errno::EIO);
+                continue;
+            }
+            if let Some(negotiated) = self.agree(state, &header, body)? {
+                return Ok(Some(negotiated));
+            }
+        }
+        Ok(None)
+    }
+
+    fn agree(
+        &self,
+        state: &mut State,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<Option<Negotiated>, MountError> {
+        let Ok(request) = InitRequest::decode(&mut Reader::new(body)) else {
+            self.channel.reply_error(header.unique, Errno::EPROTO);
+            return Ok(None);
+        };
+        if request.is_too_old() {
+            self.channel.reply_error(header.unique, Errno::EPROTO);
+            return Err(MountError::KernelTooOld(request.major, request.minor));
+        }
+        let mut reply = Reply::default();
+        if request.is_ahead() {
+            Negotiated::encode_version_only(&mut reply);
+            self.channel.reply(header.unique, reply.as_bytes());
+            return Ok(None);
+        }
+        let negotiated = Negotiated::new(&request, self.wishes());
+        // Kept before it is said: a daemon that dies in between says the same again.
+        state.set_negotiated(negotiated)?;
+        negotiated.encode(&mut reply);
+        self.channel.reply(header.unique, reply.as_bytes());
+        Ok(Some(negotiated))
+    }
+
+    fn wishes(&self) -> Wishes {
+        Wishes { max_write: self.options.max_write, readdirplus: self.options.caching.entry_ms > 0 }
+    }
+}

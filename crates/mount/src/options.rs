@@ -1,0 +1,40 @@
+//! How a mount is served.
+
+use std::thread;
+
+use crate::Caching;
+
+/// Payload of one write or read unless chosen otherwise, in bytes: what Linux allows by default.
+const MAX_WRITE_DEFAULT: u32 = 1 << 20;
+/// Most threads that read requests unless chosen otherwise.
+const RESIDENT_MAX: usize = 4;
+/// Most threads unless chosen otherwise.
+const THREADS_MAX: usize = 64;
+
+/// How a mount is served.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Tells this mount from others; a state of another mount is refused.
+    pub identity: u64,
+    /// Threads that read requests at the same time.
+    pub resident: usize,
+    /// Threads in all, those that wait for other nodes included; at most 64.
+    pub threads_max: usize,
+    /// Largest payload of one read or write, in bytes. More than 1 MiB needs `fs.fuse.max_pages_limit`.
+    pub max_write: u32,
+    /// For how long the kernel may believe what it was told. Nothing but 0 is coherent over nodes.
+    pub caching: Caching,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            identity: 0,
+            resident: (cores / 2).clamp(1, RESIDENT_MAX),
+            threads_max: THREADS_MAX,
+            max_write: MAX_WRITE_DEFAULT,
+            caching: Caching::default(),
+        }
+    }
+}

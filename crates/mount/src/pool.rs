@@ -1,0 +1,276 @@
+//! Which thread reads the kernel's next request: those that hold a permit.
+//!
+//! A thread reads a request and serves it without handing it over. Before it waits for another node it
+//! gives its permit up ([`about_to_block`]), and another thread, parked or new, goes on reading. A request
+//! that needs no other node wakes nobody.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::state::CHANNELS_PER_INCARNATION;
+
+/// Stack of a thread, in bytes. Buffers are on the heap.
+const STACK: usize = 256 * 1024;
+/// After this a parked thread that nobody needed ends, in milliseconds.
+const PARKED_MS_MAX: u64 = 5_000;
+
+thread_local! {
+    static PERMIT: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
+}
+
+/// Gives up the calling thread's permit to read, if it has one. To be called before a request waits
+/// for another node; calling it again, or in any other thread, does nothing.
+pub fn about_to_block() {
+    if let Some(pool) = PERMIT.take() {
+        pool.release();
+    }
+}
+
+/// How many threads there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Permits to read, at least 1.
+    pub resident: usize,
+    /// Threads in all, at most 64.
+    pub threads_max: usize,
+}
+
+type Work = dyn Fn(&Arc<Pool>, u16) + Send + Sync;
+
+/// The threads of one mount.
+pub struct Pool {
+    limits: Limits,
+    work: Box<Work>,
+    roster: Mutex<Roster>,
+    permit_freed: Condvar,
+    thread_ended: Condvar,
+}
+
+#[derive(Default)]
+struct Roster {
+    permits: usize,
+    parked: usize,
+    /// One bit per thread number in use.
+    live: u64,
+    closing: bool,
+}
+
+const _: () = assert!(CHANNELS_PER_INCARNATION as u32 == u64::BITS);
+
+impl Pool {
+    /// A pool whose threads run `work` with their number. Nothing runs before [`Pool::start`].
+    pub fn new(limits: Limits, work: impl Fn(&Arc<Pool>, u16) + Send + Sync + 'static) -> Arc<Pool> {
+        let threads_max = limits.threads_max.clamp(1, u64::BITS as usize);
+        let resident = limits.resident.clamp(1, threads_max);
+        let roster = Roster { permits: resident, ..Roster::default() };
+        Arc::new(Pool {
+            limits: Limits { resident, threads_max },
+            work: Box::new(work),
+            roster: Mutex::new(roster),
+            permit_freed: Condvar::new(),
+            thread_ended: Condvar::new(),
+        })
+    }
+
+    /// Starts one thread per permit.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(self: &Arc<Pool>) -> io::Result<()> {
+        (0..self.limits.resident).try_for_each(|_| {
+            let number = self.roster.lock().enrol(self.limits.threads_max);
+            number.map_or(Ok(()), |number| self.spawn(number))
+        })
+    }
+
+    /// Waits until the calling thread has a permit. `false` means that the thread is to end.
+    #[must_use]
+    pub fn obtain(self: &Arc<Pool>) -> bool {
+        let mut roster = self.roster.lock();
+        while roster.permits == 0 && !roster.closing {
+            if self.park(&mut roster) {
+                return false;
+            }
+        }
+        if roster.closing {
+            return false;
+        }
+        roster.permits -= 1;
+        PERMIT.set(Some(Arc::clone(self)));
+        true
+    }
+
+    /// Waits for a permit for a while; says whether in vain.
+    fn park(&self, roster: &mut MutexGuard<'_, Roster>) -> bool {
+        roster.parked += 1;
+        let timeout = Duration::from_millis(PARKED_MS_MAX);
+        let in_vain = self.permit_freed.wait_for(roster, timeout).timed_out();
+        roster.parked -= 1;
+        in_vain && roster.permits == 0
+    }
+
+    /// Whether the calling thread still has its permit.
+    #[must_use]
+    pub fn holds_permit() -> bool {
+        PERMIT.with_borrow(Option::is_some)
+    }
+
+    fn release(self: &Arc<Pool>) {
+        let mut roster = self.roster.lock();
+        roster.permits += 1;
+        if roster.closing {
+            return;
+        }
+        if roster.permits <= roster.parked {
+            self.permit_freed.notify_one();
+        } else if let Some(number) = roster.enrol(self.limits.threads_max) {
+            drop(roster);
+            if let Err(error) = self.spawn(number) {
+                log::warn!("no further thread for the mount, requests wait for each other: {error}");
+            }
+        }
+    }
+
+    fn spawn(self: &Arc<Pool>, number: u16) -> io::Result<()> {
+        let seat = Seat { pool: Arc::clone(self), number };
+        let builder = thread::Builder::new().name(format!("mount-{number}")).stack_size(STACK);
+        builder.spawn(move || (seat.pool.work)(&seat.pool, seat.number)).map(drop)
+    }
+
+    /// Ends all threads as they come to ask for a permit.
+    pub fn close(&self) {
+        self.roster.lock().closing = true;
+        self.permit_freed.notify_all();
+    }
+
+    /// Waits until all threads have ended.
+    pub fn join(&self) {
+        let mut roster = self.roster.lock();
+        while roster.live != 0 {
+            self.thread_ended.wait(&mut roster);
+        }
+    }
+}
+
+impl Roster {
+    /// Takes the lowest free thread number.
+    fn enrol(&mut self, threads_max: usize) -> Option<u16> {
+        let number = self.live.trailing_ones();
+        if number as usize >= threads_max {
+            return None;
+        }
+        self.live |= 1 << number;
+        Some(number as u16)
+    }
+}
+
+/// A thread's place in the roster, given back however the thread ends.
+struct Seat {
+    pool: Arc<Pool>,
+    number: u16,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let held = PERMIT.try_with(|permit| permit.take().is_some()).unwrap_or(false);
+        let mut roster = self.pool.roster.lock();
+        roster.live &= !(1 << self.number);
+        roster.permits += usize::from(held);
+        self.pool.thread_ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    fn run(limits: Limits, work: impl Fn(&Arc<Pool>, u16) + Send + Sync + 'static) {
+        let pool = Pool::new(limits, work);
+        pool.start().unwrap();
+        pool.join();
+    }
+
+    #[test]
+    fn without_blocking_no_other_thread_is_made() {
+        let numbers = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&numbers);
+        run(Limits { resident: 1, threads_max: 8 }, move |pool, number| {
+            while pool.obtain() {
+                for _ in 0..100 {
+                    assert!(Pool::holds_permit());
+                    seen.lock().push(number);
+                }
+                pool.close();
+            }
+        });
+        assert_eq!(*numbers.lock(), [0; 100]);
+    }
+
+    #[test]
+    fn a_thread_that_blocks_is_replaced_up_to_the_limit() {
+        let most = 4;
+        let (all_blocked, met) = (Arc::new(Barrier::new(most)), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&met);
+        run(Limits { resident: 1, threads_max: most }, move |pool, number| {
+            assert!(usize::from(number) < most);
+            while pool.obtain() {
+                about_to_block();
+                about_to_block();
+                assert!(!Pool::holds_permit());
+                all_blocked.wait();
+                count.fetch_add(1, Ordering::Relaxed);
+                pool.close();
+            }
+        });
+        assert_eq!(met.load(Ordering::Relaxed), most);
+    }
+
+    #[test]
+    fn a_freed_permit_goes_to_a_parked_thread() {
+        let (sender, numbers) = mpsc::channel();
+        let pool = Pool::new(Limits { resident: 1, threads_max: 2 }, move |pool, number| {
+            let mut rounds = 0;
+            while pool.obtain() {
+                sender.send(number).unwrap();
+                about_to_block();
+                rounds += 1;
+                if rounds == 50 {
+                    pool.close();
+                }
+            }
+        });
+        pool.start().unwrap();
+        pool.join();
+        drop(pool);
+        assert!(numbers.iter().count() >= 50);
+    }
+
+    #[test]
+    fn a_panic_gives_the_permit_and_the_number_back() {
+        let rounds = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&rounds);
+        let pool = Pool::new(Limits { resident: 1, threads_max: 1 }, move |pool, number| {
+            assert!(pool.obtain() && number == 0);
+            assert_ne!(count.fetch_add(1, Ordering::Relaxed), 0, "the first thread ends here, on purpose");
+        });
+        for _ in 0..2 {
+            pool.start().unwrap();
+            pool.join();
+        }
+        assert_eq!(rounds.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn outside_of_a_pool_blocking_means_nothing() {
+        about_to_block();
+        assert!(!Pool::holds_permit());
+    }
+}

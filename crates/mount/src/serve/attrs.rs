@@ -1,0 +1,105 @@
+//! Attributes of inodes and of the file system.
+
+use bivouac_types::{FsResult, SetAttr, SetTime, Timestamp, mode};
+
+use super::{Answer, Call};
+use crate::abi::SetAttrIn;
+use crate::abi::flags::setattr as valid;
+use crate::fs::FileSystem;
+
+/// GETATTR.
+pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
+    let attr = call.session.fs.getattr(call.ino())?;
+    call.out.attr_out(&attr, call.session.options.caching);
+    Ok(Answer::Reply)
+}
+
+/// SETATTR.
+pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let set = changes(&SetAttrIn::decode(&mut call.input)?);
+    let attr = call.session.fs.setattr(&call.ctx(), call.ino(), &set)?;
+    if set.mode.is_some_and(|mode| mode & (mode::SETUID | mode::SETGID) != 0) {
+        call.session.opens.may_have_gained_set_id();
+    }
+    call.out.attr_out(&attr, call.session.options.caching);
+    Ok(Answer::Reply)
+}
+
+/// STATFS.
+pub fn statfs<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
+    let fs = call.session.fs.statfs()?;
+    call.out.statfs_out(&fs);
+    Ok(Answer::Reply)
+}
+
+fn changes(request: &SetAttrIn) -> SetAttr {
+    let given = |flag: u32| request.valid & flag != 0;
+    let time = |flag, now, secs: u64, nanos| {
+        let at = SetTime::At(timestamp(secs, nanos));
+        given(flag).then_some(if given(now) { SetTime::Now } else { at })
+    };
+    SetAttr {
+        mode: given(valid::MODE).then_some(request.mode & mode::PERM),
+        uid: given(valid::UID).then_some(request.uid),
+        gid: given(valid::GID).then_some(request.gid),
+        size: given(valid::SIZE).then_some(request.size),
+        atime: time(valid::ATIME, valid::ATIME_NOW, request.atime, request.atimensec),
+        mtime: time(valid::MTIME, valid::MTIME_NOW, request.mtime, request.mtimensec),
+        ctime: given(valid::CTIME).then_some(timestamp(request.ctime, request.ctimensec)),
+        kill_suid: given(valid::KILL_SUIDGID | valid::UID | valid::GID),
+    }
+}
+
+fn timestamp(secs: u64, nanos: u32) -> Timestamp {
+    Timestamp { secs: secs.cast_signed(), nanos }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::Reader;
+    use proptest::prelude::*;
+
+    fn request(valid: u32) -> SetAttrIn {
+        let blank = SetAttrIn::decode(&mut Reader::new(&[0; 88])).unwrap();
+        SetAttrIn {
+            valid,
+            size: 10,
+            mode: 0o104_755,
+            uid: 1,
+            gid: 2,
+            atime: 3,
+            mtime: u64::MAX,
+            mtimensec: 9,
+            ..blank
+        }
+    }
+
+    #[test]
+    fn only_what_is_marked_is_changed() {
+        assert_eq!(changes(&request(0)), SetAttr::default());
+        let set = changes(&request(valid::MODE | valid::SIZE | valid::MTIME));
+        let mtime = Some(SetTime::At(Timestamp { secs: -1, nanos: 9 }));
+        assert_eq!(set, SetAttr { mode: Some(0o4755), size: Some(10), mtime, ..SetAttr::default() });
+    }
+
+    #[test]
+    fn now_is_left_to_the_home() {
+        let set = changes(&request(valid::ATIME | valid::ATIME_NOW | valid::MTIME_NOW));
+        assert_eq!((set.atime, set.mtime), (Some(SetTime::Now), None));
+    }
+
+    #[test]
+    fn a_new_owner_drops_set_id_bits() {
+        assert!(changes(&request(valid::UID)).kill_suid && changes(&request(valid::GID)).kill_suid);
+        assert!(changes(&request(valid::SIZE | valid::KILL_SUIDGID)).kill_suid);
+        assert!(!changes(&request(valid::SIZE | valid::MODE)).kill_suid);
+    }
+
+    proptest! {
+        #[test]
+        fn unknown_bits_change_nothing(valid in any::<u32>()) {
+            prop_assert_eq!(changes(&request(valid)), changes(&request(valid & 0xfff)));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Open files and their content.
+
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, SetAttr, mode};
+use rustix::fs::OFlags;
+
+use super::{Answer, Call};
+use crate::abi::{
+    CreateIn, FAllocateIn, FSyncIn, Header, LSeekIn, OpenIn, ReadIn, ReleaseIn, WriteIn, flags,
+};
+use crate::channel::Buffer;
+use crate::fs::{FileSystem, NewInode, SeekKind};
+use crate::opens::Handle;
+use crate::session::Session;
+
+/// How files are opened in the kernel: its page cache holds mappings only, and writers of one
+/// file do not wait for each other.
+const OPENED: u32 = flags::opened::DIRECT_IO | flags::opened::PARALLEL_DIRECT_WRITES;
+
+/// OPEN.
+pub fn open<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = OpenIn::decode(&mut call.input)?;
+    let attr = call.session.fs.open(&call.ctx(), call.ino(), request.flags)?;
+    let handle = register(&call, &attr, request.flags, request.open_flags)?;
+    call.out.open_out(handle.0, OPENED);
+    Ok(Answer::Reply)
+}
+
+/// CREATE: makes and opens in one step.
+pub fn create<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = CreateIn::decode(&mut call.input)?;
+    let name = call.input.name()?;
+    let new = NewInode { mode: mode::FILE | (request.mode & mode::PERM), rdev: 0, target: b"" };
+    let (exclusive, truncate) = (has(request.flags, OFlags::EXCL), has(request.flags, OFlags::TRUNC));
+    let opened = call.session.fs.create(&call.ctx(), call.ino(), name, &new, exclusive, truncate)?;
+    let open_flags = if opened.existed { request.open_flags } else { 0 };
+    let handle = register(&call, &opened.attr, request.flags, open_flags)?;
+    call.out.entry_out(&opened.attr, call.session.options.caching);
+    call.out.open_out(handle.0, OPENED);
+    Ok(Answer::Reply)
+}
+
+/// Gives the open file a handle. The file system has registered the open; without a handle it is closed
+/// again.
+fn register<F: FileSystem>(call: &Call<'_, F>, attr: &Attr, flags: u32, open_flags: u32) -> FsResult<Handle> {
+    let session = call.session;
+    let opener = call.header.id();
+    if let Some(handle) = call.header.is_resent().then(|| session.opens.opened_by(opener, attr.ino)).flatten()
+    {
+        // The killed daemon had come as far as this: its open is registered already, with this handle.
+        session.fs.close(attr.ino);
+        return Ok(handle);
+    }
+    let set_id = attr.mode & (mode::SETUID | mode::SETGID) != 0;
+    let drop_first = set_id && open_flags & flags::OPEN_KILL_SUIDGID != 0;
+    let dropped = if drop_first { drop_set_id(call, attr.ino) } else { Ok(()) };
+    let handle = dropped.and_then(|()| session.opens.insert(&session.state, attr.ino, flags, opener, set_id));
+    if handle.is_err() {
+        session.fs.close(attr.ino);
+    }
+    handle
+}
+
+fn drop_set_id<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResult<()> {
+    call.session.fs.setattr(&call.ctx(), ino, &SetAttr { kill_suid: true, ..SetAttr::default() }).map(drop)
+}
+
+/// RELEASE: the last descriptor is closed.
+pub fn release<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = ReleaseIn::decode(&mut call.input)?;
+    if let Some(ino) = call.session.opens.remove(&call.session.state, Handle(request.fh))? {
+        call.session.fs.close(ino);
+    }
+    Ok(Answer::Reply)
+}
+
+/// READ: the file system reads into the buffer from which the reply is sent.
+pub fn read<F: FileSystem>(
+    session: &Session<F>,
+    header: &Header,
+    request: &ReadIn,
+    buffer: &mut Buffer,
+) -> FsResult<Answer> {
+    let into = buffer.payload_mut(request.size as usize).ok_or(FsError::new(Errno::EINVAL))?;
+    let wanted = into.len();
+    let len = session.fs.read(Ino(header.nodeid), request.offset, into)?;
+    Ok(Answer::Payload(len.min(wanted)))
+}
+
+/// WRITE: the payload is where the kernel put it.
+pub fn write<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = WriteIn::decode(&mut call.input)?;
+    let data = call.input.bytes(request.size)?;
+    if request.write_flags & flags::WRITE_KILL_SUIDGID != 0 {
+        drop_set_id_once(&call, Handle(request.fh))?;
+    }
+    // What comes back from the page cache has its place already.
+    let from_cache = request.write_flags & flags::WRITE_CACHE != 0;
+    let append = has(request.flags, OFlags::APPEND) && !from_cache;
+    let len = call.session.fs.write(&call.ctx(), call.ino(), request.offset, data, append)?;
+    call.out.u32(u32::try_from(len).unwrap_or(u32::MAX).min(request.size));
+    call.out.u32(0);
+    Ok(Answer::Reply)
+}
+
+/// Every write of an unprivileged process asks for this, so it must cost nothing when there is
+/// nothing to drop. Bits that another node sets while the file is open here are not seen.
+fn drop_set_id_once<F: FileSystem>(call: &Call<'_, F>, handle: Handle) -> FsResult<()> {
+    let opens = &call.session.opens;
+    let Some(as_of) = opens.may_have_set_id(handle) else { return Ok(()) };
+    let attr = call.session.fs.getattr(call.ino())?;
+    if attr.mode & (mode::SETUID | mode::SETGID) != 0 {
+        drop_set_id(call, call.ino())?;
+    }
+    opens.has_no_set_id(handle, as_of);
+    Ok(())
+}
+
+/// FSYNC and FSYNCDIR.
+pub fn fsync<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = FSyncIn::decode(&mut call.input)?;
+    call.session.fs.fsync(call.ino(), request.fsync_flags & flags::FSYNC_DATA_ONLY != 0)?;
+    Ok(Answer::Reply)
+}
+
+/// LSEEK: only for what the kernel cannot know, data and holes.
+pub fn lseek<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = LSeekIn::decode(&mut call.input)?;
+    let kind = match request.whence {
+        flags::SEEK_DATA => SeekKind::Data,
+        flags::SEEK_HOLE => SeekKind::Hole,
+        _ => return Err(FsError::new(Errno::EINVAL)),
+    };
+    let offset = call.session.fs.seek(call.ino(), request.offset, kind)?;
+    call.out.u64(offset);
+    Ok(Answer::Reply)
+}
+
+/// FALLOCATE.
+pub fn fallocate<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = FAllocateIn::decode(&mut call.input)?;
+    call.session.fs.fallocate(&call.ctx(), call.ino(), request.mode, request.offset, request.length)?;
+    Ok(Answer::Reply)
+}
+
+fn has(flags: u32, flag: OFlags) -> bool {
+    flags & flag.bits() != 0
+}

@@ -1,0 +1,118 @@
+//! The operations, one small function each, and the table that finds them.
+
+mod attrs;
+mod control;
+mod data;
+mod dirs;
+mod names;
+mod xattrs;
+
+use bivouac_types::{FsResult, Ino, OpId};
+
+use crate::abi::{Header, Opcode, Reader, Reply};
+use crate::fs::{FileSystem, OpCtx};
+use crate::session::Session;
+
+pub use crate::abi::ReadIn;
+pub use data::read;
+
+/// What goes back to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing: the kernel does not wait.
+    Nothing,
+    /// What was appended to the reply.
+    Reply,
+    /// This many bytes of the buffer's payload.
+    Payload(usize),
+    /// That we never do this; the kernel does without from now on.
+    Unsupported,
+}
+
+/// One request on its way through its function.
+pub struct Call<'a, F> {
+    /// What all threads share.
+    pub session: &'a Session<F>,
+    /// The request's header.
+    pub header: Header,
+    /// Number of the thread that serves it, unique among those alive.
+    pub channel: u16,
+    /// The request's arguments.
+    pub input: Reader<'a>,
+    /// The reply's body.
+    pub out: &'a mut Reply,
+}
+
+impl<F> Call<'_, F> {
+    /// The inode that the request is about: node ids are inode numbers.
+    fn ino(&self) -> Ino {
+        Ino(self.header.nodeid)
+    }
+
+    /// Who asks, under which number, for the file system to do it exactly once.
+    fn ctx(&self) -> OpCtx {
+        let header = &self.header;
+        OpCtx {
+            id: OpId(header.id()),
+            channel: self.channel,
+            retry: header.is_resent(),
+            uid: header.uid,
+            gid: header.gid,
+            pid: header.pid,
+        }
+    }
+}
+
+/// Serves one operation.
+pub type Handler<F> = for<'a> fn(Call<'a, F>) -> FsResult<Answer>;
+
+/// The function that serves `op`.
+#[must_use]
+pub fn handler<F: FileSystem>(op: Opcode) -> Handler<F> {
+    match op {
+        Opcode::Lookup => names::lookup,
+        Opcode::ReadLink => names::readlink,
+        Opcode::Symlink => names::symlink,
+        Opcode::MkNod => names::mknod,
+        Opcode::MkDir => names::mkdir,
+        Opcode::Unlink => names::unlink,
+        Opcode::RmDir => names::rmdir,
+        Opcode::Rename => names::rename,
+        Opcode::Rename2 => names::rename2,
+        Opcode::Link => names::link,
+        Opcode::GetAttr => attrs::getattr,
+        Opcode::SetAttr => attrs::setattr,
+        Opcode::StatFs => attrs::statfs,
+        Opcode::Open => data::open,
+        Opcode::Create => data::create,
+        Opcode::Release => data::release,
+        Opcode::Write => data::write,
+        Opcode::FSync | Opcode::FSyncDir => data::fsync,
+        Opcode::LSeek => data::lseek,
+        Opcode::FAllocate => data::fallocate,
+        Opcode::OpenDir => dirs::opendir,
+        Opcode::ReadDir => dirs::readdir,
+        Opcode::ReadDirPlus => dirs::readdirplus,
+        Opcode::ReleaseDir => dirs::releasedir,
+        Opcode::SetXattr => xattrs::setxattr,
+        Opcode::GetXattr => xattrs::getxattr,
+        Opcode::ListXattr => xattrs::listxattr,
+        Opcode::RemoveXattr => xattrs::removexattr,
+        Opcode::Init => control::init,
+        Opcode::Destroy => control::destroy,
+        Opcode::IoCtl => control::ioctl,
+        Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply => control::nothing,
+        // The kernel then does without: it flushes nothing at close, checks permissions, keeps locks
+        // and copies ranges itself, and stops asking.
+        Opcode::Flush | Opcode::Access | Opcode::GetLk | Opcode::SetLk | Opcode::SetLkW => {
+            control::unsupported
+        }
+        Opcode::CopyFileRange | Opcode::CopyFileRange64 | Opcode::TmpFile | Opcode::StatX => {
+            control::unsupported
+        }
+        Opcode::BMap | Opcode::Poll | Opcode::SyncFs => control::unsupported,
+        Opcode::SetupMapping | Opcode::RemoveMapping => control::unsupported,
+        // Served by [`read`], which needs the buffer.
+        Opcode::Read => control::unsupported,
+    }
+}

@@ -1,0 +1,93 @@
+//! Entries of directories.
+
+use bivouac_types::{Attr, FsResult, Ino, mode};
+
+use super::{Answer, Call};
+use crate::abi::{LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn};
+use crate::fs::{FileSystem, NewInode};
+
+/// LOOKUP.
+pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let name = call.input.name()?;
+    let attr = call.session.fs.lookup(call.ino(), name)?;
+    entry(call, &attr)
+}
+
+/// READLINK.
+pub fn readlink<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
+    let target = call.session.fs.readlink(call.ino())?;
+    call.out.raw(&target);
+    Ok(Answer::Reply)
+}
+
+/// SYMLINK.
+pub fn symlink<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let name = call.input.name()?;
+    let target = call.input.name()?;
+    make(call, name, &NewInode { mode: mode::LINK | 0o777, rdev: 0, target })
+}
+
+/// MKNOD: files, fifos, sockets, devices. The kernel applied the umask, here as everywhere.
+pub fn mknod<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = MkNodIn::decode(&mut call.input)?;
+    let name = call.input.name()?;
+    make(call, name, &NewInode { mode: request.mode, rdev: request.rdev, target: b"" })
+}
+
+/// MKDIR.
+pub fn mkdir<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = MkDirIn::decode(&mut call.input)?;
+    let name = call.input.name()?;
+    make(call, name, &NewInode { mode: mode::DIR | (request.mode & mode::PERM), rdev: 0, target: b"" })
+}
+
+fn make<F: FileSystem>(call: Call<'_, F>, name: &[u8], new: &NewInode<'_>) -> FsResult<Answer> {
+    let attr = call.session.fs.mknod(&call.ctx(), call.ino(), name, new)?;
+    entry(call, &attr)
+}
+
+/// UNLINK.
+pub fn unlink<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let name = call.input.name()?;
+    call.session.fs.unlink(&call.ctx(), call.ino(), name)?;
+    Ok(Answer::Reply)
+}
+
+/// RMDIR.
+pub fn rmdir<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let name = call.input.name()?;
+    call.session.fs.rmdir(&call.ctx(), call.ino(), name)?;
+    Ok(Answer::Reply)
+}
+
+/// RENAME.
+pub fn rename<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = RenameIn::decode(&mut call.input)?;
+    move_entry(call, Ino(request.newdir), 0)
+}
+
+/// RENAME2: with flags.
+pub fn rename2<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = Rename2In::decode(&mut call.input)?;
+    move_entry(call, Ino(request.newdir), request.flags)
+}
+
+fn move_entry<F: FileSystem>(mut call: Call<'_, F>, new_parent: Ino, flags: u32) -> FsResult<Answer> {
+    let name = call.input.name()?;
+    let new_name = call.input.name()?;
+    call.session.fs.rename(&call.ctx(), call.ino(), name, new_parent, new_name, flags)?;
+    Ok(Answer::Reply)
+}
+
+/// LINK: the request is about the directory, the inode is an argument.
+pub fn link<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = LinkIn::decode(&mut call.input)?;
+    let name = call.input.name()?;
+    let attr = call.session.fs.link(&call.ctx(), Ino(request.oldnodeid), call.ino(), name)?;
+    entry(call, &attr)
+}
+
+fn entry<F>(call: Call<'_, F>, attr: &Attr) -> FsResult<Answer> {
+    call.out.entry_out(attr, call.session.options.caching);
+    Ok(Answer::Reply)
+}

@@ -1,0 +1,70 @@
+//! Extended attributes.
+
+use bivouac_types::{Errno, FsError, FsResult};
+
+use super::{Answer, Call};
+use crate::abi::{GetXattrIn, Reply, SetXattrExtIn, SetXattrIn, flags};
+use crate::fs::FileSystem;
+
+/// SETXATTR.
+pub fn setxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = SetXattrIn::decode(&mut call.input)?;
+    if call.session.negotiated.has(flags::init::SETXATTR_EXT) {
+        SetXattrExtIn::decode(&mut call.input)?;
+    }
+    let name = call.input.name()?;
+    let value = call.input.bytes(request.size)?;
+    call.session.fs.setxattr(&call.ctx(), call.ino(), name, value, request.flags)?;
+    Ok(Answer::Reply)
+}
+
+/// GETXATTR.
+pub fn getxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = GetXattrIn::decode(&mut call.input)?;
+    let name = call.input.name()?;
+    let value = call.session.fs.getxattr(call.ino(), name)?;
+    put_sized(call.out, &value, request.size)
+}
+
+/// LISTXATTR.
+pub fn listxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = GetXattrIn::decode(&mut call.input)?;
+    let names = call.session.fs.listxattr(call.ino())?;
+    put_sized(call.out, &names, request.size)
+}
+
+/// REMOVEXATTR.
+pub fn removexattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let name = call.input.name()?;
+    call.session.fs.removexattr(&call.ctx(), call.ino(), name)?;
+    Ok(Answer::Reply)
+}
+
+/// The bytes, or for a size of 0 their number.
+fn put_sized(out: &mut Reply, bytes: &[u8], size: u32) -> FsResult<Answer> {
+    if size == 0 {
+        out.u32(bytes.len() as u32);
+        out.u32(0);
+    } else if bytes.len() <= size as usize {
+        out.raw(bytes);
+    } else {
+        return Err(FsError::new(Errno::ERANGE));
+    }
+    Ok(Answer::Reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_decides_what_is_answered() {
+        let put = |size| {
+            let mut reply = Reply::default();
+            put_sized(&mut reply, b"value", size).map(|_| reply.as_bytes().to_vec()).map_err(|e| e.errno())
+        };
+        assert_eq!(put(0), Ok([5u32.to_ne_bytes(), [0; 4]].concat()));
+        assert_eq!(put(5), Ok(b"value".to_vec()));
+        assert_eq!(put(4), Err(Errno::ERANGE));
+    }
+}

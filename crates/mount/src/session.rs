@@ -1,0 +1,138 @@
+//! Serves requests: what all threads of a mount share, and what each has for itself.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bivouac_types::{Errno, FsError, FsResult};
+use parking_lot::Mutex;
+
+use crate::abi::{Header, Negotiated, Opcode, Reader, Reply, flags};
+use crate::channel::{Buffer, Channel};
+use crate::fs::FileSystem;
+use crate::opens::Opens;
+use crate::options::Options;
+use crate::pool::{Pool, about_to_block};
+use crate::serve::{self, Answer, Call};
+use crate::state::State;
+use crate::stats::Stats;
+
+/// What all threads of a mount share.
+pub struct Session<F> {
+    pub fs: Arc<F>,
+    pub channel: Arc<Channel>,
+    pub state: State,
+    pub opens: Opens,
+    pub negotiated: Negotiated,
+    pub options: Options,
+    pub stats: Arc<Stats>,
+    pub failure: Mutex<Option<io::Error>>,
+}
+
+/// What one thread has for itself.
+struct Desk {
+    buffer: Buffer,
+    reply: Reply,
+    channel: u16,
+}
+
+impl<F: FileSystem> Session<F> {
+    /// Reads and serves until the mount ends or the pool needs the thread no more.
+    pub fn work(&self, pool: &Arc<Pool>, thread: u16) {
+        bivouac_client::on_block(Some(Rc::new(about_to_block)));
+        let buffer = Buffer::new(self.negotiated.max_write as usize);
+        let mut desk = Desk { buffer, reply: Reply::default(), channel: self.state.channel(thread) };
+        while pool.obtain() {
+            if !self.serve_while_permitted(&mut desk) {
+                pool.close();
+            }
+        }
+    }
+
+    /// Whether the mount goes on.
+    fn serve_while_permitted(&self, desk: &mut Desk) -> bool {
+        while Pool::holds_permit() {
+            match self.channel.receive(&mut desk.buffer) {
+                Ok(Some(len)) => self.serve(desk, len),
+                Ok(None) => return false,
+                Err(error) => {
+                    self.failure.lock().get_or_insert(error);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn serve(&self, desk: &mut Desk, len: usize) {
+        let Ok((header, _)) = Header::split(desk.buffer.request(len)) else {
+            log::error!(
+                "a request of {len} bytes on the FUSE device has no whole header; it stays unanswered"
+            );
+            return;
+        };
+        let Some(op) = Opcode::from_number(header.opcode) else {
+            return self.channel.reply_error(header.unique, Errno::ENOSYS);
+        };
+        self.stats.count(op);
+        let noted = op.expects_reply() && self.note_in_flight(desk.channel, header.id());
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.answer(desk, len, &header, op)));
+        let outcome = outcome.unwrap_or_else(|_| Err(FsError::with(Errno::EIO, "bug: the request panicked")));
+        self.send(desk, &header, op, outcome);
+        if noted {
+            self.note_in_flight(desk.channel, 0);
+        }
+    }
+
+    /// Where the kernel cannot send unanswered requests again, the next incarnation must know them to
+    /// fail them. Says whether that is so.
+    fn note_in_flight(&self, channel: u16, unique: u64) -> bool {
+        let needed = !self.negotiated.has(flags::init::HAS_RESEND);
+        if needed && let Err(error) = self.state.set_in_flight(channel, unique) {
+            log::warn!("the state of the mount cannot be written: {error}");
+        }
+        needed
+    }
+
+    fn answer(&self, desk: &mut Desk, len: usize, header: &Header, op: Opcode) -> FsResult<Answer> {
+        let (header_in, body) = Header::split(desk.buffer.request(len))?;
+        debug_assert_eq!(header_in.unique, header.unique);
+        desk.reply.clear();
+        let mut input = Reader::new(body);
+        if op == Opcode::Read {
+            let request = serve::ReadIn::decode(&mut input)?;
+            return serve::read(self, header, &request, &mut desk.buffer);
+        }
+        let call =
+            Call { session: self, header: *header, channel: desk.channel, input, out: &mut desk.reply };
+        serve::handler(op)(call)
+    }
+
+    fn send(&self, desk: &Desk, header: &Header, op: Opcode, outcome: FsResult<Answer>) {
+        match outcome {
+            _ if !op.expects_reply() => {}
+            Ok(Answer::Nothing) => {}
+            Ok(Answer::Reply) => self.channel.reply(header.unique, desk.reply.as_bytes()),
+            Ok(Answer::Payload(len)) => self.channel.reply(header.unique, desk.buffer.payload(len)),
+            Ok(Answer::Unsupported) => self.channel.reply_error(header.unique, Errno::ENOSYS),
+            Err(error) => {
+                warn_of(&error, op, header.nodeid);
+                self.channel.reply_error(header.unique, for_the_kernel(error.errno()));
+            }
+        }
+    }
+}
+
+/// A single `ENOSYS` would make the kernel stop asking for good.
+fn for_the_kernel(errno: Errno) -> Errno {
+    if errno == Errno::ENOSYS { Errno::EOPNOTSUPP } else { errno }
+}
+
+/// Errors that say something about the formation rather than about the request.
+fn warn_of(error: &FsError, op: Opcode, nodeid: u64) {
+    let grave = matches!(error.errno(), Errno::EIO | Errno::ETIMEDOUT | Errno::ENOTCONN | Errno::EPROTO);
+    if grave {
+        log::warn!("{} of inode {nodeid:016x}: {error}", op.name());
+    }
+}

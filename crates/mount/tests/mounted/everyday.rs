@@ -1,0 +1,265 @@
+//! What programs do every day, under the real kernel.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
+
+use crate::attached::Attached;
+use crate::memory::SEED;
+
+#[test]
+fn files_are_written_read_cut_and_removed() {
+    let Some(at) = Attached::new() else { return };
+    let path = at.path("file");
+    let data: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    fs::write(&path, &data).unwrap();
+    assert!(fs::read(&path).unwrap() == data);
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    file.write_all_at(b"xyz", 1_000_001).unwrap();
+    let mut part = [0; 5];
+    file.read_exact_at(&mut part, 1_000_000).unwrap();
+    assert_eq!(part, [data[1_000_000], b'x', b'y', b'z', data[1_000_004]]);
+    file.set_len(10).unwrap();
+    assert_eq!((file.metadata().unwrap().len(), fs::read(&path).unwrap().len()), (10, 10));
+    file.sync_all().unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_millis(12_345)).unwrap();
+    let seen = fs::metadata(&path).unwrap();
+    assert_eq!((seen.mtime(), seen.mtime_nsec()), (12, 345_000_000));
+    fs::remove_file(&path).unwrap();
+    assert_eq!(file.read_at(&mut part, 0).unwrap(), 5, "an open file outlives its name");
+    drop(file);
+    assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    at.end();
+}
+
+#[test]
+fn appends_go_to_the_end_whoever_wrote_before() {
+    let Some(at) = Attached::new() else { return };
+    let open = || OpenOptions::new().append(true).create(true).open(at.path("log")).unwrap();
+    let (mut one, mut two) = (open(), open());
+    for _ in 0..50 {
+        one.write_all(b"one ").unwrap();
+        two.write_all(b"two ").unwrap();
+    }
+    assert_eq!(fs::read_to_string(at.path("log")).unwrap(), "one two ".repeat(50));
+    drop((one, two));
+    at.end();
+}
+
+#[test]
+fn exclusive_creation_and_truncation_do_what_they_say() {
+    let Some(at) = Attached::new() else { return };
+    fs::write(at.path("file"), "content").unwrap();
+    let again = OpenOptions::new().write(true).create_new(true).open(at.path("file")).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+    drop(OpenOptions::new().write(true).truncate(true).open(at.path("file")).unwrap());
+    assert_eq!(fs::metadata(at.path("file")).unwrap().len(), 0);
+    at.end();
+}
+
+#[test]
+fn names_are_moved_linked_and_exchanged() {
+    let Some(at) = Attached::new() else { return };
+    fs::create_dir_all(at.path("a/b")).unwrap();
+    fs::write(at.path("a/one"), "1").unwrap();
+    fs::write(at.path("two"), "2").unwrap();
+    fs::rename(at.path("a/one"), at.path("a/b/moved")).unwrap();
+    fs::hard_link(at.path("a/b/moved"), at.path("linked")).unwrap();
+    assert_eq!(fs::metadata(at.path("linked")).unwrap().nlink(), 2);
+    symlink("a/b/moved", at.path("symbolic")).unwrap();
+    assert_eq!(fs::read_to_string(at.path("symbolic")).unwrap(), "1");
+    assert_eq!(fs::read_link(at.path("symbolic")).unwrap().to_str(), Some("a/b/moved"));
+    let root = File::open(at.path("")).unwrap();
+    rustix::fs::renameat_with(&root, "two", &root, "linked", RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(fs::read_to_string(at.path("linked")).unwrap(), "2");
+    let refused = rustix::fs::renameat_with(&root, "two", &root, "linked", RenameFlags::NOREPLACE);
+    assert_eq!(refused, Err(rustix::io::Errno::EXIST));
+    assert_eq!(fs::remove_dir(at.path("a")).unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
+    fs::remove_dir_all(at.path("a")).unwrap();
+    assert!(!at.path("a").exists());
+    drop(root);
+    at.end();
+}
+
+#[test]
+fn a_listing_of_10_000_entries_survives_deletions() {
+    const COUNT: usize = 10_000;
+    let Some(at) = Attached::new() else { return };
+    let dir = at.path("many");
+    fs::create_dir(&dir).unwrap();
+    let name = |n: usize| format!("entry-{n:05}");
+    for n in 0..COUNT {
+        File::create(dir.join(name(n))).unwrap();
+    }
+    let mut seen = BTreeSet::new();
+    for (position, entry) in fs::read_dir(&dir).unwrap().enumerate() {
+        let entry = entry.unwrap();
+        assert!(entry.file_type().unwrap().is_file());
+        assert!(seen.insert(entry.file_name().into_string().unwrap()), "an entry came twice");
+        if position % 2 == 0 {
+            fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    assert_eq!(seen, (0..COUNT).map(name).collect());
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), COUNT / 2);
+    at.end();
+}
+
+#[test]
+fn extended_attributes_are_kept() {
+    let Some(at) = Attached::new() else { return };
+    let path = at.path("seed");
+    rustix::fs::setxattr(&path, "user.colour", b"green", XattrFlags::empty()).unwrap();
+    let mut value = [0; 64];
+    let len = rustix::fs::getxattr(&path, "user.colour", &mut value).unwrap();
+    assert_eq!(&value[..len], b"green");
+    assert_eq!(rustix::fs::getxattr(&path, "user.colour", &mut [0; 2]), Err(rustix::io::Errno::RANGE));
+    let len = rustix::fs::listxattr(&path, &mut value).unwrap();
+    assert_eq!(&value[..len], b"user.colour\0");
+    rustix::fs::removexattr(&path, "user.colour").unwrap();
+    assert_eq!(rustix::fs::getxattr(&path, "user.colour", &mut value), Err(rustix::io::Errno::NODATA));
+    at.end();
+}
+
+#[test]
+fn space_holes_and_reservations_are_shown() {
+    let Some(at) = Attached::new() else { return };
+    let fs = rustix::fs::statvfs(at.path("")).unwrap();
+    assert_eq!((fs.f_bsize, fs.f_blocks, fs.f_bavail, fs.f_namemax), (4096, 1000, 600, 255));
+    let mut file = File::options().read(true).write(true).open(at.path("seed")).unwrap();
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 100).unwrap();
+    file.write_all_at(b"data", 50).unwrap();
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Ok(50));
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(50)), Ok(54));
+    assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), 100);
+    let mut rest = Vec::new();
+    file.rewind().unwrap();
+    file.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest.len(), 100);
+    drop(file);
+    at.end();
+}
+
+#[test]
+fn a_copy_made_by_the_kernel_is_whole() {
+    let Some(at) = Attached::new() else { return };
+    let data: Vec<u8> = (0..700_000u32).map(|n| (n % 241) as u8).collect();
+    fs::write(at.path("from"), &data).unwrap();
+    assert_eq!(fs::copy(at.path("from"), at.path("to")).unwrap(), 700_000);
+    assert!(fs::read(at.path("to")).unwrap() == data);
+    at.end();
+}
+
+/// Runs a script, or says why not.
+fn python(script: &str, argument: &std::path::Path) -> Option<String> {
+    match Command::new("python3").args(["-c", script]).arg(argument).output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            Some(String::from_utf8(output.stdout).unwrap())
+        }
+        Err(error) => {
+            eprintln!("skipped: python3: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn shared_mappings_and_calls_see_each_other() {
+    let Some(at) = Attached::new() else { return };
+    fs::write(at.path("mapped"), vec![b'.'; 8192]).unwrap();
+    let script = "
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+shared = mmap.mmap(fd, 8192)
+shared[4095:4098] = b'abc'
+print(os.pread(fd, 3, 4095).decode())
+os.pwrite(fd, b'xyz', 10)
+print(shared[9:14].decode())
+shared.flush()
+shared.close()
+";
+    let Some(output) = python(script, &at.path("mapped")) else { return };
+    assert_eq!(output, "abc\n.xyz.\n");
+    let content = fs::read(at.path("mapped")).unwrap();
+    assert_eq!((&content[9..14], &content[4094..4099], content.len()), (&b".xyz."[..], &b".abc."[..], 8192));
+    at.end();
+}
+
+#[test]
+fn sqlite_works_with_a_write_ahead_log() {
+    let Some(at) = Attached::new() else { return };
+    let script = "
+import sqlite3, sys
+one = sqlite3.connect(sys.argv[1])
+print(one.execute('pragma journal_mode=wal').fetchone()[0])
+one.execute('create table t (n integer)')
+one.executemany('insert into t values (?)', [(n,) for n in range(1000)])
+one.commit()
+two = sqlite3.connect(sys.argv[1])
+print(two.execute('select count(*), sum(n) from t').fetchone())
+";
+    let Some(output) = python(script, &at.path("db")) else { return };
+    assert_eq!(output, "wal\n(1000, 499500)\n");
+    at.end();
+}
+
+#[test]
+fn a_write_by_another_user_drops_set_id_bits() {
+    let Some(at) = Attached::new() else { return };
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    fs::set_permissions(at.path(""), Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(at.path("seed").parent().unwrap(), Permissions::from_mode(0o777)).unwrap();
+    let mode = || fs::metadata(at.path("seed")).unwrap().mode() & 0o7777;
+    for script in ["echo x >> \"$0\"", "echo x > \"$0\""] {
+        fs::set_permissions(at.path("seed"), Permissions::from_mode(0o6777)).unwrap();
+        fs::write(at.path("seed"), "by root").unwrap();
+        assert_eq!(mode(), 0o6777, "root keeps them");
+        let path = at.path("seed");
+        let status =
+            Command::new("sh").args(["-c", script]).arg(&path).uid(65_534).gid(65_534).status().unwrap();
+        assert!(status.success());
+        assert_eq!(mode(), 0o777, "{script}");
+    }
+    at.end();
+}
+
+#[test]
+fn permissions_are_checked_by_the_kernel() {
+    let Some(at) = Attached::new() else { return };
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    fs::write(at.path("secret"), "x").unwrap();
+    fs::set_permissions(at.path("secret"), Permissions::from_mode(0o600)).unwrap();
+    let status = Command::new("cat").arg(at.path("secret")).uid(65_534).gid(65_534).output().unwrap();
+    assert!(!status.status.success());
+    assert!(String::from_utf8_lossy(&status.stderr).contains("Permission denied"));
+    at.end();
+}
+
+#[test]
+fn a_write_is_one_request_and_closing_is_passed_on() {
+    let Some(at) = Attached::new() else { return };
+    let file = OpenOptions::new().write(true).open(at.path("seed")).unwrap();
+    for n in 0..10 {
+        file.write_all_at(b"x", n).unwrap();
+    }
+    assert_eq!(at.fs.opens(), [(SEED, 1)]);
+    drop(file);
+    let counts = at.mount.stats();
+    let of = |name: &str| counts.iter().find(|c| c.operation == name).map_or(0, |c| c.requests);
+    assert_eq!((of("Open"), of("Write"), of("GetXattr")), (1, 10, 0), "{counts:?}");
+    let fs = Arc::clone(&at.fs);
+    at.end();
+    assert_eq!(fs.opens(), []);
+}

@@ -1,0 +1,11 @@
+//! Mounts that are served: over a socket that plays the kernel, and under the real one.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "helpers of tests count as tests")]
+
+mod attached;
+mod everyday;
+mod helper;
+mod memory;
+mod protocol;
+mod resumed;
+mod socket;

@@ -1,0 +1,430 @@
+//! A file system in memory that notes what it was asked, and can be made to wait.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bivouac_mount::{DirEntry, FileSystem, NewInode, OpCtx, Opened, SeekKind};
+use bivouac_types::{
+    Attr, Errno, FsError, FsResult, Ino, Layout, SeatIndex, SetAttr, SetTime, StatFs, Timestamp, mode,
+};
+use parking_lot::{Mutex, MutexGuard};
+
+/// The file that every such file system begins with.
+pub const SEED: Ino = Ino(16);
+pub const SEED_NAME: &str = "seed";
+
+const LAYOUT: Layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+/// Files stay below this, in bytes.
+const SIZE_END: u64 = 1 << 30;
+const O_TRUNC: u32 = 0o1000;
+
+type Gate = dyn Fn(&str, Ino) + Send + Sync;
+
+pub struct Memory {
+    inner: Mutex<Inner>,
+    /// Called with the operation and the inode before reads and writes.
+    gate: Option<Arc<Gate>>,
+}
+
+struct Inner {
+    nodes: HashMap<Ino, Node>,
+    counter: u64,
+    opens: BTreeMap<Ino, u32>,
+    reasserted: Vec<(Ino, u32)>,
+    mutations: Vec<(&'static str, OpCtx)>,
+}
+
+struct Node {
+    attr: Attr,
+    data: Vec<u8>,
+    /// By cookie.
+    entries: BTreeMap<u64, (Vec<u8>, Ino)>,
+    cookies: HashMap<Vec<u8>, u64>,
+    parent: Ino,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Memory {
+    pub fn new() -> Memory {
+        let root = Node::new(Ino::ROOT, mode::DIR | 0o777, Ino::ROOT, b"");
+        let mut inner = Inner {
+            nodes: HashMap::from([(Ino::ROOT, root)]),
+            counter: SEED.0,
+            opens: BTreeMap::new(),
+            reasserted: Vec::new(),
+            mutations: Vec::new(),
+        };
+        let seed = NewInode { mode: mode::FILE | 0o666, rdev: 0, target: b"" };
+        assert_eq!(inner.make(Ino::ROOT, SEED_NAME.as_bytes(), &seed, (0, 0)).unwrap().ino, SEED);
+        Memory { inner: Mutex::new(inner), gate: None }
+    }
+
+    pub fn with_gate(gate: impl Fn(&str, Ino) + Send + Sync + 'static) -> Memory {
+        Memory { gate: Some(Arc::new(gate)), ..Memory::new() }
+    }
+
+    pub fn opens(&self) -> Vec<(Ino, u32)> {
+        self.inner.lock().opens.iter().map(|(&ino, &count)| (ino, count)).collect()
+    }
+
+    pub fn reasserted(&self) -> Vec<(Ino, u32)> {
+        self.inner.lock().reasserted.clone()
+    }
+
+    pub fn mutations(&self) -> Vec<(&'static str, OpCtx)> {
+        self.inner.lock().mutations.clone()
+    }
+
+    fn pass(&self, operation: &str, ino: Ino) {
+        if let Some(gate) = &self.gate {
+            gate(operation, ino);
+        }
+    }
+
+    fn note(&self, operation: &'static str, ctx: &OpCtx) -> MutexGuard<'_, Inner> {
+        let mut inner = self.inner.lock();
+        inner.mutations.push((operation, *ctx));
+        inner
+    }
+}
+
+impl Node {
+    fn new(ino: Ino, mode: u32, parent: Ino, data: &[u8]) -> Node {
+        let time = Timestamp { secs: 1_700_000_000, nanos: 0 };
+        let attr = Attr {
+            ino,
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: data.len() as u64,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            epoch: 0,
+            layout: LAYOUT,
+        };
+        Node { attr, data: data.into(), entries: BTreeMap::new(), cookies: HashMap::new(), parent, xattrs: BTreeMap::new() }
+    }
+
+    fn resize(&mut self, size: u64) {
+        self.data.resize(size as usize, 0);
+        self.attr.size = size;
+        self.attr.mtime.nanos += 1;
+    }
+
+    fn find(&self, name: &[u8]) -> Option<(u64, Ino)> {
+        let cookie = *self.cookies.get(name)?;
+        Some((cookie, self.entries.get(&cookie)?.1))
+    }
+
+    fn take(&mut self, cookie: u64) {
+        if let Some((name, _)) = self.entries.remove(&cookie) {
+            self.cookies.remove(&name);
+        }
+    }
+}
+
+fn fail<T>(errno: Errno) -> FsResult<T> {
+    Err(FsError::new(errno))
+}
+
+impl Inner {
+    fn node(&mut self, ino: Ino) -> FsResult<&mut Node> {
+        self.nodes.get_mut(&ino).ok_or(FsError::new(Errno::ENOENT))
+    }
+
+    fn child(&mut self, parent: Ino, name: &[u8]) -> FsResult<(u64, Ino)> {
+        self.node(parent)?.find(name).ok_or(FsError::new(Errno::ENOENT))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter - 1
+    }
+
+    fn make(&mut self, parent: Ino, name: &[u8], new: &NewInode<'_>, owner: (u32, u32)) -> FsResult<Attr> {
+        if self.node(parent)?.find(name).is_some() {
+            return fail(Errno::EEXIST);
+        }
+        let ino = Ino(self.next());
+        let mut node = Node::new(ino, new.mode, parent, new.target);
+        (node.attr.uid, node.attr.gid, node.attr.rdev) = (owner.0, owner.1, new.rdev);
+        let attr = node.attr;
+        self.nodes.insert(ino, node);
+        self.put(parent, name, ino)?;
+        Ok(attr)
+    }
+
+    fn put(&mut self, parent: Ino, name: &[u8], ino: Ino) -> FsResult<()> {
+        let cookie = self.next();
+        let dir = self.node(parent)?;
+        dir.cookies.insert(name.into(), cookie);
+        dir.entries.insert(cookie, (name.into(), ino));
+        Ok(())
+    }
+
+    fn drop_link(&mut self, ino: Ino) -> FsResult<()> {
+        let open = self.opens.contains_key(&ino);
+        let node = self.node(ino)?;
+        node.attr.nlink -= 1;
+        if node.attr.nlink == 0 && !open {
+            self.nodes.remove(&ino);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, parent: Ino, name: &[u8], dir: bool) -> FsResult<()> {
+        let (cookie, ino) = self.child(parent, name)?;
+        let node = self.node(ino)?;
+        match (node.attr.is_dir(), dir) {
+            (true, false) => return fail(Errno::EISDIR),
+            (false, true) => return fail(Errno::ENOTDIR),
+            (true, true) if !node.entries.is_empty() => return fail(Errno::ENOTEMPTY),
+            _ => {}
+        }
+        self.node(parent)?.take(cookie);
+        self.drop_link(ino)
+    }
+}
+
+impl FileSystem for Memory {
+    fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        let mut inner = self.inner.lock();
+        let (_, ino) = inner.child(parent, name)?;
+        Ok(inner.node(ino)?.attr)
+    }
+
+    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+        Ok(self.inner.lock().node(ino)?.attr)
+    }
+
+    fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
+        let mut inner = self.note("setattr", ctx);
+        if set.size.is_some_and(|size| size >= SIZE_END) {
+            return fail(Errno::EFBIG);
+        }
+        let node = inner.node(ino)?;
+        let attr = &mut node.attr;
+        attr.mode = set.mode.map_or(attr.mode, |mode| (attr.mode & mode::TYPE) | mode);
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        if set.kill_suid {
+            attr.mode &= !mode::SETUID;
+            attr.mode &= if attr.mode & mode::XGRP != 0 { !mode::SETGID } else { !0 };
+        }
+        if let Some(SetTime::At(time)) = set.mtime {
+            attr.mtime = time;
+        }
+        if let Some(size) = set.size {
+            node.resize(size);
+        }
+        Ok(node.attr)
+    }
+
+    fn create(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+        exclusive: bool,
+        truncate: bool,
+    ) -> FsResult<Opened> {
+        let mut inner = self.note("create", ctx);
+        let found = inner.node(parent)?.find(name);
+        let attr = match found {
+            Some(_) if exclusive => return fail(Errno::EEXIST),
+            Some((_, ino)) => {
+                let node = inner.node(ino)?;
+                if truncate {
+                    node.resize(0);
+                }
+                node.attr
+            }
+            None => inner.make(parent, name, new, (ctx.uid, ctx.gid))?,
+        };
+        *inner.opens.entry(attr.ino).or_default() += 1;
+        Ok(Opened { attr, existed: found.is_some() })
+    }
+
+    fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr> {
+        self.note("mknod", ctx).make(parent, name, new, (ctx.uid, ctx.gid))
+    }
+
+    fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.note("unlink", ctx).remove(parent, name, false)
+    }
+
+    fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
+        self.note("rmdir", ctx).remove(parent, name, true)
+    }
+
+    fn rename(
+        &self,
+        ctx: &OpCtx,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: u32,
+    ) -> FsResult<()> {
+        let mut inner = self.note("rename", ctx);
+        let (cookie, ino) = inner.child(parent, name)?;
+        let target = inner.node(new_parent)?.find(new_name);
+        if flags & RENAME_NOREPLACE != 0 && target.is_some() {
+            return fail(Errno::EEXIST);
+        }
+        inner.node(parent)?.take(cookie);
+        if let Some((cookie, old)) = target {
+            inner.node(new_parent)?.take(cookie);
+            if flags & RENAME_EXCHANGE != 0 {
+                inner.put(parent, name, old)?;
+            } else {
+                inner.drop_link(old)?;
+            }
+        }
+        inner.node(ino)?.parent = new_parent;
+        inner.put(new_parent, new_name, ino)
+    }
+
+    fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
+        let mut inner = self.note("link", ctx);
+        inner.node(ino)?.attr.nlink += 1;
+        inner.put(new_parent, new_name, ino)?;
+        Ok(inner.node(ino)?.attr)
+    }
+
+    fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        Ok(self.inner.lock().node(ino)?.data.clone())
+    }
+
+    fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, with_attrs: bool) -> FsResult<Vec<DirEntry>> {
+        let mut inner = self.inner.lock();
+        let behind = inner.node(ino)?.entries.range(cookie + 1..);
+        let some: Vec<_> = behind.take(max_bytes / 24 + 1).map(|(&c, (n, i))| (c, n.clone(), *i)).collect();
+        some.into_iter()
+            .map(|(cookie, name, ino)| {
+                let attr = inner.node(ino)?.attr;
+                Ok(DirEntry {
+                    ino,
+                    kind: attr.mode & mode::TYPE,
+                    cookie,
+                    name,
+                    attr: with_attrs.then_some(attr),
+                })
+            })
+            .collect()
+    }
+
+    fn parent(&self, ino: Ino) -> FsResult<Ino> {
+        Ok(self.inner.lock().node(ino)?.parent)
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
+        let mut inner = self.inner.lock();
+        inner.node(ino)?.xattrs.get(name).cloned().ok_or(FsError::new(Errno::ENODATA))
+    }
+
+    fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        Ok(self.inner.lock().node(ino)?.xattrs.keys().flat_map(|name| [&name[..], b"\0"].concat()).collect())
+    }
+
+    fn setxattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8], value: &[u8], _flags: u32) -> FsResult<()> {
+        self.note("setxattr", ctx).node(ino)?.xattrs.insert(name.into(), value.into());
+        Ok(())
+    }
+
+    fn removexattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8]) -> FsResult<()> {
+        let mut inner = self.note("removexattr", ctx);
+        inner.node(ino)?.xattrs.remove(name).map(drop).ok_or(FsError::new(Errno::ENODATA))
+    }
+
+    fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
+        let mut inner = self.note("open", ctx);
+        let node = inner.node(ino)?;
+        if flags & O_TRUNC != 0 {
+            node.resize(0);
+        }
+        let attr = node.attr;
+        *inner.opens.entry(ino).or_default() += 1;
+        Ok(attr)
+    }
+
+    fn close(&self, ino: Ino) {
+        let mut inner = self.inner.lock();
+        let left = inner.opens.get_mut(&ino).map(|count| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            inner.opens.remove(&ino);
+            if inner.node(ino).is_ok_and(|node| node.attr.nlink == 0) {
+                inner.nodes.remove(&ino);
+            }
+        }
+    }
+
+    fn reassert_opens(&self, opens: &[(Ino, u32)]) -> FsResult<()> {
+        let mut inner = self.inner.lock();
+        inner.opens = opens.iter().copied().collect();
+        inner.reasserted = opens.into();
+        Ok(())
+    }
+
+    fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        self.pass("read", ino);
+        let mut inner = self.inner.lock();
+        let from = inner.node(ino)?.data.get(offset as usize..).unwrap_or_default();
+        let len = from.len().min(into.len());
+        into[..len].copy_from_slice(&from[..len]);
+        Ok(len)
+    }
+
+    fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize> {
+        self.pass("write", ino);
+        let mut inner = self.note("write", ctx);
+        let node = inner.node(ino)?;
+        let at = if append { node.attr.size } else { offset };
+        let end = at.checked_add(data.len() as u64).filter(|&end| end < SIZE_END).ok_or(Errno::EFBIG)?;
+        if end > node.attr.size {
+            node.resize(end);
+        }
+        node.data[at as usize..end as usize].copy_from_slice(data);
+        Ok(data.len())
+    }
+
+    fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
+        self.inner.lock().node(ino).map(drop)
+    }
+
+    fn statfs(&self) -> FsResult<StatFs> {
+        let files = self.inner.lock().nodes.len() as u64;
+        Ok(StatFs { block_size: 4096, blocks: 1000, blocks_free: 600, files })
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
+        let mut inner = self.inner.lock();
+        let rest = inner.node(ino)?.data.get(offset as usize..).ok_or(Errno::ENXIO)?;
+        let found = rest.iter().position(|&byte| (byte == 0) == (kind == SeekKind::Hole));
+        match (found, kind) {
+            (Some(at), _) => Ok(offset + at as u64),
+            (None, SeekKind::Hole) => Ok(offset + rest.len() as u64),
+            (None, SeekKind::Data) => fail(Errno::ENXIO),
+        }
+    }
+
+    fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()> {
+        if mode != 0 {
+            return fail(Errno::ENOSYS);
+        }
+        let mut inner = self.note("fallocate", ctx);
+        let node = inner.node(ino)?;
+        let end = offset.checked_add(len).filter(|&end| end < SIZE_END).ok_or(Errno::EFBIG)?;
+        node.resize(end.max(node.attr.size));
+        Ok(())
+    }
+}

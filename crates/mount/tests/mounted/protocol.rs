@@ -1,0 +1,305 @@
+//! What is said to the kernel, packet by packet.
+
+use std::sync::mpsc;
+
+use bivouac_mount::{Caching, MountError, Options};
+use bivouac_types::Ino;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+
+use crate::memory::{Memory, SEED};
+use crate::socket::{
+    HAS_RESEND, INIT_EXT, Kernel, UNIQUE_RESEND, init_body, long, longs, read_body, word, words, write_body,
+};
+
+const ALL: u64 = u64::MAX;
+const ENOSYS: i32 = -38;
+
+fn opened(kernel: &mut Kernel) -> u64 {
+    let mut body = Vec::new();
+    words(&mut body, &[2, 0]);
+    let answer = kernel.ask(14, SEED.0, &body);
+    assert_eq!((answer.error, answer.body.len()), (0, 16));
+    assert_eq!(word(&answer.body, 8), 0x41, "direct I/O with parallel writes");
+    long(&answer.body, 0)
+}
+
+#[test]
+fn the_first_exchange_agrees_on_what_both_can() {
+    let mut kernel = Kernel::new();
+    let daemon = kernel.daemon(Memory::new(), Options::default());
+    let ahead = kernel.ask(26, 0, &init_body(8, 1, 0));
+    assert_eq!((ahead.error, word(&ahead.body, 0)), (0, 7));
+    let answer = kernel.ask(26, 0, &init_body(7, 40, HAS_RESEND | INIT_EXT | 1));
+    let body = &answer.body;
+    assert_eq!((body.len(), word(body, 0), word(body, 4), word(body, 12)), (64, 7, 40, 1 << 30 | 1));
+    assert_eq!((word(body, 20), word(body, 32)), (1 << 20, 1 << 7));
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn attributes_come_with_listings_only_where_entries_may_be_cached() {
+    for (entry_ms, plus) in [(0, 0), (1000, 0b11 << 13)] {
+        let mut kernel = Kernel::new();
+        let options = Options { caching: Caching { entry_ms, attr_ms: 0 }, ..Options::default() };
+        let daemon = kernel.daemon(Memory::new(), options);
+        let answer = kernel.ask(26, 0, &init_body(7, 45, ALL));
+        assert_eq!(word(&answer.body, 12) & (0b11 << 13), plus);
+        kernel.unmount();
+        daemon.ended().unwrap();
+    }
+}
+
+#[test]
+fn a_kernel_that_is_too_old_is_named() {
+    let mut kernel = Kernel::new();
+    let daemon = kernel.daemon(Memory::new(), Options::default());
+    assert_eq!(kernel.ask(26, 0, &init_body(7, 27, 0)).error, -71);
+    let error = daemon.ended().unwrap_err();
+    assert!(
+        matches!(error, MountError::KernelTooOld(7, 27)) && error.to_string().contains("7.27"),
+        "{error}"
+    );
+}
+
+#[test]
+fn names_lead_to_inode_numbers() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let answer = kernel.ask(1, 1, b"seed\0");
+    assert_eq!((answer.error, answer.body.len(), long(&answer.body, 0)), (0, 128, SEED.0));
+    assert_eq!(kernel.ask(1, 1, b"none\0").error, -2);
+    assert_eq!(kernel.ask(1, 1, b"no end").error, -22);
+    let counts = daemon.mount.stats();
+    assert!(counts.iter().any(|c| c.operation == "Lookup" && c.requests == 3), "{counts:?}");
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn writes_are_passed_on_with_who_asked_and_under_which_number() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let fh = opened(&mut kernel);
+    let answer = kernel.ask(16, SEED.0, &write_body(fh, 3, b"hello", 0));
+    assert_eq!((answer.error, word(&answer.body, 0)), (0, 5));
+    assert_eq!(kernel.ask(15, SEED.0, &read_body(fh, 0, 4096)).body, b"\0\0\0hello");
+    let (_, ctx) = daemon.fs.mutations().into_iter().find(|(name, _)| *name == "write").unwrap();
+    assert_eq!((ctx.id.0, ctx.retry, ctx.uid, ctx.gid, ctx.pid), (answer.unique, false, 1000, 100, 4242));
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn sizes_that_lie_are_refused() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let fh = opened(&mut kernel);
+    let mut short = write_body(fh, 0, b"hello", 0);
+    short.pop();
+    assert_eq!(kernel.ask(16, SEED.0, &short).error, -22);
+    assert_eq!(kernel.ask(15, SEED.0, &read_body(fh, 0, u32::MAX)).error, -22);
+    assert_eq!(kernel.ask(15, SEED.0, &read_body(fh, u64::MAX, 10)).body, b"");
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn releasing_closes_once() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let fh = opened(&mut kernel);
+    assert_eq!(daemon.fs.opens(), [(SEED, 1)]);
+    let mut release = Vec::new();
+    longs(&mut release, &[fh, 0, 0]);
+    for _ in 0..2 {
+        assert_eq!(kernel.ask(18, SEED.0, &release).error, 0);
+        assert_eq!(daemon.fs.opens(), []);
+    }
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn set_id_bits_are_dropped_once_per_open_file() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let chmod = |kernel: &mut Kernel, mode: u32| {
+        let mut body = vec![0; 88];
+        body[..4].copy_from_slice(&1u32.to_ne_bytes());
+        body[68..72].copy_from_slice(&mode.to_ne_bytes());
+        let answer = kernel.ask(4, SEED.0, &body);
+        assert_eq!((answer.error, word(&answer.body, 16 + 60) & 0o7777), (0, mode));
+    };
+    let killed = || daemon.fs.mutations().iter().filter(|(name, _)| *name == "setattr").count();
+    let fh = opened(&mut kernel);
+    for (mode, setattrs) in [(0o6755, 2), (0o755, 3), (0o4755, 5)] {
+        chmod(&mut kernel, mode);
+        for _ in 0..3 {
+            assert_eq!(kernel.ask(16, SEED.0, &write_body(fh, 0, b"x", 1 << 2)).error, 0);
+            assert_eq!(killed(), setattrs);
+        }
+    }
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn what_nobody_waits_for_is_not_answered() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    for opcode in [2, 36, 41, 42] {
+        kernel.send(opcode, SEED.0, &[0; 16]);
+    }
+    assert_eq!(kernel.ask(3, SEED.0, &[0; 16]).error, 0);
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn the_kernel_is_told_to_do_without() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    for opcode in [25, 34, 47, 51, 52, 31, 40, 7, 4096] {
+        assert_eq!(kernel.ask(opcode, SEED.0, &[0; 64]).error, ENOSYS, "{opcode}");
+    }
+    assert_eq!(kernel.ask(39, SEED.0, &[0; 64]).error, -25);
+    // The file system's own ENOSYS (here for a mode of fallocate) must not end fallocate for good.
+    let mut body = Vec::new();
+    longs(&mut body, &[0, 0, 10]);
+    words(&mut body, &[3, 0]);
+    assert_eq!(kernel.ask(43, SEED.0, &body).error, -95);
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn a_request_that_waits_for_another_node_lets_others_pass() {
+    let (let_go, gate) = mpsc::channel::<()>();
+    let (waits, waiting) = mpsc::channel();
+    let gate = Mutex::new(gate);
+    let fs = Memory::with_gate(move |operation, _| {
+        if operation == "read" {
+            bivouac_mount::about_to_block();
+            waits.send(()).unwrap();
+            gate.lock().recv().unwrap();
+        }
+    });
+    let (mut kernel, daemon) = Kernel::started(ALL, fs, Options { resident: 1, ..Options::default() });
+    let fh = opened(&mut kernel);
+    let slow = kernel.send(15, SEED.0, &read_body(fh, 0, 10));
+    waiting.recv().unwrap();
+    assert_eq!(kernel.ask(3, SEED.0, &[0; 16]).error, 0);
+    let_go.send(()).unwrap();
+    assert_eq!(kernel.receive().unique, slow);
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn a_bug_in_a_request_is_an_error_of_this_request_only() {
+    let fs = Memory::with_gate(|_, _| panic!("a bug, on purpose"));
+    let (mut kernel, daemon) = Kernel::started(ALL, fs, Options::default());
+    let fh = opened(&mut kernel);
+    assert_eq!(kernel.ask(15, SEED.0, &read_body(fh, 0, 10)).error, -5);
+    assert_eq!(kernel.ask(3, SEED.0, &[0; 16]).error, 0);
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+#[test]
+fn the_next_daemon_registers_opens_and_asks_for_what_is_unanswered() {
+    let (mut kernel, first) = Kernel::started(ALL, Memory::new(), Options::default());
+    let mut open = Vec::new();
+    words(&mut open, &[2, 0]);
+    let fh = opened(&mut kernel);
+    let opener = kernel.send(14, SEED.0, &open);
+    let lost = kernel.receive();
+    let second = kernel.daemon(Memory::new(), Options::default());
+    let notification = kernel.receive();
+    assert_eq!((notification.unique, notification.error, notification.body.len()), (0, 7, 0));
+    assert_eq!(second.fs.reasserted(), [(SEED, 2)]);
+    // The open whose answer was lost is sent again: same handle, and no further open is registered.
+    for _ in 0..4 {
+        kernel.send_as(opener | UNIQUE_RESEND, 14, SEED.0, &open);
+        let again = kernel.receive();
+        assert_eq!((again.unique, &again.body), (opener | UNIQUE_RESEND, &lost.body));
+    }
+    assert_eq!(second.fs.opens().iter().chain(&first.fs.opens()).map(|(_, n)| n).sum::<u32>(), 4);
+    let retries = [&first, &second].map(|d| d.fs.mutations().iter().filter(|(_, ctx)| ctx.retry).count());
+    assert_eq!(retries.iter().sum::<usize>(), 4);
+    assert!(fh != long(&lost.body, 0));
+    kernel.unmount();
+    first.ended().unwrap();
+    second.ended().unwrap();
+}
+
+#[test]
+fn without_resending_what_was_in_flight_fails_instead_of_hanging() {
+    let (let_go, gate) = mpsc::channel::<()>();
+    let (waits, waiting) = mpsc::channel();
+    let gate = Mutex::new(gate);
+    let fs = Memory::with_gate(move |_, _| {
+        waits.send(()).unwrap();
+        gate.lock().recv().unwrap();
+    });
+    let (mut kernel, first) =
+        Kernel::started(ALL & !HAS_RESEND, fs, Options { resident: 1, ..Options::default() });
+    let fh = opened(&mut kernel);
+    let stuck = kernel.send(15, SEED.0, &read_body(fh, 0, 10));
+    waiting.recv().unwrap();
+    let second = kernel.daemon(Memory::new(), Options::default());
+    let answer = kernel.receive();
+    assert_eq!((answer.unique, answer.error), (stuck, -5));
+    assert_eq!(kernel.ask(3, SEED.0, &[0; 16]).error, 0);
+    let_go.send(()).unwrap();
+    kernel.receive();
+    kernel.unmount();
+    first.ended().unwrap();
+    second.ended().unwrap();
+}
+
+#[test]
+fn listings_go_on_where_they_stopped() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    for name in [&b"a\0"[..], b"bb\0", b"ccc\0"] {
+        let mut body = Vec::new();
+        words(&mut body, &[0o755, 0]);
+        body.extend(name);
+        assert_eq!(kernel.ask(9, 1, &body).error, 0);
+    }
+    let (mut offset, mut names) = (0, Vec::new());
+    loop {
+        // Room for two entries at a time.
+        let answer = kernel.ask(28, 1, &read_body(0, offset, 64));
+        assert_eq!(answer.error, 0);
+        let mut rest = &answer.body[..];
+        if rest.is_empty() {
+            break;
+        }
+        while !rest.is_empty() {
+            let len = word(rest, 16) as usize;
+            names.push(String::from_utf8(rest[24..24 + len].to_vec()).unwrap());
+            offset = long(rest, 8);
+            rest = &rest[(24 + len).next_multiple_of(8)..];
+        }
+    }
+    assert_eq!(names, [".", "..", "seed", "a", "bb", "ccc"]);
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn whatever_is_asked_is_answered_once(
+        requests in proptest::collection::vec((0..56u32, 0..20u64, proptest::collection::vec(any::<u8>(), 0..128)), 1..40),
+    ) {
+        let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+        for (opcode, nodeid, body) in requests {
+            let unique = kernel.send(opcode, nodeid, &body);
+            if !matches!(opcode, 2 | 36 | 41 | 42) {
+                let answer = kernel.receive();
+                prop_assert_eq!(answer.unique, unique);
+                prop_assert!(answer.error <= 0 && answer.error > -512);
+            }
+        }
+        prop_assert_eq!(kernel.ask(3, Ino::ROOT.0, &[0; 16]).error, 0);
+        kernel.unmount();
+        prop_assert!(daemon.ended().is_ok());
+    }
+}

@@ -1,0 +1,50 @@
+//! Where a listener is.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Address of a listener. Written as `host:port` or `unix:/path`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// `host:port`; the host may be a name.
+    Tcp(String),
+    /// Path of a socket.
+    Unix(PathBuf),
+    /// The same process.
+    InProcess,
+}
+
+impl Address {
+    /// A TCP address, `host:port`.
+    #[must_use]
+    pub fn tcp(host_port: impl Into<String>) -> Address {
+        Address::Tcp(host_port.into())
+    }
+
+    /// The path of a Unix socket.
+    #[must_use]
+    pub fn unix(path: impl AsRef<Path>) -> Address {
+        Address::Unix(path.as_ref().to_owned())
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(host_port) => f.write_str(host_port),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::InProcess => f.write_str("this process"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_users_know_them() {
+        assert_eq!(Address::tcp("10.0.0.1:7000").to_string(), "10.0.0.1:7000");
+        assert_eq!(Address::unix("/run/a.sock").to_string(), "unix:/run/a.sock");
+    }
+}

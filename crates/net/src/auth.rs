@@ -1,0 +1,173 @@
+//! The formation's secret and the proofs that both sides make from it.
+
+use std::fmt;
+use std::io;
+
+use bivouac_types::{ClientId, FormationId};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::{LaneKind, NetError};
+
+/// Length of a secret, in bytes.
+pub(crate) const SECRET_LEN: usize = 32;
+/// Length of a nonce, in bytes.
+pub(crate) const NONCE_LEN: usize = 32;
+/// Length of a proof, in bytes.
+pub(crate) const PROOF_LEN: usize = 32;
+
+/// What all processes of a formation know and nobody else. Never printed.
+#[derive(Clone)]
+pub struct Secret([u8; SECRET_LEN]);
+
+impl Secret {
+    /// A secret from its bytes.
+    #[must_use]
+    pub fn new(bytes: [u8; SECRET_LEN]) -> Secret {
+        Secret(bytes)
+    }
+
+    /// Its bytes, to be written to the secret file.
+    #[must_use]
+    pub fn expose(&self) -> &[u8; SECRET_LEN] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// What makes a process part of a formation.
+#[derive(Clone, Debug)]
+pub struct Auth {
+    /// Which formation.
+    pub formation: FormationId,
+    /// Its secret.
+    pub secret: Secret,
+}
+
+/// As whom a transport connects.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The formation.
+    pub auth: Auth,
+    /// The client; of a node that calls its peers: the node's own client id.
+    pub client: ClientId,
+    /// The kind of listener at the other end.
+    pub lane: LaneKind,
+}
+
+/// Who makes a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Server,
+    Client,
+}
+
+impl Side {
+    fn label(self) -> &'static [u8] {
+        match self {
+            Side::Server => b"bivouac-server-1",
+            Side::Client => b"bivouac-client-1",
+        }
+    }
+}
+
+/// What a proof is about: both sides' nonces and what the connection is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transcript {
+    pub formation: FormationId,
+    pub lane: LaneKind,
+    pub client: ClientId,
+    pub client_nonce: [u8; NONCE_LEN],
+    pub server_nonce: [u8; NONCE_LEN],
+}
+
+impl Transcript {
+    /// HMAC-SHA256 (RFC 2104) over label, formation, lane, client and both nonces.
+    pub fn prove(&self, secret: &Secret, side: Side) -> [u8; PROOF_LEN] {
+        self.mac(secret, side).map(|mac| mac.finalize().into_bytes().into()).unwrap_or_default()
+    }
+
+    /// Whether the other side made this proof; takes the same time for every wrong one.
+    pub fn verify(&self, secret: &Secret, side: Side, proof: &[u8; PROOF_LEN]) -> bool {
+        self.mac(secret, side).is_some_and(|mac| mac.verify_slice(proof).is_ok())
+    }
+
+    // `None` never happens: HMAC takes keys of any length.
+    fn mac(&self, secret: &Secret, side: Side) -> Option<Hmac<Sha256>> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(secret.expose()).ok()?;
+        mac.update(side.label());
+        mac.update(&self.formation.0);
+        mac.update(&[lane_byte(self.lane)]);
+        mac.update(&self.client.0.to_le_bytes());
+        mac.update(&self.client_nonce);
+        mac.update(&self.server_nonce);
+        Some(mac)
+    }
+}
+
+/// A lane as the handshake writes it.
+pub(crate) fn lane_byte(lane: LaneKind) -> u8 {
+    match lane {
+        LaneKind::Client => 0,
+        LaneKind::Peer => 1,
+    }
+}
+
+/// Random bytes that no other connection has.
+pub(crate) fn nonce() -> Result<[u8; NONCE_LEN], NetError> {
+    let mut nonce = [0; NONCE_LEN];
+    getrandom::fill(&mut nonce).map_err(|error| {
+        let cause = error.raw_os_error().map_or(io::ErrorKind::Other.into(), io::Error::from_raw_os_error);
+        NetError::System { what: "draw random bytes", cause }
+    })?;
+    Ok(nonce)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transcript() -> Transcript {
+        Transcript {
+            formation: FormationId([7; 16]),
+            lane: LaneKind::Peer,
+            client: ClientId(9),
+            client_nonce: [1; 32],
+            server_nonce: [2; 32],
+        }
+    }
+
+    #[test]
+    fn a_proof_binds_every_part() {
+        let (secret, original) = (Secret::new([5; 32]), transcript());
+        let proof = original.prove(&secret, Side::Client);
+        assert!(original.verify(&secret, Side::Client, &proof));
+        assert!(!original.verify(&secret, Side::Server, &proof));
+        assert!(!original.verify(&Secret::new([6; 32]), Side::Client, &proof));
+        let others = [
+            Transcript { formation: FormationId([8; 16]), ..original },
+            Transcript { lane: LaneKind::Client, ..original },
+            Transcript { client: ClientId(8), ..original },
+            Transcript { client_nonce: [3; 32], ..original },
+            Transcript { server_nonce: [3; 32], ..original },
+        ];
+        assert!(others.iter().all(|other| !other.verify(&secret, Side::Client, &proof)));
+    }
+
+    #[test]
+    fn a_secret_does_not_print_itself() {
+        let auth = Auth { formation: FormationId([0; 16]), secret: Secret::new([0xab; 32]) };
+        let text = format!("{auth:?}");
+        assert!(text.contains("Secret(…)") && !text.contains("171") && !text.contains("ab"), "{text}");
+    }
+
+    #[test]
+    fn nonces_differ() {
+        assert_ne!(nonce().unwrap(), nonce().unwrap());
+    }
+}

@@ -1,0 +1,122 @@
+//! Operations instead of bytes.
+
+use std::cell::RefCell;
+use std::io::{IoSlice, IoSliceMut};
+use std::marker::PhantomData;
+
+use bivouac_types::{Errno, FsError, FsResult};
+use bivouac_wire::{Decode, Encode, Frame, Operation};
+
+use crate::{Pending, ReplyHead, Request, Transport};
+
+/// Asks `transport` to carry out an operation whose reply has no payload. `frame` says who asks; its
+/// operation and lengths are set here.
+///
+/// # Errors
+/// The errno and explanation that the other side sent; `EIO` when no valid answer came.
+pub fn call<O: Operation>(
+    transport: &dyn Transport,
+    frame: Frame,
+    request: &O::Request<'_>,
+    payload: &[IoSlice<'_>],
+) -> FsResult<O::Reply> {
+    call_into::<O>(transport, frame, request, payload, &mut []).map(|(reply, _)| reply)
+}
+
+/// As [`call`], with buffers for the reply's payload; returns also how many bytes of them were filled.
+///
+/// # Errors
+/// As [`call`].
+pub fn call_into<O: Operation>(
+    transport: &dyn Transport,
+    frame: Frame,
+    request: &O::Request<'_>,
+    payload: &[IoSlice<'_>],
+    into: &mut [IoSliceMut<'_>],
+) -> FsResult<(O::Reply, usize)> {
+    start::<O>(transport, frame, request, payload).finish(into)
+}
+
+/// Starts an operation; [`Started::finish`] waits for its answer. Start on several transports, then finish
+/// all: the requests are under way together.
+pub fn start<'a, O: Operation>(
+    transport: &'a dyn Transport,
+    frame: Frame,
+    request: &O::Request<'_>,
+    payload: &'a [IoSlice<'a>],
+) -> Started<'a, O> {
+    let mut body = take_buffer();
+    request.encode(&mut body);
+    let request = Request::new(Frame { op: O::OP as u16, ..frame }, &body, payload);
+    let (frame, pending) = (request.frame, transport.start(&request));
+    Started { frame, body, payload, pending, operation: PhantomData }
+}
+
+/// An operation under way.
+#[must_use = "the answer must be awaited"]
+pub struct Started<'a, O> {
+    frame: Frame,
+    body: Vec<u8>,
+    payload: &'a [IoSlice<'a>],
+    pending: Pending<'a>,
+    operation: PhantomData<fn() -> O>,
+}
+
+impl<O: Operation> Started<'_, O> {
+    /// Waits for the answer; its payload goes to the front of `into`. Returns the reply and the number of
+    /// bytes of payload.
+    ///
+    /// # Errors
+    /// As [`call`].
+    pub fn finish(self, into: &mut [IoSliceMut<'_>]) -> FsResult<(O::Reply, usize)> {
+        let mut reply = take_buffer();
+        let request = Request { frame: self.frame, body: &self.body, payload: self.payload };
+        let outcome = self.pending.finish(&request, &mut reply, into).map_err(FsError::from);
+        let decoded = outcome.and_then(|head| decode::<O>(head, &reply));
+        give_buffer(reply);
+        give_buffer(self.body);
+        decoded
+    }
+}
+
+fn decode<O: Operation>(head: ReplyHead, body: &[u8]) -> FsResult<(O::Reply, usize)> {
+    if head.status != 0 {
+        return Err(failure(head.status, body));
+    }
+    let reply = O::Reply::from_bytes(body).map_err(|error| {
+        FsError::with(Errno::EIO, format!("answer to {} cannot be decoded: {error}", O::OP.name()))
+    })?;
+    Ok((reply, head.payload_len))
+}
+
+fn failure(status: i32, detail: &[u8]) -> FsError {
+    let errno = Errno::from_code(status);
+    if detail.is_empty() {
+        FsError::new(errno)
+    } else {
+        FsError::with(errno, String::from_utf8_lossy(detail))
+    }
+}
+
+/// Most buffers that a thread keeps for its next calls.
+const BUFFERS_MAX: usize = 8;
+/// Largest buffer that is kept, in bytes.
+const BUFFER_LEN_MAX: usize = 1 << 14;
+
+thread_local! {
+    static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn take_buffer() -> Vec<u8> {
+    BUFFERS.with(|buffers| buffers.borrow_mut().pop()).unwrap_or_default()
+}
+
+fn give_buffer(mut buffer: Vec<u8>) {
+    buffer.clear();
+    BUFFERS.with(|buffers| {
+        let mut buffers = buffers.borrow_mut();
+        if buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_LEN_MAX {
+            buffers.push(buffer);
+        }
+    });
+}

@@ -1,0 +1,327 @@
+//! One proven connection of a client: at most one request at a time.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
+use bivouac_wire::{Frame, FrameError, Kind};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+
+use crate::handshake::{ClientSide, HandshakeError};
+use crate::{Address, Identity, NetError, Refusal, ReplyHead, Request, auth, hook, slices};
+
+/// Longest wait for one attempt to connect, in milliseconds.
+const CONNECT_MS_MAX: u64 = 2_000;
+/// Bytes that the first read of a reply without payload takes.
+const FIRST_READ_LEN: usize = 4096;
+/// Most buffers that the kernel takes in one call (`IOV_MAX`).
+const SLICES_MAX: usize = 1024;
+
+/// A connected socket whose other side is a server of our formation.
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    address: Address,
+    wait: Duration,
+    instance: u64,
+}
+
+impl Connection {
+    /// Connects and proves who we are, each within `wait`.
+    pub fn open(address: &Address, identity: &Identity, wait: Duration) -> Result<Connection, NetError> {
+        let socket = connect(address, wait.min(Duration::from_millis(CONNECT_MS_MAX)))
+            .map_err(|cause| NetError::Connect { address: address.clone(), cause })?;
+        let wait_unset = Duration::ZERO;
+        let mut connection = Connection { socket, address: address.clone(), wait: wait_unset, instance: 0 };
+        connection.set_wait(wait)?;
+        connection.shake_hands(identity)?;
+        Ok(connection)
+    }
+
+    /// Tells one run of the server from others.
+    pub fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    /// Limits how long each later step waits without progress.
+    pub fn set_wait(&mut self, wait: Duration) -> Result<(), NetError> {
+        // Zero would mean for ever.
+        let wait = wait.max(Duration::from_millis(1));
+        if wait == self.wait {
+            return Ok(());
+        }
+        for id in [Timeout::Recv, Timeout::Send] {
+            sockopt::set_socket_timeout(&self.socket, id, Some(wait))
+                .map_err(|cause| NetError::System { what: "set a socket's timeout", cause: cause.into() })?;
+        }
+        self.wait = wait;
+        Ok(())
+    }
+
+    /// Sends header, body and payload.
+    pub fn send(&self, request: &Request<'_>) -> Result<(), NetError> {
+        let header = request.frame.to_bytes();
+        let mut parts = Vec::with_capacity(request.payload.len() + 2);
+        parts.extend([IoSlice::new(&header), IoSlice::new(request.body)]);
+        parts.extend_from_slice(request.payload);
+        self.send_all(&mut parts)
+    }
+
+    fn send_all(&self, parts: &mut [IoSlice<'_>]) -> Result<(), NetError> {
+        let mut rest = parts;
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let sent = self.send_some(rest)?;
+            IoSlice::advance_slices(&mut rest, sent);
+        }
+        Ok(())
+    }
+
+    fn send_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, NetError> {
+        let parts = parts.get(..SLICES_MAX).unwrap_or(parts);
+        self.patiently(|wait| {
+            let flags = if wait { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
+            rustix::net::sendmsg(&self.socket, parts, &mut SendAncillaryBuffer::default(), flags)
+        })
+    }
+
+    /// Reads the reply to `request`.
+    pub fn receive(
+        &self,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        let room = slices::total_mut(into);
+        let (frame, early) =
+            if room == 0 { self.receive_front(body)? } else { self.receive_scattered(into)? };
+        self.check_reply(request, &frame, room)?;
+        let early = if room == 0 { 0 } else { claim_body(&frame, early, body, into) };
+        let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
+        if early > payload_len || body.len() > body_len {
+            return Err(self.alien("more bytes than its header announces"));
+        }
+        self.receive_rest(body, body_len)?;
+        self.receive_payload(into, early, payload_len)?;
+        Ok(ReplyHead { status: frame.status, payload_len })
+    }
+
+    fn check_reply(&self, request: &Request<'_>, frame: &Frame, room: usize) -> Result<(), NetError> {
+        if frame.kind != Kind::Reply || frame.id != request.frame.id || frame.op != request.frame.op {
+            return Err(self.alien("an answer to another question"));
+        }
+        if frame.payload_len as usize > room {
+            return Err(self.alien("a payload that is longer than asked for"));
+        }
+        Ok(())
+    }
+
+    /// Reads a header and what is behind it already; that is the front of the body, nothing else.
+    fn receive_front(&self, body: &mut Vec<u8>) -> Result<(Frame, usize), NetError> {
+        let mut buffer = [0u8; FIRST_READ_LEN];
+        let mut have = 0;
+        while have < FRAME_HEADER_LEN {
+            have += self.receive_some(&mut [IoSliceMut::new(&mut buffer[have..])], RecvFlags::empty())?;
+        }
+        let frame = self.decode(buffer.first_chunk())?;
+        body.clear();
+        body.extend_from_slice(&buffer[FRAME_HEADER_LEN..have]);
+        Ok((frame, 0))
+    }
+
+    /// Reads a header and puts what is behind it already to the front of `into`.
+    fn receive_scattered(&self, into: &mut [IoSliceMut<'_>]) -> Result<(Frame, usize), NetError> {
+        let mut header = [0u8; FRAME_HEADER_LEN];
+        let mut have = 0;
+        while have < FRAME_HEADER_LEN {
+            let mut parts = Vec::with_capacity(into.len() + 1);
+            parts.push(IoSliceMut::new(&mut header[have..]));
+            parts.extend(into.iter_mut().map(|slice| IoSliceMut::new(slice)));
+            have += self.receive_some(&mut parts, RecvFlags::empty())?;
+        }
+        Ok((self.decode(Some(&header))?, have - FRAME_HEADER_LEN))
+    }
+
+    fn receive_rest(&self, body: &mut Vec<u8>, len: usize) -> Result<(), NetError> {
+        let mut have = body.len();
+        body.resize(len, 0);
+        while have < len {
+            have += self.receive_some(&mut [IoSliceMut::new(&mut body[have..])], RecvFlags::WAITALL)?;
+        }
+        Ok(())
+    }
+
+    fn receive_payload(&self, into: &mut [IoSliceMut<'_>], early: usize, len: usize) -> Result<(), NetError> {
+        let mut have = early;
+        while have < len {
+            let mut parts = slices::window_mut(into, have, len - have);
+            have += self.receive_some(&mut parts, RecvFlags::WAITALL)?;
+        }
+        Ok(())
+    }
+
+    fn receive_some(&self, parts: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, NetError> {
+        let count = parts.len().min(SLICES_MAX);
+        let len = self.patiently(|wait| {
+            let flags = if wait { flags } else { flags | RecvFlags::DONTWAIT };
+            let mut control = RecvAncillaryBuffer::default();
+            rustix::net::recvmsg(&self.socket, &mut parts[..count], &mut control, flags)
+        })?;
+        if len.bytes == 0 { Err(self.lost(io::ErrorKind::UnexpectedEof.into())) } else { Ok(len.bytes) }
+    }
+
+    /// Makes a call that may wait; runs the thread's hook first if it really has to.
+    fn patiently<T>(&self, mut step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
+        let mut wait = !hook::is_set();
+        loop {
+            match step(wait) {
+                Ok(outcome) => return Ok(outcome),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if !wait => {
+                    hook::run();
+                    wait = true;
+                }
+                Err(Errno::AGAIN) => return Err(self.timed_out()),
+                Err(cause) => return Err(self.lost(cause.into())),
+            }
+        }
+    }
+
+    fn shake_hands(&mut self, identity: &Identity) -> Result<(), NetError> {
+        let client = ClientSide::new(identity, auth::nonce()?);
+        let (frame, body) = self.ask(&client.hello())?;
+        let proof = client.prove(&frame, &body).map_err(|error| self.untrusted(&error))?;
+        let (frame, body) = self.ask(&proof)?;
+        self.instance = ClientSide::welcomed(&frame, &body).map_err(|error| self.untrusted(&error))?;
+        Ok(())
+    }
+
+    fn ask(&self, message: &[u8]) -> Result<(Frame, Vec<u8>), NetError> {
+        self.send_all(&mut [IoSlice::new(message)]).map_err(unsent)?;
+        let mut body = Vec::new();
+        let (frame, _) = self.receive_front(&mut body).map_err(unsent)?;
+        let len = frame.body_len as usize;
+        if len > HANDSHAKE_BODY_MAX || body.len() > len {
+            return Err(self.alien("a handshake that is too long"));
+        }
+        self.receive_rest(&mut body, len).map_err(unsent)?;
+        Ok((frame, body))
+    }
+
+    fn decode(&self, header: Option<&[u8; FRAME_HEADER_LEN]>) -> Result<Frame, NetError> {
+        let decoded = header.map_or(Err(FrameError::Magic), Frame::from_bytes);
+        decoded.map_err(|error| match error {
+            FrameError::Version(theirs) => self.refused(Refusal::Version { theirs }),
+            error => NetError::Protocol { address: self.address.clone(), what: error.to_string() },
+        })
+    }
+
+    fn lost(&self, cause: io::Error) -> NetError {
+        NetError::Lost { address: self.address.clone(), cause }
+    }
+
+    fn timed_out(&self) -> NetError {
+        let waited_ms = u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX);
+        NetError::TimedOut { address: self.address.clone(), waited_ms }
+    }
+
+    fn alien(&self, what: &str) -> NetError {
+        NetError::Protocol { address: self.address.clone(), what: format!("it sent {what}") }
+    }
+
+    fn refused(&self, reason: Refusal) -> NetError {
+        NetError::Refused { address: self.address.clone(), reason }
+    }
+
+    fn untrusted(&self, error: &HandshakeError) -> NetError {
+        match error {
+            HandshakeError::Refused(reason) => self.refused(*reason),
+            HandshakeError::Alien(what) => self.alien(what),
+        }
+    }
+}
+
+/// A connection that breaks in the handshake has not carried a request.
+fn unsent(error: NetError) -> NetError {
+    match error {
+        NetError::Lost { address, cause } => NetError::Connect { address, cause },
+        error => error,
+    }
+}
+
+/// Moves the front of what came early from `into` to the body; returns how much of the payload is there.
+fn claim_body(frame: &Frame, early: usize, body: &mut Vec<u8>, into: &mut [IoSliceMut<'_>]) -> usize {
+    body.clear();
+    if frame.body_len == 0 {
+        return early;
+    }
+    let mut bytes = Vec::with_capacity(early);
+    slices::window_mut(into, 0, early).iter().for_each(|slice| bytes.extend_from_slice(slice));
+    let (front, rest) = bytes.split_at(early.min(frame.body_len as usize));
+    body.extend_from_slice(front);
+    let mut rest_left = rest;
+    for slice in slices::window_mut(into, 0, rest.len()).iter_mut() {
+        let (now, later) = rest_left.split_at(slice.len());
+        slice.copy_from_slice(now);
+        rest_left = later;
+    }
+    rest.len()
+}
+
+fn connect(address: &Address, wait: Duration) -> io::Result<OwnedFd> {
+    match address {
+        Address::Tcp(host_port) => connect_tcp(host_port, wait),
+        Address::Unix(path) => connect_unix(path, wait),
+        Address::InProcess => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+fn connect_tcp(host_port: &str, wait: Duration) -> io::Result<OwnedFd> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "host has no address");
+    for target in host_port.to_socket_addrs()? {
+        match connect_to(target, wait) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn connect_to(target: SocketAddr, wait: Duration) -> io::Result<OwnedFd> {
+    let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    connect_within(&socket, &target, wait)?;
+    // Asking a dead port of this host can connect a socket to itself, which then takes the port.
+    if rustix::net::getpeername(&socket)?.is_some_and(|peer| rustix::net::getsockname(&socket) == Ok(peer)) {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(socket)
+}
+
+fn connect_unix(path: &Path, wait: Duration) -> io::Result<OwnedFd> {
+    let family = AddressFamily::UNIX;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    connect_within(&socket, &SocketAddrUnix::new(path)?, wait)?;
+    Ok(socket)
+}
+
+/// On Linux the timeout for sending limits `connect` too.
+fn connect_within(
+    socket: &OwnedFd,
+    target: &impl rustix::net::addr::SocketAddrArg,
+    wait: Duration,
+) -> io::Result<()> {
+    sockopt::set_socket_timeout(socket, Timeout::Send, Some(wait.max(Duration::from_millis(1))))?;
+    rustix::net::connect(socket, target).map_err(|error| match error {
+        Errno::INPROGRESS | Errno::AGAIN => io::ErrorKind::TimedOut.into(),
+        error => error.into(),
+    })
+}

@@ -1,0 +1,190 @@
+//! What can go wrong between two processes.
+
+use std::io;
+
+use bivouac_types::{Errno, FsError, NodeId};
+use bivouac_wire::VERSION;
+
+use crate::Address;
+
+/// Why an exchange failed. A reply with an errno is not such an error: it was carried well.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// No connection came about; the request was not sent.
+    #[error("cannot connect to {address}: {cause}; is the daemon running there?")]
+    Connect {
+        /// Where.
+        address: Address,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// The connection broke; the request may have been carried out.
+    #[error("connection to {address} was lost: {cause}")]
+    Lost {
+        /// To whom.
+        address: Address,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// Another process answers than before; the request was not sent.
+    #[error("the daemon at {address} was restarted")]
+    Restarted {
+        /// Where.
+        address: Address,
+    },
+    /// No answer in time; the request may have been carried out.
+    #[error("{address} did not answer within {waited_ms} ms")]
+    TimedOut {
+        /// Who.
+        address: Address,
+        /// How long was waited, in milliseconds.
+        waited_ms: u64,
+    },
+    /// A node stayed away for as long as the caller was willing to wait.
+    #[error("{node} at {address} cannot be reached, waited {waited_s} s: {cause}; see `bivouac status`")]
+    Unreachable {
+        /// The node.
+        node: NodeId,
+        /// Its address.
+        address: Address,
+        /// How long was waited, in seconds.
+        waited_s: f32,
+        /// The last error.
+        cause: Box<NetError>,
+    },
+    /// The other side does not want us, or we do not trust it.
+    #[error("{address} refused the connection: {reason}")]
+    Refused {
+        /// Who.
+        address: Address,
+        /// Why.
+        reason: Refusal,
+    },
+    /// The other side sent bytes that make no sense.
+    #[error("{address} does not keep to the protocol: {what}")]
+    Protocol {
+        /// Who.
+        address: Address,
+        /// What was wrong.
+        what: String,
+    },
+    /// Body or payload above the limit; nothing was sent.
+    #[error("request of {bytes} bytes is above the limit of {limit}; split it")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The most that fits, in bytes.
+        limit: usize,
+    },
+    /// The peer was closed on this side.
+    #[error("connection to {address} was closed here")]
+    Closed {
+        /// To whom.
+        address: Address,
+    },
+    /// A listener could not be made.
+    #[error("cannot listen on {address}: {cause}; {remedy}")]
+    Listen {
+        /// Where.
+        address: Address,
+        /// What the kernel said.
+        cause: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The system refused something that is not tied to a peer.
+    #[error("cannot {what}: {cause}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+}
+
+impl NetError {
+    /// Whether the request may have reached the other side.
+    #[must_use]
+    pub fn maybe_sent(&self) -> bool {
+        match self {
+            NetError::Lost { .. } | NetError::TimedOut { .. } | NetError::Protocol { .. } => true,
+            NetError::Unreachable { cause, .. } => cause.maybe_sent(),
+            _ => false,
+        }
+    }
+
+    /// Whether a later attempt may succeed.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(self, NetError::Connect { .. } | NetError::Lost { .. } | NetError::Restarted { .. })
+    }
+}
+
+impl From<NetError> for FsError {
+    fn from(error: NetError) -> FsError {
+        FsError::with(Errno::EIO, error.to_string())
+    }
+}
+
+/// Why a handshake ended without a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Secrets differ.
+    #[error("it does not have our secret; use the secret file of the formation that runs there")]
+    Secret,
+    /// Formations differ.
+    #[error("it belongs to another formation; use the address and the map of the running formation")]
+    Formation,
+    /// Versions differ.
+    #[error("it speaks protocol version {theirs}, this is {VERSION}; use one release of bivouac everywhere")]
+    Version {
+        /// Its version; 0 if it did not say.
+        theirs: u16,
+    },
+    /// Lanes differ.
+    #[error("it listens there for the other kind of caller (client and peer ports are mixed up in the map)")]
+    Lane,
+    /// Another user's process.
+    #[error("it serves only processes of its own user; run as the user who started the formation")]
+    User,
+    /// Some other reason.
+    #[error("it answered the handshake with error {status}")]
+    Other {
+        /// The errno that it sent.
+        status: i32,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> Address {
+        Address::tcp("h:1")
+    }
+
+    #[test]
+    fn unreachable_names_node_address_and_time() {
+        let cause = NetError::Connect { address: address(), cause: io::ErrorKind::ConnectionRefused.into() };
+        let error = NetError::Unreachable {
+            node: NodeId(3),
+            address: address(),
+            waited_s: 30.0,
+            cause: Box::new(cause),
+        };
+        let text = FsError::from(error).to_string();
+        for part in ["node 3", "h:1", "30 s", "connection refused"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_sent_may_have_been_carried_out() {
+        let lost = NetError::Lost { address: address(), cause: io::ErrorKind::ConnectionReset.into() };
+        assert!(lost.maybe_sent() && lost.is_passing());
+        let restarted = NetError::Restarted { address: address() };
+        assert!(!restarted.maybe_sent() && restarted.is_passing());
+        let refused = NetError::Refused { address: address(), reason: Refusal::Secret };
+        assert!(!refused.maybe_sent() && !refused.is_passing());
+    }
+}

@@ -1,0 +1,160 @@
+//! A transport that fails on demand, for tests of those who use transports.
+
+use std::io::{self, IoSliceMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bivouac_types::Errno;
+use bivouac_wire::Frame;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Address, NetError, Pending, ReplyHead, Request, Transport, Waiting};
+
+/// What happens to a request.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The connection breaks before the request is sent; the caller cannot know that it was not.
+    DropBefore,
+    /// The request is carried out, its answer is lost.
+    DropAfter,
+    /// No connection comes about.
+    NoConnection,
+    /// It is answered with this error and not carried out.
+    Fail(Errno),
+    /// It is not sent before the latch is open.
+    Hold(Latch),
+}
+
+/// A door that is closed until it is opened.
+#[derive(Clone, Debug, Default)]
+pub struct Latch(Arc<(Mutex<LatchState>, Condvar)>);
+
+#[derive(Debug, Default)]
+struct LatchState {
+    open: bool,
+    waiting: usize,
+}
+
+impl Latch {
+    /// Lets everybody through, now and later.
+    pub fn open(&self) {
+        self.0.0.lock().open = true;
+        self.0.1.notify_all();
+    }
+
+    /// Waits until the latch is open.
+    pub fn pass(&self) {
+        let mut state = self.0.0.lock();
+        state.waiting += 1;
+        self.0.1.notify_all();
+        while !state.open {
+            self.0.1.wait(&mut state);
+        }
+    }
+
+    /// Waits until `count` callers have come to the latch, open or not.
+    pub fn await_arrivals(&self, count: usize) {
+        let mut state = self.0.0.lock();
+        while state.waiting < count {
+            self.0.1.wait(&mut state);
+        }
+    }
+}
+
+type Plan = dyn Fn(&Frame) -> Option<Fault> + Send + Sync;
+
+/// Decorates a transport with faults.
+pub struct FailingTransport {
+    inner: Arc<dyn Transport>,
+    plan: Box<Plan>,
+}
+
+impl FailingTransport {
+    /// `plan` decides for every request what happens to it; `None` is nothing.
+    #[must_use]
+    pub fn new(
+        inner: Arc<dyn Transport>,
+        plan: impl Fn(&Frame) -> Option<Fault> + Send + Sync + 'static,
+    ) -> FailingTransport {
+        FailingTransport { inner, plan: Box::new(plan) }
+    }
+
+    fn lost(&self) -> NetError {
+        NetError::Lost { address: self.address(), cause: io::ErrorKind::ConnectionReset.into() }
+    }
+}
+
+impl Transport for FailingTransport {
+    fn start(&self, request: &Request<'_>) -> Pending<'_> {
+        let fault = (self.plan)(&request.frame);
+        match fault {
+            None => self.inner.start(request),
+            Some(Fault::DropBefore) => Pending::failed(self.lost()),
+            Some(Fault::NoConnection) => {
+                let cause = io::ErrorKind::ConnectionRefused.into();
+                Pending::failed(NetError::Connect { address: self.address(), cause })
+            }
+            Some(Fault::DropAfter) => {
+                let pending = self.inner.start(request);
+                Pending::new(Box::new(LostReply { pending, error: self.lost() }))
+            }
+            Some(Fault::Fail(errno)) => Pending::new(Box::new(Answer(errno))),
+            Some(Fault::Hold(latch)) => Pending::new(Box::new(Held { transport: self, latch })),
+        }
+    }
+
+    fn connect(&self, wait: Duration) -> Result<(), NetError> {
+        self.inner.connect(wait)
+    }
+
+    fn address(&self) -> Address {
+        self.inner.address()
+    }
+}
+
+struct LostReply<'t> {
+    pending: Pending<'t>,
+    error: NetError,
+}
+
+impl Waiting for LostReply<'_> {
+    fn finish(
+        self: Box<Self>,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        self.pending.finish(request, body, into).and(Err(self.error))
+    }
+}
+
+struct Answer(Errno);
+
+impl Waiting for Answer {
+    fn finish(
+        self: Box<Self>,
+        _request: &Request<'_>,
+        body: &mut Vec<u8>,
+        _into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        body.clear();
+        Ok(ReplyHead { status: self.0.code(), payload_len: 0 })
+    }
+}
+
+struct Held<'t> {
+    transport: &'t FailingTransport,
+    latch: Latch,
+}
+
+impl Waiting for Held<'_> {
+    fn finish(
+        self: Box<Self>,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        self.latch.pass();
+        self.transport.inner.exchange(request, body, into)
+    }
+}

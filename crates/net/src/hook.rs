@@ -1,0 +1,52 @@
+//! What a thread does before it waits for the network.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+thread_local! {
+    static HOOK: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
+}
+
+/// Sets what the current thread runs before it waits for the network, and returns what it ran until now. A
+/// mount lets another thread read requests meanwhile. The hook may run several times per request, and not
+/// at all if the answer is there already; it never runs for [`crate::InProcess`].
+pub fn on_block(hook: Option<Rc<dyn Fn()>>) -> Option<Rc<dyn Fn()>> {
+    HOOK.with(|cell| cell.replace(hook))
+}
+
+/// Whether the current thread has a hook.
+pub(crate) fn is_set() -> bool {
+    HOOK.with(|cell| cell.borrow().is_some())
+}
+
+/// Runs the current thread's hook.
+pub(crate) fn run() {
+    // The hook runs outside the borrow, so that it may set another one.
+    if let Some(hook) = HOOK.with(|cell| cell.borrow().clone()) {
+        hook();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn the_hook_belongs_to_its_thread() {
+        let count = Rc::new(Cell::new(0));
+        let inner = Rc::clone(&count);
+        assert!(on_block(Some(Rc::new(move || inner.set(inner.get() + 1)))).is_none());
+        run();
+        std::thread::spawn(|| {
+            assert!(!is_set());
+            run();
+        })
+        .join()
+        .unwrap();
+        assert_eq!(count.get(), 1);
+        assert!(on_block(None).is_some());
+        run();
+        assert_eq!(count.get(), 1);
+    }
+}

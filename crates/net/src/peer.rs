@@ -1,0 +1,308 @@
+//! A node as a caller sees it: it may go away for a while and come back.
+//!
+//! A request whose connection broke is sent again with [`Flags::RETRY`] if it may have been carried out,
+//! until the caller's patience ends. After a loss, one thread connects again and runs the reconnect
+//! callback; every other request waits until that is done, so nothing overtakes it.
+
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bivouac_types::NodeId;
+use bivouac_types::limits::WAIT_MS_DEFAULT;
+use bivouac_wire::Flags;
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+
+use crate::transport::State;
+use crate::{
+    Address, Identity, NetError, Pending, ReplyHead, Request, SocketOptions, SocketTransport, Transport, hook,
+};
+
+/// Runs after a loss, before anything else is sent to the node; it may use the given transport, which
+/// neither waits nor resends. An error means that the node is away again.
+pub type OnReconnect = dyn Fn(NodeId, &dyn Transport) -> Result<(), NetError> + Send + Sync;
+
+/// How a peer waits.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerOptions {
+    /// How long to wait for a node that is away, in milliseconds, unless the request says otherwise.
+    pub wait_ms: u64,
+}
+
+impl Default for PeerOptions {
+    fn default() -> PeerOptions {
+        PeerOptions { wait_ms: WAIT_MS_DEFAULT }
+    }
+}
+
+/// First pause between attempts to connect, in milliseconds; it doubles from there.
+const BACKOFF_MS_FIRST: u64 = 5;
+/// Longest pause between attempts to connect, in milliseconds.
+const BACKOFF_MS_MAX: u64 = 250;
+
+/// A transport to one node that waits for it when it is away.
+pub struct Peer {
+    node: NodeId,
+    transport: Arc<dyn Transport>,
+    options: PeerOptions,
+    // Sending holds the lock shared, reconnecting holds it exclusively.
+    link: RwLock<Link>,
+    closed: Mutex<bool>,
+    closing: Condvar,
+}
+
+struct Link {
+    up: bool,
+    // Raised by every reconnection, so that late news of an old loss does no harm.
+    episode: u64,
+    on_reconnect: Option<Box<OnReconnect>>,
+}
+
+impl Peer {
+    /// A peer over any transport.
+    #[must_use]
+    pub fn new(node: NodeId, transport: Arc<dyn Transport>, options: PeerOptions) -> Peer {
+        let link = Link { up: true, episode: 0, on_reconnect: None };
+        Peer {
+            node,
+            transport,
+            options,
+            link: RwLock::new(link),
+            closed: Mutex::new(false),
+            closing: Condvar::new(),
+        }
+    }
+
+    /// A peer over sockets.
+    #[must_use]
+    pub fn to(node: NodeId, address: Address, identity: Identity, options: PeerOptions) -> Peer {
+        let sockets = SocketOptions { wait_ms: options.wait_ms, ..SocketOptions::default() };
+        Peer::new(node, Arc::new(SocketTransport::new(address, identity, sockets)), options)
+    }
+
+    /// Sets what runs after a loss: once per loss, not once per connection. It also runs when another daemon
+    /// than before answers at the address, and when the first connection had to be waited for.
+    pub fn on_reconnect(
+        &self,
+        callback: impl Fn(NodeId, &dyn Transport) -> Result<(), NetError> + Send + Sync + 'static,
+    ) {
+        self.link.write().on_reconnect = Some(Box::new(callback));
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Ends all waiting for the node: requests that would wait fail at once, now and later.
+    pub fn close(&self) {
+        *self.closed.lock() = true;
+        self.closing.notify_all();
+    }
+
+    fn wait_ms(&self, request: &Request<'_>) -> u64 {
+        match request.frame.wait_ms {
+            0 => self.options.wait_ms,
+            wait_ms => u64::from(wait_ms),
+        }
+    }
+
+    /// Sends the request again and again until it is answered or patience ends.
+    fn persist(
+        &self,
+        first: Option<(NetError, u64)>,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        let mut patience = Patience::new(self.wait_ms(request));
+        let (mut request, mut failure) = (*request, first);
+        loop {
+            if let Some((cause, episode)) = failure {
+                self.judge(cause, episode, &mut request, &mut patience)?;
+            }
+            hook::run();
+            let link = self.enter(&mut patience)?;
+            let episode = link.episode;
+            request.frame.wait_ms = u32::try_from(patience.left().as_millis()).unwrap_or(u32::MAX).max(1);
+            let pending = self.transport.start(&request);
+            drop(link);
+            match pending.finish(&request, body, into) {
+                Ok(head) => return Ok(head),
+                Err(cause) => failure = Some((cause, episode)),
+            }
+        }
+    }
+
+    /// Decides whether a failed request is worth another attempt, and pauses before all but the first.
+    fn judge(
+        &self,
+        cause: NetError,
+        episode: u64,
+        request: &mut Request<'_>,
+        patience: &mut Patience,
+    ) -> Result<(), NetError> {
+        if cause.is_passing() || cause.maybe_sent() {
+            self.lost(episode, patience.left());
+        }
+        if matches!(cause, NetError::TimedOut { .. }) {
+            return Err(self.unreachable(cause, patience.wait));
+        }
+        if !cause.is_passing() {
+            return Err(cause);
+        }
+        if cause.maybe_sent() {
+            request.frame.flags = Flags(request.frame.flags.0 | Flags::RETRY.0);
+        }
+        patience.failures += 1;
+        if patience.failures > 1 { self.pause(cause, patience) } else { Ok(()) }
+    }
+
+    /// Waits until requests may be sent, reconnecting if nobody else does.
+    fn enter(&self, patience: &mut Patience) -> Result<RwLockReadGuard<'_, Link>, NetError> {
+        loop {
+            let link = self.link.try_read_until(patience.deadline).ok_or_else(|| self.busy(patience))?;
+            if link.up {
+                return Ok(link);
+            }
+            drop(link);
+            let mut link = self.link.try_write_until(patience.deadline).ok_or_else(|| self.busy(patience))?;
+            if !link.up {
+                self.reconnect(&mut link, patience)?;
+            }
+        }
+    }
+
+    fn reconnect(&self, link: &mut Link, patience: &mut Patience) -> Result<(), NetError> {
+        loop {
+            let outcome = self.transport.connect(patience.left()).and_then(|()| match &link.on_reconnect {
+                Some(callback) => callback(self.node, &*self.transport),
+                None => Ok(()),
+            });
+            match outcome {
+                Ok(()) => {
+                    (link.up, link.episode) = (true, link.episode + 1);
+                    log::info!("{} at {} is back", self.node, self.transport.address());
+                    return Ok(());
+                }
+                Err(cause) if cause.is_passing() || matches!(cause, NetError::TimedOut { .. }) => {
+                    patience.failures += 1;
+                    self.pause(cause, patience)?;
+                }
+                Err(cause) => return Err(cause),
+            }
+        }
+    }
+
+    /// Lets a dead peer alone for a while. Nothing tells when a process lives again, so the pauses grow.
+    fn pause(&self, cause: NetError, patience: &Patience) -> Result<(), NetError> {
+        let left = patience.left();
+        if left.is_zero() {
+            return Err(self.unreachable(cause, patience.wait));
+        }
+        let mut closed = self.closed.lock();
+        if !*closed {
+            self.closing.wait_for(&mut closed, patience.pause().min(left));
+        }
+        if *closed { Err(NetError::Closed { address: self.transport.address() }) } else { Ok(()) }
+    }
+
+    fn lost(&self, episode: u64, patience: Duration) {
+        // Who cannot get the lock in time leaves it to the one that is reconnecting.
+        if let Some(mut link) = self.link.try_write_for(patience)
+            && link.episode == episode
+        {
+            link.up = false;
+        }
+    }
+
+    fn unreachable(&self, cause: NetError, waited: Duration) -> NetError {
+        let (node, address) = (self.node, self.transport.address());
+        NetError::Unreachable { node, address, waited_s: waited.as_secs_f32(), cause: Box::new(cause) }
+    }
+
+    fn busy(&self, patience: &Patience) -> NetError {
+        let waited_ms = u64::try_from(patience.wait.as_millis()).unwrap_or(u64::MAX);
+        self.unreachable(NetError::TimedOut { address: self.transport.address(), waited_ms }, patience.wait)
+    }
+}
+
+/// How long a request goes on, counted from its first failure.
+struct Patience {
+    wait: Duration,
+    deadline: Instant,
+    failures: u32,
+}
+
+impl Patience {
+    fn new(wait_ms: u64) -> Patience {
+        let wait = Duration::from_millis(wait_ms);
+        let now = Instant::now();
+        Patience { wait, deadline: now.checked_add(wait).unwrap_or(now), failures: 0 }
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    fn pause(&self) -> Duration {
+        let doubled = BACKOFF_MS_FIRST << self.failures.saturating_sub(1).min(16);
+        Duration::from_millis(doubled.min(BACKOFF_MS_MAX))
+    }
+}
+
+impl Transport for Peer {
+    fn start(&self, request: &Request<'_>) -> Pending<'_> {
+        // Waiting for a node that is away is left to `finish`, so that others can be started meanwhile.
+        let started = self.link.try_read().filter(|link| link.up).map(|link| {
+            let wait_ms = u32::try_from(self.wait_ms(request)).unwrap_or(u32::MAX);
+            let frame = bivouac_wire::Frame { wait_ms, ..request.frame };
+            (self.transport.start(&Request { frame, ..*request }), link.episode)
+        });
+        Pending(State::Peer(Box::new(InFlight { peer: self, started })))
+    }
+
+    fn connect(&self, wait: Duration) -> Result<(), NetError> {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        drop(self.enter(&mut Patience::new(wait_ms))?);
+        self.transport.connect(wait)
+    }
+
+    fn address(&self) -> Address {
+        self.transport.address()
+    }
+}
+
+/// A request that was given to a peer; not yet sent if the peer was away.
+pub(crate) struct InFlight<'t> {
+    peer: &'t Peer,
+    started: Option<(Pending<'t>, u64)>,
+}
+
+impl InFlight<'_> {
+    pub fn finish(
+        mut self,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        let Some((pending, episode)) = self.started.take() else {
+            return self.peer.persist(None, request, body, into);
+        };
+        match pending.finish(request, body, into) {
+            Ok(head) => Ok(head),
+            Err(cause) => self.peer.persist(Some((cause, episode)), request, body, into),
+        }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        // A request that was given up takes its connection with it, perhaps the last one.
+        if let Some((pending, episode)) = self.started.take() {
+            drop(pending);
+            self.peer.lost(episode, Duration::from_millis(BACKOFF_MS_MAX));
+        }
+    }
+}

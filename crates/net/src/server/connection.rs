@@ -1,0 +1,488 @@
+//! One connection of a server: parts of frames that came, parts of answers that did not go yet.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
+use bivouac_types::{ClientId, Errno as FsErrno, FsError};
+use bivouac_wire::{Frame, FrameError, Kind};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+
+use super::Shared;
+use super::buffers::{Buffer, Buffers};
+use crate::handshake::{self, ServerSide, Step};
+use crate::service::{Outcome, Reply, Target, dispatch};
+use crate::{LaneKind, Refusal};
+
+/// Bytes that one read takes: small requests with their payloads in one call, and little to copy at the
+/// front of a large payload.
+const SCRATCH_LEN: usize = 16 << 10;
+
+/// Bytes of reply body that a thread keeps room for.
+const BODY_LEN_MAX: usize = 64 << 10;
+
+/// What a thread keeps from one connection to the next.
+pub(super) struct Worker {
+    scratch: Box<[u8]>,
+    body: Vec<u8>,
+}
+
+impl Default for Worker {
+    fn default() -> Worker {
+        Worker { scratch: vec![0; SCRATCH_LEN].into_boxed_slice(), body: Vec::new() }
+    }
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Read,
+    Write,
+    Close,
+}
+
+/// An accepted socket. One thread at a time works on it: the one that got its event.
+pub(super) struct Connection {
+    key: u64,
+    socket: OwnedFd,
+    state: Mutex<State>,
+}
+
+struct State {
+    phase: Phase,
+    // Bytes that came and are not handled yet; never more than one read.
+    inbox: Vec<u8>,
+    // The inbox may hold whole frames, kept back because an answer was under way.
+    held_back: bool,
+    incoming: Option<Incoming>,
+    outgoing: Option<Outgoing>,
+    stalled: Option<u64>,
+}
+
+enum Phase {
+    Shaking(Box<ServerSide>),
+    Open(ClientId),
+    // The last answer goes out, then the connection ends.
+    Ending(Option<ClientId>),
+}
+
+impl Phase {
+    fn client(&self) -> Option<ClientId> {
+        match self {
+            Phase::Shaking(_) => None,
+            Phase::Open(client) => Some(*client),
+            Phase::Ending(client) => *client,
+        }
+    }
+}
+
+/// A frame whose header has come.
+struct Incoming {
+    frame: Frame,
+    body: Vec<u8>,
+    payload: Option<Buffer>,
+    have: usize,
+}
+
+/// An answer that the socket did not take at once.
+struct Outgoing {
+    head: Vec<u8>,
+    payload: Option<Buffer>,
+    payload_len: usize,
+    done: usize,
+}
+
+/// What there is to work with while a connection advances.
+struct Context<'a> {
+    connection: &'a Connection,
+    shared: &'a Shared,
+    lane: LaneKind,
+}
+
+impl Connection {
+    pub fn new(key: u64, socket: OwnedFd, handshake: ServerSide) -> Connection {
+        let state = State {
+            phase: Phase::Shaking(Box::new(handshake)),
+            inbox: Vec::new(),
+            held_back: false,
+            incoming: None,
+            outgoing: None,
+            stalled: None,
+        };
+        Connection { key, socket, state: Mutex::new(state) }
+    }
+
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Makes the other side, and this one, see the end of the stream.
+    pub fn hang_up(&self) {
+        // It fails only if the connection has ended already.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Does everything that can be done without waiting; `proven` is run when the client has proven itself.
+    pub fn advance(
+        self: &Arc<Connection>,
+        shared: &Shared,
+        lane: LaneKind,
+        worker: &mut Worker,
+        proven: impl FnOnce(),
+    ) -> Next {
+        let mut state = self.state.lock();
+        if let Some(number) = state.stalled.take() {
+            shared.stalled.remove(number);
+        }
+        let was_shaking = matches!(state.phase, Phase::Shaking(_));
+        let context = Context { connection: self, shared, lane };
+        let next = state.advance(&context, worker).unwrap_or(Next::Close);
+        if was_shaking && matches!(state.phase, Phase::Open(_)) {
+            proven();
+        }
+        worker.body.shrink_to(BODY_LEN_MAX);
+        let held = state.held_bytes();
+        if next != Next::Close && held > 0 {
+            state.stalled = Some(shared.stalled.add(self, held));
+        }
+        next
+    }
+
+    /// Gives everything back that the connection held.
+    pub fn end(&self, shared: &Shared) {
+        let mut state = self.state.lock();
+        if let Some(number) = state.stalled.take() {
+            shared.stalled.remove(number);
+        }
+        (state.incoming, state.outgoing) = (None, None);
+        let client = state.phase.client();
+        state.phase = Phase::Ending(None);
+        drop(state);
+        if let Some(client) = client {
+            shared.clients.disconnected(client, &*shared.service);
+        }
+    }
+
+    fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Hitch> {
+        loop {
+            let mut control = RecvAncillaryBuffer::default();
+            match rustix::net::recvmsg(&self.socket, parts, &mut control, RecvFlags::DONTWAIT) {
+                Ok(message) if message.bytes > 0 => return Ok(message.bytes),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(Hitch::Wait),
+                _ => return Err(Hitch::Close),
+            }
+        }
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>]) -> Result<usize, Hitch> {
+        loop {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::sendmsg(&self.socket, parts, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(sent) => return Ok(sent),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(Hitch::Wait),
+                Err(_) => return Err(Hitch::Close),
+            }
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Why there is no going on now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hitch {
+    Wait,
+    Close,
+}
+
+impl State {
+    fn advance(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<Next, Hitch> {
+        if !self.flush(context)? {
+            return Ok(Next::Write);
+        }
+        if self.incoming.is_some() {
+            if self.fill(context)? {
+                self.serve_incoming(context, worker)?;
+            }
+        } else {
+            self.read_small(context, worker)?;
+        }
+        Ok(if self.outgoing.is_some() { Next::Write } else { Next::Read })
+    }
+
+    /// Sends what is left of an answer; whether nothing is left.
+    fn flush(&mut self, context: &Context<'_>) -> Result<bool, Hitch> {
+        if let Some(outgoing) = &mut self.outgoing {
+            if !outgoing.send(context.connection)? {
+                return Ok(false);
+            }
+            self.outgoing = None;
+        }
+        if matches!(self.phase, Phase::Ending(_)) { Err(Hitch::Close) } else { Ok(true) }
+    }
+
+    /// Reads the rest of a frame that did not fit into one read; whether it is whole.
+    fn fill(&mut self, context: &Context<'_>) -> Result<bool, Hitch> {
+        let Some(incoming) = &mut self.incoming else { return Ok(false) };
+        match incoming.receive(context.connection) {
+            Ok(()) => Ok(incoming.is_whole()),
+            Err(Hitch::Wait) => Ok(false),
+            Err(Hitch::Close) => Err(Hitch::Close),
+        }
+    }
+
+    fn serve_incoming(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<(), Hitch> {
+        let Some(incoming) = self.incoming.take() else { return Ok(()) };
+        let payload = incoming.payload.as_deref().unwrap_or_default();
+        self.serve(context, incoming.frame, &incoming.body, payload, &mut worker.body)
+    }
+
+    /// Reads what is there, up to one scratch full, and serves every whole frame in it.
+    fn read_small(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<(), Hitch> {
+        let Worker { scratch, body } = worker;
+        let mut len = self.inbox.len().min(scratch.len());
+        scratch[..len].copy_from_slice(&self.inbox[..len]);
+        if !self.held_back {
+            match context.connection.receive(&mut [IoSliceMut::new(&mut scratch[len..])]) {
+                Ok(received) => len += received,
+                Err(Hitch::Wait) => return Ok(()),
+                Err(Hitch::Close) => return Err(Hitch::Close),
+            }
+        }
+        let rest = self.serve_whole(context, &scratch[..len], body)?;
+        self.keep(context, rest)
+    }
+
+    /// Serves the whole frames at the front of `bytes`; returns what is behind them.
+    fn serve_whole<'b>(
+        &mut self,
+        context: &Context<'_>,
+        bytes: &'b [u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<&'b [u8], Hitch> {
+        let mut rest = bytes;
+        while self.outgoing.is_none()
+            && let Some((header, behind)) = rest.split_first_chunk::<FRAME_HEADER_LEN>()
+        {
+            let frame = self.header(context, header)?;
+            let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
+            let Some((body, behind)) = behind.split_at_checked(body_len) else { break };
+            let Some((payload, behind)) = behind.split_at_checked(payload_len) else { break };
+            self.serve(context, frame, body, payload, reply)?;
+            rest = behind;
+        }
+        Ok(rest)
+    }
+
+    /// Keeps bytes for later: as a frame under way if its header is there.
+    fn keep(&mut self, context: &Context<'_>, rest: &[u8]) -> Result<(), Hitch> {
+        self.held_back = self.outgoing.is_some() && !rest.is_empty();
+        let header = if self.held_back { None } else { rest.split_first_chunk::<FRAME_HEADER_LEN>() };
+        let Some((header, behind)) = header else {
+            self.inbox.clear();
+            self.inbox.extend_from_slice(rest);
+            return Ok(());
+        };
+        let frame = self.header(context, header)?;
+        self.inbox = Vec::new();
+        self.incoming = Some(Incoming::new(frame, behind, &context.shared.buffers));
+        Ok(())
+    }
+
+    /// Reads a header; strangers are allowed little.
+    fn header(&mut self, context: &Context<'_>, bytes: &[u8; FRAME_HEADER_LEN]) -> Result<Frame, Hitch> {
+        let shaking = matches!(self.phase, Phase::Shaking(_));
+        let frame = match Frame::from_bytes(bytes) {
+            Ok(frame) => frame,
+            Err(FrameError::Version(theirs)) if shaking => {
+                let refusal = handshake::refusal(Refusal::Version { theirs });
+                let _ = context.connection.send(&[IoSlice::new(&refusal)]);
+                return Err(Hitch::Close);
+            }
+            Err(_) => return Err(Hitch::Close),
+        };
+        let too_long = frame.body_len as usize > HANDSHAKE_BODY_MAX || frame.payload_len > 0;
+        if frame.kind != Kind::Request || shaking && too_long { Err(Hitch::Close) } else { Ok(frame) }
+    }
+
+    fn serve(
+        &mut self,
+        context: &Context<'_>,
+        frame: Frame,
+        body: &[u8],
+        payload: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Hitch> {
+        match &mut self.phase {
+            Phase::Shaking(handshake) => {
+                let step = handshake.take(&context.shared.auth, context.shared.instance, &frame, body);
+                self.shake(context, step)
+            }
+            Phase::Open(client) => {
+                let client = *client;
+                self.answer(context, client, frame, (body, payload), reply)
+            }
+            Phase::Ending(_) => Err(Hitch::Close),
+        }
+    }
+
+    fn shake(&mut self, context: &Context<'_>, step: Step) -> Result<(), Hitch> {
+        let shared = context.shared;
+        match step {
+            Step::Reply(message) => self.send(context, Outgoing::message(message)),
+            Step::Admit(message, client) => {
+                // Told before the client hears of its success, so before its first request.
+                shared.clients.connected(client, &*shared.service);
+                self.phase = Phase::Open(client);
+                self.send(context, Outgoing::message(message))
+            }
+            Step::Refuse(message) => {
+                self.phase = Phase::Ending(None);
+                self.send(context, Outgoing::message(message))?;
+                if self.outgoing.is_some() { Ok(()) } else { Err(Hitch::Close) }
+            }
+            Step::Hang => Err(Hitch::Close),
+        }
+    }
+
+    fn answer(
+        &mut self,
+        context: &Context<'_>,
+        client: ClientId,
+        frame: Frame,
+        (body, payload): (&[u8], &[u8]),
+        reply_body: &mut Vec<u8>,
+    ) -> Result<(), Hitch> {
+        let mut target = Pooled { buffers: &context.shared.buffers, buffer: None };
+        let mut reply = Reply::new(reply_body, &mut target);
+        let outcome = if context.lane == LaneKind::Client && frame.client != client {
+            let text = format!("request of client {} on a connection of client {}", frame.client.0, client.0);
+            reply.fail(&FsError::with(FsErrno::EPROTO, text));
+            Outcome::Answered
+        } else {
+            let slices = [IoSlice::new(payload)];
+            let slices = if payload.is_empty() { &slices[..0] } else { &slices[..] };
+            dispatch(&*context.shared.service, context.lane, frame, (body, slices), &mut reply)
+        };
+        let (status, payload_len) = (reply.status(), reply.payload_len());
+        let header = frame.reply(status, reply_body.len() as u32, payload_len as u32).to_bytes();
+        if outcome == Outcome::Panicked {
+            self.phase = Phase::Ending(Some(client));
+        }
+        self.send_reply(context, &header, reply_body, target.buffer, payload_len)?;
+        if outcome == Outcome::Panicked && self.outgoing.is_none() { Err(Hitch::Close) } else { Ok(()) }
+    }
+
+    /// Sends an answer as far as the socket takes it; copies header and body only if it takes less.
+    fn send_reply(
+        &mut self,
+        context: &Context<'_>,
+        header: &[u8],
+        body: &[u8],
+        payload: Option<Buffer>,
+        payload_len: usize,
+    ) -> Result<(), Hitch> {
+        let bytes = payload.as_deref().and_then(|payload| payload.get(..payload_len)).unwrap_or_default();
+        let parts = [IoSlice::new(header), IoSlice::new(body), IoSlice::new(bytes)];
+        let done = match context.connection.send(&parts) {
+            Ok(sent) => sent,
+            Err(Hitch::Wait) => 0,
+            Err(Hitch::Close) => return Err(Hitch::Close),
+        };
+        if done < header.len() + body.len() + bytes.len() {
+            let payload_len = bytes.len();
+            self.outgoing = Some(Outgoing { head: [header, body].concat(), payload, payload_len, done });
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, context: &Context<'_>, mut outgoing: Outgoing) -> Result<(), Hitch> {
+        if !outgoing.send(context.connection)? {
+            self.outgoing = Some(outgoing);
+        }
+        Ok(())
+    }
+
+    fn held_bytes(&self) -> usize {
+        let incoming = self.incoming.as_ref().and_then(|incoming| incoming.payload.as_deref());
+        let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.payload.as_deref());
+        incoming.map_or(0, <[u8]>::len) + outgoing.map_or(0, <[u8]>::len)
+    }
+}
+
+impl Incoming {
+    /// `front` is what came with the header.
+    fn new(frame: Frame, front: &[u8], buffers: &Arc<Buffers>) -> Incoming {
+        let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
+        let (body_front, payload_front) = front.split_at(front.len().min(body_len));
+        let mut body = body_front.to_vec();
+        body.resize(body_len, 0);
+        let payload = (payload_len > 0).then(|| {
+            let mut payload = buffers.take(payload_len);
+            if let Some(front) = payload.get_mut(..payload_front.len()) {
+                front.copy_from_slice(payload_front);
+            }
+            payload
+        });
+        Incoming { frame, body, payload, have: front.len() }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.have >= self.body.len() + self.payload.as_deref().map_or(0, <[u8]>::len)
+    }
+
+    fn receive(&mut self, connection: &Connection) -> Result<(), Hitch> {
+        while !self.is_whole() {
+            let (body_len, payload) = (self.body.len(), self.payload.as_deref_mut().unwrap_or_default());
+            let body = self.body.get_mut(self.have..).unwrap_or_default();
+            let payload = payload.get_mut(self.have.saturating_sub(body_len)..).unwrap_or_default();
+            self.have += connection.receive(&mut [IoSliceMut::new(body), IoSliceMut::new(payload)])?;
+        }
+        Ok(())
+    }
+}
+
+impl Outgoing {
+    fn message(head: Vec<u8>) -> Outgoing {
+        Outgoing { head, payload: None, payload_len: 0, done: 0 }
+    }
+
+    /// Sends until all is gone (true) or the socket takes no more.
+    fn send(&mut self, connection: &Connection) -> Result<bool, Hitch> {
+        let payload = self.payload.as_deref().and_then(|payload| payload.get(..self.payload_len));
+        let payload = payload.unwrap_or_default();
+        while self.done < self.head.len() + payload.len() {
+            let head = self.head.get(self.done..).unwrap_or_default();
+            let tail = payload.get(self.done.saturating_sub(self.head.len())..).unwrap_or_default();
+            match connection.send(&[IoSlice::new(head), IoSlice::new(tail)]) {
+                Ok(sent) => self.done += sent,
+                Err(Hitch::Wait) => return Ok(false),
+                Err(Hitch::Close) => return Err(Hitch::Close),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Puts a reply's payload into a pooled buffer.
+struct Pooled<'a> {
+    buffers: &'a Arc<Buffers>,
+    buffer: Option<Buffer>,
+}
+
+impl Target for Pooled<'_> {
+    fn with(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [IoSliceMut<'_>])) {
+        let mut buffer = self.buffers.take(max_len);
+        fill(&mut [IoSliceMut::new(&mut buffer)]);
+        self.buffer = Some(buffer);
+    }
+}

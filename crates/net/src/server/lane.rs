@@ -1,0 +1,257 @@
+//! One lane: listeners, an epoll set, and the loop that its threads run.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, sockopt};
+
+use super::Shared;
+use super::connection::{Connection, Next, Worker};
+use super::registry::Handshakes;
+use crate::handshake::{self, ServerSide};
+use crate::{LaneKind, Listener, Refusal, auth};
+
+/// Number of the event that ends the threads.
+const KEY_WAKE: u64 = 0;
+/// Number of the first listener's event.
+const KEY_LISTENERS: u64 = 1;
+/// Number of the first connection's event.
+const KEY_CONNECTIONS: u64 = 1 << 16;
+/// Most connections that are accepted in a row.
+const ACCEPTS_MAX: usize = 64;
+/// Longest queue of connections that wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// Pause before accepting is tried again when descriptors have run out, in milliseconds.
+const STARVED_MS: u64 = 500;
+/// Silence after which the kernel asks a connection's other side whether it lives.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// Time between two such questions.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Unanswered questions after which a connection is dead.
+const KEEPALIVE_COUNT: u32 = 3;
+
+/// Listeners of one kind with everything that connects to them.
+pub(super) struct Lane {
+    kind: LaneKind,
+    shared: Arc<Shared>,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    listeners: Vec<Listener>,
+    connections: RwLock<HashMap<u64, Arc<Connection>>>,
+    handshakes: Mutex<Handshakes>,
+    next_key: AtomicU64,
+    // Descriptors have run out: listeners are not armed.
+    starved: AtomicBool,
+}
+
+impl Lane {
+    /// Arms the listeners; nothing happens before [`Lane::run`].
+    pub fn new(kind: LaneKind, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<Lane> {
+        let limit = Duration::from_millis(shared.options.handshake_ms);
+        let lane = Lane {
+            kind,
+            shared,
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            listeners,
+            connections: RwLock::default(),
+            handshakes: Mutex::new(Handshakes::new(limit)),
+            next_key: AtomicU64::new(KEY_CONNECTIONS),
+            starved: AtomicBool::new(false),
+        };
+        epoll::add(&lane.epoll, &lane.wake, EventData::new_u64(KEY_WAKE), EventFlags::IN)?;
+        for (key, listener) in (KEY_LISTENERS..).zip(&lane.listeners) {
+            rustix::io::ioctl_fionbio(listener, true)?;
+            rustix::net::listen(listener, BACKLOG)?;
+            epoll::add(&lane.epoll, listener, EventData::new_u64(key), EventFlags::IN | EventFlags::ONESHOT)?;
+        }
+        Ok(lane)
+    }
+
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Serves until the server stops. Several threads run this.
+    pub fn run(&self) {
+        let mut worker = Worker::default();
+        let mut events = Vec::with_capacity(1);
+        while !self.shared.is_stopping() {
+            match self.next_event(&mut events) {
+                Some(KEY_WAKE) => break,
+                Some(key) if key < KEY_CONNECTIONS => self.accept_some(key),
+                Some(key) => self.serve(key, &mut worker),
+                None => self.retry_accepting(),
+            }
+            self.sweep();
+        }
+    }
+
+    /// Ends all waiting threads.
+    pub fn wake(&self) {
+        // Cannot fail: the counter is far from its end.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Closes everything; for the end.
+    pub fn close_all(&self) {
+        self.connections.write().drain().for_each(|(_, connection)| connection.hang_up());
+        for listener in &self.listeners {
+            let _ = epoll::delete(&self.epoll, listener);
+        }
+    }
+
+    fn next_event(&self, events: &mut Vec<Event>) -> Option<u64> {
+        events.clear();
+        // One event per wait: a thread that is busy with one connection must not sit on another.
+        match epoll::wait(&self.epoll, spare_capacity(events), self.timeout().as_ref()) {
+            Ok(_) => events.first().map(|event| event.data.u64()),
+            Err(_) => None,
+        }
+    }
+
+    /// Threads sleep until something happens, except while there are handshakes to time out or
+    /// descriptors to wait for.
+    fn timeout(&self) -> Option<Timespec> {
+        let deadline = self.handshakes.lock().next_deadline();
+        let handshake = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let starved = self.starved.load(Ordering::Acquire).then_some(Duration::from_millis(STARVED_MS));
+        let wait = handshake.into_iter().chain(starved).min()?;
+        // Rounded up, so that the deadline has passed when the wait ends.
+        Timespec::try_from(wait + Duration::from_millis(1)).ok()
+    }
+
+    /// Does what time demands.
+    fn sweep(&self) {
+        loop {
+            let expired = {
+                let mut handshakes = self.handshakes.lock();
+                if handshakes.next_deadline().is_none() {
+                    break;
+                }
+                handshakes.expired(Instant::now())
+            };
+            match expired {
+                Some(key) => self.hang_up(key),
+                None => break,
+            }
+        }
+    }
+
+    /// Listens again after descriptors had run out: some time has passed, or one was closed.
+    fn retry_accepting(&self) {
+        if self.starved.swap(false, Ordering::AcqRel) {
+            let keyed = (KEY_LISTENERS..).zip(&self.listeners);
+            keyed.for_each(|(key, listener)| self.arm(listener, key, EventFlags::IN));
+        }
+    }
+
+    fn accept_some(&self, key: u64) {
+        let Some(listener) = usize::try_from(key - KEY_LISTENERS).ok().and_then(|at| self.listeners.get(at))
+        else {
+            return;
+        };
+        for _ in 0..ACCEPTS_MAX {
+            match rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(socket) => self.welcome(socket, listener),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return self.starve(listener, error),
+            }
+        }
+        self.arm(listener, key, EventFlags::IN);
+    }
+
+    /// Without descriptors a ready listener would keep the threads spinning, so it stays disarmed until a
+    /// connection is closed or the pause is over.
+    fn starve(&self, listener: &Listener, error: Errno) {
+        log::warn!(
+            "cannot accept connections on {}: {error}; raise the limit of open files",
+            listener.address()
+        );
+        self.starved.store(true, Ordering::Release);
+    }
+
+    fn welcome(&self, socket: OwnedFd, listener: &Listener) {
+        if listener.is_unix() && !is_own_process(&socket) {
+            log::warn!("refused another user's process on {}", listener.address());
+            let _ = rustix::net::send(
+                &socket,
+                &handshake::refusal(Refusal::User),
+                rustix::net::SendFlags::NOSIGNAL,
+            );
+            return;
+        }
+        if !listener.is_unix() {
+            tune(&socket);
+        }
+        let Ok(nonce) = auth::nonce() else { return };
+        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(Connection::new(key, socket, ServerSide::new(self.kind, nonce)));
+        self.connections.write().insert(key, Arc::clone(&connection));
+        let surplus = self.handshakes.lock().begin(key, Instant::now());
+        if let Some(surplus) = surplus {
+            self.hang_up(surplus);
+        }
+        let (data, flags) = (EventData::new_u64(key), EventFlags::IN | EventFlags::ONESHOT);
+        if let Err(error) = epoll::add(&self.epoll, connection.as_fd(), data, flags) {
+            log::warn!("cannot watch a new connection: {error}; it is closed");
+            self.close(&connection);
+        }
+    }
+
+    fn serve(&self, key: u64, worker: &mut Worker) {
+        let connection = self.connections.read().get(&key).cloned();
+        let Some(connection) = connection else { return };
+        match connection.advance(&self.shared, self.kind, worker, || self.handshakes.lock().end(key)) {
+            Next::Read => self.arm(connection.as_fd(), key, EventFlags::IN),
+            Next::Write => self.arm(connection.as_fd(), key, EventFlags::OUT),
+            Next::Close => self.close(&connection),
+        }
+    }
+
+    fn arm(&self, source: impl AsFd, key: u64, flags: EventFlags) {
+        let armed = epoll::modify(&self.epoll, source, EventData::new_u64(key), flags | EventFlags::ONESHOT);
+        if let Err(error) = armed {
+            log::warn!("cannot watch a socket any more: {error}");
+        }
+    }
+
+    /// Ends a connection that no thread may be working on: the event that follows closes it.
+    fn hang_up(&self, key: u64) {
+        if let Some(connection) = self.connections.read().get(&key) {
+            connection.hang_up();
+        }
+    }
+
+    fn close(&self, connection: &Arc<Connection>) {
+        let _ = epoll::delete(&self.epoll, connection.as_fd());
+        self.connections.write().remove(&connection.key());
+        self.handshakes.lock().end(connection.key());
+        connection.end(&self.shared);
+        self.retry_accepting();
+    }
+}
+
+fn is_own_process(socket: &OwnedFd) -> bool {
+    let own = rustix::process::geteuid();
+    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
+}
+
+/// Options that make TCP quicker or safer; without them it works too.
+fn tune(socket: &OwnedFd) {
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE);
+    let _ = sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL);
+    let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT);
+}

@@ -1,0 +1,141 @@
+//! Requests over sockets: a pool of proven connections to one address.
+
+use std::io::IoSliceMut;
+use std::time::Duration;
+
+use bivouac_types::limits::WAIT_MS_DEFAULT;
+use parking_lot::Mutex;
+
+use crate::connection::Connection;
+use crate::transport::State;
+use crate::{Address, Identity, NetError, Pending, ReplyHead, Request, Transport, hook};
+
+/// How sockets are used.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketOptions {
+    /// Most connections that are kept open while no request uses them.
+    pub idle_max: usize,
+    /// How long to wait for an answer, in milliseconds, unless the request says otherwise.
+    pub wait_ms: u64,
+}
+
+impl Default for SocketOptions {
+    fn default() -> SocketOptions {
+        SocketOptions { idle_max: 16, wait_ms: WAIT_MS_DEFAULT }
+    }
+}
+
+/// Carries requests over TCP or a Unix socket. Every request under way has a connection of its own; the one
+/// that was used last is used next. Nothing is sent again: that is [`crate::Peer`]'s business.
+pub struct SocketTransport {
+    address: Address,
+    identity: Identity,
+    options: SocketOptions,
+    pool: Mutex<Pool>,
+}
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Connection>,
+    // The run of the server that requests are meant for.
+    instance: Option<u64>,
+}
+
+impl SocketTransport {
+    /// Connects when there is something to send.
+    #[must_use]
+    pub fn new(address: Address, identity: Identity, options: SocketOptions) -> SocketTransport {
+        SocketTransport { address, identity, options, pool: Mutex::default() }
+    }
+
+    fn send(&self, request: &Request<'_>) -> Result<Connection, NetError> {
+        request.check()?;
+        let wait_ms = match request.frame.wait_ms {
+            0 => self.options.wait_ms,
+            wait_ms => u64::from(wait_ms),
+        };
+        let connection = self.take(Duration::from_millis(wait_ms))?;
+        let sent = connection.send(request);
+        sent.inspect_err(|_| self.forget_idle())?;
+        Ok(connection)
+    }
+
+    fn take(&self, wait: Duration) -> Result<Connection, NetError> {
+        let idle = self.pool.lock().idle.pop();
+        if let Some(mut connection) = idle {
+            connection.set_wait(wait)?;
+            return Ok(connection);
+        }
+        hook::run();
+        let connection = Connection::open(&self.address, &self.identity, wait)?;
+        let mut pool = self.pool.lock();
+        // What clients registered with the former daemon must be told to this one before anything else.
+        if *pool.instance.get_or_insert(connection.instance()) != connection.instance() {
+            pool.idle.clear();
+            return Err(NetError::Restarted { address: self.address.clone() });
+        }
+        Ok(connection)
+    }
+
+    fn give_back(&self, connection: Connection) {
+        let mut pool = self.pool.lock();
+        if pool.instance == Some(connection.instance()) && pool.idle.len() < self.options.idle_max {
+            pool.idle.push(connection);
+        }
+    }
+
+    /// Where one connection broke, the others are probably dead too.
+    fn forget_idle(&self) {
+        self.pool.lock().idle.clear();
+    }
+}
+
+impl Transport for SocketTransport {
+    fn start(&self, request: &Request<'_>) -> Pending<'_> {
+        match self.send(request) {
+            Ok(connection) => Pending(State::Socket(InFlight { transport: self, connection })),
+            Err(error) => Pending::failed(error),
+        }
+    }
+
+    fn connect(&self, wait: Duration) -> Result<(), NetError> {
+        hook::run();
+        let connection = Connection::open(&self.address, &self.identity, wait)?;
+        let mut pool = self.pool.lock();
+        if pool.instance.replace(connection.instance()) != Some(connection.instance()) {
+            pool.idle.clear();
+        }
+        pool.idle.push(connection);
+        Ok(())
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+}
+
+/// A request that was sent.
+pub(crate) struct InFlight<'t> {
+    transport: &'t SocketTransport,
+    connection: Connection,
+}
+
+impl InFlight<'_> {
+    pub fn finish(
+        self,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        match self.connection.receive(request, body, into) {
+            Ok(head) => {
+                self.transport.give_back(self.connection);
+                Ok(head)
+            }
+            Err(error) => {
+                self.transport.forget_idle();
+                Err(error)
+            }
+        }
+    }
+}

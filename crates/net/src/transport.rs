@@ -1,0 +1,140 @@
+//! The seam between those who ask and those who carry.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::time::Duration;
+
+use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
+use bivouac_wire::Frame;
+
+use crate::{Address, NetError, in_process, peer, slices, socket};
+
+/// A request with the places where its bytes are.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The header; its lengths are those of `body` and `payload`.
+    pub frame: Frame,
+    /// Encoded body.
+    pub body: &'a [u8],
+    /// Raw payload.
+    pub payload: &'a [IoSlice<'a>],
+}
+
+impl<'a> Request<'a> {
+    /// Puts a request together; sets the lengths in the header. `frame.wait_ms` is how long to wait for
+    /// the answer, in milliseconds; 0 leaves it to the transport.
+    #[must_use]
+    pub fn new(mut frame: Frame, body: &'a [u8], payload: &'a [IoSlice<'a>]) -> Request<'a> {
+        frame.body_len = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        frame.payload_len = u32::try_from(slices::total(payload)).unwrap_or(u32::MAX);
+        Request { frame, body, payload }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), NetError> {
+        let (body, payload) = (self.frame.body_len as usize, self.frame.payload_len as usize);
+        if body > FRAME_BODY_MAX {
+            return Err(NetError::TooLong { bytes: body, limit: FRAME_BODY_MAX });
+        }
+        if payload > FRAME_PAYLOAD_MAX {
+            return Err(NetError::TooLong { bytes: payload, limit: FRAME_PAYLOAD_MAX });
+        }
+        Ok(())
+    }
+}
+
+/// What a reply says beside its body and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyHead {
+    /// 0 or an errno.
+    pub status: i32,
+    /// Bytes that were put into the caller's buffers.
+    pub payload_len: usize,
+}
+
+/// Carries requests to one destination. Several threads may use it at once.
+pub trait Transport: Send + Sync {
+    /// Sends a request, as far as that goes without waiting for the answer. Errors come out of
+    /// [`Pending::finish`], so that a caller can start on several peers and then finish all.
+    fn start(&self, request: &Request<'_>) -> Pending<'_>;
+
+    /// Makes sure that the destination answers, and takes whoever answers there as the one to talk to
+    /// from now on.
+    ///
+    /// # Errors
+    /// When no connection comes about within `wait`.
+    fn connect(&self, wait: Duration) -> Result<(), NetError>;
+
+    /// The destination, for messages.
+    fn address(&self) -> Address;
+
+    /// Sends a request and waits for its answer; see [`Pending::finish`].
+    ///
+    /// # Errors
+    /// As [`Pending::finish`].
+    fn exchange(
+        &self,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        self.start(request).finish(request, body, into)
+    }
+}
+
+/// A request under way. Dropping it gives the answer up.
+#[must_use = "the answer must be awaited"]
+pub struct Pending<'t>(pub(crate) State<'t>);
+
+pub(crate) enum State<'t> {
+    Failed(NetError),
+    InProcess(&'t in_process::InProcess),
+    Socket(socket::InFlight<'t>),
+    Peer(Box<peer::InFlight<'t>>),
+    Other(Box<dyn Waiting + 't>),
+}
+
+/// A request under way, as a decorating transport sees it.
+pub trait Waiting {
+    /// As [`Pending::finish`].
+    ///
+    /// # Errors
+    /// As [`Pending::finish`].
+    fn finish(
+        self: Box<Self>,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError>;
+}
+
+impl<'t> Pending<'t> {
+    /// Wraps the pending request of a decorating transport.
+    pub fn new(waiting: Box<dyn Waiting + 't>) -> Pending<'t> {
+        Pending(State::Other(waiting))
+    }
+
+    /// A request that could not be started.
+    pub fn failed(error: NetError) -> Pending<'t> {
+        Pending(State::Failed(error))
+    }
+
+    /// Waits for the answer to `request`, which must be the one that was started. The reply's body
+    /// replaces the content of `body`; its payload goes to the front of `into`, the rest of which has
+    /// undefined content afterwards, as has all of it after an error.
+    ///
+    /// # Errors
+    /// When no answer came; an errno in the answer is no error here.
+    pub fn finish(
+        self,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        match self.0 {
+            State::Failed(error) => Err(error),
+            State::InProcess(transport) => transport.serve(request, body, into),
+            State::Socket(in_flight) => in_flight.finish(request, body, into),
+            State::Peer(in_flight) => in_flight.finish(request, body, into),
+            State::Other(waiting) => waiting.finish(request, body, into),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Numbers that are never given out twice, over restarts too: for inodes and for intents.
+
+use bivouac_store::Records;
+use bivouac_types::limits::INO_COUNTER_FIRST;
+use bivouac_types::{FsResult, Ino, NodeId, Slot};
+use bivouac_wire::{Decode, Encode};
+use parking_lot::Mutex;
+
+use crate::record::ALLOCATOR_KEY;
+
+/// Numbers reserved by one record; what is left of them is skipped by a restart.
+const BLOCK: u64 = 1 << 16;
+
+/// Gives out numbers in blocks that are reserved in the records first.
+pub struct Allocator {
+    node: NodeId,
+    /// Slot of the record that holds the first number not reserved.
+    slot: Slot,
+    range: Mutex<std::ops::Range<u64>>,
+}
+
+impl Allocator {
+    pub fn open(records: &Records, node: NodeId, slot: Slot) -> Allocator {
+        let mark = records.read(slot, ALLOCATOR_KEY, |value| value.and_then(|v| u64::from_bytes(v).ok()));
+        let first = mark.unwrap_or(INO_COUNTER_FIRST);
+        Allocator { node, slot, range: Mutex::new(first..first) }
+    }
+
+    /// The next number. The caller must not be inside a transaction.
+    pub fn next(&self, records: &Records) -> FsResult<u64> {
+        let mut range = self.range.lock();
+        if range.is_empty() {
+            let end = range.start + BLOCK;
+            let mut txn = records.txn(&[self.slot]);
+            txn.put(self.slot, ALLOCATOR_KEY, &end.to_bytes());
+            txn.commit()?;
+            range.end = end;
+        }
+        let number = range.start;
+        range.start += 1;
+        Ok(number)
+    }
+
+    /// A new inode number in `slot`.
+    pub fn next_ino(&self, records: &Records, slot: Slot) -> FsResult<Ino> {
+        Ok(Ino::new(slot, self.node, self.next(records)?))
+    }
+}

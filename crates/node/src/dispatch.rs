@@ -1,0 +1,100 @@
+//! The dispatch table: one row per operation.
+
+use bivouac_net::{Call, LaneKind, Reply, Service};
+use bivouac_types::{ClientId, Errno, FsError, FsResult};
+use bivouac_wire::{Decode, Encode, Op, Operation, op};
+
+use crate::handlers::data;
+use crate::node::Node;
+use crate::session::Ctx;
+
+/// An operation that a node serves.
+pub trait Handle: Operation {
+    /// Serves one request.
+    ///
+    /// # Errors
+    /// What the client gets instead of the reply.
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: Self::Request<'_>) -> FsResult<Self::Reply>;
+}
+
+impl Service for Node {
+    fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
+        self.counters.add(call.op, call.lane == LaneKind::Peer);
+        let serve: fn(&Node, &Call<'_>, &mut Reply<'_>) = match call.op {
+            Op::Ping => run::<op::Ping>,
+            Op::GetMap => run::<op::GetMap>,
+            Op::Lookup => run::<op::Lookup>,
+            Op::GetAttr => run::<op::GetAttr>,
+            Op::SetAttr => run::<op::SetAttr>,
+            Op::Make => run::<op::Make>,
+            Op::Unlink => run::<op::Unlink>,
+            Op::Rmdir => run::<op::Rmdir>,
+            Op::Rename => run::<op::Rename>,
+            Op::Link => run::<op::Link>,
+            Op::ReadLink => run::<op::ReadLink>,
+            Op::ReadDir => run::<op::ReadDir>,
+            Op::Parent => run::<op::Parent>,
+            Op::GetXattr => run::<op::GetXattr>,
+            Op::ListXattr => run::<op::ListXattr>,
+            Op::SetXattr => run::<op::SetXattr>,
+            Op::RemoveXattr => run::<op::RemoveXattr>,
+            Op::Open => run::<op::Open>,
+            Op::Close => run::<op::Close>,
+            Op::Reassert => run::<op::Reassert>,
+            Op::Extend => run::<op::Extend>,
+            Op::Append => run::<op::Append>,
+            Op::Touch => run::<op::Touch>,
+            Op::StatFs => run::<op::StatFs>,
+            Op::Status => run::<op::Status>,
+            Op::SyncRecords => run::<op::SyncRecords>,
+            Op::Read => data::serve_read,
+            Op::Write => run::<op::Write>,
+            Op::StatSubfile => run::<op::StatSubfile>,
+            Op::SyncSubfile => run::<op::SyncSubfile>,
+            Op::Shutdown => run::<op::Shutdown>,
+            Op::PutInode => run::<op::PutInode>,
+            Op::DropInode => run::<op::DropInode>,
+            Op::RemoveDir => run::<op::RemoveDir>,
+            Op::AdjustLinks => run::<op::AdjustLinks>,
+            Op::InstallEntry => run::<op::InstallEntry>,
+            Op::SetParent => run::<op::SetParent>,
+            Op::Trim => run::<op::Trim>,
+            Op::RemoveSubfiles => run::<op::RemoveSubfiles>,
+            Op::LockRename => run::<op::LockRename>,
+            Op::UnlockRename => run::<op::UnlockRename>,
+        };
+        serve(self, call, reply);
+    }
+
+    fn client_connected(&self, client: ClientId) {
+        self.reaper.client_is_back(client);
+    }
+
+    fn client_gone(&self, client: ClientId) {
+        self.reaper.client_is_gone(client);
+    }
+}
+
+fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
+    let outcome = request::<O>(call).and_then(|request| O::handle(node, &context(call), request));
+    match outcome {
+        Ok(answer) => answer.encode(reply.body()),
+        Err(error) => reply.fail(&error),
+    }
+}
+
+/// The decoded request.
+pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
+    O::Request::from_bytes(call.body)
+        .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
+}
+
+fn context<'a>(call: &Call<'a>) -> Ctx<'a> {
+    Ctx {
+        client: call.frame.client,
+        channel: call.frame.channel,
+        id: call.frame.id,
+        retry: call.frame.flags.is_retry(),
+        payload: call.payload,
+    }
+}

@@ -1,0 +1,104 @@
+//! Looking at inodes and changing their attributes.
+
+use bivouac_types::{Attr, Errno, FsResult, Ino, Name, SetAttr, SetTime, Timestamp, mode};
+use bivouac_wire::{Blob, EntryName, Found, InoOnly, SetAttrRequest, op};
+
+use crate::dispatch::Handle;
+use crate::namespace::entry_slot;
+use crate::node::Node;
+use crate::record::{Dentry, target_key};
+use crate::session::Ctx;
+
+impl Handle for op::Lookup {
+    fn handle(node: &Node, _: &Ctx<'_>, request: EntryName<'_>) -> FsResult<Found> {
+        let name = Name::new(request.name)?;
+        node.check_slot(entry_slot(request.parent))?;
+        match node.dentry(request.parent, &name)? {
+            Some(dentry) => node.found(dentry),
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+}
+
+impl Node {
+    /// An entry with its attributes, if they are at hand.
+    pub(crate) fn found(&self, dentry: Dentry) -> FsResult<Found> {
+        let at_hand = self.map.home(dentry.ino) == Some(self.id);
+        let attr = if at_hand { Some(self.inode(dentry.ino)?.attr) } else { None };
+        Ok(Found { ino: dentry.ino, kind: dentry.kind, attr })
+    }
+}
+
+impl Handle for op::GetAttr {
+    fn handle(node: &Node, _: &Ctx<'_>, request: InoOnly) -> FsResult<Attr> {
+        Ok(node.inode(request.ino)?.attr)
+    }
+}
+
+impl Handle for op::ReadLink {
+    fn handle(node: &Node, _: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<Blob> {
+        if node.inode(ino)?.attr.mode & mode::TYPE != mode::LINK {
+            return Err(Errno::EINVAL.into());
+        }
+        let target = node.records.read(ino.slot(), &target_key(ino), |bytes| bytes.map(<[u8]>::to_vec));
+        target.map(|bytes| Blob { bytes }).ok_or_else(|| Errno::ENOENT.into())
+    }
+}
+
+impl Handle for op::Parent {
+    fn handle(node: &Node, _: &Ctx<'_>, request: InoOnly) -> FsResult<Ino> {
+        let inode = node.inode(request.ino)?;
+        if inode.attr.is_dir() { Ok(inode.parent) } else { Err(Errno::ENOTDIR.into()) }
+    }
+}
+
+impl Handle for op::SetAttr {
+    fn handle(node: &Node, _: &Ctx<'_>, request: SetAttrRequest) -> FsResult<Attr> {
+        let SetAttrRequest { ino, set } = request;
+        if let Some(size) = set.size {
+            node.resize(ino, size)?;
+        }
+        let mut change = node.change(&[ino.slot()])?;
+        let mut inode = change.inode(ino)?;
+        apply(&mut inode.attr, &set, change.now);
+        change.put_inode(&inode);
+        change.commit()?;
+        Ok(inode.attr)
+    }
+}
+
+fn apply(attr: &mut Attr, set: &SetAttr, now: Timestamp) {
+    let time = |set: SetTime| match set {
+        SetTime::Now => now,
+        SetTime::At(time) => time,
+    };
+    attr.uid = set.uid.unwrap_or(attr.uid);
+    attr.gid = set.gid.unwrap_or(attr.gid);
+    if let Some(mode) = set.mode {
+        attr.mode = attr.mode & mode::TYPE | mode & mode::PERM;
+    }
+    if set.kill_suid && attr.is_file() {
+        attr.mode = without_set_id(attr.mode);
+    }
+    attr.atime = set.atime.map_or(attr.atime, time);
+    attr.mtime = set.mtime.map_or(attr.mtime, time);
+    attr.ctime = set.ctime.unwrap_or(now);
+}
+
+/// A mode without set-user-id, and without set-group-id where that means what it says.
+pub(super) fn without_set_id(mode: u32) -> u32 {
+    let gid = if mode & mode::XGRP != 0 { mode::SETGID } else { 0 };
+    mode & !(mode::SETUID | gid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_id_bits_go_as_the_kernel_drops_them() {
+        assert_eq!(without_set_id(0o106_755), 0o100_755);
+        assert_eq!(without_set_id(0o102_644), 0o102_644, "mandatory locking's mark stays");
+        assert_eq!(without_set_id(0o104_711), 0o100_711);
+    }
+}

@@ -1,0 +1,143 @@
+//! `Make`: a new entry with a new inode.
+
+use bivouac_layout::{Wish, dir_slot, entry_hash, layout_for};
+use bivouac_types::limits::SYMLINK_LEN_MAX;
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Layout, Name, SeatIndex, Timestamp, mode};
+use bivouac_wire::{Found, Made, MakeRequest, op};
+
+use crate::dispatch::Handle;
+use crate::intent::{Intent, NewDir};
+use crate::locks::Target;
+use crate::namespace::entry_slot;
+use crate::node::Node;
+use crate::record::{Dentry, Inode};
+use crate::session::Ctx;
+
+impl Handle for op::Make {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: MakeRequest<'_>) -> FsResult<Made> {
+        let name = Name::new(request.name)?;
+        check(&request)?;
+        let slot = entry_slot(request.parent);
+        node.check_slot(slot)?;
+        let hash = entry_hash(request.parent, name.as_bytes());
+        let _entry = node.locks.lock(Target::Entry(request.parent, hash));
+        if let Some(ino) = ctx.done_before(&node.records, slot) {
+            return node.made_before(ctx, Ino(ino), &request);
+        }
+        if let Some(dentry) = node.dentry(request.parent, &name)? {
+            return node.existing(dentry, &request);
+        }
+        let parent = node.inode(request.parent)?;
+        let is_dir = request.mode & mode::TYPE == mode::DIR;
+        let home =
+            if is_dir { dir_slot(request.parent, name.as_bytes(), node.map.slot_count()) } else { slot };
+        let ino = node.allocator.next_ino(&node.records, home)?;
+        let inode = new_inode(ino, &request, &parent, node.clock.now())?;
+        if node.map.slot_node(home) == Some(node.id) {
+            node.make_here(ctx, &request, &name, &inode)
+        } else {
+            node.make_there(ctx, &name, inode)
+        }
+    }
+}
+
+fn check(request: &MakeRequest<'_>) -> FsResult<()> {
+    let kind = request.mode & mode::TYPE;
+    if !mode::has_known_type(request.mode) || request.target.contains(&0) {
+        return Err(Errno::EINVAL.into());
+    }
+    if request.target.len() > SYMLINK_LEN_MAX {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    if (kind == mode::LINK) == request.target.is_empty() {
+        return Err(if kind == mode::LINK { Errno::ENOENT } else { Errno::EINVAL }.into());
+    }
+    Ok(())
+}
+
+/// The inode that the request asks for, in a directory that passes on its group, layout and placement.
+fn new_inode(ino: Ino, request: &MakeRequest<'_>, parent: &Inode, now: Timestamp) -> FsResult<Inode> {
+    let is_dir = request.mode & mode::TYPE == mode::DIR;
+    let inherits_group = parent.attr.mode & mode::SETGID != 0;
+    let attr = Attr {
+        ino,
+        mode: request.mode | if inherits_group && is_dir { mode::SETGID } else { 0 },
+        nlink: if is_dir { 2 } else { 1 },
+        uid: request.uid,
+        gid: if inherits_group { parent.attr.gid } else { request.gid },
+        rdev: request.rdev,
+        size: request.target.len() as u64,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        epoch: 0,
+        layout: if is_dir { parent.attr.layout } else { new_layout(ino, parent, request.near)? },
+    };
+    Ok(Inode { attr, parent: parent.attr.ino, placement: parent.placement })
+}
+
+fn new_layout(ino: Ino, parent: &Inode, near: Option<SeatIndex>) -> FsResult<Layout> {
+    let Layout { stripe, width, seats, .. } = parent.attr.layout;
+    let wish = Wish { stripe, width, seats, placement: parent.placement, local: near.as_slice() };
+    layout_for(ino, &wish).map_err(|text| FsError::with(Errno::EINVAL, text))
+}
+
+impl Node {
+    /// All records are this node's: one transaction.
+    fn make_here(
+        &self,
+        ctx: &Ctx<'_>,
+        request: &MakeRequest<'_>,
+        name: &Name,
+        inode: &Inode,
+    ) -> FsResult<Made> {
+        let (ino, slot) = (inode.attr.ino, entry_slot(request.parent));
+        let mut change = self.change(&[slot, ino.slot()])?;
+        let mut parent = change.directory(request.parent)?;
+        if let Some(dentry) = change.dentry(request.parent, name)? {
+            drop(change);
+            return self.existing(dentry, request);
+        }
+        let kind = inode.attr.mode & mode::TYPE;
+        change.add_inode(inode);
+        if kind == mode::LINK {
+            change.put_target(ino, request.target);
+        }
+        change.add_entry(&mut parent, name, Dentry { ino, kind });
+        change.commit_for(ctx, slot, ino.0)?;
+        self.register_new(ctx, request, ino);
+        Ok(Made { found: Found { ino, kind, attr: Some(inode.attr) }, existed: false })
+    }
+
+    /// The inode of a new directory belongs to a peer.
+    fn make_there(&self, ctx: &Ctx<'_>, name: &Name, inode: Inode) -> FsResult<Made> {
+        let new = NewDir { name: name.as_bytes().to_vec(), inode };
+        self.carry_out(ctx, Intent::MakeDir(new))?;
+        let found = Found { ino: inode.attr.ino, kind: mode::DIR, attr: Some(inode.attr) };
+        Ok(Made { found, existed: false })
+    }
+
+    /// The answer for a name that is taken.
+    fn existing(&self, dentry: Dentry, request: &MakeRequest<'_>) -> FsResult<Made> {
+        if request.exclusive || request.mode & mode::TYPE != mode::FILE {
+            return Err(Errno::EEXIST.into());
+        }
+        match dentry.kind {
+            mode::DIR => Err(Errno::EISDIR.into()),
+            _ => Ok(Made { found: self.found(dentry)?, existed: true }),
+        }
+    }
+
+    /// The answer to a request that was carried out before.
+    fn made_before(&self, ctx: &Ctx<'_>, ino: Ino, request: &MakeRequest<'_>) -> FsResult<Made> {
+        let found = self.found(Dentry { ino, kind: request.mode & mode::TYPE })?;
+        self.register_new(ctx, request, ino);
+        Ok(Made { found, existed: false })
+    }
+
+    fn register_new(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, ino: Ino) {
+        if request.open && request.mode & mode::TYPE == mode::FILE {
+            self.opens.add(ino, ctx.client, 1);
+        }
+    }
+}

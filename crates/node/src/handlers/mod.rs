@@ -1,0 +1,14 @@
+//! The handlers, by topic.
+
+mod attrs;
+mod basic;
+pub mod data;
+mod dirs;
+mod link;
+mod make;
+mod open;
+mod remove;
+mod rename;
+mod size;
+mod steps;
+mod xattrs;

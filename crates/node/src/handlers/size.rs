@@ -1,0 +1,156 @@
+//! Size and content times, which the home of a file keeps.
+
+use std::io::IoSlice;
+
+use bivouac_types::limits::FILE_SIZE_MAX;
+use bivouac_types::{Attr, Errno, FsResult, Ino, mode};
+use bivouac_wire::{Appended, Encode, ExtendRequest, Extended, InoOnly, Op, WriteRequest, op};
+
+use super::attrs::without_set_id;
+use super::data;
+use crate::dispatch::Handle;
+use crate::intent::{Cut, Intent};
+use crate::locks::Target;
+use crate::node::Node;
+use crate::peers::PeerRequest;
+use crate::record::Inode;
+use crate::session::Ctx;
+
+impl Handle for op::Extend {
+    fn handle(node: &Node, _: &Ctx<'_>, request: ExtendRequest) -> FsResult<Extended> {
+        let _size = node.locks.lock(Target::Size(request.ino));
+        let mut change = node.change(&[request.ino.slot()])?;
+        let mut inode = change.inode(request.ino)?;
+        if inode.attr.epoch != request.epoch || request.end > FILE_SIZE_MAX {
+            return Ok(Extended { accepted: false, attr: inode.attr });
+        }
+        inode.attr.size = inode.attr.size.max(request.end);
+        written(&mut inode.attr, change.now);
+        change.put_inode(&inode);
+        change.commit()?;
+        Ok(Extended { accepted: true, attr: inode.attr })
+    }
+}
+
+impl Handle for op::Touch {
+    fn handle(node: &Node, _: &Ctx<'_>, request: InoOnly) -> FsResult<()> {
+        let mut change = node.change(&[request.ino.slot()])?;
+        let mut inode = change.inode(request.ino)?;
+        written(&mut inode.attr, change.now);
+        change.put_inode(&inode);
+        change.commit()
+    }
+}
+
+/// What a write does to the attributes besides the size.
+fn written(attr: &mut Attr, now: bivouac_types::Timestamp) {
+    attr.mtime = now;
+    attr.ctime = now;
+    attr.mode = without_set_id(attr.mode);
+}
+
+impl Handle for op::Append {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Appended> {
+        let ino = request.ino;
+        let _size = node.locks.lock(Target::Size(ino));
+        let mut inode = node.regular_file(ino)?;
+        if let Some(offset) = ctx.done_before(&node.records, ino.slot()) {
+            return Ok(Appended { offset, attr: inode.attr });
+        }
+        let offset = inode.attr.size;
+        let len: u64 = ctx.payload.iter().map(|piece| piece.len() as u64).sum();
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        node.write_striped(&inode, offset, ctx.payload)?;
+        let mut change = node.change(&[ino.slot()])?;
+        inode = change.inode(ino)?;
+        inode.attr.size = end;
+        written(&mut inode.attr, change.now);
+        change.put_inode(&inode);
+        change.commit_for(ctx, ino.slot(), offset)?;
+        Ok(Appended { offset, attr: inode.attr })
+    }
+}
+
+impl Node {
+    /// Cuts or extends a file.
+    pub(crate) fn resize(&self, ino: Ino, size: u64) -> FsResult<Attr> {
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        let _size = self.locks.lock(Target::Size(ino));
+        let inode = self.regular_file(ino)?;
+        if size < inode.attr.size {
+            self.cut(&inode, size, inode.attr.layout)?;
+            return self.attr_of(ino);
+        }
+        let mut change = self.change(&[ino.slot()])?;
+        let mut inode = change.inode(ino)?;
+        inode.attr.size = size;
+        written(&mut inode.attr, change.now);
+        change.put_inode(&inode);
+        change.commit()?;
+        Ok(inode.attr)
+    }
+
+    /// Cuts a file, and lets it go on with a layout that only an empty file may change.
+    pub(crate) fn cut(&self, inode: &Inode, size: u64, new_layout: bivouac_types::Layout) -> FsResult<()> {
+        let Attr { ino, layout, epoch, .. } = inode.attr;
+        let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout };
+        // Whoever asks again after a lost answer finds the size as wanted: no identity is needed.
+        let nobody = Ctx {
+            client: self.as_client(),
+            channel: 0,
+            id: bivouac_types::OpId(0),
+            retry: false,
+            payload: &[],
+        };
+        self.carry_out(&nobody, Intent::Cut(cut))
+    }
+
+    pub(crate) fn attr_of(&self, ino: Ino) -> FsResult<Attr> {
+        if self.map.home(ino) == Some(self.id) {
+            return Ok(self.inode(ino)?.attr);
+        }
+        self.step::<op::GetAttr>(self.home_of(ino)?, self.question(), 0, InoOnly { ino })
+    }
+
+    pub(crate) fn regular_file(&self, ino: Ino) -> FsResult<Inode> {
+        let inode = self.inode(ino)?;
+        match inode.attr.mode & mode::TYPE {
+            mode::FILE => Ok(inode),
+            mode::DIR => Err(Errno::EISDIR.into()),
+            _ => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// Writes the pieces of a contiguous range of the file to its seats, here and on peers.
+    fn write_striped(&self, inode: &Inode, offset: u64, payload: &[IoSlice<'_>]) -> FsResult<()> {
+        let bytes = contiguous(payload);
+        let Attr { ino, layout, epoch, .. } = inode.attr;
+        for range in bivouac_layout::split(&layout, offset, bytes.len() as u64) {
+            let place = self.map.seat(range.seat).ok_or(Errno::ESTALE)?;
+            let pieces: Vec<IoSlice<'_>> =
+                range.pieces().filter_map(|piece| bytes.get(piece.range()).map(IoSlice::new)).collect();
+            let request = WriteRequest { ino, seat: range.seat, layout, epoch, offset: range.subfile_offset };
+            if place.node == self.id {
+                data::write(self, &request, &pieces)?;
+            } else {
+                let body = request.to_bytes();
+                let (client, op) = (self.as_client(), Op::Write);
+                let id = bivouac_types::OpId(0);
+                let step =
+                    PeerRequest { op, id, client, channel: 0, retry: false, body: &body, payload: &pieces };
+                self.ask::<op::Write>(place.node, &step)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The payload as one slice; payloads come as one slice but for callers that gather.
+fn contiguous<'a>(payload: &'a [IoSlice<'a>]) -> std::borrow::Cow<'a, [u8]> {
+    match payload {
+        [one] => std::borrow::Cow::Borrowed(one),
+        many => std::borrow::Cow::Owned(many.iter().flat_map(|piece| piece.iter().copied()).collect()),
+    }
+}

@@ -1,0 +1,317 @@
+//! Changes that need several nodes. The driver (the node of the source entry) logs an intent, takes
+//! idempotent steps on the peer lane, and clears the intent in the transaction that finishes the
+//! change. A restarted driver takes the same steps again, under the same ids and channel, before it
+//! serves anybody who wants the same entries (the argument is in docs/semantics.md).
+
+mod cut;
+mod entries;
+mod rename;
+
+use std::ops::ControlFlow;
+
+use bivouac_types::{ClientId, Errno, FsResult, Ino, Layout, NodeId, OpId, Slot};
+use bivouac_wire::{Decode, DecodeError, Encode, Reader, codec_struct};
+
+use crate::locks::Target;
+use crate::namespace::entry_slot;
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::record::{Dentry, Inode, intent_key, number_of_key, table};
+use crate::session::Ctx;
+
+pub use rename::Move;
+
+/// A new directory whose inode belongs to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewDir {
+    /// Name of the entry; its directory is in the inode.
+    pub name: Vec<u8>,
+    /// The new inode.
+    pub inode: Inode,
+}
+
+/// An entry whose inode belongs to a peer: to be made or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldEntry {
+    /// The directory.
+    pub parent: Ino,
+    /// The name in it.
+    pub name: Vec<u8>,
+    /// The inode.
+    pub ino: Ino,
+}
+codec_struct!(OldEntry { parent, name, ino });
+
+/// A file that becomes shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The file.
+    pub ino: Ino,
+    /// Its size afterwards, in bytes.
+    pub size: u64,
+    /// Its epoch afterwards.
+    pub epoch: u32,
+    /// Where its subfiles are.
+    pub layout: Layout,
+    /// Its layout afterwards; only an empty file gets another one.
+    pub new_layout: Layout,
+}
+codec_struct!(Cut { ino, size, epoch, layout, new_layout });
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Make a directory.
+    MakeDir(NewDir),
+    /// Remove a directory.
+    RemoveDir(OldEntry),
+    /// Remove another entry.
+    Unlink(OldEntry),
+    /// Make one more entry.
+    Link(OldEntry),
+    /// Move an entry.
+    Rename(Move),
+    /// Make a file shorter.
+    Cut(Cut),
+}
+
+/// An intent with the identity of who wants it.
+struct Logged {
+    intent: Intent,
+    client: ClientId,
+    channel: u16,
+    op: OpId,
+    /// Channel of the steps.
+    steps_channel: u16,
+}
+
+impl Intent {
+    /// The slot that holds the intent; this node's by construction.
+    fn slot(&self) -> Slot {
+        match self {
+            Intent::MakeDir(new) => entry_slot(new.inode.parent),
+            Intent::RemoveDir(old) | Intent::Unlink(old) | Intent::Link(old) => entry_slot(old.parent),
+            Intent::Rename(moved) => entry_slot(moved.parent),
+            Intent::Cut(cut) => cut.ino.slot(),
+        }
+    }
+
+    /// What is locked while the intent is carried out.
+    fn targets(&self) -> Vec<Target> {
+        let entry = |parent, name: &[u8]| Target::Entry(parent, bivouac_layout::entry_hash(parent, name));
+        match self {
+            Intent::MakeDir(new) => vec![entry(new.inode.parent, &new.name)],
+            Intent::RemoveDir(old) | Intent::Unlink(old) | Intent::Link(old) => {
+                vec![entry(old.parent, &old.name)]
+            }
+            Intent::Rename(moved) => {
+                vec![entry(moved.parent, &moved.name), entry(moved.new_parent, &moved.new_name)]
+            }
+            Intent::Cut(cut) => vec![Target::Size(cut.ino)],
+        }
+    }
+}
+
+/// How far an intent got.
+enum Outcome {
+    /// Done, and the intent is cleared.
+    Done,
+    /// Refused for good; nothing has changed, and the intent is to be cleared.
+    Refused(bivouac_types::FsError),
+}
+
+impl Node {
+    /// Carries out a change that needs peers. The caller holds the locks of what it touches.
+    ///
+    /// # Errors
+    /// Why it was refused; or that a peer did not answer: then it is finished later, by itself.
+    pub(crate) fn carry_out(&self, ctx: &Ctx<'_>, intent: Intent) -> FsResult<()> {
+        let tx = self.allocator.next(&self.records)?;
+        let steps_channel = self.channels.take();
+        let logged = Logged { intent, client: ctx.client, channel: ctx.channel, op: ctx.id, steps_channel };
+        let outcome = self
+            .log_intent(tx, &logged)
+            .and_then(|()| self.finish_intent(&logged, Steps { tx, channel: steps_channel, retry: false }));
+        match outcome {
+            Ok(result) => {
+                self.channels.put(steps_channel);
+                result
+            }
+            Err(error) => {
+                // Not known how far it got: the reaper goes on with it. Until then the locks stay.
+                self.postpone(tx, &logged.intent);
+                Err(error)
+            }
+        }
+    }
+
+    fn log_intent(&self, tx: u64, logged: &Logged) -> FsResult<()> {
+        let slot = logged.intent.slot();
+        let mut change = match &logged.intent {
+            Intent::Unlink(old) => self.begin_unlink(old, logged)?,
+            Intent::Cut(cut) => self.begin_cut(cut)?,
+            _ => self.change(&[slot])?,
+        };
+        change.txn.put(slot, &intent_key(tx), &logged.to_bytes());
+        change.commit()
+    }
+
+    /// Takes the steps. The outer error is "do not know", the inner one "refused".
+    fn finish_intent(&self, logged: &Logged, steps: Steps) -> FsResult<FsResult<()>> {
+        let outcome = match &logged.intent {
+            Intent::MakeDir(new) => self.finish_make_dir(new, logged, steps)?,
+            Intent::RemoveDir(old) => self.finish_remove_dir(old, logged, steps)?,
+            Intent::Unlink(old) => self.finish_unlink(old, logged, steps)?,
+            Intent::Link(old) => self.finish_link(old, logged, steps)?,
+            Intent::Rename(moved) => self.finish_rename(moved, logged, steps)?,
+            Intent::Cut(cut) => self.finish_cut(cut, logged, steps)?,
+        };
+        match outcome {
+            Outcome::Done => Ok(Ok(())),
+            Outcome::Refused(error) => {
+                let slot = logged.intent.slot();
+                let mut change = self.change(&[slot])?;
+                change.txn.delete(slot, &intent_key(steps.tx));
+                change.commit()?;
+                Ok(Err(error))
+            }
+        }
+    }
+
+    /// Keeps what an unfinished intent touches locked until the reaper has finished it.
+    fn postpone(&self, tx: u64, intent: &Intent) {
+        log::warn!("change {tx} waits for a peer and is finished later: {intent:?}");
+        intent.targets().into_iter().for_each(|target| self.locks.keep(target));
+        self.reaper.add_intent(intent.slot(), tx);
+    }
+
+    /// Before anything is served: finds the intents that a killed daemon left, and locks what they touch.
+    pub(crate) fn adopt_intents(&self) -> FsResult<()> {
+        let mut found = Vec::new();
+        for slot in self.own_slots() {
+            self.records.scan(slot, &table(b'T'), &table(b'T'), |key, value| {
+                found.push((slot, number_of_key(key), Logged::from_bytes(value)));
+                ControlFlow::Continue(())
+            });
+        }
+        for (slot, tx, logged) in found {
+            let (Some(tx), Ok(logged)) = (tx, logged) else {
+                return Err(bivouac_types::FsError::with(
+                    Errno::EIO,
+                    format!("an intent record in slot {} is damaged", slot.0),
+                ));
+            };
+            self.channels.reserve(logged.steps_channel);
+            logged.intent.targets().into_iter().for_each(|target| self.locks.keep(target));
+            self.reaper.add_intent(slot, tx);
+        }
+        Ok(())
+    }
+
+    /// Goes on with an intent that was left. Whether it is finished.
+    pub(crate) fn replay_intent(&self, slot: Slot, tx: u64) -> FsResult<()> {
+        let bytes = self.records.read(slot, &intent_key(tx), |bytes| bytes.map(<[u8]>::to_vec));
+        let Some(bytes) = bytes else { return Ok(()) };
+        let logged = crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))?;
+        let steps = Steps { tx, channel: logged.steps_channel, retry: true };
+        if let Err(refused) = self.finish_intent(&logged, steps)? {
+            log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");
+        }
+        logged.intent.targets().into_iter().for_each(|target| self.locks.release(target));
+        self.channels.put(logged.steps_channel);
+        Ok(())
+    }
+
+    /// The node that an inode's record belongs to.
+    pub(crate) fn home_of(&self, ino: Ino) -> FsResult<NodeId> {
+        self.map.home(ino).ok_or_else(|| Errno::ESTALE.into())
+    }
+}
+
+impl Logged {
+    /// The asker, as its own request would look.
+    fn asker(&self) -> Ctx<'static> {
+        Ctx { client: self.client, channel: self.channel, id: self.op, retry: false, payload: &[] }
+    }
+}
+
+impl Encode for NewDir {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.name.encode(out);
+        self.inode.encode(out);
+    }
+}
+
+impl Decode<'_> for NewDir {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(NewDir { name: Decode::decode(input)?, inode: Decode::decode(input)? })
+    }
+}
+
+impl Encode for Logged {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.client.encode(out);
+        self.channel.encode(out);
+        self.op.encode(out);
+        self.steps_channel.encode(out);
+        self.intent.encode(out);
+    }
+}
+
+impl Decode<'_> for Logged {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (client, channel) = Decode::decode(input)?;
+        let (op, steps_channel) = Decode::decode(input)?;
+        Ok(Logged { client, channel, op, steps_channel, intent: Decode::decode(input)? })
+    }
+}
+
+impl Encode for Intent {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut tagged = |tag: u8, value: &dyn Encode| {
+            out.push(tag);
+            value.encode(out);
+        };
+        match self {
+            Intent::MakeDir(new) => tagged(1, new),
+            Intent::RemoveDir(old) => tagged(2, old),
+            Intent::Unlink(old) => tagged(3, old),
+            Intent::Link(old) => tagged(4, old),
+            Intent::Rename(moved) => tagged(5, moved),
+            Intent::Cut(cut) => tagged(6, cut),
+        }
+    }
+}
+
+impl Decode<'_> for Intent {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match u8::decode(input)? {
+            1 => Decode::decode(input).map(Intent::MakeDir),
+            2 => Decode::decode(input).map(Intent::RemoveDir),
+            3 => Decode::decode(input).map(Intent::Unlink),
+            4 => Decode::decode(input).map(Intent::Link),
+            5 => Decode::decode(input).map(Intent::Rename),
+            6 => Decode::decode(input).map(Intent::Cut),
+            _ => Err(DecodeError::Invalid("intent")),
+        }
+    }
+}
+
+/// Whether the error says that the peer could not be asked, as opposed to that it refused.
+fn is_unknown(error: &bivouac_types::FsError) -> bool {
+    matches!(error.errno(), Errno::EIO | Errno::EPROTO | Errno::ESTALE)
+}
+
+/// Splits a step's result: a refusal ends the intent, anything else leaves it.
+fn refused<T>(result: FsResult<T>) -> FsResult<Result<T, bivouac_types::FsError>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) if is_unknown(&error) => Err(error),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+/// Type of an inode as its entry says it.
+fn dentry_of(inode: &Inode) -> Dentry {
+    Dentry { ino: inode.attr.ino, kind: inode.attr.mode & bivouac_types::mode::TYPE }
+}

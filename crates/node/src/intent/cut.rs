@@ -1,0 +1,50 @@
+//! Making a file shorter: its size first, so that readers see the end; then its subfiles, which from
+//! then on refuse writers of the old epoch; then the new epoch, which lets those writers go on.
+
+use bivouac_types::{FsResult, SeatIndex};
+use bivouac_wire::{TrimRequest, op};
+
+use super::{Cut, Logged, Outcome};
+use crate::namespace::Change;
+use crate::node::Node;
+use crate::peers::Steps;
+
+impl Node {
+    /// The size changes together with the intent.
+    pub(super) fn begin_cut(&self, cut: &Cut) -> FsResult<Change<'_>> {
+        let mut change = self.change(&[cut.ino.slot()])?;
+        let mut inode = change.inode(cut.ino)?;
+        inode.attr.size = cut.size;
+        inode.attr.mtime = change.now;
+        inode.attr.ctime = change.now;
+        change.put_inode(&inode);
+        Ok(change)
+    }
+
+    /// Steps: every subfile at its node; then the epoch.
+    pub(super) fn finish_cut(&self, cut: &Cut, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
+        for (column, seat) in Node::seats_of(&cut.layout).enumerate() {
+            self.trim(cut, column as u16, seat, steps)?;
+        }
+        let mut change = self.change(&[cut.ino.slot()])?;
+        // The file may have lost its last name meanwhile; then only the intent is left to clear.
+        if let Ok(mut inode) = change.inode(cut.ino) {
+            inode.attr.epoch = cut.epoch;
+            inode.attr.layout = cut.new_layout;
+            change.put_inode(&inode);
+        }
+        self.clear(change, logged, steps, 0)
+    }
+
+    fn trim(&self, cut: &Cut, column: u16, seat: SeatIndex, steps: Steps) -> FsResult<()> {
+        let request = TrimRequest {
+            ino: cut.ino,
+            seat,
+            layout: cut.layout,
+            epoch: cut.epoch,
+            len: bivouac_layout::subfile_len(&cut.layout, column, cut.size),
+        };
+        let place = self.map.seat(seat).ok_or(bivouac_types::Errno::ESTALE)?;
+        self.step::<op::Trim>(place.node, steps, 0, request)
+    }
+}

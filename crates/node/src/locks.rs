@@ -1,0 +1,133 @@
+//! Locks that are held while peers are asked: on one entry, or on one inode's size. Only requests of
+//! the client lane take them; steps of the peer lane check and change in one transaction instead.
+
+use std::collections::HashMap;
+
+use bivouac_types::Ino;
+use parking_lot::{Condvar, Mutex};
+
+const SHARDS: usize = 64;
+
+/// What can be locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Target {
+    /// An entry: directory and hash of the name.
+    Entry(Ino, u64),
+    /// Size and epoch of a file.
+    Size(Ino),
+}
+
+/// What is locked, and whether it stays so when its guard is dropped.
+type Held = HashMap<Target, bool>;
+
+/// The locks of a node.
+pub struct Locks {
+    shards: Vec<(Mutex<Held>, Condvar)>,
+}
+
+/// A held lock; dropping it lets the next one in.
+pub struct Guard<'a> {
+    locks: &'a Locks,
+    target: Target,
+}
+
+impl Locks {
+    pub fn new() -> Locks {
+        Locks { shards: (0..SHARDS).map(|_| Default::default()).collect() }
+    }
+
+    /// Waits until nobody else holds the target. Who takes several takes them by [`Locks::lock_all`].
+    pub fn lock(&self, target: Target) -> Guard<'_> {
+        let (held, freed) = self.shard(target);
+        let mut held = held.lock();
+        while held.contains_key(&target) {
+            freed.wait(&mut held);
+        }
+        held.insert(target, false);
+        Guard { locks: self, target }
+    }
+
+    /// Locks several targets in one order that all requests share, so that none waits in a circle.
+    pub fn lock_all(&self, targets: &[Target]) -> Vec<Guard<'_>> {
+        let mut sorted = targets.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        sorted.into_iter().map(|target| self.lock(target)).collect()
+    }
+
+    /// Locks a target beyond the life of any guard, whether one holds it now or not.
+    pub fn keep(&self, target: Target) {
+        self.shard(target).0.lock().insert(target, true);
+    }
+
+    /// Ends what [`Locks::keep`] began.
+    pub fn release(&self, target: Target) {
+        let (held, freed) = self.shard(target);
+        held.lock().remove(&target);
+        freed.notify_all();
+    }
+
+    fn shard(&self, target: Target) -> &(Mutex<Held>, Condvar) {
+        let number = match target {
+            Target::Entry(parent, hash) => parent.0 ^ hash,
+            Target::Size(ino) => ino.0,
+        };
+        &self.shards[number as usize % SHARDS]
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let (held, freed) = self.locks.shard(self.target);
+        let mut held = held.lock();
+        if held.get(&self.target) == Some(&false) {
+            held.remove(&self.target);
+            freed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn one_at_a_time() {
+        let locks = Arc::new(Locks::new());
+        let inside = Arc::new(AtomicU64::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (locks, inside) = (locks.clone(), inside.clone());
+                std::thread::spawn(move || {
+                    for _ in 0..1000 {
+                        let guards = locks.lock_all(&[Target::Size(Ino(2)), Target::Entry(Ino(1), 3)]);
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(guards);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    #[test]
+    fn what_is_kept_outlives_its_guard() {
+        let (locks, target) = (Locks::new(), Target::Size(Ino(1)));
+        let guard = locks.lock(target);
+        locks.keep(target);
+        drop(guard);
+        assert_eq!(locks.shard(target).0.lock().get(&target), Some(&true));
+        locks.release(target);
+        drop(locks.lock(target));
+    }
+
+    #[test]
+    fn the_same_target_twice_is_one_lock() {
+        let locks = Locks::new();
+        assert_eq!(locks.lock_all(&[Target::Size(Ino(1)), Target::Size(Ino(1))]).len(), 1);
+        drop(locks.lock(Target::Size(Ino(1))));
+    }
+}

@@ -1,0 +1,271 @@
+//! Reading and changing the namespace's records: the only place that knows how an entry, its
+//! directory and its inode depend on each other.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+use bivouac_store::Txn;
+use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, Name, SeatIndex, Slot, Timestamp, mode};
+use bivouac_wire::{Decode, Encode};
+
+use crate::node::Node;
+use crate::record::{
+    Dentry, Garbage, Inode, dentry_key, garbage_key, inode_key, orphan_key, table, target_key, xattr_key,
+};
+use crate::session::Ctx;
+
+/// The slot that holds a directory's entries: the directory's own.
+pub fn entry_slot(parent: Ino) -> Slot {
+    parent.slot()
+}
+
+/// Decodes a record; one that cannot be read is damage, not absence.
+pub fn decode<'a, T: Decode<'a>>(bytes: &'a [u8], what: &str, ino: Ino) -> FsResult<T> {
+    T::from_bytes(bytes)
+        .map_err(|e| FsError::with(Errno::EIO, format!("{what} record of inode {ino} is damaged: {e}")))
+}
+
+impl Node {
+    /// The inode's record.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is none, `ESTALE` when it is not this node's to know.
+    pub(crate) fn inode(&self, ino: Ino) -> FsResult<Inode> {
+        self.check_slot(ino.slot())?;
+        self.records.read(ino.slot(), &inode_key(ino), |bytes| match bytes {
+            Some(bytes) => decode(bytes, "inode", ino),
+            None => Err(Errno::ENOENT.into()),
+        })
+    }
+
+    /// The entry, if there is one.
+    pub(crate) fn dentry(&self, parent: Ino, name: &Name) -> FsResult<Option<Dentry>> {
+        let slot = entry_slot(parent);
+        self.check_slot(slot)?;
+        self.records.read(slot, &dentry_key(parent, name), |bytes| {
+            bytes.map(|bytes| decode(bytes, "entry", parent)).transpose()
+        })
+    }
+
+    /// Begins a change of records in these slots, all of which must be this node's.
+    pub(crate) fn change(&self, slots: &[Slot]) -> FsResult<Change<'_>> {
+        slots.iter().try_for_each(|slot| self.check_slot(*slot))?;
+        Ok(Change {
+            node: self,
+            txn: self.records.txn(slots),
+            now: self.clock.now(),
+            garbage: false,
+            files: 0,
+        })
+    }
+
+    /// Whether the slot is this node's.
+    pub(crate) fn check_slot(&self, slot: Slot) -> FsResult<()> {
+        match self.map.slot_node(slot) {
+            Some(node) if node == self.id => Ok(()),
+            Some(node) => Err(FsError::with(
+                Errno::ESTALE,
+                format!("slot {} belongs to {node}, not to {}: get the map again", slot.0, self.id),
+            )),
+            None => Err(FsError::with(Errno::ESTALE, format!("the formation has no slot {}", slot.0))),
+        }
+    }
+}
+
+/// A change in the making. Dropped without commit, nothing has happened.
+pub struct Change<'a> {
+    node: &'a Node,
+    /// The transaction below, for records that this module does not know.
+    pub txn: Txn<'a>,
+    /// The time of the change.
+    pub now: Timestamp,
+    garbage: bool,
+    files: i64,
+}
+
+impl Change<'_> {
+    /// Makes the change last, for this client's operation.
+    pub fn commit_for(mut self, ctx: &Ctx<'_>, slot: Slot, value: u64) -> FsResult<()> {
+        ctx.remember(&mut self.txn, slot, value);
+        self.commit()
+    }
+
+    /// Makes the change last.
+    pub fn commit(self) -> FsResult<()> {
+        self.txn.commit()?;
+        self.node.files.fetch_add(self.files as u64, Ordering::Relaxed);
+        if self.garbage || self.node.records.wants_compaction() {
+            self.node.reaper.wake();
+        }
+        Ok(())
+    }
+
+    /// As [`Node::inode`], within the change.
+    pub fn inode(&self, ino: Ino) -> FsResult<Inode> {
+        match self.txn.get(ino.slot(), &inode_key(ino)) {
+            Some(bytes) => decode(bytes, "inode", ino),
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    /// The inode of a directory that entries may be made in.
+    pub fn directory(&self, ino: Ino) -> FsResult<Inode> {
+        let inode = self.inode(ino)?;
+        if inode.attr.is_dir() { Ok(inode) } else { Err(Errno::ENOTDIR.into()) }
+    }
+
+    /// Writes an inode.
+    pub fn put_inode(&mut self, inode: &Inode) {
+        let ino = inode.attr.ino;
+        self.txn.put(ino.slot(), &inode_key(ino), &inode.to_bytes());
+    }
+
+    /// Writes an inode that was not there before.
+    pub fn add_inode(&mut self, inode: &Inode) {
+        self.files += 1;
+        self.put_inode(inode);
+    }
+
+    /// Writes a symbolic link's target.
+    pub fn put_target(&mut self, ino: Ino, target: &[u8]) {
+        self.txn.put(ino.slot(), &target_key(ino), target);
+    }
+
+    /// As [`Node::dentry`], within the change.
+    pub fn dentry(&self, parent: Ino, name: &Name) -> FsResult<Option<Dentry>> {
+        let bytes = self.txn.get(entry_slot(parent), &dentry_key(parent, name));
+        bytes.map(|bytes| decode(bytes, "entry", parent)).transpose()
+    }
+
+    /// Makes an entry in a directory that has none of this name.
+    pub fn add_entry(&mut self, parent: &mut Inode, name: &Name, dentry: Dentry) {
+        parent.attr.size += 1;
+        parent.attr.nlink += u32::from(dentry.kind == mode::DIR);
+        self.set_entry(parent, name, dentry);
+    }
+
+    /// Removes an entry from a directory that has it.
+    pub fn remove_entry(&mut self, parent: &mut Inode, name: &Name, dentry: Dentry) {
+        parent.attr.size = parent.attr.size.saturating_sub(1);
+        if dentry.kind == mode::DIR {
+            parent.attr.nlink = parent.attr.nlink.saturating_sub(1).max(2);
+        }
+        let ino = parent.attr.ino;
+        self.txn.delete(entry_slot(ino), &dentry_key(ino, name));
+        self.touch_directory(parent);
+    }
+
+    /// Makes an existing entry lead elsewhere.
+    pub fn replace_entry(&mut self, parent: &mut Inode, name: &Name, old: Dentry, new: Dentry) {
+        if old.kind == mode::DIR {
+            parent.attr.nlink = parent.attr.nlink.saturating_sub(1).max(2);
+        }
+        parent.attr.nlink += u32::from(new.kind == mode::DIR);
+        self.set_entry(parent, name, new);
+    }
+
+    fn set_entry(&mut self, parent: &mut Inode, name: &Name, dentry: Dentry) {
+        let ino = parent.attr.ino;
+        self.txn.put(entry_slot(ino), &dentry_key(ino, name), &dentry.to_bytes());
+        self.touch_directory(parent);
+    }
+
+    fn touch_directory(&mut self, parent: &mut Inode) {
+        parent.attr.mtime = self.now;
+        parent.attr.ctime = self.now;
+        self.put_inode(parent);
+    }
+
+    /// Changes an inode's number of names. One that has none left goes away, at once or when it is closed.
+    pub fn adjust_links(&mut self, ino: Ino, delta: i32) -> FsResult<Inode> {
+        let mut inode = self.inode(ino)?;
+        if delta > 0 && inode.attr.nlink == 0 {
+            return Err(Errno::ENOENT.into());
+        }
+        let links = inode.attr.nlink.saturating_add_signed(delta);
+        if delta > 0 && links > bivouac_types::limits::LINKS_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        inode.attr.nlink = links;
+        inode.attr.ctime = self.now;
+        if links > 0 {
+            self.put_inode(&inode);
+        } else if self.node.opens.is_open(ino) {
+            self.put_inode(&inode);
+            self.txn.put(ino.slot(), &orphan_key(ino), &[]);
+        } else {
+            self.erase_inode(&inode);
+        }
+        Ok(inode)
+    }
+
+    /// Removes an inode and all that belongs to it; its subfiles become garbage.
+    pub fn erase_inode(&mut self, inode: &Inode) {
+        let (ino, slot) = (inode.attr.ino, inode.attr.ino.slot());
+        let xattrs = self.keys_below(slot, &xattr_key(ino, b""));
+        xattrs.iter().for_each(|key| self.txn.delete(slot, key));
+        if inode.attr.mode & mode::TYPE == mode::LINK {
+            self.txn.delete(slot, &target_key(ino));
+        }
+        if inode.attr.nlink == 0 && self.txn.get(slot, &orphan_key(ino)).is_some() {
+            self.txn.delete(slot, &orphan_key(ino));
+        }
+        self.txn.delete(slot, &inode_key(ino));
+        self.files -= 1;
+        if inode.attr.is_file() && (inode.attr.size > 0 || inode.attr.epoch > 0) {
+            self.txn.put(slot, &garbage_key(ino), &Garbage { layout: inode.attr.layout }.to_bytes());
+            self.garbage = true;
+        }
+    }
+
+    fn keys_below(&self, slot: Slot, prefix: &[u8]) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        self.txn.scan(slot, prefix, prefix, |key, _| {
+            keys.push(key.to_vec());
+            ControlFlow::Continue(())
+        });
+        keys
+    }
+}
+
+impl Node {
+    /// Counts the inodes of this node's slots, once at the start.
+    pub(crate) fn count_files(&self) {
+        let mut files = 0;
+        for slot in self.own_slots() {
+            self.records.scan(slot, &table(b'I'), &table(b'I'), |_, _| {
+                files += 1;
+                ControlFlow::Continue(())
+            });
+        }
+        self.files.store(files, Ordering::Relaxed);
+    }
+
+    /// Unregisters opens; an inode without names goes away with the last.
+    pub(crate) fn close(&self, client: ClientId, ino: Ino, count: u32) -> FsResult<()> {
+        if self.opens.remove(ino, client, count) { self.forget_orphan(ino) } else { Ok(()) }
+    }
+
+    /// Removes an inode that has no names and that nobody has open; any other is left alone.
+    pub(crate) fn forget_orphan(&self, ino: Ino) -> FsResult<()> {
+        let slot = ino.slot();
+        self.check_slot(slot)?;
+        if !self.records.read(slot, &orphan_key(ino), |found| found.is_some()) {
+            return Ok(());
+        }
+        let mut change = self.change(&[slot])?;
+        if self.opens.is_open(ino) {
+            return Ok(());
+        }
+        let inode = change.inode(ino)?;
+        change.erase_inode(&inode);
+        change.commit()
+    }
+
+    /// The seats that may hold subfiles of a file with this layout.
+    pub(crate) fn seats_of(layout: &bivouac_types::Layout) -> impl Iterator<Item = SeatIndex> {
+        let (base, width, seats) =
+            (u32::from(layout.base.0), u32::from(layout.width), u32::from(layout.seats));
+        (0..width).map(move |column| SeatIndex(((base + column) % seats.max(1)) as u16))
+    }
+}

@@ -1,0 +1,182 @@
+//! A node: its parts, and how it starts and ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, Recovery, VolumeConfig};
+use bivouac_types::{
+    Attr, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, mode,
+};
+use bivouac_wire::FormationMap;
+use parking_lot::Mutex;
+
+use crate::alloc::Allocator;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::locks::Locks;
+use crate::opens::Opens;
+use crate::peers::{Channels, Peers};
+use crate::reaper::Reaper;
+use crate::record::Inode;
+
+/// What a node is made from.
+pub struct NodeConfig {
+    /// The map; gives this node its slots and seats.
+    pub map: Arc<FormationMap>,
+    /// Which node of the map this is.
+    pub id: NodeId,
+    /// The volumes it lends, in the map's order. The records are on the first.
+    pub volumes: Vec<VolumeConfig>,
+    /// Most subfiles that are kept open.
+    pub handles_max: usize,
+    /// Owner of the root directory.
+    pub owner: (u32, u32),
+    /// How long clients that are gone may take to come back.
+    pub grace: Duration,
+}
+
+/// A running node.
+pub struct Node {
+    pub(crate) map: Arc<FormationMap>,
+    pub(crate) id: NodeId,
+    pub(crate) records: Records,
+    pub(crate) data: DataStore,
+    pub(crate) peers: Arc<dyn Peers>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) allocator: Allocator,
+    pub(crate) locks: Locks,
+    pub(crate) opens: Opens,
+    pub(crate) channels: Channels,
+    pub(crate) counters: Counters,
+    pub(crate) reaper: Reaper,
+    /// Who holds the lock for moving directories; kept by the root's home only.
+    pub(crate) rename_lock: Mutex<Option<(ClientId, u64)>>,
+    pub(crate) files: AtomicU64,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
+    pub(crate) started: Instant,
+}
+
+impl Node {
+    /// Opens the volumes, reads the records back, and finishes what a killed daemon left half done as far as
+    /// it is this node's alone. [`Node::start`] does the rest.
+    ///
+    /// # Errors
+    /// A volume that is missing, foreign or full; records that are damaged: with object, cause and remedy.
+    pub fn open(
+        config: NodeConfig,
+        peers: Arc<dyn Peers>,
+        clock: Arc<dyn Clock>,
+    ) -> FsResult<(Arc<Node>, Recovery)> {
+        config.map.check().map_err(|text| FsError::with(bivouac_types::Errno::EINVAL, text))?;
+        let formation = config.map.formation;
+        let options = DataOptions { handles_max: config.handles_max, ..DataOptions::default() };
+        let data = DataStore::open(&config.volumes, formation, config.id, &options)?;
+        let options = RecordsOptions { slots: config.map.slot_count(), ..RecordsOptions::default() };
+        let (records, recovery) = Records::open(data.volume(0)?, formation, config.id, options)?;
+        let slot = first_slot(&config.map, config.id);
+        let node = Node {
+            allocator: Allocator::open(&records, config.id, slot),
+            reaper: Reaper::new(config.grace),
+            map: config.map,
+            id: config.id,
+            records,
+            data,
+            peers,
+            clock,
+            locks: Locks::new(),
+            opens: Opens::new(),
+            channels: Channels::default(),
+            counters: Counters::new(),
+            rename_lock: Mutex::new(None),
+            files: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            on_shutdown: Mutex::new(None),
+            started: Instant::now(),
+        };
+        node.count_files();
+        node.make_root(config.owner)?;
+        node.adopt_intents()?;
+        node.adopt_garbage();
+        Ok((Arc::new(node), recovery))
+    }
+
+    /// Starts the background work: intents that were left half done, garbage, compaction.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        self.reaper.start(self)
+    }
+
+    /// What a request to shut down calls, after its answer is on its way.
+    pub fn on_shutdown(&self, act: impl Fn() + Send + 'static) {
+        *self.on_shutdown.lock() = Some(Box::new(act));
+    }
+
+    /// Ends the background work and makes everything durable.
+    ///
+    /// # Errors
+    /// When the records cannot be synced.
+    pub fn stop(&self) -> FsResult<()> {
+        self.reaper.stop();
+        Ok(self.records.sync()?)
+    }
+
+    /// Ends the background work and nothing else, as a kill would.
+    pub fn halt(&self) {
+        self.reaper.stop();
+    }
+
+    /// Bytes of subfiles on this node's volumes.
+    #[must_use]
+    pub fn usage(&self) -> u64 {
+        self.data.usage().iter().map(|volume| volume.used).sum()
+    }
+
+    /// The map.
+    #[must_use]
+    pub fn map(&self) -> &Arc<FormationMap> {
+        &self.map
+    }
+
+    fn make_root(&self, owner: (u32, u32)) -> FsResult<()> {
+        if self.map.home(Ino::ROOT) != Some(self.id) {
+            return Ok(());
+        }
+        let mut change = self.change(&[Ino::ROOT.slot()])?;
+        if change.inode(Ino::ROOT).is_ok() {
+            return Ok(());
+        }
+        let seats = self.map.seat_count();
+        let width = if self.map.width == 0 { seats } else { self.map.width.min(seats) };
+        let layout = Layout { stripe: self.map.stripe, width, base: SeatIndex(0), seats };
+        let attr = Attr {
+            ino: Ino::ROOT,
+            mode: mode::DIR | 0o755,
+            nlink: 2,
+            uid: owner.0,
+            gid: owner.1,
+            rdev: 0,
+            size: 0,
+            atime: change.now,
+            mtime: change.now,
+            ctime: change.now,
+            epoch: 0,
+            layout,
+        };
+        change.add_inode(&Inode { attr, parent: Ino::ROOT, placement: Placement::Striped });
+        change.commit()
+    }
+
+    /// Slots that this node holds.
+    pub(crate) fn own_slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        let own = move |(slot, node): (usize, &NodeId)| (*node == self.id).then_some(Slot(slot as u16));
+        self.map.slots.iter().enumerate().filter_map(own)
+    }
+}
+
+fn first_slot(map: &FormationMap, id: NodeId) -> Slot {
+    Slot(map.slots.iter().position(|node| *node == id).unwrap_or(0) as u16)
+}

@@ -1,0 +1,157 @@
+//! What a node asks of its peers: steps on the peer lane, which call nobody themselves.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use bivouac_net::{Request, Transport};
+use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
+use bivouac_wire::{Decode, Encode, Flags, Frame, Op, Operation};
+use parking_lot::Mutex;
+
+use crate::dispatch::Handle;
+use crate::node::Node;
+use crate::session::Ctx;
+
+/// A step for a peer.
+pub struct PeerRequest<'a> {
+    /// What to do.
+    pub op: Op,
+    /// Identity of the step; a repeated step has the same.
+    pub id: OpId,
+    /// The asking node as a client.
+    pub client: ClientId,
+    /// Channel of the intent that the step belongs to.
+    pub channel: u16,
+    /// Whether the step may have been carried out before.
+    pub retry: bool,
+    /// Encoded request.
+    pub body: &'a [u8],
+    /// Bytes to write.
+    pub payload: &'a [IoSlice<'a>],
+}
+
+/// The way to the peers.
+pub trait Peers: Send + Sync {
+    /// Carries a step to `node` and appends the encoded reply to `reply`.
+    ///
+    /// # Errors
+    /// The peer's, or `EIO` when it does not answer within the bounded time.
+    fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()>;
+}
+
+/// The identity of all steps of one intent.
+#[derive(Clone, Copy)]
+pub struct Steps {
+    /// Number of the intent.
+    pub tx: u64,
+    /// Channel that no other intent uses meanwhile.
+    pub channel: u16,
+    /// Whether this is a replay.
+    pub retry: bool,
+}
+
+/// Steps that one intent can have: ids of steps are `tx * STEPS_MAX + step`.
+const STEPS_MAX: u64 = 16;
+
+/// Channels towards peers, each for one intent at a time.
+#[derive(Default)]
+pub struct Channels {
+    free: Mutex<(Vec<u16>, u16)>,
+}
+
+impl Channels {
+    /// A channel that nobody uses. Give it back with [`Channels::put`].
+    pub fn take(&self) -> u16 {
+        let mut free = self.free.lock();
+        if let Some(channel) = free.0.pop() {
+            return channel;
+        }
+        let channel = free.1;
+        free.1 = free.1.wrapping_add(1);
+        channel
+    }
+
+    /// Gives a channel back.
+    pub fn put(&self, channel: u16) {
+        self.free.lock().0.push(channel);
+    }
+
+    /// Takes a particular channel that an intent of an earlier daemon used, before any other is taken.
+    pub fn reserve(&self, channel: u16) {
+        let mut free = self.free.lock();
+        let next = free.1;
+        free.0.extend(next..channel);
+        free.0.retain(|free| *free != channel);
+        free.1 = next.max(channel.wrapping_add(1));
+    }
+}
+
+impl Node {
+    /// Has a step carried out where it belongs: here, or on the peer.
+    ///
+    /// # Errors
+    /// The step's own, or `EIO` when the peer does not answer within the bounded time.
+    pub(crate) fn step<O: Handle>(
+        &self,
+        target: NodeId,
+        steps: Steps,
+        number: u64,
+        request: O::Request<'_>,
+    ) -> FsResult<O::Reply> {
+        let id = OpId(steps.tx.wrapping_mul(STEPS_MAX) + number);
+        let (client, channel, retry) = (self.as_client(), steps.channel, steps.retry);
+        if target == self.id {
+            return O::handle(self, &Ctx { client, channel, id, retry, payload: &[] }, request);
+        }
+        let body = request.to_bytes();
+        let request = PeerRequest { op: O::OP, id, client, channel, retry, body: &body, payload: &[] };
+        self.ask::<O>(target, &request)
+    }
+
+    /// Asks a peer and decodes its answer.
+    pub(crate) fn ask<O: Operation>(&self, target: NodeId, request: &PeerRequest<'_>) -> FsResult<O::Reply> {
+        let mut reply = Vec::new();
+        self.peers.call(target, request, &mut reply)?;
+        O::Reply::from_bytes(&reply).map_err(|e| {
+            let text = format!("{target} answered {} with bytes that do not decode: {e}", O::OP.name());
+            bivouac_types::FsError::with(bivouac_types::Errno::EPROTO, text)
+        })
+    }
+
+    /// This node's identity as a client of its peers.
+    pub(crate) fn as_client(&self) -> ClientId {
+        ClientId(1 << 63 | u64::from(self.id.0))
+    }
+}
+
+/// The way over the network.
+pub struct NetPeers {
+    peers: Vec<Option<Arc<dyn Transport>>>,
+}
+
+impl NetPeers {
+    /// Transports by node id; none for the node itself.
+    #[must_use]
+    pub fn new(peers: Vec<Option<Arc<dyn Transport>>>) -> NetPeers {
+        NetPeers { peers }
+    }
+}
+
+impl Peers for NetPeers {
+    fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
+        let unknown = || FsError::with(Errno::ESTALE, format!("{node} is not a peer"));
+        let transport = self.peers.get(usize::from(node.0)).and_then(Option::as_ref).ok_or_else(unknown)?;
+        let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);
+        if request.retry {
+            frame.flags = Flags::RETRY;
+        }
+        let request = Request::new(frame, request.body, request.payload);
+        let head = transport.exchange(&request, reply, &mut [])?;
+        if head.status == 0 {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(reply).into_owned();
+        let errno = Errno::from_code(head.status);
+        Err(if text.is_empty() { errno.into() } else { FsError::with(errno, text) })
+    }
+}

@@ -1,0 +1,307 @@
+//! Background work of a node: garbage, intents that wait for a peer, opens of clients that are gone,
+//! compaction. One thread, asleep unless there is something to do.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bivouac_types::{ClientId, FsResult, Ino, NodeId, SeatIndex, Slot};
+use bivouac_wire::{Subfiles, op};
+use parking_lot::{Condvar, Mutex};
+
+use crate::namespace::decode;
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::record::{Garbage, garbage_key, number_of_key, table};
+
+/// Pause before something that failed is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+/// Pieces of garbage that are removed by one round of messages.
+const BATCH: usize = 512;
+
+/// What there is to do.
+#[derive(Default)]
+struct Agenda {
+    garbage: bool,
+    intents: Vec<(Slot, u64)>,
+    /// Clients that lost their last connection, and until when they may come back.
+    gone: HashMap<ClientId, Instant>,
+    /// When orphans of an earlier daemon may go: everybody who has them open has said so by then.
+    orphans_at: Option<Instant>,
+    /// When to try again what failed.
+    retry_at: Option<Instant>,
+    stopping: bool,
+}
+
+/// The worker and its agenda.
+pub struct Reaper {
+    agenda: Mutex<Agenda>,
+    news: Condvar,
+    /// Held while garbage is collected.
+    collecting: Mutex<()>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    grace: Duration,
+}
+
+impl Reaper {
+    pub fn new(grace: Duration) -> Reaper {
+        Reaper {
+            agenda: Mutex::default(),
+            news: Condvar::new(),
+            collecting: Mutex::new(()),
+            thread: Mutex::new(None),
+            grace,
+        }
+    }
+
+    /// How long those who are gone may take to come back.
+    pub fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// Starts the thread.
+    pub fn start(&self, node: &Arc<Node>) -> std::io::Result<()> {
+        self.agenda.lock().orphans_at = Some(Instant::now() + self.grace);
+        let weak = Arc::downgrade(node);
+        let builder = std::thread::Builder::new().name("reaper".into()).stack_size(512 << 10);
+        *self.thread.lock() = Some(builder.spawn(move || work(&weak))?);
+        Ok(())
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.agenda.lock().stopping = true;
+        self.news.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            // A thread that panicked has said so; there is nothing left to end.
+            let _ = thread.join();
+        }
+    }
+
+    /// There is garbage, or the log has grown.
+    pub fn wake(&self) {
+        let mut agenda = self.agenda.lock();
+        if !agenda.garbage {
+            agenda.garbage = true;
+            self.news.notify_all();
+        }
+    }
+
+    /// An intent is to be finished.
+    pub fn add_intent(&self, slot: Slot, tx: u64) {
+        self.agenda.lock().intents.push((slot, tx));
+        self.news.notify_all();
+    }
+
+    /// A client lost its last connection.
+    pub fn client_is_gone(&self, client: ClientId) {
+        self.agenda.lock().gone.insert(client, Instant::now() + self.grace);
+        self.news.notify_all();
+    }
+
+    /// A client is here again.
+    pub fn client_is_back(&self, client: ClientId) {
+        self.agenda.lock().gone.remove(&client);
+    }
+
+    /// Collects this node's garbage now. Whether there was any: then space may be free that was not before.
+    pub fn collect(&self, node: &Node) -> bool {
+        node.collect_garbage().unwrap_or(false)
+    }
+
+    /// Waits for something to do.
+    fn next(&self) -> Option<Work> {
+        let mut agenda = self.agenda.lock();
+        loop {
+            if agenda.stopping {
+                return None;
+            }
+            let work = agenda.take(Instant::now());
+            if !work.is_empty() {
+                return Some(work);
+            }
+            match agenda.next_moment() {
+                Some(moment) => drop(self.news.wait_until(&mut agenda, moment)),
+                None => self.news.wait(&mut agenda),
+            }
+        }
+    }
+
+    fn again(&self, failed: Work) {
+        let mut agenda = self.agenda.lock();
+        agenda.garbage |= failed.garbage;
+        agenda.intents.extend(failed.intents);
+        agenda.retry_at = Some(Instant::now() + RETRY);
+    }
+}
+
+/// What is to be done now.
+#[derive(Default)]
+struct Work {
+    garbage: bool,
+    intents: Vec<(Slot, u64)>,
+    gone: Vec<ClientId>,
+    orphans: bool,
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        !self.garbage && !self.orphans && self.intents.is_empty() && self.gone.is_empty()
+    }
+}
+
+impl Agenda {
+    fn take(&mut self, now: Instant) -> Work {
+        let mut work = Work::default();
+        if self.retry_at.is_none_or(|at| at <= now) {
+            self.retry_at = None;
+            work.garbage = std::mem::take(&mut self.garbage);
+            work.intents = std::mem::take(&mut self.intents);
+        }
+        if self.orphans_at.is_some_and(|at| at <= now) {
+            self.orphans_at = None;
+            work.orphans = true;
+        }
+        work.gone = self.gone.iter().filter(|(_, until)| **until <= now).map(|(client, _)| *client).collect();
+        self.gone.retain(|_, until| *until > now);
+        work
+    }
+
+    fn next_moment(&self) -> Option<Instant> {
+        let waiting = self.retry_at.filter(|_| self.garbage || !self.intents.is_empty());
+        self.gone.values().copied().chain(self.orphans_at).chain(waiting).min()
+    }
+}
+
+fn work(node: &Weak<Node>) {
+    loop {
+        // The thread must not keep the node alive while it waits.
+        let Some(strong) = node.upgrade() else { return };
+        let Some(work) = strong.reaper.next() else { return };
+        strong.do_work(work);
+    }
+}
+
+impl Node {
+    fn do_work(&self, work: Work) {
+        let mut failed = Work::default();
+        for (slot, tx) in work.intents {
+            if let Err(error) = self.replay_intent(slot, tx) {
+                log::warn!("change {tx} still waits: {error}");
+                failed.intents.push((slot, tx));
+            }
+        }
+        work.gone.into_iter().for_each(|client| self.forget_client(client));
+        if work.orphans {
+            self.forget_orphans();
+        }
+        if work.garbage
+            && let Err(error) = self.collect_garbage()
+        {
+            log::warn!("removal of unused subfiles waits: {error}");
+            failed.garbage = true;
+        }
+        if self.records.wants_compaction()
+            && let Err(error) = self.records.compact()
+        {
+            log::error!("compaction of the records failed, the log goes on growing: {error}");
+        }
+        if !failed.is_empty() {
+            self.reaper.again(failed);
+        }
+    }
+
+    /// Looks for garbage that an earlier daemon left.
+    pub(crate) fn adopt_garbage(&self) {
+        self.reaper.wake();
+    }
+
+    fn forget_client(&self, client: ClientId) {
+        let freed = self.opens.remove_client(client);
+        freed.into_iter().for_each(|ino| self.forget_orphan_logged(ino));
+        let mut lock = self.rename_lock.lock();
+        if lock.is_some_and(|(holder, _)| holder == client) {
+            *lock = None;
+        }
+    }
+
+    fn forget_orphans(&self) {
+        let orphans: Vec<Ino> = self.numbers(b'O').into_iter().map(|(_, ino)| Ino(ino)).collect();
+        orphans.into_iter().for_each(|ino| self.forget_orphan_logged(ino));
+    }
+
+    fn forget_orphan_logged(&self, ino: Ino) {
+        if let Err(error) = self.forget_orphan(ino) {
+            log::warn!("inode {ino} has no name and could not be removed: {error}");
+        }
+    }
+
+    /// Removes unused subfiles. Whether there were any.
+    fn collect_garbage(&self) -> FsResult<bool> {
+        let _collecting = self.reaper.collecting.lock();
+        let garbage = self.numbers(b'G');
+        for batch in garbage.chunks(BATCH) {
+            self.remove_batch(batch)?;
+        }
+        Ok(!garbage.is_empty())
+    }
+
+    fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
+        let mut per_node: HashMap<NodeId, Vec<(Ino, SeatIndex)>> = HashMap::new();
+        for (slot, ino) in batch {
+            let bytes = self.records.read(*slot, &garbage_key(Ino(*ino)), |b| b.map(<[u8]>::to_vec));
+            let Some(bytes) = bytes else { continue };
+            let garbage: Garbage = decode(&bytes, "garbage", Ino(*ino))?;
+            for seat in Node::seats_of(&garbage.layout) {
+                if let Some(place) = self.map.seat(seat) {
+                    per_node.entry(place.node).or_default().push((Ino(*ino), seat));
+                }
+            }
+        }
+        for (node, subfiles) in per_node {
+            let steps = Steps { tx: 0, channel: 0, retry: false };
+            self.step::<op::RemoveSubfiles>(node, steps, 0, Subfiles { subfiles })?;
+        }
+        let slots: Vec<Slot> = batch.iter().map(|(slot, _)| *slot).collect();
+        let mut change = self.change(&slots)?;
+        batch.iter().for_each(|(slot, ino)| change.txn.delete(*slot, &garbage_key(Ino(*ino))));
+        change.commit()
+    }
+
+    /// Slot and number of every record of a table with such keys.
+    fn numbers(&self, letter: u8) -> Vec<(Slot, u64)> {
+        let mut found = Vec::new();
+        for slot in self.own_slots() {
+            self.records.scan(slot, &table(letter), &table(letter), |key, _| {
+                found.extend(number_of_key(key).map(|number| (slot, number)));
+                ControlFlow::Continue(())
+            });
+        }
+        found
+    }
+}
+
+/// Pauses between attempts to get what another node has, growing, up to a deadline.
+pub struct Pause {
+    until: Instant,
+    next: Duration,
+}
+
+impl Pause {
+    pub fn new(bound: Duration) -> Pause {
+        Pause { until: Instant::now() + bound, next: Duration::from_millis(1) }
+    }
+
+    /// Waits once more. `false` when the time is over.
+    pub fn wait(&mut self) -> bool {
+        if Instant::now() >= self.until {
+            return false;
+        }
+        let (mutex, never) = (Mutex::new(()), Condvar::new());
+        never.wait_for(&mut mutex.lock(), self.next);
+        self.next = (self.next * 2).min(Duration::from_millis(50));
+        true
+    }
+}

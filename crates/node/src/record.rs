@@ -1,0 +1,175 @@
+//! The records of the namespace: keys and values. Documented in docs/format.md.
+//!
+//! Keys begin with one letter for the table. Numbers in keys are big-endian, so that order of keys is
+//! order of numbers; a directory's entries are in the order of their name's hash, which is also the
+//! cookie of a listing: it stays good while entries come and go.
+
+use bivouac_layout::entry_hash;
+use bivouac_types::{Attr, ClientId, Ino, Layout, Name, Placement};
+use bivouac_wire::codec_struct;
+
+/// Bytes in front of the hash in an entry's key.
+const DENTRY_HASH_AT: usize = 9;
+/// Bytes in front of the name in an entry's key.
+const DENTRY_NAME_AT: usize = 17;
+
+/// An inode: `I`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inode {
+    /// What `stat` shows.
+    pub attr: Attr,
+    /// For a directory the directory that holds it; otherwise the one it was made in.
+    pub parent: Ino,
+    /// For a directory the rule for its new files.
+    pub placement: Placement,
+}
+codec_struct!(Inode { attr, parent, placement });
+
+/// A directory's entry: `D`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dentry {
+    /// What it leads to.
+    pub ino: Ino,
+    /// Type bits of that.
+    pub kind: u32,
+}
+codec_struct!(Dentry { ino, kind });
+
+/// The last change that a client's channel made in a slot: `R`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Id of the operation.
+    pub op: u64,
+    /// The inode it made, the offset it wrote at, or 0.
+    pub value: u64,
+}
+codec_struct!(Done { op, value });
+
+/// Subfiles that nobody needs any more: `G`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbage {
+    /// Where they are.
+    pub layout: Layout,
+}
+codec_struct!(Garbage { layout });
+
+/// Key of an inode.
+pub fn inode_key(ino: Ino) -> [u8; 9] {
+    tagged(b'I', ino.0)
+}
+
+/// Key of a symbolic link's target.
+pub fn target_key(ino: Ino) -> [u8; 9] {
+    tagged(b'L', ino.0)
+}
+
+/// Key of an inode without names that is still open.
+pub fn orphan_key(ino: Ino) -> [u8; 9] {
+    tagged(b'O', ino.0)
+}
+
+/// Key of garbage.
+pub fn garbage_key(ino: Ino) -> [u8; 9] {
+    tagged(b'G', ino.0)
+}
+
+/// Key of an intent.
+pub fn intent_key(tx: u64) -> [u8; 9] {
+    tagged(b'T', tx)
+}
+
+/// Key of the inode allocator's mark.
+pub const ALLOCATOR_KEY: &[u8] = b"A";
+
+/// What all keys of a table begin with.
+pub fn table(letter: u8) -> [u8; 1] {
+    [letter]
+}
+
+/// The number in a key of the form letter, number.
+pub fn number_of_key(key: &[u8]) -> Option<u64> {
+    let (_, number) = key.split_first()?;
+    Some(u64::from_be_bytes(number.try_into().ok()?))
+}
+
+/// What the keys of a directory's entries begin with.
+pub fn dentry_prefix(parent: Ino) -> [u8; 9] {
+    tagged(b'D', parent.0)
+}
+
+/// Key of an entry.
+pub fn dentry_key(parent: Ino, name: &Name) -> Vec<u8> {
+    let mut key = dentry_from(parent, entry_hash(parent, name.as_bytes())).to_vec();
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// The first key that an entry with this hash can have.
+pub fn dentry_from(parent: Ino, hash: u64) -> [u8; 17] {
+    let mut key = [0; DENTRY_NAME_AT];
+    key[..DENTRY_HASH_AT].copy_from_slice(&dentry_prefix(parent));
+    key[DENTRY_HASH_AT..].copy_from_slice(&hash.to_be_bytes());
+    key
+}
+
+/// Hash and name of an entry's key.
+pub fn dentry_of_key(key: &[u8]) -> Option<(u64, &[u8])> {
+    let (head, name) = key.split_at_checked(DENTRY_NAME_AT)?;
+    let hash = head.last_chunk::<8>()?;
+    Some((u64::from_be_bytes(*hash), name))
+}
+
+/// Key of an extended attribute; with an empty name, what all of an inode's begin with.
+pub fn xattr_key(ino: Ino, name: &[u8]) -> Vec<u8> {
+    let mut key = tagged(b'X', ino.0).to_vec();
+    key.extend_from_slice(name);
+    key
+}
+
+/// What the keys of a client's last changes begin with.
+pub fn done_prefix(client: ClientId) -> [u8; 9] {
+    tagged(b'R', client.0)
+}
+
+/// Key of a channel's last change.
+pub fn done_key(client: ClientId, channel: u16) -> [u8; 11] {
+    let mut key = [0; 11];
+    key[..9].copy_from_slice(&done_prefix(client));
+    key[9..].copy_from_slice(&channel.to_be_bytes());
+    key
+}
+
+fn tagged(letter: u8, number: u64) -> [u8; 9] {
+    let mut key = [letter; 9];
+    key[1..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_wire::{Decode, Encode};
+
+    #[test]
+    fn keys_sort_by_directory_then_hash() {
+        let name = |n: &[u8]| Name::new(n).unwrap();
+        let key = dentry_key(Ino(5), &name(b"file"));
+        assert!(key.starts_with(&dentry_prefix(Ino(5))));
+        assert!(key < dentry_key(Ino(6), &name(b"a")));
+        let (hash, found) = dentry_of_key(&key).unwrap();
+        assert_eq!((hash, found), (entry_hash(Ino(5), b"file"), &b"file"[..]));
+        assert!(key.as_slice() >= &dentry_from(Ino(5), hash)[..]);
+        assert_eq!(dentry_of_key(b"short"), None);
+    }
+
+    #[test]
+    fn golden_keys_and_values() {
+        assert_eq!(inode_key(Ino(0x0102)), [b'I', 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(done_key(ClientId(1), 3), [b'R', 0, 0, 0, 0, 0, 0, 0, 1, 0, 3]);
+        assert_eq!(xattr_key(Ino(1), b"user.a")[9..], *b"user.a");
+        assert_eq!(number_of_key(&orphan_key(Ino(77))), Some(77));
+        let dentry = Dentry { ino: Ino(7), kind: 0o040_000 };
+        assert_eq!(dentry.to_bytes(), [7, 0, 0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0]);
+        assert_eq!(Dentry::from_bytes(&dentry.to_bytes()), Ok(dentry));
+    }
+}

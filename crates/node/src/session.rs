@@ -1,0 +1,52 @@
+//! Exactly-once changes. A client whose answer was lost sends the request again with the same id and
+//! the retry mark. The change's transaction also wrote which operation of which client channel it was,
+//! as the slot tables of NFSv4.1 sessions do (RFC 8881, 2.10.6), so the second time is recognised.
+
+use std::io::IoSlice;
+use std::ops::ControlFlow;
+
+use bivouac_store::{Records, Txn};
+use bivouac_types::{ClientId, OpId, Slot};
+use bivouac_wire::{Decode, Encode};
+
+use crate::record::{Done, done_key, done_prefix};
+
+/// Who asks, and what comes with the question besides the body.
+#[derive(Clone, Copy)]
+pub struct Ctx<'a> {
+    /// The client.
+    pub client: ClientId,
+    /// Its channel: one change at a time.
+    pub channel: u16,
+    /// The operation.
+    pub id: OpId,
+    /// Whether it may have been carried out before.
+    pub retry: bool,
+    /// Bytes to write.
+    pub payload: &'a [IoSlice<'a>],
+}
+
+impl Ctx<'_> {
+    /// What this operation left when it was carried out before: its value, see [`Done`].
+    pub fn done_before(&self, records: &Records, slot: Slot) -> Option<u64> {
+        if !self.retry {
+            return None;
+        }
+        let prefix = done_prefix(self.client);
+        let mut found = None;
+        records.scan(slot, &prefix, &prefix, |_, value| match Done::from_bytes(value) {
+            Ok(done) if done.op == self.id.0 => {
+                found = Some(done.value);
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        });
+        found
+    }
+
+    /// Writes down, with the change itself, that the operation was carried out.
+    pub fn remember(&self, txn: &mut Txn<'_>, slot: Slot, value: u64) {
+        let done = Done { op: self.id.0, value };
+        txn.put(slot, &done_key(self.client, self.channel), &done.to_bytes());
+    }
+}

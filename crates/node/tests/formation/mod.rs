@@ -1,0 +1,137 @@
+//! A formation in one process: real nodes and clients, function calls instead of sockets.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bivouac_client::{Client, ClientOptions, OpCtx};
+use bivouac_net::{InProcess, LaneKind, Request, Transport};
+use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, SystemClock};
+use bivouac_store::VolumeConfig;
+use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId};
+use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, SeatEntry};
+use tempfile::TempDir;
+
+/// Connects the nodes, and loses messages on purpose.
+#[derive(Default)]
+pub struct Switchboard {
+    nodes: parking_lot::RwLock<Vec<Option<Arc<Node>>>>,
+    /// Every n-th step fails: odd ones before they are carried out, even ones after. 0 is never.
+    pub lose_every: AtomicU32,
+    steps: AtomicU32,
+}
+
+impl Peers for Switchboard {
+    fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
+        let target = self.nodes.read()[usize::from(node.0)].clone();
+        let lost = || FsError::with(Errno::EIO, format!("{node} is away"));
+        let target = target.ok_or_else(lost)?;
+        let every = self.lose_every.load(Ordering::Relaxed);
+        let turn = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
+        let lose = every > 0 && turn % every == 0;
+        if lose && (turn / every) % 2 == 1 {
+            return Err(lost());
+        }
+        let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);
+        frame.flags = if request.retry { Flags::RETRY } else { Flags::default() };
+        let transport = InProcess::new(target, LaneKind::Peer);
+        let head = transport.exchange(&Request::new(frame, request.body, request.payload), reply, &mut [])?;
+        match head.status {
+            _ if lose => Err(lost()),
+            0 => Ok(()),
+            status => Err(FsError::with(Errno::from_code(status), String::from_utf8_lossy(reply))),
+        }
+    }
+}
+
+/// N nodes and as many clients, client i on node i.
+pub struct Formation {
+    pub nodes: Vec<Arc<Node>>,
+    pub clients: Vec<Client>,
+    pub switchboard: Arc<Switchboard>,
+    map: Arc<FormationMap>,
+    root: TempDir,
+    capacity: u64,
+}
+
+impl Formation {
+    pub fn new(nodes: u16, stripe: u32) -> Formation {
+        Formation::with_capacity(nodes, stripe, 0)
+    }
+
+    pub fn with_capacity(nodes: u16, stripe: u32, capacity: u64) -> Formation {
+        let entry = |i: u16| NodeEntry {
+            host: format!("n{i}"),
+            client_address: String::new(),
+            peer_address: String::new(),
+            unix_path: String::new(),
+        };
+        let map = FormationMap {
+            version: 1,
+            formation: FormationId([3; 16]),
+            name: "test".into(),
+            slots: (0..64).map(|slot| NodeId(slot % nodes)).collect(),
+            nodes: (0..nodes).map(entry).collect(),
+            seats: (0..nodes).map(|node| SeatEntry { node: NodeId(node), volume: 0 }).collect(),
+            stripe,
+            width: 0,
+        };
+        let root = TempDir::new().unwrap();
+        let switchboard = Arc::new(Switchboard::default());
+        let (nodes, clients) = (Vec::new(), Vec::new());
+        let mut formation = Formation { nodes, clients, switchboard, map: Arc::new(map), root, capacity };
+        formation.start();
+        formation
+    }
+
+    fn volume(&self, node: u16) -> PathBuf {
+        self.root.path().join(format!("n{node}"))
+    }
+
+    fn start(&mut self) {
+        for id in 0..self.map.nodes.len() as u16 {
+            let volume = VolumeConfig { path: self.volume(id), capacity: self.capacity, create: true };
+            let config = NodeConfig {
+                map: self.map.clone(),
+                id: NodeId(id),
+                volumes: vec![volume],
+                handles_max: 64,
+                owner: (0, 0),
+                grace: Duration::from_secs(30),
+            };
+            let peers: Arc<dyn Peers> = self.switchboard.clone();
+            self.nodes.push(Node::open(config, peers, Arc::new(SystemClock)).unwrap().0);
+        }
+        *self.switchboard.nodes.write() = self.nodes.iter().cloned().map(Some).collect();
+        self.nodes.iter().for_each(|node| node.start().unwrap());
+        self.clients = (0..self.nodes.len()).map(|i| self.client(i)).collect();
+    }
+
+    /// A client through node `i`.
+    pub fn client(&self, i: usize) -> Client {
+        let to = |node: &Arc<Node>| -> Arc<dyn Transport> {
+            Arc::new(InProcess::new(node.clone(), LaneKind::Client))
+        };
+        let id = NodeId(i as u16);
+        let options =
+            ClientOptions { id: ClientId(100 + i as u64), wait: Duration::from_secs(30), near: Some(id) };
+        Client::over(self.map.clone(), self.nodes.iter().map(to).collect(), Some(id), &options)
+    }
+
+    /// Ends all nodes without a goodbye and starts them again on what their volumes hold.
+    pub fn restart(&mut self) {
+        self.clients.clear();
+        self.switchboard.nodes.write().clear();
+        for node in self.nodes.drain(..) {
+            node.halt();
+            assert_eq!(Arc::strong_count(&node), 1, "nobody else holds the node");
+        }
+        self.start();
+    }
+}
+
+/// An operation's identity for tests that do not care.
+pub fn op(client: &Client) -> OpCtx {
+    client.new_op(0, 0, 0)
+}

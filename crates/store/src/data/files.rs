@@ -1,0 +1,148 @@
+//! The files behind subfiles: found, opened, made and removed.
+
+use std::io;
+use std::sync::Arc;
+
+use bivouac_types::Errno;
+use bivouac_types::limits::SUBFILE_HEADER_LEN;
+
+use super::cache::Place;
+use super::subfile::{OpenSubfile, WriteError, needed_for_new, read_header};
+use super::{DataStore, SubfileId, SubfileSpec, names, scan};
+use crate::{OpenMode, StoreError, StoreResult, VolumeFile};
+
+impl DataStore {
+    pub(super) fn place(&self, id: SubfileId) -> StoreResult<Arc<Place>> {
+        self.lent(id.volume)?;
+        Ok(self.cache.place(id, &|id, open| self.settle(id, open)))
+    }
+
+    pub(super) fn settle(&self, id: SubfileId, open: &OpenSubfile) {
+        if let Ok(lent) = self.lent(id.volume) {
+            open.settle(&lent.room);
+        }
+    }
+
+    /// The handle in a place, opened if there is a file.
+    pub(super) fn opened<'s>(
+        &self,
+        id: SubfileId,
+        state: &'s mut Option<OpenSubfile>,
+    ) -> StoreResult<Option<&'s mut OpenSubfile>> {
+        if state.is_none()
+            && let Some(file) = self.open_file(id)?
+        {
+            let header = read_header(&*file).map_err(|error| self.io_error(id, "read header", error))?;
+            let header = scan::check_header(header, &*self.lent(id.volume)?.volume, id, self.formation)?;
+            let open = OpenSubfile::existing(file, header.trim_epoch);
+            *state = Some(open.map_err(|error| self.io_error(id, "stat", error))?);
+        }
+        Ok(state.as_mut())
+    }
+
+    /// The file of a subfile; one that is shorter than a header is none yet.
+    pub(super) fn open_file(&self, id: SubfileId) -> StoreResult<Option<Arc<dyn VolumeFile>>> {
+        let file = match self.open_with_room(id, OpenMode::Existing) {
+            Err(error) if is(&error, Errno::ENOENT) => return Ok(None),
+            file => file.map_err(|error| self.io_error(id, "open", error))?,
+        };
+        let stat = file.stat().map_err(|error| self.io_error(id, "stat", error))?;
+        Ok((stat.len >= SUBFILE_HEADER_LEN).then_some(file))
+    }
+
+    /// Opens a file; when there are too many, closes those that are not in use and tries again.
+    pub(super) fn open_with_room(&self, id: SubfileId, mode: OpenMode) -> io::Result<Arc<dyn VolumeFile>> {
+        let volume = &self.lent(id.volume).map_err(io::Error::other)?.volume;
+        match volume.open(&names::name_of(id), mode) {
+            Err(error) if is(&error, Errno::EMFILE) => {
+                self.cache.close_unused(&|id, open| self.settle(id, open));
+                volume.open(&names::name_of(id), mode)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether a new subfile with this data fits, so that none is made for a write that does not.
+    pub(super) fn check_fits(&self, id: SubfileId, offset: u64, end: u64) -> StoreResult<()> {
+        let room = &self.lent(id.volume)?.room;
+        let needed = needed_for_new(offset, end);
+        let free = room.limit().map_or(u64::MAX, |limit| limit.saturating_sub(room.used()));
+        if needed <= free { Ok(()) } else { Err(self.write_error(id, WriteError::Full { needed, free })) }
+    }
+
+    pub(super) fn make(
+        &self,
+        id: SubfileId,
+        spec: &SubfileSpec<'_>,
+        epoch: u32,
+        force: bool,
+        state: &mut Option<OpenSubfile>,
+    ) -> StoreResult<()> {
+        let header = spec.header(id, self.formation, epoch)?;
+        let lent = self.lent(id.volume)?;
+        match lent.room.reserve(SUBFILE_HEADER_LEN) {
+            Err(_) if force => lent.room.correct(0, SUBFILE_HEADER_LEN),
+            Err(free) => {
+                return Err(self.write_error(id, WriteError::Full { needed: SUBFILE_HEADER_LEN, free }));
+            }
+            Ok(()) => {}
+        }
+        match self.make_file(id).and_then(|file| OpenSubfile::begin(file, &header)) {
+            Ok(open) => {
+                lent.room.file_made();
+                *state = Some(open);
+                Ok(())
+            }
+            Err(error) => {
+                lent.room.correct(SUBFILE_HEADER_LEN, 0);
+                // What is left has no header and counts as absent.
+                let _ = lent.volume.remove(&names::name_of(id));
+                Err(self.io_error(id, "make", error))
+            }
+        }
+    }
+
+    pub(super) fn make_file(&self, id: SubfileId) -> io::Result<Arc<dyn VolumeFile>> {
+        match self.open_with_room(id, OpenMode::Create) {
+            Err(error) if is(&error, Errno::ENOENT) => {
+                let volume = &self.lent(id.volume).map_err(io::Error::other)?.volume;
+                match volume.make_dir(&names::dir_of(id)) {
+                    Err(error) if !is(&error, Errno::EEXIST) => Err(error),
+                    _ => self.open_with_room(id, OpenMode::Create),
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// Removes the file of an open subfile.
+    pub(super) fn discard(&self, id: SubfileId, state: &mut Option<OpenSubfile>) -> StoreResult<()> {
+        let Some(open) = state.as_ref() else { return Ok(()) };
+        let lent = self.lent(id.volume)?;
+        match lent.volume.remove(&names::name_of(id)) {
+            Err(error) if !is(&error, Errno::ENOENT) => return Err(self.io_error(id, "remove", error)),
+            _ => {}
+        }
+        lent.room.correct(open.charged(), 0);
+        lent.room.file_removed();
+        *state = None;
+        Ok(())
+    }
+
+    pub(super) fn io_error(&self, id: SubfileId, what: &str, source: io::Error) -> StoreError {
+        let root = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
+        StoreError::Io { what: format!("{}: {what}", root.join(names::name_of(id)).display()), source }
+    }
+
+    pub(super) fn write_error(&self, id: SubfileId, error: WriteError) -> StoreError {
+        let path = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
+        match error {
+            WriteError::Full { needed, free } => StoreError::NoSpace { path, needed, free },
+            WriteError::Io(error) => self.io_error(id, "write", error),
+        }
+    }
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.code())
+}

@@ -1,0 +1,50 @@
+//! Names of subfiles on a volume: `2f/000100000000002f-0005`.
+
+use bivouac_types::{Ino, SeatIndex};
+
+use super::SubfileId;
+
+/// The directory that a subfile is in: the last two digits of the inode number, which are a counter's.
+pub(super) fn dir_of(id: SubfileId) -> String {
+    format!("{:02x}", id.ino.0 & 0xff)
+}
+
+pub(super) fn name_of(id: SubfileId) -> String {
+    format!("{:02x}/{:016x}-{:04x}", id.ino.0 & 0xff, id.ino.0, id.seat.0)
+}
+
+pub(super) fn is_dir_name(name: &str) -> bool {
+    name.len() == 2 && is_hex(name)
+}
+
+/// The subfile with this name in this directory; `None` if it is no name of ours.
+pub(super) fn parse(volume: u16, dir: &str, name: &str) -> Option<SubfileId> {
+    let (ino, seat) = name.split_once('-')?;
+    if ino.len() != 16 || seat.len() != 4 || !is_hex(ino) || !is_hex(seat) || !ino.ends_with(dir) {
+        return None;
+    }
+    let ino = Ino(u64::from_str_radix(ino, 16).ok()?);
+    let seat = SeatIndex(u16::from_str_radix(seat, 16).ok()?);
+    Some(SubfileId { volume, ino, seat })
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back() {
+        let id = SubfileId { volume: 3, ino: Ino(0x0001_0000_0000_002f), seat: SeatIndex(5) };
+        assert_eq!(name_of(id), "2f/000100000000002f-0005");
+        assert_eq!(parse(3, "2f", "000100000000002f-0005"), Some(id));
+        for alien in ["000100000000002F-0005", "000100000000002e-0005", "2f-0005", "000100000000002f-5", "x"]
+        {
+            assert_eq!(parse(3, "2f", alien), None, "{alien}");
+        }
+        assert!(is_dir_name("0f") && !is_dir_name("0F") && !is_dir_name("records"));
+    }
+}

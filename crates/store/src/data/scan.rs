@@ -1,0 +1,134 @@
+//! Walking over all subfiles of a volume: to count them at the start, and to check them.
+
+use std::collections::VecDeque;
+
+use bivouac_types::limits::SUBFILE_HEADER_LEN;
+use bivouac_types::{Errno, FormationId};
+use bivouac_wire::subfile::{SubfileError, SubfileHeader, VERSION};
+
+use super::room::Room;
+use super::subfile::read_header;
+use super::{SubfileId, names};
+use crate::{Entry, OpenMode, StoreError, StoreResult, Volume};
+
+/// A subfile as it is found on a volume.
+#[derive(Debug)]
+pub struct ListedSubfile {
+    /// Which one, by its name.
+    pub id: SubfileId,
+    /// Bytes of data, holes included.
+    pub len: u64,
+    /// Bytes on the volume, header included.
+    pub allocated: u64,
+    /// Its header, or what is wrong with it.
+    pub header: StoreResult<SubfileHeader>,
+}
+
+/// Counts what is on a volume, and removes what a kill left of subfiles that were being made.
+pub(super) fn take_stock(volume: &dyn Volume, room: &Room) -> StoreResult<()> {
+    for dir in dirs(volume)? {
+        for entry in list(volume, &dir)? {
+            if names::parse(0, &dir, &entry.name).is_none() {
+                log::warn!("{}/{dir}/{}: not a subfile, left alone", volume.path().display(), entry.name);
+            } else if entry.stat.len < SUBFILE_HEADER_LEN {
+                let name = format!("{dir}/{}", entry.name);
+                let what = format!("{}/{name}: remove unfinished subfile", volume.path().display());
+                volume.remove(&name).map_err(StoreError::io(what))?;
+            } else {
+                room.correct(0, entry.stat.allocated);
+                room.file_made();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn dirs(volume: &dyn Volume) -> StoreResult<Vec<String>> {
+    let entries = list(volume, "")?.into_iter();
+    Ok(entries
+        .filter(|entry| entry.is_dir && names::is_dir_name(&entry.name))
+        .map(|entry| entry.name)
+        .collect())
+}
+
+fn list(volume: &dyn Volume, dir: &str) -> StoreResult<Vec<Entry>> {
+    volume
+        .list(dir)
+        .map_err(|error| StoreError::io(format!("{}/{dir}: list", volume.path().display()))(error))
+}
+
+/// The subfiles of a volume, one directory at a time.
+#[derive(Debug)]
+pub(super) struct Walk<'a> {
+    volume: &'a dyn Volume,
+    index: u16,
+    formation: FormationId,
+    dirs: VecDeque<String>,
+    found: VecDeque<(SubfileId, Entry)>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn begin(volume: &'a dyn Volume, index: u16, formation: FormationId) -> StoreResult<Walk<'a>> {
+        Ok(Walk { volume, index, formation, dirs: dirs(volume)?.into(), found: VecDeque::new() })
+    }
+
+    fn look(&self, id: SubfileId, entry: &Entry) -> Option<ListedSubfile> {
+        let name = names::name_of(id);
+        let file = match self.volume.open(&name, OpenMode::Existing) {
+            Err(error) if error.raw_os_error() == Some(Errno::ENOENT.code()) => return None,
+            file => file,
+        };
+        let what = || format!("{}/{name}: read header", self.volume.path().display());
+        let header = file
+            .and_then(|file| read_header(&*file))
+            .map_err(|error| StoreError::io(what())(error))
+            .and_then(|header| check_header(header, self.volume, id, self.formation));
+        let len = entry.stat.len.saturating_sub(SUBFILE_HEADER_LEN);
+        Some(ListedSubfile { id, len, allocated: entry.stat.allocated, header })
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = ListedSubfile;
+
+    fn next(&mut self) -> Option<ListedSubfile> {
+        loop {
+            while let Some((id, entry)) = self.found.pop_front() {
+                if let Some(listed) = self.look(id, &entry) {
+                    return Some(listed);
+                }
+            }
+            let dir = self.dirs.pop_front()?;
+            match list(self.volume, &dir) {
+                Ok(entries) => {
+                    let known =
+                        |entry: Entry| names::parse(self.index, &dir, &entry.name).map(|id| (id, entry));
+                    self.found.extend(entries.into_iter().filter_map(known));
+                }
+                Err(error) => log::warn!("{error}"),
+            }
+        }
+    }
+}
+
+/// Whether a header is that of the subfile with this name.
+pub(super) fn check_header(
+    header: Result<SubfileHeader, SubfileError>,
+    volume: &dyn Volume,
+    id: SubfileId,
+    formation: FormationId,
+) -> StoreResult<SubfileHeader> {
+    let path = volume.path().join(names::name_of(id));
+    let damaged = |cause: String| StoreError::Corrupt { path: path.clone(), offset: 0, cause };
+    match header {
+        Err(SubfileError::Version(found)) => Err(StoreError::NewerFormat { path, found, supported: VERSION }),
+        Err(error) => Err(damaged(error.to_string())),
+        Ok(header) if header.formation != formation => {
+            Err(StoreError::WrongFormation { path, found: header.formation, expected: formation })
+        }
+        Ok(header) if header.ino != id.ino || header.seat != id.seat => {
+            Err(damaged(format!("header is of inode {} seat {}", header.ino, header.seat.0)))
+        }
+        Ok(header) => Ok(header),
+    }
+}

@@ -1,0 +1,214 @@
+//! One open subfile: its bytes, its epoch, and what it occupies. The caller holds its lock.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+use bivouac_types::limits::SUBFILE_HEADER_LEN as HEADER_LEN;
+use bivouac_wire::subfile::SubfileHeader;
+
+use super::room::Room;
+use crate::VolumeFile;
+use crate::volume::transfer::{read_full_at, write_all_at};
+
+/// What files occupy is counted in pages; larger blocks of a disk are noticed when a subfile is closed.
+const PAGE: u64 = 4096;
+
+/// Why a write was not made.
+#[derive(Debug)]
+pub(super) enum WriteError {
+    Full { needed: u64, free: u64 },
+    Io(io::Error),
+}
+
+impl From<io::Error> for WriteError {
+    fn from(error: io::Error) -> WriteError {
+        WriteError::Io(error)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct OpenSubfile {
+    file: Arc<dyn VolumeFile>,
+    /// Bytes of data, holes included.
+    len: u64,
+    /// Bytes that the volume's room counts for it.
+    charged: u64,
+    epoch: u32,
+    /// Whether length and bytes cannot be followed by arithmetic, because it has holes or others write to it
+    /// directly: they are asked for after each change.
+    measured: bool,
+}
+
+/// Bytes that a subfile with this much data and no hole occupies.
+fn dense(len: u64) -> u64 {
+    HEADER_LEN + page_up(len)
+}
+
+/// Bytes that a new subfile with data from `offset` to `end` occupies.
+pub(super) fn needed_for_new(offset: u64, end: u64) -> u64 {
+    HEADER_LEN + page_up(end) - offset / PAGE * PAGE
+}
+
+fn page_up(len: u64) -> u64 {
+    len.div_ceil(PAGE) * PAGE
+}
+
+impl OpenSubfile {
+    /// A file that exists. What it occupies is already counted.
+    pub(super) fn existing(file: Arc<dyn VolumeFile>, epoch: u32) -> io::Result<OpenSubfile> {
+        let stat = file.stat()?;
+        let len = stat.len.saturating_sub(HEADER_LEN);
+        let measured = stat.allocated != dense(len);
+        Ok(OpenSubfile { file, len, charged: stat.allocated, epoch, measured })
+    }
+
+    /// Writes the header of a file that was just made, and whose page has been reserved.
+    pub(super) fn begin(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
+        file.set_len(0)?;
+        write_all_at(&*file, &[IoSlice::new(&header.to_bytes())], 0)?;
+        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch: header.trim_epoch, measured: false })
+    }
+
+    pub(super) fn file(&self) -> &Arc<dyn VolumeFile> {
+        &self.file
+    }
+
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn charged(&self) -> u64 {
+        self.charged
+    }
+
+    /// From now on others may write to the file directly.
+    pub(super) fn share(&mut self) {
+        self.measured = true;
+    }
+
+    /// Reads data. `offset` plus the header's length is within what a file can have.
+    pub(super) fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let len = if self.measured { u64::MAX } else { HEADER_LEN + self.len };
+        read_full_at(&*self.file, bufs, HEADER_LEN + offset, len)
+    }
+
+    /// Writes data: all of it, or an error and then the length is as before.
+    pub(super) fn write(
+        &mut self,
+        room: &Room,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+        end: u64,
+    ) -> Result<(), WriteError> {
+        // A whole page between the old end and the new data stays a hole.
+        let measured = self.measured || offset / PAGE * PAGE > page_up(self.len);
+        let reserved = self.reserve(room, offset, end, measured)?;
+        if let Err(error) = write_all_at(&*self.file, bufs, HEADER_LEN + offset) {
+            self.undo(room, reserved, end);
+            return Err(error.into());
+        }
+        if measured {
+            self.measured = true;
+            self.measure(room, reserved);
+        } else {
+            self.len = self.len.max(end);
+            self.charged += reserved;
+        }
+        Ok(())
+    }
+
+    fn reserve(&self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, WriteError> {
+        if !measured {
+            let more = dense(self.len.max(end)).saturating_sub(self.charged);
+            return room.reserve(more).map(|()| more).map_err(|free| WriteError::Full { needed: more, free });
+        }
+        let at_most = page_up(end) - offset / PAGE * PAGE;
+        if room.reserve(at_most).is_ok() {
+            return Ok(at_most);
+        }
+        let missing = self.missing(offset / PAGE * PAGE, page_up(end))?;
+        room.reserve(missing).map(|()| missing).map_err(|free| WriteError::Full { needed: missing, free })
+    }
+
+    /// Bytes of a range of whole pages that occupy nothing yet.
+    fn missing(&self, start: u64, end: u64) -> io::Result<u64> {
+        let (mut at, end) = (HEADER_LEN + start, HEADER_LEN + end);
+        let mut missing = 0;
+        while at < end {
+            let data = self.file.next_data(at)?.unwrap_or(end..end);
+            let data_start = (data.start / PAGE * PAGE).clamp(at, end);
+            missing += data_start - at;
+            at = page_up(data.end).clamp(data_start, end).max(at + 1);
+        }
+        Ok(missing)
+    }
+
+    /// After a write that failed somewhere: cuts off what it added.
+    fn undo(&mut self, room: &Room, reserved: u64, end: u64) {
+        if end > self.len {
+            // If this fails too, the bytes behind the old end are counted below and overwritten later.
+            let _ = self.file.set_len(HEADER_LEN + self.len);
+        }
+        self.measure(room, reserved);
+        self.measured |= self.charged != dense(self.len);
+    }
+
+    /// Asks the file for its length and bytes, and settles them with the room.
+    fn measure(&mut self, room: &Room, reserved: u64) {
+        match self.file.stat() {
+            Ok(stat) => {
+                room.correct(self.charged + reserved, stat.allocated);
+                self.charged = stat.allocated;
+                self.len = stat.len.saturating_sub(HEADER_LEN);
+            }
+            Err(_) => self.charged += reserved,
+        }
+    }
+
+    /// Settles before the handle is closed: whoever opens the file again takes the file's word.
+    pub(super) fn settle(&self, room: &Room) {
+        if let Ok(stat) = self.file.stat() {
+            room.correct(self.charged, stat.allocated);
+        }
+    }
+
+    /// Asks the file if arithmetic does not do.
+    pub(super) fn refresh(&mut self, room: &Room) {
+        if self.measured {
+            self.measure(room, 0);
+        }
+    }
+
+    /// Cuts to at most `len_max` bytes of data, then makes `epoch` the subfile's.
+    pub(super) fn trim(&mut self, room: &Room, epoch: u32, len_max: u64) -> io::Result<()> {
+        self.refresh(room);
+        if self.len > len_max {
+            self.file.set_len(HEADER_LEN + len_max)?;
+            self.len = len_max;
+            if self.measured {
+                self.measure(room, 0);
+            } else {
+                room.correct(self.charged, dense(len_max));
+                self.charged = dense(len_max);
+            }
+        }
+        let header = read_header(&*self.file)?.map_err(io::Error::other)?;
+        let header = SubfileHeader { trim_epoch: epoch, ..header };
+        write_all_at(&*self.file, &[IoSlice::new(&header.to_bytes())], 0)?;
+        self.epoch = epoch;
+        Ok(())
+    }
+}
+
+/// Reads the header of a subfile.
+pub(super) fn read_header(
+    file: &dyn VolumeFile,
+) -> io::Result<Result<SubfileHeader, bivouac_wire::subfile::SubfileError>> {
+    let mut bytes = [0u8; HEADER_LEN as usize];
+    let count = read_full_at(file, &mut [IoSliceMut::new(&mut bytes)], 0, HEADER_LEN)?;
+    Ok(SubfileHeader::from_bytes(bytes.get(..count).unwrap_or_default()))
+}

@@ -1,0 +1,183 @@
+//! Replacing logs by a snapshot while commits go on. The steps, and why a snapshot of moving records is
+//! good enough, are in docs/format.md.
+
+use std::io::IoSlice;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use super::Records;
+use super::format::{CHUNK_LEN, FileHeader, FileKind, HEAD_LEN, HEADER_LEN, Head, Op};
+use super::log::{begin_file, file_name, finish_file, path_of, remove_file, unfinished_name};
+use super::map::SlotMap;
+use super::recover::Files;
+use crate::crc::crc32c;
+use crate::volume::transfer::write_all_at;
+use crate::{StoreError, StoreResult, Volume, VolumeFile};
+
+/// Most records that are copied while a slot is locked.
+const CHUNK_RECORDS: usize = 256;
+
+/// Outcome of [`Records::compact`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compaction {
+    /// A snapshot replaced the logs.
+    Done {
+        /// Records in it.
+        records: u64,
+    },
+    /// Another thread is at it.
+    Busy,
+}
+
+impl Records {
+    /// Whether the logs have grown enough for [`Records::compact`] to be worth its while.
+    #[must_use]
+    pub fn wants_compaction(&self) -> bool {
+        let log_bytes = self.totals.log_bytes.load(Ordering::Relaxed);
+        let live = self.totals.bytes.load(Ordering::Relaxed);
+        let share = live.saturating_mul(self.options.compact_percent) / 100;
+        let retry_above = self.retry_above.load(Ordering::Relaxed);
+        log_bytes > share.max(self.options.compact_log_bytes_min).max(retry_above)
+    }
+
+    /// Writes a snapshot and removes the logs that it replaces. Commits go on meanwhile; each slot is locked for
+    /// some hundred records at a time. Call it from a thread that has the time.
+    ///
+    /// # Errors
+    /// The system's. Nothing is lost then: the logs stay, and [`Records::wants_compaction`] waits until they
+    /// have grown by a quarter.
+    pub fn compact(&self) -> StoreResult<Compaction> {
+        let Some(_alone) = self.compacting.try_lock() else { return Ok(Compaction::Busy) };
+        let result = self.compact_alone();
+        let log_bytes = self.totals.log_bytes.load(Ordering::Relaxed);
+        let retry_above = if result.is_ok() { 0 } else { log_bytes.saturating_add(log_bytes / 4) };
+        self.retry_above.store(retry_above, Ordering::Relaxed);
+        result.map(|records| Compaction::Done { records })
+    }
+
+    fn compact_alone(&self) -> StoreResult<u64> {
+        let (header, replaced_bytes) = self.rotate()?;
+        let written = self.write_snapshot(header);
+        if written.is_err() {
+            // What stays is removed at the next start, or overwritten by the next try.
+            let _ = remove_file(&*self.volume, &unfinished_name(FileKind::Snapshot));
+        }
+        let (records, snapshot_bytes) = written?;
+        self.totals.snapshot_bytes.store(snapshot_bytes, Ordering::Relaxed);
+        self.totals.log_bytes.fetch_sub(replaced_bytes, Ordering::Relaxed);
+        Files::list(&*self.volume)?.remove_older_than(&*self.volume, header.generation)?;
+        Ok(records)
+    }
+
+    /// Directs commits to a new log; the header of the snapshot that belongs to it, and the bytes of the logs
+    /// that the snapshot replaces.
+    fn rotate(&self) -> StoreResult<(FileHeader, u64)> {
+        let (old, generation) = {
+            let log = self.log.lock();
+            (log.file.clone(), log.generation.saturating_add(1))
+        };
+        let origin = self.origin;
+        let header = FileHeader { kind: FileKind::Log, origin, generation, base: 0 };
+        let file = begin_file(&*self.volume, header)?;
+        finish_file(&*self.volume, &*file, header)?;
+        // Most of it now, so that the sync under the lock has little left to do.
+        old.sync().map_err(|error| self.log_error("sync", error))?;
+        let mut log = self.log.lock();
+        log.clean().and_then(|()| log.file.sync()).map_err(|error| self.log_error("sync", error))?;
+        let replaced_bytes = self.totals.log_bytes.fetch_add(HEADER_LEN as u64, Ordering::Relaxed);
+        let base = log.sequence;
+        *log = super::Tail::of_new(file, generation, base);
+        Ok((FileHeader { kind: FileKind::Snapshot, base, ..header }, replaced_bytes))
+    }
+
+    /// Writes and names the snapshot; its records and its length.
+    fn write_snapshot(&self, header: FileHeader) -> StoreResult<(u64, u64)> {
+        let mut snapshot = SnapshotWriter::begin(&*self.volume, header)?;
+        for (slot, map) in (0..self.origin.slots).zip(&self.slots) {
+            snapshot.copy_slot(slot, map)?;
+        }
+        snapshot.end()?;
+        // Nothing in the snapshot may be ahead of the log when a host dies.
+        self.sync()?;
+        finish_file(&*self.volume, &*snapshot.file, header)?;
+        Ok((snapshot.records, snapshot.at))
+    }
+}
+
+struct SnapshotWriter {
+    file: Arc<dyn VolumeFile>,
+    name: String,
+    generation: u64,
+    at: u64,
+    sequence: u64,
+    records: u64,
+    /// Room for the head, then operations.
+    entry: Vec<u8>,
+}
+
+impl SnapshotWriter {
+    fn begin(volume: &dyn Volume, header: FileHeader) -> StoreResult<SnapshotWriter> {
+        let file = begin_file(volume, header)?;
+        let name = file_name(FileKind::Snapshot, header.generation);
+        Ok(SnapshotWriter {
+            file,
+            name: path_of(volume, &name).display().to_string(),
+            generation: header.generation,
+            at: HEADER_LEN as u64,
+            sequence: 0,
+            records: 0,
+            entry: vec![0; HEAD_LEN],
+        })
+    }
+
+    fn copy_slot(&mut self, slot: u16, map: &Mutex<SlotMap>) -> StoreResult<()> {
+        let mut behind: Option<Vec<u8>> = None;
+        loop {
+            let bound = behind.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let last = self.copy_chunk(slot, &map.lock(), bound);
+            if self.entry.len() >= CHUNK_LEN {
+                self.write_entry()?;
+            }
+            match last {
+                Some(key) => behind = Some(key),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Copies some records; the key to go on behind, if there may be more.
+    fn copy_chunk(&mut self, slot: u16, map: &SlotMap, from: Bound<&[u8]>) -> Option<Vec<u8>> {
+        for (count, (key, value)) in map.range(from).enumerate() {
+            Op::Put { slot, key, value }.encode(&mut self.entry);
+            self.records += 1;
+            if count + 1 >= CHUNK_RECORDS || self.entry.len() >= CHUNK_LEN {
+                return Some(key.to_vec());
+            }
+        }
+        None
+    }
+
+    fn end(&mut self) -> StoreResult<()> {
+        self.write_entry()?;
+        Op::End { records: self.records }.encode(&mut self.entry);
+        self.write_entry()
+    }
+
+    fn write_entry(&mut self) -> StoreResult<()> {
+        let body = self.entry.get(HEAD_LEN..).unwrap_or_default();
+        if body.is_empty() {
+            return Ok(());
+        }
+        self.sequence += 1;
+        let head = Head { len: body.len() as u32, body_crc: crc32c(body), sequence: self.sequence };
+        self.entry[..HEAD_LEN].copy_from_slice(&head.to_bytes(self.generation));
+        write_all_at(&*self.file, &[IoSlice::new(&self.entry)], self.at)
+            .map_err(StoreError::io(format!("{}: write", self.name)))?;
+        self.at += self.entry.len() as u64;
+        self.entry.truncate(HEAD_LEN);
+        Ok(())
+    }
+}

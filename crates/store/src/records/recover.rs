@@ -1,0 +1,243 @@
+//! From the files on a volume back to the records in memory.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bivouac_types::Errno;
+
+use super::Recovery;
+use super::format::{FileHeader, FileKind, Op, Ops, Origin};
+use super::log::{
+    DIR, Tail, begin_file, file_name, finish_file, parse_name, path_of, remove_file, unfinished_name,
+};
+use super::map::{Change, SlotMap};
+use super::reader::{EntryReader, Found};
+use crate::{OpenMode, StoreError, StoreResult, Volume, VolumeFile};
+
+/// What was on the volume.
+pub(super) struct Recovered {
+    pub(super) slots: Vec<SlotMap>,
+    pub(super) tail: Tail,
+    pub(super) total: Change,
+    pub(super) log_bytes: u64,
+    pub(super) snapshot_bytes: u64,
+    pub(super) report: Recovery,
+}
+
+/// Reads everything, and leaves the volume ready for the next commit.
+pub(super) fn recover(volume: &Arc<dyn Volume>, origin: Origin) -> StoreResult<Recovered> {
+    let files = Files::find(&**volume)?;
+    let mut recovery = Run::new(volume, origin);
+    let first = match files.snapshots.last() {
+        Some(generation) => recovery.read_snapshot(*generation)?,
+        None => 1,
+    };
+    let tail = recovery.read_logs(&files, first)?;
+    files.remove_older_than(&**volume, first)?;
+    let mut report = recovery.report;
+    report.records = u64::try_from(recovery.total.records).unwrap_or(0);
+    let Run { slots, total, log_bytes, snapshot_bytes, .. } = recovery;
+    Ok(Recovered { slots, tail, total, log_bytes, snapshot_bytes, report })
+}
+
+/// Generations of the complete files.
+#[derive(Default)]
+pub(super) struct Files {
+    logs: BTreeSet<u64>,
+    snapshots: BTreeSet<u64>,
+}
+
+impl Files {
+    /// Looks, makes the directory if there is none, and removes what is unfinished.
+    fn find(volume: &dyn Volume) -> StoreResult<Files> {
+        match volume.make_dir(DIR) {
+            Err(error) if error.raw_os_error() != Some(Errno::EEXIST.code()) => {
+                return Err(StoreError::io(format!("{}: make", path_of(volume, DIR).display()))(error));
+            }
+            _ => {}
+        }
+        for kind in [FileKind::Log, FileKind::Snapshot] {
+            remove_file(volume, &unfinished_name(kind))?;
+        }
+        Files::list(volume)
+    }
+
+    pub(super) fn list(volume: &dyn Volume) -> StoreResult<Files> {
+        let what = || format!("{}: list", path_of(volume, DIR).display());
+        let mut files = Files::default();
+        for entry in volume.list(DIR).map_err(|error| StoreError::io(what())(error))? {
+            match parse_name(&entry.name) {
+                Some((FileKind::Log, generation)) => files.logs.insert(generation),
+                Some((FileKind::Snapshot, generation)) => files.snapshots.insert(generation),
+                None => false,
+            };
+        }
+        Ok(files)
+    }
+
+    pub(super) fn remove_older_than(&self, volume: &dyn Volume, generation: u64) -> StoreResult<()> {
+        for (kind, found) in [(FileKind::Snapshot, &self.snapshots), (FileKind::Log, &self.logs)] {
+            found.range(..generation).try_for_each(|old| remove_file(volume, &file_name(kind, *old)))?;
+        }
+        Ok(())
+    }
+}
+
+struct Run<'a> {
+    volume: &'a Arc<dyn Volume>,
+    origin: Origin,
+    slots: Vec<SlotMap>,
+    sequence: u64,
+    total: Change,
+    log_bytes: u64,
+    snapshot_bytes: u64,
+    report: Recovery,
+    torn: Option<Torn>,
+}
+
+/// An unfinished entry: cut off if no entry follows in a later log, damage otherwise.
+struct Torn {
+    file: Arc<dyn VolumeFile>,
+    path: PathBuf,
+    offset: u64,
+}
+
+impl<'a> Run<'a> {
+    fn new(volume: &'a Arc<dyn Volume>, origin: Origin) -> Run<'a> {
+        let slots = (0..origin.slots).map(|_| SlotMap::default()).collect();
+        let (total, report) = (Change::default(), Recovery::default());
+        Run { volume, origin, slots, sequence: 0, total, log_bytes: 0, snapshot_bytes: 0, report, torn: None }
+    }
+
+    fn open(&self, kind: FileKind, generation: u64) -> StoreResult<EntryReader> {
+        let name = file_name(kind, generation);
+        let path = path_of(&**self.volume, &name);
+        let file = self.volume.open(&name, OpenMode::Existing).map_err(|error| cannot_open(&path, error))?;
+        let reader = EntryReader::open(file, &path, kind, self.origin)?;
+        match reader.header().generation {
+            found if found == generation => Ok(reader),
+            found => Err(reader.damaged_at(0, format!("file says that it is of generation {found}"))),
+        }
+    }
+
+    fn read_snapshot(&mut self, generation: u64) -> StoreResult<u64> {
+        let mut reader = self.open(FileKind::Snapshot, generation)?;
+        self.sequence = reader.header().base;
+        self.snapshot_bytes = reader.file_len();
+        let expected = self.read_until_end(&mut reader)?;
+        if reader.offset() != reader.file_len() || i64::try_from(expected) != Ok(self.total.records) {
+            let cause = format!("snapshot of {expected} records has {}", self.total.records);
+            return Err(reader.damaged_at(reader.offset(), cause));
+        }
+        self.report.snapshot_records = expected;
+        Ok(generation)
+    }
+
+    fn read_until_end(&mut self, reader: &mut EntryReader) -> StoreResult<u64> {
+        loop {
+            let at = reader.offset();
+            let body = match reader.next()? {
+                Found::Entry(body) => body,
+                Found::End | Found::Torn => return Err(reader.damaged_at(at, "snapshot has no end")),
+            };
+            match apply(&mut self.slots, &mut self.total, body) {
+                Ok(None) => {}
+                Ok(Some(records)) => return Ok(records),
+                Err(cause) => return Err(reader.damaged_at(at, cause)),
+            }
+        }
+    }
+
+    fn read_logs(&mut self, files: &Files, first: u64) -> StoreResult<Tail> {
+        if files.logs.is_empty() && files.snapshots.is_empty() {
+            return self.make_first_log();
+        }
+        let last = files.logs.last().copied().unwrap_or(0);
+        let mut tail = self.read_log(first)?;
+        for generation in first.saturating_add(1)..=last {
+            tail = self.read_log(generation)?;
+        }
+        if let Some(torn) = self.torn.take() {
+            let what = format!("{}: cut off an unfinished commit", torn.path.display());
+            torn.file.set_len(torn.offset).map_err(StoreError::io(what))?;
+        }
+        Ok(tail)
+    }
+
+    fn make_first_log(&mut self) -> StoreResult<Tail> {
+        let header = FileHeader { kind: FileKind::Log, origin: self.origin, generation: 1, base: 0 };
+        let file = begin_file(&**self.volume, header)?;
+        finish_file(&**self.volume, &*file, header)?;
+        let tail = Tail::of_new(file, 1, 0);
+        self.log_bytes = tail.end;
+        Ok(tail)
+    }
+
+    fn read_log(&mut self, generation: u64) -> StoreResult<Tail> {
+        let mut reader = self.open(FileKind::Log, generation)?;
+        reader.continue_after(self.sequence);
+        self.read_entries(&mut reader)?;
+        self.report.logs += 1;
+        self.sequence = reader.sequence();
+        self.log_bytes += reader.offset();
+        let (end, sequence) = (reader.offset(), self.sequence);
+        Ok(Tail { file: reader.file().clone(), generation, end, sequence, unclean: false })
+    }
+
+    fn read_entries(&mut self, reader: &mut EntryReader) -> StoreResult<()> {
+        loop {
+            let at = reader.offset();
+            let body = match reader.next()? {
+                Found::Entry(body) => body,
+                Found::End => return Ok(()),
+                Found::Torn => return self.note_torn(reader),
+            };
+            self.torn.take().map_or(Ok(()), |torn| Err(torn.damage()))?;
+            match apply(&mut self.slots, &mut self.total, body) {
+                Ok(None) => self.report.commits += 1,
+                Ok(Some(_)) => return Err(reader.damaged_at(at, "end of a snapshot in a log")),
+                Err(cause) => return Err(reader.damaged_at(at, cause)),
+            }
+        }
+    }
+
+    fn note_torn(&mut self, reader: &EntryReader) -> StoreResult<()> {
+        self.torn.take().map_or(Ok(()), |earlier| Err(earlier.damage()))?;
+        let (path, offset) = (reader.path().to_owned(), reader.offset());
+        let bytes = reader.file_len() - offset;
+        log::warn!("{}: {bytes} bytes of an unfinished commit at byte {offset} are dropped", path.display());
+        self.report.torn_bytes += bytes;
+        self.torn = Some(Torn { file: reader.file().clone(), path, offset });
+        Ok(())
+    }
+}
+
+impl Torn {
+    fn damage(self) -> StoreError {
+        let cause = "unfinished entry, but a later log goes on".to_owned();
+        StoreError::Corrupt { path: self.path, offset: self.offset, cause }
+    }
+}
+
+/// Does what an entry says; the number of records if it is the end of a snapshot.
+fn apply(slots: &mut [SlotMap], total: &mut Change, body: &[u8]) -> Result<Option<u64>, &'static str> {
+    const NO_SLOT: &str = "entry names a slot that there is not";
+    for op in Ops(body) {
+        *total += match op? {
+            Op::Put { slot, key, value } => slots.get_mut(usize::from(slot)).ok_or(NO_SLOT)?.put(key, value),
+            Op::Delete { slot, key } => slots.get_mut(usize::from(slot)).ok_or(NO_SLOT)?.delete(key),
+            Op::End { records } => return Ok(Some(records)),
+        };
+    }
+    Ok(None)
+}
+
+fn cannot_open(path: &Path, error: io::Error) -> StoreError {
+    if error.raw_os_error() != Some(Errno::ENOENT.code()) {
+        return StoreError::io(format!("{}: open", path.display()))(error);
+    }
+    let cause = "this file is missing, and with it commits that are in no other".to_owned();
+    StoreError::Corrupt { path: path.to_owned(), offset: 0, cause }
+}

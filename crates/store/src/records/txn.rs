@@ -1,0 +1,268 @@
+//! Changes of several records at once: all or nothing.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow, Range};
+use std::sync::atomic::Ordering;
+
+use bivouac_types::Slot;
+use parking_lot::MutexGuard;
+
+use super::Records;
+use super::format::{BODY_LEN_MAX, HEAD_LEN, KEY_LEN_MAX, Op, VALUE_LEN_MAX};
+use super::map::{Change, SlotMap};
+use crate::crc::crc32c;
+use crate::{StoreError, StoreResult};
+
+/// Memory that a thread keeps for its next transaction, in bytes at most.
+const KEPT_LEN_MAX: usize = 1 << 16;
+
+/// Changes to records of locked slots: this transaction sees them at once, everybody after
+/// [`Txn::commit`]. Dropped without it, nothing has happened.
+pub struct Txn<'a> {
+    records: &'a Records,
+    guards: Vec<(Slot, MutexGuard<'a, SlotMap>)>,
+    draft: Draft,
+    refusal: Cell<Option<Refusal>>,
+}
+
+/// Why a commit will be refused.
+#[derive(Clone, Copy)]
+enum Refusal {
+    BadSlot(Slot),
+    TooLarge { what: &'static str, len: usize, max: usize },
+}
+
+/// The log entry as it grows, and where its operations are in it.
+#[derive(Default)]
+struct Draft {
+    bytes: Vec<u8>,
+    ops: Vec<Pending>,
+}
+
+/// A put (with value) or delete, as ranges of the draft.
+struct Pending {
+    guard: usize,
+    key: Range<usize>,
+    value: Option<Range<usize>>,
+}
+
+thread_local! {
+    static DRAFT: Cell<Draft> = Cell::default();
+}
+
+impl<'a> Txn<'a> {
+    pub(super) fn begin(records: &'a Records, slots: &[Slot]) -> Txn<'a> {
+        let mut order: Vec<Slot> = slots.to_vec();
+        order.sort_unstable();
+        order.dedup();
+        let map = |slot: Slot| records.slots.get(usize::from(slot.0)).map(|map| (slot, map.lock()));
+        let mut draft = DRAFT.take();
+        draft.bytes.clear();
+        draft.bytes.resize(HEAD_LEN, 0);
+        draft.ops.clear();
+        Txn { records, guards: order.into_iter().filter_map(map).collect(), draft, refusal: Cell::new(None) }
+    }
+
+    /// The value of a record, with this transaction's own changes. A slot that was not locked has none, and makes
+    /// the commit fail.
+    #[must_use]
+    pub fn get(&self, slot: Slot, key: &[u8]) -> Option<&[u8]> {
+        let guard = self.guard(slot)?;
+        let bytes = &self.draft.bytes;
+        let is_it = |op: &&Pending| op.guard == guard && bytes.get(op.key.clone()) == Some(key);
+        match self.draft.ops.iter().rev().find(is_it) {
+            Some(op) => op.value.clone().and_then(|value| bytes.get(value)),
+            None => self.guards.get(guard).and_then(|(_, map)| map.get(key)),
+        }
+    }
+
+    /// Sets a record. What cannot be done (slot not locked, too long) makes the commit fail.
+    pub fn put(&mut self, slot: Slot, key: &[u8], value: &[u8]) {
+        let Some(guard) = self.admit(slot, key, value.len()) else { return };
+        Op::Put { slot: slot.0, key, value }.encode(&mut self.draft.bytes);
+        let end = self.draft.bytes.len();
+        let value = end - value.len()..end;
+        let key = value.start - key.len()..value.start;
+        self.draft.ops.push(Pending { guard, key, value: Some(value) });
+    }
+
+    /// Removes a record, if there is one. Fails as [`Txn::put`] does.
+    pub fn delete(&mut self, slot: Slot, key: &[u8]) {
+        let Some(guard) = self.admit(slot, key, 0) else { return };
+        Op::Delete { slot: slot.0, key }.encode(&mut self.draft.bytes);
+        let end = self.draft.bytes.len();
+        self.draft.ops.push(Pending { guard, key: end - key.len()..end, value: None });
+    }
+
+    /// As [`Records::scan`], with this transaction's own changes.
+    pub fn scan(
+        &self,
+        slot: Slot,
+        from: &[u8],
+        prefix: &[u8],
+        look: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) {
+        let Some(guard) = self.guard(slot) else { return };
+        let Some((_, map)) = self.guards.get(guard) else { return };
+        let own = self.own_changes(guard);
+        if own.is_empty() {
+            scan_map(map, from, prefix, look)
+        } else {
+            scan_merged(map, &own, from, prefix, look)
+        }
+    }
+
+    /// Whether anything would be changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.draft.ops.is_empty()
+    }
+
+    /// Makes the changes: first in the log, by one write, then in memory.
+    ///
+    /// # Errors
+    /// Then nothing has changed: `BadSlot`, `TooLarge`; `Io` when the log could not be written (`ENOSPC`, `EIO`).
+    pub fn commit(mut self) -> StoreResult<()> {
+        if let Some(refusal) = self.refusal.get() {
+            return Err(refusal.into());
+        }
+        if self.draft.ops.is_empty() {
+            return Ok(());
+        }
+        self.append()?;
+        self.apply();
+        Ok(())
+    }
+
+    fn append(&mut self) -> StoreResult<()> {
+        let body_crc = crc32c(self.draft.bytes.get(HEAD_LEN..).unwrap_or_default());
+        let mut log = self.records.log.lock();
+        log.append(&mut self.draft.bytes, body_crc)
+            .map_err(|error| self.records.log_error("append to", error))?;
+        let len = self.draft.bytes.len() as u64;
+        self.records.totals.log_bytes.fetch_add(len, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn apply(&mut self) {
+        let mut total = Change::default();
+        let Draft { bytes, ops } = &self.draft;
+        let part = |range: &Range<usize>| bytes.get(range.clone()).unwrap_or_default();
+        for op in ops {
+            let Some((_, map)) = self.guards.get_mut(op.guard) else { continue };
+            total += match &op.value {
+                Some(value) => map.put(part(&op.key), part(value)),
+                None => map.delete(part(&op.key)),
+            };
+        }
+        self.records.totals.change(total);
+    }
+
+    fn guard(&self, slot: Slot) -> Option<usize> {
+        let found = self.guards.iter().position(|(locked, _)| *locked == slot);
+        if found.is_none() {
+            self.refusal.set(Some(Refusal::BadSlot(slot)));
+        }
+        found
+    }
+
+    fn admit(&self, slot: Slot, key: &[u8], value_len: usize) -> Option<usize> {
+        let guard = self.guard(slot)?;
+        let refuse = |what, len, max| {
+            self.refusal.set(Some(Refusal::TooLarge { what, len, max }));
+            None
+        };
+        if key.len() > KEY_LEN_MAX {
+            return refuse("key of a record", key.len(), KEY_LEN_MAX);
+        }
+        if value_len > VALUE_LEN_MAX {
+            return refuse("value of a record", value_len, VALUE_LEN_MAX);
+        }
+        // 16 bytes are more than what stands before key and value.
+        match self.draft.bytes.len() + key.len() + value_len + 16 {
+            len if len <= BODY_LEN_MAX => Some(guard),
+            len => refuse("commit", len, BODY_LEN_MAX),
+        }
+    }
+
+    /// The last change to each key of a slot.
+    fn own_changes(&self, guard: usize) -> Overlay<'_> {
+        let bytes = |range: &Range<usize>| self.draft.bytes.get(range.clone()).unwrap_or_default();
+        let ops = self.draft.ops.iter().filter(|op| op.guard == guard);
+        ops.map(|op| (bytes(&op.key), op.value.as_ref().map(bytes))).collect()
+    }
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        let draft = std::mem::take(&mut self.draft);
+        if draft.bytes.capacity() <= KEPT_LEN_MAX {
+            DRAFT.set(draft);
+        }
+    }
+}
+
+impl From<Refusal> for StoreError {
+    fn from(refusal: Refusal) -> StoreError {
+        match refusal {
+            Refusal::BadSlot(slot) => {
+                StoreError::BadSlot { slot: slot.0, expected: "one of those that the transaction locked" }
+            }
+            Refusal::TooLarge { what, len, max } => {
+                StoreError::TooLarge { what, len: len as u64, max: max as u64 }
+            }
+        }
+    }
+}
+
+/// Changes by key; `None` is a delete.
+type Overlay<'a> = BTreeMap<&'a [u8], Option<&'a [u8]>>;
+
+pub(super) fn scan_map(
+    map: &SlotMap,
+    from: &[u8],
+    prefix: &[u8],
+    mut look: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) {
+    // From here on, keys with the prefix come first, without gaps.
+    let start = from.max(prefix);
+    for (key, value) in map.range(Bound::Included(start)) {
+        if !key.starts_with(prefix) || look(key, value).is_break() {
+            return;
+        }
+    }
+}
+
+fn scan_merged(
+    map: &SlotMap,
+    own: &Overlay<'_>,
+    from: &[u8],
+    prefix: &[u8],
+    mut look: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) {
+    let start = from.max(prefix);
+    let mut committed = map.range(Bound::Included(start)).peekable();
+    let mut changes = own.range::<[u8], _>((Bound::Included(start), Bound::Unbounded)).peekable();
+    loop {
+        let next_change = changes.peek().map(|(key, _)| **key);
+        let from_map = match (committed.peek(), next_change) {
+            (None, None) => return,
+            (Some((key, _)), change) => change.is_none_or(|change| *key < change),
+            (None, Some(_)) => false,
+        };
+        let next = if from_map {
+            committed.next().map(|(key, value)| (key, Some(value)))
+        } else {
+            committed.next_if(|(key, _)| Some(*key) == next_change);
+            changes.next().map(|(key, value)| (*key, *value))
+        };
+        let Some((key, value)) = next else { return };
+        if !key.starts_with(prefix) {
+            return;
+        }
+        if value.is_some_and(|value| look(key, value).is_break()) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A volume that is a directory.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom};
+use rustix::io::{Errno as SystemError, retry_on_intr};
+
+use super::{
+    Entry, FileStat, OpenMode, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind, check_name, claim,
+};
+use crate::StoreResult;
+
+const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
+const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
+/// Most buffers of one system call (`IOV_MAX`).
+const BUFFERS_MAX: usize = 1024;
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
+
+/// A directory on tmpfs or disk, held under a lock while this lives.
+#[derive(Debug)]
+pub struct DirVolume {
+    path: PathBuf,
+    root: OwnedFd,
+    kind: VolumeKind,
+}
+
+impl DirVolume {
+    /// Opens a volume of this node; an empty directory becomes one. With `create` a missing directory is made.
+    ///
+    /// # Errors
+    /// Says of the directory that it is missing, not a directory, not writable, alien, damaged, another
+    /// formation's or node's, of a newer format, or in use.
+    pub fn open(path: &Path, identity: VolumeIdentity, create: bool) -> StoreResult<DirVolume> {
+        let root = claim::claim(path, identity, create)?;
+        let kind = kind_of(root.as_fd());
+        Ok(DirVolume { path: path.to_owned(), root, kind })
+    }
+}
+
+fn kind_of(root: BorrowedFd<'_>) -> VolumeKind {
+    match rustix::fs::fstatfs(root) {
+        Ok(fs) if matches!(fs.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC) => VolumeKind::Memory,
+        _ => VolumeKind::Disk,
+    }
+}
+
+impl Volume for DirVolume {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn kind(&self) -> VolumeKind {
+        self.kind
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let fs = rustix::fs::fstatvfs(&self.root)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(fs.f_frsize);
+        Ok(Space { total: bytes(fs.f_blocks), free: bytes(fs.f_bavail) })
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn VolumeFile>> {
+        check_name(name)?;
+        let flags = match mode {
+            OpenMode::Existing => OFlags::empty(),
+            OpenMode::Create => OFlags::CREATE,
+            OpenMode::CreateNew => OFlags::CREATE | OFlags::EXCL,
+        };
+        let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = retry_on_intr(|| rustix::fs::openat(&self.root, name, flags, FILE_MODE))?;
+        Ok(Arc::new(DirFile { fd }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        Ok(rustix::fs::renameat(&self.root, from, &self.root, to)?)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        check_name(name)?;
+        Ok(rustix::fs::unlinkat(&self.root, name, AtFlags::empty())?)
+    }
+
+    fn make_dir(&self, name: &str) -> io::Result<()> {
+        check_name(name)?;
+        Ok(rustix::fs::mkdirat(&self.root, name, DIR_MODE)?)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<Entry>> {
+        entries(self.open_dir(dir)?.as_fd())
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        Ok(rustix::fs::fsync(self.open_dir(dir)?)?)
+    }
+}
+
+impl DirVolume {
+    fn open_dir(&self, dir: &str) -> io::Result<OwnedFd> {
+        if !dir.is_empty() {
+            check_name(dir)?;
+        }
+        let name = if dir.is_empty() { "." } else { dir };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(rustix::fs::openat(&self.root, name, flags, Mode::empty())?)
+    }
+}
+
+/// What is in an open directory, with sizes. A file that vanishes meanwhile is left out.
+pub(super) fn entries(dir: BorrowedFd<'_>) -> io::Result<Vec<Entry>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => found.push(entry_of(name.to_string_lossy().into_owned(), &stat)),
+            Err(SystemError::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found)
+}
+
+fn entry_of(name: String, stat: &rustix::fs::Stat) -> Entry {
+    let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let stat = if is_dir { FileStat::default() } else { size_of(stat) };
+    Entry { name, is_dir, stat }
+}
+
+fn size_of(stat: &rustix::fs::Stat) -> FileStat {
+    // The kernel counts blocks of 512 bytes, whatever the file system's own are.
+    FileStat { len: stat.st_size as u64, allocated: (stat.st_blocks as u64).saturating_mul(512) }
+}
+
+#[derive(Debug)]
+struct DirFile {
+    fd: OwnedFd,
+}
+
+impl VolumeFile for DirFile {
+    fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        let count = bufs.len().min(BUFFERS_MAX);
+        match bufs.get_mut(..count) {
+            Some([one]) => Ok(retry_on_intr(|| rustix::io::pread(&self.fd, &mut one[..], offset))?),
+            Some(some) => Ok(retry_on_intr(|| rustix::io::preadv(&self.fd, some, offset))?),
+            None => Ok(0),
+        }
+    }
+
+    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        match bufs.get(..bufs.len().min(BUFFERS_MAX)) {
+            Some([one]) => Ok(retry_on_intr(|| rustix::io::pwrite(&self.fd, one, offset))?),
+            Some(some) => Ok(retry_on_intr(|| rustix::io::pwritev(&self.fd, some, offset))?),
+            None => Ok(0),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.fd, len))?)
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        Ok(size_of(&rustix::fs::fstat(&self.fd)?))
+    }
+
+    fn next_data(&self, from: u64) -> io::Result<Option<Range<u64>>> {
+        // These move the descriptor's position, which nothing here uses.
+        let start = match rustix::fs::seek(&self.fd, SeekFrom::Data(from)) {
+            Ok(start) => start,
+            Err(SystemError::NXIO) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let end = rustix::fs::seek(&self.fd, SeekFrom::Hole(start))?;
+        Ok(Some(start..end))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::{FormationId, NodeId};
+    use std::os::unix::fs::PermissionsExt;
+
+    const IDENTITY: VolumeIdentity =
+        VolumeIdentity { formation: FormationId([7; 16]), node: NodeId(1), index: 0 };
+
+    #[test]
+    fn a_directory_is_a_volume() {
+        let dirs = std::cell::RefCell::new(Vec::new());
+        crate::conformance::volume(|| {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = DirVolume::open(dir.path(), IDENTITY, false).unwrap();
+            dirs.borrow_mut().push(dir);
+            Arc::new(volume)
+        });
+    }
+
+    #[test]
+    fn everything_is_for_this_user_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume");
+        let volume = DirVolume::open(&path, IDENTITY, true).unwrap();
+        volume.make_dir("d").unwrap();
+        volume.open("d/f", OpenMode::Create).unwrap();
+        let mode = |name: &str| path.join(name).metadata().unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(""), mode("d")), (0o700, 0o700));
+        assert_eq!((mode("d/f"), mode(super::super::IDENTITY_NAME)), (0o600, 0o600));
+    }
+
+    #[test]
+    fn a_symbolic_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = DirVolume::open(&dir.path().join("v"), IDENTITY, true).unwrap();
+        std::fs::write(dir.path().join("secret"), "x").unwrap();
+        std::os::unix::fs::symlink("../secret", dir.path().join("v/link")).unwrap();
+        assert!(volume.open("link", OpenMode::Existing).is_err());
+    }
+
+    #[test]
+    fn the_kind_is_that_of_the_file_system() {
+        let shm = Path::new("/dev/shm");
+        if let Ok(dir) = tempfile::tempdir_in(shm) {
+            let volume = DirVolume::open(dir.path(), IDENTITY, false).unwrap();
+            assert_eq!(volume.kind(), kind_of(std::fs::File::open(shm).unwrap().as_fd()));
+            assert!(volume.space().unwrap().total > 0);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Whole reads and writes out of partial ones.
+
+use std::io::{self, IoSlice, IoSliceMut};
+
+use super::VolumeFile;
+
+/// Writes everything, however many calls it takes.
+pub(crate) fn write_all_at(file: &dyn VolumeFile, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+    let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+    if total == 0 {
+        return Ok(());
+    }
+    match file.write_vectored_at(bufs, offset)? {
+        count if count == total => Ok(()),
+        count => write_rest(file, bufs, offset, count, total),
+    }
+}
+
+fn write_rest(
+    file: &dyn VolumeFile,
+    bufs: &[IoSlice<'_>],
+    offset: u64,
+    mut done: usize,
+    total: usize,
+) -> io::Result<()> {
+    let mut rest: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
+    let mut rest = rest.as_mut_slice();
+    IoSlice::advance_slices(&mut rest, done.min(total));
+    while done < total {
+        match file.write_vectored_at(rest, offset + done as u64)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => {
+                IoSlice::advance_slices(&mut rest, count.min(total - done));
+                done += count;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads until the buffers are full or the file ends, which is known to be at `len` or behind it: a read
+/// that reaches `len` is not repeated to see whether more is there. The slices may be advanced.
+pub(crate) fn read_full_at(
+    file: &dyn VolumeFile,
+    bufs: &mut [IoSliceMut<'_>],
+    offset: u64,
+    len: u64,
+) -> io::Result<usize> {
+    let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+    let mut rest = bufs;
+    let mut done = 0;
+    while done < total {
+        let count = file.read_vectored_at(rest, offset + done as u64)?;
+        done += count;
+        if count == 0 || done >= total || offset + done as u64 >= len {
+            break;
+        }
+        IoSliceMut::advance_slices(&mut rest, count);
+    }
+    Ok(done)
+}
+
+/// The whole content of a small file.
+#[cfg(test)]
+pub(crate) fn read_all(file: &dyn VolumeFile) -> io::Result<Vec<u8>> {
+    let len = file.stat()?.len;
+    let mut bytes = vec![0; len as usize];
+    let count = read_full_at(file, &mut [IoSliceMut::new(&mut bytes)], 0, len)?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FailingVolume, Fault, MemVolume, OpenMode, Volume};
+    use std::sync::Arc;
+
+    #[test]
+    fn short_transfers_are_continued() {
+        let volume = FailingVolume::new(Arc::new(MemVolume::default()), |_| Fault::Short(3));
+        let file = volume.open("f", OpenMode::Create).unwrap();
+        write_all_at(&*file, &[IoSlice::new(b"abcd"), IoSlice::new(b""), IoSlice::new(b"efgh")], 0).unwrap();
+        assert_eq!(read_all(&*file).unwrap(), b"abcdefgh");
+        let (mut one, mut two) = ([0u8; 5], [0u8; 9]);
+        let bufs = &mut [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
+        assert_eq!(read_full_at(&*file, bufs, 1, 8).unwrap(), 7);
+        assert_eq!((&one, &two[..2]), (b"bcdef", &b"gh"[..]));
+    }
+
+    #[test]
+    fn a_write_that_makes_no_progress_is_an_error() {
+        let volume = FailingVolume::new(Arc::new(MemVolume::default()), |_| Fault::Short(0));
+        let file = volume.open("f", OpenMode::Create).unwrap();
+        let error = write_all_at(&*file, &[IoSlice::new(b"abcd")], 0).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WriteZero);
+    }
+}
