@@ -234,6 +234,7 @@ fn remote(
         let opens = known.opens(|ino| map.home(ino) == Some(node));
         crate::opens::reassert(transport, client, opens)
     };
-    Peer::to(id, Address::tcp(entry.client_address.clone()), identity, PeerOptions { wait_ms })
-        .on_reconnect(reassert)
+    let peer = Peer::to(id, Address::tcp(entry.client_address.clone()), identity, PeerOptions { wait_ms });
+    peer.on_reconnect(reassert);
+    peer
 }

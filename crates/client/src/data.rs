@@ -58,26 +58,28 @@ impl Client {
             into.get_mut(len..).unwrap_or_default().fill(0);
             return Ok(len == into.len());
         }
-        self.read_many(ino, ranges.collect(), into)
+        self.read_many(ino, &ranges.collect::<Vec<_>>(), into)
     }
 
-    fn read_many(&self, ino: Ino, ranges: Vec<SeatRange>, into: &mut [u8]) -> FsResult<bool> {
-        let mut slices = scatter(&ranges, into);
+    fn read_many(&self, ino: Ino, ranges: &[SeatRange], into: &mut [u8]) -> FsResult<bool> {
+        let mut slices = scatter(ranges, into);
         let mut under_way = Vec::with_capacity(ranges.len());
-        for (range, into) in ranges.iter().zip(&mut slices) {
+        for (range, slices) in ranges.iter().zip(&mut slices) {
             let node = self.seat_node(range)?;
             let started = self.start::<op::Read>(node, &request(ino, range), &[])?;
-            under_way.push((self.local != Some(node), started, range.len, into));
+            under_way.push((self.local != Some(node), started, range, slices));
         }
         // What is local is done while the others are on their way.
         under_way.sort_by_key(|(remote, ..)| *remote);
-        let mut whole = true;
-        for (_, started, len, into) in under_way {
-            let (_, read) = started.finish(into)?;
-            whole &= read as u64 == len;
-            zero_behind(into, read);
+        let mut short = Vec::new();
+        for (_, started, range, slices) in under_way {
+            let (_, read) = started.finish(slices)?;
+            if (read as u64) < range.len {
+                short.push((range, read));
+            }
         }
-        Ok(whole)
+        short.iter().for_each(|(range, read)| zero_behind(range, into, *read));
+        Ok(short.is_empty())
     }
 
     /// Writes `data`: all of it, or an error. With `append` the home decides where, and `offset` is not used.
@@ -261,11 +263,12 @@ fn scatter<'a>(ranges: &[SeatRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'
     slices
 }
 
-/// Fills with zeros what a read of `read` bytes left.
-fn zero_behind(into: &mut [IoSliceMut<'_>], mut read: usize) {
-    for slice in into {
-        let filled = read.min(slice.len());
-        slice.get_mut(filled..).unwrap_or_default().fill(0);
+/// Fills with zeros what a seat had not, behind its first `read` bytes.
+fn zero_behind(range: &SeatRange, into: &mut [u8], mut read: usize) {
+    for piece in range.pieces() {
+        let filled = read.min(piece.len);
+        let hole = piece.buffer_offset + filled..piece.buffer_offset + piece.len;
+        into.get_mut(hole).unwrap_or_default().fill(0);
         read -= filled;
     }
 }
@@ -297,8 +300,11 @@ mod tests {
 
     #[test]
     fn a_short_read_leaves_zeros() {
-        let (mut a, mut b) = ([1u8; 4], [1u8; 4]);
-        zero_behind(&mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)], 6);
-        assert_eq!((a, b), ([1; 4], [1, 1, 0, 0]));
+        let layout = Layout { stripe: 4096, width: 2, base: SeatIndex(0), seats: 2 };
+        let mut ranges = bivouac_layout::split(&layout, 0, 12_288);
+        let mut into = vec![1; 12_288];
+        zero_behind(&ranges.next().unwrap(), &mut into, 4100);
+        let zeros: Vec<usize> = (0..into.len()).filter(|at| into[*at] == 0).collect();
+        assert_eq!(zeros, (8196..12_288).collect::<Vec<_>>());
     }
 }

@@ -18,6 +18,9 @@ use crate::session::Session;
 use crate::state::{State, StateError};
 use crate::stats::{Count, Stats};
 
+/// Room for the requests before the agreement, in bytes; the kernel asks for at least 8 KiB.
+const FIRST_REQUEST_MAX: usize = 1 << 16;
+
 /// Why a mount cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -102,6 +105,10 @@ impl<F: FileSystem> Mount<F> {
         let pool = Pool::new(limits, move |pool, thread| worker.work(pool, thread));
         pool.start()?;
         pool.join();
+        // At an unmount the kernel does not say of every file that it was closed.
+        for (ino, count) in session.opens.counts() {
+            (0..count).for_each(|_| self.fs.close(ino));
+        }
         session.failure.lock().take().map_or(Ok(()), |error| Err(error.into()))
     }
 
@@ -124,7 +131,7 @@ impl<F: FileSystem> Mount<F> {
             // The daemon before may have died with the kernel's first request in its hands.
             self.channel.notify(NOTIFY_RESEND)?;
         }
-        let mut buffer = Buffer::new(self.options.max_write as usize);
+        let mut buffer = Buffer::new(FIRST_REQUEST_MAX);
         while let Some(len) = self.channel.receive(&mut buffer)? {
             let Ok((header, body)) = Header::split(buffer.request(len)) else { continue };
             if Opcode::from_number(header.opcode) != Some(Opcode::Init) {

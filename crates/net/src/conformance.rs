@@ -52,7 +52,9 @@ impl Memory {
             let before = rest.len();
             for slice in slices {
                 let (now, later) = rest.split_at(slice.len().min(rest.len()));
-                slice.iter_mut().zip(now).for_each(|(to, from)| *to = *from);
+                if let Some(front) = slice.get_mut(..now.len()) {
+                    front.copy_from_slice(now);
+                }
                 rest = later;
             }
             Ok(before - rest.len())
@@ -92,13 +94,15 @@ fn echo(call: &Call<'_>, name: &[u8], reply: &mut Reply<'_>) {
     });
 }
 
+type Check = fn(&dyn Transport) -> Result<(), String>;
+
 /// Checks a transport. `make` gives one that leads to the service on the client lane as [`CLIENT`], with
 /// whatever must live as long.
 ///
 /// # Errors
 /// A sentence about the first thing that is not as it must be.
 pub fn transport<G>(make: impl Fn(Arc<dyn Service>) -> (Arc<dyn Transport>, G)) -> Result<(), String> {
-    let checks: [(&str, fn(&dyn Transport) -> Result<(), String>); 7] = [
+    let checks: [(&str, Check); 7] = [
         ("bodies", bodies),
         ("errors", errors),
         ("payloads", payloads),

@@ -162,7 +162,7 @@ impl Connection {
         let mut have = early;
         while have < len {
             let mut parts = slices::window_mut(into, have, len - have);
-            have += self.receive_some(&mut parts, RecvFlags::WAITALL)?;
+            have += self.receive_some(&mut parts, RecvFlags::empty())?;
         }
         Ok(())
     }

@@ -213,3 +213,129 @@ fn message(mut frame: Frame, body: &[u8]) -> Vec<u8> {
     bytes.extend_from_slice(body);
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Secret;
+    use proptest::prelude::*;
+
+    fn identity() -> Identity {
+        let mut secret = [0; 32];
+        secret.iter_mut().zip(0..).for_each(|(byte, value)| *byte = value);
+        let mut formation = [0; 16];
+        formation.iter_mut().zip(0xf0..=0xff).for_each(|(byte, value)| *byte = value);
+        let auth = Auth { formation: FormationId(formation), secret: Secret::new(secret) };
+        Identity { auth, client: ClientId(0x1122_3344_5566_7788), lane: LaneKind::Client }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn split(message: &[u8]) -> (Frame, &[u8]) {
+        let (header, body) = message.split_first_chunk().unwrap();
+        let frame = Frame::from_bytes(header).unwrap();
+        assert_eq!(frame.body_len as usize, body.len());
+        (frame, body)
+    }
+
+    fn take(server: &mut ServerSide, message: &[u8]) -> Step {
+        let (frame, body) = split(message);
+        server.take(&identity().auth, 0x0102, &frame, body)
+    }
+
+    #[test]
+    fn golden_vectors() {
+        let identity = identity();
+        let client = ClientSide::new(&identity, [0xc1; 32]);
+        let mut server = ServerSide::new(LaneKind::Client, [0x51; 32]);
+        let hello = client.hello();
+        assert_eq!(&hello[..8], b"BVK1\x01\x00\x01\xff");
+        assert_eq!(&hello[32..40], &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+        let expected = format!("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff00{}", "c1".repeat(32));
+        assert_eq!(hex(&hello[64..]), expected);
+        let Step::Reply(challenge) = take(&mut server, &hello) else { panic!("no challenge") };
+        let (frame, body) = split(&challenge);
+        let expected = format!("{}{SERVER_PROOF}", "51".repeat(32));
+        assert_eq!((frame.kind, frame.op, frame.status, hex(body)), (Kind::Reply, HELLO, 0, expected));
+        let proof = client.prove(&frame, body).unwrap();
+        let (_, body) = split(&proof);
+        assert_eq!(hex(body), CLIENT_PROOF);
+        let Step::Admit(welcome, client) = take(&mut server, &proof) else { panic!("not admitted") };
+        let (frame, body) = split(&welcome);
+        assert_eq!((client, hex(body).as_str()), (identity.client, "0201000000000000"));
+        assert_eq!(ClientSide::welcomed(&frame, body), Ok(0x0102));
+    }
+
+    /// Computed with Python's `hmac` module.
+    const SERVER_PROOF: &str = "db0a25788cb723249b6e8cfd04180a4a4419adac93a9b3cc2bb0d4b8a6f5c782";
+    const CLIENT_PROOF: &str = "8d1903426eca7709f42dca3895858f623f188c82c2271f256efb882874e66a6c";
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        let mut other = identity();
+        other.auth.formation = FormationId([0; 16]);
+        let mut peer = identity();
+        peer.lane = LaneKind::Peer;
+        for (identity, refusal) in [(other, Refusal::Formation), (peer, Refusal::Lane)] {
+            let client = ClientSide::new(&identity, [1; 32]);
+            let mut server = ServerSide::new(LaneKind::Client, [2; 32]);
+            let Step::Refuse(answer) = take(&mut server, &client.hello()) else { panic!("not refused") };
+            let (frame, body) = split(&answer);
+            let error = client.prove(&frame, body).unwrap_err();
+            assert_eq!(error, HandshakeError::Refused(refusal));
+        }
+    }
+
+    #[test]
+    fn neither_side_trusts_another_secret() {
+        let mut other = identity();
+        other.auth.secret = Secret::new([9; 32]);
+        let (honest, stranger) = (identity(), other);
+        let mut server = ServerSide::new(LaneKind::Client, [2; 32]);
+        let client = ClientSide::new(&stranger, [1; 32]);
+        let Step::Reply(challenge) = take(&mut server, &client.hello()) else { panic!("no challenge") };
+        let (frame, body) = split(&challenge);
+        assert_eq!(client.prove(&frame, body), Err(HandshakeError::Refused(Refusal::Secret)));
+        // A client that goes on regardless gets nowhere.
+        let forged = message(Frame::request(PROOF, OpId(0), honest.client, 0), &[7; PROOF_LEN]);
+        let Step::Refuse(answer) = take(&mut server, &forged) else { panic!("not refused") };
+        assert_eq!(split(&answer).0.status, Errno::EACCES.code());
+    }
+
+    #[test]
+    fn steps_out_of_order_end_the_connection() {
+        let identity = identity();
+        let proof = message(Frame::request(PROOF, OpId(0), identity.client, 0), &[0; PROOF_LEN]);
+        let ping = message(Frame::request(1, OpId(0), identity.client, 0), &[]);
+        for first in [proof, ping] {
+            assert_eq!(take(&mut ServerSide::new(LaneKind::Client, [2; 32]), &first), Step::Hang);
+        }
+        let hello = ClientSide::new(&identity, [1; 32]).hello();
+        let mut server = ServerSide::new(LaneKind::Client, [2; 32]);
+        assert!(matches!(take(&mut server, &hello), Step::Reply(_)));
+        assert_eq!(take(&mut server, &hello), Step::Hang);
+    }
+
+    #[test]
+    fn every_reason_survives_the_wire() {
+        let reasons = [Refusal::Secret, Refusal::Formation, Refusal::Lane, Refusal::User];
+        for expected in reasons.into_iter().chain([Refusal::Other { status: 5 }]) {
+            assert_eq!(reason(status(expected)), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken_or_refused(op in 0xff00u16..0xff04, body in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let identity = identity();
+            let frame = Frame::request(op, OpId(0), ClientId(1), 0);
+            let mut server = ServerSide::new(LaneKind::Client, [2; 32]);
+            let step = server.take(&identity.auth, 1, &frame, &body);
+            prop_assert!(!matches!(step, Step::Admit(..)));
+            let client = ClientSide::new(&identity, [1; 32]);
+            prop_assert!(client.prove(&frame.reply(0, 0, 0), &body).is_err());
+        }
+    }
+}

@@ -1,4 +1,5 @@
 //! What a peer does when its node goes away and comes back.
+#![allow(clippy::unwrap_used, reason = "test code outside of test functions")]
 
 mod world;
 
@@ -11,12 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
     Call, FailingTransport, Fault, InProcess, LaneKind, Latch, Listener, NetError, Peer, PeerOptions, Reply,
-    Service, Transport, call, call_into, on_block, start,
+    ServerOptions, Service, Transport, call, call_into, on_block, start,
 };
-use bivouac_types::{Errno, Ino, Layout, NodeId, OpId, SeatIndex};
-use bivouac_wire::{Frame, Op, ReadRequest, WriteRequest, op};
+use bivouac_types::{Errno, NodeId, OpId};
+use bivouac_wire::{Frame, Op, op};
 use parking_lot::Mutex;
-use world::{World, auth, frame, identity, options};
+use world::{World, auth, frame, identity, options, read_request, write_request};
 
 /// A peer over a service in this process, with one fault per request in order, then none.
 fn faulty(service: Arc<Memory>, faults: Vec<Option<Fault>>, wait_ms: u64) -> Peer {
@@ -30,16 +31,11 @@ fn ids_and_marks(memory: &Memory) -> Vec<(u64, bool)> {
     memory.seen().iter().map(|frame| (frame.id.0, frame.flags.is_retry())).collect()
 }
 
-fn write_request() -> WriteRequest {
-    let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
-    WriteRequest { ino: Ino(1), seat: SeatIndex(0), layout, epoch: 0, offset: 0 }
-}
-
 #[test]
 fn a_lost_answer_is_asked_for_again_with_the_mark_and_the_same_id() {
     let memory = Arc::new(Memory::default());
     let peer = faulty(Arc::clone(&memory), vec![Some(Fault::DropAfter)], 30_000);
-    let written = call::<op::Write>(&peer, frame(5), &write_request(), &[IoSlice::new(b"abc")]).unwrap();
+    let written = call::<op::Write>(&peer, frame(5), &write_request(1), &[IoSlice::new(b"abc")]).unwrap();
     assert!(written.accepted);
     assert_eq!(ids_and_marks(&memory), [(5, false), (5, true)]);
     assert!(memory.seen().iter().all(|frame| frame.payload_len == 3));
@@ -235,11 +231,11 @@ fn a_daemon_killed_in_the_middle_is_asked_again_after_its_restart() {
     let kept = listener.try_clone().unwrap();
     let latch = Latch::default();
     let first = Arc::new(Slow(Memory::default(), latch.clone()));
-    let world = World::on(listener, first, options());
+    let world = World::on(listener, first, ServerOptions { stop_ms: 10, ..options() });
     let peer = world.peer();
     std::thread::scope(|scope| {
         let writer = scope
-            .spawn(|| call::<op::Write>(&peer, frame(66), &write_request(), &[IoSlice::new(&[7; 100_000])]));
+            .spawn(|| call::<op::Write>(&peer, frame(66), &write_request(1), &[IoSlice::new(&[7; 100_000])]));
         latch.await_arrivals(1);
         // The handler never answers: the daemon ends under it.
         world.server.stop();
@@ -249,7 +245,7 @@ fn a_daemon_killed_in_the_middle_is_asked_again_after_its_restart() {
         assert!(writer.join().unwrap().unwrap().accepted);
         assert_eq!(ids_and_marks(&second), [(66, true)]);
         let mut space = vec![0u8; 100_000];
-        let request = ReadRequest { ino: Ino(1), seat: SeatIndex(0), offset: 0, len: 100_000 };
+        let request = read_request(1, 100_000);
         let mut into = [IoSliceMut::new(&mut space)];
         call_into::<op::Read>(&peer, frame(67), &request, &[], &mut into).unwrap();
         assert_eq!(space, vec![7; 100_000]);
@@ -263,7 +259,7 @@ fn a_daemon_that_does_not_answer_is_given_up_in_time() {
     let world = World::new(Arc::new(Slow(Memory::default(), latch.clone())));
     let peer = world.peer();
     let impatient = Frame { wait_ms: 50, ..frame(66) };
-    let error = call::<op::Write>(&peer, impatient, &write_request(), &[]).unwrap_err();
+    let error = call::<op::Write>(&peer, impatient, &write_request(1), &[]).unwrap_err();
     assert!(error.to_string().contains("did not answer within 50 ms"), "{error}");
     latch.open();
     call::<op::Ping>(&peer, frame(67), &(), &[]).unwrap();
@@ -294,7 +290,7 @@ fn the_hook_runs_before_waiting_for_the_network_and_never_in_process() {
             latch.open();
         }
     })));
-    call::<op::Write>(&peer, frame(66), &write_request(), &[]).unwrap();
+    call::<op::Write>(&peer, frame(66), &write_request(1), &[]).unwrap();
     assert!(count.get() >= 1);
     on_block(None);
 }

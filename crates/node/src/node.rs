@@ -51,7 +51,9 @@ pub struct Node {
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
     /// Who holds the lock for moving directories; kept by the root's home only.
-    pub(crate) rename_lock: Mutex<Option<(ClientId, u64)>>,
+    pub(crate) rename_lock: Mutex<Option<ClientId>>,
+    /// Held while this node has that lock or waits for it.
+    pub(crate) rename_turn: Mutex<()>,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -90,6 +92,7 @@ impl Node {
             channels: Channels::default(),
             counters: Counters::new(),
             rename_lock: Mutex::new(None),
+            rename_turn: Mutex::new(()),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             on_shutdown: Mutex::new(None),

@@ -16,8 +16,8 @@ use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::{Garbage, garbage_key, number_of_key, table};
 
-/// Pause before something that failed is tried again.
-const RETRY: Duration = Duration::from_millis(500);
+/// First and longest pause before something that failed is tried again; it doubles in between.
+const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Pieces of garbage that are removed by one round of messages.
 const BATCH: usize = 512;
 
@@ -32,6 +32,8 @@ struct Agenda {
     orphans_at: Option<Instant>,
     /// When to try again what failed.
     retry_at: Option<Instant>,
+    /// The last pause before that.
+    pause: Duration,
     stopping: bool,
 }
 
@@ -133,7 +135,8 @@ impl Reaper {
         let mut agenda = self.agenda.lock();
         agenda.garbage |= failed.garbage;
         agenda.intents.extend(failed.intents);
-        agenda.retry_at = Some(Instant::now() + RETRY);
+        agenda.pause = (agenda.pause * 2).clamp(RETRY.0, RETRY.1);
+        agenda.retry_at = Some(Instant::now() + agenda.pause);
     }
 }
 
@@ -208,7 +211,9 @@ impl Node {
         {
             log::error!("compaction of the records failed, the log goes on growing: {error}");
         }
-        if !failed.is_empty() {
+        if failed.is_empty() {
+            self.reaper.agenda.lock().pause = Duration::ZERO;
+        } else {
             self.reaper.again(failed);
         }
     }
@@ -222,7 +227,7 @@ impl Node {
         let freed = self.opens.remove_client(client);
         freed.into_iter().for_each(|ino| self.forget_orphan_logged(ino));
         let mut lock = self.rename_lock.lock();
-        if lock.is_some_and(|(holder, _)| holder == client) {
+        if *lock == Some(client) {
             *lock = None;
         }
     }

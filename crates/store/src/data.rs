@@ -163,8 +163,8 @@ impl DataStore {
         let mut state = place.state.write();
         let made = self.opened(id, &mut state)?.is_none();
         if made {
-            self.check_fits(id, offset, end)?;
-            self.make(id, spec, epoch, false, &mut state)?;
+            self.reserve_new(id, offset, end)?;
+            self.make(id, spec, epoch, &mut state)?;
         }
         let Some(open) = state.as_mut() else { return Ok(epoch) };
         if epoch < open.epoch() {
@@ -190,7 +190,11 @@ impl DataStore {
         let room = &self.lent(id.volume)?.room;
         let mut state = place.state.write();
         match self.opened(id, &mut state)? {
-            None => self.make(id, spec, epoch, true, &mut state),
+            None => {
+                // Beyond the limit too: a file must be cut to make room.
+                room.correct(0, SUBFILE_HEADER_LEN);
+                self.make(id, spec, epoch, &mut state)
+            }
             Some(open) if epoch <= open.epoch() => Ok(()),
             Some(open) => open.trim(room, epoch, len_max).map_err(|error| self.io_error(id, "cut", error)),
         }
@@ -203,17 +207,13 @@ impl DataStore {
     pub fn remove(&self, id: SubfileId) -> StoreResult<bool> {
         let place = self.place(id)?;
         let mut state = place.state.write();
-        if state.is_none() {
-            // Its header need not be sound for it to be removed.
-            *state = self
-                .open_file(id)?
-                .map(|file| OpenSubfile::existing(file, 0))
-                .transpose()
-                .map_err(|error| self.io_error(id, "stat", error))?;
+        if state.is_some() {
+            return self.discard(id, &mut state).map(|()| true);
         }
-        let found = state.is_some();
-        self.discard(id, &mut state)?;
-        Ok(found)
+        let Some(file) = self.open_file(id)? else { return Ok(false) };
+        // Its header need not be sound for it to be removed; so what is opened here must not stay open.
+        let open = OpenSubfile::existing(file, 0).map_err(|error| self.io_error(id, "stat", error))?;
+        self.discard(id, &mut Some(open)).map(|()| true)
     }
 
     /// Length, bytes and place of a subfile.

@@ -1,7 +1,8 @@
 //! Bytes and records on one node.
 //!
-//! - [`Volume`]: the seam to the files of a node. [`DirVolume`] is a directory, [`MemVolume`] is memory;
-//!   [`FailingVolume`] and [`CrashVolume`] are put around either by tests; [`conformance`] is what all must pass.
+//! - [`Volume`]: the seam to the files of a node. [`DirVolume`] is a directory, [`MemVolume`] is memory. Tests put a
+//!   [`FailingVolume`] around either, or use a [`CrashVolume`], which remembers every change and can go back
+//!   to the state after any of them. [`conformance`] is what all must pass.
 //! - [`Records`]: ordered records per slot, in memory, with a log on a volume. [`Txn`] changes several
 //!   records of several slots at once: all or nothing, also after a kill.
 //! - [`DataStore`]: the subfiles of one node over its volumes.

@@ -149,10 +149,10 @@ operations! {
     Trim = 70, Peer, TrimRequest => ();
     /// Removes subfiles; none there is no error.
     RemoveSubfiles = 71, Peer, Subfiles => ();
-    /// Takes the formation-wide lock for moving directories; `EBUSY` when another has it.
-    LockRename = 72, Peer, RenameLock => ();
+    /// Takes the formation-wide lock for moving directories, for the asking node; `EBUSY` when another has it.
+    LockRename = 72, Peer, () => ();
     /// Gives it back.
-    UnlockRename = 73, Peer, RenameLock => ();
+    UnlockRename = 73, Peer, () => ();
 }
 
 /// Defines a message that borrows from the frame.
@@ -469,11 +469,6 @@ owned! {
     Subfiles {
         /// File and seat.
         subfiles: Vec<(Ino, SeatIndex)>,
-    }
-    /// The lock for moving directories.
-    RenameLock {
-        /// Who takes it: unique per attempt.
-        owner: u64,
     }
 }
 

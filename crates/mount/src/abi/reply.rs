@@ -6,8 +6,9 @@ use bivouac_types::{Attr, Ino, StatFs, Timestamp, limits};
 const DIRENT_LEN: usize = 24;
 /// Length of `fuse_entry_out`, in bytes.
 const ENTRY_LEN: usize = 128;
-/// Smallest unit that programs are advised to write in, in bytes.
-const ADVISED_BLOCK: u32 = 4096;
+/// `st_blksize`, in bytes: the buffer of stdio. Each read is a request, so a page would be too little;
+/// much more would be waste for programs that jump about.
+const ADVISED_BLOCK: u32 = 1 << 16;
 
 /// Inodes that are shown as free: as many as one node can number.
 const INODES_FREE: u64 = 1 << limits::INO_COUNTER_BITS;

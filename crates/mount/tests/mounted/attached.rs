@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use bivouac_mount::{
-    AttachError, AttachOptions, Mount, MountError, Options, create_state, mount_fuse, unmount,
+    AttachError, AttachOptions, Mount, MountError, Options, create_state, fusermount, mount_fuse, unmount,
 };
 use tempfile::TempDir;
 
@@ -69,10 +70,18 @@ impl Attached {
 
     /// Unmounts and waits for the server to end.
     pub fn end(mut self) {
-        unmount(self.dir.path()).unwrap();
+        match unmount(self.dir.path()) {
+            Err(AttachError::NotPermitted(dir)) => unmount_with_helper(&dir),
+            other => other.unwrap(),
+        }
         self.server.take().unwrap().join().unwrap().unwrap();
         assert_eq!(self.dir.path().read_dir().unwrap().count(), 0);
     }
+}
+
+fn unmount_with_helper(dir: &Path) {
+    let arguments = fusermount::unmount_arguments(dir);
+    assert!(Command::new(fusermount::PROGRAMS[0]).args(arguments).status().unwrap().success());
 }
 
 impl Drop for Attached {

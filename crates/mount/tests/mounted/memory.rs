@@ -107,7 +107,14 @@ impl Node {
             epoch: 0,
             layout: LAYOUT,
         };
-        Node { attr, data: data.into(), entries: BTreeMap::new(), cookies: HashMap::new(), parent, xattrs: BTreeMap::new() }
+        Node {
+            attr,
+            data: data.into(),
+            entries: BTreeMap::new(),
+            cookies: HashMap::new(),
+            parent,
+            xattrs: BTreeMap::new(),
+        }
     }
 
     fn resize(&mut self, size: u64) {

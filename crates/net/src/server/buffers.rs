@@ -133,6 +133,10 @@ impl Stalled {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LaneKind;
+    use crate::handshake::ServerSide;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn buffers_are_used_again_and_have_the_asked_length() {
@@ -151,5 +155,29 @@ mod tests {
         let all: Vec<Buffer> = (0..4).map(|_| buffers.take(1 << 19)).collect();
         drop(all);
         assert_eq!(buffers.idle.lock().bytes, 1 << 20);
+    }
+
+    fn connection(key: u64) -> (Arc<Connection>, UnixStream) {
+        let (own, other) = UnixStream::pair().unwrap();
+        let handshake = ServerSide::new(LaneKind::Client, [0; 32]);
+        (Arc::new(Connection::new(key, own.into(), handshake)), other)
+    }
+
+    #[test]
+    fn who_has_stalled_longest_makes_room() {
+        let stalled = Stalled::new(100);
+        let ((first, mut far), (second, _second), (third, _third)) =
+            (connection(1), connection(2), connection(3));
+        let old = stalled.add(&first, 50);
+        let moving = stalled.add(&second, 50);
+        stalled.remove(moving);
+        stalled.remove(old);
+        // It made progress and stalled again: now the second is not the oldest.
+        stalled.add(&first, 50);
+        stalled.add(&second, 50);
+        stalled.add(&third, 50);
+        assert_eq!(far.read(&mut [0; 1]).unwrap(), 0);
+        let entries = stalled.entries.lock();
+        assert_eq!((entries.bytes, entries.by_age.len()), (100, 2));
     }
 }

@@ -23,9 +23,6 @@ use buffers::{Buffers, Stalled};
 use lane::Lane;
 use registry::Clients;
 
-/// How long [`Server::stop`] waits for running handlers, in milliseconds.
-const STOP_MS_MAX: u64 = 2_000;
-
 /// Sizes of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
@@ -35,6 +32,8 @@ pub struct ServerOptions {
     pub threads_peer: usize,
     /// Time that a connection has to prove itself, in milliseconds.
     pub handshake_ms: u64,
+    /// How long [`Server::stop`] waits for running handlers, in milliseconds.
+    pub stop_ms: u64,
     /// Most bytes of payload that connections without progress may hold; beyond it, the one that has made
     /// no progress for longest is closed.
     pub stalled_bytes_max: usize,
@@ -48,6 +47,7 @@ impl Default for ServerOptions {
             threads_client: 8,
             threads_peer: 4,
             handshake_ms: HANDSHAKE_MS_MAX,
+            stop_ms: 2_000,
             stalled_bytes_max: 256 << 20,
             idle_bytes_max: 8 << 20,
         }
@@ -122,12 +122,14 @@ impl Server {
         self.shared.clients.connections()
     }
 
-    /// Ends all threads and closes all connections; listeners close with the server. Handlers that run get two
-    /// seconds to finish; returns how many threads were left behind because they did not.
+    /// Ends all threads and closes all connections; listeners close with the server. Handlers that run get
+    /// [`ServerOptions::stop_ms`] to finish; returns how many threads were left behind because they did not.
     pub fn stop(&self) -> usize {
-        self.shared.stopping.store(true, Ordering::Release);
+        if self.shared.stopping.swap(true, Ordering::AcqRel) {
+            return *self.shared.running.lock();
+        }
         self.lanes.iter().for_each(|lane| lane.wake());
-        let left = self.shared.await_end(Duration::from_millis(STOP_MS_MAX));
+        let left = self.shared.await_end(Duration::from_millis(self.shared.options.stop_ms));
         let threads = std::mem::take(&mut *self.threads.lock());
         if left == 0 {
             // The threads have nothing left to do; a panic of one was logged when it happened.

@@ -1,5 +1,6 @@
 //! A server in this process with everything that a test needs to talk to it.
 #![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code outside of test functions")]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,8 +12,10 @@ use bivouac_net::{
     Address, Auth, Identity, LaneKind, Listener, Peer, PeerOptions, Secret, Server, ServerOptions, Service,
     SocketOptions, SocketTransport,
 };
-use bivouac_types::{ClientId, FormationId, NodeId, OpId};
-use bivouac_wire::Frame;
+use bivouac_types::{ClientId, FormationId, Ino, Layout, NodeId, OpId, SeatIndex};
+use bivouac_wire::{Frame, ReadRequest, WriteRequest};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 
 pub struct World {
     pub server: Server,
@@ -92,4 +95,59 @@ pub fn is_hung_up(stream: &mut TcpStream) -> bool {
 pub fn say(stream: &mut TcpStream, bytes: &[u8]) {
     // The server may have hung up already; that is what the tests look at.
     let _ = stream.write_all(bytes);
+}
+
+/// A proven connection whose bytes the test writes and reads itself. Its handshake is a second
+/// implementation of the one in docs/protocol.md.
+pub struct Raw(pub TcpStream);
+
+impl Raw {
+    pub fn new(address: &Address, client: ClientId) -> Raw {
+        let mut raw = Raw(connect(address));
+        let nonce = [5; 32];
+        let mut hello = auth().formation.0.to_vec();
+        hello.push(0);
+        hello.extend_from_slice(&nonce);
+        raw.send(Frame::request(0xff01, OpId(0), client, 0), &hello, &[]);
+        let (frame, challenge) = raw.receive();
+        assert_eq!((frame.status, challenge.len()), (0, 64));
+        let server_nonce: [u8; 32] = challenge[..32].try_into().unwrap();
+        let label: &[u8] = b"bivouac-client-1";
+        let about =
+            [label, &auth().formation.0, &[0], &client.0.to_le_bytes(), &nonce, &server_nonce].concat();
+        let mut mac = Hmac::<Sha256>::new_from_slice(auth().secret.expose()).unwrap();
+        mac.update(&about);
+        let proof: [u8; 32] = mac.finalize().into_bytes().into();
+        raw.send(Frame::request(0xff02, OpId(0), client, 0), &proof, &[]);
+        assert_eq!(raw.receive().0.status, 0);
+        raw
+    }
+
+    pub fn send(&mut self, frame: Frame, body: &[u8], payload: &[u8]) {
+        self.0.write_all(&message(frame, body, payload)).unwrap();
+    }
+
+    /// Header, and body and payload together.
+    pub fn receive(&mut self) -> (Frame, Vec<u8>) {
+        let mut header = [0u8; 64];
+        self.0.read_exact(&mut header).unwrap();
+        let frame = Frame::from_bytes(&header).unwrap();
+        let mut rest = vec![0u8; frame.body_len as usize + frame.payload_len as usize];
+        self.0.read_exact(&mut rest).unwrap();
+        (frame, rest)
+    }
+}
+
+pub fn message(mut frame: Frame, body: &[u8], payload: &[u8]) -> Vec<u8> {
+    (frame.body_len, frame.payload_len) = (body.len() as u32, payload.len() as u32);
+    [&frame.to_bytes()[..], body, payload].concat()
+}
+
+pub fn write_request(ino: u64) -> WriteRequest {
+    let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+    WriteRequest { ino: Ino(ino), seat: SeatIndex(0), layout, epoch: 0, offset: 0 }
+}
+
+pub fn read_request(ino: u64, len: u32) -> ReadRequest {
+    ReadRequest { ino: Ino(ino), seat: SeatIndex(0), offset: 0, len }
 }

@@ -2,7 +2,7 @@
 
 use bivouac_layout::entry_hash;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, Slot, mode};
-use bivouac_wire::{EntryName, Found, InoOnly, RenameLock, RenameRequest, op};
+use bivouac_wire::{EntryName, Found, InoOnly, RenameRequest, op};
 
 use crate::dispatch::Handle;
 use crate::intent::{Intent, Move};
@@ -17,6 +17,8 @@ use crate::session::Ctx;
 const NOREPLACE: u32 = 1;
 /// `RENAME_EXCHANGE` of the kernel.
 const EXCHANGE: u32 = 2;
+/// How often a rename is tried again because its target changes meanwhile.
+const OVERTAKEN_MAX: usize = 16;
 /// How deep a tree may be before a walk to the root is taken for damage.
 const DEPTH_MAX: usize = 100_000;
 
@@ -38,16 +40,27 @@ impl Handle for op::Rename {
         let source = node.dentry(request.parent, &wanted.name)?;
         let across = source.is_some_and(|d| d.kind == mode::DIR) && request.parent != request.new_parent;
         if !across && request.flags & EXCHANGE == 0 {
-            return node.rename_locked(ctx, &wanted);
+            return node.rename_patiently(ctx, &wanted);
         }
         node.with_rename_lock(|| {
             node.check_no_loop(source, request.new_parent)?;
-            node.rename_locked(ctx, &wanted)
+            node.rename_patiently(ctx, &wanted)
         })
     }
 }
 
 impl Node {
+    /// Steps of other nodes may change the target between a look and the change; then the look is repeated.
+    fn rename_patiently(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<()> {
+        for _ in 0..OVERTAKEN_MAX {
+            match self.rename_locked(ctx, wanted) {
+                Err(error) if error.errno() == Errno::EBUSY => {}
+                outcome => return outcome,
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
+
     fn rename_locked(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<()> {
         let request = wanted.request;
         let entry = |parent: Ino, name: &Name| Target::Entry(parent, entry_hash(parent, name.as_bytes()));
@@ -88,7 +101,7 @@ impl Node {
         if change.dentry(request.parent, &wanted.name)? != Some(source)
             || change.dentry(request.new_parent, &wanted.new_name)? != target
         {
-            return Err(Errno::ENOENT.into());
+            return Err(Errno::EBUSY.into());
         }
         match target {
             Some(target) if target.kind == mode::DIR => drop(change.remove_dir(target.ino)?),
@@ -167,17 +180,18 @@ impl Node {
     /// Runs `act` while no other node moves a directory: two moves at once could close a loop.
     fn with_rename_lock<R>(&self, act: impl FnOnce() -> FsResult<R>) -> FsResult<R> {
         let keeper = self.home_of(Ino::ROOT)?;
-        let owner = self.allocator.next(&self.records)?;
+        // The keeper knows nodes only: the requests of one node take turns here.
+        let _turn = self.rename_turn.lock();
         let mut pause = crate::reaper::Pause::new(self.reaper.grace());
         loop {
-            match self.step::<op::LockRename>(keeper, self.question(), 0, RenameLock { owner }) {
+            match self.step::<op::LockRename>(keeper, self.question(), 0, ()) {
                 Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
                 Err(error) => return Err(error),
                 Ok(()) => break,
             }
         }
         let outcome = act();
-        self.step::<op::UnlockRename>(keeper, self.question(), 0, RenameLock { owner })?;
+        self.step::<op::UnlockRename>(keeper, self.question(), 0, ())?;
         outcome
     }
 

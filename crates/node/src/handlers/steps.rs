@@ -2,7 +2,7 @@
 
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name};
 use bivouac_wire::{
-    AdjustLinksRequest, Encode, InoOnly, InstallEntryRequest, PutInodeRequest, RemovedDir, RenameLock,
+    AdjustLinksRequest, Encode, InoOnly, InstallEntryRequest, PutInodeRequest, RemovedDir,
     SetParentRequest, op,
 };
 
@@ -135,13 +135,14 @@ impl Handle for op::SetParent {
 }
 
 impl Handle for op::LockRename {
-    fn handle(node: &Node, ctx: &Ctx<'_>, request: RenameLock) -> FsResult<()> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
         node.check_slot(Ino::ROOT.slot())?;
         let mut lock = node.rename_lock.lock();
         match *lock {
-            Some(held) if held != (ctx.client, request.owner) => Err(Errno::EBUSY.into()),
+            Some(holder) if holder != ctx.client => Err(Errno::EBUSY.into()),
             _ => {
-                *lock = Some((ctx.client, request.owner));
+                // A node that has it already lost the answer, or was restarted while it had it.
+                *lock = Some(ctx.client);
                 Ok(())
             }
         }
@@ -149,10 +150,9 @@ impl Handle for op::LockRename {
 }
 
 impl Handle for op::UnlockRename {
-    fn handle(node: &Node, ctx: &Ctx<'_>, request: RenameLock) -> FsResult<()> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
         let mut lock = node.rename_lock.lock();
-        // A restarted node gives back, with owner 0, what its predecessor held.
-        if lock.is_some_and(|(client, owner)| client == ctx.client && [0, owner].contains(&request.owner)) {
+        if *lock == Some(ctx.client) {
             *lock = None;
         }
         Ok(())

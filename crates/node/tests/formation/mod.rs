@@ -17,7 +17,7 @@ use tempfile::TempDir;
 #[derive(Default)]
 pub struct Switchboard {
     nodes: parking_lot::RwLock<Vec<Option<Arc<Node>>>>,
-    /// Every n-th step fails: odd ones before they are carried out, even ones after. 0 is never.
+    /// One step of so many fails, half of them before they are carried out, half after. 0 is never.
     pub lose_every: AtomicU32,
     steps: AtomicU32,
 }
@@ -29,8 +29,10 @@ impl Peers for Switchboard {
         let target = target.ok_or_else(lost)?;
         let every = self.lose_every.load(Ordering::Relaxed);
         let turn = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
-        let lose = every > 0 && turn % every == 0;
-        if lose && (turn / every) % 2 == 1 {
+        // Scattered, so that the losses do not keep step with the retries.
+        let dice = scatter(turn);
+        let lose = every > 0 && dice % every == 0;
+        if lose && (dice >> 20) % 2 == 1 {
             return Err(lost());
         }
         let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);
@@ -43,6 +45,14 @@ impl Peers for Switchboard {
             status => Err(FsError::with(Errno::from_code(status), String::from_utf8_lossy(reply))),
         }
     }
+}
+
+/// A number that looks random, as splitmix64 makes them.
+fn scatter(turn: u32) -> u32 {
+    let mut z = u64::from(turn).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ z >> 31) as u32
 }
 
 /// N nodes and as many clients, client i on node i.

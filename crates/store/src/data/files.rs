@@ -62,32 +62,29 @@ impl DataStore {
         }
     }
 
-    /// Whether a new subfile with this data fits, so that none is made for a write that does not.
-    pub(super) fn check_fits(&self, id: SubfileId, offset: u64, end: u64) -> StoreResult<()> {
+    /// Takes room for the header of a new subfile, if the data that is to follow fits too.
+    pub(super) fn reserve_new(&self, id: SubfileId, offset: u64, end: u64) -> StoreResult<()> {
         let room = &self.lent(id.volume)?.room;
         let needed = needed_for_new(offset, end);
         let free = room.limit().map_or(u64::MAX, |limit| limit.saturating_sub(room.used()));
-        if needed <= free { Ok(()) } else { Err(self.write_error(id, WriteError::Full { needed, free })) }
+        let reserved = if needed <= free { room.reserve(SUBFILE_HEADER_LEN) } else { Err(free) };
+        reserved.map_err(|free| self.write_error(id, WriteError::Full { needed, free }))
     }
 
+    /// Makes a subfile. Room for its header has been taken, and is given back if this fails.
     pub(super) fn make(
         &self,
         id: SubfileId,
         spec: &SubfileSpec<'_>,
         epoch: u32,
-        force: bool,
         state: &mut Option<OpenSubfile>,
     ) -> StoreResult<()> {
-        let header = spec.header(id, self.formation, epoch)?;
         let lent = self.lent(id.volume)?;
-        match lent.room.reserve(SUBFILE_HEADER_LEN) {
-            Err(_) if force => lent.room.correct(0, SUBFILE_HEADER_LEN),
-            Err(free) => {
-                return Err(self.write_error(id, WriteError::Full { needed: SUBFILE_HEADER_LEN, free }));
-            }
-            Ok(()) => {}
-        }
-        match self.make_file(id).and_then(|file| OpenSubfile::begin(file, &header)) {
+        let begin = |header| self.make_file(id).and_then(|file| OpenSubfile::begin(file, &header));
+        let made = spec
+            .header(id, self.formation, epoch)
+            .and_then(|header| begin(header).map_err(|error| self.io_error(id, "make", error)));
+        match made {
             Ok(open) => {
                 lent.room.file_made();
                 *state = Some(open);
@@ -97,21 +94,31 @@ impl DataStore {
                 lent.room.correct(SUBFILE_HEADER_LEN, 0);
                 // What is left has no header and counts as absent.
                 let _ = lent.volume.remove(&names::name_of(id));
-                Err(self.io_error(id, "make", error))
+                Err(error)
             }
         }
     }
 
-    pub(super) fn make_file(&self, id: SubfileId) -> io::Result<Arc<dyn VolumeFile>> {
-        match self.open_with_room(id, OpenMode::Create) {
+    fn make_file(&self, id: SubfileId) -> io::Result<Arc<dyn VolumeFile>> {
+        match self.open_with_room(id, OpenMode::CreateNew) {
             Err(error) if is(&error, Errno::ENOENT) => {
-                let volume = &self.lent(id.volume).map_err(io::Error::other)?.volume;
-                match volume.make_dir(&names::dir_of(id)) {
-                    Err(error) if !is(&error, Errno::EEXIST) => Err(error),
-                    _ => self.open_with_room(id, OpenMode::Create),
-                }
+                self.make_dir(id)?;
+                self.open_with_room(id, OpenMode::CreateNew)
+            }
+            Err(error) if is(&error, Errno::EEXIST) => {
+                // The rest of one that could not be made.
+                let file = self.open_with_room(id, OpenMode::Existing)?;
+                file.set_len(0).map(|()| file)
             }
             result => result,
+        }
+    }
+
+    fn make_dir(&self, id: SubfileId) -> io::Result<()> {
+        let volume = &self.lent(id.volume).map_err(io::Error::other)?.volume;
+        match volume.make_dir(&names::dir_of(id)) {
+            Err(error) if is(&error, Errno::EEXIST) => Ok(()),
+            result => result.and_then(|()| volume.sync_dir("")),
         }
     }
 

@@ -62,9 +62,8 @@ impl OpenSubfile {
         Ok(OpenSubfile { file, len, charged: stat.allocated, epoch, measured })
     }
 
-    /// Writes the header of a file that was just made, and whose page has been reserved.
+    /// Writes the header of a file that is empty, and whose page has been reserved.
     pub(super) fn begin(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
-        file.set_len(0)?;
         write_all_at(&*file, &[IoSlice::new(&header.to_bytes())], 0)?;
         Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch: header.trim_epoch, measured: false })
     }

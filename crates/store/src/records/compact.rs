@@ -79,12 +79,12 @@ impl Records {
             let log = self.log.lock();
             (log.file.clone(), log.generation.saturating_add(1))
         };
+        // Most of it now, so that the sync under the lock has little left to do.
+        old.sync().map_err(|error| self.log_error("sync", error))?;
         let origin = self.origin;
         let header = FileHeader { kind: FileKind::Log, origin, generation, base: 0 };
         let file = begin_file(&*self.volume, header)?;
         finish_file(&*self.volume, &*file, header)?;
-        // Most of it now, so that the sync under the lock has little left to do.
-        old.sync().map_err(|error| self.log_error("sync", error))?;
         let mut log = self.log.lock();
         log.clean().and_then(|()| log.file.sync()).map_err(|error| self.log_error("sync", error))?;
         let replaced_bytes = self.totals.log_bytes.fetch_add(HEADER_LEN as u64, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! What is on a volume: damage is told by name, and files are put together from headers alone.
 
 use super::*;
-use crate::OpenMode;
 use crate::volume::transfer::write_all_at;
+use crate::{FailingVolume, Fault, OpenMode, OperationKind};
 use bivouac_layout::{file_offset, locate};
 use bivouac_wire::subfile::SubfileHeader;
 
@@ -35,6 +35,21 @@ fn a_damaged_header_is_an_error_for_this_subfile_only() {
     assert_eq!(broken, [id(1)]);
     assert!(store.remove(id(1)).unwrap(), "it can be removed");
     assert_eq!((store.list(0).unwrap().count(), used(&store)), (1, 8192));
+}
+
+#[test]
+fn a_removal_that_failed_makes_no_damaged_subfile_sound() {
+    let inner = memory();
+    write(&store_on(&inner, 0, 10), id(1), 0, 0, b"one").unwrap();
+    damage(&inner, id(1), 33, &[0xff]);
+    let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner, |op| match op.kind {
+        OperationKind::Remove => Fault::Fail(Errno::EIO),
+        _ => Fault::Pass,
+    }));
+    let store = store_on(&volume, 0, 10);
+    assert!(store.remove(id(1)).is_err());
+    assert!(store.stat(id(1)).is_err());
+    assert_eq!((used(&store), store.usage()[0].files), (8192, 1));
 }
 
 #[test]

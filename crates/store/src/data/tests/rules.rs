@@ -133,3 +133,28 @@ fn volumes_are_opened_by_their_paths() {
     drop(store);
     assert_eq!(read(&open().unwrap(), second, 1, 9), b"bc");
 }
+
+#[test]
+fn the_rest_of_a_subfile_that_could_not_be_made_does_no_harm() {
+    let inner = memory();
+    let broken = Arc::new(AtomicBool::new(true));
+    let is_broken = broken.clone();
+    let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner.clone(), move |op| match op.kind {
+        OperationKind::Write if is_broken.load(Ordering::Relaxed) && op.number % 2 == 0 => Fault::Short(100),
+        OperationKind::Write | OperationKind::Remove if is_broken.load(Ordering::Relaxed) => {
+            Fault::Fail(Errno::EIO)
+        }
+        _ => Fault::Pass,
+    }));
+    let store = store_on(&volume, 0, 10);
+    for _ in 0..4 {
+        assert_eq!(write(&store, id(1), 0, 0, b"abc").unwrap_err().errno(), Errno::EIO);
+        assert_eq!(read(&store, id(1), 0, 9), b"");
+        assert_eq!((used(&store), store.usage()[0].files), (0, 0));
+    }
+    assert_eq!(inner.list("01").unwrap().len(), 1, "what could not be removed is there");
+    broken.store(false, Ordering::Relaxed);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    assert_eq!(read(&store, id(1), 0, 9), b"abc");
+    assert_eq!(used(&store), occupied(&store));
+}

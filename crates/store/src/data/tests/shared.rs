@@ -71,8 +71,10 @@ fn what_is_written_to_the_descriptor_directly_is_seen_and_counted() {
     assert_eq!(used(&store), occupied(&store));
     store.trim(id(1), &SPEC, 1, 2).unwrap();
     assert_eq!(read(&store, id(1), 0, 9), b"az");
+    file.write_all_at(&[b'y'; 9000], local.data_offset()).unwrap();
     drop(local);
     (2..100).for_each(|ino| assert!(store.remove(id(ino)).unwrap()));
+    assert!(store.cache.len() <= 2, "its place is gone");
     assert_eq!(used(&store), occupied(&store));
 }
 

@@ -1,7 +1,8 @@
 //! The world stops after every single change, with every kind of loss.
 
 use super::*;
-use crate::{CrashVolume, Loss};
+use crate::{CrashVolume, FailingVolume, Fault, Loss, OperationKind};
+use std::sync::{OnceLock, Weak};
 
 /// The state after each number of commits.
 fn states(commits: &[Commit]) -> Vec<Model> {
@@ -163,6 +164,56 @@ fn commits_of_many_threads_are_whole_wherever_the_host_stops_during_compaction()
                 );
             }
             assert_eq!(records.stats().commits, sum);
+        }
+    }
+}
+
+/// Commits, and syncs if told, whenever a compaction makes its log or writes its snapshot.
+struct Intruder {
+    records: OnceLock<Weak<Records>>,
+    commits: Mutex<Vec<Commit>>,
+}
+
+impl Intruder {
+    fn intrude(&self, sync: bool) {
+        let Some(records) = self.records.get().and_then(Weak::upgrade) else { return };
+        let value = Some(self.commits.lock().len().to_le_bytes().to_vec());
+        let changes = vec![(0, b"pair".to_vec(), value.clone()), (1, b"pair".to_vec(), value)];
+        commit(&records, &changes).unwrap();
+        self.commits.lock().push(changes);
+        if sync {
+            records.sync().unwrap();
+        }
+    }
+}
+
+#[test]
+fn commits_at_the_worst_moments_of_a_compaction_are_whole_on_a_dead_host() {
+    for sync in [false, true] {
+        // Slot 0 fills a piece of the snapshot, so that pieces are written before slot 1 is copied.
+        let first = vec![(0, b"big".to_vec(), Some(vec![1; 300_000]))];
+        let intruder =
+            Arc::new(Intruder { records: OnceLock::new(), commits: Mutex::new(vec![first.clone()]) });
+        let crashing = Arc::new(CrashVolume::default());
+        let inside = intruder.clone();
+        let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(crashing.clone(), move |op| {
+            match (op.kind, op.name) {
+                (OperationKind::Create, "records/log.tmp") => inside.intrude(false),
+                (OperationKind::Write, "records/snapshot.tmp") => inside.intrude(sync),
+                _ => {}
+            }
+            Fault::Pass
+        }));
+        let records = Arc::new(open(&volume, 2).unwrap().0);
+        commit(&records, &first).unwrap();
+        records.sync().unwrap();
+        let begun = crashing.steps();
+        intruder.records.set(Arc::downgrade(&records)).unwrap();
+        records.compact().unwrap();
+        let states = states(&intruder.commits.lock());
+        assert!(states.len() > 4);
+        for steps in begun..=crashing.steps() {
+            assert!(recovered(crashing.after(steps, Loss::Unsynced).unwrap(), &states).1 >= 1);
         }
     }
 }

@@ -1,0 +1,129 @@
+//! The processes of a measurement, seen from the one that leads them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::task::{GO, Said, Task};
+use crate::{BenchError, BenchResult, Host};
+
+/// One process. It ends with this value.
+pub struct Member {
+    child: Child,
+    socket: BufReader<UnixStream>,
+}
+
+impl Member {
+    /// Starts a process with a task.
+    ///
+    /// # Errors
+    /// When the system refuses another one.
+    pub fn start(host: &Host<'_>, task: &Task) -> BenchResult<Member> {
+        let refused = || BenchError::system::<std::io::Error>("a process of the measurement");
+        let (own, theirs) = UnixStream::pair().map_err(refused())?;
+        let mut command = Command::new(&host.program);
+        command.args(&host.worker).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        let child = command.spawn().map_err(refused())?;
+        let member = Member { child, socket: BufReader::new(own) };
+        let mut text = serde_json::to_vec(task).map_err(|error| BenchError::refused("the task", error))?;
+        text.push(b'\n');
+        member.socket.get_ref().write_all(&text).map_err(refused())?;
+        Ok(member)
+    }
+
+    /// What it says next.
+    ///
+    /// # Errors
+    /// What failed there, that it ended without a word, or that somebody asked to end.
+    pub fn hear(&mut self, host: &Host<'_>) -> BenchResult<Said> {
+        if self.socket.buffer().is_empty() {
+            host.interrupts.wait(self.socket.get_ref().as_fd(), None)?;
+        }
+        let mut text = String::new();
+        let heard = self.socket.read_line(&mut text);
+        // Ctrl-C reaches the processes before it is seen here.
+        host.interrupts.check()?;
+        let ended = |why: &dyn std::fmt::Display| BenchError::refused("a process of the measurement", why);
+        match heard.map(|_| serde_json::from_str(&text)) {
+            Ok(Ok(Said::Failed(message))) => Err(BenchError::refused("a process of the measurement", message)),
+            Ok(Ok(said)) => Ok(said),
+            Ok(Err(error)) if text.is_empty() => Err(ended(&format_args!("ended early ({error})"))),
+            Ok(Err(error)) => Err(ended(&error)),
+            Err(error) => Err(ended(&error)),
+        }
+    }
+
+    fn go(&self) -> BenchResult<()> {
+        self.socket.get_ref().write_all(GO).map_err(BenchError::system("a process of the measurement"))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _gone_already = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// Runs processes with a task each, from barrier to barrier, and returns their outcomes in order.
+///
+/// # Errors
+/// The first failure; then all processes are ended.
+pub fn run<T: DeserializeOwned>(host: &Host<'_>, tasks: &[Task]) -> BenchResult<Vec<T>> {
+    let mut members: Vec<Member> =
+        tasks.iter().map(|task| Member::start(host, task)).collect::<BenchResult<_>>()?;
+    loop {
+        let heard: Vec<Said> =
+            members.iter_mut().map(|member| member.hear(host)).collect::<BenchResult<_>>()?;
+        match step(heard)? {
+            None => members.iter().try_for_each(Member::go)?,
+            Some(outcomes) => return outcomes.into_iter().map(read).collect(),
+        }
+    }
+}
+
+/// The outcomes, if all have ended; nothing, if all are at a barrier.
+fn step(heard: Vec<Said>) -> BenchResult<Option<Vec<Value>>> {
+    let waiting = heard.iter().filter(|said| matches!(said, Said::Barrier)).count();
+    if waiting == heard.len() && waiting > 0 {
+        return Ok(None);
+    }
+    let all = heard.len();
+    let outcomes: Vec<Value> =
+        heard.into_iter().filter_map(|said| if let Said::Done(value) = said { Some(value) } else { None }).collect();
+    if outcomes.len() == all {
+        return Ok(Some(outcomes));
+    }
+    Err(BenchError::refused("the processes of the measurement", "are not at the same barrier"))
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> BenchResult<T> {
+    serde_json::from_value(value).map_err(|error| BenchError::refused("the outcome of a process", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn all_wait_or_all_have_ended() {
+        assert_eq!(step(vec![Said::Barrier, Said::Barrier]), Ok(None));
+        let done = vec![Said::Done(json!(1)), Said::Done(json!(2))];
+        assert_eq!(step(done), Ok(Some(vec![json!(1), json!(2)])));
+        assert_eq!(step(Vec::new()), Ok(Some(Vec::new())));
+        let mixed = step(vec![Said::Barrier, Said::Done(json!(1))]).unwrap_err().to_string();
+        assert!(mixed.ends_with("are not at the same barrier"), "{mixed}");
+        assert!(step(vec![Said::Port(1)]).is_err());
+    }
+
+    #[test]
+    fn an_outcome_of_another_kind_is_refused() {
+        assert_eq!(read::<Vec<u64>>(json!([1, 2])), Ok(vec![1, 2]));
+        assert!(read::<Vec<u64>>(json!("x")).is_err());
+    }
+}
