@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bivouac_types::limits::SLOTS_DEFAULT;
-use bivouac_types::{FormationId, NodeId, check_stripe};
+use bivouac_layout::slot_to_node;
+use bivouac_types::{FormationId, NodeId, Slot, check_stripe};
 use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
 
 use crate::hex::to_hex;
@@ -104,11 +105,11 @@ pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResul
     })
 }
 
-/// The map of a formation whose addresses are known: slots go round over the nodes, and seats as well, volume by
-/// volume, so that neighbours among the seats are on different nodes.
+/// The map of a formation whose addresses are known: every node has as many slots as any other; seats go round
+/// over the nodes, volume by volume, so that neighbours among the seats are on different nodes.
 #[must_use]
 pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
-    let count = state.nodes.len().max(1);
+    let count = state.nodes.len() as u16;
     let entry = |node: &NodeState| NodeEntry {
         host: node.host.clone(),
         client_address: node.client_address.clone(),
@@ -124,7 +125,7 @@ pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
         version: 1,
         formation,
         name: state.name.to_string(),
-        slots: (0..usize::from(SLOTS_DEFAULT)).map(|slot| NodeId((slot % count) as u16)).collect(),
+        slots: (0..SLOTS_DEFAULT).map(|slot| slot_to_node(Slot(slot), SLOTS_DEFAULT, count)).collect(),
         nodes: state.nodes.iter().map(entry).collect(),
         seats: seats.collect(),
         stripe: state.stripe,
@@ -216,14 +217,16 @@ mod tests {
     }
 
     #[test]
-    fn slots_and_seats_go_round_over_the_nodes() {
+    fn slots_and_seats_are_spread_over_the_nodes() {
         let mut state = sample();
         let volumes = vec![state.nodes[0].volumes[0].clone(); 2];
         let node = |id| NodeState { id, volumes: volumes.clone(), ..state.nodes[0].clone() };
         state.nodes = vec![node(0), node(1), node(2)];
         let map = first_map(&state, FormationId([7; 16]));
         assert_eq!(map.check(), Ok(()));
-        assert_eq!(map.slots[..4], [NodeId(0), NodeId(1), NodeId(2), NodeId(0)]);
+        let slots = |node| map.slots.iter().filter(|holder| holder.0 == node).count();
+        assert_eq!([slots(0), slots(1), slots(2)].map(|count| count / 10), [34; 3]);
+        assert_eq!(map.slots[0], NodeId(0));
         let seats: Vec<(u16, u16)> = map.seats.iter().map(|seat| (seat.node.0, seat.volume)).collect();
         assert_eq!(seats, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]);
         assert_eq!((map.stripe, map.name.as_str()), (1 << 20, "sample"));

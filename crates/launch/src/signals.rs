@@ -95,23 +95,26 @@ fn set_of(signals: &[Signal]) -> libc::sigset_t {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::process::ProcessId;
+
+    /// Sends a signal to the calling thread, and to no other.
+    pub(crate) fn signal_this_thread(signal: Signal) {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        // SAFETY: plain system call without pointers.
+        unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, signal.as_raw()) };
+    }
 
     #[test]
     fn a_caught_signal_arrives_at_the_descriptor() {
-        // A thread of its own, so that the mask does not reach other tests; WINCH has no effect on them.
+        // A thread of its own, so that the mask does not reach other tests.
         let arrived = std::thread::spawn(|| {
             let signals = Signals::catch(&[Signal::WINCH]).unwrap();
             assert_eq!(signals.next(), None);
-            let thread = rustix::thread::gettid().as_raw_nonzero().get();
-            // SAFETY: plain system call on this very thread.
-            unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, libc::SIGWINCH) };
+            signal_this_thread(Signal::WINCH);
             signals.next()
         });
         let expected = Arrived { number: libc::SIGWINCH, from_terminal: false };
         assert_eq!(arrived.join().unwrap(), Some(expected));
-        assert!(ProcessId::current().is_alive());
     }
 }

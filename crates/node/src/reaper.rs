@@ -108,9 +108,11 @@ impl Reaper {
         self.agenda.lock().gone.remove(&client);
     }
 
-    /// Collects this node's garbage now. Whether there was any: then space may be free that was not before.
-    pub fn collect(&self, node: &Node) -> bool {
-        node.collect_garbage().unwrap_or(false)
+    /// Collects this node's garbage now, or waits for who is at it: then space may be free that was not.
+    pub fn collect(&self, node: &Node) {
+        if let Err(error) = node.collect_garbage() {
+            log::warn!("removal of unused subfiles waits: {error}");
+        }
     }
 
     /// Waits for something to do.
@@ -243,14 +245,10 @@ impl Node {
         }
     }
 
-    /// Removes unused subfiles. Whether there were any.
-    fn collect_garbage(&self) -> FsResult<bool> {
+    /// Removes unused subfiles.
+    fn collect_garbage(&self) -> FsResult<()> {
         let _collecting = self.reaper.collecting.lock();
-        let garbage = self.numbers(b'G');
-        for batch in garbage.chunks(BATCH) {
-            self.remove_batch(batch)?;
-        }
-        Ok(!garbage.is_empty())
+        self.numbers(b'G').chunks(BATCH).try_for_each(|batch| self.remove_batch(batch))
     }
 
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {

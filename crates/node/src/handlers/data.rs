@@ -34,7 +34,8 @@ pub fn write(node: &Node, request: &WriteRequest, payload: &[IoSlice<'_>]) -> Fs
     let id = node.subfile(request.ino, request.seat)?;
     let spec = node.spec(request.layout)?;
     let mut outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
-    if matches!(outcome, Err(StoreError::NoSpace { .. })) && node.reaper.collect(node) {
+    if matches!(outcome, Err(StoreError::NoSpace { .. })) {
+        node.reaper.collect(node);
         outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
     }
     match outcome {

@@ -2,8 +2,8 @@
 
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name};
 use bivouac_wire::{
-    AdjustLinksRequest, Encode, InoOnly, InstallEntryRequest, PutInodeRequest, RemovedDir,
-    SetParentRequest, op,
+    AdjustLinksRequest, Encode, InoOnly, InstallEntryRequest, PutInodeRequest, RemovedDir, SetParentRequest,
+    op,
 };
 
 use crate::dispatch::Handle;

@@ -63,6 +63,8 @@ pub struct Formation {
     map: Arc<FormationMap>,
     root: TempDir,
     capacity: u64,
+    /// How often it was started: a new process is a new client.
+    starts: u64,
 }
 
 impl Formation {
@@ -90,7 +92,8 @@ impl Formation {
         let root = TempDir::new().unwrap();
         let switchboard = Arc::new(Switchboard::default());
         let (nodes, clients) = (Vec::new(), Vec::new());
-        let mut formation = Formation { nodes, clients, switchboard, map: Arc::new(map), root, capacity };
+        let mut formation =
+            Formation { nodes, clients, switchboard, map: Arc::new(map), root, capacity, starts: 0 };
         formation.start();
         formation
     }
@@ -100,6 +103,7 @@ impl Formation {
     }
 
     fn start(&mut self) {
+        self.starts += 1;
         for id in 0..self.map.nodes.len() as u16 {
             let volume = VolumeConfig { path: self.volume(id), capacity: self.capacity, create: true };
             let config = NodeConfig {
@@ -124,8 +128,11 @@ impl Formation {
             Arc::new(InProcess::new(node.clone(), LaneKind::Client))
         };
         let id = NodeId(i as u16);
-        let options =
-            ClientOptions { id: ClientId(100 + i as u64), wait: Duration::from_secs(30), near: Some(id) };
+        let options = ClientOptions {
+            id: ClientId(100 * self.starts + i as u64),
+            wait: Duration::from_secs(30),
+            near: Some(id),
+        };
         Client::over(self.map.clone(), self.nodes.iter().map(to).collect(), Some(id), &options)
     }
 

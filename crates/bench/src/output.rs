@@ -1,0 +1,98 @@
+//! Where reports go: the terminal, JSON, charts.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::report::Report;
+use crate::{BenchError, BenchResult, Host, chart};
+
+/// Programs that turn SVG into PNG, with what to write in front of the two names.
+const CONVERTERS: [(&str, &[&str]); 2] = [("rsvg-convert", &["-o"]), ("convert", &[])];
+
+/// Where the figures go beside the terminal.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OutputArgs {
+    /// Write the figures of every repetition to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a chart to FILE, as SVG; also as PNG beside it where a converter is installed
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// Shows a report, and writes what was asked for.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn show(host: &mut Host<'_>, report: &Report, output: &OutputArgs) -> BenchResult<()> {
+    host.print(&report.text())?;
+    if let Some(path) = &output.json {
+        write_json(path, report)?;
+    }
+    if let Some(path) = &output.svg {
+        write_chart(path, &chart::bars(report))?;
+    }
+    Ok(())
+}
+
+/// Writes a value as JSON.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_json(path: &Path, value: &impl Serialize) -> BenchResult<()> {
+    let mut text =
+        serde_json::to_vec_pretty(value).map_err(|error| BenchError::refused(path.display(), error))?;
+    text.push(b'\n');
+    fs::write(path, text).map_err(BenchError::system(path.display()))
+}
+
+/// Writes a chart, and a PNG beside it if this machine can make one.
+///
+/// # Errors
+/// When the SVG cannot be written.
+pub fn write_chart(path: &Path, svg: &str) -> BenchResult<()> {
+    fs::write(path, svg).map_err(BenchError::system(path.display()))?;
+    let png = path.with_extension("png");
+    for (program, between) in CONVERTERS {
+        // rsvg-convert: -o OUT IN; convert: IN OUT.
+        let names: [&OsStr; 2] =
+            if between.is_empty() { [path.as_os_str(), png.as_os_str()] } else { [png.as_os_str(), path.as_os_str()] };
+        let mut command = Command::new(program);
+        command.args(between).args(names).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if command.status().is_ok_and(|status| status.success()) {
+            return Ok(());
+        }
+    }
+    log::info!("{}: no PNG beside it, as neither rsvg-convert nor convert could make one", path.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+    use crate::tests::host;
+
+    #[test]
+    fn a_report_goes_to_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let output =
+            OutputArgs { json: Some(dir.path().join("a.json")), svg: Some(dir.path().join("a.svg")) };
+        show(&mut host(), &sample(), &output).unwrap();
+        let json = fs::read(dir.path().join("a.json")).unwrap();
+        assert_eq!(serde_json::from_slice::<Report>(&json).unwrap(), sample());
+        assert_eq!(fs::read_to_string(dir.path().join("a.svg")).unwrap(), chart::bars(&sample()));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let output = OutputArgs { json: Some("/proc/none/a.json".into()), svg: None };
+        let error = show(&mut host(), &sample(), &output).unwrap_err().to_string();
+        assert!(error.starts_with("/proc/none/a.json: "), "{error}");
+    }
+}
