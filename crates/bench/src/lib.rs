@@ -1,1 +1,56 @@
-//! Measurements.
+//! Measures the product beside the limits of the machine, in one run: a mount beside tmpfs, remote data
+//! beside a bare TCP copy, and how formations start, stop and idle.
+//!
+//! A measurement is made of real processes: this program again, with a hidden subcommand ([`work`]). They take a
+//! task, meet at barriers over a socket, and say what they saw; the process that leads them
+//! repeats that on all targets in turn, and shows medians with their spread ([`Report`]).
+//! What is made for a measurement is removed when it ends, also by a signal.
+
+mod all;
+mod arguments;
+mod chart;
+mod clock;
+mod error;
+mod formation;
+mod host;
+mod idle;
+mod interrupt;
+mod io;
+mod latency;
+mod measure;
+mod meta;
+mod net;
+mod output;
+mod pattern;
+mod report;
+mod scratch;
+mod startup;
+mod stats;
+mod task;
+mod team;
+mod worker;
+
+pub use arguments::{BenchArgs, run};
+pub use error::{BenchError, BenchResult, Kind};
+pub use host::{Connect, Host};
+pub use interrupt::Interrupts;
+pub use report::{Measured, Report, Row, Unit};
+pub use stats::Summary;
+pub use worker::work;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A host without processes or formations.
+    pub(crate) fn host() -> Host<'static> {
+        Host {
+            program: "/nonexistent".into(),
+            worker: Vec::new(),
+            connect: &|name| Err(format!("no formation {name} in this test")),
+            interrupts: Interrupts::of(&[]).unwrap(),
+            out: std::cell::RefCell::new(Box::new(std::io::sink())),
+            progress: &|_| {},
+        }
+    }
+}

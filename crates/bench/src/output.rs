@@ -29,7 +29,7 @@ pub struct OutputArgs {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn show(host: &mut Host<'_>, report: &Report, output: &OutputArgs) -> BenchResult<()> {
+pub fn show(host: &Host<'_>, report: &Report, output: &OutputArgs) -> BenchResult<()> {
     host.print(&report.text())?;
     if let Some(path) = &output.json {
         write_json(path, report)?;
@@ -83,7 +83,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let output =
             OutputArgs { json: Some(dir.path().join("a.json")), svg: Some(dir.path().join("a.svg")) };
-        show(&mut host(), &sample(), &output).unwrap();
+        show(&host(), &sample(), &output).unwrap();
         let json = fs::read(dir.path().join("a.json")).unwrap();
         assert_eq!(serde_json::from_slice::<Report>(&json).unwrap(), sample());
         assert_eq!(fs::read_to_string(dir.path().join("a.svg")).unwrap(), chart::bars(&sample()));
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
         let output = OutputArgs { json: Some("/proc/none/a.json".into()), svg: None };
-        let error = show(&mut host(), &sample(), &output).unwrap_err().to_string();
+        let error = show(&host(), &sample(), &output).unwrap_err().to_string();
         assert!(error.starts_with("/proc/none/a.json: "), "{error}");
     }
 }

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bivouac_types::limits::SLOTS_DEFAULT;
 use bivouac_layout::slot_to_node;
+use bivouac_types::limits::SLOTS_DEFAULT;
 use bivouac_types::{FormationId, NodeId, Slot, check_stripe};
 use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
 
 use crate::hex::to_hex;
 use crate::memory::available_memory;
 use crate::name::FormationName;
+use crate::random::random_bytes;
 use crate::state::{NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, State, VolumeState};
 use crate::state_dir::StateDir;
 use crate::surroundings::{Surroundings, make_private_dir};
@@ -80,8 +81,7 @@ impl Wishes {
 /// What makes no sense, or does not fit this machine.
 pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResult<State> {
     wishes.check()?;
-    let mut id = [0u8; 16];
-    getrandom::fill(&mut id).map_err(|e| LaunchError::system("random numbers", std::io::Error::other(e)))?;
+    let id: [u8; 16] = random_bytes()?;
     let (volumes, own_roots) = plan_volumes(here, wishes)?;
     let nodes = volumes.into_iter().enumerate().map(|(id, volumes)| new_node(here, dir, id as u16, volumes));
     Ok(State {

@@ -21,6 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::name::FormationName;
+use crate::random::random_bytes;
 use crate::state::State;
 use crate::surroundings::{Surroundings, make_private_dir};
 use crate::{Kind, LaunchError, LaunchResult};
@@ -173,9 +174,7 @@ impl StateDir {
     /// # Errors
     /// What the system refused.
     pub fn make_secret(&self) -> LaunchResult<()> {
-        let mut secret = [0u8; SECRET_LEN];
-        getrandom::fill(&mut secret)
-            .map_err(|e| LaunchError::system("random numbers", std::io::Error::other(e)))?;
+        let secret: [u8; SECRET_LEN] = random_bytes()?;
         self.write_file("secret", &secret)
     }
 

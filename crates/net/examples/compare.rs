@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -47,7 +48,7 @@ fn main() -> Outcome<()> {
         transfers("tcp", &tcp()?.0, connections)?;
         transfers("unix", &unix()?.0, connections)?;
     }
-    Ok(())
+    Ok(std::fs::remove_file(unix_path())?)
 }
 
 fn auth() -> Auth {
@@ -70,9 +71,12 @@ fn tcp() -> Outcome<(Peer, Server)> {
     served(Listener::bind_tcp("127.0.0.1:0")?)
 }
 
+fn unix_path() -> PathBuf {
+    std::env::temp_dir().join(format!("bivouac-compare-{}", std::process::id()))
+}
+
 fn unix() -> Outcome<(Peer, Server)> {
-    let path = std::env::temp_dir().join(format!("bivouac-compare-{}", std::process::id()));
-    served(Listener::bind_unix(path)?)
+    served(Listener::bind_unix(unix_path())?)
 }
 
 fn per_round(name: &str, mut step: impl FnMut() -> Outcome<()>) -> Outcome<()> {

@@ -120,3 +120,59 @@ fn give_buffer(mut buffer: Vec<u8>) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Call, InProcess, LaneKind, Reply, Service};
+    use bivouac_types::{ClientId, OpId};
+    use bivouac_wire::op;
+    use std::sync::Arc;
+
+    /// Answers every request with the same bytes.
+    struct Fixed(i32, Vec<u8>);
+
+    impl Service for Fixed {
+        fn serve(&self, _call: &Call<'_>, reply: &mut Reply<'_>) {
+            if self.0 != 0 {
+                reply.fail(&FsError::with(Errno::from_code(self.0), String::from_utf8_lossy(&self.1)));
+            } else {
+                reply.body().extend_from_slice(&self.1);
+            }
+        }
+    }
+
+    fn parent(status: i32, body: &[u8]) -> FsResult<bivouac_types::Ino> {
+        let transport = InProcess::new(Arc::new(Fixed(status, body.to_vec())), LaneKind::Client);
+        let frame = Frame::request(0, OpId(1), ClientId(1), 0);
+        let request = bivouac_wire::InoOnly { ino: bivouac_types::Ino(5) };
+        call::<op::Parent>(&transport, frame, &request, &[])
+    }
+
+    #[test]
+    fn replies_are_decoded() {
+        assert_eq!(parent(0, &[9, 0, 0, 0, 0, 0, 0, 0]), Ok(bivouac_types::Ino(9)));
+    }
+
+    #[test]
+    fn replies_that_cannot_be_decoded_are_errors() {
+        for body in [&[1, 2, 3][..], &[0; 9], &[]] {
+            let error = parent(0, body).unwrap_err();
+            assert_eq!(error.errno(), Errno::EIO);
+            assert!(error.to_string().contains("Parent"), "{error}");
+        }
+    }
+
+    #[test]
+    fn errors_come_with_their_explanation() {
+        let error = parent(Errno::ESTALE.code(), b"directory was removed").unwrap_err();
+        assert_eq!((error.errno(), error.detail()), (Errno::ESTALE, Some("directory was removed")));
+        assert_eq!(parent(Errno::ESTALE.code(), b"").unwrap_err().detail(), None);
+    }
+
+    #[test]
+    fn absurd_statuses_never_become_success() {
+        assert_eq!(failure(-7, b"").errno(), Errno::EIO);
+        assert_eq!(failure(i32::MAX, b"\xff").errno(), Errno::EIO);
+    }
+}

@@ -1,20 +1,16 @@
 //! One proven connection of a client: at most one request at a time.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
 use bivouac_wire::{Frame, FrameError, Kind};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 
+use crate::connect::connect;
 use crate::handshake::{ClientSide, HandshakeError};
 use crate::{Address, Identity, NetError, Refusal, ReplyHead, Request, auth, hook, slices};
 
@@ -162,7 +158,7 @@ impl Connection {
         let mut have = early;
         while have < len {
             let mut parts = slices::window_mut(into, have, len - have);
-            have += self.receive_some(&mut parts, RecvFlags::empty())?;
+            have += self.receive_some(&mut parts, RecvFlags::WAITALL)?;
         }
         Ok(())
     }
@@ -273,55 +269,4 @@ fn claim_body(frame: &Frame, early: usize, body: &mut Vec<u8>, into: &mut [IoSli
         rest_left = later;
     }
     rest.len()
-}
-
-fn connect(address: &Address, wait: Duration) -> io::Result<OwnedFd> {
-    match address {
-        Address::Tcp(host_port) => connect_tcp(host_port, wait),
-        Address::Unix(path) => connect_unix(path, wait),
-        Address::InProcess => Err(io::ErrorKind::Unsupported.into()),
-    }
-}
-
-fn connect_tcp(host_port: &str, wait: Duration) -> io::Result<OwnedFd> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "host has no address");
-    for target in host_port.to_socket_addrs()? {
-        match connect_to(target, wait) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn connect_to(target: SocketAddr, wait: Duration) -> io::Result<OwnedFd> {
-    let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_tcp_nodelay(&socket, true)?;
-    connect_within(&socket, &target, wait)?;
-    // Asking a dead port of this host can connect a socket to itself, which then takes the port.
-    if rustix::net::getpeername(&socket)?.is_some_and(|peer| rustix::net::getsockname(&socket) == Ok(peer)) {
-        return Err(io::ErrorKind::ConnectionRefused.into());
-    }
-    Ok(socket)
-}
-
-fn connect_unix(path: &Path, wait: Duration) -> io::Result<OwnedFd> {
-    let family = AddressFamily::UNIX;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    connect_within(&socket, &SocketAddrUnix::new(path)?, wait)?;
-    Ok(socket)
-}
-
-/// On Linux the timeout for sending limits `connect` too.
-fn connect_within(
-    socket: &OwnedFd,
-    target: &impl rustix::net::addr::SocketAddrArg,
-    wait: Duration,
-) -> io::Result<()> {
-    sockopt::set_socket_timeout(socket, Timeout::Send, Some(wait.max(Duration::from_millis(1))))?;
-    rustix::net::connect(socket, target).map_err(|error| match error {
-        Errno::INPROGRESS | Errno::AGAIN => io::ErrorKind::TimedOut.into(),
-        error => error.into(),
-    })
 }

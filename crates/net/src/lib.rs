@@ -11,6 +11,7 @@ mod address;
 mod auth;
 mod call;
 pub mod conformance;
+mod connect;
 mod connection;
 mod error;
 mod failing;

@@ -176,3 +176,117 @@ fn admitted(frame: &Frame, lane: LaneKind) -> Result<Op, FsError> {
         _ => Ok(op),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::OpId;
+
+    /// Room for a payload of the given length.
+    struct Room(Vec<u8>);
+
+    impl Target for Room {
+        fn with(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [IoSliceMut<'_>])) {
+            let len = max_len.min(self.0.len());
+            fill(&mut [IoSliceMut::new(&mut self.0[..len])]);
+        }
+    }
+
+    struct Scripted(fn(&Call<'_>, &mut Reply<'_>));
+
+    impl Service for Scripted {
+        fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
+            (self.0)(call, reply);
+        }
+    }
+
+    /// Status, body, payload length and outcome of one request.
+    fn run(op: u16, lane: LaneKind, script: fn(&Call<'_>, &mut Reply<'_>)) -> (i32, Vec<u8>, usize, Outcome) {
+        let (mut body, mut room) = (b"left over".to_vec(), Room(vec![0; 10]));
+        let mut reply = Reply::new(&mut body, &mut room);
+        let frame = Frame::request(op, OpId(1), ClientId(1), 0);
+        let outcome = dispatch(&Scripted(script), lane, frame, (&[], &[]), &mut reply);
+        let (status, payload_len) = (reply.status(), reply.payload_len());
+        (status, body, payload_len, outcome)
+    }
+
+    const PING: u16 = Op::Ping as u16;
+
+    #[test]
+    fn an_untouched_reply_is_an_empty_success() {
+        assert_eq!(run(PING, LaneKind::Client, |_, _| {}), (0, vec![], 0, Outcome::Answered));
+    }
+
+    #[test]
+    fn an_error_takes_body_and_payload_back() {
+        let (status, body, payload_len, _) = run(PING, LaneKind::Client, |_, reply| {
+            reply.send(&7u32);
+            reply.payload(4, |_| Ok::<_, ()>(4)).unwrap();
+            reply.fail(&FsError::with(Errno::ENOSPC, "volume full"));
+        });
+        assert_eq!((status, body.as_slice(), payload_len), (Errno::ENOSPC.code(), &b"volume full"[..], 0));
+    }
+
+    #[test]
+    fn explanations_are_cut_between_characters() {
+        let (_, body, ..) = run(PING, LaneKind::Client, |_, reply| {
+            reply.fail(&FsError::with(Errno::EIO, format!("x{}", "é".repeat(600))));
+        });
+        assert_eq!(body.len(), DETAIL_MAX - 1);
+        assert!(std::str::from_utf8(&body).is_ok());
+    }
+
+    #[test]
+    fn a_payload_is_never_longer_than_its_room() {
+        let (_, _, payload_len, _) = run(PING, LaneKind::Client, |_, reply| {
+            assert_eq!(reply.payload(usize::MAX, |_| Ok::<_, ()>(1000)), Ok(10));
+        });
+        assert_eq!(payload_len, 10);
+    }
+
+    #[test]
+    fn a_payload_that_failed_is_empty() {
+        let (_, _, payload_len, _) = run(PING, LaneKind::Client, |_, reply| {
+            reply.payload(4, |_| Ok::<_, u8>(4)).unwrap();
+            assert_eq!(reply.payload(4, |_| Err(3u8)), Err(3));
+        });
+        assert_eq!(payload_len, 0);
+    }
+
+    #[test]
+    fn a_body_that_fits_no_frame_is_an_error() {
+        let (status, body, ..) = run(PING, LaneKind::Client, |_, reply| {
+            reply.body().resize(FRAME_BODY_MAX + 1, 0);
+        });
+        assert_eq!(status, Errno::EIO.code());
+        assert!(String::from_utf8(body).unwrap().contains("too long for a frame"));
+    }
+
+    #[test]
+    fn a_panic_is_an_error() {
+        let (status, body, _, outcome) = run(PING, LaneKind::Client, |_, reply| {
+            reply.send(&7u32);
+            panic!("a bug");
+        });
+        assert_eq!((status, outcome), (Errno::EIO.code(), Outcome::Panicked));
+        assert!(String::from_utf8(body).unwrap().contains("Ping"));
+    }
+
+    #[test]
+    fn each_operation_passes_on_its_lanes_only() {
+        for op in Op::ALL {
+            for lane in [LaneKind::Client, LaneKind::Peer] {
+                let belongs = match op.lane() {
+                    Lane::Both => true,
+                    Lane::Client => lane == LaneKind::Client,
+                    Lane::Peer => lane == LaneKind::Peer,
+                };
+                let expected = if belongs { 0 } else { Errno::EPROTO.code() };
+                assert_eq!(run(*op as u16, lane, |_, _| {}).0, expected, "{} on {lane:?}", op.name());
+            }
+        }
+        for number in [0, 0xff01, u16::MAX] {
+            assert_eq!(run(number, LaneKind::Client, |_, _| {}).0, Errno::ENOSYS.code());
+        }
+    }
+}

@@ -305,3 +305,43 @@ fn wrong_secrets_are_not_waited_for() {
     let error = call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap_err();
     assert!(error.to_string().contains("secret file"), "{error}");
 }
+
+#[test]
+fn a_request_that_was_given_up_counts_as_a_loss() {
+    let memory = Arc::new(Memory::default());
+    let world = World::new(Arc::clone(&memory) as Arc<dyn Service>);
+    let peer = world.peer();
+    let count = with_counter(&peer);
+    call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap();
+    drop(start::<op::Ping>(&peer, frame(2), &(), &[]));
+    call::<op::Ping>(&peer, frame(3), &(), &[]).unwrap();
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    let ids: Vec<u64> = memory.seen().iter().map(|frame| frame.id.0).filter(|id| *id != 2).collect();
+    assert_eq!(ids, [1, 1000, 3]);
+}
+
+#[test]
+fn starting_does_not_wait_for_a_node_that_is_away() {
+    let memory = Arc::new(Memory::default());
+    let away = faulty(Arc::clone(&memory), vec![Some(Fault::NoConnection)], 30_000);
+    let latch = Latch::default();
+    let held = latch.clone();
+    away.on_reconnect(move |_, _| {
+        held.pass();
+        Ok(())
+    });
+    let there = faulty(Arc::clone(&memory), Vec::new(), 30_000);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| call::<op::Ping>(&away, frame(1), &(), &[]));
+        latch.await_arrivals(1);
+        // The node is known to be away now, and somebody is busy with it.
+        let (late, prompt) =
+            (start::<op::Ping>(&away, frame(2), &(), &[]), start::<op::Ping>(&there, frame(3), &(), &[]));
+        prompt.finish(&mut []).unwrap();
+        assert_eq!(ids_and_marks(&memory), [(3, false)]);
+        latch.open();
+        late.finish(&mut []).unwrap();
+        first.join().unwrap().unwrap();
+    });
+    assert_eq!(memory.seen().len(), 3);
+}

@@ -2,8 +2,9 @@
 //! the client lane take them; steps of the peer lane check and change in one transaction instead.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
-use bivouac_types::Ino;
+use bivouac_types::{Errno, FsError, FsResult, Ino};
 use parking_lot::{Condvar, Mutex};
 
 const SHARDS: usize = 64;
@@ -23,6 +24,7 @@ type Held = HashMap<Target, bool>;
 /// The locks of a node.
 pub struct Locks {
     shards: Vec<(Mutex<Held>, Condvar)>,
+    bound: Duration,
 }
 
 /// A held lock; dropping it lets the next one in.
@@ -32,23 +34,38 @@ pub struct Guard<'a> {
 }
 
 impl Locks {
-    pub fn new() -> Locks {
-        Locks { shards: (0..SHARDS).map(|_| Default::default()).collect() }
+    /// Locks that are waited for so long at most.
+    pub fn new(bound: Duration) -> Locks {
+        Locks { shards: (0..SHARDS).map(|_| Default::default()).collect(), bound }
     }
 
     /// Waits until nobody else holds the target. Who takes several takes them by [`Locks::lock_all`].
-    pub fn lock(&self, target: Target) -> Guard<'_> {
+    ///
+    /// # Errors
+    /// `EIO` after the bounded time: a change that somebody began waits for a node that is away.
+    pub fn lock(&self, target: Target) -> FsResult<Guard<'_>> {
+        let deadline = Instant::now() + self.bound;
         let (held, freed) = self.shard(target);
         let mut held = held.lock();
         while held.contains_key(&target) {
-            freed.wait(&mut held);
+            if freed.wait_until(&mut held, deadline).timed_out() && held.contains_key(&target) {
+                return Err(FsError::with(
+                    Errno::EIO,
+                    format!(
+                        "{target:?} waits for a change that another node must finish; see `bivouac status`"
+                    ),
+                ));
+            }
         }
         held.insert(target, false);
-        Guard { locks: self, target }
+        Ok(Guard { locks: self, target })
     }
 
     /// Locks several targets in one order that all requests share, so that none waits in a circle.
-    pub fn lock_all(&self, targets: &[Target]) -> Vec<Guard<'_>> {
+    ///
+    /// # Errors
+    /// As [`Locks::lock`].
+    pub fn lock_all(&self, targets: &[Target]) -> FsResult<Vec<Guard<'_>>> {
         let mut sorted = targets.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
@@ -95,14 +112,15 @@ mod tests {
 
     #[test]
     fn one_at_a_time() {
-        let locks = Arc::new(Locks::new());
+        let locks = Arc::new(Locks::new(Duration::from_secs(60)));
         let inside = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let (locks, inside) = (locks.clone(), inside.clone());
                 std::thread::spawn(move || {
                     for _ in 0..1000 {
-                        let guards = locks.lock_all(&[Target::Size(Ino(2)), Target::Entry(Ino(1), 3)]);
+                        let guards =
+                            locks.lock_all(&[Target::Size(Ino(2)), Target::Entry(Ino(1), 3)]).unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         inside.fetch_sub(1, Ordering::SeqCst);
                         drop(guards);
@@ -115,19 +133,29 @@ mod tests {
 
     #[test]
     fn what_is_kept_outlives_its_guard() {
-        let (locks, target) = (Locks::new(), Target::Size(Ino(1)));
-        let guard = locks.lock(target);
+        let (locks, target) = (Locks::new(Duration::from_secs(60)), Target::Size(Ino(1)));
+        let guard = locks.lock(target).unwrap();
         locks.keep(target);
         drop(guard);
         assert_eq!(locks.shard(target).0.lock().get(&target), Some(&true));
         locks.release(target);
-        drop(locks.lock(target));
+        drop(locks.lock(target).unwrap());
     }
 
     #[test]
     fn the_same_target_twice_is_one_lock() {
-        let locks = Locks::new();
-        assert_eq!(locks.lock_all(&[Target::Size(Ino(1)), Target::Size(Ino(1))]).len(), 1);
-        drop(locks.lock(Target::Size(Ino(1))));
+        let locks = Locks::new(Duration::from_secs(60));
+        assert_eq!(locks.lock_all(&[Target::Size(Ino(1)), Target::Size(Ino(1))]).unwrap().len(), 1);
+        drop(locks.lock(Target::Size(Ino(1))).unwrap());
+    }
+
+    #[test]
+    fn nobody_waits_for_ever() {
+        let locks = Locks::new(Duration::from_millis(1));
+        locks.keep(Target::Size(Ino(1)));
+        let refusal = locks.lock(Target::Size(Ino(1))).map(drop).unwrap_err();
+        assert_eq!(refusal.errno(), Errno::EIO);
+        assert!(refusal.to_string().contains("another node must finish"));
+        drop(locks.lock(Target::Size(Ino(2))).unwrap());
     }
 }

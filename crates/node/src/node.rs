@@ -73,7 +73,7 @@ impl Node {
     ) -> FsResult<(Arc<Node>, Recovery)> {
         config.map.check().map_err(|text| FsError::with(bivouac_types::Errno::EINVAL, text))?;
         let formation = config.map.formation;
-        let options = DataOptions { handles_max: config.handles_max, ..DataOptions::default() };
+        let options = DataOptions { handles_max: config.handles_max };
         let data = DataStore::open(&config.volumes, formation, config.id, &options)?;
         let options = RecordsOptions { slots: config.map.slot_count(), ..RecordsOptions::default() };
         let (records, recovery) = Records::open(data.volume(0)?, formation, config.id, options)?;
@@ -87,7 +87,7 @@ impl Node {
             data,
             peers,
             clock,
-            locks: Locks::new(),
+            locks: Locks::new(config.grace),
             opens: Opens::new(),
             channels: Channels::default(),
             counters: Counters::new(),

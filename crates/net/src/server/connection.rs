@@ -8,13 +8,13 @@ use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
 use bivouac_types::{ClientId, Errno as FsErrno, FsError};
 use bivouac_wire::{Frame, FrameError, Kind};
 use parking_lot::Mutex;
-use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::Shutdown;
 
 use super::Shared;
-use super::buffers::{Buffer, Buffers};
+use super::buffers::Buffer;
+use super::transfer::{Hitch, Incoming, Outgoing, Pooled, receive, send};
 use crate::handshake::{self, ServerSide, Step};
-use crate::service::{Outcome, Reply, Target, dispatch};
+use crate::service::{Outcome, Reply, dispatch};
 use crate::{LaneKind, Refusal};
 
 /// Bytes that one read takes: small requests with their payloads in one call, and little to copy at the
@@ -77,22 +77,6 @@ impl Phase {
             Phase::Ending(client) => *client,
         }
     }
-}
-
-/// A frame whose header has come.
-struct Incoming {
-    frame: Frame,
-    body: Vec<u8>,
-    payload: Option<Buffer>,
-    have: usize,
-}
-
-/// An answer that the socket did not take at once.
-struct Outgoing {
-    head: Vec<u8>,
-    payload: Option<Buffer>,
-    payload_len: usize,
-    done: usize,
 }
 
 /// What there is to work with while a connection advances.
@@ -165,43 +149,12 @@ impl Connection {
             shared.clients.disconnected(client, &*shared.service);
         }
     }
-
-    fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Hitch> {
-        loop {
-            let mut control = RecvAncillaryBuffer::default();
-            match rustix::net::recvmsg(&self.socket, parts, &mut control, RecvFlags::DONTWAIT) {
-                Ok(message) if message.bytes > 0 => return Ok(message.bytes),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(Hitch::Wait),
-                _ => return Err(Hitch::Close),
-            }
-        }
-    }
-
-    fn send(&self, parts: &[IoSlice<'_>]) -> Result<usize, Hitch> {
-        loop {
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match rustix::net::sendmsg(&self.socket, parts, &mut SendAncillaryBuffer::default(), flags) {
-                Ok(sent) => return Ok(sent),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(Hitch::Wait),
-                Err(_) => return Err(Hitch::Close),
-            }
-        }
-    }
 }
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// Why there is no going on now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hitch {
-    Wait,
-    Close,
 }
 
 impl State {
@@ -222,7 +175,7 @@ impl State {
     /// Sends what is left of an answer; whether nothing is left.
     fn flush(&mut self, context: &Context<'_>) -> Result<bool, Hitch> {
         if let Some(outgoing) = &mut self.outgoing {
-            if !outgoing.send(context.connection)? {
+            if !outgoing.send(&context.connection.socket)? {
                 return Ok(false);
             }
             self.outgoing = None;
@@ -233,7 +186,7 @@ impl State {
     /// Reads the rest of a frame that did not fit into one read; whether it is whole.
     fn fill(&mut self, context: &Context<'_>) -> Result<bool, Hitch> {
         let Some(incoming) = &mut self.incoming else { return Ok(false) };
-        match incoming.receive(context.connection) {
+        match incoming.receive(&context.connection.socket) {
             Ok(()) => Ok(incoming.is_whole()),
             Err(Hitch::Wait) => Ok(false),
             Err(Hitch::Close) => Err(Hitch::Close),
@@ -252,7 +205,7 @@ impl State {
         let mut len = self.inbox.len().min(scratch.len());
         scratch[..len].copy_from_slice(&self.inbox[..len]);
         if !self.held_back {
-            match context.connection.receive(&mut [IoSliceMut::new(&mut scratch[len..])]) {
+            match receive(&context.connection.socket, &mut [IoSliceMut::new(&mut scratch[len..])]) {
                 Ok(received) => len += received,
                 Err(Hitch::Wait) => return Ok(()),
                 Err(Hitch::Close) => return Err(Hitch::Close),
@@ -305,7 +258,7 @@ impl State {
             Ok(frame) => frame,
             Err(FrameError::Version(theirs)) if shaking => {
                 let refusal = handshake::refusal(Refusal::Version { theirs });
-                let _ = context.connection.send(&[IoSlice::new(&refusal)]);
+                let _ = send(&context.connection.socket, &[IoSlice::new(&refusal)]);
                 return Err(Hitch::Close);
             }
             Err(_) => return Err(Hitch::Close),
@@ -393,7 +346,7 @@ impl State {
     ) -> Result<(), Hitch> {
         let bytes = payload.as_deref().and_then(|payload| payload.get(..payload_len)).unwrap_or_default();
         let parts = [IoSlice::new(header), IoSlice::new(body), IoSlice::new(bytes)];
-        let done = match context.connection.send(&parts) {
+        let done = match send(&context.connection.socket, &parts) {
             Ok(sent) => sent,
             Err(Hitch::Wait) => 0,
             Err(Hitch::Close) => return Err(Hitch::Close),
@@ -406,7 +359,7 @@ impl State {
     }
 
     fn send(&mut self, context: &Context<'_>, mut outgoing: Outgoing) -> Result<(), Hitch> {
-        if !outgoing.send(context.connection)? {
+        if !outgoing.send(&context.connection.socket)? {
             self.outgoing = Some(outgoing);
         }
         Ok(())
@@ -416,73 +369,5 @@ impl State {
         let incoming = self.incoming.as_ref().and_then(|incoming| incoming.payload.as_deref());
         let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.payload.as_deref());
         incoming.map_or(0, <[u8]>::len) + outgoing.map_or(0, <[u8]>::len)
-    }
-}
-
-impl Incoming {
-    /// `front` is what came with the header.
-    fn new(frame: Frame, front: &[u8], buffers: &Arc<Buffers>) -> Incoming {
-        let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
-        let (body_front, payload_front) = front.split_at(front.len().min(body_len));
-        let mut body = body_front.to_vec();
-        body.resize(body_len, 0);
-        let payload = (payload_len > 0).then(|| {
-            let mut payload = buffers.take(payload_len);
-            if let Some(front) = payload.get_mut(..payload_front.len()) {
-                front.copy_from_slice(payload_front);
-            }
-            payload
-        });
-        Incoming { frame, body, payload, have: front.len() }
-    }
-
-    fn is_whole(&self) -> bool {
-        self.have >= self.body.len() + self.payload.as_deref().map_or(0, <[u8]>::len)
-    }
-
-    fn receive(&mut self, connection: &Connection) -> Result<(), Hitch> {
-        while !self.is_whole() {
-            let (body_len, payload) = (self.body.len(), self.payload.as_deref_mut().unwrap_or_default());
-            let body = self.body.get_mut(self.have..).unwrap_or_default();
-            let payload = payload.get_mut(self.have.saturating_sub(body_len)..).unwrap_or_default();
-            self.have += connection.receive(&mut [IoSliceMut::new(body), IoSliceMut::new(payload)])?;
-        }
-        Ok(())
-    }
-}
-
-impl Outgoing {
-    fn message(head: Vec<u8>) -> Outgoing {
-        Outgoing { head, payload: None, payload_len: 0, done: 0 }
-    }
-
-    /// Sends until all is gone (true) or the socket takes no more.
-    fn send(&mut self, connection: &Connection) -> Result<bool, Hitch> {
-        let payload = self.payload.as_deref().and_then(|payload| payload.get(..self.payload_len));
-        let payload = payload.unwrap_or_default();
-        while self.done < self.head.len() + payload.len() {
-            let head = self.head.get(self.done..).unwrap_or_default();
-            let tail = payload.get(self.done.saturating_sub(self.head.len())..).unwrap_or_default();
-            match connection.send(&[IoSlice::new(head), IoSlice::new(tail)]) {
-                Ok(sent) => self.done += sent,
-                Err(Hitch::Wait) => return Ok(false),
-                Err(Hitch::Close) => return Err(Hitch::Close),
-            }
-        }
-        Ok(true)
-    }
-}
-
-/// Puts a reply's payload into a pooled buffer.
-struct Pooled<'a> {
-    buffers: &'a Arc<Buffers>,
-    buffer: Option<Buffer>,
-}
-
-impl Target for Pooled<'_> {
-    fn with(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [IoSliceMut<'_>])) {
-        let mut buffer = self.buffers.take(max_len);
-        fill(&mut [IoSliceMut::new(&mut buffer)]);
-        self.buffer = Some(buffer);
     }
 }

@@ -9,6 +9,7 @@ mod buffers;
 mod connection;
 mod lane;
 mod registry;
+mod transfer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

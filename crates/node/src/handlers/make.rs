@@ -20,7 +20,7 @@ impl Handle for op::Make {
         let slot = entry_slot(request.parent);
         node.check_slot(slot)?;
         let hash = entry_hash(request.parent, name.as_bytes());
-        let _entry = node.locks.lock(Target::Entry(request.parent, hash));
+        let _entry = node.locks.lock(Target::Entry(request.parent, hash))?;
         if let Some(ino) = ctx.done_before(&node.records, slot) {
             return node.made_before(ctx, Ino(ino), &request);
         }

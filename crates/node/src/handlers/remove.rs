@@ -29,7 +29,7 @@ impl Node {
         let slot = entry_slot(request.parent);
         self.check_slot(slot)?;
         let hash = entry_hash(request.parent, name.as_bytes());
-        let _entry = self.locks.lock(Target::Entry(request.parent, hash));
+        let _entry = self.locks.lock(Target::Entry(request.parent, hash))?;
         if ctx.done_before(&self.records, slot).is_some() {
             return Ok(());
         }

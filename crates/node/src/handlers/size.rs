@@ -18,7 +18,7 @@ use crate::session::Ctx;
 
 impl Handle for op::Extend {
     fn handle(node: &Node, _: &Ctx<'_>, request: ExtendRequest) -> FsResult<Extended> {
-        let _size = node.locks.lock(Target::Size(request.ino));
+        let _size = node.locks.lock(Target::Size(request.ino))?;
         let mut change = node.change(&[request.ino.slot()])?;
         let mut inode = change.inode(request.ino)?;
         if inode.attr.epoch != request.epoch || request.end > FILE_SIZE_MAX {
@@ -52,7 +52,7 @@ fn written(attr: &mut Attr, now: bivouac_types::Timestamp) {
 impl Handle for op::Append {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Appended> {
         let ino = request.ino;
-        let _size = node.locks.lock(Target::Size(ino));
+        let _size = node.locks.lock(Target::Size(ino))?;
         let mut inode = node.regular_file(ino)?;
         if let Some(offset) = ctx.done_before(&node.records, ino.slot()) {
             return Ok(Appended { offset, attr: inode.attr });
@@ -77,7 +77,7 @@ impl Node {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
-        let _size = self.locks.lock(Target::Size(ino));
+        let _size = self.locks.lock(Target::Size(ino))?;
         let inode = self.regular_file(ino)?;
         if size < inode.attr.size {
             self.cut(&inode, size, inode.attr.layout)?;

@@ -145,7 +145,7 @@ impl Node {
 
     /// Sets the layout of an empty file, or the default of a directory's new files.
     fn set_layout(&self, ino: Ino, value: &[u8]) -> FsResult<()> {
-        let _size = self.locks.lock(Target::Size(ino));
+        let _size = self.locks.lock(Target::Size(ino))?;
         let mut inode = self.inode(ino)?;
         let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
         let (layout, placement) = parse(text, inode.attr.layout, inode.placement)

@@ -1,5 +1,8 @@
 //! A formation in one process: real nodes and clients, function calls instead of sockets.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "each test uses a part of the harness")]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,8 +34,8 @@ impl Peers for Switchboard {
         let turn = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
         // Scattered, so that the losses do not keep step with the retries.
         let dice = scatter(turn);
-        let lose = every > 0 && dice % every == 0;
-        if lose && (dice >> 20) % 2 == 1 {
+        let lose = every > 0 && dice.is_multiple_of(every);
+        if lose && !(dice >> 20).is_multiple_of(2) {
             return Err(lost());
         }
         let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);

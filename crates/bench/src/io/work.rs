@@ -1,0 +1,184 @@
+//! One process's part of reading and writing.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use super::{IoOp, IoTask, Mode, Order};
+use crate::pattern::Pattern;
+use crate::task::Timed;
+use crate::worker::Meet;
+use crate::{BenchError, BenchResult, clock};
+
+/// Does one process's part.
+///
+/// # Errors
+/// What the file system refuses; a byte that is not what was written.
+pub fn perform(task: &IoTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>> {
+    let mut part = Part::new(task);
+    let mut timed = Vec::new();
+    if task.plan.ops.first() != Some(&IoOp::Write) {
+        part.timed(IoOp::Write, meet)?;
+    }
+    for op in &task.plan.ops {
+        timed.push(part.timed(*op, meet)?);
+    }
+    if task.plan.verify {
+        meet.barrier()?;
+        part.verify()?;
+    }
+    Ok(timed)
+}
+
+struct Part<'t> {
+    task: &'t IoTask,
+    order: Order,
+    buffer: Vec<u8>,
+    /// What the file holds; a new one for each writing, so that old data does not pass for new.
+    content: Pattern,
+    generation: u64,
+}
+
+impl Part<'_> {
+    fn new(task: &IoTask) -> Part<'_> {
+        let order = Order::of(&task.plan, task.rank);
+        let buffer = vec![1; usize::try_from(order.transfer()).unwrap_or(0)];
+        Part { task, order, buffer, content: Pattern::new(0), generation: 0 }
+    }
+
+    fn timed(&mut self, op: IoOp, meet: &mut dyn Meet) -> BenchResult<Timed> {
+        let creates = op == IoOp::Write;
+        if op != IoOp::Read {
+            self.generation += 1;
+            self.content = Pattern::new(self.generation);
+        }
+        self.content.fill(&mut self.buffer, 0);
+        meet.barrier()?;
+        let start_ns = clock::now_ns();
+        if creates && (self.task.rank == 0 || self.task.plan.mode == Mode::Own) {
+            self.create()?;
+        }
+        if creates && self.task.plan.procs > 1 {
+            meet.barrier()?;
+        }
+        let file = self.open(op != IoOp::Read)?;
+        if op == IoOp::Read { self.read(&file)? } else { self.write(&file)? }
+        drop(file);
+        let (what, units) = (op.name().to_owned(), self.order.bytes());
+        Ok(Timed { what, units, start_ns, end_ns: clock::now_ns() })
+    }
+
+    fn path(&self) -> PathBuf {
+        match self.task.plan.mode {
+            Mode::Shared => self.task.dir.join("shared"),
+            Mode::Own => self.task.dir.join(format!("own-{}", self.task.rank)),
+        }
+    }
+
+    /// Writing again in a directory that has the file already begins with a new one, too.
+    fn create(&self) -> BenchResult<()> {
+        let path = self.path();
+        let created = OpenOptions::new().write(true).create(true).truncate(true).open(&path);
+        created.map(drop).map_err(BenchError::system(path.display()))
+    }
+
+    fn open(&self, write: bool) -> BenchResult<File> {
+        let path = self.path();
+        let opened = OpenOptions::new().read(!write).write(write).open(&path);
+        opened.map_err(BenchError::system(path.display()))
+    }
+
+    fn write(&mut self, file: &File) -> BenchResult<()> {
+        for offset in self.order.offsets() {
+            self.content.restamp(&mut self.buffer, offset);
+            let written = file.write_all_at(&self.buffer, offset);
+            written.map_err(BenchError::system(format_args!("write at {offset}")))?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, file: &File) -> BenchResult<()> {
+        for offset in self.order.offsets() {
+            let read = file.read_exact_at(&mut self.buffer, offset);
+            read.map_err(BenchError::system(format_args!("read at {offset}")))?;
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self) -> BenchResult<()> {
+        let file = self.open(false)?;
+        for offset in self.order.offsets() {
+            let read = file.read_exact_at(&mut self.buffer, offset);
+            read.map_err(BenchError::system(format_args!("read at {offset}")))?;
+            if let Some(at) = self.content.mismatch(&self.buffer, offset) {
+                let at = offset + at as u64;
+                return Err(BenchError::refused(self.path().display(), format_args!("byte {at} is not what was written")));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::tests::small;
+    use crate::io::{Arrangement, IoPlan};
+    use crate::worker::Alone;
+
+    fn work(dir: &std::path::Path, plan: &IoPlan) -> BenchResult<(Vec<Timed>, usize)> {
+        let mut meet = Alone(0);
+        let task = IoTask { dir: dir.to_owned(), rank: 0, plan: plan.clone() };
+        perform(&task, &mut meet).map(|timed| (timed, meet.0))
+    }
+
+    #[test]
+    fn every_part_is_timed_and_the_file_holds_the_last_writing() {
+        let dir = tempfile::tempdir().unwrap();
+        for arrangement in [Arrangement::Segmented, Arrangement::Random] {
+            let plan = IoPlan { procs: 1, arrangement, ..small() };
+            let (timed, barriers) = work(dir.path(), &plan).unwrap();
+            let names: Vec<&str> = timed.iter().map(|timed| timed.what.as_str()).collect();
+            assert_eq!((names, barriers), (vec!["write", "rewrite", "read"], 4));
+            assert!(timed.iter().all(|timed| timed.units == 20_000 && timed.start_ns <= timed.end_ns));
+            let content = std::fs::read(dir.path().join("shared")).unwrap();
+            assert_eq!((content.len(), Pattern::new(2).mismatch(&content, 0)), (20_000, None));
+        }
+    }
+
+    #[test]
+    fn reading_alone_writes_first_and_times_only_the_reading() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = IoPlan { procs: 1, mode: Mode::Own, ops: vec![IoOp::Read], ..small() };
+        let (timed, _) = work(dir.path(), &plan).unwrap();
+        assert_eq!(timed.iter().map(|timed| timed.what.as_str()).collect::<Vec<_>>(), ["read"]);
+        assert_eq!(std::fs::metadata(dir.path().join("own-0")).unwrap().len(), 20_000);
+    }
+
+    #[test]
+    fn several_processes_meet_once_more_when_they_create() {
+        let dir = tempfile::tempdir().unwrap();
+        // The other process's half is missing, but nobody reads it.
+        let (_, barriers) = work(dir.path(), &small()).unwrap();
+        assert_eq!(barriers, 5);
+    }
+
+    #[test]
+    fn a_wrong_byte_is_an_error_that_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = IoPlan { procs: 1, ..small() };
+        let task = IoTask { dir: dir.path().to_owned(), rank: 0, plan };
+        let mut part = Part::new(&task);
+        part.timed(IoOp::Write, &mut Alone(0)).unwrap();
+        part.verify().unwrap();
+        let file = File::options().write(true).open(part.path()).unwrap();
+        file.write_all_at(b"?!", 12_345).unwrap();
+        assert!(part.verify().unwrap_err().to_string().ends_with("byte 12345 is not what was written"));
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let error = work(std::path::Path::new("/nonexistent"), &small()).unwrap_err().to_string();
+        assert!(error.starts_with("/nonexistent/shared: "), "{error}");
+    }
+}

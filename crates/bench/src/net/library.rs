@@ -1,0 +1,87 @@
+//! The client library as a way: every node is another process, reached over TCP.
+
+use bivouac_client::{Client, NewInode, OpCtx};
+use bivouac_types::{Attr, FsError, Ino, mode};
+
+use super::RemoteTask;
+use super::copy::{Outcome, Way, copy};
+use crate::worker::Meet;
+use crate::{BenchError, BenchResult, Host};
+
+/// Does the part of a process with the client library.
+///
+/// # Errors
+/// A formation that cannot be reached; what it refuses.
+pub fn perform_remote(host: &Host<'_>, task: &RemoteTask, meet: &mut dyn Meet) -> BenchResult<Outcome> {
+    let client = (host.connect)(&task.formation)
+        .map_err(|error| BenchError::refused(format_args!("formation {}", task.formation), error))?;
+    let file = OpenFile::new(&client)?;
+    let way = |channel: u32| Stream { file: &file, ctx: file.ctx(channel as u16 + 1) };
+    let mut ways: Vec<Stream<'_>> = (0..task.plan.streams).map(way).collect();
+    copy(&task.plan, &mut ways, meet)
+}
+
+/// A new file, open; gone with this value.
+struct OpenFile<'c> {
+    client: &'c Client,
+    name: String,
+    attr: Attr,
+}
+
+impl OpenFile<'_> {
+    fn new(client: &Client) -> BenchResult<OpenFile<'_>> {
+        let name = format!("bivouac-bench-{}", std::process::id());
+        let new = NewInode { mode: mode::FILE | 0o600, rdev: 0, target: &[] };
+        let ctx = context(client, 0);
+        let opened = client.create(&ctx, Ino::ROOT, name.as_bytes(), &new, true, false).map_err(refused)?;
+        Ok(OpenFile { client, name, attr: opened.attr })
+    }
+
+    fn ctx(&self, channel: u16) -> OpCtx {
+        context(self.client, channel)
+    }
+}
+
+impl Drop for OpenFile<'_> {
+    fn drop(&mut self) {
+        self.client.close(self.attr.ino);
+        let ctx = self.ctx(0);
+        if let Err(error) = self.client.unlink(&ctx, Ino::ROOT, self.name.as_bytes()) {
+            log::error!("{}: cannot be removed from the formation: {error}", self.name);
+        }
+    }
+}
+
+/// Owned by whoever runs the measurement.
+fn context(client: &Client, channel: u16) -> OpCtx {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    client.new_op(channel, uid, gid)
+}
+
+fn refused(error: FsError) -> BenchError {
+    BenchError::refused("the client library", error)
+}
+
+struct Stream<'f> {
+    file: &'f OpenFile<'f>,
+    ctx: OpCtx,
+}
+
+impl Way for Stream<'_> {
+    fn write(&mut self, offset: u64, data: &[u8]) -> BenchResult<()> {
+        let OpenFile { client, attr, .. } = self.file;
+        client.write(&self.ctx, attr.ino, offset, data, false).map(drop).map_err(refused)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> BenchResult<()> {
+        let OpenFile { client, attr, .. } = self.file;
+        match client.read(attr.ino, offset, into).map_err(refused)? {
+            len if len == into.len() => Ok(()),
+            len => Err(BenchError::refused("the client library", format_args!("read {len} bytes only"))),
+        }
+    }
+
+    fn ping(&mut self) -> BenchResult<()> {
+        self.file.client.getattr(self.file.attr.ino).map(drop).map_err(refused)
+    }
+}

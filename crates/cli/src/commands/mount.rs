@@ -1,0 +1,19 @@
+//! `bivouac mount`.
+
+use std::process::ExitCode;
+
+use bivouac_launch::{StateDir, Surroundings};
+
+use crate::attach::attach;
+use crate::failure::Failure;
+use crate::options::MountArgs;
+use crate::reach;
+
+/// Mounts a running formation at one more place.
+pub fn run(here: &Surroundings, args: &MountArgs) -> Result<ExitCode, Failure> {
+    let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
+    let state = reach::living(&dir)?;
+    let place = attach(here, &dir, &state, args.node, &args.dir, false)?;
+    println!("{}", place.display());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,21 @@
+//! `bivouac status`.
+
+use std::process::ExitCode;
+
+use bivouac_launch::{StateDir, Surroundings};
+
+use crate::failure::Failure;
+use crate::options::StatusArgs;
+use crate::status::look;
+
+/// Shows a formation.
+pub fn run(here: &Surroundings, args: &StatusArgs) -> Result<ExitCode, Failure> {
+    let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
+    let report = look(&dir)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?);
+    } else {
+        print!("{}", report.to_text());
+    }
+    Ok(if report.state == "dead" { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,44 @@
+//! The way from a command to a running formation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bivouac_client::{Client, ClientOptions};
+use bivouac_launch::{Kind, LaunchError, State, StateDir, random_bytes};
+use bivouac_net::{Auth, Secret};
+use bivouac_types::ClientId;
+
+use crate::failure::Failure;
+
+/// Highest bit of a client's number: set for nodes that are clients of their peers.
+const NODE_BIT: u64 = 1 << 63;
+
+/// The state of a formation of which at least one process lives.
+///
+/// # Errors
+/// That it was taken down or killed.
+pub fn living(dir: &StateDir) -> Result<State, Failure> {
+    let gone = || LaunchError::said(Kind::NotRunning, "the formation was taken down meanwhile");
+    let state = dir.read()?.ok_or_else(gone)?;
+    if dir.is_held() {
+        return Ok(state);
+    }
+    let cause = "was killed: none of its processes lives";
+    let remedy = format!("remove what it left: bivouac down --name {}", state.name);
+    Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", state.name), cause, &remedy).into())
+}
+
+/// A client of a formation, that waits for nodes for at most `wait`.
+///
+/// # Errors
+/// When secret or map cannot be used.
+pub fn client(dir: &StateDir, state: &State, wait: Duration) -> Result<Client, Failure> {
+    let damaged = || {
+        let remedy = "take the formation down and up again";
+        LaunchError::new(Kind::Refused, dir.path().display(), "has no usable map", remedy)
+    };
+    let map = state.map().ok_or_else(damaged)?;
+    let auth = Auth { formation: map.formation, secret: Secret::new(dir.secret()?) };
+    let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
+    Ok(Client::new(Arc::new(map), &auth, None, &ClientOptions { id, wait, near: None }))
+}

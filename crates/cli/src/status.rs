@@ -1,0 +1,447 @@
+//! What is known of a formation: from its state file, and from its nodes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bivouac_client::{Client, NodeStatus};
+use bivouac_launch::{NodeLife, NodeState, Stage, State, StateDir};
+use bivouac_types::NodeId;
+use bivouac_types::units::format_size;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::reach;
+use crate::table::{duration, layout};
+
+/// How long a node may take to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+
+/// Everything that `status --json` shows. Sizes in bytes, times in milliseconds.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The formation's name.
+    pub name: String,
+    /// Its id.
+    pub formation: String,
+    /// `starting`, `running`, `degraded`, `stopping` or `dead`.
+    pub state: &'static str,
+    /// Release that started it.
+    pub release: String,
+    /// When, in milliseconds since 1970.
+    pub created_unix_ms: u64,
+    /// What looks after the daemons.
+    pub supervisor: SupervisorReport,
+    /// Why its data is to be kept, if it is.
+    pub keep: Option<String>,
+    /// The formation's own directory.
+    pub directory: PathBuf,
+    /// Stripe size of new files.
+    pub stripe_bytes: u32,
+    /// Width of new files; 0 is all seats.
+    pub width: u16,
+    /// The mounts.
+    pub mounts: Vec<MountReport>,
+    /// Sums over the nodes that answer.
+    pub totals: Totals,
+    /// The nodes.
+    pub nodes: Vec<NodeReport>,
+}
+
+/// The supervisor.
+#[derive(Debug, Serialize)]
+pub struct SupervisorReport {
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Whether it lives; if not, nothing is restarted.
+    pub alive: bool,
+}
+
+/// A mount.
+#[derive(Debug, Serialize)]
+pub struct MountReport {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// The node that serves it.
+    pub node: u16,
+}
+
+/// Sums.
+#[derive(Debug, Default, Serialize)]
+pub struct Totals {
+    capacity_bytes: u64,
+    used_bytes: u64,
+    files: u64,
+    open_files: u64,
+}
+
+/// A node.
+#[derive(Debug, Serialize)]
+pub struct NodeReport {
+    /// Position in the map.
+    pub id: u16,
+    /// Its host.
+    pub host: String,
+    /// Process of its daemon.
+    pub pid: Option<u32>,
+    /// `starting`, `ready`, `unreachable`, `restarting`, `failed`, `stopped` or `dead`.
+    pub state: &'static str,
+    /// How its last daemon ended, or why it does not answer.
+    pub message: Option<String>,
+    /// Daemons of it that died.
+    pub deaths: u64,
+    /// Client lane, peer lane, Unix socket.
+    pub addresses: Vec<String>,
+    /// Since its daemon started.
+    pub uptime_ms: Option<u64>,
+    /// Files and directories whose records it holds.
+    pub files: Option<u64>,
+    /// Open ones of them.
+    pub open_files: Option<u64>,
+    /// Records.
+    pub records: Option<u64>,
+    /// Memory of the records.
+    pub record_bytes: Option<u64>,
+    /// Its volumes.
+    pub volumes: Vec<VolumeReport>,
+    /// Requests that it has served.
+    pub operations: Vec<OperationReport>,
+}
+
+/// A volume.
+#[derive(Debug, Serialize)]
+pub struct VolumeReport {
+    path: PathBuf,
+    kind: String,
+    capacity_bytes: u64,
+    used_bytes: Option<u64>,
+    subfiles: Option<u64>,
+}
+
+/// How often an operation was served.
+#[derive(Debug, Serialize)]
+pub struct OperationReport {
+    name: String,
+    client: u64,
+    peer: u64,
+}
+
+/// Asks all nodes at the same time.
+///
+/// # Errors
+/// When the state or the secret cannot be read.
+pub fn look(dir: &StateDir) -> Result<Report, Failure> {
+    let gone = || Failure::new(1, "the formation was taken down meanwhile");
+    let state = dir.read()?.ok_or_else(gone)?;
+    let held = dir.is_held();
+    let answers = match held && !state.map.is_empty() {
+        true => ask_all(&reach::client(dir, &state, ANSWER_WAIT)?, &state),
+        false => state.nodes.iter().map(|_| None).collect(),
+    };
+    Ok(report(dir, state, held, answers))
+}
+
+type Answer = Option<Result<NodeStatus, String>>;
+
+fn ask_all(client: &Client, state: &State) -> Vec<Answer> {
+    let ask = |node: &NodeState| {
+        let serves = node.life == NodeLife::Ready && node.process.is_some_and(|process| process.is_alive());
+        serves.then(|| client.status(NodeId(node.id)).map_err(|error| error.to_string()))
+    };
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = state.nodes.iter().map(|node| scope.spawn(move || ask(node))).collect();
+        asking.into_iter().map(|thread| thread.join().unwrap_or(None)).collect()
+    })
+}
+
+fn report(dir: &StateDir, state: State, held: bool, answers: Vec<Answer>) -> Report {
+    let alive = state.supervisor.is_some_and(|process| process.is_alive());
+    let nodes: Vec<NodeReport> =
+        state.nodes.iter().zip(answers).map(|(node, answer)| node_report(node, held, answer)).collect();
+    let all_ready = nodes.iter().all(|node| node.state == "ready");
+    Report {
+        state: match state.stage {
+            _ if !held => "dead",
+            Stage::Starting => "starting",
+            Stage::Stopping => "stopping",
+            Stage::Running if all_ready && alive => "running",
+            Stage::Running => "degraded",
+        },
+        name: state.name.to_string(),
+        formation: state.formation,
+        release: state.release,
+        created_unix_ms: state.created_unix_ms,
+        supervisor: SupervisorReport { pid: state.supervisor.map(|process| process.pid), alive },
+        keep: state.keep,
+        directory: dir.path().to_owned(),
+        stripe_bytes: state.stripe,
+        width: state.width,
+        mounts: state.mounts.into_iter().map(|mount| MountReport { dir: mount.dir, node: mount.node }).collect(),
+        totals: totals(&nodes),
+        nodes,
+    }
+}
+
+fn node_report(node: &NodeState, held: bool, answer: Answer) -> NodeReport {
+    let (status, silence) = match answer {
+        Some(Ok(status)) => (Some(status), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
+    let state = match node.life {
+        _ if !held => "dead",
+        NodeLife::Starting => "starting",
+        NodeLife::Ready if status.is_some() => "ready",
+        NodeLife::Ready if silence.is_some() => "unreachable",
+        NodeLife::Ready => "dead",
+        NodeLife::Restarting => "restarting",
+        NodeLife::Failed => "failed",
+        NodeLife::Stopped => "stopped",
+    };
+    NodeReport {
+        id: node.id,
+        host: node.host.clone(),
+        pid: node.process.map(|process| process.pid),
+        state,
+        message: silence.or_else(|| node.message.clone()),
+        deaths: node.deaths,
+        addresses: vec![
+            node.client_address.clone(),
+            node.peer_address.clone(),
+            node.unix_path.display().to_string(),
+        ],
+        uptime_ms: status.as_ref().map(|status| status.uptime_ms),
+        files: status.as_ref().map(|status| status.files),
+        open_files: status.as_ref().map(|status| status.open_files),
+        records: status.as_ref().map(|status| status.records),
+        record_bytes: status.as_ref().map(|status| status.record_bytes),
+        volumes: volume_reports(node, status.as_ref()),
+        operations: status.map(operation_reports).unwrap_or_default(),
+    }
+}
+
+fn volume_reports(node: &NodeState, status: Option<&NodeStatus>) -> Vec<VolumeReport> {
+    let one = |(index, planned): (usize, &bivouac_launch::VolumeState)| {
+        let seen = status.and_then(|status| status.volumes.get(index));
+        VolumeReport {
+            path: planned.path.clone(),
+            kind: planned.kind.clone(),
+            capacity_bytes: seen.map_or(planned.capacity_bytes, |volume| volume.capacity_bytes),
+            used_bytes: seen.map(|volume| volume.used_bytes),
+            subfiles: seen.map(|volume| volume.subfiles),
+        }
+    };
+    node.volumes.iter().enumerate().map(one).collect()
+}
+
+fn operation_reports(status: NodeStatus) -> Vec<OperationReport> {
+    let served = status.operations.into_iter().filter(|count| count.client + count.peer > 0);
+    served.map(|count| OperationReport { name: count.name, client: count.client, peer: count.peer }).collect()
+}
+
+fn totals(nodes: &[NodeReport]) -> Totals {
+    let mut totals = Totals::default();
+    for node in nodes {
+        totals.files += node.files.unwrap_or(0);
+        totals.open_files += node.open_files.unwrap_or(0);
+        for volume in &node.volumes {
+            totals.capacity_bytes = totals.capacity_bytes.saturating_add(volume.capacity_bytes);
+            totals.used_bytes = totals.used_bytes.saturating_add(volume.used_bytes.unwrap_or(0));
+        }
+    }
+    totals
+}
+
+impl Report {
+    /// The report for people.
+    pub fn to_text(&self) -> String {
+        let mut text = self.summary();
+        text.push_str(&self.node_table());
+        text.push_str(&self.operation_table());
+        for node in self.nodes.iter().filter(|node| node.state != "ready") {
+            if let Some(message) = &node.message {
+                text.push_str(&format!("node {}: {message}\n", node.id));
+            }
+        }
+        if !self.supervisor.alive && self.state != "dead" {
+            text.push_str("supervisor gone: nothing is restarted; save your data, then: bivouac down\n");
+        }
+        if let Some(reason) = &self.keep {
+            text.push_str(&format!("holds data that is nowhere else: {reason}\n"));
+        }
+        text
+    }
+
+    fn summary(&self) -> String {
+        let Totals { capacity_bytes, used_bytes, files, open_files } = &self.totals;
+        let free = format_size(capacity_bytes.saturating_sub(*used_bytes));
+        let mut text = format!("formation {}: {}\n", self.name, self.state);
+        for mount in &self.mounts {
+            text.push_str(&format!("mount {} (node {})\n", mount.dir.display(), mount.node));
+        }
+        let (capacity, used) = (format_size(*capacity_bytes), format_size(*used_bytes));
+        text + &format!("{used} used of {capacity}, {free} free; {files} files, {open_files} open\n\n")
+    }
+
+    fn node_table(&self) -> String {
+        let head = ["NODE", "HOST", "STATE", "PID", "UPTIME", "FILES", "OPEN", "DEATHS", "VOLUME", "KIND", "USED", "CAPACITY"];
+        let rows: Vec<Vec<String>> = self.nodes.iter().flat_map(NodeReport::rows).collect();
+        layout(&head, &[0, 3, 4, 5, 6, 7, 10, 11], &rows)
+    }
+
+    /// Requests per operation, over all nodes.
+    fn operation_table(&self) -> String {
+        let mut sums = std::collections::BTreeMap::<&str, (u64, u64)>::new();
+        for operation in self.nodes.iter().flat_map(|node| &node.operations) {
+            let sum = sums.entry(&operation.name).or_default();
+            *sum = (sum.0 + operation.client, sum.1 + operation.peer);
+        }
+        if sums.is_empty() {
+            return String::new();
+        }
+        let row = |(name, (client, peer)): (&&str, &(u64, u64))| vec![name.to_string(), client.to_string(), peer.to_string()];
+        let rows: Vec<Vec<String>> = sums.iter().map(row).collect();
+        format!("\n{}", layout(&["OPERATION", "CLIENTS", "PEERS"], &[1, 2], &rows))
+    }
+}
+
+impl NodeReport {
+    /// One row per volume, the node's own columns in the first.
+    fn rows(&self) -> Vec<Vec<String>> {
+        let or_dash = |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());
+        let own = [
+            self.id.to_string(),
+            self.host.clone(),
+            self.state.into(),
+            self.pid.map_or("-".into(), |pid| pid.to_string()),
+            self.uptime_ms.map_or("-".into(), duration),
+            or_dash(self.files),
+            or_dash(self.open_files),
+            self.deaths.to_string(),
+        ];
+        let row = |(index, volume): (usize, &VolumeReport)| {
+            let own = own.iter().map(|cell| if index == 0 { cell.clone() } else { String::new() });
+            let path = volume.path.display().to_string();
+            let used = volume.used_bytes.map_or("-".into(), format_size);
+            own.chain([path, volume.kind.clone(), used, format_size(volume.capacity_bytes)]).collect()
+        };
+        self.volumes.iter().enumerate().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_client::{OpCount, VolumeStatus};
+    use bivouac_launch::{ProcessId, RELEASE, STATE_VERSION, VolumeState};
+
+    fn node(id: u16, life: NodeLife) -> NodeState {
+        let volume = |index| VolumeState {
+            path: format!("/v{index}/n{id}").into(),
+            kind: "memory".into(),
+            capacity_bytes: 1 << 30,
+            own_dir: true,
+        };
+        NodeState {
+            id,
+            host: "h".into(),
+            process: Some(ProcessId { pid: 7, started_ticks: 1 }),
+            life,
+            message: (life == NodeLife::Failed).then(|| "died 5 times".into()),
+            deaths: 0,
+            client_address: "127.0.0.1:1".into(),
+            peer_address: "127.0.0.1:2".into(),
+            unix_path: "/run/n".into(),
+            volumes: vec![volume(0), volume(1)],
+        }
+    }
+
+    fn state(nodes: Vec<NodeState>) -> State {
+        State {
+            version: STATE_VERSION,
+            release: RELEASE.into(),
+            name: "x".parse().unwrap(),
+            formation: "07".repeat(16),
+            created_unix_ms: 1,
+            stage: Stage::Running,
+            supervisor: Some(ProcessId::current()),
+            keep: None,
+            message: None,
+            wait_ms: 1,
+            port: 0,
+            stripe: 4096,
+            width: 0,
+            map: String::new(),
+            nodes,
+            own_roots: vec![],
+            mounts: vec![],
+        }
+    }
+
+    fn answer(id: u16) -> Answer {
+        let volume = |used_bytes| VolumeStatus {
+            path: "/elsewhere".into(),
+            kind: "memory".into(),
+            capacity_bytes: 1 << 30,
+            used_bytes,
+            subfiles: 3,
+        };
+        let count = |name: &str, client, peer| OpCount { name: name.into(), client, peer };
+        Some(Ok(NodeStatus {
+            id,
+            pid: 7,
+            uptime_ms: 90_000,
+            files: 10,
+            open_files: 1,
+            records: 20,
+            record_bytes: 2000,
+            volumes: vec![volume(1 << 20), volume(1 << 20)],
+            operations: vec![count("Read", 5, 1), count("Write", 0, 0)],
+        }))
+    }
+
+    fn look_at(nodes: Vec<NodeState>, answers: Vec<Answer>) -> Report {
+        report(&StateDir::at("/run/x".into()), state(nodes), true, answers)
+    }
+
+    #[test]
+    fn a_healthy_formation_is_running() {
+        let report = look_at(vec![node(0, NodeLife::Ready), node(1, NodeLife::Ready)], vec![answer(0), answer(1)]);
+        assert_eq!(report.state, "running");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["totals"]["used_bytes"], 4 << 20);
+        assert_eq!(json["nodes"][1]["volumes"][1]["path"], "/v1/n1");
+        assert_eq!(json["nodes"][0]["operations"].as_array().unwrap().len(), 1);
+        let text = report.to_text();
+        assert!(text.contains("4 MiB used of 4 GiB, 4 GiB free; 20 files, 2 open"), "{text}");
+        assert!(text.contains("Read            10      2"), "{text}");
+        assert!(text.contains("1 min"), "{text}");
+    }
+
+    #[test]
+    fn nodes_that_are_not_there_are_shown_as_such() {
+        let nodes = vec![node(0, NodeLife::Ready), node(1, NodeLife::Failed), node(2, NodeLife::Ready)];
+        let report = look_at(nodes, vec![answer(0), None, Some(Err("no answer within 2 s".into()))]);
+        assert_eq!(report.state, "degraded");
+        let states: Vec<&str> = report.nodes.iter().map(|node| node.state).collect();
+        assert_eq!(states, ["ready", "failed", "unreachable"]);
+        let text = report.to_text();
+        assert!(text.contains("node 1: died 5 times") && text.contains("node 2: no answer within 2 s"), "{text}");
+    }
+
+    #[test]
+    fn a_lost_supervisor_and_kept_data_are_said() {
+        let mut lost = state(vec![node(0, NodeLife::Ready)]);
+        lost.supervisor = None;
+        lost.keep = Some("results".into());
+        let report = report(&StateDir::at("/run/x".into()), lost, true, vec![answer(0)]);
+        assert_eq!(report.state, "degraded");
+        let text = report.to_text();
+        assert!(text.contains("supervisor gone") && text.contains("nowhere else: results"), "{text}");
+    }
+
+    #[test]
+    fn a_killed_formation_is_dead() {
+        let dead = report(&StateDir::at("/run/x".into()), state(vec![node(0, NodeLife::Ready)]), false, vec![None]);
+        assert_eq!((dead.state, dead.nodes[0].state), ("dead", "dead"));
+    }
+}

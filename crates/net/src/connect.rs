@@ -1,0 +1,110 @@
+//! Sockets that reach a listener.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::Address;
+
+/// Connects a blocking socket.
+///
+/// # Errors
+/// The kernel's; timed out when the other side did not react within `wait`.
+pub(crate) fn connect(address: &Address, wait: Duration) -> io::Result<OwnedFd> {
+    match address {
+        Address::Tcp(host_port) => connect_tcp(host_port, wait),
+        Address::Unix(path) => connect_unix(path, wait),
+        Address::InProcess => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+fn connect_tcp(host_port: &str, wait: Duration) -> io::Result<OwnedFd> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "host has no address");
+    for target in host_port.to_socket_addrs()? {
+        match connect_to(target, wait) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn connect_to(target: SocketAddr, wait: Duration) -> io::Result<OwnedFd> {
+    let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    connect_within(&socket, &target, wait)?;
+    // Asking a dead port of this host can connect a socket to itself, which then takes the port.
+    if is_own_end(&socket)? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(socket)
+}
+
+fn is_own_end(socket: &OwnedFd) -> io::Result<bool> {
+    Ok(rustix::net::getpeername(socket)? == Some(rustix::net::getsockname(socket)?))
+}
+
+fn connect_unix(path: &Path, wait: Duration) -> io::Result<OwnedFd> {
+    let family = AddressFamily::UNIX;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    connect_within(&socket, &SocketAddrUnix::new(path)?, wait)?;
+    Ok(socket)
+}
+
+/// On Linux the timeout for sending limits `connect` too.
+fn connect_within(
+    socket: &OwnedFd,
+    target: &impl rustix::net::addr::SocketAddrArg,
+    wait: Duration,
+) -> io::Result<()> {
+    sockopt::set_socket_timeout(socket, Timeout::Send, Some(wait.max(Duration::from_millis(1))))?;
+    rustix::net::connect(socket, target).map_err(|error| match error {
+        Errno::INPROGRESS | Errno::AGAIN => io::ErrorKind::TimedOut.into(),
+        error => error.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    const WAIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn every_address_of_a_host_is_tried() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = connect(&Address::tcp(format!("localhost:{port}")), WAIT).unwrap();
+        assert!(sockopt::tcp_nodelay(&socket).unwrap());
+    }
+
+    #[test]
+    fn a_socket_is_never_connected_to_itself() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = listener.local_addr().unwrap();
+        drop(listener);
+        let socket =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        rustix::net::bind(&socket, &free).unwrap();
+        // Bound to the port that it asks: the kernel connects it to itself.
+        assert!(connect_within(&socket, &free, WAIT).is_ok() && is_own_end(&socket).unwrap());
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = Address::unix(directory.path().join("s"));
+        assert_eq!(connect(&missing, WAIT).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(connect(&Address::tcp("no port"), WAIT).is_err());
+        assert_eq!(connect(&Address::InProcess, WAIT).unwrap_err().kind(), io::ErrorKind::Unsupported);
+    }
+}

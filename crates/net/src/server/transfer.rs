@@ -1,0 +1,133 @@
+//! Bytes between a socket that never waits and a connection: frames that come in pieces, answers that go in
+//! pieces.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bivouac_wire::Frame;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+
+use super::buffers::{Buffer, Buffers};
+use crate::service::Target;
+
+/// Why there is no going on now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hitch {
+    Wait,
+    Close,
+}
+
+/// Reads what is there.
+pub(super) fn receive(socket: &OwnedFd, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Hitch> {
+    loop {
+        let mut control = RecvAncillaryBuffer::default();
+        match rustix::net::recvmsg(socket, parts, &mut control, RecvFlags::DONTWAIT) {
+            Ok(message) if message.bytes > 0 => return Ok(message.bytes),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(Hitch::Wait),
+            _ => return Err(Hitch::Close),
+        }
+    }
+}
+
+/// Writes as much as fits.
+pub(super) fn send(socket: &OwnedFd, parts: &[IoSlice<'_>]) -> Result<usize, Hitch> {
+    loop {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(sent) => return Ok(sent),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(Hitch::Wait),
+            Err(_) => return Err(Hitch::Close),
+        }
+    }
+}
+
+/// A frame whose header has come.
+pub(super) struct Incoming {
+    pub frame: Frame,
+    pub body: Vec<u8>,
+    pub payload: Option<Buffer>,
+    pub have: usize,
+}
+
+/// An answer that the socket did not take at once.
+pub(super) struct Outgoing {
+    pub head: Vec<u8>,
+    pub payload: Option<Buffer>,
+    pub payload_len: usize,
+    pub done: usize,
+}
+
+impl Incoming {
+    /// `front` is what came with the header.
+    pub fn new(frame: Frame, front: &[u8], buffers: &Arc<Buffers>) -> Incoming {
+        let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
+        let (body_front, payload_front) = front.split_at(front.len().min(body_len));
+        let mut body = body_front.to_vec();
+        body.resize(body_len, 0);
+        let payload = (payload_len > 0).then(|| {
+            let mut payload = buffers.take(payload_len);
+            if let Some(front) = payload.get_mut(..payload_front.len()) {
+                front.copy_from_slice(payload_front);
+            }
+            payload
+        });
+        Incoming { frame, body, payload, have: front.len() }
+    }
+
+    /// Whether all of it has come.
+    pub fn is_whole(&self) -> bool {
+        self.have >= self.body.len() + self.payload.as_deref().map_or(0, <[u8]>::len)
+    }
+
+    /// Reads until it is whole or nothing more is there.
+    pub fn receive(&mut self, socket: &OwnedFd) -> Result<(), Hitch> {
+        while !self.is_whole() {
+            let (body_len, payload) = (self.body.len(), self.payload.as_deref_mut().unwrap_or_default());
+            let body = self.body.get_mut(self.have..).unwrap_or_default();
+            let payload = payload.get_mut(self.have.saturating_sub(body_len)..).unwrap_or_default();
+            self.have += receive(socket, &mut [IoSliceMut::new(body), IoSliceMut::new(payload)])?;
+        }
+        Ok(())
+    }
+}
+
+impl Outgoing {
+    /// An answer without payload.
+    pub fn message(head: Vec<u8>) -> Outgoing {
+        Outgoing { head, payload: None, payload_len: 0, done: 0 }
+    }
+
+    /// Sends until all is gone (true) or the socket takes no more.
+    pub fn send(&mut self, socket: &OwnedFd) -> Result<bool, Hitch> {
+        let payload = self.payload.as_deref().and_then(|payload| payload.get(..self.payload_len));
+        let payload = payload.unwrap_or_default();
+        while self.done < self.head.len() + payload.len() {
+            let head = self.head.get(self.done..).unwrap_or_default();
+            let tail = payload.get(self.done.saturating_sub(self.head.len())..).unwrap_or_default();
+            match send(socket, &[IoSlice::new(head), IoSlice::new(tail)]) {
+                Ok(sent) => self.done += sent,
+                Err(Hitch::Wait) => return Ok(false),
+                Err(Hitch::Close) => return Err(Hitch::Close),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Puts a reply's payload into a pooled buffer.
+pub(super) struct Pooled<'a> {
+    pub buffers: &'a Arc<Buffers>,
+    pub buffer: Option<Buffer>,
+}
+
+impl Target for Pooled<'_> {
+    fn with(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [IoSliceMut<'_>])) {
+        let mut buffer = self.buffers.take(max_len);
+        fill(&mut [IoSliceMut::new(&mut buffer)]);
+        self.buffer = Some(buffer);
+    }
+}
