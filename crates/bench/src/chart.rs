@@ -52,7 +52,13 @@ pub fn curves(title: &str, x_label: &str, y_label: &str, all: &[Curve]) -> Strin
     for (curve, colour) in all.iter().zip(COLOURS.iter().cycle()) {
         let corners: Vec<_> = curve.points.iter().map(|(x, y)| place(*x, *y)).collect();
         let path: Vec<_> = corners.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        put(&mut body, format_args!(r#"<polyline fill="none" stroke="{colour}" stroke-width="2" points="{}"/>"#, path.join(" ")));
+        put(
+            &mut body,
+            format_args!(
+                r#"<polyline fill="none" stroke="{colour}" stroke-width="2" points="{}"/>"#,
+                path.join(" ")
+            ),
+        );
         for (x, y) in corners {
             put(&mut body, format_args!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" fill="{colour}"/>"#));
         }
@@ -113,7 +119,9 @@ fn bar(body: &mut String, measured: &Measured, colour: usize, scale: f64, y: f64
     let (width, height, middle) = (median.max(0.0) * scale, BAR - 3.0, y + BAR / 2.0 - 1.5);
     put(
         body,
-        format_args!(r#"<rect x="{LEFT:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{colour}"/>"#),
+        format_args!(
+            r#"<rect x="{LEFT:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{colour}"/>"#
+        ),
     );
     line(body, (LEFT + min.max(0.0) * scale, middle), (LEFT + max.max(0.0) * scale, middle), "#333333");
     let ratio = measured.ratio.map_or(String::new(), |ratio| format!(" ×{}", number(ratio.median)));
@@ -148,12 +156,18 @@ fn document(title: &str, body: &str, height: f64) -> String {
 
 fn line(body: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
     let ((x1, y1), (x2, y2)) = (from, to);
-    put(body, format_args!(r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}"/>"#));
+    put(
+        body,
+        format_args!(r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}"/>"#),
+    );
 }
 
 fn text(body: &mut String, at: (f64, f64), anchor: &str, content: &str) {
     let (x, y) = at;
-    put(body, format_args!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#, escape(content)));
+    put(
+        body,
+        format_args!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#, escape(content)),
+    );
 }
 
 fn put(body: &mut String, element: std::fmt::Arguments<'_>) {
@@ -189,7 +203,12 @@ mod tests {
     #[test]
     fn curves_go_through_their_points() {
         let curve = |name: &str, points: &[(f64, f64)]| Curve { name: name.into(), points: points.to_vec() };
-        let svg = curves("start", "nodes", "ms", &[curve("up", &[(1.0, 10.0), (4.0, 40.0)]), curve("down", &[(4.0, 20.0)])]);
+        let svg = curves(
+            "start",
+            "nodes",
+            "ms",
+            &[curve("up", &[(1.0, 10.0), (4.0, 40.0)]), curve("down", &[(4.0, 20.0)])],
+        );
         assert!(svg.contains(r#"points="235.0,269.0 730.0,44.0""#), "{svg}");
         assert!(svg.contains(r#"<circle cx="730.0" cy="194.0""#), "{svg}");
         assert!(svg.contains(">nodes (down: ms)</text>") && svg.contains(">up</text>"));

@@ -6,13 +6,22 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use bivouac_client::Client;
+use serde::{Deserialize, Serialize};
 
 use crate::interrupt::Interrupts;
 use crate::{BenchError, BenchResult};
 
-/// Makes a client of the named formation that reaches all of its nodes over the network, so that none
-/// is local to it. The error is a sentence.
-pub type Connect<'a> = dyn Fn(&str) -> Result<Client, String> + 'a;
+/// How a client is to reach the nodes of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reach {
+    /// As every client does, with every short cut that there is.
+    Best,
+    /// Over TCP, as if they were on other machines.
+    Network,
+}
+
+/// Makes a client of the named formation. The error is a sentence.
+pub type Connect<'a> = dyn Fn(&str, Reach) -> Result<Client, String> + 'a;
 
 /// The program around a measurement.
 pub struct Host<'a> {
@@ -33,7 +42,9 @@ pub struct Host<'a> {
 impl Host<'_> {
     pub(crate) fn print(&self, text: &str) -> BenchResult<()> {
         let mut out = self.out.borrow_mut();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(BenchError::system("standard output"))
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(BenchError::system("standard output"))
     }
 
     pub(crate) fn say(&self, line: &str) {

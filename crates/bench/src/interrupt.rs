@@ -64,8 +64,10 @@ impl Interrupts {
             tv_nsec: (ms % 1000 * 1_000_000) as i64,
         });
         let arrivals = self.arrivals.as_fd();
-        let mut polled =
-            [PollFd::from_borrowed_fd(readable, PollFlags::IN), PollFd::from_borrowed_fd(arrivals, PollFlags::IN)];
+        let mut polled = [
+            PollFd::from_borrowed_fd(readable, PollFlags::IN),
+            PollFd::from_borrowed_fd(arrivals, PollFlags::IN),
+        ];
         retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(BenchError::system("poll"))?;
         let [ready, _] = polled.map(|polled| !polled.revents().is_empty());
         self.check()?;

@@ -28,8 +28,8 @@ const FILE_LEN: u64 = 64 << 20;
 const STAT_FILES: u64 = 1000;
 /// Calls at the start that are not counted, as a part of all.
 const WARM_UP_PART: u32 = 20;
-const PERCENTILES: [(&str, f64); 5] =
-    [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("max", 100.0)];
+const PERCENTILES: [(&str, usize); 5] =
+    [("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1000)];
 
 /// What is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -133,8 +133,8 @@ fn once(host: &Host<'_>, dir: &Path, args: &LatencyArgs) -> BenchResult<Vec<Figu
 #[must_use]
 pub fn percentiles(what: &str, mut times_ns: Vec<u64>) -> Vec<Figure> {
     times_ns.sort_unstable();
-    let figure = |(name, percent): &(&str, f64)| {
-        let ns = percentile(&times_ns, *percent)?;
+    let figure = |(name, thousandths): &(&str, usize)| {
+        let ns = percentile(&times_ns, *thousandths)?;
         Some(Figure::new(format!("{what} {name}"), Unit::Microseconds, ns as f64 / 1000.0))
     };
     PERCENTILES.iter().filter_map(figure).collect()
@@ -245,9 +245,15 @@ mod tests {
     #[test]
     fn percentiles_are_in_microseconds() {
         let figures = percentiles("read", (1..=1000).rev().map(|us| us * 1000).collect());
-        let values: Vec<(String, f64)> = figures.into_iter().map(|figure| (figure.what, figure.value)).collect();
-        let expected =
-            [("read p50", 500.0), ("read p90", 900.0), ("read p99", 990.0), ("read p99.9", 999.0), ("read max", 1000.0)];
+        let values: Vec<(String, f64)> =
+            figures.into_iter().map(|figure| (figure.what, figure.value)).collect();
+        let expected = [
+            ("read p50", 500.0),
+            ("read p90", 900.0),
+            ("read p99", 990.0),
+            ("read p99.9", 999.0),
+            ("read max", 1000.0),
+        ];
         assert_eq!(values, expected.map(|(what, value)| (what.to_owned(), value)));
         assert_eq!(percentiles("x", Vec::new()), []);
     }

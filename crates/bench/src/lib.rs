@@ -32,7 +32,7 @@ mod worker;
 
 pub use arguments::{BenchArgs, run};
 pub use error::{BenchError, BenchResult, Kind};
-pub use host::{Connect, Host};
+pub use host::{Connect, Host, Reach};
 pub use interrupt::Interrupts;
 pub use report::{Measured, Report, Row, Unit};
 pub use stats::Summary;
@@ -47,7 +47,7 @@ pub(crate) mod tests {
         Host {
             program: "/nonexistent".into(),
             worker: Vec::new(),
-            connect: &|name| Err(format!("no formation {name} in this test")),
+            connect: &|name, _| Err(format!("no formation {name} in this test")),
             interrupts: Interrupts::of(&[]).unwrap(),
             out: std::cell::RefCell::new(Box::new(std::io::sink())),
             progress: &|_| {},

@@ -60,8 +60,11 @@ pub fn write_chart(path: &Path, svg: &str) -> BenchResult<()> {
     let png = path.with_extension("png");
     for (program, between) in CONVERTERS {
         // rsvg-convert: -o OUT IN; convert: IN OUT.
-        let names: [&OsStr; 2] =
-            if between.is_empty() { [path.as_os_str(), png.as_os_str()] } else { [png.as_os_str(), path.as_os_str()] };
+        let names: [&OsStr; 2] = if between.is_empty() {
+            [path.as_os_str(), png.as_os_str()]
+        } else {
+            [png.as_os_str(), path.as_os_str()]
+        };
         let mut command = Command::new(program);
         command.args(between).args(names).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         if command.status().is_ok_and(|status| status.success()) {

@@ -251,7 +251,8 @@ pub(crate) mod tests {
             let figure = |value| Figure::new("write", Unit::GigabytesPerSecond, value);
             let created = |value| Figure::new("create", Unit::PerSecond, value * 100_000.0);
             collector.add(0, vec![figure(mount), created(mount)]);
-            collector.add(1, vec![figure(tmpfs), created(tmpfs), Figure::new("ping", Unit::Microseconds, 8.25)]);
+            collector
+                .add(1, vec![figure(tmpfs), created(tmpfs), Figure::new("ping", Unit::Microseconds, 8.25)]);
         }
         Report { title: "title".into(), notes: vec!["a note".into()], rows: collector.rows() }
     }
@@ -300,7 +301,10 @@ pub(crate) mod tests {
     #[test]
     fn the_document_has_the_same_cells() {
         let text = sample().markdown();
-        assert!(text.contains("| write | mount | 2.00 | 3.00 | 4.00 | GB/s | 0.75 (0.40 to 1.00) |\n"), "{text}");
+        assert!(
+            text.contains("| write | mount | 2.00 | 3.00 | 4.00 | GB/s | 0.75 (0.40 to 1.00) |\n"),
+            "{text}"
+        );
         assert!(text.starts_with("title\n\n| what | on |") && text.ends_with("\na note\n"));
     }
 

@@ -33,7 +33,11 @@ impl Scratch {
         builder.mode(0o700);
         builder.create(&path).map_err(|error| {
             let remedy = "name a directory that exists and can be written to";
-            BenchError::usage(parent.display(), format_args!("cannot hold a scratch directory: {error}"), remedy)
+            BenchError::usage(
+                parent.display(),
+                format_args!("cannot hold a scratch directory: {error}"),
+                remedy,
+            )
         })?;
         Ok(Scratch { path })
     }

@@ -28,17 +28,22 @@ impl Summary {
     }
 }
 
-/// The figure below or at which a share of the sorted ones lies (nearest rank); `None` for none.
+/// The figure below or at which this many thousandths of the sorted ones lie (nearest rank); `None` for none.
 #[must_use]
-pub fn percentile(sorted: &[u64], percent: f64) -> Option<u64> {
-    let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
+pub fn percentile(sorted: &[u64], thousandths: usize) -> Option<u64> {
+    let rank = (sorted.len() * thousandths).div_ceil(1000);
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
 }
 
 /// Each figure beside the limit's of the same repetition.
 #[must_use]
 pub fn ratios(values: &[f64], limits: &[f64]) -> Vec<f64> {
-    values.iter().zip(limits).filter(|(_, limit)| **limit != 0.0).map(|(value, limit)| value / limit).collect()
+    values
+        .iter()
+        .zip(limits)
+        .filter(|(_, limit)| **limit != 0.0)
+        .map(|(value, limit)| value / limit)
+        .collect()
 }
 
 /// Units per second; 0 for a time that could not be told from none.
@@ -64,11 +69,11 @@ mod tests {
     #[test]
     fn percentiles_are_figures_that_were_measured() {
         let sorted: Vec<u64> = (1..=1000).collect();
-        for (percent, value) in [(50.0, 500), (90.0, 900), (99.0, 990), (99.9, 999), (100.0, 1000), (0.0, 1)] {
-            assert_eq!(percentile(&sorted, percent), Some(value));
+        for (part, value) in [(500, 500), (900, 900), (990, 990), (999, 999), (1000, 1000), (0, 1)] {
+            assert_eq!(percentile(&sorted, part), Some(value));
         }
-        assert_eq!(percentile(&[7], 99.9), Some(7));
-        assert_eq!(percentile(&[], 50.0), None);
+        assert_eq!(percentile(&[7], 999), Some(7));
+        assert_eq!(percentile(&[], 500), None);
     }
 
     #[test]

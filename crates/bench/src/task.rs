@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::io::IoTask;
 use crate::latency::LatencyTask;
 use crate::meta::MetaTask;
-use crate::net::{NetTask, RemoteTask};
+use crate::net::{FileTask, NetTask, RemoteTask};
 
 /// What a process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -22,6 +22,8 @@ pub enum Task {
     TcpServer(PathBuf),
     /// Copying to and from that.
     TcpClient(NetTask),
+    /// Copying to and from a plain file.
+    File(FileTask),
     /// Copying to and from a formation.
     Remote(RemoteTask),
 }

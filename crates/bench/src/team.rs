@@ -49,7 +49,9 @@ impl Member {
         host.interrupts.check()?;
         let ended = |why: &dyn std::fmt::Display| BenchError::refused("a process of the measurement", why);
         match heard.map(|_| serde_json::from_str(&text)) {
-            Ok(Ok(Said::Failed(message))) => Err(BenchError::refused("a process of the measurement", message)),
+            Ok(Ok(Said::Failed(message))) => {
+                Err(BenchError::refused("a process of the measurement", message))
+            }
             Ok(Ok(said)) => Ok(said),
             Ok(Err(error)) if text.is_empty() => Err(ended(&format_args!("ended early ({error})"))),
             Ok(Err(error)) => Err(ended(&error)),
@@ -93,8 +95,10 @@ fn step(heard: Vec<Said>) -> BenchResult<Option<Vec<Value>>> {
         return Ok(None);
     }
     let all = heard.len();
-    let outcomes: Vec<Value> =
-        heard.into_iter().filter_map(|said| if let Said::Done(value) = said { Some(value) } else { None }).collect();
+    let outcomes: Vec<Value> = heard
+        .into_iter()
+        .filter_map(|said| if let Said::Done(value) = said { Some(value) } else { None })
+        .collect();
     if outcomes.len() == all {
         return Ok(Some(outcomes));
     }

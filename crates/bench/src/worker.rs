@@ -45,6 +45,7 @@ fn perform(host: &Host<'_>, task: &Task, line: &mut Line) -> BenchResult<Value> 
         Task::Latency(task) => outcome(latency::perform(task, line)?),
         Task::TcpServer(dir) => net::serve(dir, |port| line.say(&Said::Port(port))).and_then(outcome),
         Task::TcpClient(task) => outcome(net::perform(task, line)?),
+        Task::File(task) => outcome(net::perform_file(task, line)?),
         Task::Remote(task) => outcome(net::perform_remote(host, task, line)?),
     }
 }

@@ -28,7 +28,8 @@ pub fn attach(
 ) -> Result<PathBuf, Failure> {
     // One that cannot be resolved has its message from the attempt to mount there.
     let dir = dir.canonicalize().or_else(|_| std::path::absolute(dir))?;
-    let device = open_device(here, &dir, &AttachOptions { source: source_of(&state.name), allow_other: false })?;
+    let device =
+        open_device(here, &dir, &AttachOptions { source: source_of(&state.name), allow_other: false })?;
     let served = hand_over(formation, state, node, &dir, own_dir, &device);
     if served.is_err() {
         // Nobody serves it.
@@ -48,9 +49,15 @@ pub fn wait_usable(place: &Path, bound: Duration) -> Result<(), Failure> {
     std::thread::spawn(move || done.send(std::fs::metadata(looked_at)));
     match answered.recv_timeout(bound) {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(Failure::new(1, format_args!("{}: {error}; see: bivouac status", place.display()))),
+        Ok(Err(error)) => {
+            Err(Failure::new(1, format_args!("{}: {error}; see: bivouac status", place.display())))
+        }
         Err(_) => {
-            let text = format!("{} does not answer within {} s; see: bivouac status", place.display(), bound.as_secs());
+            let text = format!(
+                "{} does not answer within {} s; see: bivouac status",
+                place.display(),
+                bound.as_secs()
+            );
             Err(Failure::new(1, text))
         }
     }

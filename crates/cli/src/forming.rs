@@ -37,7 +37,8 @@ pub fn form(
     signals: &Signals,
 ) -> Result<Formed, Failure> {
     let bound = Duration::from_millis(args.start_timeout.0);
-    let mut started = start(here, &args.wishes(name), bound, signals, &mut |text| eprintln!("bivouac: {text}"))?;
+    let mut started =
+        start(here, &args.wishes(name), bound, signals, &mut |text| eprintln!("bivouac: {text}"))?;
     let mounted = mount_all(here, &started.dir, &started.state, place).and_then(|mounts| {
         started.phases.end("mount");
         mounts.iter().try_for_each(|mount| wait_usable(mount, bound))?;
@@ -71,7 +72,11 @@ fn mount_all(
             let one = |node: u16| {
                 let place = parent.join(node.to_string());
                 let own_dir = make_dir(&place)?;
-                attach(here, dir, state, node, &place, own_dir)
+                attach(here, dir, state, node, &place, own_dir).inspect_err(|_| {
+                    if own_dir {
+                        let _in_the_way = std::fs::remove_dir(&place);
+                    }
+                })
             };
             state.nodes.iter().map(|node| one(node.id)).collect()
         }

@@ -9,6 +9,7 @@ mod logging;
 mod options;
 mod progress;
 mod reach;
+mod staging;
 mod status;
 mod table;
 

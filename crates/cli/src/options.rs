@@ -286,7 +286,12 @@ mod tests {
         for sub in command.get_subcommands() {
             assert!(sub.get_about().is_some(), "{} has no help", sub.get_name());
             for argument in sub.get_arguments() {
-                assert!(argument.get_help().is_some(), "{} {} has no help", sub.get_name(), argument.get_id());
+                assert!(
+                    argument.get_help().is_some(),
+                    "{} {} has no help",
+                    sub.get_name(),
+                    argument.get_id()
+                );
             }
         }
     }
@@ -302,7 +307,9 @@ mod tests {
 
     #[test]
     fn up_takes_sizes_and_volumes() {
-        let arguments = ["up", "--nodes", "4", "--volume", "/a:1g", "--volume", "/b", "--stripe", "64k", "--wait", "500ms"];
+        let arguments = [
+            "up", "--nodes", "4", "--volume", "/a:1g", "--volume", "/b", "--stripe", "64k", "--wait", "500ms",
+        ];
         let Ok(Command::Up(up)) = parse(&arguments) else { panic!() };
         assert_eq!(up.formation.volumes[0], VolumeArg { dir: "/a".into(), capacity: Some(1 << 30) });
         assert_eq!(up.formation.volumes[1].capacity, None);
@@ -315,7 +322,10 @@ mod tests {
         let arguments = ["run", "--in", "/data:in", "--out", "res:/keep/res", "--", "sh", "-c", "exit 3"];
         let Ok(Command::Run(run)) = parse(&arguments) else { panic!() };
         assert_eq!(run.command, ["sh", "-c", "exit 3"]);
-        assert_eq!((run.inputs[0].dst.to_str(), run.outputs[0].dst.to_str()), (Some("in"), Some("/keep/res")));
+        assert_eq!(
+            (run.inputs[0].dst.to_str(), run.outputs[0].dst.to_str()),
+            (Some("in"), Some("/keep/res"))
+        );
         assert!(parse(&["run"]).unwrap_err().contains("COMMAND"));
         assert!(parse(&["run", "--out", "x", "--", "true"]).unwrap_err().contains("has no target"));
     }
@@ -326,7 +336,7 @@ mod tests {
             (&["up", "--name", "a/b"][..], "has the character '/'"),
             (&["up", "--stripe", "big"], "'big' is not a size"),
             (&["up", "--wait", "soon"], "'soon' is not a duration"),
-            (&["up", "--nodes", "-1"], "--nodes"),
+            (&["up", "--nodes=-1"], "--nodes"),
             (&["up", "--nodes", "99999"], "99999"),
             (&["up", "--volume", ":1g"], "names no directory"),
             (&["up", "--mount", "/a", "--mount-each", "/b"], "cannot be used with"),

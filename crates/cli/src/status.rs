@@ -175,7 +175,11 @@ fn report(dir: &StateDir, state: State, held: bool, answers: Vec<Answer>) -> Rep
         directory: dir.path().to_owned(),
         stripe_bytes: state.stripe,
         width: state.width,
-        mounts: state.mounts.into_iter().map(|mount| MountReport { dir: mount.dir, node: mount.node }).collect(),
+        mounts: state
+            .mounts
+            .into_iter()
+            .map(|mount| MountReport { dir: mount.dir, node: mount.node })
+            .collect(),
         totals: totals(&nodes),
         nodes,
     }
@@ -283,7 +287,10 @@ impl Report {
     }
 
     fn node_table(&self) -> String {
-        let head = ["NODE", "HOST", "STATE", "PID", "UPTIME", "FILES", "OPEN", "DEATHS", "VOLUME", "KIND", "USED", "CAPACITY"];
+        let head = [
+            "NODE", "HOST", "STATE", "PID", "UPTIME", "FILES", "OPEN", "DEATHS", "VOLUME", "KIND", "USED",
+            "CAPACITY",
+        ];
         let rows: Vec<Vec<String>> = self.nodes.iter().flat_map(NodeReport::rows).collect();
         layout(&head, &[0, 3, 4, 5, 6, 7, 10, 11], &rows)
     }
@@ -298,7 +305,9 @@ impl Report {
         if sums.is_empty() {
             return String::new();
         }
-        let row = |(name, (client, peer)): (&&str, &(u64, u64))| vec![name.to_string(), client.to_string(), peer.to_string()];
+        let row = |(name, (client, peer)): (&&str, &(u64, u64))| {
+            vec![name.to_string(), client.to_string(), peer.to_string()]
+        };
         let rows: Vec<Vec<String>> = sums.iter().map(row).collect();
         format!("\n{}", layout(&["OPERATION", "CLIENTS", "PEERS"], &[1, 2], &rows))
     }
@@ -372,7 +381,7 @@ mod tests {
             width: 0,
             map: String::new(),
             nodes,
-            own_roots: vec![],
+            own_dirs: vec![],
             mounts: vec![],
         }
     }
@@ -405,7 +414,8 @@ mod tests {
 
     #[test]
     fn a_healthy_formation_is_running() {
-        let report = look_at(vec![node(0, NodeLife::Ready), node(1, NodeLife::Ready)], vec![answer(0), answer(1)]);
+        let report =
+            look_at(vec![node(0, NodeLife::Ready), node(1, NodeLife::Ready)], vec![answer(0), answer(1)]);
         assert_eq!(report.state, "running");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["totals"]["used_bytes"], 4 << 20);
@@ -425,7 +435,10 @@ mod tests {
         let states: Vec<&str> = report.nodes.iter().map(|node| node.state).collect();
         assert_eq!(states, ["ready", "failed", "unreachable"]);
         let text = report.to_text();
-        assert!(text.contains("node 1: died 5 times") && text.contains("node 2: no answer within 2 s"), "{text}");
+        assert!(
+            text.contains("node 1: died 5 times") && text.contains("node 2: no answer within 2 s"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -441,7 +454,8 @@ mod tests {
 
     #[test]
     fn a_killed_formation_is_dead() {
-        let dead = report(&StateDir::at("/run/x".into()), state(vec![node(0, NodeLife::Ready)]), false, vec![None]);
+        let dead =
+            report(&StateDir::at("/run/x".into()), state(vec![node(0, NodeLife::Ready)]), false, vec![None]);
         assert_eq!((dead.state, dead.nodes[0].state), ("dead", "dead"));
     }
 }

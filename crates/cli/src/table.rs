@@ -36,9 +36,13 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let rows = [vec!["0".into(), "ready".into(), "1 GiB".into()], vec!["10".into(), "gone".into(), "-".into()]];
+        let rows =
+            [vec!["0".into(), "ready".into(), "1 GiB".into()], vec!["10".into(), "gone".into(), "-".into()]];
         let lines = layout(&["NODE", "STATE", "SIZE"], &[0, 2], &rows);
-        assert_eq!(lines.lines().collect::<Vec<_>>(), ["NODE  STATE   SIZE", "   0  ready  1 GiB", "  10  gone       -"]);
+        assert_eq!(
+            lines.lines().collect::<Vec<_>>(),
+            ["NODE  STATE   SIZE", "   0  ready  1 GiB", "  10  gone       -"]
+        );
     }
 
     #[test]

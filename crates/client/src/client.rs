@@ -12,6 +12,7 @@ use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId,
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
 
 use crate::known::KnownFiles;
+use crate::leases::{Leases, Moment};
 
 /// Identity of one changing operation, so that it happens once however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,7 @@ pub struct Client {
     nodes: Vec<Arc<dyn Transport>>,
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
+    leases: Leases,
 }
 
 impl Client {
@@ -123,7 +125,8 @@ impl Client {
     ) -> Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::default());
-        Client { map, id: options.id, local, known, nodes, near, next_op: AtomicU64::new(1) }
+        let leases = Leases::new(map.nodes.len());
+        Client { map, id: options.id, local, known, nodes, near, next_op: AtomicU64::new(1), leases }
     }
 
     /// The map.
@@ -143,6 +146,23 @@ impl Client {
     pub(crate) fn near_seat(&self) -> Option<SeatIndex> {
         let turn = self.next_op.load(Ordering::Relaxed) as usize;
         self.near.get(turn.checked_rem(self.near.len())?).copied()
+    }
+
+    /// For how long what was just learned of an inode, and of the entries of a directory, may be believed:
+    /// nobody else changes anything at its home meanwhile.
+    #[must_use]
+    pub fn lease(&self, ino: Ino) -> Duration {
+        self.map.home(ino).map_or(Duration::ZERO, |node| self.leases.left(node))
+    }
+
+    /// When a question is about to be asked: leases of its answer count from here.
+    pub(crate) fn now(&self) -> Moment {
+        self.leases.now()
+    }
+
+    /// A node gave a lease with its answer to what was asked at `asked`.
+    pub(crate) fn leased(&self, node: NodeId, asked: Moment, lease_ms: u32) {
+        self.leases.renew(node, asked, lease_ms);
     }
 
     pub(crate) fn next_id(&self) -> OpId {

@@ -8,6 +8,7 @@ mod client;
 mod data;
 mod inspect;
 mod known;
+mod leases;
 mod names;
 mod opens;
 mod xattrs;

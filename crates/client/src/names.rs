@@ -3,11 +3,12 @@
 use bivouac_types::limits::READDIR_BYTES_MAX;
 use bivouac_types::{Attr, Errno, FsResult, Ino, NodeId, SetAttr, mode};
 use bivouac_wire::{
-    DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, ReadDirRequest, RenameRequest,
+    DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, ReadDirRequest, RenameRequest, Seen,
     SetAttrRequest, op,
 };
 
 use crate::client::{Client, NewInode, OpCtx, Opened};
+use crate::leases::Moment;
 
 /// `O_TRUNC` of the kernel.
 const O_TRUNC: u32 = 0o1000;
@@ -18,7 +19,9 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`, `EIO` when a node cannot be reached.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        let found = self.ask::<op::Lookup>(self.home(parent)?, &EntryName { parent, name })?;
+        let (home, asked) = (self.home(parent)?, self.now());
+        let found = self.ask::<op::Lookup>(home, &EntryName { parent, name })?;
+        self.leased(home, asked, found.lease_ms);
         self.attr_of(found)
     }
 
@@ -35,9 +38,9 @@ impl Client {
     /// `ENOENT`, `EIO` when its home cannot be reached.
     pub fn getattr(&self, ino: Ino) -> FsResult<Attr> {
         self.tell_times(ino)?;
-        let attr = self.ask::<op::GetAttr>(self.home(ino)?, &InoOnly { ino })?;
-        self.known.update(&attr);
-        Ok(attr)
+        let (home, asked) = (self.home(ino)?, self.now());
+        let seen = self.ask::<op::GetAttr>(home, &InoOnly { ino })?;
+        Ok(self.saw(home, asked, seen))
     }
 
     /// Changes attributes; cuts or extends a file.
@@ -50,9 +53,16 @@ impl Client {
             self.known.take_dirty(ino);
         }
         let request = SetAttrRequest { ino, set: *set };
-        let attr = self.change::<op::SetAttr>(self.home(ino)?, ctx, &request, &[])?;
-        self.known.update(&attr);
-        Ok(attr)
+        let (home, asked) = (self.home(ino)?, self.now());
+        let seen = self.change::<op::SetAttr>(home, ctx, &request, &[])?;
+        Ok(self.saw(home, asked, seen))
+    }
+
+    /// Takes in what a home said of an inode.
+    pub(crate) fn saw(&self, home: NodeId, asked: Moment, seen: Seen) -> Attr {
+        self.leased(home, asked, seen.lease_ms);
+        self.known.update(&seen.attr);
+        seen.attr
     }
 
     /// Makes and opens a regular file, or opens the one that is there.
@@ -101,7 +111,10 @@ impl Client {
         let near = if mode & mode::TYPE == mode::FILE { self.near_seat() } else { None };
         let (uid, gid) = (ctx.uid, ctx.gid);
         let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
-        self.change::<op::Make>(self.home(parent)?, ctx, &request, &[])
+        let (home, asked) = (self.home(parent)?, self.now());
+        let made = self.change::<op::Make>(home, ctx, &request, &[])?;
+        self.leased(home, asked, made.found.lease_ms);
+        Ok(made)
     }
 
     /// Removes an entry that is not a directory.
@@ -143,7 +156,9 @@ impl Client {
     /// `EEXIST`, `EPERM` for a directory, `EMLINK`, `ENOENT`, `EIO`.
     pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
         let request = LinkRequest { ino, parent: new_parent, name: new_name };
-        self.change::<op::Link>(self.home(new_parent)?, ctx, &request, &[])
+        let (home, asked) = (self.home(new_parent)?, self.now());
+        let seen = self.change::<op::Link>(home, ctx, &request, &[])?;
+        Ok(self.saw(home, asked, seen))
     }
 
     /// Target of a symbolic link.

@@ -20,7 +20,9 @@ impl Client {
     /// `ENOENT`, `EIO`.
     pub fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
         let request = OpenRequest { ino, truncate: flags & O_TRUNC != 0 };
-        let attr = self.change::<op::Open>(self.home(ino)?, ctx, &request, &[])?;
+        let (home, asked) = (self.home(ino)?, self.now());
+        let seen = self.change::<op::Open>(home, ctx, &request, &[])?;
+        let attr = self.saw(home, asked, seen);
         self.known.add(&attr, 1);
         Ok(attr)
     }
@@ -50,7 +52,7 @@ impl Client {
         for (node, opens) in per_node {
             for (ino, count) in &opens {
                 match self.ask::<op::GetAttr>(node, &InoOnly { ino: *ino }) {
-                    Ok(attr) => self.known.add(&attr, *count),
+                    Ok(seen) => self.known.add(&seen.attr, *count),
                     Err(error) if error.errno() == Errno::ENOENT => {}
                     Err(error) => return Err(error),
                 }

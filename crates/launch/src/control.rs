@@ -1,7 +1,8 @@
 //! What commands ask of the supervisor, over the socket in the formation's directory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -62,8 +63,18 @@ pub fn listen_at(dir: &StateDir) -> LaunchResult<OwnedFd> {
     let refused = |e: Errno| LaunchError::path(&path, "listen there", e);
     let socket = new_socket().map_err(refused)?;
     bind(&socket, &SocketAddrUnix::new(&path).map_err(refused)?).map_err(refused)?;
+    for_this_user_only(&path)?;
     listen(&socket, BACKLOG).map_err(refused)?;
     Ok(socket)
+}
+
+/// Lets nobody else connect to a socket.
+///
+/// # Errors
+/// What the system says.
+pub fn for_this_user_only(path: &Path) -> LaunchResult<()> {
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(path, mode).map_err(|e| LaunchError::path(path, "change its mode", e))
 }
 
 /// Asks the supervisor for something and waits for its answer.

@@ -153,9 +153,8 @@ impl Handover {
     /// When this process was not started by a supervisor of the same release.
     pub fn from_stdin() -> LaunchResult<(Handover, Start)> {
         let socket = take_stdin()?;
-        let (message, descriptors) = packets::receive::<ToNode>(&socket)
-            .map_err(|e| LaunchError::system("what the supervisor hands over", e))?
-            .ok_or_else(not_supervised)?;
+        let received = packets::receive::<ToNode>(&socket).map_err(|_| not_supervised())?;
+        let (message, descriptors) = received.ok_or_else(not_supervised)?;
         let descriptors: [OwnedFd; 5] = descriptors.try_into().map_err(|_| not_supervised())?;
         let (ToNode::Begin, [config, client, peer, unix, lock]) = (message, descriptors) else {
             return Err(not_supervised());

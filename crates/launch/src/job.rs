@@ -14,7 +14,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
 use crate::process::pidfd;
-use crate::signals::{Arrived, Signals};
+use crate::signals::{Arrived, Signals, unblock_in};
 use crate::{LaunchError, LaunchResult};
 
 /// Exit code for a command that was found but cannot be executed.
@@ -39,6 +39,12 @@ pub struct Ended {
     pub asked_to_end: Option<i32>,
 }
 
+/// Whether a signal asks this process to end.
+#[must_use]
+pub fn asks_to_end(arrived: Arrived) -> bool {
+    ENDING.iter().any(|signal| signal.as_raw() == arrived.number)
+}
+
 /// Runs a command to its end.
 ///
 /// # Errors
@@ -57,6 +63,7 @@ pub fn run_command(
     };
     let mut prepared = Command::new(program);
     prepared.args(arguments).envs(environment.iter().copied());
+    unblock_in(&mut prepared);
     match prepared.spawn() {
         Ok(child) => wait(child, signals),
         Err(error) => {
@@ -110,7 +117,7 @@ impl Requests {
     /// What the command is to be sent for a signal that arrived here.
     fn pass_on(&mut self, arrived: Arrived, now: Instant) -> Option<Signal> {
         let signal = CAUGHT.into_iter().find(|signal| signal.as_raw() == arrived.number)?;
-        if ENDING.contains(&signal) {
+        if asks_to_end(arrived) {
             match self.first {
                 None => self.first = Some((arrived.number, now)),
                 Some((_, first)) if now.duration_since(first) >= SAME_REQUEST => return Some(Signal::KILL),

@@ -34,7 +34,7 @@ mod teardown;
 mod volumes;
 
 pub use error::{Kind, LaunchError, LaunchResult};
-pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, run_command};
+pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, run_command};
 pub use memory::available_memory;
 pub use name::{FormationName, NAME_LEN_MAX};
 pub use phases::{Phase, Phases, table};

@@ -69,8 +69,8 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, 
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "packet too long"));
     }
-    let message = serde_json::from_slice(body.get(..received.bytes).unwrap_or_default())?;
-    Ok(Some((message, descriptors)))
+    let message = serde_json::from_slice(body.get(..received.bytes).unwrap_or_default());
+    Ok(Some((message.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?, descriptors)))
 }
 
 /// Puts content into a file in memory, to be sent as a descriptor.
@@ -117,7 +117,7 @@ mod tests {
     fn what_is_no_packet_is_an_error() {
         let (here, there) = pair().unwrap();
         rustix::io::write(&here, b"{").unwrap();
-        assert_eq!(receive::<u32>(&there).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(receive::<u32>(&there).unwrap_err().kind(), io::ErrorKind::InvalidData);
         rustix::io::write(&here, b"{\"a\":1}").unwrap();
         assert_eq!(receive::<u32>(&there).unwrap_err().kind(), io::ErrorKind::InvalidData);
         rustix::io::write(&here, &[b' '; PACKET_LEN_MAX + 1]).unwrap();

@@ -82,7 +82,7 @@ impl Wishes {
 pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResult<State> {
     wishes.check()?;
     let id: [u8; 16] = random_bytes()?;
-    let (volumes, own_roots) = plan_volumes(here, wishes)?;
+    let (volumes, own_dirs) = plan_volumes(here, wishes)?;
     let nodes = volumes.into_iter().enumerate().map(|(id, volumes)| new_node(here, dir, id as u16, volumes));
     Ok(State {
         version: STATE_VERSION,
@@ -100,7 +100,7 @@ pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResul
         width: wishes.width,
         map: String::new(),
         nodes: nodes.collect(),
-        own_roots,
+        own_dirs,
         mounts: Vec::new(),
     })
 }

@@ -3,6 +3,8 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -34,8 +36,8 @@ pub struct Signals {
 
 impl Signals {
     /// Blocks the signals in this thread, and in those that it makes from now on, and opens the
-    /// descriptor. Call it before the first thread is made. Programs started by `std::process` begin with
-    /// nothing blocked.
+    /// descriptor. Call it before the first thread is made. Programs inherit what is blocked, unless
+    /// [`unblock_in`] prevents it.
     ///
     /// # Errors
     /// What the system says.
@@ -67,6 +69,20 @@ impl Signals {
             |at: usize| i32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
         Some(Arrived { number: word(SIGNO_AT), from_terminal: word(CODE_AT) == FROM_KERNEL })
     }
+}
+
+/// Lets a program begin with no signal blocked, whatever this process has caught.
+pub fn unblock_in(command: &mut Command) {
+    // SAFETY: between fork and exec only the one system call is made, on a set of the child's own.
+    unsafe {
+        command.pre_exec(|| {
+            let none = set_of(&[]);
+            match libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) {
+                0 => Ok(()),
+                error => Err(std::io::Error::from_raw_os_error(error)),
+            }
+        })
+    };
 }
 
 impl AsFd for Signals {

@@ -17,7 +17,7 @@ use crate::packets;
 use crate::phases::Phases;
 use crate::plan::{Wishes, plan};
 use crate::process::pidfd;
-use crate::signals::Signals;
+use crate::signals::{Signals, unblock_in};
 use crate::state::State;
 use crate::state_dir::{Claim, StateDir};
 use crate::supervisor::{DaemonProgram, Report, Supervisor};
@@ -140,6 +140,7 @@ fn start_supervisor(here: &Surroundings, claim: &Claim) -> LaunchResult<(OwnedFd
     let mut command = Command::new(&here.program);
     command.arg0("bivouac").arg("supervise").arg(claim.dir.path());
     command.stdin(theirs).stdout(Stdio::null()).stderr(log);
+    unblock_in(&mut command);
     let child = command.spawn().map_err(refused)?;
     Ok((report, child))
 }

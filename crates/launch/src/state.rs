@@ -77,8 +77,8 @@ pub struct State {
     pub map: String,
     /// The nodes, by id.
     pub nodes: Vec<NodeState>,
-    /// Directories that were made to hold volumes, to be removed after them.
-    pub own_roots: Vec<PathBuf>,
+    /// Directories that were made to hold volumes or to be mounted on; to be removed in the end.
+    pub own_dirs: Vec<PathBuf>,
     /// The mounts.
     pub mounts: Vec<MountState>,
 }
@@ -130,8 +130,6 @@ pub struct MountState {
     pub dir: PathBuf,
     /// The node that serves it.
     pub node: u16,
-    /// Whether the directory is ours to remove.
-    pub own_dir: bool,
 }
 
 impl State {
@@ -230,7 +228,7 @@ pub(crate) mod tests {
             width: 0,
             map: String::new(),
             nodes: vec![node],
-            own_roots: vec![],
+            own_dirs: vec![],
             mounts: vec![],
         }
     }

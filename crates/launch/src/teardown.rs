@@ -1,17 +1,19 @@
 //! Takes a formation down and makes sure that nothing is left.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bivouac_store::remove_volume;
+use bivouac_store::{IDENTITY_NAME, StoreError, remove_volume};
+use bivouac_types::FormationId;
 use rustix::process::Signal;
 
 use crate::control::{Request, ask, wait_readable};
 use crate::mounts::{Unmounted, WhenBusy, list_users, mounted_of, unmount};
 use crate::process::ProcessId;
-use crate::state::{NodeLife, State};
+use crate::state::{NodeLife, State, VolumeState};
 use crate::state_dir::StateDir;
 use crate::surroundings::Surroundings;
 use crate::{Kind, LaunchError, LaunchResult};
@@ -66,6 +68,8 @@ pub fn take_down(
         return Err(LaunchError::said(Kind::NotRunning, "the formation is gone already"));
     };
     refuse_kept(&state, discard)?;
+    // This very process must not be what keeps a mount busy.
+    std::env::set_current_dir("/").map_err(|e| LaunchError::path(Path::new("/"), "enter it", e))?;
     unmount_all(here, &state, notice)?;
     end_processes(dir, &state)?;
     // Daemons may have been started again meanwhile.
@@ -181,27 +185,46 @@ fn remove_all(
     let damaged =
         || LaunchError::new(Kind::Refused, dir.path().display(), "names no formation", "remove it by hand");
     let formation = state.formation_id().ok_or_else(damaged)?;
-    let mut first_error = None;
-    for volume in state.nodes.iter().flat_map(|node| &node.volumes) {
-        if let Err(error) = remove_volume(&volume.path, formation, volume.own_dir) {
-            notice(&format!("volume {} is not removed: {error}", volume.path.display()));
-            first_error.get_or_insert(error);
-        }
-    }
-    if first_error.is_some() {
+    let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
+    let failed = volumes.filter(|volume| !remove_own(volume, formation, notice)).count();
+    if failed > 0 {
+        let cause = format!("{failed} are not removed");
         let remedy = format!("look at what is there, then repeat: bivouac down --name {}", state.name);
-        return Err(LaunchError::new(Kind::Refused, "volumes", "are not all removed", &remedy));
+        return Err(LaunchError::new(Kind::Refused, "volumes", cause, &remedy));
     }
-    let own_mounts = state.mounts.iter().filter(|mount| mount.own_dir).map(|mount| &mount.dir);
-    for path in state.own_roots.iter().chain(own_mounts) {
+    for path in &state.own_dirs {
         remove_empty(path)?;
     }
     if mounted_of(&state.name, here.uid).is_empty() { dir.remove() } else { Ok(()) }
 }
 
+/// Removes what is the formation's in a directory; answers whether nothing of it is left there. What others put
+/// there stays; so does a directory that never became the formation's, because something else is in it.
+fn remove_own(volume: &VolumeState, formation: FormationId, notice: &mut dyn FnMut(&str)) -> bool {
+    let was_volume = is_volume(volume);
+    let path = volume.path.display();
+    match remove_volume(&volume.path, formation, volume.own_dir) {
+        Ok(()) | Err(StoreError::WrongFormation { .. }) => true,
+        Err(error @ StoreError::Alien { .. }) => {
+            if was_volume {
+                notice(&format!("in volume {path} somebody else's files are left: {error}"));
+            }
+            true
+        }
+        Err(error) => {
+            notice(&format!("volume {path} is not removed: {error}"));
+            false
+        }
+    }
+}
+
+fn is_volume(volume: &VolumeState) -> bool {
+    volume.path.join(IDENTITY_NAME).exists()
+}
+
 fn remove_empty(path: &Path) -> LaunchResult<()> {
     match std::fs::remove_dir(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
             Err(LaunchError::path(path, "remove the directory", error))
         }
         _ => Ok(()),
@@ -211,7 +234,7 @@ fn remove_empty(path: &Path) -> LaunchResult<()> {
 /// Counts what is left.
 fn look(here: &Surroundings, dir: &StateDir, state: &State) -> Remains {
     let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
-    let files = volumes.filter(|volume| volume.own_dir).map(|volume| &volume.path).chain(&state.own_roots);
+    let files = volumes.filter(|volume| is_volume(volume)).map(|volume| &volume.path).chain(&state.own_dirs);
     let files = files.map(PathBuf::as_path).chain([dir.path()]).filter(|path| path.exists()).count();
     let listening = listening_ports();
     let addresses = state.nodes.iter().flat_map(|node| [&node.client_address, &node.peer_address]);
@@ -245,6 +268,8 @@ fn listening_port(line: &str) -> Option<u16> {
 mod tests {
     use super::*;
     use crate::state::tests::sample;
+    use bivouac_store::{DirVolume, VolumeIdentity};
+    use bivouac_types::NodeId;
 
     #[test]
     fn what_is_left_is_counted_in_words() {
@@ -285,7 +310,7 @@ mod tests {
         let mut state = sample();
         let root = dir.path().join("root");
         state.nodes[0].volumes[0].path = root.join("n0");
-        state.own_roots = vec![root.clone()];
+        state.own_dirs = vec![root.clone()];
         std::fs::create_dir_all(root.join("n0")).unwrap();
         claim.dir.write(&state).unwrap();
         drop(claim.lock);
@@ -294,21 +319,62 @@ mod tests {
         assert!(!root.exists() && !claim.dir.path().exists());
     }
 
-    #[test]
-    fn alien_files_stop_the_removal_and_stay() {
+    /// A formation that died whole, with one volume that is prepared by `prepare`.
+    fn leftovers(prepare: impl Fn(&Path)) -> (LaunchResult<Remains>, String, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let here = crate::surroundings::tests::surroundings(Some(dir.path()));
         let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
         let mut state = sample();
-        state.nodes[0].volumes[0].path = dir.path().join("n0");
-        std::fs::create_dir(dir.path().join("n0")).unwrap();
-        std::fs::write(dir.path().join("n0/thesis"), "x").unwrap();
+        let volume = dir.path().join("n0");
+        state.nodes[0].volumes[0].path = volume.clone();
+        std::fs::create_dir(&volume).unwrap();
+        prepare(&volume);
         claim.dir.write(&state).unwrap();
         drop(claim.lock);
         let mut said = String::new();
-        let error = take_down(&here, &claim.dir, false, &mut |text| said.push_str(text)).unwrap_err();
-        assert!(error.to_string().contains("not all removed"), "{error}");
-        assert!(said.contains("thesis"), "{said}");
-        assert!(dir.path().join("n0/thesis").exists() && claim.dir.read().unwrap().is_some());
+        let result = take_down(&here, &claim.dir, false, &mut |text| said.push_str(text));
+        (result, said, dir)
+    }
+
+    fn become_volume(path: &Path, formation: FormationId) {
+        let identity = VolumeIdentity { formation, node: NodeId(0), index: 0 };
+        drop(DirVolume::open(path, identity, false).unwrap());
+    }
+
+    #[test]
+    fn alien_files_in_a_volume_stay_and_are_told() {
+        let (result, said, dir) = leftovers(|volume| {
+            become_volume(volume, FormationId([7; 16]));
+            std::fs::write(volume.join("thesis"), "x").unwrap();
+        });
+        assert!(result.unwrap().is_nothing());
+        assert!(said.contains("somebody else's files are left") && said.contains("thesis"), "{said}");
+        assert_eq!(std::fs::read_dir(dir.path().join("n0")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_removed_can_be_tried_again() {
+        let (result, said, dir) = leftovers(|volume| {
+            std::fs::remove_dir(volume).unwrap();
+            std::fs::write(volume, "a file in the way").unwrap();
+        });
+        assert!(result.unwrap_err().to_string().contains("1 are not removed"));
+        assert!(said.contains("n0 is not removed"), "{said}");
+        assert!(dir.path().join("bivouac/sample/state.json").exists());
+    }
+
+    #[test]
+    fn a_directory_that_never_became_a_volume_is_left_alone() {
+        let (result, said, dir) = leftovers(|volume| std::fs::write(volume.join("thesis"), "x").unwrap());
+        assert!(result.unwrap().is_nothing() && said.is_empty(), "{said}");
+        assert!(dir.path().join("n0/thesis").exists() && !dir.path().join("bivouac/sample").exists());
+    }
+
+    #[test]
+    fn another_formations_volume_is_left_alone() {
+        let other = FormationId([8; 16]);
+        let (_, said, dir) = leftovers(|volume| become_volume(volume, other));
+        assert!(said.is_empty(), "{said}");
+        assert!(dir.path().join("n0").join(IDENTITY_NAME).exists());
     }
 }

@@ -1,5 +1,7 @@
 //! What a mount serves. The client of a formation is the implementation; tests bring their own.
 
+use std::time::Duration;
+
 use bivouac_client::Client;
 use bivouac_types::{Attr, FsResult, Ino, SetAttr, StatFs};
 
@@ -51,6 +53,7 @@ operations! {
     fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr>;
     fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>>;
     fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, with_attrs: bool) -> FsResult<Vec<DirEntry>>;
+    fn lease(&self, ino: Ino) -> Duration;
     fn parent(&self, ino: Ino) -> FsResult<Ino>;
     fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>>;
     fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>>;

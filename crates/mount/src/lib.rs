@@ -18,7 +18,6 @@ mod session;
 mod state;
 mod stats;
 
-pub use abi::Validity as Caching;
 pub use attach::{AttachError, AttachOptions, fusermount, mount_fuse, unmount};
 pub use fs::*;
 pub use mount::{Mount, MountError};

@@ -96,7 +96,6 @@ impl<F: FileSystem> Mount<F> {
             state,
             opens,
             negotiated,
-            options: self.options,
             stats: Arc::clone(&self.stats),
             failure: Mutex::new(None),
         });
@@ -174,6 +173,6 @@ impl<F: FileSystem> Mount<F> {
     }
 
     fn wishes(&self) -> Wishes {
-        Wishes { max_write: self.options.max_write, readdirplus: self.options.caching.entry_ms > 0 }
+        Wishes { max_write: self.options.max_write, readdirplus: self.options.readdirplus }
     }
 }

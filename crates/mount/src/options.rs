@@ -2,8 +2,6 @@
 
 use std::thread;
 
-use crate::Caching;
-
 /// Payload of one write or read unless chosen otherwise, in bytes: what Linux allows by default.
 const MAX_WRITE_DEFAULT: u32 = 1 << 20;
 /// Most threads that read requests unless chosen otherwise.
@@ -22,8 +20,8 @@ pub struct Options {
     pub threads_max: usize,
     /// Largest payload of one read or write, in bytes. More than 1 MiB needs `fs.fuse.max_pages_limit`.
     pub max_write: u32,
-    /// For how long the kernel may believe what it was told. Nothing but 0 is coherent over nodes.
-    pub caching: Caching,
+    /// Send attributes with listings: worth it as long as the file system gives leases.
+    pub readdirplus: bool,
 }
 
 impl Default for Options {
@@ -34,7 +32,7 @@ impl Default for Options {
             resident: (cores / 2).clamp(1, RESIDENT_MAX),
             threads_max: THREADS_MAX,
             max_write: MAX_WRITE_DEFAULT,
-            caching: Caching::default(),
+            readdirplus: true,
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::abi::{Header, Negotiated, Opcode, Reader, Reply, flags};
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::opens::Opens;
-use crate::options::Options;
 use crate::pool::{Pool, about_to_block};
 use crate::serve::{self, Answer, Call};
 use crate::state::State;
@@ -25,7 +24,6 @@ pub struct Session<F> {
     pub state: State,
     pub opens: Opens,
     pub negotiated: Negotiated,
-    pub options: Options,
     pub stats: Arc<Stats>,
     pub failure: Mutex<Option<io::Error>>,
 }

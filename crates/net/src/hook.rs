@@ -19,6 +19,11 @@ pub(crate) fn is_set() -> bool {
     HOOK.with(|cell| cell.borrow().is_some())
 }
 
+/// Runs the current thread's hook: for a service that has to wait for something else than the network.
+pub fn before_waiting() {
+    run();
+}
+
 /// Runs the current thread's hook.
 pub(crate) fn run() {
     // The hook runs outside the borrow, so that it may set another one.

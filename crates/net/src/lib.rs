@@ -31,7 +31,7 @@ pub use auth::{Auth, Identity, Secret};
 pub use call::{Started, call, call_into, start};
 pub use error::{NetError, Refusal};
 pub use failing::{FailingTransport, Fault, Latch};
-pub use hook::on_block;
+pub use hook::{before_waiting, on_block};
 pub use in_process::InProcess;
 pub use listener::Listener;
 pub use peer::{OnReconnect, Peer, PeerOptions};

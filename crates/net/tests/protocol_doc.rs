@@ -26,7 +26,7 @@ fn example() -> (Frame, Vec<u8>) {
         .to_bytes();
     let frame = Frame {
         wait_ms: 30_000,
-        map_version: 3,
+        origin: ClientId(3),
         ..Frame::request(Op::Read as u16, OpId(7), ClientId(0x4d), 1)
     };
     (Request::new(frame, &body, &[]).frame, body)

@@ -25,7 +25,8 @@ fn without_descriptors_the_server_waits_and_goes_on() {
     while let Ok(stream) = TcpStream::connect(&address) {
         strangers.push(stream);
     }
-    assert!((10..=31).contains(&strangers.len()), "{} connections", strangers.len());
+    // The limit is one on numbers, and numbers may be free below it: how many fit is not exact.
+    assert!((10..60).contains(&strangers.len()), "{} connections", strangers.len());
     // Who is connected already is served as before.
     call::<op::Ping>(&friend, frame(2), &(), &[]).unwrap();
     drop(strangers);

@@ -2,11 +2,14 @@
 
 use bivouac_net::{Call, LaneKind, Reply, Service};
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
-use bivouac_wire::{Decode, Encode, Op, Operation, op};
+use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
 use crate::handlers::data;
 use crate::node::Node;
 use crate::session::Ctx;
+
+/// The origin of steps that no client's request makes necessary.
+pub const NOBODY: ClientId = ClientId(0);
 
 /// An operation that a node serves.
 pub trait Handle: Operation {
@@ -76,7 +79,17 @@ impl Service for Node {
 }
 
 fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
-    let outcome = request::<O>(call).and_then(|request| O::handle(node, &context(call), request));
+    let origin = if call.lane == LaneKind::Peer { call.frame.origin } else { call.frame.client };
+    let touches = if origin == NOBODY { Touches::Nothing } else { O::OP.touches() };
+    // Until the reply is made, nobody else may begin to believe what is about to change.
+    let changing = (touches == Touches::Changes).then(|| node.leases.change(origin));
+    let lease_ms = match (&changing, touches) {
+        (Some(changing), _) => changing.lease_ms,
+        (None, Touches::Looks) => node.leases.look(origin),
+        _ => 0,
+    };
+    let ctx = context(call, origin, lease_ms);
+    let outcome = request::<O>(call).and_then(|request| O::handle(node, &ctx, request));
     match outcome {
         Ok(answer) => answer.encode(reply.body()),
         Err(error) => reply.fail(&error),
@@ -89,9 +102,11 @@ pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
         .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
 }
 
-fn context<'a>(call: &Call<'a>) -> Ctx<'a> {
+fn context<'a>(call: &Call<'a>, origin: ClientId, lease_ms: u32) -> Ctx<'a> {
     Ctx {
         client: call.frame.client,
+        origin,
+        lease_ms,
         channel: call.frame.channel,
         id: call.frame.id,
         retry: call.frame.flags.is_retry(),

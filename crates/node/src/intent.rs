@@ -129,9 +129,12 @@ impl Node {
         let tx = self.allocator.next(&self.records)?;
         let steps_channel = self.channels.take();
         let logged = Logged { intent, client: ctx.client, channel: ctx.channel, op: ctx.id, steps_channel };
-        let outcome = self
-            .log_intent(tx, &logged)
-            .and_then(|()| self.finish_intent(&logged, Steps { tx, channel: steps_channel, retry: false }));
+        let outcome = self.log_intent(tx, &logged).and_then(|()| {
+            self.finish_intent(
+                &logged,
+                Steps { tx, channel: steps_channel, retry: false, origin: ctx.origin },
+            )
+        });
         match outcome {
             Ok(result) => {
                 self.channels.put(steps_channel);
@@ -213,7 +216,7 @@ impl Node {
         let bytes = self.records.read(slot, &intent_key(tx), |bytes| bytes.map(<[u8]>::to_vec));
         let Some(bytes) = bytes else { return Ok(()) };
         let logged = crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))?;
-        let steps = Steps { tx, channel: logged.steps_channel, retry: true };
+        let steps = Steps { tx, channel: logged.steps_channel, retry: true, origin: logged.client };
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");
         }
@@ -231,7 +234,8 @@ impl Node {
 impl Logged {
     /// The asker, as its own request would look.
     fn asker(&self) -> Ctx<'static> {
-        Ctx { client: self.client, channel: self.channel, id: self.op, retry: false, payload: &[] }
+        let (client, channel, id) = (self.client, self.channel, self.op);
+        Ctx { client, channel, id, retry: false, origin: client, lease_ms: 0, payload: &[] }
     }
 }
 

@@ -12,6 +12,7 @@ mod counters;
 mod dispatch;
 mod handlers;
 mod intent;
+mod leases;
 mod locks;
 mod namespace;
 mod node;

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::alloc::Allocator;
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::opens::Opens;
 use crate::peers::{Channels, Peers};
@@ -46,6 +47,7 @@ pub struct Node {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) allocator: Allocator,
     pub(crate) locks: Locks,
+    pub(crate) leases: Leases,
     pub(crate) opens: Opens,
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
@@ -88,6 +90,7 @@ impl Node {
             peers,
             clock,
             locks: Locks::new(config.grace),
+            leases: Leases::default(),
             opens: Opens::new(),
             channels: Channels::default(),
             counters: Counters::new(),

@@ -24,6 +24,8 @@ pub struct PeerRequest<'a> {
     pub channel: u16,
     /// Whether the step may have been carried out before.
     pub retry: bool,
+    /// The client whose request makes the step necessary.
+    pub origin: ClientId,
     /// Encoded request.
     pub body: &'a [u8],
     /// Bytes to write.
@@ -48,6 +50,15 @@ pub struct Steps {
     pub channel: u16,
     /// Whether this is a replay.
     pub retry: bool,
+    /// The client who wants it.
+    pub origin: ClientId,
+}
+
+impl Steps {
+    /// Identity of steps that change nothing, or may happen often, and so need none.
+    pub fn question(origin: ClientId) -> Steps {
+        Steps { tx: 0, channel: 0, retry: false, origin }
+    }
 }
 
 /// Steps that one intent can have: ids of steps are `tx * STEPS_MAX + step`.
@@ -100,11 +111,14 @@ impl Node {
     ) -> FsResult<O::Reply> {
         let id = OpId(steps.tx.wrapping_mul(STEPS_MAX) + number);
         let (client, channel, retry) = (self.as_client(), steps.channel, steps.retry);
+        let origin = steps.origin;
         if target == self.id {
-            return O::handle(self, &Ctx { client, channel, id, retry, payload: &[] }, request);
+            let ctx = Ctx { client, channel, id, retry, origin, lease_ms: 0, payload: &[] };
+            return O::handle(self, &ctx, request);
         }
         let body = request.to_bytes();
-        let request = PeerRequest { op: O::OP, id, client, channel, retry, body: &body, payload: &[] };
+        let request =
+            PeerRequest { op: O::OP, id, client, channel, retry, origin, body: &body, payload: &[] };
         self.ask::<O>(target, &request)
     }
 
@@ -142,6 +156,7 @@ impl Peers for NetPeers {
         let unknown = || FsError::with(Errno::ESTALE, format!("{node} is not a peer"));
         let transport = self.peers.get(usize::from(node.0)).and_then(Option::as_ref).ok_or_else(unknown)?;
         let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);
+        frame.origin = request.origin;
         if request.retry {
             frame.flags = Flags::RETRY;
         }

@@ -11,6 +11,7 @@ use bivouac_types::{ClientId, FsResult, Ino, NodeId, SeatIndex, Slot};
 use bivouac_wire::{Subfiles, op};
 use parking_lot::{Condvar, Mutex};
 
+use crate::dispatch::NOBODY;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -264,7 +265,7 @@ impl Node {
             }
         }
         for (node, subfiles) in per_node {
-            let steps = Steps { tx: 0, channel: 0, retry: false };
+            let steps = Steps::question(NOBODY);
             self.step::<op::RemoveSubfiles>(node, steps, 0, Subfiles { subfiles })?;
         }
         let slots: Vec<Slot> = batch.iter().map(|(slot, _)| *slot).collect();

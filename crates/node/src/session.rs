@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use std::ops::ControlFlow;
 
 use bivouac_store::{Records, Txn};
-use bivouac_types::{ClientId, OpId, Slot};
-use bivouac_wire::{Decode, Encode};
+use bivouac_types::{Attr, ClientId, OpId, Slot};
+use bivouac_wire::{Decode, Encode, Seen};
 
 use crate::record::{Done, done_key, done_prefix};
 
@@ -22,11 +22,20 @@ pub struct Ctx<'a> {
     pub id: OpId,
     /// Whether it may have been carried out before.
     pub retry: bool,
+    /// The client whose request this is part of: the client itself, or whom a peer asks for.
+    pub origin: ClientId,
+    /// For how long the asker may believe the answer, in milliseconds.
+    pub lease_ms: u32,
     /// Bytes to write.
     pub payload: &'a [IoSlice<'a>],
 }
 
 impl Ctx<'_> {
+    /// Attributes with the lease of this request.
+    pub fn seen(&self, attr: Attr) -> Seen {
+        Seen { attr, lease_ms: self.lease_ms }
+    }
+
     /// What this operation left when it was carried out before: its value, see [`Done`].
     pub fn done_before(&self, records: &Records, slot: Slot) -> Option<u64> {
         if !self.retry {

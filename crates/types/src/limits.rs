@@ -59,6 +59,13 @@ pub const TRANSFER_MAX: usize = 1 << 22;
 /// Most bytes of directory entries in one answer.
 pub const READDIR_BYTES_MAX: usize = 1 << 16;
 
+/// How long a node leaves what it told a client as it is, in milliseconds.
+pub const LEASE_MS: u64 = 100;
+/// What of that the client is not told of: the kernel counts time in ticks of up to 10 ms.
+pub const LEASE_MARGIN_MS: u64 = 25;
+/// How long nothing must have been changed until everybody gets leases again, in milliseconds.
+pub const LEASE_QUIET_MS: u64 = 3_000;
+
 /// How long a client waits for a node that does not answer, unless chosen otherwise.
 pub const WAIT_MS_DEFAULT: u64 = 30_000;
 
@@ -68,6 +75,8 @@ const _: () = assert!(SLOTS_DEFAULT.is_power_of_two() && SLOTS_DEFAULT <= SLOTS_
 const _: () = assert!(XATTR_VALUE_LEN_MAX + NAME_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(XATTR_LIST_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(READDIR_BYTES_MAX * 2 <= FRAME_BODY_MAX);
+// Two ticks at the coarsest, and what is left is worth having.
+const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);
 const _: () = assert!(STRIPE_MIN as u64 >= SUBFILE_HEADER_LEN);
 const _: () = assert!(STRIPE_MIN.is_power_of_two() && STRIPE_MAX.is_power_of_two());

@@ -4,7 +4,7 @@
 //!  0 magic u32        4 version u16     6 operation u16    8 request id u64
 //! 16 body length u32 20 payload length u32                24 status i32
 //! 28 channel u16     30 kind u8        31 flags u8        32 client id u64
-//! 40 wait ms u32     44 reserved u32   48 map version u64 56 reserved u32  60 crc32c u32
+//! 40 wait ms u32     44 reserved u32   48 origin u64      56 reserved u32  60 crc32c u32
 //! ```
 //! The checksum (CRC-32C, Castagnoli, as in RFC 3720 B.4) covers bytes 0 to 59.
 
@@ -63,8 +63,8 @@ pub struct Frame {
     pub client: ClientId,
     /// How long the asker goes on waiting, in milliseconds.
     pub wait_ms: u32,
-    /// Version of the map that the sender knows.
-    pub map_version: u64,
+    /// On the peer lane the client whose request makes a peer ask; 0 when nobody's does.
+    pub origin: ClientId,
 }
 
 /// Why a header was refused.
@@ -113,7 +113,7 @@ impl Frame {
             flags: Flags::default(),
             client,
             wait_ms: 0,
-            map_version: 0,
+            origin: ClientId(0),
         }
     }
 
@@ -139,7 +139,7 @@ impl Frame {
         put(30, &[self.kind as u8, self.flags.0]);
         put(32, &self.client.0.to_le_bytes());
         put(40, &self.wait_ms.to_le_bytes());
-        put(48, &self.map_version.to_le_bytes());
+        put(48, &self.origin.0.to_le_bytes());
         let crc = checksum(&out);
         out[60..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -180,7 +180,7 @@ impl Frame {
             flags: Flags(bytes[31]),
             client: ClientId(long(bytes, 32)),
             wait_ms: word(bytes, 40),
-            map_version: long(bytes, 48),
+            origin: ClientId(long(bytes, 48)),
         })
     }
 }
@@ -212,7 +212,7 @@ mod tests {
         frame.payload_len = 4096;
         frame.flags = Flags::RETRY;
         frame.wait_ms = 30_000;
-        frame.map_version = 2;
+        frame.origin = ClientId(2);
         frame
     }
 

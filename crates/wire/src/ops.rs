@@ -16,6 +16,31 @@ pub enum Lane {
     Both,
 }
 
+/// What an operation means for those who believe what they were told earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touches {
+    /// Neither names nor attributes.
+    Nothing,
+    /// Tells names or attributes.
+    Looks,
+    /// Changes what others may have been told.
+    Changes,
+}
+
+impl Op {
+    /// What it means for those who believe what they were told earlier.
+    #[must_use]
+    pub fn touches(self) -> Touches {
+        match self {
+            Op::Lookup | Op::GetAttr | Op::ReadDir | Op::Open => Touches::Looks,
+            Op::SetAttr | Op::Make | Op::Unlink | Op::Rmdir | Op::Rename | Op::Link => Touches::Changes,
+            Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::Append | Op::Touch => Touches::Changes,
+            Op::RemoveDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => Touches::Changes,
+            _ => Touches::Nothing,
+        }
+    }
+}
+
 /// Ties an operation's number to its request and reply.
 pub trait Operation {
     /// The number on the wire.
@@ -77,9 +102,9 @@ operations! {
     /// A directory's entry, with attributes where they are at hand.
     Lookup = 3, Both, EntryName<'a> => Found;
     /// Attributes of an inode.
-    GetAttr = 4, Both, InoOnly => Attr;
+    GetAttr = 4, Both, InoOnly => Seen;
     /// Changes attributes; cuts or extends a file.
-    SetAttr = 5, Client, SetAttrRequest => Attr;
+    SetAttr = 5, Client, SetAttrRequest => Seen;
     /// Makes an entry with a new inode of any kind; opens a regular file on the way.
     Make = 6, Client, MakeRequest<'a> => Made;
     /// Removes an entry that is not a directory.
@@ -89,7 +114,7 @@ operations! {
     /// Moves an entry.
     Rename = 9, Client, RenameRequest<'a> => ();
     /// Makes one more entry for an inode.
-    Link = 10, Client, LinkRequest<'a> => Attr;
+    Link = 10, Client, LinkRequest<'a> => Seen;
     /// Target of a symbolic link.
     ReadLink = 11, Both, InoOnly => Blob;
     /// Entries of a directory behind a cookie.
@@ -105,7 +130,7 @@ operations! {
     /// Removes an extended attribute.
     RemoveXattr = 17, Client, XattrName<'a> => ();
     /// Registers an open; cuts the file to nothing first if asked.
-    Open = 18, Client, OpenRequest => Attr;
+    Open = 18, Client, OpenRequest => Seen;
     /// Unregisters opens.
     Close = 19, Client, OpenCounts => ();
     /// Registers again what was open before this node restarted: replaces all of the client's opens here.
@@ -290,6 +315,13 @@ owned! {
         /// The changes.
         set: SetAttr,
     }
+    /// Attributes, and for how long the asker may believe them and its entries here.
+    Seen {
+        /// The attributes.
+        attr: Attr,
+        /// Nobody else changes anything at this node for so many milliseconds; see docs/semantics.md.
+        lease_ms: u32,
+    }
     /// An entry.
     Found {
         /// The inode.
@@ -298,6 +330,8 @@ owned! {
         kind: u32,
         /// Its attributes, when its home is the node that answers.
         attr: Option<Attr>,
+        /// As in [`Seen`].
+        lease_ms: u32,
     }
     /// What `Make` made or found.
     Made {

@@ -173,7 +173,8 @@ fn once(host: &Host<'_>, dir: &std::path::Path, plan: &IoPlan) -> BenchResult<Ve
     let outcomes: Vec<Vec<Timed>> = team::run(host, &(0..plan.procs).map(task).collect::<Vec<_>>())?;
     let figures = |(what, bytes_per_second): (String, f64)| {
         let small = plan.transfer < SMALL;
-        let (unit, per) = if small { (Unit::PerSecond, plan.transfer as f64) } else { (Unit::GigabytesPerSecond, 1e9) };
+        let (unit, per) =
+            if small { (Unit::PerSecond, plan.transfer as f64) } else { (Unit::GigabytesPerSecond, 1e9) };
         Figure::new(what, unit, bytes_per_second / per)
     };
     Ok(rates(&outcomes).into_iter().map(figures).collect())
@@ -257,7 +258,10 @@ pub(crate) mod tests {
     fn what_makes_no_sense_is_refused() {
         assert!(refusal(&["/d", "--procs", "0"]).starts_with("--procs 0: is out of range"));
         assert!(refusal(&["/d", "--transfer", "0"]).starts_with("--transfer 0: "));
-        assert!(refusal(&["/d", "--size", "5000", "--transfer", "4096"]).starts_with("--size 5000: is not a multiple"));
+        assert!(
+            refusal(&["/d", "--size", "5000", "--transfer", "4096"])
+                .starts_with("--size 5000: is not a multiple")
+        );
         assert!(refusal(&["/d", "--size", "0"]).starts_with("--size 0: "));
         assert!(refusal(&["/d", "--mode", "own", "--pattern", "strided"]).ends_with("write --mode shared"));
     }

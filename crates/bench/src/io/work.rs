@@ -62,7 +62,11 @@ impl Part<'_> {
             meet.barrier()?;
         }
         let file = self.open(op != IoOp::Read)?;
-        if op == IoOp::Read { self.read(&file)? } else { self.write(&file)? }
+        if op == IoOp::Read {
+            self.read(&file)?
+        } else {
+            self.write(&file)?
+        }
         drop(file);
         let (what, units) = (op.name().to_owned(), self.order.bytes());
         Ok(Timed { what, units, start_ns, end_ns: clock::now_ns() })
@@ -112,7 +116,10 @@ impl Part<'_> {
             read.map_err(BenchError::system(format_args!("read at {offset}")))?;
             if let Some(at) = self.content.mismatch(&self.buffer, offset) {
                 let at = offset + at as u64;
-                return Err(BenchError::refused(self.path().display(), format_args!("byte {at} is not what was written")));
+                return Err(BenchError::refused(
+                    self.path().display(),
+                    format_args!("byte {at} is not what was written"),
+                ));
             }
         }
         Ok(())

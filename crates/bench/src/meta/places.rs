@@ -43,17 +43,21 @@ impl Places {
         let mine = |number: &u64| !plan.shared || number % procs == rank;
         let made: Vec<CString> = match plan.layout {
             Layout::Single => Vec::new(),
-            Layout::Tree => (0..all.div_ceil(FILES_PER_DIR)).filter(mine).map(leaf).map(c).collect::<BenchResult<_>>()?,
+            Layout::Tree => {
+                (0..all.div_ceil(FILES_PER_DIR)).filter(mine).map(leaf).map(c).collect::<BenchResult<_>>()?
+            }
         };
         let files = paths.map(c).collect::<BenchResult<_>>()?;
         let top = c(top)?;
-        let listed = if made.is_empty() && plan.layout == Layout::Single { vec![top.clone()] } else { made.clone() };
+        let listed =
+            if made.is_empty() && plan.layout == Layout::Single { vec![top.clone()] } else { made.clone() };
         Ok(Places { top, made, listed, files })
     }
 }
 
 fn c(path: PathBuf) -> BenchResult<CString> {
-    let zero = |_| BenchError::usage(path.display(), "has a zero byte in its name", "choose another directory");
+    let zero =
+        |_| BenchError::usage(path.display(), "has a zero byte in its name", "choose another directory");
     CString::new(path.as_os_str().as_bytes()).map_err(zero)
 }
 
@@ -77,9 +81,12 @@ mod tests {
         let single = places(1, &small(Layout::Single, false));
         assert_eq!((text(&single.top), single.made.len()), ("/d/rank-1", 0));
         assert_eq!(text(&single.files[7]), "/d/rank-1/file-1-7");
-        assert_eq!(single.listed, [single.top.clone()]);
+        assert_eq!(single.listed, std::slice::from_ref(&single.top));
         let tree = places(1, &small(Layout::Tree, false));
-        assert_eq!(tree.made.iter().map(text).collect::<Vec<_>>(), ["/d/rank-1/d0", "/d/rank-1/d1", "/d/rank-1/d2"]);
+        assert_eq!(
+            tree.made.iter().map(text).collect::<Vec<_>>(),
+            ["/d/rank-1/d0", "/d/rank-1/d1", "/d/rank-1/d2"]
+        );
         assert_eq!(text(&tree.files[249]), "/d/rank-1/d2/file-1-249");
     }
 

@@ -27,7 +27,9 @@ pub fn perform(task: &MetaTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>> 
     make_top(&places.top)?;
     let mut phases = Phases { meet, timed: Vec::new() };
     phases.each("mkdir", &places.made, |dir| rustix::fs::mkdirat(CWD, dir, Mode::RWXU))?;
-    phases.each("create", &places.files, |file| open(file, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY).map(drop))?;
+    phases.each("create", &places.files, |file| {
+        open(file, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY).map(drop)
+    })?;
     phases.each("stat", &places.files, |file| expect(0, size_by(file, AtFlags::STATX_FORCE_SYNC)?))?;
     phases.each("stat, cached", &places.files, |file| expect(0, size_by(file, AtFlags::empty())?))?;
     phases.each("write", &places.files, |file| {
@@ -167,7 +169,10 @@ mod tests {
     fn a_tree_also_makes_and_removes_directories() {
         let dir = tempfile::tempdir().unwrap();
         let done = work(dir.path(), small(Layout::Tree, false)).unwrap();
-        assert_eq!((done.first(), done.last()), (Some(&("mkdir".to_owned(), 3)), Some(&("rmdir".to_owned(), 3))));
+        assert_eq!(
+            (done.first(), done.last()),
+            (Some(&("mkdir".to_owned(), 3)), Some(&("rmdir".to_owned(), 3)))
+        );
         assert!(done.contains(&("readdir".to_owned(), 250)));
         assert_eq!(std::fs::read_dir(dir.path().join("rank-0")).unwrap().count(), 0);
     }

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use rustix::net::sockopt;
 
-use super::copy::{Outcome, Way, copy};
 use super::NetTask;
+use super::copy::{Outcome, Way, copy};
 use crate::worker::Meet;
 use crate::{BenchError, BenchResult};
 
@@ -21,9 +21,9 @@ const PING: u64 = 0;
 const WRITE: u64 = 1;
 const READ: u64 = 2;
 /// Bytes that go between socket and file at once: they stay in the processor's cache.
-const PIECE: usize = 256 << 10;
+const PIECE: usize = 128 << 10;
 /// Bytes of a socket's buffers; the system may give fewer.
-const SOCKET_BUFFER: usize = 8 << 20;
+const SOCKET_BUFFER: usize = 1 << 20;
 
 type Io<T> = std::io::Result<T>;
 
@@ -113,7 +113,8 @@ fn prepare(stream: &TcpStream) -> Io<()> {
 }
 
 fn fields(head: &[u8; HEAD]) -> [u64; 3] {
-    let mut words = head.chunks_exact(8).map(|word| word.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)));
+    let mut words =
+        head.chunks_exact(8).map(|word| word.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)));
     [(); 3].map(|()| words.next().unwrap_or(0))
 }
 
@@ -187,7 +188,9 @@ mod tests {
         let (announced, port) = channel();
         let path = dir.path().to_owned();
         // The server ends with this process.
-        std::thread::spawn(move || serve(&path, |port| announced.send(port).map_err(|_| BenchError::interrupted())));
+        std::thread::spawn(move || {
+            serve(&path, |port| announced.send(port).map_err(|_| BenchError::interrupted()))
+        });
         let task = NetTask { port: port.recv().unwrap(), plan: small() };
         let outcome = perform(&task, &mut Alone(0)).unwrap();
         assert_eq!(outcome.timed.iter().map(|timed| timed.units).collect::<Vec<_>>(), [65_536; 3]);
@@ -202,7 +205,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (announced, port) = channel();
         let path = dir.path().to_owned();
-        std::thread::spawn(move || serve(&path, |port| announced.send(port).map_err(|_| BenchError::interrupted())));
+        std::thread::spawn(move || {
+            serve(&path, |port| announced.send(port).map_err(|_| BenchError::interrupted()))
+        });
         let mut connection = Connection::to(port.recv().unwrap()).unwrap();
         connection.write(0, &[7; 10]).unwrap();
         let mut back = [0; 10];

@@ -1,4 +1,4 @@
-//! The client library as a way: every node is another process, reached over TCP.
+//! The client library as a way, from a process that is no node.
 
 use bivouac_client::{Client, NewInode, OpCtx};
 use bivouac_types::{Attr, FsError, Ino, mode};
@@ -13,7 +13,7 @@ use crate::{BenchError, BenchResult, Host};
 /// # Errors
 /// A formation that cannot be reached; what it refuses.
 pub fn perform_remote(host: &Host<'_>, task: &RemoteTask, meet: &mut dyn Meet) -> BenchResult<Outcome> {
-    let client = (host.connect)(&task.formation)
+    let client = (host.connect)(&task.formation, task.reach)
         .map_err(|error| BenchError::refused(format_args!("formation {}", task.formation), error))?;
     let file = OpenFile::new(&client)?;
     let way = |channel: u32| Stream { file: &file, ctx: file.ctx(channel as u16 + 1) };

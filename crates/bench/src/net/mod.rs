@@ -2,6 +2,7 @@
 
 mod bare;
 mod copy;
+mod file;
 mod library;
 
 use std::path::{Path, PathBuf};
@@ -18,14 +19,17 @@ use crate::report::{Figure, Report, Unit};
 use crate::scratch::{Scratch, check_room};
 use crate::task::{Said, Task, rates};
 use crate::team::{self, Member};
-use crate::{BenchError, BenchResult, Host};
+use crate::{BenchError, BenchResult, Host, Reach};
 
 pub use bare::{perform, serve};
 pub use copy::Outcome;
+pub use file::perform_file;
 pub use library::perform_remote;
 
 /// What the bare copy is called in tables.
 pub const BARE: &str = "bare TCP";
+/// What a plain file is called in tables.
+pub const FILE: &str = "tmpfs";
 /// What the client library is called in tables.
 pub const LIBRARY: &str = "library";
 /// Percentiles of small requests that are shown.
@@ -91,11 +95,22 @@ pub struct NetTask {
     pub plan: CopyPlan,
 }
 
+/// A process with a plain file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileTask {
+    /// An empty directory.
+    pub dir: PathBuf,
+    /// What to copy.
+    pub plan: CopyPlan,
+}
+
 /// A process with the client library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RemoteTask {
     /// The formation.
     pub formation: String,
+    /// How to reach its nodes.
+    pub reach: Reach,
     /// What to copy.
     pub plan: CopyPlan,
 }
@@ -134,9 +149,35 @@ pub fn run_remote(host: &Host<'_>, args: &RemoteArgs) -> BenchResult<()> {
 pub fn compare(host: &Host<'_>, formation: &str, args: &NetArgs) -> BenchResult<Report> {
     check(args)?;
     let rows = alternate(host, &[LIBRARY.to_owned(), BARE.to_owned()], args.reps, |index| {
-        if index == 0 { library_once(host, formation, &args.plan) } else { bare_once(host, args) }
+        if index == 0 {
+            library_once(host, formation, Reach::Network, &args.plan)
+        } else {
+            bare_once(host, args)
+        }
     })?;
     Ok(Report { title: title(args), notes: notes(), rows })
+}
+
+/// The library on a formation of this machine beside the same calls on a plain file.
+///
+/// # Errors
+/// As [`run_remote`].
+pub fn compare_local(host: &Host<'_>, formation: &str, args: &NetArgs) -> BenchResult<Report> {
+    check(args)?;
+    let rows = alternate(host, &[LIBRARY.to_owned(), FILE.to_owned()], args.reps, |index| {
+        if index == 0 {
+            library_once(host, formation, Reach::Best, &args.plan)
+        } else {
+            file_once(host, args)
+        }
+    })?;
+    let title = title(args).replacen("TCP", "library on a node of its own machine", 1);
+    Ok(Report { title, notes: notes(), rows })
+}
+
+fn file_once(host: &Host<'_>, args: &NetArgs) -> BenchResult<Vec<Figure>> {
+    let scratch = Scratch::new(&args.dir)?;
+    one(host, Task::File(FileTask { dir: scratch.path().to_owned(), plan: args.plan.clone() }))
 }
 
 fn bare_once(host: &Host<'_>, args: &NetArgs) -> BenchResult<Vec<Figure>> {
@@ -148,8 +189,8 @@ fn bare_once(host: &Host<'_>, args: &NetArgs) -> BenchResult<Vec<Figure>> {
     one(host, Task::TcpClient(NetTask { port, plan: args.plan.clone() }))
 }
 
-fn library_once(host: &Host<'_>, formation: &str, plan: &CopyPlan) -> BenchResult<Vec<Figure>> {
-    one(host, Task::Remote(RemoteTask { formation: formation.to_owned(), plan: plan.clone() }))
+fn library_once(host: &Host<'_>, formation: &str, reach: Reach, plan: &CopyPlan) -> BenchResult<Vec<Figure>> {
+    one(host, Task::Remote(RemoteTask { formation: formation.to_owned(), reach, plan: plan.clone() }))
 }
 
 fn one(host: &Host<'_>, task: Task) -> BenchResult<Vec<Figure>> {
@@ -220,7 +261,8 @@ pub(crate) mod tests {
 
     #[test]
     fn an_outcome_becomes_figures() {
-        let timed = vec![Timed { what: "write".into(), units: 4_000_000_000, start_ns: 0, end_ns: 2_000_000_000 }];
+        let timed =
+            vec![Timed { what: "write".into(), units: 4_000_000_000, start_ns: 0, end_ns: 2_000_000_000 }];
         let latencies_ns = vec![("ping".to_owned(), vec![7000; 10])];
         let found = figures(Outcome { timed, latencies_ns });
         let expected = [

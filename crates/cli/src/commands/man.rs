@@ -12,7 +12,8 @@ use crate::options::{Cli, ManArgs};
 pub fn run(args: &ManArgs) -> Result<ExitCode, Failure> {
     match &args.dir {
         Some(dir) => {
-            let failed = |e| Failure::new(1, format_args!("{}: {e}; name a directory that exists", dir.display()));
+            let failed =
+                |e| Failure::new(1, format_args!("{}: {e}; name a directory that exists", dir.display()));
             clap_mangen::generate_to(Cli::command(), dir).map_err(failed)?;
         }
         None => Man::new(Cli::command()).render(&mut std::io::stdout())?,

@@ -76,11 +76,16 @@ impl Daemon {
         log::info!("node {} of formation {} has its records: {recovery:?}", config.node, map.name);
         phases.end("records");
         let shutdown = shutdown_pipe(&node)?;
-        let listeners = [(client.into(), LaneKind::Client), (unix.into(), LaneKind::Client), (peer.into(), LaneKind::Peer)];
+        let listeners = [
+            (client.into(), LaneKind::Client),
+            (unix.into(), LaneKind::Client),
+            (peer.into(), LaneKind::Peer),
+        ];
         let listen = |(socket, lane)| Listener::from_fd(socket).map(|listener| (listener, lane));
         let listeners = listeners.into_iter().map(listen).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let service = Arc::<Node>::clone(&node);
-        let server = Server::start(listeners, service, auth.clone(), ServerOptions::default()).map_err(failed)?;
+        let server =
+            Server::start(listeners, service, auth.clone(), ServerOptions::default()).map_err(failed)?;
         node.start()?;
         phases.end("server");
         Ok(Daemon { map, auth, config, node, server, shutdown, _lock: lock })
@@ -90,7 +95,8 @@ impl Daemon {
     fn serve(self, handover: &Arc<Handover>, signals: &Signals) -> Result<ExitCode, Failure> {
         let mut supervised = true;
         loop {
-            let mut polled = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&self.shutdown, PollFlags::IN)];
+            let mut polled =
+                vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&self.shutdown, PollFlags::IN)];
             if supervised {
                 polled.push(PollFd::new(handover.as_ref(), PollFlags::IN));
             }
@@ -122,7 +128,8 @@ impl Daemon {
     fn start_mount(&self, handover: &Arc<Handover>, mount: ServeMount) {
         let (number, dir) = (mount.mount, mount.dir.clone());
         let client = Arc::new(self.client_for(number));
-        let options = Options { identity: identity_of(&self.map, self.config.node, number), ..Options::default() };
+        let options =
+            Options { identity: identity_of(&self.map, self.config.node, number), ..Options::default() };
         let handover = Arc::clone(handover);
         let serve = move || {
             let message = match Mount::new(client, mount.device, File::from(mount.memory), options) {
@@ -164,7 +171,11 @@ impl Daemon {
     }
 }
 
-fn node_config(here: &Surroundings, map: &Arc<FormationMap>, config: &NodeConfig) -> bivouac_node::NodeConfig {
+fn node_config(
+    here: &Surroundings,
+    map: &Arc<FormationMap>,
+    config: &NodeConfig,
+) -> bivouac_node::NodeConfig {
     let volume = |volume: &bivouac_launch::VolumeState| VolumeConfig {
         path: volume.path.clone(),
         capacity: volume.capacity_bytes,
@@ -207,7 +218,8 @@ fn identity_of(map: &FormationMap, node: u16, mount: u32) -> u64 {
 
 /// A pipe that a client's request to shut down makes readable.
 fn shutdown_pipe(node: &Node) -> Result<File, Failure> {
-    let (readable, writable) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(std::io::Error::from)?;
+    let (readable, writable) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(std::io::Error::from)?;
     node.on_shutdown(move || {
         if let Err(error) = rustix::io::write(&writable, &[1]) {
             log::error!("the request to end is lost: {error}");
@@ -241,7 +253,8 @@ mod tests {
             stripe: 4096,
             width: 0,
         };
-        let numbers = [(0, 1), (0, 2), (1, 1), (4095, u32::MAX)].map(|(node, mount)| identity_of(&map, node, mount));
+        let numbers =
+            [(0, 1), (0, 2), (1, 1), (4095, u32::MAX)].map(|(node, mount)| identity_of(&map, node, mount));
         assert!(numbers.iter().all(|number| number & NODE_BIT == 0));
         let apart: std::collections::BTreeSet<u64> = numbers.into_iter().collect();
         assert_eq!(apart.len(), numbers.len());

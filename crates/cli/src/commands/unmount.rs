@@ -14,6 +14,8 @@ pub fn run(here: &Surroundings, args: &UnmountArgs) -> Result<ExitCode, Failure>
     // A dead mount cannot be resolved, so the kernel's list is asked before the path is.
     let listed = |dir: &std::path::Path| mounted().iter().any(|entry| entry.dir == dir);
     let dir = if listed(&dir) { dir } else { dir.canonicalize().unwrap_or(dir) };
+    // This very process must not be what keeps it busy.
+    std::env::set_current_dir("/")?;
     unmount(here, &dir, WhenBusy::Refuse, false)?;
     Ok(ExitCode::SUCCESS)
 }

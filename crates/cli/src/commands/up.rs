@@ -59,7 +59,10 @@ mod tests {
     #[test]
     fn people_see_mounts_and_times() {
         let text = text(&formed());
-        assert!(text.starts_with("formation x is up\nmounted at /m/0\nmounted at /m/1\nwhere the time went:\n"), "{text}");
+        assert!(
+            text.starts_with("formation x is up\nmounted at /m/0\nmounted at /m/1\nwhere the time went:\n"),
+            "{text}"
+        );
         assert!(text.contains("daemons        2.0 ms"), "{text}");
     }
 

@@ -12,6 +12,7 @@ use super::listeners::Listeners;
 use crate::handover::{FromNode, NodeConfig, ToNode};
 use crate::packets;
 use crate::process::{ProcessId, pidfd};
+use crate::signals::unblock_in;
 use crate::state::State;
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
@@ -84,6 +85,7 @@ impl Daemon {
         let mut command = Command::new(&program.program);
         command.arg0("bivouac").args(&program.arguments).arg(format!("{}:{node}", state.name));
         command.stdin(theirs).stdout(Stdio::null()).stderr(log).current_dir("/");
+        unblock_in(&mut command);
         let child = command.spawn().map_err(refused)?;
         let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
         let process = ProcessId::of(child.id()).unwrap_or(ProcessId { pid: child.id(), started_ticks: 0 });

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixListener;
 
 use bivouac_wire::Encode;
 
+use crate::control::for_this_user_only;
 use crate::hex::to_hex;
 use crate::plan::first_map;
 use crate::state::State;
@@ -35,6 +36,7 @@ pub(super) fn open(state: &mut State) -> LaunchResult<Vec<Listeners>> {
         let ((client, client_address), (peer, peer_address)) = (tcp()?, tcp()?);
         let unix = UnixListener::bind(&node.unix_path)
             .map_err(|e| LaunchError::path(&node.unix_path, "listen there", e))?;
+        for_this_user_only(&node.unix_path)?;
         (node.client_address, node.peer_address) = (client_address, peer_address);
         all.push(Listeners { client, peer, unix });
     }

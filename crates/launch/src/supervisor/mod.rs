@@ -249,7 +249,10 @@ impl Supervisor {
         self.mounts_made += 1;
         let id = self.mounts_made;
         daemon.mounts.push(HeldMount { id, dir: dir.clone(), device, memory, caller: Some(token) });
-        self.state.mounts.push(MountState { id, dir, node, own_dir });
+        if own_dir {
+            self.state.own_dirs.push(dir.clone());
+        }
+        self.state.mounts.push(MountState { id, dir, node });
         self.changed = true;
         if life == Some(Life::Ready) {
             daemon.serve(id);

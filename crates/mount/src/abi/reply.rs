@@ -10,6 +10,9 @@ const ENTRY_LEN: usize = 128;
 /// much more would be waste for programs that jump about.
 const ADVISED_BLOCK: u32 = 1 << 16;
 
+/// Length of a `fuse_attr`, in bytes.
+const ATTR_LEN: usize = 88;
+
 /// Inodes that are shown as free: as many as one node can number.
 const INODES_FREE: u64 = 1 << limits::INO_COUNTER_BITS;
 
@@ -96,6 +99,17 @@ impl Reply {
         self.u32(nanos(validity.entry_ms));
         self.u32(nanos(validity.attr_ms));
         self.attr(attr);
+    }
+
+    /// Appends a `fuse_entry_out` that says that there is no such entry.
+    pub fn no_entry_out(&mut self, validity: Validity) {
+        self.u64(0);
+        self.u64(0);
+        self.u64(validity.entry_ms / 1000);
+        self.u64(0);
+        self.u32(nanos(validity.entry_ms));
+        self.u32(0);
+        self.zeros(ATTR_LEN);
     }
 
     /// Appends `fuse_open_out`.

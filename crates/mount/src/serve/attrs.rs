@@ -10,7 +10,8 @@ use crate::fs::FileSystem;
 /// GETATTR.
 pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     let attr = call.session.fs.getattr(call.ino())?;
-    call.out.attr_out(&attr, call.session.options.caching);
+    let validity = call.validity(attr.ino, attr.ino);
+    call.out.attr_out(&attr, validity);
     Ok(Answer::Reply)
 }
 
@@ -21,7 +22,8 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     if set.mode.is_some_and(|mode| mode & (mode::SETUID | mode::SETGID) != 0) {
         call.session.opens.may_have_gained_set_id();
     }
-    call.out.attr_out(&attr, call.session.options.caching);
+    let validity = call.validity(attr.ino, attr.ino);
+    call.out.attr_out(&attr, validity);
     Ok(Answer::Reply)
 }
 

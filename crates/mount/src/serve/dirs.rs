@@ -47,9 +47,8 @@ type Put = fn(&mut Reply, &DirEntry, usize, Validity) -> bool;
 fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: Put) -> FsResult<Answer> {
     let request = ReadIn::decode(&mut call.input)?;
     let limit = (request.size as usize).min(call.session.negotiated.max_write as usize);
-    let validity = call.session.options.caching;
     for entry in dots(&call, request.offset)? {
-        if !put(call.out, &entry, limit, validity) {
+        if !put(call.out, &entry, limit, Validity::default()) {
             return Ok(Answer::Reply);
         }
     }
@@ -60,6 +59,7 @@ fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: Put) -> FsR
         return Ok(Answer::Reply);
     }
     for entry in call.session.fs.readdir(call.ino(), cookie, room, with_attrs)? {
+        let validity = call.validity(call.ino(), entry.ino);
         if !put(call.out, &entry, limit, validity) {
             break;
         }

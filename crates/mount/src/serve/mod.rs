@@ -9,7 +9,7 @@ mod xattrs;
 
 use bivouac_types::{FsResult, Ino, OpId};
 
-use crate::abi::{Header, Opcode, Reader, Reply};
+use crate::abi::{Header, Opcode, Reader, Reply, Validity};
 use crate::fs::{FileSystem, OpCtx};
 use crate::session::Session;
 
@@ -60,6 +60,15 @@ impl<F> Call<'_, F> {
             gid: header.gid,
             pid: header.pid,
         }
+    }
+}
+
+impl<F: FileSystem> Call<'_, F> {
+    /// For how long the kernel may believe an entry of `parent` and the attributes of `ino`, which were
+    /// just learned.
+    fn validity(&self, parent: Ino, ino: Ino) -> Validity {
+        let ms = |ino| u64::try_from(self.session.fs.lease(ino).as_millis()).unwrap_or(0);
+        Validity { entry_ms: ms(parent), attr_ms: ms(ino) }
     }
 }
 

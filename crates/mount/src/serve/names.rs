@@ -1,6 +1,6 @@
 //! Entries of directories.
 
-use bivouac_types::{Attr, FsResult, Ino, mode};
+use bivouac_types::{Attr, Errno, FsResult, Ino, mode};
 
 use super::{Answer, Call};
 use crate::abi::{LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn};
@@ -9,8 +9,11 @@ use crate::fs::{FileSystem, NewInode};
 /// LOOKUP.
 pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
-    let attr = call.session.fs.lookup(call.ino(), name)?;
-    entry(call, &attr)
+    match call.session.fs.lookup(call.ino(), name) {
+        Ok(attr) => entry(call, &attr),
+        Err(error) if error.errno() == Errno::ENOENT => absent(call),
+        Err(error) => Err(error),
+    }
 }
 
 /// READLINK.
@@ -87,7 +90,18 @@ pub fn link<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     entry(call, &attr)
 }
 
-fn entry<F>(call: Call<'_, F>, attr: &Attr) -> FsResult<Answer> {
-    call.out.entry_out(attr, call.session.options.caching);
+fn entry<F: FileSystem>(call: Call<'_, F>, attr: &Attr) -> FsResult<Answer> {
+    let validity = call.validity(call.ino(), attr.ino);
+    call.out.entry_out(attr, validity);
+    Ok(Answer::Reply)
+}
+
+/// That there is no such entry; the kernel may believe it as long as the directory's lease runs.
+fn absent<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
+    let validity = call.validity(call.ino(), call.ino());
+    if validity.entry_ms == 0 {
+        return Err(Errno::ENOENT.into());
+    }
+    call.out.no_entry_out(validity);
     Ok(Answer::Reply)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bivouac_mount::{DirEntry, FileSystem, NewInode, OpCtx, Opened, SeekKind};
 use bivouac_types::{
@@ -26,6 +27,7 @@ pub struct Memory {
     inner: Mutex<Inner>,
     /// Called with the operation and the inode before reads and writes.
     gate: Option<Arc<Gate>>,
+    lease: Mutex<Duration>,
 }
 
 struct Inner {
@@ -58,7 +60,12 @@ impl Memory {
         };
         let seed = NewInode { mode: mode::FILE | 0o666, rdev: 0, target: b"" };
         assert_eq!(inner.make(Ino::ROOT, SEED_NAME.as_bytes(), &seed, (0, 0)).unwrap().ino, SEED);
-        Memory { inner: Mutex::new(inner), gate: None }
+        Memory { inner: Mutex::new(inner), gate: None, lease: Mutex::default() }
+    }
+
+    /// From now on the kernel may believe what it is told for so long.
+    pub fn give_lease(&self, lease: Duration) {
+        *self.lease.lock() = lease;
     }
 
     pub fn with_gate(gate: impl Fn(&str, Ino) + Send + Sync + 'static) -> Memory {
@@ -325,6 +332,10 @@ impl FileSystem for Memory {
                 })
             })
             .collect()
+    }
+
+    fn lease(&self, _: Ino) -> Duration {
+        *self.lease.lock()
     }
 
     fn parent(&self, ino: Ino) -> FsResult<Ino> {

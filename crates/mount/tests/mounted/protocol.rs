@@ -1,8 +1,9 @@
 //! What is said to the kernel, packet by packet.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
-use bivouac_mount::{Caching, MountError, Options};
+use bivouac_mount::{MountError, Options};
 use bivouac_types::Ino;
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -39,16 +40,32 @@ fn the_first_exchange_agrees_on_what_both_can() {
 }
 
 #[test]
-fn attributes_come_with_listings_only_where_entries_may_be_cached() {
-    for (entry_ms, plus) in [(0, 0), (1000, 0b11 << 13)] {
+fn attributes_come_with_listings_where_that_is_wanted() {
+    for (readdirplus, plus) in [(false, 0), (true, 0b11 << 13)] {
         let mut kernel = Kernel::new();
-        let options = Options { caching: Caching { entry_ms, attr_ms: 0 }, ..Options::default() };
+        let options = Options { readdirplus, ..Options::default() };
         let daemon = kernel.daemon(Memory::new(), options);
         let answer = kernel.ask(26, 0, &init_body(7, 45, ALL));
         assert_eq!(word(&answer.body, 12) & (0b11 << 13), plus);
         kernel.unmount();
         daemon.ended().unwrap();
     }
+}
+
+#[test]
+fn what_a_lease_covers_may_be_believed() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    assert_eq!(kernel.ask(1, 1, b"none\0").error, -2);
+    daemon.fs.give_lease(Duration::from_millis(1500));
+    let absent = kernel.ask(1, 1, b"none\0");
+    assert_eq!((absent.error, absent.body.len(), long(&absent.body, 0)), (0, 128, 0));
+    assert_eq!((long(&absent.body, 16), word(&absent.body, 32)), (1, 500_000_000));
+    let seed = kernel.ask(1, 1, b"seed\0");
+    assert_eq!((long(&seed.body, 0), long(&seed.body, 16), long(&seed.body, 24)), (SEED.0, 1, 1));
+    let attr = kernel.ask(3, SEED.0, &[0; 16]);
+    assert_eq!((long(&attr.body, 0), word(&attr.body, 8)), (1, 500_000_000));
+    kernel.unmount();
+    daemon.ended().unwrap();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Looking at inodes and changing their attributes.
 
 use bivouac_types::{Attr, Errno, FsResult, Ino, Name, SetAttr, SetTime, Timestamp, mode};
-use bivouac_wire::{Blob, EntryName, Found, InoOnly, SetAttrRequest, op};
+use bivouac_wire::{Blob, EntryName, Found, InoOnly, Seen, SetAttrRequest, op};
 
 use crate::dispatch::Handle;
 use crate::namespace::entry_slot;
@@ -10,11 +10,11 @@ use crate::record::{Dentry, target_key};
 use crate::session::Ctx;
 
 impl Handle for op::Lookup {
-    fn handle(node: &Node, _: &Ctx<'_>, request: EntryName<'_>) -> FsResult<Found> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: EntryName<'_>) -> FsResult<Found> {
         let name = Name::new(request.name)?;
         node.check_slot(entry_slot(request.parent))?;
         match node.dentry(request.parent, &name)? {
-            Some(dentry) => node.found(dentry),
+            Some(dentry) => node.found(dentry, ctx),
             None => Err(Errno::ENOENT.into()),
         }
     }
@@ -22,16 +22,16 @@ impl Handle for op::Lookup {
 
 impl Node {
     /// An entry with its attributes, if they are at hand.
-    pub(crate) fn found(&self, dentry: Dentry) -> FsResult<Found> {
+    pub(crate) fn found(&self, dentry: Dentry, ctx: &Ctx<'_>) -> FsResult<Found> {
         let at_hand = self.map.home(dentry.ino) == Some(self.id);
         let attr = if at_hand { Some(self.inode(dentry.ino)?.attr) } else { None };
-        Ok(Found { ino: dentry.ino, kind: dentry.kind, attr })
+        Ok(Found { ino: dentry.ino, kind: dentry.kind, attr, lease_ms: ctx.lease_ms })
     }
 }
 
 impl Handle for op::GetAttr {
-    fn handle(node: &Node, _: &Ctx<'_>, request: InoOnly) -> FsResult<Attr> {
-        Ok(node.inode(request.ino)?.attr)
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Seen> {
+        Ok(ctx.seen(node.inode(request.ino)?.attr))
     }
 }
 
@@ -53,17 +53,17 @@ impl Handle for op::Parent {
 }
 
 impl Handle for op::SetAttr {
-    fn handle(node: &Node, _: &Ctx<'_>, request: SetAttrRequest) -> FsResult<Attr> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: SetAttrRequest) -> FsResult<Seen> {
         let SetAttrRequest { ino, set } = request;
         if let Some(size) = set.size {
-            node.resize(ino, size)?;
+            node.resize(ctx, ino, size)?;
         }
         let mut change = node.change(&[ino.slot()])?;
         let mut inode = change.inode(ino)?;
         apply(&mut inode.attr, &set, change.now);
         change.put_inode(&inode);
         change.commit()?;
-        Ok(inode.attr)
+        Ok(ctx.seen(inode.attr))
     }
 }
 

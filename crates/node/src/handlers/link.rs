@@ -1,8 +1,8 @@
 //! `Link`: one more name for an inode.
 
 use bivouac_layout::entry_hash;
-use bivouac_types::{Attr, Errno, FsResult, Name, mode};
-use bivouac_wire::{LinkRequest, op};
+use bivouac_types::{Errno, FsResult, Name, mode};
+use bivouac_wire::{LinkRequest, Seen, op};
 
 use crate::dispatch::Handle;
 use crate::intent::{Intent, OldEntry};
@@ -13,7 +13,7 @@ use crate::record::Dentry;
 use crate::session::Ctx;
 
 impl Handle for op::Link {
-    fn handle(node: &Node, ctx: &Ctx<'_>, request: LinkRequest<'_>) -> FsResult<Attr> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: LinkRequest<'_>) -> FsResult<Seen> {
         let name = Name::new(request.name)?;
         let slot = entry_slot(request.parent);
         node.check_slot(slot)?;
@@ -29,7 +29,7 @@ impl Handle for op::Link {
             let new = OldEntry { parent: request.parent, name: request.name.to_vec(), ino: request.ino };
             node.carry_out(ctx, Intent::Link(new))?;
         }
-        node.attr_of(request.ino)
+        Ok(ctx.seen(node.attr_of(ctx, request.ino)?))
     }
 }
 

@@ -25,7 +25,7 @@ impl Handle for op::Make {
             return node.made_before(ctx, Ino(ino), &request);
         }
         if let Some(dentry) = node.dentry(request.parent, &name)? {
-            return node.existing(dentry, &request);
+            return node.existing(ctx, dentry, &request);
         }
         let parent = node.inode(request.parent)?;
         let is_dir = request.mode & mode::TYPE == mode::DIR;
@@ -96,7 +96,7 @@ impl Node {
         let mut parent = change.directory(request.parent)?;
         if let Some(dentry) = change.dentry(request.parent, name)? {
             drop(change);
-            return self.existing(dentry, request);
+            return self.existing(ctx, dentry, request);
         }
         let kind = inode.attr.mode & mode::TYPE;
         change.add_inode(inode);
@@ -106,31 +106,34 @@ impl Node {
         change.add_entry(&mut parent, name, Dentry { ino, kind });
         change.commit_for(ctx, slot, ino.0)?;
         self.register_new(ctx, request, ino);
-        Ok(Made { found: Found { ino, kind, attr: Some(inode.attr) }, existed: false })
+        let found = Found { ino, kind, attr: Some(inode.attr), lease_ms: ctx.lease_ms };
+        Ok(Made { found, existed: false })
     }
 
     /// The inode of a new directory belongs to a peer.
     fn make_there(&self, ctx: &Ctx<'_>, name: &Name, inode: Inode) -> FsResult<Made> {
         let new = NewDir { name: name.as_bytes().to_vec(), inode };
         self.carry_out(ctx, Intent::MakeDir(new))?;
-        let found = Found { ino: inode.attr.ino, kind: mode::DIR, attr: Some(inode.attr) };
+        // The lease is that of this node; the inode is another's.
+        let found =
+            Found { ino: inode.attr.ino, kind: mode::DIR, attr: Some(inode.attr), lease_ms: ctx.lease_ms };
         Ok(Made { found, existed: false })
     }
 
     /// The answer for a name that is taken.
-    fn existing(&self, dentry: Dentry, request: &MakeRequest<'_>) -> FsResult<Made> {
+    fn existing(&self, ctx: &Ctx<'_>, dentry: Dentry, request: &MakeRequest<'_>) -> FsResult<Made> {
         if request.exclusive || request.mode & mode::TYPE != mode::FILE {
             return Err(Errno::EEXIST.into());
         }
         match dentry.kind {
             mode::DIR => Err(Errno::EISDIR.into()),
-            _ => Ok(Made { found: self.found(dentry)?, existed: true }),
+            _ => Ok(Made { found: self.found(dentry, ctx)?, existed: true }),
         }
     }
 
     /// The answer to a request that was carried out before.
     fn made_before(&self, ctx: &Ctx<'_>, ino: Ino, request: &MakeRequest<'_>) -> FsResult<Made> {
-        let found = self.found(Dentry { ino, kind: request.mode & mode::TYPE })?;
+        let found = self.found(Dentry { ino, kind: request.mode & mode::TYPE }, ctx)?;
         self.register_new(ctx, request, ino);
         Ok(Made { found, existed: false })
     }

@@ -4,7 +4,7 @@ use bivouac_layout::entry_hash;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, Slot, mode};
 use bivouac_wire::{EntryName, Found, InoOnly, RenameRequest, op};
 
-use crate::dispatch::Handle;
+use crate::dispatch::{Handle, NOBODY};
 use crate::intent::{Intent, Move};
 use crate::locks::Target;
 use crate::namespace::entry_slot;
@@ -43,7 +43,7 @@ impl Handle for op::Rename {
             return node.rename_patiently(ctx, &wanted);
         }
         node.with_rename_lock(|| {
-            node.check_no_loop(source, request.new_parent)?;
+            node.check_no_loop(ctx, source, request.new_parent)?;
             node.rename_patiently(ctx, &wanted)
         })
     }
@@ -71,7 +71,7 @@ impl Node {
             return Ok(());
         }
         let source = self.dentry(request.parent, &wanted.name)?.ok_or(Errno::ENOENT)?;
-        let target = self.look_up_anywhere(request.new_parent, &wanted.new_name)?;
+        let target = self.look_up_anywhere(ctx, request.new_parent, &wanted.new_name)?;
         if request.flags & EXCHANGE != 0 {
             return self.exchange(ctx, wanted, source, target.ok_or(Errno::ENOENT)?);
         }
@@ -130,7 +130,7 @@ impl Node {
             ));
         }
         if target.kind == mode::DIR {
-            self.check_no_loop(Some(target), request.parent)?;
+            self.check_no_loop(ctx, Some(target), request.parent)?;
         }
         let slots: Vec<Slot> = inodes.iter().map(|ino| ino.slot()).collect();
         let mut change = self.change(&slots)?;
@@ -148,13 +148,13 @@ impl Node {
     }
 
     /// An entry of any node's directory.
-    fn look_up_anywhere(&self, parent: Ino, name: &Name) -> FsResult<Option<Dentry>> {
+    fn look_up_anywhere(&self, ctx: &Ctx<'_>, parent: Ino, name: &Name) -> FsResult<Option<Dentry>> {
         let home = self.home_of(parent)?;
         if home == self.id {
             return self.dentry(parent, name);
         }
         let question = EntryName { parent, name: name.as_bytes() };
-        match self.step::<op::Lookup>(home, self.question(), 0, question) {
+        match self.step::<op::Lookup>(home, Steps::question(ctx.origin), 0, question) {
             Ok(Found { ino, kind, .. }) => Ok(Some(Dentry { ino, kind })),
             Err(error) if error.errno() == Errno::ENOENT => Ok(None),
             Err(error) => Err(error),
@@ -162,7 +162,7 @@ impl Node {
     }
 
     /// Refuses to move a directory into itself or below.
-    fn check_no_loop(&self, source: Option<Dentry>, new_parent: Ino) -> FsResult<()> {
+    fn check_no_loop(&self, ctx: &Ctx<'_>, source: Option<Dentry>, new_parent: Ino) -> FsResult<()> {
         let Some(source) = source else { return Ok(()) };
         let mut ino = new_parent;
         for _ in 0..DEPTH_MAX {
@@ -172,7 +172,8 @@ impl Node {
             if ino == Ino::ROOT {
                 return Ok(());
             }
-            ino = self.step::<op::Parent>(self.home_of(ino)?, self.question(), 0, InoOnly { ino })?;
+            ino =
+                self.step::<op::Parent>(self.home_of(ino)?, Steps::question(ctx.origin), 0, InoOnly { ino })?;
         }
         Err(FsError::with(Errno::EIO, format!("directory {new_parent} has no way to the root: run fsck")))
     }
@@ -184,20 +185,15 @@ impl Node {
         let _turn = self.rename_turn.lock();
         let mut pause = crate::reaper::Pause::new(self.reaper.grace());
         loop {
-            match self.step::<op::LockRename>(keeper, self.question(), 0, ()) {
+            match self.step::<op::LockRename>(keeper, Steps::question(NOBODY), 0, ()) {
                 Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
                 Err(error) => return Err(error),
                 Ok(()) => break,
             }
         }
         let outcome = act();
-        self.step::<op::UnlockRename>(keeper, self.question(), 0, ())?;
+        self.step::<op::UnlockRename>(keeper, Steps::question(NOBODY), 0, ())?;
         outcome
-    }
-
-    /// Identity of a step that changes nothing and so needs none.
-    pub(crate) fn question(&self) -> Steps {
-        Steps { tx: 0, channel: 0, retry: false }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::dispatch::Handle;
 use crate::intent::{Cut, Intent};
 use crate::locks::Target;
 use crate::node::Node;
-use crate::peers::PeerRequest;
+use crate::peers::{PeerRequest, Steps};
 use crate::record::Inode;
 use crate::session::Ctx;
 
@@ -73,15 +73,15 @@ impl Handle for op::Append {
 
 impl Node {
     /// Cuts or extends a file.
-    pub(crate) fn resize(&self, ino: Ino, size: u64) -> FsResult<Attr> {
+    pub(crate) fn resize(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
         let _size = self.locks.lock(Target::Size(ino))?;
         let inode = self.regular_file(ino)?;
         if size < inode.attr.size {
-            self.cut(&inode, size, inode.attr.layout)?;
-            return self.attr_of(ino);
+            self.cut(ctx, &inode, size, inode.attr.layout)?;
+            return self.attr_of(ctx, ino);
         }
         let mut change = self.change(&[ino.slot()])?;
         let mut inode = change.inode(ino)?;
@@ -93,7 +93,13 @@ impl Node {
     }
 
     /// Cuts a file, and lets it go on with a layout that only an empty file may change.
-    pub(crate) fn cut(&self, inode: &Inode, size: u64, new_layout: bivouac_types::Layout) -> FsResult<()> {
+    pub(crate) fn cut(
+        &self,
+        ctx: &Ctx<'_>,
+        inode: &Inode,
+        size: u64,
+        new_layout: bivouac_types::Layout,
+    ) -> FsResult<()> {
         let Attr { ino, layout, epoch, .. } = inode.attr;
         let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout };
         // Whoever asks again after a lost answer finds the size as wanted: no identity is needed.
@@ -102,16 +108,20 @@ impl Node {
             channel: 0,
             id: bivouac_types::OpId(0),
             retry: false,
+            origin: ctx.origin,
+            lease_ms: 0,
             payload: &[],
         };
         self.carry_out(&nobody, Intent::Cut(cut))
     }
 
-    pub(crate) fn attr_of(&self, ino: Ino) -> FsResult<Attr> {
+    pub(crate) fn attr_of(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Attr> {
         if self.map.home(ino) == Some(self.id) {
             return Ok(self.inode(ino)?.attr);
         }
-        self.step::<op::GetAttr>(self.home_of(ino)?, self.question(), 0, InoOnly { ino })
+        Ok(self
+            .step::<op::GetAttr>(self.home_of(ino)?, Steps::question(ctx.origin), 0, InoOnly { ino })?
+            .attr)
     }
 
     pub(crate) fn regular_file(&self, ino: Ino) -> FsResult<Inode> {
@@ -138,8 +148,16 @@ impl Node {
                 let body = request.to_bytes();
                 let (client, op) = (self.as_client(), Op::Write);
                 let id = bivouac_types::OpId(0);
-                let step =
-                    PeerRequest { op, id, client, channel: 0, retry: false, body: &body, payload: &pieces };
+                let step = PeerRequest {
+                    op,
+                    id,
+                    client,
+                    channel: 0,
+                    retry: false,
+                    origin: crate::dispatch::NOBODY,
+                    body: &body,
+                    payload: &pieces,
+                };
                 self.ask::<op::Write>(place.node, &step)?;
             }
         }

@@ -51,7 +51,7 @@ impl Handle for op::SetXattr {
             return Err(Errno::E2BIG.into());
         }
         if request.name == LAYOUT_XATTR {
-            return node.set_layout(request.ino, request.value);
+            return node.set_layout(ctx, request.ino, request.value);
         }
         let (ino, slot) = (request.ino, request.ino.slot());
         node.check_slot(slot)?;
@@ -144,7 +144,7 @@ impl Node {
     }
 
     /// Sets the layout of an empty file, or the default of a directory's new files.
-    fn set_layout(&self, ino: Ino, value: &[u8]) -> FsResult<()> {
+    fn set_layout(&self, ctx: &Ctx<'_>, ino: Ino, value: &[u8]) -> FsResult<()> {
         let _size = self.locks.lock(Target::Size(ino))?;
         let mut inode = self.inode(ino)?;
         let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
@@ -164,7 +164,7 @@ impl Node {
                 Errno::EBUSY,
                 "layout of a file that has data: set it while the file is empty",
             )),
-            mode::FILE => self.cut(&inode, 0, layout),
+            mode::FILE => self.cut(ctx, &inode, 0, layout),
             _ => Err(Errno::EINVAL.into()),
         }
     }

@@ -39,6 +39,7 @@ impl Peers for Switchboard {
             return Err(lost());
         }
         let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);
+        frame.origin = request.origin;
         frame.flags = if request.retry { Flags::RETRY } else { Flags::default() };
         let transport = InProcess::new(target, LaneKind::Peer);
         let head = transport.exchange(&Request::new(frame, request.body, request.payload), reply, &mut [])?;

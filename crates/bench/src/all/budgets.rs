@@ -1,0 +1,246 @@
+//! What was promised, and whether it is kept.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::steps::{IDLE, LIBRARY_LOCAL, META, MOUNT, MOUNT_LARGE, MOUNT_SMALL, REMOTE, STARTUP};
+use crate::idle::{RESIDENT, WAKE_UPS};
+use crate::net::{BARE, LIBRARY};
+use crate::report::{Report, number, spread};
+use crate::startup::{nodes_name, times};
+use crate::stats::{Summary, ratios};
+use crate::{BenchError, report};
+
+/// What a budget bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bound {
+    /// At least this part of the limit in the same run.
+    PartOfLimit(f64),
+    /// At least this value.
+    AtLeast(f64),
+    /// At most this value.
+    AtMost(f64),
+}
+
+/// One promise: table, row, target, bound, and the words for it.
+struct Budget(&'static str, &'static str, &'static str, Bound, &'static str);
+
+const BUDGETS: [Budget; 19] = [
+    Budget(MOUNT_LARGE, "write", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, write"),
+    Budget(MOUNT_LARGE, "rewrite", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, rewrite"),
+    Budget(MOUNT_LARGE, "read", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, read"),
+    Budget(MOUNT_SMALL, "write", MOUNT, Bound::AtLeast(150_000.0), "mount, 4 KiB, write"),
+    Budget(MOUNT_SMALL, "rewrite", MOUNT, Bound::AtLeast(150_000.0), "mount, 4 KiB, rewrite"),
+    Budget(MOUNT_SMALL, "read", MOUNT, Bound::AtLeast(150_000.0), "mount, 4 KiB, read"),
+    Budget(META, "create", MOUNT, Bound::AtLeast(60_000.0), "mount, creates"),
+    Budget(META, "stat", MOUNT, Bound::AtLeast(80_000.0), "mount, stats, not cached"),
+    Budget(META, "stat, cached", MOUNT, Bound::AtLeast(500_000.0), "mount, stats, cached"),
+    Budget(LIBRARY_LOCAL, "write", LIBRARY, Bound::PartOfLimit(0.9), "local data, library, 1 MiB, write"),
+    Budget(LIBRARY_LOCAL, "rewrite", LIBRARY, Bound::PartOfLimit(0.9), "local data, library, 1 MiB, rewrite"),
+    Budget(LIBRARY_LOCAL, "read", LIBRARY, Bound::PartOfLimit(0.9), "local data, library, 1 MiB, read"),
+    Budget(REMOTE, "write", LIBRARY, Bound::PartOfLimit(0.85), "remote data, TCP, 1 MiB, write"),
+    Budget(REMOTE, "rewrite", LIBRARY, Bound::PartOfLimit(0.85), "remote data, TCP, 1 MiB, rewrite"),
+    Budget(REMOTE, "read", LIBRARY, Bound::PartOfLimit(0.85), "remote data, TCP, 1 MiB, read"),
+    Budget(IDLE, RESIDENT, "daemon", Bound::AtMost(20.0), "idle daemon, resident"),
+    Budget(IDLE, WAKE_UPS, "daemon", Bound::AtMost(0.0), "idle daemon, wake-ups"),
+    Budget(STARTUP, "up", "32 nodes", Bound::AtMost(500.0), "32 daemons, until usable"),
+    Budget(STARTUP, "down", "32 nodes", Bound::AtMost(300.0), "32 daemons, stop"),
+];
+
+/// Small requests over TCP: at most so many times the bare ping-pong.
+const PINGS_MAX: f64 = 1.5;
+
+/// Whether a promise is kept.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// What was promised.
+    pub what: String,
+    /// The bound.
+    pub budget: String,
+    /// The median that was found, with its spread.
+    pub found: String,
+    /// Median, least and greatest.
+    pub summary: Option<Summary>,
+    /// Whether it is kept.
+    pub kept: bool,
+}
+
+impl Verdict {
+    /// A part that could not be measured.
+    #[must_use]
+    pub fn failed(what: &str, error: &BenchError) -> Verdict {
+        let (what, budget) = (what.to_owned(), "can be measured".to_owned());
+        Verdict { what, budget, found: error.to_string(), summary: None, kept: false }
+    }
+
+    fn of(what: &str, bound: Bound, unit: &str, summary: Summary) -> Verdict {
+        let (kept, budget) = match bound {
+            Bound::PartOfLimit(least) => {
+                (summary.median >= least, format!("≥ {} of the limit", number(least)))
+            }
+            Bound::AtLeast(least) => (summary.median >= least, format!("≥ {} {unit}", number(least))),
+            Bound::AtMost(most) => (summary.median <= most, format!("≤ {} {unit}", number(most))),
+        };
+        Verdict { what: what.to_owned(), budget, found: spread(summary), summary: Some(summary), kept }
+    }
+}
+
+/// The verdicts on one table.
+#[must_use]
+pub fn judge(table: &str, report: &Report) -> Vec<Verdict> {
+    let about = BUDGETS.iter().filter(|budget| budget.0 == table);
+    let mut verdicts: Vec<Verdict> = about.filter_map(|budget| verdict(budget, report)).collect();
+    if table == REMOTE {
+        verdicts.extend(["write", "read"].into_iter().filter_map(|call| small_requests(report, call)));
+    }
+    verdicts
+}
+
+fn verdict(budget: &Budget, report: &Report) -> Option<Verdict> {
+    let Budget(table, row, target, bound, what) = *budget;
+    if table == STARTUP {
+        let (up, down) = times(report, &nodes_name(32))?;
+        let values = if row == "up" { up } else { down };
+        return Some(Verdict::of(what, bound, "ms", Summary::of(values)?));
+    }
+    let row = report.row(row)?;
+    let measured = row.of(target)?;
+    let summary = if matches!(bound, Bound::PartOfLimit(_)) { measured.ratio? } else { measured.summary };
+    Some(Verdict::of(what, bound, row.unit.symbol(), summary))
+}
+
+/// A small request of the library beside the bare ping-pong of the same repetition.
+fn small_requests(report: &Report, call: &str) -> Option<Verdict> {
+    let library = report.row(&format!("4 KiB {call} p50"))?.of(LIBRARY)?;
+    let bare: &report::Measured = report.row("ping p50")?.of(BARE)?;
+    let summary = Summary::of(&ratios(&library.values, &bare.values))?;
+    let what = format!("remote data, TCP, 4 KiB, {call}, latency");
+    Some(Verdict::of(&what, Bound::AtMost(PINGS_MAX), "times the bare ping-pong", summary))
+}
+
+/// A table for a terminal.
+#[must_use]
+pub fn text(verdicts: &[Verdict]) -> String {
+    let wide = |text: &str| text.chars().count();
+    let width =
+        |of: fn(&Verdict) -> &str| verdicts.iter().map(|verdict| wide(of(verdict))).max().unwrap_or(0);
+    let (what, budget) = (width(|verdict| &verdict.what), width(|verdict| &verdict.budget));
+    let mut text = String::from("budgets: median (least to greatest)\n");
+    for verdict in verdicts {
+        let kept = if verdict.kept { "ok   " } else { "below" };
+        let _infallible =
+            writeln!(text, "  {kept}  {:what$}  {:budget$}  {}", verdict.what, verdict.budget, verdict.found);
+    }
+    text
+}
+
+/// A table for a document.
+#[must_use]
+pub fn markdown(verdicts: &[Verdict]) -> String {
+    let mut text = String::from("| what | budget | median (least to greatest) | |\n|---|---|---|---|\n");
+    for Verdict { what, budget, found, kept, .. } in verdicts {
+        let kept = if *kept { "ok" } else { "**below**" };
+        let _infallible = writeln!(text, "| {what} | {budget} | {found} | {kept} |");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Collector, Figure, Unit};
+
+    fn report(targets: [&str; 2], figures: &[(&str, Unit, [f64; 2])]) -> Report {
+        let mut collector = Collector::new(&targets.map(str::to_owned));
+        for (what, unit, values) in figures {
+            for (index, value) in values.iter().enumerate() {
+                collector.add(index, vec![Figure::new(*what, *unit, *value)]);
+            }
+        }
+        Report { title: "t".into(), notes: Vec::new(), rows: collector.rows() }
+    }
+
+    fn kept(verdicts: &[Verdict]) -> Vec<(&str, bool)> {
+        verdicts.iter().map(|verdict| (verdict.what.as_str(), verdict.kept)).collect()
+    }
+
+    #[test]
+    fn parts_of_the_limit_are_judged_by_the_ratio() {
+        let gb = Unit::GigabytesPerSecond;
+        let report = report([MOUNT, "tmpfs"], &[("write", gb, [3.4, 4.0]), ("read", gb, [3.3, 4.0])]);
+        let verdicts = judge(MOUNT_LARGE, &report);
+        assert_eq!(kept(&verdicts), [("mount, 1 MiB, write", true), ("mount, 1 MiB, read", false)]);
+        assert_eq!(
+            (verdicts[0].budget.as_str(), verdicts[0].found.as_str()),
+            ("≥ 0.85 of the limit", "0.85 (0.85 to 0.85)")
+        );
+    }
+
+    #[test]
+    fn values_are_judged_by_themselves() {
+        let report = report(
+            [MOUNT, "tmpfs"],
+            &[("create", Unit::PerSecond, [59_999.0, 1.0]), ("stat", Unit::PerSecond, [80_000.0, 1.0])],
+        );
+        assert_eq!(
+            kept(&judge(META, &report)),
+            [("mount, creates", false), ("mount, stats, not cached", true)]
+        );
+        assert_eq!(judge("other", &report), []);
+    }
+
+    #[test]
+    fn small_requests_are_judged_by_the_bare_ping() {
+        let us = Unit::Microseconds;
+        let report = report(
+            [LIBRARY, BARE],
+            &[
+                ("ping p50", us, [9.0, 8.0]),
+                ("4 KiB read p50", us, [12.0, 9.0]),
+                ("4 KiB write p50", us, [12.1, 9.0]),
+            ],
+        );
+        let verdicts = judge(REMOTE, &report);
+        assert_eq!(
+            kept(&verdicts),
+            [
+                ("remote data, TCP, 4 KiB, write, latency", false),
+                ("remote data, TCP, 4 KiB, read, latency", true)
+            ]
+        );
+    }
+
+    #[test]
+    fn starts_are_judged_by_their_number_of_nodes() {
+        let mut collector = Collector::new(&[nodes_name(32)]);
+        let ms = |what: &str, value| Figure::new(what, Unit::Milliseconds, value);
+        collector.add(0, vec![ms("up, until usable", 400.0), ms("down", 301.0)]);
+        let report = Report { title: "t".into(), notes: Vec::new(), rows: collector.rows() };
+        assert_eq!(
+            kept(&judge(STARTUP, &report)),
+            [("32 daemons, until usable", true), ("32 daemons, stop", false)]
+        );
+    }
+
+    #[test]
+    fn verdicts_are_shown_with_the_lost_ones() {
+        let summary = Summary { min: 0.7, median: 0.8, max: 0.9 };
+        let verdicts = [
+            Verdict::of("a", Bound::PartOfLimit(0.85), "", summary),
+            Verdict::of("bb", Bound::AtMost(1.0), "ms", summary),
+        ];
+        let text = text(&verdicts);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            lines,
+            [
+                "  below  a   ≥ 0.85 of the limit  0.80 (0.70 to 0.90)",
+                "  ok     bb  ≤ 1.00 ms            0.80 (0.70 to 0.90)"
+            ]
+        );
+        assert!(
+            markdown(&verdicts).contains("| a | ≥ 0.85 of the limit | 0.80 (0.70 to 0.90) | **below** |")
+        );
+    }
+}

@@ -1,0 +1,189 @@
+//! What is measured, how much of it, and on which formations.
+
+use std::path::Path;
+
+use crate::formation::Formation;
+use crate::idle::{self, IdleArgs};
+use crate::io::{self, Arrangement, IoOp, IoPlan, Mode};
+use crate::meta::{self, Layout, MetaPlan};
+use crate::net::{self, CopyPlan, NetArgs};
+use crate::output::OutputArgs;
+use crate::report::Report;
+use crate::scratch::Scratch;
+use crate::startup::{self, StartupArgs};
+use crate::{BenchResult, Host};
+
+/// Large transfers on the mount.
+pub const MOUNT_LARGE: &str = "mount-1m";
+/// Small ones.
+pub const MOUNT_SMALL: &str = "mount-4k";
+/// Files of the mount.
+pub const META: &str = "meta";
+/// The library beside tmpfs.
+pub const LIBRARY_LOCAL: &str = "library-local";
+/// The library beside bare TCP.
+pub const REMOTE: &str = "remote";
+/// Start and stop.
+pub const STARTUP: &str = "startup";
+/// Doing nothing.
+pub const IDLE: &str = "idle";
+/// What the mount is called in tables.
+pub const MOUNT: &str = "mount";
+/// What the limit of local data is called in tables.
+pub const TMPFS: &str = "tmpfs";
+
+/// How much is measured.
+pub struct Size {
+    reps: u32,
+    large: u64,
+    small: u64,
+    files: u32,
+    calls: u32,
+    nodes: Vec<u16>,
+    idle_s: u32,
+}
+
+impl Size {
+    /// Enough to see where things are.
+    #[must_use]
+    pub fn quick() -> Size {
+        Size {
+            reps: 5,
+            large: 128 << 20,
+            small: 32 << 20,
+            files: 5000,
+            calls: 3000,
+            nodes: vec![1, 32],
+            idle_s: 5,
+        }
+    }
+
+    /// Enough to be published.
+    #[must_use]
+    pub fn full() -> Size {
+        Size {
+            reps: 11,
+            large: 512 << 20,
+            small: 128 << 20,
+            files: 20_000,
+            calls: 20_000,
+            nodes: vec![1, 2, 4, 8, 16, 32],
+            idle_s: 20,
+        }
+    }
+}
+
+/// What shares a formation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// One node and its mount.
+    Mount,
+    /// One node, from another process of its machine.
+    Library,
+    /// Nodes over TCP.
+    Remote,
+    /// Formations of several sizes.
+    Startup,
+    /// One node that nobody asks.
+    Idle,
+}
+
+/// Tables by the names of their files.
+type Tables = Vec<(&'static str, Report)>;
+
+impl Step {
+    /// All of them, in order.
+    pub const ALL: [Step; 5] = [Step::Mount, Step::Library, Step::Remote, Step::Startup, Step::Idle];
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Mount => "mount beside tmpfs",
+            Step::Library => "library beside tmpfs",
+            Step::Remote => "library over TCP beside bare TCP",
+            Step::Startup => "start and stop",
+            Step::Idle => "idle daemon",
+        }
+    }
+
+    /// Measures it on formations of its own.
+    ///
+    /// # Errors
+    /// What fails first.
+    pub fn measure(self, host: &Host<'_>, memory: &Path, size: &Size) -> BenchResult<Tables> {
+        let output = OutputArgs::default;
+        match self {
+            Step::Mount => mount(host, memory, size),
+            Step::Library => {
+                let formation = Formation::up(host, &["--no-mount"])?;
+                let report = net::compare_local(host, formation.name(), &copies(memory, size))?;
+                formation.down(host)?;
+                Ok(vec![(LIBRARY_LOCAL, report)])
+            }
+            Step::Remote => {
+                let formation = Formation::up(host, &["--nodes", "2", "--width", "1", "--no-mount"])?;
+                let report = net::compare(host, formation.name(), &copies(memory, size))?;
+                formation.down(host)?;
+                Ok(vec![(REMOTE, report)])
+            }
+            Step::Startup => {
+                let (nodes, reps) = (size.nodes.clone(), size.reps);
+                let args = StartupArgs { nodes, no_mount: false, reps, output: output() };
+                Ok(vec![(STARTUP, startup::measure(host, &args)?)])
+            }
+            Step::Idle => {
+                let args = IdleArgs { pid: None, seconds: size.idle_s, no_mount: false, output: output() };
+                Ok(vec![(IDLE, idle::measure(host, &args)?)])
+            }
+        }
+    }
+}
+
+fn mount(host: &Host<'_>, memory: &Path, size: &Size) -> BenchResult<Tables> {
+    let scratch = Scratch::new(memory)?;
+    let (mount, plain) = (scratch.subdir("mount")?, scratch.subdir("plain")?);
+    let place = mount.display().to_string();
+    let formation = Formation::up(host, &["--mount", &place])?;
+    let targets = [(MOUNT.to_owned(), mount), (TMPFS.to_owned(), plain)];
+    let files = MetaPlan { procs: 1, files: size.files, layout: Layout::Single, shared: false, bytes: 3901 };
+    let tables = vec![
+        (MOUNT_LARGE, io::compare(host, &targets, &transfers(1 << 20, size.large), size.reps)?),
+        (MOUNT_SMALL, io::compare(host, &targets, &transfers(4096, size.small), size.reps)?),
+        (META, meta::compare(host, &targets, &files, size.reps)?),
+    ];
+    formation.down(host)?;
+    Ok(tables)
+}
+
+fn transfers(transfer: u64, size: u64) -> IoPlan {
+    IoPlan {
+        procs: 1,
+        mode: Mode::Shared,
+        arrangement: if transfer < 1 << 20 { Arrangement::Random } else { Arrangement::Segmented },
+        transfer,
+        size,
+        ops: vec![IoOp::Write, IoOp::Rewrite, IoOp::Read],
+        verify: true,
+    }
+}
+
+fn copies(memory: &Path, size: &Size) -> NetArgs {
+    let plan = CopyPlan { size: 1 << 20, streams: 1, total: size.large, calls: size.calls };
+    NetArgs { plan, dir: memory.to_owned(), reps: size.reps, output: OutputArgs::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_whole_transfers() {
+        for size in [Size::quick(), Size::full()] {
+            assert!(size.reps >= 5 && size.nodes.contains(&32));
+            assert!(size.large.is_multiple_of(1 << 20) && size.small.is_multiple_of(4096));
+        }
+        assert_eq!(transfers(4096, 8192).arrangement, Arrangement::Random);
+        assert_eq!(transfers(1 << 20, 1 << 20).arrangement, Arrangement::Segmented);
+    }
+}

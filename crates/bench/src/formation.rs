@@ -1,0 +1,241 @@
+//! Formations of a measurement's own: started and stopped by the same commands as everybody's.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde_json::Value;
+
+use crate::{BenchError, BenchResult, Host, Kind, clock};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+/// Longest output of a command that is read, in bytes.
+const OUTPUT_LEN_MAX: u64 = 16 << 20;
+
+/// A formation that runs; taken down with this value at the latest.
+pub struct Formation<'h, 'a> {
+    host: &'h Host<'a>,
+    name: String,
+    up_ns: u64,
+    said: Value,
+    is_up: bool,
+}
+
+impl<'h, 'a> Formation<'h, 'a> {
+    /// Starts one with a name of its own and these options of `up`.
+    ///
+    /// # Errors
+    /// What `up` says; that somebody asked to end.
+    pub fn up(host: &'h Host<'a>, options: &[&str]) -> BenchResult<Formation<'h, 'a>> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("bench-{}-{number}", std::process::id());
+        let arguments: Vec<&str> = ["up", "--json", "--name", &name].iter().chain(options).copied().collect();
+        let start = clock::now_ns();
+        let output = run(host, &arguments);
+        let up_ns = clock::now_ns().saturating_sub(start);
+        // A command that failed has taken down what it had begun; one that was interrupted may just have succeeded.
+        let is_up = output.as_ref().map_or_else(|error| error.kind() == Kind::Interrupted, |_| true);
+        let mut formation = Formation { host, name, up_ns, said: Value::Null, is_up };
+        formation.said = parse("up --json", &output?)?;
+        Ok(formation)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How long `up` took as its caller sees it, in nanoseconds.
+    #[must_use]
+    pub fn up_ns(&self) -> u64 {
+        self.up_ns
+    }
+
+    /// The steps of the start with their milliseconds, in order, as far as `up` says.
+    #[must_use]
+    pub fn steps(&self) -> Vec<(String, f64)> {
+        steps(&self.said)
+    }
+
+    /// Numbers of its daemons' processes.
+    ///
+    /// # Errors
+    /// What `status` says.
+    pub fn daemons(&self) -> BenchResult<Vec<u32>> {
+        let output = run(self.host, &["status", "--json", "--name", &self.name])?;
+        let status = parse("status --json", &output)?;
+        let nodes = status["nodes"].as_array().into_iter().flatten();
+        let pids: Vec<u32> =
+            nodes.filter_map(|node| node["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())).collect();
+        if pids.is_empty() { Err(BenchError::refused("status --json", "names no daemon")) } else { Ok(pids) }
+    }
+
+    /// Takes it down and says how long that took as the caller sees it, in nanoseconds.
+    ///
+    /// # Errors
+    /// What `down` says, also that something is left.
+    pub fn down(mut self, host: &Host<'_>) -> BenchResult<u64> {
+        let start = clock::now_ns();
+        run(host, &["down", "--discard", "--name", &self.name])?;
+        self.is_up = false;
+        Ok(clock::now_ns().saturating_sub(start))
+    }
+}
+
+impl Drop for Formation<'_, '_> {
+    fn drop(&mut self) {
+        if !self.is_up {
+            return;
+        }
+        let mut command = Command::new(&self.host.program);
+        command.args(["down", "--discard", "--name", &self.name]).stdin(Stdio::null()).stdout(Stdio::null());
+        match command.status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => log::error!("formation {}: could not be taken down ({status})", self.name),
+            Err(error) => log::error!("formation {}: could not be taken down: {error}", self.name),
+        }
+    }
+}
+
+/// Steps in `phases` or `steps`: objects with a name and microseconds.
+fn steps(said: &Value) -> Vec<(String, f64)> {
+    let list = ["steps", "phases"].iter().find_map(|key| said[*key].as_array());
+    let step = |step: &Value| Some((step["name"].as_str()?.to_owned(), step["us"].as_f64()? / 1000.0));
+    list.into_iter().flatten().filter_map(step).collect()
+}
+
+fn parse(what: &str, output: &str) -> BenchResult<Value> {
+    serde_json::from_str(output).map_err(|error| BenchError::refused(format_args!("bivouac {what}"), error))
+}
+
+/// Runs the binary with arguments to its end; asks it to end if somebody asks us. What it writes is returned.
+fn run(host: &Host<'_>, arguments: &[&str]) -> BenchResult<String> {
+    let what = format!("bivouac {}", arguments.first().copied().unwrap_or_default());
+    let refused = || BenchError::system::<std::io::Error>(&what);
+    // Files, not pipes, which would have to be emptied meanwhile.
+    let (mut out, mut errors) = (memory_file()?, memory_file()?);
+    let mut command = Command::new(&host.program);
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(out.try_clone().map_err(refused())?).stderr(errors.try_clone().map_err(refused())?);
+    let mut child = command.spawn().map_err(refused())?;
+    let ended = wait(host, &mut child)?;
+    if ended.success() {
+        return text_of(&mut out);
+    }
+    let said = text_of(&mut errors)?;
+    let last = said.lines().last().unwrap_or("without a word").to_owned();
+    Err(BenchError::refused(what, format_args!("ended with {ended}: {last}")))
+}
+
+fn wait(host: &Host<'_>, child: &mut Child) -> BenchResult<ExitStatus> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let end: OwnedFd = match pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        Some(Ok(end)) => end,
+        _ => return child.wait().map_err(BenchError::system("a command")),
+    };
+    let interrupted = host.interrupts.wait(end.as_fd(), None).err();
+    if let (Some(_), Some(pid)) = (&interrupted, pid) {
+        let _gone_already = kill_process(pid, Signal::TERM);
+    }
+    let ended = child.wait().map_err(BenchError::system("a command"))?;
+    interrupted.map_or(Ok(ended), Err)
+}
+
+fn memory_file() -> BenchResult<File> {
+    let made = rustix::fs::memfd_create("bivouac-bench", MemfdFlags::CLOEXEC);
+    made.map(File::from).map_err(BenchError::system("a file in memory"))
+}
+
+fn text_of(file: &mut File) -> BenchResult<String> {
+    let mut bytes = Vec::new();
+    let read = file.rewind().and_then(|()| file.take(OUTPUT_LEN_MAX).read_to_end(&mut bytes));
+    read.map_err(BenchError::system("a file in memory"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::host;
+    use serde_json::json;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A program that takes the commands of the binary and keeps a list of them.
+    fn pretender(dir: &std::path::Path, body: &str) -> Host<'static> {
+        let program = dir.join("pretender");
+        std::fs::write(&program, format!("#!/bin/sh\necho \"$@\" >> {}/list\n{body}\n", dir.display()))
+            .unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        Host { program, ..host() }
+    }
+
+    fn list(dir: &std::path::Path) -> Vec<String> {
+        std::fs::read_to_string(dir.join("list")).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    const ANSWERS: &str = r#"case $1 in
+up) echo '{"name": "x", "steps": [{"name": "daemons", "us": 1500}]}';;
+status) echo '{"nodes": [{"pid": 17}, {"pid": 18}]}';;
+esac"#;
+
+    #[test]
+    fn a_formation_is_started_asked_and_stopped_by_commands() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = pretender(dir.path(), ANSWERS);
+        let formation = Formation::up(&host, &["--nodes", "2"]).unwrap();
+        let name = formation.name().to_owned();
+        assert_eq!(formation.steps(), [("daemons".to_owned(), 1.5)]);
+        assert_eq!(formation.daemons(), Ok(vec![17, 18]));
+        assert!(formation.up_ns() > 0);
+        assert!(formation.down(&host).unwrap() > 0);
+        let expected = [
+            format!("up --json --name {name} --nodes 2"),
+            format!("status --json --name {name}"),
+            format!("down --discard --name {name}"),
+        ];
+        assert_eq!(list(dir.path()), expected);
+    }
+
+    #[test]
+    fn a_forgotten_formation_is_taken_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = pretender(dir.path(), ANSWERS);
+        drop(Formation::up(&host, &[]).unwrap());
+        assert!(list(dir.path())[1].starts_with("down --discard --name bench-"));
+    }
+
+    #[test]
+    fn what_a_command_says_is_passed_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = pretender(dir.path(), "echo noise >&2; echo 'port 7: is in use' >&2; exit 3");
+        let error = Formation::up(&host, &[]).err().unwrap().to_string();
+        assert!(
+            error.starts_with("bivouac up: ended with") && error.ends_with(": port 7: is in use"),
+            "{error}"
+        );
+        assert_eq!(list(dir.path()).len(), 1, "nothing to take down");
+    }
+
+    #[test]
+    fn what_is_no_json_is_refused_and_taken_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = pretender(dir.path(), "echo up and running");
+        let error = Formation::up(&host, &[]).err().unwrap().to_string();
+        assert!(error.starts_with("bivouac up --json: "), "{error}");
+        assert_eq!(list(dir.path()).len(), 2);
+    }
+
+    #[test]
+    fn steps_are_read_as_far_as_they_are_there() {
+        assert_eq!(
+            steps(&json!({"phases": [{"name": "a", "us": 7}, {"name": "b"}, 3]})),
+            [("a".to_owned(), 0.007)]
+        );
+        assert_eq!(steps(&json!(null)), []);
+    }
+}

@@ -1,0 +1,168 @@
+//! Whole measurements with real processes: this test program again, with the arguments of one test.
+
+#![allow(clippy::unwrap_used, reason = "this is test code")]
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use bivouac_bench::{BenchArgs, BenchResult, Host, Interrupts, Report, run, work};
+use clap::{Args, FromArgMatches};
+
+/// The argument that tells the processes that tests start from the test program itself.
+const ALONE: &str = "--test-threads=1";
+
+/// What a measurement prints.
+#[derive(Clone, Default)]
+struct Printed(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Printed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn host(printed: &Printed) -> Host<'static> {
+    Host {
+        program: "/proc/self/exe".into(),
+        worker: ["a_process_of_a_measurement", "--exact", "--nocapture", ALONE].map(Into::into).into(),
+        connect: &|name, _| Err(format!("there is no formation {name}")),
+        interrupts: Interrupts::catch().unwrap(),
+        out: RefCell::new(Box::new(printed.clone())),
+        progress: &|_| {},
+    }
+}
+
+/// The other side of every test here. Without a leader there is nothing to do, and it says so.
+#[test]
+fn a_process_of_a_measurement() {
+    let stdin = std::io::stdin();
+    let is_socket = rustix::net::sockopt::socket_type(stdin.as_fd()).is_ok();
+    let is_started_by_a_test = std::env::args().any(|argument| argument == ALONE);
+    // A socket that belongs to somebody else is left alone.
+    if is_socket == is_started_by_a_test {
+        let outcome = work(&host(&Printed::default()));
+        assert_eq!(outcome.is_ok(), is_socket, "{outcome:?}");
+    }
+}
+
+fn arguments(words: &[&str]) -> BenchArgs {
+    let command = BenchArgs::augment_args(clap::Command::new("bench").no_binary_name(true));
+    BenchArgs::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
+}
+
+fn bench(words: &[&str]) -> BenchResult<String> {
+    let printed = Printed::default();
+    run(&host(&printed), &arguments(words))?;
+    let bytes = printed.0.lock().unwrap().clone();
+    Ok(String::from_utf8(bytes).unwrap())
+}
+
+/// Runs a measurement on two directories; its report, and that nothing is left in them.
+fn measured(words: &[&str]) -> (Report, String) {
+    let (dir, one, two) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (json, svg) = (dir.path().join("out.json"), dir.path().join("out.svg"));
+    let paths = [one.path(), two.path(), &json, &svg].map(|path| path.to_str().unwrap());
+    let mut all = vec![words[0], paths[0], paths[1], "--json", paths[2], "--svg", paths[3]];
+    all.extend(&words[1..]);
+    let printed = bench(&all).unwrap();
+    for dir in [one.path(), two.path()] {
+        assert_eq!(left(dir), 0, "{words:?} left something");
+    }
+    assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    let report: Report = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(report.rows[0].targets[0].target, paths[0]);
+    assert_eq!(report.rows[0].targets[1].target, paths[1]);
+    (report, printed)
+}
+
+fn left(dir: &Path) -> usize {
+    std::fs::read_dir(dir).unwrap().count()
+}
+
+/// What was done, with every row having this many values on both targets, and a ratio on the first.
+fn done(report: &Report, reps: usize) -> Vec<&str> {
+    for row in &report.rows {
+        assert_eq!(row.targets.len(), 2, "{}", row.what);
+        assert!(row.targets.iter().all(|target| target.values.len() == reps), "{}", row.what);
+        assert!(
+            row.targets.iter().all(|target| target.values.iter().all(|value| *value > 0.0)),
+            "{}",
+            row.what
+        );
+        assert!(row.targets[0].ratio.is_some() && row.targets[1].ratio.is_none(), "{}", row.what);
+    }
+    report.rows.iter().map(|row| row.what.as_str()).collect()
+}
+
+#[test]
+fn io_is_measured_and_verified_in_every_arrangement() {
+    for pattern in ["segmented", "strided", "random"] {
+        let words = ["io", "--procs", "3", "--pattern", pattern, "--transfer", "5000", "--size", "50000"];
+        let (report, printed) = measured(&[&words[..], &["--reps", "2", "--verify"]].concat());
+        assert_eq!(done(&report, 2), ["write", "rewrite", "read"]);
+        assert!(printed.contains("3 process(es), one shared file"), "{printed}");
+        assert!(printed.contains("every byte was compared"));
+    }
+}
+
+#[test]
+fn io_on_own_files_can_read_only() {
+    let words =
+        ["io", "--procs", "2", "--mode", "own", "--transfer", "64k", "--size", "128k", "--ops", "read"];
+    let (report, _) = measured(&[&words[..], &["--reps", "1", "--verify"]].concat());
+    assert_eq!(done(&report, 1), ["read"]);
+}
+
+#[test]
+fn meta_is_measured_in_both_layouts() {
+    let common = ["--procs", "2", "--files", "150", "--reps", "2"];
+    let (report, _) = measured(&[&["meta"], &common[..], &["--layout", "tree", "--shared"]].concat());
+    let tree = ["mkdir", "create", "stat", "stat, cached", "write", "read", "readdir", "remove", "rmdir"];
+    assert_eq!(done(&report, 2), tree);
+    let (report, _) = measured(&[&["meta"], &common[..], &["--layout", "single", "--own"]].concat());
+    assert_eq!(done(&report, 2), tree[1..8]);
+}
+
+#[test]
+fn latency_has_percentiles_in_order() {
+    let (report, _) = measured(&["latency", "--ops", "read,create", "--calls", "200", "--reps", "1"]);
+    let names = done(&report, 1);
+    assert_eq!(names.len(), 10);
+    assert_eq!(names[..5], ["read p50", "read p90", "read p99", "read p99.9", "read max"]);
+    let medians: Vec<f64> = report.rows[..5].iter().map(|row| row.targets[0].summary.median).collect();
+    assert!(medians.is_sorted(), "{medians:?}");
+}
+
+#[test]
+fn a_bare_copy_is_measured_between_two_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let json = dir.path().join("out.json");
+    let words = ["net", "--dir", path, "--size", "64k", "--total", "1MiB", "--streams", "2", "--calls", "50"];
+    bench(&[&words[..], &["--reps", "1", "--json", json.to_str().unwrap()]].concat()).unwrap();
+    let report: Report = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let names: Vec<&str> = report.rows.iter().map(|row| row.what.as_str()).collect();
+    assert_eq!(names[..5], ["write", "rewrite", "read", "ping p50", "ping p99"]);
+    assert!(report.rows.iter().all(|row| row.targets[0].values[0] > 0.0));
+    assert_eq!(left(dir.path()), 1, "only the figures are left");
+}
+
+#[test]
+fn what_fails_in_a_process_is_said_and_nothing_is_left() {
+    let error =
+        bench(&["remote", "--name", "none", "--total", "1MiB", "--reps", "1"]).unwrap_err().to_string();
+    assert!(error.ends_with("formation none: there is no formation none"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    let huge = ["io", dir.path().to_str().unwrap(), "--size", "1p", "--reps", "1"];
+    assert!(bench(&huge).unwrap_err().to_string().contains("needs 1 PiB and has "));
+    assert_eq!(left(dir.path()), 0);
+}

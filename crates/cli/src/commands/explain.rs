@@ -1,0 +1,308 @@
+//! `bivouac explain`: where the bytes of a file are, and why there.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bivouac_client::{Client, SeatReport};
+use bivouac_launch::mounts::{mount_of, mounted};
+use bivouac_launch::{FormationName, StateDir, Surroundings};
+use bivouac_layout::{locate, subfile_len};
+use bivouac_types::limits::SUBFILE_HEADER_LEN;
+use bivouac_types::units::format_size;
+use bivouac_types::{Attr, Ino, mode};
+use bivouac_wire::FormationMap;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::options::ExplainArgs;
+use crate::reach;
+use crate::table::layout;
+
+/// How long a node may take to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// Shows a file.
+pub fn run(here: &Surroundings, args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    let (name, ino) = find(&args.path)?;
+    let (_, dir) = StateDir::find(here, Some(&name))?;
+    let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
+    let explanation = explain(&client, &args.path, ino, args.offset)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&explanation).map_err(std::io::Error::from)?);
+    } else {
+        print!("{}", explanation.to_text());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything that is shown. Sizes and offsets in bytes.
+#[derive(Debug, Serialize)]
+struct Explanation {
+    path: PathBuf,
+    formation: String,
+    inode: String,
+    kind: &'static str,
+    slot: u16,
+    home: u16,
+    size: u64,
+    stripe_bytes: u32,
+    width: u16,
+    base_seat: u16,
+    seats_of_formation: u16,
+    /// For a regular file, in the order of its stripes.
+    seats: Vec<SeatExplanation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    byte: Option<ByteExplanation>,
+}
+
+#[derive(Debug, Serialize)]
+struct SeatExplanation {
+    column: u16,
+    seat: u16,
+    node: u16,
+    host: String,
+    volume: u16,
+    subfile: Option<String>,
+    data_bytes: u64,
+    allocated_bytes: u64,
+    /// What it would hold if the file had no holes.
+    full_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ByteExplanation {
+    offset: u64,
+    stripe: u64,
+    seat: u16,
+    node: Option<u16>,
+    subfile_offset: u64,
+    local_file_offset: u64,
+}
+
+/// The formation that a path is in, and its inode there.
+fn find(path: &Path) -> Result<(FormationName, Ino), Failure> {
+    let absolute = std::path::absolute(path)?;
+    let failed = |e| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));
+    // The parent is resolved, not the file: a symbolic link is explained as such.
+    let resolved = match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => parent.canonicalize().map_err(failed)?.join(name),
+        _ => absolute,
+    };
+    let entry = mount_of(&resolved).ok_or_else(|| {
+        let places: Vec<String> = mounted().iter().map(|entry| entry.dir.display().to_string()).collect();
+        let known = if places.is_empty() {
+            "none is mounted".into()
+        } else {
+            format!("mounted are: {}", places.join(", "))
+        };
+        Failure::new(1, format_args!("{}: is not in a formation; {known}", path.display()))
+    })?;
+    let name = entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
+    let unknown = || {
+        Failure::new(
+            1,
+            format_args!("{}: the mount's source '{}' names no formation", path.display(), entry.source),
+        )
+    };
+    let seen = std::fs::symlink_metadata(&resolved).map_err(failed)?;
+    Ok((name.ok_or_else(unknown)?, Ino(seen.ino())))
+}
+
+fn explain(client: &Client, path: &Path, ino: Ino, offset: Option<u64>) -> Result<Explanation, Failure> {
+    let map = client.map();
+    let attr = client.getattr(ino)?;
+    let reports = if attr.is_file() { client.seats(&attr)? } else { Vec::new() };
+    Ok(Explanation {
+        path: path.to_owned(),
+        formation: map.name.clone(),
+        inode: ino.to_string(),
+        kind: kind_of(&attr),
+        slot: ino.slot().0,
+        home: map.home(ino).map_or(u16::MAX, |node| node.0),
+        size: attr.size,
+        stripe_bytes: attr.layout.stripe,
+        width: attr.layout.width,
+        base_seat: attr.layout.base.0,
+        seats_of_formation: attr.layout.seats,
+        seats: reports.into_iter().map(|report| seat(map, &attr, report)).collect(),
+        byte: offset.filter(|_| attr.is_file()).map(|offset| byte(map, &attr, offset)),
+    })
+}
+
+fn seat(map: &FormationMap, attr: &Attr, report: SeatReport) -> SeatExplanation {
+    let node = map.nodes.get(usize::from(report.node.0));
+    SeatExplanation {
+        column: report.column,
+        seat: report.seat.0,
+        node: report.node.0,
+        host: node.map_or_else(String::new, |node| node.host.clone()),
+        volume: report.volume,
+        subfile: report.subfile.exists.then_some(report.subfile.path),
+        data_bytes: report.subfile.len,
+        allocated_bytes: report.subfile.allocated,
+        full_bytes: subfile_len(&attr.layout, report.column, attr.size),
+    }
+}
+
+fn byte(map: &FormationMap, attr: &Attr, offset: u64) -> ByteExplanation {
+    let location = locate(&attr.layout, offset);
+    ByteExplanation {
+        offset,
+        stripe: location.stripe,
+        seat: location.seat.0,
+        node: map.seat(location.seat).map(|entry| entry.node.0),
+        subfile_offset: location.subfile_offset,
+        local_file_offset: location.subfile_offset.saturating_add(SUBFILE_HEADER_LEN),
+    }
+}
+
+fn kind_of(attr: &Attr) -> &'static str {
+    match attr.mode & mode::TYPE {
+        mode::FILE => "file",
+        mode::DIR => "directory",
+        mode::LINK => "symbolic link",
+        mode::FIFO => "named pipe",
+        mode::SOCKET => "socket",
+        mode::CHAR | mode::BLOCK => "device",
+        _ => "unknown",
+    }
+}
+
+impl Explanation {
+    fn to_text(&self) -> String {
+        let mut text = format!(
+            "{}: {} of formation {}\ninode {}: slot {}, home node {}\n",
+            self.path.display(),
+            self.kind,
+            self.formation,
+            self.inode,
+            self.slot,
+            self.home
+        );
+        match self.kind {
+            "file" => text.push_str(&self.file_text()),
+            "directory" => text.push_str(&format!(
+                "new files get stripes of {} over {} of {} seats, unless told otherwise\n",
+                format_size(self.stripe_bytes.into()),
+                self.width,
+                self.seats_of_formation
+            )),
+            _ => {}
+        }
+        text
+    }
+
+    fn file_text(&self) -> String {
+        let (stripe, width, base, all) =
+            (self.stripe_bytes, self.width, self.base_seat, self.seats_of_formation);
+        let mut text = format!(
+            "size {} bytes ({}) in stripes of {stripe} bytes ({}) over {width} of {all} seats, the first on seat {base}\n",
+            self.size,
+            format_size(self.size),
+            format_size(stripe.into()),
+        );
+        text.push_str(&format!(
+            "stripe k = offset div {stripe} is on seat ({base} + k mod {width}) mod {all}, at (k div {width}) · {stripe} of its \
+             subfile; a subfile's data begins at byte {SUBFILE_HEADER_LEN} of the local file\n\n",
+        ));
+        let rows: Vec<Vec<String>> = self.seats.iter().map(SeatExplanation::row).collect();
+        text.push_str(&layout(
+            &["SEAT", "NODE", "HOST", "VOLUME", "DATA", "ALLOCATED", "SUBFILE"],
+            &[0, 1, 3, 4, 5],
+            &rows,
+        ));
+        if let Some(byte) = &self.byte {
+            let ByteExplanation { offset, stripe, seat, subfile_offset, local_file_offset, .. } = byte;
+            text.push_str(&format!(
+                "\nbyte {offset} is in stripe {stripe}: seat {seat}, byte {subfile_offset} of the subfile's data, byte \
+                 {local_file_offset} of the local file\n"
+            ));
+        }
+        text
+    }
+}
+
+impl SeatExplanation {
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.seat.to_string(),
+            self.node.to_string(),
+            self.host.clone(),
+            self.volume.to_string(),
+            format!("{} of {}", self.data_bytes, self.full_bytes),
+            self.allocated_bytes.to_string(),
+            self.subfile.clone().unwrap_or_else(|| "(none: never written)".into()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Explanation {
+        let seat = |column, seat| SeatExplanation {
+            column,
+            seat,
+            node: seat,
+            host: "h".into(),
+            volume: 0,
+            subfile: (column == 0).then(|| format!("/v/n{seat}/2f/x")),
+            data_bytes: 4096,
+            allocated_bytes: 8192,
+            full_bytes: 4096,
+        };
+        Explanation {
+            path: "/m/f".into(),
+            formation: "x".into(),
+            inode: "000000000000002f".into(),
+            kind: "file",
+            slot: 0,
+            home: 0,
+            size: 8192,
+            stripe_bytes: 4096,
+            width: 2,
+            base_seat: 3,
+            seats_of_formation: 4,
+            seats: vec![seat(0, 3), seat(1, 0)],
+            byte: None,
+        }
+    }
+
+    #[test]
+    fn the_arithmetic_is_written_out() {
+        let text = sample().to_text();
+        assert!(text.contains("stripe k = offset div 4096 is on seat (3 + k mod 2) mod 4"), "{text}");
+        assert!(text.contains("/v/n3/2f/x") && text.contains("(none: never written)"), "{text}");
+        assert!(text.contains("   3     3  h          0  4096 of 4096       8192  /v/n3/2f/x"), "{text}");
+    }
+
+    #[test]
+    fn a_byte_is_located() {
+        let layout =
+            bivouac_types::Layout { stripe: 4096, width: 2, base: bivouac_types::SeatIndex(3), seats: 4 };
+        let location = locate(&layout, 3 * 4096 + 5);
+        let byte = ByteExplanation {
+            offset: 3 * 4096 + 5,
+            stripe: 3,
+            seat: location.seat.0,
+            node: Some(0),
+            subfile_offset: location.subfile_offset,
+            local_file_offset: location.subfile_offset + SUBFILE_HEADER_LEN,
+        };
+        let text = Explanation { byte: Some(byte), ..sample() }.to_text();
+        assert!(
+            text.contains("byte 12293 is in stripe 3: seat 0, byte 4101 of the subfile's data, byte 8197"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_path_outside_is_said() {
+        let failure = find(Path::new("/etc/passwd")).unwrap_err().to_string();
+        assert!(failure.starts_with("/etc/passwd: is not in a formation"), "{failure}");
+        assert!(find(Path::new("/nonexistent/x")).unwrap_err().to_string().contains("check its path"));
+    }
+}

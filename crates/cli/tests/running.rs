@@ -1,0 +1,185 @@
+//! `bivouac run`: the main job.
+
+mod harness;
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use harness::{Place, Said, can_mount, is_alive, signal, wait_until};
+use rustix::process::Signal;
+
+/// Runs a shell script on a formation of its own.
+fn run(place: &Place, options: &[&str], script: &str) -> Said {
+    let name = Place::unique_name();
+    let mut all = vec!["run", "--name", &name];
+    all.extend(options);
+    all.extend(["--", "sh", "-c", script]);
+    place.run(&all)
+}
+
+fn pair(a: &Path, b: &str) -> String {
+    format!("{}:{b}", a.display())
+}
+
+#[test]
+fn inputs_go_in_and_outputs_come_out() {
+    if !can_mount() {
+        return;
+    }
+    let (place, site) = (Place::new(), tempfile::tempdir().unwrap());
+    fs::create_dir_all(site.path().join("data/sub")).unwrap();
+    fs::write(site.path().join("data/sub/a"), "one\n").unwrap();
+    fs::write(site.path().join("single"), "two\n").unwrap();
+    let input = site.path().join("data").display().to_string();
+    let single = pair(&site.path().join("single"), "other/name");
+    let results = format!("results:{}", site.path().join("kept/results").display());
+    let options = ["--nodes", "2", "--in", &input, "--in", &single, "--out", &results];
+    let script = "cd \"$BIVOUAC\" && mkdir results && cat data/sub/a other/name > results/both && echo said";
+    let said = run(&place, &options, script);
+    assert_eq!((said.code, said.out.as_str()), (0, "said\n"), "{}", said.err);
+    assert_eq!(fs::read(site.path().join("kept/results/both")).unwrap(), b"one\ntwo\n");
+    assert!(said.err.contains("1 files, 8 B") && said.err.contains("verified"), "{}", said.err);
+    assert!(place.is_empty());
+}
+
+#[test]
+fn the_exit_code_is_the_commands() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    assert_eq!(run(&place, &[], "exit 42").code, 42);
+    assert_eq!(run(&place, &[], "kill -KILL $$").code, 137);
+    assert_eq!(run(&place, &[], "test \"$BIVOUAC_NAME\" && test -d \"$BIVOUAC\"").code, 0);
+    let missing = place.run(&["run", "--", "/nonexistent/command"]);
+    assert!(missing.code == 127 && missing.err.contains("was not found"), "{}", missing.err);
+    let alien = place.run(&["run", "--", "/etc/passwd"]);
+    assert!(alien.code == 126 && alien.err.contains("cannot be executed"), "{}", alien.err);
+    assert!(place.is_empty());
+}
+
+#[test]
+fn a_failed_command_leaves_no_outputs_unless_told_to() {
+    if !can_mount() {
+        return;
+    }
+    let (place, site) = (Place::new(), tempfile::tempdir().unwrap());
+    let out = format!("f:{}", site.path().join("f").display());
+    let script = "echo half > \"$BIVOUAC/f\"; exit 3";
+    let said = run(&place, &["--out", &out], script);
+    assert!(said.code == 3 && said.err.contains("are not copied out (see --out-always)"), "{}", said.err);
+    assert!(!site.path().join("f").exists());
+    assert_eq!(run(&place, &["--out", &out, "--out-always", "--no-verify"], script).code, 3);
+    assert_eq!(fs::read(site.path().join("f")).unwrap(), b"half\n");
+    assert!(place.is_empty());
+}
+
+#[test]
+fn outputs_that_are_missing_fail_it_and_the_data_stays() {
+    if !can_mount() {
+        return;
+    }
+    let (place, site) = (Place::new(), tempfile::tempdir().unwrap());
+    let outs = ["a", "missing"].map(|name| format!("{name}:{}", site.path().join(name).display()));
+    let said = run(&place, &["--out", &outs[1], "--out", &outs[0]], "echo data > \"$BIVOUAC/a\"");
+    assert_eq!(said.code, 121, "{}", said.err);
+    assert!(said.err.contains("/missing to") && said.err.contains("the data is kept"), "{}", said.err);
+    assert_eq!(fs::read(site.path().join("a")).unwrap(), b"data\n", "what can come out does");
+    let status: serde_json::Value = serde_json::from_str(&place.run(&["status", "--json"]).out).unwrap();
+    assert!(status["keep"].as_str().unwrap().contains("/missing"), "{status}");
+    let mount = Path::new(status["mounts"][0]["dir"].as_str().unwrap());
+    assert_eq!(fs::read(mount.join("a")).unwrap(), b"data\n");
+    let refused = place.run(&["down"]);
+    assert!(refused.code == 1 && refused.err.contains("--discard"), "{}", refused.err);
+    assert_eq!(place.run(&["down", "--discard"]).code, 0);
+    assert!(place.is_empty());
+}
+
+#[test]
+fn a_kept_formation_that_is_killed_is_not_thrown_away() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let name = Place::unique_name();
+    let out = "missing:/nonexistent/x";
+    assert_eq!(place.run(&["run", "--name", &name, "--out", out, "--", "true"]).code, 121);
+    let status: serde_json::Value = serde_json::from_str(&place.run(&["status", "--json"]).out).unwrap();
+    let pids = [&status["supervisor"]["pid"], &status["nodes"][0]["pid"]].map(|pid| pid.as_u64().unwrap());
+    pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
+    wait_until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    let said = place.run(&["up", "--name", &name]);
+    assert!(said.code == 1 && said.err.contains("its data was to be kept"), "{}", said.err);
+}
+
+#[test]
+fn keep_leaves_the_formation_running() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let said = run(&place, &["--keep"], "echo x > \"$BIVOUAC/x\"");
+    assert!(said.code == 0 && said.err.contains("is left running"), "{}", said.err);
+    assert_eq!(place.run(&["status"]).code, 0);
+    assert_eq!(place.run(&["down"]).code, 0, "it is not marked");
+}
+
+#[test]
+fn inputs_that_are_missing_start_nothing() {
+    let place = Place::new();
+    let said = run(&place, &["--in", "/nonexistent/input"], "true");
+    assert!(said.code == 120 && said.err.contains("/nonexistent/input"), "{}", said.err);
+    assert!(place.is_empty());
+}
+
+#[test]
+fn a_formation_that_does_not_start_is_125() {
+    let place = Place::new();
+    let said = run(&place, &["--volume", "/nonexistent/volume"], "true");
+    assert!(said.code == 125 && said.err.contains("is missing; create the directory first"), "{}", said.err);
+    assert_eq!(run(&place, &["--nodes", "0"], "true").code, 2);
+    assert!(place.is_empty());
+}
+
+/// Starts a script that calls `runs` when it is ready, signals `bivouac run`, and answers the exit code.
+fn interrupt(script: &str, with: Signal, out: &str) -> i32 {
+    let place = Place::new();
+    let flag = place.path().join("runs");
+    let script = format!("runs() {{ touch '{}'; }}; {script}", flag.display());
+    let name = Place::unique_name();
+    let arguments = ["run", "--name", &name, "--out", out, "--", "sh", "-c", &script];
+    let mut child = place.command(&arguments).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the command runs", || flag.exists());
+    signal(u64::from(child.id()), with);
+    let code = child.wait().unwrap().code().unwrap();
+    assert!(place.is_empty(), "everything is removed");
+    code
+}
+
+#[test]
+fn signals_are_passed_on_and_clean_up_in_the_same_way() {
+    if !can_mount() {
+        return;
+    }
+    let out = "x:/nonexistent/x";
+    assert_eq!(interrupt("runs; exec sleep 1000", Signal::TERM, out), 143);
+    assert_eq!(interrupt("runs; exec sleep 1000", Signal::INT, out), 130);
+    assert_eq!(interrupt("runs; exec sleep 1000", Signal::HUP, out), 129);
+    assert_eq!(
+        interrupt("trap 'exit 5' USR1; runs; sleep 1000 & wait $!; kill $!; exit 9", Signal::USR1, out),
+        5
+    );
+}
+
+#[test]
+fn the_command_may_finish_its_work_after_a_signal() {
+    if !can_mount() {
+        return;
+    }
+    let site = tempfile::tempdir().unwrap();
+    let out = format!("x:{}", site.path().join("x").display());
+    let script = "trap 'echo saved > \"$BIVOUAC/x\"; exit 0' TERM; runs; sleep 1000 & wait $!";
+    assert_eq!(interrupt(script, Signal::TERM, &out), 0);
+    assert_eq!(fs::read(site.path().join("x")).unwrap(), b"saved\n");
+}
