@@ -16,13 +16,22 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Longest output of a command that is read, in bytes.
 const OUTPUT_LEN_MAX: u64 = 16 << 20;
 
+/// Whether there is a formation to take down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Up,
+    /// Its start was interrupted: most likely it removed itself, but it may just have succeeded.
+    Perhaps,
+    Down,
+}
+
 /// A formation that runs; taken down with this value at the latest.
 pub struct Formation<'h, 'a> {
     host: &'h Host<'a>,
     name: String,
     up_ns: u64,
     said: Value,
-    is_up: bool,
+    life: Life,
 }
 
 impl<'h, 'a> Formation<'h, 'a> {
@@ -37,9 +46,13 @@ impl<'h, 'a> Formation<'h, 'a> {
         let start = clock::now_ns();
         let output = run(host, &arguments);
         let up_ns = clock::now_ns().saturating_sub(start);
-        // A command that failed has taken down what it had begun; one that was interrupted may just have succeeded.
-        let is_up = output.as_ref().map_or_else(|error| error.kind() == Kind::Interrupted, |_| true);
-        let mut formation = Formation { host, name, up_ns, said: Value::Null, is_up };
+        let life = match &output {
+            Ok(_) => Life::Up,
+            Err(error) if error.kind() == Kind::Interrupted => Life::Perhaps,
+            // What fails has taken down what it had begun.
+            Err(_) => Life::Down,
+        };
+        let mut formation = Formation { host, name, up_ns, said: Value::Null, life };
         formation.said = parse("up --json", &output?)?;
         Ok(formation)
     }
@@ -82,18 +95,22 @@ impl<'h, 'a> Formation<'h, 'a> {
     pub fn down(mut self, host: &Host<'_>) -> BenchResult<u64> {
         let start = clock::now_ns();
         run(host, &["down", "--discard", "--name", &self.name])?;
-        self.is_up = false;
+        self.life = Life::Down;
         Ok(clock::now_ns().saturating_sub(start))
     }
 }
 
 impl Drop for Formation<'_, '_> {
     fn drop(&mut self) {
-        if !self.is_up {
+        if self.life == Life::Down {
             return;
         }
         let mut command = Command::new(&self.host.program);
         command.args(["down", "--discard", "--name", &self.name]).stdin(Stdio::null()).stdout(Stdio::null());
+        if self.life == Life::Perhaps {
+            let _not_there_most_likely = command.stderr(Stdio::null()).status();
+            return;
+        }
         match command.status() {
             Ok(status) if status.success() => {}
             Ok(status) => log::error!("formation {}: could not be taken down ({status})", self.name),
@@ -161,6 +178,7 @@ fn text_of(file: &mut File) -> BenchResult<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Interrupts;
     use crate::tests::host;
     use serde_json::json;
     use std::os::unix::fs::PermissionsExt;
@@ -219,6 +237,17 @@ esac"#;
             "{error}"
         );
         assert_eq!(list(dir.path()).len(), 1, "nothing to take down");
+    }
+
+    #[test]
+    fn an_interrupted_start_is_taken_down_if_it_succeeded() {
+        let dir = tempfile::tempdir().unwrap();
+        let caught = Interrupts::of(&[signal_hook::consts::SIGUSR2]).unwrap();
+        let host = Host { interrupts: caught, ..pretender(dir.path(), ANSWERS) };
+        signal_hook::low_level::raise(signal_hook::consts::SIGUSR2).unwrap();
+        assert_eq!(Formation::up(&host, &[]).err().unwrap().kind(), Kind::Interrupted);
+        // The pretender may have been ended before it could write down that it was asked to start.
+        assert!(list(dir.path()).iter().any(|line| line.starts_with("down --discard --name bench-")));
     }
 
     #[test]

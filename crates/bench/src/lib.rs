@@ -20,6 +20,7 @@ mod latency;
 mod measure;
 mod meta;
 mod net;
+mod one_core;
 mod output;
 mod pattern;
 mod report;

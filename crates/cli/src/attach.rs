@@ -46,7 +46,7 @@ pub fn wait_usable(place: &Path, bound: Duration) -> Result<(), Failure> {
     let (done, answered) = mpsc::channel();
     let looked_at = place.to_owned();
     // A mount that does not answer holds this thread, not the command.
-    std::thread::spawn(move || done.send(std::fs::metadata(looked_at)));
+    std::thread::spawn(move || done.send(std::fs::metadata(looked_at).map(drop)));
     match answered.recv_timeout(bound) {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => {

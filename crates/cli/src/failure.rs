@@ -65,6 +65,16 @@ impl From<std::io::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_launch::{CODE_NOT_EXECUTABLE, CODE_NOT_FOUND};
+
+    #[test]
+    fn every_code_is_in_the_documentation() {
+        let page = include_str!("../../../docs/commands.md");
+        let special = [CODE_NOT_STAGED_IN, CODE_NOT_STAGED_OUT, CODE_NOT_CLEAN, CODE_NOT_STARTED];
+        for code in special.into_iter().chain([0, 1, 2, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND]) {
+            assert!(page.contains(&format!("| {code} |")), "exit code {code}");
+        }
+    }
 
     #[test]
     fn exit_codes_tell_usage_from_refusal() {

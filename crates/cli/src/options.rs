@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use bivouac_launch::{FormationName, VolumeArg, Wishes, parse_volume};
+use bivouac_launch::{FormationName, Tolerance, VolumeArg, Wishes, parse_volume};
 use bivouac_stage::{Transfer, parse_in, parse_out};
 use bivouac_types::limits::{STRIPE_DEFAULT, WAIT_MS_DEFAULT};
 use bivouac_types::units::{parse_duration_ms, parse_size};
@@ -45,6 +45,8 @@ pub enum Command {
     Unmount(UnmountArgs),
     /// Show where the bytes of a file are: seats, nodes, subfiles, stripe arithmetic
     Explain(ExplainArgs),
+    /// Measure file systems, formations and the network, side by side
+    Bench(bivouac_bench::BenchArgs),
     /// Write the completions of a shell to standard output
     Completions(CompletionsArgs),
     /// Write the manual page to standard output, or one page per command into a directory
@@ -81,6 +83,9 @@ pub struct FormationArgs {
     /// First TCP port to listen on, two per node; 0 means any that are free
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub port: u16,
+    /// How many deaths of a daemon within how long are too many for it to be started again
+    #[arg(long, value_name = "N/DURATION", default_value_t = Tolerance::default())]
+    pub deaths_max: Tolerance,
     /// How long the formation may take to start
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     pub start_timeout: Duration,
@@ -245,6 +250,7 @@ impl FormationArgs {
             width: self.width,
             wait_ms: self.wait.0,
             port: self.port,
+            tolerance: self.deaths_max,
         }
     }
 }
@@ -308,13 +314,26 @@ mod tests {
     #[test]
     fn up_takes_sizes_and_volumes() {
         let arguments = [
-            "up", "--nodes", "4", "--volume", "/a:1g", "--volume", "/b", "--stripe", "64k", "--wait", "500ms",
+            "up",
+            "--nodes",
+            "4",
+            "--volume",
+            "/a:1g",
+            "--volume",
+            "/b",
+            "--stripe",
+            "64k",
+            "--wait",
+            "500ms",
+            "--deaths-max",
+            "9/2s",
         ];
         let Ok(Command::Up(up)) = parse(&arguments) else { panic!() };
         assert_eq!(up.formation.volumes[0], VolumeArg { dir: "/a".into(), capacity: Some(1 << 30) });
         assert_eq!(up.formation.volumes[1].capacity, None);
         assert_eq!((up.formation.stripe, up.formation.wait), (65_536, Duration(500)));
         assert_eq!(up.formation.wait.to_string(), "500ms");
+        assert_eq!(up.formation.deaths_max, Tolerance { deaths_max: 9, window_ms: 2000 });
     }
 
     #[test]
@@ -336,6 +355,7 @@ mod tests {
             (&["up", "--name", "a/b"][..], "has the character '/'"),
             (&["up", "--stripe", "big"], "'big' is not a size"),
             (&["up", "--wait", "soon"], "'soon' is not a duration"),
+            (&["up", "--deaths-max", "many"], "write for instance 5/60s"),
             (&["up", "--nodes=-1"], "--nodes"),
             (&["up", "--nodes", "99999"], "99999"),
             (&["up", "--volume", ":1g"], "names no directory"),

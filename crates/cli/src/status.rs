@@ -377,6 +377,7 @@ mod tests {
             message: None,
             wait_ms: 1,
             port: 0,
+            tolerance: bivouac_launch::Tolerance::default(),
             stripe: 4096,
             width: 0,
             map: String::new(),

@@ -1,5 +1,7 @@
 //! Formations come up, are seen, and go down without a trace.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod harness;
 
 use std::fs;

@@ -1,10 +1,13 @@
 //! What is said when something cannot work: object, cause, remedy; and nothing is left.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod harness;
 
 use std::net::TcpListener;
 
-use harness::{Camp, Place, can_mount};
+use harness::{Camp, Place, can_mount, signal, wait_until};
+use rustix::process::Signal;
 
 #[test]
 fn refusals_name_object_cause_and_remedy_and_leave_nothing() {
@@ -77,6 +80,32 @@ fn a_port_in_use_is_said() {
     let said = place.run(&["up", "--no-mount", "--name", &Place::unique_name(), "--port", &port]);
     assert!(said.code == 1 && said.err.contains("Address already in use"), "{}", said.err);
     assert!(said.err.contains(&port) && said.err.contains("choose another port"), "{}", said.err);
+    assert!(place.is_empty());
+}
+
+#[test]
+fn a_start_that_takes_too_long_is_undone() {
+    let place = Place::new();
+    let arguments =
+        ["up", "--no-mount", "--nodes", "64", "--start-timeout", "0", "--name", &Place::unique_name()];
+    let said = place.run(&arguments);
+    assert!(said.code == 1 && said.err.contains("took longer than 0 s"), "{}", said.err);
+    assert!(said.err.contains("--start-timeout") && place.is_empty());
+}
+
+#[test]
+fn a_start_that_is_interrupted_is_undone() {
+    let place = Place::new();
+    let name = Place::unique_name();
+    let mut up = place.command(&["up", "--no-mount", "--nodes", "128", "--name", &name]).spawn().unwrap();
+    let log = place.formation_dir(&name).join("n0.log");
+    wait_until("the first daemon is started", || log.exists());
+    signal(u64::from(up.id()), Signal::INT);
+    let code = up.wait().unwrap().code().unwrap();
+    // The signal can come too late; then there is a formation, as was asked for.
+    if code == 0 {
+        assert_eq!(place.run(&["down", "--name", &name]).code, 0);
+    }
     assert!(place.is_empty());
 }
 

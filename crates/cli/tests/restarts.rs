@@ -1,5 +1,7 @@
 //! Daemons and supervisors that die.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod harness;
 
 use std::fs;

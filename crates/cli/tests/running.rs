@@ -1,5 +1,7 @@
 //! `bivouac run`: the main job.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod harness;
 
 use std::fs;
@@ -167,7 +169,7 @@ fn signals_are_passed_on_and_clean_up_in_the_same_way() {
     assert_eq!(interrupt("runs; exec sleep 1000", Signal::INT, out), 130);
     assert_eq!(interrupt("runs; exec sleep 1000", Signal::HUP, out), 129);
     assert_eq!(
-        interrupt("trap 'exit 5' USR1; runs; sleep 1000 & wait $!; kill $!; exit 9", Signal::USR1, out),
+        interrupt("trap 'kill $!; exit 5' USR1; sleep 1000 & runs; wait $!; exit 9", Signal::USR1, out),
         5
     );
 }
@@ -179,7 +181,7 @@ fn the_command_may_finish_its_work_after_a_signal() {
     }
     let site = tempfile::tempdir().unwrap();
     let out = format!("x:{}", site.path().join("x").display());
-    let script = "trap 'echo saved > \"$BIVOUAC/x\"; exit 0' TERM; runs; sleep 1000 & wait $!";
+    let script = "trap 'kill $!; echo saved > \"$BIVOUAC/x\"; exit 0' TERM; sleep 1000 & runs; wait $!";
     assert_eq!(interrupt(script, Signal::TERM, &out), 0);
     assert_eq!(fs::read(site.path().join("x")).unwrap(), b"saved\n");
 }

@@ -42,6 +42,7 @@ pub use plan::{NODES_HERE_MAX, Wishes};
 pub use privileges::{MountWay, cannot_mount, enter_namespaces, run_helper};
 pub use process::{ProcessId, users_of};
 pub use random::random_bytes;
+pub use restarts::Tolerance;
 pub use signals::{Arrived, Signals};
 pub use start::{Started, start, supervise};
 pub use state::{MountState, NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, State, VolumeState};

@@ -12,6 +12,7 @@ use crate::hex::to_hex;
 use crate::memory::available_memory;
 use crate::name::FormationName;
 use crate::random::random_bytes;
+use crate::restarts::Tolerance;
 use crate::state::{NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, State, VolumeState};
 use crate::state_dir::StateDir;
 use crate::surroundings::{Surroundings, make_private_dir};
@@ -38,6 +39,8 @@ pub struct Wishes {
     pub wait_ms: u64,
     /// First port to listen on; 0 for any free ones.
     pub port: u16,
+    /// When a daemon that dies is started no more.
+    pub tolerance: Tolerance,
 }
 
 impl Wishes {
@@ -82,13 +85,14 @@ impl Wishes {
 pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResult<State> {
     wishes.check()?;
     let id: [u8; 16] = random_bytes()?;
-    let (volumes, own_dirs) = plan_volumes(here, wishes)?;
+    let formation = to_hex(&id);
+    let (volumes, own_dirs) = plan_volumes(here, wishes, &formation)?;
     let nodes = volumes.into_iter().enumerate().map(|(id, volumes)| new_node(here, dir, id as u16, volumes));
     Ok(State {
         version: STATE_VERSION,
         release: RELEASE.into(),
         name: wishes.name.clone(),
-        formation: to_hex(&id),
+        formation,
         created_unix_ms: unix_ms(),
         stage: Stage::Starting,
         supervisor: None,
@@ -96,6 +100,7 @@ pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResul
         message: None,
         wait_ms: wishes.wait_ms,
         port: wishes.port,
+        tolerance: wishes.tolerance,
         stripe: wishes.stripe as u32,
         width: wishes.width,
         map: String::new(),
@@ -135,19 +140,26 @@ pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
 
 type Volumes = (Vec<Vec<VolumeState>>, Vec<PathBuf>);
 
-fn plan_volumes(here: &Surroundings, wishes: &Wishes) -> LaunchResult<Volumes> {
+fn plan_volumes(here: &Surroundings, wishes: &Wishes, formation: &str) -> LaunchResult<Volumes> {
     let memory = available_memory() / 2;
     if wishes.volumes.is_empty() {
-        return memory_volumes(here, wishes, memory);
+        return memory_volumes(here, wishes, formation, memory);
     }
     let look = |volume: &VolumeArg| Ok((Place::look(&volume.dir)?, volume.capacity));
     let places: Vec<_> = wishes.volumes.iter().map(look).collect::<LaunchResult<_>>()?;
     Ok((share_out(&places, wishes.nodes, memory)?, Vec::new()))
 }
 
-fn memory_volumes(here: &Surroundings, wishes: &Wishes, memory: u64) -> LaunchResult<Volumes> {
+fn memory_volumes(
+    here: &Surroundings,
+    wishes: &Wishes,
+    formation: &str,
+    memory: u64,
+) -> LaunchResult<Volumes> {
     let place = Place::memory()?;
-    let root = place.dir.join(format!("bivouac-{}-{}", here.uid, wishes.name));
+    // The name is taken in one runtime directory only, and all share this place.
+    let unique = formation.get(..8).unwrap_or(formation);
+    let root = place.dir.join(format!("bivouac-{}-{}-{unique}", here.uid, wishes.name));
     let mut volumes = share_out(&[(Place { dir: root.clone(), ..place }, None)], wishes.nodes, memory)?;
     for (node, volume) in
         volumes.iter_mut().enumerate().flat_map(|(node, all)| all.iter_mut().map(move |v| (node, v)))
@@ -193,6 +205,7 @@ mod tests {
             width: 0,
             wait_ms: 30_000,
             port: 0,
+            tolerance: Tolerance::default(),
         }
     }
 

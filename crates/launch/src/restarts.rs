@@ -1,10 +1,46 @@
 //! When a dead daemon is started again, and when no more: events in, commands out, no I/O.
 //!
-//! After its first death within [`Policy::window_ms`] a daemon is started at once, after the next ones with
-//! a delay that doubles, and after [`Policy::deaths_max`] deaths no more. A daemon that dies before
+//! After its first death within [`Tolerance::window_ms`] a daemon is started at once, after the next ones with
+//! a delay that doubles, and after [`Tolerance::deaths_max`] deaths no more. A daemon that dies before
 //! it ever was ready is not started again: what stopped it stops the next one too.
 
 use std::collections::VecDeque;
+
+use bivouac_types::units::parse_duration_ms;
+use serde::{Deserialize, Serialize};
+
+/// So many deaths of a daemon within so long are too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tolerance {
+    /// The death that is one too many.
+    pub deaths_max: usize,
+    /// How long a death counts, in milliseconds.
+    pub window_ms: u64,
+}
+
+impl Default for Tolerance {
+    fn default() -> Tolerance {
+        Tolerance { deaths_max: 5, window_ms: 60_000 }
+    }
+}
+
+impl std::fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Tolerance { deaths_max, window_ms } = self;
+        write!(f, "{deaths_max}/{}", format_duration(*window_ms).replace(' ', ""))
+    }
+}
+
+impl std::str::FromStr for Tolerance {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tolerance, String> {
+        let bad = || format!("'{text}' is not a number of deaths and a duration; write for instance 5/60s");
+        let (deaths, window) = text.split_once('/').ok_or_else(bad)?;
+        let deaths_max = deaths.parse().ok().filter(|deaths| *deaths > 0).ok_or_else(bad)?;
+        Ok(Tolerance { deaths_max, window_ms: parse_duration_ms(window).map_err(|_| bad())? })
+    }
+}
 
 /// How patient the supervisor is. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,17 +49,15 @@ pub struct Policy {
     pub delay_ms_first: u64,
     /// Longest delay.
     pub delay_ms_max: u64,
-    /// So many deaths within the window are too many.
-    pub deaths_max: usize,
-    /// How long a death counts.
-    pub window_ms: u64,
+    /// When it gives up.
+    pub tolerance: Tolerance,
     /// How long a daemon may take to end before it is killed.
     pub stop_ms: u64,
 }
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { delay_ms_first: 100, delay_ms_max: 5000, deaths_max: 5, window_ms: 60_000, stop_ms: 2000 }
+        Policy { delay_ms_first: 100, delay_ms_max: 5000, tolerance: Tolerance::default(), stop_ms: 2000 }
     }
 }
 
@@ -199,8 +233,9 @@ impl Restarts {
 
 impl Node {
     fn judge(&mut self, now_ms: u64, index: usize, how: String, policy: Policy) -> Command {
+        let Tolerance { deaths_max, window_ms } = policy.tolerance;
         self.deaths.push_back(now_ms);
-        while self.deaths.front().is_some_and(|death| death.saturating_add(policy.window_ms) < now_ms) {
+        while self.deaths.front().is_some_and(|death| death.saturating_add(window_ms) < now_ms) {
             self.deaths.pop_front();
         }
         let deaths = self.deaths.len();
@@ -208,10 +243,10 @@ impl Node {
             self.life = Life::Failed;
             return Command::GiveUp(index, how);
         }
-        if deaths >= policy.deaths_max {
+        if deaths >= deaths_max {
             self.life = Life::Failed;
-            let window = policy.window_ms / 1000;
-            return Command::GiveUp(index, format!("died {deaths} times within {window} s, at last: {how}"));
+            let window = format_duration(window_ms);
+            return Command::GiveUp(index, format!("died {deaths} times within {window}, at last: {how}"));
         }
         match delay_ms(deaths, policy) {
             0 => {
@@ -224,6 +259,10 @@ impl Node {
             }
         }
     }
+}
+
+fn format_duration(ms: u64) -> String {
+    if ms.is_multiple_of(1000) { format!("{} s", ms / 1000) } else { format!("{ms} ms") }
 }
 
 /// Delay after so many deaths: none, the first delay, twice that, and so on.
@@ -267,6 +306,30 @@ mod tests {
         assert_eq!(die(&mut restarts, 1000), [Command::GiveUp(0, reason.into())]);
         assert_eq!((restarts.life(0), restarts.life(1)), (Some(Life::Failed), Some(Life::Ready)));
         assert_eq!(restarts.next_tick(), None);
+    }
+
+    #[test]
+    fn how_much_is_tolerated_can_be_written() {
+        let tolerance: Tolerance = "7/1500ms".parse().unwrap();
+        assert_eq!(tolerance, Tolerance { deaths_max: 7, window_ms: 1500 });
+        assert_eq!(
+            (tolerance.to_string(), Tolerance::default().to_string()),
+            ("7/1500ms".into(), "5/60s".into())
+        );
+        assert_eq!("5/1m".parse(), Ok(Tolerance::default()));
+        for text in ["", "5", "0/1s", "-1/1s", "5/", "5/soon", "/1s"] {
+            assert!(text.parse::<Tolerance>().unwrap_err().contains("5/60s"), "{text}");
+        }
+    }
+
+    #[test]
+    fn more_deaths_are_tolerated_if_told_to() {
+        let policy = Policy { tolerance: Tolerance { deaths_max: 100, window_ms: 50 }, ..Policy::default() };
+        let mut restarts = Restarts::new(1, policy);
+        for turn in 1..200 {
+            restarts.handle(turn * 60, Event::Ready(0));
+            assert_eq!(die(&mut restarts, turn * 60), [Command::Start(0)]);
+        }
     }
 
     #[test]
@@ -367,8 +430,8 @@ mod tests {
                 restarts.handle(now, Event::Ready(0));
             }
             for start in &starts {
-                let within = starts.iter().filter(|s| (*start..=start + policy.window_ms).contains(s)).count();
-                prop_assert!(within <= policy.deaths_max);
+                let within = starts.iter().filter(|s| (*start..=start + policy.tolerance.window_ms).contains(s)).count();
+                prop_assert!(within <= policy.tolerance.deaths_max);
             }
         }
     }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::hex::{formation_from_hex, from_hex};
 use crate::name::FormationName;
 use crate::process::ProcessId;
+use crate::restarts::Tolerance;
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Version of the state file; raised by every change that an older release would misunderstand.
@@ -69,6 +70,9 @@ pub struct State {
     pub wait_ms: u64,
     /// First port to listen on; 0 for any free ones.
     pub port: u16,
+    /// When a daemon that dies is started no more.
+    #[serde(default)]
+    pub tolerance: Tolerance,
     /// Stripe size of new files, in bytes.
     pub stripe: u32,
     /// Width of new files; 0 is all seats.
@@ -224,6 +228,7 @@ pub(crate) mod tests {
             message: None,
             wait_ms: 30_000,
             port: 0,
+            tolerance: Tolerance::default(),
             stripe: 1 << 20,
             width: 0,
             map: String::new(),

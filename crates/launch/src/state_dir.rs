@@ -235,7 +235,12 @@ impl StateDir {
         }
         let lock = self.path.join("lock");
         fs::remove_file(&lock).map_err(|e| LaunchError::path(&lock, "remove it", e))?;
-        fs::remove_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "remove it", e))
+        fs::remove_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "remove it", e))?;
+        // The directory of all formations goes with the last of them.
+        if let Some(base) = self.path.parent() {
+            let _others_are_there = fs::remove_dir(base);
+        }
+        Ok(())
     }
 
     fn state_path(&self) -> PathBuf {
@@ -265,8 +270,13 @@ impl StateDir {
     /// counts only if it is still the one that the path leads to.
     fn lock_for_ever(&self, name: &FormationName) -> LaunchResult<OwnedFd> {
         let path = self.path.join("lock");
+        let base = self.path.parent().unwrap_or(&self.path);
         for _ in 0..1000 {
-            make_private_dir(&self.path)?;
+            make_private_dir(base)?;
+            match make_private_dir(&self.path) {
+                Err(_) if !base.exists() => continue,
+                made => made?,
+            }
             let opened = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -371,8 +381,11 @@ mod tests {
             assert!(mode & 0o077 == 0 || entry.file_name() == "mnt", "{entry:?}");
         }
         assert_ne!(claim.dir.secret().unwrap(), [0; SECRET_LEN]);
+        let other = StateDir::claim(&place.here, &name("b")).unwrap();
         claim.dir.remove().unwrap();
-        assert!(!claim.dir.path().exists());
+        assert!(!claim.dir.path().exists() && other.dir.path().exists());
+        other.dir.remove().unwrap();
+        assert_eq!(place.here.existing_base(), None, "the last one takes the base with it");
     }
 
     #[test]

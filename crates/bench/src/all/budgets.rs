@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::steps::{IDLE, LIBRARY_LOCAL, META, MOUNT, MOUNT_LARGE, MOUNT_SMALL, REMOTE, STARTUP};
+use super::steps::{
+    IDLE, LIBRARY_LOCAL, META, MOUNT, MOUNT_LARGE, MOUNT_SMALL, REMOTE, REMOTE_SMALL, STARTUP,
+};
 use crate::idle::{RESIDENT, WAKE_UPS};
 use crate::net::{BARE, LIBRARY};
 use crate::report::{Report, number, spread};
@@ -17,6 +19,8 @@ use crate::{BenchError, report};
 enum Bound {
     /// At least this part of the limit in the same run.
     PartOfLimit(f64),
+    /// At most this many times the limit in the same run.
+    TimesLimit(f64),
     /// At least this value.
     AtLeast(f64),
     /// At most this value.
@@ -26,7 +30,7 @@ enum Bound {
 /// One promise: table, row, target, bound, and the words for it.
 struct Budget(&'static str, &'static str, &'static str, Bound, &'static str);
 
-const BUDGETS: [Budget; 19] = [
+const BUDGETS: [Budget; 21] = [
     Budget(MOUNT_LARGE, "write", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, write"),
     Budget(MOUNT_LARGE, "rewrite", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, rewrite"),
     Budget(MOUNT_LARGE, "read", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, read"),
@@ -42,6 +46,20 @@ const BUDGETS: [Budget; 19] = [
     Budget(REMOTE, "write", LIBRARY, Bound::PartOfLimit(0.85), "remote data, TCP, 1 MiB, write"),
     Budget(REMOTE, "rewrite", LIBRARY, Bound::PartOfLimit(0.85), "remote data, TCP, 1 MiB, rewrite"),
     Budget(REMOTE, "read", LIBRARY, Bound::PartOfLimit(0.85), "remote data, TCP, 1 MiB, read"),
+    Budget(
+        REMOTE_SMALL,
+        "4 KiB write p50",
+        LIBRARY,
+        Bound::TimesLimit(1.5),
+        "remote data, TCP, 4 KiB, write, latency",
+    ),
+    Budget(
+        REMOTE_SMALL,
+        "4 KiB read p50",
+        LIBRARY,
+        Bound::TimesLimit(1.5),
+        "remote data, TCP, 4 KiB, read, latency",
+    ),
     Budget(IDLE, RESIDENT, "daemon", Bound::AtMost(20.0), "idle daemon, resident"),
     Budget(IDLE, WAKE_UPS, "daemon", Bound::AtMost(0.0), "idle daemon, wake-ups"),
     Budget(STARTUP, "up", "32 nodes", Bound::AtMost(500.0), "32 daemons, until usable"),
@@ -79,6 +97,9 @@ impl Verdict {
             Bound::PartOfLimit(least) => {
                 (summary.median >= least, format!("≥ {} of the limit", number(least)))
             }
+            Bound::TimesLimit(most) => {
+                (summary.median <= most, format!("≤ {} times the same bare request", number(most)))
+            }
             Bound::AtLeast(least) => (summary.median >= least, format!("≥ {} {unit}", number(least))),
             Bound::AtMost(most) => (summary.median <= most, format!("≤ {} {unit}", number(most))),
         };
@@ -91,7 +112,7 @@ impl Verdict {
 pub fn judge(table: &str, report: &Report) -> Vec<Verdict> {
     let about = BUDGETS.iter().filter(|budget| budget.0 == table);
     let mut verdicts: Vec<Verdict> = about.filter_map(|budget| verdict(budget, report)).collect();
-    if table == REMOTE {
+    if table == REMOTE_SMALL {
         verdicts.extend(["write", "read"].into_iter().filter_map(|call| small_requests(report, call)));
     }
     verdicts
@@ -106,7 +127,8 @@ fn verdict(budget: &Budget, report: &Report) -> Option<Verdict> {
     }
     let row = report.row(row)?;
     let measured = row.of(target)?;
-    let summary = if matches!(bound, Bound::PartOfLimit(_)) { measured.ratio? } else { measured.summary };
+    let beside_limit = matches!(bound, Bound::PartOfLimit(_) | Bound::TimesLimit(_));
+    let summary = if beside_limit { measured.ratio? } else { measured.summary };
     Some(Verdict::of(what, bound, row.unit.symbol(), summary))
 }
 
@@ -116,7 +138,7 @@ fn small_requests(report: &Report, call: &str) -> Option<Verdict> {
     let bare: &report::Measured = report.row("ping p50")?.of(BARE)?;
     let summary = Summary::of(&ratios(&library.values, &bare.values))?;
     let what = format!("remote data, TCP, 4 KiB, {call}, latency");
-    Some(Verdict::of(&what, Bound::AtMost(PINGS_MAX), "times the bare ping-pong", summary))
+    Some(Verdict::of(&what, Bound::AtMost(PINGS_MAX), "times a bare ping-pong of 32 bytes", summary))
 }
 
 /// A table for a terminal.
@@ -201,12 +223,15 @@ mod tests {
                 ("4 KiB write p50", us, [12.1, 9.0]),
             ],
         );
-        let verdicts = judge(REMOTE, &report);
+        let verdicts = judge(REMOTE_SMALL, &report);
         assert_eq!(
             kept(&verdicts),
             [
+                // Beside the same request, then beside the ping-pong.
+                ("remote data, TCP, 4 KiB, write, latency", true),
+                ("remote data, TCP, 4 KiB, read, latency", true),
                 ("remote data, TCP, 4 KiB, write, latency", false),
-                ("remote data, TCP, 4 KiB, read, latency", true)
+                ("remote data, TCP, 4 KiB, read, latency", true),
             ]
         );
     }

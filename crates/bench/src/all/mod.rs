@@ -80,9 +80,9 @@ pub fn run(host: &Host<'_>, args: &AllArgs) -> BenchResult<()> {
 fn write(dir: &Path, outcome: &Outcome) -> BenchResult<()> {
     std::fs::create_dir_all(dir).map_err(BenchError::system(dir.display()))?;
     write_json(&dir.join("figures.json"), outcome)?;
-    let mut document = format!("{}\n\n{}", outcome.machine, markdown(&outcome.verdicts));
+    let mut document = format!("# Figures\n\n{}\n\n{}", outcome.machine, markdown(&outcome.verdicts));
     for Table { name, report } in &outcome.tables {
-        document.push_str(&format!("\n{}\n![{name}]({name}.svg)\n", report.markdown()));
+        document.push_str(&format!("\n## {name}\n\n{}\n![{name}]({name}.svg)\n", report.markdown()));
         let svg = if *name == steps::STARTUP { startup::chart(report) } else { chart::bars(report) };
         write_chart(&dir.join(format!("{name}.svg")), &svg)?;
     }

@@ -7,8 +7,9 @@ use crate::idle::{self, IdleArgs};
 use crate::io::{self, Arrangement, IoOp, IoPlan, Mode};
 use crate::meta::{self, Layout, MetaPlan};
 use crate::net::{self, CopyPlan, NetArgs};
+use crate::one_core::OneCore;
 use crate::output::OutputArgs;
-use crate::report::Report;
+use crate::report::{Report, Unit};
 use crate::scratch::Scratch;
 use crate::startup::{self, StartupArgs};
 use crate::{BenchResult, Host};
@@ -23,6 +24,8 @@ pub const META: &str = "meta";
 pub const LIBRARY_LOCAL: &str = "library-local";
 /// The library beside bare TCP.
 pub const REMOTE: &str = "remote";
+/// Small requests of the library beside bare TCP.
+pub const REMOTE_SMALL: &str = "remote-4k";
 /// Start and stop.
 pub const STARTUP: &str = "startup";
 /// Doing nothing.
@@ -31,6 +34,9 @@ pub const IDLE: &str = "idle";
 pub const MOUNT: &str = "mount";
 /// What the limit of local data is called in tables.
 pub const TMPFS: &str = "tmpfs";
+
+/// Bytes of the file that small requests go to.
+const SMALL_FILE: u64 = 32 << 20;
 
 /// How much is measured.
 pub struct Size {
@@ -82,6 +88,8 @@ pub enum Step {
     Library,
     /// Nodes over TCP.
     Remote,
+    /// The same with small requests.
+    RemoteSmall,
     /// Formations of several sizes.
     Startup,
     /// One node that nobody asks.
@@ -93,7 +101,8 @@ type Tables = Vec<(&'static str, Report)>;
 
 impl Step {
     /// All of them, in order.
-    pub const ALL: [Step; 5] = [Step::Mount, Step::Library, Step::Remote, Step::Startup, Step::Idle];
+    pub const ALL: [Step; 6] =
+        [Step::Mount, Step::Library, Step::Remote, Step::RemoteSmall, Step::Startup, Step::Idle];
 
     /// What it is called.
     #[must_use]
@@ -102,6 +111,7 @@ impl Step {
             Step::Mount => "mount beside tmpfs",
             Step::Library => "library beside tmpfs",
             Step::Remote => "library over TCP beside bare TCP",
+            Step::RemoteSmall => "small requests over TCP beside bare TCP",
             Step::Startup => "start and stop",
             Step::Idle => "idle daemon",
         }
@@ -122,10 +132,21 @@ impl Step {
                 Ok(vec![(LIBRARY_LOCAL, report)])
             }
             Step::Remote => {
-                let formation = Formation::up(host, &["--nodes", "2", "--width", "1", "--no-mount"])?;
-                let report = net::compare(host, formation.name(), &copies(memory, size))?;
-                formation.down(host)?;
-                Ok(vec![(REMOTE, report)])
+                let mut args = copies(memory, size);
+                args.plan.calls = 0;
+                Ok(vec![(REMOTE, remote(host, &args)?)])
+            }
+            Step::RemoteSmall => {
+                let _one_core = OneCore::enter()?;
+                let mut args = copies(memory, size);
+                args.plan.total = args.plan.total.min(SMALL_FILE);
+                let mut report = remote(host, &args)?;
+                report.rows.retain(|row| row.unit == Unit::Microseconds);
+                report.title = format!(
+                    "small requests over TCP, all processes on one processor, {} repetitions",
+                    args.reps
+                );
+                Ok(vec![(REMOTE_SMALL, report)])
             }
             Step::Startup => {
                 let (nodes, reps) = (size.nodes.clone(), size.reps);
@@ -138,6 +159,14 @@ impl Step {
             }
         }
     }
+}
+
+/// Two nodes, and a file on one of them, from a process that is neither.
+fn remote(host: &Host<'_>, args: &NetArgs) -> BenchResult<Report> {
+    let formation = Formation::up(host, &["--nodes", "2", "--width", "1", "--no-mount"])?;
+    let report = net::compare(host, formation.name(), args)?;
+    formation.down(host)?;
+    Ok(report)
 }
 
 fn mount(host: &Host<'_>, memory: &Path, size: &Size) -> BenchResult<Tables> {

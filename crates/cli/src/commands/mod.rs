@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod bench;
 mod completions;
 mod down;
 mod explain;
@@ -32,6 +33,7 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
         Command::Mount(args) => mount::run(here, &args),
         Command::Unmount(args) => unmount::run(here, &args),
         Command::Explain(args) => explain::run(here, &args),
+        Command::Bench(args) => bench::run(here, &args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Node(_) => node::run(here),

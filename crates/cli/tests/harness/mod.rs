@@ -9,6 +9,9 @@
 //! A camp that is dropped, also by a failing test, is taken down and killed.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+pub mod random;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -148,6 +151,19 @@ impl Camp {
     /// `bivouac up` with these arguments and a name of its own; `None` if nothing can be mounted here.
     pub fn start(arguments: &[&str]) -> Option<Camp> {
         can_mount().then(|| Camp::start_in(Place::new(), arguments))
+    }
+
+    /// The same with a mount through each node.
+    pub fn start_each(arguments: &[&str]) -> Option<Camp> {
+        if !can_mount() {
+            return None;
+        }
+        let place = Place::new();
+        let each = place.path().join("each");
+        std::fs::create_dir(&each).unwrap();
+        let mut all = vec!["--mount-each", each.to_str().unwrap()];
+        all.extend(arguments);
+        Some(Camp::start_in(place, &all))
     }
 
     /// The same in a given place, also without a mount.

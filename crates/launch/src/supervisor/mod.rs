@@ -115,7 +115,10 @@ impl Supervisor {
         Ok(Supervisor {
             secret: dir.secret()?,
             control: listen_at(&dir)?,
-            restarts: Restarts::new(state.nodes.len(), Policy::default()),
+            restarts: Restarts::new(
+                state.nodes.len(),
+                Policy { tolerance: state.tolerance, ..Policy::default() },
+            ),
             dir,
             state,
             program,
@@ -135,7 +138,7 @@ impl Supervisor {
     /// Starts all daemons and looks after them until they are told to end.
     ///
     /// # Errors
-    /// When the system refuses to poll or to write the state.
+    /// When the system refuses to poll.
     pub fn run(mut self) -> LaunchResult<()> {
         (0..self.daemons.len()).for_each(|index| self.start(index));
         if let Some(phases) = &mut self.phases {
@@ -143,7 +146,7 @@ impl Supervisor {
         }
         while !self.finished {
             if std::mem::take(&mut self.changed) {
-                self.dir.write(&self.state)?;
+                self.write_state();
             }
             self.tell_when_ready();
             for source in self.wait()? {
@@ -152,7 +155,15 @@ impl Supervisor {
             self.event(Event::Tick);
         }
         self.state.stage = Stage::Stopping;
-        self.dir.write(&self.state)
+        self.write_state();
+        Ok(())
+    }
+
+    /// A full disk must not end what looks after the daemons.
+    fn write_state(&self) {
+        if let Err(error) = self.dir.write(&self.state) {
+            log::error!("{error}");
+        }
     }
 
     /// Waits until something happens or is due.
@@ -392,9 +403,7 @@ impl Supervisor {
         let Some(mut phases) = self.phases.take() else { return };
         phases.end("daemons");
         self.state.stage = Stage::Running;
-        if let Err(error) = self.dir.write(&self.state) {
-            log::error!("{error}");
-        }
+        self.write_state();
         self.tell(&Report::Ready { phases: phases.into_steps() });
     }
 

@@ -1,0 +1,41 @@
+//! `bivouac bench`.
+
+use std::cell::RefCell;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bivouac_bench::{BenchArgs, BenchError, Host, Interrupts, Reach};
+use bivouac_client::Client;
+use bivouac_launch::{FormationName, StateDir, Surroundings};
+
+use crate::failure::Failure;
+use crate::reach;
+
+/// How long a measurement waits for a node that does not answer.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Measures.
+pub fn run(here: &Surroundings, args: &BenchArgs) -> Result<ExitCode, Failure> {
+    let connect = |name: &str, way: Reach| connect(here, name, way).map_err(|failure| failure.to_string());
+    let host = Host {
+        program: here.program.clone(),
+        worker: vec!["bench".into(), "worker".into()],
+        connect: &connect,
+        interrupts: Interrupts::catch().map_err(failure)?,
+        out: RefCell::new(Box::new(std::io::stdout())),
+        progress: &|line| eprintln!("bivouac: {line}"),
+    };
+    bivouac_bench::run(&host, args).map_err(failure)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn failure(error: BenchError) -> Failure {
+    Failure::new(error.exit_code(), error)
+}
+
+/// A client in a process that is no node reaches all of them over TCP, also those of its own machine.
+fn connect(here: &Surroundings, name: &str, _: Reach) -> Result<Client, Failure> {
+    let name: FormationName = name.parse().map_err(|error| Failure::new(2, error))?;
+    let (_, dir) = StateDir::find(here, Some(&name))?;
+    reach::client(&dir, &reach::living(&dir)?, WAIT)
+}

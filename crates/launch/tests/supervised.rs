@@ -1,0 +1,295 @@
+//! The supervisor with daemons that only pretend: this test program itself, started as [`pretended_daemon`].
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bivouac_launch::control::{Request, ask, wait_readable};
+use bivouac_launch::handover::{FromNode, Handover};
+use bivouac_launch::{
+    DaemonProgram, LaunchResult, NodeLife, NodeState, ProcessId, Report, STATE_VERSION, Signals, Stage,
+    State, StateDir, Supervisor, VolumeState, packets,
+};
+use rustix::process::Signal;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const WAIT_MS: u64 = 60_000;
+
+/// Not a test: the daemon. What it does is the name of its volume.
+#[test]
+#[ignore = "started by the tests below"]
+fn pretended_daemon() {
+    let (handover, start) = Handover::from_stdin().unwrap();
+    match start.config.volumes[0].path.to_str().unwrap() {
+        "fails" => handover.tell(&FromNode::Failed { message: "the volume is full".into() }),
+        "dies" => {
+            writeln!(std::io::stderr(), "last words").unwrap();
+            std::process::exit(3);
+        }
+        behaviour => {
+            assert_eq!(start.config.secret().unwrap(), [5; 32]);
+            assert_eq!(start.config.map().unwrap().nodes.len(), 1);
+            handover.tell(&FromNode::Ready { phases: vec![] });
+            while let Some(mount) = handover.next().unwrap() {
+                // One byte more for every daemon that served it.
+                let memory = File::from(mount.memory);
+                memory.write_all_at(b"x", memory.metadata().unwrap().len()).unwrap();
+                handover.tell(&FromNode::Serving { mount: mount.mount });
+                if behaviour == "unmounts" {
+                    handover.tell(&FromNode::Ended { mount: mount.mount, message: None });
+                }
+            }
+        }
+    }
+}
+
+/// A supervisor in a thread, and what its `up` holds.
+struct Supervised {
+    dir: StateDir,
+    report: OwnedFd,
+    thread: JoinHandle<LaunchResult<()>>,
+    _place: tempfile::TempDir,
+}
+
+impl Supervised {
+    /// A supervisor of one daemon that behaves in this way.
+    fn begin(behaviour: &str) -> Supervised {
+        let place = tempfile::tempdir().unwrap();
+        let dir = StateDir::at(place.path().into());
+        dir.write(&state(behaviour, dir.node_socket(0))).unwrap();
+        std::fs::write(place.path().join("secret"), [5; 32]).unwrap();
+        let (report, theirs) = packets::pair().unwrap();
+        let lock = packets::to_memory(&0).unwrap();
+        let arguments = ["--ignored", "--exact", "pretended_daemon"].map(Into::into).to_vec();
+        let program = DaemonProgram { program: "/proc/self/exe".into(), arguments };
+        let its_dir = dir.clone();
+        let thread = std::thread::spawn(move || {
+            let signals = Signals::catch(&[]).unwrap();
+            Supervisor::new(its_dir, lock, theirs, signals, program)?.run()
+        });
+        Supervised { dir, report, thread, _place: place }
+    }
+
+    fn report(&self) -> Report {
+        assert!(wait_readable(self.report.as_fd(), WAIT_MS));
+        packets::receive(&self.report).unwrap().unwrap().0
+    }
+
+    fn state(&self) -> State {
+        self.dir.read().unwrap().unwrap()
+    }
+
+    fn ask(&self, request: &Request) -> LaunchResult<()> {
+        ask(&self.dir, request, &[], WAIT_MS)
+    }
+
+    /// Asks for a mount, with a memory of which the test keeps a copy.
+    fn mount(&self, node: u16, memory: &OwnedFd) -> LaunchResult<()> {
+        let request = Request::Mount { node, dir: "/m".into(), own_dir: true };
+        ask(&self.dir, &request, &[memory.as_fd(), memory.as_fd()], WAIT_MS)
+    }
+
+    /// The process of the daemon, once it serves and is not `other`.
+    fn daemon(&self, other: Option<ProcessId>) -> ProcessId {
+        let mut found = None;
+        self.wait_until(|state| {
+            let node = &state.nodes[0];
+            found = node.process.filter(|process| node.life == NodeLife::Ready && Some(*process) != other);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    fn wait_until(&self, mut holds: impl FnMut(&State) -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !holds(&self.state()) {
+            assert!(Instant::now() < deadline, "{:?}", self.state());
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+
+    fn end(self) -> State {
+        self.thread.join().unwrap().unwrap();
+        let state = self.dir.read().unwrap().unwrap();
+        assert_eq!(state.stage, Stage::Stopping);
+        assert!(state.nodes.iter().all(|node| node.process.is_none()));
+        state
+    }
+
+    fn stop(self) -> State {
+        self.ask(&Request::Stop).unwrap();
+        self.end()
+    }
+}
+
+fn state(behaviour: &str, unix_path: PathBuf) -> State {
+    let volume = VolumeState {
+        path: behaviour.into(),
+        kind: "memory".into(),
+        capacity_bytes: 1 << 20,
+        own_dir: false,
+    };
+    let node = NodeState {
+        id: 0,
+        host: "h".into(),
+        process: None,
+        life: NodeLife::Starting,
+        message: None,
+        deaths: 0,
+        client_address: String::new(),
+        peer_address: String::new(),
+        unix_path,
+        volumes: vec![volume],
+    };
+    State {
+        version: STATE_VERSION,
+        release: env!("CARGO_PKG_VERSION").into(),
+        name: "x".parse().unwrap(),
+        formation: "07".repeat(16),
+        created_unix_ms: 1,
+        stage: Stage::Starting,
+        supervisor: None,
+        keep: None,
+        message: None,
+        wait_ms: 1000,
+        port: 0,
+        stripe: 4096,
+        width: 0,
+        map: String::new(),
+        nodes: vec![node],
+        own_dirs: vec![],
+        mounts: vec![],
+    }
+}
+
+fn length(memory: &OwnedFd) -> u64 {
+    File::from(memory.try_clone().unwrap()).metadata().unwrap().len()
+}
+
+#[test]
+fn a_daemon_serves_dies_and_its_successor_takes_everything_over() {
+    let supervised = Supervised::begin("serves");
+    let Report::Ready { phases } = supervised.report() else { panic!() };
+    assert_eq!(
+        phases.iter().map(|phase| phase.name.as_str()).collect::<Vec<_>>(),
+        ["bind", "spawn", "daemons"]
+    );
+    let before = supervised.state();
+    assert_eq!((before.stage, before.nodes[0].life), (Stage::Running, NodeLife::Ready));
+    let memory = packets::to_memory(&1).unwrap();
+    supervised.mount(0, &memory).unwrap();
+    assert_eq!(length(&memory), 2);
+    let first = supervised.daemon(None);
+    first.signal(Signal::KILL);
+    let second = supervised.daemon(Some(first));
+    let deadline = Instant::now() + DEADLINE;
+    while length(&memory) < 3 && Instant::now() < deadline {
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    assert_eq!(length(&memory), 3, "the successor serves the mount");
+    let after = supervised.state();
+    assert_eq!(after.nodes[0].client_address, before.nodes[0].client_address);
+    assert_eq!((after.nodes[0].deaths, after.nodes[0].message.as_deref()), (1, Some("killed by signal 9")));
+    let last = supervised.stop();
+    assert!(!second.is_alive());
+    assert_eq!((last.nodes[0].life, last.own_dirs), (NodeLife::Stopped, vec![PathBuf::from("/m")]));
+}
+
+#[test]
+fn a_daemon_that_cannot_serve_is_quoted_and_not_tried_again() {
+    let supervised = Supervised::begin("fails");
+    assert_eq!(supervised.report(), Report::Failed { message: "node 0: the volume is full".into() });
+    let state = supervised.end();
+    assert_eq!((state.message.as_deref(), state.nodes[0].deaths), (Some("node 0: the volume is full"), 1));
+}
+
+#[test]
+fn the_last_words_of_a_daemon_that_says_nothing_are_quoted() {
+    let supervised = Supervised::begin("dies");
+    let message = "node 0: exit code 3; its log ends with: last words".into();
+    assert_eq!(supervised.report(), Report::Failed { message });
+    supervised.end();
+}
+
+#[test]
+fn it_ends_with_the_command_that_starts_it() {
+    let supervised = Supervised::begin("serves");
+    rustix::net::shutdown(&supervised.report, rustix::net::Shutdown::Both).unwrap();
+    // Either it was not ready yet, and ends by itself; or it was, and has to be told.
+    if supervised.state().stage == Stage::Running {
+        let _may_be_gone = supervised.ask(&Request::Stop);
+    }
+    let deadline = Instant::now() + DEADLINE;
+    while !supervised.thread.is_finished() && Instant::now() < deadline {
+        let _may_be_gone = ask(&supervised.dir, &Request::Keep { reason: None }, &[], 10);
+        if supervised.state().stage == Stage::Running {
+            let _may_be_gone = supervised.ask(&Request::Stop);
+        }
+    }
+    supervised.end();
+}
+
+#[test]
+fn after_too_many_deaths_it_gives_up_and_lets_go_of_the_mounts() {
+    let supervised = Supervised::begin("serves");
+    supervised.report();
+    let memory = packets::to_memory(&1).unwrap();
+    supervised.mount(0, &memory).unwrap();
+    let mut last = None;
+    for _ in 0..5 {
+        let daemon = supervised.daemon(last);
+        daemon.signal(Signal::KILL);
+        last = Some(daemon);
+    }
+    supervised.wait_until(|state| state.nodes[0].life == NodeLife::Failed);
+    let state = supervised.state();
+    assert!(state.nodes[0].message.as_deref().unwrap().starts_with("died 5 times within 60 s"), "{state:?}");
+    let refused = supervised.mount(0, &memory).unwrap_err().to_string();
+    assert!(refused.contains("node 0 has failed"), "{refused}");
+    supervised.stop();
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_and_do_no_harm() {
+    let supervised = Supervised::begin("serves");
+    supervised.report();
+    let memory = packets::to_memory(&1).unwrap();
+    let refused = supervised.mount(9, &memory).unwrap_err().to_string();
+    assert_eq!(refused, "there is no node 9; nodes are 0 to 0");
+    let bare = Request::Mount { node: 0, dir: "/m".into(), own_dir: false };
+    assert_eq!(supervised.ask(&bare).unwrap_err().to_string(), "a mount comes with two descriptors");
+    assert_eq!(supervised.state().mounts, []);
+    supervised.ask(&Request::Keep { reason: Some("results".into()) }).unwrap();
+    supervised.wait_until(|state| state.keep.as_deref() == Some("results"));
+    supervised.ask(&Request::Keep { reason: None }).unwrap();
+    supervised.wait_until(|state| state.keep.is_none());
+    supervised.stop();
+}
+
+#[test]
+fn a_mount_that_ends_is_forgotten() {
+    let supervised = Supervised::begin("unmounts");
+    supervised.report();
+    supervised.mount(0, &packets::to_memory(&1).unwrap()).unwrap();
+    supervised.wait_until(|state| state.mounts.is_empty());
+    let daemon = supervised.daemon(None);
+    daemon.signal(Signal::KILL);
+    supervised.daemon(Some(daemon));
+    assert_eq!(supervised.stop().mounts, []);
+}
+
+#[test]
+fn without_a_state_there_is_nothing_to_supervise() {
+    let place = tempfile::tempdir().unwrap();
+    let (_report, theirs) = packets::pair().unwrap();
+    let program = DaemonProgram { program: "/bin/false".into(), arguments: vec![] };
+    let signals = std::thread::spawn(|| Signals::catch(&[]).unwrap()).join().unwrap();
+    let lock = packets::to_memory(&0).unwrap();
+    let made = Supervisor::new(StateDir::at(place.path().into()), lock, theirs, signals, program);
+    assert!(made.unwrap_err().to_string().contains("holds no formation; start one with: bivouac up"));
+}
