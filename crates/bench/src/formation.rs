@@ -181,14 +181,14 @@ mod tests {
     use crate::Interrupts;
     use crate::tests::host;
     use serde_json::json;
-    use std::os::unix::fs::PermissionsExt;
 
     /// A program that takes the commands of the binary and keeps a list of them.
     fn pretender(dir: &std::path::Path, body: &str) -> Host<'static> {
         let program = dir.join("pretender");
-        std::fs::write(&program, format!("#!/bin/sh\necho \"$@\" >> {}/list\n{body}\n", dir.display()))
-            .unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let script = format!("#!/bin/sh\necho \"$@\" >> {}/list\n{body}\n", dir.display());
+        // By another process: a program that any process, forked meanwhile, has open for writing cannot be run.
+        let write = ["-c", r#"printf %s "$1" > "$2" && chmod 700 "$2""#, "sh", &script];
+        assert!(Command::new("sh").args(write).arg(&program).status().unwrap().success());
         Host { program, ..host() }
     }
 

@@ -112,6 +112,7 @@ fn read<T: DeserializeOwned>(value: Value) -> BenchResult<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::host;
     use serde_json::json;
 
     #[test]
@@ -123,6 +124,49 @@ mod tests {
         let mixed = step(vec![Said::Barrier, Said::Done(json!(1))]).unwrap_err().to_string();
         assert!(mixed.ends_with("are not at the same barrier"), "{mixed}");
         assert!(step(vec![Said::Port(1)]).is_err());
+    }
+
+    /// A host whose processes are shells that run this.
+    fn shell(script: &str) -> Host<'static> {
+        Host { program: "/bin/sh".into(), worker: ["-c", script].map(Into::into).into(), ..host() }
+    }
+
+    fn tasks(count: usize) -> Vec<Task> {
+        vec![Task::TcpServer("/d".into()); count]
+    }
+
+    fn failure(script: &str) -> String {
+        run::<u64>(&shell(script), &tasks(2)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn processes_go_from_barrier_to_barrier_and_return_what_they_found() {
+        let script = r#"read task; echo '"Barrier"' >&0; read go; echo "{\"Done\": ${#go}}" >&0"#;
+        assert_eq!(run::<u64>(&shell(script), &tasks(3)), Ok(vec![2, 2, 2]));
+    }
+
+    #[test]
+    fn a_process_that_ends_or_babbles_is_a_failure() {
+        assert!(failure("read task").contains("ended early"));
+        assert!(failure("echo garbage >&0; read task").contains("expected value"));
+        assert!(failure(r#"echo '{"Failed": "disk full"}' >&0; read task"#).ends_with(": disk full"));
+        assert!(failure("exec /nonexistent 2>/dev/null").starts_with("a process of the measurement: "));
+    }
+
+    #[test]
+    fn a_request_to_end_ends_the_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let script = format!("echo $$ > {}; echo '\"Barrier\"' >&0; exec sleep 1000", pid.display());
+        let caught = crate::Interrupts::of(&[signal_hook::consts::SIGURG]).unwrap();
+        let host = Host { interrupts: caught, ..shell(&script) };
+        let mut member = Member::start(&host, &tasks(1)[0]).unwrap();
+        assert!(matches!(member.hear(&host), Ok(Said::Barrier)));
+        signal_hook::low_level::raise(signal_hook::consts::SIGURG).unwrap();
+        assert_eq!(member.hear(&host).unwrap_err().kind(), crate::Kind::Interrupted);
+        drop(member);
+        let pid = std::fs::read_to_string(pid).unwrap();
+        assert!(!std::path::Path::new("/proc").join(pid.trim()).exists());
     }
 
     #[test]

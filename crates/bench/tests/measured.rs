@@ -166,3 +166,83 @@ fn what_fails_in_a_process_is_said_and_nothing_is_left() {
     assert!(bench(&huge).unwrap_err().to_string().contains("needs 1 PiB and has "));
     assert_eq!(left(dir.path()), 0);
 }
+
+/// A program that answers the commands for formations, writes them down, and else is this test program.
+fn pretender(dir: &Path, daemon: u32, printed: &Printed) -> Host<'static> {
+    let (program, list) = (dir.join("pretender"), dir.join("list"));
+    let this = std::env::current_exe().unwrap();
+    let script = format!(
+        r#"#!/bin/sh
+case $1 in
+up) echo '{{"name": "x", "steps": [{{"name": "daemons", "us": 1500}}]}}';;
+status) echo '{{"nodes": [{{"pid": {daemon}}}]}}';;
+down) ;;
+*) exec {this} "$@";;
+esac
+echo "$1 $4 $5 $6 $7" >> {list}
+"#,
+        this = this.display(),
+        list = list.display(),
+    );
+    // By another process: a program that any process, forked meanwhile, has open for writing cannot be run.
+    let write = ["-c", r#"printf %s "$1" > "$2" && chmod 700 "$2""#, "sh", &script];
+    assert!(std::process::Command::new("sh").args(write).arg(&program).status().unwrap().success());
+    Host { program, ..host(printed) }
+}
+
+/// The commands that were given, in order.
+fn commands(dir: &Path) -> Vec<String> {
+    let list = std::fs::read_to_string(dir.join("list")).unwrap();
+    list.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn starts_and_stops_are_measured_by_number_of_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = pretender(dir.path(), 1, &Printed::default());
+    let (json, svg) = (dir.path().join("out.json"), dir.path().join("out.svg"));
+    let files = ["--json", json.to_str().unwrap(), "--svg", svg.to_str().unwrap()];
+    run(
+        &host,
+        &arguments(&[&["startup", "--nodes", "1,3", "--reps", "2", "--no-mount"], &files[..]].concat()),
+    )
+    .unwrap();
+    // Each number of nodes is started once without looking, and twice.
+    assert_eq!(commands(dir.path()), ["up", "down"].repeat(6));
+    let list = std::fs::read_to_string(dir.path().join("list")).unwrap();
+    assert_eq!(list.matches("--nodes 3 --no-mount").count(), 3);
+    let report: Report = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let names: Vec<&str> = report.rows.iter().map(|row| row.what.as_str()).collect();
+    assert_eq!(names, ["up, until usable", "  daemons", "down"].repeat(2));
+    assert_eq!(report.rows[1].targets[0].values, [1.5, 1.5]);
+    assert_eq!(report.rows[3].targets[0].target, "3 nodes");
+    assert_eq!(std::fs::read_to_string(&svg).unwrap().matches("<polyline").count(), 2);
+}
+
+#[test]
+fn an_idle_daemon_is_watched_and_taken_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut daemon = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let printed = Printed::default();
+    let outcome = run(&pretender(dir.path(), daemon.id(), &printed), &arguments(&["idle", "--seconds", "1"]));
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    outcome.unwrap();
+    assert_eq!(commands(dir.path()), ["up", "status", "down"]);
+    let text = String::from_utf8(printed.0.lock().unwrap().clone()).unwrap();
+    let wakes = text.lines().find(|line| line.trim_start().starts_with("wake-ups")).unwrap();
+    assert_eq!(
+        wakes.split_whitespace().collect::<Vec<_>>(),
+        ["wake-ups", "daemon", "0", "0", "0", "events/s"]
+    );
+}
+
+#[test]
+fn a_formation_of_a_failed_measurement_is_taken_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = pretender(dir.path(), 1, &Printed::default());
+    let words = ["remote", "--total", "1MiB", "--reps", "1"];
+    let error = run(&host, &arguments(&words)).unwrap_err().to_string();
+    assert!(error.contains("there is no formation bench-"), "{error}");
+    assert_eq!(commands(dir.path()), ["up", "down"]);
+}

@@ -213,9 +213,8 @@ impl Client {
         node: NodeId,
         request: &O::Request<'_>,
         into: &mut [IoSliceMut<'_>],
-    ) -> FsResult<usize> {
-        let transport = self.transport(node)?;
-        bivouac_net::call_into::<O>(transport, self.question(), request, &[], into).map(|(_, len)| len)
+    ) -> FsResult<(O::Reply, usize)> {
+        bivouac_net::call_into::<O>(self.transport(node)?, self.question(), request, &[], into)
     }
 
     fn question(&self) -> Frame {

@@ -37,31 +37,41 @@ impl Client {
         if offset.saturating_add(into.len() as u64) > known.size {
             known = Known::from(&self.getattr(ino)?);
         }
-        let len = known.size.saturating_sub(offset).min(into.len() as u64) as usize;
-        let Some(into) = into.get_mut(..len).filter(|into| !into.is_empty()) else { return Ok(0) };
-        if self.read_seats(ino, &known, offset, into)? {
-            return Ok(len);
+        for _ in 0..OVERTAKEN_MAX {
+            let len = known.size.saturating_sub(offset).min(into.len() as u64) as usize;
+            let Some(part) = into.get_mut(..len).filter(|part| !part.is_empty()) else { return Ok(0) };
+            if self.read_seats(ino, &known, offset, part)? {
+                return Ok(len);
+            }
+            // Some subfile is shorter than the size says, or ahead of it: a hole, or a cut.
+            let now = Known::from(&self.getattr(ino)?);
+            if now.epoch == known.epoch {
+                return Ok(now.size.saturating_sub(offset).min(len as u64) as usize);
+            }
+            known = now;
         }
-        // Some subfile is shorter than the size says: a hole, or the file was cut meanwhile.
-        let size = self.getattr(ino)?.size;
-        Ok(size.saturating_sub(offset).min(len as u64) as usize)
+        Err(FsError::with(
+            Errno::EIO,
+            format!("read of inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"),
+        ))
     }
 
-    /// Reads from all seats, zeros where they have nothing. Whether they had everything.
+    /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
     fn read_seats(&self, ino: Ino, known: &Known, offset: u64, into: &mut [u8]) -> FsResult<bool> {
         let mut ranges = bivouac_layout::split(&known.layout, offset, into.len() as u64);
         if ranges.len() == 1
             && let Some(range) = ranges.next()
         {
             let node = self.seat_node(&range)?;
-            let len = self.ask_into::<op::Read>(node, &request(ino, &range), &mut [IoSliceMut::new(into)])?;
+            let request = request(ino, &range);
+            let (done, len) = self.ask_into::<op::Read>(node, &request, &mut [IoSliceMut::new(into)])?;
             into.get_mut(len..).unwrap_or_default().fill(0);
-            return Ok(len == into.len());
+            return Ok(len == into.len() && done.epoch <= known.epoch);
         }
-        self.read_many(ino, &ranges.collect::<Vec<_>>(), into)
+        self.read_many(ino, known.epoch, &ranges.collect::<Vec<_>>(), into)
     }
 
-    fn read_many(&self, ino: Ino, ranges: &[SeatRange], into: &mut [u8]) -> FsResult<bool> {
+    fn read_many(&self, ino: Ino, epoch: u32, ranges: &[SeatRange], into: &mut [u8]) -> FsResult<bool> {
         let mut slices = scatter(ranges, into);
         let mut under_way = Vec::with_capacity(ranges.len());
         for (range, slices) in ranges.iter().zip(&mut slices) {
@@ -71,15 +81,18 @@ impl Client {
         }
         // What is local is done while the others are on their way.
         under_way.sort_by_key(|(remote, ..)| *remote);
-        let mut short = Vec::new();
-        for (_, started, range, slices) in under_way {
-            let (_, read) = started.finish(slices)?;
-            if (read as u64) < range.len {
-                short.push((range, read));
-            }
+        // Every answer is awaited, also behind a failure: one given up would cost its connection.
+        let answers: Vec<_> = under_way
+            .into_iter()
+            .map(|(_, started, range, slices)| (range, started.finish(slices)))
+            .collect();
+        let mut whole = true;
+        for (range, answer) in answers {
+            let (done, read) = answer?;
+            whole &= read as u64 == range.len && done.epoch <= epoch;
+            zero_behind(range, into, read);
         }
-        short.iter().for_each(|(range, read)| zero_behind(range, into, *read));
-        Ok(short.is_empty())
+        Ok(whole)
     }
 
     /// Writes `data`: all of it, or an error. With `append` the home decides where, and `offset` is not used.
@@ -115,7 +128,12 @@ impl Client {
     fn write_part(&self, ino: Ino, offset: u64, end: u64, part: &[u8]) -> FsResult<()> {
         let mut known = self.know(ino)?;
         for _ in 0..OVERTAKEN_MAX {
-            if !self.write_seats(ino, &known, offset, part)? {
+            let written = self.write_seats(ino, &known, offset, part);
+            if written.is_err() && end > known.size {
+                // What some seats took must not come up when the file grows over it.
+                self.settle(ino);
+            }
+            if !written? {
                 // A cut is on its way through the seats; its end is where the home lets us go on.
                 known = Known::from(&self.extend(ino, 0, known.epoch)?.1);
                 continue;
@@ -133,6 +151,13 @@ impl Client {
             Errno::EIO,
             format!("write to inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"),
         ))
+    }
+
+    fn settle(&self, ino: Ino) {
+        let settled = self.home(ino).and_then(|home| self.ask::<op::Settle>(home, &InoOnly { ino }));
+        if let Err(error) = settled {
+            log::warn!("inode {ino}: what a failed write left behind its end stays: {error}");
+        }
     }
 
     fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
@@ -179,14 +204,21 @@ impl Client {
         self.ask::<op::SyncRecords>(self.home(ino)?, &())
     }
 
-    /// Space and inodes of all nodes together.
+    /// Space and inodes of all nodes that can be reached, together.
     ///
     /// # Errors
-    /// `EIO` when a node cannot be reached.
+    /// `EIO` when none can be.
     pub fn statfs(&self) -> FsResult<StatFs> {
         let started = self.node_ids().map(|node| self.start::<op::StatFs>(node, &(), &[]));
-        let parts = finish_all(started.collect::<FsResult<Vec<_>>>()?)?;
-        Ok(parts.iter().fold(StatFs::default(), |sum, part| StatFs {
+        let started = started.collect::<FsResult<Vec<_>>>()?;
+        let answers = started.into_iter().map(|started| started.finish(&mut []).map(|(part, _)| part));
+        let (parts, failures): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
+        if parts.is_empty()
+            && let Some(failure) = failures.into_iter().find_map(Result::err)
+        {
+            return Err(failure);
+        }
+        Ok(parts.into_iter().flatten().fold(StatFs::default(), |sum, part| StatFs {
             block_size: part.block_size,
             blocks: sum.blocks + part.blocks,
             blocks_free: sum.blocks_free + part.blocks_free,

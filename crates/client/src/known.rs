@@ -23,7 +23,8 @@ pub struct Known {
 
 #[derive(Debug)]
 struct Entry {
-    known: Known,
+    /// Nothing, if the home has not been heard since an earlier process had it open.
+    known: Option<Known>,
     opens: u32,
     touched: Option<Instant>,
     /// Written since the home last heard of it.
@@ -50,11 +51,15 @@ impl From<&Attr> for Known {
 impl KnownFiles {
     /// `count` opens more.
     pub fn add(&self, attr: &Attr, count: u32) {
-        let known = Known::from(attr);
-        let mut shard = self.shard(attr.ino).lock();
-        let entry = shard.entry(attr.ino).or_insert(Entry { known, opens: 0, touched: None, dirty: false });
-        entry.known = known;
-        entry.opens += count;
+        self.add_unseen(attr.ino, count);
+        self.update(attr);
+    }
+
+    /// `count` opens more of a file that nothing is known of yet.
+    pub fn add_unseen(&self, ino: Ino, count: u32) {
+        let mut shard = self.shard(ino).lock();
+        let new = Entry { known: None, opens: 0, touched: None, dirty: false };
+        shard.entry(ino).or_insert(new).opens += count;
     }
 
     /// One open less. Whether the home must still hear that the content changed.
@@ -71,13 +76,13 @@ impl KnownFiles {
 
     /// What is known of an open file.
     pub fn get(&self, ino: Ino) -> Option<Known> {
-        self.shard(ino).lock().get(&ino).map(|entry| entry.known)
+        self.shard(ino).lock().get(&ino).and_then(|entry| entry.known)
     }
 
     /// News from the home.
     pub fn update(&self, attr: &Attr) {
         if let Some(entry) = self.shard(attr.ino).lock().get_mut(&attr.ino) {
-            entry.known = Known::from(attr);
+            entry.known = Some(Known::from(attr));
         }
     }
 

@@ -40,25 +40,23 @@ impl Client {
         }
     }
 
-    /// Tells the homes what an earlier process of this client had open and still has.
+    /// Tells the homes what an earlier process of this client had open and still has. A home that cannot be
+    /// reached now hears of it when the connection to it comes about.
     ///
     /// # Errors
-    /// `EIO` when a node cannot be reached.
+    /// `ESTALE` for an inode of another formation.
     pub fn reassert_opens(&self, opens: &[(Ino, u32)]) -> FsResult<()> {
+        opens.iter().for_each(|(ino, count)| self.known.add_unseen(*ino, *count));
         let mut per_node: HashMap<NodeId, Vec<(Ino, u32)>> = HashMap::new();
+        // The own node hears of it also when there is nothing: the rest may be forgotten.
+        per_node.extend(self.local.map(|node| (node, Vec::new())));
         for (ino, count) in opens {
             per_node.entry(self.home(*ino)?).or_default().push((*ino, *count));
         }
         for (node, opens) in per_node {
-            for (ino, count) in &opens {
-                match self.ask::<op::GetAttr>(node, &InoOnly { ino: *ino }) {
-                    Ok(seen) => self.known.add(&seen.attr, *count),
-                    Err(error) if error.errno() == Errno::ENOENT => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            for request in in_batches(opens) {
-                self.ask::<op::Reassert>(node, &request)?;
+            let told = in_batches(opens).iter().try_for_each(|batch| self.ask::<op::Reassert>(node, batch));
+            if let Err(error) = told {
+                log::warn!("{node} has not heard yet what is open: {error}");
             }
         }
         Ok(())
@@ -94,7 +92,7 @@ fn in_batches(mut opens: Vec<(Ino, u32)>) -> Vec<ReassertRequest> {
     let mut batches = Vec::new();
     while batches.is_empty() || !opens.is_empty() {
         let rest = opens.split_off(opens.len().min(BATCH));
-        batches.push(ReassertRequest { first: batches.is_empty(), opens });
+        batches.push(ReassertRequest { first: batches.is_empty(), last: rest.is_empty(), opens });
         opens = rest;
     }
     batches
@@ -112,7 +110,8 @@ mod tests {
         assert!(batches.iter().all(|batch| batch.to_bytes().len() <= FRAME_BODY_MAX));
         assert_eq!(batches.iter().filter(|batch| batch.first).count(), 1);
         assert!(batches[0].first);
+        assert_eq!(batches.iter().position(|batch| batch.last), Some(batches.len() - 1));
         assert_eq!(batches.into_iter().flat_map(|batch| batch.opens).collect::<Vec<_>>(), opens);
-        assert_eq!(in_batches(Vec::new()), [ReassertRequest { first: true, opens: Vec::new() }]);
+        assert_eq!(in_batches(Vec::new()), [ReassertRequest { first: true, last: true, opens: Vec::new() }]);
     }
 }

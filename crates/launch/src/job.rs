@@ -31,12 +31,14 @@ pub const CAUGHT: [Signal; 6] =
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// How the command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Exit code as a shell shows it: 128 + signal for a command that a signal ended.
     pub code: u8,
     /// The first request to end that arrived meanwhile.
     pub asked_to_end: Option<i32>,
+    /// Why the command did not run at all.
+    pub trouble: Option<String>,
 }
 
 /// Whether a signal asks this process to end.
@@ -69,17 +71,13 @@ pub fn run_command(
         Err(error) => {
             let not_found = error.kind() == std::io::ErrorKind::NotFound;
             let name = program.to_string_lossy();
-            if not_found {
-                eprintln!("bivouac: command '{name}' was not found; check its spelling and PATH");
+            let (code, trouble) = if not_found {
+                (CODE_NOT_FOUND, format!("command '{name}' was not found; check its spelling and PATH"))
             } else {
-                eprintln!(
-                    "bivouac: command '{name}' cannot be executed: {error}; check its mode (chmod +x) and format"
-                );
-            }
-            Ok(Ended {
-                code: if not_found { CODE_NOT_FOUND } else { CODE_NOT_EXECUTABLE },
-                asked_to_end: None,
-            })
+                let advice = "check its mode (chmod +x) and format";
+                (CODE_NOT_EXECUTABLE, format!("command '{name}' cannot be executed: {error}; {advice}"))
+            };
+            Ok(Ended { code, asked_to_end: None, trouble: Some(trouble) })
         }
     }
 }
@@ -102,6 +100,7 @@ fn wait(mut child: Child, signals: &Signals) -> LaunchResult<Ended> {
             return Ok(Ended {
                 code: exit_code(status),
                 asked_to_end: requests.first.map(|(signal, _)| signal),
+                trouble: None,
             });
         }
     }
@@ -173,7 +172,7 @@ mod tests {
             run_command(&["sleep".into(), "1000".into()], &[], &signals).unwrap()
         });
         let code = 128 + Signal::USR1.as_raw() as u8;
-        assert_eq!(thread.join().unwrap(), Ended { code, asked_to_end: None });
+        assert_eq!(thread.join().unwrap(), Ended { code, asked_to_end: None, trouble: None });
     }
 
     #[test]

@@ -175,7 +175,7 @@ fn payloads(transport: &dyn Transport) -> Result<(), String> {
         let (mut first, mut second) = (vec![0u8; len / 2], vec![0u8; len - len / 2 + 10]);
         let mut into = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
         let request = read(1, 0, len as u32 + 10);
-        let ((), got) = call_into::<op::Read>(transport, frame(2), &request, &[], &mut into).map_err(text)?;
+        let (_, got) = call_into::<op::Read>(transport, frame(2), &request, &[], &mut into).map_err(text)?;
         ensure(got == len, || format!("{got} of {len} bytes came back"))?;
         let whole = [first, second].concat();
         ensure(whole.get(..len) == Some(&bytes), || format!("{len} bytes came back changed"))?;
@@ -238,7 +238,7 @@ fn several_at_once(transport: &dyn Transport) -> Result<(), String> {
         (0..8).map(|ino| (ino, start::<op::Read>(transport, frame(ino), &read(ino, 0, 5000), &[]))).collect();
     for (ino, read) in reads.into_iter().rev() {
         let mut space = vec![0u8; 5000];
-        let ((), got) = read.finish(&mut [IoSliceMut::new(&mut space)]).map_err(text)?;
+        let (_, got) = read.finish(&mut [IoSliceMut::new(&mut space)]).map_err(text)?;
         ensure(got == 5000 && space == vec![ino as u8; 5000], || {
             format!("request {ino} got another's answer")
         })?;

@@ -99,7 +99,7 @@ fn hammer(transport: &dyn Transport, client: u64) {
         let mut space = vec![0u8; bytes.len()];
         let request = read_request(client, bytes.len() as u32);
         let mut into = [IoSliceMut::new(&mut space)];
-        let ((), got) = call_into::<op::Read>(transport, frame, &request, &[], &mut into).unwrap();
+        let (_, got) = call_into::<op::Read>(transport, frame, &request, &[], &mut into).unwrap();
         assert!(got == bytes.len() && space == bytes, "client {client} read other bytes in round {round}");
     }
 }
@@ -218,7 +218,7 @@ proptest! {
         let room: usize = targets.iter().sum();
         let mut into: Vec<IoSliceMut<'_>> = spaces.iter_mut().map(|space| IoSliceMut::new(space)).collect();
         let request = read_request(1, room as u32);
-        let ((), got) = call_into::<op::Read>(&transport, frame(2), &request, &[], &mut into).unwrap();
+        let (_, got) = call_into::<op::Read>(&transport, frame(2), &request, &[], &mut into).unwrap();
         prop_assert_eq!(got, whole.len().min(room));
         prop_assert!(spaces.concat()[..got] == whole[..got]);
     }

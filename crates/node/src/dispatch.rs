@@ -54,6 +54,7 @@ impl Service for Node {
             Op::Write => run::<op::Write>,
             Op::StatSubfile => run::<op::StatSubfile>,
             Op::SyncSubfile => run::<op::SyncSubfile>,
+            Op::Settle => run::<op::Settle>,
             Op::Shutdown => run::<op::Shutdown>,
             Op::PutInode => run::<op::PutInode>,
             Op::DropInode => run::<op::DropInode>,

@@ -101,9 +101,9 @@ impl Intent {
         let entry = |parent, name: &[u8]| Target::Entry(parent, bivouac_layout::entry_hash(parent, name));
         match self {
             Intent::MakeDir(new) => vec![entry(new.inode.parent, &new.name)],
-            Intent::RemoveDir(old) | Intent::Unlink(old) | Intent::Link(old) => {
-                vec![entry(old.parent, &old.name)]
-            }
+            Intent::RemoveDir(old) | Intent::Link(old) => vec![entry(old.parent, &old.name)],
+            // The name is gone already; whoever wants it may have it.
+            Intent::Unlink(_) => Vec::new(),
             Intent::Rename(moved) => {
                 vec![entry(moved.parent, &moved.name), entry(moved.new_parent, &moved.new_name)]
             }
@@ -126,16 +126,16 @@ impl Node {
     /// # Errors
     /// Why it was refused; or that a peer did not answer: then it is finished later, by itself.
     pub(crate) fn carry_out(&self, ctx: &Ctx<'_>, intent: Intent) -> FsResult<()> {
-        let tx = self.allocator.next(&self.records)?;
+        // The channel first: ids of steps must rise within one.
         let steps_channel = self.channels.take();
+        let tx = self.allocator.next(&self.records)?;
         let logged = Logged { intent, client: ctx.client, channel: ctx.channel, op: ctx.id, steps_channel };
-        let outcome = self.log_intent(tx, &logged).and_then(|()| {
-            self.finish_intent(
-                &logged,
-                Steps { tx, channel: steps_channel, retry: false, origin: ctx.origin },
-            )
-        });
-        match outcome {
+        if let Err(error) = self.log_intent(tx, &logged) {
+            self.channels.put(steps_channel);
+            return Err(error);
+        }
+        let steps = Steps { tx, channel: steps_channel, retry: false, origin: ctx.origin };
+        match self.finish_intent(&logged, steps) {
             Ok(result) => {
                 self.channels.put(steps_channel);
                 result
@@ -143,7 +143,8 @@ impl Node {
             Err(error) => {
                 // Not known how far it got: the reaper goes on with it. Until then the locks stay.
                 self.postpone(tx, &logged.intent);
-                Err(error)
+                // An unlink was carried out when it was logged: the name is gone for good.
+                if matches!(logged.intent, Intent::Unlink(_)) { Ok(()) } else { Err(error) }
             }
         }
     }
@@ -217,6 +218,7 @@ impl Node {
         let Some(bytes) = bytes else { return Ok(()) };
         let logged = crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))?;
         let steps = Steps { tx, channel: logged.steps_channel, retry: true, origin: logged.client };
+        let _changing = self.leases.change(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");
         }
@@ -301,17 +303,21 @@ impl Decode<'_> for Intent {
     }
 }
 
-/// Whether the error says that the peer could not be asked, as opposed to that it refused.
-fn is_unknown(error: &bivouac_types::FsError) -> bool {
-    matches!(error.errno(), Errno::EIO | Errno::EPROTO | Errno::ESTALE)
+/// Whether the error is an answer to what was asked, and so final. Anything else (no way to the peer, no space
+/// for its log) may be different the next time.
+fn is_final(error: &bivouac_types::FsError) -> bool {
+    let finals =
+        [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::ENOTDIR, Errno::EISDIR, Errno::EPERM];
+    let more = [Errno::EMLINK, Errno::EBUSY, Errno::EINVAL, Errno::ENAMETOOLONG];
+    finals.contains(&error.errno()) || more.contains(&error.errno())
 }
 
 /// Splits a step's result: a refusal ends the intent, anything else leaves it.
 fn refused<T>(result: FsResult<T>) -> FsResult<Result<T, bivouac_types::FsError>> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(error) if is_unknown(&error) => Err(error),
-        Err(error) => Ok(Err(error)),
+        Err(error) if is_final(&error) => Ok(Err(error)),
+        Err(error) => Err(error),
     }
 }
 

@@ -13,8 +13,9 @@ use bivouac_types::ClientId;
 use bivouac_types::limits::{LEASE_MARGIN_MS, LEASE_MS, LEASE_QUIET_MS};
 use parking_lot::{Condvar, Mutex};
 
+use crate::dispatch::NOBODY;
+
 /// The leases of a node.
-#[derive(Default)]
 pub struct Leases {
     state: Mutex<State>,
     never: Condvar,
@@ -45,6 +46,13 @@ pub struct Changing<'a> {
 }
 
 impl Leases {
+    /// No leases; after a restart, those that the earlier daemon may have given.
+    pub fn new(restarted: bool) -> Leases {
+        let given = Instant::now() + Duration::from_millis(LEASE_MS);
+        let holders = if restarted { vec![(NOBODY, given)] } else { Vec::new() };
+        Leases { state: Mutex::new(State { holders, changers: Vec::new() }), never: Condvar::new() }
+    }
+
     /// A client looks at something: how long it may believe it, in milliseconds.
     pub fn look(&self, client: ClientId) -> u32 {
         self.state.lock().grant(client, Instant::now())
@@ -171,8 +179,16 @@ mod tests {
     }
 
     #[test]
+    fn leases_of_an_earlier_daemon_are_waited_for() {
+        let leases = Leases::new(true);
+        assert!(leases.state.lock().others_until(A, Instant::now()).is_some());
+        assert_eq!(leases.change(A).lease_ms, GIVEN);
+        assert!(leases.state.lock().others_until(A, Instant::now()).is_none());
+    }
+
+    #[test]
     fn the_wait_itself_ends() {
-        let leases = Leases::default();
+        let leases = Leases::new(false);
         assert_eq!(leases.look(B), GIVEN);
         assert_eq!(leases.change(A).lease_ms, GIVEN);
         assert_eq!(leases.look(B), 0);

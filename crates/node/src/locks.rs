@@ -48,6 +48,7 @@ impl Locks {
         let (held, freed) = self.shard(target);
         let mut held = held.lock();
         while held.contains_key(&target) {
+            bivouac_net::before_waiting();
             if freed.wait_until(&mut held, deadline).timed_out() && held.contains_key(&target) {
                 return Err(FsError::with(
                     Errno::EIO,
@@ -59,6 +60,16 @@ impl Locks {
         }
         held.insert(target, false);
         Ok(Guard { locks: self, target })
+    }
+
+    /// The lock if nobody holds it.
+    pub fn try_lock(&self, target: Target) -> Option<Guard<'_>> {
+        let mut held = self.shard(target).0.lock();
+        if held.contains_key(&target) {
+            return None;
+        }
+        held.insert(target, false);
+        Some(Guard { locks: self, target })
     }
 
     /// Locks several targets in one order that all requests share, so that none waits in a circle.

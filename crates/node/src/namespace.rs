@@ -5,7 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use bivouac_store::Txn;
-use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, Name, SeatIndex, Slot, Timestamp, mode};
+use bivouac_types::{
+    ClientId, Errno, FsError, FsResult, Ino, Layout, Name, SeatIndex, Slot, Timestamp, mode,
+};
 use bivouac_wire::{Decode, Encode};
 
 use crate::node::Node;
@@ -192,7 +194,7 @@ impl Change<'_> {
             self.put_inode(&inode);
         } else if self.node.opens.is_open(ino) {
             self.put_inode(&inode);
-            self.txn.put(ino.slot(), &orphan_key(ino), &[]);
+            self.txn.put(ino.slot(), &orphan_key(ino), &self.node.opens.holders(ino).to_bytes());
         } else {
             self.erase_inode(&inode);
         }
@@ -213,7 +215,11 @@ impl Change<'_> {
         self.txn.delete(slot, &inode_key(ino));
         self.files -= 1;
         if inode.attr.is_file() && (inode.attr.size > 0 || inode.attr.epoch > 0) {
-            self.txn.put(slot, &garbage_key(ino), &Garbage { layout: inode.attr.layout }.to_bytes());
+            // A file that was cut may have had another layout before.
+            let Layout { seats, .. } = inode.attr.layout;
+            let width = if inode.attr.epoch > 0 { seats } else { inode.attr.layout.width };
+            let layout = Layout { width, ..inode.attr.layout };
+            self.txn.put(slot, &garbage_key(ino), &Garbage { layout }.to_bytes());
             self.garbage = true;
         }
     }
@@ -243,22 +249,29 @@ impl Node {
 
     /// Unregisters opens; an inode without names goes away with the last.
     pub(crate) fn close(&self, client: ClientId, ino: Ino, count: u32) -> FsResult<()> {
-        if self.opens.remove(ino, client, count) { self.forget_orphan(ino) } else { Ok(()) }
+        self.opens.remove(ino, client, count);
+        if self.opens.holders(ino).contains(&client) { Ok(()) } else { self.forget_orphan(ino, client) }
     }
 
-    /// Removes an inode that has no names and that nobody has open; any other is left alone.
-    pub(crate) fn forget_orphan(&self, ino: Ino) -> FsResult<()> {
+    /// A client has no longer open what may have no name. The inode goes if it has none, and if nobody had it
+    /// open when it lost the last but those who have said the same: also those who have not yet been heard
+    /// of since a restart count.
+    pub(crate) fn forget_orphan(&self, ino: Ino, client: ClientId) -> FsResult<()> {
         let slot = ino.slot();
         self.check_slot(slot)?;
         if !self.records.read(slot, &orphan_key(ino), |found| found.is_some()) {
             return Ok(());
         }
         let mut change = self.change(&[slot])?;
-        if self.opens.is_open(ino) {
-            return Ok(());
+        let Some(bytes) = change.txn.get(slot, &orphan_key(ino)) else { return Ok(()) };
+        let mut holders: Vec<ClientId> = decode(bytes, "orphan", ino)?;
+        holders.retain(|holder| *holder != client);
+        if holders.is_empty() && !self.opens.is_open(ino) {
+            let inode = change.inode(ino)?;
+            change.erase_inode(&inode);
+        } else {
+            change.txn.put(slot, &orphan_key(ino), &holders.to_bytes());
         }
-        let inode = change.inode(ino)?;
-        change.erase_inode(&inode);
         change.commit()
     }
 

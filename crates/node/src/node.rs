@@ -1,5 +1,6 @@
 //! A node: its parts, and how it starts and ends.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ pub struct Node {
     pub(crate) locks: Locks,
     pub(crate) leases: Leases,
     pub(crate) opens: Opens,
+    /// What clients have told so far of what they have open, while they tell it.
+    pub(crate) reassertions: Mutex<HashMap<ClientId, HashSet<Ino>>>,
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
@@ -90,8 +93,9 @@ impl Node {
             peers,
             clock,
             locks: Locks::new(config.grace),
-            leases: Leases::default(),
+            leases: Leases::new(recovery.records > 0),
             opens: Opens::new(),
+            reassertions: Mutex::default(),
             channels: Channels::default(),
             counters: Counters::new(),
             rename_lock: Mutex::new(None),
@@ -126,7 +130,7 @@ impl Node {
     /// # Errors
     /// When the records cannot be synced.
     pub fn stop(&self) -> FsResult<()> {
-        self.reaper.stop();
+        self.reaper.dismiss();
         Ok(self.records.sync()?)
     }
 

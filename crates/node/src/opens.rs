@@ -59,6 +59,30 @@ impl Opens {
         freed
     }
 
+    /// Who has the inode open.
+    pub fn holders(&self, ino: Ino) -> Vec<ClientId> {
+        let shard = self.shard(ino).lock();
+        shard.get(&ino).into_iter().flatten().map(|(client, _)| *client).collect()
+    }
+
+    /// A client has the inode open so often, whatever was known before.
+    pub fn set(&self, ino: Ino, client: ClientId, count: u32) {
+        self.remove(ino, client, u32::MAX);
+        if count > 0 {
+            self.add(ino, client, count);
+        }
+    }
+
+    /// What a client has open.
+    pub fn of_client(&self, client: ClientId) -> Vec<Ino> {
+        let held = |holders: &Vec<(ClientId, u32)>| holders.iter().any(|(holder, _)| *holder == client);
+        let of = |shard: &Mutex<Shard>| -> Vec<Ino> {
+            let shard = shard.lock();
+            shard.iter().filter(|(_, holders)| held(holders)).map(|(ino, _)| *ino).collect()
+        };
+        self.shards.iter().flat_map(of).collect()
+    }
+
     /// Whether anybody has the inode open.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&ino)

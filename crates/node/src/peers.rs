@@ -62,7 +62,14 @@ impl Steps {
 }
 
 /// Steps that one intent can have: ids of steps are `tx * STEPS_MAX + step`.
-const STEPS_MAX: u64 = 16;
+pub const STEPS_MAX: u64 = 16;
+/// The bit that client ids of nodes have, and no others.
+const PEER_BIT: u64 = 1 << 63;
+
+/// Whether the client is a node.
+pub fn is_peer(client: ClientId) -> bool {
+    client.0 & PEER_BIT != 0
+}
 
 /// Channels towards peers, each for one intent at a time.
 #[derive(Default)]
@@ -134,7 +141,7 @@ impl Node {
 
     /// This node's identity as a client of its peers.
     pub(crate) fn as_client(&self) -> ClientId {
-        ClientId(1 << 63 | u64::from(self.id.0))
+        ClientId(PEER_BIT | u64::from(self.id.0))
     }
 }
 

@@ -29,8 +29,6 @@ struct Agenda {
     intents: Vec<(Slot, u64)>,
     /// Clients that lost their last connection, and until when they may come back.
     gone: HashMap<ClientId, Instant>,
-    /// When orphans of an earlier daemon may go: everybody who has them open has said so by then.
-    orphans_at: Option<Instant>,
     /// When to try again what failed.
     retry_at: Option<Instant>,
     /// The last pause before that.
@@ -66,17 +64,21 @@ impl Reaper {
 
     /// Starts the thread.
     pub fn start(&self, node: &Arc<Node>) -> std::io::Result<()> {
-        self.agenda.lock().orphans_at = Some(Instant::now() + self.grace);
         let weak = Arc::downgrade(node);
         let builder = std::thread::Builder::new().name("reaper".into()).stack_size(512 << 10);
         *self.thread.lock() = Some(builder.spawn(move || work(&weak))?);
         Ok(())
     }
 
-    /// Ends the thread.
-    pub fn stop(&self) {
+    /// Tells the thread to end, without waiting for a peer that it may be waiting for.
+    pub fn dismiss(&self) {
         self.agenda.lock().stopping = true;
         self.news.notify_all();
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.dismiss();
         if let Some(thread) = self.thread.lock().take() {
             // A thread that panicked has said so; there is nothing left to end.
             let _ = thread.join();
@@ -149,12 +151,11 @@ struct Work {
     garbage: bool,
     intents: Vec<(Slot, u64)>,
     gone: Vec<ClientId>,
-    orphans: bool,
 }
 
 impl Work {
     fn is_empty(&self) -> bool {
-        !self.garbage && !self.orphans && self.intents.is_empty() && self.gone.is_empty()
+        !self.garbage && self.intents.is_empty() && self.gone.is_empty()
     }
 }
 
@@ -166,10 +167,6 @@ impl Agenda {
             work.garbage = std::mem::take(&mut self.garbage);
             work.intents = std::mem::take(&mut self.intents);
         }
-        if self.orphans_at.is_some_and(|at| at <= now) {
-            self.orphans_at = None;
-            work.orphans = true;
-        }
         work.gone = self.gone.iter().filter(|(_, until)| **until <= now).map(|(client, _)| *client).collect();
         self.gone.retain(|_, until| *until > now);
         work
@@ -177,7 +174,7 @@ impl Agenda {
 
     fn next_moment(&self) -> Option<Instant> {
         let waiting = self.retry_at.filter(|_| self.garbage || !self.intents.is_empty());
-        self.gone.values().copied().chain(self.orphans_at).chain(waiting).min()
+        self.gone.values().copied().chain(waiting).min()
     }
 }
 
@@ -200,9 +197,6 @@ impl Node {
             }
         }
         work.gone.into_iter().for_each(|client| self.forget_client(client));
-        if work.orphans {
-            self.forget_orphans();
-        }
         if work.garbage
             && let Err(error) = self.collect_garbage()
         {
@@ -228,28 +222,26 @@ impl Node {
 
     fn forget_client(&self, client: ClientId) {
         let freed = self.opens.remove_client(client);
-        freed.into_iter().for_each(|ino| self.forget_orphan_logged(ino));
+        for ino in freed {
+            if let Err(error) = self.forget_orphan(ino, client) {
+                log::warn!("inode {ino} has no name and could not be removed: {error}");
+            }
+        }
         let mut lock = self.rename_lock.lock();
         if *lock == Some(client) {
             *lock = None;
         }
     }
 
-    fn forget_orphans(&self) {
-        let orphans: Vec<Ino> = self.numbers(b'O').into_iter().map(|(_, ino)| Ino(ino)).collect();
-        orphans.into_iter().for_each(|ino| self.forget_orphan_logged(ino));
-    }
-
-    fn forget_orphan_logged(&self, ino: Ino) {
-        if let Err(error) = self.forget_orphan(ino) {
-            log::warn!("inode {ino} has no name and could not be removed: {error}");
-        }
-    }
-
     /// Removes unused subfiles.
     fn collect_garbage(&self) -> FsResult<()> {
-        let _collecting = self.reaper.collecting.lock();
-        self.numbers(b'G').chunks(BATCH).try_for_each(|batch| self.remove_batch(batch))
+        let _collecting = self.reaper.collecting.try_lock().unwrap_or_else(|| {
+            bivouac_net::before_waiting();
+            self.reaper.collecting.lock()
+        });
+        let outcomes: Vec<FsResult<()>> =
+            self.numbers(b'G').chunks(BATCH).map(|batch| self.remove_batch(batch)).collect();
+        outcomes.into_iter().collect()
     }
 
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
@@ -274,6 +266,11 @@ impl Node {
         change.commit()
     }
 
+    /// Inodes without names that somebody had open when they lost the last.
+    pub(crate) fn orphans(&self) -> Vec<Ino> {
+        self.numbers(b'O').into_iter().map(|(_, ino)| Ino(ino)).collect()
+    }
+
     /// Slot and number of every record of a table with such keys.
     fn numbers(&self, letter: u8) -> Vec<(Slot, u64)> {
         let mut found = Vec::new();
@@ -287,15 +284,17 @@ impl Node {
     }
 }
 
-/// Pauses between attempts to get what another node has, growing, up to a deadline.
+/// Pauses between attempts to get what another node has, growing, up to a deadline. Different nodes pause for
+/// different times, so that two that want each other's do not keep step.
 pub struct Pause {
     until: Instant,
     next: Duration,
 }
 
 impl Pause {
-    pub fn new(bound: Duration) -> Pause {
-        Pause { until: Instant::now() + bound, next: Duration::from_millis(1) }
+    /// `salt` makes the pauses of different nodes differ.
+    pub fn new(bound: Duration, salt: u32) -> Pause {
+        Pause { until: Instant::now() + bound, next: Duration::from_micros(500 + u64::from(salt % 16) * 90) }
     }
 
     /// Waits once more. `false` when the time is over.
@@ -303,6 +302,7 @@ impl Pause {
         if Instant::now() >= self.until {
             return false;
         }
+        bivouac_net::before_waiting();
         let (mutex, never) = (Mutex::new(()), Condvar::new());
         never.wait_for(&mut mutex.lock(), self.next);
         self.next = (self.next * 2).min(Duration::from_millis(50));

@@ -131,11 +131,11 @@ pub fn done_prefix(client: ClientId) -> [u8; 9] {
     tagged(b'R', client.0)
 }
 
-/// Key of a channel's last change.
-pub fn done_key(client: ClientId, channel: u16) -> [u8; 11] {
-    let mut key = [0; 11];
+/// Key of a channel's last change; the steps of one intent have a key each.
+pub fn done_key(client: ClientId, channel: u16, step: u8) -> [u8; 12] {
+    let mut key = [step; 12];
     key[..9].copy_from_slice(&done_prefix(client));
-    key[9..].copy_from_slice(&channel.to_be_bytes());
+    key[9..11].copy_from_slice(&channel.to_be_bytes());
     key
 }
 
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn golden_keys_and_values() {
         assert_eq!(inode_key(Ino(0x0102)), [b'I', 0, 0, 0, 0, 0, 0, 1, 2]);
-        assert_eq!(done_key(ClientId(1), 3), [b'R', 0, 0, 0, 0, 0, 0, 0, 1, 0, 3]);
+        assert_eq!(done_key(ClientId(1), 3, 2), [b'R', 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 2]);
         assert_eq!(xattr_key(Ino(1), b"user.a")[9..], *b"user.a");
         assert_eq!(number_of_key(&orphan_key(Ino(77))), Some(77));
         let dentry = Dentry { ino: Ino(7), kind: 0o040_000 };

@@ -6,9 +6,10 @@ use std::io::IoSlice;
 use std::ops::ControlFlow;
 
 use bivouac_store::{Records, Txn};
-use bivouac_types::{Attr, ClientId, OpId, Slot};
+use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, OpId, Slot};
 use bivouac_wire::{Decode, Encode, Seen};
 
+use crate::peers::{STEPS_MAX, is_peer};
 use crate::record::{Done, done_key, done_prefix};
 
 /// Who asks, and what comes with the question besides the body.
@@ -36,6 +37,27 @@ impl Ctx<'_> {
         Seen { attr, lease_ms: self.lease_ms }
     }
 
+    /// The request's key among the records of what was done. Steps have their number in their id.
+    fn done_key(&self) -> [u8; 12] {
+        let step = if is_peer(self.client) { (self.id.0 % STEPS_MAX) as u8 } else { 0 };
+        done_key(self.client, self.channel, step)
+    }
+
+    /// Whether this step of a peer was carried out before: asked within the transaction that does it, and of
+    /// the first try too, since it may arrive behind its own repetition.
+    ///
+    /// # Errors
+    /// `ESTALE` for a step of an intent that is over.
+    pub fn step_done(&self, txn: &Txn<'_>, slot: Slot) -> FsResult<bool> {
+        let done = txn.get(slot, &self.done_key()).and_then(|bytes| Done::from_bytes(bytes).ok());
+        match done {
+            Some(done) if done.op > self.id.0 => {
+                Err(FsError::with(Errno::ESTALE, "a step arrived after its change was over"))
+            }
+            done => Ok(done.is_some_and(|done| done.op == self.id.0)),
+        }
+    }
+
     /// What this operation left when it was carried out before: its value, see [`Done`].
     pub fn done_before(&self, records: &Records, slot: Slot) -> Option<u64> {
         if !self.retry {
@@ -56,6 +78,6 @@ impl Ctx<'_> {
     /// Writes down, with the change itself, that the operation was carried out.
     pub fn remember(&self, txn: &mut Txn<'_>, slot: Slot, value: u64) {
         let done = Done { op: self.id.0, value };
-        txn.put(slot, &done_key(self.client, self.channel), &done.to_bytes());
+        txn.put(slot, &self.done_key(), &done.to_bytes());
     }
 }

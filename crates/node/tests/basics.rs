@@ -6,7 +6,7 @@ mod formation;
 
 use bivouac_client::NewInode;
 use bivouac_types::{Errno, Ino, SetAttr, mode};
-use formation::{Formation, op};
+use formation::{Formation, op, wait_until};
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
 const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
@@ -106,14 +106,6 @@ fn an_unlinked_file_lives_until_it_is_closed_everywhere() {
     b.close(ino);
     assert_eq!(b.getattr(ino).unwrap_err().errno(), Errno::ENOENT);
     wait_until("subfiles are gone", || formation.nodes.iter().all(|node| node.usage() == 0));
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !done() {
-        assert!(std::time::Instant::now() < deadline, "{what}: not within a minute");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -119,24 +119,25 @@ impl DataStore {
     }
 
     /// Reads from `offset` of the data on; returns the number of bytes, less than wanted only at the end of the
-    /// subfile, 0 if there is none. Holes are zeros. The slices may be advanced.
+    /// subfile, and the subfile's epoch; both 0 if there is none. Holes are zeros. The slices may be advanced.
     ///
     /// # Errors
     /// `NoVolume`, `Corrupt` and the like for a damaged header, `Io`.
-    pub fn read(&self, id: SubfileId, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> StoreResult<usize> {
+    pub fn read(&self, id: SubfileId, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> StoreResult<(usize, u32)> {
         if offset > FILE_SIZE_MAX - SUBFILE_HEADER_LEN {
-            return Ok(0);
+            return Ok((0, 0));
         }
         let place = self.place(id)?;
         let read = |open: &OpenSubfile, bufs: &mut [IoSliceMut<'_>]| {
-            open.read(offset, bufs).map_err(|error| self.io_error(id, "read", error))
+            let read = open.read(offset, bufs).map_err(|error| self.io_error(id, "read", error))?;
+            Ok((read, open.epoch()))
         };
         if let Some(open) = &*place.state.read() {
             return read(open, bufs);
         }
         match self.opened(id, &mut place.state.write())? {
             Some(open) => read(open, bufs),
-            None => Ok(0),
+            None => Ok((0, 0)),
         }
     }
 
@@ -196,7 +197,9 @@ impl DataStore {
                 self.make(id, spec, epoch, &mut state)
             }
             Some(open) if epoch <= open.epoch() => Ok(()),
-            Some(open) => open.trim(room, epoch, len_max).map_err(|error| self.io_error(id, "cut", error)),
+            Some(open) => {
+                open.trim(room, spec, epoch, len_max).map_err(|error| self.io_error(id, "cut", error))
+            }
         }
     }
 

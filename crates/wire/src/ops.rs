@@ -34,7 +34,9 @@ impl Op {
         match self {
             Op::Lookup | Op::GetAttr | Op::ReadDir | Op::Open => Touches::Looks,
             Op::SetAttr | Op::Make | Op::Unlink | Op::Rmdir | Op::Rename | Op::Link => Touches::Changes,
-            Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::Append | Op::Touch => Touches::Changes,
+            Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::Append | Op::Touch | Op::Settle => {
+                Touches::Changes
+            }
             Op::RemoveDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => Touches::Changes,
             _ => Touches::Nothing,
         }
@@ -148,13 +150,15 @@ operations! {
     /// Makes this node's records durable on their volume.
     SyncRecords = 26, Both, () => ();
     /// Reads from a subfile; the reply's payload is short at the subfile's end.
-    Read = 27, Both, ReadRequest => ();
+    Read = 27, Both, ReadRequest => ReadDone;
     /// Writes the payload into a subfile, making it if need be.
     Write = 28, Both, WriteRequest => Written;
     /// State of a subfile.
     StatSubfile = 29, Both, SubfileName => SubfileState;
     /// Makes a subfile durable on its volume.
     SyncSubfile = 30, Both, SubfileName => ();
+    /// A write failed half way: makes what it left behind the end of the file disappear.
+    Settle = 32, Client, InoOnly => ();
     /// Ends the daemon.
     Shutdown = 31, Client, () => ();
 
@@ -390,8 +394,10 @@ owned! {
     }
     /// What a client has open at a node that lost its memory.
     ReassertRequest {
-        /// Whether this is the first message: it replaces all of the client's opens, further ones add.
+        /// Whether this is the first message.
         first: bool,
+        /// Whether this is the last: what none of the messages told is not open.
+        last: bool,
         /// Inode and count.
         opens: Vec<(Ino, u32)>,
     }
@@ -428,6 +434,11 @@ owned! {
         offset: u64,
         /// Bytes wanted.
         len: u32,
+    }
+    /// What a read found out besides the payload.
+    ReadDone {
+        /// The subfile's epoch: a higher one than the reader knows says that the file was cut meanwhile.
+        epoch: u32,
     }
     /// A place for the payload in a subfile.
     WriteRequest {

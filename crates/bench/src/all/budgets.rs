@@ -66,6 +66,8 @@ const BUDGETS: [Budget; 21] = [
     Budget(STARTUP, "down", "32 nodes", Bound::AtMost(300.0), "32 daemons, stop"),
 ];
 
+/// What the names of tables end with whose processes were all on one processor.
+pub const ONE_CORE: &str = "-one-core";
 /// Small requests over TCP: at most so many times the bare ping-pong.
 const PINGS_MAX: f64 = 1.5;
 
@@ -110,8 +112,10 @@ impl Verdict {
 /// The verdicts on one table.
 #[must_use]
 pub fn judge(table: &str, report: &Report) -> Vec<Verdict> {
+    let (table, how) = table.strip_suffix(ONE_CORE).map_or((table, ""), |table| (table, ", one processor"));
     let about = BUDGETS.iter().filter(|budget| budget.0 == table);
     let mut verdicts: Vec<Verdict> = about.filter_map(|budget| verdict(budget, report)).collect();
+    verdicts.iter_mut().for_each(|verdict| verdict.what.push_str(how));
     if table == REMOTE_SMALL {
         verdicts.extend(["write", "read"].into_iter().filter_map(|call| small_requests(report, call)));
     }
@@ -208,6 +212,11 @@ mod tests {
         assert_eq!(
             kept(&judge(META, &report)),
             [("mount, creates", false), ("mount, stats, not cached", true)]
+        );
+        let one_core = judge("meta-one-core", &report);
+        assert_eq!(
+            one_core.first().map(|verdict| verdict.what.as_str()),
+            Some("mount, creates, one processor")
         );
         assert_eq!(judge("other", &report), []);
     }

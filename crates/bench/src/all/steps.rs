@@ -1,6 +1,6 @@
 //! What is measured, how much of it, and on which formations.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::formation::Formation;
 use crate::idle::{self, IdleArgs};
@@ -18,8 +18,12 @@ use crate::{BenchResult, Host};
 pub const MOUNT_LARGE: &str = "mount-1m";
 /// Small ones.
 pub const MOUNT_SMALL: &str = "mount-4k";
+/// The same with all processes on one processor.
+const MOUNT_SMALL_ONE_CORE: &str = "mount-4k-one-core";
 /// Files of the mount.
 pub const META: &str = "meta";
+/// The same with all processes on one processor.
+const META_ONE_CORE: &str = "meta-one-core";
 /// The library beside tmpfs.
 pub const LIBRARY_LOCAL: &str = "library-local";
 /// The library beside bare TCP.
@@ -84,6 +88,8 @@ impl Size {
 pub enum Step {
     /// One node and its mount.
     Mount,
+    /// The same, all processes on one processor.
+    MountOneCore,
     /// One node, from another process of its machine.
     Library,
     /// Nodes over TCP.
@@ -101,14 +107,22 @@ type Tables = Vec<(&'static str, Report)>;
 
 impl Step {
     /// All of them, in order.
-    pub const ALL: [Step; 6] =
-        [Step::Mount, Step::Library, Step::Remote, Step::RemoteSmall, Step::Startup, Step::Idle];
+    pub const ALL: [Step; 7] = [
+        Step::Mount,
+        Step::MountOneCore,
+        Step::Library,
+        Step::Remote,
+        Step::RemoteSmall,
+        Step::Startup,
+        Step::Idle,
+    ];
 
     /// What it is called.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Step::Mount => "mount beside tmpfs",
+            Step::MountOneCore => "mount beside tmpfs, on one processor",
             Step::Library => "library beside tmpfs",
             Step::Remote => "library over TCP beside bare TCP",
             Step::RemoteSmall => "small requests over TCP beside bare TCP",
@@ -124,7 +138,21 @@ impl Step {
     pub fn measure(self, host: &Host<'_>, memory: &Path, size: &Size) -> BenchResult<Tables> {
         let output = OutputArgs::default;
         match self {
-            Step::Mount => mount(host, memory, size),
+            Step::Mount => on_mount(host, memory, |targets| {
+                let large = io::compare(host, targets, &transfers(1 << 20, size.large), size.reps)?;
+                let small = io::compare(host, targets, &transfers(4096, size.small), size.reps)?;
+                let files = meta::compare(host, targets, &files(size), size.reps)?;
+                Ok(vec![(MOUNT_LARGE, large), (MOUNT_SMALL, small), (META, files)])
+            }),
+            Step::MountOneCore => {
+                // Before the formation starts, so that its daemon is there, too.
+                let _one_core = OneCore::enter()?;
+                on_mount(host, memory, |targets| {
+                    let small = io::compare(host, targets, &transfers(4096, size.small), size.reps)?;
+                    let files = meta::compare(host, targets, &files(size), size.reps)?;
+                    Ok(vec![(MOUNT_SMALL_ONE_CORE, small), (META_ONE_CORE, files)])
+                })
+            }
             Step::Library => {
                 let formation = Formation::up(host, &["--no-mount"])?;
                 let report = net::compare_local(host, formation.name(), &copies(memory, size))?;
@@ -169,20 +197,23 @@ fn remote(host: &Host<'_>, args: &NetArgs) -> BenchResult<Report> {
     Ok(report)
 }
 
-fn mount(host: &Host<'_>, memory: &Path, size: &Size) -> BenchResult<Tables> {
+/// Measures on the mount of a formation of one node, and on a directory beside it.
+fn on_mount(
+    host: &Host<'_>,
+    memory: &Path,
+    measure: impl FnOnce(&[(String, PathBuf)]) -> BenchResult<Tables>,
+) -> BenchResult<Tables> {
     let scratch = Scratch::new(memory)?;
     let (mount, plain) = (scratch.subdir("mount")?, scratch.subdir("plain")?);
     let place = mount.display().to_string();
     let formation = Formation::up(host, &["--mount", &place])?;
-    let targets = [(MOUNT.to_owned(), mount), (TMPFS.to_owned(), plain)];
-    let files = MetaPlan { procs: 1, files: size.files, layout: Layout::Single, shared: false, bytes: 3901 };
-    let tables = vec![
-        (MOUNT_LARGE, io::compare(host, &targets, &transfers(1 << 20, size.large), size.reps)?),
-        (MOUNT_SMALL, io::compare(host, &targets, &transfers(4096, size.small), size.reps)?),
-        (META, meta::compare(host, &targets, &files, size.reps)?),
-    ];
+    let tables = measure(&[(MOUNT.to_owned(), mount), (TMPFS.to_owned(), plain)])?;
     formation.down(host)?;
     Ok(tables)
+}
+
+fn files(size: &Size) -> MetaPlan {
+    MetaPlan { procs: 1, files: size.files, layout: Layout::Single, shared: false, bytes: 3901 }
 }
 
 fn transfers(transfer: u64, size: u64) -> IoPlan {
@@ -205,6 +236,7 @@ fn copies(memory: &Path, size: &Size) -> NetArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::all::budgets::ONE_CORE;
 
     #[test]
     fn sizes_are_whole_transfers() {
@@ -212,6 +244,7 @@ mod tests {
             assert!(size.reps >= 5 && size.nodes.contains(&32));
             assert!(size.large.is_multiple_of(1 << 20) && size.small.is_multiple_of(4096));
         }
+        assert!([MOUNT_SMALL_ONE_CORE, META_ONE_CORE].iter().all(|name| name.ends_with(ONE_CORE)));
         assert_eq!(transfers(4096, 8192).arrangement, Arrangement::Random);
         assert_eq!(transfers(1 << 20, 1 << 20).arrangement, Arrangement::Segmented);
     }

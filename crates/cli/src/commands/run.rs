@@ -56,7 +56,10 @@ impl Job<'_> {
         let environment = [("BIVOUAC", mount.as_os_str()), ("BIVOUAC_NAME", OsStr::new(name))];
         let ended = run_command(&self.args.command, &environment, &self.signals);
         let code = match ended {
-            Ok(ended) => ended.code,
+            Ok(ended) => {
+                ended.trouble.iter().for_each(|trouble| eprintln!("bivouac: {trouble}"));
+                ended.code
+            }
             Err(error) => {
                 eprintln!("bivouac: {error}");
                 CODE_NOT_STARTED

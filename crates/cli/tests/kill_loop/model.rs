@@ -119,7 +119,8 @@ impl Shown {
 
     /// In what another one differs.
     pub fn differs(&self, found: &Shown) -> String {
-        let (Shown::File { content, mode, links }, Shown::File { content: c, mode: m, links: l }) = (self, found)
+        let (Shown::File { content, mode, links }, Shown::File { content: c, mode: m, links: l }) =
+            (self, found)
         else {
             return format!("{found:?} instead of {self:?}");
         };

@@ -1,6 +1,6 @@
 //! What every worker is doing, and since when; and the journal of what it did.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ pub struct Watch {
     pub stop: AtomicBool,
     /// Operations so far.
     pub operations: AtomicU64,
+    /// How often Linux could not follow the move of a directory.
+    pub moved: AtomicU64,
     under_way: Vec<Mutex<Option<(Instant, String)>>>,
 }
 
@@ -30,7 +32,12 @@ impl Watch {
     /// Over so many workers.
     pub fn new(workers: usize) -> Watch {
         let under_way = (0..workers).map(|_| Mutex::new(None)).collect();
-        Watch { stop: AtomicBool::new(false), operations: AtomicU64::new(0), under_way }
+        Watch {
+            stop: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            under_way,
+        }
     }
 
     /// A worker begins something.
@@ -47,7 +54,10 @@ impl Watch {
     pub fn hanging(&self) -> Option<String> {
         self.under_way.iter().find_map(|under_way| {
             let under_way = under_way.lock().unwrap();
-            under_way.as_ref().filter(|(since, _)| since.elapsed() > HANGS_AFTER).map(|(_, what)| what.clone())
+            under_way
+                .as_ref()
+                .filter(|(since, _)| since.elapsed() > HANGS_AFTER)
+                .map(|(_, what)| what.clone())
         })
     }
 }
@@ -62,9 +72,16 @@ impl Journal {
         }
     }
 
-    /// The lines that name something.
+    /// The lines that name something, and those about the same files.
     pub fn about(&self, name: &str) -> Vec<String> {
-        self.lines.iter().filter(|line| line.contains(name)).cloned().collect()
+        let words = |line: &'_ str| line.split(' ').map(String::from).collect::<Vec<_>>();
+        let named = |line: &String| words(line).iter().any(|word| word.rsplit('/').next() == Some(name));
+        let numbers: BTreeSet<String> = (self.lines.iter().filter(|line| named(line)))
+            .flat_map(|line| words(line))
+            .filter(|word| word.starts_with('#'))
+            .collect();
+        let about = |line: &&String| named(line) || words(line).iter().any(|word| numbers.contains(word));
+        self.lines.iter().filter(about).cloned().collect()
     }
 
     /// The last lines.

@@ -56,13 +56,13 @@ impl Handle for op::SetAttr {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: SetAttrRequest) -> FsResult<Seen> {
         let SetAttrRequest { ino, set } = request;
         if let Some(size) = set.size {
-            node.resize(ctx, ino, size)?;
+            node.resize_once(ctx, ino, size)?;
         }
         let mut change = node.change(&[ino.slot()])?;
         let mut inode = change.inode(ino)?;
         apply(&mut inode.attr, &set, change.now);
         change.put_inode(&inode);
-        change.commit()?;
+        change.commit_for(ctx, ino.slot(), 0)?;
         Ok(ctx.seen(inode.attr))
     }
 }

@@ -5,36 +5,51 @@ use std::io::IoSlice;
 use bivouac_net::{Call, Reply};
 use bivouac_store::{StoreError, SubfileId, SubfileSpec};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, Placement, SeatIndex};
-use bivouac_wire::{SubfileName, SubfileState, Subfiles, TrimRequest, WriteRequest, Written, op};
+use bivouac_wire::{
+    Encode, ReadDone, SubfileName, SubfileState, Subfiles, TrimRequest, WriteRequest, Written, op,
+};
 
 use crate::dispatch::{Handle, request};
 use crate::node::Node;
+use crate::peers::is_peer;
 use crate::session::Ctx;
 
 /// Reads straight into the caller's buffers, so it has its own row shape.
 pub fn serve_read(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let outcome = request::<op::Read>(call).and_then(|read| {
         let id = node.subfile(read.ino, read.seat)?;
-        let read = reply.payload(read.len as usize, |bufs| node.data.read(id, read.offset, bufs));
-        read.map_err(FsError::from)
+        let mut epoch = 0;
+        let outcome = reply.payload(read.len as usize, |bufs| {
+            let (len, found) = node.data.read(id, read.offset, bufs)?;
+            epoch = found;
+            Ok(len)
+        });
+        outcome.map(|_| ReadDone { epoch }).map_err(|error: StoreError| FsError::from(error))
     });
-    if let Err(error) = outcome {
-        reply.fail(&error);
+    match outcome {
+        Ok(done) => done.encode(reply.body()),
+        Err(error) => reply.fail(&error),
     }
 }
 
 impl Handle for op::Write {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: WriteRequest) -> FsResult<Written> {
-        write(node, &request, ctx.payload)
+        // On the peer lane nobody may be called, not even to make room.
+        write(node, &request, ctx.payload, !is_peer(ctx.client))
     }
 }
 
-/// Writes `payload` at one place of a subfile.
-pub fn write(node: &Node, request: &WriteRequest, payload: &[IoSlice<'_>]) -> FsResult<Written> {
+/// Writes `payload` at one place of a subfile; if there is no room, once more after garbage was removed.
+pub fn write(
+    node: &Node,
+    request: &WriteRequest,
+    payload: &[IoSlice<'_>],
+    may_collect: bool,
+) -> FsResult<Written> {
     let id = node.subfile(request.ino, request.seat)?;
     let spec = node.spec(request.layout)?;
     let mut outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
-    if matches!(outcome, Err(StoreError::NoSpace { .. })) {
+    if may_collect && matches!(outcome, Err(StoreError::NoSpace { .. })) {
         node.reaper.collect(node);
         outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
     }

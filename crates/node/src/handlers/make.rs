@@ -104,8 +104,12 @@ impl Node {
             change.put_target(ino, request.target);
         }
         change.add_entry(&mut parent, name, Dentry { ino, kind });
-        change.commit_for(ctx, slot, ino.0)?;
+        // Registered before it can be seen: an unlink in between then leaves it alive.
         self.register_new(ctx, request, ino);
+        if let Err(error) = change.commit_for(ctx, slot, ino.0) {
+            self.opens.remove(ino, ctx.client, 1);
+            return Err(error);
+        }
         let found = Found { ino, kind, attr: Some(inode.attr), lease_ms: ctx.lease_ms };
         Ok(Made { found, existed: false })
     }

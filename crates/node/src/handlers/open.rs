@@ -1,6 +1,6 @@
 //! Opens: what keeps a file alive when its last name goes.
 
-use bivouac_types::{Errno, FsResult, mode};
+use bivouac_types::{FsResult, mode};
 use bivouac_wire::{OpenCounts, OpenRequest, ReassertRequest, Seen, op};
 
 use crate::dispatch::Handle;
@@ -15,7 +15,7 @@ impl Handle for op::Open {
         let opened = node.inode(ino).and_then(|inode| match inode.attr.mode & mode::TYPE {
             mode::FILE if request.truncate && inode.attr.size > 0 => {
                 let _changing = node.leases.change(ctx.origin);
-                node.resize(ctx, ino, 0)
+                node.resize_once(ctx, ino, 0)
             }
             _ => Ok(inode.attr),
         });
@@ -34,16 +34,22 @@ impl Handle for op::Close {
 
 impl Handle for op::Reassert {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ReassertRequest) -> FsResult<()> {
-        let freed = if request.first { node.opens.remove_client(ctx.client) } else { Vec::new() };
-        for (ino, count) in request.opens.iter().filter(|(_, count)| *count > 0) {
-            node.opens.add(*ino, ctx.client, *count);
+        let mut told = node.reassertions.lock();
+        let told = told.entry(ctx.client).or_default();
+        if request.first {
+            told.clear();
         }
-        for ino in freed {
-            match node.forget_orphan(ino) {
-                Err(error) if error.errno() != Errno::ENOENT => return Err(error),
-                _ => {}
-            }
+        for (ino, count) in &request.opens {
+            node.opens.set(*ino, ctx.client, *count);
+            told.insert(*ino);
         }
-        Ok(())
+        if !request.last {
+            return Ok(());
+        }
+        let told = std::mem::take(told);
+        let untold = node.opens.of_client(ctx.client).into_iter().filter(|ino| !told.contains(ino));
+        untold.for_each(|ino| node.opens.set(ino, ctx.client, 0));
+        let mut orphans = node.orphans().into_iter().filter(|ino| !told.contains(ino));
+        orphans.try_for_each(|ino| node.forget_orphan(ino, ctx.client))
     }
 }

@@ -9,6 +9,7 @@ use crate::intent::{Intent, OldEntry};
 use crate::locks::Target;
 use crate::namespace::entry_slot;
 use crate::node::Node;
+use crate::record::Dentry;
 use crate::session::Ctx;
 
 impl Handle for op::Unlink {
@@ -40,19 +41,24 @@ impl Node {
             _ => {}
         }
         if self.map.home(dentry.ino) == Some(self.id) {
-            return self.remove_here(ctx, request, &name);
+            return self.remove_here(ctx, request, &name, dentry);
         }
         let old = OldEntry { parent: request.parent, name: request.name.to_vec(), ino: dentry.ino };
         self.carry_out(ctx, if want_dir { Intent::RemoveDir(old) } else { Intent::Unlink(old) })
     }
 
     /// All records are this node's: one transaction.
-    fn remove_here(&self, ctx: &Ctx<'_>, request: &EntryName<'_>, name: &Name) -> FsResult<()> {
-        let dentry = self.dentry(request.parent, name)?.ok_or(Errno::ENOENT)?;
+    fn remove_here(
+        &self,
+        ctx: &Ctx<'_>,
+        request: &EntryName<'_>,
+        name: &Name,
+        dentry: Dentry,
+    ) -> FsResult<()> {
         let slot = entry_slot(request.parent);
         let mut change = self.change(&[slot, dentry.ino.slot()])?;
         if change.dentry(request.parent, name)? != Some(dentry) {
-            return Err(Errno::ENOENT.into());
+            return Err(Errno::EBUSY.into());
         }
         let mut parent = change.directory(request.parent)?;
         if dentry.kind == mode::DIR {

@@ -10,6 +10,7 @@ use crate::locks::Target;
 use crate::namespace::entry_slot;
 use crate::node::Node;
 use crate::peers::Steps;
+use crate::reaper::Pause;
 use crate::record::Dentry;
 use crate::session::Ctx;
 
@@ -17,8 +18,6 @@ use crate::session::Ctx;
 const NOREPLACE: u32 = 1;
 /// `RENAME_EXCHANGE` of the kernel.
 const EXCHANGE: u32 = 2;
-/// How often a rename is tried again because its target changes meanwhile.
-const OVERTAKEN_MAX: usize = 16;
 /// How deep a tree may be before a walk to the root is taken for damage.
 const DEPTH_MAX: usize = 100_000;
 
@@ -52,13 +51,17 @@ impl Handle for op::Rename {
 impl Node {
     /// Steps of other nodes may change the target between a look and the change; then the look is repeated.
     fn rename_patiently(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<()> {
-        for _ in 0..OVERTAKEN_MAX {
+        let mut pause = self.pause();
+        loop {
             match self.rename_locked(ctx, wanted) {
-                Err(error) if error.errno() == Errno::EBUSY => {}
+                Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
                 outcome => return outcome,
             }
         }
-        Err(Errno::EBUSY.into())
+    }
+
+    fn pause(&self) -> Pause {
+        Pause::new(self.reaper.grace(), u32::from(self.id.0))
     }
 
     fn rename_locked(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<()> {
@@ -134,6 +137,11 @@ impl Node {
         }
         let slots: Vec<Slot> = inodes.iter().map(|ino| ino.slot()).collect();
         let mut change = self.change(&slots)?;
+        if change.dentry(request.parent, &wanted.name)? != Some(source)
+            || change.dentry(request.new_parent, &wanted.new_name)? != Some(target)
+        {
+            return Err(Errno::EBUSY.into());
+        }
         let mut new_parent = change.directory(request.new_parent)?;
         change.replace_entry(&mut new_parent, &wanted.new_name, target, source);
         let mut parent = change.directory(request.parent)?;
@@ -182,8 +190,9 @@ impl Node {
     fn with_rename_lock<R>(&self, act: impl FnOnce() -> FsResult<R>) -> FsResult<R> {
         let keeper = self.home_of(Ino::ROOT)?;
         // The keeper knows nodes only: the requests of one node take turns here.
+        bivouac_net::before_waiting();
         let _turn = self.rename_turn.lock();
-        let mut pause = crate::reaper::Pause::new(self.reaper.grace());
+        let mut pause = self.pause();
         loop {
             match self.step::<op::LockRename>(keeper, Steps::question(NOBODY), 0, ()) {
                 Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
@@ -192,7 +201,10 @@ impl Node {
             }
         }
         let outcome = act();
-        self.step::<op::UnlockRename>(keeper, Steps::question(NOBODY), 0, ())?;
+        if let Err(error) = self.step::<op::UnlockRename>(keeper, Steps::question(NOBODY), 0, ()) {
+            // It is this node's until it asks for it again, or until its connections are gone for a while.
+            log::warn!("the lock for moving directories was not given back: {error}");
+        }
         outcome
     }
 }

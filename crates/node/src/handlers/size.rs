@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 
 use bivouac_types::limits::FILE_SIZE_MAX;
-use bivouac_types::{Attr, Errno, FsResult, Ino, mode};
-use bivouac_wire::{Appended, Encode, ExtendRequest, Extended, InoOnly, Op, WriteRequest, op};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, mode};
+use bivouac_wire::{Appended, Encode, ExtendRequest, Extended, InoOnly, Op, WriteRequest, Written, op};
 
 use super::attrs::without_set_id;
 use super::data;
@@ -71,6 +71,14 @@ impl Handle for op::Append {
     }
 }
 
+impl Handle for op::Settle {
+    fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
+        let _size = node.locks.lock(Target::Size(ino))?;
+        let inode = node.regular_file(ino)?;
+        node.cut(ctx, &inode, inode.attr.size, inode.attr.layout)
+    }
+}
+
 impl Node {
     /// Cuts or extends a file.
     pub(crate) fn resize(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
@@ -92,6 +100,14 @@ impl Node {
         Ok(inode.attr)
     }
 
+    /// A file that is only cut or extended once, however often it is asked for.
+    pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
+        match ctx.done_before(&self.records, ino.slot()) {
+            Some(_) => Ok(self.inode(ino)?.attr),
+            None => self.resize(ctx, ino, size),
+        }
+    }
+
     /// Cuts a file, and lets it go on with a layout that only an empty file may change.
     pub(crate) fn cut(
         &self,
@@ -102,17 +118,7 @@ impl Node {
     ) -> FsResult<()> {
         let Attr { ino, layout, epoch, .. } = inode.attr;
         let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout };
-        // Whoever asks again after a lost answer finds the size as wanted: no identity is needed.
-        let nobody = Ctx {
-            client: self.as_client(),
-            channel: 0,
-            id: bivouac_types::OpId(0),
-            retry: false,
-            origin: ctx.origin,
-            lease_ms: 0,
-            payload: &[],
-        };
-        self.carry_out(&nobody, Intent::Cut(cut))
+        self.carry_out(ctx, Intent::Cut(cut))
     }
 
     pub(crate) fn attr_of(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Attr> {
@@ -143,7 +149,7 @@ impl Node {
                 range.pieces().filter_map(|piece| bytes.get(piece.range()).map(IoSlice::new)).collect();
             let request = WriteRequest { ino, seat: range.seat, layout, epoch, offset: range.subfile_offset };
             if place.node == self.id {
-                data::write(self, &request, &pieces)?;
+                accepted(&data::write(self, &request, &pieces, true)?)?;
             } else {
                 let body = request.to_bytes();
                 let (client, op) = (self.as_client(), Op::Write);
@@ -158,11 +164,22 @@ impl Node {
                     body: &body,
                     payload: &pieces,
                 };
-                self.ask::<op::Write>(place.node, &step)?;
+                accepted(&self.ask::<op::Write>(place.node, &step)?)?;
             }
         }
         Ok(())
     }
+}
+
+/// While the size is locked nobody cuts, so an append is never overtaken.
+fn accepted(written: &Written) -> FsResult<()> {
+    if written.accepted {
+        return Ok(());
+    }
+    Err(FsError::with(
+        Errno::EIO,
+        format!("a subfile is at epoch {}, ahead of its file: run fsck", written.epoch),
+    ))
 }
 
 /// The payload as one slice; payloads come as one slice but for callers that gather.

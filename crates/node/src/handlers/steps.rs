@@ -1,5 +1,6 @@
 //! Steps of the peer lane. They call nobody, and each may come twice.
 
+use bivouac_layout::entry_hash;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name};
 use bivouac_wire::{
     AdjustLinksRequest, Encode, InoOnly, InstallEntryRequest, PutInodeRequest, RemovedDir, SetParentRequest,
@@ -7,6 +8,7 @@ use bivouac_wire::{
 };
 
 use crate::dispatch::Handle;
+use crate::locks::Target;
 use crate::namespace::{Change, decode, entry_slot};
 use crate::node::Node;
 use crate::record::{Dentry, Inode};
@@ -81,12 +83,11 @@ impl Change<'_> {
 impl Handle for op::AdjustLinks {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: AdjustLinksRequest) -> FsResult<Attr> {
         let AdjustLinksRequest { ino, delta } = request;
-        node.check_slot(ino.slot())?;
-        if ctx.done_before(&node.records, ino.slot()).is_some() {
-            // Gone when the earlier try took the last name; who asked for that needs no attributes.
-            return node.inode(ino).map(|inode| inode.attr);
-        }
         let mut change = node.change(&[ino.slot()])?;
+        if ctx.step_done(&change.txn, ino.slot())? {
+            // Gone when the earlier try took the last name; who asked for that needs no attributes.
+            return change.inode(ino).map(|inode| inode.attr);
+        }
         if change.inode(ino)?.attr.is_dir() {
             return Err(Errno::EPERM.into());
         }
@@ -100,10 +101,16 @@ impl Handle for op::InstallEntry {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InstallEntryRequest<'_>) -> FsResult<()> {
         let (slot, name) = (entry_slot(request.parent), Name::new(request.name)?);
         node.check_slot(slot)?;
-        if ctx.done_before(&node.records, slot).is_some() {
+        // A peer must not change what a request of this node is about to change.
+        let hash = entry_hash(request.parent, name.as_bytes());
+        let _entry = match ctx.client == node.as_client() {
+            true => None,
+            false => Some(node.locks.try_lock(Target::Entry(request.parent, hash)).ok_or(Errno::EBUSY)?),
+        };
+        let mut change = node.change(&[slot])?;
+        if ctx.step_done(&change.txn, slot)? {
             return Ok(());
         }
-        let mut change = node.change(&[slot])?;
         let mut parent = change.directory(request.parent)?;
         let now = change.dentry(request.parent, &name)?;
         if now.map(|dentry| dentry.ino) != request.expect {
@@ -124,11 +131,10 @@ impl Handle for op::InstallEntry {
 impl Handle for op::SetParent {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: SetParentRequest) -> FsResult<()> {
         let slot = request.ino.slot();
-        node.check_slot(slot)?;
-        if ctx.done_before(&node.records, slot).is_some() {
+        let mut change = node.change(&[slot])?;
+        if ctx.step_done(&change.txn, slot)? {
             return Ok(());
         }
-        let mut change = node.change(&[slot])?;
         change.moved_to(request.ino, request.parent)?;
         change.commit_for(ctx, slot, 0)
     }

@@ -164,6 +164,9 @@ impl Node {
                 Errno::EBUSY,
                 "layout of a file that has data: set it while the file is empty",
             )),
+            mode::FILE if placement != inode.placement => {
+                Err(FsError::with(Errno::EINVAL, "placement is a matter of directories: set base of a file"))
+            }
             mode::FILE => self.cut(ctx, &inode, 0, layout),
             _ => Err(Errno::EINVAL.into()),
         }

@@ -3,7 +3,7 @@
 use bivouac_types::{Errno, FsResult, Name, mode};
 use bivouac_wire::{AdjustLinksRequest, Encode, InoOnly, PutInodeRequest, op};
 
-use super::{Intent, Logged, NewDir, OldEntry, Outcome, dentry_of, refused};
+use super::{Logged, NewDir, OldEntry, Outcome, dentry_of, refused};
 use crate::namespace::{Change, entry_slot};
 use crate::node::Node;
 use crate::peers::Steps;
@@ -16,8 +16,14 @@ impl Node {
         let home = self.home_of(ino)?;
         let record = new.inode.to_bytes();
         let put = PutInodeRequest { ino, record: &record, target: &[] };
-        if let Err(error) = refused(self.step::<op::PutInode>(home, steps, 0, put))? {
-            return Ok(Outcome::Refused(error));
+        match self.step::<op::PutInode>(home, steps, 0, put) {
+            // Nothing has happened anywhere: better to say so than to finish it some day.
+            Err(error) if error.errno() == Errno::ENOSPC => return Ok(Outcome::Refused(error)),
+            outcome => {
+                if let Err(error) = refused(outcome)? {
+                    return Ok(Outcome::Refused(error));
+                }
+            }
         }
         let slot = entry_slot(new.inode.parent);
         let mut change = self.change(&[slot])?;
@@ -57,7 +63,10 @@ impl Node {
         let slot = entry_slot(old.parent);
         let mut change = self.change(&[slot])?;
         let dentry = change.dentry(old.parent, &Name::new(&old.name)?)?;
-        change.forget_entry(old, dentry.map_or(mode::FILE, |dentry| dentry.kind))?;
+        let Some(dentry) = dentry.filter(|dentry| dentry.ino == old.ino) else {
+            return Err(Errno::EBUSY.into());
+        };
+        change.forget_entry(old, dentry.kind)?;
         logged.asker().remember(&mut change.txn, slot, 0);
         Ok(change)
     }
@@ -111,9 +120,7 @@ impl Node {
     ) -> FsResult<Outcome> {
         let slot = logged.intent.slot();
         change.txn.delete(slot, &intent_key(steps.tx));
-        if !matches!(logged.intent, Intent::Cut(_)) {
-            logged.asker().remember(&mut change.txn, slot, value);
-        }
+        logged.asker().remember(&mut change.txn, slot, value);
         change.commit()?;
         Ok(Outcome::Done)
     }

@@ -23,10 +23,22 @@ pub struct Switchboard {
     /// One step of so many fails, half of them before they are carried out, half after. 0 is never.
     pub lose_every: AtomicU32,
     steps: AtomicU32,
+    /// The answer to the next step with this number is lost.
+    pub lose_reply: AtomicU32,
+    /// Runs once before the next step with this number is carried out.
+    pub before: parking_lot::Mutex<Option<Interlude>>,
 }
+
+/// Number of a step, and what happens before it.
+pub type Interlude = (u16, Box<dyn FnOnce() + Send>);
 
 impl Peers for Switchboard {
     fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
+        let due = |interlude: &Interlude| interlude.0 == request.op as u16;
+        let interlude = self.before.lock().take_if(|interlude| due(interlude));
+        if let Some((_, act)) = interlude {
+            act();
+        }
         let target = self.nodes.read()[usize::from(node.0)].clone();
         let lost = || FsError::with(Errno::EIO, format!("{node} is away"));
         let target = target.ok_or_else(lost)?;
@@ -43,6 +55,8 @@ impl Peers for Switchboard {
         frame.flags = if request.retry { Flags::RETRY } else { Flags::default() };
         let transport = InProcess::new(target, LaneKind::Peer);
         let head = transport.exchange(&Request::new(frame, request.body, request.payload), reply, &mut [])?;
+        let (op, none) = (u32::from(request.op as u16), Ordering::SeqCst);
+        let lose = lose || self.lose_reply.compare_exchange(op, 0, none, none).is_ok();
         match head.status {
             _ if lose => Err(lost()),
             0 => Ok(()),
@@ -107,7 +121,6 @@ impl Formation {
     }
 
     fn start(&mut self) {
-        self.starts += 1;
         for id in 0..self.map.nodes.len() as u16 {
             let volume = VolumeConfig { path: self.volume(id), capacity: self.capacity, create: true };
             let config = NodeConfig {
@@ -142,6 +155,12 @@ impl Formation {
 
     /// Ends all nodes without a goodbye and starts them again on what their volumes hold.
     pub fn restart(&mut self) {
+        self.starts += 1;
+        self.restart_as_the_same_clients();
+    }
+
+    /// As [`Formation::restart`], for clients whose processes live on.
+    pub fn restart_as_the_same_clients(&mut self) {
         self.clients.clear();
         self.switchboard.nodes.write().clear();
         for node in self.nodes.drain(..) {
@@ -155,4 +174,13 @@ impl Formation {
 /// An operation's identity for tests that do not care.
 pub fn op(client: &Client) -> OpCtx {
     client.new_op(0, 0, 0)
+}
+
+/// Waits for something that other threads bring about.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !done() {
+        assert!(std::time::Instant::now() < deadline, "{what}: not within a minute");
+        std::thread::yield_now();
+    }
 }

@@ -50,7 +50,7 @@ fn touch(store: &DataStore, inos: std::ops::Range<u64>) {
 
 fn read(store: &DataStore, id: SubfileId, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
-    let count = store.read(id, offset, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
+    let (count, _) = store.read(id, offset, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
     bytes.truncate(count);
     bytes
 }
