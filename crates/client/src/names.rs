@@ -1,7 +1,7 @@
 //! Names and attributes.
 
 use bivouac_types::limits::READDIR_BYTES_MAX;
-use bivouac_types::{Attr, Errno, FsResult, Ino, NodeId, SetAttr, mode};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, SetAttr, mode};
 use bivouac_wire::{
     DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, ReadDirRequest, RenameRequest, Seen,
     SetAttrRequest, op,
@@ -12,6 +12,8 @@ use crate::leases::Moment;
 
 /// `O_TRUNC` of the kernel.
 const O_TRUNC: u32 = 0o1000;
+/// How often an entry is looked at again because what it led to is gone.
+const OVERTAKEN_MAX: usize = 64;
 
 impl Client {
     /// Attributes of an entry.
@@ -19,10 +21,26 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`, `EIO` when a node cannot be reached.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        let (home, asked) = (self.home(parent)?, self.now());
-        let found = self.ask::<op::Lookup>(home, &EntryName { parent, name })?;
-        self.leased(home, asked, found.lease_ms);
-        self.attr_of(found)
+        let home = self.home(parent)?;
+        self.until_settled(|| {
+            let asked = self.now();
+            let found = self.ask::<op::Lookup>(home, &EntryName { parent, name })?;
+            self.leased(home, asked, found.lease_ms);
+            unless_gone(self.attr_of(found))
+        })
+    }
+
+    /// An entry may lead elsewhere by the time that its inode is asked for; then it is looked at again.
+    fn until_settled<T>(&self, look: impl Fn() -> FsResult<Option<T>>) -> FsResult<T> {
+        for _ in 0..OVERTAKEN_MAX {
+            if let Some(settled) = look()? {
+                return Ok(settled);
+            }
+        }
+        Err(FsError::with(
+            Errno::EIO,
+            format!("an entry led to an inode that is not there {OVERTAKEN_MAX} times: run fsck"),
+        ))
     }
 
     fn attr_of(&self, found: Found) -> FsResult<Attr> {
@@ -78,15 +96,17 @@ impl Client {
         exclusive: bool,
         truncate: bool,
     ) -> FsResult<Opened> {
-        let made = self.make(ctx, parent, name, new, true, exclusive)?;
-        if made.existed {
-            let flags = if truncate { O_TRUNC } else { 0 };
-            let attr = self.open(ctx, made.found.ino, flags)?;
-            return Ok(Opened { attr, existed: true });
-        }
-        let attr = self.attr_of(made.found)?;
-        self.known.add(&attr, 1);
-        Ok(Opened { attr, existed: false })
+        self.until_settled(|| {
+            let made = self.make(ctx, parent, name, new, true, exclusive)?;
+            if made.existed {
+                let flags = if truncate { O_TRUNC } else { 0 };
+                let opened = unless_gone(self.open(ctx, made.found.ino, flags))?;
+                return Ok(opened.map(|attr| Opened { attr, existed: true }));
+            }
+            let attr = self.attr_of(made.found)?;
+            self.known.add(&attr, 1);
+            Ok(Some(Opened { attr, existed: false }))
+        })
     }
 
     /// Makes an inode of any kind, without opening it.
@@ -209,5 +229,13 @@ impl Client {
 
     pub(crate) fn node_ids(&self) -> impl Iterator<Item = NodeId> {
         (0..self.map.nodes.len()).map(|id| NodeId(id as u16))
+    }
+}
+
+/// Nothing if there is no such inode.
+fn unless_gone<T>(outcome: FsResult<T>) -> FsResult<Option<T>> {
+    match outcome {
+        Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+        outcome => outcome.map(Some),
     }
 }

@@ -157,6 +157,7 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         keep: None,
         message: None,
         wait_ms: 1000,
+        tolerance: Default::default(),
         port: 0,
         stripe: 4096,
         width: 0,

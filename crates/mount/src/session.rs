@@ -105,6 +105,7 @@ impl<F: FileSystem> Session<F> {
         let call =
             Call { session: self, header: *header, channel: desk.channel, input, out: &mut desk.reply };
         serve::handler(op)(call)
+            .map_err(|error| if serve::is_gone(op, &error) { Errno::ESTALE.into() } else { error })
     }
 
     fn send(&self, desk: &Desk, header: &Header, op: Opcode, outcome: FsResult<Answer>) {

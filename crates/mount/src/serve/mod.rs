@@ -7,7 +7,7 @@ mod dirs;
 mod names;
 mod xattrs;
 
-use bivouac_types::{FsResult, Ino, OpId};
+use bivouac_types::{Errno, FsError, FsResult, Ino, OpId};
 
 use crate::abi::{Header, Opcode, Reader, Reply, Validity};
 use crate::fs::{FileSystem, OpCtx};
@@ -72,6 +72,15 @@ impl<F: FileSystem> Call<'_, F> {
     }
 }
 
+/// Whether an error says that the inode is gone which the kernel asks about by its number. For `ESTALE`, and not
+/// for `ENOENT`, the kernel looks the name up again: it may lead to another inode by now.
+#[must_use]
+pub fn is_gone(op: Opcode, error: &FsError) -> bool {
+    let attrs = matches!(op, Opcode::Open | Opcode::GetAttr | Opcode::SetAttr | Opcode::ReadLink);
+    let xattrs = matches!(op, Opcode::GetXattr | Opcode::SetXattr | Opcode::ListXattr | Opcode::RemoveXattr);
+    error.errno() == Errno::ENOENT && (attrs || xattrs)
+}
+
 /// Serves one operation.
 pub type Handler<F> = for<'a> fn(Call<'a, F>) -> FsResult<Answer>;
 
@@ -123,5 +132,18 @@ pub fn handler<F: FileSystem>(op: Opcode) -> Handler<F> {
         Opcode::SetupMapping | Opcode::RemoveMapping => control::unsupported,
         // Served by [`read`], which needs the buffer.
         Opcode::Read => control::unsupported,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_inodes_that_are_asked_for_by_number_are_gone() {
+        let (absent, other) = (FsError::new(Errno::ENOENT), FsError::new(Errno::EIO));
+        assert!(is_gone(Opcode::Open, &absent) && is_gone(Opcode::GetXattr, &absent));
+        assert!(!is_gone(Opcode::Lookup, &absent) && !is_gone(Opcode::Unlink, &absent));
+        assert!(!is_gone(Opcode::Open, &other));
     }
 }

@@ -24,7 +24,12 @@ impl Node {
     /// An entry with its attributes, if they are at hand.
     pub(crate) fn found(&self, dentry: Dentry, ctx: &Ctx<'_>) -> FsResult<Found> {
         let at_hand = self.map.home(dentry.ino) == Some(self.id);
-        let attr = if at_hand { Some(self.inode(dentry.ino)?.attr) } else { None };
+        let attr = match self.inode(dentry.ino) {
+            _ if !at_hand => None,
+            // It went since its entry was read; who asks for it next learns that.
+            Err(error) if error.errno() == Errno::ENOENT => None,
+            found => Some(found?.attr),
+        };
         Ok(Found { ino: dentry.ino, kind: dentry.kind, attr, lease_ms: ctx.lease_ms })
     }
 }
