@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
 use bivouac_types::{ClientId, Errno, FsError, Ino, Layout, OpId, SeatIndex};
-use bivouac_wire::{Blob, Decode, Frame, Op, ReadRequest, WriteRequest, XattrName, op};
+use bivouac_wire::{Blob, Decode, Frame, Op, ReadDone, ReadRequest, WriteRequest, XattrName, op};
 use parking_lot::Mutex;
 
 use crate::{Call, NetError, Reply, Request, Service, Transport, call, call_into, start};
@@ -68,7 +68,7 @@ impl Service for Memory {
         let outcome = match call.op {
             Op::Ping => Ok(()),
             Op::Write => self.write(call).map(|written| reply.send(&written)),
-            Op::Read => self.read(call, reply).map(drop),
+            Op::Read => self.read(call, reply).map(|_| reply.send(&ReadDone { epoch: 0 })),
             // Says the name back, as body and, if asked on that channel, as payload too.
             Op::GetXattr => XattrName::from_bytes(call.body)
                 .map_err(|_| Errno::EPROTO.into())
