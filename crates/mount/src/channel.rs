@@ -25,10 +25,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Memory for payloads of up to `payload_max` bytes. It is not resident before it is used.
+    /// Memory for payloads of up to `payload_max` bytes, all of it resident: a kill while the kernel copies a
+    /// request to a page that is not there yet makes the kernel fail the request, instead of keeping it for
+    /// the next daemon.
     #[must_use]
     pub fn new(payload_max: usize) -> Buffer {
-        let bytes = vec![0; payload_max.saturating_add(SLACK + 2 * PAGE)];
+        let mut bytes = vec![0; payload_max.saturating_add(SLACK + 2 * PAGE)];
+        bytes.iter_mut().step_by(PAGE).for_each(|byte| *std::hint::black_box(byte) = 1);
         let to_page = bytes.as_ptr().align_offset(PAGE).min(PAGE);
         Buffer { bytes, payload_at: to_page + PAGE, payload_max }
     }

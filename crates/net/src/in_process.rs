@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::service::{Reply, Target, dispatch};
+use crate::service::{Asker, Reply, Target, dispatch};
 use crate::transport::State;
 use crate::{Address, LaneKind, NetError, Pending, ReplyHead, Request, Service, Transport, slices};
 
@@ -32,7 +32,7 @@ impl InProcess {
         let parts: (&[u8], &[IoSlice<'_>]) = (request.body, request.payload);
         let mut target = InPlace(into);
         let mut reply = Reply::new(body, &mut target);
-        dispatch(&*self.service, self.lane, request.frame, parts, &mut reply);
+        dispatch(&*self.service, (self.lane, Asker::HERE), request.frame, parts, &mut reply);
         Ok(ReplyHead { status: reply.status(), payload_len: reply.payload_len() })
     }
 }

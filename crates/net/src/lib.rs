@@ -36,6 +36,6 @@ pub use in_process::InProcess;
 pub use listener::Listener;
 pub use peer::{OnReconnect, Peer, PeerOptions};
 pub use server::{Server, ServerOptions};
-pub use service::{Call, LaneKind, Reply, Service};
+pub use service::{Asker, Call, LaneKind, Reply, Service};
 pub use socket::{SocketOptions, SocketTransport};
 pub use transport::{Pending, ReplyHead, Request, Transport, Waiting};

@@ -1,11 +1,13 @@
 //! What a server does with a request, whoever carried it.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
 use bivouac_types::{ClientId, Errno, FsError};
 use bivouac_wire::{Encode, Frame, Lane, Op};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Longest text that explains an errno in a reply, in bytes.
 pub(crate) const DETAIL_MAX: usize = 1024;
@@ -36,6 +38,28 @@ pub enum LaneKind {
     Peer,
 }
 
+/// Who waits for an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker<'a>(Option<BorrowedFd<'a>>);
+
+impl<'a> Asker<'a> {
+    /// A caller in this process, who waits as long as it lives.
+    pub const HERE: Asker<'static> = Asker(None);
+
+    pub(crate) fn behind(connection: BorrowedFd<'a>) -> Asker<'a> {
+        Asker(Some(connection))
+    }
+
+    /// Whether the other side has ended or hung up. It may have asked again by now over another connection,
+    /// and gone on from there: what it asked for over this one must not happen any more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let Some(connection) = self.0 else { return false };
+        let mut polled = [PollFd::from_borrowed_fd(connection, PollFlags::RDHUP)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|events| events > 0)
+    }
+}
+
 /// A request as the service sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
@@ -49,6 +73,8 @@ pub struct Call<'a> {
     pub body: &'a [u8],
     /// Its payload; together `frame.payload_len` bytes.
     pub payload: &'a [IoSlice<'a>],
+    /// Who waits for the answer.
+    pub asker: Asker<'a>,
 }
 
 /// The answer while the service makes it. Untouched, it is success with an empty body.
@@ -138,7 +164,7 @@ pub(crate) enum Outcome {
 /// Gives a request to the service if its lane may carry it. Every other request is answered with an error.
 pub(crate) fn dispatch(
     service: &dyn Service,
-    lane: LaneKind,
+    (lane, asker): (LaneKind, Asker<'_>),
     frame: Frame,
     (body, payload): (&[u8], &[IoSlice<'_>]),
     reply: &mut Reply<'_>,
@@ -150,7 +176,7 @@ pub(crate) fn dispatch(
             return Outcome::Answered;
         }
     };
-    let call = Call { frame, op, lane, body, payload };
+    let call = Call { frame, op, lane, body, payload, asker };
     // A panicking handler is a bug; it must not take the other clients with it.
     if catch_unwind(AssertUnwindSafe(|| service.serve(&call, reply))).is_err() {
         log::error!("handler of {} panicked; its client gets an input/output error", op.name());
@@ -181,6 +207,8 @@ fn admitted(frame: &Frame, lane: LaneKind) -> Result<Op, FsError> {
 mod tests {
     use super::*;
     use bivouac_types::OpId;
+    use std::io::Write;
+    use std::os::fd::AsFd;
 
     /// Room for a payload of the given length.
     struct Room(Vec<u8>);
@@ -205,7 +233,8 @@ mod tests {
         let (mut body, mut room) = (b"left over".to_vec(), Room(vec![0; 10]));
         let mut reply = Reply::new(&mut body, &mut room);
         let frame = Frame::request(op, OpId(1), ClientId(1), 0);
-        let outcome = dispatch(&Scripted(script), lane, frame, (&[], &[]), &mut reply);
+        let source = (lane, Asker::HERE);
+        let outcome = dispatch(&Scripted(script), source, frame, (&[], &[]), &mut reply);
         let (status, payload_len) = (reply.status(), reply.payload_len());
         (status, body, payload_len, outcome)
     }
@@ -288,5 +317,16 @@ mod tests {
         for number in [0, 0xff01, u16::MAX] {
             assert_eq!(run(number, LaneKind::Client, |_, _| {}).0, Errno::ENOSYS.code());
         }
+    }
+
+    #[test]
+    fn who_hangs_up_is_gone_whatever_is_still_to_be_read() {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let asker = Asker::behind(ours.as_fd());
+        assert!(!asker.is_gone());
+        theirs.write_all(b"asked for").unwrap();
+        assert!(!asker.is_gone());
+        drop(theirs);
+        assert!(asker.is_gone() && !Asker::HERE.is_gone());
     }
 }

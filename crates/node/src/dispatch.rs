@@ -81,6 +81,9 @@ impl Service for Node {
 
 fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let origin = if call.lane == LaneKind::Peer { call.frame.origin } else { call.frame.client };
+    if call.lane == LaneKind::Client && O::OP != Op::Reassert {
+        node.hear(origin);
+    }
     let touches = if origin == NOBODY { Touches::Nothing } else { O::OP.touches() };
     // Until the reply is made, nobody else may begin to believe what is about to change.
     let changing = (touches == Touches::Changes).then(|| node.leases.change(origin));
@@ -90,7 +93,9 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
         _ => 0,
     };
     let ctx = context(call, origin, lease_ms);
-    let outcome = request::<O>(call).and_then(|request| O::handle(node, &ctx, request));
+    let alters = touches == Touches::Changes || O::OP == Op::Write;
+    let awaited = if alters { ctx.check_awaited() } else { Ok(()) };
+    let outcome = awaited.and_then(|()| request::<O>(call)).and_then(|asked| O::handle(node, &ctx, asked));
     match outcome {
         Ok(answer) => answer.encode(reply.body()),
         Err(error) => reply.fail(&error),
@@ -112,5 +117,6 @@ fn context<'a>(call: &Call<'a>, origin: ClientId, lease_ms: u32) -> Ctx<'a> {
         id: call.frame.id,
         retry: call.frame.flags.is_retry(),
         payload: call.payload,
+        asker: call.asker,
     }
 }

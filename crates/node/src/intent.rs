@@ -9,6 +9,7 @@ mod rename;
 
 use std::ops::ControlFlow;
 
+use bivouac_net::Asker;
 use bivouac_types::{ClientId, Errno, FsResult, Ino, Layout, NodeId, OpId, Slot};
 use bivouac_wire::{Decode, DecodeError, Encode, Reader, codec_struct};
 
@@ -237,7 +238,16 @@ impl Logged {
     /// The asker, as its own request would look.
     fn asker(&self) -> Ctx<'static> {
         let (client, channel, id) = (self.client, self.channel, self.op);
-        Ctx { client, channel, id, retry: false, origin: client, lease_ms: 0, payload: &[] }
+        Ctx {
+            client,
+            channel,
+            id,
+            retry: false,
+            origin: client,
+            lease_ms: 0,
+            payload: &[],
+            asker: Asker::HERE,
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod leases;
 mod locks;
 mod namespace;
 mod node;
+mod openers;
 mod opens;
 mod peers;
 mod reaper;

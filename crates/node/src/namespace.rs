@@ -16,6 +16,9 @@ use crate::record::{
 };
 use crate::session::Ctx;
 
+/// Among the clients that may have an inode without names open: whoever has just looked its name up.
+pub const LOOKED_UP: ClientId = crate::dispatch::NOBODY;
+
 /// The slot that holds a directory's entries: the directory's own.
 pub fn entry_slot(parent: Ino) -> Slot {
     parent.slot()
@@ -58,6 +61,7 @@ impl Node {
             now: self.clock.now(),
             garbage: false,
             files: 0,
+            lingering: Vec::new(),
         })
     }
 
@@ -83,6 +87,8 @@ pub struct Change<'a> {
     pub now: Timestamp,
     garbage: bool,
     files: i64,
+    /// Inodes that lost their last name and stay for a moment.
+    lingering: Vec<Ino>,
 }
 
 impl Change<'_> {
@@ -99,6 +105,7 @@ impl Change<'_> {
         if self.garbage || self.node.records.wants_compaction() {
             self.node.reaper.wake();
         }
+        self.node.reaper.linger(&self.lingering);
         Ok(())
     }
 
@@ -180,6 +187,27 @@ impl Change<'_> {
 
     /// Changes an inode's number of names. One that has none left goes away, at once or when it is closed.
     pub fn adjust_links(&mut self, ino: Ino, delta: i32) -> FsResult<Inode> {
+        let (inode, holders) = self.count_links(ino, delta)?;
+        if let Some(holders) = holders {
+            self.orphan(&inode, &holders);
+        }
+        Ok(inode)
+    }
+
+    /// The same where the name may lead to another inode from now on. One that has no other name stays for a moment:
+    /// somebody may have looked the name up, and be about to open what it led to.
+    pub fn replace_link(&mut self, ino: Ino, delta: i32) -> FsResult<Inode> {
+        let (inode, holders) = self.count_links(ino, delta)?;
+        if let Some(mut holders) = holders {
+            holders.push(LOOKED_UP);
+            self.lingering.push(ino);
+            self.orphan(&inode, &holders);
+        }
+        Ok(inode)
+    }
+
+    /// If the inode has no name left, who may have it open.
+    fn count_links(&mut self, ino: Ino, delta: i32) -> FsResult<(Inode, Option<Vec<ClientId>>)> {
         let mut inode = self.inode(ino)?;
         if delta > 0 && inode.attr.nlink == 0 {
             return Err(Errno::ENOENT.into());
@@ -192,13 +220,21 @@ impl Change<'_> {
         inode.attr.ctime = self.now;
         if links > 0 {
             self.put_inode(&inode);
-        } else if self.node.opens.is_open(ino) {
-            self.put_inode(&inode);
-            self.txn.put(ino.slot(), &orphan_key(ino), &self.node.opens.holders(ino).to_bytes());
-        } else {
-            self.erase_inode(&inode);
+            return Ok((inode, None));
         }
-        Ok(inode)
+        let mut holders = self.node.opens.holders(ino);
+        holders.extend(self.node.openers.unheard());
+        Ok((inode, Some(holders)))
+    }
+
+    /// An inode without names stays as long as somebody may have it open.
+    fn orphan(&mut self, inode: &Inode, holders: &[ClientId]) {
+        let ino = inode.attr.ino;
+        if holders.is_empty() || !inode.attr.is_file() {
+            return self.erase_inode(inode);
+        }
+        self.put_inode(inode);
+        self.txn.put(ino.slot(), &orphan_key(ino), &holders.to_vec().to_bytes());
     }
 
     /// Removes an inode and all that belongs to it; its subfiles become garbage.

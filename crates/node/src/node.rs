@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::leases::Leases;
 use crate::locks::Locks;
+use crate::openers::Openers;
 use crate::opens::Opens;
 use crate::peers::{Channels, Peers};
 use crate::reaper::Reaper;
@@ -50,6 +51,7 @@ pub struct Node {
     pub(crate) locks: Locks,
     pub(crate) leases: Leases,
     pub(crate) opens: Opens,
+    pub(crate) openers: Openers,
     /// What clients have told so far of what they have open, while they tell it.
     pub(crate) reassertions: Mutex<HashMap<ClientId, HashSet<Ino>>>,
     pub(crate) channels: Channels,
@@ -85,6 +87,7 @@ impl Node {
         let slot = first_slot(&config.map, config.id);
         let node = Node {
             allocator: Allocator::open(&records, config.id, slot),
+            openers: Openers::open(&records, slot),
             reaper: Reaper::new(config.grace),
             map: config.map,
             id: config.id,
@@ -108,6 +111,7 @@ impl Node {
         node.count_files();
         node.make_root(config.owner)?;
         node.adopt_intents()?;
+        node.adopt_openers();
         node.adopt_garbage();
         Ok((Arc::new(node), recovery))
     }

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use bivouac_net::{Request, Transport};
+use bivouac_net::{Asker, Request, Transport};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
 use bivouac_wire::{Decode, Encode, Flags, Frame, Op, Operation};
 use parking_lot::Mutex;
@@ -120,7 +120,8 @@ impl Node {
         let (client, channel, retry) = (self.as_client(), steps.channel, steps.retry);
         let origin = steps.origin;
         if target == self.id {
-            let ctx = Ctx { client, channel, id, retry, origin, lease_ms: 0, payload: &[] };
+            let ctx =
+                Ctx { client, channel, id, retry, origin, lease_ms: 0, payload: &[], asker: Asker::HERE };
             return O::handle(self, &ctx, request);
         }
         let body = request.to_bytes();

@@ -1,7 +1,7 @@
 //! Background work of a node: garbage, intents that wait for a peer, opens of clients that are gone,
 //! compaction. One thread, asleep unless there is something to do.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -12,7 +12,7 @@ use bivouac_wire::{Subfiles, op};
 use parking_lot::{Condvar, Mutex};
 
 use crate::dispatch::NOBODY;
-use crate::namespace::decode;
+use crate::namespace::{LOOKED_UP, decode};
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::{Garbage, garbage_key, number_of_key, table};
@@ -21,6 +21,8 @@ use crate::record::{Garbage, garbage_key, number_of_key, table};
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Pieces of garbage that are removed by one round of messages.
 const BATCH: usize = 512;
+/// How long a replaced file stays for those who have looked its name up and will open it.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// What there is to do.
 #[derive(Default)]
@@ -29,6 +31,8 @@ struct Agenda {
     intents: Vec<(Slot, u64)>,
     /// Clients that lost their last connection, and until when they may come back.
     gone: HashMap<ClientId, Instant>,
+    /// Inodes without names that stay for a moment, and until when; in the order of time.
+    lingering: VecDeque<(Instant, Ino)>,
     /// When to try again what failed.
     retry_at: Option<Instant>,
     /// The last pause before that.
@@ -100,6 +104,16 @@ impl Reaper {
         self.news.notify_all();
     }
 
+    /// Inodes lost their last name and are to go in a moment.
+    pub fn linger(&self, inos: &[Ino]) {
+        if !inos.is_empty() {
+            let until = Instant::now() + LINGER;
+            let mut agenda = self.agenda.lock();
+            agenda.lingering.extend(inos.iter().map(|ino| (until, *ino)));
+            self.news.notify_all();
+        }
+    }
+
     /// A client lost its last connection.
     pub fn client_is_gone(&self, client: ClientId) {
         self.agenda.lock().gone.insert(client, Instant::now() + self.grace);
@@ -113,6 +127,8 @@ impl Reaper {
 
     /// Collects this node's garbage now, or waits for who is at it: then space may be free that was not.
     pub fn collect(&self, node: &Node) {
+        let lingering = std::mem::take(&mut self.agenda.lock().lingering);
+        node.forget_lookups(lingering.into_iter().map(|(_, ino)| ino));
         if let Err(error) = node.collect_garbage() {
             log::warn!("removal of unused subfiles waits: {error}");
         }
@@ -151,11 +167,12 @@ struct Work {
     garbage: bool,
     intents: Vec<(Slot, u64)>,
     gone: Vec<ClientId>,
+    lingered: Vec<Ino>,
 }
 
 impl Work {
     fn is_empty(&self) -> bool {
-        !self.garbage && self.intents.is_empty() && self.gone.is_empty()
+        !self.garbage && self.intents.is_empty() && self.gone.is_empty() && self.lingered.is_empty()
     }
 }
 
@@ -167,6 +184,8 @@ impl Agenda {
             work.garbage = std::mem::take(&mut self.garbage);
             work.intents = std::mem::take(&mut self.intents);
         }
+        let over = self.lingering.partition_point(|(until, _)| *until <= now);
+        work.lingered = self.lingering.drain(..over).map(|(_, ino)| ino).collect();
         work.gone = self.gone.iter().filter(|(_, until)| **until <= now).map(|(client, _)| *client).collect();
         self.gone.retain(|_, until| *until > now);
         work
@@ -174,7 +193,8 @@ impl Agenda {
 
     fn next_moment(&self) -> Option<Instant> {
         let waiting = self.retry_at.filter(|_| self.garbage || !self.intents.is_empty());
-        self.gone.values().copied().chain(waiting).min()
+        let lingering = self.lingering.front().map(|(until, _)| *until);
+        self.gone.values().copied().chain(waiting).chain(lingering).min()
     }
 }
 
@@ -197,6 +217,7 @@ impl Node {
             }
         }
         work.gone.into_iter().for_each(|client| self.forget_client(client));
+        self.forget_lookups(work.lingered.into_iter());
         if work.garbage
             && let Err(error) = self.collect_garbage()
         {
@@ -215,22 +236,36 @@ impl Node {
         }
     }
 
-    /// Looks for garbage that an earlier daemon left.
+    /// Who looked a replaced name up has opened what it led to by now.
+    fn forget_lookups(&self, inos: impl Iterator<Item = Ino>) {
+        for ino in inos {
+            if let Err(error) = self.forget_orphan(ino, LOOKED_UP) {
+                log::warn!("inode {ino} has no name and could not be removed: {error}");
+            }
+        }
+    }
+
+    /// Looks for garbage that an earlier daemon left, and for what it was about to remove.
     pub(crate) fn adopt_garbage(&self) {
+        self.reaper.linger(&self.orphans());
         self.reaper.wake();
     }
 
     fn forget_client(&self, client: ClientId) {
-        let freed = self.opens.remove_client(client);
-        for ino in freed {
-            if let Err(error) = self.forget_orphan(ino, client) {
-                log::warn!("inode {ino} has no name and could not be removed: {error}");
-            }
+        self.opens.remove_client(client);
+        if let Err(error) = self.openers.forget(&self.records, client) {
+            log::warn!("client {} is not forgotten: {error}", client.0);
         }
+        self.has_closed_orphans(client);
         let mut lock = self.rename_lock.lock();
         if *lock == Some(client) {
             *lock = None;
         }
+    }
+
+    /// Clients of an earlier daemon have as long to come back as those who are gone.
+    pub(crate) fn adopt_openers(&self) {
+        self.openers.unheard().into_iter().for_each(|client| self.reaper.client_is_gone(client));
     }
 
     /// Removes unused subfiles.

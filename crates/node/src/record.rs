@@ -68,6 +68,11 @@ pub fn orphan_key(ino: Ino) -> [u8; 9] {
     tagged(b'O', ino.0)
 }
 
+/// Key of a client that may have files open.
+pub fn opener_key(client: ClientId) -> [u8; 9] {
+    tagged(b'C', client.0)
+}
+
 /// Key of garbage.
 pub fn garbage_key(ino: Ino) -> [u8; 9] {
     tagged(b'G', ino.0)

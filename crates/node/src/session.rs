@@ -5,6 +5,7 @@
 use std::io::IoSlice;
 use std::ops::ControlFlow;
 
+use bivouac_net::Asker;
 use bivouac_store::{Records, Txn};
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, OpId, Slot};
 use bivouac_wire::{Decode, Encode, Seen};
@@ -29,6 +30,8 @@ pub struct Ctx<'a> {
     pub lease_ms: u32,
     /// Bytes to write.
     pub payload: &'a [IoSlice<'a>],
+    /// Who waits for the answer.
+    pub asker: Asker<'a>,
 }
 
 impl Ctx<'_> {
@@ -58,10 +61,27 @@ impl Ctx<'_> {
         }
     }
 
-    /// What this operation left when it was carried out before: its value, see [`Done`].
-    pub fn done_before(&self, records: &Records, slot: Slot) -> Option<u64> {
+    /// To be called after any wait: a request that nobody waits for any more may have been overtaken by its own
+    /// repetition, and by what its client did then.
+    ///
+    /// # Errors
+    /// `EIO`, which nobody reads.
+    pub fn check_awaited(&self) -> FsResult<()> {
+        match self.asker.is_gone() {
+            true => Err(FsError::with(Errno::EIO, "who asked for it is gone")),
+            false => Ok(()),
+        }
+    }
+
+    /// What this operation left when it was carried out before: its value, see [`Done`]. The caller holds the
+    /// lock that a repetition of the operation takes too.
+    ///
+    /// # Errors
+    /// `EIO` when nobody waits for the operation any more.
+    pub fn done_before(&self, records: &Records, slot: Slot) -> FsResult<Option<u64>> {
+        self.check_awaited()?;
         if !self.retry {
-            return None;
+            return Ok(None);
         }
         let prefix = done_prefix(self.client);
         let mut found = None;
@@ -72,7 +92,7 @@ impl Ctx<'_> {
             }
             _ => ControlFlow::Continue(()),
         });
-        found
+        Ok(found)
     }
 
     /// Writes down, with the change itself, that the operation was carried out.

@@ -176,9 +176,32 @@ fn who_had_a_file_open_is_remembered_over_a_restart_of_its_home() {
     let (a, b) = (&formation.clients[0], &formation.clients[1]);
     a.reassert_opens(&[]).unwrap();
     let mut back = vec![0; 5000];
-    assert_eq!(b.read(ino, 0, &mut back).unwrap(), 5000, "b has not been heard of yet");
+    assert_eq!(a.read(ino, 0, &mut back).unwrap(), 5000, "b has not been heard of yet");
     b.reassert_opens(&[(ino, 1)]).unwrap();
     assert_eq!(b.read(ino, 0, &mut back).unwrap(), 5000);
     b.close(ino);
     assert_eq!(b.getattr(ino).unwrap_err().errno(), Errno::ENOENT);
+}
+
+#[test]
+fn a_file_that_loses_its_name_before_its_holder_is_heard_again_stays() {
+    let mut formation = Formation::new(2, 4096);
+    let inos = [&b"f"[..], b"g"].map(|name| {
+        let client = &formation.clients[0];
+        let ino = client.create(&op(client), Ino::ROOT, name, &FILE, true, false).unwrap().attr.ino;
+        client.write(&op(client), ino, 0, &[5; 5000], false).unwrap();
+        formation.clients[1].open(&op(client), ino, 0).unwrap();
+        ino
+    });
+    formation.restart_as_the_same_clients();
+    let (a, b) = (&formation.clients[0], &formation.clients[1]);
+    a.reassert_opens(&[]).unwrap();
+    a.unlink(&op(a), Ino::ROOT, b"f").unwrap();
+    a.unlink(&op(a), Ino::ROOT, b"g").unwrap();
+    b.reassert_opens(&[(inos[0], 1)]).unwrap();
+    let mut back = vec![0; 5000];
+    assert_eq!(b.read(inos[0], 0, &mut back).unwrap(), 5000);
+    assert_eq!(b.getattr(inos[1]).unwrap_err().errno(), Errno::ENOENT, "nobody has it open any more");
+    b.close(inos[0]);
+    assert_eq!(b.getattr(inos[0]).unwrap_err().errno(), Errno::ENOENT);
 }

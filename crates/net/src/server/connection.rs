@@ -14,7 +14,7 @@ use super::Shared;
 use super::buffers::Buffer;
 use super::transfer::{Hitch, Incoming, Outgoing, Pooled, receive, send};
 use crate::handshake::{self, ServerSide, Step};
-use crate::service::{Outcome, Reply, dispatch};
+use crate::service::{Asker, Outcome, Reply, dispatch};
 use crate::{LaneKind, Refusal};
 
 /// Bytes that one read takes: small requests with their payloads in one call, and little to copy at the
@@ -324,7 +324,8 @@ impl State {
         } else {
             let slices = [IoSlice::new(payload)];
             let slices = if payload.is_empty() { &slices[..0] } else { &slices[..] };
-            dispatch(&*context.shared.service, context.lane, frame, (body, slices), &mut reply)
+            let source = (context.lane, Asker::behind(context.connection.as_fd()));
+            dispatch(&*context.shared.service, source, frame, (body, slices), &mut reply)
         };
         let (status, payload_len) = (reply.status(), reply.payload_len());
         let header = frame.reply(status, reply_body.len() as u32, payload_len as u32).to_bytes();

@@ -19,7 +19,7 @@ impl Handle for op::Link {
         node.check_slot(slot)?;
         let hash = entry_hash(request.parent, name.as_bytes());
         let _entry = node.locks.lock(Target::Entry(request.parent, hash))?;
-        let before = ctx.done_before(&node.records, slot).is_some();
+        let before = ctx.done_before(&node.records, slot)?.is_some();
         if !before && node.dentry(request.parent, &name)?.is_some() {
             return Err(Errno::EEXIST.into());
         }

@@ -21,11 +21,14 @@ impl Handle for op::Make {
         node.check_slot(slot)?;
         let hash = entry_hash(request.parent, name.as_bytes());
         let _entry = node.locks.lock(Target::Entry(request.parent, hash))?;
-        if let Some(ino) = ctx.done_before(&node.records, slot) {
+        if let Some(ino) = ctx.done_before(&node.records, slot)? {
             return node.made_before(ctx, Ino(ino), &request);
         }
         if let Some(dentry) = node.dentry(request.parent, &name)? {
             return node.existing(ctx, dentry, &request);
+        }
+        if request.open {
+            node.openers.note(&node.records, ctx.client)?;
         }
         let parent = node.inode(request.parent)?;
         let is_dir = request.mode & mode::TYPE == mode::DIR;

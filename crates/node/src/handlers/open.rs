@@ -1,6 +1,6 @@
 //! Opens: what keeps a file alive when its last name goes.
 
-use bivouac_types::{FsResult, mode};
+use bivouac_types::{ClientId, FsResult, Ino, mode};
 use bivouac_wire::{OpenCounts, OpenRequest, ReassertRequest, Seen, op};
 
 use crate::dispatch::Handle;
@@ -10,6 +10,7 @@ use crate::session::Ctx;
 impl Handle for op::Open {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenRequest) -> FsResult<Seen> {
         let ino = request.ino;
+        node.openers.note(&node.records, ctx.client)?;
         // Registered before it is looked at: an unlink in between then leaves it alive.
         node.opens.add(ino, ctx.client, 1);
         let opened = node.inode(ino).and_then(|inode| match inode.attr.mode & mode::TYPE {
@@ -26,6 +27,26 @@ impl Handle for op::Open {
     }
 }
 
+impl Node {
+    /// Who asks for anything has said before what it has open, if it has anything open.
+    pub(crate) fn hear(&self, client: ClientId) {
+        if self.openers.heard(client) {
+            self.reaper.client_is_back(client);
+            self.has_closed_orphans(client);
+        }
+    }
+
+    /// Inodes without names that a client does not have open are not kept for it.
+    pub(crate) fn has_closed_orphans(&self, client: ClientId) {
+        let open = |ino: &Ino| self.opens.holders(*ino).contains(&client);
+        for ino in self.orphans().into_iter().filter(|ino| !open(ino)) {
+            if let Err(error) = self.forget_orphan(ino, client) {
+                log::warn!("inode {ino} has no name and could not be removed: {error}");
+            }
+        }
+    }
+}
+
 impl Handle for op::Close {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenCounts) -> FsResult<()> {
         request.opens.iter().try_for_each(|(ino, count)| node.close(ctx.client, *ino, *count))
@@ -39,6 +60,9 @@ impl Handle for op::Reassert {
         if request.first {
             told.clear();
         }
+        if !request.opens.is_empty() {
+            node.openers.note(&node.records, ctx.client)?;
+        }
         for (ino, count) in &request.opens {
             node.opens.set(*ino, ctx.client, *count);
             told.insert(*ino);
@@ -47,6 +71,8 @@ impl Handle for op::Reassert {
             return Ok(());
         }
         let told = std::mem::take(told);
+        node.reaper.client_is_back(ctx.client);
+        node.openers.heard(ctx.client);
         let untold = node.opens.of_client(ctx.client).into_iter().filter(|ino| !told.contains(ino));
         untold.for_each(|ino| node.opens.set(ino, ctx.client, 0));
         let mut orphans = node.orphans().into_iter().filter(|ino| !told.contains(ino));

@@ -31,7 +31,7 @@ impl Node {
         self.check_slot(slot)?;
         let hash = entry_hash(request.parent, name.as_bytes());
         let _entry = self.locks.lock(Target::Entry(request.parent, hash))?;
-        if ctx.done_before(&self.records, slot).is_some() {
+        if ctx.done_before(&self.records, slot)?.is_some() {
             return Ok(());
         }
         let dentry = self.dentry(request.parent, &name)?.ok_or(Errno::ENOENT)?;

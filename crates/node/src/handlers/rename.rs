@@ -70,7 +70,7 @@ impl Node {
         let _entries = self
             .locks
             .lock_all(&[entry(request.parent, &wanted.name), entry(request.new_parent, &wanted.new_name)]);
-        if ctx.done_before(&self.records, entry_slot(request.parent)).is_some() {
+        if ctx.done_before(&self.records, entry_slot(request.parent))?.is_some() {
             return Ok(());
         }
         let source = self.dentry(request.parent, &wanted.name)?.ok_or(Errno::ENOENT)?;
@@ -108,7 +108,7 @@ impl Node {
         }
         match target {
             Some(target) if target.kind == mode::DIR => drop(change.remove_dir(target.ino)?),
-            Some(target) => drop(change.adjust_links(target.ino, -1)?),
+            Some(target) => drop(change.replace_link(target.ino, -1)?),
             None => {}
         }
         let mut new_parent = change.directory(request.new_parent)?;

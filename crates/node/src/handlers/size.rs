@@ -54,7 +54,7 @@ impl Handle for op::Append {
         let ino = request.ino;
         let _size = node.locks.lock(Target::Size(ino))?;
         let mut inode = node.regular_file(ino)?;
-        if let Some(offset) = ctx.done_before(&node.records, ino.slot()) {
+        if let Some(offset) = ctx.done_before(&node.records, ino.slot())? {
             return Ok(Appended { offset, attr: inode.attr });
         }
         let offset = inode.attr.size;
@@ -102,7 +102,7 @@ impl Node {
 
     /// A file that is only cut or extended once, however often it is asked for.
     pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
-        match ctx.done_before(&self.records, ino.slot()) {
+        match ctx.done_before(&self.records, ino.slot())? {
             Some(_) => Ok(self.inode(ino)?.attr),
             None => self.resize(ctx, ino, size),
         }

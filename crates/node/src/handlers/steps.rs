@@ -91,7 +91,7 @@ impl Handle for op::AdjustLinks {
         if change.inode(ino)?.attr.is_dir() {
             return Err(Errno::EPERM.into());
         }
-        let inode = change.adjust_links(ino, delta)?;
+        let inode = change.replace_link(ino, delta)?;
         change.commit_for(ctx, ino.slot(), 0)?;
         Ok(inode.attr)
     }

@@ -55,7 +55,7 @@ impl Handle for op::SetXattr {
         }
         let (ino, slot) = (request.ino, request.ino.slot());
         node.check_slot(slot)?;
-        if ctx.done_before(&node.records, slot).is_some() {
+        if ctx.done_before(&node.records, slot)?.is_some() {
             return Ok(());
         }
         let mut change = node.change(&[slot])?;
@@ -87,7 +87,7 @@ impl Handle for op::RemoveXattr {
         check_name(request.name)?;
         let (ino, slot) = (request.ino, request.ino.slot());
         node.check_slot(slot)?;
-        if ctx.done_before(&node.records, slot).is_some() {
+        if ctx.done_before(&node.records, slot)?.is_some() {
             return Ok(());
         }
         let mut change = node.change(&[slot])?;
