@@ -318,7 +318,7 @@ impl Decode<'_> for Intent {
 fn is_final(error: &bivouac_types::FsError) -> bool {
     let finals =
         [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::ENOTDIR, Errno::EISDIR, Errno::EPERM];
-    let more = [Errno::EMLINK, Errno::EBUSY, Errno::EINVAL, Errno::ENAMETOOLONG];
+    let more = [Errno::EMLINK, Errno::EBUSY, Errno::EAGAIN, Errno::EINVAL, Errno::ENAMETOOLONG];
     finals.contains(&error.errno()) || more.contains(&error.errno())
 }
 

@@ -139,6 +139,47 @@ fn a_reader_that_knew_another_layout_learns_the_new_one() {
 }
 
 #[test]
+fn a_file_with_data_gets_another_layout_that_survives_a_restart() {
+    let mut formation = Formation::new(4, 4096);
+    let data: Vec<u8> = (0..100_000u32).map(|i| (i % 253) as u8).collect();
+    let ino = {
+        let client = &formation.clients[0];
+        let ino = client.create(&op(client), Ino::ROOT, b"f", &FILE, true, false).unwrap().attr.ino;
+        client.write(&op(client), ino, 0, &[1; 100_000], false).unwrap();
+        client.setattr(&op(client), ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        client.setxattr(&op(client), ino, b"user.bivouac.layout", b"width=2", 0).unwrap();
+        client.write(&op(client), ino, 0, &data, false).unwrap();
+        ino
+    };
+    formation.restart_as_the_same_clients();
+    let client = &formation.clients[2];
+    let mut back = vec![0; 100_000];
+    assert_eq!(client.read(ino, 0, &mut back).unwrap(), 100_000);
+    assert!(back == data);
+    // Who asks for anything has nothing open but what it said before.
+    formation.clients[0].getattr(Ino::ROOT).unwrap();
+    client.unlink(&op(client), Ino::ROOT, b"f").unwrap();
+    wait_until("no subfile is left", || formation.nodes.iter().all(|node| node.usage() == 0));
+}
+
+#[test]
+fn a_writer_that_knew_another_layout_writes_by_the_new_one() {
+    let formation = Formation::new(4, 4096);
+    let (a, b) = (&formation.clients[0], &formation.clients[1]);
+    let ino = a.create(&op(a), Ino::ROOT, b"f", &FILE, true, false).unwrap().attr.ino;
+    a.write(&op(a), ino, 0, &[1; 65_536], false).unwrap();
+    b.open(&op(b), ino, 0).unwrap();
+    a.setattr(&op(a), ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    a.setxattr(&op(a), ino, b"user.bivouac.layout", b"width=1", 0).unwrap();
+    for at in (0..65_536).step_by(4096) {
+        b.write(&op(b), ino, at, &[7; 4096], false).unwrap();
+    }
+    let mut back = vec![0; 65_536];
+    assert_eq!(a.read(ino, 0, &mut back).unwrap(), 65_536);
+    assert!(back.iter().all(|byte| *byte == 7));
+}
+
+#[test]
 fn a_step_that_arrives_behind_its_repetition_counts_once() {
     let formation = Formation::new(2, 4096);
     let (client, dir) = (&formation.clients[0], dir_on(&formation, 1, "d"));

@@ -198,7 +198,8 @@ impl DataStore {
             }
             Some(open) if epoch <= open.epoch() => Ok(()),
             Some(open) => {
-                open.trim(room, spec, epoch, len_max).map_err(|error| self.io_error(id, "cut", error))
+                let header = spec.header(id, self.formation, epoch)?;
+                open.trim(room, &header, len_max).map_err(|error| self.io_error(id, "cut", error))
             }
         }
     }

@@ -54,7 +54,7 @@ impl Node {
         let mut pause = self.pause();
         loop {
             match self.rename_locked(ctx, wanted) {
-                Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
+                Err(error) if is_overtaken(&error) && pause.wait() => {}
                 outcome => return outcome,
             }
         }
@@ -67,9 +67,8 @@ impl Node {
     fn rename_locked(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<()> {
         let request = wanted.request;
         let entry = |parent: Ino, name: &Name| Target::Entry(parent, entry_hash(parent, name.as_bytes()));
-        let _entries = self
-            .locks
-            .lock_all(&[entry(request.parent, &wanted.name), entry(request.new_parent, &wanted.new_name)]);
+        let targets = [entry(request.parent, &wanted.name), entry(request.new_parent, &wanted.new_name)];
+        let _entries = self.locks.lock_all(&targets)?;
         if ctx.done_before(&self.records, entry_slot(request.parent))?.is_some() {
             return Ok(());
         }
@@ -222,6 +221,11 @@ impl Wanted<'_> {
             replaced_kind: target.map_or(0, |target| target.kind),
         }
     }
+}
+
+/// Whether somebody else is at the same entries, or was faster.
+fn is_overtaken(error: &FsError) -> bool {
+    matches!(error.errno(), Errno::EBUSY | Errno::EAGAIN)
 }
 
 /// Whether there is anything to do, by POSIX's rules for what may replace what.

@@ -103,13 +103,14 @@ impl Handle for op::InstallEntry {
         node.check_slot(slot)?;
         // A peer must not change what a request of this node is about to change.
         let hash = entry_hash(request.parent, name.as_bytes());
-        let _entry = match ctx.client == node.as_client() {
-            true => None,
-            false => Some(node.locks.try_lock(Target::Entry(request.parent, hash)).ok_or(Errno::EBUSY)?),
-        };
+        let own = ctx.client == node.as_client();
+        let lock = (!own).then(|| node.locks.try_lock(Target::Entry(request.parent, hash)));
         let mut change = node.change(&[slot])?;
         if ctx.step_done(&change.txn, slot)? {
             return Ok(());
+        }
+        if matches!(lock, Some(None)) {
+            return Err(FsError::with(Errno::EAGAIN, format!("entry '{name}' is being changed: try again")));
         }
         let mut parent = change.directory(request.parent)?;
         let now = change.dentry(request.parent, &name)?;

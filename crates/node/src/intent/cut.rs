@@ -2,7 +2,7 @@
 //! then on refuse writers of the old epoch; then the new epoch, which lets those writers go on.
 
 use bivouac_types::{FsResult, SeatIndex};
-use bivouac_wire::{Subfiles, TrimRequest, op};
+use bivouac_wire::{TrimRequest, op};
 
 use super::{Cut, Logged, Outcome};
 use crate::namespace::Change;
@@ -24,11 +24,7 @@ impl Node {
     /// Steps: every subfile at its node; then the epoch.
     pub(super) fn finish_cut(&self, cut: &Cut, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
         for (column, seat) in Node::seats_of(&cut.layout).enumerate() {
-            if Node::seats_of(&cut.new_layout).any(|kept| kept == seat) {
-                self.trim(cut, column as u16, seat, steps)?;
-            } else {
-                self.remove_subfile(cut, seat, steps)?;
-            }
+            self.trim(cut, column as u16, seat, steps)?;
         }
         let mut change = self.change(&[cut.ino.slot()])?;
         // The file may have lost its last name meanwhile; then only the intent is left to clear.
@@ -40,18 +36,14 @@ impl Node {
         self.clear(change, logged, steps, 0)
     }
 
-    /// A seat that the new layout does without; only an empty file gets a new one.
-    fn remove_subfile(&self, cut: &Cut, seat: SeatIndex, steps: Steps) -> FsResult<()> {
-        let place = self.map.seat(seat).ok_or(bivouac_types::Errno::ESTALE)?;
-        let subfiles = vec![(cut.ino, seat)];
-        self.step::<op::RemoveSubfiles>(place.node, steps, 0, Subfiles { subfiles })
-    }
-
+    /// A seat that the new layout does without keeps the old one in its header: the epoch there must go on
+    /// refusing writers who know nothing of the new one.
     fn trim(&self, cut: &Cut, column: u16, seat: SeatIndex, steps: Steps) -> FsResult<()> {
+        let kept = Node::seats_of(&cut.new_layout).any(|kept| kept == seat);
         let request = TrimRequest {
             ino: cut.ino,
             seat,
-            layout: cut.new_layout,
+            layout: if kept { cut.new_layout } else { cut.layout },
             epoch: cut.epoch,
             len: bivouac_layout::subfile_len(&cut.layout, column, cut.size),
         };

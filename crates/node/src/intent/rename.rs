@@ -1,6 +1,6 @@
 //! Moving an entry between nodes. For a moment both names lead to the inode, never neither.
 
-use bivouac_types::{FsResult, Ino, Name, mode};
+use bivouac_types::{Errno, FsResult, Ino, Name, mode};
 use bivouac_wire::{AdjustLinksRequest, InoOnly, InstallEntryRequest, PutInodeRequest, SetParentRequest};
 use bivouac_wire::{codec_struct, op};
 
@@ -52,9 +52,17 @@ impl Node {
                 Err(error) => return Ok(Outcome::Refused(error)),
             }
         }
-        self.set_parent(moved, moved.new_parent, SET_PARENT, steps)?;
-        if let Err(error) = refused(self.install(moved, steps))? {
-            self.set_parent(moved, moved.parent, PARENT_BACK, steps)?;
+        let parent_set = refused(self.set_parent(moved, moved.new_parent, SET_PARENT, steps))?;
+        let installed = parent_set.and_then(|()| self.install(moved, steps));
+        let in_use = installed.as_ref().is_err_and(|error| error.errno() == Errno::EAGAIN);
+        if in_use && steps.retry && replaced_dir.is_some() {
+            // What was replaced may be gone already: finished as soon as the entry is free.
+            return Err(Errno::EIO.into());
+        }
+        if let Err(error) = refused(installed)? {
+            if let Err(error) = refused(self.set_parent(moved, moved.parent, PARENT_BACK, steps))? {
+                log::warn!("directory {} keeps a parent that it did not get: {error}", moved.ino);
+            }
             if let Some(ino) = replaced_dir.filter(|_| !dir_record.is_empty()) {
                 let back = PutInodeRequest { ino, record: &dir_record, target: &[] };
                 self.step::<op::PutInode>(self.home_of(ino)?, steps, DIR_BACK, back)?;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bivouac_types::limits::SUBFILE_HEADER_LEN as HEADER_LEN;
 use bivouac_wire::subfile::SubfileHeader;
 
-use super::SubfileSpec;
 use super::room::Room;
 use crate::VolumeFile;
 use crate::volume::transfer::{read_full_at, write_all_at};
@@ -183,14 +182,8 @@ impl OpenSubfile {
         }
     }
 
-    /// Cuts to at most `len_max` bytes of data, then makes `epoch` and the layout of `spec` the subfile's.
-    pub(super) fn trim(
-        &mut self,
-        room: &Room,
-        spec: &SubfileSpec<'_>,
-        epoch: u32,
-        len_max: u64,
-    ) -> io::Result<()> {
+    /// Cuts to at most `len_max` bytes of data, then makes `header` the subfile's, with its epoch.
+    pub(super) fn trim(&mut self, room: &Room, header: &SubfileHeader, len_max: u64) -> io::Result<()> {
         self.refresh(room);
         if self.len > len_max {
             self.file.set_len(HEADER_LEN + len_max)?;
@@ -202,11 +195,8 @@ impl OpenSubfile {
                 self.charged = dense(len_max);
             }
         }
-        let header = read_header(&*self.file)?.map_err(io::Error::other)?;
-        let SubfileSpec { layout, placement, .. } = *spec;
-        let header = SubfileHeader { trim_epoch: epoch, layout, placement, ..header };
         write_all_at(&*self.file, &[IoSlice::new(&header.to_bytes())], 0)?;
-        self.epoch = epoch;
+        self.epoch = header.trim_epoch;
         Ok(())
     }
 }
