@@ -39,7 +39,9 @@ impl Client {
         }
         Err(FsError::with(
             Errno::EIO,
-            format!("an entry led to an inode that is not there {OVERTAKEN_MAX} times: run fsck"),
+            format!(
+                "an entry led to an inode that is not there {OVERTAKEN_MAX} times: the namespace is damaged"
+            ),
         ))
     }
 

@@ -182,7 +182,10 @@ impl Node {
             ino =
                 self.step::<op::Parent>(self.home_of(ino)?, Steps::question(ctx.origin), 0, InoOnly { ino })?;
         }
-        Err(FsError::with(Errno::EIO, format!("directory {new_parent} has no way to the root: run fsck")))
+        Err(FsError::with(
+            Errno::EIO,
+            format!("directory {new_parent} has no way to the root: the namespace is damaged"),
+        ))
     }
 
     /// Runs `act` while no other node moves a directory: two moves at once could close a loop.

@@ -178,7 +178,7 @@ fn accepted(written: &Written) -> FsResult<()> {
     }
     Err(FsError::with(
         Errno::EIO,
-        format!("a subfile is at epoch {}, ahead of its file: run fsck", written.epoch),
+        format!("a subfile is at epoch {}, ahead of its file: the file is damaged", written.epoch),
     ))
 }
 
