@@ -34,13 +34,9 @@ impl Handle for op::GetXattr {
 
 impl Handle for op::ListXattr {
     fn handle(node: &Node, _: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<Blob> {
-        let inode = node.inode(ino)?;
-        let mut bytes = node.xattr_names(ino);
-        if has_layout(&inode) {
-            bytes.extend_from_slice(LAYOUT_XATTR);
-            bytes.push(0);
-        }
-        Ok(Blob { bytes })
+        node.inode(ino)?;
+        // Without the layout: programs that copy attributes set them when a file has its content, and then fail.
+        Ok(Blob { bytes: node.xattr_names(ino) })
     }
 }
 
