@@ -335,3 +335,18 @@ fn refused<T>(result: FsResult<T>) -> FsResult<Result<T, bivouac_types::FsError>
 fn dentry_of(inode: &Inode) -> Dentry {
     Dentry { ino: inode.attr.ino, kind: inode.attr.mode & bivouac_types::mode::TYPE }
 }
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Reads an intent's record as a restarted daemon does, and writes it again.
+    pub fn reread(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
+        Logged::from_bytes(bytes).map(|logged| logged.to_bytes())
+    }
+
+    /// The record of an intent.
+    pub fn logged(intent: Intent) -> Vec<u8> {
+        Logged { intent, client: ClientId(5), channel: 6, op: OpId(7), steps_channel: 8 }.to_bytes()
+    }
+}

@@ -10,10 +10,15 @@ mod alloc;
 mod clock;
 mod counters;
 mod dispatch;
+#[cfg(test)]
+mod fuzzed;
 mod handlers;
 mod intent;
 mod leases;
 mod locks;
+#[cfg(test)]
+#[path = "../../../fuzz/mutate.rs"]
+mod mutate;
 mod namespace;
 mod node;
 mod openers;

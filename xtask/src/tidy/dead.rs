@@ -44,13 +44,25 @@ fn declared(source: &Source) -> Vec<String> {
     let mut files = Vec::new();
     for (line, raw) in source.code.lines().zip(source.text.lines()) {
         if let Some(path) = raw.trim().strip_prefix("#[path = \"").and_then(|rest| rest.strip_suffix("\"]")) {
-            files.push(format!("{dir}/{path}"));
+            files.push(without_dots(&format!("{dir}/{path}")));
         }
         if let Some(name) = declaration(line) {
             files.extend([format!("{own}/{name}.rs"), format!("{own}/{name}/mod.rs")]);
         }
     }
     files
+}
+
+/// A path without its `..`.
+fn without_dots(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
 }
 
 /// The name in `mod name;`, with any visibility and after any attribute.
@@ -91,7 +103,8 @@ mod tests {
             ("crates/a/tests/one.rs", "mod two;"),
             ("crates/a/tests/two/mod.rs", ""),
             ("crates/a/tests/three/main.rs", "mod four;"),
-            ("crates/a/tests/three/four.rs", ""),
+            ("crates/a/tests/three/four.rs", "#[path = \"../../../../shared/five.rs\"]\nmod five;"),
+            ("shared/five.rs", ""),
             ("crates/a/build.rs", ""),
         ];
         assert_eq!(dead(&files), [""; 0]);

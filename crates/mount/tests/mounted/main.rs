@@ -4,8 +4,11 @@
 
 mod attached;
 mod everyday;
+mod fuzzed;
 mod helper;
 mod memory;
+#[path = "../../../../fuzz/mutate.rs"]
+mod mutate;
 mod protocol;
 mod resumed;
 mod socket;

@@ -53,11 +53,16 @@ impl Kernel {
 
     /// A daemon that serves this kernel.
     pub fn daemon(&self, fs: Memory, options: Options) -> Daemon {
+        self.try_daemon(fs, options).unwrap()
+    }
+
+    /// The same, if the daemon accepts the state.
+    pub fn try_daemon(&self, fs: Memory, options: Options) -> Result<Daemon, MountError> {
         let (fs, device) = (Arc::new(fs), self.device.try_clone().unwrap());
-        let mount = Mount::new(Arc::clone(&fs), device, self.state.try_clone().unwrap(), options).unwrap();
+        let mount = Mount::new(Arc::clone(&fs), device, self.state.try_clone().unwrap(), options)?;
         let mount = Arc::new(mount);
         let runner = Arc::clone(&mount);
-        Daemon { fs, mount, thread: thread::spawn(move || runner.run()) }
+        Ok(Daemon { fs, mount, thread: thread::spawn(move || runner.run()) })
     }
 
     /// A daemon that has shaken hands with a kernel that has all of `flags`.

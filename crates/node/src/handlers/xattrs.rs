@@ -228,6 +228,18 @@ mod tests {
     }
 
     #[test]
+    fn whatever_is_written_is_read_or_refused() {
+        let seeds = ["stripe=64k width=2 placement=local", "base=1,seats=4\n", "width=0 stripe=1m"];
+        let seeds = seeds.map(|seed| seed.as_bytes().to_vec()).to_vec();
+        crate::mutate::Mutator::new(seeds).each(100_000, |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            if let Ok((layout, _)) = parse(text, OLD, Placement::Striped) {
+                assert_eq!((layout.check(), layout.seats), (Ok(()), OLD.seats));
+            }
+        });
+    }
+
+    #[test]
     fn names_are_checked() {
         assert_eq!(check_name(b"user.x"), Ok(()));
         assert_eq!(check_name(b"").map_err(|e| e.errno()), Err(Errno::EINVAL));
