@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use bivouac_net::{
     Address, Auth, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started, Transport,
+    Watch,
 };
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
 
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
+use crate::watch::Keeper;
 
 /// Identity of one changing operation, so that it happens once however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,8 @@ pub struct ClientOptions {
     pub wait: Duration,
     /// The node that "local" means: files of local placement go there.
     pub near: Option<NodeId>,
+    /// How many processes have been this client before.
+    pub incarnation: u32,
 }
 
 /// A formation, seen from one process.
@@ -88,6 +92,7 @@ pub struct Client {
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
     leases: Leases,
+    pub(crate) keeper: Option<Keeper>,
 }
 
 impl Client {
@@ -99,19 +104,29 @@ impl Client {
         local: Option<LocalNode>,
         options: &ClientOptions,
     ) -> Client {
-        let known = Arc::new(KnownFiles::default());
-        let connect = |(id, entry): (usize, &NodeEntry)| -> Arc<dyn Transport> {
-            let id = NodeId(id as u16);
-            match &local {
-                Some(node) if node.id == id => {
-                    Arc::new(InProcess::new(Arc::clone(&node.service), LaneKind::Client))
-                }
-                _ => Arc::new(remote(id, entry, auth, options, &map, &known)),
+        let known = Arc::new(KnownFiles::new(options.incarnation));
+        let keeper = keeper(&map, &known);
+        let way = |(id, entry): (usize, &NodeEntry)| match &local {
+            Some(node) if usize::from(node.id.0) == id => None,
+            _ => {
+                let way = Way { map: &map, known: &known, auth, options, keeper: keeper.as_ref() };
+                Some(Arc::new(way.to(NodeId(id as u16), entry)))
             }
         };
-        let nodes = map.nodes.iter().enumerate().map(connect).collect();
-        let local = local.map(|node| node.id);
-        Client { known, ..Client::over(map, nodes, local, options) }
+        let peers: Vec<Option<Arc<Peer>>> = map.nodes.iter().enumerate().map(way).collect();
+        if let Some((keeper, _)) = &keeper {
+            keeper.keep(peers.iter().map(|peer| peer.as_ref().map(Arc::downgrade)).collect());
+        }
+        let transport = |peer: Option<Arc<Peer>>| -> Option<Arc<dyn Transport>> {
+            let here = |node: &LocalNode| -> Arc<dyn Transport> {
+                Arc::new(InProcess::new(Arc::clone(&node.service), LaneKind::Client))
+            };
+            peer.map(|peer| peer as Arc<dyn Transport>).or_else(|| local.as_ref().map(here))
+        };
+        let nodes = peers.into_iter().filter_map(transport).collect();
+        let local = local.as_ref().map(|node| node.id);
+        let keeper = keeper.map(|(keeper, _)| keeper);
+        Client { known, keeper, ..Client::over(map, nodes, local, options) }
     }
 
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
@@ -124,9 +139,10 @@ impl Client {
         options: &ClientOptions,
     ) -> Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
-        let known = Arc::new(KnownFiles::default());
+        let known = Arc::new(KnownFiles::new(options.incarnation));
         let leases = Leases::new(map.nodes.len());
-        Client { map, id: options.id, local, known, nodes, near, next_op: AtomicU64::new(1), leases }
+        let (id, keeper) = (options.id, None);
+        Client { map, id, local, known, nodes, near, next_op: AtomicU64::new(1), leases, keeper }
     }
 
     /// The map.
@@ -237,23 +253,42 @@ fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
     map.seats.iter().enumerate().filter_map(own).collect()
 }
 
-/// The way to a node of another process. After a loss, what this client has open there is told first.
-fn remote(
-    id: NodeId,
-    entry: &NodeEntry,
-    auth: &Auth,
-    options: &ClientOptions,
-    map: &Arc<FormationMap>,
-    known: &Arc<KnownFiles>,
-) -> Peer {
-    let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
-    let wait_ms = u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX);
-    let (client, map, known) = (options.id, Arc::clone(map), Arc::clone(known));
-    let reassert = move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
-        let opens = known.opens(|ino| map.home(ino) == Some(node));
-        crate::opens::reassert(transport, client, opens)
-    };
-    let peer = Peer::to(id, Address::tcp(entry.client_address.clone()), identity, PeerOptions { wait_ms });
-    peer.on_reconnect(reassert);
-    peer
+/// What keeps connections alive where something is open, and what watches them.
+fn keeper(map: &Arc<FormationMap>, known: &Arc<KnownFiles>) -> Option<(Keeper, Arc<Watch>)> {
+    let watch = Watch::new();
+    let watch = watch.inspect_err(|error| log::error!("restarts of nodes are noticed late: {error}"));
+    let watch = Arc::new(watch.ok()?);
+    let (map, known) = (Arc::clone(map), Arc::clone(known));
+    let wanted = move |node| known.has_any(|ino| map.home(ino) == Some(node));
+    Some((Keeper::new(Arc::clone(&watch), wanted), watch))
+}
+
+/// What ways to nodes of other processes are made from.
+struct Way<'a> {
+    map: &'a Arc<FormationMap>,
+    known: &'a Arc<KnownFiles>,
+    auth: &'a Auth,
+    options: &'a ClientOptions,
+    keeper: Option<&'a (Keeper, Arc<Watch>)>,
+}
+
+impl Way<'_> {
+    /// The way to a node. After a loss, what this client has open there is told first.
+    fn to(&self, id: NodeId, entry: &NodeEntry) -> Peer {
+        let identity = Identity { auth: self.auth.clone(), client: self.options.id, lane: LaneKind::Client };
+        let wait_ms = u64::try_from(self.options.wait.as_millis()).unwrap_or(u64::MAX);
+        let (address, options) = (Address::tcp(entry.client_address.clone()), PeerOptions { wait_ms });
+        let peer = match self.keeper {
+            Some((_, watch)) => Peer::watched(id, address, identity, options, watch),
+            None => Peer::to(id, address, identity, options),
+        };
+        let (client, map, known) = (self.options.id, Arc::clone(self.map), Arc::clone(self.known));
+        peer.on_reconnect(move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
+            // The floor first: what is answered between the two is in the list.
+            let floor = known.under_way.floor();
+            let opens = known.opens(|ino| map.home(ino) == Some(node));
+            crate::opens::reassert(transport, client, floor, opens)
+        });
+        peer
+    }
 }

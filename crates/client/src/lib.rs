@@ -11,6 +11,8 @@ mod known;
 mod leases;
 mod names;
 mod opens;
+mod under_way;
+mod watch;
 mod xattrs;
 
 pub use bivouac_net::on_block;

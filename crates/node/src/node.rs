@@ -1,6 +1,6 @@
 //! A node: its parts, and how it starts and ends.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::counters::Counters;
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::openers::Openers;
-use crate::opens::Opens;
+use crate::opens::{Opens, Told};
 use crate::peers::{Channels, Peers};
 use crate::reaper::Reaper;
 use crate::record::Inode;
@@ -53,7 +53,7 @@ pub struct Node {
     pub(crate) opens: Opens,
     pub(crate) openers: Openers,
     /// What clients have told so far of what they have open, while they tell it.
-    pub(crate) reassertions: Mutex<HashMap<ClientId, HashSet<Ino>>>,
+    pub(crate) reassertions: Mutex<HashMap<ClientId, Told>>,
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,

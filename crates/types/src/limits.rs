@@ -9,6 +9,9 @@ pub const INO_COUNTER_BITS: u32 = 40;
 /// Counters below this are for inodes with a fixed meaning (the root is 1).
 pub const INO_COUNTER_FIRST: u64 = 16;
 
+/// Bits of the number of an open that count within one process of a client; above them is the process.
+pub const OPEN_COUNTER_BITS: u32 = 40;
+
 /// Slots of a formation, unless chosen otherwise. A power of two.
 pub const SLOTS_DEFAULT: u16 = 1024;
 /// Most slots a formation can have.

@@ -1,6 +1,6 @@
 //! The operations: one row each in [`Op`], one request and one reply type each.
 
-use bivouac_types::{Attr, Ino, Layout, SeatIndex, SetAttr};
+use bivouac_types::{Attr, Ino, Layout, OpenId, SeatIndex, SetAttr};
 
 use crate::{Decode, DecodeError, Encode, FormationMap, NodeStatus, Reader, codec_struct};
 
@@ -134,8 +134,8 @@ operations! {
     /// Registers an open; cuts the file to nothing first if asked.
     Open = 18, Client, OpenRequest => Seen;
     /// Unregisters opens.
-    Close = 19, Client, OpenCounts => ();
-    /// Registers again what was open before this node restarted: replaces all of the client's opens here.
+    Close = 19, Client, CloseRequest => ();
+    /// Registers again what is open: replaces all of the client's opens here but those under way.
     Reassert = 20, Client, ReassertRequest => ();
     /// Tells the home that a finished write reaches to `end`.
     Extend = 21, Client, ExtendRequest => Extended;
@@ -233,8 +233,8 @@ borrowed! {
         rdev: u32,
         /// Target of a symbolic link.
         target: &'a [u8],
-        /// Register an open (regular files).
-        open: bool,
+        /// Register this open (regular files).
+        open: Option<OpenId>,
         /// Fail if the entry exists; otherwise answer what it is, unopened.
         exclusive: bool,
         /// A seat on the asking node, for local placement.
@@ -386,20 +386,28 @@ owned! {
         ino: Ino,
         /// Cut to nothing.
         truncate: bool,
+        /// Which open of the client this is.
+        id: OpenId,
+        /// No open below this is under way any more.
+        floor: OpenId,
     }
-    /// How often inodes are open.
-    OpenCounts {
-        /// Inode and count.
-        opens: Vec<(Ino, u32)>,
+    /// Opens that end.
+    CloseRequest {
+        /// No open below this is under way any more.
+        floor: OpenId,
+        /// Inode and open.
+        opens: Vec<(Ino, OpenId)>,
     }
     /// What a client has open at a node that lost its memory.
     ReassertRequest {
         /// Whether this is the first message.
         first: bool,
-        /// Whether this is the last: what none of the messages told is not open.
+        /// Whether this is the last: what none of the messages told, and is below the floor, is not open.
         last: bool,
-        /// Inode and count.
-        opens: Vec<(Ino, u32)>,
+        /// No open below this is under way any more.
+        floor: OpenId,
+        /// Inode and open.
+        opens: Vec<(Ino, OpenId)>,
     }
     /// The end of a finished write.
     ExtendRequest {
@@ -554,7 +562,7 @@ mod tests {
             let _ = SetXattrRequest::from_bytes(&bytes);
             let _ = InstallEntryRequest::from_bytes(&bytes);
             let _ = DirPage::from_bytes(&bytes);
-            let _ = OpenCounts::from_bytes(&bytes);
+            let _ = CloseRequest::from_bytes(&bytes);
             let _ = FormationMap::from_bytes(&bytes);
             let _ = NodeStatus::from_bytes(&bytes);
             let _ = WriteRequest::from_bytes(&bytes);

@@ -5,6 +5,7 @@ use bivouac_types::limits::SYMLINK_LEN_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Layout, Name, SeatIndex, Timestamp, mode};
 use bivouac_wire::{Found, Made, MakeRequest, op};
 
+use super::open::overtaken;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, NewDir};
 use crate::locks::Target;
@@ -27,7 +28,7 @@ impl Handle for op::Make {
         if let Some(dentry) = node.dentry(request.parent, &name)? {
             return node.existing(ctx, dentry, &request);
         }
-        if request.open {
+        if request.open.is_some() {
             node.openers.note(&node.records, ctx.client)?;
         }
         let parent = node.inode(request.parent)?;
@@ -108,9 +109,11 @@ impl Node {
         }
         change.add_entry(&mut parent, name, Dentry { ino, kind });
         // Registered before it can be seen: an unlink in between then leaves it alive.
-        self.register_new(ctx, request, ino);
+        self.register_new(ctx, request, ino)?;
         if let Err(error) = change.commit_for(ctx, slot, ino.0) {
-            self.opens.remove(ino, ctx.client, 1);
+            if let Some(open) = request.open {
+                self.opens.remove(ino, ctx.client, open);
+            }
             return Err(error);
         }
         let found = Found { ino, kind, attr: Some(inode.attr), lease_ms: ctx.lease_ms };
@@ -141,13 +144,19 @@ impl Node {
     /// The answer to a request that was carried out before.
     fn made_before(&self, ctx: &Ctx<'_>, ino: Ino, request: &MakeRequest<'_>) -> FsResult<Made> {
         let found = self.found(Dentry { ino, kind: request.mode & mode::TYPE }, ctx)?;
-        self.register_new(ctx, request, ino);
+        self.register_new(ctx, request, ino)?;
+        if request.open.is_some() && request.mode & mode::TYPE == mode::FILE {
+            self.hold_orphan(ino, ctx.client)?;
+        }
         Ok(Made { found, existed: false })
     }
 
-    fn register_new(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, ino: Ino) {
-        if request.open && request.mode & mode::TYPE == mode::FILE {
-            self.opens.add(ino, ctx.client, 1);
+    fn register_new(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, ino: Ino) -> FsResult<()> {
+        match request.open {
+            Some(open) if request.mode & mode::TYPE == mode::FILE => {
+                if self.opens.add(ino, ctx.client, open) { Ok(()) } else { Err(overtaken()) }
+            }
+            _ => Ok(()),
         }
     }
 }

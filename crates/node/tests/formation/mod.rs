@@ -83,6 +83,8 @@ pub struct Formation {
     capacity: u64,
     /// How often it was started: a new process is a new client.
     starts: u64,
+    /// Clients that were made so far.
+    processes: AtomicU32,
 }
 
 impl Formation {
@@ -110,8 +112,16 @@ impl Formation {
         let root = TempDir::new().unwrap();
         let switchboard = Arc::new(Switchboard::default());
         let (nodes, clients) = (Vec::new(), Vec::new());
-        let mut formation =
-            Formation { nodes, clients, switchboard, map: Arc::new(map), root, capacity, starts: 0 };
+        let mut formation = Formation {
+            nodes,
+            clients,
+            switchboard,
+            map: Arc::new(map),
+            root,
+            capacity,
+            starts: 0,
+            processes: AtomicU32::new(0),
+        };
         formation.start();
         formation
     }
@@ -146,9 +156,10 @@ impl Formation {
         };
         let id = NodeId(i as u16);
         let options = ClientOptions {
-            id: ClientId(100 * self.starts + i as u64),
+            id: ClientId(1 + 100 * self.starts + i as u64),
             wait: Duration::from_secs(30),
             near: Some(id),
+            incarnation: self.processes.fetch_add(1, Ordering::Relaxed),
         };
         Client::over(self.map.clone(), self.nodes.iter().map(to).collect(), Some(id), &options)
     }
