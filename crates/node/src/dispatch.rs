@@ -6,6 +6,7 @@ use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
 use crate::handlers::data;
 use crate::node::Node;
+use crate::peers::peer_of;
 use crate::session::Ctx;
 
 /// The origin of steps that no client's request makes necessary.
@@ -72,6 +73,10 @@ impl Service for Node {
 
     fn client_connected(&self, client: ClientId) {
         self.reaper.client_is_back(client);
+        // A peer that connects has just been started, or is back.
+        if let Some(node) = peer_of(client) {
+            self.peer_answers(node);
+        }
     }
 
     fn client_gone(&self, client: ClientId) {

@@ -127,6 +127,7 @@ impl Node {
     /// # Errors
     /// Why it was refused; or that a peer did not answer: then it is finished later, by itself.
     pub(crate) fn carry_out(&self, ctx: &Ctx<'_>, intent: Intent) -> FsResult<()> {
+        self.reaper.check_unfinished()?;
         // The channel first: ids of steps must rise within one.
         let steps_channel = self.channels.take();
         let tx = self.allocator.next(&self.records)?;
@@ -135,7 +136,7 @@ impl Node {
             self.channels.put(steps_channel);
             return Err(error);
         }
-        let steps = Steps { tx, channel: steps_channel, retry: false, origin: ctx.origin };
+        let steps = Steps { tx, channel: steps_channel, retry: false, origin: ctx.origin, background: false };
         match self.finish_intent(&logged, steps) {
             Ok(result) => {
                 self.channels.put(steps_channel);
@@ -218,7 +219,8 @@ impl Node {
         let bytes = self.records.read(slot, &intent_key(tx), |bytes| bytes.map(<[u8]>::to_vec));
         let Some(bytes) = bytes else { return Ok(()) };
         let logged = crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))?;
-        let steps = Steps { tx, channel: logged.steps_channel, retry: true, origin: logged.client };
+        let (channel, origin) = (logged.steps_channel, logged.client);
+        let steps = Steps { tx, channel, retry: true, origin, background: true };
         let _changing = self.leases.change(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");

@@ -13,6 +13,7 @@ use bivouac_wire::FormationMap;
 use parking_lot::Mutex;
 
 use crate::alloc::Allocator;
+use crate::away::Away;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::leases::Leases;
@@ -57,6 +58,7 @@ pub struct Node {
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
+    pub(crate) away: Away,
     /// Who holds the lock for moving directories; kept by the root's home only.
     pub(crate) rename_lock: Mutex<Option<ClientId>>,
     /// Held while this node has that lock or waits for it.
@@ -89,6 +91,7 @@ impl Node {
             allocator: Allocator::open(&records, config.id, slot),
             openers: Openers::open(&records, slot),
             reaper: Reaper::new(config.grace),
+            away: Away::new(config.grace),
             map: config.map,
             id: config.id,
             records,

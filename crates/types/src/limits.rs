@@ -69,10 +69,15 @@ pub const LEASE_MARGIN_MS: u64 = 25;
 /// How long nothing must have been changed until everybody gets leases again, in milliseconds.
 pub const LEASE_QUIET_MS: u64 = 3_000;
 
+/// Most changes of one node that wait for other nodes; further ones are refused. Each has a channel of its own.
+pub const UNFINISHED_MAX: usize = 1 << 15;
+
 /// How long a client waits for a node that does not answer, unless chosen otherwise.
 pub const WAIT_MS_DEFAULT: u64 = 30_000;
 
 const _: () = assert!(INO_SLOT_BITS + INO_ALLOCATOR_BITS + INO_COUNTER_BITS == 64);
+// Channels are 16 bits; those of requests that are being served come on top.
+const _: () = assert!(UNFINISHED_MAX <= 1 << 15);
 const _: () = assert!(SLOTS_DEFAULT.is_power_of_two() && SLOTS_DEFAULT <= SLOTS_MAX);
 // A setxattr request carries name and value in its body.
 const _: () = assert!(XATTR_VALUE_LEN_MAX + NAME_LEN_MAX + 1024 <= FRAME_BODY_MAX);

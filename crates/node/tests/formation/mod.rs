@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_net::{InProcess, LaneKind, Request, Transport};
@@ -27,12 +27,45 @@ pub struct Switchboard {
     pub lose_reply: AtomicU32,
     /// Runs once before the next step with this number is carried out.
     pub before: parking_lot::Mutex<Option<Interlude>>,
+    held: parking_lot::Mutex<Option<NodeId>>,
+    released: parking_lot::Condvar,
 }
 
 /// Number of a step, and what happens before it.
 pub type Interlude = (u16, Box<dyn FnOnce() + Send>);
 
+impl Switchboard {
+    /// From now on a node does not answer what is asked in the background.
+    pub fn hold(&self, node: NodeId) {
+        *self.held.lock() = Some(node);
+    }
+
+    /// Ends [`Switchboard::hold`].
+    pub fn release(&self) {
+        *self.held.lock() = None;
+        self.released.notify_all();
+    }
+}
+
 impl Peers for Switchboard {
+    fn call_within(
+        &self,
+        wait: Duration,
+        node: NodeId,
+        request: &PeerRequest<'_>,
+        reply: &mut Vec<u8>,
+    ) -> FsResult<()> {
+        let deadline = Instant::now() + wait;
+        let mut held = self.held.lock();
+        while *held == Some(node) {
+            if self.released.wait_until(&mut held, deadline).timed_out() {
+                return Err(FsError::with(Errno::EIO, format!("{node} does not answer")));
+            }
+        }
+        drop(held);
+        self.call(node, request, reply)
+    }
+
     fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
         let due = |interlude: &Interlude| interlude.0 == request.op as u16;
         let interlude = self.before.lock().take_if(|interlude| due(interlude));
