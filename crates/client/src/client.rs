@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bivouac_net::{
@@ -10,11 +10,14 @@ use bivouac_net::{
     Watch,
 };
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex};
-use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
+use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
 use crate::watch::Keeper;
+
+/// How long a client that ends waits for each node to hear it, in milliseconds.
+const LEAVE_WAIT_MS: u32 = 1000;
 
 /// Identity of one changing operation, so that it happens once however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,8 @@ pub struct Client {
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
     leases: Leases,
+    /// By node: whether it remembers what came of this client's changes.
+    changed: Vec<AtomicBool>,
     pub(crate) keeper: Option<Keeper>,
 }
 
@@ -141,8 +146,9 @@ impl Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::new(options.incarnation));
         let leases = Leases::new(map.nodes.len());
-        let (id, keeper) = (options.id, None);
-        Client { map, id, local, known, nodes, near, next_op: AtomicU64::new(1), leases, keeper }
+        let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
+        let (id, keeper, next_op) = (options.id, None, AtomicU64::new(1));
+        Client { map, id, local, known, nodes, near, next_op, leases, changed, keeper }
     }
 
     /// The map.
@@ -210,7 +216,24 @@ impl Client {
         request: &O::Request<'_>,
         payload: &[IoSlice<'_>],
     ) -> FsResult<O::Reply> {
+        if let Some(changed) = self.changed.get(usize::from(node.0)) {
+            changed.store(true, Ordering::Relaxed);
+        }
         bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload)
+    }
+
+    /// This client ends for good: the nodes need not remember any more what came of its changes. It must not be used
+    /// afterwards, nor anybody else with its number. A node that cannot be told remembers them until the formation
+    /// ends.
+    pub fn leave(&self) {
+        let frame = Frame { wait_ms: LEAVE_WAIT_MS, ..self.question() };
+        let told: Vec<_> = (self.changed.iter().zip(&self.nodes))
+            .filter(|(changed, _)| changed.swap(false, Ordering::Relaxed))
+            .map(|(_, node)| bivouac_net::start::<op::Leave>(&**node, frame, &(), &[]))
+            .collect();
+        for error in told.into_iter().filter_map(|told| told.finish(&mut []).err()) {
+            log::debug!("a node was not told that this client ends: {error}");
+        }
     }
 
     /// Starts a question, to be finished together with others.

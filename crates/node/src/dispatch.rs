@@ -1,6 +1,7 @@
 //! The dispatch table: one row per operation.
 
 use bivouac_net::{Call, LaneKind, Reply, Service};
+use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
@@ -57,6 +58,7 @@ impl Service for Node {
             Op::SyncSubfile => run::<op::SyncSubfile>,
             Op::Settle => run::<op::Settle>,
             Op::Shutdown => run::<op::Shutdown>,
+            Op::Leave => run::<op::Leave>,
             Op::PutInode => run::<op::PutInode>,
             Op::DropInode => run::<op::DropInode>,
             Op::RemoveDir => run::<op::RemoveDir>,
@@ -98,6 +100,10 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
         _ => 0,
     };
     let ctx = context(call, origin, lease_ms);
+    if call.lane == LaneKind::Client && call.frame.channel >= CLIENT_CHANNELS_MAX {
+        let text = format!("channel {} is above {CLIENT_CHANNELS_MAX}", call.frame.channel);
+        return reply.fail(&FsError::with(Errno::EPROTO, text));
+    }
     let alters = touches == Touches::Changes || O::OP == Op::Write;
     let awaited = if alters { ctx.check_awaited() } else { Ok(()) };
     let outcome = awaited.and_then(|()| request::<O>(call)).and_then(|asked| O::handle(node, &ctx, asked));

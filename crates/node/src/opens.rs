@@ -5,7 +5,9 @@
 //! what comes with a lower number was overtaken by its own repetition, or belongs to an earlier process.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use bivouac_types::limits::CLIENTS_MAX;
 use bivouac_types::{ClientId, Ino, OpenId};
 use parking_lot::Mutex;
 
@@ -34,11 +36,14 @@ pub struct Opens {
     shards: Vec<Mutex<Shard>>,
     /// Taken inside of a shard's lock or alone.
     floors: Mutex<HashMap<ClientId, OpenId>>,
+    /// Number of opens.
+    count: AtomicU64,
 }
 
 impl Opens {
     pub fn new() -> Opens {
-        Opens { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), floors: Mutex::default() }
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Opens { shards, floors: Mutex::default(), count: AtomicU64::new(0) }
     }
 
     /// One more open; `false` if it was overtaken.
@@ -47,7 +52,7 @@ impl Opens {
         if self.floors.lock().get(&client).is_some_and(|floor| open < *floor) {
             return false;
         }
-        insert(&mut shard, ino, client, open);
+        self.insert(&mut shard, ino, client, open);
         true
     }
 
@@ -57,6 +62,7 @@ impl Opens {
         let Some(holders) = shard.get_mut(&ino) else { return true };
         if let Ok(at) = holders.binary_search(&(client, open)) {
             holders.remove(at);
+            self.count.fetch_sub(1, Ordering::Relaxed);
         }
         let free = !holds(holders, client);
         if holders.is_empty() {
@@ -68,6 +74,10 @@ impl Opens {
     /// No open of the client below `floor` is under way. How this fits with what was known.
     pub fn raise_floor(&self, client: ClientId, floor: OpenId) -> News {
         let mut floors = self.floors.lock();
+        if !floors.contains_key(&client) && floors.len() >= CLIENTS_MAX {
+            // Those of clients without opens; without a floor, what comes late is not told any more.
+            floors.clear();
+        }
         let known = floors.entry(client).or_insert(floor);
         let before = std::mem::replace(known, floor.max(*known));
         match (before, floor) {
@@ -80,27 +90,16 @@ impl Opens {
     /// The client has open what it has told, and what is not below its floor.
     pub fn replace(&self, client: ClientId, told: &Told) {
         let floor = self.floors.lock().get(&client).copied().unwrap_or(OpenId(0));
-        for shard in &self.shards {
-            shard.lock().retain(|ino, holders| {
-                holders.retain(|(holder, open)| {
-                    *holder != client || *open >= floor || told.contains(&(*ino, *open))
-                });
-                !holders.is_empty()
-            });
-        }
+        let stays = |ino: Ino, open: OpenId| open >= floor || told.contains(&(ino, open));
+        self.retain(|ino, holder, open| holder != client || stays(ino, open));
         for (ino, open) in told {
-            insert(&mut self.shard(*ino).lock(), *ino, client, *open);
+            self.insert(&mut self.shard(*ino).lock(), *ino, client, *open);
         }
     }
 
     /// Forgets all of a client's opens.
     pub fn remove_client(&self, client: ClientId) {
-        for shard in &self.shards {
-            shard.lock().retain(|_, holders| {
-                holders.retain(|(holder, _)| *holder != client);
-                !holders.is_empty()
-            });
-        }
+        self.retain(|_, holder, _| holder != client);
         self.floors.lock().remove(&client);
     }
 
@@ -124,19 +123,30 @@ impl Opens {
 
     /// Number of opens.
     pub fn count(&self) -> u64 {
-        let of = |shard: &Mutex<Shard>| -> u64 { shard.lock().values().map(|held| held.len() as u64).sum() };
-        self.shards.iter().map(of).sum()
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn retain(&self, stays: impl Fn(Ino, ClientId, OpenId) -> bool) {
+        for shard in &self.shards {
+            shard.lock().retain(|ino, holders| {
+                let before = holders.len();
+                holders.retain(|(holder, open)| stays(*ino, *holder, *open));
+                self.count.fetch_sub((before - holders.len()) as u64, Ordering::Relaxed);
+                !holders.is_empty()
+            });
+        }
+    }
+
+    fn insert(&self, shard: &mut Shard, ino: Ino, client: ClientId, open: OpenId) {
+        let holders = shard.entry(ino).or_default();
+        if let Err(at) = holders.binary_search(&(client, open)) {
+            holders.insert(at, (client, open));
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         &self.shards[ino.0 as usize % SHARDS]
-    }
-}
-
-fn insert(shard: &mut Shard, ino: Ino, client: ClientId, open: OpenId) {
-    let holders = shard.entry(ino).or_default();
-    if let Err(at) = holders.binary_search(&(client, open)) {
-        holders.insert(at, (client, open));
     }
 }
 

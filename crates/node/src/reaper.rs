@@ -301,8 +301,19 @@ impl Node {
     fn forget_one(&self) -> Option<ClientId> {
         let mut agenda = self.reaper.agenda.lock();
         let client = agenda.take_gone(Instant::now())?;
+        self.forget_opens(client);
+        Some(client)
+    }
+
+    /// Forgets a client that says that it ends.
+    pub(crate) fn forget_client(&self, client: ClientId) {
+        self.reaper.client_is_back(client);
+        self.forget_opens(client);
+        self.has_closed_orphans(client);
+    }
+
+    fn forget_opens(&self, client: ClientId) {
         self.opens.remove_client(client);
-        self.reassertions.lock().remove(&client);
         if let Err(error) = self.openers.forget(&self.records, client) {
             log::warn!("client {} is not forgotten: {error}", client.0);
         }
@@ -310,7 +321,6 @@ impl Node {
         if *lock == Some(client) {
             *lock = None;
         }
-        Some(client)
     }
 
     /// Clients of an earlier daemon have as long to come back as those who are gone.

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use bivouac_client::{Client, NewInode};
 use bivouac_net::{InProcess, LaneKind, Transport, call};
-use bivouac_types::{ClientId, Errno, FsResult, Ino, OpId, OpenId, mode};
+use bivouac_types::limits::CLIENT_CHANNELS_MAX;
+use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, OpId, OpenId, SetAttr, mode};
 use bivouac_wire::{CloseRequest, Frame, OpenRequest, Operation, ReassertRequest, op};
 use formation::{Formation, op, wait_until};
 
+const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
 
 /// A client whose messages the test makes itself; node 0 is the home of what it has open.
@@ -116,6 +118,46 @@ fn a_later_process_of_a_client_ends_the_opens_of_the_earlier() {
     client.unlink(&op(client), Ino::ROOT, b"g").unwrap();
     assert!(is_gone(client, ino) && is_whole(client, other));
     raw.open(other, 2, 2).unwrap_err();
+}
+
+#[test]
+fn a_client_that_leaves_is_forgotten_with_all_that_it_did() {
+    let formation = Formation::new(2, 4096);
+    let (client, other) = (&formation.clients[0], &formation.clients[1]);
+    let dir = |client: &Client, name: &str| {
+        client.mknod(&op(client), Ino::ROOT, name.as_bytes(), &DIR).unwrap();
+        client.rmdir(&op(client), Ino::ROOT, name.as_bytes()).unwrap();
+    };
+    let records = || {
+        let of = |node: usize| other.status(NodeId(node as u16)).unwrap().records;
+        (0..formation.nodes.len()).map(of).sum::<u64>()
+    };
+    // What nodes remember of each other's steps stays.
+    (0..20).for_each(|i| dir(other, &format!("d{i}")));
+    let ino = file(other, b"f");
+    let before = records();
+    (0..20).for_each(|i| dir(client, &format!("d{i}")));
+    (1..20).for_each(|channel| {
+        let attr = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        client.setattr(&client.new_op(channel, 0, 0), ino, &attr).unwrap();
+    });
+    client.open(&op(client), ino, 0).unwrap();
+    assert!(records() >= before + 20);
+    client.leave();
+    assert_eq!(records(), before);
+    other.unlink(&op(other), Ino::ROOT, b"f").unwrap();
+    assert!(is_gone(other, ino), "it does not have it open any more");
+}
+
+#[test]
+fn nobody_has_more_channels_than_can_be_remembered() {
+    let formation = Formation::new(1, 4096);
+    let client = &formation.clients[0];
+    let ino = file(client, b"f");
+    let attr = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let set = |channel| client.setattr(&client.new_op(channel, 0, 0), ino, &attr).map_err(|e| e.errno());
+    assert!(set(CLIENT_CHANNELS_MAX - 1).is_ok());
+    assert_eq!(set(CLIENT_CHANNELS_MAX).unwrap_err(), Errno::EPROTO);
 }
 
 #[test]

@@ -69,6 +69,13 @@ pub const LEASE_MARGIN_MS: u64 = 25;
 /// How long nothing must have been changed until everybody gets leases again, in milliseconds.
 pub const LEASE_QUIET_MS: u64 = 3_000;
 
+/// Most channels of one client: as many changes may be under way, and their outcomes be remembered in each slot.
+pub const CLIENT_CHANNELS_MAX: u16 = 1024;
+/// Most opens that one node keeps in memory; further ones are refused.
+pub const OPENS_MAX: u64 = 1 << 20;
+/// Most clients with open files that one node remembers; those of further ones are refused.
+pub const CLIENTS_MAX: usize = 1 << 16;
+
 /// Most changes of one node that wait for other nodes; further ones are refused. Each has a channel of its own.
 pub const UNFINISHED_MAX: usize = 1 << 15;
 

@@ -161,6 +161,8 @@ operations! {
     Settle = 32, Client, InoOnly => ();
     /// Ends the daemon.
     Shutdown = 31, Client, () => ();
+    /// The client ends for good: nothing about it need be known any more.
+    Leave = 37, Client, () => ();
 
     /// Makes an inode record; the same record again is no error.
     PutInode = 64, Peer, PutInodeRequest<'a> => ();

@@ -133,10 +133,15 @@ impl Daemon {
             Options { identity: identity_of(&self.map, self.config.node, number), ..Options::default() };
         let handover = Arc::clone(handover);
         let serve = move || {
-            let message = match Mount::new(client, mount.device, memory, options) {
+            let message = match Mount::new(Arc::clone(&client), mount.device, memory, options) {
                 Ok(mounted) => {
                     handover.tell(&FromNode::Serving { mount: number });
-                    mounted.run().err().map(|error| error.to_string())
+                    let outcome = mounted.run();
+                    if outcome.is_ok() {
+                        // Unmounted: no daemon will serve this mount again.
+                        client.leave();
+                    }
+                    outcome.err().map(|error| error.to_string())
                 }
                 Err(error) => Some(error.to_string()),
             };

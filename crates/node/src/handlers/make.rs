@@ -5,7 +5,6 @@ use bivouac_types::limits::SYMLINK_LEN_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Layout, Name, SeatIndex, Timestamp, mode};
 use bivouac_wire::{Found, Made, MakeRequest, op};
 
-use super::open::overtaken;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, NewDir};
 use crate::locks::Target;
@@ -154,7 +153,7 @@ impl Node {
     fn register_new(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, ino: Ino) -> FsResult<()> {
         match request.open {
             Some(open) if request.mode & mode::TYPE == mode::FILE => {
-                if self.opens.add(ino, ctx.client, open) { Ok(()) } else { Err(overtaken()) }
+                self.register_open(ino, ctx.client, open)
             }
             _ => Ok(()),
         }

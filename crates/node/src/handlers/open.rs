@@ -1,6 +1,9 @@
 //! Opens: what keeps a file alive when its last name goes.
 
-use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, OpenId, mode};
+use std::collections::HashSet;
+
+use bivouac_types::limits::OPENS_MAX;
+use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpenId, mode};
 use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
 
 use crate::dispatch::Handle;
@@ -14,9 +17,7 @@ impl Handle for op::Open {
         node.openers.note(&node.records, ctx.client)?;
         node.hear_of_opens(ctx.client, floor)?;
         // Registered before it is looked at: an unlink in between then leaves it alive.
-        if !node.opens.add(ino, ctx.client, id) {
-            return Err(overtaken());
-        }
+        node.register_open(ino, ctx.client, id)?;
         let opened = node.inode(ino).and_then(|inode| match inode.attr.mode & mode::TYPE {
             mode::FILE if request.truncate && inode.attr.size > 0 => {
                 let _changing = node.leases.change(ctx.origin);
@@ -33,11 +34,26 @@ impl Handle for op::Open {
 }
 
 /// Nobody reads this: the client has the answer of the repetition, or has given up.
-pub(super) fn overtaken() -> FsError {
+fn overtaken() -> FsError {
     FsError::with(Errno::EIO, "an open arrived behind its own repetition")
 }
 
+fn too_many(home: NodeId) -> FsError {
+    FsError::with(Errno::EMFILE, format!("{OPENS_MAX} files are open whose home is {home}: close some"))
+}
+
 impl Node {
+    /// One more open.
+    ///
+    /// # Errors
+    /// `EMFILE` when there are too many; `EIO`, which nobody reads, for one that comes too late.
+    pub(super) fn register_open(&self, ino: Ino, client: ClientId, open: OpenId) -> FsResult<()> {
+        if self.opens.count() >= OPENS_MAX {
+            return Err(too_many(self.id));
+        }
+        if self.opens.add(ino, client, open) { Ok(()) } else { Err(overtaken()) }
+    }
+
     /// Who asks for anything has said before what it has open, if it has anything open.
     pub(crate) fn hear(&self, client: ClientId) {
         if self.openers.heard(client) {
@@ -97,11 +113,17 @@ impl Handle for op::Reassert {
             node.openers.note(&node.records, client)?;
         }
         let mut reassertions = node.reassertions.lock();
-        let told = reassertions.entry(client).or_default();
         if request.first {
-            told.clear();
+            reassertions.insert(client, Told::new());
         }
+        let Some(told) = reassertions.get_mut(&client) else {
+            return Err(FsError::with(Errno::EPROTO, "a list of opens without its beginning"));
+        };
         told.extend(request.opens);
+        if reassertions.values().map(HashSet::len).sum::<usize>() as u64 > OPENS_MAX {
+            reassertions.remove(&client);
+            return Err(too_many(node.id));
+        }
         if !request.last {
             return Ok(());
         }
@@ -114,5 +136,14 @@ impl Handle for op::Reassert {
         node.openers.heard(client);
         // The lists are still locked: what was begun later is not taken in before what was begun earlier.
         node.replace_opens(client, &told)
+    }
+}
+
+impl Handle for op::Leave {
+    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
+        ctx.check_awaited()?;
+        node.reassertions.lock().remove(&ctx.client);
+        node.forget_client(ctx.client);
+        node.forget_outcomes(ctx.client)
     }
 }
