@@ -67,6 +67,7 @@ fn intents() {
         kind: mode::FILE,
         replaced: Some(INO),
         replaced_kind: mode::FILE,
+        turn: 7,
     };
     let cut = Cut { ino: INO, size: 5, epoch: 6, layout: LAYOUT, new_layout: LAYOUT };
     let intents = [

@@ -17,6 +17,7 @@ use crate::locks::Target;
 use crate::namespace::entry_slot;
 use crate::node::Node;
 use crate::peers::Steps;
+use crate::reaper::Job;
 use crate::record::{Dentry, Inode, intent_key, number_of_key, table};
 use crate::session::Ctx;
 
@@ -106,7 +107,10 @@ impl Intent {
             // The name is gone already; whoever wants it may have it.
             Intent::Unlink(_) => Vec::new(),
             Intent::Rename(moved) => {
-                vec![entry(moved.parent, &moved.name), entry(moved.new_parent, &moved.new_name)]
+                let mut targets =
+                    vec![entry(moved.parent, &moved.name), entry(moved.new_parent, &moved.new_name)];
+                targets.extend((moved.turn != 0).then_some(Target::Moves));
+                targets
             }
             Intent::Cut(cut) => vec![Target::Size(cut.ino)],
         }
@@ -227,6 +231,9 @@ impl Node {
         }
         logged.intent.targets().into_iter().for_each(|target| self.locks.release(target));
         self.channels.put(logged.steps_channel);
+        if let Intent::Rename(Move { turn: turn @ 1.., .. }) = logged.intent {
+            self.reaper.add(Job::Moves(turn));
+        }
         Ok(())
     }
 

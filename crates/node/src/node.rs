@@ -59,10 +59,6 @@ pub struct Node {
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
     pub(crate) away: Away,
-    /// Who holds the lock for moving directories; kept by the root's home only.
-    pub(crate) rename_lock: Mutex<Option<ClientId>>,
-    /// Held while this node has that lock or waits for it.
-    pub(crate) rename_turn: Mutex<()>,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -104,8 +100,6 @@ impl Node {
             reassertions: Mutex::default(),
             channels: Channels::default(),
             counters: Counters::new(),
-            rename_lock: Mutex::new(None),
-            rename_turn: Mutex::new(()),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             on_shutdown: Mutex::new(None),
@@ -114,6 +108,9 @@ impl Node {
         node.count_files();
         node.make_root(config.owner)?;
         node.adopt_intents()?;
+        if recovery.records > 0 {
+            node.adopt_moves_lock()?;
+        }
         node.adopt_openers();
         node.adopt_garbage();
         Ok((Arc::new(node), recovery))

@@ -15,9 +15,13 @@ use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::away::take_blamed;
+use crate::dispatch::NOBODY;
 use crate::namespace::LOOKED_UP;
 use crate::node::Node;
-use agenda::{Agenda, Errand, Job};
+use crate::peers::Steps;
+use agenda::{Agenda, Errand};
+
+pub(crate) use agenda::Job;
 
 /// How long a replaced file stays for those who have looked its name up and will open it.
 const LINGER: Duration = Duration::from_secs(1);
@@ -269,6 +273,10 @@ impl Node {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match job {
             Job::Garbage => self.collect_garbage(),
             Job::Owed(node) => self.remove_owed(*node),
+            Job::Moves(ticket) => {
+                let steps = Steps { background: true, ..Steps::question(NOBODY) };
+                self.unlock_moves(*ticket, steps)
+            }
             Job::Intent(slot, tx) => self.replay_intent(*slot, *tx),
         }));
         done.unwrap_or_else(|_| Err(FsError::with(Errno::EIO, "bug: it panicked")))
@@ -316,10 +324,6 @@ impl Node {
         self.opens.remove_client(client);
         if let Err(error) = self.openers.forget(&self.records, client) {
             log::warn!("client {} is not forgotten: {error}", client.0);
-        }
-        let mut lock = self.rename_lock.lock();
-        if *lock == Some(client) {
-            *lock = None;
         }
     }
 

@@ -99,6 +99,11 @@ pub fn owed_node(key: &[u8]) -> Option<(NodeId, Ino)> {
     Some((NodeId(u16::from_be_bytes([high, low])), Ino(u64::from_be_bytes(ino.try_into().ok()?))))
 }
 
+/// Key of a node's last turn at moving directories.
+pub fn moves_key(client: ClientId) -> [u8; 9] {
+    tagged(b'M', client.0)
+}
+
 /// Key of an intent.
 pub fn intent_key(tx: u64) -> [u8; 9] {
     tagged(b'T', tx)

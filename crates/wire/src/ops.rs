@@ -181,9 +181,9 @@ operations! {
     /// Removes subfiles; none there is no error.
     RemoveSubfiles = 71, Peer, Subfiles => ();
     /// Takes the formation-wide lock for moving directories, for the asking node; `EBUSY` when another has it.
-    LockRename = 72, Peer, () => ();
+    LockRename = 72, Peer, Ticket => ();
     /// Gives it back.
-    UnlockRename = 73, Peer, () => ();
+    UnlockRename = 73, Peer, Ticket => ();
 }
 
 /// Defines a message that borrows from the frame.
@@ -506,6 +506,11 @@ owned! {
         ino: Ino,
         /// What its `..` is to be.
         parent: Ino,
+    }
+    /// A turn of a node at moving directories.
+    Ticket {
+        /// Rises from turn to turn of the node.
+        ticket: u64,
     }
     /// A cut of a subfile.
     TrimRequest {

@@ -4,7 +4,7 @@ use bivouac_layout::entry_hash;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, Slot, mode};
 use bivouac_wire::{EntryName, Found, InoOnly, RenameRequest, op};
 
-use crate::dispatch::{Handle, NOBODY};
+use crate::dispatch::Handle;
 use crate::intent::{Intent, Move};
 use crate::locks::Target;
 use crate::namespace::entry_slot;
@@ -26,6 +26,8 @@ struct Wanted<'a> {
     request: &'a RenameRequest<'a>,
     name: Name,
     new_name: Name,
+    /// The turn at moving directories, and the directory that may be moved in it.
+    turn: Option<(u64, Ino)>,
 }
 
 impl Handle for op::Rename {
@@ -34,16 +36,33 @@ impl Handle for op::Rename {
             return Err(Errno::EINVAL.into());
         }
         let (name, new_name) = (Name::new(request.name)?, Name::new(request.new_name)?);
-        let wanted = Wanted { request: &request, name, new_name };
+        let mut wanted = Wanted { request: &request, name, new_name, turn: None };
         node.check_slot(entry_slot(request.parent))?;
-        let source = node.dentry(request.parent, &wanted.name)?;
+        let mut pause = node.pause();
+        loop {
+            match node.rename(ctx, &mut wanted) {
+                // Another directory has come to the name meanwhile.
+                Err(error) if error.errno() == Errno::EXDEV && pause.wait() => {}
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Renames, in a turn at moving directories if it moves one; `EXDEV` if that is another one than it was.
+    fn rename(&self, ctx: &Ctx<'_>, wanted: &mut Wanted<'_>) -> FsResult<()> {
+        let request = wanted.request;
+        let source = self.dentry(request.parent, &wanted.name)?;
         let across = source.is_some_and(|d| d.kind == mode::DIR) && request.parent != request.new_parent;
         if !across && request.flags & EXCHANGE == 0 {
-            return node.rename_patiently(ctx, &wanted);
+            return self.rename_patiently(ctx, wanted);
         }
-        node.with_rename_lock(|| {
-            node.check_no_loop(ctx, source, request.new_parent)?;
-            node.rename_patiently(ctx, &wanted)
+        self.with_moves_lock(|ticket| {
+            let source = self.dentry(request.parent, &wanted.name)?;
+            self.check_no_loop(ctx, source, request.new_parent)?;
+            wanted.turn = source.map(|source| (ticket, source.ino));
+            self.rename_patiently(ctx, wanted)
         })
     }
 }
@@ -60,7 +79,7 @@ impl Node {
         }
     }
 
-    fn pause(&self) -> Pause {
+    pub(super) fn pause(&self) -> Pause {
         Pause::new(self.reaper.grace(), u32::from(self.id.0))
     }
 
@@ -73,6 +92,10 @@ impl Node {
             return Ok(());
         }
         let source = self.dentry(request.parent, &wanted.name)?.ok_or(Errno::ENOENT)?;
+        let moves = source.kind == mode::DIR && request.parent != request.new_parent;
+        if moves && wanted.turn.is_none_or(|(_, checked)| checked != source.ino) {
+            return Err(Errno::EXDEV.into());
+        }
         let target = self.look_up_anywhere(ctx, request.new_parent, &wanted.new_name)?;
         if request.flags & EXCHANGE != 0 {
             return self.exchange(ctx, wanted, source, target.ok_or(Errno::ENOENT)?);
@@ -187,28 +210,6 @@ impl Node {
             format!("directory {new_parent} has no way to the root: the namespace is damaged"),
         ))
     }
-
-    /// Runs `act` while no other node moves a directory: two moves at once could close a loop.
-    fn with_rename_lock<R>(&self, act: impl FnOnce() -> FsResult<R>) -> FsResult<R> {
-        let keeper = self.home_of(Ino::ROOT)?;
-        // The keeper knows nodes only: the requests of one node take turns here.
-        bivouac_net::before_waiting();
-        let _turn = self.rename_turn.lock();
-        let mut pause = self.pause();
-        loop {
-            match self.step::<op::LockRename>(keeper, Steps::question(NOBODY), 0, ()) {
-                Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
-                Err(error) => return Err(error),
-                Ok(()) => break,
-            }
-        }
-        let outcome = act();
-        if let Err(error) = self.step::<op::UnlockRename>(keeper, Steps::question(NOBODY), 0, ()) {
-            // It is this node's until it asks for it again, or until its connections are gone for a while.
-            log::warn!("the lock for moving directories was not given back: {error}");
-        }
-        outcome
-    }
 }
 
 impl Wanted<'_> {
@@ -222,6 +223,7 @@ impl Wanted<'_> {
             kind: source.kind,
             replaced: target.map(|target| target.ino),
             replaced_kind: target.map_or(0, |target| target.kind),
+            turn: self.turn.map_or(0, |(ticket, _)| ticket),
         }
     }
 }

@@ -140,28 +140,3 @@ impl Handle for op::SetParent {
         change.commit_for(ctx, slot, 0)
     }
 }
-
-impl Handle for op::LockRename {
-    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
-        node.check_slot(Ino::ROOT.slot())?;
-        let mut lock = node.rename_lock.lock();
-        match *lock {
-            Some(holder) if holder != ctx.client => Err(Errno::EBUSY.into()),
-            _ => {
-                // A node that has it already lost the answer, or was restarted while it had it.
-                *lock = Some(ctx.client);
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Handle for op::UnlockRename {
-    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
-        let mut lock = node.rename_lock.lock();
-        if *lock == Some(ctx.client) {
-            *lock = None;
-        }
-        Ok(())
-    }
-}

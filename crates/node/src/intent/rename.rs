@@ -28,8 +28,10 @@ pub struct Move {
     pub replaced: Option<Ino>,
     /// Type bits of that.
     pub replaced_kind: u32,
+    /// The turn at moving directories that it needs; 0 for none.
+    pub turn: u64,
 }
-codec_struct!(Move { parent, name, new_parent, new_name, ino, kind, replaced, replaced_kind });
+codec_struct!(Move { parent, name, new_parent, new_name, ino, kind, replaced, replaced_kind, turn });
 
 /// Numbers of a move's steps.
 const REMOVE_DIR: u64 = 0;

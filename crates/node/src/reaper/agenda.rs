@@ -12,6 +12,8 @@ pub enum Job {
     Garbage,
     /// To remove what nobody needs any more at a peer that was away.
     Owed(NodeId),
+    /// To give the lock for moving directories back.
+    Moves(u64),
     /// To finish a change.
     Intent(Slot, u64),
 }
@@ -86,7 +88,7 @@ impl Agenda {
         match errand.job {
             Job::Garbage => self.collecting = false,
             Job::Intent(..) => self.unfinished = self.unfinished.saturating_sub(1),
-            Job::Owed(_) => {}
+            Job::Owed(_) | Job::Moves(_) => {}
         }
         errand.waited_for.map(|node| self.release(node));
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test uses a part of the harness")]
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +14,7 @@ use bivouac_net::{InProcess, LaneKind, Request, Transport};
 use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, SystemClock};
 use bivouac_store::VolumeConfig;
 use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId};
-use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, SeatEntry};
+use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Op, SeatEntry};
 use tempfile::TempDir;
 
 /// Connects the nodes, and loses messages on purpose.
@@ -25,8 +26,11 @@ pub struct Switchboard {
     steps: AtomicU32,
     /// The answer to the next step with this number is lost.
     pub lose_reply: AtomicU32,
+    /// The next step with this number is lost before it is carried out.
+    pub lose_request: AtomicU32,
     /// Runs once before the next step with this number is carried out.
     pub before: parking_lot::Mutex<Option<Interlude>>,
+    asked: parking_lot::Mutex<HashMap<u16, u32>>,
     held: parking_lot::Mutex<Option<NodeId>>,
     released: parking_lot::Condvar,
 }
@@ -35,6 +39,11 @@ pub struct Switchboard {
 pub type Interlude = (u16, Box<dyn FnOnce() + Send>);
 
 impl Switchboard {
+    /// How many steps with this number there were.
+    pub fn asked(&self, op: Op) -> u32 {
+        self.asked.lock().get(&(op as u16)).copied().unwrap_or(0)
+    }
+
     /// From now on a node does not answer what is asked in the background.
     pub fn hold(&self, node: NodeId) {
         *self.held.lock() = Some(node);
@@ -67,6 +76,7 @@ impl Peers for Switchboard {
     }
 
     fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
+        *self.asked.lock().entry(request.op as u16).or_default() += 1;
         let due = |interlude: &Interlude| interlude.0 == request.op as u16;
         let interlude = self.before.lock().take_if(|interlude| due(interlude));
         if let Some((_, act)) = interlude {
@@ -75,6 +85,10 @@ impl Peers for Switchboard {
         let target = self.nodes.read()[usize::from(node.0)].clone();
         let lost = || FsError::with(Errno::EIO, format!("{node} is away"));
         let target = target.ok_or_else(lost)?;
+        let (number, seen) = (u32::from(request.op as u16), Ordering::SeqCst);
+        if self.lose_request.compare_exchange(number, 0, seen, seen).is_ok() {
+            return Err(lost());
+        }
         let every = self.lose_every.load(Ordering::Relaxed);
         let turn = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
         // Scattered, so that the losses do not keep step with the retries.
