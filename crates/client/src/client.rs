@@ -13,6 +13,7 @@ use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
 
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
+use crate::spread::SpreadDirs;
 
 /// Identity of one changing operation, so that it happens once however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,7 @@ pub struct Client {
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
     leases: Leases,
+    pub(crate) spread: SpreadDirs,
 }
 
 impl Client {
@@ -126,7 +128,8 @@ impl Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::default());
         let leases = Leases::new(map.nodes.len());
-        Client { map, id: options.id, local, known, nodes, near, next_op: AtomicU64::new(1), leases }
+        let (next_op, spread) = (AtomicU64::new(1), SpreadDirs::default());
+        Client { map, id: options.id, local, known, nodes, near, next_op, leases, spread }
     }
 
     /// The map.
@@ -148,11 +151,16 @@ impl Client {
         self.near.get(turn.checked_rem(self.near.len())?).copied()
     }
 
-    /// For how long what was just learned of an inode, and of the entries of a directory, may be believed:
-    /// nobody else changes anything at its home meanwhile.
+    /// For how long what was just learned of an inode may be believed: nobody else changes anything at its home
+    /// meanwhile.
     #[must_use]
     pub fn lease(&self, ino: Ino) -> Duration {
-        self.map.home(ino).map_or(Duration::ZERO, |node| self.leases.left(node))
+        self.map.home(ino).map_or(Duration::ZERO, |node| self.lease_of(node))
+    }
+
+    /// For how long what a node said may be believed.
+    pub(crate) fn lease_of(&self, node: NodeId) -> Duration {
+        self.leases.left(node)
     }
 
     /// When a question is about to be asked: leases of its answer count from here.

@@ -11,6 +11,7 @@ mod known;
 mod leases;
 mod names;
 mod opens;
+mod spread;
 mod xattrs;
 
 pub use bivouac_net::on_block;

@@ -9,9 +9,11 @@
 mod alloc;
 mod clock;
 mod counters;
+mod directory;
 mod dispatch;
 #[cfg(test)]
 mod fuzzed;
+mod gather;
 mod handlers;
 mod intent;
 mod leases;

@@ -15,8 +15,9 @@ use parking_lot::Mutex;
 use crate::alloc::Allocator;
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::gather::{Gathers, Shards};
 use crate::leases::Leases;
-use crate::locks::Locks;
+use crate::locks::{Dirs, Locks};
 use crate::openers::Openers;
 use crate::opens::Opens;
 use crate::peers::{Channels, Peers};
@@ -37,6 +38,8 @@ pub struct NodeConfig {
     pub owner: (u32, u32),
     /// How long clients that are gone may take to come back.
     pub grace: Duration,
+    /// Entries at which a directory spreads over all nodes.
+    pub spread_at: u64,
 }
 
 /// A running node.
@@ -49,6 +52,13 @@ pub struct Node {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) allocator: Allocator,
     pub(crate) locks: Locks,
+    pub(crate) dirs: Dirs,
+    pub(crate) shards: Shards,
+    pub(crate) gathers: Gathers,
+    /// Directories that could not spread, and whose shards are still to be removed.
+    pub(crate) unspreading: Mutex<HashSet<Ino>>,
+    /// Entries at which a directory spreads.
+    pub(crate) spread_at: u64,
     pub(crate) leases: Leases,
     pub(crate) opens: Opens,
     pub(crate) openers: Openers,
@@ -85,6 +95,8 @@ impl Node {
         let options = RecordsOptions { slots: config.map.slot_count(), ..RecordsOptions::default() };
         let (records, recovery) = Records::open(data.volume(0)?, formation, config.id, options)?;
         let slot = first_slot(&config.map, config.id);
+        let (shards, gathers) =
+            (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
         let node = Node {
             allocator: Allocator::open(&records, config.id, slot),
             openers: Openers::open(&records, slot),
@@ -96,6 +108,11 @@ impl Node {
             peers,
             clock,
             locks: Locks::new(config.grace),
+            dirs: Dirs::new(config.grace),
+            shards,
+            gathers,
+            unspreading: Mutex::default(),
+            spread_at: config.spread_at.max(1),
             leases: Leases::new(recovery.records > 0),
             opens: Opens::new(),
             reassertions: Mutex::default(),
@@ -112,6 +129,7 @@ impl Node {
         node.make_root(config.owner)?;
         node.adopt_intents()?;
         node.adopt_openers();
+        node.adopt_shards();
         node.adopt_garbage();
         Ok((Arc::new(node), recovery))
     }
@@ -186,9 +204,13 @@ impl Node {
 
     /// Slots that this node holds.
     pub(crate) fn own_slots(&self) -> impl Iterator<Item = Slot> + '_ {
-        let own = move |(slot, node): (usize, &NodeId)| (*node == self.id).then_some(Slot(slot as u16));
-        self.map.slots.iter().enumerate().filter_map(own)
+        slots_of(&self.map, self.id)
     }
+}
+
+fn slots_of(map: &FormationMap, id: NodeId) -> impl Iterator<Item = Slot> + '_ {
+    let own = move |(slot, node): (usize, &NodeId)| (*node == id).then_some(Slot(slot as u16));
+    map.slots.iter().enumerate().filter_map(own)
 }
 
 fn first_slot(map: &FormationMap, id: NodeId) -> Slot {

@@ -33,6 +33,10 @@ struct Agenda {
     gone: HashMap<ClientId, Instant>,
     /// Inodes without names that stay for a moment, and until when; in the order of time.
     lingering: VecDeque<(Instant, Ino)>,
+    /// Directories that have grown large.
+    grown: Vec<Ino>,
+    /// Directories whose homes could not be told of a change of their shard here.
+    owed: Vec<Ino>,
     /// When to try again what failed.
     retry_at: Option<Instant>,
     /// The last pause before that.
@@ -98,6 +102,24 @@ impl Reaper {
         }
     }
 
+    /// A directory has grown so large that it should spread.
+    pub fn spread(&self, dir: Ino) {
+        let mut agenda = self.agenda.lock();
+        if !agenda.grown.contains(&dir) {
+            agenda.grown.push(dir);
+            self.news.notify_all();
+        }
+    }
+
+    /// The home of a spread directory is to be told that its shard here has changed.
+    pub fn owe(&self, dir: Ino) {
+        let mut agenda = self.agenda.lock();
+        if !agenda.owed.contains(&dir) {
+            agenda.owed.push(dir);
+            self.news.notify_all();
+        }
+    }
+
     /// An intent is to be finished.
     pub fn add_intent(&self, slot: Slot, tx: u64) {
         self.agenda.lock().intents.push((slot, tx));
@@ -156,6 +178,7 @@ impl Reaper {
         let mut agenda = self.agenda.lock();
         agenda.garbage |= failed.garbage;
         agenda.intents.extend(failed.intents);
+        agenda.owed.extend(failed.owed);
         agenda.pause = (agenda.pause * 2).clamp(RETRY.0, RETRY.1);
         agenda.retry_at = Some(Instant::now() + agenda.pause);
     }
@@ -168,11 +191,14 @@ struct Work {
     intents: Vec<(Slot, u64)>,
     gone: Vec<ClientId>,
     lingered: Vec<Ino>,
+    grown: Vec<Ino>,
+    owed: Vec<Ino>,
 }
 
 impl Work {
     fn is_empty(&self) -> bool {
-        !self.garbage && self.intents.is_empty() && self.gone.is_empty() && self.lingered.is_empty()
+        let namespace = self.intents.is_empty() && self.grown.is_empty() && self.owed.is_empty();
+        !self.garbage && namespace && self.gone.is_empty() && self.lingered.is_empty()
     }
 }
 
@@ -183,7 +209,9 @@ impl Agenda {
             self.retry_at = None;
             work.garbage = std::mem::take(&mut self.garbage);
             work.intents = std::mem::take(&mut self.intents);
+            work.owed = std::mem::take(&mut self.owed);
         }
+        work.grown = std::mem::take(&mut self.grown);
         let over = self.lingering.partition_point(|(until, _)| *until <= now);
         work.lingered = self.lingering.drain(..over).map(|(_, ino)| ino).collect();
         work.gone = self.gone.iter().filter(|(_, until)| **until <= now).map(|(client, _)| *client).collect();
@@ -192,7 +220,8 @@ impl Agenda {
     }
 
     fn next_moment(&self) -> Option<Instant> {
-        let waiting = self.retry_at.filter(|_| self.garbage || !self.intents.is_empty());
+        let something = self.garbage || !self.intents.is_empty() || !self.owed.is_empty();
+        let waiting = self.retry_at.filter(|_| something);
         let lingering = self.lingering.front().map(|(until, _)| *until);
         self.gone.values().copied().chain(waiting).chain(lingering).min()
     }
@@ -216,6 +245,13 @@ impl Node {
                 failed.intents.push((slot, tx));
             }
         }
+        for dir in work.owed {
+            if let Err(error) = self.tell_owed(dir) {
+                log::warn!("the home of directory {dir} is told later that it has changed: {error}");
+                failed.owed.push(dir);
+            }
+        }
+        work.grown.into_iter().for_each(|dir| self.spread(dir));
         work.gone.into_iter().for_each(|client| self.forget_client(client));
         self.forget_lookups(work.lingered.into_iter());
         if work.garbage

@@ -9,6 +9,7 @@ mod make;
 mod open;
 mod remove;
 mod rename;
+mod shards;
 mod size;
 mod steps;
 mod xattrs;

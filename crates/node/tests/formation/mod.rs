@@ -12,6 +12,7 @@ use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_net::{InProcess, LaneKind, Request, Transport};
 use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, SystemClock};
 use bivouac_store::VolumeConfig;
+use bivouac_types::limits::SPREAD_AT_DEFAULT;
 use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, SeatEntry};
 use tempfile::TempDir;
@@ -81,6 +82,7 @@ pub struct Formation {
     map: Arc<FormationMap>,
     root: TempDir,
     capacity: u64,
+    spread_at: u64,
     /// How often it was started: a new process is a new client.
     starts: u64,
 }
@@ -91,6 +93,15 @@ impl Formation {
     }
 
     pub fn with_capacity(nodes: u16, stripe: u32, capacity: u64) -> Formation {
+        Formation::with(nodes, stripe, capacity, SPREAD_AT_DEFAULT)
+    }
+
+    /// A formation whose directories spread when they have two entries.
+    pub fn spreading(nodes: u16, stripe: u32) -> Formation {
+        Formation::with(nodes, stripe, 0, 2)
+    }
+
+    fn with(nodes: u16, stripe: u32, capacity: u64, spread_at: u64) -> Formation {
         let entry = |i: u16| NodeEntry {
             host: format!("n{i}"),
             client_address: String::new(),
@@ -110,8 +121,16 @@ impl Formation {
         let root = TempDir::new().unwrap();
         let switchboard = Arc::new(Switchboard::default());
         let (nodes, clients) = (Vec::new(), Vec::new());
-        let mut formation =
-            Formation { nodes, clients, switchboard, map: Arc::new(map), root, capacity, starts: 0 };
+        let mut formation = Formation {
+            nodes,
+            clients,
+            switchboard,
+            map: Arc::new(map),
+            root,
+            capacity,
+            spread_at,
+            starts: 0,
+        };
         formation.start();
         formation
     }
@@ -130,6 +149,7 @@ impl Formation {
                 handles_max: 64,
                 owner: (0, 0),
                 grace: Duration::from_secs(30),
+                spread_at: self.spread_at,
             };
             let peers: Arc<dyn Peers> = self.switchboard.clone();
             self.nodes.push(Node::open(config, peers, Arc::new(SystemClock)).unwrap().0);
