@@ -412,7 +412,7 @@ proptest! {
 
     #[test]
     fn spread_directories_behave_like_the_model(steps in proptest::collection::vec(step(), 1..100)) {
-        run_on(Formation::spreading(3, 4096), 0, &steps);
+        run_on(Formation::spreading(3), 0, &steps);
     }
 
     #[test]
@@ -420,7 +420,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..60),
         every in 2u32..6,
     ) {
-        run_on(Formation::spreading(3, 4096), every, &steps);
+        run_on(Formation::spreading(3), every, &steps);
     }
 
     #[test]

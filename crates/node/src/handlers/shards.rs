@@ -149,18 +149,14 @@ impl Handle for op::FoldShard {
 }
 
 impl Handle for op::DirChanged {
-    fn handle(
-        node: &Node,
-        _: &Ctx<'_>,
-        DirChangedRequest { dir, node: who }: DirChangedRequest,
-    ) -> FsResult<()> {
-        node.dir_changed(dir, who)
+    fn handle(node: &Node, _: &Ctx<'_>, request: DirChangedRequest) -> FsResult<()> {
+        node.dir_changed(request.dir, request.node, request.certain)
     }
 }
 
 impl Node {
-    /// A shard of a directory of which this node is the home has changed.
-    pub(crate) fn dir_changed(&self, dir: Ino, who: NodeId) -> FsResult<()> {
+    /// A shard of a directory of which this node is the home has changed, or may have: then it is only asked.
+    pub(crate) fn dir_changed(&self, dir: Ino, who: NodeId, certain: bool) -> FsResult<()> {
         let mut change = self.change(&[dir.slot()])?;
         let mut inode = match change.inode(dir) {
             Err(error) if error.errno() == Errno::ENOENT => return Ok(()),
@@ -171,6 +167,9 @@ impl Node {
             return Ok(());
         }
         self.gathers.is_ahead(dir, who);
+        if !certain {
+            return Ok(());
+        }
         (inode.attr.mtime, inode.attr.ctime) = (change.now, change.now);
         change.put_inode(&inode);
         change.commit()

@@ -127,7 +127,7 @@ impl Handle for op::InstallEntry {
         change.install_entry(&place, &name, &request)?;
         change.commit_quietly_for(ctx, slot, 0)?;
         // Peers who ask for this tell the home, unless it is this node.
-        if place.is_spread() && at_home { node.dir_changed(dir, node.id) } else { Ok(()) }
+        if place.is_spread() && at_home { node.dir_changed(dir, node.id, true) } else { Ok(()) }
     }
 }
 

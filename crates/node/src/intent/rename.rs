@@ -195,6 +195,6 @@ impl Node {
 
     /// An entry was changed on a node, which could not tell that to the directory's home itself.
     fn tell_shard(&self, dir: Ino, node: NodeId, steps: Steps) -> FsResult<()> {
-        if node == self.home_of(dir)? { Ok(()) } else { self.tell(steps.origin, dir, node) }
+        if node == self.home_of(dir)? { Ok(()) } else { self.tell(steps.origin, dir, node, true) }
     }
 }

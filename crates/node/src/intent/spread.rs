@@ -64,7 +64,7 @@ impl Node {
         let ctx = Ctx::of_node(self.as_client());
         match self.carry_out(&ctx, dir.slot(), Intent::Spread(dir)) {
             Ok(()) => log::info!("directory {dir} is spread over {} nodes", self.gathers.nodes.len()),
-            Err(error) => log::warn!("directory {dir} stays on its home for now: {error}"),
+            Err(error) => log::warn!("directory {dir} stays where it is until it has grown further: {error}"),
         }
     }
 

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test uses a part of the harness")]
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,10 +13,10 @@ use std::time::Duration;
 use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_net::{InProcess, LaneKind, Request, Transport};
 use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, SystemClock};
-use bivouac_store::VolumeConfig;
+use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, VolumeConfig};
 use bivouac_types::limits::SPREAD_AT_DEFAULT;
-use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId};
-use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, SeatEntry};
+use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId, Slot};
+use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Op, SeatEntry};
 use tempfile::TempDir;
 
 /// Connects the nodes, and loses messages on purpose.
@@ -32,6 +34,18 @@ pub struct Switchboard {
 
 /// Number of a step, and what happens before it.
 pub type Interlude = (u16, Box<dyn FnOnce() + Send>);
+
+impl Switchboard {
+    /// From now on a node does not answer its peers.
+    pub fn unplug(&self, node: NodeId) -> Option<Arc<Node>> {
+        self.nodes.write()[usize::from(node.0)].take()
+    }
+
+    /// It is back.
+    pub fn plug(&self, id: NodeId, node: Option<Arc<Node>>) {
+        self.nodes.write()[usize::from(id.0)] = node;
+    }
+}
 
 impl Peers for Switchboard {
     fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
@@ -79,7 +93,7 @@ pub struct Formation {
     pub nodes: Vec<Arc<Node>>,
     pub clients: Vec<Client>,
     pub switchboard: Arc<Switchboard>,
-    map: Arc<FormationMap>,
+    pub map: Arc<FormationMap>,
     root: TempDir,
     capacity: u64,
     spread_at: u64,
@@ -97,8 +111,13 @@ impl Formation {
     }
 
     /// A formation whose directories spread when they have two entries.
-    pub fn spreading(nodes: u16, stripe: u32) -> Formation {
-        Formation::with(nodes, stripe, 0, 2)
+    pub fn spreading(nodes: u16) -> Formation {
+        Formation::spreading_at(nodes, 2)
+    }
+
+    /// A formation whose directories spread when they have so many entries.
+    pub fn spreading_at(nodes: u16, entries: u64) -> Formation {
+        Formation::with(nodes, 4096, 0, entries)
     }
 
     fn with(nodes: u16, stripe: u32, capacity: u64, spread_at: u64) -> Formation {
@@ -181,13 +200,55 @@ impl Formation {
 
     /// As [`Formation::restart`], for clients whose processes live on.
     pub fn restart_as_the_same_clients(&mut self) {
+        self.halt();
+        self.start();
+    }
+
+    fn halt(&mut self) {
         self.clients.clear();
         self.switchboard.nodes.write().clear();
         for node in self.nodes.drain(..) {
             node.halt();
             assert_eq!(Arc::strong_count(&node), 1, "nobody else holds the node");
         }
+    }
+
+    /// How many records of each table there are on all nodes together: looked at while the nodes are stopped.
+    pub fn census(&mut self) -> BTreeMap<char, usize> {
+        self.starts += 1;
+        self.halt();
+        let mut census = BTreeMap::new();
+        for id in 0..self.map.nodes.len() as u16 {
+            let volume = VolumeConfig { path: self.volume(id), capacity: self.capacity, create: false };
+            let (formation, id) = (self.map.formation, NodeId(id));
+            let data = DataStore::open(&[volume], formation, id, &DataOptions { handles_max: 4 }).unwrap();
+            let slots = self.map.slot_count();
+            let options = RecordsOptions { slots, ..RecordsOptions::default() };
+            let (records, _) = Records::open(data.volume(0).unwrap(), formation, id, options).unwrap();
+            for slot in (0..slots).map(Slot) {
+                records.scan(slot, b"", b"", |key, _| {
+                    *census.entry(char::from(key[0])).or_default() += 1;
+                    ControlFlow::Continue(())
+                });
+            }
+        }
         self.start();
+        census
+    }
+
+    /// Inodes on all nodes together.
+    pub fn files(&self) -> u64 {
+        self.nodes_status().map(|status| status.files).sum()
+    }
+
+    fn nodes_status(&self) -> impl Iterator<Item = bivouac_client::NodeStatus> {
+        (0..self.nodes.len()).map(|node| self.clients[0].status(NodeId(node as u16)).unwrap())
+    }
+
+    /// Requests of clients for this operation that a node has served.
+    pub fn served(&self, node: usize, op: Op) -> u64 {
+        let status = self.clients[0].status(NodeId(node as u16)).unwrap();
+        status.operations.iter().find(|count| count.name == op.name()).map_or(0, |count| count.client)
     }
 }
 

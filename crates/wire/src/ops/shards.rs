@@ -76,6 +76,8 @@ owned! {
         dir: Ino,
         /// The node of the shard.
         node: NodeId,
+        /// Whether it has; if not, it may have.
+        certain: bool,
     }
     /// What new entries get from now on.
     UpdateShardRequest {
