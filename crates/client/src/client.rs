@@ -8,6 +8,7 @@ use std::time::Duration;
 use bivouac_net::{
     Address, Auth, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started, Transport,
 };
+use bivouac_types::limits::SPREAD_ATTR_MS;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
 
@@ -152,10 +153,12 @@ impl Client {
     }
 
     /// For how long what was just learned of an inode may be believed: nobody else changes anything at its home
-    /// meanwhile.
+    /// meanwhile. The attributes of a spread directory may always be believed for a moment: the kernel looks at its
+    /// owner and mode for every entry, and if its home were asked each time, it would be what limits all nodes.
     #[must_use]
     pub fn lease(&self, ino: Ino) -> Duration {
-        self.map.home(ino).map_or(Duration::ZERO, |node| self.lease_of(node))
+        let lease = self.map.home(ino).map_or(Duration::ZERO, |node| self.lease_of(node));
+        if self.spread.has(ino) { lease.max(Duration::from_millis(SPREAD_ATTR_MS)) } else { lease }
     }
 
     /// For how long what a node said may be believed.

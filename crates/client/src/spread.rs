@@ -40,7 +40,8 @@ impl SpreadDirs {
         self.any.store(true, Ordering::Release);
     }
 
-    fn has(&self, dir: Ino) -> bool {
+    /// Whether this directory is known to be spread.
+    pub fn has(&self, dir: Ino) -> bool {
         self.any.load(Ordering::Acquire) && self.dirs.read().contains(&dir)
     }
 }
@@ -74,7 +75,7 @@ impl Client {
     pub fn entry_lease(&self, dir: Ino, name: &[u8]) -> Duration {
         match self.spread.has(dir) {
             true => self.shard_node(dir, name).map_or(Duration::ZERO, |node| self.lease_of(node)),
-            false => self.lease(dir),
+            false => self.map.home(dir).map_or(Duration::ZERO, |node| self.lease_of(node)),
         }
     }
 

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{DirChangedRequest, Encode, FormationMap, InoOnly, ShardState, op};
@@ -84,8 +85,10 @@ pub struct Gathers {
 }
 
 struct Gather {
-    /// Held while shards are asked.
-    turn: Mutex<()>,
+    /// Rounds of questions so far, the one under way included.
+    begun: AtomicU64,
+    /// The last round that has ended; held while shards are asked.
+    turn: Mutex<u64>,
     known: Mutex<Known>,
 }
 
@@ -105,7 +108,7 @@ impl Gathers {
     fn of(&self, dir: Ino) -> Arc<Gather> {
         let new = || {
             let known = Known { dirty: self.nodes.iter().copied().collect(), shards: BTreeMap::new() };
-            Arc::new(Gather { turn: Mutex::new(()), known: Mutex::new(known) })
+            Arc::new(Gather { begun: AtomicU64::new(0), turn: Mutex::new(0), known: Mutex::new(known) })
         };
         Arc::clone(self.dirs.lock().entry(dir).or_insert_with(new))
     }
@@ -172,10 +175,22 @@ impl Node {
     /// Asks the shards that are ahead, and writes down what they say. One that does not answer stays ahead.
     pub(crate) fn gather(&self, origin: ClientId, dir: Ino) -> FsResult<()> {
         let gather = self.gathers.of(dir);
-        let _turn = gather.turn.try_lock().unwrap_or_else(|| {
+        let arrived = gather.begun.load(Ordering::SeqCst);
+        let mut ended = gather.turn.try_lock().unwrap_or_else(|| {
             bivouac_net::before_waiting();
             gather.turn.lock()
         });
+        if *ended > arrived {
+            // A round that began after this question has told everything.
+            return Ok(());
+        }
+        let round = gather.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let outcome = self.ask_shards(origin, dir, &gather);
+        *ended = round;
+        outcome
+    }
+
+    fn ask_shards(&self, origin: ClientId, dir: Ino, gather: &Gather) -> FsResult<()> {
         let dirty = std::mem::take(&mut gather.known.lock().dirty);
         if dirty.is_empty() {
             return Ok(());

@@ -77,6 +77,9 @@ pub const LEASE_MARGIN_MS: u64 = 25;
 /// How long nothing must have been changed until everybody gets leases again, in milliseconds.
 pub const LEASE_QUIET_MS: u64 = 3_000;
 
+/// For how long the kernel may keep the attributes of a spread directory, also while others change it, in milliseconds.
+pub const SPREAD_ATTR_MS: u64 = LEASE_MS - LEASE_MARGIN_MS;
+
 /// How long a client waits for a node that does not answer, unless chosen otherwise.
 pub const WAIT_MS_DEFAULT: u64 = 30_000;
 
