@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bivouac_launch::{FormationName, Tolerance, VolumeArg, Wishes, parse_volume};
 use bivouac_stage::{Transfer, parse_in, parse_out};
-use bivouac_types::limits::{STRIPE_DEFAULT, WAIT_MS_DEFAULT};
+use bivouac_types::limits::{SPREAD_AT_DEFAULT, STRIPE_DEFAULT, WAIT_MS_DEFAULT};
 use bivouac_types::units::{parse_duration_ms, parse_size};
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -77,6 +77,9 @@ pub struct FormationArgs {
     /// Number of seats that a new file is striped over; 0 means all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub width: u16,
+    /// Number of entries from which on a directory spreads over all nodes
+    #[arg(long, value_name = "N", default_value_t = SPREAD_AT_DEFAULT, value_parser = clap::value_parser!(u64).range(1..))]
+    pub spread_at: u64,
     /// How long an operation waits for a node that does not answer, before it fails with EIO
     #[arg(long, value_name = "DURATION", default_value_t = Duration(WAIT_MS_DEFAULT), value_parser = duration)]
     pub wait: Duration,
@@ -248,6 +251,7 @@ impl FormationArgs {
             volumes: self.volumes.clone(),
             stripe: self.stripe,
             width: self.width,
+            spread_at: self.spread_at,
             wait_ms: self.wait.0,
             port: self.port,
             tolerance: self.deaths_max,

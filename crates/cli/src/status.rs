@@ -380,6 +380,7 @@ mod tests {
             tolerance: bivouac_launch::Tolerance::default(),
             stripe: 4096,
             width: 0,
+            spread_at: 1024,
             map: String::new(),
             nodes,
             own_dirs: vec![],

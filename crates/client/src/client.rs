@@ -9,11 +9,13 @@ use bivouac_net::{
     Address, Auth, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started, Transport,
     Watch,
 };
+use bivouac_types::limits::SPREAD_ATTR_MS;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
+use crate::spread::SpreadDirs;
 use crate::watch::Keeper;
 
 /// How long a client that ends waits for each node to hear it, in milliseconds.
@@ -95,6 +97,7 @@ pub struct Client {
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
     leases: Leases,
+    pub(crate) spread: SpreadDirs,
     /// By node: whether it remembers what came of this client's changes.
     changed: Vec<AtomicBool>,
     pub(crate) keeper: Option<Keeper>,
@@ -147,8 +150,9 @@ impl Client {
         let known = Arc::new(KnownFiles::new(options.incarnation));
         let leases = Leases::new(map.nodes.len());
         let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
-        let (id, keeper, next_op) = (options.id, None, AtomicU64::new(1));
-        Client { map, id, local, known, nodes, near, next_op, leases, changed, keeper }
+        let (id, keeper) = (options.id, None);
+        let (next_op, spread) = (AtomicU64::new(1), SpreadDirs::default());
+        Client { map, id, local, known, nodes, near, next_op, leases, spread, changed, keeper }
     }
 
     /// The map.
@@ -170,11 +174,18 @@ impl Client {
         self.near.get(turn.checked_rem(self.near.len())?).copied()
     }
 
-    /// For how long what was just learned of an inode, and of the entries of a directory, may be believed:
-    /// nobody else changes anything at its home meanwhile.
+    /// For how long what was just learned of an inode may be believed: nobody else changes anything at its home
+    /// meanwhile. The attributes of a spread directory may always be believed for a moment: the kernel looks at its
+    /// owner and mode for every entry, and if its home were asked each time, it would be what limits all nodes.
     #[must_use]
     pub fn lease(&self, ino: Ino) -> Duration {
-        self.map.home(ino).map_or(Duration::ZERO, |node| self.leases.left(node))
+        let lease = self.map.home(ino).map_or(Duration::ZERO, |node| self.lease_of(node));
+        if self.spread.has(ino) { lease.max(Duration::from_millis(SPREAD_ATTR_MS)) } else { lease }
+    }
+
+    /// For how long what a node said may be believed.
+    pub(crate) fn lease_of(&self, node: NodeId) -> Duration {
+        self.leases.left(node)
     }
 
     /// When a question is about to be asked: leases of its answer count from here.

@@ -11,6 +11,7 @@ mod known;
 mod leases;
 mod names;
 mod opens;
+mod spread;
 mod under_way;
 mod watch;
 mod xattrs;

@@ -21,11 +21,13 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`, `EIO` when a node cannot be reached.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
-        let home = self.home(parent)?;
         self.until_settled(|| {
             let asked = self.now();
-            let found = self.ask::<op::Lookup>(home, &EntryName { parent, name })?;
-            self.leased(home, asked, found.lease_ms);
+            let found = self.at_entry(parent, name, false, |node| {
+                let found = self.ask::<op::Lookup>(node, &EntryName { parent, name })?;
+                self.leased(node, asked, found.lease_ms);
+                Ok(found)
+            })?;
             unless_gone(self.attr_of(found))
         })
     }
@@ -82,6 +84,7 @@ impl Client {
     /// Takes in what a home said of an inode.
     pub(crate) fn saw(&self, home: NodeId, asked: Moment, seen: Seen) -> Attr {
         self.leased(home, asked, seen.lease_ms);
+        self.spread.note(&seen.attr);
         self.known.update(&seen.attr);
         seen.attr
     }
@@ -136,13 +139,15 @@ impl Client {
         let near = if mode & mode::TYPE == mode::FILE { self.near_seat() } else { None };
         let (uid, gid) = (ctx.uid, ctx.gid);
         let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
-        let (home, asked) = (self.home(parent)?, self.now());
-        if open.is_some() {
-            self.watch(home);
-        }
-        let made = self.change::<op::Make>(home, ctx, &request, &[])?;
-        self.leased(home, asked, made.found.lease_ms);
-        Ok(made)
+        let asked = self.now();
+        self.at_entry(parent, name, ctx.retry, |node| {
+            if open.is_some() {
+                self.watch(node);
+            }
+            let made = self.change::<op::Make>(node, ctx, &request, &[])?;
+            self.leased(node, asked, made.found.lease_ms);
+            Ok(made)
+        })
     }
 
     /// Removes an entry that is not a directory.
@@ -150,7 +155,8 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EISDIR`, `EIO`.
     pub fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.change::<op::Unlink>(self.home(parent)?, ctx, &EntryName { parent, name }, &[])
+        let request = EntryName { parent, name };
+        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Unlink>(node, ctx, &request, &[]))
     }
 
     /// Removes an empty directory.
@@ -158,7 +164,8 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EIO`.
     pub fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
-        self.change::<op::Rmdir>(self.home(parent)?, ctx, &EntryName { parent, name }, &[])
+        let request = EntryName { parent, name };
+        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Rmdir>(node, ctx, &request, &[]))
     }
 
     /// Moves an entry. `flags` are the kernel's.
@@ -175,7 +182,7 @@ impl Client {
         flags: u32,
     ) -> FsResult<()> {
         let request = RenameRequest { parent, name, new_parent, new_name, flags };
-        self.change::<op::Rename>(self.home(parent)?, ctx, &request, &[])
+        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Rename>(node, ctx, &request, &[]))
     }
 
     /// Makes one more name for an inode.
@@ -184,8 +191,15 @@ impl Client {
     /// `EEXIST`, `EPERM` for a directory, `EMLINK`, `ENOENT`, `EIO`.
     pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
         let request = LinkRequest { ino, parent: new_parent, name: new_name };
-        let (home, asked) = (self.home(new_parent)?, self.now());
-        let seen = self.change::<op::Link>(home, ctx, &request, &[])?;
+        let (home, asked) = (self.home(ino)?, self.now());
+        let seen = self.at_entry(new_parent, new_name, ctx.retry, |node| {
+            let mut seen = self.change::<op::Link>(node, ctx, &request, &[])?;
+            // The promise of a node that is not the inode's home does not cover its attributes.
+            if node != home {
+                seen.lease_ms = 0;
+            }
+            Ok(seen)
+        })?;
         Ok(self.saw(home, asked, seen))
     }
 
@@ -204,8 +218,7 @@ impl Client {
     /// `ENOTDIR`, `ENOENT`, `EIO`.
     pub fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, attrs: bool) -> FsResult<Vec<DirEntry>> {
         let max_bytes = max_bytes.min(READDIR_BYTES_MAX) as u32;
-        let request = ReadDirRequest { ino, cookie, max_bytes, attrs };
-        let mut page = self.ask::<op::ReadDir>(self.home(ino)?, &request)?;
+        let mut page = self.dir_page(&ReadDirRequest { ino, cookie, max_bytes, attrs, shard: false })?;
         for entry in &mut page.entries {
             entry.attr = entry.attr.filter(|attr| !self.has_unsent_times(attr.ino));
         }

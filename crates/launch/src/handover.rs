@@ -73,6 +73,8 @@ pub struct NodeConfig {
     pub volumes: Vec<VolumeState>,
     /// How long clients wait for a node, in milliseconds.
     pub wait_ms: u64,
+    /// Entries from which on a directory spreads over all nodes.
+    pub spread_at: u64,
     secret: String,
     map: String,
 }
@@ -87,6 +89,7 @@ impl NodeConfig {
             node,
             volumes: state.nodes.get(usize::from(node))?.volumes.clone(),
             wait_ms: state.wait_ms,
+            spread_at: state.spread_at,
             secret: to_hex(secret),
             map: state.map.clone(),
         })

@@ -35,6 +35,8 @@ pub struct Wishes {
     pub stripe: u64,
     /// Width of new files; 0 is all seats.
     pub width: u16,
+    /// Entries from which on a directory spreads over all nodes.
+    pub spread_at: u64,
     /// How long clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// First port to listen on; 0 for any free ones.
@@ -103,6 +105,7 @@ pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResul
         tolerance: wishes.tolerance,
         stripe: wishes.stripe as u32,
         width: wishes.width,
+        spread_at: wishes.spread_at,
         map: String::new(),
         nodes: nodes.collect(),
         own_dirs,
@@ -203,6 +206,7 @@ mod tests {
             volumes: Vec::new(),
             stripe: 1 << 20,
             width: 0,
+            spread_at: 1024,
             wait_ms: 30_000,
             port: 0,
             tolerance: Tolerance::default(),

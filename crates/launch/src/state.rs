@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use bivouac_types::FormationId;
+use bivouac_types::limits::SPREAD_AT_DEFAULT;
 use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +78,9 @@ pub struct State {
     pub stripe: u32,
     /// Width of new files; 0 is all seats.
     pub width: u16,
+    /// Entries from which on a directory spreads over all nodes.
+    #[serde(default = "spread_at_default")]
+    pub spread_at: u64,
     /// The map as it is sent, hexadecimal; empty until the ports are known.
     pub map: String,
     /// The nodes, by id.
@@ -85,6 +89,10 @@ pub struct State {
     pub own_dirs: Vec<PathBuf>,
     /// The mounts.
     pub mounts: Vec<MountState>,
+}
+
+fn spread_at_default() -> u64 {
+    SPREAD_AT_DEFAULT
 }
 
 /// One node.
@@ -231,6 +239,7 @@ pub(crate) mod tests {
             tolerance: Tolerance::default(),
             stripe: 1 << 20,
             width: 0,
+            spread_at: 1024,
             map: String::new(),
             nodes: vec![node],
             own_dirs: vec![],

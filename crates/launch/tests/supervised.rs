@@ -161,6 +161,7 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         port: 0,
         stripe: 4096,
         width: 0,
+        spread_at: 1024,
         map: String::new(),
         nodes: vec![node],
         own_dirs: vec![],

@@ -54,6 +54,7 @@ operations! {
     fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>>;
     fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, with_attrs: bool) -> FsResult<Vec<DirEntry>>;
     fn lease(&self, ino: Ino) -> Duration;
+    fn entry_lease(&self, parent: Ino, name: &[u8]) -> Duration;
     fn parent(&self, ino: Ino) -> FsResult<Ino>;
     fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>>;
     fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>>;

@@ -69,6 +69,13 @@ impl Service for Node {
             Op::RemoveSubfiles => run::<op::RemoveSubfiles>,
             Op::LockRename => run::<op::LockRename>,
             Op::UnlockRename => run::<op::UnlockRename>,
+            Op::InstallShard => run::<op::InstallShard>,
+            Op::DropShard => run::<op::DropShard>,
+            Op::SealShard => run::<op::SealShard>,
+            Op::UnsealShard => run::<op::UnsealShard>,
+            Op::FoldShard => run::<op::FoldShard>,
+            Op::DirChanged => run::<op::DirChanged>,
+            Op::UpdateShard => run::<op::UpdateShard>,
         };
         serve(self, call, reply);
     }

@@ -1,12 +1,12 @@
 //! Records that are damaged in a way that no checksum shows: reading them ends, and what is accepted is consistent.
 
-use bivouac_types::{Attr, Ino, Layout, Placement, SeatIndex, Timestamp, mode};
+use bivouac_types::{Attr, ClientId, Ino, Layout, Placement, SeatIndex, Timestamp, mode};
 use bivouac_wire::{Decode, Encode};
 
 use crate::intent::tests::{logged, reread};
 use crate::intent::{Cut, Intent, Move, NewDir, OldEntry};
 use crate::mutate::Mutator;
-use crate::record::{Dentry, Done, Garbage, Inode, dentry_of_key, number_of_key};
+use crate::record::{Dentry, Done, Folded, Garbage, Inode, Shard, dentry_of_key, number_of_key};
 
 const LAYOUT: Layout = Layout { stripe: 1 << 20, width: 2, base: SeatIndex(1), seats: 2 };
 const INO: Ino = Ino(0x0001_0000_0000_002f);
@@ -42,12 +42,16 @@ fn consistent<T: for<'a> Decode<'a> + Encode>(bytes: &[u8]) {
 fn records() {
     let (dentry, done) = (Dentry { ino: INO, kind: mode::FILE }, Done { op: 1, value: 2 });
     let garbage = Garbage { layout: LAYOUT };
-    let seeds = vec![inode().to_bytes(), dentry.to_bytes(), done.to_bytes(), garbage.to_bytes()];
+    let shard = Shard { sealed: Some((ClientId(1), 2)), ..Shard::empty(inode().inherited(), 7) };
+    let small = [dentry.to_bytes(), done.to_bytes(), garbage.to_bytes(), Folded { versions: 3 }.to_bytes()];
+    let seeds = [&small[..], &[inode().to_bytes(), shard.to_bytes()]].concat();
     Mutator::new(seeds).each(100_000, |bytes| {
         consistent::<Inode>(bytes);
         consistent::<Dentry>(bytes);
         consistent::<Done>(bytes);
         consistent::<Garbage>(bytes);
+        consistent::<Shard>(bytes);
+        consistent::<Folded>(bytes);
         if let Some((_, name)) = dentry_of_key(bytes) {
             assert!(bytes.ends_with(name));
         }
@@ -67,6 +71,7 @@ fn intents() {
         kind: mode::FILE,
         replaced: Some(INO),
         replaced_kind: mode::FILE,
+        exchange: false,
         turn: 7,
     };
     let cut = Cut { ino: INO, size: 5, epoch: 6, layout: LAYOUT, new_layout: LAYOUT };
@@ -74,6 +79,9 @@ fn intents() {
         Intent::MakeDir(NewDir { name: b"new".to_vec(), inode: inode() }),
         Intent::RemoveDir(old.clone()),
         Intent::Unlink(old.clone()),
+        Intent::Rename(Move { exchange: true, ..moved.clone() }),
+        Intent::Spread(INO),
+        Intent::Inherit(INO),
         Intent::Link(old),
         Intent::Rename(moved),
         Intent::Cut(cut),

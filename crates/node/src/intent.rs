@@ -6,6 +6,7 @@
 mod cut;
 mod entries;
 mod rename;
+mod spread;
 
 use std::ops::ControlFlow;
 
@@ -14,9 +15,9 @@ use bivouac_types::{ClientId, Errno, FsResult, Ino, Layout, NodeId, OpId, Slot};
 use bivouac_wire::{Decode, DecodeError, Encode, Reader, codec_struct};
 
 use crate::locks::Target;
-use crate::namespace::entry_slot;
+use crate::namespace::Change;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::{Steps, is_peer};
 use crate::reaper::Job;
 use crate::record::{Dentry, Inode, intent_key, number_of_key, table};
 use crate::session::Ctx;
@@ -75,10 +76,16 @@ pub enum Intent {
     Rename(Move),
     /// Make a file shorter.
     Cut(Cut),
+    /// Spread a directory over all nodes; one that is found later is given up.
+    Spread(Ino),
+    /// Tell the shards of a directory what new entries get from it.
+    Inherit(Ino),
 }
 
 /// An intent with the identity of who wants it.
-struct Logged {
+pub(crate) struct Logged {
+    /// The slot that holds it; not part of the record.
+    slot: Slot,
     intent: Intent,
     client: ClientId,
     channel: u16,
@@ -88,16 +95,6 @@ struct Logged {
 }
 
 impl Intent {
-    /// The slot that holds the intent; this node's by construction.
-    fn slot(&self) -> Slot {
-        match self {
-            Intent::MakeDir(new) => entry_slot(new.inode.parent),
-            Intent::RemoveDir(old) | Intent::Unlink(old) | Intent::Link(old) => entry_slot(old.parent),
-            Intent::Rename(moved) => entry_slot(moved.parent),
-            Intent::Cut(cut) => cut.ino.slot(),
-        }
-    }
-
     /// What is locked while the intent is carried out.
     fn targets(&self) -> Vec<Target> {
         let entry = |parent, name: &[u8]| Target::Entry(parent, bivouac_layout::entry_hash(parent, name));
@@ -113,6 +110,9 @@ impl Intent {
                 targets
             }
             Intent::Cut(cut) => vec![Target::Size(cut.ino)],
+            // Given up, or taken up by nobody but the reaper.
+            Intent::Spread(_) => Vec::new(),
+            Intent::Inherit(dir) => vec![Target::Size(*dir)],
         }
     }
 }
@@ -126,21 +126,41 @@ enum Outcome {
 }
 
 impl Node {
-    /// Carries out a change that needs peers. The caller holds the locks of what it touches.
+    /// Carries out a change that needs peers. The caller holds the locks of what it touches. The intent is logged in
+    /// `slot`, which is this node's.
     ///
     /// # Errors
     /// Why it was refused; or that a peer did not answer: then it is finished later, by itself.
-    pub(crate) fn carry_out(&self, ctx: &Ctx<'_>, intent: Intent) -> FsResult<()> {
+    pub(crate) fn carry_out(&self, ctx: &Ctx<'_>, slot: Slot, intent: Intent) -> FsResult<()> {
+        self.carry_out_begun(ctx, slot, intent, |logged| match &logged.intent {
+            Intent::Unlink(old) => self.begin_unlink(old, logged),
+            Intent::Cut(cut) => self.begin_cut(cut),
+            _ => self.change(&[slot]),
+        })
+    }
+
+    /// As [`Node::carry_out`], of an intent that is logged together with the change that `begin` makes.
+    pub(crate) fn carry_out_begun<'a>(
+        &'a self,
+        ctx: &Ctx<'_>,
+        slot: Slot,
+        intent: Intent,
+        begin: impl FnOnce(&Logged) -> FsResult<Change<'a>>,
+    ) -> FsResult<()> {
         self.reaper.check_unfinished()?;
         // The channel first: ids of steps must rise within one.
         let steps_channel = self.channels.take();
-        let tx = self.allocator.next(&self.records)?;
-        let logged = Logged { intent, client: ctx.client, channel: ctx.channel, op: ctx.id, steps_channel };
-        if let Err(error) = self.log_intent(tx, &logged) {
-            self.channels.put(steps_channel);
-            return Err(error);
-        }
-        let steps = Steps { tx, channel: steps_channel, retry: false, origin: ctx.origin, background: false };
+        let (client, channel, op) = (ctx.client, ctx.channel, ctx.id);
+        let logged = Logged { slot, intent, client, channel, op, steps_channel };
+        let begun = self.allocator.next(&self.records).and_then(|tx| {
+            let mut change = begin(&logged)?;
+            change.txn.put(slot, &intent_key(tx), &logged.to_bytes());
+            change.commit()?;
+            Ok(tx)
+        });
+        let tx = begun.inspect_err(|_| self.channels.put(steps_channel))?;
+        let (channel, origin, background) = (steps_channel, ctx.origin, is_peer(ctx.client));
+        let steps = Steps { tx, channel, retry: false, origin, background };
         match self.finish_intent(&logged, steps) {
             Ok(result) => {
                 self.channels.put(steps_channel);
@@ -148,22 +168,11 @@ impl Node {
             }
             Err(error) => {
                 // Not known how far it got: the reaper goes on with it. Until then the locks stay.
-                self.postpone(tx, &logged.intent);
+                self.postpone(tx, &logged);
                 // An unlink was carried out when it was logged: the name is gone for good.
                 if matches!(logged.intent, Intent::Unlink(_)) { Ok(()) } else { Err(error) }
             }
         }
-    }
-
-    fn log_intent(&self, tx: u64, logged: &Logged) -> FsResult<()> {
-        let slot = logged.intent.slot();
-        let mut change = match &logged.intent {
-            Intent::Unlink(old) => self.begin_unlink(old, logged)?,
-            Intent::Cut(cut) => self.begin_cut(cut)?,
-            _ => self.change(&[slot])?,
-        };
-        change.txn.put(slot, &intent_key(tx), &logged.to_bytes());
-        change.commit()
     }
 
     /// Takes the steps. The outer error is "do not know", the inner one "refused".
@@ -175,11 +184,14 @@ impl Node {
             Intent::Link(old) => self.finish_link(old, logged, steps)?,
             Intent::Rename(moved) => self.finish_rename(moved, logged, steps)?,
             Intent::Cut(cut) => self.finish_cut(cut, logged, steps)?,
+            Intent::Spread(dir) if steps.retry => self.give_up_spreading(*dir, logged, steps)?,
+            Intent::Spread(dir) => self.finish_spread(*dir, logged, steps)?,
+            Intent::Inherit(dir) => self.finish_inherit(*dir, logged, steps)?,
         };
         match outcome {
             Outcome::Done => Ok(Ok(())),
             Outcome::Refused(error) => {
-                let slot = logged.intent.slot();
+                let slot = logged.slot;
                 let mut change = self.change(&[slot])?;
                 change.txn.delete(slot, &intent_key(steps.tx));
                 change.commit()?;
@@ -189,10 +201,36 @@ impl Node {
     }
 
     /// Keeps what an unfinished intent touches locked until the reaper has finished it.
-    fn postpone(&self, tx: u64, intent: &Intent) {
-        log::warn!("change {tx} waits for a peer and is finished later: {intent:?}");
-        intent.targets().into_iter().for_each(|target| self.locks.keep(target));
-        self.reaper.add_intent(intent.slot(), tx);
+    fn postpone(&self, tx: u64, logged: &Logged) {
+        log::warn!("change {tx} waits for a peer and is finished later: {:?}", logged.intent);
+        self.keep(&logged.intent);
+        self.reaper.add_intent(logged.slot, tx);
+    }
+
+    /// Nobody else works on what an unfinished intent touches, and its entries stay where they are.
+    fn keep(&self, intent: &Intent) {
+        for target in intent.targets() {
+            if let Target::Entry(dir, _) = target {
+                self.dirs.keep(dir);
+            }
+            self.locks.keep(target);
+        }
+        if let Intent::Spread(dir) = intent {
+            self.unspreading.lock().insert(*dir);
+        }
+    }
+
+    /// Ends what [`Node::keep`] began.
+    fn release(&self, intent: &Intent) {
+        for target in intent.targets() {
+            self.locks.release(target);
+            if let Target::Entry(dir, _) = target {
+                self.dirs.release(dir);
+            }
+        }
+        if let Intent::Spread(dir) = intent {
+            self.unspreading.lock().remove(dir);
+        }
     }
 
     /// Before anything is served: finds the intents that a killed daemon left, and locks what they touch.
@@ -212,7 +250,7 @@ impl Node {
                 ));
             };
             self.channels.reserve(logged.steps_channel);
-            logged.intent.targets().into_iter().for_each(|target| self.locks.keep(target));
+            self.keep(&logged.intent);
             self.reaper.add_intent(slot, tx);
         }
         Ok(())
@@ -222,14 +260,14 @@ impl Node {
     pub(crate) fn replay_intent(&self, slot: Slot, tx: u64) -> FsResult<()> {
         let bytes = self.records.read(slot, &intent_key(tx), |bytes| bytes.map(<[u8]>::to_vec));
         let Some(bytes) = bytes else { return Ok(()) };
-        let logged = crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))?;
+        let logged = Logged { slot, ..crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))? };
         let (channel, origin) = (logged.steps_channel, logged.client);
         let steps = Steps { tx, channel, retry: true, origin, background: true };
         let _changing = self.leases.change(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");
         }
-        logged.intent.targets().into_iter().for_each(|target| self.locks.release(target));
+        self.release(&logged.intent);
         self.channels.put(logged.steps_channel);
         if let Intent::Rename(Move { turn: turn @ 1.., .. }) = logged.intent {
             self.reaper.add(Job::Moves(turn));
@@ -287,7 +325,7 @@ impl Decode<'_> for Logged {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let (client, channel) = Decode::decode(input)?;
         let (op, steps_channel) = Decode::decode(input)?;
-        Ok(Logged { client, channel, op, steps_channel, intent: Decode::decode(input)? })
+        Ok(Logged { slot: Slot(0), client, channel, op, steps_channel, intent: Decode::decode(input)? })
     }
 }
 
@@ -304,6 +342,8 @@ impl Encode for Intent {
             Intent::Link(old) => tagged(4, old),
             Intent::Rename(moved) => tagged(5, moved),
             Intent::Cut(cut) => tagged(6, cut),
+            Intent::Spread(dir) => tagged(7, dir),
+            Intent::Inherit(dir) => tagged(8, dir),
         }
     }
 }
@@ -317,6 +357,8 @@ impl Decode<'_> for Intent {
             4 => Decode::decode(input).map(Intent::Link),
             5 => Decode::decode(input).map(Intent::Rename),
             6 => Decode::decode(input).map(Intent::Cut),
+            7 => Decode::decode(input).map(Intent::Spread),
+            8 => Decode::decode(input).map(Intent::Inherit),
             _ => Err(DecodeError::Invalid("intent")),
         }
     }
@@ -327,7 +369,8 @@ impl Decode<'_> for Intent {
 fn is_final(error: &bivouac_types::FsError) -> bool {
     let finals =
         [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::ENOTDIR, Errno::EISDIR, Errno::EPERM];
-    let more = [Errno::EMLINK, Errno::EBUSY, Errno::EAGAIN, Errno::EINVAL, Errno::ENAMETOOLONG];
+    let more =
+        [Errno::EMLINK, Errno::EBUSY, Errno::EAGAIN, Errno::EINVAL, Errno::ENAMETOOLONG, Errno::EREMOTE];
     finals.contains(&error.errno()) || more.contains(&error.errno())
 }
 
@@ -356,6 +399,7 @@ pub mod tests {
 
     /// The record of an intent.
     pub fn logged(intent: Intent) -> Vec<u8> {
-        Logged { intent, client: ClientId(5), channel: 6, op: OpId(7), steps_channel: 8 }.to_bytes()
+        Logged { slot: Slot(0), intent, client: ClientId(5), channel: 6, op: OpId(7), steps_channel: 8 }
+            .to_bytes()
     }
 }

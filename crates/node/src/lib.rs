@@ -10,9 +10,11 @@ mod alloc;
 mod away;
 mod clock;
 mod counters;
+mod directory;
 mod dispatch;
 #[cfg(test)]
 mod fuzzed;
+mod gather;
 mod handlers;
 mod intent;
 mod leases;

@@ -8,6 +8,8 @@ use bivouac_types::{Errno, FsError, FsResult, Ino};
 use parking_lot::{Condvar, Mutex};
 
 const SHARDS: usize = 64;
+/// How long a directory that is to spread waits for those who are at work in it.
+const MOVE_WAIT: Duration = Duration::from_secs(1);
 
 /// What can be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -123,6 +125,136 @@ impl Drop for Guard<'_> {
     }
 }
 
+/// Who is at work in the directories of which this node is the home: many at a time, unless all entries of one move.
+pub struct Dirs {
+    shards: Vec<(Mutex<HashMap<Ino, Users>>, Condvar)>,
+    bound: Duration,
+}
+
+#[derive(Default)]
+struct Users {
+    /// Requests under way.
+    active: u32,
+    /// Intents that are unfinished.
+    kept: u32,
+    moving: bool,
+}
+
+/// A request at work in a directory.
+pub struct InDir<'a> {
+    dirs: &'a Dirs,
+    dir: Ino,
+}
+
+/// The only one at work in a directory.
+pub struct Moving<'a> {
+    dirs: &'a Dirs,
+    dir: Ino,
+}
+
+impl Dirs {
+    pub fn new(bound: Duration) -> Dirs {
+        Dirs { shards: (0..SHARDS).map(|_| Default::default()).collect(), bound }
+    }
+
+    /// Begins to work in a directory, when its entries do not move.
+    ///
+    /// # Errors
+    /// `EIO` when they do for longer than the bounded time.
+    pub fn enter(&self, dir: Ino) -> FsResult<InDir<'_>> {
+        let deadline = Instant::now() + self.bound;
+        let (users, changed) = self.shard(dir);
+        let mut users = users.lock();
+        while users.get(&dir).is_some_and(|users| users.moving) {
+            bivouac_net::before_waiting();
+            if changed.wait_until(&mut users, deadline).timed_out() {
+                return Err(FsError::with(
+                    Errno::EIO,
+                    format!("directory {dir} is being spread over the nodes: try again"),
+                ));
+            }
+        }
+        users.entry(dir).or_default().active += 1;
+        Ok(InDir { dirs: self, dir })
+    }
+
+    /// Begins to work in a directory if its entries do not move.
+    pub fn try_enter(&self, dir: Ino) -> Option<InDir<'_>> {
+        let mut users = self.shard(dir).0.lock();
+        let users = users.entry(dir).or_default();
+        if users.moving {
+            return None;
+        }
+        users.active += 1;
+        Some(InDir { dirs: self, dir })
+    }
+
+    /// Waits a moment until nobody is at work there, and keeps it so. `None` if somebody stays.
+    pub fn move_away(&self, dir: Ino) -> Option<Moving<'_>> {
+        let deadline = Instant::now() + MOVE_WAIT;
+        let (all, changed) = self.shard(dir);
+        let mut all = all.lock();
+        let users = all.entry(dir).or_default();
+        if users.moving || users.kept > 0 {
+            return None;
+        }
+        users.moving = true;
+        let moving = Moving { dirs: self, dir };
+        while all.get(&dir).is_some_and(|users| users.active > 0) {
+            if changed.wait_until(&mut all, deadline).timed_out() {
+                drop(all);
+                drop(moving);
+                return None;
+            }
+        }
+        if all.get(&dir).is_some_and(|users| users.kept > 0) {
+            drop(all);
+            drop(moving);
+            return None;
+        }
+        Some(moving)
+    }
+
+    /// An unfinished intent stays at work in a directory.
+    pub fn keep(&self, dir: Ino) {
+        self.shard(dir).0.lock().entry(dir).or_default().kept += 1;
+    }
+
+    /// Ends what [`Dirs::keep`] began.
+    pub fn release(&self, dir: Ino) {
+        self.change(dir, |users| users.kept = users.kept.saturating_sub(1));
+    }
+
+    fn change(&self, dir: Ino, act: impl FnOnce(&mut Users)) {
+        let (all, changed) = self.shard(dir);
+        let mut all = all.lock();
+        let users = all.entry(dir).or_default();
+        act(users);
+        if users.moving || users.active == 0 {
+            changed.notify_all();
+        }
+        if users.active == 0 && users.kept == 0 && !users.moving {
+            all.remove(&dir);
+        }
+    }
+
+    fn shard(&self, dir: Ino) -> &(Mutex<HashMap<Ino, Users>>, Condvar) {
+        &self.shards[(dir.0 ^ dir.0 >> 52) as usize % SHARDS]
+    }
+}
+
+impl Drop for InDir<'_> {
+    fn drop(&mut self) {
+        self.dirs.change(self.dir, |users| users.active = users.active.saturating_sub(1));
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.dirs.change(self.dir, |users| users.moving = false);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,6 +298,33 @@ mod tests {
         let locks = Locks::new(Duration::from_secs(60));
         assert_eq!(locks.lock_all(&[Target::Size(Ino(1)), Target::Size(Ino(1))]).unwrap().len(), 1);
         drop(locks.lock(Target::Size(Ino(1))).unwrap());
+    }
+
+    #[test]
+    fn entries_move_when_nobody_is_at_work_among_them() {
+        let dirs = Arc::new(Dirs::new(Duration::from_secs(60)));
+        let (first, second) = (dirs.enter(Ino(1)).unwrap(), dirs.enter(Ino(1)).unwrap());
+        let mover = {
+            let dirs = dirs.clone();
+            std::thread::spawn(move || dirs.move_away(Ino(1)).is_some())
+        };
+        drop((first, second));
+        assert!(mover.join().unwrap());
+        let moving = dirs.move_away(Ino(1)).unwrap();
+        assert!(dirs.try_enter(Ino(1)).is_none() && dirs.move_away(Ino(1)).is_none());
+        drop(dirs.try_enter(Ino(2)).unwrap());
+        let waiting = {
+            let dirs = dirs.clone();
+            std::thread::spawn(move || drop(dirs.enter(Ino(1)).unwrap()))
+        };
+        drop(moving);
+        waiting.join().unwrap();
+        dirs.keep(Ino(1));
+        assert!(dirs.move_away(Ino(1)).is_none(), "an intent is unfinished");
+        drop(dirs.enter(Ino(1)).unwrap());
+        dirs.release(Ino(1));
+        drop(dirs.move_away(Ino(1)).unwrap());
+        assert!(dirs.shards.iter().all(|(users, _)| users.lock().is_empty()));
     }
 
     #[test]

@@ -5,24 +5,24 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use bivouac_store::Txn;
+use bivouac_types::limits::SPREAD_ENTRIES_MAX;
 use bivouac_types::{
-    ClientId, Errno, FsError, FsResult, Ino, Layout, Name, OpenId, SeatIndex, Slot, Timestamp, mode,
+    ClientId, Errno, FsError, FsResult, Ino, Layout, OpenId, SeatIndex, Slot, Timestamp, mode,
 };
 use bivouac_wire::{Decode, Encode};
 
+use crate::dispatch::NOBODY;
 use crate::node::Node;
 use crate::record::{
-    Dentry, Garbage, Inode, dentry_key, garbage_key, inode_key, orphan_key, table, target_key, xattr_key,
+    Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, table, target_key, xattr_key,
 };
 use crate::session::Ctx;
 
 /// Among the clients that may have an inode without names open: whoever has just looked its name up.
 pub const LOOKED_UP: ClientId = crate::dispatch::NOBODY;
 
-/// The slot that holds a directory's entries: the directory's own.
-pub fn entry_slot(parent: Ino) -> Slot {
-    parent.slot()
-}
+/// A directory that could not spread is tried again when it has so many entries more.
+const SPREAD_TURN: u64 = 64;
 
 /// Decodes a record; one that cannot be read is damage, not absence.
 pub fn decode<'a, T: Decode<'a>>(bytes: &'a [u8], what: &str, ino: Ino) -> FsResult<T> {
@@ -43,15 +43,6 @@ impl Node {
         })
     }
 
-    /// The entry, if there is one.
-    pub(crate) fn dentry(&self, parent: Ino, name: &Name) -> FsResult<Option<Dentry>> {
-        let slot = entry_slot(parent);
-        self.check_slot(slot)?;
-        self.records.read(slot, &dentry_key(parent, name), |bytes| {
-            bytes.map(|bytes| decode(bytes, "entry", parent)).transpose()
-        })
-    }
-
     /// Begins a change of records in these slots, all of which must be this node's.
     pub(crate) fn change(&self, slots: &[Slot]) -> FsResult<Change<'_>> {
         slots.iter().try_for_each(|slot| self.check_slot(*slot))?;
@@ -62,6 +53,9 @@ impl Node {
             garbage: false,
             files: 0,
             lingering: Vec::new(),
+            origin: NOBODY,
+            shards: Vec::new(),
+            grown: None,
         })
     }
 
@@ -89,24 +83,65 @@ pub struct Change<'a> {
     files: i64,
     /// Inodes that lost their last name and stay for a moment.
     lingering: Vec<Ino>,
+    /// The client who wants it.
+    pub origin: ClientId,
+    /// Spread directories whose shards here change; their homes are told.
+    shards: Vec<Ino>,
+    /// A directory that has grown so large that it should spread.
+    grown: Option<Ino>,
 }
 
 impl Change<'_> {
     /// Makes the change last, for this client's operation.
     pub fn commit_for(mut self, ctx: &Ctx<'_>, slot: Slot, value: u64) -> FsResult<()> {
         ctx.remember(&mut self.txn, slot, value);
+        self.origin = ctx.origin;
         self.commit()
     }
 
-    /// Makes the change last.
-    pub fn commit(self) -> FsResult<()> {
+    /// Makes the change last, and tells the homes of the directories that it concerns.
+    pub fn commit(mut self) -> FsResult<()> {
+        let (node, origin, shards) = (self.node, self.origin, std::mem::take(&mut self.shards));
+        self.commit_quietly()?;
+        shards.into_iter().for_each(|dir| node.tell_home(origin, dir));
+        Ok(())
+    }
+
+    /// As [`Change::commit_quietly`], for this client's operation.
+    pub fn commit_quietly_for(mut self, ctx: &Ctx<'_>, slot: Slot, value: u64) -> FsResult<()> {
+        ctx.remember(&mut self.txn, slot, value);
+        self.commit_quietly()
+    }
+
+    /// Makes the change last. Who asked for it tells the homes of the directories that it concerns.
+    pub fn commit_quietly(self) -> FsResult<()> {
         self.txn.commit()?;
         self.node.files.fetch_add(self.files as u64, Ordering::Relaxed);
         if self.garbage || self.node.records.wants_compaction() {
             self.node.reaper.wake();
         }
         self.node.reaper.linger(&self.lingering);
+        if let Some(dir) = self.grown {
+            self.node.reaper.spread(dir);
+        }
         Ok(())
+    }
+
+    /// The directory has so many entries now.
+    pub(crate) fn note_size(&mut self, dir: Ino, entries: u64) {
+        let due = entries >= self.node.spread_at && self.node.map.nodes.len() > 1;
+        // Tried again now and then, if it was not possible.
+        let turn = entries - self.node.spread_at.min(entries);
+        if due && turn.is_multiple_of(SPREAD_TURN) && entries <= SPREAD_ENTRIES_MAX {
+            self.grown = Some(dir);
+        }
+    }
+
+    /// A shard of the directory changes.
+    pub(crate) fn note_shard(&mut self, dir: Ino) {
+        if !self.shards.contains(&dir) {
+            self.shards.push(dir);
+        }
     }
 
     /// As [`Node::inode`], within the change.
@@ -115,12 +150,6 @@ impl Change<'_> {
             Some(bytes) => decode(bytes, "inode", ino),
             None => Err(Errno::ENOENT.into()),
         }
-    }
-
-    /// The inode of a directory that entries may be made in.
-    pub fn directory(&self, ino: Ino) -> FsResult<Inode> {
-        let inode = self.inode(ino)?;
-        if inode.attr.is_dir() { Ok(inode) } else { Err(Errno::ENOTDIR.into()) }
     }
 
     /// Writes an inode.
@@ -138,51 +167,6 @@ impl Change<'_> {
     /// Writes a symbolic link's target.
     pub fn put_target(&mut self, ino: Ino, target: &[u8]) {
         self.txn.put(ino.slot(), &target_key(ino), target);
-    }
-
-    /// As [`Node::dentry`], within the change.
-    pub fn dentry(&self, parent: Ino, name: &Name) -> FsResult<Option<Dentry>> {
-        let bytes = self.txn.get(entry_slot(parent), &dentry_key(parent, name));
-        bytes.map(|bytes| decode(bytes, "entry", parent)).transpose()
-    }
-
-    /// Makes an entry in a directory that has none of this name.
-    pub fn add_entry(&mut self, parent: &mut Inode, name: &Name, dentry: Dentry) {
-        parent.attr.size += 1;
-        parent.attr.nlink += u32::from(dentry.kind == mode::DIR);
-        self.set_entry(parent, name, dentry);
-    }
-
-    /// Removes an entry from a directory that has it.
-    pub fn remove_entry(&mut self, parent: &mut Inode, name: &Name, dentry: Dentry) {
-        parent.attr.size = parent.attr.size.saturating_sub(1);
-        if dentry.kind == mode::DIR {
-            parent.attr.nlink = parent.attr.nlink.saturating_sub(1).max(2);
-        }
-        let ino = parent.attr.ino;
-        self.txn.delete(entry_slot(ino), &dentry_key(ino, name));
-        self.touch_directory(parent);
-    }
-
-    /// Makes an existing entry lead elsewhere.
-    pub fn replace_entry(&mut self, parent: &mut Inode, name: &Name, old: Dentry, new: Dentry) {
-        if old.kind == mode::DIR {
-            parent.attr.nlink = parent.attr.nlink.saturating_sub(1).max(2);
-        }
-        parent.attr.nlink += u32::from(new.kind == mode::DIR);
-        self.set_entry(parent, name, new);
-    }
-
-    fn set_entry(&mut self, parent: &mut Inode, name: &Name, dentry: Dentry) {
-        let ino = parent.attr.ino;
-        self.txn.put(entry_slot(ino), &dentry_key(ino, name), &dentry.to_bytes());
-        self.touch_directory(parent);
-    }
-
-    fn touch_directory(&mut self, parent: &mut Inode) {
-        parent.attr.mtime = self.now;
-        parent.attr.ctime = self.now;
-        self.put_inode(parent);
     }
 
     /// Changes an inode's number of names. One that has none left goes away, at once or when it is closed.
@@ -247,6 +231,10 @@ impl Change<'_> {
         }
         if inode.attr.nlink == 0 && self.txn.get(slot, &orphan_key(ino)).is_some() {
             self.txn.delete(slot, &orphan_key(ino));
+        }
+        if inode.attr.is_spread() {
+            self.txn.delete(slot, &folded_key(ino));
+            self.node.gathers.forget(ino);
         }
         self.txn.delete(slot, &inode_key(ino));
         self.files -= 1;

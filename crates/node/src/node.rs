@@ -1,6 +1,6 @@
 //! A node: its parts, and how it starts and ends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
@@ -16,8 +16,9 @@ use crate::alloc::Allocator;
 use crate::away::Away;
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::gather::{Gathers, Shards};
 use crate::leases::Leases;
-use crate::locks::Locks;
+use crate::locks::{Dirs, Locks};
 use crate::openers::Openers;
 use crate::opens::{Opens, Told};
 use crate::peers::{Channels, Peers};
@@ -38,6 +39,8 @@ pub struct NodeConfig {
     pub owner: (u32, u32),
     /// How long clients that are gone may take to come back.
     pub grace: Duration,
+    /// Entries at which a directory spreads over all nodes.
+    pub spread_at: u64,
 }
 
 /// A running node.
@@ -50,6 +53,13 @@ pub struct Node {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) allocator: Allocator,
     pub(crate) locks: Locks,
+    pub(crate) dirs: Dirs,
+    pub(crate) shards: Shards,
+    pub(crate) gathers: Gathers,
+    /// Directories that could not spread, and whose shards are still to be removed.
+    pub(crate) unspreading: Mutex<HashSet<Ino>>,
+    /// Entries at which a directory spreads.
+    pub(crate) spread_at: u64,
     pub(crate) leases: Leases,
     pub(crate) opens: Opens,
     pub(crate) openers: Openers,
@@ -83,6 +93,8 @@ impl Node {
         let options = RecordsOptions { slots: config.map.slot_count(), ..RecordsOptions::default() };
         let (records, recovery) = Records::open(data.volume(0)?, formation, config.id, options)?;
         let slot = first_slot(&config.map, config.id);
+        let (shards, gathers) =
+            (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
         let node = Node {
             allocator: Allocator::open(&records, config.id, slot),
             openers: Openers::open(&records, slot),
@@ -95,6 +107,11 @@ impl Node {
             peers,
             clock,
             locks: Locks::new(config.grace),
+            dirs: Dirs::new(config.grace),
+            shards,
+            gathers,
+            unspreading: Mutex::default(),
+            spread_at: config.spread_at.max(1),
             leases: Leases::new(recovery.records > 0),
             opens: Opens::new(),
             reassertions: Mutex::default(),
@@ -112,6 +129,7 @@ impl Node {
             node.adopt_moves_lock()?;
         }
         node.adopt_openers();
+        node.adopt_shards();
         node.adopt_garbage();
         Ok((Arc::new(node), recovery))
     }
@@ -141,6 +159,12 @@ impl Node {
     /// Ends the background work and nothing else, as a kill would.
     pub fn halt(&self) {
         self.reaper.stop();
+    }
+
+    /// Changes that wait for peers, and are finished by themselves.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.reaper.unfinished()
     }
 
     /// Bytes of subfiles on this node's volumes.
@@ -186,9 +210,13 @@ impl Node {
 
     /// Slots that this node holds.
     pub(crate) fn own_slots(&self) -> impl Iterator<Item = Slot> + '_ {
-        let own = move |(slot, node): (usize, &NodeId)| (*node == self.id).then_some(Slot(slot as u16));
-        self.map.slots.iter().enumerate().filter_map(own)
+        slots_of(&self.map, self.id)
     }
+}
+
+fn slots_of(map: &FormationMap, id: NodeId) -> impl Iterator<Item = Slot> + '_ {
+    let own = move |(slot, node): (usize, &NodeId)| (*node == id).then_some(Slot(slot as u16));
+    map.slots.iter().enumerate().filter_map(own)
 }
 
 fn first_slot(map: &FormationMap, id: NodeId) -> Slot {

@@ -84,6 +84,21 @@ impl Reaper {
         });
     }
 
+    /// A directory has grown so large that it should spread.
+    pub fn spread(&self, dir: Ino) {
+        self.add_once(Job::Spread(dir));
+    }
+
+    /// The home of a spread directory is to be told that its shard here has changed.
+    pub fn owe(&self, dir: Ino) {
+        self.add_once(Job::Tell(dir));
+    }
+
+    /// Something is to be done that may need a peer, if it is not about to be done anyway.
+    pub(crate) fn add_once(&self, job: Job) {
+        self.tell(|agenda| agenda.add_once(job));
+    }
+
     /// An intent is to be finished.
     pub fn add_intent(&self, slot: Slot, tx: u64) {
         self.tell(|agenda| {
@@ -101,12 +116,17 @@ impl Reaper {
         });
     }
 
+    /// Changes that wait for peers.
+    pub fn unfinished(&self) -> usize {
+        self.agenda.lock().unfinished
+    }
+
     /// Refuses changes that need peers while too many of them are unfinished.
     ///
     /// # Errors
     /// `EIO`.
     pub fn check_unfinished(&self) -> FsResult<()> {
-        if self.agenda.lock().unfinished < UNFINISHED_MAX {
+        if self.unfinished() < UNFINISHED_MAX {
             return Ok(());
         }
         let text = format!("{UNFINISHED_MAX} changes wait for nodes that are away; see `bivouac status`");
@@ -273,6 +293,11 @@ impl Node {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match job {
             Job::Garbage => self.collect_garbage(),
             Job::Owed(node) => self.remove_owed(*node),
+            Job::Tell(dir) => self.tell_owed(*dir),
+            Job::Spread(dir) => {
+                self.spread(*dir);
+                Ok(())
+            }
             Job::Moves(ticket) => {
                 let steps = Steps { background: true, ..Steps::question(NOBODY) };
                 self.unlock_moves(*ticket, steps)

@@ -4,9 +4,8 @@
 //! order of numbers; a directory's entries are in the order of their name's hash, which is also the
 //! cookie of a listing: it stays good while entries come and go.
 
-use bivouac_layout::entry_hash;
-use bivouac_types::{Attr, ClientId, Ino, Layout, Name, NodeId, Placement};
-use bivouac_wire::codec_struct;
+use bivouac_types::{Attr, ClientId, Ino, Layout, NodeId, Placement};
+use bivouac_wire::{Inherited, codec_struct};
 
 /// Bytes in front of the hash in an entry's key.
 const DENTRY_HASH_AT: usize = 9;
@@ -52,6 +51,32 @@ pub struct Garbage {
     pub layout: Layout,
 }
 codec_struct!(Garbage { layout });
+
+/// The part of a spread directory that this node holds: `S`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// What new entries get from the directory.
+    pub inherited: Inherited,
+    /// Its entries.
+    pub entries: u64,
+    /// Those of them that are directories.
+    pub subdirs: u32,
+    /// Number of changes so far.
+    pub version: u64,
+    /// Number of the intent that made it.
+    pub tx: u64,
+    /// The node and the intent that are about to remove the directory: no new entries meanwhile.
+    pub sealed: Option<(ClientId, u64)>,
+}
+codec_struct!(Shard { inherited, entries, subdirs, version, tx, sealed });
+
+/// How far the attributes of a spread directory have followed its shards: `F`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Folded {
+    /// Sum of the shards' numbers of changes.
+    pub versions: u64,
+}
+codec_struct!(Folded { versions });
 
 /// Key of an inode.
 pub fn inode_key(ino: Ino) -> [u8; 9] {
@@ -104,6 +129,16 @@ pub fn moves_key(client: ClientId) -> [u8; 9] {
     tagged(b'M', client.0)
 }
 
+/// Key of a directory's shard.
+pub fn shard_key(dir: Ino) -> [u8; 9] {
+    tagged(b'S', dir.0)
+}
+
+/// Key of what the home of a spread directory knows of its shards.
+pub fn folded_key(dir: Ino) -> [u8; 9] {
+    tagged(b'F', dir.0)
+}
+
 /// Key of an intent.
 pub fn intent_key(tx: u64) -> [u8; 9] {
     tagged(b'T', tx)
@@ -128,10 +163,11 @@ pub fn dentry_prefix(parent: Ino) -> [u8; 9] {
     tagged(b'D', parent.0)
 }
 
-/// Key of an entry.
-pub fn dentry_key(parent: Ino, name: &Name) -> Vec<u8> {
-    let mut key = dentry_from(parent, entry_hash(parent, name.as_bytes())).to_vec();
-    key.extend_from_slice(name.as_bytes());
+/// Key of an entry with this hash.
+pub fn hashed_key(parent: Ino, hash: u64, name: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(DENTRY_NAME_AT + name.len());
+    key.extend_from_slice(&dentry_from(parent, hash));
+    key.extend_from_slice(name);
     key
 }
 
@@ -179,14 +215,15 @@ fn tagged(letter: u8, number: u64) -> [u8; 9] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_layout::entry_hash;
     use bivouac_wire::{Decode, Encode};
 
     #[test]
     fn keys_sort_by_directory_then_hash() {
-        let name = |n: &[u8]| Name::new(n).unwrap();
-        let key = dentry_key(Ino(5), &name(b"file"));
+        let key_of = |dir, name: &[u8]| hashed_key(dir, entry_hash(dir, name), name);
+        let key = key_of(Ino(5), b"file");
         assert!(key.starts_with(&dentry_prefix(Ino(5))));
-        assert!(key < dentry_key(Ino(6), &name(b"a")));
+        assert!(key < key_of(Ino(6), b"a"));
         let (hash, found) = dentry_of_key(&key).unwrap();
         assert_eq!((hash, found), (entry_hash(Ino(5), b"file"), &b"file"[..]));
         assert!(key.as_slice() >= &dentry_from(Ino(5), hash)[..]);

@@ -10,6 +10,7 @@ use bivouac_store::{Records, Txn};
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, OpId, Slot};
 use bivouac_wire::{Decode, Encode, Seen};
 
+use crate::dispatch::NOBODY;
 use crate::node::Node;
 use crate::peers::{STEPS_MAX, is_peer};
 use crate::record::{Done, done_key, done_prefix};
@@ -33,6 +34,22 @@ pub struct Ctx<'a> {
     pub payload: &'a [IoSlice<'a>],
     /// Who waits for the answer.
     pub asker: Asker<'a>,
+}
+
+impl Ctx<'static> {
+    /// A change that a node makes by itself.
+    pub fn of_node(client: ClientId) -> Ctx<'static> {
+        Ctx {
+            client,
+            channel: 0,
+            id: OpId(0),
+            retry: false,
+            origin: NOBODY,
+            lease_ms: 0,
+            payload: &[],
+            asker: Asker::HERE,
+        }
+    }
 }
 
 impl Ctx<'_> {

@@ -302,21 +302,24 @@ fn apply(formation: &Formation, model: &mut Model, step: &Step, turn: usize) {
     }
 }
 
-/// Two entries of one directory that both exist are swapped.
+/// Two entries that both exist are swapped, with all that is below them.
 fn exchange(real: &Real<'_>, model: &mut Model, from: &[u8], to: &[u8]) {
-    let (Ok(a), Ok(b)) = (model.entry(from), model.entry(to)) else { return };
-    if from.starts_with(to) || to.starts_with(from) || a.is_none() || b.is_none() {
+    if model.entry(from).is_err() || model.entry(to).is_err() || from == to {
         return;
     }
     let ((p, n), (q, m)) = (real.place(from).unwrap(), real.place(to).unwrap());
-    let client = real.client;
-    match surely(client, |ctx| client.rename(ctx, p, n, q, m, 2)) {
-        Ok(()) => {
-            model.paths.insert(from.to_vec(), b);
-            model.paths.insert(to.to_vec(), a);
-        }
-        Err(errno) => assert_eq!(errno, Errno::EINVAL, "an exchange across nodes is refused"),
+    let got = surely(real.client, |ctx| real.client.rename(ctx, p, n, q, m, 2));
+    if from.starts_with(to) || to.starts_with(from) {
+        assert_eq!(got, Err(Errno::EINVAL), "exchange {from:?} {to:?}");
+        return;
     }
+    assert_eq!(got, Ok(()), "exchange {from:?} {to:?}");
+    let swap = |path: Path| match (path.strip_prefix(from), path.strip_prefix(to)) {
+        (Some(rest), _) => [to, rest].concat(),
+        (_, Some(rest)) => [from, rest].concat(),
+        _ => path,
+    };
+    model.paths = std::mem::take(&mut model.paths).into_iter().map(|(path, e)| (swap(path), e)).collect();
 }
 
 /// Everything that exists is there, and nothing else; link counts and entry counts agree.
@@ -370,7 +373,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn run(nodes: u16, lose_every: u32, steps: &[Step]) {
-    let mut formation = Formation::new(nodes, 4096);
+    run_on(Formation::new(nodes, 4096), lose_every, steps);
+}
+
+fn run_on(mut formation: Formation, lose_every: u32, steps: &[Step]) {
     let mut model = Model::default();
     formation.switchboard.lose_every.store(lose_every, Ordering::Relaxed);
     for (turn, step) in steps.iter().enumerate() {
@@ -402,6 +408,19 @@ proptest! {
     #[test]
     fn so_they_do_when_messages_are_lost(steps in proptest::collection::vec(step(), 1..60), every in 2u32..6) {
         run(3, every, &steps);
+    }
+
+    #[test]
+    fn spread_directories_behave_like_the_model(steps in proptest::collection::vec(step(), 1..100)) {
+        run_on(Formation::spreading(3), 0, &steps);
+    }
+
+    #[test]
+    fn so_they_do_when_messages_are_lost_too(
+        steps in proptest::collection::vec(step(), 1..60),
+        every in 2u32..6,
+    ) {
+        run_on(Formation::spreading(3), every, &steps);
     }
 
     #[test]

@@ -59,7 +59,8 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of content or attributes.
     pub ctime: Timestamp,
-    /// Raised by every cut of the file; a write that knows an older one is refused.
+    /// Raised by every cut of the file; a write that knows an older one is refused. Of a directory: 0 as long as all
+    /// of its entries are at its home, 1 when they are spread over all nodes.
     pub epoch: u32,
     /// Where the bytes of a regular file are; for a directory the default of its new files.
     pub layout: Layout,
@@ -70,6 +71,12 @@ impl Attr {
     #[must_use]
     pub fn is_dir(&self) -> bool {
         self.mode & mode::TYPE == mode::DIR
+    }
+
+    /// Whether this is a directory whose entries are spread over all nodes.
+    #[must_use]
+    pub fn is_spread(&self) -> bool {
+        self.is_dir() && self.epoch != 0
     }
 
     /// Whether this is a regular file.

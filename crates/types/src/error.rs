@@ -56,6 +56,7 @@ errnos! {
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many symbolic links";
     ENODATA = 61, "no such attribute";
+    EREMOTE = 66, "on another node";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
     EOPNOTSUPP = 95, "not supported";

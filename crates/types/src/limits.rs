@@ -23,6 +23,17 @@ pub const SEATS_MAX: usize = 16_384;
 
 /// Longest name of a directory entry, in bytes.
 pub const NAME_LEN_MAX: usize = 255;
+/// Entries at which a directory spreads over all nodes, unless chosen otherwise.
+pub const SPREAD_AT_DEFAULT: u64 = 1024;
+/// Most entries that a directory can have when it spreads: they move by one commit at its home. One that grew beyond
+/// this while a node was away stays where it is.
+pub const SPREAD_ENTRIES_MAX: u64 = 200_000;
+/// Most bytes of entries in one message while a directory spreads.
+pub const SHARD_BYTES_MAX: usize = 1 << 15;
+
+/// Most spread directories that a client remembers.
+pub const SPREAD_KNOWN_MAX: usize = 1 << 16;
+
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_LEN_MAX: usize = 4095;
 /// Longest value of an extended attribute, in bytes.
@@ -69,6 +80,8 @@ pub const LEASE_MARGIN_MS: u64 = 25;
 /// How long nothing must have been changed until everybody gets leases again, in milliseconds.
 pub const LEASE_QUIET_MS: u64 = 3_000;
 
+/// For how long the kernel may keep the attributes of a spread directory, also while others change it, in milliseconds.
+pub const SPREAD_ATTR_MS: u64 = LEASE_MS - LEASE_MARGIN_MS;
 /// Most channels of one client: as many changes may be under way, and their outcomes be remembered in each slot.
 pub const CLIENT_CHANNELS_MAX: u16 = 1024;
 /// Most opens that one node keeps in memory; further ones are refused.
@@ -90,6 +103,9 @@ const _: () = assert!(SLOTS_DEFAULT.is_power_of_two() && SLOTS_DEFAULT <= SLOTS_
 const _: () = assert!(XATTR_VALUE_LEN_MAX + NAME_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(XATTR_LIST_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(READDIR_BYTES_MAX * 2 <= FRAME_BODY_MAX);
+const _: () = assert!(SHARD_BYTES_MAX + 1024 <= FRAME_BODY_MAX);
+// Letter, directory, hash and name, and what stands before them in the log, of each entry; a commit has up to 64 MiB.
+const _: () = assert!(SPREAD_ENTRIES_MAX * (NAME_LEN_MAX as u64 + 64) <= 1 << 26);
 // Two ticks at the coarsest, and what is left is worth having.
 const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);

@@ -2,6 +2,11 @@
 
 use bivouac_types::{Attr, Ino, Layout, OpenId, SeatIndex, SetAttr};
 
+pub use shards::{
+    DirChangedRequest, DropShardRequest, Inherited, InstallShardRequest, RemoveDirRequest, SealRequest,
+    ShardEntry, ShardState, UpdateShardRequest,
+};
+
 use crate::{Decode, DecodeError, Encode, FormationMap, NodeStatus, Reader, codec_struct};
 
 /// Which lane may carry an operation. Operations on the peer lane call nobody, so no cycle of
@@ -38,6 +43,7 @@ impl Op {
                 Touches::Changes
             }
             Op::RemoveDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => Touches::Changes,
+            Op::DirChanged => Touches::Changes,
             _ => Touches::Nothing,
         }
     }
@@ -169,7 +175,7 @@ operations! {
     /// Removes an inode record if it is as just made; none there is no error.
     DropInode = 65, Peer, InoOnly => ();
     /// Removes an empty directory's inode; answers what it was. None there is no error.
-    RemoveDir = 66, Peer, InoOnly => RemovedDir;
+    RemoveDir = 66, Peer, RemoveDirRequest => RemovedDir;
     /// Adds to an inode's number of names, once per request id.
     AdjustLinks = 67, Peer, AdjustLinksRequest => Attr;
     /// Points an entry at an inode if it holds what is expected.
@@ -184,6 +190,21 @@ operations! {
     LockRename = 72, Peer, Ticket => ();
     /// Gives it back.
     UnlockRename = 73, Peer, Ticket => ();
+
+    /// Brings entries of a directory that is about to spread; nobody looks at them yet.
+    InstallShard = 94, Peer, InstallShardRequest<'a> => ();
+    /// Removes a shard with all its entries; none there is no error.
+    DropShard = 95, Peer, DropShardRequest => ();
+    /// Closes an empty shard to new entries: its directory is about to be removed.
+    SealShard = 96, Peer, SealRequest => ();
+    /// Opens it again.
+    UnsealShard = 97, Peer, SealRequest => ();
+    /// What a shard adds to its directory's attributes; from then on the next change is told again.
+    FoldShard = 98, Peer, InoOnly => ShardState;
+    /// Tells a spread directory's home that its shard on a node has changed.
+    DirChanged = 99, Peer, DirChangedRequest => ();
+    /// Tells a shard what new entries get from their directory.
+    UpdateShard = 108, Peer, UpdateShardRequest => ();
 }
 
 /// Defines a message that borrows from the frame.
@@ -210,6 +231,8 @@ macro_rules! owned {
         codec_struct!($name { $($field),* });
     )*};
 }
+
+mod shards;
 
 borrowed! {
     /// An entry by directory and name.
@@ -361,6 +384,8 @@ owned! {
         max_bytes: u32,
         /// Send attributes of entries that live on this node.
         attrs: bool,
+        /// Only what this node has of a spread directory, from the cookie on without a gap.
+        shard: bool,
     }
     /// Some entries.
     DirPage {

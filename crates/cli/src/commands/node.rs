@@ -195,6 +195,7 @@ fn node_config(
         handles_max: handles_max(getrlimit(Resource::Nofile).current),
         owner: (here.uid, getegid().as_raw()),
         grace: Duration::from_millis(config.wait_ms),
+        spread_at: config.spread_at,
     }
 }
 

@@ -34,7 +34,7 @@ pub fn create<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let opened = call.session.fs.create(&call.ctx(), call.ino(), name, &new, exclusive, truncate)?;
     let open_flags = if opened.existed { request.open_flags } else { 0 };
     let handle = register(&call, &opened.attr, request.flags, open_flags)?;
-    let validity = call.validity(call.ino(), opened.attr.ino);
+    let validity = call.validity(name, opened.attr.ino);
     call.out.entry_out(&opened.attr, validity);
     call.out.open_out(handle.0, OPENED);
     Ok(Answer::Reply)

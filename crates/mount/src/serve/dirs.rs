@@ -59,7 +59,7 @@ fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: Put) -> FsR
         return Ok(Answer::Reply);
     }
     for entry in call.session.fs.readdir(call.ino(), cookie, room, with_attrs)? {
-        let validity = call.validity(call.ino(), entry.ino);
+        let validity = call.validity(&entry.name, entry.ino);
         if !put(call.out, &entry, limit, validity) {
             break;
         }

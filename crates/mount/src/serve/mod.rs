@@ -7,6 +7,8 @@ mod dirs;
 mod names;
 mod xattrs;
 
+use std::time::Duration;
+
 use bivouac_types::{Errno, FsError, FsResult, Ino, OpId};
 
 use crate::abi::{Header, Opcode, Reader, Reply, Validity};
@@ -64,12 +66,21 @@ impl<F> Call<'_, F> {
 }
 
 impl<F: FileSystem> Call<'_, F> {
-    /// For how long the kernel may believe an entry of `parent` and the attributes of `ino`, which were
-    /// just learned.
-    fn validity(&self, parent: Ino, ino: Ino) -> Validity {
-        let ms = |ino| u64::try_from(self.session.fs.lease(ino).as_millis()).unwrap_or(0);
-        Validity { entry_ms: ms(parent), attr_ms: ms(ino) }
+    /// For how long the kernel may believe the attributes of `ino`, which were just learned.
+    fn attr_validity(&self, ino: Ino) -> Validity {
+        Validity { entry_ms: 0, attr_ms: millis(self.session.fs.lease(ino)) }
     }
+
+    /// For how long the kernel may believe an entry of the directory that the request is about, and the attributes
+    /// of `ino`, which were just learned.
+    fn validity(&self, name: &[u8], ino: Ino) -> Validity {
+        let entry_ms = millis(self.session.fs.entry_lease(self.ino(), name));
+        Validity { entry_ms, ..self.attr_validity(ino) }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(0)
 }
 
 /// Whether an error says that the inode is gone which the kernel asks about by its number. For `ESTALE`, and not

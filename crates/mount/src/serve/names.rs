@@ -10,8 +10,8 @@ use crate::fs::{FileSystem, NewInode};
 pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
     match call.session.fs.lookup(call.ino(), name) {
-        Ok(attr) => entry(call, &attr),
-        Err(error) if error.errno() == Errno::ENOENT => absent(call),
+        Ok(attr) => entry(call, name, &attr),
+        Err(error) if error.errno() == Errno::ENOENT => absent(call, name),
         Err(error) => Err(error),
     }
 }
@@ -46,7 +46,7 @@ pub fn mkdir<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 
 fn make<F: FileSystem>(call: Call<'_, F>, name: &[u8], new: &NewInode<'_>) -> FsResult<Answer> {
     let attr = call.session.fs.mknod(&call.ctx(), call.ino(), name, new)?;
-    entry(call, &attr)
+    entry(call, name, &attr)
 }
 
 /// UNLINK.
@@ -87,18 +87,18 @@ pub fn link<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = LinkIn::decode(&mut call.input)?;
     let name = call.input.name()?;
     let attr = call.session.fs.link(&call.ctx(), Ino(request.oldnodeid), call.ino(), name)?;
-    entry(call, &attr)
+    entry(call, name, &attr)
 }
 
-fn entry<F: FileSystem>(call: Call<'_, F>, attr: &Attr) -> FsResult<Answer> {
-    let validity = call.validity(call.ino(), attr.ino);
+fn entry<F: FileSystem>(call: Call<'_, F>, name: &[u8], attr: &Attr) -> FsResult<Answer> {
+    let validity = call.validity(name, attr.ino);
     call.out.entry_out(attr, validity);
     Ok(Answer::Reply)
 }
 
-/// That there is no such entry; the kernel may believe it as long as the directory's lease runs.
-fn absent<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
-    let validity = call.validity(call.ino(), call.ino());
+/// That there is no such entry; the kernel may believe it as long as a lease runs.
+fn absent<F: FileSystem>(call: Call<'_, F>, name: &[u8]) -> FsResult<Answer> {
+    let validity = call.validity(name, call.ino());
     if validity.entry_ms == 0 {
         return Err(Errno::ENOENT.into());
     }

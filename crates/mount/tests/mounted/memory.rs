@@ -334,6 +334,10 @@ impl FileSystem for Memory {
             .collect()
     }
 
+    fn entry_lease(&self, parent: Ino, _: &[u8]) -> Duration {
+        self.lease(parent)
+    }
+
     fn lease(&self, _: Ino) -> Duration {
         *self.lease.lock()
     }

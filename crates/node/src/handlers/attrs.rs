@@ -4,16 +4,16 @@ use bivouac_types::{Attr, Errno, FsResult, Ino, Name, SetAttr, SetTime, Timestam
 use bivouac_wire::{Blob, EntryName, Found, InoOnly, Seen, SetAttrRequest, op};
 
 use crate::dispatch::Handle;
-use crate::namespace::entry_slot;
+use crate::intent::Intent;
+use crate::locks::Target;
 use crate::node::Node;
-use crate::record::{Dentry, target_key};
+use crate::record::{Dentry, Inode, target_key};
 use crate::session::Ctx;
 
 impl Handle for op::Lookup {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: EntryName<'_>) -> FsResult<Found> {
         let name = Name::new(request.name)?;
-        node.check_slot(entry_slot(request.parent))?;
-        match node.dentry(request.parent, &name)? {
+        match node.look_up(request.parent, &name)? {
             Some(dentry) => node.found(dentry, ctx),
             None => Err(Errno::ENOENT.into()),
         }
@@ -28,7 +28,8 @@ impl Node {
             _ if !at_hand => None,
             // It went since its entry was read; who asks for it next learns that.
             Err(error) if error.errno() == Errno::ENOENT => None,
-            found => Some(found?.attr),
+            // The attributes of a spread directory are gathered for who asks for them.
+            found => Some(found?.attr).filter(|attr| !attr.is_spread()),
         };
         Ok(Found { ino: dentry.ino, kind: dentry.kind, attr, lease_ms: ctx.lease_ms })
     }
@@ -36,7 +37,7 @@ impl Node {
 
 impl Handle for op::GetAttr {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Seen> {
-        Ok(ctx.seen(node.inode(request.ino)?.attr))
+        Ok(ctx.seen(node.settled(ctx, request.ino)?.attr))
     }
 }
 
@@ -65,10 +66,46 @@ impl Handle for op::SetAttr {
         }
         let mut change = node.change(&[ino.slot()])?;
         let mut inode = change.inode(ino)?;
+        if inode.attr.is_spread() {
+            drop(change);
+            return node.set_spread(ctx, ino, |inode, now| apply(&mut inode.attr, &set, now));
+        }
         apply(&mut inode.attr, &set, change.now);
         change.put_inode(&inode);
         change.commit_for(ctx, ino.slot(), 0)?;
         Ok(ctx.seen(inode.attr))
+    }
+}
+
+impl Node {
+    /// Changes a spread directory's attributes. What its shards have done before does not count any more, and what
+    /// new entries get from it, they are told.
+    pub(super) fn set_spread(
+        &self,
+        ctx: &Ctx<'_>,
+        dir: Ino,
+        set: impl Fn(&mut Inode, Timestamp),
+    ) -> FsResult<Seen> {
+        let _size = self.locks.lock(Target::Size(dir))?;
+        self.gather(ctx.origin, dir)?;
+        let changed = || {
+            let mut change = self.change(&[dir.slot()])?;
+            let mut inode = change.inode(dir)?;
+            set(&mut inode, change.now);
+            change.put_inode(&inode);
+            change.origin = ctx.origin;
+            Ok(change)
+        };
+        // What is inherited changes under the lock only.
+        let mut after = self.inode(dir)?;
+        let before = after.inherited();
+        set(&mut after, self.clock.now());
+        if after.inherited() == before {
+            changed()?.commit_for(ctx, dir.slot(), 0)?;
+        } else {
+            self.carry_out_begun(ctx, dir.slot(), Intent::Inherit(dir), |_| changed())?;
+        }
+        Ok(ctx.seen(self.inode(dir)?.attr))
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
+use bivouac_layout::slot_of_hash;
 use bivouac_types::limits::READDIR_BYTES_MAX;
-use bivouac_types::{Attr, Errno, FsResult};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Slot};
 use bivouac_wire::{Decode, DirEntry, DirPage, ReadDirRequest, op};
 
 use crate::dispatch::Handle;
-use crate::namespace::entry_slot;
 use crate::node::Node;
 use crate::record::{Dentry, dentry_from, dentry_of_key, dentry_prefix};
 use crate::session::Ctx;
@@ -19,10 +19,7 @@ const ATTR_LEN: usize = size_of::<Attr>();
 
 impl Handle for op::ReadDir {
     fn handle(node: &Node, _: &Ctx<'_>, request: ReadDirRequest) -> FsResult<DirPage> {
-        if !node.inode(request.ino)?.attr.is_dir() {
-            return Err(Errno::ENOTDIR.into());
-        }
-        let mut page = node.entries(&request);
+        let mut page = if request.shard { node.shard_page(&request)? } else { node.compact_page(&request)? };
         if request.attrs {
             page.entries.iter_mut().for_each(|entry| entry.attr = node.attr_at_hand(entry));
         }
@@ -30,33 +27,91 @@ impl Handle for op::ReadDir {
     }
 }
 
+/// A page in the making.
+struct Filling {
+    page: DirPage,
+    room: usize,
+    each: usize,
+    used: usize,
+}
+
 impl Node {
-    fn entries(&self, request: &ReadDirRequest) -> DirPage {
-        let room = (request.max_bytes as usize).min(READDIR_BYTES_MAX);
-        let each = ENTRY_LEN + if request.attrs { ATTR_LEN } else { 0 };
+    /// Entries of a compact directory.
+    fn compact_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+        self.check_compact(request.ino)?;
+        let mut filling = Filling::new(request);
+        self.entries(request, request.ino.slot(), &mut filling);
+        // Looked at again afterwards: entries that moved away meanwhile are not taken for all.
+        self.check_compact(request.ino)?;
+        Ok(filling.page)
+    }
+
+    fn check_compact(&self, dir: Ino) -> FsResult<()> {
+        let attr = self.inode(dir)?.attr;
+        match (attr.is_dir(), attr.is_spread()) {
+            (false, _) => Err(Errno::ENOTDIR.into()),
+            (_, true) => {
+                Err(FsError::with(Errno::EREMOTE, format!("directory {dir} is spread: ask every node")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Entries of a spread directory: from the cookie's slot on, as far as the slots are this node's.
+    fn shard_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+        let first = slot_of_hash(request.cookie.saturating_add(1), self.map.slot_count());
+        if self.check_slot(first).is_err() {
+            return Err(FsError::with(
+                Errno::ESTALE,
+                format!("cookie {} of directory {} is not this node's", request.cookie, request.ino),
+            ));
+        }
+        let mut filling = Filling::new(request);
+        let run = (first.0..self.map.slot_count()).map(Slot);
+        for slot in run.take_while(|slot| self.check_slot(*slot).is_ok()) {
+            self.entries(request, slot, &mut filling);
+            if !filling.page.end {
+                break;
+            }
+        }
+        Ok(filling.page)
+    }
+
+    fn entries(&self, request: &ReadDirRequest, slot: Slot, filling: &mut Filling) {
         let from = dentry_from(request.ino, request.cookie.saturating_add(1));
-        let mut page = DirPage { entries: Vec::new(), end: true };
-        let mut used = 0;
-        self.records.scan(entry_slot(request.ino), &from, &dentry_prefix(request.ino), |key, value| {
+        self.records.scan(slot, &from, &dentry_prefix(request.ino), |key, value| {
             let (Some((cookie, name)), Ok(dentry)) = (dentry_of_key(key), Dentry::from_bytes(value)) else {
                 log::error!("an entry of directory {} is damaged and left out", request.ino);
                 return ControlFlow::Continue(());
             };
-            used += each + name.len();
-            // Names with one hash have one cookie: they must not be torn apart.
-            let torn = page.entries.last().is_some_and(|last: &DirEntry| last.cookie == cookie);
-            if used > room && !page.entries.is_empty() && !torn {
-                page.end = false;
-                return ControlFlow::Break(());
-            }
-            let Dentry { ino, kind } = dentry;
-            page.entries.push(DirEntry { ino, kind, cookie, name: name.to_vec(), attr: None });
-            ControlFlow::Continue(())
+            filling.take(cookie, name, dentry)
         });
-        page
     }
 
     fn attr_at_hand(&self, entry: &DirEntry) -> Option<Attr> {
-        if self.map.home(entry.ino) == Some(self.id) { Some(self.inode(entry.ino).ok()?.attr) } else { None }
+        let at_hand = self.map.home(entry.ino) == Some(self.id);
+        let attr = if at_hand { Some(self.inode(entry.ino).ok()?.attr) } else { None };
+        attr.filter(|attr| !attr.is_spread())
+    }
+}
+
+impl Filling {
+    fn new(request: &ReadDirRequest) -> Filling {
+        let room = (request.max_bytes as usize).min(READDIR_BYTES_MAX);
+        let each = ENTRY_LEN + if request.attrs { ATTR_LEN } else { 0 };
+        Filling { page: DirPage { entries: Vec::new(), end: true }, room, each, used: 0 }
+    }
+
+    fn take(&mut self, cookie: u64, name: &[u8], Dentry { ino, kind }: Dentry) -> ControlFlow<()> {
+        let entries = &mut self.page.entries;
+        self.used += self.each + name.len();
+        // Names with one hash have one cookie: they must not be torn apart.
+        let torn = entries.last().is_some_and(|last: &DirEntry| last.cookie == cookie);
+        if self.used > self.room && !entries.is_empty() && !torn {
+            self.page.end = false;
+            return ControlFlow::Break(());
+        }
+        entries.push(DirEntry { ino, kind, cookie, name: name.to_vec(), attr: None });
+        ControlFlow::Continue(())
     }
 }

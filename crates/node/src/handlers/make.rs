@@ -1,14 +1,13 @@
 //! `Make`: a new entry with a new inode.
 
-use bivouac_layout::{Wish, dir_slot, entry_hash, layout_for};
+use bivouac_layout::{Wish, dir_slot, layout_for};
 use bivouac_types::limits::SYMLINK_LEN_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Layout, Name, SeatIndex, Timestamp, mode};
-use bivouac_wire::{Found, Made, MakeRequest, op};
+use bivouac_wire::{Found, Inherited, Made, MakeRequest, op};
 
+use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, NewDir};
-use crate::locks::Target;
-use crate::namespace::entry_slot;
 use crate::node::Node;
 use crate::record::{Dentry, Inode};
 use crate::session::Ctx;
@@ -17,30 +16,7 @@ impl Handle for op::Make {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: MakeRequest<'_>) -> FsResult<Made> {
         let name = Name::new(request.name)?;
         check(&request)?;
-        let slot = entry_slot(request.parent);
-        node.check_slot(slot)?;
-        let hash = entry_hash(request.parent, name.as_bytes());
-        let _entry = node.locks.lock(Target::Entry(request.parent, hash))?;
-        if let Some(ino) = ctx.done_before(&node.records, slot)? {
-            return node.made_before(ctx, Ino(ino), &request);
-        }
-        if let Some(dentry) = node.dentry(request.parent, &name)? {
-            return node.existing(ctx, dentry, &request);
-        }
-        if request.open.is_some() {
-            node.openers.note(&node.records, ctx.client)?;
-        }
-        let parent = node.inode(request.parent)?;
-        let is_dir = request.mode & mode::TYPE == mode::DIR;
-        let home =
-            if is_dir { dir_slot(request.parent, name.as_bytes(), node.map.slot_count()) } else { slot };
-        let ino = node.allocator.next_ino(&node.records, home)?;
-        let inode = new_inode(ino, &request, &parent, node.clock.now())?;
-        if node.map.slot_node(home) == Some(node.id) {
-            node.make_here(ctx, &request, &name, &inode)
-        } else {
-            node.make_there(ctx, &name, inode)
-        }
+        node.patiently(|| node.make(ctx, &request, &name))
     }
 }
 
@@ -59,45 +35,72 @@ fn check(request: &MakeRequest<'_>) -> FsResult<()> {
 }
 
 /// The inode that the request asks for, in a directory that passes on its group, layout and placement.
-fn new_inode(ino: Ino, request: &MakeRequest<'_>, parent: &Inode, now: Timestamp) -> FsResult<Inode> {
+fn new_inode(ino: Ino, request: &MakeRequest<'_>, from: &Inherited, now: Timestamp) -> FsResult<Inode> {
     let is_dir = request.mode & mode::TYPE == mode::DIR;
-    let inherits_group = parent.attr.mode & mode::SETGID != 0;
+    let inherits_group = from.mode & mode::SETGID != 0;
     let attr = Attr {
         ino,
         mode: request.mode | if inherits_group && is_dir { mode::SETGID } else { 0 },
         nlink: if is_dir { 2 } else { 1 },
         uid: request.uid,
-        gid: if inherits_group { parent.attr.gid } else { request.gid },
+        gid: if inherits_group { from.gid } else { request.gid },
         rdev: request.rdev,
         size: request.target.len() as u64,
         atime: now,
         mtime: now,
         ctime: now,
         epoch: 0,
-        layout: if is_dir { parent.attr.layout } else { new_layout(ino, parent, request.near)? },
+        layout: if is_dir { from.layout } else { new_layout(ino, from, request.near)? },
     };
-    Ok(Inode { attr, parent: parent.attr.ino, placement: parent.placement })
+    Ok(Inode { attr, parent: request.parent, placement: from.placement })
 }
 
-fn new_layout(ino: Ino, parent: &Inode, near: Option<SeatIndex>) -> FsResult<Layout> {
-    let Layout { stripe, width, seats, .. } = parent.attr.layout;
-    let wish = Wish { stripe, width, seats, placement: parent.placement, local: near.as_slice() };
+fn new_layout(ino: Ino, from: &Inherited, near: Option<SeatIndex>) -> FsResult<Layout> {
+    let Layout { stripe, width, seats, .. } = from.layout;
+    let wish = Wish { stripe, width, seats, placement: from.placement, local: near.as_slice() };
     layout_for(ino, &wish).map_err(|text| FsError::with(Errno::EINVAL, text))
 }
 
 impl Node {
+    fn make(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, name: &Name) -> FsResult<Made> {
+        let _dir = self.enter(request.parent)?;
+        let _entry = self.locks.lock(Node::entry_target(request.parent, name))?;
+        if let Some(ino) = self.entry_done_before(ctx, request.parent, name)? {
+            return self.made_before(ctx, Ino(ino), request);
+        }
+        let place = self.place(request.parent, name)?;
+        if let Some(dentry) = self.dentry(&place)? {
+            return self.existing(ctx, dentry, request);
+        }
+        if request.open.is_some() {
+            self.openers.note(&self.records, ctx.client)?;
+        }
+        let inherited = self.inherited(&place)?;
+        let is_dir = request.mode & mode::TYPE == mode::DIR;
+        let home =
+            if is_dir { dir_slot(place.dir, name.as_bytes(), self.map.slot_count()) } else { place.slot };
+        let ino = self.allocator.next_ino(&self.records, home)?;
+        let inode = new_inode(ino, request, &inherited, self.clock.now())?;
+        if self.map.slot_node(home) == Some(self.id) {
+            self.make_here(ctx, request, &place, &inode)
+        } else {
+            self.make_there(ctx, &place, name, inode)
+        }
+    }
+
     /// All records are this node's: one transaction.
     fn make_here(
         &self,
         ctx: &Ctx<'_>,
         request: &MakeRequest<'_>,
-        name: &Name,
+        place: &Place,
         inode: &Inode,
     ) -> FsResult<Made> {
-        let (ino, slot) = (inode.attr.ino, entry_slot(request.parent));
-        let mut change = self.change(&[slot, ino.slot()])?;
-        let mut parent = change.directory(request.parent)?;
-        if let Some(dentry) = change.dentry(request.parent, name)? {
+        let ino = inode.attr.ino;
+        let [slot, book] = place.slots();
+        let mut change = self.change(&[slot, book, ino.slot()])?;
+        let mut parent = change.directory(place)?;
+        if let Some(dentry) = change.dentry(place)? {
             drop(change);
             return self.existing(ctx, dentry, request);
         }
@@ -106,7 +109,7 @@ impl Node {
         if kind == mode::LINK {
             change.put_target(ino, request.target);
         }
-        change.add_entry(&mut parent, name, Dentry { ino, kind });
+        change.add_entry(&mut parent, place, Dentry { ino, kind });
         // Registered before it can be seen: an unlink in between then leaves it alive.
         self.register_new(ctx, request, ino)?;
         if let Err(error) = change.commit_for(ctx, slot, ino.0) {
@@ -120,9 +123,9 @@ impl Node {
     }
 
     /// The inode of a new directory belongs to a peer.
-    fn make_there(&self, ctx: &Ctx<'_>, name: &Name, inode: Inode) -> FsResult<Made> {
+    fn make_there(&self, ctx: &Ctx<'_>, place: &Place, name: &Name, inode: Inode) -> FsResult<Made> {
         let new = NewDir { name: name.as_bytes().to_vec(), inode };
-        self.carry_out(ctx, Intent::MakeDir(new))?;
+        self.carry_out(ctx, place.slot, Intent::MakeDir(new))?;
         // The lease is that of this node; the inode is another's.
         let found =
             Found { ino: inode.attr.ino, kind: mode::DIR, attr: Some(inode.attr), lease_ms: ctx.lease_ms };

@@ -10,6 +10,7 @@ mod moves;
 mod open;
 mod remove;
 mod rename;
+mod shards;
 mod size;
 mod steps;
 mod xattrs;

@@ -1,13 +1,11 @@
 //! `Unlink` and `Rmdir`.
 
-use bivouac_layout::entry_hash;
-use bivouac_types::{Errno, FsResult, Name, mode};
+use bivouac_types::{Errno, FsResult, Ino, Name, mode};
 use bivouac_wire::{EntryName, op};
 
+use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, OldEntry};
-use crate::locks::Target;
-use crate::namespace::entry_slot;
 use crate::node::Node;
 use crate::record::Dentry;
 use crate::session::Ctx;
@@ -27,46 +25,48 @@ impl Handle for op::Rmdir {
 impl Node {
     fn remove(&self, ctx: &Ctx<'_>, request: &EntryName<'_>, want_dir: bool) -> FsResult<()> {
         let name = Name::new(request.name)?;
-        let slot = entry_slot(request.parent);
-        self.check_slot(slot)?;
-        let hash = entry_hash(request.parent, name.as_bytes());
-        let _entry = self.locks.lock(Target::Entry(request.parent, hash))?;
-        if ctx.done_before(&self.records, slot)?.is_some() {
+        self.patiently(|| self.remove_once(ctx, request.parent, &name, want_dir))
+    }
+
+    fn remove_once(&self, ctx: &Ctx<'_>, parent: Ino, name: &Name, want_dir: bool) -> FsResult<()> {
+        let _dir = self.enter(parent)?;
+        let _entry = self.locks.lock(Node::entry_target(parent, name))?;
+        if self.entry_done_before(ctx, parent, name)?.is_some() {
             return Ok(());
         }
-        let dentry = self.dentry(request.parent, &name)?.ok_or(Errno::ENOENT)?;
+        let place = self.place(parent, name)?;
+        let dentry = self.dentry(&place)?.ok_or(Errno::ENOENT)?;
         match (dentry.kind == mode::DIR, want_dir) {
             (true, false) => return Err(Errno::EISDIR.into()),
             (false, true) => return Err(Errno::ENOTDIR.into()),
             _ => {}
         }
         if self.map.home(dentry.ino) == Some(self.id) {
-            return self.remove_here(ctx, request, &name, dentry);
+            match self.remove_here(ctx, &place, dentry) {
+                // A spread directory: all nodes have a part of it.
+                Err(error) if error.errno() == Errno::EREMOTE => {}
+                outcome => return outcome,
+            }
         }
-        let old = OldEntry { parent: request.parent, name: request.name.to_vec(), ino: dentry.ino };
-        self.carry_out(ctx, if want_dir { Intent::RemoveDir(old) } else { Intent::Unlink(old) })
+        let old = OldEntry { parent, name: name.as_bytes().to_vec(), ino: dentry.ino };
+        let intent = if want_dir { Intent::RemoveDir(old) } else { Intent::Unlink(old) };
+        self.carry_out(ctx, place.slot, intent)
     }
 
     /// All records are this node's: one transaction.
-    fn remove_here(
-        &self,
-        ctx: &Ctx<'_>,
-        request: &EntryName<'_>,
-        name: &Name,
-        dentry: Dentry,
-    ) -> FsResult<()> {
-        let slot = entry_slot(request.parent);
-        let mut change = self.change(&[slot, dentry.ino.slot()])?;
-        if change.dentry(request.parent, name)? != Some(dentry) {
+    fn remove_here(&self, ctx: &Ctx<'_>, place: &Place, dentry: Dentry) -> FsResult<()> {
+        let [slot, book] = place.slots();
+        let mut change = self.change(&[slot, book, dentry.ino.slot()])?;
+        if change.dentry(place)? != Some(dentry) {
             return Err(Errno::EBUSY.into());
         }
-        let mut parent = change.directory(request.parent)?;
+        let mut parent = change.directory(place)?;
         if dentry.kind == mode::DIR {
-            change.remove_dir(dentry.ino)?;
+            change.remove_dir(dentry.ino, false)?;
         } else {
             change.adjust_links(dentry.ino, -1)?;
         }
-        change.remove_entry(&mut parent, name, dentry);
+        change.remove_entry(&mut parent, place, dentry);
         change.commit_for(ctx, slot, 0)
     }
 }

@@ -1,13 +1,12 @@
 //! `Rename`: driven by the node of the source entry.
 
-use bivouac_layout::entry_hash;
-use bivouac_types::{Errno, FsError, FsResult, Ino, Name, Slot, mode};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, Slot, mode};
 use bivouac_wire::{EntryName, Found, InoOnly, RenameRequest, op};
 
+use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, Move};
-use crate::locks::Target;
-use crate::namespace::entry_slot;
+use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::reaper::Pause;
@@ -37,7 +36,6 @@ impl Handle for op::Rename {
         }
         let (name, new_name) = (Name::new(request.name)?, Name::new(request.new_name)?);
         let mut wanted = Wanted { request: &request, name, new_name, turn: None };
-        node.check_slot(entry_slot(request.parent))?;
         let mut pause = node.pause();
         loop {
             match node.rename(ctx, &mut wanted) {
@@ -53,27 +51,41 @@ impl Node {
     /// Renames, in a turn at moving directories if it moves one; `EXDEV` if that is another one than it was.
     fn rename(&self, ctx: &Ctx<'_>, wanted: &mut Wanted<'_>) -> FsResult<()> {
         let request = wanted.request;
-        let source = self.dentry(request.parent, &wanted.name)?;
+        let Some(source) = self.rename_source(ctx, wanted)? else { return Ok(()) };
         let across = source.is_some_and(|d| d.kind == mode::DIR) && request.parent != request.new_parent;
         if !across && request.flags & EXCHANGE == 0 {
-            return self.rename_patiently(ctx, wanted);
+            return self.patiently(|| self.rename_locked(ctx, wanted));
         }
         self.with_moves_lock(|ticket| {
-            let source = self.dentry(request.parent, &wanted.name)?;
+            let Some(source) = self.rename_source(ctx, wanted)? else { return Ok(()) };
             self.check_no_loop(ctx, source, request.new_parent)?;
             wanted.turn = source.map(|source| (ticket, source.ino));
-            self.rename_patiently(ctx, wanted)
+            self.patiently(|| self.rename_locked(ctx, wanted))
         })
     }
 }
 
 impl Node {
-    /// Steps of other nodes may change the target between a look and the change; then the look is repeated.
-    fn rename_patiently(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<()> {
-        let mut pause = self.pause();
+    /// What is to be moved, if it is there; nothing at all if it has been moved.
+    fn rename_source(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<Option<Option<Dentry>>> {
+        let (dir, name) = (wanted.request.parent, &wanted.name);
+        let _dir = self.enter(dir)?;
+        match self.entry_done_before(ctx, dir, name)? {
+            Some(_) => Ok(None),
+            None => self.look_up(dir, name).map(Some),
+        }
+    }
+
+    /// Others may be at the same entries between a look and the change; then the look is repeated.
+    pub(super) fn patiently<T>(&self, act: impl Fn() -> FsResult<T>) -> FsResult<T> {
+        let mut pause = None;
         loop {
-            match self.rename_locked(ctx, wanted) {
-                Err(error) if is_overtaken(&error) && pause.wait() => {}
+            match act() {
+                Err(error) if is_overtaken(&error) => {
+                    if !pause.get_or_insert_with(|| self.pause()).wait() {
+                        return Err(FsError::with(Errno::EBUSY, error.to_string()));
+                    }
+                }
                 outcome => return outcome,
             }
         }
@@ -85,30 +97,38 @@ impl Node {
 
     fn rename_locked(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<()> {
         let request = wanted.request;
-        let entry = |parent: Ino, name: &Name| Target::Entry(parent, entry_hash(parent, name.as_bytes()));
-        let targets = [entry(request.parent, &wanted.name), entry(request.new_parent, &wanted.new_name)];
+        let (parent, new_parent) = (request.parent, request.new_parent);
+        let _dir = self.enter(parent)?;
+        let _new_dir = if new_parent == parent { None } else { self.enter(new_parent)? };
+        let targets =
+            [Node::entry_target(parent, &wanted.name), Node::entry_target(new_parent, &wanted.new_name)];
         let _entries = self.locks.lock_all(&targets)?;
-        if ctx.done_before(&self.records, entry_slot(request.parent))?.is_some() {
+        if self.entry_done_before(ctx, parent, &wanted.name)?.is_some() {
             return Ok(());
         }
-        let source = self.dentry(request.parent, &wanted.name)?.ok_or(Errno::ENOENT)?;
-        let moves = source.kind == mode::DIR && request.parent != request.new_parent;
+        let place = self.place(parent, &wanted.name)?;
+        let source = self.dentry(&place)?.ok_or(Errno::ENOENT)?;
+        let moves = source.kind == mode::DIR && parent != new_parent;
         if moves && wanted.turn.is_none_or(|(_, checked)| checked != source.ino) {
             return Err(Errno::EXDEV.into());
         }
-        let target = self.look_up_anywhere(ctx, request.new_parent, &wanted.new_name)?;
-        if request.flags & EXCHANGE != 0 {
-            return self.exchange(ctx, wanted, source, target.ok_or(Errno::ENOENT)?);
+        let (target, node) = self.look_up_anywhere(ctx, new_parent, &wanted.new_name)?;
+        let exchange = request.flags & EXCHANGE != 0;
+        if exchange && target.ok_or(Errno::ENOENT)?.kind == mode::DIR {
+            self.check_no_loop(ctx, target, parent)?;
         }
         if !may_replace(source, target, request.flags)? {
             return Ok(());
         }
-        let mut inodes = vec![request.parent, request.new_parent, source.ino];
-        inodes.extend(target.map(|target| target.ino));
-        if self.all_here(&inodes) {
-            return self.rename_here(ctx, wanted, &inodes, source, target);
+        if node == self.id && self.all_here([Some(source), target]) {
+            let new_place = self.place(new_parent, &wanted.new_name)?;
+            match self.rename_here(ctx, wanted, (&place, source), (&new_place, target)) {
+                // A spread directory is replaced: all nodes have a part of it.
+                Err(error) if error.errno() == Errno::EREMOTE => {}
+                outcome => return outcome,
+            }
         }
-        self.carry_out(ctx, Intent::Rename(wanted.to_move(source, target)))
+        self.carry_out(ctx, place.slot, Intent::Rename(wanted.to_move(source, target)))
     }
 
     /// All records are this node's: one transaction.
@@ -116,79 +136,41 @@ impl Node {
         &self,
         ctx: &Ctx<'_>,
         wanted: &Wanted<'_>,
-        inodes: &[Ino],
-        source: Dentry,
-        target: Option<Dentry>,
+        (place, source): (&Place, Dentry),
+        (new_place, target): (&Place, Option<Dentry>),
     ) -> FsResult<()> {
         let request = wanted.request;
-        let slots: Vec<Slot> = inodes.iter().map(|ino| ino.slot()).collect();
+        let mut slots: Vec<Slot> = [place.slots(), new_place.slots()].concat();
+        slots.push(source.ino.slot());
+        slots.extend(target.map(|target| target.ino.slot()));
         let mut change = self.change(&slots)?;
-        if change.dentry(request.parent, &wanted.name)? != Some(source)
-            || change.dentry(request.new_parent, &wanted.new_name)? != target
-        {
+        if change.dentry(place)? != Some(source) || change.dentry(new_place)? != target {
             return Err(Errno::EBUSY.into());
         }
         match target {
-            Some(target) if target.kind == mode::DIR => drop(change.remove_dir(target.ino)?),
-            Some(target) => drop(change.replace_link(target.ino, -1)?),
-            None => {}
+            Some(target) if request.flags & EXCHANGE != 0 => {
+                change.exchange((place, source), (new_place, target))?;
+            }
+            _ => change.move_over((place, source), (new_place, target))?,
         }
-        let mut new_parent = change.directory(request.new_parent)?;
-        match target {
-            Some(target) => change.replace_entry(&mut new_parent, &wanted.new_name, target, source),
-            None => change.add_entry(&mut new_parent, &wanted.new_name, source),
-        }
-        let mut parent = change.directory(request.parent)?;
-        change.remove_entry(&mut parent, &wanted.name, source);
         change.moved_to(source.ino, request.new_parent)?;
-        change.commit_for(ctx, entry_slot(request.parent), 0)
+        change.commit_for(ctx, place.slot, 0)
     }
 
-    /// Swaps two entries whose records are all this node's.
-    fn exchange(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>, source: Dentry, target: Dentry) -> FsResult<()> {
-        let request = wanted.request;
-        let inodes = [request.parent, request.new_parent, source.ino, target.ino];
-        if !self.all_here(&inodes) {
-            return Err(FsError::with(
-                Errno::EINVAL,
-                "exchange of entries on different nodes: rename by three steps",
-            ));
-        }
-        if target.kind == mode::DIR {
-            self.check_no_loop(ctx, Some(target), request.parent)?;
-        }
-        let slots: Vec<Slot> = inodes.iter().map(|ino| ino.slot()).collect();
-        let mut change = self.change(&slots)?;
-        if change.dentry(request.parent, &wanted.name)? != Some(source)
-            || change.dentry(request.new_parent, &wanted.new_name)? != Some(target)
-        {
-            return Err(Errno::EBUSY.into());
-        }
-        let mut new_parent = change.directory(request.new_parent)?;
-        change.replace_entry(&mut new_parent, &wanted.new_name, target, source);
-        let mut parent = change.directory(request.parent)?;
-        change.replace_entry(&mut parent, &wanted.name, source, target);
-        change.moved_to(source.ino, request.new_parent)?;
-        change.moved_to(target.ino, request.parent)?;
-        change.commit_for(ctx, entry_slot(request.parent), 0)
+    fn all_here(&self, dentries: [Option<Dentry>; 2]) -> bool {
+        dentries.into_iter().flatten().all(|dentry| self.map.home(dentry.ino) == Some(self.id))
     }
 
-    fn all_here(&self, inodes: &[Ino]) -> bool {
-        inodes.iter().all(|ino| self.map.home(*ino) == Some(self.id))
-    }
-
-    /// An entry of any node's directory.
-    fn look_up_anywhere(&self, ctx: &Ctx<'_>, parent: Ino, name: &Name) -> FsResult<Option<Dentry>> {
-        let home = self.home_of(parent)?;
-        if home == self.id {
-            return self.dentry(parent, name);
-        }
-        let question = EntryName { parent, name: name.as_bytes() };
-        match self.step::<op::Lookup>(home, Steps::question(ctx.origin), 0, question) {
-            Ok(Found { ino, kind, .. }) => Ok(Some(Dentry { ino, kind })),
-            Err(error) if error.errno() == Errno::ENOENT => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// An entry of any node's directory, and the node that it is on.
+    fn look_up_anywhere(&self, ctx: &Ctx<'_>, dir: Ino, name: &Name) -> FsResult<(Option<Dentry>, NodeId)> {
+        self.at_entry(dir, name, |node| {
+            let question = EntryName { parent: dir, name: name.as_bytes() };
+            match self.step::<op::Lookup>(node, Steps::question(ctx.origin), 0, question) {
+                Ok(Found { ino, kind, .. }) => Ok((Some(Dentry { ino, kind }), node)),
+                Err(error) if error.errno() == Errno::ENOENT => Ok((None, node)),
+                Err(error) => Err(error),
+            }
+        })
     }
 
     /// Refuses to move a directory into itself or below.
@@ -212,6 +194,42 @@ impl Node {
     }
 }
 
+impl Change<'_> {
+    /// The new name leads to what the old one led to, and the old one goes.
+    fn move_over(
+        &mut self,
+        (place, source): (&Place, Dentry),
+        (new_place, target): (&Place, Option<Dentry>),
+    ) -> FsResult<()> {
+        match target {
+            Some(target) if target.kind == mode::DIR => drop(self.remove_dir(target.ino, false)?),
+            Some(target) => drop(self.replace_link(target.ino, -1)?),
+            None => {}
+        }
+        let mut new_parent = self.directory(new_place)?;
+        match target {
+            Some(target) => self.replace_entry(&mut new_parent, new_place, target, source),
+            None => self.add_entry(&mut new_parent, new_place, source),
+        }
+        let mut parent = self.directory(place)?;
+        self.remove_entry(&mut parent, place, source);
+        Ok(())
+    }
+
+    /// Each name leads to what the other one led to.
+    fn exchange(
+        &mut self,
+        (place, source): (&Place, Dentry),
+        (new_place, target): (&Place, Dentry),
+    ) -> FsResult<()> {
+        let mut new_parent = self.directory(new_place)?;
+        self.replace_entry(&mut new_parent, new_place, target, source);
+        let mut parent = self.directory(place)?;
+        self.replace_entry(&mut parent, place, source, target);
+        self.moved_to(target.ino, place.dir)
+    }
+}
+
 impl Wanted<'_> {
     fn to_move(&self, source: Dentry, target: Option<Dentry>) -> Move {
         Move {
@@ -223,6 +241,7 @@ impl Wanted<'_> {
             kind: source.kind,
             replaced: target.map(|target| target.ino),
             replaced_kind: target.map_or(0, |target| target.kind),
+            exchange: self.request.flags & EXCHANGE != 0,
             turn: self.turn.map_or(0, |(ticket, _)| ticket),
         }
     }
@@ -241,6 +260,9 @@ fn may_replace(source: Dentry, target: Option<Dentry>, flags: u32) -> FsResult<b
     }
     if source.ino == target.ino {
         return Ok(false);
+    }
+    if flags & EXCHANGE != 0 {
+        return Ok(true);
     }
     match (source.kind == mode::DIR, target.kind == mode::DIR) {
         (true, false) => Err(Errno::ENOTDIR.into()),

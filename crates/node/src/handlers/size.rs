@@ -118,7 +118,7 @@ impl Node {
     ) -> FsResult<()> {
         let Attr { ino, layout, epoch, .. } = inode.attr;
         let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout };
-        self.carry_out(ctx, Intent::Cut(cut))
+        self.carry_out(ctx, ino.slot(), Intent::Cut(cut))
     }
 
     pub(crate) fn attr_of(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Attr> {

@@ -1,15 +1,14 @@
 //! Steps of the peer lane. They call nobody, and each may come twice.
 
-use bivouac_layout::entry_hash;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name};
 use bivouac_wire::{
-    AdjustLinksRequest, Encode, InoOnly, InstallEntryRequest, PutInodeRequest, RemovedDir, SetParentRequest,
-    op,
+    AdjustLinksRequest, Encode, InoOnly, InstallEntryRequest, PutInodeRequest, RemoveDirRequest, RemovedDir,
+    SetParentRequest, op,
 };
 
+use crate::directory::Place;
 use crate::dispatch::Handle;
-use crate::locks::Target;
-use crate::namespace::{Change, decode, entry_slot};
+use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::record::{Dentry, Inode};
 use crate::session::Ctx;
@@ -46,23 +45,30 @@ impl Handle for op::DropInode {
 }
 
 impl Handle for op::RemoveDir {
-    fn handle(node: &Node, _: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<RemovedDir> {
+    fn handle(node: &Node, _: &Ctx<'_>, request: RemoveDirRequest) -> FsResult<RemovedDir> {
+        let RemoveDirRequest { ino, sealed } = request;
         let mut change = node.change(&[ino.slot()])?;
         if change.inode(ino).is_err_and(|error| error.errno() == Errno::ENOENT) {
             return Ok(RemovedDir { record: Vec::new() });
         }
-        let removed = change.remove_dir(ino)?;
+        let removed = change.remove_dir(ino, sealed)?;
         change.commit()?;
         Ok(RemovedDir { record: removed.to_bytes() })
     }
 }
 
 impl Change<'_> {
-    /// Removes an empty directory's inode.
-    pub(crate) fn remove_dir(&mut self, ino: Ino) -> FsResult<Inode> {
-        let inode = self.directory(ino)?;
-        if inode.attr.size > 0 {
-            return Err(Errno::ENOTEMPTY.into());
+    /// Removes an empty directory's inode. Of a spread one, the shards must be `sealed`.
+    ///
+    /// # Errors
+    /// `ENOTEMPTY`, `ENOTDIR`, `ENOENT`; `EREMOTE` for a spread one whose shards may have entries.
+    pub(crate) fn remove_dir(&mut self, ino: Ino, sealed: bool) -> FsResult<Inode> {
+        let inode = self.inode(ino)?;
+        match (inode.attr.is_dir(), inode.attr.is_spread()) {
+            (false, _) => return Err(Errno::ENOTDIR.into()),
+            (_, true) if !sealed => return Err(Errno::EREMOTE.into()),
+            (_, false) if inode.attr.size > 0 => return Err(Errno::ENOTEMPTY.into()),
+            _ => {}
         }
         self.erase_inode(&inode);
         Ok(inode)
@@ -99,21 +105,41 @@ impl Handle for op::AdjustLinks {
 
 impl Handle for op::InstallEntry {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InstallEntryRequest<'_>) -> FsResult<()> {
-        let (slot, name) = (entry_slot(request.parent), Name::new(request.name)?);
-        node.check_slot(slot)?;
-        // A peer must not change what a request of this node is about to change.
-        let hash = entry_hash(request.parent, name.as_bytes());
+        let (dir, name) = (request.parent, Name::new(request.name)?);
+        // A peer must not change what a request of this node is about to change, or what is about to move.
         let own = ctx.client == node.as_client();
-        let lock = (!own).then(|| node.locks.try_lock(Target::Entry(request.parent, hash)));
-        let mut change = node.change(&[slot])?;
+        let at_home = node.check_slot(dir.slot()).is_ok();
+        let inside = (!own && at_home).then(|| node.dirs.try_enter(dir));
+        let lock = (!own).then(|| node.locks.try_lock(Node::entry_target(dir, &name)));
+        if at_home && ctx.step_done(&node.change(&[dir.slot()])?.txn, dir.slot())? {
+            return Ok(());
+        }
+        let place = node.place(dir, &name)?;
+        let [slot, book] = place.slots();
+        let mut change = node.change(&[slot, book])?;
         if ctx.step_done(&change.txn, slot)? {
             return Ok(());
         }
-        if matches!(lock, Some(None)) {
+        ctx.check_awaited()?;
+        if matches!(lock, Some(None)) || matches!(inside, Some(None)) {
             return Err(FsError::with(Errno::EAGAIN, format!("entry '{name}' is being changed: try again")));
         }
-        let mut parent = change.directory(request.parent)?;
-        let now = change.dentry(request.parent, &name)?;
+        change.install_entry(&place, &name, &request)?;
+        change.commit_quietly_for(ctx, slot, 0)?;
+        // Peers who ask for this tell the home, unless it is this node.
+        if place.is_spread() && at_home { node.dir_changed(dir, node.id, true) } else { Ok(()) }
+    }
+}
+
+impl Change<'_> {
+    fn install_entry(
+        &mut self,
+        place: &Place,
+        name: &Name,
+        request: &InstallEntryRequest<'_>,
+    ) -> FsResult<()> {
+        let mut parent = self.directory(place)?;
+        let now = self.dentry(place)?;
         if now.map(|dentry| dentry.ino) != request.expect {
             return Err(FsError::with(
                 Errno::EBUSY,
@@ -122,10 +148,10 @@ impl Handle for op::InstallEntry {
         }
         let new = Dentry { ino: request.ino, kind: request.kind };
         match now {
-            Some(old) => change.replace_entry(&mut parent, &name, old, new),
-            None => change.add_entry(&mut parent, &name, new),
+            Some(old) => self.replace_entry(&mut parent, place, old, new),
+            None => self.add_entry(&mut parent, place, new),
         }
-        change.commit_for(ctx, slot, 0)
+        Ok(())
     }
 }
 

@@ -141,12 +141,21 @@ impl Node {
 
     /// Sets the layout of an empty file, or the default of a directory's new files.
     fn set_layout(&self, ctx: &Ctx<'_>, ino: Ino, value: &[u8]) -> FsResult<()> {
-        let _size = self.locks.lock(Target::Size(ino))?;
+        let size = self.locks.lock(Target::Size(ino))?;
         let mut inode = self.inode(ino)?;
         let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
         let (layout, placement) = parse(text, inode.attr.layout, inode.placement)
             .map_err(|text| FsError::with(Errno::EINVAL, format!("{}: {text}", "user.bivouac.layout")))?;
         match inode.attr.mode & mode::TYPE {
+            mode::DIR if inode.attr.is_spread() => {
+                drop(size);
+                self.set_spread(ctx, ino, |inode, now| {
+                    inode.attr.layout = layout;
+                    inode.placement = placement;
+                    inode.attr.ctime = now;
+                })
+                .map(drop)
+            }
             mode::DIR => {
                 let mut change = self.change(&[ino.slot()])?;
                 inode = change.inode(ino)?;

@@ -1,10 +1,10 @@
 //! Intents on one entry: make or remove a directory, unlink, link.
 
-use bivouac_types::{Errno, FsResult, Name, mode};
+use bivouac_types::{Errno, FsResult, Ino, Name, mode};
 use bivouac_wire::{AdjustLinksRequest, Encode, InoOnly, PutInodeRequest, op};
 
 use super::{Logged, NewDir, OldEntry, Outcome, dentry_of, refused};
-use crate::namespace::{Change, entry_slot};
+use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::{Dentry, intent_key};
@@ -25,62 +25,93 @@ impl Node {
                 }
             }
         }
-        let slot = entry_slot(new.inode.parent);
-        let mut change = self.change(&[slot])?;
-        let parent = change.directory(new.inode.parent);
-        let taken = change.dentry(new.inode.parent, &name)?.is_some();
-        match parent {
-            Ok(mut parent) if !taken => {
-                change.add_entry(&mut parent, &name, dentry_of(&new.inode));
-                self.clear(change, logged, steps, ino.0)
-            }
-            parent => {
-                drop(change);
+        match self.add_last(new.inode.parent, &name, dentry_of(&new.inode), logged)? {
+            Ok(change) => self.clear(change, logged, steps, ino.0),
+            Err(error) => {
                 self.step::<op::DropInode>(home, steps, 1, InoOnly { ino })?;
-                Ok(Outcome::Refused(parent.err().unwrap_or(Errno::EEXIST.into())))
+                Ok(Outcome::Refused(error))
             }
         }
     }
 
-    /// Steps: the empty directory at its home; then the entry.
+    /// A change that makes an entry, if there is still room for it.
+    fn add_last(
+        &self,
+        dir: Ino,
+        name: &Name,
+        dentry: Dentry,
+        logged: &Logged,
+    ) -> FsResult<FsResult<Change<'_>>> {
+        let place = match refused(self.place(dir, name))? {
+            Ok(place) => place,
+            Err(error) => return Ok(Err(error)),
+        };
+        let [slot, book] = place.slots();
+        let mut change = self.change(&[logged.slot, slot, book])?;
+        if change.dentry(&place)?.is_some() {
+            return Ok(Err(Errno::EEXIST.into()));
+        }
+        match refused(change.directory(&place))? {
+            Ok(mut parent) => change.add_entry(&mut parent, &place, dentry),
+            Err(error) => return Ok(Err(error)),
+        }
+        Ok(Ok(change))
+    }
+
+    /// Steps: the empty directory at its home, and its shards; then the entry.
     pub(super) fn finish_remove_dir(
         &self,
         old: &OldEntry,
         logged: &Logged,
         steps: Steps,
     ) -> FsResult<Outcome> {
-        let home = self.home_of(old.ino)?;
-        if let Err(error) = refused(self.step::<op::RemoveDir>(home, steps, 0, InoOnly { ino: old.ino }))? {
-            return Ok(Outcome::Refused(error));
+        let removed = match self.remove_dir_steps(old.ino, steps, 0)? {
+            Ok(removed) => removed,
+            Err(error) => return Ok(Outcome::Refused(error)),
+        };
+        if removed.may_have_shards(steps) {
+            self.drop_shards(old.ino, steps)?;
         }
-        let mut change = self.change(&[entry_slot(old.parent)])?;
-        change.forget_entry(old, mode::DIR)?;
+        let change = self.forget_last(old, mode::DIR, logged)?;
         self.clear(change, logged, steps, 0)
+    }
+
+    /// A change that removes an entry if it still leads where the intent says.
+    pub(super) fn forget_last(&self, old: &OldEntry, kind: u32, logged: &Logged) -> FsResult<Change<'_>> {
+        let place = self.place(old.parent, &Name::new(&old.name)?)?;
+        let [slot, book] = place.slots();
+        let mut change = self.change(&[logged.slot, slot, book])?;
+        if change.dentry(&place)?.is_some_and(|dentry| dentry.ino == old.ino) {
+            let mut parent = change.directory(&place)?;
+            change.remove_entry(&mut parent, &place, Dentry { ino: old.ino, kind });
+        }
+        Ok(change)
     }
 
     /// The name goes first, together with the intent: what is left of an unlink cannot be refused.
     pub(super) fn begin_unlink(&self, old: &OldEntry, logged: &Logged) -> FsResult<Change<'_>> {
-        let slot = entry_slot(old.parent);
-        let mut change = self.change(&[slot])?;
-        let dentry = change.dentry(old.parent, &Name::new(&old.name)?)?;
-        let Some(dentry) = dentry.filter(|dentry| dentry.ino == old.ino) else {
+        let place = self.place(old.parent, &Name::new(&old.name)?)?;
+        let [slot, book] = place.slots();
+        let mut change = self.change(&[slot, book])?;
+        let Some(dentry) = change.dentry(&place)?.filter(|dentry| dentry.ino == old.ino) else {
             return Err(Errno::EBUSY.into());
         };
-        change.forget_entry(old, dentry.kind)?;
+        let mut parent = change.directory(&place)?;
+        change.remove_entry(&mut parent, &place, dentry);
         logged.asker().remember(&mut change.txn, slot, 0);
+        change.origin = logged.client;
         Ok(change)
     }
 
     /// Steps: one name less at the inode's home.
-    pub(super) fn finish_unlink(&self, old: &OldEntry, _: &Logged, steps: Steps) -> FsResult<Outcome> {
+    pub(super) fn finish_unlink(&self, old: &OldEntry, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
         let request = AdjustLinksRequest { ino: old.ino, delta: -1 };
         if let Err(error) = refused(self.step::<op::AdjustLinks>(self.home_of(old.ino)?, steps, 0, request))?
         {
             log::warn!("unlink of inode {}: {error}", old.ino);
         }
-        let slot = entry_slot(old.parent);
-        let mut change = self.change(&[slot])?;
-        change.txn.delete(slot, &intent_key(steps.tx));
+        let mut change = self.change(&[logged.slot])?;
+        change.txn.delete(logged.slot, &intent_key(steps.tx));
         change.commit()?;
         Ok(Outcome::Done)
     }
@@ -93,19 +124,12 @@ impl Node {
             Ok(attr) => attr,
             Err(error) => return Ok(Outcome::Refused(error)),
         };
-        let mut change = self.change(&[entry_slot(new.parent)])?;
-        let parent = change.directory(new.parent);
-        let taken = change.dentry(new.parent, &name)?.is_some();
-        match parent {
-            Ok(mut parent) if !taken => {
-                let dentry = Dentry { ino: new.ino, kind: attr.mode & mode::TYPE };
-                change.add_entry(&mut parent, &name, dentry);
-                self.clear(change, logged, steps, 0)
-            }
-            parent => {
-                drop(change);
+        let dentry = Dentry { ino: new.ino, kind: attr.mode & mode::TYPE };
+        match self.add_last(new.parent, &name, dentry, logged)? {
+            Ok(change) => self.clear(change, logged, steps, 0),
+            Err(error) => {
                 self.step::<op::AdjustLinks>(home, steps, 1, AdjustLinksRequest { ino: new.ino, delta: -1 })?;
-                Ok(Outcome::Refused(parent.err().unwrap_or(Errno::EEXIST.into())))
+                Ok(Outcome::Refused(error))
             }
         }
     }
@@ -118,25 +142,10 @@ impl Node {
         steps: Steps,
         value: u64,
     ) -> FsResult<Outcome> {
-        let slot = logged.intent.slot();
-        change.txn.delete(slot, &intent_key(steps.tx));
-        logged.asker().remember(&mut change.txn, slot, value);
+        change.txn.delete(logged.slot, &intent_key(steps.tx));
+        logged.asker().remember(&mut change.txn, logged.slot, value);
+        change.origin = logged.client;
         change.commit()?;
         Ok(Outcome::Done)
-    }
-}
-
-impl Change<'_> {
-    /// Removes an entry if it still leads where the intent says.
-    pub(super) fn forget_entry(&mut self, old: &OldEntry, kind: u32) -> FsResult<()> {
-        let name = Name::new(&old.name)?;
-        match self.dentry(old.parent, &name)? {
-            Some(dentry) if dentry.ino == old.ino => {
-                let mut parent = self.directory(old.parent)?;
-                self.remove_entry(&mut parent, &name, Dentry { ino: old.ino, kind });
-                Ok(())
-            }
-            _ => Ok(()),
-        }
     }
 }

@@ -1,13 +1,15 @@
 //! Moving an entry between nodes. For a moment both names lead to the inode, never neither.
 
-use bivouac_types::{Errno, FsResult, Ino, Name, mode};
-use bivouac_wire::{AdjustLinksRequest, InoOnly, InstallEntryRequest, PutInodeRequest, SetParentRequest};
+use bivouac_types::{Errno, FsResult, Ino, Name, NodeId, mode};
+use bivouac_wire::{AdjustLinksRequest, InstallEntryRequest, PutInodeRequest, SetParentRequest};
 use bivouac_wire::{codec_struct, op};
 
+use super::spread::Removed;
 use super::{Logged, OldEntry, Outcome, refused};
-use crate::namespace::entry_slot;
+use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
+use crate::record::Dentry;
 
 /// A move, as it was found to be possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +30,23 @@ pub struct Move {
     pub replaced: Option<Ino>,
     /// Type bits of that.
     pub replaced_kind: u32,
+    /// Whether the old name is to lead to what the new name led to.
+    pub exchange: bool,
     /// The turn at moving directories that it needs; 0 for none.
     pub turn: u64,
 }
-codec_struct!(Move { parent, name, new_parent, new_name, ino, kind, replaced, replaced_kind, turn });
+codec_struct!(Move {
+    parent,
+    name,
+    new_parent,
+    new_name,
+    ino,
+    kind,
+    replaced,
+    replaced_kind,
+    exchange,
+    turn
+});
 
 /// Numbers of a move's steps.
 const REMOVE_DIR: u64 = 0;
@@ -40,38 +55,46 @@ const INSTALL: u64 = 2;
 const DROP_LINK: u64 = 3;
 const PARENT_BACK: u64 = 4;
 const DIR_BACK: u64 = 5;
+const OTHER_PARENT: u64 = 6;
+const OTHER_PARENT_BACK: u64 = 7;
+
+impl Move {
+    fn replaced_dir(&self) -> Option<Ino> {
+        self.replaced.filter(|_| self.replaced_kind == mode::DIR && !self.exchange)
+    }
+
+    fn replaced_file(&self) -> Option<Ino> {
+        self.replaced.filter(|_| self.replaced_kind != mode::DIR && !self.exchange)
+    }
+}
 
 impl Node {
     /// Steps: a replaced directory goes; the moved directory learns its parent; the new name leads to the
-    /// inode; a replaced file loses a name; the old name goes.
+    /// inode; a replaced file loses a name; the old name goes, or leads to what the new one led to.
     pub(super) fn finish_rename(&self, moved: &Move, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
-        let replaced_dir = moved.replaced.filter(|_| moved.replaced_kind == mode::DIR);
-        let mut dir_record = Vec::new();
-        if let Some(ino) = replaced_dir {
-            match refused(self.step::<op::RemoveDir>(self.home_of(ino)?, steps, REMOVE_DIR, InoOnly { ino }))?
-            {
-                Ok(removed) => dir_record = removed.record,
+        let mut removed = Removed::default();
+        if let Some(ino) = moved.replaced_dir() {
+            match self.remove_dir_steps(ino, steps, REMOVE_DIR)? {
+                Ok(was) => removed = was,
                 Err(error) => return Ok(Outcome::Refused(error)),
             }
         }
-        let parent_set = refused(self.set_parent(moved, moved.new_parent, SET_PARENT, steps))?;
-        let installed = parent_set.and_then(|()| self.install(moved, steps));
+        let parents = refused(self.set_parents(moved, steps))?;
+        let installed = parents.and_then(|()| self.install(moved, steps));
         let in_use = installed.as_ref().is_err_and(|error| error.errno() == Errno::EAGAIN);
-        if in_use && steps.retry && replaced_dir.is_some() {
+        if in_use && steps.retry && moved.replaced_dir().is_some() {
             // What was replaced may be gone already: finished as soon as the entry is free.
             return Err(Errno::EIO.into());
         }
-        if let Err(error) = refused(installed)? {
-            if let Err(error) = refused(self.set_parent(moved, moved.parent, PARENT_BACK, steps))? {
-                log::warn!("directory {} keeps a parent that it did not get: {error}", moved.ino);
+        let installed_at = match refused(installed)? {
+            Ok(node) => node,
+            Err(error) => {
+                self.undo_rename(moved, &removed, steps)?;
+                return Ok(Outcome::Refused(error));
             }
-            if let Some(ino) = replaced_dir.filter(|_| !dir_record.is_empty()) {
-                let back = PutInodeRequest { ino, record: &dir_record, target: &[] };
-                self.step::<op::PutInode>(self.home_of(ino)?, steps, DIR_BACK, back)?;
-            }
-            return Ok(Outcome::Refused(error));
-        }
-        if let Some(ino) = moved.replaced.filter(|_| moved.replaced_kind != mode::DIR) {
+        };
+        self.tell_shard(moved.new_parent, installed_at, steps)?;
+        if let Some(ino) = moved.replaced_file() {
             let request = AdjustLinksRequest { ino, delta: -1 };
             if let Err(error) =
                 refused(self.step::<op::AdjustLinks>(self.home_of(ino)?, steps, DROP_LINK, request))?
@@ -79,30 +102,113 @@ impl Node {
                 log::warn!("rename over inode {ino}: {error}");
             }
         }
-        let mut change = self.change(&[entry_slot(moved.parent)])?;
-        let old = OldEntry { parent: moved.parent, name: moved.name.clone(), ino: moved.ino };
-        change.forget_entry(&old, moved.kind)?;
+        if let Some(ino) = moved.replaced_dir().filter(|_| removed.may_have_shards(steps)) {
+            self.drop_shards(ino, steps)?;
+        }
+        let change = self.leave_old_name(moved, logged)?;
         self.clear(change, logged, steps, 0)
     }
 
-    fn set_parent(&self, moved: &Move, parent: Ino, number: u64, steps: Steps) -> FsResult<()> {
-        if moved.kind != mode::DIR || moved.parent == moved.new_parent {
-            return Ok(());
+    /// The last change: the old name goes, or leads to what the new one led to.
+    fn leave_old_name(&self, moved: &Move, logged: &Logged) -> FsResult<Change<'_>> {
+        let old = OldEntry { parent: moved.parent, name: moved.name.clone(), ino: moved.ino };
+        let Some(ino) = moved.replaced.filter(|_| moved.exchange) else {
+            return self.forget_last(&old, moved.kind, logged);
+        };
+        let place = self.place(old.parent, &Name::new(&old.name)?)?;
+        let [slot, book] = place.slots();
+        let mut change = self.change(&[logged.slot, slot, book])?;
+        if change.dentry(&place)?.is_some_and(|dentry| dentry.ino == moved.ino) {
+            let mut parent = change.directory(&place)?;
+            let (was, now) =
+                (Dentry { ino: moved.ino, kind: moved.kind }, Dentry { ino, kind: moved.replaced_kind });
+            change.replace_entry(&mut parent, &place, was, now);
         }
-        let request = SetParentRequest { ino: moved.ino, parent };
-        self.step::<op::SetParent>(self.home_of(moved.ino)?, steps, number, request)
+        Ok(change)
     }
 
-    fn install(&self, moved: &Move, steps: Steps) -> FsResult<()> {
-        Name::new(&moved.new_name)?;
-        let request = InstallEntryRequest {
-            parent: moved.new_parent,
-            name: &moved.new_name,
-            expect: moved.replaced,
-            expect_dir: moved.replaced_kind == mode::DIR,
-            ino: moved.ino,
-            kind: moved.kind,
-        };
-        self.step::<op::InstallEntry>(self.home_of(moved.new_parent)?, steps, INSTALL, request)
+    /// The new name could not be had: all is as it was.
+    fn undo_rename(&self, moved: &Move, removed: &Removed, steps: Steps) -> FsResult<()> {
+        let back = [
+            self.set_parent(moved.ino, moved.kind, moved, false, PARENT_BACK, steps),
+            self.set_other_parent(moved, false, OTHER_PARENT_BACK, steps),
+        ];
+        for outcome in back {
+            if let Err(error) = refused(outcome)? {
+                log::warn!("directory {} keeps a parent that it did not get: {error}", moved.ino);
+            }
+        }
+        if let Some(ino) = moved.replaced_dir().filter(|_| !removed.record.is_empty()) {
+            let back = PutInodeRequest { ino, record: &removed.record, target: &[] };
+            self.step::<op::PutInode>(self.home_of(ino)?, steps, DIR_BACK, back)?;
+            self.unseal_shards(ino, steps)?;
+        }
+        Ok(())
+    }
+
+    fn set_parents(&self, moved: &Move, steps: Steps) -> FsResult<()> {
+        self.set_parent(moved.ino, moved.kind, moved, true, SET_PARENT, steps)?;
+        self.set_other_parent(moved, true, OTHER_PARENT, steps)
+    }
+
+    /// Tells a directory that changes its parent; `forth` or back again.
+    fn set_parent(
+        &self,
+        ino: Ino,
+        kind: u32,
+        moved: &Move,
+        forth: bool,
+        number: u64,
+        steps: Steps,
+    ) -> FsResult<()> {
+        if kind != mode::DIR || moved.parent == moved.new_parent {
+            return Ok(());
+        }
+        let to_new = forth == (ino == moved.ino);
+        let parent = if to_new { moved.new_parent } else { moved.parent };
+        self.step::<op::SetParent>(self.home_of(ino)?, steps, number, SetParentRequest { ino, parent })
+    }
+
+    fn set_other_parent(&self, moved: &Move, forth: bool, number: u64, steps: Steps) -> FsResult<()> {
+        match moved.replaced.filter(|_| moved.exchange) {
+            Some(ino) => self.set_parent(ino, moved.replaced_kind, moved, forth, number, steps),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the new name lead to the inode. Answers where it is.
+    fn install(&self, moved: &Move, steps: Steps) -> FsResult<NodeId> {
+        let name = Name::new(&moved.new_name)?;
+        self.at_entry(moved.new_parent, &name, |node| {
+            let request = InstallEntryRequest {
+                parent: moved.new_parent,
+                name: &moved.new_name,
+                expect: moved.replaced,
+                expect_dir: moved.replaced_kind == mode::DIR,
+                ino: moved.ino,
+                kind: moved.kind,
+            };
+            self.step::<op::InstallEntry>(node, steps, INSTALL, request).map(|()| node)
+        })
+    }
+
+    /// Has `act` done where an entry is: at its directory's home, or where that says that it is. Always in this
+    /// order: what was done at the home before the directory spread is known there.
+    pub(crate) fn at_entry<T>(
+        &self,
+        dir: Ino,
+        name: &Name,
+        act: impl Fn(NodeId) -> FsResult<T>,
+    ) -> FsResult<T> {
+        match act(self.home_of(dir)?) {
+            Err(error) if error.errno() == Errno::EREMOTE => act(self.shard_node(dir, name)?),
+            outcome => outcome,
+        }
+    }
+
+    /// An entry was changed on a node, which could not tell that to the directory's home itself.
+    fn tell_shard(&self, dir: Ino, node: NodeId, steps: Steps) -> FsResult<()> {
+        let told = Steps { background: steps.background, ..Steps::question(steps.origin) };
+        if node == self.home_of(dir)? { Ok(()) } else { self.tell(told, dir, node, true) }
     }
 }

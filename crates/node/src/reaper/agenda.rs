@@ -12,6 +12,10 @@ pub enum Job {
     Garbage,
     /// To remove what nobody needs any more at a peer that was away.
     Owed(NodeId),
+    /// To tell the home of a spread directory that its shard here has changed.
+    Tell(Ino),
+    /// To spread a directory that has grown large.
+    Spread(Ino),
     /// To give the lock for moving directories back.
     Moves(u64),
     /// To finish a change.
@@ -61,12 +65,14 @@ impl Agenda {
         self.ready.push_back(Errand { job, waited_for: None });
     }
 
-    /// One more job that waits for a peer, unless it does so already.
-    pub fn owe(&mut self, job: Job, node: NodeId) {
-        let ready = self.ready.iter().any(|errand| errand.job == job);
-        if !ready && !self.waiting.get(&node).is_some_and(|waiting| waiting.jobs.contains(&job)) {
+    /// One more job, unless it is about to be done anyway; whether it was not.
+    pub fn add_once(&mut self, job: Job) -> bool {
+        let waits = self.waiting.values().any(|waiting| waiting.jobs.contains(&job));
+        let is_news = !waits && !self.ready.iter().any(|errand| errand.job == job);
+        if is_news {
             self.add(job);
         }
+        is_news
     }
 
     /// Jobs that can be done now.
@@ -88,7 +94,7 @@ impl Agenda {
         match errand.job {
             Job::Garbage => self.collecting = false,
             Job::Intent(..) => self.unfinished = self.unfinished.saturating_sub(1),
-            Job::Owed(_) | Job::Moves(_) => {}
+            Job::Owed(_) | Job::Tell(_) | Job::Spread(_) | Job::Moves(_) => {}
         }
         errand.waited_for.map(|node| self.release(node));
     }

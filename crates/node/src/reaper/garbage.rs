@@ -54,7 +54,7 @@ impl Node {
             }
         }
         change.commit()?;
-        silent.into_iter().for_each(|node| self.reaper.owe(node));
+        silent.into_iter().for_each(|node| self.reaper.add_once(Job::Owed(node)));
         Ok(())
     }
 
@@ -152,15 +152,5 @@ impl Node {
             });
         }
         found
-    }
-}
-
-impl super::Reaper {
-    /// A peer is to be asked again for what it owes.
-    fn owe(&self, node: NodeId) {
-        self.tell(|agenda| {
-            agenda.owe(Job::Owed(node), node);
-            true
-        });
     }
 }

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test uses a part of the harness")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,8 +13,9 @@ use std::time::{Duration, Instant};
 use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_net::{InProcess, LaneKind, Request, Transport};
 use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, SystemClock};
-use bivouac_store::VolumeConfig;
-use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId};
+use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, VolumeConfig};
+use bivouac_types::limits::SPREAD_AT_DEFAULT;
+use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId, Slot};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Op, SeatEntry};
 use tempfile::TempDir;
 
@@ -54,6 +56,16 @@ impl Switchboard {
         *self.held.lock() = None;
         self.released.notify_all();
     }
+
+    /// From now on a node does not answer its peers.
+    pub fn unplug(&self, node: NodeId) -> Option<Arc<Node>> {
+        self.nodes.write()[usize::from(node.0)].take()
+    }
+
+    /// It is back.
+    pub fn plug(&self, id: NodeId, node: Option<Arc<Node>>) {
+        self.nodes.write()[usize::from(id.0)] = node;
+    }
 }
 
 impl Peers for Switchboard {
@@ -82,7 +94,7 @@ impl Peers for Switchboard {
         if let Some((_, act)) = interlude {
             act();
         }
-        let target = self.nodes.read()[usize::from(node.0)].clone();
+        let target = self.nodes.read().get(usize::from(node.0)).cloned().flatten();
         let lost = || FsError::with(Errno::EIO, format!("{node} is away"));
         let target = target.ok_or_else(lost)?;
         let (number, seen) = (u32::from(request.op as u16), Ordering::SeqCst);
@@ -125,9 +137,10 @@ pub struct Formation {
     pub nodes: Vec<Arc<Node>>,
     pub clients: Vec<Client>,
     pub switchboard: Arc<Switchboard>,
-    map: Arc<FormationMap>,
+    pub map: Arc<FormationMap>,
     root: TempDir,
     capacity: u64,
+    spread_at: u64,
     /// How often it was started: a new process is a new client.
     starts: u64,
     /// Clients that were made so far.
@@ -140,6 +153,20 @@ impl Formation {
     }
 
     pub fn with_capacity(nodes: u16, stripe: u32, capacity: u64) -> Formation {
+        Formation::with(nodes, stripe, capacity, SPREAD_AT_DEFAULT)
+    }
+
+    /// A formation whose directories spread when they have two entries.
+    pub fn spreading(nodes: u16) -> Formation {
+        Formation::spreading_at(nodes, 2)
+    }
+
+    /// A formation whose directories spread when they have so many entries.
+    pub fn spreading_at(nodes: u16, entries: u64) -> Formation {
+        Formation::with(nodes, 4096, 0, entries)
+    }
+
+    fn with(nodes: u16, stripe: u32, capacity: u64, spread_at: u64) -> Formation {
         let entry = |i: u16| NodeEntry {
             host: format!("n{i}"),
             client_address: String::new(),
@@ -166,6 +193,7 @@ impl Formation {
             map: Arc::new(map),
             root,
             capacity,
+            spread_at,
             starts: 0,
             processes: AtomicU32::new(0),
         };
@@ -187,6 +215,7 @@ impl Formation {
                 handles_max: 64,
                 owner: (0, 0),
                 grace: Duration::from_secs(30),
+                spread_at: self.spread_at,
             };
             let peers: Arc<dyn Peers> = self.switchboard.clone();
             self.nodes.push(Node::open(config, peers, Arc::new(SystemClock)).unwrap().0);
@@ -219,13 +248,56 @@ impl Formation {
 
     /// As [`Formation::restart`], for clients whose processes live on.
     pub fn restart_as_the_same_clients(&mut self) {
+        self.halt();
+        self.start();
+    }
+
+    fn halt(&mut self) {
         self.clients.clear();
         self.switchboard.nodes.write().clear();
+        // Others may be in the middle of asking one.
+        self.nodes.iter().for_each(|node| node.halt());
         for node in self.nodes.drain(..) {
-            node.halt();
             assert_eq!(Arc::strong_count(&node), 1, "nobody else holds the node");
         }
+    }
+
+    /// How many records of each table there are on all nodes together: looked at while the nodes are stopped.
+    pub fn census(&mut self) -> BTreeMap<char, usize> {
+        self.starts += 1;
+        self.halt();
+        let mut census = BTreeMap::new();
+        for id in 0..self.map.nodes.len() as u16 {
+            let volume = VolumeConfig { path: self.volume(id), capacity: self.capacity, create: false };
+            let (formation, id) = (self.map.formation, NodeId(id));
+            let data = DataStore::open(&[volume], formation, id, &DataOptions { handles_max: 4 }).unwrap();
+            let slots = self.map.slot_count();
+            let options = RecordsOptions { slots, ..RecordsOptions::default() };
+            let (records, _) = Records::open(data.volume(0).unwrap(), formation, id, options).unwrap();
+            for slot in (0..slots).map(Slot) {
+                records.scan(slot, b"", b"", |key, _| {
+                    *census.entry(char::from(key[0])).or_default() += 1;
+                    ControlFlow::Continue(())
+                });
+            }
+        }
         self.start();
+        census
+    }
+
+    /// Inodes on all nodes together.
+    pub fn files(&self) -> u64 {
+        self.nodes_status().map(|status| status.files).sum()
+    }
+
+    fn nodes_status(&self) -> impl Iterator<Item = bivouac_client::NodeStatus> {
+        (0..self.nodes.len()).map(|node| self.clients[0].status(NodeId(node as u16)).unwrap())
+    }
+
+    /// Requests of clients for this operation that a node has served.
+    pub fn served(&self, node: usize, op: Op) -> u64 {
+        let status = self.clients[0].status(NodeId(node as u16)).unwrap();
+        status.operations.iter().find(|count| count.name == op.name()).map_or(0, |count| count.client)
     }
 }
 

@@ -1,0 +1,125 @@
+//! Directories whose entries are spread over all nodes: which they are, as far as this client has learned, and how
+//! their entries are reached. A directory that is spread stays so.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bivouac_layout::{entry_hash, first_hash_of_slot, slot_of_hash};
+use bivouac_types::limits::SPREAD_KNOWN_MAX;
+use bivouac_types::{Attr, Errno, FsResult, Ino, NodeId, Slot};
+use bivouac_wire::{DirPage, ReadDirRequest, op};
+use parking_lot::RwLock;
+
+use crate::client::Client;
+
+/// The directories that are known to be spread. What is forgotten is learned again by a detour over the home.
+#[derive(Default)]
+pub struct SpreadDirs {
+    any: AtomicBool,
+    dirs: RwLock<HashSet<Ino>>,
+}
+
+impl SpreadDirs {
+    /// Attributes that were seen.
+    pub fn note(&self, attr: &Attr) {
+        if attr.is_spread() {
+            self.add(attr.ino);
+        }
+    }
+
+    fn add(&self, dir: Ino) {
+        if self.has(dir) {
+            return;
+        }
+        let mut dirs = self.dirs.write();
+        if dirs.len() >= SPREAD_KNOWN_MAX {
+            dirs.clear();
+        }
+        dirs.insert(dir);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether this directory is known to be spread.
+    pub fn has(&self, dir: Ino) -> bool {
+        self.any.load(Ordering::Acquire) && self.dirs.read().contains(&dir)
+    }
+}
+
+impl Client {
+    /// Has `act` done by the node of an entry. A `retry` begins at the directory's home: what was done there
+    /// before the directory spread, only the home knows.
+    pub(crate) fn at_entry<T>(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        retry: bool,
+        act: impl Fn(NodeId) -> FsResult<T>,
+    ) -> FsResult<T> {
+        if retry || !self.spread.has(dir) {
+            match act(self.home(dir)?) {
+                Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(dir),
+                outcome => return outcome,
+            }
+        }
+        act(self.shard_node(dir, name)?)
+    }
+
+    fn shard_node(&self, dir: Ino, name: &[u8]) -> FsResult<NodeId> {
+        let slot = slot_of_hash(entry_hash(dir, name), self.map.slot_count());
+        self.map.slot_node(slot).ok_or_else(|| Errno::ESTALE.into())
+    }
+
+    /// For how long what was just learned of an entry, or of its absence, may be believed.
+    #[must_use]
+    pub fn entry_lease(&self, dir: Ino, name: &[u8]) -> Duration {
+        match self.spread.has(dir) {
+            true => self.shard_node(dir, name).map_or(Duration::ZERO, |node| self.lease_of(node)),
+            false => self.map.home(dir).map_or(Duration::ZERO, |node| self.lease_of(node)),
+        }
+    }
+
+    /// Entries behind a cookie. No entries mean the end.
+    pub(crate) fn dir_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+        if !self.spread.has(request.ino) {
+            match self.ask::<op::ReadDir>(self.home(request.ino)?, request) {
+                Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(request.ino),
+                outcome => return outcome,
+            }
+        }
+        self.shard_page(request)
+    }
+
+    /// Goes from node to node in the order of the hashes.
+    fn shard_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+        let slots = self.map.slot_count();
+        let mut request = ReadDirRequest { shard: true, ..request.clone() };
+        loop {
+            let slot = slot_of_hash(request.cookie.saturating_add(1), slots);
+            let node = self.map.slot_node(slot).ok_or(Errno::ESTALE)?;
+            let page = self.ask::<op::ReadDir>(node, &request)?;
+            if !page.entries.is_empty() {
+                return Ok(page);
+            }
+            let next = (slot.0..slots).map(Slot).find(|slot| self.map.slot_node(*slot) != Some(node));
+            match next.and_then(|slot| first_hash_of_slot(slot, slots)) {
+                Some(hash) => request.cookie = hash - 1,
+                None => return Ok(page),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_bounded() {
+        let dirs = SpreadDirs::default();
+        assert!(!dirs.has(Ino(1)));
+        (0..SPREAD_KNOWN_MAX as u64 + 1).for_each(|ino| dirs.add(Ino(ino)));
+        assert!(dirs.has(Ino(SPREAD_KNOWN_MAX as u64)));
+        assert_eq!(dirs.dirs.read().len(), 1);
+    }
+}

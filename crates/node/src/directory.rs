@@ -1,0 +1,235 @@
+//! Directories as their entries see them. A *compact* directory has all of its entries in its own slot, and is
+//! counted in its inode. A *spread* one has each entry in the slot of the entry's hash; each node counts its part
+//! of them in a *shard*, and the home follows (`gather.rs`).
+
+use bivouac_layout::{entry_hash, slot_of_hash};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, Slot, mode};
+use bivouac_wire::{Encode, Inherited};
+
+use crate::locks::{InDir, Target};
+use crate::namespace::{Change, decode};
+use crate::node::Node;
+use crate::record::{Dentry, Inode, Shard, hashed_key, shard_key};
+use crate::session::Ctx;
+
+/// Where an entry of this node is, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The directory.
+    pub dir: Ino,
+    /// The slot of the entry.
+    pub slot: Slot,
+    /// The slot of the record that counts it: the directory's inode, or this node's shard.
+    book: Slot,
+    /// Whether the directory is spread.
+    spread: bool,
+    /// The entry's key.
+    key: Vec<u8>,
+}
+
+impl Place {
+    /// Whether the directory is spread.
+    pub fn is_spread(&self) -> bool {
+        self.spread
+    }
+
+    /// The slots of a change to the entry.
+    pub fn slots(&self) -> [Slot; 2] {
+        [self.slot, self.book]
+    }
+}
+
+/// What counts the entries of a directory on this node.
+pub enum Dir {
+    /// The directory itself.
+    Whole(Inode),
+    /// A shard of it.
+    Part(Shard),
+}
+
+impl Inode {
+    /// What new entries get from this directory.
+    pub fn inherited(&self) -> Inherited {
+        let (attr, placement) = (&self.attr, self.placement);
+        Inherited { mode: attr.mode, gid: attr.gid, layout: attr.layout, placement }
+    }
+}
+
+impl Node {
+    /// Where the entry is. The caller has entered the directory ([`Node::enter`]), or is content with an answer
+    /// that may be old by the time it is used.
+    ///
+    /// # Errors
+    /// `EREMOTE` at the home of a spread directory if the entry is on another node; `ENOENT`; `ESTALE` if it is not
+    /// this node's to know.
+    pub(crate) fn place(&self, dir: Ino, name: &Name) -> FsResult<Place> {
+        let hash = entry_hash(dir, name.as_bytes());
+        let hashed = slot_of_hash(hash, self.map.slot_count());
+        let key = hashed_key(dir, hash, name.as_bytes());
+        let home = self.check_slot(dir.slot());
+        if home.is_ok() && !self.inode(dir)?.attr.is_spread() {
+            return Ok(Place { dir, slot: dir.slot(), book: dir.slot(), spread: false, key });
+        }
+        match (home, self.check_slot(hashed)) {
+            (_, Ok(())) => Ok(Place { dir, slot: hashed, book: self.shards.slot_of(dir), spread: true, key }),
+            (Ok(()), Err(_)) => Err(remote(dir)),
+            (Err(stale), Err(_)) => Err(stale),
+        }
+    }
+
+    /// The node of an entry of a spread directory.
+    pub(crate) fn shard_node(&self, dir: Ino, name: &Name) -> FsResult<NodeId> {
+        let hash = entry_hash(dir, name.as_bytes());
+        let node = self.map.slot_node(slot_of_hash(hash, self.map.slot_count()));
+        node.ok_or_else(|| Errno::ESTALE.into())
+    }
+
+    /// The lock of an entry.
+    pub(crate) fn entry_target(dir: Ino, name: &Name) -> Target {
+        Target::Entry(dir, entry_hash(dir, name.as_bytes()))
+    }
+
+    /// Keeps the entries of a directory where they are, if its home is here.
+    pub(crate) fn enter(&self, dir: Ino) -> FsResult<Option<InDir<'_>>> {
+        if self.check_slot(dir.slot()).is_ok() { self.dirs.enter(dir).map(Some) } else { Ok(None) }
+    }
+
+    /// As [`Ctx::done_before`], of an operation on an entry: its directory may have spread meanwhile.
+    pub(crate) fn entry_done_before(&self, ctx: &Ctx<'_>, dir: Ino, name: &Name) -> FsResult<Option<u64>> {
+        ctx.check_awaited()?;
+        if !ctx.retry {
+            return Ok(None);
+        }
+        let hashed = slot_of_hash(entry_hash(dir, name.as_bytes()), self.map.slot_count());
+        for slot in [dir.slot(), hashed] {
+            if self.check_slot(slot).is_ok()
+                && let Some(value) = ctx.done_before(&self.records, slot)?
+            {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The entry, if there is one.
+    ///
+    /// # Errors
+    /// As [`Node::place`].
+    pub(crate) fn look_up(&self, dir: Ino, name: &Name) -> FsResult<Option<Dentry>> {
+        if self.check_slot(dir.slot()).is_ok() {
+            let key = hashed_key(dir, entry_hash(dir, name.as_bytes()), name.as_bytes());
+            if let Some(dentry) = self.read_dentry(dir, dir.slot(), &key)? {
+                return Ok(Some(dentry));
+            }
+        }
+        // Looked at afterwards: entries that moved away in between are not taken for absent.
+        let place = self.place(dir, name)?;
+        if place.spread { self.dentry(&place) } else { Ok(None) }
+    }
+
+    /// The entry at this place, if there is one.
+    pub(crate) fn dentry(&self, place: &Place) -> FsResult<Option<Dentry>> {
+        self.read_dentry(place.dir, place.slot, &place.key)
+    }
+
+    fn read_dentry(&self, dir: Ino, slot: Slot, key: &[u8]) -> FsResult<Option<Dentry>> {
+        self.records.read(slot, key, |bytes| bytes.map(|bytes| decode(bytes, "entry", dir)).transpose())
+    }
+
+    /// What a new entry at this place gets from its directory.
+    pub(crate) fn inherited(&self, place: &Place) -> FsResult<Inherited> {
+        if !place.spread {
+            return Ok(self.inode(place.dir)?.inherited());
+        }
+        self.records.read(place.book, &shard_key(place.dir), |bytes| match bytes {
+            Some(bytes) => Ok(decode::<Shard>(bytes, "shard", place.dir)?.inherited),
+            None => Err(Errno::ENOENT.into()),
+        })
+    }
+}
+
+impl Change<'_> {
+    /// What counts the entries at a place where entries may be made.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`; `EAGAIN` while somebody tries to remove the directory.
+    pub fn directory(&self, place: &Place) -> FsResult<Dir> {
+        if place.spread {
+            let shard = self.shard(place.book, place.dir)?.ok_or(Errno::ENOENT)?;
+            return match shard.sealed {
+                None => Ok(Dir::Part(shard)),
+                Some(_) => Err(FsError::with(
+                    Errno::EAGAIN,
+                    format!("directory {} is being removed: try again", place.dir),
+                )),
+            };
+        }
+        let inode = self.inode(place.dir)?;
+        if inode.attr.is_spread() {
+            return Err(Errno::EBUSY.into());
+        }
+        if inode.attr.is_dir() { Ok(Dir::Whole(inode)) } else { Err(Errno::ENOTDIR.into()) }
+    }
+
+    /// The shard of a directory on this node.
+    pub fn shard(&self, book: Slot, dir: Ino) -> FsResult<Option<Shard>> {
+        self.txn.get(book, &shard_key(dir)).map(|bytes| decode(bytes, "shard", dir)).transpose()
+    }
+
+    /// As [`Node::dentry`], within the change.
+    pub fn dentry(&self, place: &Place) -> FsResult<Option<Dentry>> {
+        let bytes = self.txn.get(place.slot, &place.key);
+        bytes.map(|bytes| decode(bytes, "entry", place.dir)).transpose()
+    }
+
+    /// Makes an entry where there is none.
+    pub fn add_entry(&mut self, dir: &mut Dir, place: &Place, dentry: Dentry) {
+        self.txn.put(place.slot, &place.key, &dentry.to_bytes());
+        self.count(dir, place, 1, i32::from(dentry.kind == mode::DIR));
+    }
+
+    /// Removes an entry that is there.
+    pub fn remove_entry(&mut self, dir: &mut Dir, place: &Place, dentry: Dentry) {
+        self.txn.delete(place.slot, &place.key);
+        self.count(dir, place, -1, -i32::from(dentry.kind == mode::DIR));
+    }
+
+    /// Makes an existing entry lead elsewhere.
+    pub fn replace_entry(&mut self, dir: &mut Dir, place: &Place, old: Dentry, new: Dentry) {
+        self.txn.put(place.slot, &place.key, &new.to_bytes());
+        let subdirs = i32::from(new.kind == mode::DIR) - i32::from(old.kind == mode::DIR);
+        self.count(dir, place, 0, subdirs);
+    }
+
+    /// A directory has more or fewer entries and subdirectories, and was changed now.
+    fn count(&mut self, dir: &mut Dir, place: &Place, entries: i64, subdirs: i32) {
+        match dir {
+            Dir::Whole(inode) => {
+                let attr = &mut inode.attr;
+                attr.size = attr.size.saturating_add_signed(entries);
+                attr.nlink = attr.nlink.saturating_add_signed(subdirs).max(2);
+                (attr.mtime, attr.ctime) = (self.now, self.now);
+                self.put_inode(inode);
+                if entries > 0 {
+                    self.note_size(place.dir, inode.attr.size);
+                }
+            }
+            Dir::Part(shard) => {
+                shard.entries = shard.entries.saturating_add_signed(entries);
+                shard.subdirs = shard.subdirs.saturating_add_signed(subdirs);
+                shard.version += 1;
+                self.put_shard(place.book, place.dir, shard);
+                self.note_shard(place.dir);
+            }
+        }
+    }
+
+    /// Writes a shard.
+    pub fn put_shard(&mut self, book: Slot, dir: Ino, shard: &Shard) {
+        self.txn.put(book, &shard_key(dir), &shard.to_bytes());
+    }
+}
+
+fn remote(dir: Ino) -> FsError {
+    FsError::with(Errno::EREMOTE, format!("directory {dir} is spread: ask the node of the entry"))
+}

@@ -1,0 +1,192 @@
+//! Steps for spread directories. They call nobody, and each may come twice.
+
+use std::ops::ControlFlow;
+
+use bivouac_layout::{entry_hash, slot_of_hash};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, Slot, mode};
+use bivouac_wire::{
+    DirChangedRequest, DropShardRequest, Encode, Inherited, InoOnly, InstallShardRequest, SealRequest,
+    ShardState, UpdateShardRequest, op,
+};
+
+use crate::dispatch::Handle;
+use crate::namespace::Change;
+use crate::node::Node;
+use crate::record::{Dentry, Shard, dentry_prefix, hashed_key, shard_key};
+use crate::session::Ctx;
+
+impl Shard {
+    /// A shard without entries.
+    pub(crate) fn empty(inherited: Inherited, tx: u64) -> Shard {
+        Shard { inherited, entries: 0, subdirs: 0, version: 0, tx, sealed: None }
+    }
+}
+
+impl Handle for op::InstallShard {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: InstallShardRequest<'_>) -> FsResult<()> {
+        if request.first {
+            node.drop_shard(request.dir, request.tx)?;
+        }
+        let book = node.shards.slot_of(request.dir);
+        let slots = node.own_slots().collect::<Vec<Slot>>();
+        let mut change = node.change(&slots)?;
+        // A message of a driver that has given up and said so must not bring anything back.
+        ctx.check_awaited()?;
+        let mut shard = match change.shard(book, request.dir)? {
+            Some(shard) if shard.tx == request.tx => shard,
+            Some(shard) if shard.tx > request.tx => return Err(Errno::ESTALE.into()),
+            _ if request.first => Shard::empty(request.inherited, request.tx),
+            _ => return Err(Errno::ESTALE.into()),
+        };
+        for entry in &request.entries {
+            let (name, dentry) = (Name::new(entry.name)?, Dentry { ino: entry.ino, kind: entry.kind });
+            let (slot, key) = node.shard_place(request.dir, &name)?;
+            // There already if the message comes again because its answer was lost.
+            if change.txn.get(slot, &key).is_none() {
+                change.install(&mut shard, slot, &key, dentry);
+            }
+        }
+        change.put_shard(book, request.dir, &shard);
+        change.commit()
+    }
+}
+
+impl Node {
+    /// Slot and key that an entry has in a spread directory; the slot is this node's.
+    pub(crate) fn shard_place(&self, dir: Ino, name: &Name) -> FsResult<(Slot, Vec<u8>)> {
+        let hash = entry_hash(dir, name.as_bytes());
+        let slot = slot_of_hash(hash, self.map.slot_count());
+        self.check_slot(slot)?;
+        Ok((slot, hashed_key(dir, hash, name.as_bytes())))
+    }
+}
+
+impl Change<'_> {
+    /// Makes an entry in a shard that has none of this name.
+    pub(crate) fn install(&mut self, shard: &mut Shard, slot: Slot, key: &[u8], dentry: Dentry) {
+        self.txn.put(slot, key, &dentry.to_bytes());
+        shard.entries += 1;
+        shard.subdirs += u32::from(dentry.kind == mode::DIR);
+    }
+}
+
+impl Handle for op::DropShard {
+    fn handle(node: &Node, _: &Ctx<'_>, DropShardRequest { dir, tx }: DropShardRequest) -> FsResult<()> {
+        node.drop_shard(dir, tx)
+    }
+}
+
+impl Node {
+    /// Removes this node's shard, unless it was made later than by intent `tx`.
+    pub(crate) fn drop_shard(&self, dir: Ino, tx: u64) -> FsResult<()> {
+        let book = self.shards.slot_of(dir);
+        let slots = self.own_slots().collect::<Vec<Slot>>();
+        let mut change = self.change(&slots)?;
+        match change.shard(book, dir)? {
+            None => return Ok(()),
+            Some(shard) if shard.tx > tx => return Ok(()),
+            Some(_) => {}
+        }
+        for slot in slots {
+            // The entries of a compact directory of this node are not the shard's.
+            if slot != dir.slot() {
+                change.drop_entries(slot, dir);
+            }
+        }
+        change.txn.delete(book, &shard_key(dir));
+        change.commit()?;
+        self.shards.asked(dir);
+        Ok(())
+    }
+}
+
+impl Change<'_> {
+    fn drop_entries(&mut self, slot: Slot, dir: Ino) {
+        let (prefix, mut keys) = (dentry_prefix(dir), Vec::new());
+        self.txn.scan(slot, &prefix, &prefix, |key, _| {
+            keys.push(key.to_vec());
+            ControlFlow::Continue(())
+        });
+        keys.iter().for_each(|key| self.txn.delete(slot, key));
+    }
+}
+
+impl Handle for op::SealShard {
+    fn handle(node: &Node, _: &Ctx<'_>, SealRequest { dir, by, tx }: SealRequest) -> FsResult<()> {
+        let book = node.shards.slot_of(dir);
+        let mut change = node.change(&[book])?;
+        // Without a shard there is nothing to close: the directory is gone, and whoever seals it finds that out.
+        let Some(mut shard) = change.shard(book, dir)? else { return Ok(()) };
+        if shard.entries > 0 {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        if shard.sealed.is_some_and(|sealed| sealed != (by, tx)) {
+            return Err(FsError::with(Errno::EAGAIN, format!("directory {dir} is being removed: try again")));
+        }
+        shard.sealed = Some((by, tx));
+        change.put_shard(book, dir, &shard);
+        change.commit()
+    }
+}
+
+impl Handle for op::UnsealShard {
+    fn handle(node: &Node, _: &Ctx<'_>, SealRequest { dir, by, tx }: SealRequest) -> FsResult<()> {
+        let book = node.shards.slot_of(dir);
+        let mut change = node.change(&[book])?;
+        let Some(mut shard) = change.shard(book, dir)? else { return Ok(()) };
+        if shard.sealed == Some((by, tx)) {
+            shard.sealed = None;
+            change.put_shard(book, dir, &shard);
+        }
+        change.commit()
+    }
+}
+
+impl Handle for op::FoldShard {
+    fn handle(node: &Node, _: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<ShardState> {
+        node.shard_state(ino)
+    }
+}
+
+impl Handle for op::DirChanged {
+    fn handle(node: &Node, _: &Ctx<'_>, request: DirChangedRequest) -> FsResult<()> {
+        node.dir_changed(request.dir, request.node, request.certain)
+    }
+}
+
+impl Node {
+    /// A shard of a directory of which this node is the home has changed, or may have: then it is only asked.
+    pub(crate) fn dir_changed(&self, dir: Ino, who: NodeId, certain: bool) -> FsResult<()> {
+        let mut change = self.change(&[dir.slot()])?;
+        let mut inode = match change.inode(dir) {
+            Err(error) if error.errno() == Errno::ENOENT => return Ok(()),
+            inode => inode?,
+        };
+        if !inode.attr.is_spread() {
+            // A shard of a directory that did not spread after all.
+            return Ok(());
+        }
+        self.gathers.is_ahead(dir, who);
+        if !certain {
+            return Ok(());
+        }
+        (inode.attr.mtime, inode.attr.ctime) = (change.now, change.now);
+        change.put_inode(&inode);
+        change.commit()
+    }
+}
+
+impl Handle for op::UpdateShard {
+    fn handle(
+        node: &Node,
+        _: &Ctx<'_>,
+        UpdateShardRequest { dir, inherited }: UpdateShardRequest,
+    ) -> FsResult<()> {
+        let book = node.shards.slot_of(dir);
+        let mut change = node.change(&[book])?;
+        let Some(mut shard) = change.shard(book, dir)? else { return Ok(()) };
+        shard.inherited = inherited;
+        change.put_shard(book, dir, &shard);
+        change.commit()
+    }
+}

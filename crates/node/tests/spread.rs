@@ -1,0 +1,312 @@
+//! Directories that spread over all nodes while they are used.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod formation;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use bivouac_client::{Client, NewInode, OpCtx};
+use bivouac_types::{Attr, Errno, Ino, NodeId, OpId, SetAttr, SetTime, Timestamp, mode};
+use bivouac_wire::Op;
+use formation::{Formation, op, wait_until};
+
+const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
+const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
+
+fn make(client: &Client, dir: Ino, name: &str, new: &NewInode<'_>) -> Attr {
+    client.mknod(&op(client), dir, name.as_bytes(), new).unwrap()
+}
+
+fn errno<T>(outcome: bivouac_types::FsResult<T>) -> Option<Errno> {
+    outcome.err().map(|error| error.errno())
+}
+
+/// All names, by small pages.
+fn list(client: &Client, dir: Ino) -> Vec<String> {
+    let (mut names, mut cookie) = (Vec::new(), 0);
+    loop {
+        let page = client.readdir(dir, cookie, 300, true).unwrap();
+        let Some(last) = page.last() else { return names };
+        assert!(last.cookie > cookie);
+        cookie = last.cookie;
+        names.extend(page.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()));
+    }
+}
+
+fn sorted(mut names: Vec<String>) -> Vec<String> {
+    names.sort();
+    names
+}
+
+fn is_spread(client: &Client, dir: Ino) -> bool {
+    client.getattr(dir).unwrap().is_spread()
+}
+
+/// A directory with entries `0` and `1` that has spread.
+fn spread_dir(formation: &Formation) -> Ino {
+    let client = &formation.clients[0];
+    let dir = make(client, Ino::ROOT, "dir", &DIR).ino;
+    make(client, dir, "0", &FILE);
+    make(client, dir, "1", &FILE);
+    wait_until("the directory is spread", || is_spread(client, dir));
+    dir
+}
+
+#[test]
+fn a_large_directory_is_everybodys() {
+    let formation = Formation::spreading(4);
+    let dir = spread_dir(&formation);
+    let client = &formation.clients[1];
+    let before: Vec<u64> = (0..4).map(|node| formation.served(node, Op::Make)).collect();
+    for i in 2..402 {
+        make(client, dir, &i.to_string(), &FILE);
+    }
+    for node in 0..4 {
+        let served = formation.served(node, Op::Make) - before[node];
+        assert!(served > 50, "node {node} made {served} of 400");
+    }
+    let all: BTreeSet<String> = (0..402).map(|i| i.to_string()).collect();
+    for client in &formation.clients {
+        let names = list(client, dir);
+        assert_eq!(names.len(), 402);
+        assert_eq!(names.into_iter().collect::<BTreeSet<_>>(), all);
+        assert_eq!(client.getattr(dir).unwrap().size, 402);
+        assert_eq!(errno(client.lookup(dir, b"nothing")), Some(Errno::ENOENT));
+    }
+}
+
+#[test]
+fn attributes_follow_every_change_at_once() {
+    let formation = Formation::spreading(3);
+    let dir = spread_dir(&formation);
+    let mut last = formation.clients[0].getattr(dir).unwrap();
+    for turn in 0..60_u64 {
+        let (who, other) =
+            (&formation.clients[turn as usize % 3], &formation.clients[(turn as usize + 1) % 3]);
+        let name = format!("entry {turn}");
+        make(who, dir, &name, if turn % 3 == 0 { &DIR } else { &FILE });
+        let attr = other.getattr(dir).unwrap();
+        assert_eq!((attr.size, attr.nlink), (turn + 3, last.nlink + u32::from(turn % 3 == 0)));
+        assert!(attr.mtime > last.mtime, "turn {turn}");
+        assert_eq!(other.getattr(dir).unwrap(), attr, "nothing has changed since");
+        last = attr;
+    }
+}
+
+#[test]
+fn times_that_were_set_stay_until_the_next_change() {
+    let mut formation = Formation::spreading(3);
+    let dir = spread_dir(&formation);
+    for i in 0..30 {
+        make(&formation.clients[1], dir, &format!("e{i}"), &FILE);
+    }
+    let past = Timestamp { secs: 1_000, nanos: 7 };
+    let set = SetAttr { mtime: Some(SetTime::At(past)), ..SetAttr::default() };
+    let client = &formation.clients[2];
+    assert_eq!(client.setattr(&op(client), dir, &set).unwrap().mtime, past);
+    assert!(formation.clients.iter().all(|client| client.getattr(dir).unwrap().mtime == past));
+    formation.restart();
+    assert!(formation.clients.iter().all(|client| client.getattr(dir).unwrap().mtime == past));
+    make(&formation.clients[0], dir, "later", &FILE);
+    assert!(formation.clients.iter().all(|client| client.getattr(dir).unwrap().mtime > past));
+    assert_eq!(formation.clients[1].getattr(dir).unwrap().size, 33);
+}
+
+#[test]
+fn new_entries_get_what_the_directory_says_now() {
+    let formation = Formation::spreading(3);
+    let dir = spread_dir(&formation);
+    let client = &formation.clients[0];
+    let set = SetAttr { mode: Some(0o2775), gid: Some(77), ..SetAttr::default() };
+    client.setattr(&op(client), dir, &set).unwrap();
+    client.setxattr(&op(client), dir, b"user.bivouac.layout", b"stripe=8k width=1", 0).unwrap();
+    for i in 0..30 {
+        let attr = make(client, dir, &format!("f{i}"), &FILE);
+        assert_eq!((attr.gid, attr.layout.stripe, attr.layout.width), (77, 8192, 1));
+        let attr = make(client, dir, &format!("d{i}"), &DIR);
+        assert_eq!((attr.gid, attr.mode & mode::SETGID), (77, mode::SETGID));
+    }
+}
+
+#[test]
+fn an_empty_one_goes_without_a_trace_and_another_does_not_go() {
+    let mut formation = Formation::spreading(3);
+    let before = left(formation.census());
+    let dir = spread_dir(&formation);
+    let client = &formation.clients[1];
+    for i in 2..40 {
+        make(client, dir, &i.to_string(), &FILE);
+    }
+    for i in 0..40 {
+        assert_eq!(errno(client.rmdir(&op(client), Ino::ROOT, b"dir")), Some(Errno::ENOTEMPTY), "{i}");
+        // A refused attempt leaves the directory open.
+        make(client, dir, "more", &FILE);
+        client.unlink(&op(client), dir, b"more").unwrap();
+        client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap();
+    }
+    assert_eq!(client.getattr(dir).unwrap().size, 0);
+    client.rmdir(&op(client), Ino::ROOT, b"dir").unwrap();
+    assert_eq!(errno(client.lookup(Ino::ROOT, b"dir")), Some(Errno::ENOENT));
+    assert_eq!(errno(client.mknod(&op(client), dir, b"late", &FILE)), Some(Errno::ENOENT));
+    // Files that lost their names stay for a moment.
+    wait_until("the files are gone", || formation.files() == 1);
+    assert_eq!(left(formation.census()), before);
+}
+
+/// Without the marks of what clients and nodes have done, and of who they are.
+fn left(mut census: std::collections::BTreeMap<char, usize>) -> Vec<(char, usize)> {
+    census.retain(|letter, _| !['R', 'A', 'C', 'M'].contains(letter));
+    census.into_iter().collect()
+}
+
+#[test]
+fn a_spread_directory_is_replaced_moved_and_exchanged() {
+    let formation = Formation::spreading(3);
+    let dir = spread_dir(&formation);
+    let client = &formation.clients[2];
+    let other = make(client, Ino::ROOT, "other", &DIR).ino;
+    let rename =
+        |from: &[u8], to: &[u8], flags| client.rename(&op(client), Ino::ROOT, from, Ino::ROOT, to, flags);
+    assert_eq!(errno(rename(b"other", b"dir", 0)), Some(Errno::ENOTEMPTY));
+    rename(b"dir", b"other", 2).unwrap();
+    assert_eq!(client.lookup(Ino::ROOT, b"other").unwrap().ino, dir);
+    rename(b"dir", b"other", 2).unwrap();
+    assert_eq!(client.lookup(Ino::ROOT, b"dir").unwrap().ino, dir);
+    assert_eq!(sorted(list(client, dir)), ["0", "1"]);
+    for i in 0..20 {
+        make(client, dir, &format!("from {i}"), &FILE);
+        make(client, dir, &format!("to {i}"), &FILE);
+        client
+            .rename(&op(client), dir, format!("from {i}").as_bytes(), dir, format!("to {i}").as_bytes(), 0)
+            .unwrap();
+        client
+            .rename(&op(client), dir, format!("to {i}").as_bytes(), other, format!("out {i}").as_bytes(), 0)
+            .unwrap();
+    }
+    assert_eq!((list(client, dir).len(), list(client, other).len()), (2, 20));
+    assert_eq!(formation.clients[0].getattr(dir).unwrap().size, 2);
+    assert_eq!(formation.clients[0].getattr(other).unwrap().size, 20);
+    client.unlink(&op(client), dir, b"0").unwrap();
+    client.unlink(&op(client), dir, b"1").unwrap();
+    rename(b"other", b"dir", 0).unwrap();
+    assert_eq!(client.lookup(Ino::ROOT, b"dir").unwrap().ino, other);
+    assert_eq!(list(client, other).len(), 20);
+    assert_eq!(errno(client.getattr(dir)), Some(Errno::ENOENT));
+}
+
+#[test]
+fn it_spreads_while_it_is_used() {
+    let formation = Formation::spreading_at(3, 300);
+    let client = &formation.clients[0];
+    let dir = make(client, Ino::ROOT, "dir", &DIR).ino;
+    let each = 700;
+    std::thread::scope(|scope| {
+        for (me, client) in formation.clients.iter().enumerate() {
+            scope.spawn(move || {
+                for i in 0..each {
+                    let ctx = OpCtx { channel: me as u16, ..op(client) };
+                    let name = format!("{me}.{i}");
+                    client.mknod(&ctx, dir, name.as_bytes(), &FILE).unwrap();
+                    assert_eq!(client.lookup(dir, name.as_bytes()).unwrap().nlink, 1);
+                    if i % 7 == 0 {
+                        let ctx = OpCtx { id: op(client).id, ..ctx };
+                        client
+                            .rename(&ctx, dir, name.as_bytes(), dir, format!("moved {name}").as_bytes(), 0)
+                            .unwrap();
+                    }
+                    if i % 11 == 5 && i % 7 != 0 {
+                        let ctx = OpCtx { id: op(client).id, ..ctx };
+                        client.unlink(&ctx, dir, name.as_bytes()).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    wait_until("the directory is spread", || is_spread(client, dir));
+    let mut expected = Vec::new();
+    for me in 0..3 {
+        for i in 0..each {
+            match i {
+                _ if i % 7 == 0 => expected.push(format!("moved {me}.{i}")),
+                _ if i % 11 == 5 => {}
+                _ => expected.push(format!("{me}.{i}")),
+            }
+        }
+    }
+    assert_eq!(sorted(list(&formation.clients[1], dir)), sorted(expected.clone()));
+    assert_eq!(client.getattr(dir).unwrap().size, expected.len() as u64);
+}
+
+#[test]
+fn with_a_node_away_it_stays_whole_and_spreads_later() {
+    let formation = Formation::spreading(3);
+    let client = &formation.clients[0];
+    let dir = make(client, Ino::ROOT, "dir", &DIR).ino;
+    let home = usize::from(formation.map.home(dir).unwrap().0);
+    let away = NodeId((home as u16 + 1) % 3);
+    let gone = formation.switchboard.unplug(away);
+    for i in 0..50 {
+        make(client, dir, &i.to_string(), &FILE);
+    }
+    assert!(!is_spread(client, dir));
+    assert_eq!(list(client, dir).len(), 50);
+    formation.switchboard.plug(away, gone);
+    // Tried again when it has grown.
+    for i in 50..200 {
+        make(client, dir, &i.to_string(), &FILE);
+    }
+    let mut next = 200;
+    wait_until("the directory is spread", || {
+        make(client, dir, &next.to_string(), &FILE);
+        next += 1;
+        is_spread(client, dir)
+    });
+    assert_eq!(list(client, dir).len(), next);
+    (0..next).for_each(|i| assert!(client.lookup(dir, i.to_string().as_bytes()).is_ok()));
+}
+
+#[test]
+fn what_was_done_before_it_spread_is_remembered() {
+    let formation = Formation::spreading(3);
+    let client = &formation.clients[0];
+    let dir = make(client, Ino::ROOT, "dir", &DIR).ino;
+    make(client, dir, "victim", &FILE);
+    let ctx = OpCtx { id: OpId(1 << 40), ..op(client) };
+    let made = client.create(&ctx, dir, b"once", &FILE, true, false).unwrap();
+    let other = OpCtx { id: OpId((1 << 40) + 1), channel: 1, ..ctx };
+    client.unlink(&other, dir, b"victim").unwrap();
+    let mut more = 0;
+    wait_until("the directory is spread", || {
+        let ctx = OpCtx { channel: 2, ..op(client) };
+        client.mknod(&ctx, dir, format!("more {more}").as_bytes(), &FILE).unwrap();
+        more += 1;
+        is_spread(client, dir)
+    });
+    // The answers were lost, and the client knows by now that the directory is spread.
+    let again = client.create(&OpCtx { retry: true, ..ctx }, dir, b"once", &FILE, true, false).unwrap();
+    assert_eq!((again.attr.ino, again.existed), (made.attr.ino, false));
+    client.unlink(&OpCtx { retry: true, ..other }, dir, b"victim").unwrap();
+}
+
+#[test]
+fn a_lost_answer_in_the_middle_leaves_nothing_behind() {
+    let mut formation = Formation::spreading(3);
+    let dir = make(&formation.clients[0], Ino::ROOT, "dir", &DIR).ino;
+    formation.switchboard.lose_reply.store(Op::InstallShard as u32, Ordering::SeqCst);
+    for i in 0..4 {
+        make(&formation.clients[0], dir, &i.to_string(), &FILE);
+    }
+    wait_until("the answer is lost", || formation.switchboard.lose_reply.load(Ordering::SeqCst) == 0);
+    formation.restart();
+    let client = &formation.clients[1];
+    assert_eq!(sorted(list(client, dir)), ["0", "1", "2", "3"]);
+    for i in 0..4 {
+        client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap();
+    }
+    client.rmdir(&op(client), Ino::ROOT, b"dir").unwrap();
+    wait_until("the files are gone", || formation.files() == 1);
+    wait_until("the attempt is given up", || formation.nodes.iter().all(|node| node.unfinished() == 0));
+    assert_eq!(left(formation.census()), [('I', 1)]);
+}

@@ -1,0 +1,96 @@
+//! Messages about directories that are spread over all nodes. A *shard* is the part of such a directory that one
+//! node holds.
+
+use bivouac_types::{ClientId, Ino, Layout, NodeId, Placement};
+
+use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
+
+/// What new entries get from their directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inherited {
+    /// The directory's mode.
+    pub mode: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Layout of new files, but for their base.
+    pub layout: Layout,
+    /// Rule for the base.
+    pub placement: Placement,
+}
+codec_struct!(Inherited { mode, gid, layout, placement });
+
+borrowed! {
+    /// An entry that moves to its shard.
+    ShardEntry {
+        /// The name.
+        name: &'a [u8],
+        /// What it leads to.
+        ino: Ino,
+        /// Type bits of that.
+        kind: u32,
+    }
+    /// Some entries of a shard.
+    InstallShardRequest {
+        /// The directory.
+        dir: Ino,
+        /// Number of the intent to spread it; rises with every attempt.
+        tx: u64,
+        /// Whether this is the first message: the shard is made anew.
+        first: bool,
+        /// What new entries get.
+        inherited: Inherited,
+        /// The entries.
+        entries: Vec<ShardEntry<'a>>,
+    }
+}
+
+owned! {
+    /// A shard to be removed.
+    DropShardRequest {
+        /// The directory.
+        dir: Ino,
+        /// A shard made by a later intent than this stays.
+        tx: u64,
+    }
+    /// A shard to be closed or opened.
+    SealRequest {
+        /// The directory.
+        dir: Ino,
+        /// The node that wants to remove the directory.
+        by: ClientId,
+        /// Number of its intent.
+        tx: u64,
+    }
+    /// What a shard adds to its directory's attributes.
+    ShardState {
+        /// Entries.
+        entries: u64,
+        /// Those of them that are directories.
+        subdirs: u32,
+        /// Number of changes so far.
+        version: u64,
+    }
+    /// A shard that has changed.
+    DirChangedRequest {
+        /// The directory.
+        dir: Ino,
+        /// The node of the shard.
+        node: NodeId,
+        /// Whether it has; if not, it may have.
+        certain: bool,
+    }
+    /// What new entries get from now on.
+    UpdateShardRequest {
+        /// The directory.
+        dir: Ino,
+        /// What new entries get.
+        inherited: Inherited,
+    }
+    /// A directory to be removed.
+    RemoveDirRequest {
+        /// The directory.
+        ino: Ino,
+        /// Whether all of its shards are closed and empty; if it is spread and they are not, `EREMOTE`.
+        sealed: bool,
+    }
+}
