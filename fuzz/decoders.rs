@@ -59,7 +59,7 @@ pub fn message(bytes: &[u8]) {
         Ping GetMap Lookup GetAttr SetAttr Make Unlink Rmdir Rename Link ReadLink ReadDir Parent GetXattr ListXattr
         SetXattr RemoveXattr Open Close Reassert Extend Append Touch StatFs Status SyncRecords Read Write
         StatSubfile SyncSubfile Settle Shutdown Leave PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
-        RemoveSubfiles LockRename UnlockRename InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
+        RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
         UpdateShard
     );
 }

@@ -69,6 +69,8 @@ impl Service for Node {
             Op::RemoveSubfiles => run::<op::RemoveSubfiles>,
             Op::LockRename => run::<op::LockRename>,
             Op::UnlockRename => run::<op::UnlockRename>,
+            Op::RestoreDir => run::<op::RestoreDir>,
+            Op::DropDir => run::<op::DropDir>,
             Op::InstallShard => run::<op::InstallShard>,
             Op::DropShard => run::<op::DropShard>,
             Op::SealShard => run::<op::SealShard>,

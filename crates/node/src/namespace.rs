@@ -248,6 +248,13 @@ impl Change<'_> {
         }
     }
 
+    /// Removes an inode and nothing that belongs to it.
+    pub fn hide_inode(&mut self, inode: &Inode) {
+        let ino = inode.attr.ino;
+        self.txn.delete(ino.slot(), &inode_key(ino));
+        self.files -= 1;
+    }
+
     fn keys_below(&self, slot: Slot, prefix: &[u8]) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         self.txn.scan(slot, prefix, prefix, |key, _| {

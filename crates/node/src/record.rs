@@ -78,6 +78,18 @@ pub struct Folded {
 }
 codec_struct!(Folded { versions });
 
+/// A directory that a rename has set aside: `K`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aside {
+    /// The node that drives the rename.
+    pub driver: ClientId,
+    /// Number of its intent.
+    pub tx: u64,
+    /// What the directory was.
+    pub inode: Inode,
+}
+codec_struct!(Aside { driver, tx, inode });
+
 /// Key of an inode.
 pub fn inode_key(ino: Ino) -> [u8; 9] {
     tagged(b'I', ino.0)
@@ -137,6 +149,11 @@ pub fn shard_key(dir: Ino) -> [u8; 9] {
 /// Key of what the home of a spread directory knows of its shards.
 pub fn folded_key(dir: Ino) -> [u8; 9] {
     tagged(b'F', dir.0)
+}
+
+/// Key of a directory that was set aside.
+pub fn aside_key(ino: Ino) -> [u8; 9] {
+    tagged(b'K', ino.0)
 }
 
 /// Key of an intent.

@@ -58,6 +58,11 @@ impl Ctx<'_> {
         Seen { attr, lease_ms: self.lease_ms }
     }
 
+    /// The intent that a step belongs to: its driver and its number.
+    pub fn intent(&self) -> (ClientId, u64) {
+        (self.client, self.id.0 / STEPS_MAX)
+    }
+
     /// The request's key among the records of what was done. Steps have their number in their id.
     fn done_key(&self) -> [u8; 12] {
         let step = if is_peer(self.client) { (self.id.0 % STEPS_MAX) as u8 } else { 0 };

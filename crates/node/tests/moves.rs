@@ -93,3 +93,32 @@ fn a_turn_that_a_killed_node_had_ends_with_its_restart() {
     let client = &formation.clients[0];
     client.rename(&op(client), q, &name, p, &name, 0).unwrap();
 }
+
+/// A rename over an empty directory is killed when that is gone, and cannot be finished: its name was moved away.
+#[test]
+fn a_replaced_directory_comes_back_when_the_rename_is_refused_after_a_restart() {
+    let mut formation = Formation::new(3, 4096);
+    let client = &formation.clients[0];
+    let ((_, p), (_, q)) = (dir_on(client, Ino::ROOT, 1, "p"), dir_on(client, Ino::ROOT, 2, "q"));
+    let ((from, moved), (to, replaced)) = (dir_on(client, p, 0, "from"), dir_on(client, q, 0, "to"));
+    client.setxattr(&op(client), replaced, b"user.k", b"value", 0).unwrap();
+    formation.switchboard.hold(HELD);
+    formation.switchboard.lose_reply.store(Op::RemoveDir as u32, Ordering::SeqCst);
+    let first = client.rename(&op(client), p, &from, q, &to, 0).unwrap_err();
+    assert_eq!(first.errno(), Errno::EIO);
+    formation.restart();
+    let client = &formation.clients[0];
+    client.rename(&op(client), q, &to, q, b"away", 0).unwrap();
+    formation.switchboard.release();
+    wait_until("it is undone", || formation.nodes.iter().all(|node| node.unfinished() == 0));
+    assert_eq!(client.lookup(p, &from).unwrap().ino, moved);
+    assert_eq!(client.lookup(q, b"away").unwrap().ino, replaced);
+    assert_eq!(client.getattr(replaced).unwrap().nlink, 2);
+    assert_eq!(client.getxattr(replaced, b"user.k").unwrap(), b"value");
+    client.mknod(&op(client), replaced, b"inside", &DIR).unwrap();
+    client.rename(&op(client), p, &from, q, b"away", 0).unwrap_err();
+    client.rmdir(&op(client), replaced, b"inside").unwrap();
+    client.rename(&op(client), p, &from, q, b"away", 0).unwrap();
+    assert_eq!(client.lookup(q, b"away").unwrap().ino, moved);
+    assert_eq!(client.getattr(replaced).unwrap_err().errno(), Errno::ENOENT);
+}

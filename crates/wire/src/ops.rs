@@ -191,6 +191,10 @@ operations! {
     /// Gives it back.
     UnlockRename = 73, Peer, Ticket => ();
 
+    /// Brings a directory back that was set aside; none that was is no error.
+    RestoreDir = 74, Peer, InoOnly => ();
+    /// Removes a directory for good that was set aside; none that was is no error.
+    DropDir = 75, Peer, InoOnly => ();
     /// Brings entries of a directory that is about to spread; nobody looks at them yet.
     InstallShard = 94, Peer, InstallShardRequest<'a> => ();
     /// Removes a shard with all its entries; none there is no error.
