@@ -12,6 +12,7 @@ use bivouac_types::limits::SPREAD_ATTR_MS;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
 
+use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
 use crate::spread::SpreadDirs;
@@ -91,6 +92,7 @@ pub struct Client {
     next_op: AtomicU64,
     leases: Leases,
     pub(crate) spread: SpreadDirs,
+    pub(crate) glimpses: Glimpses,
 }
 
 impl Client {
@@ -129,8 +131,9 @@ impl Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::default());
         let leases = Leases::new(map.nodes.len());
-        let (next_op, spread) = (AtomicU64::new(1), SpreadDirs::default());
-        Client { map, id: options.id, local, known, nodes, near, next_op, leases, spread }
+        let next_op = AtomicU64::new(1);
+        let (spread, glimpses) = Default::default();
+        Client { map, id: options.id, local, known, nodes, near, next_op, leases, spread, glimpses }
     }
 
     /// The map.

@@ -50,7 +50,7 @@ impl Client {
     fn attr_of(&self, found: Found) -> FsResult<Attr> {
         match found.attr {
             Some(attr) if !self.has_unsent_times(attr.ino) => Ok(attr),
-            _ => self.getattr(found.ino),
+            _ => self.glance(found.ino),
         }
     }
 
@@ -77,6 +77,7 @@ impl Client {
         let request = SetAttrRequest { ino, set: *set };
         let (home, asked) = (self.home(ino)?, self.now());
         let seen = self.change::<op::SetAttr>(home, ctx, &request, &[])?;
+        self.glimpses.forget(ino);
         Ok(self.saw(home, asked, seen))
     }
 
@@ -137,11 +138,15 @@ impl Client {
         let (uid, gid) = (ctx.uid, ctx.gid);
         let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
         let asked = self.now();
-        self.at_entry(parent, name, ctx.retry, |node| {
+        let made = self.at_entry(parent, name, ctx.retry, |node| {
             let made = self.change::<op::Make>(node, ctx, &request, &[])?;
             self.leased(node, asked, made.found.lease_ms);
             Ok(made)
-        })
+        })?;
+        if !made.existed {
+            self.glimpses.changed(parent, 1, i32::from(made.found.kind == mode::DIR));
+        }
+        Ok(made)
     }
 
     /// Removes an entry that is not a directory.
@@ -150,7 +155,9 @@ impl Client {
     /// `ENOENT`, `EISDIR`, `EIO`.
     pub fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
         let request = EntryName { parent, name };
-        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Unlink>(node, ctx, &request, &[]))
+        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Unlink>(node, ctx, &request, &[]))?;
+        self.glimpses.changed(parent, -1, 0);
+        Ok(())
     }
 
     /// Removes an empty directory.
@@ -159,7 +166,9 @@ impl Client {
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EIO`.
     pub fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
         let request = EntryName { parent, name };
-        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Rmdir>(node, ctx, &request, &[]))
+        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Rmdir>(node, ctx, &request, &[]))?;
+        self.glimpses.changed(parent, -1, -1);
+        Ok(())
     }
 
     /// Moves an entry. `flags` are the kernel's.
@@ -176,7 +185,11 @@ impl Client {
         flags: u32,
     ) -> FsResult<()> {
         let request = RenameRequest { parent, name, new_parent, new_name, flags };
-        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Rename>(node, ctx, &request, &[]))
+        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Rename>(node, ctx, &request, &[]))?;
+        // What it replaced is not known here.
+        self.glimpses.forget(parent);
+        self.glimpses.forget(new_parent);
+        Ok(())
     }
 
     /// Makes one more name for an inode.
@@ -194,6 +207,7 @@ impl Client {
             }
             Ok(seen)
         })?;
+        self.glimpses.changed(new_parent, 1, 0);
         Ok(self.saw(home, asked, seen))
     }
 
