@@ -22,7 +22,7 @@ impl Client {
         let request = OpenRequest { ino, truncate: flags & O_TRUNC != 0 };
         let (home, asked) = (self.home(ino)?, self.now());
         let seen = self.change::<op::Open>(home, ctx, &request, &[])?;
-        let attr = self.saw(home, asked, seen);
+        let attr = self.saw(asked, seen);
         self.known.add(&attr, 1);
         Ok(attr)
     }

@@ -111,20 +111,21 @@ impl Node {
         Ok(None)
     }
 
-    /// The entry, if there is one.
+    /// The entry and its slot, if there is one.
     ///
     /// # Errors
     /// As [`Node::place`].
-    pub(crate) fn look_up(&self, dir: Ino, name: &Name) -> FsResult<Option<Dentry>> {
+    pub(crate) fn look_up(&self, dir: Ino, name: &Name) -> FsResult<Option<(Dentry, Slot)>> {
         if self.check_slot(dir.slot()).is_ok() {
             let key = hashed_key(dir, entry_hash(dir, name.as_bytes()), name.as_bytes());
             if let Some(dentry) = self.read_dentry(dir, dir.slot(), &key)? {
-                return Ok(Some(dentry));
+                return Ok(Some((dentry, dir.slot())));
             }
         }
         // Looked at afterwards: entries that moved away in between are not taken for absent.
         let place = self.place(dir, name)?;
-        if place.spread { self.dentry(&place) } else { Ok(None) }
+        let found = if place.spread { self.dentry(&place)? } else { None };
+        Ok(found.map(|dentry| (dentry, place.slot)))
     }
 
     /// The entry at this place, if there is one.

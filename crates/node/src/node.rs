@@ -97,6 +97,7 @@ impl Node {
         let slot = first_slot(&config.map, config.id);
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
+        let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
         let node = Node {
             allocator: Allocator::open(&records, config.id, slot),
             openers: Openers::open(&records, slot),
@@ -113,7 +114,7 @@ impl Node {
             gathers,
             unspreading: Mutex::default(),
             spread_at: config.spread_at.max(1),
-            leases: Leases::new(recovery.records > 0),
+            leases,
             opens: Opens::new(),
             reassertions: Mutex::default(),
             channels: Channels::default(),

@@ -346,7 +346,7 @@ owned! {
     Seen {
         /// The attributes.
         attr: Attr,
-        /// Nobody else changes anything at this node for so many milliseconds; see docs/semantics.md.
+        /// Nobody else changes anything in the inode's slot for so many milliseconds; see docs/semantics.md.
         lease_ms: u32,
     }
     /// An entry.
@@ -357,8 +357,10 @@ owned! {
         kind: u32,
         /// Its attributes, when its home is the node that answers.
         attr: Option<Attr>,
-        /// As in [`Seen`].
+        /// Nobody else changes anything in the entry's slot for so many milliseconds.
         lease_ms: u32,
+        /// As in [`Seen`].
+        attr_lease_ms: u32,
     }
     /// What `Make` made or found.
     Made {

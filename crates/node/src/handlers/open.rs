@@ -4,6 +4,7 @@ use bivouac_types::{ClientId, FsResult, Ino, mode};
 use bivouac_wire::{OpenCounts, OpenRequest, ReassertRequest, Seen, op};
 
 use crate::dispatch::Handle;
+use crate::leases::Acting;
 use crate::node::Node;
 use crate::session::Ctx;
 
@@ -15,7 +16,7 @@ impl Handle for op::Open {
         node.opens.add(ino, ctx.client, 1);
         let opened = node.inode(ino).and_then(|inode| match inode.attr.mode & mode::TYPE {
             mode::FILE if request.truncate && inode.attr.size > 0 => {
-                let _changing = node.leases.change(ctx.origin);
+                let _acting = Acting::on_behalf_of(ctx.origin);
                 node.resize_once(ctx, ino, 0)
             }
             _ => Ok(inode.attr),
@@ -23,7 +24,7 @@ impl Handle for op::Open {
         if opened.is_err() {
             node.close(ctx.client, ino, 1)?;
         }
-        opened.map(|attr| ctx.seen(attr))
+        opened.map(|attr| node.seen(ctx, attr))
     }
 }
 

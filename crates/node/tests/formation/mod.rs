@@ -54,7 +54,7 @@ impl Peers for Switchboard {
         if let Some((_, act)) = interlude {
             act();
         }
-        let target = self.nodes.read()[usize::from(node.0)].clone();
+        let target = self.nodes.read().get(usize::from(node.0)).cloned().flatten();
         let lost = || FsError::with(Errno::EIO, format!("{node} is away"));
         let target = target.ok_or_else(lost)?;
         let every = self.lose_every.load(Ordering::Relaxed);
@@ -207,14 +207,16 @@ impl Formation {
     fn halt(&mut self) {
         self.clients.clear();
         self.switchboard.nodes.write().clear();
+        // All of them first: the background work of one may be asking another.
+        self.nodes.iter().for_each(|node| node.halt());
         for node in self.nodes.drain(..) {
-            node.halt();
             assert_eq!(Arc::strong_count(&node), 1, "nobody else holds the node");
         }
     }
 
     /// How many records of each table there are on all nodes together: looked at while the nodes are stopped.
     pub fn census(&mut self) -> BTreeMap<char, usize> {
+        wait_until("every change is finished", || self.nodes.iter().all(|node| node.unfinished() == 0));
         self.starts += 1;
         self.halt();
         let mut census = BTreeMap::new();
