@@ -10,9 +10,10 @@ use bivouac_net::{
     Watch,
 };
 use bivouac_types::limits::SPREAD_ATTR_MS;
-use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex};
+use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 
+use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
 use crate::spread::SpreadDirs;
@@ -98,6 +99,7 @@ pub struct Client {
     next_op: AtomicU64,
     leases: Leases,
     pub(crate) spread: SpreadDirs,
+    pub(crate) glimpses: Glimpses,
     /// By node: whether it remembers what came of this client's changes.
     changed: Vec<AtomicBool>,
     pub(crate) keeper: Option<Keeper>,
@@ -148,11 +150,11 @@ impl Client {
     ) -> Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::new(options.incarnation));
-        let leases = Leases::new(map.nodes.len());
+        let leases = Leases::new(map.slot_count());
         let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
-        let (id, keeper) = (options.id, None);
-        let (next_op, spread) = (AtomicU64::new(1), SpreadDirs::default());
-        Client { map, id, local, known, nodes, near, next_op, leases, spread, changed, keeper }
+        let (id, keeper, next_op) = (options.id, None, AtomicU64::new(1));
+        let (spread, glimpses) = Default::default();
+        Client { map, id, local, known, nodes, near, next_op, leases, spread, glimpses, changed, keeper }
     }
 
     /// The map.
@@ -174,18 +176,18 @@ impl Client {
         self.near.get(turn.checked_rem(self.near.len())?).copied()
     }
 
-    /// For how long what was just learned of an inode may be believed: nobody else changes anything at its home
+    /// For how long what was just learned of an inode may be believed: nobody else changes anything in its slot
     /// meanwhile. The attributes of a spread directory may always be believed for a moment: the kernel looks at its
     /// owner and mode for every entry, and if its home were asked each time, it would be what limits all nodes.
     #[must_use]
     pub fn lease(&self, ino: Ino) -> Duration {
-        let lease = self.map.home(ino).map_or(Duration::ZERO, |node| self.lease_of(node));
+        let lease = self.leases.left(ino.slot());
         if self.spread.has(ino) { lease.max(Duration::from_millis(SPREAD_ATTR_MS)) } else { lease }
     }
 
-    /// For how long what a node said may be believed.
-    pub(crate) fn lease_of(&self, node: NodeId) -> Duration {
-        self.leases.left(node)
+    /// For how long what was said of a slot may be believed.
+    pub(crate) fn lease_of(&self, slot: Slot) -> Duration {
+        self.leases.left(slot)
     }
 
     /// When a question is about to be asked: leases of its answer count from here.
@@ -193,9 +195,9 @@ impl Client {
         self.leases.now()
     }
 
-    /// A node gave a lease with its answer to what was asked at `asked`.
-    pub(crate) fn leased(&self, node: NodeId, asked: Moment, lease_ms: u32) {
-        self.leases.renew(node, asked, lease_ms);
+    /// A node gave a lease on a slot with its answer to what was asked at `asked`.
+    pub(crate) fn leased(&self, slot: Slot, asked: Moment, lease_ms: u32) {
+        self.leases.renew(slot, asked, lease_ms);
     }
 
     pub(crate) fn next_id(&self) -> OpId {

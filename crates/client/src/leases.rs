@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_types::NodeId;
+use bivouac_types::Slot;
 
-/// The leases that the nodes gave this client: one per node.
+/// The leases that the nodes gave this client: one per slot.
 pub struct Leases {
     start: Instant,
     /// Ends, in microseconds since the start.
@@ -17,8 +17,8 @@ pub struct Leases {
 pub struct Moment(u64);
 
 impl Leases {
-    pub fn new(nodes: usize) -> Leases {
-        Leases { start: Instant::now(), ends: (0..nodes).map(|_| AtomicU64::new(0)).collect() }
+    pub fn new(slots: u16) -> Leases {
+        Leases { start: Instant::now(), ends: (0..slots).map(|_| AtomicU64::new(0)).collect() }
     }
 
     pub fn now(&self) -> Moment {
@@ -26,15 +26,15 @@ impl Leases {
     }
 
     /// A lease that counts from when it was asked for: the node counts from later.
-    pub fn renew(&self, node: NodeId, asked: Moment, lease_ms: u32) {
-        if let Some(end) = self.ends.get(usize::from(node.0)).filter(|_| lease_ms > 0) {
+    pub fn renew(&self, slot: Slot, asked: Moment, lease_ms: u32) {
+        if let Some(end) = self.ends.get(usize::from(slot.0)).filter(|_| lease_ms > 0) {
             end.fetch_max(asked.0 + u64::from(lease_ms) * 1000, Ordering::Relaxed);
         }
     }
 
-    /// What is left of a node's lease.
-    pub fn left(&self, node: NodeId) -> Duration {
-        let end = self.ends.get(usize::from(node.0)).map_or(0, |end| end.load(Ordering::Relaxed));
+    /// What is left of a slot's lease.
+    pub fn left(&self, slot: Slot) -> Duration {
+        let end = self.ends.get(usize::from(slot.0)).map_or(0, |end| end.load(Ordering::Relaxed));
         Duration::from_micros(end.saturating_sub(self.now().0))
     }
 }
@@ -46,13 +46,13 @@ mod tests {
     #[test]
     fn a_lease_counts_from_the_question() {
         let leases = Leases::new(2);
-        assert_eq!(leases.left(NodeId(0)), Duration::ZERO);
-        leases.renew(NodeId(0), Moment(0), 3_600_000);
-        let left = leases.left(NodeId(0));
+        assert_eq!(leases.left(Slot(0)), Duration::ZERO);
+        leases.renew(Slot(0), Moment(0), 3_600_000);
+        let left = leases.left(Slot(0));
         assert!(left > Duration::ZERO && left <= Duration::from_secs(3600), "{left:?}");
-        leases.renew(NodeId(0), Moment(0), 0);
-        assert!(leases.left(NodeId(0)) > Duration::ZERO, "no further lease does not end the one that runs");
-        assert_eq!(leases.left(NodeId(1)), Duration::ZERO);
-        assert_eq!(leases.left(NodeId(7)), Duration::ZERO);
+        leases.renew(Slot(0), Moment(0), 0);
+        assert!(leases.left(Slot(0)) > Duration::ZERO, "no further lease does not end the one that runs");
+        assert_eq!(leases.left(Slot(1)), Duration::ZERO);
+        assert_eq!(leases.left(Slot(7)), Duration::ZERO);
     }
 }

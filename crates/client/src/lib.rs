@@ -6,6 +6,7 @@
 
 mod client;
 mod data;
+mod glimpse;
 mod inspect;
 mod known;
 mod leases;

@@ -1,7 +1,7 @@
 //! Names and attributes.
 
 use bivouac_types::limits::READDIR_BYTES_MAX;
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpenId, SetAttr, mode};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpenId, SetAttr, Slot, mode};
 use bivouac_wire::{
     DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, ReadDirRequest, RenameRequest, Seen,
     SetAttrRequest, op,
@@ -23,9 +23,9 @@ impl Client {
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         self.until_settled(|| {
             let asked = self.now();
-            let found = self.at_entry(parent, name, false, |node| {
+            let found = self.at_entry(parent, name, false, |node, slot| {
                 let found = self.ask::<op::Lookup>(node, &EntryName { parent, name })?;
-                self.leased(node, asked, found.lease_ms);
+                self.found(slot, asked, &found);
                 Ok(found)
             })?;
             unless_gone(self.attr_of(found))
@@ -47,10 +47,16 @@ impl Client {
         ))
     }
 
+    /// Takes in the promises that come with an entry of a slot.
+    fn found(&self, slot: Slot, asked: Moment, found: &Found) {
+        self.leased(slot, asked, found.lease_ms);
+        self.leased(found.ino.slot(), asked, found.attr_lease_ms);
+    }
+
     fn attr_of(&self, found: Found) -> FsResult<Attr> {
         match found.attr {
             Some(attr) if !self.has_unsent_times(attr.ino) => Ok(attr),
-            _ => self.getattr(found.ino),
+            _ => self.glance(found.ino),
         }
     }
 
@@ -62,7 +68,7 @@ impl Client {
         self.tell_times(ino)?;
         let (home, asked) = (self.home(ino)?, self.now());
         let seen = self.ask::<op::GetAttr>(home, &InoOnly { ino })?;
-        Ok(self.saw(home, asked, seen))
+        Ok(self.saw(asked, seen))
     }
 
     /// Changes attributes; cuts or extends a file.
@@ -78,12 +84,13 @@ impl Client {
         let request = SetAttrRequest { ino, set: *set };
         let (home, asked) = (self.home(ino)?, self.now());
         let seen = self.change::<op::SetAttr>(home, ctx, &request, &[])?;
-        Ok(self.saw(home, asked, seen))
+        self.glimpses.forget(ino);
+        Ok(self.saw(asked, seen))
     }
 
     /// Takes in what a home said of an inode.
-    pub(crate) fn saw(&self, home: NodeId, asked: Moment, seen: Seen) -> Attr {
-        self.leased(home, asked, seen.lease_ms);
+    pub(crate) fn saw(&self, asked: Moment, seen: Seen) -> Attr {
+        self.leased(seen.attr.ino.slot(), asked, seen.lease_ms);
         self.spread.note(&seen.attr);
         self.known.update(&seen.attr);
         seen.attr
@@ -140,14 +147,18 @@ impl Client {
         let (uid, gid) = (ctx.uid, ctx.gid);
         let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
         let asked = self.now();
-        self.at_entry(parent, name, ctx.retry, |node| {
+        let made = self.at_entry(parent, name, ctx.retry, |node, slot| {
             if open.is_some() {
                 self.watch(node);
             }
             let made = self.change::<op::Make>(node, ctx, &request, &[])?;
-            self.leased(node, asked, made.found.lease_ms);
+            self.found(slot, asked, &made.found);
             Ok(made)
-        })
+        })?;
+        if !made.existed {
+            self.glimpses.changed(parent, 1, i32::from(made.found.kind == mode::DIR));
+        }
+        Ok(made)
     }
 
     /// Removes an entry that is not a directory.
@@ -156,7 +167,11 @@ impl Client {
     /// `ENOENT`, `EISDIR`, `EIO`.
     pub fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
         let request = EntryName { parent, name };
-        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Unlink>(node, ctx, &request, &[]))
+        self.at_entry(parent, name, ctx.retry, |node, _| {
+            self.change::<op::Unlink>(node, ctx, &request, &[])
+        })?;
+        self.glimpses.changed(parent, -1, 0);
+        Ok(())
     }
 
     /// Removes an empty directory.
@@ -165,7 +180,9 @@ impl Client {
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EIO`.
     pub fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
         let request = EntryName { parent, name };
-        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Rmdir>(node, ctx, &request, &[]))
+        self.at_entry(parent, name, ctx.retry, |node, _| self.change::<op::Rmdir>(node, ctx, &request, &[]))?;
+        self.glimpses.changed(parent, -1, -1);
+        Ok(())
     }
 
     /// Moves an entry. `flags` are the kernel's.
@@ -182,7 +199,13 @@ impl Client {
         flags: u32,
     ) -> FsResult<()> {
         let request = RenameRequest { parent, name, new_parent, new_name, flags };
-        self.at_entry(parent, name, ctx.retry, |node| self.change::<op::Rename>(node, ctx, &request, &[]))
+        self.at_entry(parent, name, ctx.retry, |node, _| {
+            self.change::<op::Rename>(node, ctx, &request, &[])
+        })?;
+        // What it replaced is not known here.
+        self.glimpses.forget(parent);
+        self.glimpses.forget(new_parent);
+        Ok(())
     }
 
     /// Makes one more name for an inode.
@@ -192,15 +215,13 @@ impl Client {
     pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
         let request = LinkRequest { ino, parent: new_parent, name: new_name };
         let (home, asked) = (self.home(ino)?, self.now());
-        let seen = self.at_entry(new_parent, new_name, ctx.retry, |node| {
-            let mut seen = self.change::<op::Link>(node, ctx, &request, &[])?;
-            // The promise of a node that is not the inode's home does not cover its attributes.
-            if node != home {
-                seen.lease_ms = 0;
-            }
-            Ok(seen)
+        let seen = self.at_entry(new_parent, new_name, ctx.retry, |node, _| {
+            let seen = self.change::<op::Link>(node, ctx, &request, &[])?;
+            // Only the inode's home can promise anything of its attributes.
+            Ok(if node == home { seen } else { Seen { lease_ms: 0, ..seen } })
         })?;
-        Ok(self.saw(home, asked, seen))
+        self.glimpses.changed(new_parent, 1, 0);
+        Ok(self.saw(asked, seen))
     }
 
     /// Target of a symbolic link.

@@ -25,7 +25,7 @@ impl Client {
         let (id, floor) = (opening.id, self.known.under_way.floor());
         let request = OpenRequest { ino, truncate: flags & O_TRUNC != 0, id, floor };
         let seen = self.change::<op::Open>(home, ctx, &request, &[])?;
-        let attr = self.saw(home, asked, seen);
+        let attr = self.saw(asked, seen);
         self.known.add(&attr, id);
         Ok(attr)
     }

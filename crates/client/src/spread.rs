@@ -47,36 +47,34 @@ impl SpreadDirs {
 }
 
 impl Client {
-    /// Has `act` done by the node of an entry. A `retry` begins at the directory's home: what was done there
-    /// before the directory spread, only the home knows.
+    /// Has `act` done by the node of an entry, in the entry's slot. A `retry` begins at the directory's home: what
+    /// was done there before the directory spread, only the home knows.
     pub(crate) fn at_entry<T>(
         &self,
         dir: Ino,
         name: &[u8],
         retry: bool,
-        act: impl Fn(NodeId) -> FsResult<T>,
+        act: impl Fn(NodeId, Slot) -> FsResult<T>,
     ) -> FsResult<T> {
         if retry || !self.spread.has(dir) {
-            match act(self.home(dir)?) {
+            match act(self.home(dir)?, dir.slot()) {
                 Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(dir),
                 outcome => return outcome,
             }
         }
-        act(self.shard_node(dir, name)?)
+        let slot = self.shard_slot(dir, name);
+        act(self.map.slot_node(slot).ok_or(Errno::ESTALE)?, slot)
     }
 
-    fn shard_node(&self, dir: Ino, name: &[u8]) -> FsResult<NodeId> {
-        let slot = slot_of_hash(entry_hash(dir, name), self.map.slot_count());
-        self.map.slot_node(slot).ok_or_else(|| Errno::ESTALE.into())
+    /// The slot of an entry of a spread directory.
+    fn shard_slot(&self, dir: Ino, name: &[u8]) -> Slot {
+        slot_of_hash(entry_hash(dir, name), self.map.slot_count())
     }
 
     /// For how long what was just learned of an entry, or of its absence, may be believed.
     #[must_use]
     pub fn entry_lease(&self, dir: Ino, name: &[u8]) -> Duration {
-        match self.spread.has(dir) {
-            true => self.shard_node(dir, name).map_or(Duration::ZERO, |node| self.lease_of(node)),
-            false => self.map.home(dir).map_or(Duration::ZERO, |node| self.lease_of(node)),
-        }
+        self.lease_of(if self.spread.has(dir) { self.shard_slot(dir, name) } else { dir.slot() })
     }
 
     /// Entries behind a cookie. No entries mean the end.

@@ -27,7 +27,7 @@ macro_rules! operations {
 
 operations! {
     fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr>;
-    fn getattr(&self, ino: Ino) -> FsResult<Attr>;
+    fn glance(&self, ino: Ino) -> FsResult<Attr>;
     fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr>;
     fn create(
         &self,

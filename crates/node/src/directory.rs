@@ -21,8 +21,8 @@ pub struct Place {
     pub slot: Slot,
     /// The slot of the record that counts it: the directory's inode, or this node's shard.
     book: Slot,
-    /// Whether the directory is spread.
-    spread: bool,
+    /// What new entries get from the directory, unless it is spread.
+    inherited: Option<Inherited>,
     /// The entry's key.
     key: Vec<u8>,
 }
@@ -30,7 +30,7 @@ pub struct Place {
 impl Place {
     /// Whether the directory is spread.
     pub fn is_spread(&self) -> bool {
-        self.spread
+        self.inherited.is_none()
     }
 
     /// The slots of a change to the entry.
@@ -51,7 +51,7 @@ impl Inode {
     /// What new entries get from this directory.
     pub fn inherited(&self) -> Inherited {
         let (attr, placement) = (&self.attr, self.placement);
-        Inherited { mode: attr.mode, gid: attr.gid, layout: attr.layout, placement }
+        Inherited { mode: attr.mode & mode::SETGID, gid: attr.gid, layout: attr.layout, placement }
     }
 }
 
@@ -67,11 +67,17 @@ impl Node {
         let hashed = slot_of_hash(hash, self.map.slot_count());
         let key = hashed_key(dir, hash, name.as_bytes());
         let home = self.check_slot(dir.slot());
-        if home.is_ok() && !self.inode(dir)?.attr.is_spread() {
-            return Ok(Place { dir, slot: dir.slot(), book: dir.slot(), spread: false, key });
+        if home.is_ok() {
+            let inode = self.inode(dir)?;
+            if !inode.attr.is_spread() {
+                let inherited = Some(inode.inherited());
+                return Ok(Place { dir, slot: dir.slot(), book: dir.slot(), inherited, key });
+            }
         }
         match (home, self.check_slot(hashed)) {
-            (_, Ok(())) => Ok(Place { dir, slot: hashed, book: self.shards.slot_of(dir), spread: true, key }),
+            (_, Ok(())) => {
+                Ok(Place { dir, slot: hashed, book: self.shards.slot_of(dir), inherited: None, key })
+            }
             (Ok(()), Err(_)) => Err(remote(dir)),
             (Err(stale), Err(_)) => Err(stale),
         }
@@ -111,20 +117,21 @@ impl Node {
         Ok(None)
     }
 
-    /// The entry, if there is one.
+    /// The entry and its slot, if there is one.
     ///
     /// # Errors
     /// As [`Node::place`].
-    pub(crate) fn look_up(&self, dir: Ino, name: &Name) -> FsResult<Option<Dentry>> {
+    pub(crate) fn look_up(&self, dir: Ino, name: &Name) -> FsResult<Option<(Dentry, Slot)>> {
         if self.check_slot(dir.slot()).is_ok() {
             let key = hashed_key(dir, entry_hash(dir, name.as_bytes()), name.as_bytes());
             if let Some(dentry) = self.read_dentry(dir, dir.slot(), &key)? {
-                return Ok(Some(dentry));
+                return Ok(Some((dentry, dir.slot())));
             }
         }
         // Looked at afterwards: entries that moved away in between are not taken for absent.
         let place = self.place(dir, name)?;
-        if place.spread { self.dentry(&place) } else { Ok(None) }
+        let found = if place.is_spread() { self.dentry(&place)? } else { None };
+        Ok(found.map(|dentry| (dentry, place.slot)))
     }
 
     /// The entry at this place, if there is one.
@@ -138,8 +145,8 @@ impl Node {
 
     /// What a new entry at this place gets from its directory.
     pub(crate) fn inherited(&self, place: &Place) -> FsResult<Inherited> {
-        if !place.spread {
-            return Ok(self.inode(place.dir)?.inherited());
+        if let Some(inherited) = place.inherited {
+            return Ok(inherited);
         }
         self.records.read(place.book, &shard_key(place.dir), |bytes| match bytes {
             Some(bytes) => Ok(decode::<Shard>(bytes, "shard", place.dir)?.inherited),
@@ -154,7 +161,7 @@ impl Change<'_> {
     /// # Errors
     /// `ENOENT`, `ENOTDIR`; `EAGAIN` while somebody tries to remove the directory.
     pub fn directory(&self, place: &Place) -> FsResult<Dir> {
-        if place.spread {
+        if place.is_spread() {
             let shard = self.shard(place.book, place.dir)?.ok_or(Errno::ENOENT)?;
             return match shard.sealed {
                 None => Ok(Dir::Part(shard)),

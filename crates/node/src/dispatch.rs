@@ -6,6 +6,7 @@ use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
 use crate::handlers::data;
+use crate::leases::Acting;
 use crate::node::Node;
 use crate::peers::peer_of;
 use crate::session::Ctx;
@@ -101,14 +102,8 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
         node.hear(origin);
     }
     let touches = if origin == NOBODY { Touches::Nothing } else { O::OP.touches() };
-    // Until the reply is made, nobody else may begin to believe what is about to change.
-    let changing = (touches == Touches::Changes).then(|| node.leases.change(origin));
-    let lease_ms = match (&changing, touches) {
-        (Some(changing), _) => changing.lease_ms,
-        (None, Touches::Looks) => node.leases.look(origin),
-        _ => 0,
-    };
-    let ctx = context(call, origin, lease_ms);
+    let _acting = (touches == Touches::Changes).then(|| Acting::on_behalf_of(origin));
+    let ctx = context(call, origin);
     if call.lane == LaneKind::Client && call.frame.channel >= CLIENT_CHANNELS_MAX {
         let text = format!("channel {} is above {CLIENT_CHANNELS_MAX}", call.frame.channel);
         return reply.fail(&FsError::with(Errno::EPROTO, text));
@@ -128,11 +123,10 @@ pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
         .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
 }
 
-fn context<'a>(call: &Call<'a>, origin: ClientId, lease_ms: u32) -> Ctx<'a> {
+fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
     Ctx {
         client: call.frame.client,
         origin,
-        lease_ms,
         channel: call.frame.channel,
         id: call.frame.id,
         retry: call.frame.flags.is_retry(),

@@ -14,6 +14,7 @@ use bivouac_net::Asker;
 use bivouac_types::{ClientId, Errno, FsResult, Ino, Layout, NodeId, OpId, Slot};
 use bivouac_wire::{Decode, DecodeError, Encode, Reader, codec_struct};
 
+use crate::leases::Acting;
 use crate::locks::Target;
 use crate::namespace::Change;
 use crate::node::Node;
@@ -233,6 +234,12 @@ impl Node {
         }
     }
 
+    /// Changes over several nodes that this node drives and has not finished.
+    #[must_use]
+    pub fn unfinished(&self) -> u64 {
+        self.numbers(b'T').len() as u64
+    }
+
     /// Before anything is served: finds the intents that a killed daemon left, and locks what they touch.
     pub(crate) fn adopt_intents(&self) -> FsResult<()> {
         let mut found = Vec::new();
@@ -263,7 +270,7 @@ impl Node {
         let logged = Logged { slot, ..crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))? };
         let (channel, origin) = (logged.steps_channel, logged.client);
         let steps = Steps { tx, channel, retry: true, origin, background: true };
-        let _changing = self.leases.change(logged.client);
+        let _acting = Acting::on_behalf_of(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");
         }
@@ -285,16 +292,7 @@ impl Logged {
     /// The asker, as its own request would look.
     fn asker(&self) -> Ctx<'static> {
         let (client, channel, id) = (self.client, self.channel, self.op);
-        Ctx {
-            client,
-            channel,
-            id,
-            retry: false,
-            origin: client,
-            lease_ms: 0,
-            payload: &[],
-            asker: Asker::HERE,
-        }
+        Ctx { client, channel, id, retry: false, origin: client, payload: &[], asker: Asker::HERE }
     }
 }
 

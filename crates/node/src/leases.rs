@@ -1,24 +1,27 @@
-//! Leases: for how long a client may believe what it was told of this node's inodes and entries.
+//! Leases: for how long a client may believe what it was told of a slot's inodes and entries.
 //!
-//! A lease says that no other client changes anything here while it runs. Leases are short, and given only
+//! A lease says that no other client changes anything in the slot while it runs. Leases are short, and given only
 //! to clients that no other client's changes concern: while nobody changes anything to all, while one
 //! client does to that one, while several do to none. A change waits until the leases of others are over;
 //! that happens once, since from then on they get none until the changes have been over for a while.
 //! So a lone client, or many readers, keep what they know, and others are told the truth at once.
 //! The idea is that of Gray and Cheriton, "Leases", SOSP 1989.
+//!
+//! Changes come in transactions that know their slots but not who wants them: that is what the thread *acts* for.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use bivouac_types::ClientId;
 use bivouac_types::limits::{LEASE_MARGIN_MS, LEASE_MS, LEASE_QUIET_MS};
+use bivouac_types::{ClientId, Slot};
 use parking_lot::{Condvar, Mutex};
-
-use crate::dispatch::NOBODY;
 
 /// The leases of a node.
 pub struct Leases {
-    state: Mutex<State>,
-    never: Condvar,
+    slots: Vec<Mutex<State>>,
+    /// Until when leases of an earlier daemon may run.
+    earlier: Option<Instant>,
+    pause: (Mutex<()>, Condvar),
 }
 
 #[derive(Default)]
@@ -41,43 +44,80 @@ struct Changer {
 pub struct Changing<'a> {
     leases: &'a Leases,
     client: ClientId,
-    /// How long the client may believe its own change, in milliseconds.
-    pub lease_ms: u32,
+    slots: Vec<Slot>,
+}
+
+thread_local! {
+    static ACTS_FOR: Cell<Option<ClientId>> = const { Cell::new(None) };
+}
+
+/// While this lives, what the thread changes is somebody's change, which others must not miss.
+pub struct Acting {
+    before: Option<ClientId>,
+}
+
+impl Acting {
+    /// The thread acts for a client; for [`NOBODY`](crate::dispatch::NOBODY) if everybody is an other.
+    pub fn on_behalf_of(client: ClientId) -> Acting {
+        Acting { before: ACTS_FOR.replace(Some(client)) }
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        ACTS_FOR.set(self.before);
+    }
 }
 
 impl Leases {
     /// No leases; after a restart, those that the earlier daemon may have given.
-    pub fn new(restarted: bool) -> Leases {
+    pub fn new(slots: u16, restarted: bool) -> Leases {
         let given = Instant::now() + Duration::from_millis(LEASE_MS);
-        let holders = if restarted { vec![(NOBODY, given)] } else { Vec::new() };
-        Leases { state: Mutex::new(State { holders, changers: Vec::new() }), never: Condvar::new() }
+        Leases {
+            slots: (0..slots).map(|_| Mutex::default()).collect(),
+            earlier: restarted.then_some(given),
+            pause: Default::default(),
+        }
     }
 
-    /// A client looks at something: how long it may believe it, in milliseconds.
-    pub fn look(&self, client: ClientId) -> u32 {
-        self.state.lock().grant(client, Instant::now())
+    /// A client looks at something: how long it may believe it, in milliseconds. Whether that is asked before or
+    /// after the look does not matter, since a change keeps others from leases for longer than any look takes.
+    pub fn look(&self, client: ClientId, slot: Slot) -> u32 {
+        let state = self.slots.get(usize::from(slot.0));
+        state.map_or(0, |state| state.lock().grant(client, Instant::now()))
     }
 
-    /// A client is about to change something: waits for the leases of others to end.
-    pub fn change(&self, client: ClientId) -> Changing<'_> {
-        let mut state = self.state.lock();
+    /// Something is about to be changed in these slots: waits for the leases of others to end. Nothing to do if the
+    /// thread acts for nobody in particular: then it changes what nobody is told of.
+    pub fn change(&self, slots: &[Slot]) -> Option<Changing<'_>> {
+        let client = ACTS_FOR.get()?;
+        let mut slots = slots.to_vec();
+        slots.sort_unstable();
+        slots.dedup();
         let mut now = Instant::now();
-        state.changer(client, now).active += 1;
-        while let Some(until) = state.others_until(client, now) {
+        let states = || slots.iter().filter_map(|slot| self.slots.get(usize::from(slot.0)));
+        states().for_each(|state| state.lock().changer(client, now).active += 1);
+        while let Some(until) = states()
+            .filter_map(|state| state.lock().others_until(client, now))
+            .chain(self.earlier.filter(|until| *until > now))
+            .max()
+        {
             bivouac_net::before_waiting();
-            self.never.wait_until(&mut state, until);
+            self.pause.1.wait_until(&mut self.pause.0.lock(), until);
             now = Instant::now();
         }
-        Changing { leases: self, client, lease_ms: state.grant(client, now) }
+        Some(Changing { leases: self, client, slots })
     }
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        let mut state = self.leases.state.lock();
-        let changer = state.changer(self.client, now);
-        changer.active = changer.active.saturating_sub(1);
+        for state in self.slots.iter().filter_map(|slot| self.leases.slots.get(usize::from(slot.0))) {
+            let mut state = state.lock();
+            let changer = state.changer(self.client, now);
+            changer.active = changer.active.saturating_sub(1);
+        }
     }
 }
 
@@ -180,17 +220,34 @@ mod tests {
 
     #[test]
     fn leases_of_an_earlier_daemon_are_waited_for() {
-        let leases = Leases::new(true);
-        assert!(leases.state.lock().others_until(A, Instant::now()).is_some());
-        assert_eq!(leases.change(A).lease_ms, GIVEN);
-        assert!(leases.state.lock().others_until(A, Instant::now()).is_none());
+        let leases = Leases::new(2, true);
+        let until = leases.earlier.unwrap();
+        let _acting = Acting::on_behalf_of(A);
+        drop(leases.change(&[Slot(1)]));
+        assert!(Instant::now() >= until);
     }
 
     #[test]
-    fn the_wait_itself_ends() {
-        let leases = Leases::new(false);
-        assert_eq!(leases.look(B), GIVEN);
-        assert_eq!(leases.change(A).lease_ms, GIVEN);
-        assert_eq!(leases.look(B), 0);
+    fn the_wait_itself_ends_and_is_for_the_slots_that_change() {
+        let leases = Leases::new(3, false);
+        assert_eq!([0, 1, 2].map(|slot| leases.look(B, Slot(slot))), [GIVEN; 3]);
+        let acting = Acting::on_behalf_of(A);
+        drop(leases.change(&[Slot(1), Slot(0), Slot(1)]));
+        assert_eq!([0, 1, 2].map(|slot| leases.look(B, Slot(slot))), [0, 0, GIVEN]);
+        assert_eq!(leases.look(A, Slot(1)), GIVEN);
+        assert_eq!(leases.look(A, Slot(3)), 0, "a slot that there is not");
+        drop(acting);
+        assert!(leases.change(&[Slot(2)]).is_none(), "nobody is told of it");
+    }
+
+    #[test]
+    fn who_acts_within_acts_for_itself() {
+        let leases = Leases::new(1, false);
+        let client = || leases.change(&[Slot(0)]).map(|changing| changing.client);
+        let _outer = Acting::on_behalf_of(A);
+        let inner = Acting::on_behalf_of(B);
+        assert_eq!(client(), Some(B));
+        drop(inner);
+        assert_eq!(client(), Some(A));
     }
 }

@@ -12,6 +12,7 @@ use bivouac_types::{
 use bivouac_wire::{Decode, Encode};
 
 use crate::dispatch::NOBODY;
+use crate::leases::Changing;
 use crate::node::Node;
 use crate::record::{
     Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, table, target_key, xattr_key,
@@ -46,8 +47,10 @@ impl Node {
     /// Begins a change of records in these slots, all of which must be this node's.
     pub(crate) fn change(&self, slots: &[Slot]) -> FsResult<Change<'_>> {
         slots.iter().try_for_each(|slot| self.check_slot(*slot))?;
+        let changing = self.leases.change(slots);
         Ok(Change {
             node: self,
+            _changing: changing,
             txn: self.records.txn(slots),
             now: self.clock.now(),
             garbage: false,
@@ -75,6 +78,8 @@ impl Node {
 /// A change in the making. Dropped without commit, nothing has happened.
 pub struct Change<'a> {
     node: &'a Node,
+    /// Until it is made or dropped, nobody may begin to believe what it changes.
+    _changing: Option<Changing<'a>>,
     /// The transaction below, for records that this module does not know.
     pub txn: Txn<'a>,
     /// The time of the change.

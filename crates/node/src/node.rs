@@ -95,6 +95,7 @@ impl Node {
         let slot = first_slot(&config.map, config.id);
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
+        let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
         let node = Node {
             allocator: Allocator::open(&records, config.id, slot),
             openers: Openers::open(&records, slot),
@@ -112,7 +113,7 @@ impl Node {
             gathers,
             unspreading: Mutex::default(),
             spread_at: config.spread_at.max(1),
-            leases: Leases::new(recovery.records > 0),
+            leases,
             opens: Opens::new(),
             reassertions: Mutex::default(),
             channels: Channels::default(),
@@ -159,12 +160,6 @@ impl Node {
     /// Ends the background work and nothing else, as a kill would.
     pub fn halt(&self) {
         self.reaper.stop();
-    }
-
-    /// Changes that wait for peers, and are finished by themselves.
-    #[must_use]
-    pub fn unfinished(&self) -> usize {
-        self.reaper.unfinished()
     }
 
     /// Bytes of subfiles on this node's volumes.

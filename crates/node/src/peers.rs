@@ -144,8 +144,7 @@ impl Node {
         let (client, channel, retry) = (self.as_client(), steps.channel, steps.retry);
         let origin = steps.origin;
         if target == self.id {
-            let ctx =
-                Ctx { client, channel, id, retry, origin, lease_ms: 0, payload: &[], asker: Asker::HERE };
+            let ctx = Ctx { client, channel, id, retry, origin, payload: &[], asker: Asker::HERE };
             return O::handle(self, &ctx, request);
         }
         let body = request.to_bytes();

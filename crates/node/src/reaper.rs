@@ -116,17 +116,12 @@ impl Reaper {
         });
     }
 
-    /// Changes that wait for peers.
-    pub fn unfinished(&self) -> usize {
-        self.agenda.lock().unfinished
-    }
-
     /// Refuses changes that need peers while too many of them are unfinished.
     ///
     /// # Errors
     /// `EIO`.
     pub fn check_unfinished(&self) -> FsResult<()> {
-        if self.unfinished() < UNFINISHED_MAX {
+        if self.agenda.lock().unfinished < UNFINISHED_MAX {
             return Ok(());
         }
         let text = format!("{UNFINISHED_MAX} changes wait for nodes that are away; see `bivouac status`");

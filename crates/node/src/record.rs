@@ -70,7 +70,7 @@ pub struct Shard {
 }
 codec_struct!(Shard { inherited, entries, subdirs, version, tx, sealed });
 
-/// How far the attributes of a spread directory have followed its shards: `F`.
+/// How far the attributes of a spread directory have followed its shards: `V`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Folded {
     /// Sum of the shards' numbers of changes.
@@ -148,7 +148,7 @@ pub fn shard_key(dir: Ino) -> [u8; 9] {
 
 /// Key of what the home of a spread directory knows of its shards.
 pub fn folded_key(dir: Ino) -> [u8; 9] {
-    tagged(b'F', dir.0)
+    tagged(b'V', dir.0)
 }
 
 /// Key of a directory that was set aside.

@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 
 use bivouac_net::Asker;
 use bivouac_store::{Records, Txn};
-use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, OpId, Slot};
-use bivouac_wire::{Decode, Encode, Seen};
+use bivouac_types::{ClientId, Errno, FsError, FsResult, OpId, Slot};
+use bivouac_wire::{Decode, Encode};
 
 use crate::dispatch::NOBODY;
 use crate::node::Node;
@@ -28,8 +28,6 @@ pub struct Ctx<'a> {
     pub retry: bool,
     /// The client whose request this is part of: the client itself, or whom a peer asks for.
     pub origin: ClientId,
-    /// For how long the asker may believe the answer, in milliseconds.
-    pub lease_ms: u32,
     /// Bytes to write.
     pub payload: &'a [IoSlice<'a>],
     /// Who waits for the answer.
@@ -45,7 +43,6 @@ impl Ctx<'static> {
             id: OpId(0),
             retry: false,
             origin: NOBODY,
-            lease_ms: 0,
             payload: &[],
             asker: Asker::HERE,
         }
@@ -53,11 +50,6 @@ impl Ctx<'static> {
 }
 
 impl Ctx<'_> {
-    /// Attributes with the lease of this request.
-    pub fn seen(&self, attr: Attr) -> Seen {
-        Seen { attr, lease_ms: self.lease_ms }
-    }
-
     /// The intent that a step belongs to: its driver and its number.
     pub fn intent(&self) -> (ClientId, u64) {
         (self.client, self.id.0 / STEPS_MAX)

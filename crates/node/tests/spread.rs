@@ -19,6 +19,13 @@ fn make(client: &Client, dir: Ino, name: &str, new: &NewInode<'_>) -> Attr {
     client.mknod(&op(client), dir, name.as_bytes(), new).unwrap()
 }
 
+/// Files with numbers for names.
+fn fill(client: &Client, dir: Ino, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        make(client, dir, &number.to_string(), &FILE);
+    }
+}
+
 fn errno<T>(outcome: bivouac_types::FsResult<T>) -> Option<Errno> {
     outcome.err().map(|error| error.errno())
 }
@@ -60,9 +67,7 @@ fn a_large_directory_is_everybodys() {
     let dir = spread_dir(&formation);
     let client = &formation.clients[1];
     let before: Vec<u64> = (0..4).map(|node| formation.served(node, Op::Make)).collect();
-    for i in 2..402 {
-        make(client, dir, &i.to_string(), &FILE);
-    }
+    fill(client, dir, 2..402);
     for node in 0..4 {
         let served = formation.served(node, Op::Make) - before[node];
         assert!(served > 50, "node {node} made {served} of 400");
@@ -96,12 +101,31 @@ fn attributes_follow_every_change_at_once() {
 }
 
 #[test]
+fn a_glance_shows_own_changes_and_soon_those_of_others() {
+    let formation = Formation::spreading(3);
+    let dir = spread_dir(&formation);
+    let client = &formation.clients[0];
+    let before: u64 = (0..3).map(|node| formation.served(node, Op::GetAttr)).sum();
+    for i in 0..200_u64 {
+        make(client, dir, &format!("own {i}"), &FILE);
+        assert_eq!(client.glance(dir).unwrap().size, 3 + i);
+        if i % 2 == 0 {
+            client.rename(&op(client), dir, format!("own {i}").as_bytes(), dir, b"moved", 0).unwrap();
+            client.rename(&op(client), dir, b"moved", dir, format!("own {i}").as_bytes(), 0).unwrap();
+            assert_eq!(client.glance(dir).unwrap().size, 3 + i);
+        }
+    }
+    let asked = (0..3).map(|node| formation.served(node, Op::GetAttr)).sum::<u64>() - before;
+    assert!(asked < 300, "{asked} questions for 300 glances");
+    make(&formation.clients[1], dir, "of another", &FILE);
+    wait_until("the other's entry is counted", || client.glance(dir).unwrap().size == 203);
+}
+
+#[test]
 fn times_that_were_set_stay_until_the_next_change() {
     let mut formation = Formation::spreading(3);
     let dir = spread_dir(&formation);
-    for i in 0..30 {
-        make(&formation.clients[1], dir, &format!("e{i}"), &FILE);
-    }
+    fill(&formation.clients[1], dir, 100..130);
     let past = Timestamp { secs: 1_000, nanos: 7 };
     let set = SetAttr { mtime: Some(SetTime::At(past)), ..SetAttr::default() };
     let client = &formation.clients[2];
@@ -136,9 +160,7 @@ fn an_empty_one_goes_without_a_trace_and_another_does_not_go() {
     let before = left(formation.census());
     let dir = spread_dir(&formation);
     let client = &formation.clients[1];
-    for i in 2..40 {
-        make(client, dir, &i.to_string(), &FILE);
-    }
+    fill(client, dir, 2..40);
     for i in 0..40 {
         assert_eq!(errno(client.rmdir(&op(client), Ino::ROOT, b"dir")), Some(Errno::ENOTEMPTY), "{i}");
         // A refused attempt leaves the directory open.
@@ -247,16 +269,12 @@ fn with_a_node_away_it_stays_whole_and_spreads_later() {
     let home = usize::from(formation.map.home(dir).unwrap().0);
     let away = NodeId((home as u16 + 1) % 3);
     let gone = formation.switchboard.unplug(away);
-    for i in 0..50 {
-        make(client, dir, &i.to_string(), &FILE);
-    }
+    fill(client, dir, 0..50);
     assert!(!is_spread(client, dir));
     assert_eq!(list(client, dir).len(), 50);
     formation.switchboard.plug(away, gone);
     // Tried again when it has grown.
-    for i in 50..200 {
-        make(client, dir, &i.to_string(), &FILE);
-    }
+    fill(client, dir, 50..200);
     let mut next = 200;
     wait_until("the directory is spread", || {
         make(client, dir, &next.to_string(), &FILE);
@@ -295,9 +313,7 @@ fn a_lost_answer_in_the_middle_leaves_nothing_behind() {
     let mut formation = Formation::spreading(3);
     let dir = make(&formation.clients[0], Ino::ROOT, "dir", &DIR).ino;
     formation.switchboard.lose_reply.store(Op::InstallShard as u32, Ordering::SeqCst);
-    for i in 0..4 {
-        make(&formation.clients[0], dir, &i.to_string(), &FILE);
-    }
+    fill(&formation.clients[0], dir, 0..4);
     wait_until("the answer is lost", || formation.switchboard.lose_reply.load(Ordering::SeqCst) == 0);
     formation.restart();
     let client = &formation.clients[1];

@@ -42,7 +42,9 @@ impl Op {
             Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::Append | Op::Touch | Op::Settle => {
                 Touches::Changes
             }
-            Op::RemoveDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => Touches::Changes,
+            Op::RemoveDir | Op::RestoreDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => {
+                Touches::Changes
+            }
             Op::DirChanged => Touches::Changes,
             _ => Touches::Nothing,
         }
@@ -352,7 +354,7 @@ owned! {
     Seen {
         /// The attributes.
         attr: Attr,
-        /// Nobody else changes anything at this node for so many milliseconds; see docs/semantics.md.
+        /// Nobody else changes anything in the inode's slot for so many milliseconds; see docs/semantics.md.
         lease_ms: u32,
     }
     /// An entry.
@@ -363,8 +365,10 @@ owned! {
         kind: u32,
         /// Its attributes, when its home is the node that answers.
         attr: Option<Attr>,
-        /// As in [`Seen`].
+        /// Nobody else changes anything in the entry's slot for so many milliseconds.
         lease_ms: u32,
+        /// As in [`Seen`].
+        attr_lease_ms: u32,
     }
     /// What `Make` made or found.
     Made {

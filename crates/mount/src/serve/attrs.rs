@@ -9,7 +9,7 @@ use crate::fs::FileSystem;
 
 /// GETATTR.
 pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
-    let attr = call.session.fs.getattr(call.ino())?;
+    let attr = call.session.fs.glance(call.ino())?;
     let validity = call.attr_validity(attr.ino);
     call.out.attr_out(&attr, validity);
     Ok(Answer::Reply)

@@ -108,7 +108,7 @@ pub fn write<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 fn drop_set_id_once<F: FileSystem>(call: &Call<'_, F>, handle: Handle) -> FsResult<()> {
     let opens = &call.session.opens;
     let Some(as_of) = opens.may_have_set_id(handle) else { return Ok(()) };
-    let attr = call.session.fs.getattr(call.ino())?;
+    let attr = call.session.fs.glance(call.ino())?;
     if attr.mode & (mode::SETUID | mode::SETGID) != 0 {
         drop_set_id(call, call.ino())?;
     }

@@ -212,7 +212,7 @@ impl FileSystem for Memory {
         Ok(inner.node(ino)?.attr)
     }
 
-    fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+    fn glance(&self, ino: Ino) -> FsResult<Attr> {
         Ok(self.inner.lock().node(ino)?.attr)
     }
 

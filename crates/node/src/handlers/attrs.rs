@@ -1,12 +1,13 @@
 //! Looking at inodes and changing their attributes.
 
-use bivouac_types::{Attr, Errno, FsResult, Ino, Name, SetAttr, SetTime, Timestamp, mode};
+use bivouac_types::{Attr, Errno, FsResult, Ino, Name, SetAttr, SetTime, Slot, Timestamp, mode};
 use bivouac_wire::{Blob, EntryName, Found, InoOnly, Seen, SetAttrRequest, op};
 
 use crate::dispatch::Handle;
 use crate::intent::Intent;
 use crate::locks::Target;
 use crate::node::Node;
+use crate::peers::is_peer;
 use crate::record::{Dentry, Inode, target_key};
 use crate::session::Ctx;
 
@@ -14,15 +15,25 @@ impl Handle for op::Lookup {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: EntryName<'_>) -> FsResult<Found> {
         let name = Name::new(request.name)?;
         match node.look_up(request.parent, &name)? {
-            Some(dentry) => node.found(dentry, ctx),
+            Some((dentry, slot)) => node.found(ctx, dentry, slot),
             None => Err(Errno::ENOENT.into()),
         }
     }
 }
 
 impl Node {
-    /// An entry with its attributes, if they are at hand.
-    pub(crate) fn found(&self, dentry: Dentry, ctx: &Ctx<'_>) -> FsResult<Found> {
+    /// For how long a client may believe what it is told of a slot, in milliseconds. Peers believe nothing.
+    fn lease(&self, ctx: &Ctx<'_>, slot: Slot) -> u32 {
+        if is_peer(ctx.client) { 0 } else { self.leases.look(ctx.origin, slot) }
+    }
+
+    /// Attributes, and for how long they may be believed.
+    pub(crate) fn seen(&self, ctx: &Ctx<'_>, attr: Attr) -> Seen {
+        Seen { attr, lease_ms: self.lease(ctx, attr.ino.slot()) }
+    }
+
+    /// An entry of this slot with its attributes, if they are at hand.
+    pub(crate) fn found(&self, ctx: &Ctx<'_>, dentry: Dentry, slot: Slot) -> FsResult<Found> {
         let at_hand = self.map.home(dentry.ino) == Some(self.id);
         let attr = match self.inode(dentry.ino) {
             _ if !at_hand => None,
@@ -31,13 +42,27 @@ impl Node {
             // The attributes of a spread directory are gathered for who asks for them.
             found => Some(found?.attr).filter(|attr| !attr.is_spread()),
         };
-        Ok(Found { ino: dentry.ino, kind: dentry.kind, attr, lease_ms: ctx.lease_ms })
+        Ok(self.found_with(ctx, dentry, attr, slot))
+    }
+
+    /// An entry of this slot with these attributes.
+    pub(crate) fn found_with(&self, ctx: &Ctx<'_>, dentry: Dentry, attr: Option<Attr>, slot: Slot) -> Found {
+        let Dentry { ino, kind } = dentry;
+        let of_inode = ino.slot();
+        let lease_ms = self.lease(ctx, slot);
+        let here = attr.is_some() && self.map.home(ino) == Some(self.id);
+        let attr_lease_ms = match of_inode {
+            _ if !here => 0,
+            _ if of_inode == slot => lease_ms,
+            _ => self.lease(ctx, of_inode),
+        };
+        Found { ino, kind, attr, lease_ms, attr_lease_ms }
     }
 }
 
 impl Handle for op::GetAttr {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Seen> {
-        Ok(ctx.seen(node.settled(ctx, request.ino)?.attr))
+        Ok(node.seen(ctx, node.settled(ctx, request.ino)?.attr))
     }
 }
 
@@ -73,7 +98,7 @@ impl Handle for op::SetAttr {
         apply(&mut inode.attr, &set, change.now);
         change.put_inode(&inode);
         change.commit_for(ctx, ino.slot(), 0)?;
-        Ok(ctx.seen(inode.attr))
+        Ok(node.seen(ctx, inode.attr))
     }
 }
 
@@ -105,7 +130,7 @@ impl Node {
         } else {
             self.carry_out_begun(ctx, dir.slot(), Intent::Inherit(dir), |_| changed())?;
         }
-        Ok(ctx.seen(self.inode(dir)?.attr))
+        Ok(self.seen(ctx, self.inode(dir)?.attr))
     }
 }
 

@@ -14,7 +14,7 @@ impl Handle for op::Link {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: LinkRequest<'_>) -> FsResult<Seen> {
         let name = Name::new(request.name)?;
         node.patiently(|| node.link(ctx, &request, &name))?;
-        Ok(ctx.seen(node.attr_of(ctx, request.ino)?))
+        Ok(node.seen(ctx, node.attr_of(ctx, request.ino)?))
     }
 }
 

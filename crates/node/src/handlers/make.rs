@@ -2,7 +2,7 @@
 
 use bivouac_layout::{Wish, dir_slot, layout_for};
 use bivouac_types::limits::SYMLINK_LEN_MAX;
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Layout, Name, SeatIndex, Timestamp, mode};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Layout, Name, SeatIndex, Slot, Timestamp, mode};
 use bivouac_wire::{Found, Inherited, Made, MakeRequest, op};
 
 use crate::directory::Place;
@@ -70,7 +70,7 @@ impl Node {
         }
         let place = self.place(request.parent, name)?;
         if let Some(dentry) = self.dentry(&place)? {
-            return self.existing(ctx, dentry, request);
+            return self.existing(ctx, place.slot, dentry, request);
         }
         if request.open.is_some() {
             self.openers.note(&self.records, ctx.client)?;
@@ -102,7 +102,7 @@ impl Node {
         let mut parent = change.directory(place)?;
         if let Some(dentry) = change.dentry(place)? {
             drop(change);
-            return self.existing(ctx, dentry, request);
+            return self.existing(ctx, place.slot, dentry, request);
         }
         let kind = inode.attr.mode & mode::TYPE;
         change.add_inode(inode);
@@ -118,7 +118,7 @@ impl Node {
             }
             return Err(error);
         }
-        let found = Found { ino, kind, attr: Some(inode.attr), lease_ms: ctx.lease_ms };
+        let found = self.found_with(ctx, Dentry { ino, kind }, Some(inode.attr), slot);
         Ok(Made { found, existed: false })
     }
 
@@ -126,26 +126,33 @@ impl Node {
     fn make_there(&self, ctx: &Ctx<'_>, place: &Place, name: &Name, inode: Inode) -> FsResult<Made> {
         let new = NewDir { name: name.as_bytes().to_vec(), inode };
         self.carry_out(ctx, place.slot, Intent::MakeDir(new))?;
-        // The lease is that of this node; the inode is another's.
-        let found =
-            Found { ino: inode.attr.ino, kind: mode::DIR, attr: Some(inode.attr), lease_ms: ctx.lease_ms };
+        let dentry = Dentry { ino: inode.attr.ino, kind: mode::DIR };
+        let found = self.found_with(ctx, dentry, Some(inode.attr), place.slot);
         Ok(Made { found, existed: false })
     }
 
     /// The answer for a name that is taken.
-    fn existing(&self, ctx: &Ctx<'_>, dentry: Dentry, request: &MakeRequest<'_>) -> FsResult<Made> {
+    fn existing(
+        &self,
+        ctx: &Ctx<'_>,
+        slot: Slot,
+        dentry: Dentry,
+        request: &MakeRequest<'_>,
+    ) -> FsResult<Made> {
         if request.exclusive || request.mode & mode::TYPE != mode::FILE {
             return Err(Errno::EEXIST.into());
         }
         match dentry.kind {
             mode::DIR => Err(Errno::EISDIR.into()),
-            _ => Ok(Made { found: self.found(dentry, ctx)?, existed: true }),
+            _ => Ok(Made { found: self.found(ctx, dentry, slot)?, existed: true }),
         }
     }
 
     /// The answer to a request that was carried out before.
     fn made_before(&self, ctx: &Ctx<'_>, ino: Ino, request: &MakeRequest<'_>) -> FsResult<Made> {
-        let found = self.found(Dentry { ino, kind: request.mode & mode::TYPE }, ctx)?;
+        // Where it was made may have changed: nothing is promised.
+        let dentry = Dentry { ino, kind: request.mode & mode::TYPE };
+        let found = Found { lease_ms: 0, ..self.found(ctx, dentry, ino.slot())? };
         self.register_new(ctx, request, ino)?;
         if request.open.is_some() && request.mode & mode::TYPE == mode::FILE {
             self.hold_orphan(ino, ctx.client)?;

@@ -7,6 +7,7 @@ use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpenI
 use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
 
 use crate::dispatch::Handle;
+use crate::leases::Acting;
 use crate::node::Node;
 use crate::opens::{News, Told};
 use crate::session::Ctx;
@@ -20,7 +21,7 @@ impl Handle for op::Open {
         node.register_open(ino, ctx.client, id)?;
         let opened = node.inode(ino).and_then(|inode| match inode.attr.mode & mode::TYPE {
             mode::FILE if request.truncate && inode.attr.size > 0 => {
-                let _changing = node.leases.change(ctx.origin);
+                let _acting = Acting::on_behalf_of(ctx.origin);
                 node.resize_once(ctx, ino, 0)
             }
             _ => Ok(inode.attr),
@@ -29,7 +30,7 @@ impl Handle for op::Open {
         if opened.is_err() {
             node.close(ctx.client, ino, id)?;
         }
-        opened.map(|attr| ctx.seen(attr))
+        opened.map(|attr| node.seen(ctx, attr))
     }
 }
 

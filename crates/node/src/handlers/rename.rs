@@ -72,7 +72,7 @@ impl Node {
         let _dir = self.enter(dir)?;
         match self.entry_done_before(ctx, dir, name)? {
             Some(_) => Ok(None),
-            None => self.look_up(dir, name).map(Some),
+            None => Ok(Some(self.look_up(dir, name)?.map(|(dentry, _)| dentry))),
         }
     }
 

@@ -12,6 +12,7 @@ use bivouac_wire::{
 
 use super::{Intent, Logged, Outcome, refused};
 use crate::dispatch::NOBODY;
+use crate::leases::Acting;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::{Dentry, Inode, Shard, dentry_of_key, dentry_prefix, hashed_key, intent_key};
@@ -78,7 +79,10 @@ impl Node {
             self.install_shard(*node, dir, inherited, entries, steps)?;
         }
         // Nobody may believe, by a promise of this node, what another node changes from now on.
-        let _changing = self.leases.change(NOBODY);
+        let _changing = {
+            let _acting = Acting::on_behalf_of(NOBODY);
+            self.leases.change(&[dir.slot()])
+        };
         let slots: Vec<Slot> = self.own_slots().collect();
         let mut change = self.change(&slots)?;
         let mut inode = change.inode(dir)?;

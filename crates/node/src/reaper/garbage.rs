@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// Slot and number of every record of a table with such keys.
-    fn numbers(&self, letter: u8) -> Vec<(Slot, u64)> {
+    pub(crate) fn numbers(&self, letter: u8) -> Vec<(Slot, u64)> {
         let mut found = Vec::new();
         for slot in self.own_slots() {
             self.records.scan(slot, &table(letter), &table(letter), |key, _| {

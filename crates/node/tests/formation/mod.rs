@@ -255,7 +255,7 @@ impl Formation {
     fn halt(&mut self) {
         self.clients.clear();
         self.switchboard.nodes.write().clear();
-        // Others may be in the middle of asking one.
+        // All of them first: the background work of one may be asking another.
         self.nodes.iter().for_each(|node| node.halt());
         for node in self.nodes.drain(..) {
             assert_eq!(Arc::strong_count(&node), 1, "nobody else holds the node");
@@ -264,6 +264,7 @@ impl Formation {
 
     /// How many records of each table there are on all nodes together: looked at while the nodes are stopped.
     pub fn census(&mut self) -> BTreeMap<char, usize> {
+        wait_until("every change is finished", || self.nodes.iter().all(|node| node.unfinished() == 0));
         self.starts += 1;
         self.halt();
         let mut census = BTreeMap::new();

@@ -8,7 +8,7 @@ use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
 /// What new entries get from their directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inherited {
-    /// The directory's mode.
+    /// The set-group-id bit of its mode.
     pub mode: u32,
     /// Its group.
     pub gid: u32,
