@@ -132,6 +132,7 @@ impl Node {
     /// Asks a peer and decodes its answer.
     pub(crate) fn ask<O: Operation>(&self, target: NodeId, request: &PeerRequest<'_>) -> FsResult<O::Reply> {
         let mut reply = Vec::new();
+        self.counters.add_call(O::OP);
         self.peers.call(target, request, &mut reply)?;
         O::Reply::from_bytes(&reply).map_err(|e| {
             let text = format!("{target} answered {} with bytes that do not decode: {e}", O::OP.name());
