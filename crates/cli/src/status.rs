@@ -270,7 +270,8 @@ impl Report {
     pub fn to_text(&self, per_node: bool) -> String {
         let mut text = self.summary();
         text.push_str(&self.node_table());
-        text.push_str(&operations::table(&self.nodes, per_node));
+        let operations = self.nodes.iter().map(|node| (node.id, node.operations.as_slice()));
+        text.push_str(&operations::table(operations, per_node));
         for node in self.nodes.iter().filter(|node| node.state != "ready") {
             if let Some(message) = &node.message {
                 text.push_str(&format!("node {}: {message}\n", node.id));
