@@ -276,6 +276,59 @@ fn what_asks_all_nodes_is_named() {
     }
 }
 
+/// Calls on names, by the words of the table.
+const NAMES: [&str; 6] =
+    ["look up a name", "look up a name that is not there", "create and open", "open", "close", "unlink"];
+
+#[test]
+fn names_of_a_spread_directory_cost_the_same() {
+    for nodes in [2, 4, 16] {
+        let formation = Formation::spreading(nodes);
+        let client = &formation.clients[0];
+        for (call, prepare) in CALLS.iter().filter(|(call, _)| NAMES.contains(call)) {
+            let dir = client.mknod(&op(client), Ino::ROOT, call.as_bytes(), &DIR).unwrap().ino;
+            made(client, dir, b"0", &[]);
+            made(client, dir, b"1", &[]);
+            wait_until("the directory is spread", || client.getattr(dir).unwrap().is_spread());
+            // Now the client knows.
+            client.lookup(dir, b"0").unwrap();
+            let act = prepare(client, dir);
+            let before = counts(client);
+            act();
+            let mut counted = since(&before, counts(client));
+            counted.retain(|(_, op), _| op != BACKGROUND);
+            let [of_clients, _] = row(call).map(|cell| allowed(cell, u64::from(nodes)));
+            check(call, "client", &sums(&counted, 0), &of_clients);
+            // The home hears of the first change after somebody looked.
+            let told = Allowed::from([("DirChanged".to_owned(), (0, 1))]);
+            check(call, "peer", &sums(&counted, 1), &told);
+        }
+    }
+}
+
+#[test]
+fn listing_a_spread_directory_asks_every_node() {
+    for nodes in [2, 4, 16] {
+        let formation = Formation::spreading(nodes);
+        let client = &formation.clients[0];
+        let dir = client.mknod(&op(client), Ino::ROOT, b"d", &DIR).unwrap().ino;
+        (0..400).for_each(|i| assert!(made(client, dir, format!("f{i}").as_bytes(), &[]).0 > 0));
+        let before = counts(client);
+        let (mut names, mut cookie) = (0, 0);
+        loop {
+            let page = client.readdir(dir, cookie, 1 << 18, false).unwrap();
+            let Some(last) = page.last() else { break };
+            (names, cookie) = (names + page.len(), last.cookie);
+        }
+        assert_eq!(names, 400);
+        let counted = since(&before, counts(client));
+        let of_clients = || counted.iter().filter(|(_, counts)| counts[0] > 0);
+        let asked: BTreeSet<u16> = of_clients().map(|((node, _), _)| *node).collect();
+        assert_eq!(asked.len(), usize::from(nodes));
+        assert!(of_clients().all(|((_, op), _)| op == "ReadDir"));
+    }
+}
+
 #[test]
 fn every_row_of_the_table_is_counted() {
     let rows = PAGE.lines().skip_while(|line| !line.starts_with("| call | client lane |")).skip(2);
