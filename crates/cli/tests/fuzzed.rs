@@ -81,7 +81,7 @@ fn status() -> NodeStatus {
         records: 2,
         record_bytes: 3,
         volumes: vec![volume],
-        operations: vec![OpCount { name: "Read".into(), client: 1, peer: 2 }],
+        operations: vec![OpCount { name: "Read".into(), client: 1, peer: 2, calls: 3 }],
     }
 }
 

@@ -21,6 +21,19 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `ENAMETOOLONG`, `EIO` when a node cannot be reached.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.look_up(parent, name, |ino| self.getattr(ino))
+    }
+
+    /// As [`Client::lookup`], for a kernel: attributes that do not come with the entry are those of a
+    /// [glance](Client::glance).
+    ///
+    /// # Errors
+    /// As [`Client::lookup`].
+    pub fn glance_at(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+        self.look_up(parent, name, |ino| self.glance(ino))
+    }
+
+    fn look_up(&self, parent: Ino, name: &[u8], ask: impl Fn(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
         self.until_settled(|| {
             let asked = self.now();
             let found = self.at_entry(parent, name, false, |node, slot| {
@@ -28,7 +41,10 @@ impl Client {
                 self.found(slot, asked, &found);
                 Ok(found)
             })?;
-            unless_gone(self.attr_of(found))
+            unless_gone(match found.attr {
+                Some(attr) if !self.has_unsent_times(attr.ino) => Ok(attr),
+                _ => ask(found.ino),
+            })
         })
     }
 
@@ -56,7 +72,7 @@ impl Client {
     fn attr_of(&self, found: Found) -> FsResult<Attr> {
         match found.attr {
             Some(attr) if !self.has_unsent_times(attr.ino) => Ok(attr),
-            _ => self.glance(found.ino),
+            _ => self.getattr(found.ino),
         }
     }
 

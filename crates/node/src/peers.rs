@@ -182,6 +182,7 @@ impl Node {
         request: &PeerRequest<'_>,
     ) -> FsResult<O::Reply> {
         let mut reply = Vec::new();
+        self.counters.add_call(O::OP);
         match wait {
             Some(wait) => self.peers.call_within(wait, target, request, &mut reply)?,
             None => self.peers.call(target, request, &mut reply)?,

@@ -36,11 +36,14 @@ pub trait Encode {
 
     /// The value's bytes alone.
     fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(USUAL_LEN);
         self.encode(&mut out);
         out
     }
 }
+
+/// Room for the bytes of most values, so that they are not moved while they are encoded.
+const USUAL_LEN: usize = 128;
 
 /// A value that can be taken from a body; it may borrow from it.
 pub trait Decode<'a>: Sized {
