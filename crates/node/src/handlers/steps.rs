@@ -133,6 +133,9 @@ impl Change<'_> {
 
     /// Tells a moved inode; a directory learns its parent.
     pub(crate) fn moved_to(&mut self, ino: Ino, parent: Ino) -> FsResult<()> {
+        if self.aside(ino)?.is_some() {
+            return Err(FsError::with(Errno::EBUSY, format!("directory {ino} is being replaced")));
+        }
         let mut inode = self.inode(ino)?;
         inode.attr.ctime = self.now;
         if inode.attr.is_dir() {
