@@ -152,7 +152,7 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
             remedy,
         ));
     }
-    if dir.is_held() {
+    if !dir.wait_released(KILL_MS) {
         let cause = "is still in use by a process that is not in its state";
         return Err(LaunchError::new(
             Kind::Refused,
