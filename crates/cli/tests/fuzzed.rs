@@ -41,6 +41,7 @@ fn attr() -> Attr {
         ctime: time,
         epoch: 3,
         layout: LAYOUT,
+        holes: 0,
     }
 }
 

@@ -29,6 +29,9 @@ impl Client {
 
     /// Closes an open. Nothing can be lost any more at this point, so it does not fail.
     pub fn close(&self, ino: Ino) {
+        if self.known.take_filled(ino) {
+            self.count_holes(ino);
+        }
         let told = if self.known.remove(ino) { self.touch(ino) } else { Ok(()) };
         let request = OpenCounts { opens: vec![(ino, 1)] };
         let closed = self.home(ino).and_then(|home| self.ask::<op::Close>(home, &request));

@@ -293,6 +293,8 @@ impl Node {
             log::warn!("client {} is not forgotten: {error}", client.0);
         }
         self.has_closed_orphans(client);
+        // What it wrote last may belong to files that are gone.
+        self.sweeper.request();
         let mut lock = self.rename_lock.lock();
         if *lock == Some(client) {
             *lock = None;
