@@ -58,6 +58,7 @@ fn open(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
+/// S13, S18, S19, S27, S36.
 #[test]
 fn tools_reserve_space_and_keep_holes() {
     let Some((camp, beside)) = camp(&[]) else { return };
@@ -87,6 +88,7 @@ fn tools_reserve_space_and_keep_holes() {
     camp.down();
 }
 
+/// S13, S14, S17, S18, S19, S36.
 #[test]
 fn python_programs_use_space_as_elsewhere() {
     let Some((camp, beside)) = camp(&[]) else { return };
@@ -164,6 +166,7 @@ fn used(camp: &Camp) -> u64 {
     nodes.iter().map(|node| node["volumes"][0]["used_bytes"].as_u64().unwrap()).sum()
 }
 
+/// S39.
 #[test]
 fn files_without_names_outlive_daemons_and_get_one_or_go() {
     let Some((camp, _beside)) = camp(&[]) else { return };
@@ -324,6 +327,7 @@ fn random_steps_through_two_mounts_are_those_of_a_file_on_tmpfs() {
     camp.down();
 }
 
+/// S17.
 #[test]
 fn reserved_space_is_there_when_the_volumes_are_full() {
     let beside = tempfile::Builder::new().prefix("bvk").tempdir_in("/dev/shm").unwrap();
@@ -350,6 +354,7 @@ fn reserved_space_is_there_when_the_volumes_are_full() {
     camp.down();
 }
 
+/// S17, S19, S39, S70.
 #[test]
 fn daemons_that_are_killed_meanwhile_lose_and_revive_nothing() {
     let Some((camp, _beside)) = camp(&[]) else { return };
