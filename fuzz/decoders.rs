@@ -61,6 +61,7 @@ pub fn message(bytes: &[u8]) {
         StatSubfile SyncSubfile Settle Shutdown Leave PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
         RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
         UpdateShard
+        ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
     );
 }
 

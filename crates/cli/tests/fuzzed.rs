@@ -42,6 +42,7 @@ fn attr() -> Attr {
         ctime: time,
         epoch: 3,
         layout: LAYOUT,
+        holes: 0,
     }
 }
 

@@ -8,11 +8,11 @@ use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpId, StatFs};
 use bivouac_wire::{ExtendRequest, InoOnly, ReadRequest, SubfileName, WriteRequest, Written, op};
 
-use crate::client::{Client, OpCtx, SeekKind};
+use crate::client::{Client, OpCtx};
 use crate::known::Known;
 
 /// How often a write is made again because cuts of the file overtake it.
-const OVERTAKEN_MAX: usize = 64;
+pub const OVERTAKEN_MAX: usize = 64;
 
 impl Client {
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
@@ -141,7 +141,10 @@ impl Client {
             if end <= known.size {
                 return if self.known.written(ino) { self.touch(ino) } else { Ok(()) };
             }
-            let (accepted, attr) = self.extend(ino, end, known.epoch)?;
+            let (accepted, attr) = match offset > known.size {
+                true => self.extend_over(ino, offset..end, known.epoch)?,
+                false => self.extend(ino, end, known.epoch)?,
+            };
             if accepted {
                 return Ok(());
             }
@@ -153,14 +156,14 @@ impl Client {
         ))
     }
 
-    fn settle(&self, ino: Ino) {
+    pub(crate) fn settle(&self, ino: Ino) {
         let settled = self.home(ino).and_then(|home| self.ask::<op::Settle>(home, &InoOnly { ino }));
         if let Err(error) = settled {
             log::warn!("inode {ino}: what a failed write left behind its end stays: {error}");
         }
     }
 
-    fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
+    pub(crate) fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
         let told = self.ask::<op::Extend>(self.home(ino)?, &ExtendRequest { ino, end, epoch })?;
         self.known.update(&told.attr);
         Ok((told.accepted, told.attr))
@@ -192,6 +195,9 @@ impl Client {
     pub fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
         self.tell_times(ino)?;
         let attr = self.getattr(ino)?;
+        if self.known.take_filled(ino) {
+            self.count_holes(ino);
+        }
         if attr.is_file() {
             let seats = bivouac_layout::split(&attr.layout, 0, attr.size);
             let sync = |range: SeatRange| {
@@ -226,35 +232,14 @@ impl Client {
         }))
     }
 
-    /// Where data or the next hole begins, at or behind `offset`: all of a file counts as data.
-    ///
-    /// # Errors
-    /// `ENXIO` behind the end; `ENOENT`, `EIO`.
-    pub fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
-        let size = self.getattr(ino)?.size;
-        match kind {
-            _ if offset >= size => Err(Errno::ENXIO.into()),
-            SeekKind::Data => Ok(offset),
-            SeekKind::Hole => Ok(size),
-        }
-    }
-
-    /// Space cannot be reserved or given back yet: programs fall back to writing.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP`.
-    pub fn fallocate(&self, _: &OpCtx, _: Ino, _: u32, _: u64, _: u64) -> FsResult<()> {
-        Err(Errno::EOPNOTSUPP.into())
-    }
-
-    fn know(&self, ino: Ino) -> FsResult<Known> {
+    pub(crate) fn know(&self, ino: Ino) -> FsResult<Known> {
         match self.known.get(ino) {
             Some(known) => Ok(known),
             None => Ok(Known::from(&self.getattr(ino)?)),
         }
     }
 
-    fn seat_node(&self, range: &SeatRange) -> FsResult<NodeId> {
+    pub(crate) fn seat_node(&self, range: &SeatRange) -> FsResult<NodeId> {
         let place = self.map.seat(range.seat);
         place
             .map(|place| place.node)

@@ -21,6 +21,8 @@ pub struct Known {
     pub size: u64,
     /// Its epoch, as last heard.
     pub epoch: u32,
+    /// Whether it has holes, as last heard.
+    pub sparse: bool,
 }
 
 #[derive(Debug)]
@@ -31,6 +33,8 @@ struct Entry {
     touched: Option<Instant>,
     /// Written since the home last heard of it.
     dirty: bool,
+    /// Written within a size that has holes: there may be fewer than the home knows of.
+    filled: bool,
 }
 
 /// The open files of a client.
@@ -44,7 +48,7 @@ pub struct KnownFiles {
 
 impl From<&Attr> for Known {
     fn from(attr: &Attr) -> Known {
-        Known { layout: attr.layout, size: attr.size, epoch: attr.epoch }
+        Known { layout: attr.layout, size: attr.size, epoch: attr.epoch, sparse: attr.holes > 0 }
     }
 }
 
@@ -65,7 +69,7 @@ impl KnownFiles {
     /// One open more of a file that nothing is known of yet.
     pub fn add_unseen(&self, ino: Ino, open: OpenId) {
         let mut shard = self.shard(ino).lock();
-        let new = Entry { known: None, opens: Vec::new(), touched: None, dirty: false };
+        let new = Entry { known: None, opens: Vec::new(), touched: None, dirty: false, filled: false };
         shard.entry(ino).or_insert(new).opens.push(open);
     }
 
@@ -103,7 +107,13 @@ impl KnownFiles {
             entry.touched = Some(Instant::now());
         }
         entry.dirty = !due;
+        entry.filled |= entry.known.is_some_and(|known| known.sparse);
         due
+    }
+
+    /// Whether holes of the file may have been filled; they are taken as counted from now on.
+    pub fn take_filled(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().get_mut(&ino).is_some_and(|entry| std::mem::take(&mut entry.filled))
     }
 
     /// Whether the home has yet to hear that the content changed.
@@ -157,6 +167,7 @@ mod tests {
             ctime: time,
             epoch: 3,
             layout,
+            holes: 0,
         }
     }
 

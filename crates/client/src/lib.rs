@@ -5,6 +5,7 @@
 //! read sees, through whichever node. See docs/semantics.md.
 
 mod client;
+mod copy;
 mod data;
 mod glimpse;
 mod inspect;
@@ -12,6 +13,7 @@ mod known;
 mod leases;
 mod names;
 mod opens;
+mod space;
 mod spread;
 mod under_way;
 mod watch;
@@ -21,4 +23,5 @@ pub use bivouac_net::on_block;
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
 pub use bivouac_wire::{DirEntry, NodeStatus, OpCount, SeatEntry, SubfileState, VolumeStatus};
 pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, SeekKind};
+pub use copy::CopyJob;
 pub use inspect::SeatReport;

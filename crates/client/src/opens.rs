@@ -32,6 +32,9 @@ impl Client {
 
     /// Closes an open. Nothing can be lost any more at this point, so it does not fail.
     pub fn close(&self, ino: Ino) {
+        if self.known.take_filled(ino) {
+            self.count_holes(ino);
+        }
         // From before the file is forgotten until its home has been told: times that are set wait for that.
         let telling = self.known.tellings.begin(ino);
         let Some((open, dirty)) = self.known.remove(ino) else { return };

@@ -79,6 +79,13 @@ impl Service for Node {
             Op::FoldShard => run::<op::FoldShard>,
             Op::DirChanged => run::<op::DirChanged>,
             Op::UpdateShard => run::<op::UpdateShard>,
+            Op::ChangeSpace => run::<op::ChangeSpace>,
+            Op::FindData => run::<op::FindData>,
+            Op::MakeUnnamed => run::<op::MakeUnnamed>,
+            Op::CopyRange => run::<op::CopyRange>,
+            Op::ExtendOver => run::<op::ExtendOver>,
+            Op::Count => run::<op::Count>,
+            Op::WhichGone => run::<op::WhichGone>,
         };
         serve(self, call, reply);
     }
@@ -92,6 +99,7 @@ impl Service for Node {
     }
 
     fn client_gone(&self, client: ClientId) {
+        self.unsettled.mark(self.opens.of_client(client));
         self.reaper.client_is_gone(client);
     }
 }
@@ -108,7 +116,8 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
         let text = format!("channel {} is above {CLIENT_CHANNELS_MAX}", call.frame.channel);
         return reply.fail(&FsError::with(Errno::EPROTO, text));
     }
-    let alters = touches == Touches::Changes || O::OP == Op::Write;
+    let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange | Op::MakeUnnamed);
+    let alters = touches == Touches::Changes || writes;
     let awaited = if alters { ctx.check_awaited() } else { Ok(()) };
     let outcome = awaited.and_then(|()| request::<O>(call)).and_then(|asked| O::handle(node, &ctx, asked));
     match outcome {

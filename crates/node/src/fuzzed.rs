@@ -26,6 +26,7 @@ fn inode() -> Inode {
         ctime: time,
         epoch: 3,
         layout: LAYOUT,
+        holes: 0,
     };
     Inode { attr, parent: Ino::ROOT, placement: Placement::Local }
 }

@@ -155,6 +155,9 @@ impl Node {
         let logged = Logged { slot, intent, client, channel, op, steps_channel };
         let begun = self.allocator.next(&self.records).and_then(|tx| {
             let mut change = begin(&logged)?;
+            if matches!(logged.intent, Intent::MakeDir(_) | Intent::Link(_)) {
+                change.txn.must_fit();
+            }
             change.txn.put(slot, &intent_key(tx), &logged.to_bytes());
             change.commit()?;
             Ok(tx)

@@ -30,6 +30,8 @@ mod peers;
 mod reaper;
 mod record;
 mod session;
+mod sweep;
+mod unsettled;
 
 pub use clock::{Clock, SystemClock};
 pub use node::{Node, NodeConfig};

@@ -15,7 +15,7 @@ use crate::dispatch::NOBODY;
 use crate::leases::Changing;
 use crate::node::Node;
 use crate::record::{
-    Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, table, target_key, xattr_key,
+    Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, table, target_key, unnamed_key, xattr_key,
 };
 use crate::session::Ctx;
 
@@ -199,7 +199,11 @@ impl Change<'_> {
     fn count_links(&mut self, ino: Ino, delta: i32) -> FsResult<(Inode, Option<Vec<ClientId>>)> {
         let mut inode = self.inode(ino)?;
         if delta > 0 && inode.attr.nlink == 0 {
-            return Err(Errno::ENOENT.into());
+            if self.txn.get(ino.slot(), &unnamed_key(ino)).is_none() {
+                return Err(Errno::ENOENT.into());
+            }
+            // Its first name keeps it from now on.
+            self.txn.delete(ino.slot(), &orphan_key(ino));
         }
         let links = inode.attr.nlink.saturating_add_signed(delta);
         if delta > 0 && links > bivouac_types::limits::LINKS_MAX {
@@ -241,9 +245,14 @@ impl Change<'_> {
             self.txn.delete(slot, &folded_key(ino));
             self.node.gathers.forget(ino);
         }
+        if inode.attr.is_file() && self.txn.get(slot, &unnamed_key(ino)).is_some() {
+            self.txn.delete(slot, &unnamed_key(ino));
+        }
         self.txn.delete(slot, &inode_key(ino));
         self.files -= 1;
-        if inode.attr.is_file() && (inode.attr.size > 0 || inode.attr.epoch > 0) {
+        let rest = self.node.unsettled.may_have_rest(ino);
+        self.node.unsettled.forget(ino);
+        if inode.attr.is_file() && (inode.attr.size > 0 || inode.attr.epoch > 0 || rest) {
             // A file that was cut may have had another layout before.
             let Layout { seats, .. } = inode.attr.layout;
             let width = if inode.attr.epoch > 0 { seats } else { inode.attr.layout.width };

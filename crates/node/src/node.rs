@@ -24,6 +24,8 @@ use crate::opens::{Opens, Told};
 use crate::peers::{Channels, Peers};
 use crate::reaper::Reaper;
 use crate::record::Inode;
+use crate::sweep::Sweeper;
+use crate::unsettled::Unsettled;
 
 /// What a node is made from.
 pub struct NodeConfig {
@@ -69,6 +71,8 @@ pub struct Node {
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
     pub(crate) away: Away,
+    pub(crate) sweeper: Sweeper,
+    pub(crate) unsettled: Unsettled,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -90,15 +94,21 @@ impl Node {
         let formation = config.map.formation;
         let options = DataOptions { handles_max: config.handles_max };
         let data = DataStore::open(&config.volumes, formation, config.id, &options)?;
-        let options = RecordsOptions { slots: config.map.slot_count(), ..RecordsOptions::default() };
-        let (records, recovery) = Records::open(data.volume(0)?, formation, config.id, options)?;
+        let capacity = config.volumes.first().map_or(0, |volume| volume.capacity);
+        let (records, recovery) =
+            Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
+        records.count_in(data.records_room(0)?);
         let slot = first_slot(&config.map, config.id);
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
         let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
+        let allocator = Allocator::open(&records, config.id, slot);
+        let openers = Openers::open(&records, slot);
         let node = Node {
-            allocator: Allocator::open(&records, config.id, slot),
-            openers: Openers::open(&records, slot),
+            unsettled: Unsettled::new(config.id, allocator.first(), !openers.unheard().is_empty()),
+            sweeper: Sweeper::default(),
+            allocator,
+            openers,
             reaper: Reaper::new(config.grace),
             away: Away::new(config.grace),
             map: config.map,
@@ -140,6 +150,10 @@ impl Node {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        self.sweeper.start(self);
+        if self.data.usage().iter().any(|volume| volume.files > 0) {
+            self.sweeper.request();
+        }
         self.reaper.start(self)
     }
 
@@ -160,6 +174,7 @@ impl Node {
     /// Ends the background work and nothing else, as a kill would.
     pub fn halt(&self) {
         self.reaper.stop();
+        self.sweeper.stop();
     }
 
     /// Bytes of subfiles on this node's volumes.
@@ -198,6 +213,7 @@ impl Node {
             ctime: change.now,
             epoch: 0,
             layout,
+            holes: 0,
         };
         change.add_inode(&Inode { attr, parent: Ino::ROOT, placement: Placement::Striped });
         change.commit()
@@ -212,6 +228,15 @@ impl Node {
 fn slots_of(map: &FormationMap, id: NodeId) -> impl Iterator<Item = Slot> + '_ {
     let own = move |(slot, node): (usize, &NodeId)| (*node == id).then_some(Slot(slot as u16));
     map.slots.iter().enumerate().filter_map(own)
+}
+
+/// The log of a small volume is compacted before it takes much of it.
+fn records_options(map: &FormationMap, capacity: u64) -> RecordsOptions {
+    let mut options = RecordsOptions { slots: map.slot_count(), ..RecordsOptions::default() };
+    if capacity > 0 {
+        options.compact_log_bytes_min = options.compact_log_bytes_min.min(capacity / 16).max(1 << 16);
+    }
+    options
 }
 
 fn first_slot(map: &FormationMap, id: NodeId) -> Slot {

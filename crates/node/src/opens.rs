@@ -111,6 +111,15 @@ impl Opens {
         holders
     }
 
+    /// What a client has open.
+    pub fn of_client(&self, client: ClientId) -> Vec<Ino> {
+        let of = |shard: &Mutex<Shard>| -> Vec<Ino> {
+            let shard = shard.lock();
+            shard.iter().filter(|(_, holders)| holds(holders, client)).map(|(ino, _)| *ino).collect()
+        };
+        self.shards.iter().flat_map(of).collect()
+    }
+
     /// Whether a client has the inode open.
     pub fn is_held(&self, ino: Ino, client: ClientId) -> bool {
         self.shard(ino).lock().get(&ino).is_some_and(|holders| holds(holders, client))

@@ -330,6 +330,8 @@ impl Node {
         let mut agenda = self.reaper.agenda.lock();
         let client = agenda.take_gone(Instant::now())?;
         self.forget_opens(client);
+        // What it wrote last may belong to files that are gone.
+        self.sweeper.request();
         Some(client)
     }
 

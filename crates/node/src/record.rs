@@ -105,6 +105,11 @@ pub fn orphan_key(ino: Ino) -> [u8; 9] {
     tagged(b'O', ino.0)
 }
 
+/// Key of a mark: this inode was made without a name and may get one.
+pub fn unnamed_key(ino: Ino) -> [u8; 9] {
+    tagged(b'U', ino.0)
+}
+
 /// Key of a client that may have files open.
 pub fn opener_key(client: ClientId) -> [u8; 9] {
     tagged(b'C', client.0)

@@ -253,7 +253,7 @@ macro_rules! codec_struct {
 }
 
 codec_struct!(Timestamp { secs, nanos });
-codec_struct!(Attr { ino, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, epoch, layout });
+codec_struct!(Attr { ino, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, epoch, layout, holes });
 codec_struct!(SetAttr { mode, uid, gid, size, atime, mtime, ctime, kill_suid });
 codec_struct!(StatFs { block_size, blocks, blocks_free, files });
 

@@ -39,9 +39,8 @@ impl Op {
         match self {
             Op::Lookup | Op::GetAttr | Op::ReadDir | Op::Open => Touches::Looks,
             Op::SetAttr | Op::Make | Op::Unlink | Op::Rmdir | Op::Rename | Op::Link => Touches::Changes,
-            Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::Append | Op::Touch | Op::Settle => {
-                Touches::Changes
-            }
+            Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::ExtendOver | Op::Count => Touches::Changes,
+            Op::Append | Op::Touch | Op::Settle => Touches::Changes,
             Op::RemoveDir | Op::RestoreDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => {
                 Touches::Changes
             }
@@ -172,6 +171,19 @@ operations! {
     /// The client ends for good: nothing about it need be known any more.
     Leave = 37, Client, () => ();
 
+    /// Reserves, frees or zeroes a range of a subfile.
+    ChangeSpace = 48, Both, SpaceRequest => Written;
+    /// Where the next data of a subfile is.
+    FindData = 49, Both, FindDataRequest => FoundData;
+    /// Makes a regular file without a name, and opens it.
+    MakeUnnamed = 50, Client, MakeUnnamedRequest => Seen;
+    /// Copies between two subfiles of a seat.
+    CopyRange = 51, Both, CopyRequest => Copied;
+    /// As Extend, for a write that leaves a hole behind the end that its writer knows.
+    ExtendOver = 60, Client, ExtendOverRequest => Extended;
+    /// Tells the home how much of a file is holes.
+    Count = 61, Client, CountRequest => ();
+
     /// Makes an inode record; the same record again is no error.
     PutInode = 64, Peer, PutInodeRequest<'a> => ();
     /// Removes an inode record if it is as just made; none there is no error.
@@ -192,6 +204,8 @@ operations! {
     LockRename = 72, Peer, Ticket => ();
     /// Gives it back.
     UnlockRename = 73, Peer, Ticket => ();
+    /// Which of these inodes, all made by the asked node, are gone for good.
+    WhichGone = 86, Peer, Inodes => Inodes;
 
     /// Brings a directory back that was set aside; none that was is no error.
     RestoreDir = 74, Peer, InoOnly => ();
@@ -239,6 +253,8 @@ macro_rules! owned {
 }
 
 mod shards;
+mod space;
+pub use space::*;
 
 borrowed! {
     /// An entry by directory and name.

@@ -49,8 +49,8 @@ pub fn write(
     let id = node.subfile(request.ino, request.seat)?;
     let spec = node.spec(request.layout)?;
     let mut outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
-    if may_collect && matches!(outcome, Err(StoreError::NoSpace { .. })) {
-        node.reaper.collect(node);
+    if may_collect && outcome.as_ref().is_err_and(StoreError::is_full) {
+        node.make_room();
         outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
     }
     match outcome {
@@ -108,7 +108,7 @@ impl Node {
     }
 
     /// What the header of a new subfile says.
-    fn spec(&self, layout: Layout) -> FsResult<SubfileSpec<'_>> {
+    pub(super) fn spec(&self, layout: Layout) -> FsResult<SubfileSpec<'_>> {
         if layout.seats != self.map.seat_count() {
             let text = format!("layout {layout} is not of this formation of {} seats", self.map.seats.len());
             return Err(FsError::with(Errno::EINVAL, text));

@@ -35,7 +35,12 @@ fn check(request: &MakeRequest<'_>) -> FsResult<()> {
 }
 
 /// The inode that the request asks for, in a directory that passes on its group, layout and placement.
-fn new_inode(ino: Ino, request: &MakeRequest<'_>, from: &Inherited, now: Timestamp) -> FsResult<Inode> {
+pub(super) fn new_inode(
+    ino: Ino,
+    request: &MakeRequest<'_>,
+    from: &Inherited,
+    now: Timestamp,
+) -> FsResult<Inode> {
     let is_dir = request.mode & mode::TYPE == mode::DIR;
     let inherits_group = from.mode & mode::SETGID != 0;
     let attr = Attr {
@@ -51,6 +56,7 @@ fn new_inode(ino: Ino, request: &MakeRequest<'_>, from: &Inherited, now: Timesta
         ctime: now,
         epoch: 0,
         layout: if is_dir { from.layout } else { new_layout(ino, from, request.near)? },
+        holes: 0,
     };
     Ok(Inode { attr, parent: request.parent, placement: from.placement })
 }
@@ -105,6 +111,7 @@ impl Node {
             return self.existing(ctx, place.slot, dentry, request);
         }
         let kind = inode.attr.mode & mode::TYPE;
+        change.txn.must_fit();
         change.add_inode(inode);
         if kind == mode::LINK {
             change.put_target(ino, request.target);

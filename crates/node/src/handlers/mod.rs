@@ -12,5 +12,7 @@ mod remove;
 mod rename;
 mod shards;
 mod size;
+mod space;
 mod steps;
+mod unnamed;
 mod xattrs;

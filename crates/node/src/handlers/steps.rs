@@ -23,6 +23,7 @@ impl Handle for op::PutInode {
         if change.inode(request.ino).is_ok() {
             return Ok(());
         }
+        change.txn.must_fit();
         change.add_inode(&inode);
         if !request.target.is_empty() {
             change.put_target(request.ino, request.target);

@@ -7,11 +7,12 @@ use bivouac_types::limits::SUBFILE_HEADER_LEN as HEADER_LEN;
 use bivouac_wire::subfile::SubfileHeader;
 
 use super::room::Room;
+use super::space::Spare;
 use crate::VolumeFile;
 use crate::volume::transfer::{read_full_at, write_all_at};
 
 /// What files occupy is counted in pages; larger blocks of a disk are noticed when a subfile is closed.
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 /// Why a write was not made.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(super) struct OpenSubfile {
     /// Whether length and bytes cannot be followed by arithmetic, because it has holes or others write to it
     /// directly: they are asked for after each change.
     measured: bool,
+    /// Pages without data.
+    pub(super) spare: Spare,
 }
 
 /// Bytes that a subfile with this much data and no hole occupies.
@@ -49,7 +52,7 @@ pub(super) fn needed_for_new(offset: u64, end: u64) -> u64 {
     HEADER_LEN + page_up(end) - offset / PAGE * PAGE
 }
 
-fn page_up(len: u64) -> u64 {
+pub(super) fn page_up(len: u64) -> u64 {
     len.div_ceil(PAGE) * PAGE
 }
 
@@ -58,14 +61,21 @@ impl OpenSubfile {
     pub(super) fn existing(file: Arc<dyn VolumeFile>, epoch: u32) -> io::Result<OpenSubfile> {
         let stat = file.stat()?;
         let len = stat.len.saturating_sub(HEADER_LEN);
-        let measured = stat.allocated != dense(len);
-        Ok(OpenSubfile { file, len, charged: stat.allocated, epoch, measured })
+        // What is reserved behind the end can make up for a hole before it.
+        let whole = |data: Option<std::ops::Range<u64>>| {
+            data.is_some_and(|data| data.start == HEADER_LEN && data.end >= stat.len)
+        };
+        let dense = stat.allocated == dense(len) && (len == 0 || whole(file.next_data(HEADER_LEN)?));
+        let measured = !dense;
+        let spare = Spare::of_existing(measured);
+        Ok(OpenSubfile { file, len, charged: stat.allocated, epoch, measured, spare })
     }
 
     /// Writes the header of a file that is empty, and whose page has been reserved.
     pub(super) fn begin(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
         write_all_at(&*file, &[IoSlice::new(&header.to_bytes())], 0)?;
-        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch: header.trim_epoch, measured: false })
+        let (epoch, spare) = (header.trim_epoch, Spare::default());
+        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch, measured: false, spare })
     }
 
     pub(super) fn file(&self) -> &Arc<dyn VolumeFile> {
@@ -89,6 +99,16 @@ impl OpenSubfile {
         self.measured = true;
     }
 
+    /// From now on length and bytes are asked for.
+    pub(super) fn become_measured(&mut self) {
+        self.measured = true;
+    }
+
+    /// The room has counted this much more for it.
+    pub(super) fn charge(&mut self, bytes: u64) {
+        self.charged += bytes;
+    }
+
     /// Reads data. `offset` plus the header's length is within what a file can have.
     pub(super) fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let len = if self.measured { u64::MAX } else { HEADER_LEN + self.len };
@@ -103,6 +123,7 @@ impl OpenSubfile {
         bufs: &[IoSlice<'_>],
         end: u64,
     ) -> Result<(), WriteError> {
+        self.spare.claim(&(offset / PAGE * PAGE..page_up(end)));
         // A whole page between the old end and the new data stays a hole.
         let measured = self.measured || offset / PAGE * PAGE > page_up(self.len);
         let reserved = self.reserve(room, offset, end, measured)?;
@@ -120,7 +141,7 @@ impl OpenSubfile {
         Ok(())
     }
 
-    fn reserve(&self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, WriteError> {
+    fn reserve(&mut self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, WriteError> {
         if !measured {
             let more = dense(self.len.max(end)).saturating_sub(self.charged);
             return room.reserve(more).map(|()| more).map_err(|free| WriteError::Full { needed: more, free });
@@ -129,21 +150,7 @@ impl OpenSubfile {
         if room.reserve(at_most).is_ok() {
             return Ok(at_most);
         }
-        let missing = self.missing(offset / PAGE * PAGE, page_up(end))?;
-        room.reserve(missing).map(|()| missing).map_err(|free| WriteError::Full { needed: missing, free })
-    }
-
-    /// Bytes of a range of whole pages that occupy nothing yet.
-    fn missing(&self, start: u64, end: u64) -> io::Result<u64> {
-        let (mut at, end) = (HEADER_LEN + start, HEADER_LEN + end);
-        let mut missing = 0;
-        while at < end {
-            let data = self.file.next_data(at)?.unwrap_or(end..end);
-            let data_start = (data.start / PAGE * PAGE).clamp(at, end);
-            missing += data_start - at;
-            at = page_up(data.end).clamp(data_start, end).max(at + 1);
-        }
-        Ok(missing)
+        self.back(room, &(offset / PAGE * PAGE..page_up(end))).map(|_| 0)
     }
 
     /// After a write that failed somewhere: cuts off what it added.
@@ -157,7 +164,7 @@ impl OpenSubfile {
     }
 
     /// Asks the file for its length and bytes, and settles them with the room.
-    fn measure(&mut self, room: &Room, reserved: u64) {
+    pub(super) fn measure(&mut self, room: &Room, reserved: u64) {
         match self.file.stat() {
             Ok(stat) => {
                 room.correct(self.charged + reserved, stat.allocated);
@@ -185,9 +192,11 @@ impl OpenSubfile {
     /// Cuts to at most `len_max` bytes of data, then makes `header` the subfile's, with its epoch.
     pub(super) fn trim(&mut self, room: &Room, header: &SubfileHeader, len_max: u64) -> io::Result<()> {
         self.refresh(room);
-        if self.len > len_max {
-            self.file.set_len(HEADER_LEN + len_max)?;
-            self.len = len_max;
+        self.spare.cut(self.len.min(len_max));
+        // What was reserved behind the end goes too.
+        if self.len > len_max || self.measured {
+            self.len = self.len.min(len_max);
+            self.file.set_len(HEADER_LEN + self.len)?;
             if self.measured {
                 self.measure(room, 0);
             } else {
