@@ -5,6 +5,7 @@ mod cache;
 mod files;
 mod lent;
 mod names;
+mod offline;
 mod room;
 mod scan;
 mod spec;
@@ -20,6 +21,7 @@ use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN};
 use bivouac_types::{FormationId, NodeId};
 
 pub use lent::{VolumeConfig, VolumeUsage};
+pub use offline::Subfiles;
 pub use scan::ListedSubfile;
 pub use spec::{SubfileId, SubfileSpec, SubfileStat};
 
@@ -253,6 +255,20 @@ impl DataStore {
     /// `NoVolume`, `Io`. A damaged subfile is an item with an error in it.
     pub fn list(&self, volume: u16) -> StoreResult<impl Iterator<Item = ListedSubfile>> {
         scan::Walk::begin(&*self.lent(volume)?.volume, volume, self.formation)
+    }
+
+    /// Some subfiles of a volume behind `after`, in the order of directory, file and seat, at least one if there are
+    /// any; and whether they were the last. As [`DataStore::list`] otherwise.
+    ///
+    /// # Errors
+    /// `NoVolume`, `Io`.
+    pub fn list_page(
+        &self,
+        volume: u16,
+        after: Option<SubfileId>,
+        max: usize,
+    ) -> StoreResult<(Vec<ListedSubfile>, bool)> {
+        scan::page(&*self.lent(volume)?.volume, volume, self.formation, after, max)
     }
 
     /// State of all volumes, in order.
