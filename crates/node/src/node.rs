@@ -23,6 +23,7 @@ use crate::opens::Opens;
 use crate::peers::{Channels, Peers};
 use crate::reaper::Reaper;
 use crate::record::Inode;
+use crate::watch::Watches;
 
 /// What a node is made from.
 pub struct NodeConfig {
@@ -67,6 +68,8 @@ pub struct Node {
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
+    /// What checks of the running formation look at.
+    pub(crate) watches: Watches,
     /// Who holds the lock for moving directories; kept by the root's home only.
     pub(crate) rename_lock: Mutex<Option<ClientId>>,
     /// Held while this node has that lock or waits for it.
@@ -102,6 +105,7 @@ impl Node {
             allocator: Allocator::open(&records, config.id, slot),
             openers: Openers::open(&records, slot),
             reaper: Reaper::new(config.grace),
+            watches: Watches::default(),
             map: config.map,
             id: config.id,
             records,

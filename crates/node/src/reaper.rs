@@ -289,6 +289,7 @@ impl Node {
 
     fn forget_client(&self, client: ClientId) {
         self.opens.remove_client(client);
+        self.watches.set(client, &[]);
         if let Err(error) = self.openers.forget(&self.records, client) {
             log::warn!("client {} is not forgotten: {error}", client.0);
         }
@@ -333,7 +334,10 @@ impl Node {
         }
         let slots: Vec<Slot> = batch.iter().map(|(slot, _)| *slot).collect();
         let mut change = self.change(&slots)?;
-        batch.iter().for_each(|(slot, ino)| change.txn.delete(*slot, &garbage_key(Ino(*ino))));
+        for (slot, ino) in batch {
+            change.touch(Ino(*ino));
+            change.txn.delete(*slot, &garbage_key(Ino(*ino)));
+        }
         change.commit()
     }
 
