@@ -28,11 +28,16 @@ mod openers;
 mod opens;
 mod peers;
 mod reaper;
-mod record;
+pub mod record;
 mod session;
 mod sweep;
 mod unsettled;
+mod watch;
 
 pub use clock::{Clock, SystemClock};
+pub use directory::{entry_slot, shard_slot};
+pub use handlers::check::{record_page, subfile_facts};
+pub use intent::{Concerns, concerns};
 pub use node::{Node, NodeConfig};
 pub use peers::{NetPeers, PeerRequest, Peers};
+pub use watch::ENTRIES_MOVE;

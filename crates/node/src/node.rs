@@ -26,6 +26,7 @@ use crate::reaper::Reaper;
 use crate::record::Inode;
 use crate::sweep::Sweeper;
 use crate::unsettled::Unsettled;
+use crate::watch::Watches;
 
 /// What a node is made from.
 pub struct NodeConfig {
@@ -73,6 +74,8 @@ pub struct Node {
     pub(crate) away: Away,
     pub(crate) sweeper: Sweeper,
     pub(crate) unsettled: Unsettled,
+    /// What checks of the running formation look at.
+    pub(crate) watches: Watches,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -111,6 +114,7 @@ impl Node {
             openers,
             reaper: Reaper::new(config.grace),
             away: Away::new(config.grace),
+            watches: Watches::default(),
             map: config.map,
             id: config.id,
             records,

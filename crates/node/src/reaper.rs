@@ -344,6 +344,7 @@ impl Node {
 
     fn forget_opens(&self, client: ClientId) {
         self.opens.remove_client(client);
+        self.watches.set(client, &[]);
         if let Err(error) = self.openers.forget(&self.records, client) {
             log::warn!("client {} is not forgotten: {error}", client.0);
         }

@@ -73,6 +73,13 @@ pub const TRANSFER_MAX: usize = 1 << 22;
 /// Most bytes of directory entries in one answer.
 pub const READDIR_BYTES_MAX: usize = 1 << 16;
 
+/// Most inodes that one client of a check watches at a node.
+pub const WATCHED_MAX: usize = 16_384;
+/// Most clients that watch inodes at a node; the one that came first has to give way to the next.
+pub const WATCHERS_MAX: usize = 4;
+/// Most bytes of records in one answer to a check.
+pub const LIST_BYTES_MAX: usize = 1 << 16;
+
 /// How long a node leaves what it told a client as it is, in milliseconds.
 pub const LEASE_MS: u64 = 100;
 /// What of that the client is not told of: the kernel counts time in ticks of up to 10 ms.
@@ -106,6 +113,10 @@ const _: () = assert!(READDIR_BYTES_MAX * 2 <= FRAME_BODY_MAX);
 const _: () = assert!(SHARD_BYTES_MAX + 1024 <= FRAME_BODY_MAX);
 // Letter, directory, hash and name, and what stands before them in the log, of each entry; a commit has up to 64 MiB.
 const _: () = assert!(SPREAD_ENTRIES_MAX * (NAME_LEN_MAX as u64 + 64) <= 1 << 26);
+// A watch travels in one body.
+const _: () = assert!(WATCHED_MAX * 8 + 1024 <= FRAME_BODY_MAX);
+// The longest record is added to a page that is nearly full.
+const _: () = assert!(LIST_BYTES_MAX + XATTR_VALUE_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 // Two ticks at the coarsest, and what is left is worth having.
 const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);

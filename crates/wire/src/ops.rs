@@ -184,6 +184,15 @@ operations! {
     /// Tells the home how much of a file is holes.
     Count = 61, Client, CountRequest => ();
 
+    /// Records of this node behind a position, as they are kept; for checking.
+    ListRecords = 52, Both, ListRecordsRequest => RecordPage;
+    /// Subfiles of a volume behind a position, with what their headers say; for checking.
+    ListSubfiles = 53, Both, ListSubfilesRequest => SubfilePage;
+    /// Replaces the inodes that this client watches here; none ends the watch.
+    Watch = 54, Client, Inos => ();
+    /// Which of the watched inodes were changed since.
+    ListTouched = 55, Client, () => Watched;
+
     /// Makes an inode record; the same record again is no error.
     PutInode = 64, Peer, PutInodeRequest<'a> => ();
     /// Removes an inode record if it is as just made; none there is no error.
@@ -580,6 +589,10 @@ owned! {
         subfiles: Vec<(Ino, SeatIndex)>,
     }
 }
+
+mod check;
+
+pub use check::*;
 
 #[cfg(test)]
 mod tests {

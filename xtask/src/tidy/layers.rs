@@ -14,7 +14,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ("mechanism", &["net", "store"]),
     ("use", &["client"]),
     ("serve", &["node"]),
-    ("compose", &["launch", "stage", "bench"]),
+    ("compose", &["launch", "stage", "bench", "fsck"]),
     ("adapt", &["mount", "preload", "capi", "mpiio", "http", "python"]),
     ("operate", &["cli"]),
     ("dev", &["sim", "posix", "xtask"]),
@@ -23,7 +23,11 @@ const LAYERS: [(&str, &[&str]); 9] = [
 /// Lower crates that a crate or layer may nevertheless not use, and why.
 const FORBIDDEN: [(&str, &[&str], &str); 4] = [
     ("client", &["store"], "clients and nodes meet in `wire` only"),
-    ("adapt", &["net", "wire", "node", "store", "launch", "stage"], "front ends see `client` and `types`"),
+    (
+        "adapt",
+        &["net", "wire", "node", "store", "launch", "stage", "fsck"],
+        "front ends see `client` and `types`",
+    ),
     ("bench", &["net", "wire", "node", "store"], "what users call is measured: paths, commands and `client`"),
     ("stage", &["net", "wire", "node", "store", "client"], "staging works on plain paths"),
 ];

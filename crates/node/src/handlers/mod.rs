@@ -2,6 +2,7 @@
 
 mod attrs;
 mod basic;
+pub mod check;
 pub mod data;
 mod dirs;
 mod link;
