@@ -6,6 +6,7 @@
 //! - Every change is one [`bivouac_store::Txn`]; what needs several nodes is an intent (`intent.rs`):
 //!   logged first, made of idempotent steps, replayed after a restart.
 
+mod advisory;
 mod alloc;
 mod clock;
 mod counters;
@@ -30,6 +31,7 @@ mod reaper;
 mod record;
 mod session;
 
+pub use advisory::LockClient;
 pub use clock::{Clock, SystemClock};
 pub use node::{Node, NodeConfig};
 pub use peers::{NetPeers, PeerRequest, Peers};

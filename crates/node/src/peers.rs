@@ -142,8 +142,13 @@ impl Node {
 
     /// This node's identity as a client of its peers.
     pub(crate) fn as_client(&self) -> ClientId {
-        ClientId(PEER_BIT | u64::from(self.id.0))
+        node_as_client(self.id)
     }
+}
+
+/// A node's identity as a client of its peers.
+pub fn node_as_client(id: NodeId) -> ClientId {
+    ClientId(PEER_BIT | u64::from(id.0))
 }
 
 /// The way over the network.

@@ -288,6 +288,11 @@ impl Node {
     }
 
     fn forget_client(&self, client: ClientId) {
+        if self.locks_are_alive(client) {
+            self.reaper.client_is_gone(client);
+            return;
+        }
+        self.advisory.forget(&self.records, client, true);
         self.opens.remove_client(client);
         if let Err(error) = self.openers.forget(&self.records, client) {
             log::warn!("client {} is not forgotten: {error}", client.0);
@@ -302,6 +307,19 @@ impl Node {
     /// Clients of an earlier daemon have as long to come back as those who are gone.
     pub(crate) fn adopt_openers(&self) {
         self.openers.unheard().into_iter().for_each(|client| self.reaper.client_is_gone(client));
+    }
+
+    /// Whether a client has something locked here and is alive, only without anything to ask. The node that serves
+    /// it says so.
+    fn locks_are_alive(&self, client: ClientId) -> bool {
+        match self.advisory.node_of(client) {
+            None => false,
+            Some(node) if node == self.id => self.advisory.served(client).is_some(),
+            Some(node) => {
+                let asked = self.step::<op::ServesClient>(node, Steps::question(NOBODY), 0, client);
+                asked.unwrap_or(false)
+            }
+        }
     }
 
     /// Removes unused subfiles.

@@ -5,6 +5,7 @@ mod basic;
 pub mod data;
 mod dirs;
 mod link;
+mod locks;
 mod make;
 mod open;
 mod remove;
