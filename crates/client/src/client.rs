@@ -16,6 +16,7 @@ use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
 use crate::spread::SpreadDirs;
+use crate::locks::LockDesk;
 
 /// Identity of one changing operation, so that it happens once however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +94,7 @@ pub struct Client {
     leases: Leases,
     pub(crate) spread: SpreadDirs,
     pub(crate) glimpses: Glimpses,
+    pub(crate) locks: Arc<LockDesk>,
 }
 
 impl Client {
@@ -131,15 +133,22 @@ impl Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::default());
         let leases = Leases::new(map.slot_count());
+        let locks = Arc::new(LockDesk::new(options.id, local, Arc::clone(&map), nodes.clone()));
         let next_op = AtomicU64::new(1);
         let (spread, glimpses) = Default::default();
-        Client { map, id: options.id, local, known, nodes, near, next_op, leases, spread, glimpses }
+        Client { map, id: options.id, local, known, nodes, near, next_op, leases, spread, glimpses, locks }
     }
 
     /// The map.
     #[must_use]
     pub fn map(&self) -> &Arc<FormationMap> {
         &self.map
+    }
+
+    /// The locks that programs take through this client.
+    #[must_use]
+    pub fn locks(&self) -> &Arc<LockDesk> {
+        &self.locks
     }
 
     /// An identity for a changing operation of a front end that has none of its own, for instance a tool:

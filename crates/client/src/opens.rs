@@ -53,6 +53,7 @@ impl Client {
         for (ino, count) in opens {
             per_node.entry(self.home(*ino)?).or_default().push((*ino, *count));
         }
+        self.locks.resume(per_node.keys().copied());
         for (node, opens) in per_node {
             let told = in_batches(opens).iter().try_for_each(|batch| self.ask::<op::Reassert>(node, batch));
             if let Err(error) = told {

@@ -6,6 +6,7 @@ use bivouac_client::Client;
 use bivouac_types::{Attr, FsResult, Ino, SetAttr, StatFs};
 
 pub use bivouac_client::{DirEntry, NewInode, OpCtx, Opened, SeekKind};
+pub use bivouac_client::{FileLock, LockKind, LockMode, LockWaiting, Locked};
 
 macro_rules! operations {
     ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)*) $(-> $reply:ty)?;)*) => {
@@ -69,4 +70,10 @@ operations! {
     fn statfs(&self) -> FsResult<StatFs>;
     fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64>;
     fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()>;
+    fn set_lock(&self, ino: Ino, lock: &FileLock, waiting: Option<LockWaiting>) -> FsResult<Locked>;
+    fn test_lock(&self, ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>>;
+    fn interrupt_lock(&self, ticket: u64);
+    fn unlock_owner(&self, ino: Ino, owner: u64);
+    fn unlock_handle(&self, ino: Ino, handle: u64);
+    fn drop_locks(&self);
 }

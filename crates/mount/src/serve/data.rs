@@ -69,6 +69,7 @@ fn drop_set_id<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResult<()> {
 pub fn release<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = ReleaseIn::decode(&mut call.input)?;
     if let Some(ino) = call.session.opens.remove(&call.session.state, Handle(request.fh))? {
+        call.session.fs.unlock_handle(ino, request.fh);
         call.session.fs.close(ino);
     }
     Ok(Answer::Reply)

@@ -4,6 +4,7 @@ mod attrs;
 mod control;
 mod data;
 mod dirs;
+mod locks;
 mod names;
 mod xattrs;
 
@@ -130,12 +131,14 @@ pub fn handler<F: FileSystem>(op: Opcode) -> Handler<F> {
         Opcode::Init => control::init,
         Opcode::Destroy => control::destroy,
         Opcode::IoCtl => control::ioctl,
-        Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply => control::nothing,
-        // The kernel then does without: it flushes nothing at close, checks permissions, keeps locks
-        // and copies ranges itself, and stops asking.
-        Opcode::Flush | Opcode::Access | Opcode::GetLk | Opcode::SetLk | Opcode::SetLkW => {
-            control::unsupported
-        }
+        Opcode::GetLk => locks::getlk,
+        Opcode::SetLk => locks::setlk,
+        Opcode::SetLkW => locks::setlkw,
+        Opcode::Flush => locks::flush,
+        Opcode::Interrupt => locks::interrupt,
+        Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply => control::nothing,
+        // The kernel then does without: it checks permissions and copies ranges itself, and stops asking.
+        Opcode::Access => control::unsupported,
         Opcode::CopyFileRange | Opcode::CopyFileRange64 | Opcode::TmpFile | Opcode::StatX => {
             control::unsupported
         }

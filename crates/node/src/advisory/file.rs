@@ -70,7 +70,9 @@ impl LockedFile {
             self.give_up_other_mode(owner, want, save)?;
         }
         let place = self.place(want);
-        if self.ranges.conflicts(owner, &want.lock).next().is_none() && !self.lets_others_go_first(want, place, now) {
+        if self.ranges.conflicts(owner, &want.lock).next().is_none()
+            && !self.lets_others_go_first(want, place, now)
+        {
             self.take(want, save)?;
             place.map(|at| self.waiters.remove(at));
             return Ok(true);

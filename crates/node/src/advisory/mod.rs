@@ -139,7 +139,11 @@ impl Advisory {
     pub fn forget(&self, records: &Records, client: ClientId, locks_too: bool) {
         for ino in self.files() {
             self.with(records, ino, |file, save, granted| {
-                if locks_too { file.forget(client, save) } else { file.cancel_all(client) }
+                if locks_too {
+                    file.forget(client, save)
+                } else {
+                    file.cancel_all(client)
+                }
                 file.grant(Instant::now(), save, granted);
             });
         }
@@ -225,7 +229,9 @@ impl Advisory {
     fn tell(&self, (client, node, ticket): Granted) {
         match self.served(client) {
             Some(served) => served.granted(&[ticket]),
-            None => node.filter(|node| *node != self.id).map_or((), |node| self.hints.send(node, client, ticket)),
+            None => {
+                node.filter(|node| *node != self.id).map_or((), |node| self.hints.send(node, client, ticket))
+            }
         }
     }
 
@@ -275,6 +281,8 @@ fn lock_of(ino: Ino, owner: Owner, start: u64, span: Span) -> LockOf {
 pub fn check(lock: &FileLock) -> FsResult<()> {
     match lock.is_sound() {
         true => Ok(()),
-        false => Err(FsError::with(Errno::EINVAL, "the range of the lock ends before it begins, or behind 2^63")),
+        false => {
+            Err(FsError::with(Errno::EINVAL, "the range of the lock ends before it begins, or behind 2^63"))
+        }
     }
 }

@@ -90,7 +90,8 @@ impl Ranges {
             self.owners.iter().filter(move |(other, _)| **other != owner && other.kind == owner.kind);
         others.filter_map(|(other, spans)| {
             let mut met = overlapping(spans, lock.start, lock.end);
-            met.find(|(_, span)| span.write || lock.mode == LockMode::Write).map(|(start, span)| (*other, start, span))
+            met.find(|(_, span)| span.write || lock.mode == LockMode::Write)
+                .map(|(start, span)| (*other, start, span))
         })
     }
 
