@@ -3,7 +3,8 @@
 use std::fs;
 
 use crate::harness::signal;
-use crate::{at, camp, file_at_home};
+use crate::harness::wait_until;
+use crate::{at, camp, camp_that_waits, file_at_home};
 use rustix::process::Signal;
 
 const ORDERS: [&str; 3] = ["flock f w", "wait f w 3 4", "wait-ofd f w 3 4"];
@@ -169,5 +170,40 @@ fn no_increment_is_lost_while_daemons_are_killed() {
         assert_eq!(text.parse::<usize>().unwrap(), each * camp.mounts().len());
     }
     drop(lockers);
+    camp.down();
+}
+
+#[test]
+fn what_a_lost_node_had_is_free_after_the_bounded_time() {
+    let Some(camp) = camp_that_waits("4s") else { return };
+    let file = file_at_home(&camp, 2);
+    let file = file.to_str().unwrap();
+    let (mut a, mut b) = (at(&camp, 1, file), at(&camp, 3, file));
+    a.ok("flock f w");
+    a.ok("try f w 0 0");
+    for _ in 0..5 {
+        camp.kill_node(1);
+    }
+    wait_until("node 1 is given up", || camp.status()["nodes"][1]["state"] == "failed");
+    b.ok("flock f w");
+    b.ok("wait f w 0 0");
+    drop((a, b));
+    camp.down();
+}
+
+#[test]
+fn who_holds_a_lock_and_asks_nothing_keeps_it() {
+    let Some(camp) = camp_that_waits("4s") else { return };
+    let file = file_at_home(&camp, 2);
+    let file = file.to_str().unwrap();
+    let (mut a, mut b) = (at(&camp, 1, file), at(&camp, 3, file));
+    a.ok("flock f w");
+    camp.kill_node(2);
+    camp.node_pid(2);
+    b.begin("flock f w");
+    assert!(b.is_busy_for(9000), "the bounded time is over, but the holder lives");
+    a.ok("flock f u");
+    assert_eq!(b.outcome(), "ok");
+    drop((a, b));
     camp.down();
 }

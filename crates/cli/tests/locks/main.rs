@@ -13,14 +13,19 @@ use std::process::Command;
 use harness::{Camp, wait_until};
 use locker::Locker;
 
-/// Four nodes with a mount each, and two processes on each of two mounts with the file `f` open.
+/// Four nodes with a mount each.
 fn camp() -> Option<Camp> {
+    camp_that_waits("30s")
+}
+
+/// The same with another bounded time.
+fn camp_that_waits(bound: &str) -> Option<Camp> {
     let works = Command::new("python3").arg("-V").output().is_ok_and(|output| output.status.success());
     if !works {
         println!("skipped: python3 is not installed");
         return None;
     }
-    Camp::start_each(&["--nodes", "4", "--stripe", "64k"])
+    Camp::start_each(&["--nodes", "4", "--stripe", "64k", "--wait", bound])
 }
 
 /// A process with a file open through a mount.
@@ -264,7 +269,7 @@ fn descriptions_take_no_part_in_circles() {
 }
 
 #[test]
-fn locks_end_with_the_mount() {
+fn what_a_killed_process_had_is_free() {
     let Some(camp) = camp() else { return };
     let mut b = at(&camp, 1, "f");
     let mut a = at(&camp, 0, "f");

@@ -180,8 +180,17 @@ impl Formation {
 
     /// A client through node `i`.
     pub fn client(&self, i: usize) -> Client {
+        self.client_through(i, |transport| transport)
+    }
+
+    /// The same over transports that are wrapped.
+    pub fn client_through(
+        &self,
+        i: usize,
+        wrap: impl Fn(Arc<dyn Transport>) -> Arc<dyn Transport>,
+    ) -> Client {
         let to = |node: &Arc<Node>| -> Arc<dyn Transport> {
-            Arc::new(InProcess::new(node.clone(), LaneKind::Client))
+            wrap(Arc::new(InProcess::new(node.clone(), LaneKind::Client)))
         };
         let id = NodeId(i as u16);
         let options = ClientOptions {
