@@ -53,11 +53,12 @@ impl Client {
         for (ino, count) in opens {
             per_node.entry(self.home(*ino)?).or_default().push((*ino, *count));
         }
-        self.locks.resume(per_node.keys().copied());
         for (node, opens) in per_node {
             let told = in_batches(opens).iter().try_for_each(|batch| self.ask::<op::Reassert>(node, batch));
+            let told = told.and_then(|()| self.locks.resume(node));
             if let Err(error) = told {
                 log::warn!("{node} has not heard yet what is open: {error}");
+                self.locks.is_unsure_of(node);
             }
         }
         Ok(())

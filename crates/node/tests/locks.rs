@@ -338,3 +338,22 @@ fn absurd_ranges_and_files_are_refused() {
     let nothing = Ino(ino.0 + 1000);
     assert_eq!(attempt(client, nothing, &all(LockMode::Write, 1)), Err(Errno::ENOENT));
 }
+
+#[test]
+fn a_home_that_is_gone_fails_all_that_wait_for_it_together() {
+    let formation = Formation::new(2, 4096);
+    let ino = files(&formation)[0];
+    let (gone, asked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (is_gone, count) = (Arc::clone(&gone), Arc::clone(&asked));
+    let client = faulty(&formation, move |_| {
+        let gone = is_gone.load(Ordering::SeqCst) == 1;
+        count.fetch_add(u32::from(gone), Ordering::SeqCst);
+        gone.then_some(Fault::Fail(Errno::EIO))
+    });
+    attempt(&formation.clients[0], ino, &all(LockMode::Write, 1)).unwrap();
+    let waits: Vec<_> =
+        (10..60).map(|ticket| wait(&client, ino, &all(LockMode::Write, ticket), ticket)).collect();
+    gone.store(1, Ordering::SeqCst);
+    assert!(waits.iter().all(|wait| outcome(wait) == Err(Errno::EIO)));
+    assert!(asked.load(Ordering::SeqCst) < 10, "one asks, and then whether the home lives");
+}

@@ -8,11 +8,11 @@
 
 use std::collections::HashMap;
 
-use bivouac_types::limits::{LOCK_LOOK_WAIT_MS, LOCK_OWNERS_FOLLOWED_MAX};
+use bivouac_types::limits::LOCK_OWNERS_FOLLOWED_MAX;
 use bivouac_types::{ClientId, NodeId};
 use bivouac_wire::{LockKind, LockOf, LockOwners, LockTicket, LockWait, op};
 
-use super::LockDesk;
+use super::{LockDesk, SHORT_WAIT_MS};
 
 /// Waits whose ages differ by less are of one age, in milliseconds: messages take time.
 const SAME_AGE_MS: u64 = 20;
@@ -55,7 +55,7 @@ impl LockDesk {
         if wait.of.client == self.id {
             self.look_again(wait.ticket);
         } else if let Some(node) = wait.of.node
-            && let Err(error) = self.ask::<op::LookAgain>(node, &request, LOOK_WAIT_MS)
+            && let Err(error) = self.ask::<op::LookAgain>(node, &request, SHORT_WAIT_MS)
         {
             log::debug!("{node} does not look at a wait: {error}");
         }
@@ -94,8 +94,9 @@ impl LockDesk {
     }
 
     fn holders(&self, wait: &LockWait) -> Vec<LockOf> {
-        let asked =
-            self.home(wait.of.ino).and_then(|home| self.ask::<op::LockHolders>(home, &wait.of, LOOK_WAIT_MS));
+        let asked = self
+            .home(wait.of.ino)
+            .and_then(|home| self.ask::<op::LockHolders>(home, &wait.of, SHORT_WAIT_MS));
         let holders = asked.map_or(Vec::new(), |list| list.holders);
         holders.into_iter().filter(|holder| holder.lock.kind == LockKind::Range).collect()
     }
@@ -114,12 +115,10 @@ impl LockDesk {
         if owners.is_empty() {
             return Vec::new();
         }
-        let asked = self.ask::<op::LockWaits>(node, &LockOwners { owners }, LOOK_WAIT_MS);
+        let asked = self.ask::<op::LockWaits>(node, &LockOwners { owners }, SHORT_WAIT_MS);
         asked.map_or(Vec::new(), |list| list.waits)
     }
 }
-
-const LOOK_WAIT_MS: u32 = LOCK_LOOK_WAIT_MS as u32;
 
 trait ExtendOwner {
     fn extend_owner(&mut self, node: Option<NodeId>, owner: Owner);

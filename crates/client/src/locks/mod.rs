@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bivouac_net::Transport;
+use bivouac_types::limits::LOCK_LOOK_WAIT_MS;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId};
 use bivouac_wire::{
     FileLock, FormationMap, Frame, LOCK_END_MAX, ListLocksRequest, LockKind, LockMode, LockOf, LockWait,
@@ -24,6 +25,9 @@ use bivouac_wire::{
 use parking_lot::{Condvar, Mutex};
 
 use state::{Settled, State, Ticket, Unsent};
+
+/// How long what is tried again anyway waits for a node, in milliseconds.
+const SHORT_WAIT_MS: u32 = LOCK_LOOK_WAIT_MS as u32;
 
 /// What hears the outcome of a request that waited.
 pub type LockAnswer = Box<dyn FnOnce(FsResult<()>) + Send>;
@@ -176,7 +180,8 @@ impl LockDesk {
             return;
         }
         let Ok(home) = self.home(ino) else { return };
-        let sure = !self.state.lock().unsure.contains(&home) || self.learn(home, false).is_ok();
+        let sure =
+            !self.state.lock().unsure.contains(&home) || self.learn(home, false, SHORT_WAIT_MS).is_ok();
         let chosen = choose(&self.state.lock(), sure);
         for (lock, marks) in chosen {
             let request = SetLockRequest { of_handle, ..self.request(ino, &lock, None) };
@@ -197,23 +202,23 @@ impl LockDesk {
         self.news.notify_all();
     }
 
-    /// What an earlier process of this client has locked at these nodes becomes known here, and what it waited for
-    /// is forgotten: who still waits asks again.
-    pub fn resume(&self, homes: impl Iterator<Item = NodeId>) {
-        for home in homes {
-            if let Err(error) = self.learn(home, true) {
-                log::warn!("what is locked at {home} is not known yet: {error}");
-                self.used.store(true, Ordering::Release);
-                self.state.lock().unsure.insert(home);
-            }
-        }
+    /// What an earlier process of this client has locked at a node becomes known here, and what it waited for is
+    /// forgotten: who still waits asks again.
+    pub(crate) fn resume(&self, home: NodeId) -> FsResult<()> {
+        self.learn(home, true, 0)
     }
 
-    fn learn(&self, home: NodeId, drop_waits: bool) -> FsResult<()> {
+    /// What an earlier process of this client has locked at a node is not known.
+    pub(crate) fn is_unsure_of(&self, home: NodeId) {
+        self.used.store(true, Ordering::Release);
+        self.state.lock().unsure.insert(home);
+    }
+
+    fn learn(&self, home: NodeId, drop_waits: bool, wait_ms: u32) -> FsResult<()> {
         let mut skip = 0;
         loop {
             let request = ListLocksRequest { drop_waits: drop_waits && skip == 0, skip };
-            let list = self.ask::<op::ListLocks>(home, &request, 0)?;
+            let list = self.ask::<op::ListLocks>(home, &request, wait_ms)?;
             skip += list.locks.len() as u64;
             let mut state = self.state.lock();
             for of in &list.locks {
@@ -261,7 +266,7 @@ impl LockDesk {
     /// Has the wait looked at now.
     pub fn look_again(&self, ticket: u64) {
         if let Some(ticket) = self.state.lock().tickets.get_mut(&ticket) {
-            ticket.due = Instant::now();
+            (ticket.due, ticket.asked) = (Instant::now(), 0);
         }
         self.news.notify_all();
     }

@@ -13,6 +13,10 @@ use super::marks::Marks;
 /// Most requests that are remembered as taken back before they came.
 const EARLY_MAX: usize = 256;
 
+/// How often a new wait is looked at each time that it is asked for, and how seldom later.
+const LOOKS_AT_FIRST: u32 = 3;
+const LOOK_EVERY: u32 = 8;
+
 /// A request that waits, or that is being asked.
 pub struct Ticket {
     pub home: NodeId,
@@ -28,6 +32,8 @@ pub struct Ticket {
     granted: bool,
     /// Why it is to be taken back.
     pub refusal: Option<Errno>,
+    /// How often it was asked for again since somebody wanted it looked at.
+    pub asked: u32,
     /// How often it was found in a circle without being the one to be refused.
     pub spared: u32,
 }
@@ -67,8 +73,15 @@ pub struct State {
 
 impl Ticket {
     pub fn new(home: NodeId, request: SetLockRequest, answer: LockAnswer, now: Instant) -> Ticket {
-        let (busy, granted, refusal, spared) = (true, false, None, 0);
-        Ticket { home, request, answer, since: now, due: now, busy, granted, refusal, spared }
+        let (busy, granted, refusal, asked, spared) = (true, false, None, 0, 0);
+        Ticket { home, request, answer, since: now, due: now, busy, granted, refusal, asked, spared }
+    }
+
+    /// Whether it is time to look for a circle. The wait that closes one looks soon after it has begun; later looks
+    /// are for what went wrong then.
+    pub fn wants_a_look(&mut self) -> bool {
+        self.asked = self.asked.saturating_add(1);
+        self.asked <= LOOKS_AT_FIRST || self.asked.is_multiple_of(LOOK_EVERY)
     }
 }
 
@@ -147,6 +160,15 @@ impl State {
                 self.early.push_back(number);
             }
         }
+    }
+
+    /// The requests that nobody asks about of a home that has been away for too long; each with what it gets.
+    pub fn give_up(&mut self, home: NodeId) -> Vec<(LockAnswer, Errno)> {
+        let of_home = self.tickets.iter().filter(|(_, ticket)| ticket.home == home && !ticket.busy);
+        let given_up: Vec<(u64, Errno)> =
+            of_home.map(|(number, ticket)| (*number, ticket.refusal.unwrap_or(Errno::EIO))).collect();
+        let finish = |(number, errno)| self.finish(number).map(|answer| (answer, errno));
+        given_up.into_iter().filter_map(finish).collect()
     }
 
     /// Whether a request's wait may be part of a circle: waits for `flock` and of open file descriptions are not

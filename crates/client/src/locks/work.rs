@@ -7,8 +7,9 @@ use bivouac_types::{Errno, FsResult, Ino, NodeId};
 use bivouac_wire::{FileLock, SetLockRequest, op};
 use parking_lot::MutexGuard;
 
-use super::state::{State, Unsent, ask_every};
-use super::{LockDesk, look::Verdict};
+use super::look::Verdict;
+use super::state::{State, Ticket, Unsent, ask_every};
+use super::{LockDesk, SHORT_WAIT_MS};
 
 /// What there is to do for a home.
 enum Job {
@@ -42,7 +43,7 @@ impl LockDesk {
                 Job::Ask(ticket, request) => self.ask_again(home, ticket, &request),
                 Job::Cancel(ticket, request, errno) => self.take_back(home, ticket, &request, errno),
                 Job::Send(request) => {
-                    let sent = self.ask::<op::SetLock>(home, &request, 0);
+                    let sent = self.ask::<op::SetLock>(home, &request, SHORT_WAIT_MS);
                     self.sent(&request, sent.is_ok());
                 }
             }
@@ -70,9 +71,15 @@ impl LockDesk {
     fn ask_again(self: &Arc<Self>, home: NodeId, ticket: u64, request: &SetLockRequest) {
         let asked = self.ask::<op::SetLock>(home, request, 0);
         if let Some((answer, outcome)) = self.settle(ticket, asked) {
-            return answer(outcome);
+            let failed = outcome.as_ref().is_err_and(|error| error.errno() == Errno::EIO);
+            answer(outcome);
+            if failed {
+                self.give_up_if_away(home);
+            }
+            return;
         }
-        match self.look(ticket) {
+        let wanted = self.state.lock().tickets.get_mut(&ticket).is_some_and(Ticket::wants_a_look);
+        match if wanted { self.look(ticket) } else { Verdict::Waits } {
             Verdict::Waits => {}
             Verdict::Elsewhere(wait) => self.have_looked_at(&wait),
             Verdict::Refuse => {
@@ -94,6 +101,19 @@ impl LockDesk {
         if let Some(answer) = answer {
             answer(if asked == Ok(true) { Ok(()) } else { Err(errno.into()) });
         }
+        if asked.is_err() {
+            self.give_up_if_away(home);
+        }
+    }
+
+    /// One request has waited for the home for the bounded time. If it is the home that is away, and not this request
+    /// that went wrong, the others have waited for it too, and do not do so one after the other.
+    fn give_up_if_away(&self, home: NodeId) {
+        if self.ask::<op::Ping>(home, &(), SHORT_WAIT_MS).is_ok() {
+            return;
+        }
+        let given_up = self.state.lock().give_up(home);
+        given_up.into_iter().for_each(|(answer, errno)| answer(Err(errno.into())));
     }
 
     /// Unlocks what the owner of `lock` has left locked, before it locks anew.
@@ -134,19 +154,19 @@ impl LockDesk {
 
 impl State {
     fn take_job(&mut self, home: NodeId, now: Instant) -> Option<Job> {
-        let due = |unsent: &&mut Unsent| unsent.home == home && !unsent.busy && unsent.due <= now;
-        if let Some(unsent) = self.unsent.iter_mut().find(due) {
-            unsent.busy = true;
-            return Some(Job::Send(unsent.request));
-        }
         let waiting = self.tickets.iter_mut().filter(|(_, ticket)| ticket.home == home && !ticket.busy);
-        let (number, ticket) =
-            waiting.filter(|(_, ticket)| ticket.due <= now).min_by_key(|(_, ticket)| ticket.due)?;
-        ticket.busy = true;
-        Some(match ticket.refusal {
-            Some(errno) => Job::Cancel(*number, ticket.request, errno),
-            None => Job::Ask(*number, ticket.request),
-        })
+        let first = waiting.filter(|(_, ticket)| ticket.due <= now).min_by_key(|(_, ticket)| ticket.due);
+        if let Some((number, ticket)) = first {
+            ticket.busy = true;
+            return Some(match ticket.refusal {
+                Some(errno) => Job::Cancel(*number, ticket.request, errno),
+                None => Job::Ask(*number, ticket.request),
+            });
+        }
+        let due = |unsent: &&mut Unsent| unsent.home == home && !unsent.busy && unsent.due <= now;
+        let unsent = self.unsent.iter_mut().find(due)?;
+        unsent.busy = true;
+        Some(Job::Send(unsent.request))
     }
 
     /// When there will be something to do; `None` if never.
