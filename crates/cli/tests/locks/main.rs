@@ -260,7 +260,7 @@ fn descriptions_take_no_part_in_circles() {
     b.ok("try-ofd f w 1 1");
     a.ok("alarm 3");
     a.begin("wait-ofd f w 1 1");
-    assert_eq!(b.is_busy_for(100), true);
+    assert!(a.is_busy_for(100));
     b.ok("alarm 2");
     assert_eq!(b.ask("wait-ofd f w 0 1"), "alarm");
     assert_eq!(a.outcome(), "alarm");
