@@ -15,8 +15,8 @@ use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
-use crate::spread::SpreadDirs;
 use crate::locks::LockDesk;
+use crate::spread::SpreadDirs;
 
 /// Identity of one changing operation, so that it happens once however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
