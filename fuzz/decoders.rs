@@ -62,6 +62,7 @@ pub fn message(bytes: &[u8]) {
         RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
         UpdateShard ListRecords ListSubfiles Watch ListTouched
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
+        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient
     );
 }
 

@@ -16,6 +16,7 @@ use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
+use crate::locks::LockDesk;
 use crate::spread::SpreadDirs;
 use crate::watch::Keeper;
 
@@ -103,6 +104,7 @@ pub struct Client {
     /// By node: whether it remembers what came of this client's changes.
     changed: Vec<AtomicBool>,
     pub(crate) keeper: Option<Keeper>,
+    pub(crate) locks: Arc<LockDesk>,
 }
 
 impl Client {
@@ -151,16 +153,37 @@ impl Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::new(options.incarnation));
         let leases = Leases::new(map.slot_count());
+        let locks = Arc::new(LockDesk::new(options.id, local, Arc::clone(&map), nodes.clone()));
         let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
         let (id, keeper, next_op) = (options.id, None, AtomicU64::new(1));
         let (spread, glimpses) = Default::default();
-        Client { map, id, local, known, nodes, near, next_op, leases, spread, glimpses, changed, keeper }
+        Client {
+            map,
+            id,
+            local,
+            known,
+            nodes,
+            near,
+            next_op,
+            leases,
+            spread,
+            glimpses,
+            changed,
+            keeper,
+            locks,
+        }
     }
 
     /// The map.
     #[must_use]
     pub fn map(&self) -> &Arc<FormationMap> {
         &self.map
+    }
+
+    /// The locks that programs take through this client.
+    #[must_use]
+    pub fn locks(&self) -> &Arc<LockDesk> {
+        &self.locks
     }
 
     /// An identity for a changing operation of a front end that has none of its own, for instance a tool:

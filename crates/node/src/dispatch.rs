@@ -90,6 +90,16 @@ impl Service for Node {
             Op::ExtendOver => run::<op::ExtendOver>,
             Op::Count => run::<op::Count>,
             Op::WhichGone => run::<op::WhichGone>,
+            Op::SetLock => run::<op::SetLock>,
+            Op::CancelLock => run::<op::CancelLock>,
+            Op::TestLock => run::<op::TestLock>,
+            Op::ListLocks => run::<op::ListLocks>,
+            Op::ReleaseLocks => run::<op::ReleaseLocks>,
+            Op::LockHolders => run::<op::LockHolders>,
+            Op::LockWaits => run::<op::LockWaits>,
+            Op::LookAgain => run::<op::LookAgain>,
+            Op::LocksGranted => run::<op::LocksGranted>,
+            Op::ServesClient => run::<op::ServesClient>,
         };
         serve(self, call, reply);
     }

@@ -6,6 +6,7 @@
 //! - Every change is one [`bivouac_store::Txn`]; what needs several nodes is an intent (`intent.rs`):
 //!   logged first, made of idempotent steps, replayed after a restart.
 
+mod advisory;
 mod alloc;
 mod away;
 mod clock;
@@ -34,6 +35,7 @@ mod sweep;
 mod unsettled;
 mod watch;
 
+pub use advisory::LockClient;
 pub use clock::{Clock, SystemClock};
 pub use directory::{entry_slot, shard_slot};
 pub use handlers::check::{record_page, subfile_facts};

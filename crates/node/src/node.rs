@@ -12,6 +12,7 @@ use bivouac_types::{
 use bivouac_wire::FormationMap;
 use parking_lot::Mutex;
 
+use crate::advisory::{Advisory, LockClient};
 use crate::alloc::Allocator;
 use crate::away::Away;
 use crate::clock::Clock;
@@ -63,6 +64,8 @@ pub struct Node {
     pub(crate) unspreading: Mutex<HashSet<Ino>>,
     /// Entries at which a directory spreads.
     pub(crate) spread_at: u64,
+    /// The locks that programs take.
+    pub(crate) advisory: Advisory,
     pub(crate) leases: Leases,
     pub(crate) opens: Opens,
     pub(crate) openers: Openers,
@@ -107,7 +110,9 @@ impl Node {
         let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
         let allocator = Allocator::open(&records, config.id, slot);
         let openers = Openers::open(&records, slot);
+        let own = slots_of(&config.map, config.id);
         let node = Node {
+            advisory: Advisory::open(&records, config.id, own, Arc::clone(&peers)),
             unsettled: Unsettled::new(config.id, allocator.first(), !openers.unheard().is_empty()),
             sweeper: Sweeper::default(),
             allocator,
@@ -191,6 +196,11 @@ impl Node {
     #[must_use]
     pub fn map(&self) -> &Arc<FormationMap> {
         &self.map
+    }
+
+    /// This process serves a client from now on, which is to hear of its locks; or no more.
+    pub fn serves(&self, client: ClientId, by: Option<Arc<dyn LockClient>>) {
+        self.advisory.serve(client, by);
     }
 
     fn make_root(&self, owner: (u32, u32)) -> FsResult<()> {

@@ -102,6 +102,25 @@ pub const UNFINISHED_MAX: usize = 1 << 15;
 /// How long a client waits for a node that does not answer, unless chosen otherwise.
 pub const WAIT_MS_DEFAULT: u64 = 30_000;
 
+/// Most ranges of one file that may be locked.
+pub const LOCKS_PER_FILE_MAX: usize = 1 << 16;
+/// Most ranges that one client may have locked at one node.
+pub const LOCKS_PER_CLIENT_MAX: usize = 1 << 18;
+/// Most requests for locks of one file that may wait.
+pub const LOCK_WAITS_PER_FILE_MAX: usize = 1 << 14;
+/// For how long a request for a lock that could be had lets earlier ones go first, in milliseconds.
+pub const LOCK_TURN_MS: u64 = 1_000;
+/// How long a request for a lock waits before its client looks whether the wait is part of a circle.
+pub const LOCK_LOOK_MS: u64 = 10;
+/// How often a client asks again for a lock that it waits for: grants are told at once, but may be lost.
+pub const LOCK_ASK_MS: u64 = 1_000;
+/// How long a look for a circle waits for one node, in milliseconds.
+pub const LOCK_LOOK_WAIT_MS: u64 = 2_000;
+/// Most owners of locks that one look for a circle follows.
+pub const LOCK_OWNERS_FOLLOWED_MAX: usize = 4_096;
+/// Most items in one message about locks.
+pub const LOCKS_PER_MESSAGE_MAX: usize = 2_048;
+
 const _: () = assert!(INO_SLOT_BITS + INO_ALLOCATOR_BITS + INO_COUNTER_BITS == 64);
 // Channels are 16 bits; those of requests that are being served come on top.
 const _: () = assert!(UNFINISHED_MAX <= 1 << 15);
@@ -119,6 +138,10 @@ const _: () = assert!(WATCHED_MAX * 8 + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(LIST_BYTES_MAX + XATTR_VALUE_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 // Two ticks at the coarsest, and what is left is worth having.
 const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS);
+// No item of such a message is longer than 100 bytes.
+const _: () = assert!(LOCKS_PER_MESSAGE_MAX * 100 + 1024 <= FRAME_BODY_MAX);
+// Who waits for its turn asks again when it has waited long enough.
+const _: () = assert!(LOCK_LOOK_MS < LOCK_ASK_MS && LOCK_TURN_MS <= LOCK_ASK_MS);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);
 const _: () = assert!(STRIPE_MIN as u64 >= SUBFILE_HEADER_LEN);
 const _: () = assert!(STRIPE_MIN.is_power_of_two() && STRIPE_MAX.is_power_of_two());

@@ -6,6 +6,7 @@ pub mod check;
 pub mod data;
 mod dirs;
 mod link;
+mod locks;
 mod make;
 mod moves;
 mod open;

@@ -239,8 +239,26 @@ impl Formation {
 
     /// The same with a number of its own.
     pub fn client_as(&self, i: usize, number: u64) -> Client {
+        self.client_over(i, number, |transport| transport)
+    }
+
+    /// The same over transports that are wrapped.
+    pub fn client_through(
+        &self,
+        i: usize,
+        wrap: impl Fn(Arc<dyn Transport>) -> Arc<dyn Transport>,
+    ) -> Client {
+        self.client_over(i, 100 * self.starts + i as u64, wrap)
+    }
+
+    fn client_over(
+        &self,
+        i: usize,
+        number: u64,
+        wrap: impl Fn(Arc<dyn Transport>) -> Arc<dyn Transport>,
+    ) -> Client {
         let to = |node: &Arc<Node>| -> Arc<dyn Transport> {
-            Arc::new(InProcess::new(node.clone(), LaneKind::Client))
+            wrap(Arc::new(InProcess::new(node.clone(), LaneKind::Client)))
         };
         let id = NodeId(i as u16);
         let options = ClientOptions {
