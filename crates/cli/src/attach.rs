@@ -13,8 +13,20 @@ use bivouac_mount::{AttachOptions, create_state, fusermount, mount_fuse};
 
 use crate::failure::Failure;
 
-/// Mounts at `dir`, served by `node`, and answers the place. `own_dir` says that the directory is to be removed
-/// with the formation.
+/// Where and how one node's mount is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The node that serves it.
+    pub node: u16,
+    /// The mount point.
+    pub dir: &'a Path,
+    /// Whether the directory is to be removed with the formation.
+    pub own_dir: bool,
+    /// Whether other users may enter.
+    pub allow_other: bool,
+}
+
+/// Mounts, and answers the place.
 ///
 /// # Errors
 /// What is wrong with the mount point, the user's rights, or the node.
@@ -22,14 +34,12 @@ pub fn attach(
     here: &Surroundings,
     formation: &StateDir,
     state: &State,
-    node: u16,
-    dir: &Path,
-    own_dir: bool,
+    wanted: Wanted<'_>,
 ) -> Result<PathBuf, Failure> {
+    let Wanted { node, dir, own_dir, allow_other } = wanted;
     // One that cannot be resolved has its message from the attempt to mount there.
     let dir = dir.canonicalize().or_else(|_| std::path::absolute(dir))?;
-    let device =
-        open_device(here, &dir, &AttachOptions { source: source_of(&state.name), allow_other: false })?;
+    let device = open_device(here, &dir, &AttachOptions { source: source_of(&state.name), allow_other })?;
     let served = hand_over(formation, state, node, &dir, own_dir, &device);
     if served.is_err() {
         // Nobody serves it.

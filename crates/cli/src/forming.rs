@@ -8,7 +8,7 @@ use bivouac_launch::{
     FormationName, Kind, LaunchError, Phase, Signals, State, StateDir, Surroundings, start, take_down,
 };
 
-use crate::attach::{attach, wait_usable};
+use crate::attach::{Wanted, attach, wait_usable};
 use crate::failure::Failure;
 use crate::options::{FormationArgs, PlaceArgs};
 
@@ -66,25 +66,28 @@ fn mount_all(
     state: &State,
     place: Option<&PlaceArgs>,
 ) -> Result<Vec<PathBuf>, Failure> {
-    match place {
-        None => Ok(Vec::new()),
-        Some(PlaceArgs { each: Some(parent), .. }) => {
-            let one = |node: u16| {
-                let place = parent.join(node.to_string());
-                let own_dir = make_dir(&place)?;
-                attach(here, dir, state, node, &place, own_dir).inspect_err(|_| {
-                    if own_dir {
-                        let _in_the_way = std::fs::remove_dir(&place);
-                    }
-                })
-            };
-            state.nodes.iter().map(|node| one(node.id)).collect()
-        }
-        Some(PlaceArgs { dir: Some(place), .. }) => Ok(vec![attach(here, dir, state, 0, place, false)?]),
-        Some(PlaceArgs { dir: None, each: None }) => {
-            let place = dir.default_mount();
-            make_dir(&place)?;
-            Ok(vec![attach(here, dir, state, 0, &place, false)?])
+    let Some(place) = place else { return Ok(Vec::new()) };
+    let mount = |node: u16, at: &Path, own_dir: bool| {
+        attach(here, dir, state, Wanted { node, dir: at, own_dir, allow_other: place.allow_other })
+    };
+    if let Some(parent) = &place.each {
+        let one = |node: u16| {
+            let at = parent.join(node.to_string());
+            let own_dir = make_dir(&at)?;
+            mount(node, &at, own_dir).inspect_err(|_| {
+                if own_dir {
+                    let _in_the_way = std::fs::remove_dir(&at);
+                }
+            })
+        };
+        return state.nodes.iter().map(|node| one(node.id)).collect();
+    }
+    match &place.dir {
+        Some(at) => Ok(vec![mount(0, at, false)?]),
+        None => {
+            let at = dir.default_mount();
+            make_dir(&at)?;
+            Ok(vec![mount(0, &at, false)?])
         }
     }
 }

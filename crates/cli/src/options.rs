@@ -96,14 +96,16 @@ pub struct FormationArgs {
 
 /// Where a formation is mounted.
 #[derive(Clone, Debug, Default, Args)]
-#[group(multiple = false)]
 pub struct PlaceArgs {
     /// Mount point, an empty directory [default: mnt in the formation's own directory]
-    #[arg(long = "mount", value_name = "DIR")]
+    #[arg(long = "mount", value_name = "DIR", conflicts_with = "each")]
     pub dir: Option<PathBuf>,
     /// Mount the formation at DIR/0, DIR/1 and so on, each through its own node
     #[arg(long = "mount-each", value_name = "DIR")]
     pub each: Option<PathBuf>,
+    /// Let other users in too, as far as permissions go; needs user_allow_other in /etc/fuse.conf unless root mounts
+    #[arg(long)]
+    pub allow_other: bool,
 }
 
 /// Arguments of `up`.
@@ -117,7 +119,7 @@ pub struct UpArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Do not mount it
-    #[arg(long, conflicts_with_all = ["dir", "each"])]
+    #[arg(long, conflicts_with_all = ["dir", "each", "allow_other"])]
     pub no_mount: bool,
     /// Write JSON to standard output: name, mounts, and the steps of the start in microseconds
     #[arg(long)]
@@ -190,6 +192,9 @@ pub struct MountArgs {
     /// The node that serves the mount
     #[arg(long, value_name = "I", default_value_t = 0)]
     pub node: u16,
+    /// Let other users in too, as far as permissions go; needs user_allow_other in /etc/fuse.conf unless root mounts
+    #[arg(long)]
+    pub allow_other: bool,
     /// Mount point, an empty directory
     pub dir: PathBuf,
 }

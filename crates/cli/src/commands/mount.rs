@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bivouac_launch::{StateDir, Surroundings};
 
-use crate::attach::attach;
+use crate::attach::{Wanted, attach};
 use crate::failure::Failure;
 use crate::options::MountArgs;
 use crate::reach;
@@ -13,7 +13,8 @@ use crate::reach;
 pub fn run(here: &Surroundings, args: &MountArgs) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
     let state = reach::living(&dir)?;
-    let place = attach(here, &dir, &state, args.node, &args.dir, false)?;
+    let wanted = Wanted { node: args.node, dir: &args.dir, own_dir: false, allow_other: args.allow_other };
+    let place = attach(here, &dir, &state, wanted)?;
     println!("{}", place.display());
     Ok(ExitCode::SUCCESS)
 }
