@@ -17,7 +17,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ("compose", &["launch", "stage", "bench"]),
     ("adapt", &["mount", "preload", "capi", "mpiio", "http", "python"]),
     ("operate", &["cli"]),
-    ("dev", &["sim", "xtask"]),
+    ("dev", &["sim", "posix", "xtask"]),
 ];
 
 /// Lower crates that a crate or layer may nevertheless not use, and why.

@@ -56,7 +56,7 @@ impl Move {
 }
 
 impl Node {
-    /// Steps: a replaced directory goes; the moved directory learns its parent; the new name leads to the
+    /// Steps: a replaced directory goes; the moved inode learns it; the new name leads to the
     /// inode; a replaced file loses a name; the old name goes, or leads to what the new one led to.
     pub(super) fn finish_rename(&self, moved: &Move, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
         let mut removed = Removed::default();
@@ -117,12 +117,12 @@ impl Node {
     /// The new name could not be had: all is as it was.
     fn undo_rename(&self, moved: &Move, removed: &Removed, steps: Steps) -> FsResult<()> {
         let back = [
-            self.set_parent(moved.ino, moved.kind, moved, false, PARENT_BACK, steps),
+            self.set_parent(moved.ino, moved, false, PARENT_BACK, steps),
             self.set_other_parent(moved, false, OTHER_PARENT_BACK, steps),
         ];
         for outcome in back {
             if let Err(error) = refused(outcome)? {
-                log::warn!("directory {} keeps a parent that it did not get: {error}", moved.ino);
+                log::warn!("inode {} keeps a parent that it did not get: {error}", moved.ino);
             }
         }
         if let Some(ino) = moved.replaced_dir().filter(|_| !removed.record.is_empty()) {
@@ -134,23 +134,19 @@ impl Node {
     }
 
     fn set_parents(&self, moved: &Move, steps: Steps) -> FsResult<()> {
-        self.set_parent(moved.ino, moved.kind, moved, true, SET_PARENT, steps)?;
+        self.set_parent(moved.ino, moved, true, SET_PARENT, steps)?;
         self.set_other_parent(moved, true, OTHER_PARENT, steps)
     }
 
-    /// Tells a directory that changes its parent; `forth` or back again.
+    /// Tells an inode that it is moved: a directory has a new parent, and all have a new ctime; `forth` or back again.
     fn set_parent(
         &self,
         ino: Ino,
-        kind: u32,
         moved: &Move,
         forth: bool,
         number: u64,
         steps: Steps,
     ) -> FsResult<()> {
-        if kind != mode::DIR || moved.parent == moved.new_parent {
-            return Ok(());
-        }
         let to_new = forth == (ino == moved.ino);
         let parent = if to_new { moved.new_parent } else { moved.parent };
         self.step::<op::SetParent>(self.home_of(ino)?, steps, number, SetParentRequest { ino, parent })
@@ -158,7 +154,7 @@ impl Node {
 
     fn set_other_parent(&self, moved: &Move, forth: bool, number: u64, steps: Steps) -> FsResult<()> {
         match moved.replaced.filter(|_| moved.exchange) {
-            Some(ino) => self.set_parent(ino, moved.replaced_kind, moved, forth, number, steps),
+            Some(ino) => self.set_parent(ino, moved, forth, number, steps),
             None => Ok(()),
         }
     }
