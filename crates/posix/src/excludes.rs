@@ -1,4 +1,5 @@
-//! Cases that a file system does not pass, each with the reason: lines of `NAME ROW REASON`.
+//! Cases that a file system does not pass, each with the reason: lines of `NAME ROW REASON`. A name with `*` at its end
+//! stands for all that begin like this, and for several mounts: what chance decides there is not run.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +15,12 @@ pub struct Exclude {
 /// Excluded cases by name.
 pub type Excludes = BTreeMap<String, Exclude>;
 
-/// What Bivouac's own mounts do not pass.
-pub const OWN: &str = include_str!("../excludes");
+/// Whether a case is not to be run on several mounts.
+#[must_use]
+pub fn is_left_to_chance(excludes: &Excludes, name: &str) -> bool {
+    let mut prefixes = excludes.keys().filter_map(|line| line.strip_suffix('*'));
+    prefixes.any(|prefix| name.starts_with(prefix))
+}
 
 /// Reads a list; empty lines and those with `#` in front do not count.
 ///
@@ -35,8 +40,15 @@ fn parse_line(line: &str) -> Option<(String, Exclude)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_star_stands_for_many() {
+        let excludes = parse("rename/x* S46 chance\nrename/y S1 always").unwrap();
+        assert!(is_left_to_chance(&excludes, "rename/xyz") && !is_left_to_chance(&excludes, "rename/y"));
+    }
 
     #[test]
     fn lines_are_read_or_refused() {

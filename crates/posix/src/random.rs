@@ -24,6 +24,11 @@ impl Random {
 
     /// Random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
+        let mut bytes: Vec<u8> = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            bytes.extend(self.next().to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
     }
 }

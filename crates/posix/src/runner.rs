@@ -6,7 +6,7 @@ use rustix::fs::Mode;
 
 use crate::case::{Case, Outcome};
 use crate::env::Env;
-use crate::excludes::Excludes;
+use crate::excludes::{Excludes, is_left_to_chance};
 
 /// How one case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum End {
     Failed(String),
     /// Otherwise, as its exclude says.
     Excluded,
-    /// Not run: it takes root.
+    /// Not run: it takes root, or on several mounts chance decides.
     Skipped,
 }
 
@@ -26,7 +26,8 @@ pub enum End {
 /// # Errors
 /// When the directory cannot be made or removed.
 pub fn run(case: &Case, mounts: &[PathBuf], name: &str, excludes: &Excludes) -> Result<End, String> {
-    if case.needs_root && !rustix::process::geteuid().is_root() {
+    let by_chance = mounts.len() > 1 && is_left_to_chance(excludes, &case.name);
+    if by_chance || case.needs_root && !rustix::process::geteuid().is_root() {
         return Ok(End::Skipped);
     }
     let dirs: Vec<PathBuf> = mounts.iter().map(|mount| mount.join(name)).collect();
@@ -34,7 +35,7 @@ pub fn run(case: &Case, mounts: &[PathBuf], name: &str, excludes: &Excludes) -> 
     std::fs::create_dir(first).map_err(|error| format!("{}: {error}", first.display()))?;
     let outcome = (case.run)(&Env::new(dirs.clone()));
     std::fs::remove_dir_all(first).map_err(|error| format!("{}: {error}", first.display()))?;
-    Ok(judge(outcome, excludes.get(&case.name).is_some()))
+    Ok(judge(outcome, excludes.contains_key(&case.name)))
 }
 
 /// An excluded case that passes is a failure: of the list.

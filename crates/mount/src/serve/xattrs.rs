@@ -29,8 +29,17 @@ pub fn getxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 /// LISTXATTR.
 pub fn listxattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = GetXattrIn::decode(&mut call.input)?;
-    let names = call.session.fs.listxattr(call.ino())?;
+    let names = shown_to(call.header.uid, call.session.fs.listxattr(call.ino())?);
     put_sized(call.out, &names, request.size)
+}
+
+/// Names of `trusted.` are root's; the kernel refuses others their values, and here their names are hidden.
+fn shown_to(uid: u32, names: Vec<u8>) -> Vec<u8> {
+    if uid == 0 {
+        return names;
+    }
+    let each = names.split_inclusive(|byte| *byte == 0);
+    each.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect()
 }
 
 /// REMOVEXATTR.
@@ -56,6 +65,13 @@ fn put_sized(out: &mut Reply, bytes: &[u8], size: u32) -> FsResult<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_root_sees_names_of_trusted() {
+        let names = b"user.a\0trusted.b\0user.c\0".to_vec();
+        assert_eq!(shown_to(0, names.clone()), names);
+        assert_eq!(shown_to(7, names), b"user.a\0user.c\0");
+    }
 
     #[test]
     fn the_size_decides_what_is_answered() {

@@ -14,6 +14,8 @@ use crate::session::Ctx;
 
 /// Name of the attribute that shows and sets the layout.
 pub const LAYOUT_XATTR: &[u8] = b"user.bivouac.layout";
+/// What names may begin with.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// `XATTR_CREATE` of the kernel.
 const CREATE: u32 = 1;
 /// `XATTR_REPLACE` of the kernel.
@@ -107,8 +109,12 @@ fn check_name(name: &[u8]) -> FsResult<()> {
     if name.len() > NAME_LEN_MAX {
         return Err(Errno::ERANGE.into());
     }
-    // Access control lists are not kept: refusing them tells tools to fall back to modes.
-    if name.starts_with(b"system.") { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
+    match NAMESPACES.iter().find_map(|namespace| name.strip_prefix(*namespace)) {
+        // Access control lists are not kept: refusing them tells tools to fall back to modes.
+        None => Err(Errno::EOPNOTSUPP.into()),
+        Some(b"") => Err(Errno::EINVAL.into()),
+        Some(_) => Ok(()),
+    }
 }
 
 fn has_layout(inode: &Inode) -> bool {
@@ -254,5 +260,7 @@ mod tests {
         assert_eq!(check_name(b"").map_err(|e| e.errno()), Err(Errno::EINVAL));
         assert_eq!(check_name(&[b'u'; 256]).map_err(|e| e.errno()), Err(Errno::ERANGE));
         assert_eq!(check_name(b"system.posix_acl_access").map_err(|e| e.errno()), Err(Errno::EOPNOTSUPP));
+        assert_eq!(check_name(b"plain").map_err(|e| e.errno()), Err(Errno::EOPNOTSUPP));
+        assert_eq!(check_name(b"user.").map_err(|e| e.errno()), Err(Errno::EINVAL));
     }
 }

@@ -50,6 +50,8 @@ fn xattrs(env: &Env) -> Outcome {
 }
 
 fn not_linked_again(env: &Env) -> Outcome {
+    // A descriptor and a new name of one mount.
+    let env = &Env::new(vec![env.dir().to_owned()]);
     let file = orphan(env)?;
     rustix::fs::linkat(&file, "", CWD, env.at("y"), AtFlags::EMPTY_PATH).fails(Errno::NOENT, "linkat")?;
     holds("no new name", sys::is_absent(&env.at("y")))
@@ -74,14 +76,30 @@ fn one_of_two_names(env: &Env) -> Outcome {
     same("by the other name", sys::get(&env.at("y")).must("read")?, b"still".to_vec())
 }
 
-fn directory(env: &Env) -> Outcome {
+fn removed_directory(env: &Env) -> Result<std::os::fd::OwnedFd, String> {
     sys::mkdir(&env.at("d"), 0o755).must("mkdir")?;
     let dir = sys::open(&env.at("d"), OFlags::RDONLY | OFlags::DIRECTORY, 0).must("open")?;
     rustix::fs::rmdir(env.at("d")).must("rmdir")?;
+    Ok(dir)
+}
+
+fn directory(env: &Env) -> Outcome {
+    let dir = removed_directory(env)?;
+    same("links", rustix::fs::fstat(&dir).must("fstat")?.st_nlink as u64, 0)?;
     let made = rustix::fs::openat(&dir, "x", OFlags::WRONLY | OFlags::CREATE, 0o644.into());
     made.fails(Errno::NOENT, "creating in it")?;
     rustix::fs::mkdirat(&dir, "x", 0o755.into()).fails(Errno::NOENT, "mkdir in it")?;
     rustix::fs::statat(&dir, "x", AtFlags::empty()).fails(Errno::NOENT, "looking up in it")
+}
+
+/// Whatever is said about a removed directory, nothing can be made in it.
+fn directory_refuses(env: &Env) -> Outcome {
+    let dir = removed_directory(env)?;
+    let made = rustix::fs::openat(&dir, "x", OFlags::WRONLY | OFlags::CREATE, 0o644.into()).map(drop);
+    let makes = [made, rustix::fs::mkdirat(&dir, "x", 0o755.into()), rustix::fs::symlinkat("to", &dir, "y")];
+    holds("everything is refused", makes.iter().all(|made| matches!(made, Err(Errno::NOENT | Errno::STALE))))?;
+    sys::mkdir(&env.at("d"), 0o755).must("mkdir of the same name")?;
+    same("the new one is empty", sys::list(&env.at("d")).must("list")?, vec![])
 }
 
 fn working_directory(env: &Env) -> Outcome {
@@ -103,6 +121,7 @@ fn in_removed_directory(env: &Env) -> Outcome {
     rustix::fs::unlink("x").must("unlink")?;
     rustix::fs::rmdir(&path).must("rmdir")?;
     rustix::process::getcwd(Vec::new()).fails(Errno::NOENT, "getcwd")?;
+    same("links", rustix::fs::stat(".").must("stat")?.st_nlink as u64, 0)?;
     sys::put("x".as_ref(), b"").fails(Errno::NOENT, "creating in it")
 }
 
@@ -128,6 +147,7 @@ pub fn cases() -> Vec<Case> {
         case("unlinked/made_again", made_again),
         case("unlinked/one_of_two_names", one_of_two_names),
         case("unlinked/directory", directory),
+        case("unlinked/directory_refuses", directory_refuses),
         case("getcwd/of_a_removed_directory", working_directory),
         case("getcwd/of_a_moved_directory", moved_working_directory),
     ]

@@ -85,8 +85,10 @@ impl<'a> Model<'a> {
     fn map_write(&mut self, mount: usize, at: u64, len: usize, seed: u64) -> std::result::Result<Result<()>, String> {
         let bytes = Random::new(seed).bytes(len);
         let len = len.min((self.size() - at.min(self.size())) as usize);
-        self.map(mount, at, len, Some(&bytes[..len]))?;
-        self.put(at, &bytes[..len]);
+        if len > 0 {
+            self.map(mount, at, len, Some(&bytes[..len]))?;
+            self.put(at, &bytes[..len]);
+        }
         Ok(Ok(()))
     }
 
@@ -160,6 +162,9 @@ impl<'a> Model<'a> {
 
     fn copy(&mut self, mount: usize, from: u64, to: u64, len: usize) -> Result<()> {
         let len = len.min((self.size() - from.min(self.size())) as usize);
+        if len == 0 {
+            return Ok(());
+        }
         let bytes = self.wanted[from as usize..from as usize + len].to_vec();
         let (target, mut off_in, mut off_out, mut left) = (self.file(mount + 1), from, to, len);
         // Source and target are of one mount: between two the kernel would not have one file system copy.
@@ -226,5 +231,8 @@ impl<'a> Model<'a> {
 
 /// The first byte that differs: where, and which two.
 fn differs(found: &[u8], wanted: &[u8]) -> Option<(usize, u8, u8)> {
+    if found == wanted {
+        return None;
+    }
     found.iter().zip(wanted).enumerate().find(|(_, (a, b))| a != b).map(|(at, (a, b))| (at, *a, *b))
 }
