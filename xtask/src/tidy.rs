@@ -5,6 +5,7 @@ mod calls;
 mod dead;
 mod layers;
 mod paths;
+mod rows;
 mod source;
 mod words;
 
@@ -56,6 +57,7 @@ pub fn check(root: &Path) -> Result<Vec<Violation>, String> {
     }
     sources.iter().for_each(|source| calls::check(source, &mut violations));
     dead::check(&sources, &mut violations);
+    rows::check(&files, &sources, &mut violations);
     violations.sort();
     Ok(violations)
 }

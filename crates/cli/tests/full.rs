@@ -86,6 +86,7 @@ fn a_full_volume_refuses_what_does_not_fit_and_nothing_else() {
     camp.down();
 }
 
+/// S24.
 #[test]
 fn cutting_and_replacing_give_space_back_at_once() {
     let Some((camp, _dir)) = small_camp("1") else { return };

@@ -10,6 +10,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use harness::{Camp, Place, is_alive, signal, wait_until};
 use rustix::process::Signal;
 
+/// S70.
 #[test]
 fn a_killed_daemon_comes_back_with_everything() {
     let Some(camp) = Camp::start(&["--nodes", "2", "--stripe", "4k"]) else { return };
@@ -56,6 +57,7 @@ fn after_too_many_deaths_a_node_is_given_up_and_the_others_go_on() {
     camp.down();
 }
 
+/// S72.
 #[test]
 fn programs_on_the_mount_of_a_node_that_is_given_up_get_errors() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
@@ -76,6 +78,7 @@ fn a_daemon_that_is_told_to_end_is_started_again() {
     camp.down();
 }
 
+/// S74.
 #[test]
 fn daemons_serve_on_without_their_supervisor() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };

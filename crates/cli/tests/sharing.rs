@@ -111,6 +111,7 @@ fn live_often(nodes: &str, rounds: usize) {
     camp.down();
 }
 
+/// S1, S9, S20.
 #[test]
 fn two_nodes_see_each_step_of_each_other() {
     live_often("2", 150);
@@ -154,6 +155,7 @@ fn a_counter_that_goes_round_is_never_wrong() {
 }
 
 /// A name that is replaced all the time is always there, whole.
+/// S41.
 #[test]
 fn a_name_that_is_replaced_is_never_missing() {
     let _alone = alone();
@@ -389,6 +391,7 @@ fn look_while_it_changes(case: &Case, at: &Path, from: &Path) {
     });
 }
 
+/// S20, S62.
 #[test]
 fn what_is_cached_is_never_older_than_the_last_change() {
     let _alone = alone();

@@ -322,6 +322,7 @@ fn fio_verifies() {
     camp.down();
 }
 
+/// S5.
 #[test]
 fn many_append_through_all_nodes() {
     let Some((camp, beside)) = camp(&["sh"]) else { return };

@@ -160,6 +160,7 @@ mod tests {
         assert!(files.get(Ino(7)).is_none());
     }
 
+    /// S32, S33.
     #[test]
     fn the_home_hears_of_the_first_write_and_of_the_last() {
         let files = KnownFiles::default();
@@ -170,6 +171,7 @@ mod tests {
         assert!(files.written(Ino(9)), "a file that is not open has nobody to tell later");
     }
 
+    /// S34.
     #[test]
     fn a_time_that_was_set_is_not_overtaken() {
         let files = KnownFiles::default();

@@ -185,6 +185,7 @@ mod tests {
         assert_eq!(state.others_until(A, now), None);
     }
 
+    /// S60.
     #[test]
     fn a_change_waits_for_the_leases_of_others_once() {
         let (mut state, now) = (State::default(), Instant::now());
@@ -197,6 +198,7 @@ mod tests {
         assert_eq!(state.others_until(A, after(1, later)), None);
     }
 
+    /// S61.
     #[test]
     fn several_writers_get_none_until_it_is_quiet() {
         let (mut state, now) = (State::default(), Instant::now());

@@ -15,6 +15,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 31 + seed * 7 + i / 251) % 256) as u8).collect()
 }
 
+/// S1.
 #[test]
 fn what_one_client_writes_the_other_reads() {
     let formation = Formation::new(4, 4096);
@@ -32,6 +33,7 @@ fn what_one_client_writes_the_other_reads() {
     assert_eq!(b.read(attr.ino, 100_000, &mut back).unwrap(), 0);
 }
 
+/// S6, S7.
 #[test]
 fn holes_read_as_zeros_and_cuts_leave_no_ghosts() {
     let formation = Formation::new(3, 4096);
@@ -53,6 +55,7 @@ fn holes_read_as_zeros_and_cuts_leave_no_ghosts() {
     assert_eq!((back[0], back[1], back[2000]), (0, 5, 5));
 }
 
+/// S25, S44.
 #[test]
 fn directories_live_on_several_nodes_and_move() {
     let formation = Formation::new(4, 4096);
@@ -90,6 +93,7 @@ fn directories_live_on_several_nodes_and_move() {
     assert_eq!(a.getattr(Ino::ROOT).unwrap().nlink, 20);
 }
 
+/// S23.
 #[test]
 fn an_unlinked_file_lives_until_it_is_closed_everywhere() {
     let formation = Formation::new(2, 4096);
@@ -108,6 +112,7 @@ fn an_unlinked_file_lives_until_it_is_closed_everywhere() {
     wait_until("subfiles are gone", || formation.nodes.iter().all(|node| node.usage() == 0));
 }
 
+/// S5.
 #[test]
 fn appends_of_many_clients_do_not_mix() {
     let formation = Formation::new(3, 4096);
@@ -187,6 +192,7 @@ fn a_full_volume_refuses_the_write_that_does_not_fit() {
     assert_eq!(client.write(&op(client), again, 0, &block, false).unwrap(), block.len());
 }
 
+/// S51, S52, S53.
 #[test]
 fn layouts_are_shown_and_set_while_a_file_is_empty() {
     let formation = Formation::new(4, 4096);

@@ -40,6 +40,7 @@ fn content(client: &Client, dir: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
+/// S43.
 #[test]
 fn a_rename_over_a_file_is_replayed_once() {
     for lost in [Op::AdjustLinks, Op::InstallEntry] {
@@ -58,6 +59,7 @@ fn a_rename_over_a_file_is_replayed_once() {
     }
 }
 
+/// S47.
 #[test]
 fn two_renames_that_meet_at_one_entry_lose_nothing() {
     let formation = Arc::new(Formation::new(3, 4096));
@@ -81,6 +83,7 @@ fn two_renames_that_meet_at_one_entry_lose_nothing() {
     assert_eq!(content(client, s, b"z"), Err(Errno::ENOENT));
 }
 
+/// S10.
 #[test]
 fn a_failed_write_leaves_nothing_behind() {
     let formation = Formation::with_capacity(2, 4096, 1 << 20);
@@ -202,6 +205,7 @@ fn a_step_that_arrives_behind_its_repetition_counts_once() {
     assert_eq!(client.getattr(ino).unwrap().nlink, 3);
 }
 
+/// S23, S76.
 #[test]
 fn who_had_a_file_open_is_remembered_over_a_restart_of_its_home() {
     let mut formation = Formation::new(2, 4096);

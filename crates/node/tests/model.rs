@@ -400,11 +400,13 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
+    /// S40.
     #[test]
     fn three_nodes_behave_like_the_model(steps in proptest::collection::vec(step(), 1..80)) {
         run(3, 0, &steps);
     }
 
+    /// S43.
     #[test]
     fn so_they_do_when_messages_are_lost(steps in proptest::collection::vec(step(), 1..60), every in 2u32..6) {
         run(3, every, &steps);

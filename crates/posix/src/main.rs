@@ -102,7 +102,9 @@ fn table(arguments: &Arguments) -> Result<bool, String> {
         }
     }
     if !arguments.list {
-        println!("{excluded} excluded as they should be\n{passed} passed, {failed} failed, {skipped} skipped");
+        println!(
+            "{excluded} excluded as they should be\n{passed} passed, {failed} failed, {skipped} skipped"
+        );
     }
     Ok(failed == 0)
 }

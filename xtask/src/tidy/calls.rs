@@ -5,7 +5,7 @@ use super::paths::{paths, statements};
 use super::source::Source;
 
 const PURE: [&str; 5] = ["types", "layout", "wire", "plan", "sysmap"];
-const PROGRAMS: [&str; 2] = ["cli", "xtask"];
+const PROGRAMS: [&str; 3] = ["cli", "posix", "xtask"];
 const NAME_FILES: [&str; 6] = ["store", "stage", "launch", "mount", "cli", "xtask"];
 const START_PROCESSES: [&str; 2] = ["launch", "xtask"];
 
@@ -13,6 +13,8 @@ const START_PROCESSES: [&str; 2] = ["launch", "xtask"];
 const ALLOWED: &[(&str, &str, &str)] = &[
     ("process", "crates/bench/src/", "measurements are made of real processes, and of `up` as users run it"),
     ("file name", "crates/bench/src/", "it measures file systems by their paths, and writes figures"),
+    ("file name", "crates/posix/src/", "it is about calls that name files"),
+    ("process", "crates/posix/src/cases/opens.rs", "a running program is what its case is about"),
     (
         "file name",
         "crates/net/src/listener.rs",

@@ -35,7 +35,7 @@ const WORKERS: usize = 6;
 const KILLS: usize = 60;
 /// Pauses between kills, in milliseconds.
 const PAUSE: (usize, usize) = (50, 150);
-/// Once in so many rounds all daemons are killed.
+/// Once in so many rounds all daemons are killed (S73).
 const ALL_ONCE_IN: usize = 8;
 
 type Finished = Result<Worker, String>;

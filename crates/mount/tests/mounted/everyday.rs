@@ -88,6 +88,7 @@ fn names_are_moved_linked_and_exchanged() {
     at.end();
 }
 
+/// S22.
 #[test]
 fn a_listing_of_10_000_entries_survives_deletions() {
     const COUNT: usize = 10_000;
@@ -171,6 +172,7 @@ fn python(script: &str, argument: &std::path::Path) -> Option<String> {
     }
 }
 
+/// S14, S15.
 #[test]
 fn shared_mappings_and_calls_see_each_other() {
     let Some(at) = Attached::new() else { return };
@@ -219,6 +221,7 @@ fn can_be_another_user() -> bool {
     tried.is_ok() && rustix::process::geteuid().is_root()
 }
 
+/// S30.
 #[test]
 fn a_write_by_another_user_drops_set_id_bits() {
     let Some(at) = Attached::new() else { return };
@@ -241,6 +244,7 @@ fn a_write_by_another_user_drops_set_id_bits() {
     at.end();
 }
 
+/// S29.
 #[test]
 fn permissions_are_checked_by_the_kernel() {
     let Some(at) = Attached::new() else { return };
@@ -255,6 +259,7 @@ fn permissions_are_checked_by_the_kernel() {
     at.end();
 }
 
+/// S12.
 #[test]
 fn a_write_is_one_request_and_closing_is_passed_on() {
     let Some(at) = Attached::new() else { return };

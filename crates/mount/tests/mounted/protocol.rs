@@ -245,6 +245,7 @@ fn the_next_daemon_registers_opens_and_asks_for_what_is_unanswered() {
     second.ended().unwrap();
 }
 
+/// S71.
 #[test]
 fn without_resending_what_was_in_flight_fails_instead_of_hanging() {
     let (let_go, gate) = mpsc::channel::<()>();

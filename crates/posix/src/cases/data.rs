@@ -31,7 +31,8 @@ fn overwritten(env: &Env) -> Outcome {
     let (one, two) = (open(env)?, open(env)?);
     let mut wanted = vec![b'a'; 3 * PAGE];
     sys::write_all_at(&one, &wanted, 0).must("write")?;
-    for (at, len, fill) in [(0, 1, b'b'), (PAGE - 1, 2, b'c'), (100, 2 * PAGE, b'd'), (3 * PAGE - 1, 1, b'e')] {
+    for (at, len, fill) in [(0, 1, b'b'), (PAGE - 1, 2, b'c'), (100, 2 * PAGE, b'd'), (3 * PAGE - 1, 1, b'e')]
+    {
         wanted[at..at + len].fill(fill);
         sys::write_all_at(&two, &vec![fill; len], at as u64).must("overwrite")?;
         holds("content", sys::read_at(&one, 0, 4 * PAGE).must("read")? == wanted)?;
@@ -39,6 +40,7 @@ fn overwritten(env: &Env) -> Outcome {
     Ok(())
 }
 
+// S6.
 fn hole(env: &Env) -> Outcome {
     let file = open(env)?;
     sys::write_all_at(&file, b"end", 5 << 20).must("write")?;
@@ -80,7 +82,8 @@ fn vectors(env: &Env) -> Outcome {
 
 fn errors(env: &Env) -> Outcome {
     let file = open(env)?;
-    rustix::io::pwrite(&file, b"x", u64::MAX >> 1).fails(Errno::FBIG, "a write that ends too far")
+    rustix::io::pwrite(&file, b"x", u64::MAX >> 1)
+        .fails(Errno::FBIG, "a write that ends too far")
         .or_else(|_| rustix::io::pwrite(&file, b"x", u64::MAX >> 1).fails(Errno::INVAL, "a write too far"))?;
     rustix::io::pwrite(&file, b"x", u64::MAX).fails(Errno::INVAL, "a write before the start")?;
     rustix::io::pread(&file, &mut [0u8; 1], u64::MAX).fails(Errno::INVAL, "a read before the start")?;
@@ -90,6 +93,7 @@ fn errors(env: &Env) -> Outcome {
     rustix::io::pread(&dir, &mut [0u8; 1], 0).fails(Errno::ISDIR, "reading a directory somewhere")
 }
 
+// S11.
 fn synced(env: &Env) -> Outcome {
     let file = open(env)?;
     sys::write_all_at(&file, b"synced", 0).must("write")?;
@@ -117,6 +121,7 @@ fn allocated(env: &Env) -> Outcome {
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 0).fails(Errno::INVAL, "of nothing")
 }
 
+// S13.
 fn sought(env: &Env) -> Outcome {
     let file = open(env)?;
     sys::write_all_at(&file, b"12345", 0).must("write")?;
@@ -155,6 +160,7 @@ fn one_mount(env: &Env) -> Env {
     Env::new(vec![env.dir().to_owned()])
 }
 
+// S15.
 fn mapped_shared(env: &Env) -> Outcome {
     let here = one_mount(env);
     let file = open(&here)?;
@@ -172,6 +178,7 @@ fn mapped_shared(env: &Env) -> Outcome {
     same("through every node", &content[2 * PAGE + 89..2 * PAGE + 95], b".tail.")
 }
 
+// S14.
 fn mapped_private(env: &Env) -> Outcome {
     let here = one_mount(env);
     sys::put(&here.at("x"), &[b'.'; 100]).must("file")?;

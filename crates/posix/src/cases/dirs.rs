@@ -60,6 +60,7 @@ fn empty(env: &Env) -> Outcome {
 }
 
 /// Each cookie, of whichever mount, leads to what came behind it, in the same order.
+// S22.
 fn cookies(env: &Env) -> Outcome {
     fill(env, 60)?;
     let places = rest(&open_dir(env)?)?;
@@ -112,6 +113,7 @@ fn while_it_is_emptied(env: &Env) -> Outcome {
     same("left", sys::list(env.dir()).must("list")?, vec![])
 }
 
+// S25.
 fn links_of_directories(env: &Env) -> Outcome {
     let links = |name: &str| Ok::<_, String>(sys::lstat(&env.at(name)).must("lstat")?.st_nlink as u64);
     sys::mkdir(&env.at("d"), 0o755).must("mkdir")?;
@@ -170,10 +172,11 @@ fn statx_agrees(env: &Env) -> Outcome {
     same("size", by_statx.stx_size as i64, by_stat.st_size)?;
     same("mode", u32::from(by_statx.stx_mode), by_stat.st_mode)?;
     same("links", u64::from(by_statx.stx_nlink), by_stat.st_nlink as u64)?;
-    same("ctime", (by_statx.stx_ctime.tv_sec, by_statx.stx_ctime.tv_nsec), (
-        by_stat.st_ctime,
-        by_stat.st_ctime_nsec as u32,
-    ))?;
+    same(
+        "ctime",
+        (by_statx.stx_ctime.tv_sec, by_statx.stx_ctime.tv_nsec),
+        (by_stat.st_ctime, by_stat.st_ctime_nsec as u32),
+    )?;
     let forced = AtFlags::STATX_FORCE_SYNC;
     let again = statx(CWD, env.at("x"), forced, StatxFlags::BASIC_STATS).must("statx, asked anew")?;
     same("ctime again", again.stx_ctime.tv_nsec, by_statx.stx_ctime.tv_nsec)
@@ -191,7 +194,8 @@ fn big(env: &Env) -> Outcome {
     for n in (0..2000).step_by(3) {
         rustix::fs::unlink(env.at(&format!("entry-{n:04}"))).must("unlink")?;
     }
-    let wanted: BTreeSet<String> = all(2000).into_iter().enumerate().filter(|(n, _)| n % 3 != 0).map(|e| e.1).collect();
+    let wanted: BTreeSet<String> =
+        all(2000).into_iter().enumerate().filter(|(n, _)| n % 3 != 0).map(|e| e.1).collect();
     same("what is left", sys::list(env.dir()).must("list")?.into_iter().collect(), wanted)
 }
 

@@ -189,7 +189,8 @@ fn not_chowned(env: &Env, kind: Kind) -> Outcome {
     env.as_user(ANN, || sys::chown(&path, Some(ANN.id), None, flags))?.fails(Errno::PERM, "chown")?;
     sys::chown(&env.at("x"), Some(ANN.id), Some(ANN.id), flags).must("chown")?;
     let path = env.at("x");
-    env.as_user(ANN, || sys::chown(&path, Some(BOB.id), None, flags))?.fails(Errno::PERM, "giving it away")?;
+    env.as_user(ANN, || sys::chown(&path, Some(BOB.id), None, flags))?
+        .fails(Errno::PERM, "giving it away")?;
     let path = env.at("x");
     env.as_user(ANN, || sys::chown(&path, None, Some(BOB.id), flags))?
         .fails(Errno::PERM, "a group that is not the owner's")

@@ -96,7 +96,8 @@ fn through_directories(env: &Env) -> Outcome {
 }
 
 fn odd_names(env: &Env) -> Outcome {
-    let names = ["-", "...", " ", "a\\b", "newline\n", "tab\t", "\u{1}", "ÄÖ", "*?[", ".hidden", "a:b", "\"'"];
+    let names =
+        ["-", "...", " ", "a\\b", "newline\n", "tab\t", "\u{1}", "ÄÖ", "*?[", ".hidden", "a:b", "\"'"];
     for name in names {
         sys::put(&env.at(name), name.as_bytes()).must("file")?;
     }

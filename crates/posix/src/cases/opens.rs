@@ -32,7 +32,12 @@ const REFUSALS: &[Refusal] = &[
         flags: W.union(OFlags::TRUNC),
         errno: Errno::ISDIR,
     },
-    Refusal { name: "eisdir_creat", there: Some(Kind::Dir), flags: R.union(OFlags::CREATE), errno: Errno::ISDIR },
+    Refusal {
+        name: "eisdir_creat",
+        there: Some(Kind::Dir),
+        flags: R.union(OFlags::CREATE),
+        errno: Errno::ISDIR,
+    },
     Refusal {
         name: "eexist_file",
         there: Some(Kind::File),
@@ -70,7 +75,12 @@ const REFUSALS: &[Refusal] = &[
         errno: Errno::NOTDIR,
     },
     Refusal { name: "enoent_dangling_symlink", there: Some(Kind::Link), flags: R, errno: Errno::NOENT },
-    Refusal { name: "eloop_nofollow", there: Some(Kind::Link), flags: R.union(OFlags::NOFOLLOW), errno: Errno::LOOP },
+    Refusal {
+        name: "eloop_nofollow",
+        there: Some(Kind::Link),
+        flags: R.union(OFlags::NOFOLLOW),
+        errno: Errno::LOOP,
+    },
     Refusal {
         name: "enotdir_nofollow_directory",
         there: Some(Kind::Link),
@@ -154,6 +164,7 @@ fn etxtbsy(env: &Env) -> Outcome {
     })
 }
 
+// S90.
 fn etxtbsy_rdonly_trunc(env: &Env) -> Outcome {
     with_running(env, |env| {
         let size = sys::lstat(&env.at("prog")).must("lstat")?.st_size;

@@ -22,6 +22,7 @@ fn allowed(outcome: Result<()>, may: bool, what: &str) -> Outcome {
     if may { outcome.must(what) } else { outcome.fails(Errno::ACCESS, what) }
 }
 
+// S29.
 fn file(env: &Env, class: (&str, User, u32), bits: u32) -> Outcome {
     let (_, user, shift) = class;
     sys::chmod(env.dir(), 0o755).must("chmod")?;

@@ -75,6 +75,7 @@ fn links(env: &Env, name: &str) -> Result<u64, String> {
     Ok(sys::lstat(&env.at(name)).must("lstat")?.st_nlink as u64)
 }
 
+// S45, S46.
 fn over(env: &Env, from: There, to: There, flags: RenameFlags, dirs: (&str, &str)) -> Outcome {
     sys::mkdir(&env.at("one"), 0o755).must("mkdir")?;
     sys::mkdir(&env.at("two"), 0o755).must("mkdir")?;
@@ -125,6 +126,7 @@ fn onto_itself(env: &Env) -> Outcome {
     same("links", links(env, "a")?, 2)
 }
 
+// S44.
 fn into_itself(env: &Env) -> Outcome {
     sys::mkdir(&env.at("d"), 0o755).must("mkdir")?;
     sys::mkdir(&env.at("d/e"), 0o755).must("mkdir")?;
@@ -224,7 +226,8 @@ fn sticky(env: &Env) -> Outcome {
     }
     let (anns, bobs) = env.pair("d/anns", "d/bobs");
     let (moved, none) = (env.at("d/moved"), RenameFlags::empty());
-    env.as_user(ANN, || sys::rename(&bobs, &bobs.with_file_name("x"), none))?.fails(Errno::PERM, "another's")?;
+    env.as_user(ANN, || sys::rename(&bobs, &bobs.with_file_name("x"), none))?
+        .fails(Errno::PERM, "another's")?;
     env.as_user(ANN, || sys::rename(&anns, &bobs, none))?.fails(Errno::PERM, "over another's")?;
     env.as_user(ANN, || sys::rename(&anns, &bobs, RenameFlags::EXCHANGE))?.fails(Errno::PERM, "exchange")?;
     env.as_user(ANN, || sys::rename(&anns, &anns.with_file_name("moved"), none))?.must("one's own")?;

@@ -31,6 +31,7 @@ fn mode(env: &Env) -> std::result::Result<u32, String> {
     Ok(mode_of(&sys::lstat(&env.at("x")).must("lstat")?))
 }
 
+// S30.
 fn goes(env: &Env, user: User, before: u32, after: u32, change: Change) -> Outcome {
     prepare(env, before)?;
     let path = env.at("x");
@@ -75,6 +76,7 @@ fn chmod_outside_group(env: &Env) -> Outcome {
 }
 
 /// A new file in a set-group-id directory of a group that its maker is not in.
+// S29.
 fn create_outside_group(env: &Env) -> Outcome {
     sys::chmod(env.dir(), 0o755).must("chmod")?;
     sys::mkdir(&env.at("d"), 0o755).must("mkdir")?;

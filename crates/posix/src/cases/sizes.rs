@@ -19,6 +19,7 @@ fn by_descriptor(env: &Env, len: u64) -> Result<()> {
 
 const WAYS: [(&str, Cut); 2] = [("truncate", by_name), ("ftruncate", by_descriptor)];
 
+// S7, S8.
 fn shorter_and_longer(env: &Env, cut: Cut) -> Outcome {
     let mut wanted: Vec<u8> = (0..3_000_000u32).map(|n| (n % 249) as u8 + 1).collect();
     sys::put(&env.at("x"), &wanted).must("file")?;

@@ -44,7 +44,13 @@ const CALLS: &[Call] = &[
     call("chown_of_nothing", chown_nothing, CHANGE, NONE, NONE),
     call("setxattr", setxattr, CHANGE, NONE, NONE),
     call("removexattr", removexattr, CHANGE, NONE, NONE),
-    call("getxattr", |env| sys::getxattr(&env.at("one/x"), "user.x").map(drop).must("getxattr"), NONE, NONE, NONE),
+    call(
+        "getxattr",
+        |env| sys::getxattr(&env.at("one/x"), "user.x").map(drop).must("getxattr"),
+        NONE,
+        NONE,
+        NONE,
+    ),
     call("link", link, CHANGE, NONE, CONTENT),
     call("unlink_other_name", unlink_other, CHANGE, CONTENT, NONE),
     call("rename_elsewhere_and_back", rename_and_back, CHANGE, CONTENT, CONTENT),
@@ -56,10 +62,34 @@ const CALLS: &[Call] = &[
     call("mkdir_eexist", refused_mkdir, NONE, NONE, NONE),
     call("rename_enoent", refused_rename, NONE, NONE, NONE),
     call("unlink_eisdir", refused_unlink, NONE, NONE, NONE),
-    call("utimensat_omit_both", |env| utimens_at(env, sys::at_time(0, OMIT), sys::at_time(0, OMIT)), NONE, NONE, NONE),
-    call("utimensat_now_both", |env| utimens_at(env, sys::at_time(0, NOW), sys::at_time(0, NOW)), ALL, NONE, NONE),
-    call("utimensat_now_atime", |env| utimens_at(env, sys::at_time(0, NOW), sys::at_time(0, OMIT)), ATIME, NONE, NONE),
-    call("utimensat_now_mtime", |env| utimens_at(env, sys::at_time(0, OMIT), sys::at_time(0, NOW)), CONTENT, NONE, NONE),
+    call(
+        "utimensat_omit_both",
+        |env| utimens_at(env, sys::at_time(0, OMIT), sys::at_time(0, OMIT)),
+        NONE,
+        NONE,
+        NONE,
+    ),
+    call(
+        "utimensat_now_both",
+        |env| utimens_at(env, sys::at_time(0, NOW), sys::at_time(0, NOW)),
+        ALL,
+        NONE,
+        NONE,
+    ),
+    call(
+        "utimensat_now_atime",
+        |env| utimens_at(env, sys::at_time(0, NOW), sys::at_time(0, OMIT)),
+        ATIME,
+        NONE,
+        NONE,
+    ),
+    call(
+        "utimensat_now_mtime",
+        |env| utimens_at(env, sys::at_time(0, OMIT), sys::at_time(0, NOW)),
+        CONTENT,
+        NONE,
+        NONE,
+    ),
     call("fsync", fsync, NONE, NONE, NONE),
 ];
 
@@ -160,13 +190,16 @@ fn prepare(env: &Env) -> Outcome {
     rustix::fs::link(x, y).must("link")
 }
 
+// S31, S32.
 fn changed(env: &Env, call: &Call) -> Outcome {
     prepare(env)?;
     let before = [stat(env, "one/x")?, stat(env, "one")?, stat(env, "two")?];
     sys::tick();
     (call.run)(env)?;
     let after = [stat(env, "one/x")?, stat(env, "one")?, stat(env, "two")?];
-    for (n, (what, wanted)) in [("file", call.x), ("its directory", call.one), ("the other", call.two)].iter().enumerate() {
+    for (n, (what, wanted)) in
+        [("file", call.x), ("its directory", call.one), ("the other", call.two)].iter().enumerate()
+    {
         same(&format!("{what}: atime, mtime, ctime later"), later(&before[n], &after[n]), *wanted)?;
     }
     Ok(())
@@ -180,6 +213,7 @@ fn read_changes_atime(env: &Env) -> Outcome {
     holds("atime is later", stat(env, "x")?.st_atime > 1000)
 }
 
+// S35.
 fn renamed(env: &Env, dirs: (&str, &str), make: fn(&std::path::Path) -> rustix::io::Result<()>) -> Outcome {
     for dir in ["one", "two"] {
         sys::mkdir(&env.at(dir), 0o755).must("mkdir")?;
@@ -195,7 +229,9 @@ fn renamed(env: &Env, dirs: (&str, &str), make: fn(&std::path::Path) -> rustix::
 
 fn range(env: &Env) -> Outcome {
     sys::put(&env.at("x"), b"").must("file")?;
-    for (secs, nanos) in [(-1, 0), (0, 0), (1, 999_999_999), (i64::from(i32::MAX), 5), (1 << 31, 0), (1 << 33, 123_456_789)] {
+    for (secs, nanos) in
+        [(-1, 0), (0, 0), (1, 999_999_999), (i64::from(i32::MAX), 5), (1 << 31, 0), (1 << 33, 123_456_789)]
+    {
         sys::utimens(&env.at("x"), sys::at_time(secs, nanos), sys::at_time(secs, nanos)).must("utimensat")?;
         let seen = stat(env, "x")?;
         same("atime", (seen.st_atime, seen.st_atime_nsec as i64), (secs, nanos))?;
@@ -207,7 +243,8 @@ fn range(env: &Env) -> Outcome {
 fn utimens_refused(env: &Env) -> Outcome {
     let bad = sys::at_time(0, 1_000_000_000);
     sys::utimens(&env.at("x"), bad, sys::at_time(0, 0)).fails(Errno::INVAL, "a billion nanoseconds")?;
-    sys::utimens(&env.at("x"), sys::at_time(0, 0), sys::at_time(0, -1)).fails(Errno::INVAL, "negative nanoseconds")
+    sys::utimens(&env.at("x"), sys::at_time(0, 0), sys::at_time(0, -1))
+        .fails(Errno::INVAL, "negative nanoseconds")
 }
 
 fn users(env: &Env) -> Outcome {
@@ -217,7 +254,8 @@ fn users(env: &Env) -> Outcome {
     let (now, then) = (sys::at_time(0, NOW), sys::at_time(1, 0));
     env.as_user(ANN, || sys::utimens(&path, now, now))?.must("now, by who may write")?;
     env.as_user(ANN, || sys::utimens(&path, then, then))?.fails(Errno::PERM, "a time, by who may write")?;
-    env.as_user(ANN, || sys::utimens(&path, now, sys::at_time(0, OMIT)))?.fails(Errno::PERM, "half of it now")?;
+    env.as_user(ANN, || sys::utimens(&path, now, sys::at_time(0, OMIT)))?
+        .fails(Errno::PERM, "half of it now")?;
     sys::chmod(&env.at("x"), 0o644).must("chmod")?;
     let path = env.at("x");
     env.as_user(ANN, || sys::utimens(&path, now, now))?.fails(Errno::ACCESS, "now, by who may not write")?;

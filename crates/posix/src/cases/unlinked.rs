@@ -16,6 +16,7 @@ fn orphan(env: &Env) -> Result<std::os::fd::OwnedFd, String> {
     Ok(file)
 }
 
+// S23.
 fn content(env: &Env) -> Outcome {
     let file = orphan(env)?;
     sys::write_all_at(&file, b" and after", 6).must("write")?;
@@ -32,10 +33,8 @@ fn attributes(env: &Env) -> Outcome {
     same("links and size", (seen.st_nlink as u64, seen.st_size), (0, 6))?;
     rustix::fs::fchmod(&file, 0o600.into()).must("fchmod")?;
     same("mode", mode_of(&rustix::fs::fstat(&file).must("fstat")?), 0o600)?;
-    let times = rustix::fs::Timestamps {
-        last_access: sys::at_time(10, 1),
-        last_modification: sys::at_time(20, 2),
-    };
+    let times =
+        rustix::fs::Timestamps { last_access: sys::at_time(10, 1), last_modification: sys::at_time(20, 2) };
     rustix::fs::futimens(&file, &times).must("futimens")?;
     let seen = rustix::fs::fstat(&file).must("fstat")?;
     same("times", (seen.st_atime, seen.st_mtime), (10, 20))
@@ -83,6 +82,7 @@ fn removed_directory(env: &Env) -> Result<std::os::fd::OwnedFd, String> {
     Ok(dir)
 }
 
+// S91.
 fn directory(env: &Env) -> Outcome {
     let dir = removed_directory(env)?;
     same("links", rustix::fs::fstat(&dir).must("fstat")?.st_nlink as u64, 0)?;
@@ -97,7 +97,10 @@ fn directory_refuses(env: &Env) -> Outcome {
     let dir = removed_directory(env)?;
     let made = rustix::fs::openat(&dir, "x", OFlags::WRONLY | OFlags::CREATE, 0o644.into()).map(drop);
     let makes = [made, rustix::fs::mkdirat(&dir, "x", 0o755.into()), rustix::fs::symlinkat("to", &dir, "y")];
-    holds("everything is refused", makes.iter().all(|made| matches!(made, Err(Errno::NOENT | Errno::STALE))))?;
+    holds(
+        "everything is refused",
+        makes.iter().all(|made| matches!(made, Err(Errno::NOENT | Errno::STALE))),
+    )?;
     sys::mkdir(&env.at("d"), 0o755).must("mkdir of the same name")?;
     same("the new one is empty", sys::list(&env.at("d")).must("list")?, vec![])
 }

@@ -48,6 +48,7 @@ fn sizes(env: &Env) -> Outcome {
     same("exactly", rustix::fs::lgetxattr(env.at("x"), "user.a", &mut [0u8; 5]).must("get")?, 5)
 }
 
+// S50.
 fn names(env: &Env) -> Outcome {
     file(env)?;
     let longest = format!("user.{}", "n".repeat(250));
@@ -60,6 +61,7 @@ fn names(env: &Env) -> Outcome {
     setxattr(&env.at("x"), "other.name", b"", ANY).fails(Errno::OPNOTSUPP, "an unknown prefix")
 }
 
+// S50.
 fn too_big(env: &Env) -> Outcome {
     file(env)?;
     setxattr(&env.at("x"), "user.a", &vec![0; 65_537], ANY).fails(Errno::TOOBIG, "more than 64 KiB")?;

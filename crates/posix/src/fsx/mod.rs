@@ -102,8 +102,7 @@ mod tests {
     fn any_real_file_behaves_like_the_model() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = vec![dir.path().to_owned(), dir.path().join(".")];
-        let plan =
-            Plan { dirs, seed: 7, operations: 2000, time: Duration::from_secs(60), size_max: 100_000 };
+        let plan = Plan { dirs, seed: 7, operations: 2000, time: Duration::from_secs(60), size_max: 100_000 };
         assert_eq!(exercise(&plan), Ok(2000));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
@@ -120,7 +119,8 @@ mod tests {
         };
         let mut random = Random::new(3);
         let done: Vec<Operation> = (0..100).map(|_| Operation::random(&mut random, &plan, 5000)).collect();
-        let last = |list: &[Operation]| list.iter().filter(|o| matches!(o, Operation::Append { .. })).count() >= 2;
+        let last =
+            |list: &[Operation]| list.iter().filter(|o| matches!(o, Operation::Append { .. })).count() >= 2;
         let short = shortened(&done, last);
         assert!(last(&short) && short.len() == 2, "{short:?}");
     }

@@ -51,7 +51,8 @@ impl<'a> Model<'a> {
 
     fn open(&self, mount: usize, flags: OFlags) -> std::result::Result<OwnedFd, String> {
         let path = self.path(mount);
-        sys::open(&path, OFlags::RDWR | flags, 0o644).map_err(|errno| format!("{}: {errno:?}", path.display()))
+        sys::open(&path, OFlags::RDWR | flags, 0o644)
+            .map_err(|errno| format!("{}: {errno:?}", path.display()))
     }
 
     fn file(&self, mount: usize) -> &OwnedFd {
@@ -71,7 +72,9 @@ impl<'a> Model<'a> {
                 self.wanted.clear();
                 Ok(())
             }
-            Operation::MapRead { mount, at, len } => return self.map(mount, at, len, None).and_then(|()| self.compare()),
+            Operation::MapRead { mount, at, len } => {
+                return self.map(mount, at, len, None).and_then(|()| self.compare());
+            }
             Operation::MapWrite { mount, at, len, seed } => self.map_write(mount, at, len, seed)?,
             _ => self.call(operation),
         };
@@ -82,7 +85,13 @@ impl<'a> Model<'a> {
         }
     }
 
-    fn map_write(&mut self, mount: usize, at: u64, len: usize, seed: u64) -> std::result::Result<Result<()>, String> {
+    fn map_write(
+        &mut self,
+        mount: usize,
+        at: u64,
+        len: usize,
+        seed: u64,
+    ) -> std::result::Result<Result<()>, String> {
         let bytes = Random::new(seed).bytes(len);
         let len = len.min((self.size() - at.min(self.size())) as usize);
         if len > 0 {
@@ -180,7 +189,13 @@ impl<'a> Model<'a> {
     }
 
     /// Reads or writes a part through a mapping of a file that was just opened: older ones may show what was there before.
-    fn map(&self, mount: usize, at: u64, len: usize, bytes: Option<&[u8]>) -> std::result::Result<(), String> {
+    fn map(
+        &self,
+        mount: usize,
+        at: u64,
+        len: usize,
+        bytes: Option<&[u8]>,
+    ) -> std::result::Result<(), String> {
         let len = len.min((self.size() - at.min(self.size())) as usize);
         if len == 0 {
             return Ok(());
@@ -214,7 +229,8 @@ impl<'a> Model<'a> {
     fn compare(&mut self) -> std::result::Result<(), String> {
         self.looks += 1;
         let mount = self.looks % self.files.len();
-        let found = sys::read_at(self.file(mount), 0, self.wanted.len() + 10).map_err(|errno| format!("read: {errno:?}"))?;
+        let found = sys::read_at(self.file(mount), 0, self.wanted.len() + 10)
+            .map_err(|errno| format!("read: {errno:?}"))?;
         let size = rustix::fs::fstat(self.file(mount)).map_err(|errno| format!("fstat: {errno:?}"))?.st_size;
         if (found.len(), size as usize) != (self.wanted.len(), self.wanted.len()) {
             return Err(format!(
