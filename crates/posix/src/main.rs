@@ -5,7 +5,8 @@
 //! bivouac-posix /mnt/0 /mnt/1                          # every call through the next of two mounts
 //! bivouac-posix --excludes crates/posix/excludes /mnt  # without what is known not to pass
 //! bivouac-posix --only rename/ /mnt                    # cases whose names have this in them
-//! bivouac-posix --fsx --seed 7 --seconds 60 /mnt/0 /mnt/1
+//! bivouac-posix --fsx --seed 7 --seconds 60 /mnt/0 /mnt/1   # one file at random
+//! bivouac-posix --tree --seed 7 --seconds 60 /mnt/0 /mnt/1  # names and attributes at random
 //! ```
 
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use bivouac_posix::excludes::{self, Excludes};
 use bivouac_posix::runner::{self, End};
-use bivouac_posix::{cases, fsx};
+use bivouac_posix::{cases, fsx, tree};
 use clap::Parser;
 
 /// POSIX conformance of a file system, through one mount or several in turn.
@@ -36,23 +37,26 @@ struct Arguments {
     /// Exercise one file at random instead
     #[arg(long)]
     fsx: bool,
+    /// Exercise a tree of names at random instead
+    #[arg(long, conflicts_with = "fsx")]
+    tree: bool,
     /// Seed of the exercise [default: from the clock]
-    #[arg(long, requires = "fsx")]
+    #[arg(long)]
     seed: Option<u64>,
     /// Number of operations of the exercise
-    #[arg(long, requires = "fsx", default_value_t = u64::MAX)]
+    #[arg(long, default_value_t = u64::MAX)]
     operations: u64,
     /// Seconds that the exercise may take
-    #[arg(long, requires = "fsx", default_value_t = 60)]
+    #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Bytes that the exercised file may have
-    #[arg(long, requires = "fsx", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(2..1 << 30))]
+    #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(2..1 << 30))]
     size_max: u64,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let ended = if arguments.fsx { exercise(&arguments) } else { table(&arguments) };
+    let ended = if arguments.fsx || arguments.tree { exercise(&arguments) } else { table(&arguments) };
     match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -65,17 +69,18 @@ fn main() -> ExitCode {
 
 fn exercise(arguments: &Arguments) -> Result<bool, String> {
     let clock = || SystemTime::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_micros() as u64);
-    let plan = fsx::Plan {
-        dirs: arguments.dirs.clone(),
-        seed: arguments.seed.unwrap_or_else(clock),
-        operations: arguments.operations,
-        time: Duration::from_secs(arguments.seconds),
-        size_max: arguments.size_max,
+    let seed = arguments.seed.unwrap_or_else(clock);
+    let (dirs, time) = (arguments.dirs.clone(), Duration::from_secs(arguments.seconds));
+    let (operations, size_max) = (arguments.operations, arguments.size_max);
+    let what = if arguments.fsx { "fsx" } else { "tree" };
+    println!("{what}: seed {seed}, {} mounts", dirs.len());
+    runner::clear_umask();
+    let outcome = match arguments.fsx {
+        true => fsx::exercise(&fsx::Plan { dirs, seed, operations, time, size_max }),
+        false => tree::exercise(&tree::Plan { dirs, seed, operations, time }),
     };
-    println!("fsx: seed {}, {} mounts", plan.seed, plan.dirs.len());
-    let outcome = fsx::exercise(&plan);
     match &outcome {
-        Ok(operations) => println!("fsx: {operations} operations\n1 passed, 0 failed"),
+        Ok(operations) => println!("{what}: {operations} operations\n1 passed, 0 failed"),
         Err(text) => println!("{text}\n0 passed, 1 failed"),
     }
     Ok(outcome.is_ok())

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::random::Random;
+use crate::shrink;
 use model::Model;
 use operation::Operation;
 
@@ -55,42 +56,10 @@ fn replay(plan: &Plan, operations: &[Operation]) -> Result<(), String> {
     outcome
 }
 
-/// The failure with the shortest list of operations that still fails, as far as leaving out parts finds one.
+/// The failure with the shortest list of operations that still fails.
 fn report(plan: &Plan, done: &[Operation], text: &str) -> String {
-    let operations = shortened(done, |fewer| replay(plan, fewer).is_err());
-    let list: String = operations.iter().map(|operation| format!("  {operation:?},\n")).collect();
-    format!(
-        "{text}\nseed {}, operation {}; these {} of them are enough:\n[\n{list}]",
-        plan.seed,
-        done.len(),
-        operations.len()
-    )
-}
-
-/// How often a failing list is tried again with parts left out.
-const TRIES_MAX: usize = 300;
-
-fn shortened(done: &[Operation], fails: impl Fn(&[Operation]) -> bool) -> Vec<Operation> {
-    let mut operations = done.to_vec();
-    let (mut piece, mut tries) = (operations.len() / 2, 0);
-    while piece > 0 && tries < TRIES_MAX {
-        let (mut at, mut shorter) = (0, false);
-        while at < operations.len() && tries < TRIES_MAX {
-            let end = (at + piece).min(operations.len());
-            let fewer = [&operations[..at], &operations[end..]].concat();
-            tries += 1;
-            if fails(&fewer) {
-                operations = fewer;
-                shorter = true;
-            } else {
-                at = end;
-            }
-        }
-        if !shorter || piece > 1 {
-            piece /= 2;
-        }
-    }
-    operations
+    let enough = shrink::shortened(done, |fewer| replay(plan, fewer).is_err());
+    shrink::report(text, plan.seed, done.len(), &enough)
 }
 
 #[cfg(test)]
@@ -105,23 +74,5 @@ mod tests {
         let plan = Plan { dirs, seed: 7, operations: 2000, time: Duration::from_secs(60), size_max: 100_000 };
         assert_eq!(exercise(&plan), Ok(2000));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn what_fails_is_said_in_few_operations() {
-        let dir = tempfile::tempdir().unwrap();
-        let plan = Plan {
-            dirs: vec![dir.path().to_owned()],
-            seed: 7,
-            operations: 500,
-            time: Duration::from_secs(60),
-            size_max: 10_000,
-        };
-        let mut random = Random::new(3);
-        let done: Vec<Operation> = (0..100).map(|_| Operation::random(&mut random, &plan, 5000)).collect();
-        let last =
-            |list: &[Operation]| list.iter().filter(|o| matches!(o, Operation::Append { .. })).count() >= 2;
-        let short = shortened(&done, last);
-        assert!(last(&short) && short.len() == 2, "{short:?}");
     }
 }
