@@ -4,7 +4,28 @@ use crate::random::Random;
 use crate::sys::Kind;
 
 /// A path of up to three names out of a few, so that operations meet.
-pub type Path = Vec<u8>;
+#[derive(Clone, PartialEq, Eq)]
+pub struct Path(pub Vec<u8>);
+
+impl std::ops::Deref for Path {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// As it is written: `p("a/b")`.
+impl std::fmt::Debug for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "p({:?})", text(&self.0))
+    }
+}
+
+/// A path as text: its names with slashes in between.
+pub fn text(path: &[u8]) -> String {
+    path.iter().map(|name| char::from(*name).to_string()).collect::<Vec<_>>().join("/")
+}
 
 /// What is done; the last number is the mount through which.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +99,14 @@ impl Operation {
         matches!(self.call, Call::Exchange(..))
     }
 
+    /// The two paths of a rename, of whatever kind.
+    pub fn renamed(&self) -> Option<(&Path, &Path)> {
+        match &self.call {
+            Call::Rename(from, to) | Call::Noreplace(from, to) | Call::Exchange(from, to) => Some((from, to)),
+            _ => None,
+        }
+    }
+
     /// A random one.
     pub fn random(random: &mut Random, mounts: usize) -> Operation {
         let mount = random.below(mounts as u64) as usize;
@@ -125,5 +154,5 @@ fn data(random: &mut Random, choice: u64, path: Path) -> Call {
 
 fn path(random: &mut Random, longest: u64) -> Path {
     let len = 1 + random.below(longest);
-    (0..len).map(|_| b"abc"[random.below(3) as usize]).collect()
+    Path((0..len).map(|_| b"abc"[random.below(3) as usize]).collect())
 }

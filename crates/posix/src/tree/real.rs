@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{FileType, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
-use super::operation::{Call, KEPT, Operation};
+use super::operation::{Call, KEPT, Operation, text};
 use super::reference::{Node, Reference};
 use crate::case::same;
 use crate::sys::{self, Kind, mode_of};
@@ -55,6 +55,20 @@ impl Real {
 
     /// Makes a call and says what came of it.
     pub fn apply(&mut self, operation: &Operation) -> Result<Outcome, String> {
+        let outcome = self.call(operation)?;
+        match operation.renamed().filter(|_| outcome == Err(Errno::STALE)) {
+            // S92: after a look at both names it is not said again.
+            Some((from, to)) => {
+                for path in [from, to] {
+                    let _what_is_there_does_not_matter = sys::lstat(&self.path(operation.mount, path));
+                }
+                self.call(operation)
+            }
+            None => Ok(outcome),
+        }
+    }
+
+    fn call(&mut self, operation: &Operation) -> Result<Outcome, String> {
         let at = |path: &[u8]| self.path(operation.mount, path);
         let rename = |from: &[u8], to: &[u8], flags| sys::rename(&at(from), &at(to), flags);
         Ok(match &operation.call {
@@ -215,9 +229,4 @@ fn look_at(wanted: &Node, links: u64, place: &std::path::Path) -> Result<u64, St
 
 fn xattr(name: u8) -> String {
     format!("user.n{name}")
-}
-
-/// A path as text: its names with slashes in between.
-fn text(path: &[u8]) -> String {
-    path.iter().map(|name| char::from(*name).to_string()).collect::<Vec<_>>().join("/")
 }
