@@ -1,5 +1,4 @@
-//! Cases that a file system does not pass, each with the reason: lines of `NAME ROW REASON`. A name with `*` at its end
-//! stands for all that begin like this, and for several mounts: what chance decides there is not run.
+//! Cases that a file system does not pass, each with the reason: lines of `NAME ROW REASON`.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +13,6 @@ pub struct Exclude {
 
 /// Excluded cases by name.
 pub type Excludes = BTreeMap<String, Exclude>;
-
-/// Whether a case is not to be run on several mounts.
-#[must_use]
-pub fn is_left_to_chance(excludes: &Excludes, name: &str) -> bool {
-    let mut prefixes = excludes.keys().filter_map(|line| line.strip_suffix('*'));
-    prefixes.any(|prefix| name.starts_with(prefix))
-}
 
 /// Reads a list; empty lines and those with `#` in front do not count.
 ///
@@ -43,12 +35,6 @@ fn parse_line(line: &str) -> Option<(String, Exclude)> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_star_stands_for_many() {
-        let excludes = parse("rename/x* S46 chance\nrename/y S1 always").unwrap();
-        assert!(is_left_to_chance(&excludes, "rename/xyz") && !is_left_to_chance(&excludes, "rename/y"));
-    }
 
     #[test]
     fn lines_are_read_or_refused() {

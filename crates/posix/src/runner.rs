@@ -6,7 +6,7 @@ use rustix::fs::Mode;
 
 use crate::case::{Case, Outcome};
 use crate::env::Env;
-use crate::excludes::{Excludes, is_left_to_chance};
+use crate::excludes::Excludes;
 
 /// How one case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum End {
     Failed(String),
     /// Otherwise, as its exclude says.
     Excluded,
-    /// Not run: it takes root, or on several mounts chance decides.
+    /// Not run: it takes root.
     Skipped,
 }
 
@@ -26,8 +26,7 @@ pub enum End {
 /// # Errors
 /// When the directory cannot be made or removed.
 pub fn run(case: &Case, mounts: &[PathBuf], name: &str, excludes: &Excludes) -> Result<End, String> {
-    let by_chance = mounts.len() > 1 && is_left_to_chance(excludes, &case.name);
-    if by_chance || case.needs_root && !rustix::process::geteuid().is_root() {
+    if case.needs_root && !rustix::process::geteuid().is_root() {
         return Ok(End::Skipped);
     }
     let dirs: Vec<PathBuf> = mounts.iter().map(|mount| mount.join(name)).collect();

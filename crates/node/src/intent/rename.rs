@@ -139,14 +139,7 @@ impl Node {
     }
 
     /// Tells an inode that it is moved: a directory has a new parent, and all have a new ctime; `forth` or back again.
-    fn set_parent(
-        &self,
-        ino: Ino,
-        moved: &Move,
-        forth: bool,
-        number: u64,
-        steps: Steps,
-    ) -> FsResult<()> {
+    fn set_parent(&self, ino: Ino, moved: &Move, forth: bool, number: u64, steps: Steps) -> FsResult<()> {
         let to_new = forth == (ino == moved.ino);
         let parent = if to_new { moved.new_parent } else { moved.parent };
         self.step::<op::SetParent>(self.home_of(ino)?, steps, number, SetParentRequest { ino, parent })

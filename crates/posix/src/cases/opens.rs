@@ -22,7 +22,7 @@ struct Refusal {
 }
 
 const REFUSALS: &[Refusal] = &[
-    Refusal { name: "enoent", there: None, flags: RW, errno: Errno::NOENT },
+    Refusal { name: "enoent_rdwr", there: None, flags: RW, errno: Errno::NOENT },
     Refusal { name: "enoent_trunc", there: None, flags: W.union(OFlags::TRUNC), errno: Errno::NOENT },
     Refusal { name: "eisdir_write", there: Some(Kind::Dir), flags: W, errno: Errno::ISDIR },
     Refusal { name: "eisdir_rdwr", there: Some(Kind::Dir), flags: RW, errno: Errno::ISDIR },

@@ -94,11 +94,6 @@ pub const KEPT: usize = 3;
 const MODES: [u32; 5] = [0o700, 0o755, 0o750, 0o777, 0o711];
 
 impl Operation {
-    /// Whether it is an exchange.
-    pub fn is_exchange(&self) -> bool {
-        matches!(self.call, Call::Exchange(..))
-    }
-
     /// The two paths of a rename, of whatever kind.
     pub fn renamed(&self) -> Option<(&Path, &Path)> {
         match &self.call {

@@ -42,11 +42,6 @@ impl Real {
         self.dirs.len()
     }
 
-    /// Whether there are several.
-    pub fn is_shared(&self) -> bool {
-        self.dirs.len() > 1
-    }
-
     fn path(&self, mount: usize, path: &[u8]) -> PathBuf {
         let mut whole = self.dirs[mount % self.dirs.len()].clone();
         whole.extend(path.iter().map(|name| char::from(*name).to_string()));
