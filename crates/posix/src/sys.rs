@@ -157,6 +157,12 @@ pub fn mode_of(stat: &Stat) -> u32 {
     stat.st_mode & 0o7777
 }
 
+/// Number of names, for a directory of directories.
+#[allow(clippy::unnecessary_cast, reason = "how wide it is differs between machines")]
+pub fn links_of(stat: &Stat) -> u64 {
+    stat.st_nlink as u64
+}
+
 /// `rename` with flags.
 pub fn rename(from: &Path, to: &Path, flags: RenameFlags) -> Result<()> {
     if flags.is_empty() {

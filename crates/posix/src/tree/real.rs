@@ -128,7 +128,7 @@ impl Real {
             let (file, wanted) = (self.kept(slot)?, &reference.nodes[*node]);
             let seen = rustix::fs::fstat(file).map_err(|errno| format!("fstat of kept {slot}: {errno:?}"))?;
             let what = |what: &str| format!("{what} of kept {slot}");
-            same(&what("links"), seen.st_nlink as u64, reference.links(*node))?;
+            same(&what("links"), sys::links_of(&seen), reference.links(*node))?;
             same(&what("mode"), mode_of(&seen), wanted.mode)?;
             let content =
                 sys::read_at(file, 0, wanted.content.len() + 10).map_err(|errno| format!("{errno:?}"))?;
@@ -196,7 +196,7 @@ fn look_at(wanted: &Node, links: u64, place: &std::path::Path) -> Result<u64, St
     let seen = sys::lstat(place).map_err(failed("lstat"))?;
     same("type", FileType::from_raw_mode(seen.st_mode), wanted.kind.file_type())?;
     same("mode", mode_of(&seen), wanted.mode)?;
-    same("links", seen.st_nlink as u64, links)?;
+    same("links", sys::links_of(&seen), links)?;
     if let Some(mtime) = wanted.mtime {
         same("mtime", (seen.st_mtime, seen.st_mtime_nsec as i64), (mtime, 7))?;
     }
