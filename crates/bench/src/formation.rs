@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,6 +24,15 @@ enum Life {
     /// Its start was interrupted: most likely it removed itself, but it may just have succeeded.
     Perhaps,
     Down,
+}
+
+/// A node, as `status` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeSeen {
+    /// Process of its daemon.
+    pub pid: u32,
+    /// Records that it holds; 0 if it does not say.
+    pub records: u64,
 }
 
 /// A formation that runs; taken down with this value at the latest.
@@ -75,17 +85,35 @@ impl<'h, 'a> Formation<'h, 'a> {
         steps(&self.said)
     }
 
+    /// Its mounts, in the order in which `up` names them.
+    #[must_use]
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        let mounts = self.said["mounts"].as_array().into_iter().flatten();
+        mounts.filter_map(|mount| mount.as_str().map(PathBuf::from)).collect()
+    }
+
+    /// Its nodes, in order.
+    ///
+    /// # Errors
+    /// What `status` says.
+    pub fn nodes(&self) -> BenchResult<Vec<NodeSeen>> {
+        let output = run(self.host, &["status", "--json", "--name", &self.name])?;
+        let status = parse("status --json", &output)?;
+        let nodes: Vec<NodeSeen> =
+            status["nodes"].as_array().into_iter().flatten().filter_map(node_seen).collect();
+        if nodes.is_empty() {
+            Err(BenchError::refused("status --json", "names no daemon"))
+        } else {
+            Ok(nodes)
+        }
+    }
+
     /// Numbers of its daemons' processes.
     ///
     /// # Errors
     /// What `status` says.
     pub fn daemons(&self) -> BenchResult<Vec<u32>> {
-        let output = run(self.host, &["status", "--json", "--name", &self.name])?;
-        let status = parse("status --json", &output)?;
-        let nodes = status["nodes"].as_array().into_iter().flatten();
-        let pids: Vec<u32> =
-            nodes.filter_map(|node| node["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())).collect();
-        if pids.is_empty() { Err(BenchError::refused("status --json", "names no daemon")) } else { Ok(pids) }
+        Ok(self.nodes()?.iter().map(|node| node.pid).collect())
     }
 
     /// Takes it down and says how long that took as the caller sees it, in nanoseconds.
@@ -117,6 +145,12 @@ impl Drop for Formation<'_, '_> {
             Err(error) => log::error!("formation {}: could not be taken down: {error}", self.name),
         }
     }
+}
+
+/// A node that has a process.
+fn node_seen(node: &Value) -> Option<NodeSeen> {
+    let pid = u32::try_from(node["pid"].as_u64()?).ok()?;
+    Some(NodeSeen { pid, records: node["records"].as_u64().unwrap_or(0) })
 }
 
 /// Steps in `phases` or `steps`: objects with a name and microseconds.
@@ -197,8 +231,8 @@ mod tests {
     }
 
     const ANSWERS: &str = r#"case $1 in
-up) echo '{"name": "x", "steps": [{"name": "daemons", "us": 1500}]}';;
-status) echo '{"nodes": [{"pid": 17}, {"pid": 18}]}';;
+up) echo '{"name": "x", "mounts": ["/m/0", "/m/1"], "steps": [{"name": "daemons", "us": 1500}]}';;
+status) echo '{"nodes": [{"pid": 17, "records": 5}, {"pid": 18}]}';;
 esac"#;
 
     #[test]
@@ -209,6 +243,7 @@ esac"#;
         let name = formation.name().to_owned();
         assert_eq!(formation.steps(), [("daemons".to_owned(), 1.5)]);
         assert_eq!(formation.daemons(), Ok(vec![17, 18]));
+        assert_eq!(formation.mounts(), [PathBuf::from("/m/0"), PathBuf::from("/m/1")]);
         assert!(formation.up_ns() > 0);
         assert!(formation.down(&host).unwrap() > 0);
         let expected = [

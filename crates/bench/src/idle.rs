@@ -133,6 +133,14 @@ impl Sample {
     }
 }
 
+/// Memory that is a process's own, in bytes.
+///
+/// # Errors
+/// When there is no such process.
+pub fn own_memory(pid: u32) -> BenchResult<u64> {
+    Ok(Sample::of(pid)?.own)
+}
+
 fn switches(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)

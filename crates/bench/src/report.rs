@@ -24,6 +24,12 @@ pub enum Unit {
     /// 10^6 bytes.
     #[serde(rename = "MB")]
     Megabytes,
+    /// Bytes.
+    #[serde(rename = "B")]
+    Bytes,
+    /// One figure beside another.
+    #[serde(rename = "times")]
+    Times,
     /// Events per second.
     #[serde(rename = "events/s")]
     EventsPerSecond,
@@ -39,6 +45,8 @@ impl Unit {
             Unit::Microseconds => "us",
             Unit::Milliseconds => "ms",
             Unit::Megabytes => "MB",
+            Unit::Bytes => "B",
+            Unit::Times => "times",
             Unit::EventsPerSecond => "events/s",
         }
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::io::IoTask;
 use crate::latency::LatencyTask;
 use crate::meta::MetaTask;
+use crate::meta::growth::GrowTask;
 use crate::net::{FileTask, NetTask, RemoteTask};
 
 /// What a process is to do.
@@ -16,6 +17,8 @@ pub enum Task {
     Io(IoTask),
     /// Its part of making, looking at and removing files.
     Meta(MetaTask),
+    /// Its share of one directory's files.
+    Grow(GrowTask),
     /// Timing single calls.
     Latency(LatencyTask),
     /// Serving a file below a directory over bare TCP.

@@ -42,6 +42,7 @@ fn perform(host: &Host<'_>, task: &Task, line: &mut Line) -> BenchResult<Value> 
     match task {
         Task::Io(task) => outcome(io::perform(task, line)?),
         Task::Meta(task) => outcome(meta::perform(task, line)?),
+        Task::Grow(task) => outcome(meta::growth::perform(task, line)?),
         Task::Latency(task) => outcome(latency::perform(task, line)?),
         Task::TcpServer(dir) => net::serve(dir, |port| line.say(&Said::Port(port))).and_then(outcome),
         Task::TcpClient(task) => outcome(net::perform(task, line)?),

@@ -126,10 +126,11 @@ fn io_on_own_files_can_read_only() {
 fn meta_is_measured_in_both_layouts() {
     let common = ["--procs", "2", "--files", "150", "--reps", "2"];
     let (report, _) = measured(&[&["meta"], &common[..], &["--layout", "tree", "--shared"]].concat());
-    let tree = ["mkdir", "create", "stat", "stat, cached", "write", "read", "readdir", "remove", "rmdir"];
+    let tree =
+        ["mkdir", "create", "stat", "stat, cached", "write", "open", "read", "readdir", "remove", "rmdir"];
     assert_eq!(done(&report, 2), tree);
     let (report, _) = measured(&[&["meta"], &common[..], &["--layout", "single", "--own"]].concat());
-    assert_eq!(done(&report, 2), tree[1..8]);
+    assert_eq!(done(&report, 2), tree[1..9]);
 }
 
 #[test]

@@ -139,6 +139,9 @@ pub struct NameArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub which: NameArgs,
+    /// Show requests per operation and node, not only their sums
+    #[arg(long)]
+    pub operations: bool,
     /// Write JSON to standard output
     #[arg(long)]
     pub json: bool,

@@ -40,5 +40,5 @@ pub fn client(dir: &StateDir, state: &State, wait: Duration) -> Result<Client, F
     let map = state.map().ok_or_else(damaged)?;
     let auth = Auth { formation: map.formation, secret: Secret::new(dir.secret()?) };
     let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
-    Ok(Client::new(Arc::new(map), &auth, None, &ClientOptions { id, wait, near: None }))
+    Ok(Client::new(Arc::new(map), &auth, None, &ClientOptions { id, wait, near: None, incarnation: 0 }))
 }

@@ -1,9 +1,11 @@
 //! What is known of a formation: from its state file, and from its nodes.
 
+mod operations;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bivouac_client::{Client, NodeStatus};
+use bivouac_client::{Client, NodeStatus, OpCount};
 use bivouac_launch::{NodeLife, NodeState, Stage, State, StateDir};
 use bivouac_types::NodeId;
 use bivouac_types::units::format_size;
@@ -103,7 +105,7 @@ pub struct NodeReport {
     pub record_bytes: Option<u64>,
     /// Its volumes.
     pub volumes: Vec<VolumeReport>,
-    /// Requests that it has served.
+    /// Requests that it has served, and made to other nodes.
     pub operations: Vec<OperationReport>,
 }
 
@@ -117,12 +119,17 @@ pub struct VolumeReport {
     subfiles: Option<u64>,
 }
 
-/// How often an operation was served.
+/// How often a node served an operation on each lane, and asked other nodes for it.
 #[derive(Debug, Serialize)]
 pub struct OperationReport {
-    name: String,
-    client: u64,
-    peer: u64,
+    /// The operation, as docs/protocol.md names it.
+    pub name: String,
+    /// Served on the client lane.
+    pub client: u64,
+    /// Served on the peer lane.
+    pub peer: u64,
+    /// Made to peers.
+    pub calls: u64,
 }
 
 /// Asks all nodes at the same time.
@@ -238,8 +245,11 @@ fn volume_reports(node: &NodeState, status: Option<&NodeStatus>) -> Vec<VolumeRe
 }
 
 fn operation_reports(status: NodeStatus) -> Vec<OperationReport> {
-    let served = status.operations.into_iter().filter(|count| count.client + count.peer > 0);
-    served.map(|count| OperationReport { name: count.name, client: count.client, peer: count.peer }).collect()
+    let report = |count: OpCount| {
+        let OpCount { name, client, peer, calls } = count;
+        OperationReport { name, client, peer, calls }
+    };
+    status.operations.into_iter().map(report).collect()
 }
 
 fn totals(nodes: &[NodeReport]) -> Totals {
@@ -256,11 +266,12 @@ fn totals(nodes: &[NodeReport]) -> Totals {
 }
 
 impl Report {
-    /// The report for people.
-    pub fn to_text(&self) -> String {
+    /// The report for people; with `per_node`, requests are shown by node as well.
+    pub fn to_text(&self, per_node: bool) -> String {
         let mut text = self.summary();
         text.push_str(&self.node_table());
-        text.push_str(&self.operation_table());
+        let operations = self.nodes.iter().map(|node| (node.id, node.operations.as_slice()));
+        text.push_str(&operations::table(operations, per_node));
         for node in self.nodes.iter().filter(|node| node.state != "ready") {
             if let Some(message) = &node.message {
                 text.push_str(&format!("node {}: {message}\n", node.id));
@@ -294,23 +305,6 @@ impl Report {
         let rows: Vec<Vec<String>> = self.nodes.iter().flat_map(NodeReport::rows).collect();
         layout(&head, &[0, 3, 4, 5, 6, 7, 10, 11], &rows)
     }
-
-    /// Requests per operation, over all nodes.
-    fn operation_table(&self) -> String {
-        let mut sums = std::collections::BTreeMap::<&str, (u64, u64)>::new();
-        for operation in self.nodes.iter().flat_map(|node| &node.operations) {
-            let sum = sums.entry(&operation.name).or_default();
-            *sum = (sum.0 + operation.client, sum.1 + operation.peer);
-        }
-        if sums.is_empty() {
-            return String::new();
-        }
-        let row = |(name, (client, peer)): (&&str, &(u64, u64))| {
-            vec![name.to_string(), client.to_string(), peer.to_string()]
-        };
-        let rows: Vec<Vec<String>> = sums.iter().map(row).collect();
-        format!("\n{}", layout(&["OPERATION", "CLIENTS", "PEERS"], &[1, 2], &rows))
-    }
 }
 
 impl NodeReport {
@@ -340,7 +334,7 @@ impl NodeReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_client::{OpCount, VolumeStatus};
+    use bivouac_client::VolumeStatus;
     use bivouac_launch::{ProcessId, RELEASE, STATE_VERSION, VolumeState};
 
     fn node(id: u16, life: NodeLife) -> NodeState {
@@ -396,7 +390,7 @@ mod tests {
             used_bytes,
             subfiles: 3,
         };
-        let count = |name: &str, client, peer| OpCount { name: name.into(), client, peer };
+        let count = |name: &str, client, peer| OpCount { name: name.into(), client, peer, calls: 0 };
         Some(Ok(NodeStatus {
             id,
             pid: 7,
@@ -406,7 +400,7 @@ mod tests {
             records: 20,
             record_bytes: 2000,
             volumes: vec![volume(1 << 20), volume(1 << 20)],
-            operations: vec![count("Read", 5, 1), count("Write", 0, 0)],
+            operations: vec![count("Read", 5, 1)],
         }))
     }
 
@@ -423,9 +417,9 @@ mod tests {
         assert_eq!(json["totals"]["used_bytes"], 4 << 20);
         assert_eq!(json["nodes"][1]["volumes"][1]["path"], "/v1/n1");
         assert_eq!(json["nodes"][0]["operations"].as_array().unwrap().len(), 1);
-        let text = report.to_text();
+        let text = report.to_text(false);
         assert!(text.contains("4 MiB used of 4 GiB, 4 GiB free; 20 files, 2 open"), "{text}");
-        assert!(text.contains("Read            10      2"), "{text}");
+        assert!(text.contains("Read            10      2      0"), "{text}");
         assert!(text.contains("1 min"), "{text}");
     }
 
@@ -436,7 +430,7 @@ mod tests {
         assert_eq!(report.state, "degraded");
         let states: Vec<&str> = report.nodes.iter().map(|node| node.state).collect();
         assert_eq!(states, ["ready", "failed", "unreachable"]);
-        let text = report.to_text();
+        let text = report.to_text(false);
         assert!(
             text.contains("node 1: died 5 times") && text.contains("node 2: no answer within 2 s"),
             "{text}"
@@ -450,7 +444,7 @@ mod tests {
         lost.keep = Some("results".into());
         let report = report(&StateDir::at("/run/x".into()), lost, true, vec![answer(0)]);
         assert_eq!(report.state, "degraded");
-        let text = report.to_text();
+        let text = report.to_text(false);
         assert!(text.contains("supervisor gone") && text.contains("nowhere else: results"), "{text}");
     }
 

@@ -2,20 +2,25 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bivouac_net::{
     Address, Auth, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started, Transport,
+    Watch,
 };
 use bivouac_types::limits::SPREAD_ATTR_MS;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
-use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
+use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
 use crate::spread::SpreadDirs;
+use crate::watch::Keeper;
+
+/// How long a client that ends waits for each node to hear it, in milliseconds.
+const LEAVE_WAIT_MS: u32 = 1000;
 
 /// Identity of one changing operation, so that it happens once however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +84,8 @@ pub struct ClientOptions {
     pub wait: Duration,
     /// The node that "local" means: files of local placement go there.
     pub near: Option<NodeId>,
+    /// How many processes have been this client before.
+    pub incarnation: u32,
 }
 
 /// A formation, seen from one process.
@@ -93,6 +100,9 @@ pub struct Client {
     leases: Leases,
     pub(crate) spread: SpreadDirs,
     pub(crate) glimpses: Glimpses,
+    /// By node: whether it remembers what came of this client's changes.
+    changed: Vec<AtomicBool>,
+    pub(crate) keeper: Option<Keeper>,
 }
 
 impl Client {
@@ -104,19 +114,29 @@ impl Client {
         local: Option<LocalNode>,
         options: &ClientOptions,
     ) -> Client {
-        let known = Arc::new(KnownFiles::default());
-        let connect = |(id, entry): (usize, &NodeEntry)| -> Arc<dyn Transport> {
-            let id = NodeId(id as u16);
-            match &local {
-                Some(node) if node.id == id => {
-                    Arc::new(InProcess::new(Arc::clone(&node.service), LaneKind::Client))
-                }
-                _ => Arc::new(remote(id, entry, auth, options, &map, &known)),
+        let known = Arc::new(KnownFiles::new(options.incarnation));
+        let keeper = keeper(&map, &known);
+        let way = |(id, entry): (usize, &NodeEntry)| match &local {
+            Some(node) if usize::from(node.id.0) == id => None,
+            _ => {
+                let way = Way { map: &map, known: &known, auth, options, keeper: keeper.as_ref() };
+                Some(Arc::new(way.to(NodeId(id as u16), entry)))
             }
         };
-        let nodes = map.nodes.iter().enumerate().map(connect).collect();
-        let local = local.map(|node| node.id);
-        Client { known, ..Client::over(map, nodes, local, options) }
+        let peers: Vec<Option<Arc<Peer>>> = map.nodes.iter().enumerate().map(way).collect();
+        if let Some((keeper, _)) = &keeper {
+            keeper.keep(peers.iter().map(|peer| peer.as_ref().map(Arc::downgrade)).collect());
+        }
+        let transport = |peer: Option<Arc<Peer>>| -> Option<Arc<dyn Transport>> {
+            let here = |node: &LocalNode| -> Arc<dyn Transport> {
+                Arc::new(InProcess::new(Arc::clone(&node.service), LaneKind::Client))
+            };
+            peer.map(|peer| peer as Arc<dyn Transport>).or_else(|| local.as_ref().map(here))
+        };
+        let nodes = peers.into_iter().filter_map(transport).collect();
+        let local = local.as_ref().map(|node| node.id);
+        let keeper = keeper.map(|(keeper, _)| keeper);
+        Client { known, keeper, ..Client::over(map, nodes, local, options) }
     }
 
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
@@ -129,11 +149,12 @@ impl Client {
         options: &ClientOptions,
     ) -> Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
-        let known = Arc::new(KnownFiles::default());
+        let known = Arc::new(KnownFiles::new(options.incarnation));
         let leases = Leases::new(map.slot_count());
-        let next_op = AtomicU64::new(1);
+        let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
+        let (id, keeper, next_op) = (options.id, None, AtomicU64::new(1));
         let (spread, glimpses) = Default::default();
-        Client { map, id: options.id, local, known, nodes, near, next_op, leases, spread, glimpses }
+        Client { map, id, local, known, nodes, near, next_op, leases, spread, glimpses, changed, keeper }
     }
 
     /// The map.
@@ -208,7 +229,24 @@ impl Client {
         request: &O::Request<'_>,
         payload: &[IoSlice<'_>],
     ) -> FsResult<O::Reply> {
+        if let Some(changed) = self.changed.get(usize::from(node.0)) {
+            changed.store(true, Ordering::Relaxed);
+        }
         bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload)
+    }
+
+    /// This client ends for good: the nodes need not remember any more what came of its changes. It must not be used
+    /// afterwards, nor anybody else with its number. A node that cannot be told remembers them until the formation
+    /// ends.
+    pub fn leave(&self) {
+        let frame = Frame { wait_ms: LEAVE_WAIT_MS, ..self.question() };
+        let told: Vec<_> = (self.changed.iter().zip(&self.nodes))
+            .filter(|(changed, _)| changed.swap(false, Ordering::Relaxed))
+            .map(|(_, node)| bivouac_net::start::<op::Leave>(&**node, frame, &(), &[]))
+            .collect();
+        for error in told.into_iter().filter_map(|told| told.finish(&mut []).err()) {
+            log::debug!("a node was not told that this client ends: {error}");
+        }
     }
 
     /// Starts a question, to be finished together with others.
@@ -251,23 +289,42 @@ fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
     map.seats.iter().enumerate().filter_map(own).collect()
 }
 
-/// The way to a node of another process. After a loss, what this client has open there is told first.
-fn remote(
-    id: NodeId,
-    entry: &NodeEntry,
-    auth: &Auth,
-    options: &ClientOptions,
-    map: &Arc<FormationMap>,
-    known: &Arc<KnownFiles>,
-) -> Peer {
-    let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
-    let wait_ms = u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX);
-    let (client, map, known) = (options.id, Arc::clone(map), Arc::clone(known));
-    let reassert = move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
-        let opens = known.opens(|ino| map.home(ino) == Some(node));
-        crate::opens::reassert(transport, client, opens)
-    };
-    let peer = Peer::to(id, Address::tcp(entry.client_address.clone()), identity, PeerOptions { wait_ms });
-    peer.on_reconnect(reassert);
-    peer
+/// What keeps connections alive where something is open, and what watches them.
+fn keeper(map: &Arc<FormationMap>, known: &Arc<KnownFiles>) -> Option<(Keeper, Arc<Watch>)> {
+    let watch = Watch::new();
+    let watch = watch.inspect_err(|error| log::error!("restarts of nodes are noticed late: {error}"));
+    let watch = Arc::new(watch.ok()?);
+    let (map, known) = (Arc::clone(map), Arc::clone(known));
+    let wanted = move |node| known.has_any(|ino| map.home(ino) == Some(node));
+    Some((Keeper::new(Arc::clone(&watch), wanted), watch))
+}
+
+/// What ways to nodes of other processes are made from.
+struct Way<'a> {
+    map: &'a Arc<FormationMap>,
+    known: &'a Arc<KnownFiles>,
+    auth: &'a Auth,
+    options: &'a ClientOptions,
+    keeper: Option<&'a (Keeper, Arc<Watch>)>,
+}
+
+impl Way<'_> {
+    /// The way to a node. After a loss, what this client has open there is told first.
+    fn to(&self, id: NodeId, entry: &NodeEntry) -> Peer {
+        let identity = Identity { auth: self.auth.clone(), client: self.options.id, lane: LaneKind::Client };
+        let wait_ms = u64::try_from(self.options.wait.as_millis()).unwrap_or(u64::MAX);
+        let (address, options) = (Address::tcp(entry.client_address.clone()), PeerOptions { wait_ms });
+        let peer = match self.keeper {
+            Some((_, watch)) => Peer::watched(id, address, identity, options, watch),
+            None => Peer::to(id, address, identity, options),
+        };
+        let (client, map, known) = (self.options.id, Arc::clone(self.map), Arc::clone(self.known));
+        peer.on_reconnect(move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
+            // The floor first: what is answered between the two is in the list.
+            let floor = known.under_way.floor();
+            let opens = known.opens(|ino| map.home(ino) == Some(node));
+            crate::opens::reassert(transport, client, floor, opens)
+        });
+        peer
+    }
 }

@@ -13,6 +13,8 @@ mod leases;
 mod names;
 mod opens;
 mod spread;
+mod under_way;
+mod watch;
 mod xattrs;
 
 pub use bivouac_net::on_block;

@@ -220,6 +220,19 @@ impl StateDir {
         opened.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
     }
 
+    /// Waits until no process of the formation lives, `ms` milliseconds at most: one that was killed, or that was about
+    /// to be started by one that was, takes a moment to end. Whether none does.
+    #[must_use]
+    pub fn wait_released(&self, ms: u64) -> bool {
+        let (sender, released) = std::sync::mpsc::channel();
+        let Ok(file) = File::open(self.path.join("lock")) else { return true };
+        // Left behind if it waits for longer: this process ends soon.
+        std::thread::spawn(move || {
+            let _nobody_listens_any_more = sender.send(flock(&file, FlockOperation::LockShared).is_ok());
+        });
+        released.recv_timeout(std::time::Duration::from_millis(ms)).unwrap_or(false)
+    }
+
     /// Removes the directory with all that is ours in it, the lock last. A mount point that still has
     /// something mounted is left, and the directory with it.
     ///

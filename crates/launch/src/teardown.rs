@@ -24,6 +24,9 @@ pub const STOP_MS_MAX: u64 = 5000;
 const TERM_MS: u64 = 2000;
 /// Time for the kernel to end what was killed, in milliseconds.
 const KILL_MS: u64 = 5000;
+/// Time for processes to end that are not in the state, in milliseconds: those that a killed supervisor was about to
+/// start find out by themselves that it is gone.
+const ORPHANS_MS: u64 = 30_000;
 
 /// What is left of a formation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,7 +155,7 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
             remedy,
         ));
     }
-    if dir.is_held() {
+    if !dir.wait_released(ORPHANS_MS) {
         let cause = "is still in use by a process that is not in its state";
         return Err(LaunchError::new(
             Kind::Refused,

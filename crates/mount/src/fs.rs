@@ -26,7 +26,7 @@ macro_rules! operations {
 }
 
 operations! {
-    fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr>;
+    fn glance_at(&self, parent: Ino, name: &[u8]) -> FsResult<Attr>;
     fn glance(&self, ino: Ino) -> FsResult<Attr>;
     fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr>;
     fn create(

@@ -1,12 +1,14 @@
 //! The dispatch table: one row per operation.
 
 use bivouac_net::{Call, LaneKind, Reply, Service};
+use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
 use crate::handlers::data;
 use crate::leases::Acting;
 use crate::node::Node;
+use crate::peers::peer_of;
 use crate::session::Ctx;
 
 /// The origin of steps that no client's request makes necessary.
@@ -57,6 +59,7 @@ impl Service for Node {
             Op::SyncSubfile => run::<op::SyncSubfile>,
             Op::Settle => run::<op::Settle>,
             Op::Shutdown => run::<op::Shutdown>,
+            Op::Leave => run::<op::Leave>,
             Op::PutInode => run::<op::PutInode>,
             Op::DropInode => run::<op::DropInode>,
             Op::RemoveDir => run::<op::RemoveDir>,
@@ -67,6 +70,8 @@ impl Service for Node {
             Op::RemoveSubfiles => run::<op::RemoveSubfiles>,
             Op::LockRename => run::<op::LockRename>,
             Op::UnlockRename => run::<op::UnlockRename>,
+            Op::RestoreDir => run::<op::RestoreDir>,
+            Op::DropDir => run::<op::DropDir>,
             Op::InstallShard => run::<op::InstallShard>,
             Op::DropShard => run::<op::DropShard>,
             Op::SealShard => run::<op::SealShard>,
@@ -80,6 +85,10 @@ impl Service for Node {
 
     fn client_connected(&self, client: ClientId) {
         self.reaper.client_is_back(client);
+        // A peer that connects has just been started, or is back.
+        if let Some(node) = peer_of(client) {
+            self.peer_answers(node);
+        }
     }
 
     fn client_gone(&self, client: ClientId) {
@@ -95,6 +104,10 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let touches = if origin == NOBODY { Touches::Nothing } else { O::OP.touches() };
     let _acting = (touches == Touches::Changes).then(|| Acting::on_behalf_of(origin));
     let ctx = context(call, origin);
+    if call.lane == LaneKind::Client && call.frame.channel >= CLIENT_CHANNELS_MAX {
+        let text = format!("channel {} is above {CLIENT_CHANNELS_MAX}", call.frame.channel);
+        return reply.fail(&FsError::with(Errno::EPROTO, text));
+    }
     let alters = touches == Touches::Changes || O::OP == Op::Write;
     let awaited = if alters { ctx.check_awaited() } else { Ok(()) };
     let outcome = awaited.and_then(|()| request::<O>(call)).and_then(|asked| O::handle(node, &ctx, asked));

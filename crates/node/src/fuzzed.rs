@@ -72,6 +72,7 @@ fn intents() {
         replaced: Some(INO),
         replaced_kind: mode::FILE,
         exchange: false,
+        turn: 7,
     };
     let cut = Cut { ino: INO, size: 5, epoch: 6, layout: LAYOUT, new_layout: LAYOUT };
     let intents = [

@@ -7,6 +7,7 @@
 //!   logged first, made of idempotent steps, replayed after a restart.
 
 mod alloc;
+mod away;
 mod clock;
 mod counters;
 mod directory;

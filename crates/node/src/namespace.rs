@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 
 use bivouac_store::Txn;
 use bivouac_types::limits::SPREAD_ENTRIES_MAX;
-use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, Layout, SeatIndex, Slot, Timestamp, mode};
+use bivouac_types::{
+    ClientId, Errno, FsError, FsResult, Ino, Layout, OpenId, SeatIndex, Slot, Timestamp, mode,
+};
 use bivouac_wire::{Decode, Encode};
 
 use crate::dispatch::NOBODY;
@@ -251,6 +253,13 @@ impl Change<'_> {
         }
     }
 
+    /// Removes an inode and nothing that belongs to it.
+    pub fn hide_inode(&mut self, inode: &Inode) {
+        let ino = inode.attr.ino;
+        self.txn.delete(ino.slot(), &inode_key(ino));
+        self.files -= 1;
+    }
+
     fn keys_below(&self, slot: Slot, prefix: &[u8]) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         self.txn.scan(slot, prefix, prefix, |key, _| {
@@ -274,10 +283,27 @@ impl Node {
         self.files.store(files, Ordering::Relaxed);
     }
 
-    /// Unregisters opens; an inode without names goes away with the last.
-    pub(crate) fn close(&self, client: ClientId, ino: Ino, count: u32) -> FsResult<()> {
-        self.opens.remove(ino, client, count);
-        if self.opens.holders(ino).contains(&client) { Ok(()) } else { self.forget_orphan(ino, client) }
+    /// Unregisters an open; an inode without names goes away with the last.
+    pub(crate) fn close(&self, client: ClientId, ino: Ino, open: OpenId) -> FsResult<()> {
+        if self.opens.remove(ino, client, open) { self.forget_orphan(ino, client) } else { Ok(()) }
+    }
+
+    /// A client has open what may have no name: if it has none, that is written down.
+    pub(crate) fn hold_orphan(&self, ino: Ino, client: ClientId) -> FsResult<()> {
+        let slot = ino.slot();
+        self.check_slot(slot)?;
+        if !self.records.read(slot, &orphan_key(ino), |found| found.is_some()) {
+            return Ok(());
+        }
+        let mut change = self.change(&[slot])?;
+        let Some(bytes) = change.txn.get(slot, &orphan_key(ino)) else { return Ok(()) };
+        let mut holders: Vec<ClientId> = decode(bytes, "orphan", ino)?;
+        if holders.contains(&client) {
+            return Ok(());
+        }
+        holders.push(client);
+        change.txn.put(slot, &orphan_key(ino), &holders.to_bytes());
+        change.commit()
     }
 
     /// A client has no longer open what may have no name. The inode goes if it has none, and if nobody had it
@@ -293,6 +319,10 @@ impl Node {
         let Some(bytes) = change.txn.get(slot, &orphan_key(ino)) else { return Ok(()) };
         let mut holders: Vec<ClientId> = decode(bytes, "orphan", ino)?;
         holders.retain(|holder| *holder != client);
+        if self.opens.is_held(ino, client) {
+            // Opened again since; the record must not lose who has it open.
+            return Ok(());
+        }
         if holders.is_empty() && !self.opens.is_open(ino) {
             let inode = change.inode(ino)?;
             change.erase_inode(&inode);

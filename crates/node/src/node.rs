@@ -13,13 +13,14 @@ use bivouac_wire::FormationMap;
 use parking_lot::Mutex;
 
 use crate::alloc::Allocator;
+use crate::away::Away;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::gather::{Gathers, Shards};
 use crate::leases::Leases;
 use crate::locks::{Dirs, Locks};
 use crate::openers::Openers;
-use crate::opens::Opens;
+use crate::opens::{Opens, Told};
 use crate::peers::{Channels, Peers};
 use crate::reaper::Reaper;
 use crate::record::Inode;
@@ -63,14 +64,11 @@ pub struct Node {
     pub(crate) opens: Opens,
     pub(crate) openers: Openers,
     /// What clients have told so far of what they have open, while they tell it.
-    pub(crate) reassertions: Mutex<HashMap<ClientId, HashSet<Ino>>>,
+    pub(crate) reassertions: Mutex<HashMap<ClientId, Told>>,
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
-    /// Who holds the lock for moving directories; kept by the root's home only.
-    pub(crate) rename_lock: Mutex<Option<ClientId>>,
-    /// Held while this node has that lock or waits for it.
-    pub(crate) rename_turn: Mutex<()>,
+    pub(crate) away: Away,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -102,6 +100,7 @@ impl Node {
             allocator: Allocator::open(&records, config.id, slot),
             openers: Openers::open(&records, slot),
             reaper: Reaper::new(config.grace),
+            away: Away::new(config.grace),
             map: config.map,
             id: config.id,
             records,
@@ -119,8 +118,6 @@ impl Node {
             reassertions: Mutex::default(),
             channels: Channels::default(),
             counters: Counters::new(),
-            rename_lock: Mutex::new(None),
-            rename_turn: Mutex::new(()),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             on_shutdown: Mutex::new(None),
@@ -129,6 +126,9 @@ impl Node {
         node.count_files();
         node.make_root(config.owner)?;
         node.adopt_intents()?;
+        if recovery.records > 0 {
+            node.adopt_moves_lock()?;
+        }
         node.adopt_openers();
         node.adopt_shards();
         node.adopt_garbage();

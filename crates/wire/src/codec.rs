@@ -2,8 +2,8 @@
 //! count; options behind a byte that is 0 or 1; structures field by field in their order.
 
 use bivouac_types::{
-    Attr, ClientId, FormationId, Ino, Layout, NodeId, OpId, Placement, SeatIndex, SetAttr, SetTime, Slot,
-    StatFs, Timestamp,
+    Attr, ClientId, FormationId, Ino, Layout, NodeId, OpId, OpenId, Placement, SeatIndex, SetAttr, SetTime,
+    Slot, StatFs, Timestamp,
 };
 
 /// Why bytes could not be decoded.
@@ -36,11 +36,14 @@ pub trait Encode {
 
     /// The value's bytes alone.
     fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(USUAL_LEN);
         self.encode(&mut out);
         out
     }
 }
+
+/// Room for the bytes of most values, so that they are not moved while they are encoded.
+const USUAL_LEN: usize = 128;
 
 /// A value that can be taken from a body; it may borrow from it.
 pub trait Decode<'a>: Sized {
@@ -125,7 +128,7 @@ macro_rules! newtypes {
         }
     )*};
 }
-newtypes!(Ino, Slot, NodeId, SeatIndex, ClientId, OpId, FormationId);
+newtypes!(Ino, Slot, NodeId, SeatIndex, ClientId, OpId, OpenId, FormationId);
 
 impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, out: &mut Vec<u8>) {

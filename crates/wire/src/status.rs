@@ -18,7 +18,7 @@ pub struct VolumeStatus {
 }
 codec_struct!(VolumeStatus { path, kind, capacity_bytes, used_bytes, subfiles });
 
-/// How often an operation was served.
+/// How often a node served an operation, and how often it asked others for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpCount {
     /// Name of the operation.
@@ -27,8 +27,10 @@ pub struct OpCount {
     pub client: u64,
     /// Requests from peers.
     pub peer: u64,
+    /// Requests of its own to peers, however often each had to be sent.
+    pub calls: u64,
 }
-codec_struct!(OpCount { name, client, peer });
+codec_struct!(OpCount { name, client, peer, calls });
 
 /// State of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use super::steps::{
     IDLE, LIBRARY_LOCAL, META, MOUNT, MOUNT_LARGE, MOUNT_SMALL, REMOTE, REMOTE_SMALL, STARTUP,
 };
 use crate::idle::{RESIDENT, WAKE_UPS};
+use crate::meta::directory::{LAST_TO_FIRST, LISTING, MEMORY, RESTART};
 use crate::net::{BARE, LIBRARY};
 use crate::report::{Report, number, spread};
 use crate::startup::{nodes_name, times};
@@ -30,7 +31,7 @@ enum Bound {
 /// One promise: table, row, target, bound, and the words for it.
 struct Budget(&'static str, &'static str, &'static str, Bound, &'static str);
 
-const BUDGETS: [Budget; 21] = [
+const BUDGETS: [Budget; 25] = [
     Budget(MOUNT_LARGE, "write", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, write"),
     Budget(MOUNT_LARGE, "rewrite", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, rewrite"),
     Budget(MOUNT_LARGE, "read", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, read"),
@@ -40,6 +41,16 @@ const BUDGETS: [Budget; 21] = [
     Budget(META, "create", MOUNT, Bound::AtLeast(60_000.0), "mount, creates"),
     Budget(META, "stat", MOUNT, Bound::AtLeast(80_000.0), "mount, stats, not cached"),
     Budget(META, "stat, cached", MOUNT, Bound::AtLeast(500_000.0), "mount, stats, cached"),
+    Budget(
+        DIRECTORY,
+        LAST_TO_FIRST,
+        MOUNT,
+        Bound::AtLeast(0.8),
+        "one huge directory, creates, last tenth to first",
+    ),
+    Budget(DIRECTORY, LISTING, MOUNT, Bound::AtMost(3000.0), "one huge directory, listing"),
+    Budget(DIRECTORY, MEMORY, MOUNT, Bound::AtMost(400.0), "one huge directory, memory of daemons per file"),
+    Budget(DIRECTORY, RESTART, MOUNT, Bound::AtMost(5000.0), "one huge directory, restart of its daemon"),
     Budget(LIBRARY_LOCAL, "write", LIBRARY, Bound::PartOfLimit(0.9), "local data, library, 1 MiB, write"),
     Budget(LIBRARY_LOCAL, "rewrite", LIBRARY, Bound::PartOfLimit(0.9), "local data, library, 1 MiB, rewrite"),
     Budget(LIBRARY_LOCAL, "read", LIBRARY, Bound::PartOfLimit(0.9), "local data, library, 1 MiB, read"),
@@ -66,6 +77,8 @@ const BUDGETS: [Budget; 21] = [
     Budget(STARTUP, "down", "32 nodes", Bound::AtMost(300.0), "32 daemons, stop"),
 ];
 
+/// One huge directory, on a formation of its own (`bench meta --big`).
+pub const DIRECTORY: &str = "directory";
 /// What the names of tables end with whose processes were all on one processor.
 pub const ONE_CORE: &str = "-one-core";
 /// Small requests over TCP: at most so many times the bare ping-pong.

@@ -1,6 +1,6 @@
 //! Every budget in one go, each beside its limit.
 
-mod budgets;
+pub mod budgets;
 mod machine;
 mod steps;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::formation::Formation;
 use crate::idle::{self, IdleArgs};
 use crate::io::{self, Arrangement, IoOp, IoPlan, Mode};
-use crate::meta::{self, Layout, MetaPlan};
+use crate::meta::{self, Layout, MetaPlan, Target};
 use crate::net::{self, CopyPlan, NetArgs};
 use crate::one_core::OneCore;
 use crate::output::OutputArgs;
@@ -141,7 +141,7 @@ impl Step {
             Step::Mount => on_mount(host, memory, |targets| {
                 let large = io::compare(host, targets, &transfers(1 << 20, size.large), size.reps)?;
                 let small = io::compare(host, targets, &transfers(4096, size.small), size.reps)?;
-                let files = meta::compare(host, targets, &files(size), size.reps)?;
+                let files = meta::compare(host, &single_mounts(targets), &files(size), size.reps)?;
                 Ok(vec![(MOUNT_LARGE, large), (MOUNT_SMALL, small), (META, files)])
             }),
             Step::MountOneCore => {
@@ -149,7 +149,7 @@ impl Step {
                 let _one_core = OneCore::enter()?;
                 on_mount(host, memory, |targets| {
                     let small = io::compare(host, targets, &transfers(4096, size.small), size.reps)?;
-                    let files = meta::compare(host, targets, &files(size), size.reps)?;
+                    let files = meta::compare(host, &single_mounts(targets), &files(size), size.reps)?;
                     Ok(vec![(MOUNT_SMALL_ONE_CORE, small), (META_ONE_CORE, files)])
                 })
             }
@@ -212,8 +212,13 @@ fn on_mount(
     Ok(tables)
 }
 
+fn single_mounts(targets: &[(String, PathBuf)]) -> Vec<Target> {
+    targets.iter().map(|(name, dir)| Target::new(name, dir.clone())).collect()
+}
+
 fn files(size: &Size) -> MetaPlan {
-    MetaPlan { procs: 1, files: size.files, layout: Layout::Single, shared: false, bytes: 3901 }
+    let (layout, files) = (Layout::Single, size.files);
+    MetaPlan { procs: 1, files, layout, depth: 1, branch: 1, shared: false, bytes: 3901, filled: false }
 }
 
 fn transfers(transfer: u64, size: u64) -> IoPlan {

@@ -15,7 +15,7 @@ pub fn run(here: &Surroundings, args: &StatusArgs) -> Result<ExitCode, Failure> 
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?);
     } else {
-        print!("{}", report.to_text());
+        print!("{}", report.to_text(args.operations));
     }
     Ok(if report.state == "dead" { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -9,7 +9,7 @@ use crate::fs::{FileSystem, NewInode};
 /// LOOKUP.
 pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
-    match call.session.fs.lookup(call.ino(), name) {
+    match call.session.fs.glance_at(call.ino(), name) {
         Ok(attr) => entry(call, name, &attr),
         Err(error) if error.errno() == Errno::ENOENT => absent(call, name),
         Err(error) => Err(error),

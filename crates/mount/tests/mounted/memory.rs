@@ -206,7 +206,7 @@ impl Inner {
 }
 
 impl FileSystem for Memory {
-    fn lookup(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
+    fn glance_at(&self, parent: Ino, name: &[u8]) -> FsResult<Attr> {
         let mut inner = self.inner.lock();
         let (_, ino) = inner.child(parent, name)?;
         Ok(inner.node(ino)?.attr)

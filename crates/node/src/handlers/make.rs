@@ -72,7 +72,7 @@ impl Node {
         if let Some(dentry) = self.dentry(&place)? {
             return self.existing(ctx, place.slot, dentry, request);
         }
-        if request.open {
+        if request.open.is_some() {
             self.openers.note(&self.records, ctx.client)?;
         }
         let inherited = self.inherited(&place)?;
@@ -111,9 +111,11 @@ impl Node {
         }
         change.add_entry(&mut parent, place, Dentry { ino, kind });
         // Registered before it can be seen: an unlink in between then leaves it alive.
-        self.register_new(ctx, request, ino);
+        self.register_new(ctx, request, ino)?;
         if let Err(error) = change.commit_for(ctx, slot, ino.0) {
-            self.opens.remove(ino, ctx.client, 1);
+            if let Some(open) = request.open {
+                self.opens.remove(ino, ctx.client, open);
+            }
             return Err(error);
         }
         let found = self.found_with(ctx, Dentry { ino, kind }, Some(inode.attr), slot);
@@ -151,13 +153,19 @@ impl Node {
         // Where it was made may have changed: nothing is promised.
         let dentry = Dentry { ino, kind: request.mode & mode::TYPE };
         let found = Found { lease_ms: 0, ..self.found(ctx, dentry, ino.slot())? };
-        self.register_new(ctx, request, ino);
+        self.register_new(ctx, request, ino)?;
+        if request.open.is_some() && request.mode & mode::TYPE == mode::FILE {
+            self.hold_orphan(ino, ctx.client)?;
+        }
         Ok(Made { found, existed: false })
     }
 
-    fn register_new(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, ino: Ino) {
-        if request.open && request.mode & mode::TYPE == mode::FILE {
-            self.opens.add(ino, ctx.client, 1);
+    fn register_new(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, ino: Ino) -> FsResult<()> {
+        match request.open {
+            Some(open) if request.mode & mode::TYPE == mode::FILE => {
+                self.register_open(ino, ctx.client, open)
+            }
+            _ => Ok(()),
         }
     }
 }

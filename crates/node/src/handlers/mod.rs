@@ -6,6 +6,7 @@ pub mod data;
 mod dirs;
 mod link;
 mod make;
+mod moves;
 mod open;
 mod remove;
 mod rename;

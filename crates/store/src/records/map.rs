@@ -1,21 +1,27 @@
 //! The records of one slot, in order of their keys.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
-/// Key and value in one allocation: half the memory of two, and one cache miss per comparison.
+/// The first bytes of a key, with zeros behind a shorter one: in the order of keys, but that several keys may share one.
+type Head = [u64; 2];
+
+fn head_of(key: &[u8]) -> Head {
+    let mut bytes = [0; size_of::<Head>()];
+    bytes.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
+    let both = u128::from_be_bytes(bytes);
+    [(both >> 64) as u64, both as u64]
+}
+
+/// Key and value in one allocation: half the memory of two.
 struct Record(Box<[u8]>);
 
 impl Record {
     /// `key` is at most 65,535 bytes long.
     fn new(key: &[u8], value: &[u8]) -> Record {
-        let mut bytes = Vec::with_capacity(2 + key.len() + value.len());
-        bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
-        bytes.extend_from_slice(key);
-        bytes.extend_from_slice(value);
-        Record(bytes.into_boxed_slice())
+        let len = (key.len() as u16).to_le_bytes();
+        Record([&len, key, value].concat().into_boxed_slice())
     }
 
     fn parts(&self) -> (&[u8], &[u8]) {
@@ -36,31 +42,58 @@ impl Record {
     }
 }
 
-impl Borrow<[u8]> for Record {
-    fn borrow(&self) -> &[u8] {
-        self.key()
-    }
+/// The records whose keys share a head, in order of their keys: never none, hardly ever more than one.
+enum Bucket {
+    One(Record),
+    Many(Vec<Record>),
 }
 
-impl Ord for Record {
-    fn cmp(&self, other: &Record) -> Ordering {
-        self.key().cmp(other.key())
+impl Bucket {
+    fn as_slice(&self) -> &[Record] {
+        match self {
+            Bucket::One(record) => std::slice::from_ref(record),
+            Bucket::Many(records) => records,
+        }
+    }
+
+    fn get(&self, key: &[u8]) -> Option<&Record> {
+        let records = self.as_slice();
+        records.get(records.binary_search_by(|record| record.key().cmp(key)).ok()?)
+    }
+
+    /// The record that had the key before.
+    fn put(&mut self, record: Record) -> Option<Record> {
+        match self {
+            Bucket::One(old) if old.key() == record.key() => Some(std::mem::replace(old, record)),
+            Bucket::One(_) => {
+                let Bucket::One(old) = std::mem::replace(self, Bucket::Many(Vec::new())) else { return None };
+                let mut both = vec![old, record];
+                both.sort_unstable_by(|a, b| a.key().cmp(b.key()));
+                *self = Bucket::Many(both);
+                None
+            }
+            Bucket::Many(records) => match records.binary_search_by(|old| old.key().cmp(record.key())) {
+                Ok(at) => records.get_mut(at).map(|old| std::mem::replace(old, record)),
+                Err(at) => {
+                    records.insert(at, record);
+                    None
+                }
+            },
+        }
+    }
+
+    /// Takes one of several records out; a single one stays, and goes with its bucket.
+    fn take(&mut self, key: &[u8]) -> Option<Record> {
+        let Bucket::Many(records) = self else { return None };
+        let at = records.binary_search_by(|record| record.key().cmp(key)).ok()?;
+        let taken = records.remove(at);
+        if let [_] = records.as_slice() {
+            let last = records.pop()?;
+            *self = Bucket::One(last);
+        }
+        Some(taken)
     }
 }
-
-impl PartialOrd for Record {
-    fn partial_cmp(&self, other: &Record) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Record {
-    fn eq(&self, other: &Record) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Record {}
 
 /// By how much a change alters the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,28 +109,44 @@ impl std::ops::AddAssign for Change {
     }
 }
 
-/// The records of one slot.
+/// The records of one slot. A search compares heads, which are in the tree's own nodes, and follows a pointer only to
+/// what it has found: pointers to keys would be a cache miss for each comparison.
 #[derive(Default)]
 pub(super) struct SlotMap {
-    records: BTreeSet<Record>,
+    records: BTreeMap<Head, Bucket>,
 }
 
 impl SlotMap {
     pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        self.records.get(key).map(Record::value)
+        self.records.get(&head_of(key))?.get(key).map(Record::value)
     }
 
     pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Change {
         let record = Record::new(key, value);
         let bytes = record.payload_len();
-        match self.records.replace(record) {
+        let old = match self.records.entry(head_of(key)) {
+            Entry::Occupied(mut bucket) => bucket.get_mut().put(record),
+            Entry::Vacant(place) => {
+                place.insert(Bucket::One(record));
+                None
+            }
+        };
+        match old {
             Some(old) => Change { records: 0, bytes: bytes - old.payload_len() },
             None => Change { records: 1, bytes },
         }
     }
 
     pub(super) fn delete(&mut self, key: &[u8]) -> Change {
-        match self.records.take(key) {
+        let Entry::Occupied(mut bucket) = self.records.entry(head_of(key)) else { return Change::default() };
+        let taken = match bucket.get() {
+            Bucket::One(record) if record.key() == key => {
+                let Bucket::One(record) = bucket.remove() else { return Change::default() };
+                Some(record)
+            }
+            _ => bucket.get_mut().take(key),
+        };
+        match taken {
             Some(old) => Change { records: -1, bytes: -old.payload_len() },
             None => Change::default(),
         }
@@ -105,13 +154,26 @@ impl SlotMap {
 
     /// Keys and values from a key on.
     pub(super) fn range(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.records.range::<[u8], _>((from, Bound::Unbounded)).map(Record::parts)
+        let first = match from {
+            Bound::Included(key) | Bound::Excluded(key) => Bound::Included(head_of(key)),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        // Keys of the first bucket may be less than the one to begin with.
+        let from = from.map(<[u8]>::to_vec);
+        let is_before = move |record: &&Record| match &from {
+            Bound::Included(key) => record.key() < key.as_slice(),
+            Bound::Excluded(key) => record.key() <= key.as_slice(),
+            Bound::Unbounded => false,
+        };
+        let buckets = self.records.range((first, Bound::Unbounded));
+        buckets.flat_map(|(_, bucket)| bucket.as_slice()).skip_while(is_before).map(Record::parts)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn records_are_in_order_of_keys_and_counted() {
@@ -129,6 +191,45 @@ mod tests {
         assert_eq!(keys, [b"b"]);
         assert_eq!(map.delete(b"b"), Change { records: -1, bytes: -2 });
         assert_eq!(map.delete(b"b"), Change::default());
+    }
+
+    /// Keys of few bytes, around the length of a head, so that many share one.
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        let behind = prop::collection::vec(prop::sample::select(vec![0u8, 1, 255]), 0..4);
+        (prop::sample::select(vec![0, 13, 14, 15, 16]), behind).prop_map(|(zeros, behind)| {
+            let mut key = vec![0; zeros];
+            key.extend(behind);
+            key
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_an_ordered_map(changes in prop::collection::vec((key(), any::<bool>()), 0..60), from in key()) {
+            let (mut map, mut model) = (SlotMap::default(), std::collections::BTreeMap::new());
+            for (at, (key, put)) in changes.into_iter().enumerate() {
+                let value = vec![7; at % 5];
+                let old = if put { model.insert(key.clone(), value.clone()) } else { model.remove(&key) };
+                let len = |value: &Vec<u8>| (key.len() + value.len()) as i64;
+                let gone = Change { records: -i64::from(old.is_some()), bytes: -old.as_ref().map_or(0, len) };
+                let mut expected = gone;
+                if put {
+                    expected += Change { records: 1, bytes: len(&value) };
+                }
+                prop_assert_eq!(if put { map.put(&key, &value) } else { map.delete(&key) }, expected);
+                prop_assert_eq!(map.get(&key), model.get(&key).map(Vec::as_slice));
+            }
+            let listed = |bound: Bound<&[u8]>| -> Vec<(Vec<u8>, Vec<u8>)> {
+                map.range(bound).map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+            };
+            let wanted = |bound: Bound<&[u8]>| -> Vec<(Vec<u8>, Vec<u8>)> {
+                let range = model.range::<[u8], _>((bound, Bound::Unbounded));
+                range.map(|(key, value)| (key.clone(), value.clone())).collect()
+            };
+            for bound in [Bound::Included(from.as_slice()), Bound::Excluded(from.as_slice()), Bound::Unbounded] {
+                prop_assert_eq!(listed(bound), wanted(bound));
+            }
+        }
     }
 
     #[test]
