@@ -17,6 +17,8 @@ use crate::{Kind, LaunchError, LaunchResult};
 pub const FS_TYPE: &str = "fuse.bivouac";
 /// Programs that unmount for users who may not.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+/// How often a mount that is busy, but with nobody, is tried again; each time all processes are looked at.
+const BUSY_LOOKS: usize = 100;
 
 /// A mount of a formation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +84,15 @@ pub enum WhenBusy {
 pub fn unmount(here: &Surroundings, dir: &Path, when_busy: WhenBusy, dead: bool) -> LaunchResult<Unmounted> {
     let plain = UnmountFlags::NOFOLLOW;
     let first = if dead { plain | UnmountFlags::FORCE | UnmountFlags::DETACH } else { plain };
-    let result = rustix::mount::unmount(dir, first);
+    let mut result = rustix::mount::unmount(dir, first);
+    // A process that ends, or that is about to begin, holds what it had open or inherited for a moment, and is not
+    // found any more when it is looked for.
+    for _ in 0..BUSY_LOOKS {
+        if result != Err(Errno::BUSY) || !users_of(dir).is_empty() {
+            break;
+        }
+        result = rustix::mount::unmount(dir, first);
+    }
     match (result, when_busy) {
         (Ok(()), _) => Ok(Unmounted::Cleanly),
         (Err(Errno::BUSY), WhenBusy::Refuse) => Err(busy(dir, &users_of(dir))),
