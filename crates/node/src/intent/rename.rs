@@ -165,7 +165,7 @@ impl Node {
     /// Lets the new name lead to the inode. Answers where it is.
     fn install(&self, moved: &Move, steps: Steps) -> FsResult<NodeId> {
         let name = Name::new(&moved.new_name)?;
-        self.at_entry(moved.new_parent, &name, |node| {
+        let at = |node| {
             let request = InstallEntryRequest {
                 parent: moved.new_parent,
                 name: &moved.new_name,
@@ -175,7 +175,15 @@ impl Node {
                 kind: moved.kind,
             };
             self.step::<op::InstallEntry>(node, steps, INSTALL, request).map(|()| node)
-        })
+        };
+        match self.at_entry(moved.new_parent, &name, at) {
+            // If it was done before, the name may have been removed since, and then its directory: the home does
+            // not know any more that it was spread.
+            Err(error) if steps.retry && error.errno() == Errno::ENOENT => {
+                at(self.shard_node(moved.new_parent, &name)?)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Has `act` done where an entry is: at its directory's home, or where that says that it is. Always in this
