@@ -368,27 +368,33 @@ fn late_steps_bring_nothing_back_and_take_nothing_away() {
 fn a_removal_whose_answer_was_lost_takes_the_shards_with_it() {
     let mut formation = Formation::spreading(3);
     let before = left(formation.census());
-    // The removal is a step to another node if neither the root's home nor the node of the entry is its home.
-    let (mut number, client) = (0, &formation.clients[0]);
-    let dir = loop {
-        let name = format!("dir{number}");
-        let dir = make(client, Ino::ROOT, &name, &DIR).ino;
-        let drivers = [formation.map.home(Ino::ROOT), shard_node(&formation, Ino::ROOT, &name)];
-        if drivers.iter().all(|driver| *driver != formation.map.home(dir)) {
-            break dir;
+    // The removal is a step to another node if its parent's home, which is compact, is not its own.
+    let client = &formation.clients[0];
+    let mut number = 0;
+    let (parent, name, dir) = loop {
+        let name = format!("parent {number}");
+        let parent = make(client, Ino::ROOT, &name, &DIR).ino;
+        let dir = make(client, parent, "dir", &DIR).ino;
+        if formation.map.home(dir) != formation.map.home(parent) {
+            break (parent, name, dir);
         }
+        client.rmdir(&op(client), parent, b"dir").unwrap();
+        client.rmdir(&op(client), Ino::ROOT, name.as_bytes()).unwrap();
         number += 1;
     };
     fill(client, dir, 0..2);
     wait_until("the directory is spread", || is_spread(client, dir));
     (0..2).for_each(|i| client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap());
     // The first one is refused: the shards are to be closed before.
-    *formation.switchboard.before.lock() = Some((Op::SealShard as u16, Box::new({
-        let switchboard = formation.switchboard.clone();
-        move || switchboard.repeat.store(Op::RemoveDir as u32, Ordering::SeqCst)
-    })));
-    client.rmdir(&op(client), Ino::ROOT, format!("dir{number}").as_bytes()).unwrap();
-    (0..number).for_each(|i| client.rmdir(&op(client), Ino::ROOT, format!("dir{i}").as_bytes()).unwrap());
+    *formation.switchboard.before.lock() = Some((
+        Op::SealShard as u16,
+        Box::new({
+            let switchboard = formation.switchboard.clone();
+            move || switchboard.repeat.store(Op::RemoveDir as u32, Ordering::SeqCst)
+        }),
+    ));
+    client.rmdir(&op(client), parent, b"dir").unwrap();
+    client.rmdir(&op(client), Ino::ROOT, name.as_bytes()).unwrap();
     assert_eq!(formation.switchboard.repeat.load(Ordering::SeqCst), 0);
     wait_until("the files are gone", || formation.files() == 1);
     assert_eq!(left(formation.census()), before);
@@ -402,22 +408,25 @@ fn what_is_set_while_it_spreads_is_what_new_entries_get() {
     let (done, other) = (std::sync::Arc::new(std::sync::Mutex::new(None)), formation.client(1));
     // Begun in the middle; it may have to wait for the end.
     let slot = done.clone();
-    *formation.switchboard.before.lock() = Some((Op::InstallShard as u16, Box::new(move || {
-        let (started, starts) = std::sync::mpsc::channel();
-        let setter = std::thread::spawn(move || {
-            started.send(()).unwrap();
-            let set = SetAttr { mode: Some(0o2775), gid: Some(77), ..SetAttr::default() };
-            other.setattr(&op(&other), dir, &set).unwrap();
-            other.setxattr(&op(&other), dir, b"user.bivouac.layout", b"stripe=8k", 0).unwrap();
-        });
-        starts.recv().unwrap();
-        // Either it is done by then, or it waits for the end of this.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_millis(300);
-        while !setter.is_finished() && std::time::Instant::now() < deadline {
-            std::thread::yield_now();
-        }
-        *slot.lock().unwrap() = Some(setter);
-    })));
+    *formation.switchboard.before.lock() = Some((
+        Op::InstallShard as u16,
+        Box::new(move || {
+            let (started, starts) = std::sync::mpsc::channel();
+            let setter = std::thread::spawn(move || {
+                started.send(()).unwrap();
+                let set = SetAttr { mode: Some(0o2775), gid: Some(77), ..SetAttr::default() };
+                other.setattr(&op(&other), dir, &set).unwrap();
+                other.setxattr(&op(&other), dir, b"user.bivouac.layout", b"stripe=8k", 0).unwrap();
+            });
+            starts.recv().unwrap();
+            // Either it is done by then, or it waits for the end of this.
+            let deadline = std::time::Instant::now() + std::time::Duration::from_millis(300);
+            while !setter.is_finished() && std::time::Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+            *slot.lock().unwrap() = Some(setter);
+        }),
+    ));
     fill(&client, dir, 0..2);
     wait_until("the directory is spread", || is_spread(&client, dir));
     wait_until("it was set", || done.lock().unwrap().is_some());
@@ -435,7 +444,8 @@ fn what_is_told_of_a_directory_that_was_set_aside_is_not_forgotten() {
     let dir = spread_dir(&formation);
     let client = &formation.clients[0];
     let home = formation.map.home(dir).unwrap();
-    let name = (0..).map(|i| format!("last {i}")).find(|name| shard_node(&formation, dir, name) != Some(home));
+    let name =
+        (0..).map(|i| format!("last {i}")).find(|name| shard_node(&formation, dir, name) != Some(home));
     let name = name.unwrap();
     make(client, dir, &name, &FILE);
     (0..2).for_each(|i| client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap());
@@ -482,9 +492,9 @@ fn a_rename_that_is_finished_late_does_not_come_back() {
         .find(|from| formation.map.home(*from) != Some(home))
         .unwrap();
     let driver = formation.map.home(from);
-    let name = (0..).map(|i| format!("to {i}")).find(|name| {
-        ![Some(home), driver].contains(&shard_node(&formation, dir, name))
-    });
+    let name = (0..)
+        .map(|i| format!("to {i}"))
+        .find(|name| ![Some(home), driver].contains(&shard_node(&formation, dir, name)));
     let name = name.unwrap();
     make(client, from, "file", &FILE);
     formation.switchboard.hold(home);

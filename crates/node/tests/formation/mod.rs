@@ -149,8 +149,7 @@ impl Peers for Switchboard {
         if self.repeat.compare_exchange(number, 0, seen, seen).is_ok() {
             reply.clear();
             frame.flags = Flags::RETRY;
-            head =
-                transport.exchange(&Request::new(frame, request.body, request.payload), reply, &mut [])?;
+            head = transport.exchange(&Request::new(frame, request.body, request.payload), reply, &mut [])?;
         }
         let (op, none) = (u32::from(request.op as u16), Ordering::SeqCst);
         // Where it is refused because another node is meant, it has not arrived.
