@@ -510,3 +510,39 @@ fn a_rename_that_is_finished_late_does_not_come_back() {
     wait_until("the rename is finished", || formation.nodes.iter().all(|node| node.unfinished() == 0));
     assert_eq!(list(other, from), Vec::<String>::new());
 }
+
+/// What refuses a link may be over by the time that the link is undone.
+#[test]
+fn a_link_that_was_refused_stays_refused() {
+    let formation = Formation::spreading(3);
+    let client = &formation.clients[0];
+    let dir = spread_dir(&formation);
+    (0..2).for_each(|i| client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap());
+    let from = make(client, Ino::ROOT, "from", &DIR).ino;
+    let file = make(client, from, "file", &FILE).ino;
+    let home = formation.map.home(file);
+    let name = (0..).map(|i| format!("link {i}")).find(|name| shard_node(&formation, dir, name) != home);
+    let (name, switchboard) = (name.unwrap(), formation.switchboard.clone());
+    let seal = SealRequest { dir, by: ClientId(1 << 63 | 2), tx: 1 << 30 };
+    let close = {
+        let (switchboard, seal) = (switchboard.clone(), seal.clone());
+        move || {
+            (0..3).for_each(|node| step::<op::SealShard>(&switchboard, NodeId(node), 0, &seal));
+            // The link is undone, and nobody hears of it.
+            let next = switchboard.clone();
+            *switchboard.after.lock() = Some((
+                Op::AdjustLinks as u16,
+                Box::new(move || next.lose_reply.store(Op::AdjustLinks as u32, Ordering::SeqCst)),
+            ));
+            switchboard.hold(home.unwrap());
+        }
+    };
+    *switchboard.before.lock() = Some((Op::AdjustLinks as u16, Box::new(close)));
+    let outcome = client.link(&op(client), file, dir, name.as_bytes());
+    assert_eq!(errno(outcome), Some(Errno::EIO));
+    (0..3).for_each(|node| step::<op::UnsealShard>(&switchboard, NodeId(node), 0, &seal));
+    switchboard.release();
+    wait_until("the link is finished", || formation.nodes.iter().all(|node| node.unfinished() == 0));
+    let names = list(client, dir).len() as u32;
+    assert_eq!((names, client.getattr(file).unwrap().nlink), (0, 1));
+}

@@ -84,7 +84,7 @@ impl Node {
         let installed_at = match refused(installed)? {
             Ok(node) => node,
             Err(error) => {
-                self.undo_rename(moved, steps)?;
+                self.begin_undo(logged, steps)?;
                 return Ok(Outcome::Refused(error));
             }
         };
@@ -126,7 +126,7 @@ impl Node {
     }
 
     /// The new name could not be had: all is as it was.
-    fn undo_rename(&self, moved: &Move, steps: Steps) -> FsResult<()> {
+    pub(super) fn undo_rename(&self, moved: &Move, steps: Steps) -> FsResult<()> {
         let back = [
             self.set_parent(moved.ino, moved, false, PARENT_BACK, steps),
             self.set_other_parent(moved, false, OTHER_PARENT_BACK, steps),

@@ -36,6 +36,8 @@ pub struct Switchboard {
     pub lose_request: AtomicU32,
     /// Runs once before the next step with this number is carried out.
     pub before: parking_lot::Mutex<Option<Interlude>>,
+    /// Runs once after the next step with this number was carried out.
+    pub after: parking_lot::Mutex<Option<Interlude>>,
     asked: parking_lot::Mutex<HashMap<u16, u32>>,
     held: parking_lot::Mutex<Option<NodeId>>,
     released: parking_lot::Condvar,
@@ -155,6 +157,9 @@ impl Peers for Switchboard {
         // Where it is refused because another node is meant, it has not arrived.
         let elsewhere = Errno::from_code(head.status) == Errno::EREMOTE;
         let lose = lose || !elsewhere && self.lose_reply.compare_exchange(op, 0, none, none).is_ok();
+        if let Some((_, act)) = self.after.lock().take_if(|interlude| due(interlude)) {
+            act();
+        }
         match head.status {
             _ if lose => Err(lost()),
             0 => Ok(()),
