@@ -9,7 +9,6 @@ use bivouac_net::{
     Address, Auth, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started, Transport,
     Watch,
 };
-use bivouac_types::limits::SPREAD_ATTR_MS;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 
@@ -201,11 +200,11 @@ impl Client {
 
     /// For how long what was just learned of an inode may be believed: nobody else changes anything in its slot
     /// meanwhile. The attributes of a spread directory may always be believed for a moment: the kernel looks at its
-    /// owner and mode for every entry, and if its home were asked each time, it would be what limits all nodes.
+    /// owner and mode for every entry, and if its home were asked each time, it would be what limits all nodes. The
+    /// moment begins when the home is asked, also for what was [glanced](Client::glance) at later.
     #[must_use]
     pub fn lease(&self, ino: Ino) -> Duration {
-        let lease = self.leases.left(ino.slot());
-        if self.spread.has(ino) { lease.max(Duration::from_millis(SPREAD_ATTR_MS)) } else { lease }
+        if self.spread.has(ino) { self.glimpses.left(ino) } else { self.leases.left(ino.slot()) }
     }
 
     /// For how long what was said of a slot may be believed.

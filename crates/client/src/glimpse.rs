@@ -84,6 +84,13 @@ impl Glimpses {
         attr
     }
 
+    /// For how long what is known of a directory may still be shown.
+    pub fn left(&self, ino: Ino) -> Duration {
+        let dirs = self.dirs.lock();
+        let glimpse = dirs.get(&ino).and_then(|dir| dir.glimpse.as_ref());
+        glimpse.map_or(Duration::ZERO, |glimpse| glimpse.until.saturating_duration_since(Instant::now()))
+    }
+
     /// This client has changed something whose effect is not known here.
     pub fn forget(&self, ino: Ino) {
         if self.any.load(Ordering::Acquire)
@@ -168,6 +175,7 @@ mod tests {
         glimpses.changed(Ino(9), 1, 0);
         let seen = glimpses.keep(attr(10), before, Instant::now() + Duration::from_secs(3600));
         assert_eq!((seen.size, seen.nlink), (11, 3), "what was done while the home was asked");
+        assert!(glimpses.left(Ino(9)) > Duration::from_secs(3600) && glimpses.left(Ino(8)).is_zero());
         glimpses.changed(Ino(9), 1, 1);
         glimpses.changed(Ino(9), -1, 0);
         glimpses.changed(Ino(8), 1, 0);
@@ -175,6 +183,7 @@ mod tests {
         assert_eq!((seen.size, seen.nlink), (11, 4));
         assert!(seen.mtime > attr(0).mtime && seen.ctime == seen.mtime);
         glimpses.forget(Ino(9));
+        assert!(glimpses.left(Ino(9)).is_zero(), "nobody may go on believing it");
         let before = glimpses.look(Ino(9)).unwrap_err();
         assert_eq!(glimpses.keep(attr(11), before, Instant::now()), attr(11));
         glimpses.forget(Ino(9));

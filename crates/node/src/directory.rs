@@ -104,6 +104,11 @@ impl Node {
         node.ok_or_else(|| Errno::ESTALE.into())
     }
 
+    /// The slot of an entry of a spread directory.
+    pub(crate) fn hashed_slot(&self, dir: Ino, name: &Name) -> Slot {
+        slot_of_hash(entry_hash(dir, name.as_bytes()), self.map.slot_count())
+    }
+
     /// The lock of an entry.
     pub(crate) fn entry_target(dir: Ino, name: &Name) -> Target {
         Target::Entry(dir, entry_hash(dir, name.as_bytes()))
@@ -112,6 +117,12 @@ impl Node {
     /// Keeps the entries of a directory where they are, if its home is here.
     pub(crate) fn enter(&self, dir: Ino) -> FsResult<Option<InDir<'_>>> {
         if self.check_slot(dir.slot()).is_ok() { self.dirs.enter(dir).map(Some) } else { Ok(None) }
+    }
+
+    /// Keeps a directory from spreading while its attributes change: the shards get them too.
+    pub(crate) fn stay(&self, ino: Ino) -> FsResult<Option<InDir<'_>>> {
+        let attr = self.inode(ino)?.attr;
+        if attr.is_dir() && !attr.is_spread() { self.enter(ino) } else { Ok(None) }
     }
 
     /// As [`Ctx::done_before`], of an operation on an entry: its directory may have spread meanwhile.
@@ -125,6 +136,7 @@ impl Node {
             if self.check_slot(slot).is_ok()
                 && let Some(value) = ctx.done_before(&self.records, slot)?
             {
+                self.tell_again(ctx, dir);
                 return Ok(Some(value));
             }
         }

@@ -137,6 +137,15 @@ impl Node {
         }
     }
 
+    /// A change of this node's shard of a directory was made earlier, perhaps by a daemon that was killed before it
+    /// could tell: its repetition must not be answered before the home knows.
+    pub(crate) fn tell_again(&self, ctx: &Ctx<'_>, dir: Ino) {
+        let book = self.shards.slot_of(dir);
+        if self.records.read(book, &shard_key(dir), |shard| shard.is_some()) {
+            self.tell_home(ctx.origin, dir);
+        }
+    }
+
     /// Tells the home of a spread directory that its shard on `node` has changed, or may have.
     pub(crate) fn tell(&self, steps: Steps, dir: Ino, node: NodeId, certain: bool) -> FsResult<()> {
         let request = DirChangedRequest { dir, node, certain };

@@ -83,6 +83,9 @@ pub enum Intent {
     Spread(Ino),
     /// Tell the shards of a directory what new entries get from it.
     Inherit(Ino),
+    /// Undo a change that was refused: whatever refused it may be over at the next attempt, and a change of which half
+    /// is undone must not go on.
+    Undo(Box<Intent>),
 }
 
 /// An intent with the identity of who wants it.
@@ -116,6 +119,16 @@ impl Intent {
             // Given up, or taken up by nobody but the reaper.
             Intent::Spread(_) => Vec::new(),
             Intent::Inherit(dir) => vec![Target::Size(*dir)],
+            Intent::Undo(intent) => intent.targets(),
+        }
+    }
+
+    /// The turn at moving directories that it has.
+    fn turn(&self) -> Option<u64> {
+        match self {
+            Intent::Rename(moved) => Some(moved.turn).filter(|turn| *turn != 0),
+            Intent::Undo(intent) => intent.turn(),
+            _ => None,
         }
     }
 }
@@ -193,6 +206,10 @@ impl Node {
             Intent::Spread(dir) if steps.retry => self.give_up_spreading(*dir, logged, steps)?,
             Intent::Spread(dir) => self.finish_spread(*dir, logged, steps)?,
             Intent::Inherit(dir) => self.finish_inherit(*dir, logged, steps)?,
+            Intent::Undo(intent) => {
+                self.undo(intent, steps)?;
+                Outcome::Refused(Errno::EBUSY.into())
+            }
         };
         match outcome {
             Outcome::Done => Ok(Ok(())),
@@ -203,6 +220,23 @@ impl Node {
                 change.commit()?;
                 Ok(Err(error))
             }
+        }
+    }
+
+    /// Undoes a change that was refused after some of its steps, also if this daemon does not come to the end of it.
+    fn begin_undo(&self, logged: &Logged, steps: Steps) -> FsResult<()> {
+        let undo = Logged { intent: Intent::Undo(Box::new(logged.intent.clone())), ..*logged };
+        let mut change = self.change(&[logged.slot])?;
+        change.txn.put(logged.slot, &intent_key(steps.tx), &undo.to_bytes());
+        change.commit()?;
+        self.undo(&logged.intent, steps)
+    }
+
+    fn undo(&self, intent: &Intent, steps: Steps) -> FsResult<()> {
+        match intent {
+            Intent::Link(new) => self.undo_link(new, steps),
+            Intent::Rename(moved) => self.undo_rename(moved, steps),
+            _ => Ok(()),
         }
     }
 
@@ -281,7 +315,7 @@ impl Node {
         }
         self.release(&logged.intent);
         self.channels.put(logged.steps_channel);
-        if let Intent::Rename(Move { turn: turn @ 1.., .. }) = logged.intent {
+        if let Some(turn) = logged.intent.turn() {
             self.reaper.add(Job::Moves(turn));
         }
         Ok(())
@@ -347,6 +381,7 @@ impl Encode for Intent {
             Intent::Cut(cut) => tagged(6, cut),
             Intent::Spread(dir) => tagged(7, dir),
             Intent::Inherit(dir) => tagged(8, dir),
+            Intent::Undo(intent) => tagged(9, &**intent),
         }
     }
 }
@@ -354,6 +389,16 @@ impl Encode for Intent {
 impl Decode<'_> for Intent {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         match u8::decode(input)? {
+            9 => Ok(Intent::Undo(Box::new(Intent::decode_as(u8::decode(input)?, input)?))),
+            tag => Intent::decode_as(tag, input),
+        }
+    }
+}
+
+impl Intent {
+    /// What is done, or undone; never an undoing itself.
+    fn decode_as(tag: u8, input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match tag {
             1 => Decode::decode(input).map(Intent::MakeDir),
             2 => Decode::decode(input).map(Intent::RemoveDir),
             3 => Decode::decode(input).map(Intent::Unlink),

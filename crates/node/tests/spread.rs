@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use bivouac_client::{Client, NewInode, OpCtx};
-use bivouac_types::{Attr, Errno, Ino, NodeId, OpId, SetAttr, SetTime, Timestamp, mode};
-use bivouac_wire::Op;
-use formation::{Formation, op, wait_until};
+use bivouac_node::{PeerRequest, Peers};
+use bivouac_types::{Attr, ClientId, Errno, Ino, NodeId, OpId, SetAttr, SetTime, Timestamp, mode};
+use bivouac_wire::{Encode, InoOnly, Op, Operation, RemoveDirRequest, SealRequest, op};
+use formation::{Formation, Switchboard, op, wait_until};
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
 const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
@@ -49,6 +50,12 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 
 fn is_spread(client: &Client, dir: Ino) -> bool {
     client.getattr(dir).unwrap().is_spread()
+}
+
+/// The node of an entry of a spread directory.
+fn shard_node(formation: &Formation, dir: Ino, name: &str) -> Option<NodeId> {
+    let hash = bivouac_layout::entry_hash(dir, name.as_bytes());
+    formation.map.slot_node(bivouac_layout::slot_of_hash(hash, formation.map.slot_count()))
 }
 
 /// A directory with entries `0` and `1` that has spread.
@@ -327,4 +334,215 @@ fn a_lost_answer_in_the_middle_leaves_nothing_behind() {
     wait_until("the files are gone", || formation.files() == 1);
     wait_until("the attempt is given up", || formation.nodes.iter().all(|node| node.unfinished() == 0));
     assert_eq!(left(formation.census()), [('I', 1)]);
+}
+
+/// A step may be under way for long, and arrive behind its own repetition.
+#[test]
+fn late_steps_bring_nothing_back_and_take_nothing_away() {
+    let formation = Formation::spreading(3);
+    let dir = spread_dir(&formation);
+    let client = &formation.clients[0];
+    fill(client, dir, 2..40);
+    (0..20).for_each(|i| client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap());
+    let names = sorted(list(client, dir));
+    formation.switchboard.come_late(formation.switchboard.sent(Op::InstallShard));
+    assert_eq!(sorted(list(client, dir)), names);
+    assert_eq!(errno(client.rmdir(&op(client), Ino::ROOT, b"dir")), Some(Errno::ENOTEMPTY));
+    let gids = [77, 78].map(|gid| SetAttr { mode: Some(0o2775), gid: Some(gid), ..SetAttr::default() });
+    client.setattr(&op(client), dir, &gids[0]).unwrap();
+    let late = formation.switchboard.sent(Op::UpdateShard);
+    client.setattr(&op(client), dir, &gids[1]).unwrap();
+    formation.switchboard.come_late(late);
+    (0..30).for_each(|i| assert_eq!(make(client, dir, &format!("f{i}"), &FILE).gid, 78));
+    (0..30).for_each(|i| client.unlink(&op(client), dir, format!("f{i}").as_bytes()).unwrap());
+    (20..40).for_each(|i| client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap());
+    make(client, dir, "last", &FILE);
+    assert_eq!(errno(client.rmdir(&op(client), Ino::ROOT, b"dir")), Some(Errno::ENOTEMPTY));
+    client.unlink(&op(client), dir, b"last").unwrap();
+    formation.switchboard.come_late(formation.switchboard.sent(Op::SealShard));
+    fill(client, dir, 0..30);
+    assert_eq!(client.getattr(dir).unwrap().size, 30);
+}
+
+#[test]
+fn a_removal_whose_answer_was_lost_takes_the_shards_with_it() {
+    let mut formation = Formation::spreading(3);
+    let before = left(formation.census());
+    // The removal is a step to another node if its parent's home, which is compact, is not its own.
+    let client = &formation.clients[0];
+    let mut number = 0;
+    let (parent, name, dir) = loop {
+        let name = format!("parent {number}");
+        let parent = make(client, Ino::ROOT, &name, &DIR).ino;
+        let dir = make(client, parent, "dir", &DIR).ino;
+        if formation.map.home(dir) != formation.map.home(parent) {
+            break (parent, name, dir);
+        }
+        client.rmdir(&op(client), parent, b"dir").unwrap();
+        client.rmdir(&op(client), Ino::ROOT, name.as_bytes()).unwrap();
+        number += 1;
+    };
+    fill(client, dir, 0..2);
+    wait_until("the directory is spread", || is_spread(client, dir));
+    (0..2).for_each(|i| client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap());
+    // The first one is refused: the shards are to be closed before.
+    *formation.switchboard.before.lock() = Some((
+        Op::SealShard as u16,
+        Box::new({
+            let switchboard = formation.switchboard.clone();
+            move || switchboard.repeat.store(Op::RemoveDir as u32, Ordering::SeqCst)
+        }),
+    ));
+    client.rmdir(&op(client), parent, b"dir").unwrap();
+    client.rmdir(&op(client), Ino::ROOT, name.as_bytes()).unwrap();
+    assert_eq!(formation.switchboard.repeat.load(Ordering::SeqCst), 0);
+    wait_until("the files are gone", || formation.files() == 1);
+    assert_eq!(left(formation.census()), before);
+}
+
+#[test]
+fn what_is_set_while_it_spreads_is_what_new_entries_get() {
+    let formation = Formation::spreading(3);
+    let dir = make(&formation.clients[0], Ino::ROOT, "dir", &DIR).ino;
+    let client = formation.client(0);
+    let (done, other) = (std::sync::Arc::new(std::sync::Mutex::new(None)), formation.client(1));
+    // Begun in the middle; it may have to wait for the end.
+    let slot = done.clone();
+    *formation.switchboard.before.lock() = Some((
+        Op::InstallShard as u16,
+        Box::new(move || {
+            let (started, starts) = std::sync::mpsc::channel();
+            let setter = std::thread::spawn(move || {
+                started.send(()).unwrap();
+                let set = SetAttr { mode: Some(0o2775), gid: Some(77), ..SetAttr::default() };
+                other.setattr(&op(&other), dir, &set).unwrap();
+                other.setxattr(&op(&other), dir, b"user.bivouac.layout", b"stripe=8k", 0).unwrap();
+            });
+            starts.recv().unwrap();
+            // Either it is done by then, or it waits for the end of this.
+            let deadline = std::time::Instant::now() + std::time::Duration::from_millis(300);
+            while !setter.is_finished() && std::time::Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+            *slot.lock().unwrap() = Some(setter);
+        }),
+    ));
+    fill(&client, dir, 0..2);
+    wait_until("the directory is spread", || is_spread(&client, dir));
+    wait_until("it was set", || done.lock().unwrap().is_some());
+    done.lock().unwrap().take().unwrap().join().unwrap();
+    for i in 0..30 {
+        let attr = make(&client, dir, &format!("f{i}"), &FILE);
+        assert_eq!((attr.gid, attr.layout.stripe), (77, 8192));
+    }
+}
+
+/// A shard's last change before the directory is set aside is told while it is.
+#[test]
+fn what_is_told_of_a_directory_that_was_set_aside_is_not_forgotten() {
+    let formation = Formation::spreading(3);
+    let dir = spread_dir(&formation);
+    let client = &formation.clients[0];
+    let home = formation.map.home(dir).unwrap();
+    let name =
+        (0..).map(|i| format!("last {i}")).find(|name| shard_node(&formation, dir, name) != Some(home));
+    let name = name.unwrap();
+    make(client, dir, &name, &FILE);
+    (0..2).for_each(|i| client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap());
+    assert_eq!(client.getattr(dir).unwrap().size, 1);
+    let peer = ClientId(1 << 63 | 2);
+    let aside = {
+        let switchboard = formation.switchboard.clone();
+        move || {
+            let seal = SealRequest { dir, by: peer, tx: 1 << 30 };
+            (0..3).for_each(|node| step::<op::SealShard>(&switchboard, NodeId(node), 0, &seal));
+            let remove = RemoveDirRequest { ino: dir, sealed: true, aside: true };
+            step::<op::RemoveDir>(&switchboard, home, 0, &remove);
+        }
+    };
+    *formation.switchboard.before.lock() = Some((Op::DirChanged as u16, Box::new(aside)));
+    client.unlink(&op(client), dir, name.as_bytes()).unwrap();
+    assert_eq!(errno(client.getattr(dir)), Some(Errno::ENOENT));
+    step::<op::RestoreDir>(&formation.switchboard, home, 5, &InoOnly { ino: dir });
+    let seal = SealRequest { dir, by: peer, tx: 1 << 30 };
+    (0..3).for_each(|node| step::<op::UnsealShard>(&formation.switchboard, NodeId(node), 0, &seal));
+    assert_eq!(client.getattr(dir).unwrap().size, 0);
+}
+
+/// A step of node 2, as part of a change that it drives.
+fn step<O: Operation>(switchboard: &Switchboard, node: NodeId, number: u64, request: &O::Request<'_>) {
+    let (id, client, origin) = (OpId((16 << 30) + number), ClientId(1 << 63 | 2), ClientId(1));
+    let body = request.to_bytes();
+    let request =
+        PeerRequest { op: O::OP, id, client, channel: 900, retry: false, origin, body: &body, payload: &[] };
+    switchboard.call(node, &request, &mut Vec::new()).unwrap();
+}
+
+/// What a rename has put into a spread directory may be gone again, and the directory with it, before the rename
+/// is finished.
+#[test]
+fn a_rename_that_is_finished_late_does_not_come_back() {
+    let formation = Formation::spreading(3);
+    let dir = spread_dir(&formation);
+    let client = &formation.clients[0];
+    let home = formation.map.home(dir).unwrap();
+    // Nothing is here or there by chance: driver, home and shard are three nodes.
+    let from = (0..)
+        .map(|i| make(client, Ino::ROOT, &format!("from {i}"), &DIR).ino)
+        .find(|from| formation.map.home(*from) != Some(home))
+        .unwrap();
+    let driver = formation.map.home(from);
+    let name = (0..)
+        .map(|i| format!("to {i}"))
+        .find(|name| ![Some(home), driver].contains(&shard_node(&formation, dir, name)));
+    let name = name.unwrap();
+    make(client, from, "file", &FILE);
+    formation.switchboard.hold(home);
+    formation.switchboard.lose_reply.store(Op::InstallEntry as u32, Ordering::SeqCst);
+    let outcome = client.rename(&op(client), from, b"file", dir, name.as_bytes(), 0);
+    assert_eq!(errno(outcome), Some(Errno::EIO));
+    let other = &formation.clients[1];
+    assert!(other.lookup(dir, name.as_bytes()).is_ok());
+    other.unlink(&op(other), dir, name.as_bytes()).unwrap();
+    (0..2).for_each(|i| other.unlink(&op(other), dir, i.to_string().as_bytes()).unwrap());
+    other.rmdir(&op(other), Ino::ROOT, b"dir").unwrap();
+    formation.switchboard.release();
+    wait_until("the rename is finished", || formation.nodes.iter().all(|node| node.unfinished() == 0));
+    assert_eq!(list(other, from), Vec::<String>::new());
+}
+
+/// What refuses a link may be over by the time that the link is undone.
+#[test]
+fn a_link_that_was_refused_stays_refused() {
+    let formation = Formation::spreading(3);
+    let client = &formation.clients[0];
+    let dir = spread_dir(&formation);
+    (0..2).for_each(|i| client.unlink(&op(client), dir, i.to_string().as_bytes()).unwrap());
+    let from = make(client, Ino::ROOT, "from", &DIR).ino;
+    let file = make(client, from, "file", &FILE).ino;
+    let home = formation.map.home(file);
+    let name = (0..).map(|i| format!("link {i}")).find(|name| shard_node(&formation, dir, name) != home);
+    let (name, switchboard) = (name.unwrap(), formation.switchboard.clone());
+    let seal = SealRequest { dir, by: ClientId(1 << 63 | 2), tx: 1 << 30 };
+    let close = {
+        let (switchboard, seal) = (switchboard.clone(), seal.clone());
+        move || {
+            (0..3).for_each(|node| step::<op::SealShard>(&switchboard, NodeId(node), 0, &seal));
+            // The link is undone, and nobody hears of it.
+            let next = switchboard.clone();
+            *switchboard.after.lock() = Some((
+                Op::AdjustLinks as u16,
+                Box::new(move || next.lose_reply.store(Op::AdjustLinks as u32, Ordering::SeqCst)),
+            ));
+            switchboard.hold(home.unwrap());
+        }
+    };
+    *switchboard.before.lock() = Some((Op::AdjustLinks as u16, Box::new(close)));
+    let outcome = client.link(&op(client), file, dir, name.as_bytes());
+    assert_eq!(errno(outcome), Some(Errno::EIO));
+    (0..3).for_each(|node| step::<op::UnsealShard>(&switchboard, NodeId(node), 0, &seal));
+    switchboard.release();
+    wait_until("the link is finished", || formation.nodes.iter().all(|node| node.unfinished() == 0));
+    let names = list(client, dir).len() as u32;
+    assert_eq!((names, client.getattr(file).unwrap().nlink), (0, 1));
 }

@@ -39,14 +39,21 @@ const OPERATIONS_MIN: u64 = 1000;
 const PAUSE: (usize, usize) = (50, 150);
 /// Once in so many rounds all daemons are killed (S73).
 const ALL_ONCE_IN: usize = 8;
+/// Entries at which directories spread, where they are to: fewer than the workers make in each of those they share.
+const SPREAD_AT: &str = "4";
+/// More entries than there ever are.
+const SPREAD_AT_NEVER: &str = "100000";
 
 type Finished = Result<Worker, String>;
 
 #[test]
 fn what_was_acknowledged_survives_kills_at_any_moment() {
-    let arguments = ["--nodes", "4", "--stripe", "4k", "--deaths-max", "1000000/1ms"];
-    let Some(camp) = Camp::start_each(&arguments) else { return };
     let mut random = Random::new(Random::seed());
+    // In every other run nearly all directories spread while they are used.
+    let spread_at = if random.once_in(2) { SPREAD_AT } else { SPREAD_AT_NEVER };
+    let arguments =
+        ["--nodes", "4", "--stripe", "4k", "--deaths-max", "1000000/1ms", "--spread-at", spread_at];
+    let Some(camp) = Camp::start_each(&arguments) else { return };
     SHARED_DIRS.iter().for_each(|dir| fs::create_dir(camp.mount().join(dir)).unwrap());
     let shared = Arc::new(Shared::new());
     let watch = Arc::new(Watch::new(WORKERS));

@@ -89,6 +89,7 @@ impl Handle for op::SetAttr {
         if let Some(size) = set.size {
             node.resize_once(ctx, ino, size)?;
         }
+        let _dir = node.stay(ino)?;
         let mut change = node.change(&[ino.slot()])?;
         let mut inode = change.inode(ino)?;
         if inode.attr.is_spread() {

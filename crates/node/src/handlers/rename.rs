@@ -71,7 +71,10 @@ impl Node {
         let (dir, name) = (wanted.request.parent, &wanted.name);
         let _dir = self.enter(dir)?;
         match self.entry_done_before(ctx, dir, name)? {
-            Some(_) => Ok(None),
+            Some(_) => {
+                self.tell_again(ctx, wanted.request.new_parent);
+                Ok(None)
+            }
             None => Ok(Some(self.look_up(dir, name)?.map(|(dentry, _)| dentry))),
         }
     }
@@ -104,6 +107,7 @@ impl Node {
             [Node::entry_target(parent, &wanted.name), Node::entry_target(new_parent, &wanted.new_name)];
         let _entries = self.locks.lock_all(&targets)?;
         if self.entry_done_before(ctx, parent, &wanted.name)?.is_some() {
+            self.tell_again(ctx, new_parent);
             return Ok(());
         }
         let place = self.place(parent, &wanted.name)?;

@@ -25,18 +25,20 @@ impl Shard {
 
 impl Handle for op::InstallShard {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InstallShardRequest<'_>) -> FsResult<()> {
-        if request.first {
-            node.drop_shard(request.dir, request.tx)?;
-        }
         let book = node.shards.slot_of(request.dir);
         let slots = node.own_slots().collect::<Vec<Slot>>();
         let mut change = node.change(&slots)?;
         // A message of a driver that has given up and said so must not bring anything back.
         ctx.check_awaited()?;
         let mut shard = match change.shard(book, request.dir)? {
+            // Changed since: the directory is spread, and this is a repetition that was under way for long.
+            Some(shard) if shard.tx == request.tx && shard.version > 0 => return Ok(()),
             Some(shard) if shard.tx == request.tx => shard,
             Some(shard) if shard.tx > request.tx => return Err(Errno::ESTALE.into()),
-            _ if request.first => Shard::empty(request.inherited, request.tx),
+            old if request.first => {
+                old.iter().for_each(|_| change.drop_shard(node, request.dir));
+                Shard::empty(request.inherited, request.tx)
+            }
             _ => return Err(Errno::ESTALE.into()),
         };
         for entry in &request.entries {
@@ -89,14 +91,7 @@ impl Node {
             Some(shard) if shard.tx > tx => return Ok(()),
             Some(_) => {}
         }
-        for slot in slots {
-            // The entries of a compact directory of this node are not the shard's.
-            if slot != dir.slot() {
-                change.drop_entries(slot, dir);
-            }
-        }
-        change.touch(dir);
-        change.txn.delete(book, &shard_key(dir));
+        change.drop_shard(self, dir);
         change.commit()?;
         self.shards.asked(dir);
         Ok(())
@@ -104,6 +99,13 @@ impl Node {
 }
 
 impl Change<'_> {
+    fn drop_shard(&mut self, node: &Node, dir: Ino) {
+        // The entries of a compact directory of this node are not the shard's.
+        node.own_slots().filter(|slot| *slot != dir.slot()).for_each(|slot| self.drop_entries(slot, dir));
+        self.touch(dir);
+        self.txn.delete(node.shards.slot_of(dir), &shard_key(dir));
+    }
+
     fn drop_entries(&mut self, slot: Slot, dir: Ino) {
         self.touch(ENTRIES_MOVE);
         let (prefix, mut keys) = (dentry_prefix(dir), Vec::new());
@@ -116,9 +118,13 @@ impl Change<'_> {
 }
 
 impl Handle for op::SealShard {
-    fn handle(node: &Node, _: &Ctx<'_>, SealRequest { dir, by, tx }: SealRequest) -> FsResult<()> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, SealRequest { dir, by, tx }: SealRequest) -> FsResult<()> {
         let book = node.shards.slot_of(dir);
         let mut change = node.change(&[book])?;
+        if ctx.step_done(&change.txn, book)? {
+            // Opened again: a first try that was under way for long must not close it for ever.
+            return Err(FsError::with(Errno::EAGAIN, format!("the attempt to remove {dir} is over")));
+        }
         // Without a shard there is nothing to close: the directory is gone, and whoever seals it finds that out.
         let Some(mut shard) = change.shard(book, dir)? else { return Ok(()) };
         if shard.entries > 0 {
@@ -134,15 +140,19 @@ impl Handle for op::SealShard {
 }
 
 impl Handle for op::UnsealShard {
-    fn handle(node: &Node, _: &Ctx<'_>, SealRequest { dir, by, tx }: SealRequest) -> FsResult<()> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, SealRequest { dir, by, tx }: SealRequest) -> FsResult<()> {
         let book = node.shards.slot_of(dir);
         let mut change = node.change(&[book])?;
+        if ctx.step_done(&change.txn, book)? {
+            return Ok(());
+        }
         let Some(mut shard) = change.shard(book, dir)? else { return Ok(()) };
         if shard.sealed == Some((by, tx)) {
             shard.sealed = None;
             change.put_shard(book, dir, &shard);
         }
-        change.commit()
+        // It has the number of the closing, which is over now.
+        change.commit_for(ctx, book, 0)
     }
 }
 
@@ -183,14 +193,18 @@ impl Node {
 impl Handle for op::UpdateShard {
     fn handle(
         node: &Node,
-        _: &Ctx<'_>,
+        ctx: &Ctx<'_>,
         UpdateShardRequest { dir, inherited }: UpdateShardRequest,
     ) -> FsResult<()> {
         let book = node.shards.slot_of(dir);
         let mut change = node.change(&[book])?;
+        if ctx.step_done(&change.txn, book)? {
+            // What was said since counts.
+            return Ok(());
+        }
         let Some(mut shard) = change.shard(book, dir)? else { return Ok(()) };
         shard.inherited = inherited;
         change.put_shard(book, dir, &shard);
-        change.commit()
+        change.commit_for(ctx, book, 0)
     }
 }

@@ -69,10 +69,12 @@ impl Handle for op::RemoveDir {
 impl Handle for op::RestoreDir {
     fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
         let mut change = node.change(&[ino.slot()])?;
-        if let Some(inode) = change.take_aside(ino, ctx)? {
-            change.add_inode(&inode);
-        }
-        change.commit()
+        let Some(inode) = change.take_aside(ino, ctx)? else { return Ok(()) };
+        change.add_inode(&inode);
+        change.commit()?;
+        // What its shards have told meanwhile was not heard: all of them are asked.
+        node.gathers.forget(ino);
+        Ok(())
     }
 }
 
@@ -172,8 +174,11 @@ impl Handle for op::InstallEntry {
         let at_home = node.check_slot(dir.slot()).is_ok();
         let inside = (!own && at_home).then(|| node.dirs.try_enter(dir));
         let lock = (!own).then(|| node.locks.try_lock(Node::entry_target(dir, &name)));
-        if at_home && ctx.step_done(&node.change(&[dir.slot()])?.txn, dir.slot())? {
-            return Ok(());
+        // Looked at first: by the time of a repetition the directory may be spread, or gone.
+        for slot in [dir.slot(), node.hashed_slot(dir, &name)] {
+            if node.check_slot(slot).is_ok() && ctx.step_done(&node.change(&[slot])?.txn, slot)? {
+                return Ok(());
+            }
         }
         let place = node.place(dir, &name)?;
         let [slot, book] = place.slots();

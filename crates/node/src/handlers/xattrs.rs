@@ -148,6 +148,7 @@ impl Node {
 
     /// Sets the layout of an empty file, or the default of a directory's new files.
     fn set_layout(&self, ctx: &Ctx<'_>, ino: Ino, value: &[u8]) -> FsResult<()> {
+        let _dir = self.stay(ino)?;
         let size = self.locks.lock(Target::Size(ino))?;
         let mut inode = self.inode(ino)?;
         let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;

@@ -24,7 +24,12 @@ pub struct Concerns {
 /// # Errors
 /// For bytes that are none.
 pub fn concerns(record: &[u8]) -> Result<Concerns, DecodeError> {
-    Ok(match Logged::from_bytes(record)?.intent {
+    Ok(of_intent(Logged::from_bytes(record)?.intent))
+}
+
+fn of_intent(intent: Intent) -> Concerns {
+    match intent {
+        Intent::Undo(intent) => of_intent(*intent),
         Intent::MakeDir(new) => {
             let inos = vec![new.inode.attr.ino, new.inode.parent];
             Concerns { what: "mkdir", name: new.name, inos, seats: Vec::new() }
@@ -42,7 +47,7 @@ pub fn concerns(record: &[u8]) -> Result<Concerns, DecodeError> {
             let seats = Node::seats_of(&cut.layout).collect();
             Concerns { what: "truncate", name: Vec::new(), inos: vec![cut.ino], seats }
         }
-    })
+    }
 }
 
 fn of_dir(what: &'static str, dir: Ino) -> Concerns {

@@ -128,10 +128,15 @@ impl Node {
         match self.add_last(new.parent, &name, dentry, logged)? {
             Ok(change) => self.clear(change, logged, steps, 0),
             Err(error) => {
-                self.step::<op::AdjustLinks>(home, steps, 1, AdjustLinksRequest { ino: new.ino, delta: -1 })?;
+                self.begin_undo(logged, steps)?;
                 Ok(Outcome::Refused(error))
             }
         }
+    }
+
+    pub(super) fn undo_link(&self, new: &OldEntry, steps: Steps) -> FsResult<()> {
+        let request = AdjustLinksRequest { ino: new.ino, delta: -1 };
+        self.step::<op::AdjustLinks>(self.home_of(new.ino)?, steps, 1, request).map(drop)
     }
 
     /// Commits the last records of an intent together with its end.

@@ -84,7 +84,7 @@ impl Node {
         let installed_at = match refused(installed)? {
             Ok(node) => node,
             Err(error) => {
-                self.undo_rename(moved, steps)?;
+                self.begin_undo(logged, steps)?;
                 return Ok(Outcome::Refused(error));
             }
         };
@@ -126,7 +126,7 @@ impl Node {
     }
 
     /// The new name could not be had: all is as it was.
-    fn undo_rename(&self, moved: &Move, steps: Steps) -> FsResult<()> {
+    pub(super) fn undo_rename(&self, moved: &Move, steps: Steps) -> FsResult<()> {
         let back = [
             self.set_parent(moved.ino, moved, false, PARENT_BACK, steps),
             self.set_other_parent(moved, false, OTHER_PARENT_BACK, steps),
@@ -165,7 +165,7 @@ impl Node {
     /// Lets the new name lead to the inode. Answers where it is.
     fn install(&self, moved: &Move, steps: Steps) -> FsResult<NodeId> {
         let name = Name::new(&moved.new_name)?;
-        self.at_entry(moved.new_parent, &name, |node| {
+        let at = |node| {
             let request = InstallEntryRequest {
                 parent: moved.new_parent,
                 name: &moved.new_name,
@@ -175,7 +175,15 @@ impl Node {
                 kind: moved.kind,
             };
             self.step::<op::InstallEntry>(node, steps, INSTALL, request).map(|()| node)
-        })
+        };
+        match self.at_entry(moved.new_parent, &name, at) {
+            // If it was done before, the name may have been removed since, and then its directory: the home does
+            // not know any more that it was spread.
+            Err(error) if steps.retry && error.errno() == Errno::ENOENT => {
+                at(self.shard_node(moved.new_parent, &name)?)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Has `act` done where an entry is: at its directory's home, or where that says that it is. Always in this

@@ -27,12 +27,16 @@ const ENTRY_LEN: usize = 4 + 8 + 4;
 pub struct Removed {
     /// Its record; empty when it was gone before.
     pub record: Vec<u8>,
+    /// Whether its shards were closed.
+    closed: bool,
 }
 
 impl Removed {
     /// Whether it was spread, or is not known not to have been.
     pub fn may_have_shards(&self, steps: Steps) -> bool {
         match Inode::from_bytes(&self.record) {
+            // The step is sent again if its answer was lost, and finds nothing then.
+            _ if self.closed => true,
             Ok(inode) => inode.attr.is_spread(),
             Err(_) => steps.retry,
         }
@@ -201,20 +205,22 @@ impl Node {
             let request = RemoveDirRequest { ino: dir, sealed, aside };
             refused(self.step::<op::RemoveDir>(home, steps, number, request))
         };
+        let mut closed = false;
         let outcome = match remove(false)? {
             Err(error) if error.errno() == Errno::EREMOTE => {
-                let closed = match self.seal_shards(dir, steps)? {
+                closed = true;
+                let removed = match self.seal_shards(dir, steps)? {
                     Ok(()) => remove(true)?,
                     Err(error) => Err(error),
                 };
-                if closed.is_err() {
+                if removed.is_err() {
                     self.unseal_shards(dir, steps)?;
                 }
-                closed
+                removed
             }
             outcome => outcome,
         };
-        Ok(outcome.map(|removed| Removed { record: removed.record }))
+        Ok(outcome.map(|removed| Removed { record: removed.record, closed }))
     }
 
     fn seal_shards(&self, dir: Ino, steps: Steps) -> FsResult<FsResult<()>> {

@@ -28,13 +28,28 @@ pub struct Switchboard {
     steps: AtomicU32,
     /// The answer to the next step with this number is lost.
     pub lose_reply: AtomicU32,
+    /// The answer to the next step with this number is lost, and the way sends it again by itself.
+    pub repeat: AtomicU32,
+    /// Steps that may come once more.
+    sent: parking_lot::Mutex<Vec<Sent>>,
     /// The next step with this number is lost before it is carried out.
     pub lose_request: AtomicU32,
     /// Runs once before the next step with this number is carried out.
     pub before: parking_lot::Mutex<Option<Interlude>>,
+    /// Runs once after the next step with this number was carried out.
+    pub after: parking_lot::Mutex<Option<Interlude>>,
     asked: parking_lot::Mutex<HashMap<u16, u32>>,
     held: parking_lot::Mutex<Option<NodeId>>,
     released: parking_lot::Condvar,
+}
+
+/// A step that was carried out.
+#[derive(Clone)]
+pub struct Sent {
+    node: NodeId,
+    op: u16,
+    frame: Frame,
+    body: Vec<u8>,
 }
 
 /// Number of a step, and what happens before it.
@@ -44,6 +59,22 @@ impl Switchboard {
     /// How many steps with this number there were.
     pub fn asked(&self, op: Op) -> u32 {
         self.asked.lock().get(&(op as u16)).copied().unwrap_or(0)
+    }
+
+    /// The steps with this number that there were so far.
+    pub fn sent(&self, op: Op) -> Vec<Sent> {
+        let sent: Vec<Sent> = self.sent.lock().iter().filter(|sent| sent.op == op as u16).cloned().collect();
+        assert!(!sent.is_empty(), "there was no {}", op.name());
+        sent
+    }
+
+    /// Steps arrive once more, as first tries that were under way for long.
+    pub fn come_late(&self, late: Vec<Sent>) {
+        for Sent { node, frame, body, .. } in late {
+            let target = self.nodes.read()[usize::from(node.0)].clone().unwrap();
+            let transport = InProcess::new(target, LaneKind::Peer);
+            transport.exchange(&Request::new(frame, &body, &[]), &mut Vec::new(), &mut []).unwrap();
+        }
     }
 
     /// From now on a node does not answer what is asked in the background.
@@ -113,9 +144,22 @@ impl Peers for Switchboard {
         frame.origin = request.origin;
         frame.flags = if request.retry { Flags::RETRY } else { Flags::default() };
         let transport = InProcess::new(target, LaneKind::Peer);
-        let head = transport.exchange(&Request::new(frame, request.body, request.payload), reply, &mut [])?;
+        let body = request.body.to_vec();
+        self.sent.lock().push(Sent { node, op: request.op as u16, frame, body });
+        let mut head =
+            transport.exchange(&Request::new(frame, request.body, request.payload), reply, &mut [])?;
+        if self.repeat.compare_exchange(number, 0, seen, seen).is_ok() {
+            reply.clear();
+            frame.flags = Flags::RETRY;
+            head = transport.exchange(&Request::new(frame, request.body, request.payload), reply, &mut [])?;
+        }
         let (op, none) = (u32::from(request.op as u16), Ordering::SeqCst);
-        let lose = lose || self.lose_reply.compare_exchange(op, 0, none, none).is_ok();
+        // Where it is refused because another node is meant, it has not arrived.
+        let elsewhere = Errno::from_code(head.status) == Errno::EREMOTE;
+        let lose = lose || !elsewhere && self.lose_reply.compare_exchange(op, 0, none, none).is_ok();
+        if let Some((_, act)) = self.after.lock().take_if(|interlude| due(interlude)) {
+            act();
+        }
         match head.status {
             _ if lose => Err(lost()),
             0 => Ok(()),
