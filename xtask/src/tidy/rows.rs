@@ -102,7 +102,10 @@ mod tests {
         for row in ["S22", "S100"] {
             let quotes = if row == "S22" { "// S1, S100" } else { "// S1, S22" };
             let missing = checked(contract, quotes);
-            assert!(missing.len() == 1 && missing[0].contains(&format!("no test quotes {row}")), "{missing:?}");
+            assert!(
+                missing.len() == 1 && missing[0].contains(&format!("no test quotes {row}")),
+                "{missing:?}"
+            );
         }
     }
 
