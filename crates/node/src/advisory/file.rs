@@ -319,7 +319,11 @@ mod tests {
         file.acquire(&whole(2, LockMode::Read, None), now, KEPT).unwrap();
         let refused = file.acquire(&whole(1, LockMode::Write, None), now, KEPT).unwrap_err();
         assert_eq!(refused.errno(), Errno::EAGAIN);
-        assert_eq!(file.acquire(&whole(2, LockMode::Write, None), now, KEPT), Ok(true), "nobody else is left");
+        assert_eq!(
+            file.acquire(&whole(2, LockMode::Write, None), now, KEPT),
+            Ok(true),
+            "nobody else is left"
+        );
     }
 
     #[test]
