@@ -79,7 +79,11 @@ fn texts(root: &Path) -> io::Result<Vec<(String, String)>> {
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             let (kind, path) = (entry.file_type()?, entry.path());
-            if kind.is_dir() && !LEFT_OUT.iter().any(|name| entry.file_name() == *name) {
+            // `.git` is a file in a further worktree.
+            if LEFT_OUT.iter().any(|name| entry.file_name() == *name) {
+                continue;
+            }
+            if kind.is_dir() {
                 dirs.push(path);
             } else if kind.is_file() {
                 found.push(path);

@@ -24,7 +24,10 @@ pub fn living(dir: &StateDir) -> Result<State, Failure> {
         return Ok(state);
     }
     let cause = "was killed: none of its processes lives";
-    let remedy = format!("remove what it left: bivouac down --name {}", state.name);
+    let remedy = format!(
+        "look at what it left: bivouac fsck --offline {0}; remove it: bivouac down --name {0}",
+        state.name
+    );
     Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", state.name), cause, &remedy).into())
 }
 

@@ -72,6 +72,7 @@ pub struct MountReport {
 pub struct Totals {
     capacity_bytes: u64,
     used_bytes: u64,
+    records_bytes: u64,
     files: u64,
     open_files: u64,
 }
@@ -116,6 +117,7 @@ pub struct VolumeReport {
     kind: String,
     capacity_bytes: u64,
     used_bytes: Option<u64>,
+    records_bytes: Option<u64>,
     subfiles: Option<u64>,
 }
 
@@ -238,6 +240,7 @@ fn volume_reports(node: &NodeState, status: Option<&NodeStatus>) -> Vec<VolumeRe
             kind: planned.kind.clone(),
             capacity_bytes: seen.map_or(planned.capacity_bytes, |volume| volume.capacity_bytes),
             used_bytes: seen.map(|volume| volume.used_bytes),
+            records_bytes: seen.map(|volume| volume.records_bytes),
             subfiles: seen.map(|volume| volume.subfiles),
         }
     };
@@ -260,6 +263,7 @@ fn totals(nodes: &[NodeReport]) -> Totals {
         for volume in &node.volumes {
             totals.capacity_bytes = totals.capacity_bytes.saturating_add(volume.capacity_bytes);
             totals.used_bytes = totals.used_bytes.saturating_add(volume.used_bytes.unwrap_or(0));
+            totals.records_bytes = totals.records_bytes.saturating_add(volume.records_bytes.unwrap_or(0));
         }
     }
     totals
@@ -287,23 +291,25 @@ impl Report {
     }
 
     fn summary(&self) -> String {
-        let Totals { capacity_bytes, used_bytes, files, open_files } = &self.totals;
-        let free = format_size(capacity_bytes.saturating_sub(*used_bytes));
+        let Totals { capacity_bytes, used_bytes, records_bytes, files, open_files } = &self.totals;
+        let free = format_size(capacity_bytes.saturating_sub(used_bytes.saturating_add(*records_bytes)));
         let mut text = format!("formation {}: {}\n", self.name, self.state);
         for mount in &self.mounts {
             text.push_str(&format!("mount {} (node {})\n", mount.dir.display(), mount.node));
         }
         let (capacity, used) = (format_size(*capacity_bytes), format_size(*used_bytes));
-        text + &format!("{used} used of {capacity}, {free} free; {files} files, {open_files} open\n\n")
+        let records = format_size(*records_bytes);
+        text.push_str(&format!("{used} of data, {records} for names, {free} free of {capacity}; "));
+        text + &format!("{files} files, {open_files} open\n\n")
     }
 
     fn node_table(&self) -> String {
         let head = [
-            "NODE", "HOST", "STATE", "PID", "UPTIME", "FILES", "OPEN", "DEATHS", "VOLUME", "KIND", "USED",
-            "CAPACITY",
+            "NODE", "HOST", "STATE", "PID", "UPTIME", "FILES", "OPEN", "DEATHS", "VOLUME", "KIND", "DATA",
+            "NAMES", "CAPACITY",
         ];
         let rows: Vec<Vec<String>> = self.nodes.iter().flat_map(NodeReport::rows).collect();
-        layout(&head, &[0, 3, 4, 5, 6, 7, 10, 11], &rows)
+        layout(&head, &[0, 3, 4, 5, 6, 7, 10, 11, 12], &rows)
     }
 }
 
@@ -324,8 +330,9 @@ impl NodeReport {
         let row = |(index, volume): (usize, &VolumeReport)| {
             let own = own.iter().map(|cell| if index == 0 { cell.clone() } else { String::new() });
             let path = volume.path.display().to_string();
-            let used = volume.used_bytes.map_or("-".into(), format_size);
-            own.chain([path, volume.kind.clone(), used, format_size(volume.capacity_bytes)]).collect()
+            let size = |bytes: Option<u64>| bytes.map_or("-".into(), format_size);
+            let sizes = [volume.used_bytes, volume.records_bytes, Some(volume.capacity_bytes)].map(size);
+            own.chain([path, volume.kind.clone()]).chain(sizes).collect()
         };
         self.volumes.iter().enumerate().map(row).collect()
     }
@@ -383,11 +390,12 @@ mod tests {
     }
 
     fn answer(id: u16) -> Answer {
-        let volume = |used_bytes| VolumeStatus {
+        let volume = |records_bytes| VolumeStatus {
             path: "/elsewhere".into(),
             kind: "memory".into(),
             capacity_bytes: 1 << 30,
-            used_bytes,
+            used_bytes: 1 << 20,
+            records_bytes,
             subfiles: 3,
         };
         let count = |name: &str, client, peer| OpCount { name: name.into(), client, peer, calls: 0 };
@@ -399,7 +407,7 @@ mod tests {
             open_files: 1,
             records: 20,
             record_bytes: 2000,
-            volumes: vec![volume(1 << 20), volume(1 << 20)],
+            volumes: vec![volume(512 << 20), volume(0)],
             operations: vec![count("Read", 5, 1)],
         }))
     }
@@ -418,7 +426,10 @@ mod tests {
         assert_eq!(json["nodes"][1]["volumes"][1]["path"], "/v1/n1");
         assert_eq!(json["nodes"][0]["operations"].as_array().unwrap().len(), 1);
         let text = report.to_text(false);
-        assert!(text.contains("4 MiB used of 4 GiB, 4 GiB free; 20 files, 2 open"), "{text}");
+        assert!(
+            text.contains("4 MiB of data, 1 GiB for names, 3 GiB free of 4 GiB; 20 files, 2 open"),
+            "{text}"
+        );
         assert!(text.contains("Read            10      2      0"), "{text}");
         assert!(text.contains("1 min"), "{text}");
     }

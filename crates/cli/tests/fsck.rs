@@ -98,6 +98,12 @@ fn a_running_formation_is_checked_and_left_alone() {
             || said.err.contains("n0: in use by another daemon; bring that one down first");
         assert!(says, "{}", said.err);
     }
+    // A directory that is called like the formation does not hide it.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join(site.camp.name())).unwrap();
+    let mut command = site.camp.place().command(&["fsck", "--offline", site.camp.name()]);
+    let said = command.current_dir(dir.path()).output().unwrap();
+    assert!(String::from_utf8_lossy(&said.stderr).contains("is running; check it with"), "{said:?}");
     for (path, (_, content)) in &site.files {
         assert_eq!(std::fs::read(site.camp.mount().join(path)).unwrap(), *content, "{path}");
     }

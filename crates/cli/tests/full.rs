@@ -52,6 +52,14 @@ fn used(camp: &Camp) -> u64 {
     nodes.iter().map(|node| node["volumes"][0]["used_bytes"].as_u64().unwrap()).sum()
 }
 
+/// What `status` shows as free.
+fn free(camp: &Camp) -> u64 {
+    let totals = &camp.status()["totals"];
+    let [capacity, data, records] =
+        ["capacity_bytes", "used_bytes", "records_bytes"].map(|name| totals[name].as_u64().unwrap());
+    capacity - data - records
+}
+
 /// A file whose content is on one seat only.
 fn make_on_seat(path: &Path, seat: usize) {
     File::create(path).unwrap();
@@ -67,6 +75,7 @@ fn a_full_volume_refuses_what_does_not_fit_and_nothing_else() {
     fs::write(at("kept"), &kept).unwrap();
     let content = fill(&at("fill"), OpenOptions::new().write(true).create_new(true));
     assert!(content.len() > 3 << 20 && used(&camp) <= 4 << 20);
+    assert!(free(&camp) < 100_000, "status shows as free what is kept for records");
     assert!(is_full(fs::write(at("more"), vec![1; 100_000])));
     assert!(is_full(OpenOptions::new().append(true).open(at("fill")).unwrap().write_all(&vec![1; 100_000])));
     assert!(fs::read(at("fill")).unwrap() == content && fs::read(at("kept")).unwrap() == kept);

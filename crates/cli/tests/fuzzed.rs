@@ -71,6 +71,7 @@ fn status() -> NodeStatus {
         kind: "memory".into(),
         capacity_bytes: 1 << 30,
         used_bytes: 5,
+        records_bytes: 6,
         subfiles: 1,
     };
     NodeStatus {

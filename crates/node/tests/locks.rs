@@ -105,6 +105,7 @@ fn in_the_way(oracle: &Oracle, (ino, client): (Ino, usize), lock: &FileLock) -> 
     bytes.any(|byte| byte.is_some_and(|write| write || lock.mode == LockMode::Write))
 }
 
+/// S101.
 #[test]
 fn locks_are_those_of_a_model_also_over_restarts() {
     let mut formation = Formation::new(3, 4096);
@@ -254,6 +255,7 @@ fn asking_again_late_does_not_lock_again() {
     }
 }
 
+/// S111.
 #[test]
 fn what_could_not_be_unlocked_is_unlocked_later_and_nothing_newer() {
     let formation = Formation::new(2, 4096);
@@ -312,6 +314,7 @@ fn what_an_earlier_process_waited_for_is_forgotten_and_what_it_has_is_not() {
     assert_eq!(attempt(other, files[1], &all(LockMode::Write, 1)), Ok(Locked::Done));
 }
 
+/// S112.
 #[test]
 fn there_is_a_limit_and_whole_ranges_can_always_be_given_back() {
     use bivouac_types::limits::LOCKS_PER_FILE_MAX;
@@ -339,6 +342,7 @@ fn absurd_ranges_and_files_are_refused() {
     assert_eq!(attempt(client, nothing, &all(LockMode::Write, 1)), Err(Errno::ENOENT));
 }
 
+/// S111.
 #[test]
 fn a_home_that_is_gone_fails_all_that_wait_for_it_together() {
     let formation = Formation::new(2, 4096);

@@ -11,12 +11,14 @@ pub struct VolumeStatus {
     pub kind: String,
     /// Most bytes it may hold.
     pub capacity_bytes: u64,
-    /// Bytes it holds.
+    /// Bytes that subfiles take.
     pub used_bytes: u64,
+    /// Bytes that the node's records take, and that are kept for them.
+    pub records_bytes: u64,
     /// Subfiles on it.
     pub subfiles: u64,
 }
-codec_struct!(VolumeStatus { path, kind, capacity_bytes, used_bytes, subfiles });
+codec_struct!(VolumeStatus { path, kind, capacity_bytes, used_bytes, records_bytes, subfiles });
 
 /// How often a node served an operation, and how often it asked others for it.
 #[derive(Clone, Debug, PartialEq, Eq)]

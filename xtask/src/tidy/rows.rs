@@ -52,7 +52,7 @@ fn rows(contract: &str) -> BTreeMap<String, usize> {
 
 fn is_row(word: &str) -> bool {
     let digits = word.strip_prefix('S').unwrap_or_default();
-    (1..=2).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit())
+    (1..=3).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// Where a row was quoted first.
@@ -97,10 +97,16 @@ mod tests {
 
     #[test]
     fn rows_without_a_test_are_named() {
-        let contract = "| row | what |\n|---|---|\n| S1 | a |\n| S22 | b |\n| G3 | c |\n";
-        assert_eq!(checked(contract, "/// S1 and S22.\nfn a() {}"), [""; 0]);
-        let missing = checked(contract, "// S1");
-        assert!(missing.len() == 1 && missing[0].contains("no test quotes S22"), "{missing:?}");
+        let contract = "| row | what |\n|---|---|\n| S1 | a |\n| S22 | b |\n| S100 | c |\n| G3 | d |\n";
+        assert_eq!(checked(contract, "/// S1, S22 and S100.\nfn a() {}"), [""; 0]);
+        for row in ["S22", "S100"] {
+            let quotes = if row == "S22" { "// S1, S100" } else { "// S1, S22" };
+            let missing = checked(contract, quotes);
+            assert!(
+                missing.len() == 1 && missing[0].contains(&format!("no test quotes {row}")),
+                "{missing:?}"
+            );
+        }
     }
 
     #[test]

@@ -119,24 +119,22 @@ impl Found {
         if target.ends_with(STATE_FILE) && target.exists() {
             return self.add_state(&StateDir::at(target.parent().unwrap_or(Path::new(".")).to_owned()));
         }
-        if target.is_dir() {
-            let below = volumes_below(target)?;
-            let none = || {
-                usage(format_args!(
-                    "{}: is no volume, nor are directories in it; name volumes",
-                    target.display()
-                ))
-            };
-            self.volumes.extend(below.ok_or_else(none)?);
+        let is_dir = target.is_dir();
+        let below = if is_dir { volumes_below(target)? } else { None };
+        if let Some(below) = below {
+            self.volumes.extend(below);
             return Ok(());
         }
-        let name = name_of(target).map_err(|_| {
-            usage(format_args!(
-                "{}: is not there; name volumes, or the directory of a formation's state",
-                target.display()
-            ))
-        })?;
-        self.add_state(&StateDir::find(here, Some(&name))?.1)
+        // What is here may be called like a formation without being part of it.
+        let what = match is_dir {
+            true => "is no volume, nor are directories in it; name volumes",
+            false => "is not there; name volumes, or the directory of a formation's state",
+        };
+        let name = name_of(target).map_err(|_| usage(format_args!("{}: {what}", target.display())))?;
+        match StateDir::find(here, Some(&name)) {
+            Err(_) if is_dir => Err(usage(format_args!("{}: {what}", target.display()))),
+            found => self.add_state(&found?.1),
+        }
     }
 
     fn add_state(&mut self, dir: &StateDir) -> Result<(), Failure> {

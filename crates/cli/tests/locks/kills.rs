@@ -48,21 +48,25 @@ fn survives(killed: &[usize]) {
     camp.down();
 }
 
+/// S109.
 #[test]
 fn of_the_home() {
     survives(&[2]);
 }
 
+/// S109.
 #[test]
 fn of_the_holder() {
     survives(&[0]);
 }
 
+/// S109.
 #[test]
 fn of_who_waits() {
     survives(&[1]);
 }
 
+/// S109.
 #[test]
 fn of_all_of_them() {
     survives(&[0, 1, 2]);
@@ -143,6 +147,7 @@ fn a_circle_that_is_closed_after_a_kill_is_found() {
     camp.down();
 }
 
+/// S104, S109.
 #[test]
 fn no_increment_is_lost_while_daemons_are_killed() {
     let Some(camp) = camp() else { return };
@@ -173,6 +178,7 @@ fn no_increment_is_lost_while_daemons_are_killed() {
     camp.down();
 }
 
+/// S110.
 #[test]
 fn what_a_lost_node_had_is_free_after_the_bounded_time() {
     let Some(camp) = camp_that_waits("4s") else { return };
@@ -191,6 +197,7 @@ fn what_a_lost_node_had_is_free_after_the_bounded_time() {
     camp.down();
 }
 
+/// S110.
 #[test]
 fn who_holds_a_lock_and_asks_nothing_keeps_it() {
     let Some(camp) = camp_that_waits("4s") else { return };

@@ -55,6 +55,7 @@ fn file_at_home(camp: &Camp, node: usize) -> PathBuf {
     panic!("no directory came to node {node}");
 }
 
+/// S100.
 #[test]
 fn locks_exclude_each_other_across_mounts() {
     let Some(camp) = camp() else { return };
@@ -79,6 +80,7 @@ fn locks_exclude_each_other_across_mounts() {
     camp.down();
 }
 
+/// S101, S108.
 #[test]
 fn ranges_are_split_and_joined_and_shown_to_others() {
     let Some(camp) = camp() else { return };
@@ -102,6 +104,7 @@ fn ranges_are_split_and_joined_and_shown_to_others() {
     camp.down();
 }
 
+/// S103.
 #[test]
 fn closing_any_descriptor_drops_the_ranges_of_the_process() {
     let Some(camp) = camp() else { return };
@@ -124,6 +127,7 @@ fn closing_any_descriptor_drops_the_ranges_of_the_process() {
     camp.down();
 }
 
+/// S103.
 #[test]
 fn a_forked_process_keeps_an_flock_and_no_ranges() {
     let Some(camp) = camp() else { return };
@@ -140,6 +144,7 @@ fn a_forked_process_keeps_an_flock_and_no_ranges() {
     camp.down();
 }
 
+/// S106.
 #[test]
 fn a_wait_ends_with_the_lock_with_a_signal_or_with_the_holder() {
     let Some(camp) = camp() else { return };
@@ -162,6 +167,7 @@ fn a_wait_ends_with_the_lock_with_a_signal_or_with_the_holder() {
     camp.down();
 }
 
+/// S106.
 #[test]
 fn a_killed_process_leaves_the_queue() {
     let Some(camp) = camp() else { return };
@@ -178,6 +184,7 @@ fn a_killed_process_leaves_the_queue() {
     camp.down();
 }
 
+/// S106.
 #[test]
 fn many_that_wait_keep_nobody_from_working() {
     let Some(camp) = camp() else { return };
@@ -197,6 +204,7 @@ fn many_that_wait_keep_nobody_from_working() {
     camp.down();
 }
 
+/// S107.
 #[test]
 fn circles_across_mounts_and_homes_are_refused() {
     let Some(camp) = camp() else { return };
@@ -230,6 +238,7 @@ fn circles_across_mounts_and_homes_are_refused() {
     camp.down();
 }
 
+/// S107.
 #[test]
 fn two_readers_that_both_want_to_write_are_a_circle() {
     let Some(camp) = camp() else { return };
@@ -245,6 +254,7 @@ fn two_readers_that_both_want_to_write_are_a_circle() {
     camp.down();
 }
 
+/// S107.
 #[test]
 fn descriptions_take_no_part_in_circles() {
     let Some(camp) = camp() else { return };
@@ -268,6 +278,7 @@ fn descriptions_take_no_part_in_circles() {
     camp.down();
 }
 
+/// S110.
 #[test]
 fn what_a_killed_process_had_is_free() {
     let Some(camp) = camp() else { return };
@@ -282,6 +293,7 @@ fn what_a_killed_process_had_is_free() {
     camp.down();
 }
 
+/// S104.
 #[test]
 fn sqlite_on_two_mounts_loses_no_row() {
     let Some(camp) = camp() else { return };

@@ -173,6 +173,7 @@ fn closing_unlocks_what_it_should() {
     daemon.ended().unwrap();
 }
 
+/// S109.
 #[test]
 fn without_resending_a_wait_fails_instead_of_hanging() {
     let (mut kernel, first) = Kernel::started(ALL & !HAS_RESEND, Memory::new(), in_order());

@@ -234,6 +234,7 @@ mod tests {
         file.release(&want(client, LockMode::Unlock, 0), false, KEPT).unwrap();
     }
 
+    /// S105.
     #[test]
     fn a_writer_is_not_overtaken_by_later_readers() {
         let (mut file, now) = (LockedFile::default(), Instant::now());
@@ -248,6 +249,7 @@ mod tests {
         assert!(!file.is_idle() && file.waiters.is_empty());
     }
 
+    /// S105.
     #[test]
     fn politeness_ends() {
         let (mut file, now) = (LockedFile::default(), Instant::now());
@@ -259,6 +261,7 @@ mod tests {
         assert_eq!(file.acquire(&reader, later, KEPT), Ok(true));
     }
 
+    /// S105.
     #[test]
     fn who_holds_a_part_is_not_held_up_by_who_waits_for_it() {
         let (mut file, now) = (LockedFile::default(), Instant::now());
@@ -267,6 +270,7 @@ mod tests {
         assert_eq!(file.acquire(&want(1, LockMode::Write, 3), now, KEPT), Ok(true));
     }
 
+    /// S105.
     #[test]
     fn who_does_not_wait_does_not_queue() {
         let (mut file, now) = (LockedFile::default(), Instant::now());
@@ -294,6 +298,7 @@ mod tests {
         assert!(file.is_idle());
     }
 
+    /// S102.
     #[test]
     fn two_that_share_a_file_can_both_come_to_own_it() {
         let (mut file, now) = (LockedFile::default(), Instant::now());
@@ -304,6 +309,21 @@ mod tests {
         assert_eq!(granted(&mut file, now), [1]);
         file.release(&whole(1, LockMode::Unlock, None), false, KEPT).unwrap();
         assert_eq!(granted(&mut file, now), [2]);
+    }
+
+    /// S102.
+    #[test]
+    fn a_refused_change_of_mode_loses_the_lock() {
+        let (mut file, now) = (LockedFile::default(), Instant::now());
+        file.acquire(&whole(1, LockMode::Read, None), now, KEPT).unwrap();
+        file.acquire(&whole(2, LockMode::Read, None), now, KEPT).unwrap();
+        let refused = file.acquire(&whole(1, LockMode::Write, None), now, KEPT).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EAGAIN);
+        assert_eq!(
+            file.acquire(&whole(2, LockMode::Write, None), now, KEPT),
+            Ok(true),
+            "nobody else is left"
+        );
     }
 
     #[test]

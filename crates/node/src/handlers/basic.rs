@@ -60,6 +60,7 @@ fn volume_status(usage: bivouac_store::VolumeUsage) -> VolumeStatus {
         kind: usage.kind.to_string(),
         capacity_bytes: usage.capacity,
         used_bytes: usage.used,
+        records_bytes: usage.records,
         subfiles: usage.files,
     }
 }
