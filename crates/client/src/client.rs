@@ -12,10 +12,14 @@ use bivouac_types::limits::SPREAD_ATTR_MS;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
 
+use crate::direct::Direct;
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
 use crate::spread::SpreadDirs;
+
+/// Longest wait for a socket that is to be on this machine.
+const PROBE: Duration = Duration::from_millis(200);
 
 /// Identity of one changing operation, so that it happens once however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +91,7 @@ pub struct Client {
     pub(crate) id: ClientId,
     pub(crate) local: Option<NodeId>,
     pub(crate) known: Arc<KnownFiles>,
+    pub(crate) direct: Direct,
     nodes: Vec<Arc<dyn Transport>>,
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
@@ -111,12 +116,39 @@ impl Client {
                 Some(node) if node.id == id => {
                     Arc::new(InProcess::new(Arc::clone(&node.service), LaneKind::Client))
                 }
-                _ => Arc::new(remote(id, entry, auth, options, &map, &known)),
+                _ => {
+                    let address = Address::tcp(entry.client_address.clone());
+                    Arc::new(remote(id, address, auth, options, &map, &known))
+                }
             }
         };
         let nodes = map.nodes.iter().enumerate().map(connect).collect();
         let local = local.map(|node| node.id);
         Client { known, ..Client::over(map, nodes, local, options) }
+    }
+
+    /// A client in a process that is no node. Nodes of this machine are reached over their Unix sockets, and
+    /// their subfiles directly; "local" means the first of them unless the options name another.
+    #[must_use]
+    pub fn nearby(map: Arc<FormationMap>, auth: &Auth, options: &ClientOptions) -> Client {
+        let here: Vec<(NodeId, Address)> = (0..)
+            .zip(&map.nodes)
+            .filter(|(_, entry)| !entry.unix_path.is_empty())
+            .map(|(id, entry)| (NodeId(id), Address::unix(&entry.unix_path)))
+            .filter(|(_, address)| address.answers(PROBE))
+            .collect();
+        let near = options.near.or_else(|| here.first().map(|(id, _)| *id));
+        let options = ClientOptions { near, ..*options };
+        let known = Arc::new(KnownFiles::default());
+        let connect = |(id, entry): (u16, &NodeEntry)| -> Arc<dyn Transport> {
+            let address = here.iter().find(|(node, _)| node.0 == id).map(|(_, address)| address.clone());
+            let address = address.unwrap_or_else(|| Address::tcp(entry.client_address.clone()));
+            Arc::new(remote(NodeId(id), address, auth, &options, &map, &known))
+        };
+        let nodes = (0..).zip(&map.nodes).map(connect).collect();
+        let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
+        let direct = Direct::with(here, &identity, options.wait);
+        Client { known, direct, ..Client::over(map, nodes, None, &options) }
     }
 
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
@@ -131,9 +163,10 @@ impl Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::default());
         let leases = Leases::new(map.slot_count());
+        let direct = Direct::default();
         let next_op = AtomicU64::new(1);
         let (spread, glimpses) = Default::default();
-        Client { map, id: options.id, local, known, nodes, near, next_op, leases, spread, glimpses }
+        Client { map, id: options.id, local, known, direct, nodes, near, next_op, leases, spread, glimpses }
     }
 
     /// The map.
@@ -254,7 +287,7 @@ fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
 /// The way to a node of another process. After a loss, what this client has open there is told first.
 fn remote(
     id: NodeId,
-    entry: &NodeEntry,
+    address: Address,
     auth: &Auth,
     options: &ClientOptions,
     map: &Arc<FormationMap>,
@@ -267,7 +300,7 @@ fn remote(
         let opens = known.opens(|ino| map.home(ino) == Some(node));
         crate::opens::reassert(transport, client, opens)
     };
-    let peer = Peer::to(id, Address::tcp(entry.client_address.clone()), identity, PeerOptions { wait_ms });
+    let peer = Peer::to(id, address, identity, PeerOptions { wait_ms });
     peer.on_reconnect(reassert);
     peer
 }

@@ -79,6 +79,11 @@ impl KnownFiles {
         self.shard(ino).lock().get(&ino).and_then(|entry| entry.known)
     }
 
+    /// Whether a file is open.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().contains_key(&ino)
+    }
+
     /// News from the home.
     pub fn update(&self, attr: &Attr) {
         if let Some(entry) = self.shard(attr.ino).lock().get_mut(&attr.ino) {

@@ -6,6 +6,7 @@
 
 mod client;
 mod data;
+mod direct;
 mod glimpse;
 mod inspect;
 mod known;

@@ -30,6 +30,9 @@ impl Client {
     /// Closes an open. Nothing can be lost any more at this point, so it does not fail.
     pub fn close(&self, ino: Ino) {
         let told = if self.known.remove(ino) { self.touch(ino) } else { Ok(()) };
+        if !self.known.is_open(ino) {
+            self.direct.forget(ino);
+        }
         let request = OpenCounts { opens: vec![(ino, 1)] };
         let closed = self.home(ino).and_then(|home| self.ask::<op::Close>(home, &request));
         for error in [told, closed].into_iter().filter_map(Result::err) {

@@ -4,7 +4,7 @@ use bivouac_net::{Call, LaneKind, Reply, Service};
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
-use crate::handlers::data;
+use crate::handlers::{data, direct};
 use crate::leases::Acting;
 use crate::node::Node;
 use crate::session::Ctx;
@@ -57,6 +57,9 @@ impl Service for Node {
             Op::SyncSubfile => run::<op::SyncSubfile>,
             Op::Settle => run::<op::Settle>,
             Op::Shutdown => run::<op::Shutdown>,
+            Op::OpenSession => direct::serve_session,
+            Op::GrantDirect => direct::serve_grant,
+            Op::WidenDirect => run::<op::WidenDirect>,
             Op::PutInode => run::<op::PutInode>,
             Op::DropInode => run::<op::DropInode>,
             Op::RemoveDir => run::<op::RemoveDir>,
@@ -83,6 +86,9 @@ impl Service for Node {
     }
 
     fn client_gone(&self, client: ClientId) {
+        if self.lending.forget(client) {
+            self.reaper.wake();
+        }
         self.reaper.client_is_gone(client);
     }
 }

@@ -9,6 +9,7 @@
 mod alloc;
 mod clock;
 mod counters;
+mod direct;
 mod directory;
 mod dispatch;
 #[cfg(test)]

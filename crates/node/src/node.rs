@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::alloc::Allocator;
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::direct::Lending;
 use crate::gather::{Gathers, Shards};
 use crate::leases::Leases;
 use crate::locks::{Dirs, Locks};
@@ -67,6 +68,7 @@ pub struct Node {
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
+    pub(crate) lending: Lending,
     /// Who holds the lock for moving directories; kept by the root's home only.
     pub(crate) rename_lock: Mutex<Option<ClientId>>,
     /// Held while this node has that lock or waits for it.
@@ -119,6 +121,7 @@ impl Node {
             reassertions: Mutex::default(),
             channels: Channels::default(),
             counters: Counters::new(),
+            lending: Lending::default(),
             rename_lock: Mutex::new(None),
             rename_turn: Mutex::new(()),
             files: AtomicU64::new(0),

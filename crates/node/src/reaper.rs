@@ -254,6 +254,7 @@ impl Node {
         work.grown.into_iter().for_each(|dir| self.spread(dir));
         work.gone.into_iter().for_each(|client| self.forget_client(client));
         self.forget_lookups(work.lingered.into_iter());
+        self.sweep_direct();
         if work.garbage
             && let Err(error) = self.collect_garbage()
         {

@@ -83,6 +83,19 @@ pub const SPREAD_ATTR_MS: u64 = LEASE_MS - LEASE_MARGIN_MS;
 /// How long a client waits for a node that does not answer, unless chosen otherwise.
 pub const WAIT_MS_DEFAULT: u64 = 30_000;
 
+/// Most processes that read and write subfiles of one node themselves at a time.
+pub const DIRECT_SESSIONS_MAX: u32 = 1024;
+/// Most subfiles of one node that one process reads and writes itself at a time.
+pub const DIRECT_GATES_MAX: u32 = 1024;
+/// Most grants of direct access of one node: each keeps a subfile open.
+pub const DIRECT_GRANTS_MAX: usize = 4096;
+/// What a process that writes by itself is allowed ahead of what it asks for, in bytes.
+pub const DIRECT_AHEAD_BYTES: u64 = 64 << 20;
+/// How long a subfile is served by its daemon alone after accesses of several met, in milliseconds.
+pub const DIRECT_CALM_MS: u64 = 50;
+/// How long others wait for a process that stands still in the middle of an access, in milliseconds.
+pub const DIRECT_DRAIN_MS: u64 = 5_000;
+
 const _: () = assert!(INO_SLOT_BITS + INO_ALLOCATOR_BITS + INO_COUNTER_BITS == 64);
 const _: () = assert!(SLOTS_DEFAULT.is_power_of_two() && SLOTS_DEFAULT <= SLOTS_MAX);
 // A setxattr request carries name and value in its body.

@@ -167,6 +167,12 @@ operations! {
     Settle = 32, Client, InoOnly => ();
     /// Ends the daemon.
     Shutdown = 31, Client, () => ();
+    /// Begins direct access of one process to subfiles of this node.
+    OpenSession = 56, Client, () => DirectSession;
+    /// Lets a process read or write a subfile by itself.
+    GrantDirect = 57, Client, GrantRequest => Grant;
+    /// Lets a process write further by itself.
+    WidenDirect = 58, Client, WidenRequest => Window;
 
     /// Makes an inode record; the same record again is no error.
     PutInode = 64, Peer, PutInodeRequest<'a> => ();
@@ -543,6 +549,9 @@ owned! {
         subfiles: Vec<(Ino, SeatIndex)>,
     }
 }
+
+mod direct;
+pub use direct::{DirectSession, Grant, GrantRequest, WidenRequest, Window};
 
 #[cfg(test)]
 mod tests {

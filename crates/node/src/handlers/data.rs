@@ -49,6 +49,9 @@ pub fn write(
     let id = node.subfile(request.ino, request.seat)?;
     let spec = node.spec(request.layout)?;
     let mut outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
+    if matches!(outcome, Err(StoreError::NoSpace { .. })) && node.reclaim_direct(id.volume) {
+        outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
+    }
     if may_collect && matches!(outcome, Err(StoreError::NoSpace { .. })) {
         node.reaper.collect(node);
         outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
@@ -71,7 +74,9 @@ impl Handle for op::Trim {
 impl Handle for op::RemoveSubfiles {
     fn handle(node: &Node, _: &Ctx<'_>, request: Subfiles) -> FsResult<()> {
         request.subfiles.iter().try_for_each(|(ino, seat)| {
-            node.data.remove(node.subfile(*ino, *seat)?)?;
+            let id = node.subfile(*ino, *seat)?;
+            node.data.remove(id)?;
+            node.removed_direct(id);
             Ok(())
         })
     }

@@ -3,6 +3,7 @@
 mod attrs;
 mod basic;
 pub mod data;
+pub mod direct;
 mod dirs;
 mod link;
 mod make;

@@ -27,6 +27,11 @@ impl Room {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// What is left of the limit.
+    pub(super) fn free(&self) -> u64 {
+        self.capacity.saturating_sub(self.used())
+    }
+
     pub(super) fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)
     }

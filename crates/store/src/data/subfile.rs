@@ -1,11 +1,13 @@
 //! One open subfile: its bytes, its epoch, and what it occupies. The caller holds its lock.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bivouac_types::limits::SUBFILE_HEADER_LEN as HEADER_LEN;
 use bivouac_wire::subfile::SubfileHeader;
 
+use super::holders::Holders;
 use super::room::Room;
 use crate::VolumeFile;
 use crate::volume::transfer::{read_full_at, write_all_at};
@@ -37,6 +39,8 @@ pub(super) struct OpenSubfile {
     /// Whether length and bytes cannot be followed by arithmetic, because it has holes or others write to it
     /// directly: they are asked for after each change.
     measured: bool,
+    /// Who else reads and writes it.
+    pub(super) holders: Holders,
 }
 
 /// Bytes that a subfile with this much data and no hole occupies.
@@ -59,13 +63,15 @@ impl OpenSubfile {
         let stat = file.stat()?;
         let len = stat.len.saturating_sub(HEADER_LEN);
         let measured = stat.allocated != dense(len);
-        Ok(OpenSubfile { file, len, charged: stat.allocated, epoch, measured })
+        let (charged, holders) = (stat.allocated, Holders::default());
+        Ok(OpenSubfile { file, len, charged, epoch, measured, holders })
     }
 
     /// Writes the header of a file that is empty, and whose page has been reserved.
     pub(super) fn begin(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
         write_all_at(&*file, &[IoSlice::new(&header.to_bytes())], 0)?;
-        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch: header.trim_epoch, measured: false })
+        let (epoch, holders) = (header.trim_epoch, Holders::default());
+        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch, measured: false, holders })
     }
 
     pub(super) fn file(&self) -> &Arc<dyn VolumeFile> {
@@ -87,6 +93,44 @@ impl OpenSubfile {
     /// From now on others may write to the file directly.
     pub(super) fn share(&mut self) {
         self.measured = true;
+    }
+
+    /// Nobody else writes to it any more.
+    pub(super) fn end_sharing(&mut self, room: &Room) {
+        self.measure(room, 0);
+        self.measured = self.charged != dense(self.len);
+    }
+
+    /// Takes room for every byte of a window that holds `range` and the window before; `None` if there is not
+    /// enough. The window reaches `ahead` further if there is room for that too.
+    pub(super) fn promise(
+        &mut self,
+        room: &Room,
+        range: Range<u64>,
+        ahead: u64,
+    ) -> io::Result<Option<Range<u64>>> {
+        let ahead = ahead / PAGE * PAGE;
+        let (start, end) = (range.start / PAGE * PAGE, page_up(range.end));
+        self.len = self.file.stat()?.len.saturating_sub(HEADER_LEN);
+        let all = 0..page_up(self.len).max(end) + ahead;
+        for (wanted, more_max) in [(all, 2 * ahead), (start..end + ahead, u64::MAX), (start..end, u64::MAX)] {
+            let before = self.holders.window();
+            let hull = if before.is_empty() {
+                wanted
+            } else {
+                wanted.start.min(before.start)..wanted.end.max(before.end)
+            };
+            // What others write meanwhile is counted twice, rather than not at all.
+            let missing = self.missing(hull.start, hull.end)?;
+            let real = missing + self.file.stat()?.allocated;
+            let more = real.saturating_sub(self.charged);
+            if more <= more_max && room.reserve(more).is_ok() {
+                room.correct(self.charged + more, real);
+                self.charged = real;
+                return Ok(Some(hull));
+            }
+        }
+        Ok(None)
     }
 
     /// Reads data. `offset` plus the header's length is within what a file can have.
@@ -158,10 +202,12 @@ impl OpenSubfile {
 
     /// Asks the file for its length and bytes, and settles them with the room.
     fn measure(&mut self, room: &Room, reserved: u64) {
+        let window = self.holders.window();
+        let promised = self.missing(window.start, window.end).unwrap_or(window.end - window.start);
         match self.file.stat() {
             Ok(stat) => {
-                room.correct(self.charged + reserved, stat.allocated);
-                self.charged = stat.allocated;
+                room.correct(self.charged + reserved, stat.allocated + promised);
+                self.charged = stat.allocated + promised;
                 self.len = stat.len.saturating_sub(HEADER_LEN);
             }
             Err(_) => self.charged += reserved,
