@@ -1,0 +1,224 @@
+//! Processes that read and write subfiles themselves.
+
+use super::*;
+use crate::{Access, Granted, Holder};
+use parking_lot::Mutex;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+const HEADER: u64 = SUBFILE_HEADER_LEN;
+const PAGE: u64 = 4096;
+
+/// A process with one access at a time.
+#[derive(Debug, Default)]
+struct Process {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed: bool,
+    inside: bool,
+}
+
+impl Holder for Process {
+    fn close(&self) {
+        self.state.lock().closed = true;
+    }
+
+    fn drain(&self, _: Duration) -> bool {
+        !self.state.lock().inside
+    }
+
+    fn is_over(&self) -> bool {
+        let state = self.state.lock();
+        state.closed && !state.inside
+    }
+}
+
+impl Process {
+    fn new() -> Arc<Process> {
+        Arc::default()
+    }
+
+    fn is_open(&self) -> bool {
+        !self.state.lock().closed
+    }
+
+    fn set_inside(&self, inside: bool) {
+        self.state.lock().inside = inside;
+    }
+}
+
+fn disk_store(capacity: u64) -> (tempfile::TempDir, DataStore) {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let config = VolumeConfig { path: dir.path().to_owned(), capacity, create: false };
+    let store = DataStore::open(&[config], FORMATION, NodeId(0), &DataOptions::default()).unwrap();
+    (dir, store)
+}
+
+fn grant(
+    store: &DataStore,
+    access: Access,
+    range: std::ops::Range<u64>,
+    process: &Arc<Process>,
+) -> Option<Granted> {
+    let holder: Arc<dyn Holder> = process.clone();
+    store.grant(id(1), access, range, &holder).unwrap()
+}
+
+fn file(granted: &Granted) -> std::fs::File {
+    std::fs::File::from(granted.file.as_fd().unwrap().as_fd().try_clone_to_owned().unwrap())
+}
+
+#[test]
+fn what_a_process_writes_is_read_by_others_once_it_has_ended() {
+    let (_dir, store) = disk_store(0);
+    let process = Process::new();
+    assert!(grant(&store, Access::Write, 0..10, &process).is_none(), "there is no subfile");
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    let granted = grant(&store, Access::Write, 0..10, &process).unwrap();
+    assert!(granted.reads && granted.window.start == 0 && granted.window.end >= 10);
+    file(&granted).write_all_at(b"direct", HEADER + 3).unwrap();
+    assert!(process.is_open());
+    assert_eq!(read(&store, id(1), 0, 99), b"abcdirect");
+    assert!(!process.is_open(), "a read must not see half of a write");
+    assert!(grant(&store, Access::Read, 0..1, &Process::new()).is_none(), "the daemon serves for a while");
+    assert_eq!(used(&store), occupied(&store));
+}
+
+#[test]
+fn readers_go_together_and_end_for_a_writer() {
+    let (_dir, store) = disk_store(0);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    let (a, b) = (Process::new(), Process::new());
+    for process in [&a, &b] {
+        let granted = grant(&store, Access::Read, 0..3, process).unwrap();
+        assert!(granted.reads && granted.window.is_empty());
+    }
+    assert_eq!(read(&store, id(1), 0, 9), b"abc");
+    assert!(a.is_open() && b.is_open(), "the daemon reads too");
+    write(&store, id(1), 0, 0, b"x").unwrap();
+    assert!(!a.is_open() && !b.is_open());
+}
+
+#[test]
+fn writers_go_together_but_do_not_read() {
+    let (_dir, store) = disk_store(0);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    let (a, b) = (Process::new(), Process::new());
+    assert!(grant(&store, Access::Write, 0..3, &a).unwrap().reads, "who is alone reads and writes");
+    let second = grant(&store, Access::Write, 5000..6000, &b).unwrap();
+    assert!(!second.reads && !a.is_open());
+    let a = Process::new();
+    assert!(!grant(&store, Access::Write, 0..3, &a).unwrap().reads);
+    assert!(b.is_open());
+    assert!(grant(&store, Access::Read, 0..3, &Process::new()).is_none());
+    assert!(!a.is_open() && !b.is_open(), "nobody reads beside them");
+}
+
+#[test]
+fn no_write_crosses_a_cut() {
+    let (_dir, store) = disk_store(0);
+    write(&store, id(1), 0, 0, &[1; 100]).unwrap();
+    let process = Process::new();
+    let granted = grant(&store, Access::Write, 0..100, &process).unwrap();
+    assert_eq!(granted.epoch, 0);
+    process.set_inside(true);
+    let error = store.trim(id(1), &SPEC, 1, 10).unwrap_err();
+    assert_eq!(error.errno(), Errno::EIO);
+    assert!(error.to_string().contains("stands still"), "{error}");
+    file(&granted).write_all_at(&[2; 100], HEADER).unwrap();
+    process.set_inside(false);
+    store.trim(id(1), &SPEC, 1, 10).unwrap();
+    assert_eq!(read(&store, id(1), 0, 200), [2; 10], "the write came before the cut");
+    let again = grant(&store, Access::Write, 0..100, &Process::new()).unwrap();
+    assert_eq!(again.epoch, 1, "a cut does not keep processes out");
+}
+
+#[test]
+fn a_window_is_counted_before_it_is_written_and_given_back_after() {
+    let (_dir, store) = disk_store(64 << 20);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    let process = Process::new();
+    let granted = grant(&store, Access::Write, 0..PAGE, &process).unwrap();
+    let window = granted.window.clone();
+    assert!(window.end > 1 << 20, "some room ahead: {window:?}");
+    assert_eq!(used(&store), HEADER + window.end, "all of it is counted");
+    file(&granted).write_all_at(&[7; 10_000], HEADER).unwrap();
+    let holder: Arc<dyn Holder> = process.clone();
+    let wider = store.widen(id(1), window.end..window.end + 1, &holder).unwrap().unwrap();
+    assert!(wider.start == 0 && wider.end > window.end);
+    assert_eq!(used(&store), HEADER + wider.end);
+    process.close();
+    assert!(store.widen(id(1), 0..1, &holder).unwrap().is_some(), "nothing was ended by the daemon yet");
+    store.release(id(1)).unwrap();
+    assert!(store.widen(id(1), 0..1, &holder).unwrap().is_none(), "it is over");
+    assert_eq!((used(&store), occupied(&store)), (HEADER + 3 * PAGE, HEADER + 3 * PAGE));
+}
+
+#[test]
+fn a_full_volume_grants_what_is_left_and_no_more() {
+    let (_dir, store) = disk_store(HEADER + 8 * PAGE);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    let process = Process::new();
+    let granted = grant(&store, Access::Write, 0..4 * PAGE, &process).unwrap();
+    assert!(granted.window.end >= 4 * PAGE && granted.window.end <= 8 * PAGE);
+    let holder: Arc<dyn Holder> = process.clone();
+    assert!(store.widen(id(1), 7 * PAGE..8 * PAGE, &holder).unwrap().is_some());
+    assert!(store.widen(id(1), 8 * PAGE..8 * PAGE + 1, &holder).unwrap().is_none());
+    let refused = write(&store, id(2), 0, 0, b"x").unwrap_err();
+    assert_eq!(refused.errno(), Errno::ENOSPC);
+    store.revoke(id(1)).unwrap();
+    assert!(!process.is_open());
+    write(&store, id(2), 0, 0, b"x").unwrap();
+    assert_eq!(used(&store), occupied(&store));
+}
+
+#[test]
+fn a_sparse_subfile_grants_a_window_around_the_write() {
+    let (_dir, store) = disk_store(256 << 20);
+    let far = 200u64 << 30;
+    write(&store, id(1), 0, far, b"end").unwrap();
+    let granted = grant(&store, Access::Write, far / 2..far / 2 + 10, &Process::new()).unwrap();
+    assert!(granted.window.start > 0 && granted.window.start <= far / 2, "{:?}", granted.window);
+    assert!(granted.window.end >= far / 2 + 10);
+    assert!(used(&store) < 256 << 20);
+    store.revoke(id(1)).unwrap();
+    assert_eq!(used(&store), occupied(&store));
+}
+
+#[test]
+fn removal_ends_all_and_gives_everything_back() {
+    let (_dir, store) = disk_store(0);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    let process = Process::new();
+    let granted = grant(&store, Access::Write, 0..3, &process).unwrap();
+    assert!(store.remove(id(1)).unwrap());
+    assert!(!process.is_open());
+    file(&granted).write_all_at(b"late", HEADER).unwrap();
+    assert_eq!((used(&store), read(&store, id(1), 0, 9)), (0, Vec::new()));
+}
+
+#[test]
+fn an_access_of_an_earlier_daemon_s_is_waited_for() {
+    let (_dir, store) = disk_store(0);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    let process = Process::new();
+    process.set_inside(true);
+    store.adopt(id(1), process.clone()).unwrap();
+    let read = |store: &DataStore| store.read(id(1), 0, &mut [IoSliceMut::new(&mut [0; 3])]);
+    assert!(read(&store).unwrap_err().to_string().contains("stands still"));
+    process.set_inside(false);
+    assert_eq!(read(&store).unwrap().0, 3);
+}
+
+#[test]
+fn a_volume_in_memory_grants_nothing() {
+    let volume = memory();
+    let store = store_on(&volume, 0, 8);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    assert!(grant(&store, Access::Write, 0..3, &Process::new()).is_none());
+    assert_eq!(used(&store), occupied(&store));
+}
