@@ -92,6 +92,8 @@ pub struct Client {
     pub(crate) local: Option<NodeId>,
     pub(crate) known: Arc<KnownFiles>,
     pub(crate) direct: Direct,
+    /// How often this process's ancestors had been forked when it was made.
+    pub(crate) forks: u32,
     nodes: Vec<Arc<dyn Transport>>,
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
@@ -164,9 +166,10 @@ impl Client {
         let known = Arc::new(KnownFiles::default());
         let leases = Leases::new(map.slot_count());
         let direct = Direct::default();
+        let (direct, forks) = (Direct::default(), bivouac_direct::forks());
         let next_op = AtomicU64::new(1);
         let (spread, glimpses) = Default::default();
-        Client { map, id: options.id, local, known, direct, nodes, near, next_op, leases, spread, glimpses }
+        Client { map, id: options.id, local, known, direct, forks, nodes, near, next_op, leases, spread, glimpses }
     }
 
     /// The map.

@@ -15,7 +15,7 @@ use crate::known::Known;
 /// How often a grant is asked for while others end it.
 const GRANTS_MAX: usize = 3;
 /// How often a write is made again because cuts of the file overtake it.
-const OVERTAKEN_MAX: usize = 64;
+pub(crate) const OVERTAKEN_MAX: usize = 64;
 
 impl Client {
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
@@ -146,11 +146,21 @@ impl Client {
         Ok(())
     }
 
-    /// Data first, then the size: no reader sees a size whose bytes are not there.
     fn write_part(&self, ino: Ino, offset: u64, end: u64, part: &[u8]) -> FsResult<()> {
+        self.publish(ino, end, |known| self.write_seats(ino, known, offset, part))
+    }
+
+    /// Data first, then the size: no reader sees a size whose bytes are not there. `write` writes everything, and
+    /// says whether no seat had a newer epoch; it is called again if one had.
+    pub(crate) fn publish(
+        &self,
+        ino: Ino,
+        end: u64,
+        write: impl Fn(&Known) -> FsResult<bool>,
+    ) -> FsResult<()> {
         let mut known = self.know(ino)?;
         for _ in 0..OVERTAKEN_MAX {
-            let written = self.write_seats(ino, &known, offset, part);
+            let written = write(&known);
             if written.is_err() && end > known.size {
                 // What some seats took must not come up when the file grows over it.
                 self.settle(ino);
@@ -286,7 +296,7 @@ impl Client {
 
     /// Reads from a subfile of this machine; the number of bytes and the subfile's epoch. `None` if a message
     /// has to do it.
-    fn read_direct(
+    pub(crate) fn read_direct(
         &self,
         node: NodeId,
         ino: Ino,
@@ -306,7 +316,7 @@ impl Client {
 
     /// Writes to a subfile of this machine; whether the epoch was not older than the subfile's. `None` if a
     /// message has to do it.
-    fn write_direct(
+    pub(crate) fn write_direct(
         &self,
         node: NodeId,
         ino: Ino,
@@ -329,14 +339,14 @@ impl Client {
         None
     }
 
-    fn know(&self, ino: Ino) -> FsResult<Known> {
+    pub(crate) fn know(&self, ino: Ino) -> FsResult<Known> {
         match self.known.get(ino) {
             Some(known) => Ok(known),
             None => Ok(Known::from(&self.getattr(ino)?)),
         }
     }
 
-    fn seat_node(&self, range: &SeatRange) -> FsResult<NodeId> {
+    pub(crate) fn seat_node(&self, range: &SeatRange) -> FsResult<NodeId> {
         let place = self.map.seat(range.seat);
         place
             .map(|place| place.node)
@@ -356,12 +366,12 @@ fn request(ino: Ino, range: &SeatRange) -> ReadRequest {
 }
 
 /// The parts of `part` that belong to one seat.
-fn gather<'a>(range: &SeatRange, part: &'a [u8]) -> Vec<IoSlice<'a>> {
+pub(crate) fn gather<'a>(range: &SeatRange, part: &'a [u8]) -> Vec<IoSlice<'a>> {
     range.pieces().filter_map(|piece| part.get(piece.range()).map(IoSlice::new)).collect()
 }
 
 /// The parts of `into` that belong to each of the seats, in their order in the subfiles.
-fn scatter<'a>(ranges: &[SeatRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'a>>> {
+pub(crate) fn scatter<'a>(ranges: &[SeatRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'a>>> {
     let mut pieces: Vec<(usize, usize, usize)> = Vec::new();
     for (index, range) in ranges.iter().enumerate() {
         pieces.extend(range.pieces().map(|piece| (piece.buffer_offset, piece.len, index)));
@@ -388,7 +398,7 @@ fn zero_behind(range: &SeatRange, into: &mut [u8], mut read: usize) {
 }
 
 /// As [`zero_behind`], in the slices of one seat.
-fn zero_slices_behind(slices: &mut [IoSliceMut<'_>], mut read: usize) {
+pub(crate) fn zero_slices_behind(slices: &mut [IoSliceMut<'_>], mut read: usize) {
     for slice in slices {
         let filled = read.min(slice.len());
         slice.get_mut(filled..).unwrap_or_default().fill(0);

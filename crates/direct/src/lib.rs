@@ -15,7 +15,7 @@ mod session;
 
 pub use board::Board;
 pub use gate::{Gate, Pass};
-pub use session::{Session, forked};
+pub use session::{Session, forked, forks};
 
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 

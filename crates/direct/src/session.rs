@@ -21,6 +21,12 @@ pub fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// How often [`forked`] was called in this process and its ancestors.
+#[must_use]
+pub fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
 /// A process's gates. The lock that shows that the process lives goes with the last one who has this value.
 pub struct Session {
     index: u32,

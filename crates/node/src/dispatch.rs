@@ -4,7 +4,7 @@ use bivouac_net::{Call, LaneKind, Reply, Service};
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
-use crate::handlers::{data, direct};
+use crate::handlers::{data, direct, list};
 use crate::leases::Acting;
 use crate::node::Node;
 use crate::session::Ctx;
@@ -60,6 +60,7 @@ impl Service for Node {
             Op::OpenSession => direct::serve_session,
             Op::GrantDirect => direct::serve_grant,
             Op::WidenDirect => run::<op::WidenDirect>,
+            Op::AccessList => list::serve,
             Op::PutInode => run::<op::PutInode>,
             Op::DropInode => run::<op::DropInode>,
             Op::RemoveDir => run::<op::RemoveDir>,
@@ -116,7 +117,7 @@ pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
         .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
 }
 
-fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
+pub fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
     Ctx {
         client: call.frame.client,
         origin,

@@ -67,6 +67,8 @@ pub const HANDSHAKE_MS_MAX: u64 = 10_000;
 
 /// Most bytes of one read or write that a client sends to one seat in one message.
 pub const TRANSFER_MAX: usize = 1 << 22;
+/// Most places that a client reads or writes in one message to one seat.
+pub const LIST_EXTENTS_MAX: usize = 8192;
 /// Most bytes of directory entries in one answer.
 pub const READDIR_BYTES_MAX: usize = 1 << 16;
 
@@ -108,5 +110,7 @@ const _: () = assert!(SPREAD_ENTRIES_MAX * (NAME_LEN_MAX as u64 + 64) <= 1 << 26
 // Two ticks at the coarsest, and what is left is worth having.
 const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);
+// Offset and length of each, and then some.
+const _: () = assert!(LIST_EXTENTS_MAX * 12 + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(STRIPE_MIN as u64 >= SUBFILE_HEADER_LEN);
 const _: () = assert!(STRIPE_MIN.is_power_of_two() && STRIPE_MAX.is_power_of_two());

@@ -173,6 +173,8 @@ operations! {
     GrantDirect = 57, Client, GrantRequest => Grant;
     /// Lets a process write further by itself.
     WidenDirect = 58, Client, WidenRequest => Window;
+    /// Reads or writes several places of a subfile.
+    AccessList = 59, Both, ListRequest => ListDone;
 
     /// Makes an inode record; the same record again is no error.
     PutInode = 64, Peer, PutInodeRequest<'a> => ();
@@ -551,7 +553,7 @@ owned! {
 }
 
 mod direct;
-pub use direct::{DirectSession, Grant, GrantRequest, WidenRequest, Window};
+pub use direct::{DirectSession, Grant, GrantRequest, ListDone, ListRequest, WidenRequest, Window};
 
 #[cfg(test)]
 mod tests {
@@ -594,6 +596,8 @@ mod tests {
             let _ = FormationMap::from_bytes(&bytes);
             let _ = NodeStatus::from_bytes(&bytes);
             let _ = WriteRequest::from_bytes(&bytes);
+            let _ = ListRequest::from_bytes(&bytes);
+            let _ = GrantRequest::from_bytes(&bytes);
         }
 
         #[test]

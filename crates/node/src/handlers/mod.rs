@@ -6,6 +6,7 @@ pub mod data;
 pub mod direct;
 mod dirs;
 mod link;
+pub mod list;
 mod make;
 mod open;
 mod remove;

@@ -1,11 +1,35 @@
-//! Local direct access: processes that read and write subfiles themselves. See
-//! docs/decisions/0013-local-direct-access.md.
+//! Lists of accesses in one message, and local direct access: processes that read and write subfiles themselves.
+//! See docs/decisions/0013-local-direct-access.md.
 
-use bivouac_types::{Ino, SeatIndex};
+use bivouac_types::{Ino, Layout, SeatIndex};
 
 use crate::codec_struct;
 
 owned! {
+    /// Places of one subfile to read or to write.
+    ListRequest {
+        /// The file.
+        ino: Ino,
+        /// The seat that holds the subfile.
+        seat: SeatIndex,
+        /// The file's layout, for the header.
+        layout: Layout,
+        /// The epoch that the asker knows.
+        epoch: u32,
+        /// To write the payload, or to read.
+        write: bool,
+        /// Offset in the subfile's data, and number of bytes; the payload has them one behind the other.
+        extents: Vec<(u64, u32)>,
+    }
+    /// Outcome of a list.
+    ListDone {
+        /// Whether the epoch of a write was not older than the subfile's; if not, nothing was written from there on.
+        accepted: bool,
+        /// The subfile's epoch.
+        epoch: u32,
+        /// Whether the subfile reaches as far as everything that was read; what it has not is zeros.
+        whole: bool,
+    }
     /// A session of a process. The board's descriptor comes with it.
     DirectSession {
         /// Its number, which is the byte of the board to lock.

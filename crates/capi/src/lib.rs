@@ -1,0 +1,27 @@
+//! `libbivouac`: the client for programs in C. The header, `include/bivouac.h`, is the documentation.
+//!
+//! Every function catches panics, looks at its pointers, and turns errors into errno and a sentence.
+#![allow(unsafe_code, reason = "pointers of a program in C have no safe interface")]
+#![allow(clippy::missing_safety_doc, reason = "the header says what callers have to keep to")]
+
+mod connection;
+mod directory;
+mod failure;
+mod file;
+mod flags;
+mod lists;
+mod names;
+mod pointers;
+
+pub use connection::{Formation, bivouac_connect, bivouac_disconnect};
+pub use directory::{Directory, Entry, bivouac_closedir, bivouac_opendir, bivouac_readdir};
+pub use failure::bivouac_error;
+pub use file::{
+    File, bivouac_close, bivouac_fstat, bivouac_fsync, bivouac_ftruncate, bivouac_open, bivouac_pread,
+    bivouac_pwrite,
+};
+pub use lists::{Piece, bivouac_read_list, bivouac_write_list};
+pub use names::{
+    bivouac_lstat, bivouac_mkdir, bivouac_rename, bivouac_rmdir, bivouac_stat, bivouac_truncate,
+    bivouac_unlink,
+};
