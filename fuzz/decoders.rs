@@ -60,7 +60,7 @@ pub fn message(bytes: &[u8]) {
         SetXattr RemoveXattr Open Close Reassert Extend Append Touch StatFs Status SyncRecords Read Write
         StatSubfile SyncSubfile Settle Shutdown PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
         RemoveSubfiles LockRename UnlockRename InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
-        UpdateShard
+        UpdateShard OpenSession GrantDirect WidenDirect AccessList
     );
 }
 

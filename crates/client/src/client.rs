@@ -165,11 +165,23 @@ impl Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::default());
         let leases = Leases::new(map.slot_count());
-        let direct = Direct::default();
         let (direct, forks) = (Direct::default(), bivouac_direct::forks());
         let next_op = AtomicU64::new(1);
         let (spread, glimpses) = Default::default();
-        Client { map, id: options.id, local, known, direct, forks, nodes, near, next_op, leases, spread, glimpses }
+        Client {
+            map,
+            id: options.id,
+            local,
+            known,
+            direct,
+            forks,
+            nodes,
+            near,
+            next_op,
+            leases,
+            spread,
+            glimpses,
+        }
     }
 
     /// The map.

@@ -5,7 +5,7 @@
 //! passes a gate: it [enters](Gate::enter), makes its system call, and leaves. Once a gate is closed nobody
 //! enters any more, and when those inside have left, the daemon may do what must not meet an access. A
 //! process that is killed inside loses its lock, which the kernel does when its last system call is over.
-//! Why it is sound is in docs/decisions/0013-local-direct-access.md.
+//! Why it is sound is in docs/decisions/0017-local-direct-access.md.
 
 mod board;
 mod gate;

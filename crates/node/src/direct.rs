@@ -1,5 +1,5 @@
 //! Local direct access: which processes have which subfiles. Whether their accesses go together is decided
-//! in the store; see docs/decisions/0013-local-direct-access.md.
+//! in the store; see docs/decisions/0017-local-direct-access.md.
 
 use std::collections::HashMap;
 use std::ops::Range;

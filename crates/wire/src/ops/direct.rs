@@ -1,5 +1,5 @@
 //! Lists of accesses in one message, and local direct access: processes that read and write subfiles themselves.
-//! See docs/decisions/0013-local-direct-access.md.
+//! See docs/decisions/0017-local-direct-access.md.
 
 use bivouac_types::{Ino, Layout, SeatIndex};
 
