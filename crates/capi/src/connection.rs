@@ -1,4 +1,6 @@
 //! Connections.
+#![allow(unsafe_code, reason = "pointers of a program in C have no safe interface")]
+#![allow(clippy::missing_safety_doc, reason = "the header says what callers have to keep to")]
 
 use std::ffi::{OsStr, c_char, c_uint};
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,6 @@
 //! Open directories.
+#![allow(unsafe_code, reason = "pointers of a program in C have no safe interface")]
+#![allow(clippy::missing_safety_doc, reason = "the header says what callers have to keep to")]
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_int, c_uint};

@@ -1,4 +1,5 @@
 //! From errors to errno and words.
+#![allow(unsafe_code, reason = "pointers of a program in C have no safe interface")]
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};

@@ -1,8 +1,6 @@
 //! `libbivouac`: the client for programs in C. The header, `include/bivouac.h`, is the documentation.
 //!
 //! Every function catches panics, looks at its pointers, and turns errors into errno and a sentence.
-#![allow(unsafe_code, reason = "pointers of a program in C have no safe interface")]
-#![allow(clippy::missing_safety_doc, reason = "the header says what callers have to keep to")]
 
 mod connection;
 mod directory;

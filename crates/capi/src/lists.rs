@@ -1,4 +1,6 @@
 //! Many places in one call.
+#![allow(unsafe_code, reason = "pointers of a program in C have no safe interface")]
+#![allow(clippy::missing_safety_doc, reason = "the header says what callers have to keep to")]
 
 use bivouac_types::{Errno, FsError, FsResult};
 

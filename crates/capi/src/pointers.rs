@@ -1,4 +1,5 @@
 //! Pointers of the caller: none is followed before it was looked at.
+#![allow(unsafe_code, reason = "pointers of a program in C have no safe interface")]
 
 use std::ffi::{CStr, c_char};
 

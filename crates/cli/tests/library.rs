@@ -96,6 +96,26 @@ fn a_program_may_have_the_library_inside() {
     assert_eq!(std::fs::metadata(camp.mount().join("state")).unwrap().len(), 500 * 96 * 512);
 }
 
+#[test]
+fn what_is_installed_is_found_by_pkg_config() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("prefix");
+    let script = Path::new(CAPI).join("../../scripts/install-library");
+    succeed(&Command::new(script).arg(library_dir()).arg(&prefix).output().unwrap());
+    let mut asked = Command::new("pkg-config");
+    asked.args(["--cflags", "--libs", "bivouac"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let Ok(said) = asked.output() else {
+        println!("skipped: there is no pkg-config");
+        return;
+    };
+    let said = succeed(&said);
+    let flags: Vec<&str> = said.split_whitespace().collect();
+    assert!(prefix.join("include/bivouac.h").exists() && flags.contains(&"-lbivouac"), "{flags:?}");
+    let Some(program) = build("examples/checkpoint.c", dir.path(), &flags) else { return };
+    let ran = Command::new(program).env("LD_LIBRARY_PATH", prefix.join("lib")).output().unwrap();
+    assert_eq!(ran.status.code(), Some(2), "it wants arguments: {ran:?}");
+}
+
 /// What the dynamic linker finds in the library is what the header names.
 #[test]
 fn header_and_library_name_the_same_functions() {

@@ -72,13 +72,7 @@ fn lists_of_any_length_are_taken() {
     let size = client.read(ino, 0, &mut seen).unwrap();
     assert_eq!(size, (6 << 20) + 100);
     let expected = |at: usize| match at {
-        0..40_000 => {
-            if at.is_multiple_of(2) {
-                b'x'
-            } else {
-                0
-            }
-        }
+        0..40_000 if at.is_multiple_of(2) => b'x',
         0x10_0000.. => 7,
         _ => 0,
     };
