@@ -6,6 +6,7 @@ mod way;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_layout::SeatRange;
@@ -19,6 +20,9 @@ use self::way::Way;
 use crate::known::KnownFiles;
 
 const SHARDS: usize = 64;
+/// Most descriptors that are kept open, and the part of what the program may have open.
+const HANDLES_MAX: usize = 1024;
+const HANDLES_SHARE: usize = 4;
 
 /// What an access is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,8 @@ type Seats = Vec<(SeatIndex, State)>;
 pub struct Direct {
     ways: HashMap<NodeId, Way>,
     shards: Vec<Mutex<HashMap<Ino, Seats>>>,
+    handles: Arc<AtomicUsize>,
+    handles_max: usize,
 }
 
 impl Direct {
@@ -55,6 +61,8 @@ impl Direct {
         Direct {
             ways: nodes.into_iter().map(way).collect(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            handles: Arc::default(),
+            handles_max: files_max().map_or(HANDLES_MAX, |max| (max / HANDLES_SHARE).min(HANDLES_MAX)),
         }
     }
 
@@ -99,7 +107,8 @@ impl Direct {
             // Its threads must not go on beside those of the next one.
             handle.retire();
         }
-        let granted = way.ask(node, ino, range, wish).map(Arc::new);
+        let room = self.handles.load(Ordering::Relaxed) < self.handles_max;
+        let granted = room.then(|| way.ask(node, ino, range, wish, &self.handles)).flatten().map(Arc::new);
         self.conclude(known, ino, range.seat, granted)
     }
 
@@ -136,4 +145,11 @@ impl Direct {
     fn shard(&self, ino: Ino) -> Option<&Mutex<HashMap<Ino, Seats>>> {
         self.shards.get(ino.0 as usize % SHARDS)
     }
+}
+
+/// How many files this process may have open.
+fn files_max() -> Option<usize> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .and_then(|max| usize::try_from(max).ok())
 }

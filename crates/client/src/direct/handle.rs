@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bivouac_direct::{Gate, Session};
 use bivouac_types::NodeId;
@@ -43,11 +43,40 @@ pub struct Handle {
     to: AtomicU64,
     /// Threads of this process against each other: a read sees all of a write or nothing.
     threads: RwLock<()>,
+    _counted: Counted,
+}
+
+/// Counts handles: each is an open file of the program.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Handle {
-    pub fn new(node: NodeId, session: Arc<Session>, grant: &Grant, file: OwnedFd) -> Option<Handle> {
+    /// What was granted; `None` if its descriptor did not come, because the program has too many files open.
+    pub fn new(
+        node: NodeId,
+        session: Arc<Session>,
+        grant: &Grant,
+        file: Option<OwnedFd>,
+        count: &Arc<AtomicUsize>,
+    ) -> Option<Handle> {
         let gate = session.gate(grant.gate, grant.turn)?;
+        let Some(file) = file else {
+            gate.close();
+            return None;
+        };
         Some(Handle {
             node,
             file,
@@ -59,6 +88,7 @@ impl Handle {
             from: AtomicU64::new(grant.from),
             to: AtomicU64::new(grant.to),
             threads: RwLock::new(()),
+            _counted: Counted::new(count),
         })
     }
 

@@ -1,6 +1,7 @@
 //! The way to a node of this machine: who may have what, and the session that shows that we live.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use bivouac_direct::Session;
@@ -41,15 +42,24 @@ impl Way {
     }
 
     /// Asks for a subfile. That it is not granted is no error.
-    pub fn ask(&self, node: NodeId, ino: Ino, range: &SeatRange, wish: Wish) -> Option<Handle> {
+    pub fn ask(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        wish: Wish,
+        count: &Arc<AtomicUsize>,
+    ) -> Option<Handle> {
         self.with(|open| {
             let session = open.session.index();
             let (seat, write, offset, len) =
                 (range.seat, wish == Wish::Write, range.subfile_offset, range.len);
             let request = GrantRequest { session, ino, seat, write, offset, len };
             let (grant, file) = open.line.ask::<op::GrantDirect>(&request)?;
-            let Some(file) = file.filter(|_| grant.granted) else { return Ok(None) };
-            Ok(Handle::new(node, Arc::clone(&open.session), &grant, file))
+            if !grant.granted {
+                return Ok(None);
+            }
+            Ok(Handle::new(node, Arc::clone(&open.session), &grant, file, count))
         })
     }
 
