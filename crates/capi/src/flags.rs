@@ -92,6 +92,7 @@ mod tests {
         }
     }
 
+    /// S19.
     #[test]
     fn permission_bits_are_those_of_who_asks() {
         let time = Timestamp::default();

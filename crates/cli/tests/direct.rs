@@ -107,6 +107,7 @@ fn what_is_read_and_written_directly_is_what_everybody_sees() {
     camp.down();
 }
 
+/// S3, S4 and S17.
 #[test]
 fn nobody_sees_half_of_a_write() {
     let Some(camp) = camp("1") else { return };

@@ -25,6 +25,7 @@ fn served(formation: &Formation, name: &str) -> u64 {
         .sum()
 }
 
+/// S18.
 #[test]
 fn a_list_is_one_message_per_seat_and_does_what_single_calls_do() {
     let formation = Formation::new(3, STRIPE as u32);
