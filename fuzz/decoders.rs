@@ -58,9 +58,11 @@ pub fn message(bytes: &[u8]) {
         u16::from(*number), body,
         Ping GetMap Lookup GetAttr SetAttr Make Unlink Rmdir Rename Link ReadLink ReadDir Parent GetXattr ListXattr
         SetXattr RemoveXattr Open Close Reassert Extend Append Touch StatFs Status SyncRecords Read Write
-        StatSubfile SyncSubfile Settle Shutdown PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
-        RemoveSubfiles LockRename UnlockRename InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
-        UpdateShard OpenSession GrantDirect WidenDirect AccessList
+        StatSubfile SyncSubfile Settle Shutdown Leave PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
+        RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
+        UpdateShard
+        ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
+        OpenSession GrantDirect WidenDirect AccessList
     );
 }
 

@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// S19.
+    /// S122.
     #[test]
     fn permission_bits_are_those_of_who_asks() {
         let time = Timestamp::default();

@@ -57,7 +57,7 @@ pub fn client_by(way: Way, dir: &StateDir, state: &State, wait: Duration) -> Res
     let map = state.map().ok_or_else(damaged)?;
     let auth = Auth { formation: map.formation, secret: Secret::new(dir.secret()?) };
     let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
-    let (map, options) = (Arc::new(map), ClientOptions { id, wait, near: None });
+    let (map, options) = (Arc::new(map), ClientOptions { id, wait, near: None, incarnation: 0 });
     Ok(match way {
         Way::Best => Client::nearby(map, &auth, &options),
         Way::Network => Client::new(map, &auth, None, &options),

@@ -31,7 +31,8 @@ fn library(dir: &std::path::Path) -> Client {
     let map = dir.read().unwrap().unwrap().map().unwrap();
     let auth = Auth { formation: map.formation, secret: Secret::new(dir.secret().unwrap()) };
     let id = u64::from(std::process::id()) << 20 | NEXT.fetch_add(1, Ordering::Relaxed);
-    let options = ClientOptions { id: ClientId(id), wait: Duration::from_secs(30), near: None };
+    let options =
+        ClientOptions { id: ClientId(id), wait: Duration::from_secs(30), near: None, incarnation: 0 };
     Client::nearby(Arc::new(map), &auth, &options)
 }
 
@@ -107,7 +108,7 @@ fn what_is_read_and_written_directly_is_what_everybody_sees() {
     camp.down();
 }
 
-/// S3, S4 and S17.
+/// S3, S4 and S120.
 #[test]
 fn nobody_sees_half_of_a_write() {
     let Some(camp) = camp("1") else { return };

@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use bivouac_store::{MemVolume, OpenMode, Volume};
 use bivouac_types::{
-    Attr, ClientId, Ino, Layout, NodeId, OpId, Placement, SeatIndex, SetAttr, SetTime, Slot, Timestamp,
+    Attr, ClientId, Ino, Layout, NodeId, OpId, OpenId, Placement, SeatIndex, SetAttr, SetTime, Slot,
+    Timestamp,
 };
 use bivouac_wire::subfile::SubfileHeader;
 use bivouac_wire::{
-    DirEntry, DirPage, Encode, EntryName, FormationMap, Frame, MakeRequest, NodeEntry, NodeStatus, Op,
-    OpCount, OpenCounts, ReassertRequest, RenameRequest, SeatEntry, SetAttrRequest, SetXattrRequest,
+    CloseRequest, DirEntry, DirPage, Encode, EntryName, FormationMap, Frame, MakeRequest, NodeEntry,
+    NodeStatus, Op, OpCount, ReassertRequest, RenameRequest, SeatEntry, SetAttrRequest, SetXattrRequest,
     VolumeStatus, WriteRequest,
 };
 use decoders::{FORMATION, LOG};
@@ -41,6 +42,7 @@ fn attr() -> Attr {
         ctime: time,
         epoch: 3,
         layout: LAYOUT,
+        holes: 0,
     }
 }
 
@@ -101,7 +103,7 @@ fn messages() -> Vec<Vec<u8>> {
         gid: 2,
         rdev: 0,
         target: b"where/to",
-        open: true,
+        open: Some(OpenId(7)),
         exclusive: false,
         near: Some(SeatIndex(1)),
     };
@@ -114,8 +116,14 @@ fn messages() -> Vec<Vec<u8>> {
         numbered(Op::Rename, &RenameRequest { parent, name, new_parent: INO, new_name: b"new", flags: 1 }),
         numbered(Op::SetAttr, &SetAttrRequest { ino: INO, set }),
         numbered(Op::SetXattr, &SetXattrRequest { ino: INO, name: b"user.x", value: &[7; 50], flags: 0 }),
-        numbered(Op::Close, &OpenCounts { opens: vec![(INO, 1), (parent, 2)] }),
-        numbered(Op::Reassert, &ReassertRequest { first: true, last: true, opens: vec![(INO, 1)] }),
+        numbered(
+            Op::Close,
+            &CloseRequest { floor: OpenId(9), opens: vec![(INO, OpenId(1)), (parent, OpenId(2))] },
+        ),
+        numbered(
+            Op::Reassert,
+            &ReassertRequest { first: true, last: true, floor: OpenId(9), opens: vec![(INO, OpenId(1))] },
+        ),
         numbered(
             Op::Write,
             &WriteRequest { ino: INO, seat: SeatIndex(1), layout: LAYOUT, epoch: 3, offset: 99 },

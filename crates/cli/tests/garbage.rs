@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bivouac_net::{
-    Address, Auth, Identity, LaneKind, NetError, Refusal, Request, Secret, SocketOptions, SocketTransport,
+    Address, Identity, LaneKind, NetError, Refusal, Request, Secret, SocketOptions, SocketTransport,
     Transport, call,
 };
 use bivouac_types::{ClientId, FormationId, OpId};
 use bivouac_wire::{Frame, Lane, Op, op};
 use harness::random::Random;
-use harness::{Camp, wait_until};
+use harness::{Camp, rss_kib, wait_until};
 use rustix::process::{Gid, Resource, Uid, getrlimit};
 use serde_json::Value;
 
@@ -73,16 +73,6 @@ fn doors(camp: &Camp) -> Vec<Door> {
     addresses.map(door).collect()
 }
 
-fn auth(camp: &Camp) -> Auth {
-    let hex = camp.status()["formation"].as_str().unwrap().to_string();
-    let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
-    let secret = fs::read(camp.dir().join("secret")).unwrap();
-    Auth {
-        formation: FormationId(std::array::from_fn(byte)),
-        secret: Secret::new(secret.try_into().unwrap()),
-    }
-}
-
 /// Whether the daemon hangs up; also when it is told more than it wants to hear.
 fn hangs_up(line: &mut dyn Line, bytes: &[u8]) -> bool {
     let _it_may_have_hung_up_already = line.write_all(bytes);
@@ -97,16 +87,10 @@ fn hello(camp: &Camp) -> Vec<u8> {
     let mut frame = Frame::request(HELLO, OpId(0), ClientId(7), 0);
     frame.body_len = 49;
     let mut bytes = frame.to_bytes().to_vec();
-    bytes.extend_from_slice(&auth(camp).formation.0);
+    bytes.extend_from_slice(&camp.auth().formation.0);
     bytes.push(0);
     bytes.extend_from_slice(&[3; 32]);
     bytes
-}
-
-fn rss_kib(pid: u64) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// Lets `disturb` do its worst while programs work on all mounts; then everything is as it was.
@@ -213,7 +197,7 @@ fn half_handshakes_and_a_thousand_idle_connections_hold_nobody_up() {
     if getrlimit(Resource::Nofile).current.is_some_and(|files| files < 4500) {
         return println!("skipped: this process may not open 4,500 files (ulimit -n)");
     }
-    let (doors, hello, auth) = (doors(&camp), hello(&camp), auth(&camp));
+    let (doors, hello, auth) = (doors(&camp), hello(&camp), camp.auth());
     undisturbed(&camp, |watched| {
         let mut random = Random::new(2);
         let mut half: Vec<Box<dyn Line>> = Vec::new();
@@ -242,7 +226,7 @@ fn half_handshakes_and_a_thousand_idle_connections_hold_nobody_up() {
 #[test]
 fn a_client_with_the_secret_that_talks_nonsense_gets_errors() {
     let Some(camp) = camp() else { return };
-    let (doors, auth) = (doors(&camp), auth(&camp));
+    let (doors, auth) = (doors(&camp), camp.auth());
     undisturbed(&camp, |watched| {
         let mut random = Random::new(3);
         for (door, lane) in doors[..2].iter().zip([LaneKind::Client, LaneKind::Peer]) {
@@ -299,9 +283,9 @@ fn the_supervisor_does_not_listen_to_nonsense() {
 #[test]
 fn without_the_secret_nobody_comes_in() {
     let Some(camp) = camp() else { return };
-    let mut wrong = auth(&camp);
+    let mut wrong = camp.auth();
     wrong.secret = Secret::new([9; 32]);
-    let mut other = auth(&camp);
+    let mut other = camp.auth();
     other.formation = FormationId([9; 16]);
     let cases = [(wrong, Refusal::Secret), (other, Refusal::Formation)];
     for door in doors(&camp) {

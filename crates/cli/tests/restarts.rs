@@ -38,6 +38,27 @@ fn a_killed_daemon_comes_back_with_everything() {
     camp.down();
 }
 
+/// Another node's mount that asks for nothing.
+#[test]
+fn an_idle_mount_tells_a_restarted_home_what_is_open() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2", "--wait", "2"]) else { return };
+    let [here, there] = [0, 1].map(|node| camp.mounts()[node].join("f"));
+    fs::write(&here, "content").unwrap();
+    let mut open = fs::File::open(&there).unwrap();
+    let opens = || camp.status()["nodes"][0]["open_files"].as_u64();
+    assert_eq!(opens(), Some(1));
+    camp.kill_node(0);
+    camp.node_pid(0);
+    wait_until("the home knows again", || opens() == Some(1));
+    fs::remove_file(&here).unwrap();
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "content");
+    drop(open);
+    wait_until("it is closed", || opens() == Some(0));
+    camp.down();
+}
+
 #[test]
 fn after_too_many_deaths_a_node_is_given_up_and_the_others_go_on() {
     let camp = Camp::start_in(Place::new(), &["--nodes", "2", "--no-mount"]);

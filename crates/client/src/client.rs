@@ -2,21 +2,26 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bivouac_net::{
     Address, Auth, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started, Transport,
+    Watch,
 };
 use bivouac_types::limits::SPREAD_ATTR_MS;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
-use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation};
+use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 
 use crate::direct::Direct;
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
 use crate::spread::SpreadDirs;
+use crate::watch::Keeper;
+
+/// How long a client that ends waits for each node to hear it, in milliseconds.
+const LEAVE_WAIT_MS: u32 = 1000;
 
 /// Longest wait for a socket that is to be on this machine.
 const PROBE: Duration = Duration::from_millis(200);
@@ -83,6 +88,8 @@ pub struct ClientOptions {
     pub wait: Duration,
     /// The node that "local" means: files of local placement go there.
     pub near: Option<NodeId>,
+    /// How many processes have been this client before.
+    pub incarnation: u32,
 }
 
 /// A formation, seen from one process.
@@ -100,6 +107,9 @@ pub struct Client {
     leases: Leases,
     pub(crate) spread: SpreadDirs,
     pub(crate) glimpses: Glimpses,
+    /// By node: whether it remembers what came of this client's changes.
+    changed: Vec<AtomicBool>,
+    pub(crate) keeper: Option<Keeper>,
 }
 
 impl Client {
@@ -111,26 +121,34 @@ impl Client {
         local: Option<LocalNode>,
         options: &ClientOptions,
     ) -> Client {
-        let known = Arc::new(KnownFiles::default());
-        let connect = |(id, entry): (usize, &NodeEntry)| -> Arc<dyn Transport> {
-            let id = NodeId(id as u16);
-            match &local {
-                Some(node) if node.id == id => {
-                    Arc::new(InProcess::new(Arc::clone(&node.service), LaneKind::Client))
-                }
-                _ => {
-                    let address = Address::tcp(entry.client_address.clone());
-                    Arc::new(remote(id, address, auth, options, &map, &known))
-                }
+        let known = Arc::new(KnownFiles::new(options.incarnation));
+        let keeper = keeper(&map, &known);
+        let way = |(id, entry): (usize, &NodeEntry)| match &local {
+            Some(node) if usize::from(node.id.0) == id => None,
+            _ => {
+                let way = Way { map: &map, known: &known, auth, options, keeper: keeper.as_ref() };
+                Some(Arc::new(way.to(NodeId(id as u16), Address::tcp(entry.client_address.clone()))))
             }
         };
-        let nodes = map.nodes.iter().enumerate().map(connect).collect();
-        let local = local.map(|node| node.id);
-        Client { known, ..Client::over(map, nodes, local, options) }
+        let peers: Vec<Option<Arc<Peer>>> = map.nodes.iter().enumerate().map(way).collect();
+        if let Some((keeper, _)) = &keeper {
+            keeper.keep(peers.iter().map(|peer| peer.as_ref().map(Arc::downgrade)).collect());
+        }
+        let transport = |peer: Option<Arc<Peer>>| -> Option<Arc<dyn Transport>> {
+            let here = |node: &LocalNode| -> Arc<dyn Transport> {
+                Arc::new(InProcess::new(Arc::clone(&node.service), LaneKind::Client))
+            };
+            peer.map(|peer| peer as Arc<dyn Transport>).or_else(|| local.as_ref().map(here))
+        };
+        let nodes = peers.into_iter().filter_map(transport).collect();
+        let local = local.as_ref().map(|node| node.id);
+        let keeper = keeper.map(|(keeper, _)| keeper);
+        Client { known, keeper, ..Client::over(map, nodes, local, options) }
     }
 
     /// A client in a process that is no node. Nodes of this machine are reached over their Unix sockets, and
-    /// their subfiles directly; "local" means the first of them unless the options name another.
+    /// their subfiles directly; "local" means the first of them unless the options name another. It starts no
+    /// threads, so nobody notices that a node was restarted while nothing is asked of it.
     #[must_use]
     pub fn nearby(map: Arc<FormationMap>, auth: &Auth, options: &ClientOptions) -> Client {
         let here: Vec<(NodeId, Address)> = (0..)
@@ -141,11 +159,12 @@ impl Client {
             .collect();
         let near = options.near.or_else(|| here.first().map(|(id, _)| *id));
         let options = ClientOptions { near, ..*options };
-        let known = Arc::new(KnownFiles::default());
+        let known = Arc::new(KnownFiles::new(options.incarnation));
+        let way = Way { map: &map, known: &known, auth, options: &options, keeper: None };
         let connect = |(id, entry): (u16, &NodeEntry)| -> Arc<dyn Transport> {
             let address = here.iter().find(|(node, _)| node.0 == id).map(|(_, address)| address.clone());
             let address = address.unwrap_or_else(|| Address::tcp(entry.client_address.clone()));
-            Arc::new(remote(NodeId(id), address, auth, &options, &map, &known))
+            Arc::new(way.to(NodeId(id), address))
         };
         let nodes = (0..).zip(&map.nodes).map(connect).collect();
         let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
@@ -163,10 +182,11 @@ impl Client {
         options: &ClientOptions,
     ) -> Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
-        let known = Arc::new(KnownFiles::default());
+        let known = Arc::new(KnownFiles::new(options.incarnation));
         let leases = Leases::new(map.slot_count());
+        let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
         let (direct, forks) = (Direct::default(), bivouac_direct::forks());
-        let next_op = AtomicU64::new(1);
+        let (keeper, next_op) = (None, AtomicU64::new(1));
         let (spread, glimpses) = Default::default();
         Client {
             map,
@@ -181,6 +201,8 @@ impl Client {
             leases,
             spread,
             glimpses,
+            changed,
+            keeper,
         }
     }
 
@@ -256,7 +278,24 @@ impl Client {
         request: &O::Request<'_>,
         payload: &[IoSlice<'_>],
     ) -> FsResult<O::Reply> {
+        if let Some(changed) = self.changed.get(usize::from(node.0)) {
+            changed.store(true, Ordering::Relaxed);
+        }
         bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload)
+    }
+
+    /// This client ends for good: the nodes need not remember any more what came of its changes. It must not be used
+    /// afterwards, nor anybody else with its number. A node that cannot be told remembers them until the formation
+    /// ends.
+    pub fn leave(&self) {
+        let frame = Frame { wait_ms: LEAVE_WAIT_MS, ..self.question() };
+        let told: Vec<_> = (self.changed.iter().zip(&self.nodes))
+            .filter(|(changed, _)| changed.swap(false, Ordering::Relaxed))
+            .map(|(_, node)| bivouac_net::start::<op::Leave>(&**node, frame, &(), &[]))
+            .collect();
+        for error in told.into_iter().filter_map(|told| told.finish(&mut []).err()) {
+            log::debug!("a node was not told that this client ends: {error}");
+        }
     }
 
     /// Starts a question, to be finished together with others.
@@ -299,23 +338,42 @@ fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
     map.seats.iter().enumerate().filter_map(own).collect()
 }
 
-/// The way to a node of another process. After a loss, what this client has open there is told first.
-fn remote(
-    id: NodeId,
-    address: Address,
-    auth: &Auth,
-    options: &ClientOptions,
-    map: &Arc<FormationMap>,
-    known: &Arc<KnownFiles>,
-) -> Peer {
-    let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
-    let wait_ms = u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX);
-    let (client, map, known) = (options.id, Arc::clone(map), Arc::clone(known));
-    let reassert = move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
-        let opens = known.opens(|ino| map.home(ino) == Some(node));
-        crate::opens::reassert(transport, client, opens)
-    };
-    let peer = Peer::to(id, address, identity, PeerOptions { wait_ms });
-    peer.on_reconnect(reassert);
-    peer
+/// What keeps connections alive where something is open, and what watches them.
+fn keeper(map: &Arc<FormationMap>, known: &Arc<KnownFiles>) -> Option<(Keeper, Arc<Watch>)> {
+    let watch = Watch::new();
+    let watch = watch.inspect_err(|error| log::error!("restarts of nodes are noticed late: {error}"));
+    let watch = Arc::new(watch.ok()?);
+    let (map, known) = (Arc::clone(map), Arc::clone(known));
+    let wanted = move |node| known.has_any(|ino| map.home(ino) == Some(node));
+    Some((Keeper::new(Arc::clone(&watch), wanted), watch))
+}
+
+/// What ways to nodes of other processes are made from.
+struct Way<'a> {
+    map: &'a Arc<FormationMap>,
+    known: &'a Arc<KnownFiles>,
+    auth: &'a Auth,
+    options: &'a ClientOptions,
+    keeper: Option<&'a (Keeper, Arc<Watch>)>,
+}
+
+impl Way<'_> {
+    /// The way to a node. After a loss, what this client has open there is told first.
+    fn to(&self, id: NodeId, address: Address) -> Peer {
+        let identity = Identity { auth: self.auth.clone(), client: self.options.id, lane: LaneKind::Client };
+        let wait_ms = u64::try_from(self.options.wait.as_millis()).unwrap_or(u64::MAX);
+        let options = PeerOptions { wait_ms };
+        let peer = match self.keeper {
+            Some((_, watch)) => Peer::watched(id, address, identity, options, watch),
+            None => Peer::to(id, address, identity, options),
+        };
+        let (client, map, known) = (self.options.id, Arc::clone(self.map), Arc::clone(self.known));
+        peer.on_reconnect(move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
+            // The floor first: what is answered between the two is in the list.
+            let floor = known.under_way.floor();
+            let opens = known.opens(|ino| map.home(ino) == Some(node));
+            crate::opens::reassert(transport, client, floor, opens)
+        });
+        peer
+    }
 }

@@ -8,14 +8,14 @@ use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpId, StatFs};
 use bivouac_wire::{ExtendRequest, InoOnly, ReadRequest, SubfileName, WriteRequest, Written, op};
 
-use crate::client::{Client, OpCtx, SeekKind};
+use crate::client::{Client, OpCtx};
 use crate::direct::{Missed, Wish};
 use crate::known::Known;
 
 /// How often a grant is asked for while others end it.
 const GRANTS_MAX: usize = 3;
 /// How often a write is made again because cuts of the file overtake it.
-pub(crate) const OVERTAKEN_MAX: usize = 64;
+pub const OVERTAKEN_MAX: usize = 64;
 
 impl Client {
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
@@ -147,15 +147,17 @@ impl Client {
     }
 
     fn write_part(&self, ino: Ino, offset: u64, end: u64, part: &[u8]) -> FsResult<()> {
-        self.publish(ino, end, |known| self.write_seats(ino, known, offset, part))
+        self.publish(ino, end, |_| offset, |known| self.write_seats(ino, known, offset, part))
     }
 
     /// Data first, then the size: no reader sees a size whose bytes are not there. `write` writes everything, and
-    /// says whether no seat had a newer epoch; it is called again if one had.
+    /// says whether no seat had a newer epoch; it is called again if one had. `start` says, of a size, where behind
+    /// it what is written without a gap up to `end` begins.
     pub(crate) fn publish(
         &self,
         ino: Ino,
         end: u64,
+        start: impl Fn(u64) -> u64,
         write: impl Fn(&Known) -> FsResult<bool>,
     ) -> FsResult<()> {
         let mut known = self.know(ino)?;
@@ -173,7 +175,11 @@ impl Client {
             if end <= known.size {
                 return if self.known.written(ino) { self.touch(ino) } else { Ok(()) };
             }
-            let (accepted, attr) = self.extend(ino, end, known.epoch)?;
+            let start = start(known.size);
+            let (accepted, attr) = match start > known.size {
+                true => self.extend_over(ino, start..end, known.epoch)?,
+                false => self.extend(ino, end, known.epoch)?,
+            };
             if accepted {
                 return Ok(());
             }
@@ -185,14 +191,14 @@ impl Client {
         ))
     }
 
-    fn settle(&self, ino: Ino) {
+    pub(crate) fn settle(&self, ino: Ino) {
         let settled = self.home(ino).and_then(|home| self.ask::<op::Settle>(home, &InoOnly { ino }));
         if let Err(error) = settled {
             log::warn!("inode {ino}: what a failed write left behind its end stays: {error}");
         }
     }
 
-    fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
+    pub(crate) fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
         let told = self.ask::<op::Extend>(self.home(ino)?, &ExtendRequest { ino, end, epoch })?;
         self.known.update(&told.attr);
         Ok((told.accepted, told.attr))
@@ -239,6 +245,9 @@ impl Client {
     pub fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
         self.tell_times(ino)?;
         let attr = self.getattr(ino)?;
+        if self.known.take_filled(ino) {
+            self.count_holes(ino);
+        }
         if attr.is_file() {
             let seats = bivouac_layout::split(&attr.layout, 0, attr.size);
             let sync = |range: SeatRange| {
@@ -271,27 +280,6 @@ impl Client {
             blocks_free: sum.blocks_free + part.blocks_free,
             files: sum.files + part.files,
         }))
-    }
-
-    /// Where data or the next hole begins, at or behind `offset`: all of a file counts as data.
-    ///
-    /// # Errors
-    /// `ENXIO` behind the end; `ENOENT`, `EIO`.
-    pub fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
-        let size = self.getattr(ino)?.size;
-        match kind {
-            _ if offset >= size => Err(Errno::ENXIO.into()),
-            SeekKind::Data => Ok(offset),
-            SeekKind::Hole => Ok(size),
-        }
-    }
-
-    /// Space cannot be reserved or given back yet: programs fall back to writing.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP`.
-    pub fn fallocate(&self, _: &OpCtx, _: Ino, _: u32, _: u64, _: u64) -> FsResult<()> {
-        Err(Errno::EOPNOTSUPP.into())
     }
 
     /// Reads from a subfile of this machine; the number of bytes and the subfile's epoch. `None` if a message

@@ -144,7 +144,21 @@ mod tests {
         let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
         let (atime, mtime, ctime) = (time, time, time);
         let (mode, nlink, uid, gid, rdev) = (mode::DIR | 0o755, 3, 0, 0, 0);
-        Attr { ino: Ino(9), mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, epoch: 1, layout }
+        Attr {
+            ino: Ino(9),
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            atime,
+            mtime,
+            ctime,
+            epoch: 1,
+            layout,
+            holes: 0,
+        }
     }
 
     #[test]

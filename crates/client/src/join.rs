@@ -29,7 +29,7 @@ impl Client {
         let secret = secret.try_into().map_err(|_| invalid("secret"))?;
         let auth = Auth { formation: map.formation, secret: Secret::new(secret) };
         let id = ClientId(random()? & !NODE_BIT);
-        Ok(Client::nearby(Arc::new(map), &auth, &ClientOptions { id, wait, near: None }))
+        Ok(Client::nearby(Arc::new(map), &auth, &ClientOptions { id, wait, near: None, incarnation: 0 }))
     }
 
     /// Whether this process made it, rather than one that forked it. Connections and sessions are their maker's alone.

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use bivouac_types::{Attr, Ino, Layout};
+use bivouac_types::{Attr, Ino, Layout, OpenId};
 use parking_lot::Mutex;
+
+use crate::under_way::{Tellings, UnderWay};
 
 const SHARDS: usize = 64;
 /// How often at most the home hears that the content of a file has changed within its size.
@@ -19,59 +21,69 @@ pub struct Known {
     pub size: u64,
     /// Its epoch, as last heard.
     pub epoch: u32,
+    /// Whether it has holes, as last heard.
+    pub sparse: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     /// Nothing, if the home has not been heard since an earlier process had it open.
     known: Option<Known>,
-    opens: u32,
+    opens: Vec<OpenId>,
     touched: Option<Instant>,
     /// Written since the home last heard of it.
     dirty: bool,
+    /// Written within a size that has holes: there may be fewer than the home knows of.
+    filled: bool,
 }
 
 /// The open files of a client.
 pub struct KnownFiles {
     shards: Vec<Mutex<HashMap<Ino, Entry>>>,
-}
-
-impl Default for KnownFiles {
-    fn default() -> KnownFiles {
-        KnownFiles { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
-    }
+    /// Opens that the home has perhaps heard of, and that are not among the files yet.
+    pub under_way: UnderWay,
+    /// Changes of content that the homes are just being told.
+    pub tellings: Tellings,
 }
 
 impl From<&Attr> for Known {
     fn from(attr: &Attr) -> Known {
-        Known { layout: attr.layout, size: attr.size, epoch: attr.epoch }
+        Known { layout: attr.layout, size: attr.size, epoch: attr.epoch, sparse: attr.holes > 0 }
     }
 }
 
 impl KnownFiles {
-    /// `count` opens more.
-    pub fn add(&self, attr: &Attr, count: u32) {
-        self.add_unseen(attr.ino, count);
+    /// For the process of a client before which there were `incarnation` others.
+    pub fn new(incarnation: u32) -> KnownFiles {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let under_way = UnderWay::new(OpenId::first(incarnation));
+        KnownFiles { shards, under_way, tellings: Tellings::default() }
+    }
+
+    /// One open more.
+    pub fn add(&self, attr: &Attr, open: OpenId) {
+        self.add_unseen(attr.ino, open);
         self.update(attr);
     }
 
-    /// `count` opens more of a file that nothing is known of yet.
-    pub fn add_unseen(&self, ino: Ino, count: u32) {
+    /// One open more of a file that nothing is known of yet.
+    pub fn add_unseen(&self, ino: Ino, open: OpenId) {
         let mut shard = self.shard(ino).lock();
-        let new = Entry { known: None, opens: 0, touched: None, dirty: false };
-        shard.entry(ino).or_insert(new).opens += count;
+        let new = Entry { known: None, opens: Vec::new(), touched: None, dirty: false, filled: false };
+        shard.entry(ino).or_insert(new).opens.push(open);
     }
 
-    /// One open less. Whether the home must still hear that the content changed.
-    pub fn remove(&self, ino: Ino) -> bool {
+    /// One open less: which, and whether the home must still hear that the content changed. Those of one file are
+    /// all alike.
+    pub fn remove(&self, ino: Ino) -> Option<(OpenId, bool)> {
         let mut shard = self.shard(ino).lock();
-        let Some(entry) = shard.get_mut(&ino) else { return false };
-        entry.opens = entry.opens.saturating_sub(1);
+        let entry = shard.get_mut(&ino)?;
+        let open = entry.opens.pop();
         let dirty = std::mem::take(&mut entry.dirty);
-        if entry.opens == 0 {
+        if entry.opens.is_empty() {
             shard.remove(&ino);
         }
-        dirty
+        open.map(|open| (open, dirty))
     }
 
     /// What is known of an open file.
@@ -100,7 +112,20 @@ impl KnownFiles {
             entry.touched = Some(Instant::now());
         }
         entry.dirty = !due;
+        entry.filled |= entry.known.is_some_and(|known| known.sparse);
         due
+    }
+
+    /// The home may have counted more holes of the file than there are.
+    pub fn fill(&self, ino: Ino) {
+        if let Some(entry) = self.shard(ino).lock().get_mut(&ino) {
+            entry.filled = true;
+        }
+    }
+
+    /// Whether holes of the file may have been filled; they are taken as counted from now on.
+    pub fn take_filled(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().get_mut(&ino).is_some_and(|entry| std::mem::take(&mut entry.filled))
     }
 
     /// Whether the home has yet to hear that the content changed.
@@ -113,13 +138,19 @@ impl KnownFiles {
         self.shard(ino).lock().get_mut(&ino).is_some_and(|entry| std::mem::take(&mut entry.dirty))
     }
 
-    /// Inodes and numbers of opens of those that `wanted` names.
-    pub fn opens(&self, wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, u32)> {
-        let of = |shard: &Mutex<HashMap<Ino, Entry>>| -> Vec<(Ino, u32)> {
+    /// All opens of those inodes that `wanted` names.
+    pub fn opens(&self, wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, OpenId)> {
+        let of = |shard: &Mutex<HashMap<Ino, Entry>>| -> Vec<(Ino, OpenId)> {
             let shard = shard.lock();
-            shard.iter().filter(|(ino, _)| wanted(**ino)).map(|(ino, entry)| (*ino, entry.opens)).collect()
+            let wanted = shard.iter().filter(|(ino, _)| wanted(**ino));
+            wanted.flat_map(|(ino, entry)| entry.opens.iter().map(|open| (*ino, *open))).collect()
         };
         self.shards.iter().flat_map(of).collect()
+    }
+
+    /// Whether any of those that `wanted` names is open.
+    pub fn has_any(&self, wanted: impl Fn(Ino) -> bool) -> bool {
+        self.shards.iter().any(|shard| shard.lock().keys().any(|ino| wanted(*ino)))
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Entry>> {
@@ -148,42 +179,49 @@ mod tests {
             ctime: time,
             epoch: 3,
             layout,
+            holes: 0,
         }
     }
 
+    const FIRST: OpenId = OpenId(1);
+    const SECOND: OpenId = OpenId(2);
+
     #[test]
     fn a_file_is_known_while_it_is_open() {
-        let files = KnownFiles::default();
+        let files = KnownFiles::new(0);
         files.update(&attr(7, 1));
-        assert!(files.get(Ino(7)).is_none());
-        files.add(&attr(7, 10), 2);
+        assert!(files.get(Ino(7)).is_none() && !files.has_any(|_| true));
+        files.add(&attr(7, 10), FIRST);
+        files.add(&attr(7, 10), SECOND);
         files.update(&attr(7, 20));
         assert_eq!(files.get(Ino(7)).map(|known| (known.size, known.epoch)), Some((20, 3)));
-        assert_eq!(files.opens(|_| true), [(Ino(7), 2)]);
-        assert!(!files.remove(Ino(7)));
-        assert!(!files.remove(Ino(7)));
+        assert_eq!(files.opens(|_| true), [(Ino(7), FIRST), (Ino(7), SECOND)]);
+        assert!(files.has_any(|ino| ino == Ino(7)) && !files.has_any(|ino| ino == Ino(8)));
+        assert_eq!(files.remove(Ino(7)), Some((SECOND, false)));
+        assert_eq!(files.remove(Ino(7)), Some((FIRST, false)));
+        assert_eq!(files.remove(Ino(7)), None);
         assert!(files.get(Ino(7)).is_none());
     }
 
     /// S32, S33.
     #[test]
     fn the_home_hears_of_the_first_write_and_of_the_last() {
-        let files = KnownFiles::default();
-        files.add(&attr(7, 10), 1);
+        let files = KnownFiles::new(0);
+        files.add(&attr(7, 10), FIRST);
         assert!(files.written(Ino(7)), "the first is told at once");
         assert!(!files.written(Ino(7)), "those after it are not");
-        assert!(files.remove(Ino(7)), "the close tells");
+        assert_eq!(files.remove(Ino(7)), Some((FIRST, true)), "the close tells");
         assert!(files.written(Ino(9)), "a file that is not open has nobody to tell later");
     }
 
     /// S34.
     #[test]
     fn a_time_that_was_set_is_not_overtaken() {
-        let files = KnownFiles::default();
-        files.add(&attr(7, 10), 1);
+        let files = KnownFiles::new(0);
+        files.add(&attr(7, 10), FIRST);
         files.written(Ino(7));
         files.written(Ino(7));
         assert!(files.take_dirty(Ino(7)));
-        assert!(!files.remove(Ino(7)));
+        assert_eq!(files.remove(Ino(7)), Some((FIRST, false)));
     }
 }

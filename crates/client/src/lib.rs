@@ -5,6 +5,7 @@
 //! read sees, through whichever node. See docs/semantics.md.
 
 mod client;
+mod copy;
 mod data;
 mod direct;
 mod glimpse;
@@ -16,13 +17,17 @@ mod lists;
 mod names;
 mod opens;
 mod paths;
+mod space;
 mod spread;
+mod under_way;
+mod watch;
 mod xattrs;
 
 pub use bivouac_net::on_block;
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
 pub use bivouac_wire::{DirEntry, NodeStatus, OpCount, SeatEntry, SubfileState, VolumeStatus};
 pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, SeekKind};
+pub use copy::CopyJob;
 pub use inspect::SeatReport;
 pub use join::forked;
 pub use paths::Place;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 
 use bivouac_layout::SeatRange;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
@@ -148,15 +149,20 @@ impl Client {
     }
 
     fn write_batch(&self, ino: Ino, batch: &[(u64, &[u8])]) -> FsResult<()> {
-        let mut last = 0;
+        let mut ranges = Vec::with_capacity(batch.len());
         for (offset, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
             let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
-            last = last.max(end.ok_or(Errno::EFBIG)?);
+            ranges.push(*offset..end.ok_or(Errno::EFBIG)?);
         }
-        if last == 0 {
-            return Ok(());
+        let Some(end) = ranges.iter().map(|range| range.end).max() else { return Ok(()) };
+        ranges.sort_unstable_by_key(|range| range.start);
+        let start = |size| last_run(&ranges, size);
+        self.publish(ino, end, start, |known| self.write_list_seats(ino, known, batch))?;
+        // The home counted all in front of the last gap as a hole.
+        if last_run(&ranges, 0) > 0 {
+            self.known.fill(ino);
         }
-        self.publish(ino, last, |known| self.write_list_seats(ino, known, batch))
+        Ok(())
     }
 
     /// Writes to all seats. Whether none had a newer epoch.
@@ -217,6 +223,19 @@ fn request<S>(ino: Ino, seat: SeatIndex, known: &Known, write: bool, list: &Seat
     ListRequest { ino, seat, layout: known.layout, epoch: known.epoch, write, extents }
 }
 
+/// Where the last of these ranges begins that leaves a gap behind `size` and the ranges before it; 0 if none does.
+/// Wherever the size is by now: what is in front of that place and behind the size is not all written.
+fn last_run(sorted: &[Range<u64>], size: u64) -> u64 {
+    let (mut covered, mut start) = (size, 0);
+    for range in sorted {
+        if range.start > covered {
+            start = range.start;
+        }
+        covered = covered.max(range.end);
+    }
+    start
+}
+
 /// How many of the places, given by their lengths, fit into one message to a seat, if all are on one; at least one.
 fn batch_len(lens: impl Iterator<Item = usize>) -> usize {
     let sums = lens.scan(0usize, |sum, len| {
@@ -229,6 +248,14 @@ fn batch_len(lens: impl Iterator<Item = usize>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_gap_behind_the_size_is_found() {
+        assert_eq!(last_run(&[0..5, 5..9, 3..20], 0), 0);
+        assert_eq!(last_run(&[0..5, 10..12, 11..20], 0), 10);
+        assert_eq!(last_run(&[0..5, 10..12, 11..20], 10), 0, "the gap is within the size");
+        assert_eq!(last_run(&[7..9, 10..12, 50..60, 55..70], 11), 50);
+    }
 
     #[test]
     fn batches_fit_into_messages() {

@@ -1,7 +1,7 @@
 //! Names and attributes.
 
 use bivouac_types::limits::READDIR_BYTES_MAX;
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, SetAttr, Slot, mode};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpenId, SetAttr, Slot, mode};
 use bivouac_wire::{
     DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, ReadDirRequest, RenameRequest, Seen,
     SetAttrRequest, op,
@@ -93,8 +93,9 @@ impl Client {
     /// `EISDIR`, `EINVAL`, `EFBIG` for a size that cannot be; `ENOENT`, `EIO`.
     pub fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
         if set.mtime.is_some() {
-            // The time that is set now is later than what the home has not heard of yet.
+            // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
             self.known.take_dirty(ino);
+            self.known.tellings.wait(ino);
         }
         let request = SetAttrRequest { ino, set: *set };
         let (home, asked) = (self.home(ino)?, self.now());
@@ -125,14 +126,16 @@ impl Client {
         truncate: bool,
     ) -> FsResult<Opened> {
         self.until_settled(|| {
-            let made = self.make(ctx, parent, name, new, true, exclusive)?;
+            let opening = self.known.under_way.begin();
+            let made = self.make(ctx, parent, name, new, Some(opening.id), exclusive)?;
             if made.existed {
+                drop(opening);
                 let flags = if truncate { O_TRUNC } else { 0 };
                 let opened = unless_gone(self.open(ctx, made.found.ino, flags))?;
                 return Ok(opened.map(|attr| Opened { attr, existed: true }));
             }
             let attr = self.attr_of(made.found)?;
-            self.known.add(&attr, 1);
+            self.known.add(&attr, opening.id);
             Ok(Some(Opened { attr, existed: false }))
         })
     }
@@ -142,7 +145,7 @@ impl Client {
     /// # Errors
     /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EIO`.
     pub fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr> {
-        let made = self.make(ctx, parent, name, new, false, true)?;
+        let made = self.make(ctx, parent, name, new, None, true)?;
         self.attr_of(made.found)
     }
 
@@ -152,7 +155,7 @@ impl Client {
         parent: Ino,
         name: &[u8],
         new: &NewInode<'_>,
-        open: bool,
+        open: Option<OpenId>,
         exclusive: bool,
     ) -> FsResult<Made> {
         let NewInode { mode, rdev, target } = *new;
@@ -161,6 +164,9 @@ impl Client {
         let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
         let asked = self.now();
         let made = self.at_entry(parent, name, ctx.retry, |node, slot| {
+            if open.is_some() {
+                self.watch(node);
+            }
             let made = self.change::<op::Make>(node, ctx, &request, &[])?;
             self.found(slot, asked, &made.found);
             Ok(made)

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use bivouac_net::{NetError, Request, Transport};
-use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, NodeId, OpId};
-use bivouac_wire::{Encode, Frame, InoOnly, Op, OpenCounts, OpenRequest, ReassertRequest, op};
+use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, NodeId, OpId, OpenId};
+use bivouac_wire::{CloseRequest, Encode, Frame, InoOnly, Op, OpenRequest, ReassertRequest, op};
 
 use crate::client::{Client, OpCtx};
 
@@ -19,21 +19,31 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EIO`.
     pub fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
-        let request = OpenRequest { ino, truncate: flags & O_TRUNC != 0 };
         let (home, asked) = (self.home(ino)?, self.now());
+        self.watch(home);
+        let opening = self.known.under_way.begin();
+        let (id, floor) = (opening.id, self.known.under_way.floor());
+        let request = OpenRequest { ino, truncate: flags & O_TRUNC != 0, id, floor };
         let seen = self.change::<op::Open>(home, ctx, &request, &[])?;
         let attr = self.saw(asked, seen);
-        self.known.add(&attr, 1);
+        self.known.add(&attr, id);
         Ok(attr)
     }
 
     /// Closes an open. Nothing can be lost any more at this point, so it does not fail.
     pub fn close(&self, ino: Ino) {
-        let told = if self.known.remove(ino) { self.touch(ino) } else { Ok(()) };
+        if self.known.take_filled(ino) {
+            self.count_holes(ino);
+        }
+        // From before the file is forgotten until its home has been told: times that are set wait for that.
+        let telling = self.known.tellings.begin(ino);
+        let Some((open, dirty)) = self.known.remove(ino) else { return };
         if !self.known.is_open(ino) {
             self.direct.forget(ino);
         }
-        let request = OpenCounts { opens: vec![(ino, 1)] };
+        let told = if dirty { self.touch(ino) } else { Ok(()) };
+        drop(telling);
+        let request = CloseRequest { floor: self.known.under_way.floor(), opens: vec![(ino, open)] };
         let closed = self.home(ino).and_then(|home| self.ask::<op::Close>(home, &request));
         for error in [told, closed].into_iter().filter_map(Result::err) {
             // Without a name and closed everywhere it is gone, times and all: nothing went wrong.
@@ -49,15 +59,22 @@ impl Client {
     /// # Errors
     /// `ESTALE` for an inode of another formation.
     pub fn reassert_opens(&self, opens: &[(Ino, u32)]) -> FsResult<()> {
-        opens.iter().for_each(|(ino, count)| self.known.add_unseen(*ino, *count));
-        let mut per_node: HashMap<NodeId, Vec<(Ino, u32)>> = HashMap::new();
+        let mut per_node: HashMap<NodeId, Vec<(Ino, OpenId)>> = HashMap::new();
         // The own node hears of it also when there is nothing: the rest may be forgotten.
         per_node.extend(self.local.map(|node| (node, Vec::new())));
         for (ino, count) in opens {
-            per_node.entry(self.home(*ino)?).or_default().push((*ino, *count));
+            let opens = per_node.entry(self.home(*ino)?).or_default();
+            for _ in 0..*count {
+                let opening = self.known.under_way.begin();
+                self.known.add_unseen(*ino, opening.id);
+                opens.push((*ino, opening.id));
+            }
         }
+        let floor = self.known.under_way.floor();
         for (node, opens) in per_node {
-            let told = in_batches(opens).iter().try_for_each(|batch| self.ask::<op::Reassert>(node, batch));
+            self.watch(node);
+            let told =
+                in_batches(floor, opens).iter().try_for_each(|batch| self.ask::<op::Reassert>(node, batch));
             if let Err(error) = told {
                 log::warn!("{node} has not heard yet what is open: {error}");
             }
@@ -67,6 +84,10 @@ impl Client {
 
     /// Tells the home that content changed, if it has not heard.
     pub(crate) fn tell_times(&self, ino: Ino) -> FsResult<()> {
+        if !self.known.is_dirty(ino) {
+            return Ok(());
+        }
+        let _telling = self.known.tellings.begin(ino);
         if self.known.take_dirty(ino) { self.touch(ino) } else { Ok(()) }
     }
 
@@ -76,26 +97,38 @@ impl Client {
     }
 
     pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
+        let _telling = self.known.tellings.begin(ino);
         self.ask::<op::Touch>(self.home(ino)?, &InoOnly { ino })
     }
 }
 
-/// Tells a node that lost its memory what this client has open there.
-pub fn reassert(transport: &dyn Transport, client: ClientId, opens: Vec<(Ino, u32)>) -> Result<(), NetError> {
-    for request in in_batches(opens) {
+/// Tells a node that may have lost its memory what this client has open there. No open below `floor` may have been
+/// under way when the list was begun.
+pub fn reassert(
+    transport: &dyn Transport,
+    client: ClientId,
+    floor: OpenId,
+    opens: Vec<(Ino, OpenId)>,
+) -> Result<(), NetError> {
+    for request in in_batches(floor, opens) {
         let body = request.to_bytes();
         let request = Request::new(Frame::request(Op::Reassert as u16, OpId(0), client, 0), &body, &[]);
-        transport.exchange(&request, &mut Vec::new(), &mut [])?;
+        let mut answer = Vec::new();
+        let head = transport.exchange(&request, &mut answer, &mut [])?;
+        if head.status != 0 {
+            let (errno, text) = (Errno::from_code(head.status), String::from_utf8_lossy(&answer));
+            log::error!("{} does not take down what is open: {errno:?} {text}", transport.address());
+        }
     }
     Ok(())
 }
 
 /// Messages that fit the limits; at least one, which says that there is nothing.
-fn in_batches(mut opens: Vec<(Ino, u32)>) -> Vec<ReassertRequest> {
+fn in_batches(floor: OpenId, mut opens: Vec<(Ino, OpenId)>) -> Vec<ReassertRequest> {
     let mut batches = Vec::new();
     while batches.is_empty() || !opens.is_empty() {
         let rest = opens.split_off(opens.len().min(BATCH));
-        batches.push(ReassertRequest { first: batches.is_empty(), last: rest.is_empty(), opens });
+        batches.push(ReassertRequest { first: batches.is_empty(), last: rest.is_empty(), floor, opens });
         opens = rest;
     }
     batches
@@ -108,13 +141,15 @@ mod tests {
 
     #[test]
     fn all_opens_are_told_in_messages_that_fit() {
-        let opens: Vec<_> = (0..20_000).map(|ino| (Ino(ino), 1)).collect();
-        let batches = in_batches(opens.clone());
+        let floor = OpenId(20_000);
+        let opens: Vec<_> = (0..20_000).map(|number| (Ino(number), OpenId(number))).collect();
+        let batches = in_batches(floor, opens.clone());
         assert!(batches.iter().all(|batch| batch.to_bytes().len() <= FRAME_BODY_MAX));
         assert_eq!(batches.iter().filter(|batch| batch.first).count(), 1);
         assert!(batches[0].first);
         assert_eq!(batches.iter().position(|batch| batch.last), Some(batches.len() - 1));
         assert_eq!(batches.into_iter().flat_map(|batch| batch.opens).collect::<Vec<_>>(), opens);
-        assert_eq!(in_batches(Vec::new()), [ReassertRequest { first: true, last: true, opens: Vec::new() }]);
+        let nothing = ReassertRequest { first: true, last: true, floor, opens: Vec::new() };
+        assert_eq!(in_batches(floor, Vec::new()), [nothing]);
     }
 }

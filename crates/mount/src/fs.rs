@@ -5,7 +5,7 @@ use std::time::Duration;
 use bivouac_client::Client;
 use bivouac_types::{Attr, FsResult, Ino, SetAttr, StatFs};
 
-pub use bivouac_client::{DirEntry, NewInode, OpCtx, Opened, SeekKind};
+pub use bivouac_client::{CopyJob, DirEntry, NewInode, OpCtx, Opened, SeekKind};
 
 macro_rules! operations {
     ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)*) $(-> $reply:ty)?;)*) => {
@@ -69,4 +69,6 @@ operations! {
     fn statfs(&self) -> FsResult<StatFs>;
     fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64>;
     fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()>;
+    fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr>;
+    fn copy(&self, ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64>;
 }

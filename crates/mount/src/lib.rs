@@ -23,5 +23,5 @@ pub use fs::*;
 pub use mount::{Mount, MountError};
 pub use options::Options;
 pub use pool::about_to_block;
-pub use state::{StateError, create_state};
+pub use state::{StateError, create_state, incarnations};
 pub use stats::Count;

@@ -72,6 +72,13 @@ pub fn create_state() -> io::Result<OwnedFd> {
     Ok(memfd_create("bivouac-mount", MemfdFlags::CLOEXEC)?)
 }
 
+/// How many daemons have served the mount that a state is of. A state that cannot be read has had none: who opens
+/// it says what is wrong with it.
+#[must_use]
+pub fn incarnations(file: &File) -> u32 {
+    read_header(file).map_or(0, |header| header.incarnation)
+}
+
 /// The state, opened by one incarnation of the daemon.
 #[derive(Debug)]
 pub struct State {
@@ -305,6 +312,7 @@ mod tests {
         first.set_negotiated(AGREED).unwrap();
         let slot = Slot { ino: 99, opener: 4, flags: 2, in_use: true, generation: 3 };
         first.write_slot(1, &slot).unwrap();
+        assert_eq!((incarnations(&memory()), incarnations(&file)), (0, 1));
         let second = State::open(file, 7).unwrap();
         assert_eq!((second.is_resumed(), second.negotiated()), (true, Some(AGREED)));
         assert_eq!(second.read_slots().unwrap(), [Slot::default(), slot]);

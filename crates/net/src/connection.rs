@@ -1,7 +1,7 @@
 //! One proven connection of a client: at most one request at a time.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
@@ -27,6 +27,12 @@ pub(crate) struct Connection {
     address: Address,
     wait: Duration,
     instance: u64,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Connection {

@@ -26,6 +26,7 @@ mod service;
 mod slices;
 mod socket;
 mod transport;
+mod watch;
 
 pub use address::Address;
 pub use auth::{Auth, Identity, Secret};
@@ -41,3 +42,4 @@ pub use server::{Server, ServerOptions};
 pub use service::{Asker, Call, LaneKind, Reply, Service};
 pub use socket::{SocketOptions, SocketTransport};
 pub use transport::{Pending, ReplyHead, Request, Transport, Waiting};
+pub use watch::{Broken, Watch};

@@ -15,7 +15,8 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use crate::transport::State;
 use crate::{
-    Address, Identity, NetError, Pending, ReplyHead, Request, SocketOptions, SocketTransport, Transport, hook,
+    Address, Broken, Identity, NetError, Pending, ReplyHead, Request, SocketOptions, SocketTransport,
+    Transport, Watch, hook,
 };
 
 /// Runs after a loss, before anything else is sent to the node; it may use the given transport, which
@@ -78,6 +79,36 @@ impl Peer {
     pub fn to(node: NodeId, address: Address, identity: Identity, options: PeerOptions) -> Peer {
         let sockets = SocketOptions { wait_ms: options.wait_ms, ..SocketOptions::default() };
         Peer::new(node, Arc::new(SocketTransport::new(address, identity, sockets)), options)
+    }
+
+    /// The same, with its connections under watch: [`Peer::revive`] is for when one of them breaks.
+    #[must_use]
+    pub fn watched(
+        node: NodeId,
+        address: Address,
+        identity: Identity,
+        options: PeerOptions,
+        watch: &Arc<Watch>,
+    ) -> Peer {
+        let sockets = SocketOptions { wait_ms: options.wait_ms, ..SocketOptions::default() };
+        let transport = SocketTransport::new(address, identity, sockets).watched_by(watch, node);
+        Peer::new(node, Arc::new(transport), options)
+    }
+
+    /// Connects again after a connection broke that nobody used, and runs the reconnect callback, unless somebody
+    /// else has done so since.
+    ///
+    /// # Errors
+    /// When the node is still away after `wait`.
+    pub fn revive(&self, broken: &Broken, wait: Duration) -> Result<(), NetError> {
+        let mut patience = Patience::new(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        let link = self.link.try_read_until(patience.deadline).ok_or_else(|| self.busy(&patience))?;
+        let episode = link.episode;
+        drop(link);
+        if self.transport.leads_to(broken) {
+            self.lost(episode, patience.left());
+        }
+        self.enter(&mut patience).map(drop)
     }
 
     /// Sets what runs after a loss: once per loss, not once per connection. It also runs when another daemon

@@ -1,14 +1,17 @@
 //! Requests over sockets: a pool of proven connections to one address.
 
 use std::io::IoSliceMut;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bivouac_types::NodeId;
 use bivouac_types::limits::WAIT_MS_DEFAULT;
 use parking_lot::Mutex;
 
 use crate::connection::Connection;
 use crate::transport::State;
-use crate::{Address, Identity, NetError, Pending, ReplyHead, Request, Transport, hook};
+use crate::watch::run_of;
+use crate::{Address, Broken, Identity, NetError, Pending, ReplyHead, Request, Transport, Watch, hook};
 
 /// How sockets are used.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +35,8 @@ pub struct SocketTransport {
     identity: Identity,
     options: SocketOptions,
     pool: Mutex<Pool>,
+    /// Who is told when a connection breaks that nobody uses, and of which node.
+    watch: Option<(Arc<Watch>, NodeId)>,
 }
 
 #[derive(Default)]
@@ -45,7 +50,22 @@ impl SocketTransport {
     /// Connects when there is something to send.
     #[must_use]
     pub fn new(address: Address, identity: Identity, options: SocketOptions) -> SocketTransport {
-        SocketTransport { address, identity, options, pool: Mutex::default() }
+        SocketTransport { address, identity, options, pool: Mutex::default(), watch: None }
+    }
+
+    /// The same, with its connections under watch as those to `node`.
+    #[must_use]
+    pub fn watched_by(self, watch: &Arc<Watch>, node: NodeId) -> SocketTransport {
+        SocketTransport { watch: Some((Arc::clone(watch), node)), ..self }
+    }
+
+    fn open(&self, wait: Duration) -> Result<Connection, NetError> {
+        hook::run();
+        let connection = Connection::open(&self.address, &self.identity, wait)?;
+        if let Some((watch, node)) = &self.watch {
+            watch.add(&connection, *node, connection.instance());
+        }
+        Ok(connection)
     }
 
     fn send(&self, request: &Request<'_>) -> Result<Connection, NetError> {
@@ -66,8 +86,7 @@ impl SocketTransport {
             connection.set_wait(wait)?;
             return Ok(connection);
         }
-        hook::run();
-        let connection = Connection::open(&self.address, &self.identity, wait)?;
+        let connection = self.open(wait)?;
         let mut pool = self.pool.lock();
         // What clients registered with the former daemon must be told to this one before anything else.
         if *pool.instance.get_or_insert(connection.instance()) != connection.instance() {
@@ -99,14 +118,17 @@ impl Transport for SocketTransport {
     }
 
     fn connect(&self, wait: Duration) -> Result<(), NetError> {
-        hook::run();
-        let connection = Connection::open(&self.address, &self.identity, wait)?;
+        let connection = self.open(wait)?;
         let mut pool = self.pool.lock();
         if pool.instance.replace(connection.instance()) != Some(connection.instance()) {
             pool.idle.clear();
         }
         pool.idle.push(connection);
         Ok(())
+    }
+
+    fn leads_to(&self, broken: &Broken) -> bool {
+        self.pool.lock().instance.is_none_or(|instance| run_of(instance) == broken.run)
     }
 
     fn address(&self) -> Address {

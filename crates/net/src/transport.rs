@@ -6,7 +6,7 @@ use std::time::Duration;
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
 use bivouac_wire::Frame;
 
-use crate::{Address, NetError, in_process, peer, slices, socket};
+use crate::{Address, Broken, NetError, in_process, peer, slices, socket};
 
 /// A request with the places where its bytes are.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +62,12 @@ pub trait Transport: Send + Sync {
     /// # Errors
     /// When no connection comes about within `wait`.
     fn connect(&self, wait: Duration) -> Result<(), NetError>;
+
+    /// Whether requests go to the server that this broken connection led to, not yet to a later one.
+    fn leads_to(&self, broken: &Broken) -> bool {
+        let _ = broken;
+        true
+    }
 
     /// The destination, for messages.
     fn address(&self) -> Address;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
     Call, FailingTransport, Fault, InProcess, LaneKind, Latch, Listener, NetError, Peer, PeerOptions, Reply,
-    ServerOptions, Service, Transport, call, call_into, on_block, start,
+    ServerOptions, Service, Transport, Watch, call, call_into, on_block, start,
 };
 use bivouac_types::{Errno, NodeId, OpId};
 use bivouac_wire::{Frame, Op, op};
@@ -251,6 +251,34 @@ fn a_daemon_killed_in_the_middle_is_asked_again_after_its_restart() {
         assert_eq!(space, vec![7; 100_000]);
         latch.open();
     });
+}
+
+#[test]
+fn a_restart_is_noticed_while_nothing_is_asked() {
+    let listener = Listener::bind_tcp("127.0.0.1:0").unwrap();
+    let kept = listener.try_clone().unwrap();
+    let world = World::on(listener, Arc::new(Memory::default()), options());
+    let watch = Arc::new(Watch::new().unwrap());
+    let address = world.address.clone();
+    let peer = Peer::watched(NodeId(4), address, identity(), PeerOptions::default(), &watch);
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    peer.on_reconnect(move |_, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap();
+    world.server.stop();
+    drop(world);
+    let broken = watch.next().unwrap();
+    assert_eq!(broken.node, NodeId(4));
+    let _world = World::on(kept, Arc::new(Memory::default()), options());
+    let wait = std::time::Duration::from_secs(60);
+    peer.revive(&broken, wait).unwrap();
+    peer.revive(&broken, wait).unwrap();
+    assert_eq!(told.load(Ordering::Relaxed), 1, "once per restart");
+    watch.close();
+    assert_eq!(watch.next(), None);
 }
 
 #[test]

@@ -41,6 +41,16 @@ impl Allocator {
         Ok(number)
     }
 
+    /// The first number that this daemon gives out, or a later one.
+    pub fn first(&self) -> u64 {
+        self.range.lock().start
+    }
+
+    /// Whether this number may have been given out, by this daemon or an earlier one.
+    pub fn has_given(&self, number: u64) -> bool {
+        number < self.range.lock().start
+    }
+
     /// A new inode number in `slot`.
     pub fn next_ino(&self, records: &Records, slot: Slot) -> FsResult<Ino> {
         Ok(Ino::new(slot, self.node, self.next(records)?))

@@ -1,12 +1,14 @@
 //! The dispatch table: one row per operation.
 
 use bivouac_net::{Call, LaneKind, Reply, Service};
+use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
 use crate::handlers::{data, direct, list};
 use crate::leases::Acting;
 use crate::node::Node;
+use crate::peers::peer_of;
 use crate::session::Ctx;
 
 /// The origin of steps that no client's request makes necessary.
@@ -57,6 +59,7 @@ impl Service for Node {
             Op::SyncSubfile => run::<op::SyncSubfile>,
             Op::Settle => run::<op::Settle>,
             Op::Shutdown => run::<op::Shutdown>,
+            Op::Leave => run::<op::Leave>,
             Op::OpenSession => direct::serve_session,
             Op::GrantDirect => direct::serve_grant,
             Op::WidenDirect => run::<op::WidenDirect>,
@@ -71,6 +74,8 @@ impl Service for Node {
             Op::RemoveSubfiles => run::<op::RemoveSubfiles>,
             Op::LockRename => run::<op::LockRename>,
             Op::UnlockRename => run::<op::UnlockRename>,
+            Op::RestoreDir => run::<op::RestoreDir>,
+            Op::DropDir => run::<op::DropDir>,
             Op::InstallShard => run::<op::InstallShard>,
             Op::DropShard => run::<op::DropShard>,
             Op::SealShard => run::<op::SealShard>,
@@ -78,18 +83,30 @@ impl Service for Node {
             Op::FoldShard => run::<op::FoldShard>,
             Op::DirChanged => run::<op::DirChanged>,
             Op::UpdateShard => run::<op::UpdateShard>,
+            Op::ChangeSpace => run::<op::ChangeSpace>,
+            Op::FindData => run::<op::FindData>,
+            Op::MakeUnnamed => run::<op::MakeUnnamed>,
+            Op::CopyRange => run::<op::CopyRange>,
+            Op::ExtendOver => run::<op::ExtendOver>,
+            Op::Count => run::<op::Count>,
+            Op::WhichGone => run::<op::WhichGone>,
         };
         serve(self, call, reply);
     }
 
     fn client_connected(&self, client: ClientId) {
         self.reaper.client_is_back(client);
+        // A peer that connects has just been started, or is back.
+        if let Some(node) = peer_of(client) {
+            self.peer_answers(node);
+        }
     }
 
     fn client_gone(&self, client: ClientId) {
         if self.lending.forget(client) {
             self.reaper.wake();
         }
+        self.unsettled.mark(self.opens.of_client(client));
         self.reaper.client_is_gone(client);
     }
 }
@@ -102,7 +119,12 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let touches = if origin == NOBODY { Touches::Nothing } else { O::OP.touches() };
     let _acting = (touches == Touches::Changes).then(|| Acting::on_behalf_of(origin));
     let ctx = context(call, origin);
-    let alters = touches == Touches::Changes || O::OP == Op::Write;
+    if call.lane == LaneKind::Client && call.frame.channel >= CLIENT_CHANNELS_MAX {
+        let text = format!("channel {} is above {CLIENT_CHANNELS_MAX}", call.frame.channel);
+        return reply.fail(&FsError::with(Errno::EPROTO, text));
+    }
+    let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange | Op::MakeUnnamed);
+    let alters = touches == Touches::Changes || writes;
     let awaited = if alters { ctx.check_awaited() } else { Ok(()) };
     let outcome = awaited.and_then(|()| request::<O>(call)).and_then(|asked| O::handle(node, &ctx, asked));
     match outcome {

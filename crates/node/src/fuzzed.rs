@@ -26,6 +26,7 @@ fn inode() -> Inode {
         ctime: time,
         epoch: 3,
         layout: LAYOUT,
+        holes: 0,
     };
     Inode { attr, parent: Ino::ROOT, placement: Placement::Local }
 }
@@ -72,6 +73,7 @@ fn intents() {
         replaced: Some(INO),
         replaced_kind: mode::FILE,
         exchange: false,
+        turn: 7,
     };
     let cut = Cut { ino: INO, size: 5, epoch: 6, layout: LAYOUT, new_layout: LAYOUT };
     let intents = [

@@ -18,7 +18,8 @@ use crate::leases::Acting;
 use crate::locks::Target;
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::peers::Steps;
+use crate::peers::{Steps, is_peer};
+use crate::reaper::Job;
 use crate::record::{Dentry, Inode, intent_key, number_of_key, table};
 use crate::session::Ctx;
 
@@ -104,7 +105,10 @@ impl Intent {
             // The name is gone already; whoever wants it may have it.
             Intent::Unlink(_) => Vec::new(),
             Intent::Rename(moved) => {
-                vec![entry(moved.parent, &moved.name), entry(moved.new_parent, &moved.new_name)]
+                let mut targets =
+                    vec![entry(moved.parent, &moved.name), entry(moved.new_parent, &moved.new_name)];
+                targets.extend((moved.turn != 0).then_some(Target::Moves));
+                targets
             }
             Intent::Cut(cut) => vec![Target::Size(cut.ino)],
             // Given up, or taken up by nobody but the reaper.
@@ -144,18 +148,23 @@ impl Node {
         intent: Intent,
         begin: impl FnOnce(&Logged) -> FsResult<Change<'a>>,
     ) -> FsResult<()> {
+        self.reaper.check_unfinished()?;
         // The channel first: ids of steps must rise within one.
         let steps_channel = self.channels.take();
         let (client, channel, op) = (ctx.client, ctx.channel, ctx.id);
         let logged = Logged { slot, intent, client, channel, op, steps_channel };
         let begun = self.allocator.next(&self.records).and_then(|tx| {
             let mut change = begin(&logged)?;
+            if matches!(logged.intent, Intent::MakeDir(_) | Intent::Link(_)) {
+                change.txn.must_fit();
+            }
             change.txn.put(slot, &intent_key(tx), &logged.to_bytes());
             change.commit()?;
             Ok(tx)
         });
         let tx = begun.inspect_err(|_| self.channels.put(steps_channel))?;
-        let steps = Steps { tx, channel: steps_channel, retry: false, origin: ctx.origin };
+        let (channel, origin, background) = (steps_channel, ctx.origin, is_peer(ctx.client));
+        let steps = Steps { tx, channel, retry: false, origin, background };
         match self.finish_intent(&logged, steps) {
             Ok(result) => {
                 self.channels.put(steps_channel);
@@ -262,13 +271,17 @@ impl Node {
         let bytes = self.records.read(slot, &intent_key(tx), |bytes| bytes.map(<[u8]>::to_vec));
         let Some(bytes) = bytes else { return Ok(()) };
         let logged = Logged { slot, ..crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))? };
-        let steps = Steps { tx, channel: logged.steps_channel, retry: true, origin: logged.client };
+        let (channel, origin) = (logged.steps_channel, logged.client);
+        let steps = Steps { tx, channel, retry: true, origin, background: true };
         let _acting = Acting::on_behalf_of(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");
         }
         self.release(&logged.intent);
         self.channels.put(logged.steps_channel);
+        if let Intent::Rename(Move { turn: turn @ 1.., .. }) = logged.intent {
+            self.reaper.add(Job::Moves(turn));
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 //!   logged first, made of idempotent steps, replayed after a restart.
 
 mod alloc;
+mod away;
 mod clock;
 mod counters;
 mod direct;
@@ -30,6 +31,8 @@ mod peers;
 mod reaper;
 mod record;
 mod session;
+mod sweep;
+mod unsettled;
 
 pub use clock::{Clock, SystemClock};
 pub use node::{Node, NodeConfig};

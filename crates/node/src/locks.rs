@@ -18,6 +18,8 @@ pub enum Target {
     Entry(Ino, u64),
     /// Size and epoch of a file.
     Size(Ino),
+    /// This node's turn at moving directories.
+    Moves,
 }
 
 /// What is locked, and whether it stays so when its guard is dropped.
@@ -90,6 +92,11 @@ impl Locks {
         self.shard(target).0.lock().insert(target, true);
     }
 
+    /// Whether a target is locked beyond the life of its guard.
+    pub fn is_kept(&self, target: Target) -> bool {
+        self.shard(target).0.lock().get(&target) == Some(&true)
+    }
+
     /// Ends what [`Locks::keep`] began.
     pub fn release(&self, target: Target) {
         let (held, freed) = self.shard(target);
@@ -101,6 +108,7 @@ impl Locks {
         let number = match target {
             Target::Entry(parent, hash) => parent.0 ^ hash,
             Target::Size(ino) => ino.0,
+            Target::Moves => 0,
         };
         &self.shards[number as usize % SHARDS]
     }
@@ -280,7 +288,7 @@ mod tests {
         let guard = locks.lock(target).unwrap();
         locks.keep(target);
         drop(guard);
-        assert_eq!(locks.shard(target).0.lock().get(&target), Some(&true));
+        assert!(locks.is_kept(target));
         locks.release(target);
         drop(locks.lock(target).unwrap());
     }

@@ -6,14 +6,16 @@ use std::sync::atomic::Ordering;
 
 use bivouac_store::Txn;
 use bivouac_types::limits::SPREAD_ENTRIES_MAX;
-use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, Layout, SeatIndex, Slot, Timestamp, mode};
+use bivouac_types::{
+    ClientId, Errno, FsError, FsResult, Ino, Layout, OpenId, SeatIndex, Slot, Timestamp, mode,
+};
 use bivouac_wire::{Decode, Encode};
 
 use crate::dispatch::NOBODY;
 use crate::leases::Changing;
 use crate::node::Node;
 use crate::record::{
-    Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, table, target_key, xattr_key,
+    Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, table, target_key, unnamed_key, xattr_key,
 };
 use crate::session::Ctx;
 
@@ -197,7 +199,11 @@ impl Change<'_> {
     fn count_links(&mut self, ino: Ino, delta: i32) -> FsResult<(Inode, Option<Vec<ClientId>>)> {
         let mut inode = self.inode(ino)?;
         if delta > 0 && inode.attr.nlink == 0 {
-            return Err(Errno::ENOENT.into());
+            if self.txn.get(ino.slot(), &unnamed_key(ino)).is_none() {
+                return Err(Errno::ENOENT.into());
+            }
+            // Its first name keeps it from now on.
+            self.txn.delete(ino.slot(), &orphan_key(ino));
         }
         let links = inode.attr.nlink.saturating_add_signed(delta);
         if delta > 0 && links > bivouac_types::limits::LINKS_MAX {
@@ -239,9 +245,14 @@ impl Change<'_> {
             self.txn.delete(slot, &folded_key(ino));
             self.node.gathers.forget(ino);
         }
+        if inode.attr.is_file() && self.txn.get(slot, &unnamed_key(ino)).is_some() {
+            self.txn.delete(slot, &unnamed_key(ino));
+        }
         self.txn.delete(slot, &inode_key(ino));
         self.files -= 1;
-        if inode.attr.is_file() && (inode.attr.size > 0 || inode.attr.epoch > 0) {
+        let rest = self.node.unsettled.may_have_rest(ino);
+        self.node.unsettled.forget(ino);
+        if inode.attr.is_file() && (inode.attr.size > 0 || inode.attr.epoch > 0 || rest) {
             // A file that was cut may have had another layout before.
             let Layout { seats, .. } = inode.attr.layout;
             let width = if inode.attr.epoch > 0 { seats } else { inode.attr.layout.width };
@@ -249,6 +260,13 @@ impl Change<'_> {
             self.txn.put(slot, &garbage_key(ino), &Garbage { layout }.to_bytes());
             self.garbage = true;
         }
+    }
+
+    /// Removes an inode and nothing that belongs to it.
+    pub fn hide_inode(&mut self, inode: &Inode) {
+        let ino = inode.attr.ino;
+        self.txn.delete(ino.slot(), &inode_key(ino));
+        self.files -= 1;
     }
 
     fn keys_below(&self, slot: Slot, prefix: &[u8]) -> Vec<Vec<u8>> {
@@ -274,10 +292,27 @@ impl Node {
         self.files.store(files, Ordering::Relaxed);
     }
 
-    /// Unregisters opens; an inode without names goes away with the last.
-    pub(crate) fn close(&self, client: ClientId, ino: Ino, count: u32) -> FsResult<()> {
-        self.opens.remove(ino, client, count);
-        if self.opens.holders(ino).contains(&client) { Ok(()) } else { self.forget_orphan(ino, client) }
+    /// Unregisters an open; an inode without names goes away with the last.
+    pub(crate) fn close(&self, client: ClientId, ino: Ino, open: OpenId) -> FsResult<()> {
+        if self.opens.remove(ino, client, open) { self.forget_orphan(ino, client) } else { Ok(()) }
+    }
+
+    /// A client has open what may have no name: if it has none, that is written down.
+    pub(crate) fn hold_orphan(&self, ino: Ino, client: ClientId) -> FsResult<()> {
+        let slot = ino.slot();
+        self.check_slot(slot)?;
+        if !self.records.read(slot, &orphan_key(ino), |found| found.is_some()) {
+            return Ok(());
+        }
+        let mut change = self.change(&[slot])?;
+        let Some(bytes) = change.txn.get(slot, &orphan_key(ino)) else { return Ok(()) };
+        let mut holders: Vec<ClientId> = decode(bytes, "orphan", ino)?;
+        if holders.contains(&client) {
+            return Ok(());
+        }
+        holders.push(client);
+        change.txn.put(slot, &orphan_key(ino), &holders.to_bytes());
+        change.commit()
     }
 
     /// A client has no longer open what may have no name. The inode goes if it has none, and if nobody had it
@@ -293,6 +328,10 @@ impl Node {
         let Some(bytes) = change.txn.get(slot, &orphan_key(ino)) else { return Ok(()) };
         let mut holders: Vec<ClientId> = decode(bytes, "orphan", ino)?;
         holders.retain(|holder| *holder != client);
+        if self.opens.is_held(ino, client) {
+            // Opened again since; the record must not lose who has it open.
+            return Ok(());
+        }
         if holders.is_empty() && !self.opens.is_open(ino) {
             let inode = change.inode(ino)?;
             change.erase_inode(&inode);

@@ -13,6 +13,7 @@ use bivouac_wire::FormationMap;
 use parking_lot::Mutex;
 
 use crate::alloc::Allocator;
+use crate::away::Away;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::direct::Lending;
@@ -20,10 +21,12 @@ use crate::gather::{Gathers, Shards};
 use crate::leases::Leases;
 use crate::locks::{Dirs, Locks};
 use crate::openers::Openers;
-use crate::opens::Opens;
+use crate::opens::{Opens, Told};
 use crate::peers::{Channels, Peers};
 use crate::reaper::Reaper;
 use crate::record::Inode;
+use crate::sweep::Sweeper;
+use crate::unsettled::Unsettled;
 
 /// What a node is made from.
 pub struct NodeConfig {
@@ -64,15 +67,14 @@ pub struct Node {
     pub(crate) opens: Opens,
     pub(crate) openers: Openers,
     /// What clients have told so far of what they have open, while they tell it.
-    pub(crate) reassertions: Mutex<HashMap<ClientId, HashSet<Ino>>>,
+    pub(crate) reassertions: Mutex<HashMap<ClientId, Told>>,
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
+    pub(crate) away: Away,
+    pub(crate) sweeper: Sweeper,
+    pub(crate) unsettled: Unsettled,
     pub(crate) lending: Lending,
-    /// Who holds the lock for moving directories; kept by the root's home only.
-    pub(crate) rename_lock: Mutex<Option<ClientId>>,
-    /// Held while this node has that lock or waits for it.
-    pub(crate) rename_turn: Mutex<()>,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -94,16 +96,23 @@ impl Node {
         let formation = config.map.formation;
         let options = DataOptions { handles_max: config.handles_max };
         let data = DataStore::open(&config.volumes, formation, config.id, &options)?;
-        let options = RecordsOptions { slots: config.map.slot_count(), ..RecordsOptions::default() };
-        let (records, recovery) = Records::open(data.volume(0)?, formation, config.id, options)?;
+        let capacity = config.volumes.first().map_or(0, |volume| volume.capacity);
+        let (records, recovery) =
+            Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
+        records.count_in(data.records_room(0)?);
         let slot = first_slot(&config.map, config.id);
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
         let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
+        let allocator = Allocator::open(&records, config.id, slot);
+        let openers = Openers::open(&records, slot);
         let node = Node {
-            allocator: Allocator::open(&records, config.id, slot),
-            openers: Openers::open(&records, slot),
+            unsettled: Unsettled::new(config.id, allocator.first(), !openers.unheard().is_empty()),
+            sweeper: Sweeper::default(),
+            allocator,
+            openers,
             reaper: Reaper::new(config.grace),
+            away: Away::new(config.grace),
             map: config.map,
             id: config.id,
             records,
@@ -122,8 +131,6 @@ impl Node {
             channels: Channels::default(),
             counters: Counters::new(),
             lending: Lending::default(),
-            rename_lock: Mutex::new(None),
-            rename_turn: Mutex::new(()),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             on_shutdown: Mutex::new(None),
@@ -132,6 +139,9 @@ impl Node {
         node.count_files();
         node.make_root(config.owner)?;
         node.adopt_intents()?;
+        if recovery.records > 0 {
+            node.adopt_moves_lock()?;
+        }
         node.adopt_openers();
         node.adopt_shards();
         node.adopt_garbage();
@@ -143,6 +153,10 @@ impl Node {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        self.sweeper.start(self);
+        if self.data.usage().iter().any(|volume| volume.files > 0) {
+            self.sweeper.request();
+        }
         self.reaper.start(self)
     }
 
@@ -163,6 +177,7 @@ impl Node {
     /// Ends the background work and nothing else, as a kill would.
     pub fn halt(&self) {
         self.reaper.stop();
+        self.sweeper.stop();
     }
 
     /// Bytes of subfiles on this node's volumes.
@@ -201,6 +216,7 @@ impl Node {
             ctime: change.now,
             epoch: 0,
             layout,
+            holes: 0,
         };
         change.add_inode(&Inode { attr, parent: Ino::ROOT, placement: Placement::Striped });
         change.commit()
@@ -215,6 +231,15 @@ impl Node {
 fn slots_of(map: &FormationMap, id: NodeId) -> impl Iterator<Item = Slot> + '_ {
     let own = move |(slot, node): (usize, &NodeId)| (*node == id).then_some(Slot(slot as u16));
     map.slots.iter().enumerate().filter_map(own)
+}
+
+/// The log of a small volume is compacted before it takes much of it.
+fn records_options(map: &FormationMap, capacity: u64) -> RecordsOptions {
+    let mut options = RecordsOptions { slots: map.slot_count(), ..RecordsOptions::default() };
+    if capacity > 0 {
+        options.compact_log_bytes_min = options.compact_log_bytes_min.min(capacity / 16).max(1 << 16);
+    }
+    options
 }
 
 fn first_slot(map: &FormationMap, id: NodeId) -> Slot {

@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bivouac_store::Records;
-use bivouac_types::{ClientId, FsResult, Slot};
+use bivouac_types::limits::CLIENTS_MAX;
+use bivouac_types::{ClientId, Errno, FsError, FsResult, Slot};
 use parking_lot::Mutex;
 
 use crate::record::{number_of_key, opener_key, table};
@@ -46,6 +47,10 @@ impl Openers {
     pub fn note(&self, records: &Records, client: ClientId) -> FsResult<()> {
         let mut state = self.state.lock();
         if !state.known.contains(&client) {
+            if state.known.len() >= CLIENTS_MAX {
+                let text = format!("{CLIENTS_MAX} clients have files open whose home is here");
+                return Err(FsError::with(Errno::EMFILE, text));
+            }
             let mut txn = records.txn(&[self.slot]);
             txn.put(self.slot, &opener_key(client), &[]);
             txn.commit()?;

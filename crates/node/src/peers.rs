@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bivouac_net::{Asker, Request, Transport};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
@@ -39,6 +40,21 @@ pub trait Peers: Send + Sync {
     /// # Errors
     /// The peer's, or `EIO` when it does not answer within the bounded time.
     fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()>;
+
+    /// The same, waiting for `wait` at most if the way can be told to.
+    ///
+    /// # Errors
+    /// As [`Peers::call`].
+    fn call_within(
+        &self,
+        wait: Duration,
+        node: NodeId,
+        request: &PeerRequest<'_>,
+        reply: &mut Vec<u8>,
+    ) -> FsResult<()> {
+        let _ = wait;
+        self.call(node, request, reply)
+    }
 }
 
 /// The identity of all steps of one intent.
@@ -52,12 +68,14 @@ pub struct Steps {
     pub retry: bool,
     /// The client who wants it.
     pub origin: ClientId,
+    /// Whether nobody waits for it: then a peer that is away is not waited for either.
+    pub background: bool,
 }
 
 impl Steps {
     /// Identity of steps that change nothing, or may happen often, and so need none.
     pub fn question(origin: ClientId) -> Steps {
-        Steps { tx: 0, channel: 0, retry: false, origin }
+        Steps { tx: 0, channel: 0, retry: false, origin, background: false }
     }
 }
 
@@ -69,6 +87,12 @@ const PEER_BIT: u64 = 1 << 63;
 /// Whether the client is a node.
 pub fn is_peer(client: ClientId) -> bool {
     client.0 & PEER_BIT != 0
+}
+
+/// The node that the client is, if it is one.
+pub fn peer_of(client: ClientId) -> Option<NodeId> {
+    let number = u16::try_from(client.0 & !PEER_BIT).ok();
+    number.filter(|_| is_peer(client)).map(NodeId)
 }
 
 /// Channels towards peers, each for one intent at a time.
@@ -126,14 +150,43 @@ impl Node {
         let body = request.to_bytes();
         let request =
             PeerRequest { op: O::OP, id, client, channel, retry, origin, body: &body, payload: &[] };
-        self.ask::<O>(target, &request)
+        let wait = if steps.background { Some(self.away.admit(target)?) } else { None };
+        let outcome = self.ask_within::<O>(wait, target, &request);
+        match &outcome {
+            Err(error) if !is_answer(error) => {
+                if steps.background {
+                    self.away.is_silent(target);
+                }
+            }
+            _ => self.peer_answers(target),
+        }
+        outcome
+    }
+
+    /// A peer that may have been away is not.
+    pub(crate) fn peer_answers(&self, node: NodeId) {
+        if self.away.is_here(node) {
+            self.reaper.peer_is_back(node);
+        }
     }
 
     /// Asks a peer and decodes its answer.
     pub(crate) fn ask<O: Operation>(&self, target: NodeId, request: &PeerRequest<'_>) -> FsResult<O::Reply> {
+        self.ask_within::<O>(None, target, request)
+    }
+
+    fn ask_within<O: Operation>(
+        &self,
+        wait: Option<Duration>,
+        target: NodeId,
+        request: &PeerRequest<'_>,
+    ) -> FsResult<O::Reply> {
         let mut reply = Vec::new();
         self.counters.add_call(O::OP);
-        self.peers.call(target, request, &mut reply)?;
+        match wait {
+            Some(wait) => self.peers.call_within(wait, target, request, &mut reply)?,
+            None => self.peers.call(target, request, &mut reply)?,
+        }
         O::Reply::from_bytes(&reply).map_err(|e| {
             let text = format!("{target} answered {} with bytes that do not decode: {e}", O::OP.name());
             bivouac_types::FsError::with(bivouac_types::Errno::EPROTO, text)
@@ -144,6 +197,11 @@ impl Node {
     pub(crate) fn as_client(&self) -> ClientId {
         ClientId(PEER_BIT | u64::from(self.id.0))
     }
+}
+
+/// Whether an error may have come from the peer itself, rather than from the way to it.
+fn is_answer(error: &FsError) -> bool {
+    !matches!(error.errno(), Errno::EIO | Errno::ETIMEDOUT | Errno::ENOTCONN)
 }
 
 /// The way over the network.
@@ -161,10 +219,22 @@ impl NetPeers {
 
 impl Peers for NetPeers {
     fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
+        self.call_within(Duration::ZERO, node, request, reply)
+    }
+
+    fn call_within(
+        &self,
+        wait: Duration,
+        node: NodeId,
+        request: &PeerRequest<'_>,
+        reply: &mut Vec<u8>,
+    ) -> FsResult<()> {
         let unknown = || FsError::with(Errno::ESTALE, format!("{node} is not a peer"));
         let transport = self.peers.get(usize::from(node.0)).and_then(Option::as_ref).ok_or_else(unknown)?;
         let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);
         frame.origin = request.origin;
+        // 0 leaves it to the transport.
+        frame.wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         if request.retry {
             frame.flags = Flags::RETRY;
         }

@@ -1,68 +1,45 @@
-//! Background work of a node: garbage, intents that wait for a peer, opens of clients that are gone,
-//! compaction. One thread, asleep unless there is something to do.
+//! Background work of a node: garbage, intents that wait for a peer, opens of clients that are gone, compaction.
+//!
+//! One thread, asleep unless there is something to do, does what needs no peer. What needs peers is done by a few
+//! threads that exist only while there is such work; what waits for a peer that is away waits apart from the rest.
 
-use std::collections::{HashMap, VecDeque};
-use std::ops::ControlFlow;
+mod agenda;
+mod garbage;
+
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bivouac_types::{ClientId, FsResult, Ino, NodeId, SeatIndex, Slot};
-use bivouac_wire::{Subfiles, op};
-use parking_lot::{Condvar, Mutex};
+use bivouac_types::limits::UNFINISHED_MAX;
+use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::away::take_blamed;
 use crate::dispatch::NOBODY;
-use crate::namespace::{LOOKED_UP, decode};
+use crate::namespace::LOOKED_UP;
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::{Garbage, garbage_key, number_of_key, table};
+use agenda::{Agenda, Errand};
 
-/// First and longest pause before something that failed is tried again; it doubles in between.
-const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// Pieces of garbage that are removed by one round of messages.
-const BATCH: usize = 512;
+pub(crate) use agenda::Job;
+
 /// How long a replaced file stays for those who have looked its name up and will open it.
 const LINGER: Duration = Duration::from_secs(1);
+/// Threads for what needs peers, at most.
+const RUNNERS_MAX: usize = 8;
+const STACK: usize = 512 << 10;
 
-/// What there is to do.
-#[derive(Default)]
-struct Agenda {
-    garbage: bool,
-    intents: Vec<(Slot, u64)>,
-    /// Clients that lost their last connection, and until when they may come back.
-    gone: HashMap<ClientId, Instant>,
-    /// Inodes without names that stay for a moment, and until when; in the order of time.
-    lingering: VecDeque<(Instant, Ino)>,
-    /// Directories that have grown large.
-    grown: Vec<Ino>,
-    /// Directories whose homes could not be told of a change of their shard here.
-    owed: Vec<Ino>,
-    /// When to try again what failed.
-    retry_at: Option<Instant>,
-    /// The last pause before that.
-    pause: Duration,
-    stopping: bool,
-}
-
-/// The worker and its agenda.
+/// The workers and their agenda.
 pub struct Reaper {
     agenda: Mutex<Agenda>,
     news: Condvar,
-    /// Held while garbage is collected.
-    collecting: Mutex<()>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     grace: Duration,
 }
 
 impl Reaper {
     pub fn new(grace: Duration) -> Reaper {
-        Reaper {
-            agenda: Mutex::default(),
-            news: Condvar::new(),
-            collecting: Mutex::new(()),
-            thread: Mutex::new(None),
-            grace,
-        }
+        Reaper { agenda: Mutex::default(), news: Condvar::new(), threads: Mutex::default(), grace }
     }
 
     /// How long those who are gone may take to come back.
@@ -73,73 +50,101 @@ impl Reaper {
     /// Starts the thread.
     pub fn start(&self, node: &Arc<Node>) -> std::io::Result<()> {
         let weak = Arc::downgrade(node);
-        let builder = std::thread::Builder::new().name("reaper".into()).stack_size(512 << 10);
-        *self.thread.lock() = Some(builder.spawn(move || work(&weak))?);
+        self.threads.lock().push(thread("reaper").spawn(move || work(&weak))?);
         Ok(())
     }
 
-    /// Tells the thread to end, without waiting for a peer that it may be waiting for.
+    /// Tells the threads to end, without waiting for peers that they may be waiting for.
     pub fn dismiss(&self) {
         self.agenda.lock().stopping = true;
         self.news.notify_all();
     }
 
-    /// Ends the thread.
+    /// Ends the threads.
     pub fn stop(&self) {
         self.dismiss();
-        if let Some(thread) = self.thread.lock().take() {
+        while let Some(thread) = self.first_thread() {
             // A thread that panicked has said so; there is nothing left to end.
             let _ = thread.join();
         }
     }
 
+    /// Takes the thread that was started first: it may be starting another one.
+    fn first_thread(&self) -> Option<JoinHandle<()>> {
+        let mut threads = self.threads.lock();
+        if threads.is_empty() { None } else { Some(threads.remove(0)) }
+    }
+
     /// There is garbage, or the log has grown.
     pub fn wake(&self) {
-        let mut agenda = self.agenda.lock();
-        if !agenda.garbage {
-            agenda.garbage = true;
-            self.news.notify_all();
-        }
+        self.tell(|agenda| {
+            let news = !(agenda.chores && agenda.garbage);
+            (agenda.chores, agenda.garbage) = (true, true);
+            news
+        });
     }
 
     /// A directory has grown so large that it should spread.
     pub fn spread(&self, dir: Ino) {
-        let mut agenda = self.agenda.lock();
-        if !agenda.grown.contains(&dir) {
-            agenda.grown.push(dir);
-            self.news.notify_all();
-        }
+        self.add_once(Job::Spread(dir));
     }
 
     /// The home of a spread directory is to be told that its shard here has changed.
     pub fn owe(&self, dir: Ino) {
-        let mut agenda = self.agenda.lock();
-        if !agenda.owed.contains(&dir) {
-            agenda.owed.push(dir);
-            self.news.notify_all();
-        }
+        self.add_once(Job::Tell(dir));
+    }
+
+    /// Something is to be done that may need a peer, if it is not about to be done anyway.
+    pub(crate) fn add_once(&self, job: Job) {
+        self.tell(|agenda| agenda.add_once(job));
     }
 
     /// An intent is to be finished.
     pub fn add_intent(&self, slot: Slot, tx: u64) {
-        self.agenda.lock().intents.push((slot, tx));
-        self.news.notify_all();
+        self.tell(|agenda| {
+            agenda.unfinished += 1;
+            agenda.add(Job::Intent(slot, tx));
+            true
+        });
+    }
+
+    /// Something is to be done that may need a peer.
+    pub(crate) fn add(&self, job: Job) {
+        self.tell(|agenda| {
+            agenda.add(job);
+            true
+        });
+    }
+
+    /// Refuses changes that need peers while too many of them are unfinished.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub fn check_unfinished(&self) -> FsResult<()> {
+        if self.agenda.lock().unfinished < UNFINISHED_MAX {
+            return Ok(());
+        }
+        let text = format!("{UNFINISHED_MAX} changes wait for nodes that are away; see `bivouac status`");
+        Err(FsError::with(Errno::EIO, text))
     }
 
     /// Inodes lost their last name and are to go in a moment.
     pub fn linger(&self, inos: &[Ino]) {
         if !inos.is_empty() {
             let until = Instant::now() + LINGER;
-            let mut agenda = self.agenda.lock();
-            agenda.lingering.extend(inos.iter().map(|ino| (until, *ino)));
-            self.news.notify_all();
+            self.tell(|agenda| {
+                agenda.lingering.extend(inos.iter().map(|ino| (until, *ino)));
+                true
+            });
         }
     }
 
     /// A client lost its last connection.
     pub fn client_is_gone(&self, client: ClientId) {
-        self.agenda.lock().gone.insert(client, Instant::now() + self.grace);
-        self.news.notify_all();
+        self.tell(|agenda| {
+            agenda.gone.insert(client, Instant::now() + self.grace);
+            true
+        });
     }
 
     /// A client is here again.
@@ -147,25 +152,41 @@ impl Reaper {
         self.agenda.lock().gone.remove(&client);
     }
 
-    /// Collects this node's garbage now, or waits for who is at it: then space may be free that was not.
+    /// A peer that was away answers again.
+    pub fn peer_is_back(&self, node: NodeId) {
+        self.tell(|agenda| agenda.release(node));
+    }
+
+    /// Removes what is unused on this node now: then space may be free that was not.
     pub fn collect(&self, node: &Node) {
         let lingering = std::mem::take(&mut self.agenda.lock().lingering);
         node.forget_lookups(lingering.into_iter().map(|(_, ino)| ino));
-        if let Err(error) = node.collect_garbage() {
-            log::warn!("removal of unused subfiles waits: {error}");
+        node.remove_own_garbage();
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Agenda) -> bool) {
+        if change(&mut self.agenda.lock()) {
+            self.news.notify_all();
         }
     }
 
-    /// Waits for something to do.
-    fn next(&self) -> Option<Work> {
+    /// Waits for something to do without peers. Starts runners for the rest.
+    fn next(&self, node: &Weak<Node>) -> Option<Chores> {
         let mut agenda = self.agenda.lock();
         loop {
             if agenda.stopping {
                 return None;
             }
-            let work = agenda.take(Instant::now());
-            if !work.is_empty() {
-                return Some(work);
+            let now = Instant::now();
+            agenda.recall(now);
+            self.employ(&mut agenda, node);
+            let chores = Chores {
+                compaction: std::mem::take(&mut agenda.chores),
+                gone: agenda.has_gone(now),
+                lingered: agenda.take_lingered(now),
+            };
+            if chores.compaction || chores.gone || !chores.lingered.is_empty() {
+                return Some(chores);
             }
             match agenda.next_moment() {
                 Some(moment) => drop(self.news.wait_until(&mut agenda, moment)),
@@ -174,103 +195,112 @@ impl Reaper {
         }
     }
 
-    fn again(&self, failed: Work) {
-        let mut agenda = self.agenda.lock();
-        agenda.garbage |= failed.garbage;
-        agenda.intents.extend(failed.intents);
-        agenda.owed.extend(failed.owed);
-        agenda.pause = (agenda.pause * 2).clamp(RETRY.0, RETRY.1);
-        agenda.retry_at = Some(Instant::now() + agenda.pause);
-    }
-}
-
-/// What is to be done now.
-#[derive(Default)]
-struct Work {
-    garbage: bool,
-    intents: Vec<(Slot, u64)>,
-    gone: Vec<ClientId>,
-    lingered: Vec<Ino>,
-    grown: Vec<Ino>,
-    owed: Vec<Ino>,
-}
-
-impl Work {
-    fn is_empty(&self) -> bool {
-        let namespace = self.intents.is_empty() && self.grown.is_empty() && self.owed.is_empty();
-        !self.garbage && namespace && self.gone.is_empty() && self.lingered.is_empty()
-    }
-}
-
-impl Agenda {
-    fn take(&mut self, now: Instant) -> Work {
-        let mut work = Work::default();
-        if self.retry_at.is_none_or(|at| at <= now) {
-            self.retry_at = None;
-            work.garbage = std::mem::take(&mut self.garbage);
-            work.intents = std::mem::take(&mut self.intents);
-            work.owed = std::mem::take(&mut self.owed);
+    /// As many threads as there are jobs, up to the limit.
+    fn employ(&self, agenda: &mut MutexGuard<'_, Agenda>, node: &Weak<Node>) {
+        while agenda.runners < RUNNERS_MAX.min(agenda.ready()) {
+            let Some(node) = node.upgrade() else { return };
+            let mut threads = self.threads.lock();
+            threads.retain(|thread| !thread.is_finished());
+            match thread("runner").spawn(move || node.run_errands()) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => return log::error!("work for peers waits, there is no thread: {error}"),
+            }
+            agenda.runners += 1;
         }
-        work.grown = std::mem::take(&mut self.grown);
-        let over = self.lingering.partition_point(|(until, _)| *until <= now);
-        work.lingered = self.lingering.drain(..over).map(|(_, ino)| ino).collect();
-        work.gone = self.gone.iter().filter(|(_, until)| **until <= now).map(|(client, _)| *client).collect();
-        self.gone.retain(|_, until| *until > now);
-        work
     }
 
-    fn next_moment(&self) -> Option<Instant> {
-        let something = self.garbage || !self.intents.is_empty() || !self.owed.is_empty();
-        let waiting = self.retry_at.filter(|_| something);
-        let lingering = self.lingering.front().map(|(until, _)| *until);
-        self.gone.values().copied().chain(waiting).chain(lingering).min()
+    /// The next thing to do with peers; `None` ends the runner.
+    fn next_errand(&self) -> Option<Errand> {
+        let mut agenda = self.agenda.lock();
+        let errand = if agenda.stopping { None } else { agenda.next_errand() };
+        if errand.is_none() {
+            agenda.runners -= 1;
+        }
+        errand
     }
+
+    fn settle(&self, errand: &Errand, outcome: &FsResult<()>, waits_for: NodeId, pause: Duration) {
+        self.tell(|agenda| {
+            if outcome.is_ok() {
+                agenda.is_done(errand);
+            } else {
+                agenda.put_off(errand, waits_for, Instant::now() + pause);
+            }
+            true
+        });
+    }
+}
+
+/// What is to be done now, without peers.
+struct Chores {
+    compaction: bool,
+    gone: bool,
+    lingered: Vec<Ino>,
+}
+
+fn thread(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.into()).stack_size(STACK)
 }
 
 fn work(node: &Weak<Node>) {
     loop {
-        // The thread must not keep the node alive while it waits.
         let Some(strong) = node.upgrade() else { return };
-        let Some(work) = strong.reaper.next() else { return };
-        strong.do_work(work);
+        let Some(chores) = strong.reaper.next(node) else { return };
+        strong.do_chores(chores);
     }
 }
 
 impl Node {
-    fn do_work(&self, work: Work) {
-        let mut failed = Work::default();
-        for (slot, tx) in work.intents {
-            if let Err(error) = self.replay_intent(slot, tx) {
-                log::warn!("change {tx} still waits: {error}");
-                failed.intents.push((slot, tx));
-            }
+    fn do_chores(&self, chores: Chores) {
+        if chores.gone {
+            self.forget_gone();
         }
-        for dir in work.owed {
-            if let Err(error) = self.tell_owed(dir) {
-                log::warn!("the home of directory {dir} is told later that it has changed: {error}");
-                failed.owed.push(dir);
-            }
-        }
-        work.grown.into_iter().for_each(|dir| self.spread(dir));
-        work.gone.into_iter().for_each(|client| self.forget_client(client));
-        self.forget_lookups(work.lingered.into_iter());
+        self.forget_lookups(chores.lingered.into_iter());
         self.sweep_direct();
-        if work.garbage
-            && let Err(error) = self.collect_garbage()
-        {
-            log::warn!("removal of unused subfiles waits: {error}");
-            failed.garbage = true;
-        }
-        if self.records.wants_compaction()
+        if chores.compaction
+            && self.records.wants_compaction()
             && let Err(error) = self.records.compact()
         {
             log::error!("compaction of the records failed, the log goes on growing: {error}");
         }
-        if failed.is_empty() {
-            self.reaper.agenda.lock().pause = Duration::ZERO;
-        } else {
-            self.reaper.again(failed);
+    }
+
+    /// Does what needs peers until there is nothing of that left.
+    fn run_errands(&self) {
+        while let Some(errand) = self.reaper.next_errand() {
+            let outcome = self.run(&errand.job);
+            match &outcome {
+                Ok(()) => drop(self.away.is_here(self.id)),
+                Err(error) if errand.waited_for.is_none() => log::warn!("{:?} waits: {error}", errand.job),
+                Err(error) => log::debug!("{:?} still waits: {error}", errand.job),
+            }
+            let waits_for = take_blamed().unwrap_or_else(|| {
+                // It is this node itself that cannot: the pauses grow as for others.
+                if outcome.is_err() {
+                    self.away.is_silent(self.id);
+                }
+                take_blamed().unwrap_or(self.id)
+            });
+            self.reaper.settle(&errand, &outcome, waits_for, self.away.pause(waits_for));
         }
+    }
+
+    fn run(&self, job: &Job) -> FsResult<()> {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match job {
+            Job::Garbage => self.collect_garbage(),
+            Job::Owed(node) => self.remove_owed(*node),
+            Job::Tell(dir) => self.tell_owed(*dir),
+            Job::Spread(dir) => {
+                self.spread(*dir);
+                Ok(())
+            }
+            Job::Moves(ticket) => {
+                let steps = Steps { background: true, ..Steps::question(NOBODY) };
+                self.unlock_moves(*ticket, steps)
+            }
+            Job::Intent(slot, tx) => self.replay_intent(*slot, *tx),
+        }));
+        done.unwrap_or_else(|_| Err(FsError::with(Errno::EIO, "bug: it panicked")))
     }
 
     /// Who looked a replaced name up has opened what it led to by now.
@@ -282,77 +312,47 @@ impl Node {
         }
     }
 
-    /// Looks for garbage that an earlier daemon left, and for what it was about to remove.
+    /// Looks for what an earlier daemon left, and for what it was about to remove.
     pub(crate) fn adopt_garbage(&self) {
         self.reaper.linger(&self.orphans());
+        self.owed_by().into_iter().for_each(|node| self.reaper.add(Job::Owed(node)));
         self.reaper.wake();
     }
 
-    fn forget_client(&self, client: ClientId) {
+    fn forget_gone(&self) {
+        while let Some(client) = self.forget_one() {
+            self.has_closed_orphans(client);
+        }
+    }
+
+    /// Forgets a client that is gone for good. Under the lock that it has to pass when it comes back, so that what
+    /// it says then is not forgotten with the rest.
+    fn forget_one(&self) -> Option<ClientId> {
+        let mut agenda = self.reaper.agenda.lock();
+        let client = agenda.take_gone(Instant::now())?;
+        self.forget_opens(client);
+        // What it wrote last may belong to files that are gone.
+        self.sweeper.request();
+        Some(client)
+    }
+
+    /// Forgets a client that says that it ends.
+    pub(crate) fn forget_client(&self, client: ClientId) {
+        self.reaper.client_is_back(client);
+        self.forget_opens(client);
+        self.has_closed_orphans(client);
+    }
+
+    fn forget_opens(&self, client: ClientId) {
         self.opens.remove_client(client);
         if let Err(error) = self.openers.forget(&self.records, client) {
             log::warn!("client {} is not forgotten: {error}", client.0);
-        }
-        self.has_closed_orphans(client);
-        let mut lock = self.rename_lock.lock();
-        if *lock == Some(client) {
-            *lock = None;
         }
     }
 
     /// Clients of an earlier daemon have as long to come back as those who are gone.
     pub(crate) fn adopt_openers(&self) {
         self.openers.unheard().into_iter().for_each(|client| self.reaper.client_is_gone(client));
-    }
-
-    /// Removes unused subfiles.
-    fn collect_garbage(&self) -> FsResult<()> {
-        let _collecting = self.reaper.collecting.try_lock().unwrap_or_else(|| {
-            bivouac_net::before_waiting();
-            self.reaper.collecting.lock()
-        });
-        let outcomes: Vec<FsResult<()>> =
-            self.numbers(b'G').chunks(BATCH).map(|batch| self.remove_batch(batch)).collect();
-        outcomes.into_iter().collect()
-    }
-
-    fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
-        let mut per_node: HashMap<NodeId, Vec<(Ino, SeatIndex)>> = HashMap::new();
-        for (slot, ino) in batch {
-            let bytes = self.records.read(*slot, &garbage_key(Ino(*ino)), |b| b.map(<[u8]>::to_vec));
-            let Some(bytes) = bytes else { continue };
-            let garbage: Garbage = decode(&bytes, "garbage", Ino(*ino))?;
-            for seat in Node::seats_of(&garbage.layout) {
-                if let Some(place) = self.map.seat(seat) {
-                    per_node.entry(place.node).or_default().push((Ino(*ino), seat));
-                }
-            }
-        }
-        for (node, subfiles) in per_node {
-            let steps = Steps::question(NOBODY);
-            self.step::<op::RemoveSubfiles>(node, steps, 0, Subfiles { subfiles })?;
-        }
-        let slots: Vec<Slot> = batch.iter().map(|(slot, _)| *slot).collect();
-        let mut change = self.change(&slots)?;
-        batch.iter().for_each(|(slot, ino)| change.txn.delete(*slot, &garbage_key(Ino(*ino))));
-        change.commit()
-    }
-
-    /// Inodes without names that somebody had open when they lost the last.
-    pub(crate) fn orphans(&self) -> Vec<Ino> {
-        self.numbers(b'O').into_iter().map(|(_, ino)| Ino(ino)).collect()
-    }
-
-    /// Slot and number of every record of a table with such keys.
-    pub(crate) fn numbers(&self, letter: u8) -> Vec<(Slot, u64)> {
-        let mut found = Vec::new();
-        for slot in self.own_slots() {
-            self.records.scan(slot, &table(letter), &table(letter), |key, _| {
-                found.extend(number_of_key(key).map(|number| (slot, number)));
-                ControlFlow::Continue(())
-            });
-        }
-        found
     }
 }
 

@@ -4,7 +4,7 @@
 //! order of numbers; a directory's entries are in the order of their name's hash, which is also the
 //! cookie of a listing: it stays good while entries come and go.
 
-use bivouac_types::{Attr, ClientId, Ino, Layout, Placement};
+use bivouac_types::{Attr, ClientId, Ino, Layout, NodeId, Placement};
 use bivouac_wire::{Inherited, codec_struct};
 
 /// Bytes in front of the hash in an entry's key.
@@ -78,6 +78,18 @@ pub struct Folded {
 }
 codec_struct!(Folded { versions });
 
+/// A directory that a rename has set aside: `K`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aside {
+    /// The node that drives the rename.
+    pub driver: ClientId,
+    /// Number of its intent.
+    pub tx: u64,
+    /// What the directory was.
+    pub inode: Inode,
+}
+codec_struct!(Aside { driver, tx, inode });
+
 /// Key of an inode.
 pub fn inode_key(ino: Ino) -> [u8; 9] {
     tagged(b'I', ino.0)
@@ -93,6 +105,11 @@ pub fn orphan_key(ino: Ino) -> [u8; 9] {
     tagged(b'O', ino.0)
 }
 
+/// Key of a mark: this inode was made without a name and may get one.
+pub fn unnamed_key(ino: Ino) -> [u8; 9] {
+    tagged(b'U', ino.0)
+}
+
 /// Key of a client that may have files open.
 pub fn opener_key(client: ClientId) -> [u8; 9] {
     tagged(b'C', client.0)
@@ -103,6 +120,32 @@ pub fn garbage_key(ino: Ino) -> [u8; 9] {
     tagged(b'G', ino.0)
 }
 
+/// Key of garbage that a node was away for.
+pub fn owed_key(node: NodeId, ino: Ino) -> [u8; 11] {
+    let mut key = [0; 11];
+    key[..3].copy_from_slice(&owed_prefix(node));
+    key[3..].copy_from_slice(&ino.0.to_be_bytes());
+    key
+}
+
+/// What the keys of all garbage begin with that a node was away for.
+pub fn owed_prefix(node: NodeId) -> [u8; 3] {
+    let [high, low] = node.0.to_be_bytes();
+    [b'W', high, low]
+}
+
+/// Node and inode of a key of garbage that a node was away for.
+pub fn owed_node(key: &[u8]) -> Option<(NodeId, Ino)> {
+    let key: &[u8; 11] = key.try_into().ok()?;
+    let (&[_, high, low], ino) = key.split_first_chunk::<3>()?;
+    Some((NodeId(u16::from_be_bytes([high, low])), Ino(u64::from_be_bytes(ino.try_into().ok()?))))
+}
+
+/// Key of a node's last turn at moving directories.
+pub fn moves_key(client: ClientId) -> [u8; 9] {
+    tagged(b'M', client.0)
+}
+
 /// Key of a directory's shard.
 pub fn shard_key(dir: Ino) -> [u8; 9] {
     tagged(b'S', dir.0)
@@ -111,6 +154,11 @@ pub fn shard_key(dir: Ino) -> [u8; 9] {
 /// Key of what the home of a spread directory knows of its shards.
 pub fn folded_key(dir: Ino) -> [u8; 9] {
     tagged(b'V', dir.0)
+}
+
+/// Key of a directory that was set aside.
+pub fn aside_key(ino: Ino) -> [u8; 9] {
+    tagged(b'K', ino.0)
 }
 
 /// Key of an intent.
@@ -208,6 +256,9 @@ mod tests {
     fn golden_keys_and_values() {
         assert_eq!(inode_key(Ino(0x0102)), [b'I', 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(done_key(ClientId(1), 3, 2), [b'R', 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 2]);
+        assert_eq!(owed_key(NodeId(0x0102), Ino(3)), [b'W', 1, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(owed_node(&owed_key(NodeId(259), Ino(77))), Some((NodeId(259), Ino(77))));
+        assert_eq!(owed_node(b"W"), None);
         assert_eq!(xattr_key(Ino(1), b"user.a")[9..], *b"user.a");
         assert_eq!(number_of_key(&orphan_key(Ino(77))), Some(77));
         let dentry = Dentry { ino: Ino(7), kind: 0o040_000 };

@@ -11,6 +11,7 @@ use bivouac_types::{ClientId, Errno, FsError, FsResult, OpId, Slot};
 use bivouac_wire::{Decode, Encode};
 
 use crate::dispatch::NOBODY;
+use crate::node::Node;
 use crate::peers::{STEPS_MAX, is_peer};
 use crate::record::{Done, done_key, done_prefix};
 
@@ -49,6 +50,11 @@ impl Ctx<'static> {
 }
 
 impl Ctx<'_> {
+    /// The intent that a step belongs to: its driver and its number.
+    pub fn intent(&self) -> (ClientId, u64) {
+        (self.client, self.id.0 / STEPS_MAX)
+    }
+
     /// The request's key among the records of what was done. Steps have their number in their id.
     fn done_key(&self) -> [u8; 12] {
         let step = if is_peer(self.client) { (self.id.0 % STEPS_MAX) as u8 } else { 0 };
@@ -108,5 +114,25 @@ impl Ctx<'_> {
     pub fn remember(&self, txn: &mut Txn<'_>, slot: Slot, value: u64) {
         let done = Done { op: self.id.0, value };
         txn.put(slot, &self.done_key(), &done.to_bytes());
+    }
+}
+
+impl Node {
+    /// Nobody will ask again what came of a client's operations.
+    pub(crate) fn forget_outcomes(&self, client: ClientId) -> FsResult<()> {
+        let prefix = done_prefix(client);
+        for slot in self.own_slots() {
+            let mut keys = Vec::new();
+            self.records.scan(slot, &prefix, &prefix, |key, _| {
+                keys.push(key.to_vec());
+                ControlFlow::Continue(())
+            });
+            if !keys.is_empty() {
+                let mut txn = self.records.txn(&[slot]);
+                keys.iter().for_each(|key| txn.delete(slot, key));
+                txn.commit()?;
+            }
+        }
+        Ok(())
     }
 }

@@ -282,6 +282,7 @@ const NAMES: [&str; 6] =
 
 #[test]
 fn names_of_a_spread_directory_cost_the_same() {
+    // S38.
     for nodes in [2, 4, 16] {
         let formation = Formation::spreading(nodes);
         let client = &formation.clients[0];
@@ -308,6 +309,7 @@ fn names_of_a_spread_directory_cost_the_same() {
 
 #[test]
 fn listing_a_spread_directory_asks_every_node() {
+    // S38.
     for nodes in [2, 4, 16] {
         let formation = Formation::spreading(nodes);
         let client = &formation.clients[0];

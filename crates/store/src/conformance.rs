@@ -22,6 +22,8 @@ pub fn volume(make: impl Fn() -> Arc<dyn Volume>) {
     reads_and_writes(&*make());
     holes_and_lengths(&*make());
     two_handles_are_one_file(&*make());
+    allocated_ranges(&*make());
+    punched_ranges(&*make());
     assert!(make().space().unwrap().free > 1 << 20);
 }
 
@@ -138,6 +140,44 @@ fn holes_and_lengths(volume: &dyn Volume) {
     );
     file.set_len(0).unwrap();
     assert_eq!(file.stat().unwrap(), FileStat { len: 0, allocated: 0 });
+}
+
+fn allocated_ranges(volume: &dyn Volume) {
+    let file = volume.open("f", OpenMode::Create).unwrap();
+    write(&*file, &[7; 10], 0);
+    file.allocate(0..8 * PAGE).unwrap();
+    let stat = file.stat().unwrap();
+    assert_eq!(stat.len, 10, "the length stays");
+    assert!(stat.allocated >= 8 * PAGE);
+    file.allocate(PAGE + 1..3 * PAGE).unwrap();
+    write(&*file, &[8; 10], 5 * PAGE);
+    assert_eq!(file.stat().unwrap().allocated, stat.allocated, "what is allocated is not allocated again");
+    assert_eq!(read(&*file, 30, 0), [&[7; 10][..], &[0; 20]].concat());
+    let longer = 6 * PAGE + 5;
+    file.grow(longer).unwrap();
+    file.grow(3).unwrap();
+    assert_eq!(file.stat().unwrap(), FileStat { len: longer, ..stat });
+    file.set_len(10).unwrap();
+    assert!(file.stat().unwrap().allocated < 8 * PAGE, "a cut gives back what was allocated behind it");
+    file.allocate(3..3).unwrap();
+}
+
+fn punched_ranges(volume: &dyn Volume) {
+    let file = volume.open("f", OpenMode::Create).unwrap();
+    write(&*file, &[7; 64 * PAGE as usize], 0);
+    let before = file.stat().unwrap();
+    file.punch(PAGE + 5..60 * PAGE + 5).unwrap();
+    let after = file.stat().unwrap();
+    assert_eq!(after.len, before.len);
+    assert_eq!(before.allocated - after.allocated, 58 * PAGE, "whole pages are given back");
+    let edge = |at: u64| read(&*file, 10, at);
+    assert_eq!(edge(PAGE), [7, 7, 7, 7, 7, 0, 0, 0, 0, 0]);
+    assert_eq!(edge(60 * PAGE), [0, 0, 0, 0, 0, 7, 7, 7, 7, 7]);
+    assert_eq!(read(&*file, 100, 30 * PAGE), [0; 100]);
+    file.punch(63 * PAGE..99 * PAGE).unwrap();
+    assert_eq!(file.stat().unwrap().len, before.len, "also behind the end");
+    let data = file.next_data(2 * PAGE).unwrap().unwrap();
+    assert!(data.start <= 60 * PAGE && data.end >= 61 * PAGE);
 }
 
 fn two_handles_are_one_file(volume: &dyn Volume) {

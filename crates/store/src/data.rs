@@ -6,8 +6,10 @@ mod files;
 mod holders;
 mod lent;
 mod names;
+mod ranges;
 mod room;
 mod scan;
+mod space;
 mod spec;
 mod subfile;
 #[cfg(test)]
@@ -22,7 +24,9 @@ use bivouac_types::{FormationId, NodeId};
 
 pub use holders::{Access, Granted, Holder};
 pub use lent::{VolumeConfig, VolumeUsage};
+pub use room::RecordsRoom;
 pub use scan::ListedSubfile;
+pub use space::SpaceChange;
 pub use spec::{SubfileId, SubfileSpec, SubfileStat};
 
 use self::cache::{Cache, Place};
@@ -106,7 +110,9 @@ impl DataStore {
         formation: FormationId,
         options: &DataOptions,
     ) -> StoreResult<DataStore> {
-        let lent = volumes.into_iter().map(|(volume, capacity)| Lent { volume, room: Room::new(capacity) });
+        let lent = volumes
+            .into_iter()
+            .map(|(volume, capacity)| Lent { volume, room: Arc::new(Room::new(capacity)) });
         let volumes: Vec<Lent> = lent.collect();
         volumes.iter().try_for_each(|lent| scan::take_stock(&*lent.volume, &lent.room))?;
         Ok(DataStore { volumes, formation, cache: Cache::new(options.handles_max) })
@@ -118,6 +124,15 @@ impl DataStore {
     /// `NoVolume`.
     pub fn volume(&self, index: u16) -> StoreResult<Arc<dyn Volume>> {
         self.lent(index).map(|lent| lent.volume.clone())
+    }
+
+    /// The part of a volume's capacity that records kept on it take.
+    ///
+    /// # Errors
+    /// `NoVolume`.
+    pub fn records_room(&self, index: u16) -> StoreResult<RecordsRoom> {
+        let lent = self.lent(index)?;
+        Ok(RecordsRoom { room: lent.room.clone(), path: lent.volume.path().to_owned() })
     }
 
     /// Reads from `offset` of the data on; returns the number of bytes, less than wanted only at the end of the
@@ -241,7 +256,8 @@ impl DataStore {
         let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
         open.refresh(&lent.room);
         let path = lent.volume.path().join(names::name_of(id));
-        Ok(Some(SubfileStat { len: open.len(), allocated: open.charged(), epoch: open.epoch(), path }))
+        let allocated = open.occupied().map_err(|error| self.io_error(id, "stat", error))?;
+        Ok(Some(SubfileStat { len: open.len(), allocated, epoch: open.epoch(), path }))
     }
 
     /// Makes a subfile's bytes outlive the host, as far as its volume does. One that is not there needs nothing.
@@ -263,6 +279,14 @@ impl DataStore {
     /// `NoVolume`, `Io`. A damaged subfile is an item with an error in it.
     pub fn list(&self, volume: u16) -> StoreResult<impl Iterator<Item = ListedSubfile>> {
         scan::Walk::begin(&*self.lent(volume)?.volume, volume, self.formation)
+    }
+
+    /// The names of all subfiles of a volume, whatever is in them.
+    ///
+    /// # Errors
+    /// `NoVolume`, `Io`.
+    pub fn list_ids(&self, volume: u16) -> StoreResult<impl Iterator<Item = SubfileId>> {
+        scan::ids(&*self.lent(volume)?.volume, volume)
     }
 
     /// State of all volumes, in order.

@@ -170,6 +170,13 @@ impl StoreError {
         move |source| StoreError::Io { what, source }
     }
 
+    /// Whether there may be room once something else is removed: by the volume's capacity, by what its file system has,
+    /// or by a quota there.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self.errno(), Errno::ENOSPC | Errno::EDQUOT)
+    }
+
     /// The error number for the program that asked.
     #[must_use]
     pub fn errno(&self) -> Errno {

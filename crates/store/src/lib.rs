@@ -17,8 +17,8 @@ mod records;
 mod volume;
 
 pub use data::{
-    Access, DataOptions, DataStore, Granted, Holder, ListedSubfile, LocalFile, SubfileId, SubfileSpec,
-    SubfileStat, VolumeConfig, VolumeUsage,
+    Access, DataOptions, DataStore, Granted, Holder, ListedSubfile, LocalFile, RecordsRoom, SpaceChange,
+    SubfileId, SubfileSpec, SubfileStat, VolumeConfig, VolumeUsage,
 };
 pub use error::{StoreError, StoreResult};
 pub use records::{Compaction, Records, RecordsOptions, RecordsStats, Recovery, Txn};

@@ -16,8 +16,8 @@ mod txn;
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bivouac_types::limits::{SLOTS_DEFAULT, SLOTS_MAX};
 use bivouac_types::{FormationId, NodeId, Slot};
@@ -29,7 +29,7 @@ pub use txn::Txn;
 use self::format::Origin;
 use self::log::Tail;
 use self::map::{Change, SlotMap};
-use crate::{StoreError, StoreResult, Volume};
+use crate::{RecordsRoom, StoreError, StoreResult, Volume};
 
 /// Settings of [`Records`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +90,8 @@ pub struct Records {
     totals: Totals,
     /// Held by the one thread that compacts.
     compacting: Mutex<()>,
+    /// Where their bytes are counted.
+    room: OnceLock<RecordsRoom>,
     /// After a compaction that failed: bytes of logs at which the next one is tried.
     retry_above: AtomicU64,
 }
@@ -148,8 +150,16 @@ impl Records {
             totals,
             compacting: Mutex::new(()),
             retry_above: AtomicU64::new(0),
+            room: OnceLock::new(),
         };
         Ok((records, recovered.report))
+    }
+
+    /// From now on the bytes of logs and snapshot count against the capacity of their volume.
+    pub fn count_in(&self, room: RecordsRoom) {
+        room.begin(self.stats().disk_bytes);
+        // Only the first call counts; there is one volume.
+        let _ = self.room.set(room);
     }
 
     /// Locks slots for a change, waiting for other transactions on them. Slots may be in any order and

@@ -171,6 +171,27 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     /// The system's.
     fn next_data(&self, from: u64) -> io::Result<Option<Range<u64>>>;
 
+    /// Gives every page of a range bytes of the volume, so that writes into it need no more of them. Content and
+    /// length stay; what holds no data is still no data for [`VolumeFile::next_data`], or zeros. An
+    /// error may leave a part with bytes.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EOPNOTSUPP` where the file system cannot, and the system's.
+    fn allocate(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// Makes the file at least this long, and keeps what is allocated behind its end; its last byte gets bytes of the
+    /// volume.
+    ///
+    /// # Errors
+    /// As [`VolumeFile::allocate`].
+    fn grow(&self, len: u64) -> io::Result<()>;
+
+    /// Makes a range zeros and gives back its whole pages. The length stays.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the file system cannot, and the system's.
+    fn punch(&self, range: Range<u64>) -> io::Result<()>;
+
     /// Makes content and length outlive the host.
     ///
     /// # Errors

@@ -64,6 +64,8 @@ pub struct Attr {
     pub epoch: u32,
     /// Where the bytes of a regular file are; for a directory the default of its new files.
     pub layout: Layout,
+    /// Bytes below the size of a regular file that occupied nothing when they were last counted.
+    pub holes: u64,
 }
 
 impl Attr {
@@ -85,10 +87,10 @@ impl Attr {
         self.mode & mode::TYPE == mode::FILE
     }
 
-    /// Blocks of 512 bytes that the size needs; holes count as if they were filled.
+    /// Blocks of 512 bytes that the size needs, without the holes that are known.
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        self.size.div_ceil(512)
+        self.size.saturating_sub(self.holes).div_ceil(512)
     }
 }
 

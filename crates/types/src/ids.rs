@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::limits::{INO_ALLOCATOR_BITS, INO_COUNTER_BITS, INO_SLOT_BITS};
+use crate::limits::{INO_ALLOCATOR_BITS, INO_COUNTER_BITS, INO_SLOT_BITS, OPEN_COUNTER_BITS};
 
 /// A shard of the metadata. The map gives each slot a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +23,25 @@ pub struct ClientId(pub u64);
 /// One operation of a client; a retried operation keeps its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId(pub u64);
+
+/// One open of a file by a client. Numbers rise, and those of a later process of the client are above all
+/// numbers of the earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpenId(pub u64);
+
+impl OpenId {
+    /// The first number of a client's process, of which there were `incarnation` before.
+    #[must_use]
+    pub fn first(incarnation: u32) -> OpenId {
+        OpenId(u64::from(incarnation) << OPEN_COUNTER_BITS)
+    }
+
+    /// The first number of the process that this number belongs to.
+    #[must_use]
+    pub fn first_of_process(self) -> OpenId {
+        OpenId(self.0 >> OPEN_COUNTER_BITS << OPEN_COUNTER_BITS)
+    }
+}
 
 /// 128 random bits that tell one formation from every other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,6 +126,13 @@ mod tests {
             let ino = Ino::new(Slot(slot), NodeId(node), counter);
             assert_eq!((ino.slot(), ino.allocator(), ino.counter()), (Slot(slot), NodeId(node), counter));
         }
+    }
+
+    #[test]
+    fn opens_of_a_later_process_are_above_those_of_the_earlier() {
+        let early = OpenId(OpenId::first(3).0 + 1_000_000);
+        assert!(early > OpenId::first(3) && early < OpenId::first(4));
+        assert_eq!(early.first_of_process(), OpenId::first(3));
     }
 
     #[test]

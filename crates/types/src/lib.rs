@@ -12,7 +12,7 @@ pub mod units;
 
 pub use attr::{Attr, SetAttr, SetTime, StatFs, mode};
 pub use error::{Errno, FsError, FsResult};
-pub use ids::{ClientId, FormationId, Ino, NodeId, OpId, SeatIndex, Slot};
+pub use ids::{ClientId, FormationId, Ino, NodeId, OpId, OpenId, SeatIndex, Slot};
 pub use layout::{Layout, Placement, check_stripe};
 pub use name::Name;
 pub use time::Timestamp;

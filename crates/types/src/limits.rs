@@ -9,6 +9,9 @@ pub const INO_COUNTER_BITS: u32 = 40;
 /// Counters below this are for inodes with a fixed meaning (the root is 1).
 pub const INO_COUNTER_FIRST: u64 = 16;
 
+/// Bits of the number of an open that count within one process of a client; above them is the process.
+pub const OPEN_COUNTER_BITS: u32 = 40;
+
 /// Slots of a formation, unless chosen otherwise. A power of two.
 pub const SLOTS_DEFAULT: u16 = 1024;
 /// Most slots a formation can have.
@@ -81,6 +84,15 @@ pub const LEASE_QUIET_MS: u64 = 3_000;
 
 /// For how long the kernel may keep the attributes of a spread directory, also while others change it, in milliseconds.
 pub const SPREAD_ATTR_MS: u64 = LEASE_MS - LEASE_MARGIN_MS;
+/// Most channels of one client: as many changes may be under way, and their outcomes be remembered in each slot.
+pub const CLIENT_CHANNELS_MAX: u16 = 1024;
+/// Most opens that one node keeps in memory; further ones are refused.
+pub const OPENS_MAX: u64 = 1 << 20;
+/// Most clients with open files that one node remembers; those of further ones are refused.
+pub const CLIENTS_MAX: usize = 1 << 16;
+
+/// Most changes of one node that wait for other nodes; further ones are refused. Each has a channel of its own.
+pub const UNFINISHED_MAX: usize = 1 << 15;
 
 /// How long a client waits for a node that does not answer, unless chosen otherwise.
 pub const WAIT_MS_DEFAULT: u64 = 30_000;
@@ -99,6 +111,8 @@ pub const DIRECT_CALM_MS: u64 = 50;
 pub const DIRECT_DRAIN_MS: u64 = 5_000;
 
 const _: () = assert!(INO_SLOT_BITS + INO_ALLOCATOR_BITS + INO_COUNTER_BITS == 64);
+// Channels are 16 bits; those of requests that are being served come on top.
+const _: () = assert!(UNFINISHED_MAX <= 1 << 15);
 const _: () = assert!(SLOTS_DEFAULT.is_power_of_two() && SLOTS_DEFAULT <= SLOTS_MAX);
 // A setxattr request carries name and value in its body.
 const _: () = assert!(XATTR_VALUE_LEN_MAX + NAME_LEN_MAX + 1024 <= FRAME_BODY_MAX);

@@ -2,8 +2,8 @@
 //! count; options behind a byte that is 0 or 1; structures field by field in their order.
 
 use bivouac_types::{
-    Attr, ClientId, FormationId, Ino, Layout, NodeId, OpId, Placement, SeatIndex, SetAttr, SetTime, Slot,
-    StatFs, Timestamp,
+    Attr, ClientId, FormationId, Ino, Layout, NodeId, OpId, OpenId, Placement, SeatIndex, SetAttr, SetTime,
+    Slot, StatFs, Timestamp,
 };
 
 /// Why bytes could not be decoded.
@@ -128,7 +128,7 @@ macro_rules! newtypes {
         }
     )*};
 }
-newtypes!(Ino, Slot, NodeId, SeatIndex, ClientId, OpId, FormationId);
+newtypes!(Ino, Slot, NodeId, SeatIndex, ClientId, OpId, OpenId, FormationId);
 
 impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -253,7 +253,7 @@ macro_rules! codec_struct {
 }
 
 codec_struct!(Timestamp { secs, nanos });
-codec_struct!(Attr { ino, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, epoch, layout });
+codec_struct!(Attr { ino, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, epoch, layout, holes });
 codec_struct!(SetAttr { mode, uid, gid, size, atime, mtime, ctime, kill_suid });
 codec_struct!(StatFs { block_size, blocks, blocks_free, files });
 

@@ -1,6 +1,6 @@
 //! The operations: one row each in [`Op`], one request and one reply type each.
 
-use bivouac_types::{Attr, Ino, Layout, SeatIndex, SetAttr};
+use bivouac_types::{Attr, Ino, Layout, OpenId, SeatIndex, SetAttr};
 
 pub use shards::{
     DirChangedRequest, DropShardRequest, Inherited, InstallShardRequest, RemoveDirRequest, SealRequest,
@@ -39,10 +39,11 @@ impl Op {
         match self {
             Op::Lookup | Op::GetAttr | Op::ReadDir | Op::Open => Touches::Looks,
             Op::SetAttr | Op::Make | Op::Unlink | Op::Rmdir | Op::Rename | Op::Link => Touches::Changes,
-            Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::Append | Op::Touch | Op::Settle => {
+            Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::ExtendOver | Op::Count => Touches::Changes,
+            Op::Append | Op::Touch | Op::Settle => Touches::Changes,
+            Op::RemoveDir | Op::RestoreDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => {
                 Touches::Changes
             }
-            Op::RemoveDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => Touches::Changes,
             Op::DirChanged => Touches::Changes,
             _ => Touches::Nothing,
         }
@@ -140,8 +141,8 @@ operations! {
     /// Registers an open; cuts the file to nothing first if asked.
     Open = 18, Client, OpenRequest => Seen;
     /// Unregisters opens.
-    Close = 19, Client, OpenCounts => ();
-    /// Registers again what was open before this node restarted: replaces all of the client's opens here.
+    Close = 19, Client, CloseRequest => ();
+    /// Registers again what is open: replaces all of the client's opens here but those under way.
     Reassert = 20, Client, ReassertRequest => ();
     /// Tells the home that a finished write reaches to `end`.
     Extend = 21, Client, ExtendRequest => Extended;
@@ -167,6 +168,21 @@ operations! {
     Settle = 32, Client, InoOnly => ();
     /// Ends the daemon.
     Shutdown = 31, Client, () => ();
+    /// The client ends for good: nothing about it need be known any more.
+    Leave = 37, Client, () => ();
+
+    /// Reserves, frees or zeroes a range of a subfile.
+    ChangeSpace = 48, Both, SpaceRequest => Written;
+    /// Where the next data of a subfile is.
+    FindData = 49, Both, FindDataRequest => FoundData;
+    /// Makes a regular file without a name, and opens it.
+    MakeUnnamed = 50, Client, MakeUnnamedRequest => Seen;
+    /// Copies between two subfiles of a seat.
+    CopyRange = 51, Both, CopyRequest => Copied;
+    /// As Extend, for a write that leaves a hole behind the end that its writer knows.
+    ExtendOver = 60, Client, ExtendOverRequest => Extended;
+    /// Tells the home how much of a file is holes.
+    Count = 61, Client, CountRequest => ();
     /// Begins direct access of one process to subfiles of this node.
     OpenSession = 56, Client, () => DirectSession;
     /// Lets a process read or write a subfile by itself.
@@ -193,10 +209,16 @@ operations! {
     /// Removes subfiles; none there is no error.
     RemoveSubfiles = 71, Peer, Subfiles => ();
     /// Takes the formation-wide lock for moving directories, for the asking node; `EBUSY` when another has it.
-    LockRename = 72, Peer, () => ();
+    LockRename = 72, Peer, Ticket => ();
     /// Gives it back.
-    UnlockRename = 73, Peer, () => ();
+    UnlockRename = 73, Peer, Ticket => ();
+    /// Which of these inodes, all made by the asked node, are gone for good.
+    WhichGone = 86, Peer, Inodes => Inodes;
 
+    /// Brings a directory back that was set aside; none that was is no error.
+    RestoreDir = 74, Peer, InoOnly => ();
+    /// Removes a directory for good that was set aside; none that was is no error.
+    DropDir = 75, Peer, InoOnly => ();
     /// Brings entries of a directory that is about to spread; nobody looks at them yet.
     InstallShard = 94, Peer, InstallShardRequest<'a> => ();
     /// Removes a shard with all its entries; none there is no error.
@@ -239,6 +261,8 @@ macro_rules! owned {
 }
 
 mod shards;
+mod space;
+pub use space::*;
 
 borrowed! {
     /// An entry by directory and name.
@@ -264,8 +288,8 @@ borrowed! {
         rdev: u32,
         /// Target of a symbolic link.
         target: &'a [u8],
-        /// Register an open (regular files).
-        open: bool,
+        /// Register this open (regular files).
+        open: Option<OpenId>,
         /// Fail if the entry exists; otherwise answer what it is, unopened.
         exclusive: bool,
         /// A seat on the asking node, for local placement.
@@ -421,20 +445,28 @@ owned! {
         ino: Ino,
         /// Cut to nothing.
         truncate: bool,
+        /// Which open of the client this is.
+        id: OpenId,
+        /// No open below this is under way any more.
+        floor: OpenId,
     }
-    /// How often inodes are open.
-    OpenCounts {
-        /// Inode and count.
-        opens: Vec<(Ino, u32)>,
+    /// Opens that end.
+    CloseRequest {
+        /// No open below this is under way any more.
+        floor: OpenId,
+        /// Inode and open.
+        opens: Vec<(Ino, OpenId)>,
     }
     /// What a client has open at a node that lost its memory.
     ReassertRequest {
         /// Whether this is the first message.
         first: bool,
-        /// Whether this is the last: what none of the messages told is not open.
+        /// Whether this is the last: what none of the messages told, and is below the floor, is not open.
         last: bool,
-        /// Inode and count.
-        opens: Vec<(Ino, u32)>,
+        /// No open below this is under way any more.
+        floor: OpenId,
+        /// Inode and open.
+        opens: Vec<(Ino, OpenId)>,
     }
     /// The end of a finished write.
     ExtendRequest {
@@ -532,6 +564,11 @@ owned! {
         /// What its `..` is to be.
         parent: Ino,
     }
+    /// A turn of a node at moving directories.
+    Ticket {
+        /// Rises from turn to turn of the node.
+        ticket: u64,
+    }
     /// A cut of a subfile.
     TrimRequest {
         /// The file.
@@ -592,7 +629,7 @@ mod tests {
             let _ = SetXattrRequest::from_bytes(&bytes);
             let _ = InstallEntryRequest::from_bytes(&bytes);
             let _ = DirPage::from_bytes(&bytes);
-            let _ = OpenCounts::from_bytes(&bytes);
+            let _ = CloseRequest::from_bytes(&bytes);
             let _ = FormationMap::from_bytes(&bytes);
             let _ = NodeStatus::from_bytes(&bytes);
             let _ = WriteRequest::from_bytes(&bytes);

@@ -196,8 +196,8 @@ fn check_counts(outcomes: &[Vec<Timed>], plan: &MetaPlan) -> BenchResult<()> {
 
 fn notes(targets: &[Target]) -> Vec<String> {
     let mut notes = vec![
-        "stat asks the file system for attributes in spite of caches; stat, cached may use them; open is open and \
-         close, read is open, read, compare, close; readdir counts entries"
+        "stat asks the file system for attributes in spite of caches; stat, cached is the second of two plain ones, \
+         by rounds of 256 files; open is open and close, read is open, read, compare, close; readdir counts entries"
             .to_owned(),
     ];
     if targets.iter().any(|target| target.dirs.len() > 1) {

@@ -132,15 +132,21 @@ impl Daemon {
     /// Serves a mount in a thread of its own until it is unmounted.
     fn start_mount(&self, handover: &Arc<Handover>, mount: ServeMount) {
         let (number, dir) = (mount.mount, mount.dir.clone());
-        let client = Arc::new(self.client_for(number));
+        let memory = File::from(mount.memory);
+        let client = Arc::new(self.client_for(number, bivouac_mount::incarnations(&memory)));
         let options =
             Options { identity: identity_of(&self.map, self.config.node, number), ..Options::default() };
         let handover = Arc::clone(handover);
         let serve = move || {
-            let message = match Mount::new(client, mount.device, File::from(mount.memory), options) {
+            let message = match Mount::new(Arc::clone(&client), mount.device, memory, options) {
                 Ok(mounted) => {
                     handover.tell(&FromNode::Serving { mount: number });
-                    mounted.run().err().map(|error| error.to_string())
+                    let outcome = mounted.run();
+                    if outcome.is_ok() {
+                        // Unmounted: no daemon will serve this mount again.
+                        client.leave();
+                    }
+                    outcome.err().map(|error| error.to_string())
                 }
                 Err(error) => Some(error.to_string()),
             };
@@ -154,7 +160,7 @@ impl Daemon {
         }
     }
 
-    fn client_for(&self, mount: u32) -> Client {
+    fn client_for(&self, mount: u32, incarnation: u32) -> Client {
         let id = NodeId(self.config.node);
         let service: Arc<Node> = Arc::clone(&self.node);
         let local = LocalNode { id, service };
@@ -162,6 +168,7 @@ impl Daemon {
             id: ClientId(identity_of(&self.map, self.config.node, mount)),
             wait: Duration::from_millis(self.config.wait_ms),
             near: Some(id),
+            incarnation,
         };
         Client::new(Arc::clone(&self.map), &self.auth, Some(local), &options)
     }

@@ -18,6 +18,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use bivouac_net::{Auth, Secret};
+use bivouac_types::FormationId;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -55,6 +57,13 @@ pub fn can_mount() -> bool {
         println!("skipped: /dev/fuse is missing");
     }
     device
+}
+
+/// Memory that a process has resident, in KiB.
+pub fn rss_kib(pid: u64) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// Waits until a condition holds.
@@ -240,6 +249,17 @@ impl Camp {
         signal(pid, Signal::KILL);
         wait_until("the killed daemon is gone", || !is_alive(pid));
         pid
+    }
+
+    /// What proves to its daemons that one belongs to it.
+    pub fn auth(&self) -> Auth {
+        let hex = self.status()["formation"].as_str().unwrap().to_string();
+        let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
+        let secret = std::fs::read(self.dir().join("secret")).unwrap();
+        Auth {
+            formation: FormationId(std::array::from_fn(byte)),
+            secret: Secret::new(secret.try_into().unwrap()),
+        }
     }
 
     /// The supervisor's process.

@@ -32,7 +32,9 @@ use worker::Worker;
 
 const NODES: usize = 4;
 const WORKERS: usize = 6;
-const KILLS: usize = 60;
+const KILLS: usize = 160;
+/// Operations that there must have been before the kills end.
+const OPERATIONS_MIN: u64 = 1000;
 /// Pauses between kills, in milliseconds.
 const PAUSE: (usize, usize) = (50, 150);
 /// Once in so many rounds all daemons are killed (S73).
@@ -54,7 +56,6 @@ fn what_was_acknowledged_survives_kills_at_any_moment() {
     let workers = join(&camp, threads, &watch);
     let (operations, moved) = (watch.operations.load(Ordering::Relaxed), watch.moved.load(Ordering::Relaxed));
     println!("{killed} daemons killed, {operations} operations, {moved} times ESTALE for moved directories");
-    assert!(operations > 1000, "there was load");
     (0..NODES).for_each(|node| assert_ne!(camp.node_pid(node), 0));
     check_everything(&camp, &workers, &shared);
     drop(workers);
@@ -91,7 +92,10 @@ fn kill_daemons(camp: &Camp, watch: &Watch, random: &mut Random) -> usize {
     let rounds = std::env::var("BIVOUAC_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
     let mut killed = 0;
     let mut last = [0; NODES];
-    for _ in 0..rounds {
+    let mut round = 0;
+    // On a machine that is busy with other things there are more kills rather than less load.
+    while round < rounds || watch.operations.load(Ordering::Relaxed) < OPERATIONS_MIN {
+        round += 1;
         std::thread::park_timeout(Duration::from_millis((PAUSE.0 + random.below(PAUSE.1)) as u64));
         check_progress(camp, watch);
         if watch.stop.load(Ordering::Relaxed) {

@@ -6,6 +6,9 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::getxattr;
+use rustix::io::Errno;
+
 /// Number of a file; in its name, so that the journal can be searched for it.
 pub type FileId = usize;
 
@@ -18,6 +21,8 @@ pub struct File {
     pub mode: u32,
     /// How many names it has.
     pub links: u64,
+    /// The value of its extended attribute; empty if it has none.
+    pub note: Vec<u8>,
 }
 
 /// What a name leads to.
@@ -38,7 +43,7 @@ pub struct Model {
 /// What is seen at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
-    File { content: Vec<u8>, mode: u32, links: u64 },
+    File { content: Vec<u8>, mode: u32, links: u64, note: Vec<u8> },
     Dir,
     Link(PathBuf),
 }
@@ -55,8 +60,8 @@ impl Model {
             Entry::Dir => Shown::Dir,
             Entry::Link(target) => Shown::Link(target.clone()),
             Entry::File(id) => {
-                let File { content, mode, links } = self.files[id].clone();
-                Shown::File { content, mode, links }
+                let File { content, mode, links, note } = self.files[id].clone();
+                Shown::File { content, mode, links, note }
             }
         }
     }
@@ -114,16 +119,23 @@ impl Shown {
             let text = format!("size is {} but {} bytes can be read", metadata.len(), content.len());
             return Err(io::Error::other(text));
         }
-        Ok(Shown::File { content, mode: metadata.permissions().mode() & 0o7777, links: metadata.nlink() })
+        let (mode, links, note) = (metadata.permissions().mode() & 0o7777, metadata.nlink(), note_of(path)?);
+        Ok(Shown::File { content, mode, links, note })
     }
 
     /// In what another one differs.
     pub fn differs(&self, found: &Shown) -> String {
-        let (Shown::File { content, mode, links }, Shown::File { content: c, mode: m, links: l }) =
-            (self, found)
+        let (
+            Shown::File { content, mode, links, note },
+            Shown::File { content: c, mode: m, links: l, note: n },
+        ) = (self, found)
         else {
             return format!("{found:?} instead of {self:?}");
         };
+        if note != n {
+            let (note, n) = (note.escape_ascii(), n.escape_ascii());
+            return format!("extended attribute '{n}' instead of '{note}'");
+        }
         let first = content.iter().zip(c).position(|(a, b)| a != b).unwrap_or(content.len().min(c.len()));
         let last = content.iter().zip(c).rposition(|(a, b)| a != b).unwrap_or(0);
         let zeros = c.get(first..=last).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0));
@@ -135,4 +147,19 @@ impl Shown {
             if zeros { "zeros" } else { "other bytes" }
         )
     }
+}
+
+/// The extended attribute that workers set.
+pub const NOTE: &str = "user.note";
+/// Longest value of it, in bytes.
+pub const NOTE_MAX: usize = 300;
+
+fn note_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut value = vec![0; NOTE_MAX];
+    match getxattr(path, NOTE, &mut value[..]) {
+        Ok(len) => value.truncate(len),
+        Err(Errno::NODATA) => value.clear(),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(value)
 }

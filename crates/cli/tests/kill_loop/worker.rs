@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustix::fs::{XattrFlags, removexattr, setxattr};
+
 use crate::harness::random::Random;
-use crate::model::{self, Entry, FileId, Model, Shown};
+use crate::model::{self, Entry, FileId, Model, NOTE, NOTE_MAX, Shown};
 use crate::shared::{SHARED_DIRS, Shared};
 use crate::watch::{Journal, Watch};
 
@@ -63,7 +65,7 @@ impl Worker {
     }
 
     fn step(&mut self) -> Done {
-        match self.random.below(24) {
+        match self.random.below(25) {
             0..=3 => self.create(),
             4 | 5 => self.append(),
             6 => self.overwrite(),
@@ -80,6 +82,7 @@ impl Worker {
             20 => self.use_held(),
             21 => self.list(),
             22 => self.share(),
+            23 => self.note(),
             _ => self.verify(),
         }
     }
@@ -161,7 +164,7 @@ impl Worker {
         let open = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&full);
         let file = self.attempt(what, open)?;
         self.model.names.insert(path, Entry::File(id));
-        self.model.files.insert(id, model::File { content: Vec::new(), mode, links: 1 });
+        self.model.files.insert(id, model::File { mode, links: 1, ..model::File::default() });
         self.attempt(format!("write #{id} {len} bytes via {node}"), || (&file).write_all(&content))?;
         self.model.files.get_mut(&id).unwrap().content = content;
         Ok(())
@@ -328,6 +331,23 @@ impl Worker {
         let full = mount.join(&path);
         self.attempt(what, || fs::set_permissions(&full, fs::Permissions::from_mode(mode)))?;
         self.model.file(&path).unwrap().mode = mode;
+        Ok(())
+    }
+
+    /// Sets or removes an extended attribute.
+    fn note(&mut self) -> Done {
+        let Some((path, id)) = self.any_file() else { return Ok(()) };
+        let ((node, mount), len) = (self.mount(), self.random.below(NOTE_MAX));
+        let note = if self.random.once_in(4) { Vec::new() } else { self.random.bytes(len) };
+        let had = !self.model.files[&id].note.is_empty();
+        let what = format!("note #{id} {} bytes on {} via {node}", note.len(), path.display());
+        let full = mount.join(&path);
+        self.attempt(what, || match note.is_empty() {
+            true if had => Ok(removexattr(&full, NOTE)?),
+            true => Ok(()),
+            false => Ok(setxattr(&full, NOTE, &note, XattrFlags::empty())?),
+        })?;
+        self.model.file(&path).unwrap().note = note;
         Ok(())
     }
 

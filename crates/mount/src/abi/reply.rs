@@ -213,6 +213,7 @@ mod tests {
             ctime: time(3),
             epoch: 0,
             layout: Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 },
+            holes: 0,
         }
     }
 

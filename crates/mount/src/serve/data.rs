@@ -40,6 +40,19 @@ pub fn create<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
+/// TMPFILE: makes a file without a name and opens it. The kernel sends a name that means nothing.
+pub fn tmpfile<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let request = CreateIn::decode(&mut call.input)?;
+    let new = NewInode { mode: mode::FILE | (request.mode & mode::PERM), rdev: 0, target: b"" };
+    let linkable = !has(request.flags, OFlags::EXCL);
+    let attr = call.session.fs.tmpfile(&call.ctx(), call.ino(), &new, linkable)?;
+    let handle = register(&call, &attr, request.flags, 0)?;
+    let validity = call.attr_validity(attr.ino);
+    call.out.entry_out(&attr, validity);
+    call.out.open_out(handle.0, OPENED);
+    Ok(Answer::Reply)
+}
+
 /// Gives the open file a handle. The file system has registered the open; without a handle it is closed
 /// again.
 fn register<F: FileSystem>(call: &Call<'_, F>, attr: &Attr, flags: u32, open_flags: u32) -> FsResult<Handle> {

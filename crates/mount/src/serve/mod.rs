@@ -2,6 +2,7 @@
 
 mod attrs;
 mod control;
+mod copy;
 mod data;
 mod dirs;
 mod names;
@@ -119,6 +120,9 @@ pub fn handler<F: FileSystem>(op: Opcode) -> Handler<F> {
         Opcode::FSync | Opcode::FSyncDir => data::fsync,
         Opcode::LSeek => data::lseek,
         Opcode::FAllocate => data::fallocate,
+        Opcode::TmpFile => data::tmpfile,
+        Opcode::CopyFileRange => copy::copy_file_range,
+        Opcode::CopyFileRange64 => copy::copy_file_range_64,
         Opcode::OpenDir => dirs::opendir,
         Opcode::ReadDir => dirs::readdir,
         Opcode::ReadDirPlus => dirs::readdirplus,
@@ -131,15 +135,12 @@ pub fn handler<F: FileSystem>(op: Opcode) -> Handler<F> {
         Opcode::Destroy => control::destroy,
         Opcode::IoCtl => control::ioctl,
         Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply => control::nothing,
-        // The kernel then does without: it flushes nothing at close, checks permissions, keeps locks
-        // and copies ranges itself, and stops asking.
+        // The kernel then does without: it flushes nothing at close, checks permissions and keeps locks
+        // itself, and stops asking.
         Opcode::Flush | Opcode::Access | Opcode::GetLk | Opcode::SetLk | Opcode::SetLkW => {
             control::unsupported
         }
-        Opcode::CopyFileRange | Opcode::CopyFileRange64 | Opcode::TmpFile | Opcode::StatX => {
-            control::unsupported
-        }
-        Opcode::BMap | Opcode::Poll | Opcode::SyncFs => control::unsupported,
+        Opcode::StatX | Opcode::BMap | Opcode::Poll | Opcode::SyncFs => control::unsupported,
         Opcode::SetupMapping | Opcode::RemoveMapping => control::unsupported,
         // Served by [`read`], which needs the buffer.
         Opcode::Read => control::unsupported,

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
 
 use crate::attached::Attached;
 use crate::memory::SEED;
@@ -126,6 +127,34 @@ fn extended_attributes_are_kept() {
     assert_eq!(&value[..len], b"user.colour\0");
     rustix::fs::removexattr(&path, "user.colour").unwrap();
     assert_eq!(rustix::fs::getxattr(&path, "user.colour", &mut value), Err(rustix::io::Errno::NODATA));
+    at.end();
+}
+
+#[test]
+fn files_without_names_get_one_or_go() {
+    let Some(at) = Attached::new() else { return };
+    let (flags, mode) = (OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o600));
+    let file = File::from(rustix::fs::open(at.path(""), flags, mode).unwrap());
+    file.write_all_at(b"content", 0).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, &name, CWD, at.path("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    drop(file);
+    assert_eq!(std::fs::read(at.path("named")).unwrap(), b"content");
+    at.end();
+}
+
+#[test]
+fn ranges_are_copied_by_the_file_system() {
+    let Some(at) = Attached::new() else { return };
+    std::fs::write(at.path("from"), "0123456789").unwrap();
+    let (from, to) = (File::open(at.path("from")).unwrap(), File::create_new(at.path("to")).unwrap());
+    let (mut off_in, mut off_out) = (2, 5);
+    let copied = rustix::fs::copy_file_range(&from, Some(&mut off_in), &to, Some(&mut off_out), 100).unwrap();
+    assert_eq!((copied, off_in, off_out), (8, 10, 13));
+    assert_eq!(std::fs::read(at.path("to")).unwrap(), b"\0\0\0\0\x0023456789");
+    assert!(at.fs.mutations().iter().any(|(operation, _)| *operation == "copy"));
+    drop((from, to));
     at.end();
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_mount::{DirEntry, FileSystem, NewInode, OpCtx, Opened, SeekKind};
+use bivouac_mount::{CopyJob, DirEntry, FileSystem, NewInode, OpCtx, Opened, SeekKind};
 use bivouac_types::{
     Attr, Errno, FsError, FsResult, Ino, Layout, SeatIndex, SetAttr, SetTime, StatFs, Timestamp, mode,
 };
@@ -113,6 +113,7 @@ impl Node {
             ctime: time,
             epoch: 0,
             layout: LAYOUT,
+            holes: 0,
         };
         Node {
             attr,
@@ -448,5 +449,28 @@ impl FileSystem for Memory {
         let end = offset.checked_add(len).filter(|&end| end < SIZE_END).ok_or(Errno::EFBIG)?;
         node.resize(end.max(node.attr.size));
         Ok(())
+    }
+
+    fn tmpfile(&self, ctx: &OpCtx, _: Ino, new: &NewInode<'_>, _: bool) -> FsResult<Attr> {
+        let mut inner = self.note("tmpfile", ctx);
+        let ino = Ino(inner.next());
+        let mut node = Node::new(ino, new.mode, Ino::ROOT, b"");
+        node.attr.nlink = 0;
+        let attr = node.attr;
+        inner.nodes.insert(ino, node);
+        *inner.opens.entry(ino).or_default() += 1;
+        Ok(attr)
+    }
+
+    fn copy(&self, ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64> {
+        let mut inner = self.note("copy", ctx);
+        let data = &inner.node(copy.from)?.data;
+        let start = data.len().min(copy.from_offset as usize);
+        let bytes = data[start..data.len().min(start.saturating_add(copy.len as usize))].to_vec();
+        let (at, end) = (copy.to_offset as usize, copy.to_offset as usize + bytes.len());
+        let node = inner.node(copy.to)?;
+        node.resize((end as u64).max(node.attr.size));
+        node.data[at..end].copy_from_slice(&bytes);
+        Ok(bytes.len() as u64)
     }
 }

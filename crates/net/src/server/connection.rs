@@ -241,8 +241,8 @@ impl State {
         self.held_back = self.outgoing.is_some() && !rest.is_empty();
         let header = if self.held_back { None } else { rest.split_first_chunk::<FRAME_HEADER_LEN>() };
         let Some((header, behind)) = header else {
-            self.inbox.clear();
-            self.inbox.extend_from_slice(rest);
+            // One that waits holds no memory for nothing.
+            self.inbox = rest.to_vec();
             return Ok(());
         };
         let frame = self.header(context, header)?;
@@ -379,8 +379,9 @@ impl State {
     }
 
     fn held_bytes(&self) -> usize {
-        let incoming = self.incoming.as_ref().and_then(|incoming| incoming.payload.as_deref());
-        let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.payload.as_deref());
-        incoming.map_or(0, <[u8]>::len) + outgoing.map_or(0, <[u8]>::len)
+        let len = |payload: &Option<Buffer>| payload.as_deref().map_or(0, <[u8]>::len);
+        let incoming = self.incoming.as_ref().map_or(0, |i| i.body.capacity() + len(&i.payload));
+        let outgoing = self.outgoing.as_ref().map_or(0, |o| o.head.capacity() + len(&o.payload));
+        incoming + outgoing + self.inbox.capacity()
     }
 }

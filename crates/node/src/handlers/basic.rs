@@ -30,7 +30,8 @@ impl Handle for op::StatFs {
         let mut total = StatFs { block_size: STATFS_BLOCK, ..StatFs::default() };
         for volume in node.data.usage() {
             total.blocks += volume.capacity / u64::from(STATFS_BLOCK);
-            total.blocks_free += volume.capacity.saturating_sub(volume.used) / u64::from(STATFS_BLOCK);
+            total.blocks_free +=
+                volume.capacity.saturating_sub(volume.used + volume.records) / u64::from(STATFS_BLOCK);
         }
         total.files = node.files.load(Ordering::Relaxed);
         Ok(total)

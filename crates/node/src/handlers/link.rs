@@ -47,6 +47,7 @@ impl Node {
         if change.inode(ino)?.attr.is_dir() {
             return Err(Errno::EPERM.into());
         }
+        change.txn.must_fit();
         let inode = change.adjust_links(ino, 1)?;
         change.add_entry(&mut parent, place, Dentry { ino, kind: inode.attr.mode & mode::TYPE });
         change.commit_for(ctx, slot, 0)

@@ -35,7 +35,12 @@ fn check(request: &MakeRequest<'_>) -> FsResult<()> {
 }
 
 /// The inode that the request asks for, in a directory that passes on its group, layout and placement.
-fn new_inode(ino: Ino, request: &MakeRequest<'_>, from: &Inherited, now: Timestamp) -> FsResult<Inode> {
+pub(super) fn new_inode(
+    ino: Ino,
+    request: &MakeRequest<'_>,
+    from: &Inherited,
+    now: Timestamp,
+) -> FsResult<Inode> {
     let is_dir = request.mode & mode::TYPE == mode::DIR;
     let inherits_group = from.mode & mode::SETGID != 0;
     let attr = Attr {
@@ -51,6 +56,7 @@ fn new_inode(ino: Ino, request: &MakeRequest<'_>, from: &Inherited, now: Timesta
         ctime: now,
         epoch: 0,
         layout: if is_dir { from.layout } else { new_layout(ino, from, request.near)? },
+        holes: 0,
     };
     Ok(Inode { attr, parent: request.parent, placement: from.placement })
 }
@@ -72,7 +78,7 @@ impl Node {
         if let Some(dentry) = self.dentry(&place)? {
             return self.existing(ctx, place.slot, dentry, request);
         }
-        if request.open {
+        if request.open.is_some() {
             self.openers.note(&self.records, ctx.client)?;
         }
         let inherited = self.inherited(&place)?;
@@ -105,15 +111,18 @@ impl Node {
             return self.existing(ctx, place.slot, dentry, request);
         }
         let kind = inode.attr.mode & mode::TYPE;
+        change.txn.must_fit();
         change.add_inode(inode);
         if kind == mode::LINK {
             change.put_target(ino, request.target);
         }
         change.add_entry(&mut parent, place, Dentry { ino, kind });
         // Registered before it can be seen: an unlink in between then leaves it alive.
-        self.register_new(ctx, request, ino);
+        self.register_new(ctx, request, ino)?;
         if let Err(error) = change.commit_for(ctx, slot, ino.0) {
-            self.opens.remove(ino, ctx.client, 1);
+            if let Some(open) = request.open {
+                self.opens.remove(ino, ctx.client, open);
+            }
             return Err(error);
         }
         let found = self.found_with(ctx, Dentry { ino, kind }, Some(inode.attr), slot);
@@ -151,13 +160,19 @@ impl Node {
         // Where it was made may have changed: nothing is promised.
         let dentry = Dentry { ino, kind: request.mode & mode::TYPE };
         let found = Found { lease_ms: 0, ..self.found(ctx, dentry, ino.slot())? };
-        self.register_new(ctx, request, ino);
+        self.register_new(ctx, request, ino)?;
+        if request.open.is_some() && request.mode & mode::TYPE == mode::FILE {
+            self.hold_orphan(ino, ctx.client)?;
+        }
         Ok(Made { found, existed: false })
     }
 
-    fn register_new(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, ino: Ino) {
-        if request.open && request.mode & mode::TYPE == mode::FILE {
-            self.opens.add(ino, ctx.client, 1);
+    fn register_new(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, ino: Ino) -> FsResult<()> {
+        match request.open {
+            Some(open) if request.mode & mode::TYPE == mode::FILE => {
+                self.register_open(ino, ctx.client, open)
+            }
+            _ => Ok(()),
         }
     }
 }

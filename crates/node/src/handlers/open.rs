@@ -1,19 +1,24 @@
 //! Opens: what keeps a file alive when its last name goes.
 
-use bivouac_types::{ClientId, FsResult, Ino, mode};
-use bivouac_wire::{OpenCounts, OpenRequest, ReassertRequest, Seen, op};
+use std::collections::HashSet;
+
+use bivouac_types::limits::OPENS_MAX;
+use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpenId, mode};
+use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
 
 use crate::dispatch::Handle;
 use crate::leases::Acting;
 use crate::node::Node;
+use crate::opens::{News, Told};
 use crate::session::Ctx;
 
 impl Handle for op::Open {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenRequest) -> FsResult<Seen> {
-        let ino = request.ino;
+        let OpenRequest { ino, id, floor, .. } = request;
         node.openers.note(&node.records, ctx.client)?;
+        node.hear_of_opens(ctx.client, floor)?;
         // Registered before it is looked at: an unlink in between then leaves it alive.
-        node.opens.add(ino, ctx.client, 1);
+        node.register_open(ino, ctx.client, id)?;
         let opened = node.inode(ino).and_then(|inode| match inode.attr.mode & mode::TYPE {
             mode::FILE if request.truncate && inode.attr.size > 0 => {
                 let _acting = Acting::on_behalf_of(ctx.origin);
@@ -21,14 +26,35 @@ impl Handle for op::Open {
             }
             _ => Ok(inode.attr),
         });
+        let opened = opened.and_then(|attr| node.hold_nameless(ctx.client, &attr));
         if opened.is_err() {
-            node.close(ctx.client, ino, 1)?;
+            node.close(ctx.client, ino, id)?;
         }
         opened.map(|attr| node.seen(ctx, attr))
     }
 }
 
+/// Nobody reads this: the client has the answer of the repetition, or has given up.
+fn overtaken() -> FsError {
+    FsError::with(Errno::EIO, "an open arrived behind its own repetition")
+}
+
+fn too_many(home: NodeId) -> FsError {
+    FsError::with(Errno::EMFILE, format!("{OPENS_MAX} files are open whose home is {home}: close some"))
+}
+
 impl Node {
+    /// One more open.
+    ///
+    /// # Errors
+    /// `EMFILE` when there are too many; `EIO`, which nobody reads, for one that comes too late.
+    pub(super) fn register_open(&self, ino: Ino, client: ClientId, open: OpenId) -> FsResult<()> {
+        if self.opens.count() >= OPENS_MAX {
+            return Err(too_many(self.id));
+        }
+        if self.opens.add(ino, client, open) { Ok(()) } else { Err(overtaken()) }
+    }
+
     /// Who asks for anything has said before what it has open, if it has anything open.
     pub(crate) fn hear(&self, client: ClientId) {
         if self.openers.heard(client) {
@@ -39,44 +65,86 @@ impl Node {
 
     /// Inodes without names that a client does not have open are not kept for it.
     pub(crate) fn has_closed_orphans(&self, client: ClientId) {
-        let open = |ino: &Ino| self.opens.holders(*ino).contains(&client);
-        for ino in self.orphans().into_iter().filter(|ino| !open(ino)) {
+        for ino in self.orphans().into_iter().filter(|ino| !self.opens.is_held(*ino, client)) {
             if let Err(error) = self.forget_orphan(ino, client) {
                 log::warn!("inode {ino} has no name and could not be removed: {error}");
             }
         }
     }
+
+    /// A client says that none of its opens below `floor` is under way. What earlier processes of it had open, and
+    /// it has not said again, is not open any more.
+    fn hear_of_opens(&self, client: ClientId, floor: OpenId) -> FsResult<()> {
+        match self.opens.raise_floor(client, floor) {
+            News::OfAnotherProcess => self.replace_opens(client, &Told::new()),
+            News::InOrder | News::Late => Ok(()),
+        }
+    }
+
+    /// A client has open what it has told, and what is under way.
+    fn replace_opens(&self, client: ClientId, told: &Told) -> FsResult<()> {
+        self.opens.replace(client, told);
+        for (ino, _) in told {
+            self.hold_orphan(*ino, client)?;
+        }
+        self.has_closed_orphans(client);
+        Ok(())
+    }
+
+    /// Who opens an inode that has no name is remembered over restarts like those who had it open before.
+    fn hold_nameless(&self, client: ClientId, attr: &Attr) -> FsResult<Attr> {
+        if attr.nlink == 0 && attr.is_file() {
+            self.hold_orphan(attr.ino, client)?;
+        }
+        Ok(*attr)
+    }
 }
 
 impl Handle for op::Close {
-    fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenCounts) -> FsResult<()> {
-        request.opens.iter().try_for_each(|(ino, count)| node.close(ctx.client, *ino, *count))
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: CloseRequest) -> FsResult<()> {
+        node.hear_of_opens(ctx.client, request.floor)?;
+        request.opens.iter().try_for_each(|(ino, open)| node.close(ctx.client, *ino, *open))
     }
 }
 
 impl Handle for op::Reassert {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ReassertRequest) -> FsResult<()> {
-        let mut told = node.reassertions.lock();
-        let told = told.entry(ctx.client).or_default();
-        if request.first {
-            told.clear();
-        }
+        let client = ctx.client;
         if !request.opens.is_empty() {
-            node.openers.note(&node.records, ctx.client)?;
+            node.openers.note(&node.records, client)?;
         }
-        for (ino, count) in &request.opens {
-            node.opens.set(*ino, ctx.client, *count);
-            told.insert(*ino);
+        let mut reassertions = node.reassertions.lock();
+        if request.first {
+            reassertions.insert(client, Told::new());
+        }
+        let Some(told) = reassertions.get_mut(&client) else {
+            return Err(FsError::with(Errno::EPROTO, "a list of opens without its beginning"));
+        };
+        told.extend(request.opens);
+        if reassertions.values().map(HashSet::len).sum::<usize>() as u64 > OPENS_MAX {
+            reassertions.remove(&client);
+            return Err(too_many(node.id));
         }
         if !request.last {
             return Ok(());
         }
-        let told = std::mem::take(told);
-        node.reaper.client_is_back(ctx.client);
-        node.openers.heard(ctx.client);
-        let untold = node.opens.of_client(ctx.client).into_iter().filter(|ino| !told.contains(ino));
-        untold.for_each(|ino| node.opens.set(ino, ctx.client, 0));
-        let mut orphans = node.orphans().into_iter().filter(|ino| !told.contains(ino));
-        orphans.try_for_each(|ino| node.forget_orphan(ino, ctx.client))
+        let told = reassertions.remove(&client).unwrap_or_default();
+        ctx.check_awaited()?;
+        if node.opens.raise_floor(client, request.floor) == News::Late {
+            return Err(overtaken());
+        }
+        node.reaper.client_is_back(client);
+        node.openers.heard(client);
+        // The lists are still locked: what was begun later is not taken in before what was begun earlier.
+        node.replace_opens(client, &told)
+    }
+}
+
+impl Handle for op::Leave {
+    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
+        ctx.check_awaited()?;
+        node.reassertions.lock().remove(&ctx.client);
+        node.forget_client(ctx.client);
+        node.forget_outcomes(ctx.client)
     }
 }

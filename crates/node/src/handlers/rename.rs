@@ -4,7 +4,7 @@ use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, Slot, mode};
 use bivouac_wire::{EntryName, Found, InoOnly, RenameRequest, op};
 
 use crate::directory::Place;
-use crate::dispatch::{Handle, NOBODY};
+use crate::dispatch::Handle;
 use crate::intent::{Intent, Move};
 use crate::namespace::Change;
 use crate::node::Node;
@@ -25,6 +25,8 @@ struct Wanted<'a> {
     request: &'a RenameRequest<'a>,
     name: Name,
     new_name: Name,
+    /// The turn at moving directories, and the directory that may be moved in it.
+    turn: Option<(u64, Ino)>,
 }
 
 impl Handle for op::Rename {
@@ -33,15 +35,32 @@ impl Handle for op::Rename {
             return Err(Errno::EINVAL.into());
         }
         let (name, new_name) = (Name::new(request.name)?, Name::new(request.new_name)?);
-        let wanted = Wanted { request: &request, name, new_name };
-        let Some(source) = node.rename_source(ctx, &wanted)? else { return Ok(()) };
+        let mut wanted = Wanted { request: &request, name, new_name, turn: None };
+        let mut pause = node.pause();
+        loop {
+            match node.rename(ctx, &mut wanted) {
+                // Another directory has come to the name meanwhile.
+                Err(error) if error.errno() == Errno::EXDEV && pause.wait() => {}
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Renames, in a turn at moving directories if it moves one; `EXDEV` if that is another one than it was.
+    fn rename(&self, ctx: &Ctx<'_>, wanted: &mut Wanted<'_>) -> FsResult<()> {
+        let request = wanted.request;
+        let Some(source) = self.rename_source(ctx, wanted)? else { return Ok(()) };
         let across = source.is_some_and(|d| d.kind == mode::DIR) && request.parent != request.new_parent;
         if !across && request.flags & EXCHANGE == 0 {
-            return node.patiently(|| node.rename_locked(ctx, &wanted));
+            return self.patiently(|| self.rename_locked(ctx, wanted));
         }
-        node.with_rename_lock(|| {
-            node.check_no_loop(ctx, source, request.new_parent)?;
-            node.patiently(|| node.rename_locked(ctx, &wanted))
+        self.with_moves_lock(|ticket| {
+            let Some(source) = self.rename_source(ctx, wanted)? else { return Ok(()) };
+            self.check_no_loop(ctx, source, request.new_parent)?;
+            wanted.turn = source.map(|source| (ticket, source.ino));
+            self.patiently(|| self.rename_locked(ctx, wanted))
         })
     }
 }
@@ -72,7 +91,7 @@ impl Node {
         }
     }
 
-    fn pause(&self) -> Pause {
+    pub(super) fn pause(&self) -> Pause {
         Pause::new(self.reaper.grace(), u32::from(self.id.0))
     }
 
@@ -89,6 +108,10 @@ impl Node {
         }
         let place = self.place(parent, &wanted.name)?;
         let source = self.dentry(&place)?.ok_or(Errno::ENOENT)?;
+        let moves = source.kind == mode::DIR && parent != new_parent;
+        if moves && wanted.turn.is_none_or(|(_, checked)| checked != source.ino) {
+            return Err(Errno::EXDEV.into());
+        }
         let (target, node) = self.look_up_anywhere(ctx, new_parent, &wanted.new_name)?;
         let exchange = request.flags & EXCHANGE != 0;
         if exchange && target.ok_or(Errno::ENOENT)?.kind == mode::DIR {
@@ -169,28 +192,6 @@ impl Node {
             format!("directory {new_parent} has no way to the root: the namespace is damaged"),
         ))
     }
-
-    /// Runs `act` while no other node moves a directory: two moves at once could close a loop.
-    fn with_rename_lock<R>(&self, act: impl FnOnce() -> FsResult<R>) -> FsResult<R> {
-        let keeper = self.home_of(Ino::ROOT)?;
-        // The keeper knows nodes only: the requests of one node take turns here.
-        bivouac_net::before_waiting();
-        let _turn = self.rename_turn.lock();
-        let mut pause = self.pause();
-        loop {
-            match self.step::<op::LockRename>(keeper, Steps::question(NOBODY), 0, ()) {
-                Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
-                Err(error) => return Err(error),
-                Ok(()) => break,
-            }
-        }
-        let outcome = act();
-        if let Err(error) = self.step::<op::UnlockRename>(keeper, Steps::question(NOBODY), 0, ()) {
-            // It is this node's until it asks for it again, or until its connections are gone for a while.
-            log::warn!("the lock for moving directories was not given back: {error}");
-        }
-        outcome
-    }
 }
 
 impl Change<'_> {
@@ -241,6 +242,7 @@ impl Wanted<'_> {
             replaced: target.map(|target| target.ino),
             replaced_kind: target.map_or(0, |target| target.kind),
             exchange: self.request.flags & EXCHANGE != 0,
+            turn: self.turn.map_or(0, |(ticket, _)| ticket),
         }
     }
 }

@@ -4,7 +4,10 @@ use std::io::IoSlice;
 
 use bivouac_types::limits::FILE_SIZE_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, mode};
-use bivouac_wire::{Appended, Encode, ExtendRequest, Extended, InoOnly, Op, WriteRequest, Written, op};
+use bivouac_wire::{
+    Appended, CountRequest, Encode, ExtendOverRequest, ExtendRequest, Extended, InoOnly, Op, WriteRequest,
+    Written, op,
+};
 
 use super::attrs::without_set_id;
 use super::data;
@@ -19,12 +22,50 @@ use crate::session::Ctx;
 impl Handle for op::Extend {
     fn handle(node: &Node, _: &Ctx<'_>, request: ExtendRequest) -> FsResult<Extended> {
         let _size = node.locks.lock(Target::Size(request.ino))?;
+        node.extend(&request, 0)
+    }
+}
+
+impl Handle for op::Count {
+    fn handle(node: &Node, _: &Ctx<'_>, request: CountRequest) -> FsResult<()> {
         let mut change = node.change(&[request.ino.slot()])?;
+        let mut inode = change.inode(request.ino)?;
+        let holes = request.holes.min(inode.attr.size);
+        if inode.attr.epoch != request.epoch || inode.attr.holes == holes {
+            return Ok(());
+        }
+        inode.attr.holes = holes;
+        change.put_inode(&inode);
+        change.commit()
+    }
+}
+
+impl Handle for op::ExtendOver {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: ExtendOverRequest) -> FsResult<Extended> {
+        let ExtendOverRequest { ino, start, end, epoch } = request;
+        let _size = node.locks.lock(Target::Size(ino))?;
+        let inode = node.regular_file(ino)?;
+        if inode.attr.epoch == epoch && start > inode.attr.size && node.unsettled.may_have_rest(ino) {
+            node.cut_rest(ctx, &inode)?;
+            return Ok(Extended { accepted: false, attr: node.inode(ino)?.attr });
+        }
+        node.extend(&ExtendRequest { ino, end, epoch }, start)
+    }
+}
+
+impl Node {
+    /// Takes note of the end of a write and of a hole in front of its start. The caller holds the lock on the size.
+    fn extend(&self, request: &ExtendRequest, start: u64) -> FsResult<Extended> {
+        let mut change = self.change(&[request.ino.slot()])?;
         let mut inode = change.inode(request.ino)?;
         if inode.attr.epoch != request.epoch || request.end > FILE_SIZE_MAX {
             return Ok(Extended { accepted: false, attr: inode.attr });
         }
-        inode.attr.size = inode.attr.size.max(request.end);
+        if request.end > inode.attr.size {
+            let gap = start.min(request.end).saturating_sub(inode.attr.size);
+            inode.attr.holes = inode.attr.holes.saturating_add(gap);
+            inode.attr.size = request.end;
+        }
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
         change.commit()?;
@@ -91,8 +132,12 @@ impl Node {
             self.cut(ctx, &inode, size, inode.attr.layout)?;
             return self.attr_of(ctx, ino);
         }
+        if size > inode.attr.size && self.unsettled.may_have_rest(ino) {
+            self.cut_rest(ctx, &inode)?;
+        }
         let mut change = self.change(&[ino.slot()])?;
         let mut inode = change.inode(ino)?;
+        inode.attr.holes = inode.attr.holes.saturating_add(size.saturating_sub(inode.attr.size));
         inode.attr.size = size;
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
@@ -119,6 +164,13 @@ impl Node {
         let Attr { ino, layout, epoch, .. } = inode.attr;
         let cut = Cut { ino, size, epoch: epoch.wrapping_add(1), layout, new_layout };
         self.carry_out(ctx, ino.slot(), Intent::Cut(cut))
+    }
+
+    /// Cuts off what clients that died may have left behind the end. This is nobody's operation: the one that
+    /// makes it necessary has yet to be done.
+    fn cut_rest(&self, ctx: &Ctx<'_>, inode: &Inode) -> FsResult<()> {
+        let nobody = Ctx { client: crate::dispatch::NOBODY, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
+        self.cut(&nobody, inode, inode.attr.size, inode.attr.layout)
     }
 
     pub(crate) fn attr_of(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Attr> {

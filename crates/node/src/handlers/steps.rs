@@ -10,7 +10,7 @@ use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
-use crate::record::{Dentry, Inode};
+use crate::record::{Aside, Dentry, Inode, aside_key};
 use crate::session::Ctx;
 
 impl Handle for op::PutInode {
@@ -23,6 +23,7 @@ impl Handle for op::PutInode {
         if change.inode(request.ino).is_ok() {
             return Ok(());
         }
+        change.txn.must_fit();
         change.add_inode(&inode);
         if !request.target.is_empty() {
             change.put_target(request.ino, request.target);
@@ -45,15 +46,45 @@ impl Handle for op::DropInode {
 }
 
 impl Handle for op::RemoveDir {
-    fn handle(node: &Node, _: &Ctx<'_>, request: RemoveDirRequest) -> FsResult<RemovedDir> {
-        let RemoveDirRequest { ino, sealed } = request;
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: RemoveDirRequest) -> FsResult<RemovedDir> {
+        let RemoveDirRequest { ino, sealed, aside } = request;
         let mut change = node.change(&[ino.slot()])?;
+        match change.aside(ino)? {
+            Some(was) if aside && (was.driver, was.tx) == ctx.intent() => {
+                return Ok(RemovedDir { record: was.inode.to_bytes() });
+            }
+            Some(_) => return Err(FsError::with(Errno::EBUSY, format!("directory {ino} is being replaced"))),
+            None => {}
+        }
         if change.inode(ino).is_err_and(|error| error.errno() == Errno::ENOENT) {
             return Ok(RemovedDir { record: Vec::new() });
         }
-        let removed = change.remove_dir(ino, sealed)?;
+        let removed =
+            if aside { change.set_aside(ino, sealed, ctx)? } else { change.remove_dir(ino, sealed)? };
         change.commit()?;
         Ok(RemovedDir { record: removed.to_bytes() })
+    }
+}
+
+impl Handle for op::RestoreDir {
+    fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
+        let mut change = node.change(&[ino.slot()])?;
+        if let Some(inode) = change.take_aside(ino, ctx)? {
+            change.add_inode(&inode);
+        }
+        change.commit()
+    }
+}
+
+impl Handle for op::DropDir {
+    fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
+        let mut change = node.change(&[ino.slot()])?;
+        if let Some(inode) = change.take_aside(ino, ctx)? {
+            // As if it were there still: all that belongs to it goes.
+            change.add_inode(&inode);
+            change.erase_inode(&inode);
+        }
+        change.commit()
     }
 }
 
@@ -63,19 +94,49 @@ impl Change<'_> {
     /// # Errors
     /// `ENOTEMPTY`, `ENOTDIR`, `ENOENT`; `EREMOTE` for a spread one whose shards may have entries.
     pub(crate) fn remove_dir(&mut self, ino: Ino, sealed: bool) -> FsResult<Inode> {
-        let inode = self.inode(ino)?;
-        match (inode.attr.is_dir(), inode.attr.is_spread()) {
-            (false, _) => return Err(Errno::ENOTDIR.into()),
-            (_, true) if !sealed => return Err(Errno::EREMOTE.into()),
-            (_, false) if inode.attr.size > 0 => return Err(Errno::ENOTEMPTY.into()),
-            _ => {}
-        }
+        let inode = self.removable_dir(ino, sealed)?;
         self.erase_inode(&inode);
         Ok(inode)
     }
 
+    fn removable_dir(&self, ino: Ino, sealed: bool) -> FsResult<Inode> {
+        let inode = self.inode(ino)?;
+        match (inode.attr.is_dir(), inode.attr.is_spread()) {
+            (false, _) => Err(Errno::ENOTDIR.into()),
+            (_, true) if !sealed => Err(Errno::EREMOTE.into()),
+            (_, false) if inode.attr.size > 0 => Err(Errno::ENOTEMPTY.into()),
+            _ => Ok(inode),
+        }
+    }
+
+    /// Removes an empty directory's inode, but so that it can be restored, with all that belongs to it.
+    fn set_aside(&mut self, ino: Ino, sealed: bool, ctx: &Ctx<'_>) -> FsResult<Inode> {
+        let inode = self.removable_dir(ino, sealed)?;
+        let (driver, tx) = ctx.intent();
+        self.hide_inode(&inode);
+        self.txn.put(ino.slot(), &aside_key(ino), &Aside { driver, tx, inode }.to_bytes());
+        Ok(inode)
+    }
+
+    fn aside(&self, ino: Ino) -> FsResult<Option<Aside>> {
+        let bytes = self.txn.get(ino.slot(), &aside_key(ino));
+        bytes.map(|bytes| decode(bytes, "directory", ino)).transpose()
+    }
+
+    /// A directory that this intent has set aside is so no longer.
+    fn take_aside(&mut self, ino: Ino, ctx: &Ctx<'_>) -> FsResult<Option<Inode>> {
+        let aside = self.aside(ino)?.filter(|aside| (aside.driver, aside.tx) == ctx.intent());
+        if aside.is_some() {
+            self.txn.delete(ino.slot(), &aside_key(ino));
+        }
+        Ok(aside.map(|aside| aside.inode))
+    }
+
     /// Tells a moved inode; a directory learns its parent.
     pub(crate) fn moved_to(&mut self, ino: Ino, parent: Ino) -> FsResult<()> {
+        if self.aside(ino)?.is_some() {
+            return Err(FsError::with(Errno::EBUSY, format!("directory {ino} is being replaced")));
+        }
         let mut inode = self.inode(ino)?;
         inode.attr.ctime = self.now;
         if inode.attr.is_dir() {
@@ -164,30 +225,5 @@ impl Handle for op::SetParent {
         }
         change.moved_to(request.ino, request.parent)?;
         change.commit_for(ctx, slot, 0)
-    }
-}
-
-impl Handle for op::LockRename {
-    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
-        node.check_slot(Ino::ROOT.slot())?;
-        let mut lock = node.rename_lock.lock();
-        match *lock {
-            Some(holder) if holder != ctx.client => Err(Errno::EBUSY.into()),
-            _ => {
-                // A node that has it already lost the answer, or was restarted while it had it.
-                *lock = Some(ctx.client);
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Handle for op::UnlockRename {
-    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
-        let mut lock = node.rename_lock.lock();
-        if *lock == Some(ctx.client) {
-            *lock = None;
-        }
-        Ok(())
     }
 }

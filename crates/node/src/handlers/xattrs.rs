@@ -65,6 +65,7 @@ impl Handle for op::SetXattr {
             (_, 0 | CREATE | REPLACE) => {}
             _ => return Err(Errno::EINVAL.into()),
         }
+        change.txn.must_fit();
         change.txn.put(slot, &key, request.value);
         let mut names = 0;
         change.txn.scan(slot, &xattr_key(ino, b""), &xattr_key(ino, b""), |key, _| {

@@ -15,6 +15,7 @@ impl Node {
         let mut change = self.change(&[cut.ino.slot()])?;
         let mut inode = change.inode(cut.ino)?;
         inode.attr.size = cut.size;
+        inode.attr.holes = inode.attr.holes.min(cut.size);
         inode.attr.mtime = change.now;
         inode.attr.ctime = change.now;
         change.put_inode(&inode);
@@ -33,7 +34,9 @@ impl Node {
             inode.attr.layout = cut.new_layout;
             change.put_inode(&inode);
         }
-        self.clear(change, logged, steps, 0)
+        let outcome = self.clear(change, logged, steps, 0)?;
+        self.unsettled.settle(cut.ino);
+        Ok(outcome)
     }
 
     /// A seat that the new layout does without keeps the old one in its header: the epoch there must go on

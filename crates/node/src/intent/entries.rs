@@ -65,7 +65,7 @@ impl Node {
         logged: &Logged,
         steps: Steps,
     ) -> FsResult<Outcome> {
-        let removed = match self.remove_dir_steps(old.ino, steps, 0)? {
+        let removed = match self.remove_dir_steps(old.ino, false, steps, 0)? {
             Ok(removed) => removed,
             Err(error) => return Ok(Outcome::Refused(error)),
         };

@@ -1,8 +1,7 @@
 //! Moving an entry between nodes. For a moment both names lead to the inode, never neither.
 
 use bivouac_types::{Errno, FsResult, Ino, Name, NodeId, mode};
-use bivouac_wire::{AdjustLinksRequest, InstallEntryRequest, PutInodeRequest, SetParentRequest};
-use bivouac_wire::{codec_struct, op};
+use bivouac_wire::{AdjustLinksRequest, InoOnly, InstallEntryRequest, SetParentRequest, codec_struct, op};
 
 use super::spread::Removed;
 use super::{Logged, OldEntry, Outcome, refused};
@@ -32,8 +31,21 @@ pub struct Move {
     pub replaced_kind: u32,
     /// Whether the old name is to lead to what the new name led to.
     pub exchange: bool,
+    /// The turn at moving directories that it needs; 0 for none.
+    pub turn: u64,
 }
-codec_struct!(Move { parent, name, new_parent, new_name, ino, kind, replaced, replaced_kind, exchange });
+codec_struct!(Move {
+    parent,
+    name,
+    new_parent,
+    new_name,
+    ino,
+    kind,
+    replaced,
+    replaced_kind,
+    exchange,
+    turn
+});
 
 /// Numbers of a move's steps.
 const REMOVE_DIR: u64 = 0;
@@ -44,6 +56,7 @@ const PARENT_BACK: u64 = 4;
 const DIR_BACK: u64 = 5;
 const OTHER_PARENT: u64 = 6;
 const OTHER_PARENT_BACK: u64 = 7;
+const DROP_DIR: u64 = 8;
 
 impl Move {
     fn replaced_dir(&self) -> Option<Ino> {
@@ -61,22 +74,17 @@ impl Node {
     pub(super) fn finish_rename(&self, moved: &Move, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
         let mut removed = Removed::default();
         if let Some(ino) = moved.replaced_dir() {
-            match self.remove_dir_steps(ino, steps, REMOVE_DIR)? {
+            match self.remove_dir_steps(ino, true, steps, REMOVE_DIR)? {
                 Ok(was) => removed = was,
                 Err(error) => return Ok(Outcome::Refused(error)),
             }
         }
         let parents = refused(self.set_parents(moved, steps))?;
         let installed = parents.and_then(|()| self.install(moved, steps));
-        let in_use = installed.as_ref().is_err_and(|error| error.errno() == Errno::EAGAIN);
-        if in_use && steps.retry && moved.replaced_dir().is_some() {
-            // What was replaced may be gone already: finished as soon as the entry is free.
-            return Err(Errno::EIO.into());
-        }
         let installed_at = match refused(installed)? {
             Ok(node) => node,
             Err(error) => {
-                self.undo_rename(moved, &removed, steps)?;
+                self.undo_rename(moved, steps)?;
                 return Ok(Outcome::Refused(error));
             }
         };
@@ -89,8 +97,11 @@ impl Node {
                 log::warn!("rename over inode {ino}: {error}");
             }
         }
-        if let Some(ino) = moved.replaced_dir().filter(|_| removed.may_have_shards(steps)) {
-            self.drop_shards(ino, steps)?;
+        if let Some(ino) = moved.replaced_dir() {
+            if removed.may_have_shards(steps) {
+                self.drop_shards(ino, steps)?;
+            }
+            self.step::<op::DropDir>(self.home_of(ino)?, steps, DROP_DIR, InoOnly { ino })?;
         }
         let change = self.leave_old_name(moved, logged)?;
         self.clear(change, logged, steps, 0)
@@ -115,7 +126,7 @@ impl Node {
     }
 
     /// The new name could not be had: all is as it was.
-    fn undo_rename(&self, moved: &Move, removed: &Removed, steps: Steps) -> FsResult<()> {
+    fn undo_rename(&self, moved: &Move, steps: Steps) -> FsResult<()> {
         let back = [
             self.set_parent(moved.ino, moved, false, PARENT_BACK, steps),
             self.set_other_parent(moved, false, OTHER_PARENT_BACK, steps),
@@ -125,9 +136,8 @@ impl Node {
                 log::warn!("inode {} keeps a parent that it did not get: {error}", moved.ino);
             }
         }
-        if let Some(ino) = moved.replaced_dir().filter(|_| !removed.record.is_empty()) {
-            let back = PutInodeRequest { ino, record: &removed.record, target: &[] };
-            self.step::<op::PutInode>(self.home_of(ino)?, steps, DIR_BACK, back)?;
+        if let Some(ino) = moved.replaced_dir() {
+            self.step::<op::RestoreDir>(self.home_of(ino)?, steps, DIR_BACK, InoOnly { ino })?;
             self.unseal_shards(ino, steps)?;
         }
         Ok(())
@@ -184,6 +194,7 @@ impl Node {
 
     /// An entry was changed on a node, which could not tell that to the directory's home itself.
     fn tell_shard(&self, dir: Ino, node: NodeId, steps: Steps) -> FsResult<()> {
-        if node == self.home_of(dir)? { Ok(()) } else { self.tell(steps.origin, dir, node, true) }
+        let told = Steps { background: steps.background, ..Steps::question(steps.origin) };
+        if node == self.home_of(dir)? { Ok(()) } else { self.tell(told, dir, node, true) }
     }
 }

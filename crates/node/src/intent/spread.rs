@@ -190,12 +190,13 @@ impl Node {
     pub(super) fn remove_dir_steps(
         &self,
         dir: Ino,
+        aside: bool,
         steps: Steps,
         number: u64,
     ) -> FsResult<FsResult<Removed>> {
         let home = self.home_of(dir)?;
         let remove = |sealed| {
-            let request = RemoveDirRequest { ino: dir, sealed };
+            let request = RemoveDirRequest { ino: dir, sealed, aside };
             refused(self.step::<op::RemoveDir>(home, steps, number, request))
         };
         let outcome = match remove(false)? {

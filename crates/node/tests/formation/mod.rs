@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test uses a part of the harness")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_net::{InProcess, LaneKind, Request, Transport};
@@ -28,14 +28,35 @@ pub struct Switchboard {
     steps: AtomicU32,
     /// The answer to the next step with this number is lost.
     pub lose_reply: AtomicU32,
+    /// The next step with this number is lost before it is carried out.
+    pub lose_request: AtomicU32,
     /// Runs once before the next step with this number is carried out.
     pub before: parking_lot::Mutex<Option<Interlude>>,
+    asked: parking_lot::Mutex<HashMap<u16, u32>>,
+    held: parking_lot::Mutex<Option<NodeId>>,
+    released: parking_lot::Condvar,
 }
 
 /// Number of a step, and what happens before it.
 pub type Interlude = (u16, Box<dyn FnOnce() + Send>);
 
 impl Switchboard {
+    /// How many steps with this number there were.
+    pub fn asked(&self, op: Op) -> u32 {
+        self.asked.lock().get(&(op as u16)).copied().unwrap_or(0)
+    }
+
+    /// From now on a node does not answer what is asked in the background.
+    pub fn hold(&self, node: NodeId) {
+        *self.held.lock() = Some(node);
+    }
+
+    /// Ends [`Switchboard::hold`].
+    pub fn release(&self) {
+        *self.held.lock() = None;
+        self.released.notify_all();
+    }
+
     /// From now on a node does not answer its peers.
     pub fn unplug(&self, node: NodeId) -> Option<Arc<Node>> {
         self.nodes.write()[usize::from(node.0)].take()
@@ -48,7 +69,26 @@ impl Switchboard {
 }
 
 impl Peers for Switchboard {
+    fn call_within(
+        &self,
+        wait: Duration,
+        node: NodeId,
+        request: &PeerRequest<'_>,
+        reply: &mut Vec<u8>,
+    ) -> FsResult<()> {
+        let deadline = Instant::now() + wait;
+        let mut held = self.held.lock();
+        while *held == Some(node) {
+            if self.released.wait_until(&mut held, deadline).timed_out() {
+                return Err(FsError::with(Errno::EIO, format!("{node} does not answer")));
+            }
+        }
+        drop(held);
+        self.call(node, request, reply)
+    }
+
     fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
+        *self.asked.lock().entry(request.op as u16).or_default() += 1;
         let due = |interlude: &Interlude| interlude.0 == request.op as u16;
         let interlude = self.before.lock().take_if(|interlude| due(interlude));
         if let Some((_, act)) = interlude {
@@ -57,6 +97,10 @@ impl Peers for Switchboard {
         let target = self.nodes.read().get(usize::from(node.0)).cloned().flatten();
         let lost = || FsError::with(Errno::EIO, format!("{node} is away"));
         let target = target.ok_or_else(lost)?;
+        let (number, seen) = (u32::from(request.op as u16), Ordering::SeqCst);
+        if self.lose_request.compare_exchange(number, 0, seen, seen).is_ok() {
+            return Err(lost());
+        }
         let every = self.lose_every.load(Ordering::Relaxed);
         let turn = self.steps.fetch_add(1, Ordering::Relaxed) + 1;
         // Scattered, so that the losses do not keep step with the retries.
@@ -99,6 +143,8 @@ pub struct Formation {
     spread_at: u64,
     /// How often it was started: a new process is a new client.
     starts: u64,
+    /// Clients that were made so far.
+    processes: AtomicU32,
 }
 
 impl Formation {
@@ -149,6 +195,7 @@ impl Formation {
             capacity,
             spread_at,
             starts: 0,
+            processes: AtomicU32::new(0),
         };
         formation.start();
         formation
@@ -185,9 +232,10 @@ impl Formation {
         };
         let id = NodeId(i as u16);
         let options = ClientOptions {
-            id: ClientId(100 * self.starts + i as u64),
+            id: ClientId(1 + 100 * self.starts + i as u64),
             wait: Duration::from_secs(30),
             near: Some(id),
+            incarnation: self.processes.fetch_add(1, Ordering::Relaxed),
         };
         Client::over(self.map.clone(), self.nodes.iter().map(to).collect(), Some(id), &options)
     }

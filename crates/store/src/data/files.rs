@@ -66,7 +66,7 @@ impl DataStore {
     pub(super) fn reserve_new(&self, id: SubfileId, offset: u64, end: u64) -> StoreResult<()> {
         let room = &self.lent(id.volume)?.room;
         let needed = needed_for_new(offset, end);
-        let free = room.limit().map_or(u64::MAX, |limit| limit.saturating_sub(room.used()));
+        let free = room.free();
         let reserved = if needed <= free { room.reserve(SUBFILE_HEADER_LEN) } else { Err(free) };
         reserved.map_err(|free| self.write_error(id, WriteError::Full { needed, free }))
     }

@@ -146,7 +146,7 @@ impl DataStore {
         }
         open.holders.mode = mode;
         open.holders.list.push(Arc::clone(holder));
-        open.share();
+        open.become_measured();
         let (epoch, window) = (open.epoch(), open.holders.window());
         let file = LocalFile { file: open.file().clone(), _place: Arc::clone(&place) };
         Ok(Some(Granted { file, epoch, reads: mode != Mode::Writers, window }))
@@ -212,7 +212,7 @@ impl DataStore {
             open.holders.mode = Mode::Sole;
             open.holders.closed_at.get_or_insert_with(Instant::now);
             open.holders.list.push(holder);
-            open.share();
+            open.become_measured();
         }
         Ok(())
     }

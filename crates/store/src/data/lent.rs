@@ -28,6 +28,8 @@ pub struct VolumeUsage {
     pub capacity: u64,
     /// Bytes that they do occupy.
     pub used: u64,
+    /// Bytes that records take, and that are kept for them.
+    pub records: u64,
     /// Subfiles.
     pub files: u64,
 }
@@ -35,15 +37,17 @@ pub struct VolumeUsage {
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) volume: Arc<dyn Volume>,
-    pub(super) room: Room,
+    pub(super) room: Arc<Room>,
 }
 
 impl Lent {
     pub(super) fn usage(&self) -> VolumeUsage {
         let used = self.room.used();
-        let there = self.volume.space().map_or(used, |space| used.saturating_add(space.free));
+        let records = self.room.kept();
+        let held = used.saturating_add(records);
+        let there = self.volume.space().map_or(held, |space| held.saturating_add(space.free));
         let capacity = self.room.limit().map_or(there, |limit| limit.min(there));
         let (path, kind) = (self.volume.path().to_owned(), self.volume.kind());
-        VolumeUsage { path, kind, capacity, used, files: self.room.files() }
+        VolumeUsage { path, kind, capacity, used, records, files: self.room.files() }
     }
 }

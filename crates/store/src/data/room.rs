@@ -1,7 +1,17 @@
 //! How much of a volume is taken: reserved before it is written, so that what does not fit is
 //! refused before anything is harmed.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{StoreError, StoreResult};
+
+/// Which part of a volume that has records on it subfiles may not take: with it, files can be cut and removed
+/// however full the volume is.
+const RESERVE_SHARE: u64 = 16;
+/// Most bytes of that.
+const RESERVE_MAX: u64 = 8 << 20;
 
 /// Bytes and files of one volume.
 #[derive(Debug)]
@@ -9,13 +19,59 @@ pub(super) struct Room {
     capacity: u64,
     used: AtomicU64,
     files: AtomicU64,
+    /// Bytes of the records on it.
+    records: AtomicU64,
+    /// Bytes that only records may take.
+    reserve: AtomicU64,
+}
+
+/// What the records of a node take of their volume's capacity.
+#[derive(Clone, Debug)]
+pub struct RecordsRoom {
+    pub(super) room: Arc<Room>,
+    pub(super) path: PathBuf,
+}
+
+impl RecordsRoom {
+    /// From now on records are counted, and a part of the volume is kept for them.
+    pub(crate) fn begin(&self, bytes: u64) {
+        let reserve = self.room.limit().map_or(0, |limit| (limit / RESERVE_SHARE).min(RESERVE_MAX));
+        self.room.reserve.store(reserve, Ordering::Relaxed);
+        self.set(bytes);
+    }
+
+    /// What the records take altogether.
+    pub(crate) fn set(&self, bytes: u64) {
+        self.room.records.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes bytes for more records. Those that must fit may take half of what is kept for records, the others
+    /// all there is and more: they may be what makes room.
+    pub(crate) fn take(&self, bytes: u64, must_fit: bool) -> StoreResult<()> {
+        let Room { capacity, used, reserve, records, .. } = &*self.room;
+        let kept = reserve.load(Ordering::Relaxed) / 2;
+        let taken = used.load(Ordering::Relaxed).saturating_add(records.load(Ordering::Relaxed));
+        let free = capacity.saturating_sub(kept).saturating_sub(taken);
+        if must_fit && bytes > free {
+            return Err(StoreError::NoSpace { path: self.path.clone(), needed: bytes, free });
+        }
+        records.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives back what was taken and not needed.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        let less = |taken: u64| Some(taken.saturating_sub(bytes));
+        let _ = self.room.records.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
 }
 
 impl Room {
     /// Room for `capacity` bytes; 0 is without limit of its own.
     pub(super) fn new(capacity: u64) -> Room {
         let capacity = if capacity == 0 { u64::MAX } else { capacity };
-        Room { capacity, used: AtomicU64::new(0), files: AtomicU64::new(0) }
+        let zero = AtomicU64::default;
+        Room { capacity, used: zero(), files: zero(), records: zero(), reserve: zero() }
     }
 
     /// The limit, if there is one.
@@ -27,9 +83,17 @@ impl Room {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// What is left of the limit.
+    /// Bytes that subfiles cannot have because of the records.
+    pub(super) fn kept(&self) -> u64 {
+        self.records.load(Ordering::Relaxed).saturating_add(self.reserve.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that subfiles may still take.
     pub(super) fn free(&self) -> u64 {
-        self.capacity.saturating_sub(self.used())
+        match self.limit() {
+            Some(limit) => limit.saturating_sub(self.kept()).saturating_sub(self.used()),
+            None => u64::MAX,
+        }
     }
 
     pub(super) fn files(&self) -> u64 {
@@ -41,9 +105,10 @@ impl Room {
         if bytes == 0 {
             return Ok(());
         }
-        let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.capacity);
+        let capacity = self.capacity.saturating_sub(self.limit().map_or(0, |_| self.kept()));
+        let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= capacity);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|used| self.capacity.saturating_sub(used))
+        taken.map(drop).map_err(|used| capacity.saturating_sub(used))
     }
 
     /// Corrects an amount that was taken before to what it turned out to be, even beyond the limit.
@@ -79,6 +144,25 @@ mod tests {
         assert_eq!(room.used(), 70);
         room.correct(0, 100);
         assert_eq!((room.used(), room.reserve(1)), (170, Err(0)));
+    }
+
+    #[test]
+    fn records_take_room_and_what_makes_room_always_may() {
+        let room = Arc::new(Room::new(1600));
+        let records = RecordsRoom { room: room.clone(), path: "/v".into() };
+        records.begin(200);
+        assert_eq!((room.kept(), room.free(), room.reserve(1301)), (300, 1300, Err(1300)));
+        room.reserve(1300).unwrap();
+        let refusal = records.take(51, true).unwrap_err();
+        assert!(matches!(refusal, StoreError::NoSpace { needed: 51, free: 50, .. }), "{refusal}");
+        records.take(50, true).unwrap();
+        records.take(5000, false).unwrap();
+        assert_eq!(room.reserve(1), Err(0));
+        records.give_back(5000);
+        room.correct(1300, 0);
+        assert_eq!(room.free(), 1250);
+        records.set(0);
+        assert_eq!(room.free(), 1500);
     }
 
     #[test]

@@ -57,6 +57,18 @@ fn list(volume: &dyn Volume, dir: &str) -> StoreResult<Vec<Entry>> {
         .map_err(|error| StoreError::io(format!("{}/{dir}: list", volume.path().display()))(error))
 }
 
+/// The subfiles of a volume by their names, one directory at a time. A directory that cannot be listed has none.
+pub(super) fn ids(volume: &dyn Volume, index: u16) -> StoreResult<impl Iterator<Item = SubfileId>> {
+    let in_dir = move |dir: String| {
+        let entries = list(volume, &dir).unwrap_or_else(|error| {
+            log::warn!("{error}");
+            Vec::new()
+        });
+        entries.into_iter().filter_map(move |entry| names::parse(index, &dir, &entry.name))
+    };
+    Ok(dirs(volume)?.into_iter().flat_map(in_dir))
+}
+
 /// The subfiles of a volume, one directory at a time.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {

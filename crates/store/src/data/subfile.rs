@@ -9,11 +9,12 @@ use bivouac_wire::subfile::SubfileHeader;
 
 use super::holders::Holders;
 use super::room::Room;
-use crate::VolumeFile;
+use super::space::Spare;
 use crate::volume::transfer::{read_full_at, write_all_at};
+use crate::{FileStat, VolumeFile};
 
 /// What files occupy is counted in pages; larger blocks of a disk are noticed when a subfile is closed.
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 /// Why a write was not made.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub(super) struct OpenSubfile {
     measured: bool,
     /// Who else reads and writes it.
     pub(super) holders: Holders,
+    /// Pages without data.
+    pub(super) spare: Spare,
 }
 
 /// Bytes that a subfile with this much data and no hole occupies.
@@ -48,12 +51,21 @@ fn dense(len: u64) -> u64 {
     HEADER_LEN + page_up(len)
 }
 
+/// Whether a file has all its data and nothing besides, so that arithmetic can follow what it occupies.
+fn is_dense(file: &dyn VolumeFile, stat: &FileStat) -> io::Result<bool> {
+    let len = stat.len.saturating_sub(HEADER_LEN);
+    // What is reserved behind the end can make up for a hole before it.
+    let whole =
+        |data: Option<Range<u64>>| data.is_some_and(|data| data.start == HEADER_LEN && data.end >= stat.len);
+    Ok(stat.allocated == dense(len) && (len == 0 || whole(file.next_data(HEADER_LEN)?)))
+}
+
 /// Bytes that a new subfile with data from `offset` to `end` occupies.
 pub(super) fn needed_for_new(offset: u64, end: u64) -> u64 {
     HEADER_LEN + page_up(end) - offset / PAGE * PAGE
 }
 
-fn page_up(len: u64) -> u64 {
+pub(super) fn page_up(len: u64) -> u64 {
     len.div_ceil(PAGE) * PAGE
 }
 
@@ -62,16 +74,16 @@ impl OpenSubfile {
     pub(super) fn existing(file: Arc<dyn VolumeFile>, epoch: u32) -> io::Result<OpenSubfile> {
         let stat = file.stat()?;
         let len = stat.len.saturating_sub(HEADER_LEN);
-        let measured = stat.allocated != dense(len);
-        let (charged, holders) = (stat.allocated, Holders::default());
-        Ok(OpenSubfile { file, len, charged, epoch, measured, holders })
+        let (charged, measured) = (stat.allocated, !is_dense(&*file, &stat)?);
+        let (holders, spare) = (Holders::default(), Spare::of_existing(measured));
+        Ok(OpenSubfile { file, len, charged, epoch, measured, holders, spare })
     }
 
     /// Writes the header of a file that is empty, and whose page has been reserved.
     pub(super) fn begin(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
         write_all_at(&*file, &[IoSlice::new(&header.to_bytes())], 0)?;
-        let (epoch, holders) = (header.trim_epoch, Holders::default());
-        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch, measured: false, holders })
+        let (epoch, holders, spare) = (header.trim_epoch, Holders::default(), Spare::default());
+        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch, measured: false, holders, spare })
     }
 
     pub(super) fn file(&self) -> &Arc<dyn VolumeFile> {
@@ -90,15 +102,16 @@ impl OpenSubfile {
         self.charged
     }
 
-    /// From now on others may write to the file directly.
-    pub(super) fn share(&mut self) {
+    /// From now on length and bytes are asked for.
+    pub(super) fn become_measured(&mut self) {
         self.measured = true;
     }
 
     /// Nobody else writes to it any more.
     pub(super) fn end_sharing(&mut self, room: &Room) {
         self.measure(room, 0);
-        self.measured = self.charged != dense(self.len);
+        let dense = self.file.stat().and_then(|stat| is_dense(&*self.file, &stat));
+        self.measured = !dense.unwrap_or(false);
     }
 
     /// Takes room for every byte of a window that holds `range` and the window before; `None` if there is not
@@ -121,16 +134,28 @@ impl OpenSubfile {
                 wanted.start.min(before.start)..wanted.end.max(before.end)
             };
             // What others write meanwhile is counted twice, rather than not at all.
-            let missing = self.missing(hull.start, hull.end)?;
+            let missing = self.missing(&hull)?;
             let real = missing + self.file.stat()?.allocated;
             let more = real.saturating_sub(self.charged);
             if more <= more_max && room.reserve(more).is_ok() {
                 room.correct(self.charged + more, real);
                 self.charged = real;
+                // Nobody hears where they write, so it may be anywhere.
+                self.spare.claim(&hull);
                 return Ok(Some(hull));
             }
         }
         Ok(None)
+    }
+
+    /// Bytes that it occupies itself, without what is promised.
+    pub(super) fn occupied(&self) -> io::Result<u64> {
+        if self.holders.is_empty() { Ok(self.charged) } else { Ok(self.file.stat()?.allocated) }
+    }
+
+    /// The room has counted this much more for it.
+    pub(super) fn charge(&mut self, bytes: u64) {
+        self.charged += bytes;
     }
 
     /// Reads data. `offset` plus the header's length is within what a file can have.
@@ -147,6 +172,7 @@ impl OpenSubfile {
         bufs: &[IoSlice<'_>],
         end: u64,
     ) -> Result<(), WriteError> {
+        self.spare.claim(&(offset / PAGE * PAGE..page_up(end)));
         // A whole page between the old end and the new data stays a hole.
         let measured = self.measured || offset / PAGE * PAGE > page_up(self.len);
         let reserved = self.reserve(room, offset, end, measured)?;
@@ -164,7 +190,7 @@ impl OpenSubfile {
         Ok(())
     }
 
-    fn reserve(&self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, WriteError> {
+    fn reserve(&mut self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, WriteError> {
         if !measured {
             let more = dense(self.len.max(end)).saturating_sub(self.charged);
             return room.reserve(more).map(|()| more).map_err(|free| WriteError::Full { needed: more, free });
@@ -173,21 +199,7 @@ impl OpenSubfile {
         if room.reserve(at_most).is_ok() {
             return Ok(at_most);
         }
-        let missing = self.missing(offset / PAGE * PAGE, page_up(end))?;
-        room.reserve(missing).map(|()| missing).map_err(|free| WriteError::Full { needed: missing, free })
-    }
-
-    /// Bytes of a range of whole pages that occupy nothing yet.
-    fn missing(&self, start: u64, end: u64) -> io::Result<u64> {
-        let (mut at, end) = (HEADER_LEN + start, HEADER_LEN + end);
-        let mut missing = 0;
-        while at < end {
-            let data = self.file.next_data(at)?.unwrap_or(end..end);
-            let data_start = (data.start / PAGE * PAGE).clamp(at, end);
-            missing += data_start - at;
-            at = page_up(data.end).clamp(data_start, end).max(at + 1);
-        }
-        Ok(missing)
+        self.back(room, &(offset / PAGE * PAGE..page_up(end))).map(|_| 0)
     }
 
     /// After a write that failed somewhere: cuts off what it added.
@@ -201,9 +213,9 @@ impl OpenSubfile {
     }
 
     /// Asks the file for its length and bytes, and settles them with the room.
-    fn measure(&mut self, room: &Room, reserved: u64) {
+    pub(super) fn measure(&mut self, room: &Room, reserved: u64) {
         let window = self.holders.window();
-        let promised = self.missing(window.start, window.end).unwrap_or(window.end - window.start);
+        let promised = self.missing(&window).unwrap_or(window.end - window.start);
         match self.file.stat() {
             Ok(stat) => {
                 room.correct(self.charged + reserved, stat.allocated + promised);
@@ -231,9 +243,11 @@ impl OpenSubfile {
     /// Cuts to at most `len_max` bytes of data, then makes `header` the subfile's, with its epoch.
     pub(super) fn trim(&mut self, room: &Room, header: &SubfileHeader, len_max: u64) -> io::Result<()> {
         self.refresh(room);
-        if self.len > len_max {
-            self.file.set_len(HEADER_LEN + len_max)?;
-            self.len = len_max;
+        self.spare.cut(self.len.min(len_max));
+        // What was reserved behind the end goes too.
+        if self.len > len_max || self.measured {
+            self.len = self.len.min(len_max);
+            self.file.set_len(HEADER_LEN + self.len)?;
             if self.measured {
                 self.measure(room, 0);
             } else {

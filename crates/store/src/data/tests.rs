@@ -7,6 +7,7 @@ mod model;
 mod room;
 mod rules;
 mod shared;
+mod space;
 
 use super::*;
 use crate::MemVolume;

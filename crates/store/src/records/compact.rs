@@ -69,6 +69,9 @@ impl Records {
         self.totals.snapshot_bytes.store(snapshot_bytes, Ordering::Relaxed);
         self.totals.log_bytes.fetch_sub(replaced_bytes, Ordering::Relaxed);
         Files::list(&*self.volume)?.remove_older_than(&*self.volume, header.generation)?;
+        if let Some(room) = self.room.get() {
+            room.set(self.stats().disk_bytes);
+        }
         Ok(records)
     }
 

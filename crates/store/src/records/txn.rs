@@ -24,6 +24,7 @@ pub struct Txn<'a> {
     guards: Vec<(Slot, MutexGuard<'a, SlotMap>)>,
     draft: Draft,
     refusal: Cell<Option<Refusal>>,
+    must_fit: bool,
 }
 
 /// Why a commit will be refused.
@@ -61,7 +62,13 @@ impl<'a> Txn<'a> {
         draft.bytes.clear();
         draft.bytes.resize(HEAD_LEN, 0);
         draft.ops.clear();
-        Txn { records, guards: order.into_iter().filter_map(map).collect(), draft, refusal: Cell::new(None) }
+        Txn {
+            records,
+            guards: order.into_iter().filter_map(map).collect(),
+            draft,
+            refusal: Cell::new(None),
+            must_fit: false,
+        }
     }
 
     /// The value of a record, with this transaction's own changes. A slot that was not locked has none, and makes
@@ -113,6 +120,12 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// The commit is refused where the volume's capacity has no room for it. Others may also take what is kept for
+    /// those that make room.
+    pub fn must_fit(&mut self) {
+        self.must_fit = true;
+    }
+
     /// Whether anything would be changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -122,7 +135,7 @@ impl<'a> Txn<'a> {
     /// Makes the changes: first in the log, by one write, then in memory.
     ///
     /// # Errors
-    /// Then nothing has changed: `BadSlot`, `TooLarge`; `Io` when the log could not be written (`ENOSPC`, `EIO`).
+    /// Then nothing has changed: `BadSlot`, `TooLarge`, `NoSpace`; `Io` when the log could not be written (`ENOSPC`, `EIO`).
     pub fn commit(mut self) -> StoreResult<()> {
         if let Some(refusal) = self.refusal.get() {
             return Err(refusal.into());
@@ -137,10 +150,16 @@ impl<'a> Txn<'a> {
 
     fn append(&mut self) -> StoreResult<()> {
         let body_crc = crc32c(self.draft.bytes.get(HEAD_LEN..).unwrap_or_default());
-        let mut log = self.records.log.lock();
-        log.append(&mut self.draft.bytes, body_crc)
-            .map_err(|error| self.records.log_error("append to", error))?;
         let len = self.draft.bytes.len() as u64;
+        let room = self.records.room.get();
+        room.map_or(Ok(()), |room| room.take(len, self.must_fit))?;
+        let mut log = self.records.log.lock();
+        if let Err(error) = log.append(&mut self.draft.bytes, body_crc) {
+            if let Some(room) = room {
+                room.give_back(len);
+            }
+            return Err(self.records.log_error("append to", error));
+        }
         self.records.totals.log_bytes.fetch_add(len, Ordering::Relaxed);
         Ok(())
     }

@@ -50,6 +50,9 @@ enum Step {
     Remove { name: String },
     Write { id: u64, offset: u64, bytes: Vec<u8> },
     SetLen { id: u64, len: u64 },
+    Allocate { id: u64, range: Range<u64> },
+    Grow { id: u64, len: u64 },
+    Punch { id: u64, range: Range<u64> },
     Sync { id: u64 },
 }
 
@@ -98,6 +101,7 @@ fn without_unsynced(done: &[Step]) -> Vec<Step> {
     let lost = |index: usize, id: &u64| synced.get(id).is_none_or(|last| *last < index);
     let keep = |(index, step): &(usize, &Step)| match step {
         Step::Write { id, .. } | Step::SetLen { id, .. } => !lost(*index, id),
+        Step::Allocate { id, .. } | Step::Grow { id, .. } | Step::Punch { id, .. } => !lost(*index, id),
         _ => true,
     };
     done.iter().enumerate().filter(keep).map(|(_, step)| step.clone()).collect()
@@ -112,6 +116,9 @@ fn redo(volume: &CrashVolume, files: &mut HashMap<u64, Arc<dyn VolumeFile>>, ste
         Step::Remove { name } => volume.remove(name),
         Step::Write { id, offset, bytes } => write_all_at(&**file(id)?, &[IoSlice::new(bytes)], *offset),
         Step::SetLen { id, len } => file(id)?.set_len(*len),
+        Step::Allocate { id, range } => file(id)?.allocate(range.clone()),
+        Step::Grow { id, len } => file(id)?.grow(*len),
+        Step::Punch { id, range } => file(id)?.punch(range.clone()),
         Step::Sync { id } => file(id)?.sync(),
         Step::Create { name, id } => {
             files.insert(*id, volume.open(name, OpenMode::CreateNew)?);
@@ -220,6 +227,27 @@ impl VolumeFile for CrashFile {
 
     fn next_data(&self, from: u64) -> io::Result<Option<Range<u64>>> {
         self.inner.next_data(from)
+    }
+
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        let mut state = self.history.state.lock();
+        self.inner.allocate(range.clone())?;
+        state.steps.push(Step::Allocate { id: self.id, range });
+        Ok(())
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        let mut state = self.history.state.lock();
+        self.inner.grow(len)?;
+        state.steps.push(Step::Grow { id: self.id, len });
+        Ok(())
+    }
+
+    fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        let mut state = self.history.state.lock();
+        self.inner.punch(range.clone())?;
+        state.steps.push(Step::Punch { id: self.id, range });
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {

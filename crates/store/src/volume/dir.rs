@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno as SystemError, retry_on_intr};
 
 use super::{
@@ -146,6 +146,16 @@ struct DirFile {
     fd: OwnedFd,
 }
 
+impl DirFile {
+    fn fallocate(&self, mode: FallocateFlags, range: &Range<u64>) -> io::Result<()> {
+        let len = range.end.saturating_sub(range.start);
+        if len == 0 {
+            return Ok(());
+        }
+        Ok(retry_on_intr(|| rustix::fs::fallocate(&self.fd, mode, range.start, len))?)
+    }
+}
+
 impl VolumeFile for DirFile {
     fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
         let count = bufs.len().min(BUFFERS_MAX);
@@ -181,6 +191,19 @@ impl VolumeFile for DirFile {
         };
         let end = rustix::fs::seek(&self.fd, SeekFrom::Hole(start))?;
         Ok(Some(start..end))
+    }
+
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        self.fallocate(FallocateFlags::KEEP_SIZE, &range)
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        // Cutting "up" would give back, on tmpfs, what is allocated behind the new end.
+        self.fallocate(FallocateFlags::empty(), &(len.saturating_sub(1)..len))
+    }
+
+    fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        self.fallocate(FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE, &range)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -35,6 +35,10 @@ pub enum OperationKind {
     Write,
     /// Cutting or extending.
     SetLen,
+    /// Giving a range bytes.
+    Allocate,
+    /// Making a hole.
+    Punch,
     /// Asking for the size.
     Stat,
     /// Syncing a file.
@@ -203,6 +207,21 @@ impl VolumeFile for FailingFile {
     fn next_data(&self, from: u64) -> io::Result<Option<Range<u64>>> {
         self.faults.decide(OperationKind::Stat, &self.name)?;
         self.inner.next_data(from)
+    }
+
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        self.faults.decide(OperationKind::Allocate, &self.name)?;
+        self.inner.allocate(range)
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        self.faults.decide(OperationKind::Allocate, &self.name)?;
+        self.inner.grow(len)
+    }
+
+    fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        self.faults.decide(OperationKind::Punch, &self.name)?;
+        self.inner.punch(range)
     }
 
     fn sync(&self) -> io::Result<()> {

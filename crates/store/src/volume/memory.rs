@@ -166,7 +166,8 @@ struct MemFile {
 #[derive(Debug, Default)]
 struct Content {
     len: u64,
-    pages: BTreeMap<u64, Box<[u8; PAGE]>>,
+    /// Nothing for a page that was allocated and never written.
+    pages: BTreeMap<u64, Option<Box<[u8; PAGE]>>>,
 }
 
 impl Content {
@@ -179,8 +180,8 @@ impl Content {
             let (page, within) = (at / PAGE as u64, (at % PAGE as u64) as usize);
             let out = &mut out[range];
             match self.pages.get(&page) {
-                Some(page) => out.copy_from_slice(&page[within..within + out.len()]),
-                None => out.fill(0),
+                Some(Some(page)) => out.copy_from_slice(&page[within..within + out.len()]),
+                _ => out.fill(0),
             }
         }
     }
@@ -205,8 +206,9 @@ impl MemFile {
             let page = match content.pages.entry(number) {
                 MapEntry::Occupied(page) => page.into_mut(),
                 MapEntry::Vacant(_) if !self.pages.take() => return range.start,
-                MapEntry::Vacant(page) => page.insert(Box::new([0; PAGE])),
+                MapEntry::Vacant(page) => page.insert(None),
             };
+            let page = page.get_or_insert_with(|| Box::new([0; PAGE]));
             page[within..within + range.len()].copy_from_slice(&bytes[range.clone()]);
             content.len = content.len.max(at + range.len() as u64);
         }
@@ -266,7 +268,7 @@ impl VolumeFile for MemFile {
         let (whole, rest) = (len / PAGE as u64, (len % PAGE as u64) as usize);
         let cut = content.pages.split_off(&len.div_ceil(PAGE as u64));
         self.pages.give_back(cut.len());
-        if let Some(page) = content.pages.get_mut(&whole) {
+        if let Some(Some(page)) = content.pages.get_mut(&whole) {
             page[rest..].fill(0);
         }
         content.len = len;
@@ -279,12 +281,54 @@ impl VolumeFile for MemFile {
 
     fn next_data(&self, from: u64) -> io::Result<Option<Range<u64>>> {
         let content = self.content.read();
-        let mut pages = content.pages.range(from / PAGE as u64..).map(|(number, _)| *number);
+        let written = |(number, page): (&u64, &Option<_>)| page.is_some().then_some(*number);
+        let mut pages = content.pages.range(from / PAGE as u64..).filter_map(written);
         let Some(first) = pages.next() else { return Ok(None) };
         let adjacent = pages.zip(first + 1..).take_while(|(page, expected)| page == expected).count();
         let next = first + 1 + adjacent as u64;
         let start = from.max(first * PAGE as u64);
         Ok((start < content.len).then(|| start..content.len.min(next * PAGE as u64)))
+    }
+
+    fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        let mut content = self.content.write();
+        let pages = range.start / PAGE as u64..range.end.div_ceil(PAGE as u64);
+        let missing: Vec<u64> = pages.filter(|page| !content.pages.contains_key(page)).collect();
+        for (done, page) in missing.iter().enumerate() {
+            if !self.pages.take() {
+                missing[..done].iter().for_each(|page| drop(content.pages.remove(page)));
+                self.pages.give_back(done);
+                return Err(system_error(Errno::ENOSPC));
+            }
+            content.pages.insert(*page, None);
+        }
+        Ok(())
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        self.allocate(len.saturating_sub(1)..len)?;
+        let mut content = self.content.write();
+        content.len = content.len.max(len);
+        Ok(())
+    }
+
+    fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        let mut content = self.content.write();
+        let mut given_back = 0;
+        let touched = range.start / PAGE as u64..range.end.div_ceil(PAGE as u64);
+        let touched: Vec<u64> = content.pages.range(touched).map(|(number, _)| *number).collect();
+        for number in touched {
+            let start = number * PAGE as u64;
+            if range.start <= start && start + PAGE as u64 <= range.end {
+                content.pages.remove(&number);
+                given_back += 1;
+            } else if let Some(Some(page)) = content.pages.get_mut(&number) {
+                let within = |at: u64| at.saturating_sub(start).min(PAGE as u64) as usize;
+                page[within(range.start)..within(range.end)].fill(0);
+            }
+        }
+        self.pages.give_back(given_back);
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -92,5 +92,7 @@ owned! {
         ino: Ino,
         /// Whether all of its shards are closed and empty; if it is spread and they are not, `EREMOTE`.
         sealed: bool,
+        /// Whether it is set aside, until it is restored or dropped, instead of removed for good.
+        aside: bool,
     }
 }

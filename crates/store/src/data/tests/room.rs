@@ -1,6 +1,7 @@
 //! Capacity: what does not fit is refused before anything is harmed.
 
 use super::*;
+use crate::{FailingVolume, Fault, Operation, OperationKind};
 
 const PAGE: u64 = 4096;
 
@@ -86,6 +87,29 @@ fn a_file_system_that_is_full_below_us_harms_nothing_else() {
     assert_eq!(write(&store, id(3), 0, 0, b"x").unwrap_err().errno(), Errno::ENOSPC);
     assert_eq!(store.list(0).unwrap().count(), 2);
     assert_eq!(store.usage()[0].capacity, 6 * PAGE);
+}
+
+#[test]
+fn a_quota_of_the_file_system_below_says_so_and_harms_nothing() {
+    let inner: Arc<dyn Volume> = Arc::new(MemVolume::default());
+    write(&store_on(&inner, 0, 10), id(1), 0, 0, &[1; 5000]).unwrap();
+    let refuse = |op: &Operation<'_>| match op.kind {
+        OperationKind::Write | OperationKind::Allocate => Fault::Fail(Errno::EDQUOT),
+        _ => Fault::Pass,
+    };
+    let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(inner.clone(), refuse));
+    let store = store_on(&volume, 0, 10);
+    let change = SpaceChange { epoch: 0, offset: 0, len: 20_000, grow: 20_000, ticket: 1 };
+    let errors = [
+        write(&store, id(1), 0, 0, &[2; 9000]).unwrap_err(),
+        write(&store, id(2), 0, 0, &[2; 9000]).unwrap_err(),
+        store.reserve(id(1), &SPEC, &change).unwrap_err(),
+        store.zero(id(1), &SPEC, &change).unwrap_err(),
+    ];
+    assert!(errors.iter().all(|error| error.errno() == Errno::EDQUOT && error.is_full()), "{errors:?}");
+    assert_eq!(read(&store, id(1), 0, 50_000), [1; 5000]);
+    assert_eq!((used(&store), occupied(&store)), (3 * PAGE, 3 * PAGE));
+    assert_eq!(store.list(0).unwrap().count(), 1);
 }
 
 #[test]

@@ -1,0 +1,274 @@
+//! Space of files: reserved, given back, and where there is none.
+
+use std::ops::Range;
+
+use bivouac_layout::{SeatRange, file_offset, subfile_len};
+use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino};
+use bivouac_wire::{
+    CountRequest, ExtendOverRequest, FindDataRequest, FoundData, MakeUnnamedRequest, SpaceKind, SpaceRequest,
+    SubfileName, SubfileState, op,
+};
+
+use crate::client::{Client, NewInode, OpCtx, SeekKind};
+use crate::data::{OVERTAKEN_MAX, finish_all};
+use crate::known::Known;
+
+/// `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` of the kernel.
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+/// Bytes that a seat is asked to reserve or to zero at once: it must answer within the bounded time.
+const PIECE: u64 = 1 << 28;
+/// Bytes that a seat is asked to free at once.
+const HOLE: u64 = 1 << 34;
+
+/// A change of the space of a range of a file.
+#[derive(Clone, Copy)]
+struct Change {
+    ino: Ino,
+    offset: u64,
+    end: u64,
+    /// Names the change at the seats.
+    ticket: u64,
+}
+
+impl Client {
+    /// Reserves, frees or zeroes a range; `mode` is the kernel's.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for modes that move content; `ENOSPC`, `EDQUOT`: what was reserved is given back; `EFBIG`, `EINVAL`,
+    /// `ENOENT`, `EIO`.
+    pub fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        if len == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        // The same for a repetition, and for nothing else.
+        let ticket = self.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
+        let change = Change { ino, offset, end, ticket };
+        match mode {
+            0 => self.reserve(&change, false, false),
+            KEEP_SIZE => self.reserve(&change, false, true),
+            ZERO_RANGE => self.reserve(&change, true, false),
+            mode if mode == KEEP_SIZE | ZERO_RANGE => self.reserve(&change, true, true),
+            mode if mode == KEEP_SIZE | PUNCH_HOLE => self.punch(ino, offset..end),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }?;
+        self.count_holes(ino);
+        Ok(())
+    }
+
+    /// Tells the home how much of a file occupies nothing. What cannot be counted now is as it was.
+    pub(crate) fn count_holes(&self, ino: Ino) {
+        let counted =
+            self.getattr(ino).and_then(|attr| self.ask::<op::Count>(self.home(ino)?, &self.count(&attr)?));
+        if let Err(error) = counted {
+            log::info!("holes of inode {ino} are not counted: {error}");
+        }
+    }
+
+    fn count(&self, attr: &Attr) -> FsResult<CountRequest> {
+        let ranges = bivouac_layout::split(&attr.layout, 0, attr.size);
+        let started = ranges.map(|range| {
+            let name = SubfileName { ino: attr.ino, seat: range.seat };
+            self.start::<op::StatSubfile>(self.seat_node(&range)?, &name, &[])
+        });
+        let states = finish_all(started.collect::<FsResult<Vec<_>>>()?)?;
+        let data = |state: &SubfileState| state.allocated.saturating_sub(SUBFILE_HEADER_LEN);
+        let occupied: u64 = states.iter().map(data).sum();
+        Ok(CountRequest { ino: attr.ino, holes: attr.size.saturating_sub(occupied), epoch: attr.epoch })
+    }
+
+    /// Makes a range a hole. The size stays.
+    pub(crate) fn punch(&self, ino: Ino, range: Range<u64>) -> FsResult<()> {
+        let mut known = self.know(ino)?;
+        let change = Change { ino, offset: range.start, end: range.end, ticket: 0 };
+        for _ in 0..OVERTAKEN_MAX {
+            if self.change_seats(&change, &known, SpaceKind::Punch, 0)? {
+                return self.touch(ino);
+            }
+            known = self.after_cut(ino, &known)?;
+        }
+        Err(overtaken(ino))
+    }
+
+    /// First all seats have the space, then content changes, then the size.
+    fn reserve(&self, change: &Change, zero: bool, keep_size: bool) -> FsResult<()> {
+        let mut attr = self.getattr(change.ino)?;
+        if keep_size && attr.size == 0 && attr.epoch == 0 {
+            // Otherwise its home would not know that there is something to remove with it.
+            self.settle(change.ino);
+            attr = self.getattr(change.ino)?;
+        }
+        let outcome = self.reserve_as(change, Known::from(&attr), zero, keep_size);
+        if outcome.is_err() {
+            self.take_back(change, &Known::from(&attr));
+        }
+        outcome
+    }
+
+    fn reserve_as(&self, change: &Change, mut known: Known, zero: bool, keep_size: bool) -> FsResult<()> {
+        let Change { ino, offset, end, .. } = *change;
+        for _ in 0..OVERTAKEN_MAX {
+            let size = if keep_size { known.size } else { known.size.max(end) };
+            if !self.change_seats(change, &known, SpaceKind::Reserve, size)?
+                || (zero && !self.change_seats(change, &known, SpaceKind::Zero, size)?)
+            {
+                known = self.after_cut(ino, &known)?;
+                continue;
+            }
+            if size == known.size {
+                return self.touch(ino);
+            }
+            // What is merely reserved shows what was there: nothing, the home sees to that.
+            let start = if zero { offset } else { end };
+            let (accepted, attr) = self.extend_over(ino, start..end, known.epoch)?;
+            if accepted {
+                return Ok(());
+            }
+            known = Known::from(&attr);
+        }
+        Err(overtaken(ino))
+    }
+
+    /// Has all seats change their parts, in steps. Whether none had a newer epoch.
+    fn change_seats(&self, change: &Change, known: &Known, kind: SpaceKind, size: u64) -> FsResult<bool> {
+        let piece = if kind == SpaceKind::Punch { HOLE } else { PIECE };
+        let step = piece.saturating_mul(u64::from(known.layout.width.max(1)));
+        let mut at = change.offset;
+        while at < change.end {
+            let len = step.min(change.end - at);
+            let ranges = bivouac_layout::split(&known.layout, at, len);
+            let requests = ranges.map(|range| (self.space_request(change, known, kind, size, &range), range));
+            let started = requests.map(|(request, range)| {
+                self.start::<op::ChangeSpace>(self.seat_node(&range)?, &request, &[])
+            });
+            let started = started.collect::<FsResult<Vec<_>>>()?;
+            if !finish_all(started)?.iter().all(|written| written.accepted) {
+                return Ok(false);
+            }
+            at += len;
+        }
+        Ok(true)
+    }
+
+    fn space_request(
+        &self,
+        change: &Change,
+        known: &Known,
+        kind: SpaceKind,
+        size: u64,
+        range: &SeatRange,
+    ) -> SpaceRequest {
+        let (offset, len) = (range.subfile_offset, range.len);
+        let grow = subfile_len(&known.layout, range.column, size).min(offset + len);
+        let Change { ino, ticket, .. } = *change;
+        let (layout, epoch) = (known.layout, known.epoch);
+        SpaceRequest { ino, seat: range.seat, layout, epoch, kind, offset, len, grow, ticket }
+    }
+
+    fn take_back(&self, change: &Change, known: &Known) {
+        let ranges = bivouac_layout::split(&known.layout, change.offset, change.end - change.offset);
+        let started = ranges.map(|range| {
+            let request = self.space_request(change, known, SpaceKind::TakeBack, 0, &range);
+            self.start::<op::ChangeSpace>(self.seat_node(&range)?, &request, &[])
+        });
+        let outcome = started.collect::<FsResult<Vec<_>>>().and_then(finish_all);
+        if let Err(error) = outcome {
+            log::warn!("inode {}: what was reserved in part is not given back: {error}", change.ino);
+        }
+    }
+
+    /// A cut is on its way through the seats; its end is where the home lets us go on.
+    fn after_cut(&self, ino: Ino, known: &Known) -> FsResult<Known> {
+        Ok(Known::from(&self.extend(ino, 0, known.epoch)?.1))
+    }
+
+    /// Tells the home the end of a write that leaves a hole between the end that we know and its start.
+    pub(crate) fn extend_over(&self, ino: Ino, written: Range<u64>, epoch: u32) -> FsResult<(bool, Attr)> {
+        let request = ExtendOverRequest { ino, start: written.start, end: written.end, epoch };
+        let told = self.ask::<op::ExtendOver>(self.home(ino)?, &request)?;
+        self.known.update(&told.attr);
+        Ok((told.accepted, told.attr))
+    }
+
+    /// Where data or the next hole begins, at or behind `offset`. Behind the end there is a hole.
+    ///
+    /// # Errors
+    /// `ENXIO` behind the end, or where no data follows; `ENOENT`, `EIO`.
+    pub fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
+        let mut known = Known::from(&self.getattr(ino)?);
+        for _ in 0..OVERTAKEN_MAX {
+            if offset >= known.size {
+                return Err(Errno::ENXIO.into());
+            }
+            let (found, current) = self.seek_seats(ino, &known, offset, kind)?;
+            let now = if current { known } else { Known::from(&self.getattr(ino)?) };
+            if now.epoch == known.epoch {
+                return match kind {
+                    SeekKind::Data => found.ok_or_else(|| Errno::ENXIO.into()),
+                    SeekKind::Hole => Ok(found.unwrap_or(known.size)),
+                };
+            }
+            known = now;
+        }
+        Err(overtaken(ino))
+    }
+
+    /// The first place that any seat knows of, and whether all are of the known epoch. One message per seat.
+    fn seek_seats(
+        &self,
+        ino: Ino,
+        known: &Known,
+        offset: u64,
+        kind: SeekKind,
+    ) -> FsResult<(Option<u64>, bool)> {
+        let ranges: Vec<SeatRange> =
+            bivouac_layout::split(&known.layout, offset, known.size - offset).collect();
+        let started = ranges.iter().map(|range| {
+            let request = FindDataRequest { ino, seat: range.seat, offset: range.subfile_offset };
+            self.start::<op::FindData>(self.seat_node(range)?, &request, &[])
+        });
+        let answers = finish_all(started.collect::<FsResult<Vec<_>>>()?)?;
+        let current = answers.iter().all(|found| found.epoch <= known.epoch);
+        let places = ranges.iter().zip(&answers).filter_map(|(range, found)| {
+            let place = place_in(range, found, kind)?;
+            file_offset(&known.layout, range.column, place)
+        });
+        Ok((places.min(), current))
+    }
+
+    /// Makes and opens a regular file without a name; `linkable` says whether it may get one later.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTDIR`, `ENOSPC`, `EIO`.
+    pub fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr> {
+        let (mode, uid, gid, near) = (new.mode, ctx.uid, ctx.gid, self.near_seat());
+        let (home, asked) = (self.home(parent)?, self.now());
+        self.watch(home);
+        let opening = self.known.under_way.begin();
+        let open = opening.id;
+        let request = MakeUnnamedRequest { parent, mode, uid, gid, linkable, open, near };
+        let seen = self.change::<op::MakeUnnamed>(home, ctx, &request, &[])?;
+        let attr = self.saw(asked, seen);
+        self.known.add(&attr, open);
+        Ok(attr)
+    }
+}
+
+/// Where, in a seat's part of what is looked through, the wanted place is.
+fn place_in(range: &SeatRange, found: &FoundData, kind: SeekKind) -> Option<u64> {
+    let (start, end) = (range.subfile_offset, range.subfile_offset + range.len);
+    let place = match kind {
+        SeekKind::Data if found.start == found.end => return None,
+        SeekKind::Data => found.start,
+        SeekKind::Hole if found.start == start => found.end,
+        SeekKind::Hole => start,
+    };
+    (place < end).then_some(place.max(start))
+}
+
+pub fn overtaken(ino: Ino) -> FsError {
+    FsError::with(Errno::EIO, format!("a change of inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"))
+}

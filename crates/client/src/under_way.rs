@@ -1,0 +1,123 @@
+//! What the homes are being told just now, for those who have to know that before they say more.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bivouac_types::{Ino, OpenId};
+use parking_lot::{Condvar, Mutex};
+
+/// Numbers of opens, and which of them have not been answered yet.
+pub struct UnderWay(Mutex<Numbers>);
+
+struct Numbers {
+    next: OpenId,
+    open: BTreeSet<OpenId>,
+}
+
+/// An open under way; dropped when it is among the open files, or has failed.
+pub struct Opening<'a> {
+    numbers: &'a UnderWay,
+    /// Its number.
+    pub id: OpenId,
+}
+
+impl UnderWay {
+    pub fn new(first: OpenId) -> UnderWay {
+        UnderWay(Mutex::new(Numbers { next: first, open: BTreeSet::new() }))
+    }
+
+    /// A number for an open that is about to be asked for.
+    pub fn begin(&self) -> Opening<'_> {
+        let mut numbers = self.0.lock();
+        let id = numbers.next;
+        numbers.next = OpenId(id.0 + 1);
+        numbers.open.insert(id);
+        Opening { numbers: self, id }
+    }
+
+    /// No open below this is under way, or ever will be.
+    pub fn floor(&self) -> OpenId {
+        let numbers = self.0.lock();
+        numbers.open.first().copied().unwrap_or(numbers.next)
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.numbers.0.lock().open.remove(&self.id);
+    }
+}
+
+/// Files whose homes are just being told that the content has changed.
+#[derive(Default)]
+pub struct Tellings {
+    files: Mutex<HashMap<Ino, usize>>,
+    ended: Condvar,
+}
+
+/// A telling under way.
+pub struct Telling<'a> {
+    tellings: &'a Tellings,
+    ino: Ino,
+}
+
+impl Tellings {
+    /// The home of a file is about to be told.
+    pub fn begin(&self, ino: Ino) -> Telling<'_> {
+        *self.files.lock().entry(ino).or_default() += 1;
+        Telling { tellings: self, ino }
+    }
+
+    /// Waits until nobody is telling the home of this file: what is said next is not overtaken.
+    pub fn wait(&self, ino: Ino) {
+        let mut files = self.files.lock();
+        while files.contains_key(&ino) {
+            bivouac_net::before_waiting();
+            self.ended.wait(&mut files);
+        }
+    }
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        let mut files = self.tellings.files.lock();
+        if let Some(count) = files.get_mut(&self.ino) {
+            *count -= 1;
+            if *count == 0 {
+                files.remove(&self.ino);
+                self.tellings.ended.notify_all();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_is_the_oldest_open_under_way() {
+        let numbers = UnderWay::new(OpenId(10));
+        assert_eq!(numbers.floor(), OpenId(10));
+        let (first, second) = (numbers.begin(), numbers.begin());
+        assert_eq!((first.id, second.id, numbers.floor()), (OpenId(10), OpenId(11), OpenId(10)));
+        drop(second);
+        assert_eq!(numbers.floor(), OpenId(10));
+        drop(first);
+        assert_eq!(numbers.floor(), OpenId(12));
+    }
+
+    #[test]
+    fn a_telling_is_waited_for() {
+        let tellings = Tellings::default();
+        tellings.wait(Ino(1));
+        let (first, second) = (tellings.begin(Ino(1)), tellings.begin(Ino(1)));
+        tellings.wait(Ino(2));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| tellings.wait(Ino(1)));
+            drop(first);
+            assert!(!tellings.files.lock().is_empty() && !waiting.is_finished());
+            drop(second);
+        });
+        assert!(tellings.files.lock().is_empty());
+    }
+}

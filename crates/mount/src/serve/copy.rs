@@ -1,0 +1,35 @@
+//! Copies within the mount.
+
+use bivouac_types::{FsResult, Ino};
+
+use super::{Answer, Call};
+use crate::abi::CopyFileRangeIn;
+use crate::fs::{CopyJob, FileSystem};
+
+/// COPY_FILE_RANGE: the answer has 32 bits for the number of bytes.
+pub fn copy_file_range<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
+    let (out, copied) = copy(call, u64::from(u32::MAX))?;
+    out.u32(u32::try_from(copied).unwrap_or(u32::MAX));
+    out.u32(0);
+    Ok(Answer::Reply)
+}
+
+/// COPY_FILE_RANGE_64.
+pub fn copy_file_range_64<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
+    let (out, copied) = copy(call, u64::MAX)?;
+    out.u64(copied);
+    Ok(Answer::Reply)
+}
+
+fn copy<F: FileSystem>(mut call: Call<'_, F>, len_max: u64) -> FsResult<(&mut crate::abi::Reply, u64)> {
+    let request = CopyFileRangeIn::decode(&mut call.input)?;
+    let job = CopyJob {
+        from: call.ino(),
+        from_offset: request.off_in,
+        to: Ino(request.nodeid_out),
+        to_offset: request.off_out,
+        len: request.len.min(len_max),
+    };
+    let copied = call.session.fs.copy(&call.ctx(), &job)?;
+    Ok((call.out, copied))
+}

@@ -1,0 +1,126 @@
+//! Moving directories from directory to directory: one at a time in the formation, since two at once could close a
+//! loop.
+//!
+//! The home of the root keeps the lock, in its records, so that it outlives everybody: a node has it, for a *ticket*
+//! of that node's. A change that is finished later keeps it until then. A node that was restarted gives back what
+//! no change of it is left to give back. Tickets rise, so that a message that comes late does nothing.
+
+use std::ops::ControlFlow;
+
+use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino};
+use bivouac_wire::{Decode, Encode, Ticket, codec_struct, op};
+
+use crate::dispatch::{Handle, NOBODY};
+use crate::locks::Target;
+use crate::namespace::{Change, decode};
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::reaper::Job;
+use crate::record::{moves_key, table};
+use crate::session::Ctx;
+
+/// A node's last turn: `M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    ticket: u64,
+    held: bool,
+}
+codec_struct!(Turn { ticket, held });
+
+impl Handle for op::LockRename {
+    fn handle(node: &Node, ctx: &Ctx<'_>, Ticket { ticket }: Ticket) -> FsResult<()> {
+        let mut change = node.change(&[Ino::ROOT.slot()])?;
+        if change.is_moving(ctx.client) {
+            return Err(Errno::EBUSY.into());
+        }
+        match change.turn(ctx.client)? {
+            Some(turn) if turn.ticket == ticket && turn.held => return Ok(()),
+            Some(turn) if turn.ticket >= ticket => {
+                return Err(FsError::with(Errno::ESTALE, "a turn was asked for behind its end"));
+            }
+            _ => change.put_turn(ctx.client, Turn { ticket, held: true }),
+        }
+        change.commit()
+    }
+}
+
+impl Handle for op::UnlockRename {
+    fn handle(node: &Node, ctx: &Ctx<'_>, Ticket { ticket }: Ticket) -> FsResult<()> {
+        let mut change = node.change(&[Ino::ROOT.slot()])?;
+        if change.turn(ctx.client)?.is_some_and(|turn| turn.ticket > ticket) {
+            return Ok(());
+        }
+        change.put_turn(ctx.client, Turn { ticket, held: false });
+        change.commit()
+    }
+}
+
+impl Change<'_> {
+    fn turn(&self, client: ClientId) -> FsResult<Option<Turn>> {
+        let bytes = self.txn.get(Ino::ROOT.slot(), &moves_key(client));
+        bytes.map(|bytes| decode(bytes, "turn", Ino::ROOT)).transpose()
+    }
+
+    fn put_turn(&mut self, client: ClientId, turn: Turn) {
+        self.txn.put(Ino::ROOT.slot(), &moves_key(client), &turn.to_bytes());
+    }
+
+    /// Whether another node has the lock.
+    fn is_moving(&self, client: ClientId) -> bool {
+        let (own, mut others) = (moves_key(client), false);
+        self.txn.scan(Ino::ROOT.slot(), &table(b'M'), &table(b'M'), |key, value| {
+            // A record that cannot be read must not let two move at once.
+            others |= key != own && Turn::from_bytes(value).map_or(true, |turn| turn.held);
+            ControlFlow::Continue(())
+        });
+        others
+    }
+}
+
+impl Node {
+    /// Runs `act` while nobody else moves a directory, and beyond it if `act` leaves a change to be finished later.
+    pub(super) fn with_moves_lock<R>(&self, act: impl FnOnce(u64) -> FsResult<R>) -> FsResult<R> {
+        // The keeper knows nodes only: the requests of one node take turns here.
+        let turn = self.locks.lock(Target::Moves)?;
+        let ticket = self.allocator.next(&self.records)?;
+        let outcome = self.take_moves_lock(ticket).and_then(|()| act(ticket));
+        let is_left = self.locks.is_kept(Target::Moves);
+        drop(turn);
+        if !is_left {
+            self.give_moves_lock_back(ticket);
+        }
+        outcome
+    }
+
+    fn take_moves_lock(&self, ticket: u64) -> FsResult<()> {
+        let keeper = self.home_of(Ino::ROOT)?;
+        let mut pause = self.pause();
+        loop {
+            match self.step::<op::LockRename>(keeper, Steps::question(NOBODY), 0, Ticket { ticket }) {
+                Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Ends a turn; in the background if the keeper does not answer.
+    pub(crate) fn give_moves_lock_back(&self, ticket: u64) {
+        if let Err(error) = self.unlock_moves(ticket, Steps::question(NOBODY)) {
+            log::warn!("the lock for moving directories is given back later: {error}");
+            self.reaper.add(Job::Moves(ticket));
+        }
+    }
+
+    /// Tells the keeper that a turn, and all before it, is over.
+    pub(crate) fn unlock_moves(&self, ticket: u64, steps: Steps) -> FsResult<()> {
+        self.step::<op::UnlockRename>(self.home_of(Ino::ROOT)?, steps, 0, Ticket { ticket })
+    }
+
+    /// A killed daemon may have had the lock. If it left no change that needs it, it is given back.
+    pub(crate) fn adopt_moves_lock(&self) -> FsResult<()> {
+        if !self.locks.is_kept(Target::Moves) {
+            self.reaper.add(Job::Moves(self.allocator.next(&self.records)?));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! What there is to do, and when.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Instant;
+
+use bivouac_types::{ClientId, Ino, NodeId, Slot};
+
+/// Something that needs peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// To remove what nobody needs any more.
+    Garbage,
+    /// To remove what nobody needs any more at a peer that was away.
+    Owed(NodeId),
+    /// To tell the home of a spread directory that its shard here has changed.
+    Tell(Ino),
+    /// To spread a directory that has grown large.
+    Spread(Ino),
+    /// To give the lock for moving directories back.
+    Moves(u64),
+    /// To finish a change.
+    Intent(Slot, u64),
+}
+
+/// A job, and for which peer it has waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errand {
+    pub job: Job,
+    pub waited_for: Option<NodeId>,
+}
+
+/// Jobs that wait for a peer.
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    /// When one of them is to be tried again; none while one is.
+    until: Option<Instant>,
+}
+
+/// What there is to do.
+#[derive(Default)]
+pub struct Agenda {
+    /// The log may have grown.
+    pub chores: bool,
+    /// There is garbage.
+    pub garbage: bool,
+    /// Somebody is collecting it.
+    collecting: bool,
+    ready: VecDeque<Errand>,
+    waiting: BTreeMap<NodeId, Waiting>,
+    /// Changes that are not finished.
+    pub unfinished: usize,
+    /// Clients that lost their last connection, and until when they may come back.
+    pub gone: HashMap<ClientId, Instant>,
+    /// Inodes without names that stay for a moment, and until when; in the order of time.
+    pub lingering: VecDeque<(Instant, Ino)>,
+    /// Threads that do what needs peers.
+    pub runners: usize,
+    pub stopping: bool,
+}
+
+impl Agenda {
+    /// One more job.
+    pub fn add(&mut self, job: Job) {
+        self.ready.push_back(Errand { job, waited_for: None });
+    }
+
+    /// One more job, unless it is about to be done anyway; whether it was not.
+    pub fn add_once(&mut self, job: Job) -> bool {
+        let waits = self.waiting.values().any(|waiting| waiting.jobs.contains(&job));
+        let is_news = !waits && !self.ready.iter().any(|errand| errand.job == job);
+        if is_news {
+            self.add(job);
+        }
+        is_news
+    }
+
+    /// Jobs that can be done now.
+    pub fn ready(&self) -> usize {
+        self.ready.len() + usize::from(self.garbage && !self.collecting)
+    }
+
+    /// Takes a job.
+    pub fn next_errand(&mut self) -> Option<Errand> {
+        if self.garbage && !self.collecting {
+            (self.garbage, self.collecting) = (false, true);
+            return Some(Errand { job: Job::Garbage, waited_for: None });
+        }
+        self.ready.pop_front()
+    }
+
+    /// A job is done: what waited for the same peer need not wait any more.
+    pub fn is_done(&mut self, errand: &Errand) {
+        match errand.job {
+            Job::Garbage => self.collecting = false,
+            Job::Intent(..) => self.unfinished = self.unfinished.saturating_sub(1),
+            Job::Owed(_) | Job::Tell(_) | Job::Spread(_) | Job::Moves(_) => {}
+        }
+        errand.waited_for.map(|node| self.release(node));
+    }
+
+    /// A job waits for a peer; one of those that do is tried again at `until`.
+    pub fn put_off(&mut self, errand: &Errand, node: NodeId, until: Instant) {
+        self.collecting &= errand.job != Job::Garbage;
+        let waiting = self.waiting.entry(node).or_default();
+        waiting.until = Some(until);
+        if !waiting.jobs.contains(&errand.job) || matches!(errand.job, Job::Intent(..)) {
+            waiting.jobs.push_back(errand.job);
+        }
+        // It turned out to wait for another one: the first may be back.
+        if let Some(before) = errand.waited_for.filter(|before| *before != node) {
+            self.release(before);
+        }
+    }
+
+    /// Makes all jobs ready that wait for a peer; whether there are any.
+    pub fn release(&mut self, node: NodeId) -> bool {
+        let jobs = self.waiting.remove(&node).unwrap_or_default().jobs;
+        let any = !jobs.is_empty();
+        self.ready.extend(jobs.into_iter().map(|job| Errand { job, waited_for: None }));
+        any
+    }
+
+    /// Makes one job ready for each peer that was left alone for long enough.
+    pub fn recall(&mut self, now: Instant) {
+        for (node, waiting) in &mut self.waiting {
+            if waiting.until.is_some_and(|until| until <= now) {
+                waiting.until = None;
+                let job = waiting.jobs.pop_front();
+                self.ready.extend(job.map(|job| Errand { job, waited_for: Some(*node) }));
+            }
+        }
+        self.waiting.retain(|_, waiting| waiting.until.is_some() || !waiting.jobs.is_empty());
+    }
+
+    /// Takes the inodes that have stayed for long enough.
+    pub fn take_lingered(&mut self, now: Instant) -> Vec<Ino> {
+        let over = self.lingering.partition_point(|(until, _)| *until <= now);
+        self.lingering.drain(..over).map(|(_, ino)| ino).collect()
+    }
+
+    /// Whether a client has been gone for long enough.
+    pub fn has_gone(&self, now: Instant) -> bool {
+        self.gone.values().any(|until| *until <= now)
+    }
+
+    /// Takes a client that has been gone for long enough.
+    pub fn take_gone(&mut self, now: Instant) -> Option<ClientId> {
+        let client = self.gone.iter().find(|(_, until)| **until <= now).map(|(client, _)| *client)?;
+        self.gone.remove(&client);
+        Some(client)
+    }
+
+    /// When there is something to do next.
+    pub fn next_moment(&self) -> Option<Instant> {
+        let waiting = self.waiting.values().filter_map(|waiting| waiting.until);
+        let lingering = self.lingering.front().map(|(until, _)| *until);
+        self.gone.values().copied().chain(waiting).chain(lingering).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const AWAY: NodeId = NodeId(3);
+
+    fn intent(tx: u64) -> Job {
+        Job::Intent(Slot(0), tx)
+    }
+
+    #[test]
+    fn what_waits_for_a_peer_does_not_hold_up_the_rest() {
+        let (mut agenda, now) = (Agenda::default(), Instant::now());
+        (1..=3).for_each(|tx| agenda.add(intent(tx)));
+        for _ in 0..2 {
+            let errand = agenda.next_errand().unwrap();
+            agenda.put_off(&errand, AWAY, now + Duration::from_secs(1));
+        }
+        assert_eq!(agenda.next_errand().map(|errand| errand.job), Some(intent(3)));
+        assert_eq!((agenda.ready(), agenda.next_errand()), (0, None));
+        agenda.recall(now);
+        assert_eq!((agenda.ready(), agenda.next_moment()), (0, Some(now + Duration::from_secs(1))));
+        agenda.recall(now + Duration::from_secs(1));
+        assert_eq!((agenda.ready(), agenda.next_moment()), (1, None), "one finds out whether it is back");
+        let errand = agenda.next_errand().unwrap();
+        assert_eq!(errand, Errand { job: intent(1), waited_for: Some(AWAY) });
+        agenda.is_done(&errand);
+        assert_eq!(agenda.next_errand(), Some(Errand { job: intent(2), waited_for: None }));
+    }
+
+    #[test]
+    fn a_job_that_comes_to_wait_for_another_peer_lets_the_others_go_on() {
+        let (mut agenda, now) = (Agenda::default(), Instant::now());
+        for tx in 1..=2 {
+            agenda.put_off(&Errand { job: intent(tx), waited_for: None }, AWAY, now);
+        }
+        agenda.recall(now);
+        let errand = agenda.next_errand().unwrap();
+        agenda.put_off(&errand, NodeId(4), now + Duration::from_secs(1));
+        assert_eq!(agenda.next_errand().map(|errand| errand.job), Some(intent(2)));
+    }
+
+    #[test]
+    fn garbage_is_collected_by_one_at_a_time() {
+        let mut agenda = Agenda { garbage: true, ..Agenda::default() };
+        let errand = agenda.next_errand().unwrap();
+        agenda.garbage = true;
+        assert_eq!((agenda.ready(), agenda.next_errand()), (0, None));
+        agenda.is_done(&errand);
+        assert_eq!(agenda.next_errand(), Some(errand));
+        agenda.put_off(&errand, AWAY, Instant::now());
+        agenda.put_off(&errand, AWAY, Instant::now());
+        assert_eq!(agenda.waiting[&AWAY].jobs.len(), 1);
+    }
+}

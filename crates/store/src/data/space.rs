@@ -1,0 +1,419 @@
+//! Space of subfiles: reserved before it is needed, given back, and asked for.
+//!
+//! Pages that a file has without data (reserved, never written) look like holes to [`VolumeFile::next_data`]. A
+//! subfile remembers which it reserved; what it does not remember, because it was opened again since, is
+//! found out page by page, and only when the volume is otherwise full.
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+
+use bivouac_types::limits::SUBFILE_HEADER_LEN as HEADER_LEN;
+
+use super::ranges::Ranges;
+use super::room::Room;
+use super::subfile::{OpenSubfile, PAGE, WriteError, page_up};
+use super::{DataStore, SubfileId, SubfileSpec, end_of};
+use crate::volume::transfer::write_all_at;
+use crate::{StoreError, StoreResult};
+
+/// Most reservations of a subfile that can still be taken back.
+const TICKETS_MAX: usize = 16;
+/// Zeros that are written at once.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// A range of a subfile that is to change, as part of a change of its file.
+#[derive(Clone, Copy, Debug)]
+pub struct SpaceChange {
+    /// Epoch that the asker knows.
+    pub epoch: u32,
+    /// Start in the data, in bytes.
+    pub offset: u64,
+    /// Length, in bytes.
+    pub len: u64,
+    /// Bytes of data that the subfile has at least afterwards, if it is within the range.
+    pub grow: u64,
+    /// Names the change, so that it can be taken back.
+    pub ticket: u64,
+}
+
+/// A reservation that may be taken back as long as nothing was written into it.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    ticket: u64,
+    /// Whether the subfile was made for it.
+    made: bool,
+    /// The length before it was made longer for this.
+    len_before: Option<u64>,
+    ranges: Ranges,
+}
+
+/// What is known of pages that a subfile has without data.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    /// Ranges of whole pages that the file is known to have bytes for, data or not.
+    backed: Ranges,
+    /// Reservations of late, the newest last.
+    reservations: Vec<Reservation>,
+    /// Whether there may be pages without data that `backed` does not name.
+    unknown: bool,
+}
+
+impl Spare {
+    /// Of a file about which only this much is known: whether arithmetic explains all that it occupies.
+    pub(super) fn of_existing(measured: bool) -> Spare {
+        Spare { unknown: measured, ..Spare::default() }
+    }
+
+    /// Somebody uses these pages now: no reservation may be taken back under them.
+    pub(super) fn claim(&mut self, pages: &Range<u64>) {
+        for reservation in &mut self.reservations {
+            reservation.ranges.remove(pages);
+            reservation.len_before = reservation.len_before.filter(|len| pages.end <= *len);
+        }
+    }
+
+    /// The subfile was cut: from here on it has nothing, and it is to stay.
+    pub(super) fn cut(&mut self, from: u64) {
+        let gone = from..u64::MAX - PAGE;
+        self.lost(&gone);
+        self.claim(&gone);
+        self.reservations.iter_mut().for_each(|reservation| reservation.made = false);
+    }
+
+    /// The file has no bytes any more for the whole pages in this range of data.
+    pub(super) fn lost(&mut self, range: &Range<u64>) {
+        self.backed.remove(&(page_up(range.start)..range.end / PAGE * PAGE));
+    }
+
+    fn note(&mut self, ticket: u64, made: bool, len_before: Option<u64>, pages: &[Range<u64>]) {
+        if self.reservations.iter().all(|reservation| reservation.ticket != ticket) {
+            if self.reservations.len() == TICKETS_MAX {
+                self.reservations.remove(0);
+            }
+            self.reservations.push(Reservation { ticket, made, len_before, ranges: Ranges::default() });
+        }
+        if let Some(reservation) = self.reservations.iter_mut().find(|known| known.ticket == ticket) {
+            pages.iter().for_each(|range| reservation.ranges.add(range));
+        }
+    }
+}
+
+/// The whole pages around a range.
+fn pages_of(offset: u64, end: u64) -> Range<u64> {
+    offset / PAGE * PAGE..page_up(end)
+}
+
+fn in_file(range: &Range<u64>) -> Range<u64> {
+    HEADER_LEN + range.start..HEADER_LEN + range.end
+}
+
+impl OpenSubfile {
+    /// Gives a range of pages bytes, within the room. The ranges that got them; of an error, nothing is left.
+    pub(super) fn back(&mut self, room: &Room, pages: &Range<u64>) -> Result<Vec<Range<u64>>, WriteError> {
+        let holes = self.unbacked(pages)?;
+        let needed: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
+        let mut gained = Vec::new();
+        let outcome = match room.reserve(needed) {
+            Ok(()) => {
+                let outcome = self.allocate(&holes, &mut gained);
+                self.measure(room, needed);
+                outcome.map_err(WriteError::from)
+            }
+            Err(free) if !self.spare.unknown => return Err(WriteError::Full { needed, free }),
+            Err(_) => self.probe(room, &holes, &mut gained),
+        };
+        self.become_measured();
+        match outcome {
+            Ok(()) => {
+                self.spare.backed.add(pages);
+                Ok(gained)
+            }
+            Err(error) => {
+                self.punch_pages(room, &gained);
+                Err(error)
+            }
+        }
+    }
+
+    fn allocate(&self, holes: &[Range<u64>], gained: &mut Vec<Range<u64>>) -> io::Result<()> {
+        for hole in holes {
+            let before = self.file().stat()?.allocated;
+            let outcome = self.file().allocate(in_file(hole));
+            let grown = self.file().stat()?.allocated.saturating_sub(before);
+            // What may have had some of its pages before does not count as gained: they may be promised.
+            if grown >= hole.end - hole.start || !self.spare.unknown {
+                gained.push(hole.clone());
+            }
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// Page by page: takes room only for those that turn out to have been missing.
+    fn probe(
+        &mut self,
+        room: &Room,
+        holes: &[Range<u64>],
+        gained: &mut Vec<Range<u64>>,
+    ) -> Result<(), WriteError> {
+        self.measure(room, 0);
+        for start in holes.iter().flat_map(|hole| hole.clone().step_by(PAGE as usize)) {
+            let page = start..start + PAGE;
+            let before = self.file().stat()?.allocated;
+            self.file().allocate(in_file(&page))?;
+            let grown = self.file().stat()?.allocated.saturating_sub(before);
+            match grown {
+                0 => self.spare.backed.add(&page),
+                _ => gained.push(page),
+            }
+            room.reserve(grown).map_err(|free| WriteError::Full { needed: grown, free })?;
+            self.charge(grown);
+        }
+        Ok(())
+    }
+
+    /// The parts of a range of whole pages that have no bytes yet, as far as is known.
+    fn unbacked(&self, pages: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut holes = Vec::new();
+        for range in self.spare.backed.missing(pages) {
+            holes.extend(self.holes(&range)?);
+        }
+        Ok(holes)
+    }
+
+    /// Bytes that writes all over a range of whole pages would take besides those that it has.
+    pub(super) fn missing(&self, pages: &Range<u64>) -> io::Result<u64> {
+        Ok(self.unbacked(pages)?.into_iter().map(|hole| hole.end - hole.start).sum())
+    }
+
+    /// The parts of a range of whole pages that hold no data.
+    fn holes(&self, pages: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let (mut at, mut holes) = (pages.start, Vec::new());
+        while at < pages.end {
+            let data = self.file().next_data(HEADER_LEN + at)?;
+            let data = data.map_or(pages.end..pages.end, |data| {
+                let page = |at: u64| (at.max(HEADER_LEN) - HEADER_LEN) / PAGE * PAGE;
+                page(data.start).clamp(at, pages.end)..page(data.end + PAGE - 1).min(pages.end)
+            });
+            if at < data.start {
+                holes.push(at..data.start);
+            }
+            at = data.end.max(at + PAGE);
+        }
+        Ok(holes)
+    }
+
+    fn punch_pages(&mut self, room: &Room, ranges: &[Range<u64>]) {
+        self.measure(room, 0);
+        let before = self.charged();
+        for range in ranges {
+            // What cannot be given back stays counted.
+            let _ = self.file().punch(in_file(range));
+            self.spare.lost(range);
+        }
+        self.measure(room, 0);
+        let expected: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        let last = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        if self.charged() + expected > before && last > self.len() {
+            self.free_behind_end(room, ranges, last);
+        }
+    }
+
+    /// ext4 makes no holes behind the end of a file. If it is known what else is there, all of that goes by a cut, and
+    /// what somebody else reserved comes back; otherwise the end moves, behind zeros.
+    fn free_behind_end(&mut self, room: &Room, ranges: &[Range<u64>], last: u64) {
+        if self.spare.unknown {
+            let _ = self.file().set_len(HEADER_LEN + last);
+            ranges.iter().for_each(|range| drop(self.file().punch(in_file(range))));
+            return self.measure(room, 0);
+        }
+        self.cut_back(room, self.len());
+    }
+
+    /// Cuts, and keeps what is known to be reserved behind the new end.
+    fn cut_back(&mut self, room: &Room, len: u64) {
+        let end = page_up(len);
+        let kept = self.spare.backed.iter().map(|range| range.start.max(end)..range.end);
+        let kept: Vec<Range<u64>> = kept.filter(|range| range.start < range.end).collect();
+        let _ = self.file().set_len(HEADER_LEN + len);
+        for range in kept {
+            if self.file().allocate(in_file(&range)).is_err() {
+                self.spare.lost(&range);
+            }
+        }
+        self.measure(room, 0);
+    }
+
+    /// Makes the data at least this long; its last byte has been reserved.
+    fn grow(&mut self, room: &Room, len: u64) -> io::Result<()> {
+        self.file().grow(HEADER_LEN + len)?;
+        self.measure(room, 0);
+        Ok(())
+    }
+
+    fn reserve_range(&mut self, room: &Room, change: &SpaceChange, made: bool) -> Result<(), WriteError> {
+        let pages = pages_of(change.offset, change.offset + change.len);
+        let gained = self.back(room, &pages)?;
+        self.spare.claim(&pages);
+        let within = change.grow > change.offset && change.grow <= change.offset + change.len;
+        let grows = within && change.grow > self.len();
+        self.spare.note(change.ticket, made, grows.then_some(self.len()), &gained);
+        if grows { self.grow(room, change.grow).map_err(WriteError::from) } else { Ok(()) }
+    }
+
+    /// Makes a range zeros that keep their bytes.
+    fn zero_range(&mut self, room: &Room, change: &SpaceChange, made: bool) -> Result<(), WriteError> {
+        self.reserve_range(room, change, made)?;
+        let (mut at, end) = (HEADER_LEN + change.offset, HEADER_LEN + change.offset + change.len);
+        while let Some(data) = self.file().next_data(at)?.filter(|data| data.start < end) {
+            at = data.start;
+            while at < data.end.min(end) {
+                let count = (data.end.min(end) - at).min(ZEROS.len() as u64);
+                write_all_at(
+                    &**self.file(),
+                    &[IoSlice::new(ZEROS.get(..count as usize).unwrap_or(&ZEROS))],
+                    at,
+                )?;
+                at += count;
+            }
+        }
+        Ok(())
+    }
+
+    fn punch_range(&mut self, room: &Room, offset: u64, len: u64) -> io::Result<()> {
+        self.spare.lost(&(offset..offset + len));
+        self.become_measured();
+        let outcome = self.file().punch(HEADER_LEN + offset..HEADER_LEN + offset + len);
+        self.measure(room, 0);
+        outcome
+    }
+
+    /// Whether nothing is left in it but what its header says.
+    fn is_as_made(&self) -> bool {
+        self.len() == 0 && self.charged() <= HEADER_LEN
+    }
+
+    /// Takes a reservation back, but for what was used since. Whether the subfile has no purpose any more.
+    fn take_back(&mut self, room: &Room, ticket: u64) -> bool {
+        let position = self.spare.reservations.iter().position(|known| known.ticket == ticket);
+        let Some(position) = position else { return false };
+        let reservation = self.spare.reservations.remove(position);
+        let ranges: Vec<Range<u64>> = reservation.ranges.iter().collect();
+        self.punch_pages(room, &ranges);
+        let others = self.spare.reservations.iter().any(|other| !other.ranges.is_empty());
+        // Nobody else counts on a length that nobody wrote up to.
+        if let Some(len) = reservation.len_before.filter(|_| !others && !self.spare.unknown) {
+            self.cut_back(room, len);
+        }
+        reservation.made && !others && self.is_as_made()
+    }
+}
+
+impl DataStore {
+    /// Gives a range bytes, so that later writes into it cannot fail for want of space; makes the subfile if
+    /// there is none. Content stays.
+    ///
+    /// # Errors
+    /// As [`DataStore::write`]: nothing has changed. `EOPNOTSUPP` where the file system below cannot.
+    pub fn reserve(&self, id: SubfileId, spec: &SubfileSpec<'_>, change: &SpaceChange) -> StoreResult<u32> {
+        self.with_range(id, spec, change, OpenSubfile::reserve_range)
+    }
+
+    /// Makes a range zeros that have their bytes.
+    ///
+    /// # Errors
+    /// As [`DataStore::reserve`]; after `Io` a part may be zeros.
+    pub fn zero(&self, id: SubfileId, spec: &SubfileSpec<'_>, change: &SpaceChange) -> StoreResult<u32> {
+        self.with_range(id, spec, change, OpenSubfile::zero_range)
+    }
+
+    fn with_range(
+        &self,
+        id: SubfileId,
+        spec: &SubfileSpec<'_>,
+        change: &SpaceChange,
+        act: fn(&mut OpenSubfile, &Room, &SpaceChange, bool) -> Result<(), WriteError>,
+    ) -> StoreResult<u32> {
+        let end = end_of(change.offset, change.len)?;
+        end_of(change.grow, 0)?;
+        let place = self.place(id)?;
+        let room = &self.lent(id.volume)?.room;
+        let mut state = place.state.write();
+        let made = self.opened(id, &mut state)?.is_none();
+        if made {
+            self.reserve_new(id, change.offset, end)?;
+            self.make(id, spec, change.epoch, &mut state)?;
+        }
+        let Some(open) = state.as_mut() else { return Ok(change.epoch) };
+        if change.epoch < open.epoch() {
+            return Err(StoreError::StaleEpoch { current: open.epoch() });
+        }
+        self.interrupt(id, open)?;
+        let outcome = act(open, room, change, made);
+        let epoch = open.epoch();
+        if made && outcome.is_err() {
+            // What cannot be removed is an empty subfile, which does no harm.
+            let _ = self.discard(id, &mut state);
+        }
+        outcome.map(|()| epoch).map_err(|error| self.write_error(id, error))
+    }
+
+    /// Makes a range a hole. Where there is no subfile, all is one.
+    ///
+    /// # Errors
+    /// `StaleEpoch`: nothing has changed. `Corrupt` and the like, `Io`.
+    pub fn punch(&self, id: SubfileId, change: &SpaceChange) -> StoreResult<u32> {
+        end_of(change.offset, change.len)?;
+        let place = self.place(id)?;
+        let room = &self.lent(id.volume)?.room;
+        let mut state = place.state.write();
+        let Some(open) = self.opened(id, &mut state)? else { return Ok(change.epoch) };
+        if change.epoch < open.epoch() {
+            return Err(StoreError::StaleEpoch { current: open.epoch() });
+        }
+        self.interrupt(id, open)?;
+        open.punch_range(room, change.offset, change.len)
+            .map_err(|error| self.io_error(id, "make a hole in", error))?;
+        Ok(open.epoch())
+    }
+
+    /// Takes a reservation back that could not be made as a whole. What was written into it meanwhile stays, and
+    /// so does all of it if the subfile was closed in between.
+    ///
+    /// # Errors
+    /// `Corrupt` and the like, `Io`.
+    pub fn take_back(&self, id: SubfileId, ticket: u64) -> StoreResult<()> {
+        let place = self.place(id)?;
+        let room = &self.lent(id.volume)?.room;
+        let mut state = place.state.write();
+        let Some(open) = self.opened(id, &mut state)? else { return Ok(()) };
+        self.interrupt(id, open)?;
+        if open.take_back(room, ticket) { self.discard(id, &mut state) } else { Ok(()) }
+    }
+
+    /// The first stretch of data at or behind `offset`, as far as the subfile goes, and its epoch.
+    ///
+    /// # Errors
+    /// `Corrupt` and the like, `Io`.
+    pub fn next_data(&self, id: SubfileId, offset: u64) -> StoreResult<(Option<Range<u64>>, u32)> {
+        end_of(offset, 0)?;
+        let place = self.place(id)?;
+        let look = |open: &OpenSubfile| {
+            let found = open.file().next_data(HEADER_LEN + offset);
+            let found = found.map_err(|error| self.io_error(id, "look for data in", error))?;
+            Ok((found.map(|data| data.start - HEADER_LEN..data.end - HEADER_LEN), open.epoch()))
+        };
+        if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {
+            return look(open);
+        }
+        match self.opened(id, &mut place.state.write())? {
+            Some(open) => {
+                if open.holders.may_write() {
+                    self.end_holders(id, open)?;
+                }
+                look(open)
+            }
+            None => Ok((None, 0)),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Messages about the space of files: reserved, given back, looked for, copied; and about what is left over.
+
+use bivouac_types::{Ino, Layout, OpenId, SeatIndex};
+
+use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
+
+/// What becomes of a range of a subfile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceKind {
+    /// It gets bytes of the volume; content stays.
+    Reserve,
+    /// It becomes a hole.
+    Punch,
+    /// It becomes zeros that have their bytes.
+    Zero,
+    /// What was reserved under the same ticket, and not used since, is given back.
+    TakeBack,
+}
+
+impl Encode for SpaceKind {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            SpaceKind::Reserve => 0,
+            SpaceKind::Punch => 1,
+            SpaceKind::Zero => 2,
+            SpaceKind::TakeBack => 3,
+        });
+    }
+}
+
+impl Decode<'_> for SpaceKind {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match u8::decode(input)? {
+            0 => Ok(SpaceKind::Reserve),
+            1 => Ok(SpaceKind::Punch),
+            2 => Ok(SpaceKind::Zero),
+            3 => Ok(SpaceKind::TakeBack),
+            _ => Err(DecodeError::Invalid("kind of change of space")),
+        }
+    }
+}
+
+owned! {
+    /// A new regular file without a name.
+    MakeUnnamedRequest {
+        /// The directory whose node, group and layout it gets.
+        parent: Ino,
+        /// Type and permission bits, umask applied.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group; a set-group-id directory overrides it.
+        gid: u32,
+        /// Whether it may get a name later.
+        linkable: bool,
+        /// Which open of the client this is.
+        open: OpenId,
+        /// A seat on the asking node, for local placement.
+        near: Option<SeatIndex>,
+    }
+    /// A change of the space of a part of a subfile.
+    SpaceRequest {
+        /// The file.
+        ino: Ino,
+        /// The seat that holds the subfile.
+        seat: SeatIndex,
+        /// The file's layout, for the header.
+        layout: Layout,
+        /// The epoch that the asker knows.
+        epoch: u32,
+        /// What becomes of it.
+        kind: SpaceKind,
+        /// Offset in the subfile's data.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes of data that the subfile has at least afterwards, if that is within the range.
+        grow: u64,
+        /// Names the change, for taking it back.
+        ticket: u64,
+    }
+    /// A place in a subfile.
+    FindDataRequest {
+        /// The file.
+        ino: Ino,
+        /// The seat that holds the subfile.
+        seat: SeatIndex,
+        /// Offset in the subfile's data.
+        offset: u64,
+    }
+    /// The first data at or behind a place.
+    FoundData {
+        /// Its start and end in the subfile's data; equal if there is none.
+        start: u64,
+        /// As above.
+        end: u64,
+        /// The subfile's epoch; 0 without one.
+        epoch: u32,
+    }
+    /// A copy between two subfiles of one seat.
+    CopyRequest {
+        /// The file to read.
+        from: Ino,
+        /// Offset in its subfile's data.
+        from_offset: u64,
+        /// Its epoch, as the asker knows it.
+        from_epoch: u32,
+        /// The file to write.
+        to: Ino,
+        /// The seat that holds both subfiles.
+        seat: SeatIndex,
+        /// Layout of the file to write.
+        layout: Layout,
+        /// Its epoch, as the asker knows it.
+        epoch: u32,
+        /// Offset in its subfile's data.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+    }
+    /// Outcome of a copy.
+    Copied {
+        /// Whether the epoch was not older than the written subfile's; if not, nothing was written.
+        accepted: bool,
+        /// Whether the read file had not been cut since the asker looked at it; if it had, only a part was copied.
+        current: bool,
+    }
+    /// The end of a finished write that begins behind the end that its writer knows.
+    ExtendOverRequest {
+        /// The inode.
+        ino: Ino,
+        /// First byte of the write.
+        start: u64,
+        /// First byte behind it.
+        end: u64,
+        /// The epoch that the write was made in.
+        epoch: u32,
+    }
+    /// What was counted of a file.
+    CountRequest {
+        /// The inode.
+        ino: Ino,
+        /// Bytes below its size that occupy nothing.
+        holes: u64,
+        /// The epoch that they were counted in.
+        epoch: u32,
+    }
+    /// Inodes of which there are subfiles.
+    Inodes {
+        /// Their numbers.
+        inos: Vec<Ino>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            if let Ok(request) = SpaceRequest::from_bytes(&bytes) {
+                prop_assert_eq!(request.to_bytes(), bytes.clone());
+            }
+            let _ = MakeUnnamedRequest::from_bytes(&bytes);
+            let _ = CopyRequest::from_bytes(&bytes);
+            let _ = Inodes::from_bytes(&bytes);
+        }
+    }
+}
