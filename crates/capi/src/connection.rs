@@ -44,6 +44,15 @@ impl Drop for Change<'_> {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The last file is closed too: nobody will repeat anything.
+        if self.client.is_own() {
+            self.client.leave();
+        }
+    }
+}
+
 impl Shared {
     /// The client, in the process that made it.
     pub fn client(&self) -> FsResult<&Client> {

@@ -111,6 +111,7 @@ mod tests {
             ctime: time,
             epoch: 0,
             layout,
+            holes: 0,
         };
         let may = |flags: c_int, uid: u32, groups: &[u32]| {
             OpenFlags::from_bits(flags).unwrap().check(&attr, uid, groups).is_ok()

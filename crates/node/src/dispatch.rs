@@ -7,7 +7,7 @@ use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
 use crate::handlers::{data, direct, list};
 use crate::leases::Acting;
-use crate::node::Node;
+use crate::node::{Node, RECORDS_VOLUME};
 use crate::peers::peer_of;
 use crate::session::Ctx;
 
@@ -126,11 +126,21 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange | Op::MakeUnnamed);
     let alters = touches == Touches::Changes || writes;
     let awaited = if alters { ctx.check_awaited() } else { Ok(()) };
-    let outcome = awaited.and_then(|()| request::<O>(call)).and_then(|asked| O::handle(node, &ctx, asked));
+    let outcome = awaited.and_then(|()| serve::<O>(node, call, &ctx));
     match outcome {
         Ok(answer) => answer.encode(reply.body()),
         Err(error) => reply.fail(&error),
     }
+}
+
+/// Handles a request. Records that did not fit are tried again with what processes that write directly were
+/// promised and do not need: nothing has happened then, and no lock is held that one of them may wait for.
+fn serve<O: Handle>(node: &Node, call: &Call<'_>, ctx: &Ctx<'_>) -> FsResult<O::Reply> {
+    let handle = || O::handle(node, ctx, request::<O>(call)?);
+    let outcome = handle();
+    let adds = matches!(O::OP, Op::Make | Op::MakeUnnamed | Op::Link | Op::SetXattr | Op::PutInode);
+    let is_full = adds && outcome.as_ref().is_err_and(|error| error.errno() == Errno::ENOSPC);
+    if is_full && node.reclaim_direct(RECORDS_VOLUME) { handle() } else { outcome }
 }
 
 /// The decoded request.

@@ -28,6 +28,9 @@ use crate::record::Inode;
 use crate::sweep::Sweeper;
 use crate::unsettled::Unsettled;
 
+/// The volume that a node keeps its records on.
+pub(crate) const RECORDS_VOLUME: u16 = 0;
+
 /// What a node is made from.
 pub struct NodeConfig {
     /// The map; gives this node its slots and seats.
@@ -99,7 +102,7 @@ impl Node {
         let capacity = config.volumes.first().map_or(0, |volume| volume.capacity);
         let (records, recovery) =
             Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
-        records.count_in(data.records_room(0)?);
+        records.count_in(data.records_room(RECORDS_VOLUME)?);
         let slot = first_slot(&config.map, config.id);
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));

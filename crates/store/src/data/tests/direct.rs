@@ -222,3 +222,99 @@ fn a_volume_in_memory_grants_nothing() {
     assert!(grant(&store, Access::Write, 0..3, &Process::new()).is_none());
     assert_eq!(used(&store), occupied(&store));
 }
+
+fn change(offset: u64, len: u64, grow: u64, ticket: u64) -> SpaceChange {
+    SpaceChange { epoch: 0, offset, len, grow, ticket }
+}
+
+/// A subfile with one written page, and a process that may write to it.
+fn written_to(capacity: u64) -> (tempfile::TempDir, DataStore, Arc<Process>, std::fs::File) {
+    let (dir, store) = disk_store(capacity);
+    write(&store, id(1), 0, 0, &[1; 4096]).unwrap();
+    let process = Process::new();
+    let file = file(&grant(&store, Access::Write, 0..3 * PAGE, &process).unwrap());
+    (dir, store, process, file)
+}
+
+#[test]
+fn changes_of_space_end_all_grants_and_count_what_was_written() {
+    type Change = fn(&DataStore) -> StoreResult<u32>;
+    let changes: [(Change, u64); 3] = [
+        (|store| store.reserve(id(1), &SPEC, &change(2 * PAGE, 2 * PAGE, 0, 1)), 5),
+        (|store| store.zero(id(1), &SPEC, &change(PAGE, 3 * PAGE, 4 * PAGE, 1)), 5),
+        (|store| store.punch(id(1), &change(PAGE, PAGE, 0, 1)), 3),
+    ];
+    for (act, pages) in changes {
+        let (_dir, store, process, file) = written_to(64 << 20);
+        file.write_all_at(&[2; 2 * 4096], HEADER + PAGE).unwrap();
+        process.set_inside(true);
+        assert!(act(&store).unwrap_err().to_string().contains("stands still"));
+        process.set_inside(false);
+        act(&store).unwrap();
+        assert!(!process.is_open());
+        assert_eq!((used(&store), occupied(&store)), (pages * PAGE, pages * PAGE));
+        assert!(
+            grant(&store, Access::Write, 0..1, &Process::new()).is_none(),
+            "the daemon serves for a while"
+        );
+    }
+}
+
+#[test]
+fn what_was_written_directly_into_a_reservation_is_not_taken_back() {
+    let (_dir, store) = disk_store(64 << 20);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    store.reserve(id(1), &SPEC, &change(0, 4 * PAGE, 4 * PAGE, 7)).unwrap();
+    let granted = grant(&store, Access::Write, 0..3 * PAGE, &Process::new()).unwrap();
+    file(&granted).write_all_at(&[5; 4096], HEADER + 50).unwrap();
+    store.take_back(id(1), 7).unwrap();
+    let expected = [&b"abc"[..], &[0; 47], &[5; 4096]].concat();
+    assert_eq!(read(&store, id(1), 0, expected.len()), expected);
+    assert_eq!(used(&store), occupied(&store));
+}
+
+#[test]
+fn a_window_counts_reserved_pages_once() {
+    let (_dir, store) = disk_store(HEADER + 8 * PAGE);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    store.reserve(id(1), &SPEC, &change(PAGE, 7 * PAGE, 0, 7)).unwrap();
+    assert_eq!(used(&store), HEADER + 8 * PAGE);
+    let granted = grant(&store, Access::Write, 0..8 * PAGE, &Process::new()).unwrap();
+    assert_eq!(granted.window.end, 8 * PAGE, "what is reserved may be written on a full volume");
+    assert_eq!(used(&store), HEADER + 8 * PAGE);
+    file(&granted).write_all_at(&[5; 8 * 4096], HEADER).unwrap();
+    store.revoke(id(1)).unwrap();
+    assert_eq!((used(&store), occupied(&store)), (HEADER + 8 * PAGE, HEADER + 8 * PAGE));
+}
+
+#[test]
+fn holes_are_those_of_the_file_and_not_of_the_window() {
+    let (_dir, store, process, file) = written_to(64 << 20);
+    file.write_all_at(&[2; 4096], HEADER + 3 * PAGE).unwrap();
+    let stat = store.stat(id(1)).unwrap().unwrap();
+    assert_eq!((stat.len, stat.allocated), (4 * PAGE, HEADER + 2 * PAGE));
+    assert!(process.is_open() && used(&store) > stat.allocated, "the window is still promised");
+    let (data, _) = store.next_data(id(1), PAGE).unwrap();
+    assert_eq!(data, Some(3 * PAGE..4 * PAGE));
+    assert!(!process.is_open(), "a write under way has made half of its data");
+    assert_eq!(used(&store), occupied(&store));
+    let reader = Process::new();
+    grant(&store, Access::Read, 0..1, &reader).unwrap();
+    store.next_data(id(1), 0).unwrap();
+    assert!(reader.is_open());
+}
+
+/// A hole in front of what is reserved behind the end makes the sums right by chance.
+#[test]
+fn what_was_left_with_a_hole_is_measured_on() {
+    let (_dir, store, _process, file) = written_to(64 << 20);
+    file.write_all_at(&[2; 4096], HEADER + 2 * PAGE).unwrap();
+    store.reserve(id(1), &SPEC, &change(4 * PAGE, PAGE, 0, 7)).unwrap();
+    while grant(&store, Access::Write, 0..PAGE, &Process::new()).is_none() {
+        // The daemon serves for a while.
+        std::thread::yield_now();
+    }
+    store.revoke(id(1)).unwrap();
+    write(&store, id(1), 0, PAGE, &[3; 4096]).unwrap();
+    assert_eq!((used(&store), occupied(&store)), (HEADER + 4 * PAGE, HEADER + 4 * PAGE));
+}
