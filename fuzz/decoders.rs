@@ -60,8 +60,9 @@ pub fn message(bytes: &[u8]) {
         SetXattr RemoveXattr Open Close Reassert Extend Append Touch StatFs Status SyncRecords Read Write
         StatSubfile SyncSubfile Settle Shutdown Leave PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
         RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
-        UpdateShard
+        UpdateShard ListRecords ListSubfiles Watch ListTouched
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
+        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient
         OpenSession GrantDirect WidenDirect AccessList
     );
 }

@@ -14,6 +14,11 @@ pub const CODE_NOT_CLEAN: u8 = 122;
 /// Exit code of `run` when there was no formation for the command.
 pub const CODE_NOT_STARTED: u8 = 125;
 
+/// Exit code of `fsck` when something could not be checked.
+pub const CODE_FSCK_FAILED: u8 = 8;
+/// Exit code of `fsck` when the request makes no sense.
+pub const CODE_FSCK_USAGE: u8 = 16;
+
 /// A failure in the user's words, with an exit code.
 #[derive(Debug)]
 pub struct Failure {
@@ -71,7 +76,8 @@ mod tests {
     fn every_code_is_in_the_documentation() {
         let page = include_str!("../../../docs/commands.md");
         let special = [CODE_NOT_STAGED_IN, CODE_NOT_STAGED_OUT, CODE_NOT_CLEAN, CODE_NOT_STARTED];
-        for code in special.into_iter().chain([0, 1, 2, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND]) {
+        let special = special.into_iter().chain([4, CODE_FSCK_FAILED, CODE_FSCK_USAGE]);
+        for code in special.chain([0, 1, 2, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND]) {
             assert!(page.contains(&format!("| {code} |")), "exit code {code}");
         }
     }

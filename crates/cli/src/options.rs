@@ -45,6 +45,12 @@ pub enum Command {
     Unmount(UnmountArgs),
     /// Show where the bytes of a file are: seats, nodes, subfiles, stripe arithmetic
     Explain(ExplainArgs),
+    /// Check what a formation keeps: running, or stopped and then with repair
+    ///
+    /// Running: names, attributes, and subfiles of all nodes are compared with each other; nothing is changed. Stopped: the
+    /// same on volumes as they lie on this machine, with --repair set right. The exit code is the sum of: 0 nothing is wrong, 1
+    /// something was and is repaired, 4 something is left, 8 something could not be checked, 16 the request makes no sense.
+    Fsck(FsckArgs),
     /// Measure file systems, formations and the network, side by side
     Bench(bivouac_bench::BenchArgs),
     /// Write the completions of a shell to standard output
@@ -222,6 +228,34 @@ pub struct ExplainArgs {
     pub json: bool,
 }
 
+/// Arguments of `fsck`.
+#[derive(Debug, Args)]
+pub struct FsckArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// The formation; with --offline and --from-subfiles its volumes, directories that hold them, or the directory of its state
+    #[arg(value_name = "NAME|DIR")]
+    pub targets: Vec<PathBuf>,
+    /// Check the volumes of a stopped formation; without --repair say only what it would do
+    #[arg(long, conflicts_with = "from_subfiles")]
+    pub offline: bool,
+    /// Set right what can be set right without losing data
+    #[arg(long, requires = "offline")]
+    pub repair: bool,
+    /// Remove subfiles that belong to no file, with their data, instead of making files of them
+    #[arg(long, requires = "repair")]
+    pub discard_unreferenced: bool,
+    /// Rebuild files from their subfiles alone, for when the records are gone
+    #[arg(long, requires = "out")]
+    pub from_subfiles: bool,
+    /// Directory for rebuilt files, each under its inode number; empty, or to be made
+    #[arg(long, value_name = "DIR", requires = "from_subfiles")]
+    pub out: Option<PathBuf>,
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
@@ -374,6 +408,8 @@ mod tests {
             (&["up", "--mount", "/a", "--mount-each", "/b"], "cannot be used with"),
             (&["up", "--mount", "/a", "--no-mount"], "cannot be used with"),
             (&["explain"], "PATH"),
+            (&["fsck", "--repair"], "--offline"),
+            (&["fsck", "--from-subfiles", "v"], "--out"),
         ] {
             let refusal = parse(arguments).unwrap_err();
             assert!(refusal.contains(says), "{refusal}");

@@ -6,8 +6,10 @@ mod harness;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -164,5 +166,39 @@ fn an_empty_directory_that_is_replaced_is_never_missing() {
     let look = |mount: &Path| assert!(fs::metadata(mount.join("two/target")).unwrap().is_dir());
     looked_at(&camp, 500, replace, look);
     assert_eq!(fs::read_dir(camp.mount().join("one")).unwrap().count(), 0);
+    camp.down();
+}
+
+/// What another user reads in a file, and how it is refused.
+fn read_by_another(path: &Path) -> Result<String, String> {
+    let said = Command::new("cat").arg(path).uid(65_534).gid(65_534).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if said.status.success() { Ok(text(&said.stdout)) } else { Err(text(&said.stderr)) }
+}
+
+/// S29.
+#[test]
+fn others_enter_only_a_mount_that_is_open_to_them() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    // A place that everybody can reach.
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (open, closed) = (place.path().join("open"), place.path().join("closed"));
+    for dir in [&open, &closed] {
+        fs::create_dir(dir).unwrap();
+    }
+    let Some(camp) = Camp::start(&["--mount", open.to_str().unwrap(), "--allow-other"]) else { return };
+    assert_eq!(camp.run("mount", &[closed.to_str().unwrap()]).code, 0);
+    fs::write(open.join("all"), "for all").unwrap();
+    fs::write(open.join("mine"), "for me").unwrap();
+    fs::set_permissions(open.join("mine"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(read_by_another(&open.join("all")), Ok("for all".into()));
+    for refused in [open.join("mine"), closed.join("all")] {
+        let text = read_by_another(&refused).unwrap_err();
+        assert!(text.contains("Permission denied"), "{text}");
+    }
     camp.down();
 }

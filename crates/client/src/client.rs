@@ -17,6 +17,7 @@ use crate::direct::Direct;
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
+use crate::locks::LockDesk;
 use crate::spread::SpreadDirs;
 use crate::watch::Keeper;
 
@@ -110,6 +111,7 @@ pub struct Client {
     /// By node: whether it remembers what came of this client's changes.
     changed: Vec<AtomicBool>,
     pub(crate) keeper: Option<Keeper>,
+    pub(crate) locks: Arc<LockDesk>,
 }
 
 impl Client {
@@ -184,6 +186,7 @@ impl Client {
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::new(options.incarnation));
         let leases = Leases::new(map.slot_count());
+        let locks = Arc::new(LockDesk::new(options.id, local, Arc::clone(&map), nodes.clone()));
         let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
         let (direct, forks) = (Direct::default(), bivouac_direct::forks());
         let (keeper, next_op) = (None, AtomicU64::new(1));
@@ -203,6 +206,7 @@ impl Client {
             glimpses,
             changed,
             keeper,
+            locks,
         }
     }
 
@@ -210,6 +214,12 @@ impl Client {
     #[must_use]
     pub fn map(&self) -> &Arc<FormationMap> {
         &self.map
+    }
+
+    /// The locks that programs take through this client.
+    #[must_use]
+    pub fn locks(&self) -> &Arc<LockDesk> {
+        &self.locks
     }
 
     /// An identity for a changing operation of a front end that has none of its own, for instance a tool:

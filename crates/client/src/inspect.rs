@@ -1,7 +1,10 @@
 //! Looking at the formation itself: for `status`, `explain` and `down`.
 
 use bivouac_types::{Attr, FsResult, NodeId, SeatIndex};
-use bivouac_wire::{NodeStatus, SubfileName, SubfileState, op};
+use bivouac_wire::{
+    Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfileName, SubfilePage,
+    SubfileState, Watched, op,
+};
 
 use crate::client::Client;
 
@@ -53,5 +56,40 @@ impl Client {
             Ok(SeatReport { column, seat, node: place.node, volume: place.volume, subfile })
         };
         (0..layout.width).map(report).collect()
+    }
+}
+
+/// Looking at what nodes keep, for checks.
+impl Client {
+    /// Some of a node's records, as they are kept.
+    ///
+    /// # Errors
+    /// `EIO` when it cannot be reached.
+    pub fn list_records(&self, node: NodeId, request: &ListRecordsRequest) -> FsResult<RecordPage> {
+        self.ask::<op::ListRecords>(node, request)
+    }
+
+    /// Some of the subfiles on a node's volume.
+    ///
+    /// # Errors
+    /// `EIO` when it cannot be reached or the volume cannot be read.
+    pub fn list_subfiles(&self, node: NodeId, request: &ListSubfilesRequest) -> FsResult<SubfilePage> {
+        self.ask::<op::ListSubfiles>(node, request)
+    }
+
+    /// Has a node watch inodes for this client, instead of those before.
+    ///
+    /// # Errors
+    /// `EIO` when it cannot be reached, `EINVAL` for too many.
+    pub fn watch_inodes(&self, node: NodeId, inos: &Inos) -> FsResult<()> {
+        self.ask::<op::Watch>(node, inos)
+    }
+
+    /// What became of the watched inodes.
+    ///
+    /// # Errors
+    /// `EIO` when the node cannot be reached.
+    pub fn touched(&self, node: NodeId) -> FsResult<Watched> {
+        self.ask::<op::ListTouched>(node, &())
     }
 }

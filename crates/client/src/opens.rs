@@ -75,8 +75,10 @@ impl Client {
             self.watch(node);
             let told =
                 in_batches(floor, opens).iter().try_for_each(|batch| self.ask::<op::Reassert>(node, batch));
+            let told = told.and_then(|()| self.locks.resume(node));
             if let Err(error) = told {
                 log::warn!("{node} has not heard yet what is open: {error}");
+                self.locks.is_unsure_of(node);
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use bivouac_client::Client;
 use bivouac_types::{Attr, FsResult, Ino, SetAttr, StatFs};
 
 pub use bivouac_client::{CopyJob, DirEntry, NewInode, OpCtx, Opened, SeekKind};
+pub use bivouac_client::{FileLock, LockKind, LockMode, LockWaiting, Locked};
 
 macro_rules! operations {
     ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)*) $(-> $reply:ty)?;)*) => {
@@ -71,4 +72,10 @@ operations! {
     fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()>;
     fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr>;
     fn copy(&self, ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64>;
+    fn set_lock(&self, ino: Ino, lock: &FileLock, waiting: Option<LockWaiting>) -> FsResult<Locked>;
+    fn test_lock(&self, ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>>;
+    fn interrupt_lock(&self, ticket: u64);
+    fn unlock_owner(&self, ino: Ino, owner: u64);
+    fn unlock_handle(&self, ino: Ino, handle: u64);
+    fn drop_locks(&self);
 }

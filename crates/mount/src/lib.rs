@@ -12,6 +12,7 @@ mod fs;
 mod mount;
 mod opens;
 mod options;
+mod parked;
 mod pool;
 mod serve;
 mod session;

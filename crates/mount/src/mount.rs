@@ -13,6 +13,7 @@ use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::opens::Opens;
 use crate::options::Options;
+use crate::parked::Parked;
 use crate::pool::{Limits, Pool};
 use crate::session::Session;
 use crate::state::{State, StateError};
@@ -90,6 +91,7 @@ impl<F: FileSystem> Mount<F> {
     }
 
     fn serve(&self, state: State, opens: Opens, negotiated: Negotiated) -> Result<(), MountError> {
+        let parked = Arc::new(Parked::new(state.notes()?));
         let session = Arc::new(Session {
             fs: Arc::clone(&self.fs),
             channel: Arc::clone(&self.channel),
@@ -97,6 +99,7 @@ impl<F: FileSystem> Mount<F> {
             opens,
             negotiated,
             stats: Arc::clone(&self.stats),
+            parked,
             failure: Mutex::new(None),
         });
         let limits = Limits { resident: self.options.resident, threads_max: self.options.threads_max };
@@ -104,6 +107,7 @@ impl<F: FileSystem> Mount<F> {
         let pool = Pool::new(limits, move |pool, thread| worker.work(pool, thread));
         pool.start()?;
         pool.join();
+        self.fs.drop_locks();
         // At an unmount the kernel does not say of every file that it was closed.
         for (ino, count) in session.opens.counts() {
             (0..count).for_each(|_| self.fs.close(ino));

@@ -12,6 +12,7 @@ use crate::abi::{Header, Negotiated, Opcode, Reader, Reply, flags};
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::opens::Opens;
+use crate::parked::{Parked, Place};
 use crate::pool::{Pool, about_to_block};
 use crate::serve::{self, Answer, Call};
 use crate::state::State;
@@ -25,6 +26,7 @@ pub struct Session<F> {
     pub opens: Opens,
     pub negotiated: Negotiated,
     pub stats: Arc<Stats>,
+    pub parked: Arc<Parked>,
     pub failure: Mutex<Option<io::Error>>,
 }
 
@@ -93,6 +95,18 @@ impl<F: FileSystem> Session<F> {
         needed
     }
 
+    /// Notes a request that is answered by another thread later, where the next incarnation must know it as
+    /// above.
+    ///
+    /// # Errors
+    /// `ENOLCK` when there are too many of them.
+    pub fn park(&self, unique: u64) -> FsResult<Option<Place>> {
+        if self.negotiated.has(flags::init::HAS_RESEND) {
+            return Ok(None);
+        }
+        self.parked.park(unique).map(Some)
+    }
+
     fn answer(&self, desk: &mut Desk, len: usize, header: &Header, op: Opcode) -> FsResult<Answer> {
         let (header_in, body) = Header::split(desk.buffer.request(len))?;
         debug_assert_eq!(header_in.unique, header.unique);
@@ -124,7 +138,7 @@ impl<F: FileSystem> Session<F> {
 }
 
 /// A single `ENOSYS` would make the kernel stop asking for good.
-fn for_the_kernel(errno: Errno) -> Errno {
+pub fn for_the_kernel(errno: Errno) -> Errno {
     if errno == Errno::ENOSYS { Errno::EOPNOTSUPP } else { errno }
 }
 

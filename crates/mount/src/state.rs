@@ -5,6 +5,7 @@
 //! 0     header, 64 bytes: magic 8 | version u32 | incarnation u32 | identity u64 |
 //!       agreed u32 | minor u32 | flags u64 | max_write u32 | max_readahead u32 | zero 8 | check u64
 //! 64    in flight: one u64 per thread channel, the number of the request it is serving, or 0
+//! 2112  parked: one u64 per request that waits without a thread, its number, or 0
 //! 4096  slots of open files, 32 bytes each: ino u64 | opener u64 | open flags u32 | in use u32 |
 //!       generation u32 | zero u32
 //! ```
@@ -36,7 +37,11 @@ pub const CHANNELS_MAX: u16 = CHANNELS_PER_INCARNATION * INCARNATIONS_APART;
 pub const CHANNELS_PER_INCARNATION: u16 = 64;
 /// Incarnations after which channel numbers come round again.
 const INCARNATIONS_APART: u16 = 4;
-const _: () = assert!(IN_FLIGHT_AT + CHANNELS_MAX as u64 * 8 <= SLOTS_AT);
+/// Behind those, requests that wait without a thread.
+const PARKED_AT: u64 = IN_FLIGHT_AT + CHANNELS_MAX as u64 * 8;
+/// Most such requests.
+pub const PARKED_MAX: u16 = ((SLOTS_AT - PARKED_AT) / 8) as u16;
+const _: () = assert!(PARKED_AT < SLOTS_AT);
 
 /// An open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,13 +160,21 @@ impl State {
     /// # Errors
     /// What the system says.
     pub fn take_in_flight(&self) -> io::Result<Vec<u64>> {
-        let mut bytes = vec![0; usize::from(CHANNELS_MAX) * 8];
+        let mut bytes = vec![0; (SLOTS_AT - IN_FLIGHT_AT) as usize];
         let len = read_up_to(&self.file, &mut bytes, IN_FLIGHT_AT)?;
         bytes.truncate(len);
         let uniques =
             bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).filter(|&u| u != 0).collect();
         self.file.write_all_at(&vec![0; len], IN_FLIGHT_AT)?;
         Ok(uniques)
+    }
+
+    /// The part for requests that wait without a thread.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn notes(&self) -> io::Result<Notes> {
+        Ok(Notes(self.file.try_clone()?))
     }
 
     /// Writes a slot.
@@ -190,6 +203,20 @@ impl State {
 
     fn write_header(&self) -> Result<(), StateError> {
         Ok(self.file.write_all_at(&encode_header(&self.header), 0)?)
+    }
+}
+
+/// The part of a state for requests that wait without a thread.
+#[derive(Debug)]
+pub struct Notes(File);
+
+impl Notes {
+    /// Sets a place to the number of a request; 0 is none.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set(&self, index: u16, unique: u64) -> io::Result<()> {
+        self.0.write_all_at(&unique.to_le_bytes(), PARKED_AT + u64::from(index % PARKED_MAX) * 8)
     }
 }
 

@@ -12,6 +12,20 @@ use crate::node::Node;
 use crate::record::{Dentry, Inode, Shard, hashed_key, shard_key};
 use crate::session::Ctx;
 
+/// The slot of a directory's entry with this hash, of so many slots: that of the directory, or if it is spread that of the hash.
+#[must_use]
+pub fn entry_slot(dir: Ino, is_spread: bool, hash: u64, slots: u16) -> Slot {
+    if is_spread { slot_of_hash(hash, slots) } else { dir.slot() }
+}
+
+/// The slot of the record of a directory's shard on the node that has the slots `own`: the same one always, another one for
+/// other directories, so that they do not wait for each other.
+#[must_use]
+pub fn shard_slot(own: &[Slot], dir: Ino) -> Slot {
+    let number = (dir.0 ^ dir.0 >> 32) as usize;
+    own.get(number % own.len().max(1)).copied().unwrap_or(Slot(0))
+}
+
 /// Where an entry of this node is, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -191,18 +205,22 @@ impl Change<'_> {
 
     /// Makes an entry where there is none.
     pub fn add_entry(&mut self, dir: &mut Dir, place: &Place, dentry: Dentry) {
+        self.touch(dentry.ino);
         self.txn.put(place.slot, &place.key, &dentry.to_bytes());
         self.count(dir, place, 1, i32::from(dentry.kind == mode::DIR));
     }
 
     /// Removes an entry that is there.
     pub fn remove_entry(&mut self, dir: &mut Dir, place: &Place, dentry: Dentry) {
+        self.touch(dentry.ino);
         self.txn.delete(place.slot, &place.key);
         self.count(dir, place, -1, -i32::from(dentry.kind == mode::DIR));
     }
 
     /// Makes an existing entry lead elsewhere.
     pub fn replace_entry(&mut self, dir: &mut Dir, place: &Place, old: Dentry, new: Dentry) {
+        self.touch(old.ino);
+        self.touch(new.ino);
         self.txn.put(place.slot, &place.key, &new.to_bytes());
         let subdirs = i32::from(new.kind == mode::DIR) - i32::from(old.kind == mode::DIR);
         self.count(dir, place, 0, subdirs);
@@ -233,6 +251,7 @@ impl Change<'_> {
 
     /// Writes a shard.
     pub fn put_shard(&mut self, book: Slot, dir: Ino, shard: &Shard) {
+        self.touch(dir);
         self.txn.put(book, &shard_key(dir), &shard.to_bytes());
     }
 }

@@ -60,6 +60,10 @@ impl Service for Node {
             Op::Settle => run::<op::Settle>,
             Op::Shutdown => run::<op::Shutdown>,
             Op::Leave => run::<op::Leave>,
+            Op::ListRecords => run::<op::ListRecords>,
+            Op::ListSubfiles => run::<op::ListSubfiles>,
+            Op::Watch => run::<op::Watch>,
+            Op::ListTouched => run::<op::ListTouched>,
             Op::OpenSession => direct::serve_session,
             Op::GrantDirect => direct::serve_grant,
             Op::WidenDirect => run::<op::WidenDirect>,
@@ -90,6 +94,16 @@ impl Service for Node {
             Op::ExtendOver => run::<op::ExtendOver>,
             Op::Count => run::<op::Count>,
             Op::WhichGone => run::<op::WhichGone>,
+            Op::SetLock => run::<op::SetLock>,
+            Op::CancelLock => run::<op::CancelLock>,
+            Op::TestLock => run::<op::TestLock>,
+            Op::ListLocks => run::<op::ListLocks>,
+            Op::ReleaseLocks => run::<op::ReleaseLocks>,
+            Op::LockHolders => run::<op::LockHolders>,
+            Op::LockWaits => run::<op::LockWaits>,
+            Op::LookAgain => run::<op::LookAgain>,
+            Op::LocksGranted => run::<op::LocksGranted>,
+            Op::ServesClient => run::<op::ServesClient>,
         };
         serve(self, call, reply);
     }

@@ -1,12 +1,14 @@
 //! Records that are damaged in a way that no checksum shows: reading them ends, and what is accepted is consistent.
 
 use bivouac_types::{Attr, ClientId, Ino, Layout, Placement, SeatIndex, Timestamp, mode};
-use bivouac_wire::{Decode, Encode};
+use bivouac_wire::{Decode, Encode, LockKind};
 
 use crate::intent::tests::{logged, reread};
 use crate::intent::{Cut, Intent, Move, NewDir, OldEntry};
 use crate::mutate::Mutator;
-use crate::record::{Dentry, Done, Folded, Garbage, Inode, Shard, dentry_of_key, number_of_key};
+use crate::record::{
+    Dentry, Done, Folded, Garbage, Inode, Shard, dentry_of_key, lock_key, lock_of_key, number_of_key,
+};
 
 const LAYOUT: Layout = Layout { stripe: 1 << 20, width: 2, base: SeatIndex(1), seats: 2 };
 const INO: Ino = Ino(0x0001_0000_0000_002f);
@@ -44,8 +46,9 @@ fn records() {
     let (dentry, done) = (Dentry { ino: INO, kind: mode::FILE }, Done { op: 1, value: 2 });
     let garbage = Garbage { layout: LAYOUT };
     let shard = Shard { sealed: Some((ClientId(1), 2)), ..Shard::empty(inode().inherited(), 7) };
+    let lock = lock_key(INO, (LockKind::Whole, ClientId(7), 8), 9).to_vec();
     let small = [dentry.to_bytes(), done.to_bytes(), garbage.to_bytes(), Folded { versions: 3 }.to_bytes()];
-    let seeds = [&small[..], &[inode().to_bytes(), shard.to_bytes()]].concat();
+    let seeds = [&small[..], &[inode().to_bytes(), shard.to_bytes(), lock]].concat();
     Mutator::new(seeds).each(100_000, |bytes| {
         consistent::<Inode>(bytes);
         consistent::<Dentry>(bytes);
@@ -55,6 +58,9 @@ fn records() {
         consistent::<Folded>(bytes);
         if let Some((_, name)) = dentry_of_key(bytes) {
             assert!(bytes.ends_with(name));
+        }
+        if let Some((ino, owner, start)) = lock_of_key(bytes) {
+            assert_eq!(lock_key(ino, owner, start)[1..], bytes[1..]);
         }
         assert!(number_of_key(bytes).is_none() || bytes.len() == 9);
     });

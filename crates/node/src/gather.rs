@@ -17,6 +17,7 @@ use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{DirChangedRequest, Encode, FormationMap, InoOnly, ShardState, op};
 use parking_lot::Mutex;
 
+use crate::directory::shard_slot;
 use crate::dispatch::NOBODY;
 use crate::namespace::decode;
 use crate::node::Node;
@@ -43,11 +44,9 @@ impl Shards {
         Shards { own, told: Mutex::default() }
     }
 
-    /// The slot of the record of a directory's shard: the same one always, another one for other directories, so
-    /// that they do not wait for each other.
+    /// The slot of the record of a directory's shard.
     pub fn slot_of(&self, dir: Ino) -> Slot {
-        let number = (dir.0 ^ dir.0 >> 32) as usize;
-        self.own.get(number % self.own.len().max(1)).copied().unwrap_or(Slot(0))
+        shard_slot(&self.own, dir)
     }
 
     /// Whether the home has to be told; then, the how manieth time that is.

@@ -3,6 +3,7 @@
 //! change. A restarted driver takes the same steps again, under the same ids and channel, before it
 //! serves anybody who wants the same entries (the argument is in docs/semantics.md).
 
+mod concerns;
 mod cut;
 mod entries;
 mod rename;
@@ -23,6 +24,7 @@ use crate::reaper::Job;
 use crate::record::{Dentry, Inode, intent_key, number_of_key, table};
 use crate::session::Ctx;
 
+pub use concerns::{Concerns, concerns};
 pub use rename::Move;
 
 /// A new directory whose inode belongs to a peer.

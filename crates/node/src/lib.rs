@@ -6,6 +6,7 @@
 //! - Every change is one [`bivouac_store::Txn`]; what needs several nodes is an intent (`intent.rs`):
 //!   logged first, made of idempotent steps, replayed after a restart.
 
+mod advisory;
 mod alloc;
 mod away;
 mod clock;
@@ -29,11 +30,17 @@ mod openers;
 mod opens;
 mod peers;
 mod reaper;
-mod record;
+pub mod record;
 mod session;
 mod sweep;
 mod unsettled;
+mod watch;
 
+pub use advisory::LockClient;
 pub use clock::{Clock, SystemClock};
+pub use directory::{entry_slot, shard_slot};
+pub use handlers::check::{record_page, subfile_facts};
+pub use intent::{Concerns, concerns};
 pub use node::{Node, NodeConfig};
 pub use peers::{NetPeers, PeerRequest, Peers};
+pub use watch::ENTRIES_MOVE;

@@ -56,6 +56,7 @@ impl Node {
             garbage: false,
             files: 0,
             lingering: Vec::new(),
+            touched: Vec::new(),
             origin: NOBODY,
             shards: Vec::new(),
             grown: None,
@@ -88,6 +89,8 @@ pub struct Change<'a> {
     files: i64,
     /// Inodes that lost their last name and stay for a moment.
     lingering: Vec<Ino>,
+    /// What is changed, or what changed entries lead to; noted only while somebody watches.
+    touched: Vec<Ino>,
     /// The client who wants it.
     pub origin: ClientId,
     /// Spread directories whose shards here change; their homes are told.
@@ -120,6 +123,10 @@ impl Change<'_> {
 
     /// Makes the change last. Who asked for it tells the homes of the directories that it concerns.
     pub fn commit_quietly(self) -> FsResult<()> {
+        if !self.touched.is_empty() {
+            // Before the commit, while its slots are locked: see `Watches::touch`.
+            self.node.watches.touch(&self.touched);
+        }
         self.txn.commit()?;
         self.node.files.fetch_add(self.files as u64, Ordering::Relaxed);
         if self.garbage || self.node.records.wants_compaction() {
@@ -149,6 +156,13 @@ impl Change<'_> {
         }
     }
 
+    /// Tells those who watch the inode of the change.
+    pub fn touch(&mut self, ino: Ino) {
+        if self.node.watches.is_active() {
+            self.touched.push(ino);
+        }
+    }
+
     /// As [`Node::inode`], within the change.
     pub fn inode(&self, ino: Ino) -> FsResult<Inode> {
         match self.txn.get(ino.slot(), &inode_key(ino)) {
@@ -160,6 +174,7 @@ impl Change<'_> {
     /// Writes an inode.
     pub fn put_inode(&mut self, inode: &Inode) {
         let ino = inode.attr.ino;
+        self.touch(ino);
         self.txn.put(ino.slot(), &inode_key(ino), &inode.to_bytes());
     }
 
@@ -233,6 +248,7 @@ impl Change<'_> {
     /// Removes an inode and all that belongs to it; its subfiles become garbage.
     pub fn erase_inode(&mut self, inode: &Inode) {
         let (ino, slot) = (inode.attr.ino, inode.attr.ino.slot());
+        self.touch(ino);
         let xattrs = self.keys_below(slot, &xattr_key(ino, b""));
         xattrs.iter().for_each(|key| self.txn.delete(slot, key));
         if inode.attr.mode & mode::TYPE == mode::LINK {
@@ -256,17 +272,23 @@ impl Change<'_> {
             // A file that was cut may have had another layout before.
             let Layout { seats, .. } = inode.attr.layout;
             let width = if inode.attr.epoch > 0 { seats } else { inode.attr.layout.width };
-            let layout = Layout { width, ..inode.attr.layout };
-            self.txn.put(slot, &garbage_key(ino), &Garbage { layout }.to_bytes());
-            self.garbage = true;
+            self.discard_subfiles(ino, Layout { width, ..inode.attr.layout });
         }
     }
 
     /// Removes an inode and nothing that belongs to it.
     pub fn hide_inode(&mut self, inode: &Inode) {
         let ino = inode.attr.ino;
+        self.touch(ino);
         self.txn.delete(ino.slot(), &inode_key(ino));
         self.files -= 1;
+    }
+
+    /// Subfiles of an inode that is gone become garbage.
+    pub fn discard_subfiles(&mut self, ino: Ino, layout: Layout) {
+        self.touch(ino);
+        self.txn.put(ino.slot(), &garbage_key(ino), &Garbage { layout }.to_bytes());
+        self.garbage = true;
     }
 
     fn keys_below(&self, slot: Slot, prefix: &[u8]) -> Vec<Vec<u8>> {
@@ -336,6 +358,7 @@ impl Node {
             let inode = change.inode(ino)?;
             change.erase_inode(&inode);
         } else {
+            change.touch(ino);
             change.txn.put(slot, &orphan_key(ino), &holders.to_bytes());
         }
         change.commit()

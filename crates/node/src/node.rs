@@ -12,6 +12,7 @@ use bivouac_types::{
 use bivouac_wire::FormationMap;
 use parking_lot::Mutex;
 
+use crate::advisory::{Advisory, LockClient};
 use crate::alloc::Allocator;
 use crate::away::Away;
 use crate::clock::Clock;
@@ -27,6 +28,7 @@ use crate::reaper::Reaper;
 use crate::record::Inode;
 use crate::sweep::Sweeper;
 use crate::unsettled::Unsettled;
+use crate::watch::Watches;
 
 /// The volume that a node keeps its records on.
 pub(crate) const RECORDS_VOLUME: u16 = 0;
@@ -66,6 +68,8 @@ pub struct Node {
     pub(crate) unspreading: Mutex<HashSet<Ino>>,
     /// Entries at which a directory spreads.
     pub(crate) spread_at: u64,
+    /// The locks that programs take.
+    pub(crate) advisory: Advisory,
     pub(crate) leases: Leases,
     pub(crate) opens: Opens,
     pub(crate) openers: Openers,
@@ -78,6 +82,8 @@ pub struct Node {
     pub(crate) sweeper: Sweeper,
     pub(crate) unsettled: Unsettled,
     pub(crate) lending: Lending,
+    /// What checks of the running formation look at.
+    pub(crate) watches: Watches,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -109,13 +115,16 @@ impl Node {
         let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
         let allocator = Allocator::open(&records, config.id, slot);
         let openers = Openers::open(&records, slot);
+        let own = slots_of(&config.map, config.id);
         let node = Node {
+            advisory: Advisory::open(&records, config.id, own, Arc::clone(&peers)),
             unsettled: Unsettled::new(config.id, allocator.first(), !openers.unheard().is_empty()),
             sweeper: Sweeper::default(),
             allocator,
             openers,
             reaper: Reaper::new(config.grace),
             away: Away::new(config.grace),
+            watches: Watches::default(),
             map: config.map,
             id: config.id,
             records,
@@ -193,6 +202,11 @@ impl Node {
     #[must_use]
     pub fn map(&self) -> &Arc<FormationMap> {
         &self.map
+    }
+
+    /// This process serves a client from now on, which is to hear of its locks; or no more.
+    pub fn serves(&self, client: ClientId, by: Option<Arc<dyn LockClient>>) {
+        self.advisory.serve(client, by);
     }
 
     fn make_root(&self, owner: (u32, u32)) -> FsResult<()> {

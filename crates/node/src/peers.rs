@@ -195,13 +195,18 @@ impl Node {
 
     /// This node's identity as a client of its peers.
     pub(crate) fn as_client(&self) -> ClientId {
-        ClientId(PEER_BIT | u64::from(self.id.0))
+        node_as_client(self.id)
     }
 }
 
 /// Whether an error may have come from the peer itself, rather than from the way to it.
 fn is_answer(error: &FsError) -> bool {
     !matches!(error.errno(), Errno::EIO | Errno::ETIMEDOUT | Errno::ENOTCONN)
+}
+
+/// A node's identity as a client of its peers.
+pub fn node_as_client(id: NodeId) -> ClientId {
+    ClientId(PEER_BIT | u64::from(id.0))
 }
 
 /// The way over the network.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_types::limits::UNFINISHED_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
+use bivouac_wire::op;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::away::take_blamed;
@@ -298,6 +299,10 @@ impl Node {
                 let steps = Steps { background: true, ..Steps::question(NOBODY) };
                 self.unlock_moves(*ticket, steps)
             }
+            Job::Alive(client) => {
+                self.forget_unless_alive(*client);
+                Ok(())
+            }
             Job::Intent(slot, tx) => self.replay_intent(*slot, *tx),
         }));
         done.unwrap_or_else(|_| Err(FsError::with(Errno::EIO, "bug: it panicked")))
@@ -329,22 +334,34 @@ impl Node {
     /// it says then is not forgotten with the rest.
     fn forget_one(&self) -> Option<ClientId> {
         let mut agenda = self.reaper.agenda.lock();
-        let client = agenda.take_gone(Instant::now())?;
-        self.forget_opens(client);
-        // What it wrote last may belong to files that are gone.
-        self.sweeper.request();
-        Some(client)
+        loop {
+            let now = Instant::now();
+            let client = agenda.take_gone(now)?;
+            if self.advisory.node_of(client).is_some() {
+                // Whether it is alive takes a question to its node; it stays gone until that is answered.
+                agenda.gone.insert(client, now + 3 * self.reaper.grace);
+                agenda.add_once(Job::Alive(client));
+                continue;
+            }
+            self.advisory.forget(&self.records, client, true);
+            self.forget_opens(client);
+            // What it wrote last may belong to files that are gone.
+            self.sweeper.request();
+            return Some(client);
+        }
     }
 
     /// Forgets a client that says that it ends.
     pub(crate) fn forget_client(&self, client: ClientId) {
         self.reaper.client_is_back(client);
+        self.advisory.forget(&self.records, client, true);
         self.forget_opens(client);
         self.has_closed_orphans(client);
     }
 
     fn forget_opens(&self, client: ClientId) {
         self.opens.remove_client(client);
+        self.watches.set(client, &[]);
         if let Err(error) = self.openers.forget(&self.records, client) {
             log::warn!("client {} is not forgotten: {error}", client.0);
         }
@@ -353,6 +370,32 @@ impl Node {
     /// Clients of an earlier daemon have as long to come back as those who are gone.
     pub(crate) fn adopt_openers(&self) {
         self.openers.unheard().into_iter().for_each(|client| self.reaper.client_is_gone(client));
+    }
+
+    /// Forgets a client whose locks were looked after, unless it is alive, or came back meanwhile.
+    fn forget_unless_alive(&self, client: ClientId) {
+        if self.locks_are_alive(client) {
+            return self.reaper.client_is_gone(client);
+        }
+        if self.reaper.agenda.lock().gone.remove(&client).is_some() {
+            self.advisory.forget(&self.records, client, true);
+            self.forget_opens(client);
+            self.sweeper.request();
+            self.has_closed_orphans(client);
+        }
+    }
+
+    /// Whether a client has something locked here and is alive, only without anything to ask. The node that serves
+    /// it says so.
+    fn locks_are_alive(&self, client: ClientId) -> bool {
+        match self.advisory.node_of(client) {
+            None => false,
+            Some(node) if node == self.id => self.advisory.served(client).is_some(),
+            Some(node) => {
+                let asked = self.step::<op::ServesClient>(node, Steps::question(NOBODY), 0, client);
+                asked.unwrap_or(false)
+            }
+        }
     }
 }
 

@@ -5,12 +5,14 @@
 //! cookie of a listing: it stays good while entries come and go.
 
 use bivouac_types::{Attr, ClientId, Ino, Layout, NodeId, Placement};
-use bivouac_wire::{Inherited, codec_struct};
+use bivouac_wire::{Inherited, LockKind, codec_struct};
 
 /// Bytes in front of the hash in an entry's key.
 const DENTRY_HASH_AT: usize = 9;
 /// Bytes in front of the name in an entry's key.
 const DENTRY_NAME_AT: usize = 17;
+/// Length of a locked range's key.
+const LOCK_KEY_LEN: usize = 34;
 
 /// An inode: `I`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +115,30 @@ pub fn unnamed_key(ino: Ino) -> [u8; 9] {
 /// Key of a client that may have files open.
 pub fn opener_key(client: ClientId) -> [u8; 9] {
     tagged(b'C', client.0)
+}
+
+/// Key of a locked range: file, owner, first byte.
+pub fn lock_key(ino: Ino, owner: (LockKind, ClientId, u64), start: u64) -> [u8; LOCK_KEY_LEN] {
+    let (kind, client, id) = owner;
+    let mut key = [0; LOCK_KEY_LEN];
+    key[..9].copy_from_slice(&tagged(b'F', ino.0));
+    key[9] = u8::from(kind == LockKind::Whole);
+    for (at, number) in [(10, client.0), (18, id), (26, start)] {
+        key[at..at + 8].copy_from_slice(&number.to_be_bytes());
+    }
+    key
+}
+
+/// File, owner and first byte of a locked range's key.
+pub fn lock_of_key(key: &[u8]) -> Option<(Ino, (LockKind, ClientId, u64), u64)> {
+    let key: &[u8; LOCK_KEY_LEN] = key.try_into().ok()?;
+    let number = |at: usize| key.get(at..)?.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    let kind = match key[9] {
+        0 => LockKind::Range,
+        1 => LockKind::Whole,
+        _ => return None,
+    };
+    Some((Ino(number(1)?), (kind, ClientId(number(10)?), number(18)?), number(26)?))
 }
 
 /// Key of garbage.

@@ -61,6 +61,7 @@ fn spread_dir(formation: &Formation) -> Ino {
     dir
 }
 
+/// S37, S38.
 #[test]
 fn a_large_directory_is_everybodys() {
     let formation = Formation::spreading(4);
@@ -218,6 +219,7 @@ fn a_spread_directory_is_replaced_moved_and_exchanged() {
     assert_eq!(errno(client.getattr(dir)), Some(Errno::ENOENT));
 }
 
+/// S37.
 #[test]
 fn it_spreads_while_it_is_used() {
     let formation = Formation::spreading_at(3, 300);

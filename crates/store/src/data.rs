@@ -6,6 +6,7 @@ mod files;
 mod holders;
 mod lent;
 mod names;
+mod offline;
 mod ranges;
 mod room;
 mod scan;
@@ -24,6 +25,7 @@ use bivouac_types::{FormationId, NodeId};
 
 pub use holders::{Access, Granted, Holder};
 pub use lent::{VolumeConfig, VolumeUsage};
+pub use offline::Subfiles;
 pub use room::RecordsRoom;
 pub use scan::ListedSubfile;
 pub use space::SpaceChange;
@@ -287,6 +289,20 @@ impl DataStore {
     /// `NoVolume`, `Io`.
     pub fn list_ids(&self, volume: u16) -> StoreResult<impl Iterator<Item = SubfileId>> {
         scan::ids(&*self.lent(volume)?.volume, volume)
+    }
+
+    /// Some subfiles of a volume behind `after`, in the order of directory, file and seat, at least one if there are
+    /// any; and whether they were the last. As [`DataStore::list`] otherwise.
+    ///
+    /// # Errors
+    /// `NoVolume`, `Io`.
+    pub fn list_page(
+        &self,
+        volume: u16,
+        after: Option<SubfileId>,
+        max: usize,
+    ) -> StoreResult<(Vec<ListedSubfile>, bool)> {
+        scan::page(&*self.lent(volume)?.volume, volume, self.formation, after, max)
     }
 
     /// State of all volumes, in order.

@@ -162,6 +162,14 @@ impl Records {
         let _ = self.room.set(room);
     }
 
+    /// Node and number of slots of the records on a volume; `None` where there are none.
+    ///
+    /// # Errors
+    /// `Corrupt`, `NewerFormat` for a file that is none of ours; `Io`.
+    pub fn stored(volume: &dyn Volume) -> StoreResult<Option<(NodeId, u16)>> {
+        Ok(recover::origin(volume)?.map(|origin| (origin.node, origin.slots)))
+    }
+
     /// Locks slots for a change, waiting for other transactions on them. Slots may be in any order and
     /// repeat. A thread that has a transaction must not begin another, nor call [`Records::read`] or
     /// [`Records::scan`] on its slots.

@@ -7,6 +7,7 @@ mod dir;
 mod failing;
 mod identity;
 mod memory;
+mod read_only;
 pub(crate) mod transfer;
 
 use std::fmt;
@@ -22,6 +23,7 @@ pub use dir::DirVolume;
 pub use failing::{FailingVolume, Fault, Operation, OperationKind};
 pub use identity::{IDENTITY_NAME, VolumeIdentity};
 pub use memory::MemVolume;
+pub use read_only::ReadOnlyVolume;
 
 use bivouac_types::Errno;
 

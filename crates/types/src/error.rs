@@ -52,6 +52,7 @@ errnos! {
     ERANGE = 34, "result too large";
     EDEADLK = 35, "deadlock";
     ENAMETOOLONG = 36, "name too long";
+    ENOLCK = 37, "no locks available";
     ENOSYS = 38, "not implemented";
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many symbolic links";

@@ -75,6 +75,13 @@ pub const LIST_EXTENTS_MAX: usize = 8192;
 /// Most bytes of directory entries in one answer.
 pub const READDIR_BYTES_MAX: usize = 1 << 16;
 
+/// Most inodes that one client of a check watches at a node.
+pub const WATCHED_MAX: usize = 16_384;
+/// Most clients that watch inodes at a node; the one that came first has to give way to the next.
+pub const WATCHERS_MAX: usize = 4;
+/// Most bytes of records in one answer to a check.
+pub const LIST_BYTES_MAX: usize = 1 << 16;
+
 /// How long a node leaves what it told a client as it is, in milliseconds.
 pub const LEASE_MS: u64 = 100;
 /// What of that the client is not told of: the kernel counts time in ticks of up to 10 ms.
@@ -96,6 +103,25 @@ pub const UNFINISHED_MAX: usize = 1 << 15;
 
 /// How long a client waits for a node that does not answer, unless chosen otherwise.
 pub const WAIT_MS_DEFAULT: u64 = 30_000;
+
+/// Most ranges of one file that may be locked.
+pub const LOCKS_PER_FILE_MAX: usize = 1 << 16;
+/// Most ranges that one client may have locked at one node.
+pub const LOCKS_PER_CLIENT_MAX: usize = 1 << 18;
+/// Most requests for locks of one file that may wait.
+pub const LOCK_WAITS_PER_FILE_MAX: usize = 1 << 14;
+/// For how long a request for a lock that could be had lets earlier ones go first, in milliseconds.
+pub const LOCK_TURN_MS: u64 = 1_000;
+/// How long a request for a lock waits before its client looks whether the wait is part of a circle.
+pub const LOCK_LOOK_MS: u64 = 10;
+/// How often a client asks again for a lock that it waits for: grants are told at once, but may be lost.
+pub const LOCK_ASK_MS: u64 = 1_000;
+/// How long a look for a circle waits for one node, in milliseconds.
+pub const LOCK_LOOK_WAIT_MS: u64 = 2_000;
+/// Most owners of locks that one look for a circle follows.
+pub const LOCK_OWNERS_FOLLOWED_MAX: usize = 4_096;
+/// Most items in one message about locks.
+pub const LOCKS_PER_MESSAGE_MAX: usize = 2_048;
 
 /// Most processes that read and write subfiles of one node themselves at a time.
 pub const DIRECT_SESSIONS_MAX: u32 = 1024;
@@ -121,8 +147,16 @@ const _: () = assert!(READDIR_BYTES_MAX * 2 <= FRAME_BODY_MAX);
 const _: () = assert!(SHARD_BYTES_MAX + 1024 <= FRAME_BODY_MAX);
 // Letter, directory, hash and name, and what stands before them in the log, of each entry; a commit has up to 64 MiB.
 const _: () = assert!(SPREAD_ENTRIES_MAX * (NAME_LEN_MAX as u64 + 64) <= 1 << 26);
+// A watch travels in one body.
+const _: () = assert!(WATCHED_MAX * 8 + 1024 <= FRAME_BODY_MAX);
+// The longest record is added to a page that is nearly full.
+const _: () = assert!(LIST_BYTES_MAX + XATTR_VALUE_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 // Two ticks at the coarsest, and what is left is worth having.
 const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS);
+// No item of such a message is longer than 100 bytes.
+const _: () = assert!(LOCKS_PER_MESSAGE_MAX * 100 + 1024 <= FRAME_BODY_MAX);
+// Who waits for its turn asks again when it has waited long enough.
+const _: () = assert!(LOCK_LOOK_MS < LOCK_ASK_MS && LOCK_TURN_MS <= LOCK_ASK_MS);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);
 // Offset and length of each, and then some.
 const _: () = assert!(LIST_EXTENTS_MAX * 12 + 1024 <= FRAME_BODY_MAX);

@@ -1,6 +1,8 @@
 //! The operations: one row each in [`Op`], one request and one reply type each.
 
-use bivouac_types::{Attr, Ino, Layout, OpenId, SeatIndex, SetAttr};
+mod locks;
+
+use bivouac_types::{Attr, ClientId, Ino, Layout, OpenId, SeatIndex, SetAttr};
 
 pub use shards::{
     DirChangedRequest, DropShardRequest, Inherited, InstallShardRequest, RemoveDirRequest, SealRequest,
@@ -8,6 +10,8 @@ pub use shards::{
 };
 
 use crate::{Decode, DecodeError, Encode, FormationMap, NodeStatus, Reader, codec_struct};
+
+pub use locks::*;
 
 /// Which lane may carry an operation. Operations on the peer lane call nobody, so no cycle of
 /// waiting nodes can form.
@@ -192,6 +196,32 @@ operations! {
     /// Reads or writes several places of a subfile.
     AccessList = 59, Both, ListRequest => ListDone;
 
+    /// Records of this node behind a position, as they are kept; for checking.
+    ListRecords = 52, Both, ListRecordsRequest => RecordPage;
+    /// Subfiles of a volume behind a position, with what their headers say; for checking.
+    ListSubfiles = 53, Both, ListSubfilesRequest => SubfilePage;
+    /// Replaces the inodes that this client watches here; none ends the watch.
+    Watch = 54, Client, Inos => ();
+    /// Which of the watched inodes were changed since.
+    ListTouched = 55, Client, () => Watched;
+
+    /// Locks or unlocks a range of a file; may have the request wait in the home's queue.
+    SetLock = 40, Client, SetLockRequest => bool;
+    /// Takes a waiting request back; answers whether it had its lock already.
+    CancelLock = 41, Client, SetLockRequest => bool;
+    /// A lock that is in the way of another, if there is one.
+    TestLock = 42, Both, LockOf => Option<LockOf>;
+    /// The client's locks here, from the given one on; drops its waiting requests if asked.
+    ListLocks = 43, Client, ListLocksRequest => LockList;
+    /// Drops all locks and waiting requests of the client.
+    ReleaseLocks = 44, Client, () => ();
+    /// All locks that are in the way of another client's request.
+    LockHolders = 45, Both, LockOf => LockHolderList;
+    /// What owners of locks wait for whose clients this node's process serves.
+    LockWaits = 46, Both, LockOwners => LockWaitList;
+    /// Has a client that this node's process serves look whether a wait of its is part of a circle.
+    LookAgain = 47, Both, LockTicket => ();
+
     /// Makes an inode record; the same record again is no error.
     PutInode = 64, Peer, PutInodeRequest<'a> => ();
     /// Removes an inode record if it is as just made; none there is no error.
@@ -233,6 +263,10 @@ operations! {
     DirChanged = 99, Peer, DirChangedRequest => ();
     /// Tells a shard what new entries get from their directory.
     UpdateShard = 108, Peer, UpdateShardRequest => ();
+    /// Tells clients that this node's process serves that requests of theirs have their locks.
+    LocksGranted = 80, Peer, GrantedLocks => ();
+    /// Whether this node's process serves the client.
+    ServesClient = 81, Peer, ClientId => bool;
 }
 
 /// Defines a message that borrows from the frame.
@@ -589,7 +623,10 @@ owned! {
     }
 }
 
+mod check;
 mod direct;
+
+pub use check::*;
 pub use direct::{DirectSession, Grant, GrantRequest, ListDone, ListRequest, WidenRequest, Window};
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ("mechanism", &["net", "store", "direct"]),
     ("use", &["client"]),
     ("serve", &["node"]),
-    ("compose", &["launch", "stage", "bench"]),
+    ("compose", &["launch", "stage", "bench", "fsck"]),
     ("adapt", &["mount", "preload", "capi", "mpiio", "http", "python"]),
     ("operate", &["cli"]),
     ("dev", &["sim", "posix", "xtask"]),
@@ -25,7 +25,7 @@ const FORBIDDEN: [(&str, &[&str], &str); 4] = [
     ("client", &["store"], "clients and nodes meet in `wire` only"),
     (
         "adapt",
-        &["net", "wire", "node", "store", "direct", "launch", "stage"],
+        &["net", "wire", "node", "store", "direct", "launch", "stage", "fsck"],
         "front ends see `client` and `types`",
     ),
     ("bench", &["net", "wire", "node", "store"], "what users call is measured: paths, commands and `client`"),

@@ -4,6 +4,7 @@ mod bench;
 mod completions;
 mod down;
 mod explain;
+mod fsck;
 mod man;
 mod mount;
 mod node;
@@ -33,6 +34,7 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
         Command::Mount(args) => mount::run(here, &args),
         Command::Unmount(args) => unmount::run(here, &args),
         Command::Explain(args) => explain::run(here, &args),
+        Command::Fsck(args) => fsck::run(here, &args),
         Command::Bench(args) => bench::run(here, &args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_client::{Client, ClientOptions, LocalNode};
+use bivouac_client::{Client, ClientOptions, LocalNode, LockDesk, LockWait};
 use bivouac_direct::{Board, Gate};
 use bivouac_launch::handover::{FromNode, Handover, NodeConfig, ServeMount, Start};
 use bivouac_launch::{LaunchError, Phases, Signals, Surroundings};
@@ -14,7 +14,7 @@ use bivouac_net::{
     Address, Auth, Identity, LaneKind, Listener, NetError, Peer, PeerOptions, Secret, Server, ServerOptions,
     Transport,
 };
-use bivouac_node::{NetPeers, Node, SystemClock};
+use bivouac_node::{LockClient, NetPeers, Node, SystemClock};
 use bivouac_store::VolumeConfig;
 use bivouac_types::{ClientId, FsError, NodeId};
 use bivouac_wire::FormationMap;
@@ -52,6 +52,23 @@ pub fn run(here: &Surroundings) -> Result<ExitCode, Failure> {
             handover.tell(&FromNode::Failed { message: failure.to_string() });
             Err(failure)
         }
+    }
+}
+
+/// The client of a mount hears of its locks from the node in its process.
+struct Told(Arc<LockDesk>);
+
+impl LockClient for Told {
+    fn granted(&self, tickets: &[u64]) {
+        self.0.granted(tickets);
+    }
+
+    fn waits(&self, owners: &[u64]) -> Vec<LockWait> {
+        self.0.waits(owners)
+    }
+
+    fn look_again(&self, ticket: u64) {
+        self.0.look_again(ticket);
     }
 }
 
@@ -134,6 +151,10 @@ impl Daemon {
         let (number, dir) = (mount.mount, mount.dir.clone());
         let memory = File::from(mount.memory);
         let client = Arc::new(self.client_for(number, bivouac_mount::incarnations(&memory)));
+        let id = ClientId(identity_of(&self.map, self.config.node, number));
+        // Before the mount says what it has: from then on the homes know it, and may tell it.
+        self.node.serves(id, Some(Arc::new(Told(Arc::clone(client.locks())))));
+        let node = Arc::clone(&self.node);
         let options =
             Options { identity: identity_of(&self.map, self.config.node, number), ..Options::default() };
         let handover = Arc::clone(handover);
@@ -150,6 +171,7 @@ impl Daemon {
                 }
                 Err(error) => Some(error.to_string()),
             };
+            node.serves(id, None);
             if let Some(message) = &message {
                 log::error!("mount {}: {message}", dir.display());
             }

@@ -55,6 +55,14 @@ pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `fsync_flags`: content only.
 pub const FSYNC_DATA_ONLY: u32 = 1 << 0;
+/// `lk_flags`: `flock`, not `fcntl`.
+pub const LOCK_WHOLE: u32 = 1 << 0;
+/// `type` of `fuse_file_lock`, as `F_RDLCK`.
+pub const LOCK_READ: u32 = 0;
+/// `type` of `fuse_file_lock`, as `F_WRLCK`.
+pub const LOCK_WRITE: u32 = 1;
+/// `type` of `fuse_file_lock`, as `F_UNLCK`.
+pub const LOCK_NONE: u32 = 2;
 /// `whence` of `fuse_lseek_in`.
 pub const SEEK_DATA: u32 = 3;
 /// `whence` of `fuse_lseek_in`.

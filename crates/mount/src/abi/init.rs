@@ -32,18 +32,14 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::INIT_EXT
     // Files are opened for direct I/O; shared mappings (sqlite's WAL index) must work all the same.
     | flag::DIRECT_IO_ALLOW_MMAP
+    // Locks are ours, so that they hold across mounts.
+    | flag::POSIX_LOCKS
+    | flag::FLOCK_LOCKS
     | flag::HAS_RESEND;
 
-// Locks are the kernel's own, permissions are checked by the kernel, nothing is written back late.
+// Permissions are checked by the kernel, nothing is written back late.
 const _: () = assert!(
-    WANTED
-        & (flag::POSIX_LOCKS
-            | flag::FLOCK_LOCKS
-            | flag::EXPORT_SUPPORT
-            | flag::POSIX_ACL
-            | flag::WRITEBACK_CACHE
-            | flag::CACHE_SYMLINKS)
-        == 0
+    WANTED & (flag::EXPORT_SUPPORT | flag::POSIX_ACL | flag::WRITEBACK_CACHE | flag::CACHE_SYMLINKS) == 0
 );
 
 /// `fuse_init_in`, both halves of the flags joined.
@@ -175,7 +171,9 @@ mod tests {
                 && all.has(flag::PARALLEL_DIROPS)
         );
         assert!(
-            !all.has(flag::WRITEBACK_CACHE) && !all.has(flag::POSIX_LOCKS) && !all.has(flag::DO_READDIRPLUS)
+            !all.has(flag::WRITEBACK_CACHE)
+                && all.has(flag::POSIX_LOCKS | flag::FLOCK_LOCKS)
+                && !all.has(flag::DO_READDIRPLUS)
         );
         let plus = Negotiated::new(&request(45, u64::MAX), Wishes { readdirplus: true, ..WISHES });
         assert!(plus.has(flag::DO_READDIRPLUS) && plus.has(flag::READDIRPLUS_AUTO));

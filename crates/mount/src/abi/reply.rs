@@ -131,6 +131,14 @@ impl Reply {
         self.zeros(28);
     }
 
+    /// Appends `fuse_lk_out`.
+    pub fn lock_out(&mut self, start: u64, end: u64, kind: u32, pid: u32) {
+        self.u64(start);
+        self.u64(end);
+        self.u32(kind);
+        self.u32(pid);
+    }
+
     /// Appends a `fuse_dirent` if it fits into `limit` bytes in all; says whether it did.
     pub fn dirent(&mut self, entry: &Entry<'_>, limit: usize) -> bool {
         let fits = self.bytes.len().saturating_add(padded(DIRENT_LEN + entry.name.len())) <= limit;

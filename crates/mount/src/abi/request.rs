@@ -71,6 +71,14 @@ kernel_structs! {
     CopyFileRangeIn {
         _fh_in: u64, off_in: u64, nodeid_out: u64, _fh_out: u64, off_out: u64, len: u64, _flags: u64,
     }
+    /// `fuse_lk_in`
+    LkIn {
+        fh: u64, owner: u64, start: u64, end: u64, kind: u32, pid: u32, lk_flags: u32, _padding: u32,
+    }
+    /// `fuse_flush_in`
+    FlushIn { _fh: u64, _unused: u32, _padding: u32, lock_owner: u64 }
+    /// `fuse_interrupt_in`
+    InterruptIn { unique: u64 }
     /// `fuse_lseek_in`
     LSeekIn { _fh: u64, offset: u64, whence: u32, _padding: u32 }
 }
@@ -146,6 +154,7 @@ mod tests {
             prop_assert_eq!(SetAttrIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= 88);
             prop_assert_eq!(WriteIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= super::super::WRITE_ARGS_LEN);
             prop_assert_eq!(CreateIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= 16);
+            prop_assert_eq!(LkIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= 48);
             prop_assert_eq!(FAllocateIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= 32);
         }
     }

@@ -16,7 +16,7 @@ pub fn destroy<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// FORGET: there is no table of inodes. INTERRUPT: a request is answered when it is done.
+/// FORGET: there is no table of inodes.
 pub fn nothing<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Nothing)
 }

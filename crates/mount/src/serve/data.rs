@@ -81,6 +81,8 @@ fn drop_set_id<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResult<()> {
 /// RELEASE: the last descriptor is closed.
 pub fn release<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = ReleaseIn::decode(&mut call.input)?;
+    // First, and whatever the table says: a daemon that was killed in between does not know the handle any more.
+    call.session.fs.unlock_handle(call.ino(), request.fh);
     if let Some(ino) = call.session.opens.remove(&call.session.state, Handle(request.fh))? {
         call.session.fs.close(ino);
     }

@@ -5,6 +5,7 @@ mod control;
 mod copy;
 mod data;
 mod dirs;
+mod locks;
 mod names;
 mod xattrs;
 
@@ -134,12 +135,14 @@ pub fn handler<F: FileSystem>(op: Opcode) -> Handler<F> {
         Opcode::Init => control::init,
         Opcode::Destroy => control::destroy,
         Opcode::IoCtl => control::ioctl,
-        Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply => control::nothing,
-        // The kernel then does without: it flushes nothing at close, checks permissions and keeps locks
-        // itself, and stops asking.
-        Opcode::Flush | Opcode::Access | Opcode::GetLk | Opcode::SetLk | Opcode::SetLkW => {
-            control::unsupported
-        }
+        Opcode::GetLk => locks::getlk,
+        Opcode::SetLk => locks::setlk,
+        Opcode::SetLkW => locks::setlkw,
+        Opcode::Flush => locks::flush,
+        Opcode::Interrupt => locks::interrupt,
+        Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply => control::nothing,
+        // The kernel then does without: it checks permissions itself, and stops asking.
+        Opcode::Access => control::unsupported,
         Opcode::StatX | Opcode::BMap | Opcode::Poll | Opcode::SyncFs => control::unsupported,
         Opcode::SetupMapping | Opcode::RemoveMapping => control::unsupported,
         // Served by [`read`], which needs the buffer.

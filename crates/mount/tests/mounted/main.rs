@@ -6,6 +6,7 @@ mod attached;
 mod everyday;
 mod fuzzed;
 mod helper;
+mod locks;
 mod memory;
 #[path = "../../../../fuzz/mutate.rs"]
 mod mutate;

@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_mount::{CopyJob, DirEntry, FileSystem, NewInode, OpCtx, Opened, SeekKind};
+use bivouac_mount::{
+    CopyJob, DirEntry, FileLock, FileSystem, LockKind, LockWaiting, Locked, NewInode, OpCtx, Opened, SeekKind,
+};
 use bivouac_types::{
     Attr, Errno, FsError, FsResult, Ino, Layout, SeatIndex, SetAttr, SetTime, StatFs, Timestamp, mode,
 };
 use parking_lot::{Mutex, MutexGuard};
+
+use crate::locks::OneLock;
 
 /// The file that every such file system begins with.
 pub const SEED: Ino = Ino(16);
@@ -28,6 +32,7 @@ pub struct Memory {
     /// Called with the operation and the inode before reads and writes.
     gate: Option<Arc<Gate>>,
     lease: Mutex<Duration>,
+    pub locks: Mutex<OneLock>,
 }
 
 struct Inner {
@@ -60,7 +65,7 @@ impl Memory {
         };
         let seed = NewInode { mode: mode::FILE | 0o666, rdev: 0, target: b"" };
         assert_eq!(inner.make(Ino::ROOT, SEED_NAME.as_bytes(), &seed, (0, 0)).unwrap().ino, SEED);
-        Memory { inner: Mutex::new(inner), gate: None, lease: Mutex::default() }
+        Memory { inner: Mutex::new(inner), gate: None, lease: Mutex::default(), locks: Mutex::default() }
     }
 
     /// From now on the kernel may believe what it is told for so long.
@@ -472,5 +477,29 @@ impl FileSystem for Memory {
         node.resize((end as u64).max(node.attr.size));
         node.data[at..end].copy_from_slice(&bytes);
         Ok(bytes.len() as u64)
+    }
+
+    fn set_lock(&self, _ino: Ino, lock: &FileLock, waiting: Option<LockWaiting>) -> FsResult<Locked> {
+        self.locks.lock().set(lock, waiting)
+    }
+
+    fn test_lock(&self, _ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>> {
+        Ok(self.locks.lock().holder().filter(|held| held.owner != lock.owner))
+    }
+
+    fn interrupt_lock(&self, ticket: u64) {
+        self.locks.lock().interrupt(ticket);
+    }
+
+    fn unlock_owner(&self, _ino: Ino, owner: u64) {
+        self.locks.lock().free_if(|held| (held.kind, held.owner) == (LockKind::Range, owner));
+    }
+
+    fn unlock_handle(&self, _ino: Ino, handle: u64) {
+        self.locks.lock().free_if(|held| held.handle == handle);
+    }
+
+    fn drop_locks(&self) {
+        *self.locks.lock() = OneLock::default();
     }
 }

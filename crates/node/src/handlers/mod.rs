@@ -2,11 +2,13 @@
 
 mod attrs;
 mod basic;
+pub mod check;
 pub mod data;
 pub mod direct;
 mod dirs;
 mod link;
 pub mod list;
+mod locks;
 mod make;
 mod moves;
 mod open;

@@ -14,6 +14,7 @@ use crate::namespace::Change;
 use crate::node::Node;
 use crate::record::{Dentry, Shard, dentry_prefix, hashed_key, shard_key};
 use crate::session::Ctx;
+use crate::watch::ENTRIES_MOVE;
 
 impl Shard {
     /// A shard without entries.
@@ -64,6 +65,7 @@ impl Node {
 impl Change<'_> {
     /// Makes an entry in a shard that has none of this name.
     pub(crate) fn install(&mut self, shard: &mut Shard, slot: Slot, key: &[u8], dentry: Dentry) {
+        self.touch(ENTRIES_MOVE);
         self.txn.put(slot, key, &dentry.to_bytes());
         shard.entries += 1;
         shard.subdirs += u32::from(dentry.kind == mode::DIR);
@@ -93,6 +95,7 @@ impl Node {
                 change.drop_entries(slot, dir);
             }
         }
+        change.touch(dir);
         change.txn.delete(book, &shard_key(dir));
         change.commit()?;
         self.shards.asked(dir);
@@ -102,6 +105,7 @@ impl Node {
 
 impl Change<'_> {
     fn drop_entries(&mut self, slot: Slot, dir: Ino) {
+        self.touch(ENTRIES_MOVE);
         let (prefix, mut keys) = (dentry_prefix(dir), Vec::new());
         self.txn.scan(slot, &prefix, &prefix, |key, _| {
             keys.push(key.to_vec());

@@ -27,12 +27,24 @@ impl Node {
         for (column, seat) in Node::seats_of(&cut.layout).enumerate() {
             self.trim(cut, column as u16, seat, steps)?;
         }
+        // Also those that only the new layout has: a file that was ever cut has a subfile on each of its seats, so
+        // that a lost one is noticed.
+        let added = |seat: &SeatIndex| Node::seats_of(&cut.layout).all(|old| old != *seat);
+        for seat in Node::seats_of(&cut.new_layout).filter(added) {
+            self.trim(cut, 0, seat, steps)?;
+        }
         let mut change = self.change(&[cut.ino.slot()])?;
-        // The file may have lost its last name meanwhile; then only the intent is left to clear.
-        if let Ok(mut inode) = change.inode(cut.ino) {
-            inode.attr.epoch = cut.epoch;
-            inode.attr.layout = cut.new_layout;
-            change.put_inode(&inode);
+        match change.inode(cut.ino) {
+            Ok(mut inode) => {
+                inode.attr.epoch = cut.epoch;
+                inode.attr.layout = cut.new_layout;
+                change.put_inode(&inode);
+            }
+            // It lost its last name meanwhile. The steps may have made subfiles anew behind those who removed them.
+            Err(_) => {
+                let width = cut.layout.seats;
+                change.discard_subfiles(cut.ino, bivouac_types::Layout { width, ..cut.layout });
+            }
         }
         let outcome = self.clear(change, logged, steps, 0)?;
         self.unsettled.settle(cut.ino);

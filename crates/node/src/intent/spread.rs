@@ -17,6 +17,7 @@ use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::{Dentry, Inode, Shard, dentry_of_key, dentry_prefix, hashed_key, intent_key};
 use crate::session::Ctx;
+use crate::watch::ENTRIES_MOVE;
 
 /// Bytes of an encoded entry besides its name.
 const ENTRY_LEN: usize = 4 + 8 + 4;
@@ -86,6 +87,7 @@ impl Node {
         let slots: Vec<Slot> = self.own_slots().collect();
         let mut change = self.change(&slots)?;
         let mut inode = change.inode(dir)?;
+        change.touch(ENTRIES_MOVE);
         for entry in parts.values().flatten() {
             change.txn.delete(dir.slot(), &hashed_key(dir, entry.hash, &entry.name));
         }

@@ -18,6 +18,8 @@ pub enum Job {
     Spread(Ino),
     /// To give the lock for moving directories back.
     Moves(u64),
+    /// To find out whether a client that has locks and is gone from here is alive, and to forget it if not.
+    Alive(ClientId),
     /// To finish a change.
     Intent(Slot, u64),
 }
@@ -94,7 +96,7 @@ impl Agenda {
         match errand.job {
             Job::Garbage => self.collecting = false,
             Job::Intent(..) => self.unfinished = self.unfinished.saturating_sub(1),
-            Job::Owed(_) | Job::Tell(_) | Job::Spread(_) | Job::Moves(_) => {}
+            Job::Owed(_) | Job::Tell(_) | Job::Spread(_) | Job::Moves(_) | Job::Alive(_) => {}
         }
         errand.waited_for.map(|node| self.release(node));
     }

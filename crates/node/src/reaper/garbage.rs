@@ -46,6 +46,7 @@ impl Node {
         let slots: Vec<Slot> = pieces.iter().map(|piece| piece.slot).collect();
         let mut change = self.change(&slots)?;
         for Piece { slot, ino, garbage } in &pieces {
+            change.touch(*ino);
             change.txn.delete(*slot, &garbage_key(*ino));
             for node in self.seats_by_node(garbage).map(|(node, _)| node).collect::<BTreeSet<_>>() {
                 if silent.contains(&node) {

@@ -201,11 +201,18 @@ impl Formation {
         formation
     }
 
-    fn volume(&self, node: u16) -> PathBuf {
+    /// Where a node's volume is.
+    pub fn volume(&self, node: u16) -> PathBuf {
         self.root.path().join(format!("n{node}"))
     }
 
-    fn start(&mut self) {
+    /// The map.
+    pub fn map(&self) -> &Arc<FormationMap> {
+        &self.map
+    }
+
+    /// Starts nodes and clients on what the volumes hold.
+    pub fn start(&mut self) {
         for id in 0..self.map.nodes.len() as u16 {
             let volume = VolumeConfig { path: self.volume(id), capacity: self.capacity, create: true };
             let config = NodeConfig {
@@ -227,12 +234,35 @@ impl Formation {
 
     /// A client through node `i`.
     pub fn client(&self, i: usize) -> Client {
+        self.client_as(i, 100 * self.starts + i as u64)
+    }
+
+    /// The same with a number of its own.
+    pub fn client_as(&self, i: usize, number: u64) -> Client {
+        self.client_over(i, number, |transport| transport)
+    }
+
+    /// The same over transports that are wrapped.
+    pub fn client_through(
+        &self,
+        i: usize,
+        wrap: impl Fn(Arc<dyn Transport>) -> Arc<dyn Transport>,
+    ) -> Client {
+        self.client_over(i, 100 * self.starts + i as u64, wrap)
+    }
+
+    fn client_over(
+        &self,
+        i: usize,
+        number: u64,
+        wrap: impl Fn(Arc<dyn Transport>) -> Arc<dyn Transport>,
+    ) -> Client {
         let to = |node: &Arc<Node>| -> Arc<dyn Transport> {
-            Arc::new(InProcess::new(node.clone(), LaneKind::Client))
+            wrap(Arc::new(InProcess::new(node.clone(), LaneKind::Client)))
         };
         let id = NodeId(i as u16);
         let options = ClientOptions {
-            id: ClientId(1 + 100 * self.starts + i as u64),
+            id: ClientId(1 + number),
             wait: Duration::from_secs(30),
             near: Some(id),
             incarnation: self.processes.fetch_add(1, Ordering::Relaxed),
@@ -248,11 +278,12 @@ impl Formation {
 
     /// As [`Formation::restart`], for clients whose processes live on.
     pub fn restart_as_the_same_clients(&mut self) {
-        self.halt();
+        self.stop();
         self.start();
     }
 
-    fn halt(&mut self) {
+    /// Ends all nodes without a goodbye; their volumes are free then.
+    pub fn stop(&mut self) {
         self.clients.clear();
         self.switchboard.nodes.write().clear();
         // All of them first: the background work of one may be asking another.
@@ -266,7 +297,7 @@ impl Formation {
     pub fn census(&mut self) -> BTreeMap<char, usize> {
         wait_until("every change is finished", || self.nodes.iter().all(|node| node.unfinished() == 0));
         self.starts += 1;
-        self.halt();
+        self.stop();
         let mut census = BTreeMap::new();
         for id in 0..self.map.nodes.len() as u16 {
             let volume = VolumeConfig { path: self.volume(id), capacity: self.capacity, create: false };

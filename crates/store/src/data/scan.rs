@@ -9,13 +9,15 @@ use bivouac_wire::subfile::{SubfileError, SubfileHeader, VERSION};
 use super::room::Room;
 use super::subfile::read_header;
 use super::{SubfileId, names};
-use crate::{Entry, OpenMode, StoreError, StoreResult, Volume};
+use crate::{Entry, FileStat, OpenMode, StoreError, StoreResult, Volume};
 
 /// A subfile as it is found on a volume.
 #[derive(Debug)]
 pub struct ListedSubfile {
     /// Which one, by its name.
     pub id: SubfileId,
+    /// Bytes of the local file, header included.
+    pub file_len: u64,
     /// Bytes of data, holes included.
     pub len: u64,
     /// Bytes on the volume, header included.
@@ -79,25 +81,56 @@ pub(super) struct Walk<'a> {
     found: VecDeque<(SubfileId, Entry)>,
 }
 
+/// Some subfiles behind `after`, and whether they were the last. Those that were never finished count as absent.
+pub(super) fn page(
+    volume: &dyn Volume,
+    index: u16,
+    formation: FormationId,
+    after: Option<SubfileId>,
+    max: usize,
+) -> StoreResult<(Vec<ListedSubfile>, bool)> {
+    let mut page = Vec::new();
+    let mut names = dirs(volume)?;
+    names.sort_unstable();
+    let first = after.map(names::dir_of).unwrap_or_default();
+    for dir in names.into_iter().filter(|dir| *dir >= first) {
+        let known = |entry: Entry| names::parse(index, &dir, &entry.name).map(|id| (id, entry));
+        let mut found: Vec<_> = list(volume, &dir)?.into_iter().filter_map(known).collect();
+        if dir == first {
+            found.retain(|(id, _)| Some(*id) > after);
+        }
+        found.sort_unstable_by_key(|(id, _)| *id);
+        for (id, entry) in found {
+            if page.len() >= max.max(1) {
+                return Ok((page, false));
+            }
+            page.extend(look(volume, formation, id, &entry).filter(ListedSubfile::is_finished));
+        }
+    }
+    Ok((page, true))
+}
+
 impl<'a> Walk<'a> {
     pub(super) fn begin(volume: &'a dyn Volume, index: u16, formation: FormationId) -> StoreResult<Walk<'a>> {
         Ok(Walk { volume, index, formation, dirs: dirs(volume)?.into(), found: VecDeque::new() })
     }
+}
 
-    fn look(&self, id: SubfileId, entry: &Entry) -> Option<ListedSubfile> {
-        let name = names::name_of(id);
-        let file = match self.volume.open(&name, OpenMode::Existing) {
-            Err(error) if error.raw_os_error() == Some(Errno::ENOENT.code()) => return None,
-            file => file,
-        };
-        let what = || format!("{}/{name}: read header", self.volume.path().display());
-        let header = file
-            .and_then(|file| read_header(&*file))
-            .map_err(|error| StoreError::io(what())(error))
-            .and_then(|header| check_header(header, self.volume, id, self.formation));
-        let len = entry.stat.len.saturating_sub(SUBFILE_HEADER_LEN);
-        Some(ListedSubfile { id, len, allocated: entry.stat.allocated, header })
-    }
+/// A subfile by its name; `None` if it is gone, or was never finished.
+fn look(volume: &dyn Volume, formation: FormationId, id: SubfileId, entry: &Entry) -> Option<ListedSubfile> {
+    let name = names::name_of(id);
+    let file = match volume.open(&name, OpenMode::Existing) {
+        Err(error) if error.raw_os_error() == Some(Errno::ENOENT.code()) => return None,
+        file => file,
+    };
+    let what = || format!("{}/{name}: read header", volume.path().display());
+    let header = file
+        .and_then(|file| read_header(&*file))
+        .map_err(|error| StoreError::io(what())(error))
+        .and_then(|header| check_header(header, volume, id, formation));
+    let len = entry.stat.len.saturating_sub(SUBFILE_HEADER_LEN);
+    let FileStat { len: file_len, allocated } = entry.stat;
+    Some(ListedSubfile { id, file_len, len, allocated, header })
 }
 
 impl Iterator for Walk<'_> {
@@ -106,7 +139,7 @@ impl Iterator for Walk<'_> {
     fn next(&mut self) -> Option<ListedSubfile> {
         loop {
             while let Some((id, entry)) = self.found.pop_front() {
-                if let Some(listed) = self.look(id, &entry) {
+                if let Some(listed) = look(self.volume, self.formation, id, &entry) {
                     return Some(listed);
                 }
             }

@@ -162,16 +162,8 @@ impl EntryReader {
 }
 
 fn check_header(bytes: &[u8], path: &Path, kind: FileKind, origin: Origin) -> StoreResult<FileHeader> {
+    let header = parse_header(bytes, path, kind)?;
     let path = path.to_owned();
-    let header = match FileHeader::from_bytes(bytes, kind) {
-        Ok(header) => header,
-        Err(HeaderError::Newer(found)) => {
-            return Err(StoreError::NewerFormat { path, found, supported: VERSION });
-        }
-        Err(HeaderError::Damaged(cause)) => {
-            return Err(StoreError::Corrupt { path, offset: 0, cause: cause.to_owned() });
-        }
-    };
     if header.origin.formation != origin.formation {
         let (found, expected) = (header.origin.formation, origin.formation);
         return Err(StoreError::WrongFormation { path, found, expected });
@@ -185,4 +177,20 @@ fn check_header(bytes: &[u8], path: &Path, kind: FileKind, origin: Origin) -> St
         return Err(StoreError::Corrupt { path, offset: 0, cause });
     }
     Ok(header)
+}
+
+/// Who wrote a file.
+pub(super) fn origin(file: &dyn VolumeFile, path: &Path, kind: FileKind) -> StoreResult<Origin> {
+    let mut bytes = [0u8; HEADER_LEN];
+    let count = read_full_at(file, &mut [IoSliceMut::new(&mut bytes)], 0, HEADER_LEN as u64)
+        .map_err(StoreError::io(format!("{}: read", path.display())))?;
+    Ok(parse_header(bytes.get(..count).unwrap_or_default(), path, kind)?.origin)
+}
+
+fn parse_header(bytes: &[u8], path: &Path, kind: FileKind) -> StoreResult<FileHeader> {
+    let path = path.to_owned();
+    FileHeader::from_bytes(bytes, kind).map_err(|error| match error {
+        HeaderError::Newer(found) => StoreError::NewerFormat { path, found, supported: VERSION },
+        HeaderError::Damaged(cause) => StoreError::Corrupt { path, offset: 0, cause: cause.to_owned() },
+    })
 }

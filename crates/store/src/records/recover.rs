@@ -13,7 +13,7 @@ use super::log::{
     DIR, Tail, begin_file, file_name, finish_file, parse_name, path_of, remove_file, unfinished_name,
 };
 use super::map::{Change, SlotMap};
-use super::reader::{EntryReader, Found};
+use super::reader::{self, EntryReader, Found};
 use crate::{OpenMode, StoreError, StoreResult, Volume, VolumeFile};
 
 /// What was on the volume.
@@ -83,6 +83,21 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// Who wrote the records on a volume; `None` where there are none.
+pub(super) fn origin(volume: &dyn Volume) -> StoreResult<Option<Origin>> {
+    if !volume.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.is_dir && entry.name == DIR)) {
+        return Ok(None);
+    }
+    let files = Files::list(volume)?;
+    let newest = |kind, found: &BTreeSet<u64>| found.last().map(|generation| (kind, *generation));
+    let named = newest(FileKind::Snapshot, &files.snapshots).or(newest(FileKind::Log, &files.logs));
+    let Some((kind, generation)) = named else { return Ok(None) };
+    let name = file_name(kind, generation);
+    let path = path_of(volume, &name);
+    let file = volume.open(&name, OpenMode::Existing).map_err(|error| cannot_open(&path, error))?;
+    reader::origin(&*file, &path, kind).map(Some)
 }
 
 struct Run<'a> {

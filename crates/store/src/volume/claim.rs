@@ -31,6 +31,15 @@ pub(super) fn claim(path: &Path, identity: VolumeIdentity, create: bool) -> Stor
     Ok(root)
 }
 
+/// Opens and locks a directory that is a volume already, whosever it is.
+pub(super) fn claim_existing(path: &Path) -> StoreResult<(OwnedFd, VolumeIdentity)> {
+    let root = open_root(path)?;
+    lock(path, &root)?;
+    let identity = read_identity(path, root.as_fd())?;
+    let none = || StoreError::BadIdentity { path: path.to_owned(), cause: "there is none" };
+    Ok((root, identity.ok_or_else(none)?))
+}
+
 /// Removes what a formation kept in a volume, and with `remove_dir` the directory itself. One that is not there, or is
 /// empty, needs nothing. The identity goes last, so that a removal that was killed can be repeated.
 ///

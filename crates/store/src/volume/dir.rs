@@ -40,6 +40,16 @@ impl DirVolume {
         let kind = kind_of(root.as_fd());
         Ok(DirVolume { path: path.to_owned(), root, kind })
     }
+
+    /// Opens a directory that is a volume already, and says whose: for looking at what a formation left.
+    ///
+    /// # Errors
+    /// As [`DirVolume::open`]; `BadIdentity` where there is no identity, `InUse` while a daemon has it.
+    pub fn open_existing(path: &Path) -> StoreResult<(DirVolume, VolumeIdentity)> {
+        let (root, identity) = claim::claim_existing(path)?;
+        let kind = kind_of(root.as_fd());
+        Ok((DirVolume { path: path.to_owned(), root, kind }, identity))
+    }
 }
 
 fn kind_of(root: BorrowedFd<'_>) -> VolumeKind {
@@ -245,6 +255,19 @@ mod tests {
         let mode = |name: &str| path.join(name).metadata().unwrap().permissions().mode() & 0o7777;
         assert_eq!((mode(""), mode("d")), (0o700, 0o700));
         assert_eq!((mode("d/f"), mode(super::super::IDENTITY_NAME)), (0o600, 0o600));
+    }
+
+    #[test]
+    fn an_existing_volume_says_whose_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = DirVolume::open_existing(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("there is none"), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let held = DirVolume::open(dir.path(), IDENTITY, false).unwrap();
+        let error = DirVolume::open_existing(dir.path()).unwrap_err();
+        assert!(matches!(error, crate::StoreError::InUse { .. }), "{error}");
+        drop(held);
+        assert_eq!(DirVolume::open_existing(dir.path()).unwrap().1, IDENTITY);
     }
 
     #[test]

@@ -36,23 +36,38 @@ struct Run {
 fn run() -> Run {
     let volume = Arc::new(CrashVolume::default());
     let as_volume: Arc<dyn Volume> = volume.clone();
+    let (mut acknowledged, mut synced) = (Vec::new(), Vec::new());
+    let states = run_on(&as_volume, |event| match event {
+        Event::Acknowledged => acknowledged.push(volume.steps()),
+        Event::Synced(commits) => synced.push((volume.steps(), commits)),
+    });
+    Run { volume, states, acknowledged, synced }
+}
+
+/// What has become safe.
+enum Event {
+    Acknowledged,
+    Synced(usize),
+}
+
+/// The same on any volume, telling what becomes safe; the state after each number of commits.
+fn run_on(volume: &Arc<dyn Volume>, mut tell: impl FnMut(Event)) -> Vec<Model> {
     let commits = workload(24);
-    let mut run = Run { volume, states: states(&commits), acknowledged: Vec::new(), synced: Vec::new() };
-    let mut records = open(&as_volume, 2).unwrap().0;
+    let mut records = open(volume, 2).unwrap().0;
     for (i, changes) in commits.iter().enumerate() {
         commit(&records, changes).unwrap();
-        run.acknowledged.push(run.volume.steps());
+        tell(Event::Acknowledged);
         match i {
             5 | 12 | 13 => assert_ne!(records.compact().unwrap(), Compaction::Busy),
             8 => records.sync().unwrap(),
-            17 => records = open(&as_volume, 2).unwrap().0,
+            17 => records = open(volume, 2).unwrap().0,
             _ => continue,
         }
         if i != 17 {
-            run.synced.push((run.volume.steps(), i + 1));
+            tell(Event::Synced(i + 1));
         }
     }
-    run
+    states(&commits)
 }
 
 impl Run {
@@ -62,6 +77,38 @@ impl Run {
 
     fn synced(&self, steps: usize) -> usize {
         self.synced.iter().filter(|(step, _)| *step <= steps).map(|(_, commits)| *commits).max().unwrap_or(0)
+    }
+}
+
+/// Every kind of change that [`run`] makes, with the names of the files: the kills of the tests below come after each.
+#[test]
+fn the_run_takes_every_step_that_there_is() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = seen.clone();
+    let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(Arc::new(CrashVolume::default()), move |op| {
+        noted.lock().push((op.kind, op.name.to_owned()));
+        Fault::Pass
+    }));
+    run_on(&volume, |_| {});
+    let seen = seen.lock();
+    let generation = |kind: &str, number: u64| format!("records/{kind}-{number:016x}");
+    for (kind, name) in [
+        (OperationKind::MakeDir, "records".to_owned()),
+        (OperationKind::Create, "records/log.tmp".into()),
+        (OperationKind::Write, "records/log.tmp".into()),
+        (OperationKind::Sync, "records/log.tmp".into()),
+        (OperationKind::Rename, "records/log.tmp".into()),
+        (OperationKind::Create, "records/snapshot.tmp".into()),
+        (OperationKind::Write, "records/snapshot.tmp".into()),
+        (OperationKind::Sync, "records/snapshot.tmp".into()),
+        (OperationKind::Rename, "records/snapshot.tmp".into()),
+        (OperationKind::SyncDir, "records".into()),
+        (OperationKind::Remove, generation("log", 1)),
+        (OperationKind::Remove, generation("log", 3)),
+        (OperationKind::Remove, generation("snapshot", 2)),
+        (OperationKind::Remove, generation("snapshot", 3)),
+    ] {
+        assert!(seen.contains(&(kind, name.clone())), "{kind:?} of {name} is not in the run");
     }
 }
 

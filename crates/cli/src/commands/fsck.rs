@@ -1,0 +1,397 @@
+//! `bivouac fsck`: whether what a formation keeps is sound, and making it so.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bivouac_fsck::{
+    Destination, Finding, Leave, OfflineArgs, Outcome, Progress, Rebuilt, RebuiltFile, Report, check_offline,
+    check_online, rebuild_files,
+};
+use bivouac_launch::{FormationName, State, StateDir, Surroundings};
+use bivouac_store::IDENTITY_NAME;
+use bivouac_types::units::format_size;
+use bivouac_wire::FormationMap;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use crate::failure::{CODE_FSCK_FAILED, CODE_FSCK_USAGE, Failure};
+use crate::options::FsckArgs;
+use crate::reach;
+use crate::table::layout;
+
+/// How long a node may take to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// File of a formation's directory that says what there is.
+const STATE_FILE: &str = "state.json";
+
+/// Checks; the exit code is that of fsck(8).
+pub fn run(here: &Surroundings, args: &FsckArgs) -> Result<ExitCode, Failure> {
+    let outcome = match (args.from_subfiles, args.offline) {
+        (true, _) => rebuild(here, args),
+        (false, true) => offline(here, args),
+        (false, false) => online(here, args),
+    };
+    outcome.map(ExitCode::from).map_err(as_of_fsck)
+}
+
+/// Failures have the codes of fsck(8), too.
+fn as_of_fsck(failure: Failure) -> Failure {
+    match failure.exit_code() {
+        2 | CODE_FSCK_USAGE => failure.with_code(CODE_FSCK_USAGE),
+        _ => failure.with_code(CODE_FSCK_FAILED),
+    }
+}
+
+fn usage(text: impl std::fmt::Display) -> Failure {
+    Failure::new(CODE_FSCK_USAGE, text)
+}
+
+fn online(here: &Surroundings, args: &FsckArgs) -> Result<u8, Failure> {
+    let named = match args.targets.as_slice() {
+        [] => args.which.name.clone(),
+        [one] if args.which.name.is_none() => Some(name_of(one)?),
+        _ => {
+            return Err(usage("fsck: more than one formation is named; name one, or volumes with --offline"));
+        }
+    };
+    let (_, dir) = StateDir::find(here, named.as_ref())?;
+    let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
+    let told = Told::begin();
+    let report = check_online(&client, &told);
+    told.end();
+    show(&report?, args)
+}
+
+fn name_of(target: &Path) -> Result<FormationName, Failure> {
+    let text = target.to_string_lossy();
+    text.parse()
+        .map_err(|error| usage(format_args!("'{text}' is no formation: {error}; volumes need --offline")))
+}
+
+fn offline(here: &Surroundings, args: &FsckArgs) -> Result<u8, Failure> {
+    let Found { volumes, map } = find(here, args)?;
+    let leave = Leave { discard_unreferenced: args.discard_unreferenced };
+    let told = Told::begin();
+    let report = check_offline(&OfflineArgs { volumes, map, repair: args.repair }, leave, &told);
+    told.end();
+    show(&report?, args)
+}
+
+/// What the named places hold.
+#[derive(Default)]
+struct Found {
+    volumes: Vec<PathBuf>,
+    map: Option<FormationMap>,
+}
+
+/// The volumes that are meant: named themselves, or by a formation, its directory or its state file.
+fn find(here: &Surroundings, args: &FsckArgs) -> Result<Found, Failure> {
+    let mut found = Found::default();
+    if args.targets.is_empty() {
+        let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
+        found.add_state(&dir)?;
+    }
+    for target in &args.targets {
+        found.add(here, target)?;
+    }
+    match found.volumes.is_empty() {
+        true => Err(Failure::new(
+            CODE_FSCK_FAILED,
+            "none of the formation's volumes is on this machine; name where they are",
+        )),
+        false => Ok(found),
+    }
+}
+
+impl Found {
+    fn add(&mut self, here: &Surroundings, target: &Path) -> Result<(), Failure> {
+        if target.join(IDENTITY_NAME).exists() {
+            self.volumes.push(target.to_owned());
+            return Ok(());
+        }
+        if target.join(STATE_FILE).exists() {
+            return self.add_state(&StateDir::at(target.to_owned()));
+        }
+        if target.ends_with(STATE_FILE) && target.exists() {
+            return self.add_state(&StateDir::at(target.parent().unwrap_or(Path::new(".")).to_owned()));
+        }
+        if target.is_dir() {
+            let below = volumes_below(target)?;
+            let none = || {
+                usage(format_args!(
+                    "{}: is no volume, nor are directories in it; name volumes",
+                    target.display()
+                ))
+            };
+            self.volumes.extend(below.ok_or_else(none)?);
+            return Ok(());
+        }
+        let name = name_of(target).map_err(|_| {
+            usage(format_args!(
+                "{}: is not there; name volumes, or the directory of a formation's state",
+                target.display()
+            ))
+        })?;
+        self.add_state(&StateDir::find(here, Some(&name))?.1)
+    }
+
+    fn add_state(&mut self, dir: &StateDir) -> Result<(), Failure> {
+        let none = || usage(format_args!("{}: has no state of a formation", dir.path().display()));
+        let state: State = dir.read()?.ok_or_else(none)?;
+        if dir.is_held() {
+            let name = &state.name;
+            let text = format_args!(
+                "formation {name}: is running; check it with `bivouac fsck {name}`, or bring it down first"
+            )
+            .to_string();
+            return Err(Failure::new(CODE_FSCK_FAILED, text));
+        }
+        let volumes = state.nodes.iter().flat_map(|node| &node.volumes).map(|volume| volume.path.clone());
+        self.volumes.extend(volumes.filter(|path| path.exists()));
+        self.map = state.map();
+        Ok(())
+    }
+}
+
+/// Directories with an identity in a directory, in order; `None` if there are none.
+fn volumes_below(dir: &Path) -> Result<Option<Vec<PathBuf>>, Failure> {
+    let entries = std::fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    let mut found: Vec<PathBuf> =
+        entries.iter().map(|entry| entry.path()).filter(|path| path.join(IDENTITY_NAME).exists()).collect();
+    found.sort();
+    Ok((!found.is_empty()).then_some(found))
+}
+
+fn show(report: &Report, args: &FsckArgs) -> Result<u8, Failure> {
+    let code = report.exit_code();
+    if args.json {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            exit_code: u8,
+            #[serde(flatten)]
+            report: &'a Report,
+        }
+        let shown = Shown { exit_code: code, report };
+        println!("{}", serde_json::to_string_pretty(&shown).map_err(io::Error::from)?);
+    } else {
+        print!("{}", to_text(report));
+    }
+    Ok(code)
+}
+
+fn to_text(report: &Report) -> String {
+    let mut text = String::new();
+    if !report.findings.is_empty() {
+        let row = |finding: &Finding| vec![word(finding.outcome).into(), kind(finding), finding.to_string()];
+        let rows: Vec<Vec<String>> = report.findings.iter().map(row).collect();
+        text.push_str(&layout(&["OUTCOME", "KIND", "WHAT"], &[], &rows));
+        text.push('\n');
+    }
+    report.unchecked.iter().for_each(|what| text.push_str(&format!("not checked: {what}\n")));
+    report.notes.iter().for_each(|note| text.push_str(&format!("note: {note}\n")));
+    let totals = &report.totals;
+    let count = |outcome| report.findings.iter().filter(|finding| finding.outcome == outcome).count();
+    text.push_str(&format!(
+        "{} nodes: {} inodes, {} of them directories; {} entries; {} subfiles with {}\n",
+        totals.nodes,
+        totals.inodes,
+        totals.directories,
+        totals.entries,
+        totals.subfiles,
+        format_size(totals.allocated_bytes)
+    ));
+    let left = count(Outcome::Left) + count(Outcome::Repairable);
+    text.push_str(&match (left, count(Outcome::Repaired)) {
+        (0, 0) => "no findings\n".to_owned(),
+        (left, repaired) => format!("{} findings: {repaired} repaired, {left} left\n", left + repaired),
+    });
+    text
+}
+
+fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Left => "left",
+        Outcome::Repairable => "repairable",
+        Outcome::Repaired => "repaired",
+    }
+}
+
+/// The kind's name as `--json` has it.
+fn kind(finding: &Finding) -> String {
+    serde_json::to_value(finding.kind)
+        .ok()
+        .and_then(|kind| kind.as_str().map(str::to_owned))
+        .unwrap_or_default()
+}
+
+fn rebuild(here: &Surroundings, args: &FsckArgs) -> Result<u8, Failure> {
+    let Found { volumes, .. } = find(here, args)?;
+    let dir = args.out.as_deref().ok_or_else(|| usage("--from-subfiles needs --out DIR"))?;
+    let out = Directory::make(dir)?;
+    let told = Told::begin();
+    let rebuilt = rebuild_files(&volumes, &out, &told);
+    told.end();
+    let (files, unusable) = rebuilt?;
+    let all_well = unusable.is_empty() && files.iter().all(|file| file.complete);
+    let code = if all_well { 0 } else { 4 };
+    if args.json {
+        #[derive(Serialize)]
+        struct Shown {
+            exit_code: u8,
+            files: Vec<Rebuilt>,
+            unusable: Vec<String>,
+        }
+        let shown = Shown { exit_code: code, files, unusable };
+        println!("{}", serde_json::to_string_pretty(&shown).map_err(io::Error::from)?);
+    } else {
+        print!("{}", rebuilt_text(&files, &unusable, dir));
+    }
+    Ok(code)
+}
+
+fn rebuilt_text(files: &[Rebuilt], unusable: &[String], dir: &Path) -> String {
+    let seats = |seats: &[u16]| match seats {
+        [] => "-".to_owned(),
+        some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    };
+    let row = |file: &Rebuilt| {
+        let state = if file.complete { "complete" } else { "incomplete" };
+        vec![
+            file.inode.clone(),
+            file.size.to_string(),
+            state.into(),
+            seats(&file.missing_seats),
+            seats(&file.empty_seats),
+            file.conflicts.join("; "),
+        ]
+    };
+    let head = ["FILE", "SIZE", "STATE", "SEATS MISSING", "SEATS EMPTY", "CONFLICTS"];
+    let rows: Vec<Vec<String>> = files.iter().map(row).collect();
+    let mut text = layout(&head, &[1], &rows);
+    unusable.iter().for_each(|what| text.push_str(&format!("not used: {what}\n")));
+    let complete = files.iter().filter(|file| file.complete).count();
+    text.push_str(&format!(
+        "{} files in {}, {complete} of them complete; sizes are those that the subfiles explain: a hole at the end of a file is not seen\n",
+        files.len(),
+        dir.display()
+    ));
+    text
+}
+
+/// The directory that rebuilt files go to.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn make(dir: &Path) -> Result<Directory, Failure> {
+        let failed = |error: io::Error| {
+            Failure::new(
+                CODE_FSCK_FAILED,
+                format_args!("{}: {error}; name an empty directory, or one to be made", dir.display()),
+            )
+        };
+        match DirBuilder::new().mode(0o700).create(dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
+                    return Err(usage(format_args!(
+                        "{}: is not empty; name an empty directory, or one to be made",
+                        dir.display()
+                    )));
+                }
+            }
+            made => made.map_err(failed)?,
+        }
+        Ok(Directory(dir.to_owned()))
+    }
+}
+
+impl Destination for Directory {
+    fn create(&self, name: &str) -> io::Result<Box<dyn RebuiltFile>> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.0.join(name))?;
+        Ok(Box::new(OutFile(file)))
+    }
+}
+
+struct OutFile(File);
+
+impl RebuiltFile for OutFile {
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn finish(&mut self, size: u64) -> io::Result<()> {
+        self.0.set_len(size)?;
+        self.0.sync_all()
+    }
+}
+
+/// Shows on a terminal how far a check is.
+struct Told(Option<ProgressBar>);
+
+impl Told {
+    fn begin() -> Told {
+        Told(io::stderr().is_terminal().then(ProgressBar::new_spinner))
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Progress for Told {
+    fn at(&self, phase: &'static str, done: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(format!("{phase}: {done}"));
+            bar.tick();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_ends_with_its_numbers() {
+        let text = to_text(&Report::default());
+        assert!(text.ends_with("no findings\n") && text.starts_with("0 nodes: 0 inodes"), "{text}");
+        let report = Report {
+            unchecked: vec!["node 1 was away".into()],
+            notes: vec!["n".into()],
+            ..Report::default()
+        };
+        assert!(to_text(&report).starts_with("not checked: node 1 was away\nnote: n\n"));
+    }
+
+    #[test]
+    fn rebuilt_files_are_listed_with_what_they_lack() {
+        let file = Rebuilt { inode: "2f".into(), size: 7, missing_seats: vec![1, 2], ..Rebuilt::default() };
+        let text = rebuilt_text(&[file], &["x: damaged".into()], Path::new("/o"));
+        assert!(text.contains("2f       7  incomplete  1,2            -"), "{text}");
+        assert!(text.contains("not used: x: damaged\n1 files in /o, 0 of them complete"), "{text}");
+    }
+
+    #[test]
+    fn failures_have_the_codes_of_fsck() {
+        assert_eq!(as_of_fsck(Failure::new(1, "x")).exit_code(), 8);
+        assert_eq!(as_of_fsck(Failure::new(2, "x")).exit_code(), 16);
+        assert_eq!(as_of_fsck(usage("x")).exit_code(), 16);
+    }
+
+    #[test]
+    fn rebuilt_files_go_into_an_empty_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = Directory::make(&dir.path().join("new")).unwrap();
+        let mut file = out.create("f").unwrap();
+        file.write_at(b"x", 3).unwrap();
+        file.finish(6).unwrap();
+        assert_eq!(std::fs::read(dir.path().join("new/f")).unwrap(), b"\0\0\0x\0\0");
+        let failure = Directory::make(&dir.path().join("new")).err().unwrap();
+        assert!(failure.to_string().ends_with("is not empty; name an empty directory, or one to be made"));
+    }
+}

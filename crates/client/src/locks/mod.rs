@@ -1,0 +1,299 @@
+//! The locks that programs take through this client: `flock`, and the byte ranges of `fcntl`.
+//!
+//! The home of a file has the locks. Here is known which owners may have some, so that closing a file that nobody
+//! locked asks nobody, and which requests wait. A request that has to wait holds no thread: whoever learns that it
+//! has its lock, mostly the node that the home tells, answers it. One thread per home with waiting requests asks
+//! again now and then, and looks for circles.
+
+mod front;
+mod look;
+mod marks;
+mod state;
+mod work;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bivouac_net::Transport;
+use bivouac_types::limits::LOCK_LOOK_WAIT_MS;
+use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId};
+use bivouac_wire::{
+    FileLock, FormationMap, Frame, LOCK_END_MAX, ListLocksRequest, LockKind, LockMode, LockOf, LockWait,
+    Operation, SetLockRequest, op,
+};
+use parking_lot::{Condvar, Mutex};
+
+use state::{Settled, State, Ticket, Unsent};
+
+/// How long what is tried again anyway waits for a node, in milliseconds.
+const SHORT_WAIT_MS: u32 = LOCK_LOOK_WAIT_MS as u32;
+
+/// What hears the outcome of a request that waited.
+pub type LockAnswer = Box<dyn FnOnce(FsResult<()>) + Send>;
+
+/// How a request may wait.
+pub struct LockWaiting {
+    /// Its number, unique within the client, and the same when it is asked again after a restart.
+    pub ticket: u64,
+    /// What hears the outcome, unless it is there at once.
+    pub answer: LockAnswer,
+}
+
+/// What became of a request at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locked {
+    /// It is done.
+    Done,
+    /// It waits; its answer comes by itself.
+    Waiting,
+}
+
+/// The locks of one client.
+pub struct LockDesk {
+    id: ClientId,
+    /// Where this client can be told things.
+    node: Option<NodeId>,
+    map: Arc<FormationMap>,
+    nodes: Vec<Arc<dyn Transport>>,
+    state: Mutex<State>,
+    news: Condvar,
+    /// Whether anything was ever locked, or may be: while not, closing a file looks no further.
+    used: AtomicBool,
+}
+
+impl LockDesk {
+    pub(crate) fn new(
+        id: ClientId,
+        node: Option<NodeId>,
+        map: Arc<FormationMap>,
+        nodes: Vec<Arc<dyn Transport>>,
+    ) -> LockDesk {
+        let (state, news) = (Mutex::default(), Condvar::new());
+        LockDesk { id, node, map, nodes, state, news, used: AtomicBool::new(false) }
+    }
+
+    /// Locks or unlocks a range. Without `waiting`, what cannot be had at once is refused.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `ENOLCK`, `EINTR` for a request that was taken back before it came, `EIO`.
+    pub fn set(
+        self: &Arc<Self>,
+        ino: Ino,
+        lock: &FileLock,
+        waiting: Option<LockWaiting>,
+    ) -> FsResult<Locked> {
+        let home = self.home(ino)?;
+        self.send_unsent(ino, lock)?;
+        if lock.mode == LockMode::Unlock {
+            return self.unlock(home, ino, lock);
+        }
+        self.used.store(true, Ordering::Release);
+        match waiting {
+            Some(waiting) => self.acquire(home, ino, lock, waiting),
+            None => {
+                self.state.lock().marks.begin(ino, lock);
+                let asked = self.ask::<op::SetLock>(home, &self.request(ino, lock, None), 0);
+                self.state.lock().marks.end(ino, lock);
+                asked.map(|_| Locked::Done)
+            }
+        }
+    }
+
+    fn acquire(
+        self: &Arc<Self>,
+        home: NodeId,
+        ino: Ino,
+        lock: &FileLock,
+        waiting: LockWaiting,
+    ) -> FsResult<Locked> {
+        let LockWaiting { ticket, answer } = waiting;
+        let request = self.request(ino, lock, Some(ticket));
+        self.state.lock().open(ticket, Ticket::new(home, request, answer, Instant::now()))?;
+        let asked = self.ask::<op::SetLock>(home, &request, 0);
+        match self.settle(ticket, asked) {
+            Some((_, outcome)) => outcome.map(|()| Locked::Done),
+            None => Ok(Locked::Waiting),
+        }
+    }
+
+    /// Takes note of what the home says of a request. Its answer, with what to tell it, if that was all.
+    fn settle(self: &Arc<Self>, ticket: u64, asked: FsResult<bool>) -> Option<(LockAnswer, FsResult<()>)> {
+        let mut state = self.state.lock();
+        match state.settle(ticket, asked, Instant::now()) {
+            Settled::Over(answer, outcome) => Some((answer, outcome)),
+            Settled::Waits(home) => {
+                self.employ(&mut state, home);
+                None
+            }
+            Settled::Unknown => None,
+        }
+    }
+
+    fn unlock(&self, home: NodeId, ino: Ino, lock: &FileLock) -> FsResult<Locked> {
+        let may_hold = {
+            let state = self.state.lock();
+            state.marks.has(ino, lock) || state.unsure.contains(&home)
+        };
+        if may_hold {
+            self.ask::<op::SetLock>(home, &self.request(ino, lock, None), 0)?;
+        }
+        Ok(Locked::Done)
+    }
+
+    /// A lock that is in the way of this one.
+    ///
+    /// # Errors
+    /// `EINVAL`, `EIO`.
+    pub fn test(&self, ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>> {
+        let request = LockOf { client: self.id, node: self.node, ino, lock: *lock };
+        let found = self.ask::<op::TestLock>(self.home(ino)?, &request, 0)?;
+        // Numbers of processes mean something on their own host only.
+        let pid = |of: &LockOf| if of.client == self.id { of.lock.pid } else { 0 };
+        Ok(found.map(|of| FileLock { pid: pid(&of), ..of.lock }))
+    }
+
+    /// A process closed the file: all that it has locked of it in ranges is unlocked, through whichever open file.
+    pub fn closed_by(self: &Arc<Self>, ino: Ino, owner: u64) {
+        let lock = whole(LockKind::Range, owner, 0);
+        self.drop_marked(ino, false, |state, sure| {
+            let marks = state.marks.of_owner(ino, owner);
+            if marks.is_empty() && sure { Vec::new() } else { vec![(lock, marks)] }
+        });
+    }
+
+    /// The last descriptor of an open file is closed: what was locked through it is unlocked.
+    pub fn released(self: &Arc<Self>, ino: Ino, handle: u64) {
+        self.drop_marked(ino, true, |state, _| {
+            let marks = state.marks.of_handle(ino, handle);
+            marks.into_iter().map(|mark| (whole(mark.kind, mark.owner, handle), vec![mark])).collect()
+        });
+    }
+
+    fn drop_marked(
+        self: &Arc<Self>,
+        ino: Ino,
+        of_handle: bool,
+        choose: impl FnOnce(&State, bool) -> Vec<(FileLock, Vec<marks::Mark>)>,
+    ) {
+        if !self.used.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(home) = self.home(ino) else { return };
+        let sure =
+            !self.state.lock().unsure.contains(&home) || self.learn(home, false, SHORT_WAIT_MS).is_ok();
+        let chosen = choose(&self.state.lock(), sure);
+        for (lock, marks) in chosen {
+            let request = SetLockRequest { of_handle, ..self.request(ino, &lock, None) };
+            let sent = self.ask::<op::SetLock>(home, &request, 0);
+            let mut state = self.state.lock();
+            marks.iter().for_each(|mark| state.marks.remove(ino, mark));
+            if let Err(error) = sent {
+                log::warn!("inode {ino} is to be unlocked when {home} is back: {error}");
+                state.unsent.push(Unsent::new(home, request));
+                self.employ(&mut state, home);
+            }
+        }
+    }
+
+    /// Takes back a request that waits; one that has yet to come is refused then.
+    pub fn interrupt(self: &Arc<Self>, ticket: u64) {
+        self.state.lock().interrupt(ticket, Instant::now());
+        self.news.notify_all();
+    }
+
+    /// What an earlier process of this client has locked at a node becomes known here, and what it waited for is
+    /// forgotten: who still waits asks again.
+    pub(crate) fn resume(&self, home: NodeId) -> FsResult<()> {
+        self.learn(home, true, 0)
+    }
+
+    /// What an earlier process of this client has locked at a node is not known.
+    pub(crate) fn is_unsure_of(&self, home: NodeId) {
+        self.used.store(true, Ordering::Release);
+        self.state.lock().unsure.insert(home);
+    }
+
+    fn learn(&self, home: NodeId, drop_waits: bool, wait_ms: u32) -> FsResult<()> {
+        let mut skip = 0;
+        loop {
+            let request = ListLocksRequest { drop_waits: drop_waits && skip == 0, skip };
+            let list = self.ask::<op::ListLocks>(home, &request, wait_ms)?;
+            skip += list.locks.len() as u64;
+            let mut state = self.state.lock();
+            for of in &list.locks {
+                self.used.store(true, Ordering::Release);
+                state.marks.begin(of.ino, &of.lock);
+                state.marks.end(of.ino, &of.lock);
+            }
+            if list.end || list.locks.is_empty() {
+                state.unsure.remove(&home);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Drops everything, at the end of the client.
+    pub fn close(&self) {
+        let homes = self.state.lock().close(&self.map);
+        self.news.notify_all();
+        for home in homes {
+            if let Err(error) = self.ask::<op::ReleaseLocks>(home, &(), 0) {
+                log::warn!("what was locked at {home} stays so until it takes this client for gone: {error}");
+            }
+        }
+    }
+
+    /// Requests under these numbers have their locks.
+    pub fn granted(&self, tickets: &[u64]) {
+        let over: Vec<LockAnswer> = {
+            let mut state = self.state.lock();
+            tickets.iter().filter_map(|ticket| state.granted(*ticket)).collect()
+        };
+        over.into_iter().for_each(|answer| answer(Ok(())));
+    }
+
+    /// What these owners wait for, as far as it may be part of a circle.
+    #[must_use]
+    pub fn waits(&self, owners: &[u64]) -> Vec<LockWait> {
+        let state = self.state.lock();
+        let wanted = state.tickets.iter().filter(|(_, ticket)| {
+            owners.contains(&ticket.request.lock.owner) && state.may_be_in_a_circle(ticket)
+        });
+        wanted.map(|(number, ticket)| self.wait(*number, ticket)).collect()
+    }
+
+    /// Has the wait looked at now.
+    pub fn look_again(&self, ticket: u64) {
+        if let Some(ticket) = self.state.lock().tickets.get_mut(&ticket) {
+            (ticket.due, ticket.asked) = (Instant::now(), 0);
+        }
+        self.news.notify_all();
+    }
+
+    fn wait(&self, number: u64, ticket: &Ticket) -> LockWait {
+        let SetLockRequest { ino, lock, .. } = ticket.request;
+        let waited_ms = u64::try_from(ticket.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        LockWait { of: LockOf { client: self.id, node: self.node, ino, lock }, ticket: number, waited_ms }
+    }
+
+    fn request(&self, ino: Ino, lock: &FileLock, ticket: Option<u64>) -> SetLockRequest {
+        SetLockRequest { ino, lock: *lock, of_handle: false, ticket, node: self.node }
+    }
+
+    fn home(&self, ino: Ino) -> FsResult<NodeId> {
+        self.map.home(ino).ok_or_else(|| FsError::new(Errno::ESTALE))
+    }
+
+    /// Asks a node, and waits for it so long, or as long as for anything else if 0.
+    fn ask<O: Operation>(&self, node: NodeId, request: &O::Request<'_>, wait_ms: u32) -> FsResult<O::Reply> {
+        let transport = self.nodes.get(usize::from(node.0)).ok_or(FsError::new(Errno::ESTALE))?;
+        let frame = Frame { wait_ms, ..Frame::request(0, OpId(0), self.id, 0) };
+        bivouac_net::call::<O>(&**transport, frame, request, &[])
+    }
+}
+
+/// The unlocking of everything that an owner has locked.
+fn whole(kind: LockKind, owner: u64, handle: u64) -> FileLock {
+    FileLock { kind, mode: LockMode::Unlock, owner, handle, pid: 0, start: 0, end: LOCK_END_MAX }
+}

@@ -1,0 +1,250 @@
+//! What a client knows of its locks: marks, requests that wait, unlocking that could not be told.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use bivouac_types::limits::{LOCK_ASK_MS, LOCK_LOOK_MS};
+use bivouac_types::{Errno, FsError, FsResult, NodeId};
+use bivouac_wire::{FileLock, FormationMap, LockKind, SetLockRequest};
+
+use super::LockAnswer;
+use super::marks::Marks;
+
+/// Most requests that are remembered as taken back before they came.
+const EARLY_MAX: usize = 256;
+
+/// How often a new wait is looked at each time that it is asked for, and how seldom later.
+const LOOKS_AT_FIRST: u32 = 3;
+const LOOK_EVERY: u32 = 8;
+
+/// A request that waits, or that is being asked.
+pub struct Ticket {
+    pub home: NodeId,
+    pub request: SetLockRequest,
+    answer: LockAnswer,
+    pub since: Instant,
+    /// When to ask again.
+    pub due: Instant,
+    /// Whether somebody asks the home about it right now. It is not answered meanwhile: what asks for the lock
+    /// must not arrive after the program has unlocked it again.
+    pub busy: bool,
+    /// Whether the home has told, while somebody asked, that it has its lock.
+    granted: bool,
+    /// Why it is to be taken back.
+    pub refusal: Option<Errno>,
+    /// How often it was asked for again since somebody wanted it looked at.
+    pub asked: u32,
+    /// How often it was found in a circle without being the one to be refused.
+    pub spared: u32,
+}
+
+/// Something to unlock at a home that is away.
+pub struct Unsent {
+    pub home: NodeId,
+    pub request: SetLockRequest,
+    pub due: Instant,
+    pub busy: bool,
+}
+
+/// What became of a request.
+pub enum Settled {
+    /// It is over.
+    Over(LockAnswer, FsResult<()>),
+    /// It waits for this home.
+    Waits(NodeId),
+    /// It is not there any more.
+    Unknown,
+}
+
+/// All of it.
+#[derive(Default)]
+pub struct State {
+    pub marks: Marks,
+    pub tickets: HashMap<u64, Ticket>,
+    pub unsent: Vec<Unsent>,
+    /// Homes that a thread works for.
+    pub employed: HashSet<NodeId>,
+    /// Homes that have not said what an earlier process of this client has locked there.
+    pub unsure: HashSet<NodeId>,
+    /// Requests that were taken back before they came.
+    early: VecDeque<u64>,
+    closed: bool,
+}
+
+impl Ticket {
+    pub fn new(home: NodeId, request: SetLockRequest, answer: LockAnswer, now: Instant) -> Ticket {
+        let (busy, granted, refusal, asked, spared) = (true, false, None, 0, 0);
+        Ticket { home, request, answer, since: now, due: now, busy, granted, refusal, asked, spared }
+    }
+
+    /// Whether it is time to look for a circle. The wait that closes one looks soon after it has begun; later looks
+    /// are for what went wrong then.
+    pub fn wants_a_look(&mut self) -> bool {
+        self.asked = self.asked.saturating_add(1);
+        self.asked <= LOOKS_AT_FIRST || self.asked.is_multiple_of(LOOK_EVERY)
+    }
+}
+
+impl Unsent {
+    pub fn new(home: NodeId, request: SetLockRequest) -> Unsent {
+        Unsent { home, request, due: Instant::now() + ask_every(), busy: false }
+    }
+
+    pub fn is_of(&self, request: &SetLockRequest) -> bool {
+        let owner = |of: &SetLockRequest| (of.ino, of.lock.kind, of.lock.owner);
+        owner(&self.request) == owner(request)
+    }
+}
+
+impl State {
+    /// A request begins.
+    ///
+    /// # Errors
+    /// `EINTR` if it was taken back already; `ENOTCONN` when the client is at its end.
+    pub fn open(&mut self, number: u64, ticket: Ticket) -> FsResult<()> {
+        if self.closed {
+            return Err(FsError::new(Errno::ENOTCONN));
+        }
+        if let Some(at) = self.early.iter().position(|early| *early == number) {
+            self.early.remove(at);
+            return Err(FsError::new(Errno::EINTR));
+        }
+        self.marks.begin(ticket.request.ino, &ticket.request.lock);
+        self.tickets.insert(number, ticket);
+        Ok(())
+    }
+
+    /// The home has said whether a request has its lock.
+    pub fn settle(&mut self, number: u64, asked: FsResult<bool>, now: Instant) -> Settled {
+        let Some(ticket) = self.tickets.get_mut(&number) else { return Settled::Unknown };
+        let outcome = match asked {
+            Ok(true) => Ok(()),
+            _ if ticket.granted => Ok(()),
+            Ok(false) => {
+                ticket.busy = false;
+                let first = ticket.due == ticket.since;
+                let pause = if first { Duration::from_millis(LOCK_LOOK_MS) } else { ask_every() };
+                ticket.due = if ticket.refusal.is_some() { now } else { now + pause };
+                return Settled::Waits(ticket.home);
+            }
+            Err(error) => Err(error),
+        };
+        self.finish(number).map_or(Settled::Unknown, |answer| Settled::Over(answer, outcome))
+    }
+
+    /// A request is over; what hears of it.
+    pub fn finish(&mut self, number: u64) -> Option<LockAnswer> {
+        let ticket = self.tickets.remove(&number)?;
+        self.marks.end(ticket.request.ino, &ticket.request.lock);
+        Some(ticket.answer)
+    }
+
+    /// The home tells that a request has its lock.
+    pub fn granted(&mut self, number: u64) -> Option<LockAnswer> {
+        let ticket = self.tickets.get_mut(&number)?;
+        ticket.granted = true;
+        if ticket.busy { None } else { self.finish(number) }
+    }
+
+    /// A request is to be taken back.
+    pub fn interrupt(&mut self, number: u64, now: Instant) {
+        match self.tickets.get_mut(&number) {
+            Some(ticket) => {
+                ticket.refusal = Some(Errno::EINTR);
+                ticket.due = now;
+            }
+            None => {
+                if self.early.len() == EARLY_MAX {
+                    self.early.pop_front();
+                }
+                self.early.push_back(number);
+            }
+        }
+    }
+
+    /// The requests that nobody asks about of a home that has been away for too long; each with what it gets.
+    pub fn give_up(&mut self, home: NodeId) -> Vec<(LockAnswer, Errno)> {
+        let of_home = self.tickets.iter().filter(|(_, ticket)| ticket.home == home && !ticket.busy);
+        let given_up: Vec<(u64, Errno)> =
+            of_home.map(|(number, ticket)| (*number, ticket.refusal.unwrap_or(Errno::EIO))).collect();
+        let finish = |(number, errno)| self.finish(number).map(|answer| (answer, errno));
+        given_up.into_iter().filter_map(finish).collect()
+    }
+
+    /// Whether a request's wait may be part of a circle: waits for `flock` and of open file descriptions are not
+    /// looked at, as on Linux.
+    pub fn may_be_in_a_circle(&self, ticket: &Ticket) -> bool {
+        let lock: &FileLock = &ticket.request.lock;
+        lock.kind == LockKind::Range && !ticket.granted && !self.marks.is_description(lock)
+    }
+
+    /// Forgets everything; the homes that have to do with any of it.
+    pub fn close(&mut self, map: &FormationMap) -> HashSet<NodeId> {
+        self.closed = true;
+        let mut homes: HashSet<NodeId> = self.marks.homes(map).into_iter().collect();
+        homes.extend(self.tickets.values().map(|ticket| ticket.home));
+        homes.extend(self.unsent.iter().map(|unsent| unsent.home));
+        homes.extend(self.unsure.drain());
+        self.marks.clear();
+        self.tickets.clear();
+        self.unsent.clear();
+        homes
+    }
+}
+
+/// The pause between two attempts.
+pub fn ask_every() -> Duration {
+    Duration::from_millis(LOCK_ASK_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::Ino;
+    use bivouac_wire::LockMode;
+
+    fn ticket() -> Ticket {
+        let (kind, mode) = (LockKind::Range, LockMode::Write);
+        let lock = FileLock { kind, mode, owner: 1, handle: 2, pid: 3, start: 0, end: 9 };
+        let request = SetLockRequest { ino: Ino(5), lock, of_handle: false, ticket: Some(7), node: None };
+        Ticket::new(NodeId(0), request, Box::new(|_| {}), Instant::now())
+    }
+
+    #[test]
+    fn what_is_told_while_somebody_asks_is_answered_afterwards() {
+        let mut state = State::default();
+        state.open(7, ticket()).unwrap();
+        assert!(state.granted(7).is_none(), "the question is still under way");
+        assert!(matches!(state.settle(7, Ok(false), Instant::now()), Settled::Over(_, Ok(()))));
+        assert!(matches!(state.settle(7, Ok(true), Instant::now()), Settled::Unknown));
+    }
+
+    #[test]
+    fn a_grant_ends_a_wait_once() {
+        let mut state = State::default();
+        state.open(7, ticket()).unwrap();
+        assert!(matches!(state.settle(7, Ok(false), Instant::now()), Settled::Waits(_)));
+        assert!(state.granted(7).is_some());
+        assert!(state.granted(7).is_none() && state.finish(7).is_none());
+    }
+
+    #[test]
+    fn a_request_that_was_taken_back_early_does_not_begin() {
+        let mut state = State::default();
+        state.interrupt(7, Instant::now());
+        assert_eq!(state.open(7, ticket()).unwrap_err().errno(), Errno::EINTR);
+        assert!(state.open(7, ticket()).is_ok());
+        (0..10_000).for_each(|number| state.interrupt(100 + number, Instant::now()));
+        assert_eq!(state.early.len(), EARLY_MAX);
+    }
+
+    #[test]
+    fn an_interrupt_while_somebody_asks_is_not_lost() {
+        let mut state = State::default();
+        state.open(7, ticket()).unwrap();
+        let now = Instant::now();
+        state.interrupt(7, now);
+        assert!(matches!(state.settle(7, Ok(false), now), Settled::Waits(_)));
+        assert_eq!((state.tickets[&7].due, state.tickets[&7].refusal), (now, Some(Errno::EINTR)));
+    }
+}

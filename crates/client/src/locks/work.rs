@@ -1,0 +1,181 @@
+//! The threads that ask again: one per home with requests that wait.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bivouac_types::{Errno, FsResult, Ino, NodeId};
+use bivouac_wire::{FileLock, SetLockRequest, op};
+use parking_lot::MutexGuard;
+
+use super::look::Verdict;
+use super::state::{State, Ticket, Unsent, ask_every};
+use super::{LockDesk, SHORT_WAIT_MS};
+
+/// What there is to do for a home.
+enum Job {
+    /// Ask again for a lock.
+    Ask(u64, SetLockRequest),
+    /// Take a request back.
+    Cancel(u64, SetLockRequest, Errno),
+    /// Unlock what could not be unlocked before.
+    Send(SetLockRequest),
+}
+
+impl LockDesk {
+    /// Makes sure that a thread works for the home.
+    pub(super) fn employ(self: &Arc<Self>, state: &mut MutexGuard<'_, State>, home: NodeId) {
+        self.news.notify_all();
+        if !state.employed.insert(home) {
+            return;
+        }
+        let desk = Arc::clone(self);
+        let builder = std::thread::Builder::new().name(format!("locks-{}", home.0)).stack_size(256 << 10);
+        if let Err(error) = builder.spawn(move || desk.work(home)) {
+            // The next request for this home tries again; until then grants are heard of all the same.
+            log::error!("no thread to wait for locks at {home}: {error}");
+            state.employed.remove(&home);
+        }
+    }
+
+    fn work(self: &Arc<Self>, home: NodeId) {
+        while let Some(job) = self.next(home) {
+            match job {
+                Job::Ask(ticket, request) => self.ask_again(home, ticket, &request),
+                Job::Cancel(ticket, request, errno) => self.take_back(home, ticket, &request, errno),
+                Job::Send(request) => {
+                    let sent = self.ask::<op::SetLock>(home, &request, SHORT_WAIT_MS);
+                    self.sent(&request, sent.is_ok());
+                }
+            }
+        }
+    }
+
+    /// Waits for something to do. Nothing any more ends the thread.
+    fn next(&self, home: NodeId) -> Option<Job> {
+        let mut state = self.state.lock();
+        loop {
+            let now = Instant::now();
+            if let Some(job) = state.take_job(home, now) {
+                return Some(job);
+            }
+            match state.next_due(home) {
+                Some(due) => drop(self.news.wait_until(&mut state, due)),
+                None => {
+                    state.employed.remove(&home);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn ask_again(self: &Arc<Self>, home: NodeId, ticket: u64, request: &SetLockRequest) {
+        let asked = self.ask::<op::SetLock>(home, request, 0);
+        if let Some((answer, outcome)) = self.settle(ticket, asked) {
+            let failed = outcome.as_ref().is_err_and(|error| error.errno() == Errno::EIO);
+            answer(outcome);
+            if failed {
+                self.give_up_if_away(home);
+            }
+            return;
+        }
+        let wanted = self.state.lock().tickets.get_mut(&ticket).is_some_and(Ticket::wants_a_look);
+        match if wanted { self.look(ticket) } else { Verdict::Waits } {
+            Verdict::Waits => {}
+            Verdict::Elsewhere(wait) => self.have_looked_at(&wait),
+            Verdict::Refuse => {
+                let mut state = self.state.lock();
+                if let Some(found) = state.tickets.get_mut(&ticket) {
+                    found.refusal.get_or_insert(Errno::EDEADLK);
+                    found.due = Instant::now();
+                }
+            }
+        }
+    }
+
+    fn take_back(&self, home: NodeId, ticket: u64, request: &SetLockRequest, errno: Errno) {
+        let asked = self.ask::<op::CancelLock>(home, request, 0);
+        if let Err(error) = &asked {
+            log::warn!("a request for a lock at {home} may stay there until this client is gone: {error}");
+        }
+        let answer = self.state.lock().finish(ticket);
+        if let Some(answer) = answer {
+            answer(if asked == Ok(true) { Ok(()) } else { Err(errno.into()) });
+        }
+        if asked.is_err() {
+            self.give_up_if_away(home);
+        }
+    }
+
+    /// One request has waited for the home for the bounded time. If it is the home that is away, and not this request
+    /// that went wrong, the others have waited for it too, and do not do so one after the other.
+    fn give_up_if_away(&self, home: NodeId) {
+        if self.ask::<op::Ping>(home, &(), SHORT_WAIT_MS).is_ok() {
+            return;
+        }
+        let given_up = self.state.lock().give_up(home);
+        given_up.into_iter().for_each(|(answer, errno)| answer(Err(errno.into())));
+    }
+
+    /// Unlocks what the owner of `lock` has left locked, before it locks anew.
+    pub(super) fn send_unsent(&self, ino: Ino, lock: &FileLock) -> FsResult<()> {
+        let own = self.request(ino, lock, None);
+        loop {
+            let (home, request) = {
+                let mut state = self.state.lock();
+                let Some(found) = state.unsent.iter_mut().find(|unsent| unsent.is_of(&own)) else {
+                    return Ok(());
+                };
+                if found.busy {
+                    bivouac_net::before_waiting();
+                    self.news.wait(&mut state);
+                    continue;
+                }
+                found.busy = true;
+                (found.home, found.request)
+            };
+            let sent = self.ask::<op::SetLock>(home, &request, 0);
+            self.sent(&request, sent.is_ok());
+            sent?;
+        }
+    }
+
+    fn sent(&self, request: &SetLockRequest, done: bool) {
+        let mut state = self.state.lock();
+        if done {
+            state.unsent.retain(|unsent| unsent.request != *request);
+        } else {
+            for unsent in state.unsent.iter_mut().filter(|unsent| unsent.request == *request) {
+                (unsent.busy, unsent.due) = (false, Instant::now() + ask_every());
+            }
+        }
+        self.news.notify_all();
+    }
+}
+
+impl State {
+    fn take_job(&mut self, home: NodeId, now: Instant) -> Option<Job> {
+        let waiting = self.tickets.iter_mut().filter(|(_, ticket)| ticket.home == home && !ticket.busy);
+        let first = waiting.filter(|(_, ticket)| ticket.due <= now).min_by_key(|(_, ticket)| ticket.due);
+        if let Some((number, ticket)) = first {
+            ticket.busy = true;
+            return Some(match ticket.refusal {
+                Some(errno) => Job::Cancel(*number, ticket.request, errno),
+                None => Job::Ask(*number, ticket.request),
+            });
+        }
+        let due = |unsent: &&mut Unsent| unsent.home == home && !unsent.busy && unsent.due <= now;
+        let unsent = self.unsent.iter_mut().find(due)?;
+        unsent.busy = true;
+        Some(Job::Send(unsent.request))
+    }
+
+    /// When there will be something to do; `None` if never.
+    fn next_due(&self, home: NodeId) -> Option<Instant> {
+        let busy = Instant::now() + ask_every();
+        let when = |due: Instant, taken: bool| if taken { busy } else { due };
+        let tickets = self.tickets.values().filter(|ticket| ticket.home == home);
+        let unsent = self.unsent.iter().filter(|unsent| unsent.home == home);
+        let tickets = tickets.map(|ticket| when(ticket.due, ticket.busy));
+        tickets.chain(unsent.map(|unsent| when(unsent.due, unsent.busy))).min()
+    }
+}

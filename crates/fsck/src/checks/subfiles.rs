@@ -1,0 +1,172 @@
+//! Subfiles and the files that they are parts of.
+
+use bivouac_layout::subfile_len;
+use bivouac_types::{Ino, Layout, SeatIndex};
+
+use super::Check;
+use crate::facts::{FILE, InodeRow, SubfileRow};
+use crate::finding::{Finding, Kind};
+use crate::repair::Fix;
+
+impl Check<'_> {
+    pub(super) fn subfiles(&mut self) {
+        let mut rows = self.facts.subfiles.as_slice();
+        while let Some(first) = rows.first() {
+            let count = rows.iter().take_while(|row| row.ino == first.ino).count();
+            let (of_one, rest) = rows.split_at(count);
+            if self.wants(first.ino) {
+                self.file(first.ino, of_one);
+            }
+            rows = rest;
+        }
+        for row in self.wanted().filter(|row| row.kind == FILE && row.epoch > 0) {
+            self.found.extend(self.missing(row));
+        }
+    }
+
+    fn file(&mut self, ino: Ino, subfiles: &[SubfileRow]) {
+        for subfile in subfiles {
+            self.found.extend(self.wrong_place(subfile));
+        }
+        if !self.is_possible(ino) || self.is_known(ino) {
+            match self.facts.inode(ino).filter(|row| row.kind == FILE) {
+                Some(row) => subfiles.iter().for_each(|subfile| {
+                    self.found.extend(self.header(row, subfile, subfiles));
+                }),
+                None => self.unreferenced(ino, subfiles),
+            }
+        }
+    }
+
+    /// What a subfile is called to users.
+    fn object(&self, subfile: &SubfileRow) -> String {
+        let SubfileRow { ino, seat, node, volume, .. } = subfile;
+        let path = if self.facts.inode(*ino).is_some() {
+            format!(" ({})", self.paths.path(*ino))
+        } else {
+            String::new()
+        };
+        format!("subfile {ino}-{:04x} on volume {volume} of {node}{path}", seat.0)
+    }
+
+    fn wrong_place(&self, subfile: &SubfileRow) -> Option<Finding> {
+        let place = self.source.map().seat(subfile.seat);
+        if place.is_some_and(|place| (place.node, place.volume) == (subfile.node, subfile.volume)) {
+            return None;
+        }
+        let finding = |cause: String, remedy: String| {
+            Finding::new(Kind::MisplacedSubfile, self.object(subfile), cause).of([subfile.ino]).remedy(remedy)
+        };
+        Some(match place {
+            Some(place) => finding(
+                format!("is of seat {}, which is volume {} of {}", subfile.seat.0, place.volume, place.node),
+                "move the local file there while the formation is down".into(),
+            ),
+            None => finding(
+                format!("is of seat {}, which the formation does not have", subfile.seat.0),
+                "rescue it with --from-subfiles, then remove the local file".into(),
+            ),
+        })
+    }
+
+    fn header(&self, row: &InodeRow, subfile: &SubfileRow, all: &[SubfileRow]) -> Option<Finding> {
+        let layout = self.facts.layouts.get(row.layout);
+        let of_file = |kind, cause: String| Finding::new(kind, self.object(subfile), cause).of([row.ino]);
+        let rewrite = |epoch| Fix::Header { subfile: *subfile, layout, epoch };
+        let used = seats_of(&layout).any(|seat| seat == subfile.seat);
+        let found = match subfile.layout {
+            Err(problem) => {
+                let cause = self.facts.problems.get(problem as usize).cloned().unwrap_or_default();
+                let finding = of_file(Kind::BadHeader, cause);
+                return Some(match used {
+                    true => finding.fix("--repair writes it anew from the inode", rewrite(row.epoch)),
+                    false => finding
+                        .remedy("its file does not use it: remove the local file if nothing is missing"),
+                });
+            }
+            Ok(number) => self.facts.layouts.get(number),
+        };
+        if subfile.epoch > row.epoch {
+            let cause = format!("has epoch {}, its file has {}", subfile.epoch, row.epoch);
+            let fix = Fix::Epoch { ino: row.ino, epoch: subfile.epoch };
+            return Some(of_file(Kind::EpochAhead, cause).fix("--repair raises the file's epoch", fix));
+        }
+        // A seat that a later layout does without keeps the one that it had, and no data.
+        if used && (found != layout || !subfile.places_right) {
+            let what =
+                if found == layout { "other places of its seats".into() } else { format!("layout {found}") };
+            let cause = format!("says {what}, its file has layout {layout}");
+            let finding = of_file(Kind::HeaderMismatch, cause);
+            let agree = all.iter().filter(|other| other.layout == subfile.layout).count();
+            return Some(if agree > 1 && agree == all.len() && found != layout {
+                finding.remedy("all its subfiles say so: compare with what --from-subfiles makes of it")
+            } else {
+                finding.fix("--repair writes it anew from the inode", rewrite(subfile.epoch))
+            });
+        }
+        if !used && subfile.len > 0 {
+            let finding =
+                of_file(Kind::HeaderMismatch, format!("has data, but its file has layout {layout}"));
+            return Some(finding.remedy("rescue it with --from-subfiles, then remove the local file"));
+        }
+        None
+    }
+
+    fn unreferenced(&mut self, ino: Ino, subfiles: &[SubfileRow]) {
+        let named = self.facts.names_of(ino).iter().any(|entry| entry.kind == FILE);
+        let leaving = [&self.facts.garbage, &self.facts.owed];
+        if leaving.iter().any(|list| list.binary_search(&ino).is_ok()) || named && self.is_possible(ino) {
+            // To be removed; or reported with the entry that leads to it.
+            return;
+        }
+        let sound = subfiles.iter().any(|subfile| subfile.layout.is_ok());
+        let has_data = subfiles.iter().any(|subfile| subfile.len > 0);
+        let known = self.facts.inode(ino).is_some();
+        for subfile in subfiles {
+            let finding =
+                Finding::new(Kind::Unreferenced, self.object(subfile), "belongs to no file").of([ino]);
+            let finding = match (sound && has_data && !known && self.is_possible(ino), subfile.len) {
+                (true, _) => finding.fix(
+                    format!(
+                        "--repair makes its file anew as /lost+found/{ino}, --discard-unreferenced removes it"
+                    ),
+                    Fix::RebuildFile { ino },
+                ),
+                (false, 0) => {
+                    finding.fix("--repair removes it, it has no data", Fix::RemoveSubfile(*subfile))
+                }
+                (false, _) => finding.fix(
+                    "rescue it with --from-subfiles; --discard-unreferenced removes it",
+                    Fix::DiscardSubfile(*subfile),
+                ),
+            };
+            self.found.push(finding);
+        }
+    }
+
+    /// A file that was ever cut has a subfile on each of its seats.
+    fn missing(&self, row: &InodeRow) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let layout = self.facts.layouts.get(row.layout);
+        let there = self.facts.subfiles_of(row.ino);
+        for (column, seat) in seats_of(&layout).enumerate() {
+            let place = self.source.map().seat(seat);
+            let looked = place.is_some_and(|place| self.source.has_volume(place.node, place.volume));
+            if !looked || there.iter().any(|subfile| subfile.seat == seat) {
+                continue;
+            }
+            let bytes = subfile_len(&layout, column as u16, row.size);
+            let cause =
+                format!("its subfile on seat {} is not there: up to {bytes} bytes read as zeros", seat.0);
+            let finding = Finding::new(Kind::MissingSubfile, self.paths.path(row.ino), cause).of([row.ino]);
+            found.push(finding.remedy("restore the file from a copy, or remove it"));
+        }
+        found
+    }
+}
+
+/// The seats that a layout uses, in the order of its columns.
+pub fn seats_of(layout: &Layout) -> impl Iterator<Item = SeatIndex> + use<> {
+    let (base, seats) = (u32::from(layout.base.0), u32::from(layout.seats.max(1)));
+    (0..u32::from(layout.width)).map(move |column| SeatIndex(((base + column) % seats) as u16))
+}

@@ -1,0 +1,248 @@
+//! A running formation, and how what looks wrong is told from what is being changed.
+//!
+//! The nodes watch the inodes that look wrong, and everything that concerns them is read again. If it still
+//! looks wrong, no node has noted a change of any of these inodes meanwhile, and no unfinished change concerns
+//! them, then what was read was there all the time, and it is a finding. What was changed meanwhile is looked at again.
+
+use std::collections::HashSet;
+
+use bivouac_client::Client;
+use bivouac_node::ENTRIES_MOVE;
+use bivouac_types::limits::WATCHED_MAX;
+use bivouac_types::{FsResult, Ino, NodeId};
+use bivouac_wire::{
+    FormationMap, Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfilePage,
+};
+
+use crate::checks;
+use crate::facts::Facts;
+use crate::finding::{Finding, Kind, Report};
+use crate::gather::gather;
+use crate::source::{Progress, Source, nodes};
+use crate::summary::{explained, totals};
+
+/// How often what is being changed is looked at again.
+const ROUNDS_MAX: usize = 8;
+/// How often a volume's count must differ by the same.
+const COUNTS: usize = 3;
+
+struct Online<'a> {
+    client: &'a Client,
+    reached: Vec<bool>,
+}
+
+/// Checks a running formation. Nothing is changed.
+///
+/// # Errors
+/// When a node stops answering meanwhile.
+pub fn check_online(client: &Client, progress: &dyn Progress) -> FsResult<Report> {
+    let mut report = Report::default();
+    let mut reached = Vec::new();
+    for node in nodes(client.map()) {
+        let status = client.status(node);
+        if let Err(error) = &status {
+            report.unchecked.push(format!("{node} cannot be asked: {error}"));
+        }
+        reached.push(status.is_ok());
+    }
+    let online = Online { client, reached };
+    let facts = gather(&online, None, progress)?;
+    report.totals = totals(&online, &facts);
+    report.notes = explained(&online, &facts);
+    let suspicions = checks::run(&online, &facts, None, false);
+    drop(facts);
+    report.findings = online.settle(suspicions, &mut report.notes, progress)?;
+    report.findings.extend(online.accounting(progress)?);
+    Ok(report)
+}
+
+impl Source for Online<'_> {
+    fn map(&self) -> &FormationMap {
+        self.client.map()
+    }
+
+    fn has_records(&self, node: NodeId) -> bool {
+        self.reached.get(usize::from(node.0)).copied().unwrap_or(false)
+    }
+
+    fn has_volume(&self, node: NodeId, _: u16) -> bool {
+        self.has_records(node)
+    }
+
+    fn records(&self, node: NodeId, request: &ListRecordsRequest) -> FsResult<RecordPage> {
+        self.client.list_records(node, request)
+    }
+
+    fn subfiles(&self, node: NodeId, request: &ListSubfilesRequest) -> FsResult<SubfilePage> {
+        self.client.list_subfiles(node, request)
+    }
+}
+
+impl Online<'_> {
+    /// Looks again at what looks wrong, until it is right, is being changed, or is a finding.
+    fn settle(
+        &self,
+        suspicions: Vec<Finding>,
+        notes: &mut Vec<String>,
+        progress: &dyn Progress,
+    ) -> FsResult<Vec<Finding>> {
+        let mut findings = Vec::new();
+        for part in batches(&suspicions) {
+            let mut open = part;
+            for _ in 0..ROUNDS_MAX {
+                if open.is_empty() {
+                    break;
+                }
+                open = self.look_again(&open, &mut findings, progress)?;
+            }
+            notes.extend(open.iter().map(|ino| format!("inode {ino} was changed whenever it was looked at")));
+        }
+        self.watch(&HashSet::new())?;
+        Ok(findings)
+    }
+
+    /// One more look at some inodes; those that were changed meanwhile and looked wrong.
+    fn look_again(
+        &self,
+        open: &HashSet<Ino>,
+        findings: &mut Vec<Finding>,
+        progress: &dyn Progress,
+    ) -> FsResult<HashSet<Ino>> {
+        let watched = open.iter().copied().chain([ENTRIES_MOVE]).collect();
+        self.watch(&watched)?;
+        let facts = gather(self, Some(open), progress)?;
+        let suspicions = checks::run(self, &facts, Some(open), true);
+        let touched = self.touched()?;
+        let mut again = HashSet::new();
+        for suspicion in suspicions.into_iter().filter(|found| within(found, open)) {
+            if touched.contains(&ENTRIES_MOVE) || suspicion.inos.iter().any(|ino| touched.contains(ino)) {
+                again.extend(suspicion.inos);
+            } else if !facts.is_in_change(&suspicion.inos) {
+                findings.push(suspicion);
+            }
+        }
+        Ok(again)
+    }
+
+    fn watch(&self, inos: &HashSet<Ino>) -> FsResult<()> {
+        let request = Inos { inos: inos.iter().copied().collect() };
+        self.answering().try_for_each(|node| self.client.watch_inodes(node, &request))
+    }
+
+    /// The inodes that some node changed; if a node forgot what it was to watch, anything may have moved.
+    fn touched(&self) -> FsResult<HashSet<Ino>> {
+        let mut touched = HashSet::new();
+        for node in self.answering() {
+            let watched = self.client.touched(node)?;
+            match watched.known {
+                true => touched.extend(watched.touched),
+                false => {
+                    touched.insert(ENTRIES_MOVE);
+                }
+            }
+        }
+        Ok(touched)
+    }
+
+    fn answering(&self) -> impl Iterator<Item = NodeId> {
+        nodes(self.map()).filter(|node| self.has_records(*node))
+    }
+
+    /// Volumes that count other bytes than there are, while nothing is written.
+    fn accounting(&self, progress: &dyn Progress) -> FsResult<Vec<Finding>> {
+        let mut differing: Option<Vec<Counted>> = None;
+        for _ in 0..COUNTS {
+            let counted = self.count(progress)?;
+            let still: Vec<Counted> = match &differing {
+                None => counted,
+                Some(before) => counted.into_iter().filter(|count| before.contains(count)).collect(),
+            };
+            if still.is_empty() {
+                return Ok(Vec::new());
+            }
+            differing = Some(still);
+        }
+        Ok(differing.unwrap_or_default().iter().map(Counted::finding).collect())
+    }
+
+    fn count(&self, progress: &dyn Progress) -> FsResult<Vec<Counted>> {
+        let before = self.statuses()?;
+        let facts = gather_volumes(self, progress)?;
+        let after = self.statuses()?;
+        let mut differing = Vec::new();
+        for ((node, old), (_, new)) in before.iter().zip(&after) {
+            for (index, (was, is)) in old.volumes.iter().zip(&new.volumes).enumerate() {
+                let there = facts.volumes.get(&(*node, index as u16)).copied().unwrap_or_default();
+                let counts = (is.subfiles, is.used_bytes);
+                // Disks allocate late, and their volumes take notice when a subfile is closed.
+                if is.kind == "memory" && counts == (was.subfiles, was.used_bytes) && counts != there {
+                    differing.push(Counted { node: *node, volume: index as u16, counts, there });
+                }
+            }
+        }
+        Ok(differing)
+    }
+
+    fn statuses(&self) -> FsResult<Vec<(NodeId, NodeStatus)>> {
+        self.answering().map(|node| Ok((node, self.client.status(node)?))).collect()
+    }
+}
+
+/// A volume's own count of subfiles and bytes, and what is there.
+#[derive(PartialEq, Eq)]
+struct Counted {
+    node: NodeId,
+    volume: u16,
+    counts: (u64, u64),
+    there: (u64, u64),
+}
+
+impl Counted {
+    fn finding(&self) -> Finding {
+        let Counted { node, volume, counts: (files, bytes), there: (subfiles, allocated) } = self;
+        let cause = format!(
+            "counts {bytes} bytes of {files} subfiles, there are {allocated} bytes of {subfiles} subfiles"
+        );
+        let remedy = "a restart of its daemon counts anew";
+        Finding::new(Kind::Accounting, format!("volume {volume} of {node}"), cause).remedy(remedy)
+    }
+}
+
+fn gather_volumes(source: &dyn Source, progress: &dyn Progress) -> FsResult<Facts> {
+    struct VolumesOnly<'a>(&'a dyn Source);
+    impl Source for VolumesOnly<'_> {
+        fn map(&self) -> &FormationMap {
+            self.0.map()
+        }
+        fn has_records(&self, _: NodeId) -> bool {
+            false
+        }
+        fn has_volume(&self, node: NodeId, volume: u16) -> bool {
+            self.0.has_volume(node, volume)
+        }
+        fn records(&self, node: NodeId, request: &ListRecordsRequest) -> FsResult<RecordPage> {
+            self.0.records(node, request)
+        }
+        fn subfiles(&self, node: NodeId, request: &ListSubfilesRequest) -> FsResult<SubfilePage> {
+            self.0.subfiles(node, request)
+        }
+    }
+    gather(&VolumesOnly(source), Some(&HashSet::new()), progress)
+}
+
+/// What suspicions depend on, in parts that can be watched.
+fn batches(suspicions: &[Finding]) -> Vec<HashSet<Ino>> {
+    let mut batches: Vec<HashSet<Ino>> = Vec::new();
+    for suspicion in suspicions {
+        let fits = |batch: &&mut HashSet<Ino>| batch.len() + suspicion.inos.len() < WATCHED_MAX;
+        match batches.last_mut().filter(fits) {
+            Some(batch) => batch.extend(&suspicion.inos),
+            None => batches.push(suspicion.inos.iter().copied().collect()),
+        }
+    }
+    batches
+}
+
+fn within(suspicion: &Finding, open: &HashSet<Ino>) -> bool {
+    suspicion.inos.iter().all(|ino| open.contains(ino))
+}

@@ -1,0 +1,82 @@
+//! What was looked at, and what looks unusual and is explained.
+
+use bivouac_layout::subfile_len;
+
+use crate::checks::seats_of;
+use crate::facts::{DIR, FILE, Facts};
+use crate::finding::Totals;
+use crate::paths::Paths;
+use crate::source::{Source, nodes};
+
+/// What was looked at.
+pub fn totals(source: &dyn Source, facts: &Facts) -> Totals {
+    let sum = |what: fn(&(u64, u64)) -> u64| facts.volumes.values().map(what).sum();
+    Totals {
+        nodes: nodes(source.map()).filter(|node| source.has_records(*node)).count() as u64,
+        inodes: facts.inodes.len() as u64,
+        directories: facts.inodes.iter().filter(|row| row.kind == DIR).count() as u64,
+        entries: facts.entries.len() as u64,
+        subfiles: sum(|(subfiles, _)| *subfiles),
+        allocated_bytes: sum(|(_, bytes)| *bytes),
+    }
+}
+
+/// What looks unusual and is explained.
+pub fn explained(source: &dyn Source, facts: &Facts) -> Vec<String> {
+    let mut notes = changes(source, facts);
+    let lingering = facts.orphans.len();
+    if lingering > 0 {
+        notes.push(format!("{lingering} inodes without names stay until they are closed"));
+    }
+    if !facts.garbage.is_empty() {
+        notes.push(format!("subfiles of {} removed files are about to be removed", facts.garbage.len()));
+    }
+    notes.extend(unpublished(source, facts));
+    notes
+}
+
+/// Unfinished changes, and what they wait for.
+fn changes(source: &dyn Source, facts: &Facts) -> Vec<String> {
+    let paths = Paths { source, facts, named: true };
+    let change = |intent: &crate::facts::IntentRow| {
+        let concerns = &intent.concerns;
+        let homes = concerns.inos.iter().filter_map(|ino| source.map().home(*ino));
+        let seats = concerns.seats.iter().filter_map(|seat| source.map().seat(*seat)).map(|place| place.node);
+        let mut waits: Vec<String> =
+            homes.chain(seats).filter(|node| *node != intent.node).map(|node| node.to_string()).collect();
+        waits.sort_unstable();
+        waits.dedup();
+        let what = match concerns.name.as_slice() {
+            [] => concerns.inos.first().map_or_else(String::new, |ino| paths.path(*ino)),
+            name => format!("'{}'", String::from_utf8_lossy(name)),
+        };
+        let on = if waits.is_empty() { "no other node".into() } else { waits.join(", ") };
+        format!(
+            "change {} of {}: {} of {what} is unfinished and waits for {on}",
+            intent.tx, intent.node, concerns.what
+        )
+    };
+    facts.intents.iter().map(change).collect()
+}
+
+/// Bytes behind the end of files: of writes that were never finished.
+fn unpublished(source: &dyn Source, facts: &Facts) -> Option<String> {
+    let paths = Paths { source, facts, named: true };
+    let mut files = Vec::new();
+    for row in facts.inodes.iter().filter(|row| row.kind == FILE) {
+        let layout = facts.layouts.get(row.layout);
+        let end_of = |seat| {
+            let column = seats_of(&layout).position(|used| used == seat);
+            column.map_or(u64::MAX, |column| subfile_len(&layout, column as u16, row.size))
+        };
+        let longer = |subfile: &&crate::facts::SubfileRow| subfile.len > end_of(subfile.seat);
+        if facts.subfiles_of(row.ino).iter().any(|subfile| longer(&subfile)) {
+            files.push(row.ino);
+        }
+    }
+    let first = files.first()?;
+    let (count, path) = (files.len(), paths.path(*first));
+    Some(format!(
+        "{count} files have bytes behind their end, of writes that did not finish: {path} is the first"
+    ))
+}

@@ -1,0 +1,181 @@
+//! Volumes that are not all there, that a daemon has, whose records are damaged, and files from subfiles alone.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod world;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use bivouac_fsck::{Destination, Kind, Leave, Rebuilt, RebuiltFile, check_offline, rebuild_files};
+use bivouac_types::Errno;
+use world::{World, kinds};
+
+fn log_of(world: &World, node: u16) -> PathBuf {
+    world.formation.volume(node).join("records/log-0000000000000001")
+}
+
+#[test]
+fn a_volume_that_a_daemon_has_is_refused() {
+    let mut world = World::new();
+    world.formation.start();
+    let error = check_offline(&world.args(true), Leave::default(), &()).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY);
+    assert!(error.to_string().contains("in use by another daemon"), "{error}");
+    world.formation.stop();
+}
+
+#[test]
+fn volumes_that_are_missing_are_named_and_the_rest_is_checked() {
+    let world = World::new();
+    let mut args = world.args(false);
+    args.volumes.remove(1);
+    let report = check_offline(&args, Leave::default(), &()).unwrap();
+    assert_eq!(report.unchecked, ["volume 0 of node 1 was not given", "the records of node 1 are not there"]);
+    assert!(report.findings.is_empty(), "{report:#?}");
+    assert_eq!(report.exit_code(), 8);
+    let here = |ino: &bivouac_types::Ino| ino.slot().0 % 3 != 1;
+    let ino = world.files.values().map(|(ino, _)| *ino).find(here).unwrap();
+    world.edit_inode(ino, |inode| inode.attr.size = 1 << 40);
+    world.edit_inode(bivouac_types::Ino::ROOT, |inode| inode.attr.size = 9);
+    let report = check_offline(&args, Leave::default(), &()).unwrap();
+    assert_eq!((report.exit_code(), kinds(&report)), (12, vec![Kind::EntryCount]), "{report:#?}");
+}
+
+#[test]
+fn one_volume_named_twice_is_refused() {
+    let world = World::new();
+    let mut args = world.args(false);
+    args.volumes.push(args.volumes[0].clone());
+    let error = check_offline(&args, Leave::default(), &()).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY, "the first holds it: {error}");
+}
+
+#[test]
+fn a_torn_last_commit_is_dropped_without_a_word() {
+    let world = World::new();
+    let log = log_of(&world, 1);
+    let len = log.metadata().unwrap().len();
+    std::fs::File::options().write(true).open(&log).unwrap().write_all_at(&[0x17, 0, 0], len).unwrap();
+    let report = world.check(false);
+    assert_eq!(report.exit_code(), 0, "{report:#?}");
+    assert_eq!(log.metadata().unwrap().len(), len + 3, "a look changes nothing");
+    assert_eq!(world.check(true).exit_code(), 0);
+    assert_eq!(log.metadata().unwrap().len(), len);
+}
+
+#[test]
+fn damage_in_the_middle_of_a_log_is_said_and_nothing_is_changed() {
+    let world = World::new();
+    let log = log_of(&world, 1);
+    let before = std::fs::read(&log).unwrap();
+    std::fs::File::options().write(true).open(&log).unwrap().write_all_at(&[0xaa; 16], 300).unwrap();
+    let damaged = std::fs::read(&log).unwrap();
+    let report = world.check(true);
+    assert_eq!((report.exit_code(), kinds(&report)), (12, vec![Kind::Records]), "{report:#?}");
+    let text = report.findings[0].to_string();
+    assert!(
+        text.contains("damaged at byte ") && text.contains("--from-subfiles rebuilds the files"),
+        "{text}"
+    );
+    assert_eq!(std::fs::read(&log).unwrap(), damaged);
+    std::fs::write(&log, before).unwrap();
+    assert_eq!(world.check(false).exit_code(), 0);
+}
+
+/// Files in memory.
+#[derive(Default)]
+struct Shelf(RefCell<BTreeMap<String, Rc<RefCell<Vec<u8>>>>>);
+
+struct OnShelf(Rc<RefCell<Vec<u8>>>);
+
+impl Destination for Shelf {
+    fn create(&self, name: &str) -> io::Result<Box<dyn RebuiltFile>> {
+        let file = Rc::<RefCell<Vec<u8>>>::default();
+        assert!(self.0.borrow_mut().insert(name.into(), file.clone()).is_none());
+        Ok(Box::new(OnShelf(file)))
+    }
+}
+
+impl RebuiltFile for OnShelf {
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let (mut content, offset) = (self.0.borrow_mut(), offset as usize);
+        let len = content.len().max(offset + bytes.len());
+        content.resize(len, 0);
+        content[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finish(&mut self, size: u64) -> io::Result<()> {
+        self.0.borrow_mut().resize(size as usize, 0);
+        Ok(())
+    }
+}
+
+fn of<'a>(rebuilt: &'a [Rebuilt], ino: &bivouac_types::Ino) -> &'a Rebuilt {
+    rebuilt.iter().find(|file| file.inode == ino.to_string()).unwrap()
+}
+
+#[test]
+fn files_come_back_from_subfiles_alone() {
+    let world = World::new();
+    for node in 0..world::NODES {
+        std::fs::remove_dir_all(world.formation.volume(node).join("records")).unwrap();
+    }
+    let shelf = Shelf::default();
+    let (rebuilt, unusable) = rebuild_files(&world.args(false).volumes, &shelf, &()).unwrap();
+    assert!(unusable.is_empty());
+    let inos: std::collections::BTreeSet<_> = world.files.values().map(|(ino, _)| *ino).collect();
+    assert_eq!(rebuilt.len(), inos.len());
+    for (path, (ino, content)) in &world.files {
+        let file = of(&rebuilt, ino);
+        assert!(
+            file.complete && file.conflicts.is_empty() && file.size == content.len() as u64,
+            "{path}: {file:?}"
+        );
+        assert_eq!(*shelf.0.borrow()[&ino.to_string()].borrow(), *content, "{path}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_seat_by_seat() {
+    let world = World::new();
+    let (ino, content) = world.files["/b/f2"].clone();
+    let mut volumes = world.args(false).volumes;
+    volumes.remove(2);
+    let shelf = Shelf::default();
+    let (rebuilt, _) = rebuild_files(&volumes, &shelf, &()).unwrap();
+    let file = of(&rebuilt, &ino);
+    assert_eq!((file.complete, file.missing_seats.as_slice()), (false, &[2][..]));
+    let back = shelf.0.borrow()[&ino.to_string()].borrow().clone();
+    let lost = back.iter().zip(&content).filter(|(is, was)| is != was).count();
+    assert!(back.len() <= content.len() && lost > 0, "{lost}");
+    let stripes = |bytes: &[u8]| bytes.chunks(4096).map(<[u8]>::to_vec).collect::<Vec<_>>();
+    for (is, was) in stripes(&back).iter().zip(stripes(&content)) {
+        assert!(is.iter().all(|byte| *byte == 0) || was.starts_with(is), "a stripe is whole or missing");
+    }
+}
+
+#[test]
+fn headers_that_disagree_are_said_and_left_out() {
+    let world = World::new();
+    let (ino, _) = world.files["/b/f2"].clone();
+    let seat = world.seat_of(ino);
+    let path = world.subfile(ino, seat);
+    let mut header =
+        bivouac_wire::subfile::SubfileHeader::from_bytes(&std::fs::read(&path).unwrap()).unwrap();
+    header.layout.stripe = 8192;
+    header.trim_epoch = 0;
+    std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&header.to_bytes(), 0).unwrap();
+    let damaged = world.file("/a/f2");
+    let broken = world.subfile(damaged, world.seat_of(damaged));
+    std::fs::File::options().write(true).open(&broken).unwrap().write_all_at(b"junk", 0).unwrap();
+    let (rebuilt, unusable) = rebuild_files(&world.args(false).volumes, &Shelf::default(), &()).unwrap();
+    let file = of(&rebuilt, &ino);
+    assert!(!file.complete && file.conflicts[0].contains("left out; the others say"), "{file:?}");
+    assert!(unusable.len() == 1 && unusable[0].contains("not a bivouac subfile"), "{unusable:?}");
+}

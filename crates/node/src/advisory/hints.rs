@@ -1,0 +1,84 @@
+//! Tells clients that are served by other nodes that their requests have their locks. Whoever unlocks does not
+//! wait for that: each node that is to be told has a thread of its own, which ends when it has been idle for a
+//! while. What cannot be delivered is dropped, since clients ask again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bivouac_types::limits::LOCKS_PER_MESSAGE_MAX;
+use bivouac_types::{ClientId, NodeId, OpId};
+use bivouac_wire::{Encode, GrantedLocks, Op};
+use parking_lot::{Condvar, Mutex};
+
+use crate::dispatch::NOBODY;
+use crate::peers::{PeerRequest, Peers, node_as_client};
+
+/// For how long a thread waits for more to tell.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// What is to be told.
+pub struct Hints {
+    id: NodeId,
+    peers: Arc<dyn Peers>,
+    /// Per node; a node that is here has a thread.
+    outbox: Mutex<HashMap<NodeId, Vec<(ClientId, u64)>>>,
+    news: Condvar,
+}
+
+impl Hints {
+    pub fn new(id: NodeId, peers: Arc<dyn Peers>) -> Hints {
+        Hints { id, peers, outbox: Mutex::default(), news: Condvar::new() }
+    }
+
+    /// Has the client told, by way of `node`, that the request under this number has its lock.
+    pub fn send(self: &Arc<Self>, node: NodeId, client: ClientId, ticket: u64) {
+        let mut outbox = self.outbox.lock();
+        if let Some(waiting) = outbox.get_mut(&node) {
+            waiting.push((client, ticket));
+            self.news.notify_all();
+            return;
+        }
+        let hints = Arc::clone(self);
+        let builder = std::thread::Builder::new().name("lock-hints".into()).stack_size(256 << 10);
+        match builder.spawn(move || hints.work(node)) {
+            Ok(_) => drop(outbox.insert(node, vec![(client, ticket)])),
+            Err(error) => log::warn!("no thread to tell {node} of its locks; it asks again: {error}"),
+        }
+    }
+
+    fn work(&self, node: NodeId) {
+        while let Some(tickets) = self.next(node) {
+            let body = GrantedLocks { tickets }.to_bytes();
+            let request = PeerRequest {
+                op: Op::LocksGranted,
+                id: OpId(0),
+                client: node_as_client(self.id),
+                channel: 0,
+                retry: false,
+                origin: NOBODY,
+                body: &body,
+                payload: &[],
+            };
+            if let Err(error) = self.peers.call(node, &request, &mut Vec::new()) {
+                log::debug!("{node} was not told of locks that it has: {error}");
+            }
+        }
+    }
+
+    /// What is to be told to the node; nothing after a while without news, and then nobody works for the node.
+    fn next(&self, node: NodeId) -> Option<Vec<(ClientId, u64)>> {
+        let mut outbox = self.outbox.lock();
+        loop {
+            let waiting = outbox.get_mut(&node)?;
+            if !waiting.is_empty() {
+                let rest = waiting.split_off(waiting.len().min(LOCKS_PER_MESSAGE_MAX));
+                return Some(std::mem::replace(waiting, rest));
+            }
+            let in_vain = self.news.wait_for(&mut outbox, IDLE).timed_out();
+            if in_vain && outbox.get(&node).is_some_and(Vec::is_empty) {
+                outbox.remove(&node);
+            }
+        }
+    }
+}

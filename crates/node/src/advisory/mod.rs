@@ -1,0 +1,288 @@
+//! The locks that programs take, of the files whose home is here: `flock`, and the byte ranges of `fcntl`.
+//!
+//! A lock is logged before it is granted, and its end before it is acknowledged, so a restarted daemon has all of
+//! them at once. Who waits is in memory only: clients ask again. A request that has to wait is answered so, at
+//! once; when its turn comes the lock is taken for it, and its client is told by way of the node that serves it
+//! (`hints.rs`). A hint may be lost, since its client asks again every second.
+
+mod file;
+mod hints;
+mod ranges;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bivouac_store::Records;
+use bivouac_types::limits::{LOCKS_PER_CLIENT_MAX, LOCKS_PER_MESSAGE_MAX};
+use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
+use bivouac_wire::{Decode, Encode, FileLock, LockKind, LockMode, LockOf, LockWait};
+use parking_lot::{Mutex, RwLock};
+
+use crate::peers::Peers;
+use crate::record::{lock_key, lock_of_key, table};
+use file::{Granted, LockedFile, too_many};
+use hints::Hints;
+use ranges::{Delta, Owner, Span};
+
+pub use file::Want;
+
+const SHARDS: usize = 64;
+
+/// A client that this process serves.
+pub trait LockClient: Send + Sync {
+    /// Requests under these numbers have their locks.
+    fn granted(&self, tickets: &[u64]);
+    /// What the owners wait for.
+    fn waits(&self, owners: &[u64]) -> Vec<LockWait>;
+    /// Has the client look whether the wait is part of a circle.
+    fn look_again(&self, ticket: u64);
+}
+
+/// The locks of a node.
+pub struct Advisory {
+    id: NodeId,
+    shards: Vec<Mutex<HashMap<Ino, LockedFile>>>,
+    /// Locked ranges of each client.
+    counts: Mutex<HashMap<ClientId, usize>>,
+    served: RwLock<HashMap<ClientId, Arc<dyn LockClient>>>,
+    hints: Arc<Hints>,
+}
+
+impl Advisory {
+    /// What an earlier daemon logged, of the given slots.
+    pub fn open(
+        records: &Records,
+        id: NodeId,
+        slots: impl Iterator<Item = Slot>,
+        peers: Arc<dyn Peers>,
+    ) -> Advisory {
+        let advisory = Advisory {
+            id,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            counts: Mutex::default(),
+            served: RwLock::default(),
+            hints: Arc::new(Hints::new(id, peers)),
+        };
+        for slot in slots {
+            records.scan(slot, &table(b'F'), &table(b'F'), |key, value| {
+                if let (Some((ino, owner, start)), Ok(span)) = (lock_of_key(key), Span::from_bytes(value)) {
+                    advisory.adopt(ino, owner, start, span);
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        advisory
+    }
+
+    fn adopt(&self, ino: Ino, (kind, client, id): (LockKind, ClientId, u64), start: u64, span: Span) {
+        let delta = Delta { removed: Vec::new(), added: vec![(start, span)] };
+        let mut shard = self.shard(ino).lock();
+        shard.entry(ino).or_default().ranges.apply(Owner { kind, client, id }, &delta);
+        *self.counts.lock().entry(client).or_default() += 1;
+    }
+
+    /// Locks, or has the request wait: says which.
+    ///
+    /// # Errors
+    /// `EAGAIN` for a request that may not wait; `ENOLCK`; that of the log; that of `check`.
+    pub fn acquire(
+        &self,
+        records: &Records,
+        ino: Ino,
+        want: &Want,
+        check: impl FnOnce() -> FsResult<()>,
+    ) -> FsResult<bool> {
+        self.with(records, ino, |file, save, granted| {
+            check()?;
+            let now = Instant::now();
+            let outcome = file.acquire(want, now, save);
+            // Less than before may let others in.
+            if want.lock.mode == LockMode::Read || want.lock.kind == LockKind::Whole {
+                file.grant(now, save, granted);
+            }
+            outcome
+        })
+    }
+
+    /// Unlocks.
+    ///
+    /// # Errors
+    /// As [`Advisory::acquire`].
+    pub fn release(
+        &self,
+        records: &Records,
+        ino: Ino,
+        want: &Want,
+        of_handle: bool,
+        check: impl FnOnce() -> FsResult<()>,
+    ) -> FsResult<()> {
+        self.with(records, ino, |file, save, granted| {
+            check()?;
+            file.release(want, of_handle, save)?;
+            file.grant(Instant::now(), save, granted);
+            Ok(())
+        })
+    }
+
+    /// Takes a waiting request back. Whether it has its lock already.
+    pub fn cancel(&self, records: &Records, ino: Ino, want: &Want) -> bool {
+        self.with(records, ino, |file, save, granted| {
+            let waited = file.cancel(want);
+            file.grant(Instant::now(), save, granted);
+            !waited && file.has(want)
+        })
+    }
+
+    /// Drops a client's waiting requests, and its locks too if asked.
+    pub fn forget(&self, records: &Records, client: ClientId, locks_too: bool) {
+        for ino in self.files() {
+            self.with(records, ino, |file, save, granted| {
+                if locks_too {
+                    file.forget(client, save)
+                } else {
+                    file.cancel_all(client)
+                }
+                file.grant(Instant::now(), save, granted);
+            });
+        }
+        if locks_too {
+            self.counts.lock().remove(&client);
+        }
+    }
+
+    /// Locks that are in the way.
+    pub fn holders(&self, ino: Ino, client: ClientId, lock: &FileLock) -> Vec<LockOf> {
+        let shard = self.shard(ino).lock();
+        let Some(file) = shard.get(&ino) else { return Vec::new() };
+        let met = file.ranges.conflicts(Owner::of(client, lock), lock);
+        met.map(|(owner, start, span)| lock_of(ino, owner, start, span)).take(LOCKS_PER_MESSAGE_MAX).collect()
+    }
+
+    /// A client's locks, in an order that stays the same while it takes none, from the given one on; and whether
+    /// those were the last.
+    pub fn list(&self, client: ClientId, skip: u64) -> (Vec<LockOf>, bool) {
+        let mut files = self.files();
+        files.sort_unstable();
+        let of_file = |ino: Ino| -> Vec<LockOf> {
+            let shard = self.shard(ino).lock();
+            let all = shard.get(&ino).into_iter().flat_map(|file| file.ranges.iter());
+            let own = all.filter(|(owner, ..)| owner.client == client);
+            own.map(|(owner, start, span)| lock_of(ino, owner, start, span)).collect()
+        };
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let mut locks: Vec<LockOf> =
+            files.into_iter().flat_map(of_file).skip(skip).take(LOCKS_PER_MESSAGE_MAX + 1).collect();
+        let end = locks.len() <= LOCKS_PER_MESSAGE_MAX;
+        locks.truncate(LOCKS_PER_MESSAGE_MAX);
+        (locks, end)
+    }
+
+    /// The node through which a client has locked something.
+    pub fn node_of(&self, client: ClientId) -> Option<NodeId> {
+        let held = |ino: Ino| {
+            let shard = self.shard(ino).lock();
+            let mut all = shard.get(&ino).into_iter().flat_map(|file| file.ranges.iter());
+            all.find_map(|(owner, _, span)| span.node.filter(|_| owner.client == client))
+        };
+        let any = self.counts.lock().contains_key(&client);
+        if any { self.files().into_iter().find_map(held) } else { None }
+    }
+
+    /// This process serves the client from now on, or no more.
+    pub fn serve(&self, client: ClientId, by: Option<Arc<dyn LockClient>>) {
+        let mut served = self.served.write();
+        match by {
+            Some(by) => drop(served.insert(client, by)),
+            None => drop(served.remove(&client)),
+        }
+    }
+
+    /// The client, if this process serves it.
+    pub fn served(&self, client: ClientId) -> Option<Arc<dyn LockClient>> {
+        self.served.read().get(&client).cloned()
+    }
+
+    /// Does something to a file's locks, and then tells those who came to have theirs.
+    fn with<T>(
+        &self,
+        records: &Records,
+        ino: Ino,
+        act: impl FnOnce(&mut LockedFile, file::Save<'_>, &mut Vec<Granted>) -> T,
+    ) -> T {
+        let mut granted = Vec::new();
+        let outcome = {
+            let mut shard = self.shard(ino).lock();
+            let file = shard.entry(ino).or_default();
+            let save = |owner: Owner, delta: &Delta| self.save(records, ino, owner, delta);
+            let outcome = act(file, &save, &mut granted);
+            if file.is_idle() {
+                shard.remove(&ino);
+            }
+            outcome
+        };
+        granted.into_iter().for_each(|granted| self.tell(granted));
+        outcome
+    }
+
+    fn tell(&self, (client, node, ticket): Granted) {
+        match self.served(client) {
+            Some(served) => served.granted(&[ticket]),
+            None => {
+                node.filter(|node| *node != self.id).map_or((), |node| self.hints.send(node, client, ticket))
+            }
+        }
+    }
+
+    fn save(&self, records: &Records, ino: Ino, owner: Owner, delta: &Delta) -> FsResult<()> {
+        let mut counts = self.counts.lock();
+        let count = counts.get(&owner.client).copied().unwrap_or(0);
+        let grown = count.saturating_add_signed(delta.growth());
+        if grown > count && grown > LOCKS_PER_CLIENT_MAX {
+            return Err(too_many("ranges are locked by this client", LOCKS_PER_CLIENT_MAX));
+        }
+        let slot = ino.slot();
+        let mut txn = records.txn(&[slot]);
+        for start in &delta.removed {
+            txn.delete(slot, &lock_key(ino, (owner.kind, owner.client, owner.id), *start));
+        }
+        for (start, span) in &delta.added {
+            txn.put(slot, &lock_key(ino, (owner.kind, owner.client, owner.id), *start), &span.to_bytes());
+        }
+        txn.commit()?;
+        match grown {
+            0 => drop(counts.remove(&owner.client)),
+            _ => drop(counts.insert(owner.client, grown)),
+        }
+        Ok(())
+    }
+
+    fn files(&self) -> Vec<Ino> {
+        self.shards.iter().flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>()).collect()
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, LockedFile>> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+}
+
+fn lock_of(ino: Ino, owner: Owner, start: u64, span: Span) -> LockOf {
+    let mode = if span.write { LockMode::Write } else { LockMode::Read };
+    let Span { end, handle, pid, node, .. } = span;
+    let lock = FileLock { kind: owner.kind, mode, owner: owner.id, handle, pid, start, end };
+    LockOf { client: owner.client, node, ino, lock }
+}
+
+/// Refuses ranges that no file can have.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn check(lock: &FileLock) -> FsResult<()> {
+    match lock.is_sound() {
+        true => Ok(()),
+        false => {
+            Err(FsError::with(Errno::EINVAL, "the range of the lock ends before it begins, or behind 2^63"))
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Locks that programs take.
+
+use bivouac_types::{ClientId, Errno, FsError, FsResult};
+use bivouac_wire::{
+    GrantedLocks, ListLocksRequest, LockHolderList, LockList, LockMode, LockOf, LockOwners, LockTicket,
+    LockWaitList, SetLockRequest, op,
+};
+
+use crate::advisory::{Want, check};
+use crate::dispatch::Handle;
+use crate::node::Node;
+use crate::session::Ctx;
+
+impl Handle for op::SetLock {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: SetLockRequest) -> FsResult<bool> {
+        let SetLockRequest { ino, lock, of_handle, ticket, node: place } = request;
+        check(&lock)?;
+        node.check_slot(ino.slot())?;
+        let want = Want { client: ctx.client, node: place, lock, ticket };
+        // A request that nobody waits for may have been overtaken by its repetition and the end of that lock.
+        let awaited = || ctx.check_awaited();
+        if lock.mode == LockMode::Unlock {
+            return node.advisory.release(&node.records, ino, &want, of_handle, awaited).map(|()| true);
+        }
+        node.inode(ino)?;
+        node.openers.note(&node.records, ctx.client)?;
+        node.advisory.acquire(&node.records, ino, &want, awaited)
+    }
+}
+
+impl Handle for op::CancelLock {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: SetLockRequest) -> FsResult<bool> {
+        let SetLockRequest { ino, lock, ticket, node: place, .. } = request;
+        check(&lock)?;
+        node.check_slot(ino.slot())?;
+        let want = Want { client: ctx.client, node: place, lock, ticket };
+        Ok(node.advisory.cancel(&node.records, ino, &want))
+    }
+}
+
+impl Handle for op::TestLock {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: LockOf) -> FsResult<Option<LockOf>> {
+        check(&request.lock)?;
+        node.check_slot(request.ino.slot())?;
+        let holders = node.advisory.holders(request.ino, ctx.client, &request.lock);
+        Ok(holders.into_iter().min_by_key(|holder| holder.lock.start))
+    }
+}
+
+impl Handle for op::ListLocks {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: ListLocksRequest) -> FsResult<LockList> {
+        if request.drop_waits {
+            node.advisory.forget(&node.records, ctx.client, false);
+        }
+        let (locks, end) = node.advisory.list(ctx.client, request.skip);
+        Ok(LockList { locks, end })
+    }
+}
+
+impl Handle for op::ReleaseLocks {
+    fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
+        ctx.check_awaited()?;
+        node.advisory.forget(&node.records, ctx.client, true);
+        Ok(())
+    }
+}
+
+impl Handle for op::LockHolders {
+    fn handle(node: &Node, _: &Ctx<'_>, request: LockOf) -> FsResult<LockHolderList> {
+        check(&request.lock)?;
+        node.check_slot(request.ino.slot())?;
+        Ok(LockHolderList { holders: node.advisory.holders(request.ino, request.client, &request.lock) })
+    }
+}
+
+impl Handle for op::LockWaits {
+    fn handle(node: &Node, _: &Ctx<'_>, request: LockOwners) -> FsResult<LockWaitList> {
+        let of = |(client, owner): &(ClientId, u64)| {
+            node.advisory.served(*client).map_or(Vec::new(), |served| served.waits(&[*owner]))
+        };
+        Ok(LockWaitList { waits: request.owners.iter().flat_map(of).collect() })
+    }
+}
+
+impl Handle for op::LookAgain {
+    fn handle(node: &Node, _: &Ctx<'_>, request: LockTicket) -> FsResult<()> {
+        let gone = || FsError::with(Errno::ENOENT, "the client is not served here");
+        node.advisory.served(request.client).ok_or_else(gone)?.look_again(request.ticket);
+        Ok(())
+    }
+}
+
+impl Handle for op::LocksGranted {
+    fn handle(node: &Node, _: &Ctx<'_>, request: GrantedLocks) -> FsResult<()> {
+        for run in request.tickets.chunk_by(|a, b| a.0 == b.0) {
+            let tickets: Vec<u64> = run.iter().map(|(_, ticket)| *ticket).collect();
+            let served = run.first().and_then(|(client, _)| node.advisory.served(*client));
+            if let Some(served) = served {
+                served.granted(&tickets);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Handle for op::ServesClient {
+    fn handle(node: &Node, _: &Ctx<'_>, client: ClientId) -> FsResult<bool> {
+        Ok(node.advisory.served(client).is_some())
+    }
+}
