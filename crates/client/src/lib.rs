@@ -32,5 +32,5 @@ pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, Seek
 pub use copy::CopyJob;
 pub use inspect::SeatReport;
 pub use join::forked;
-pub use paths::Place;
 pub use locks::{LockAnswer, LockDesk, LockWaiting, Locked};
+pub use paths::Place;
