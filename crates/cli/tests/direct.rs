@@ -379,3 +379,63 @@ fn names_get_the_room_that_writers_were_promised_and_do_not_use() {
     drop(client);
     camp.down();
 }
+
+/// S13, S17, S19, S27.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn space_changes_beside_a_process_that_writes() {
+    const PUNCH: u32 = 3;
+    const ZERO: u32 = 16;
+    let Some(camp) = Camp::start(&["--stripe", "64k"]) else { return };
+    let (writer, other) = (library(&camp.dir()), library(&camp.dir()));
+    let ino = create(&writer, "f");
+    open(&other, ino);
+    write(&writer, ino, 0, &vec![1; 2 * STRIPE]);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|threads| {
+        // Writes all of the first stripe, again and again, and looks at what it wrote.
+        let writes = threads.spawn(|| {
+            let mut round = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                round += 1;
+                let content = vec![round as u8; STRIPE];
+                write(&writer, ino, 0, &content);
+                assert_eq!(read(&writer, ino, 0, STRIPE), content, "in round {round}");
+                rounds.store(round, Ordering::Relaxed);
+            }
+            round as u8
+        });
+        let end = 2 * STRIPE as u64;
+        // Also if something is wrong below: then the thread must not go on for ever.
+        let _stops = Stops(&stop);
+        for turn in 0..30u64 {
+            let seen = rounds.load(Ordering::Relaxed);
+            wait_until("more was written", || rounds.load(Ordering::Relaxed) > seen);
+            let mode = if turn % 2 == 0 { PUNCH } else { ZERO };
+            other.fallocate(&ctx(&other), ino, mode, STRIPE as u64, STRIPE as u64).unwrap();
+            assert_eq!(read(&other, ino, STRIPE, STRIPE), [0; STRIPE], "in turn {turn}");
+            let hole = other.seek(ino, 0, bivouac_client::SeekKind::Hole).unwrap();
+            // A page that was written and is zeroed may stay data.
+            let first = if mode == PUNCH { STRIPE } else { STRIPE + 4096 } as u64;
+            assert!((STRIPE as u64..=first).contains(&hole), "the hole is at {hole} in turn {turn}");
+            other.fallocate(&ctx(&other), ino, 0, end, 4096 * (turn + 1)).unwrap();
+            write(&other, ino, STRIPE, &[9; 100]);
+        }
+        stop.store(true, Ordering::Relaxed);
+        let last = writes.join().unwrap();
+        assert_eq!(read(&other, ino, 0, STRIPE), vec![last; STRIPE]);
+    });
+    assert_eq!(other.getattr(ino).unwrap().size, (2 * STRIPE + 30 * 4096) as u64);
+    other.fallocate(&ctx(&other), ino, PUNCH, STRIPE as u64, STRIPE as u64).unwrap();
+    [&writer, &other].iter().for_each(|client| client.close(ino));
+    assert_eq!(other.getattr(ino).unwrap().holes, STRIPE as u64, "what is reserved is no hole");
+    drop((writer, other));
+    camp.down();
+}
