@@ -63,6 +63,7 @@ pub fn message(bytes: &[u8]) {
         UpdateShard ListRecords ListSubfiles Watch ListTouched
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
         SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient
+        OpenSession GrantDirect WidenDirect AccessList
     );
 }
 

@@ -32,8 +32,8 @@ pub enum Command {
     Down(DownArgs),
     /// Run a command on a formation of its own, with inputs copied in and outputs copied out
     ///
-    /// Starts a formation, copies the inputs in, runs the command with BIVOUAC set to the mount point and BIVOUAC_NAME to
-    /// the formation's name, copies the outputs out (beside their target, then renamed), and takes the formation down.
+    /// Starts a formation, copies the inputs in, runs the command with BIVOUAC set to the mount point, BIVOUAC_NAME to
+    /// the formation's name and BIVOUAC_DIR to its directory, copies the outputs out (beside their target, then renamed), and takes the formation down.
     /// The exit code is the command's: 128 + N if signal N ended it, 126 if it cannot be executed, 127 if it was not
     /// found; 120 if inputs could not be copied in, 121 if the command succeeded but outputs did not come out
     /// safely, 122 if something was left behind, 125 if the formation did not start. A signal is passed on to

@@ -31,11 +31,28 @@ pub fn living(dir: &StateDir) -> Result<State, Failure> {
     Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", state.name), cause, &remedy).into())
 }
 
+/// How a client goes to the nodes of its own machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Over Unix sockets, and directly to the bytes.
+    Best,
+    /// As to any other.
+    Network,
+}
+
 /// A client of a formation, that waits for nodes for at most `wait`.
 ///
 /// # Errors
 /// When secret or map cannot be used.
 pub fn client(dir: &StateDir, state: &State, wait: Duration) -> Result<Client, Failure> {
+    client_by(Way::Best, dir, state, wait)
+}
+
+/// As [`client`], in a way that is chosen.
+///
+/// # Errors
+/// As [`client`].
+pub fn client_by(way: Way, dir: &StateDir, state: &State, wait: Duration) -> Result<Client, Failure> {
     let damaged = || {
         let remedy = "take the formation down and up again";
         LaunchError::new(Kind::Refused, dir.path().display(), "has no usable map", remedy)
@@ -43,5 +60,9 @@ pub fn client(dir: &StateDir, state: &State, wait: Duration) -> Result<Client, F
     let map = state.map().ok_or_else(damaged)?;
     let auth = Auth { formation: map.formation, secret: Secret::new(dir.secret()?) };
     let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
-    Ok(Client::new(Arc::new(map), &auth, None, &ClientOptions { id, wait, near: None, incarnation: 0 }))
+    let (map, options) = (Arc::new(map), ClientOptions { id, wait, near: None, incarnation: 0 });
+    Ok(match way {
+        Way::Best => Client::nearby(map, &auth, &options),
+        Way::Network => Client::new(map, &auth, None, &options),
+    })
 }

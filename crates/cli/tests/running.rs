@@ -53,7 +53,11 @@ fn the_exit_code_is_the_commands() {
     let place = Place::new();
     assert_eq!(run(&place, &[], "exit 42").code, 42);
     assert_eq!(run(&place, &[], "kill -KILL $$").code, 137);
-    assert_eq!(run(&place, &[], "test \"$BIVOUAC_NAME\" && test -d \"$BIVOUAC\"").code, 0);
+    assert_eq!(
+        run(&place, &[], "test \"$BIVOUAC_NAME\" && test -d \"$BIVOUAC\" && test -r \"$BIVOUAC_DIR/map\"")
+            .code,
+        0
+    );
     let missing = place.run(&["run", "--", "/nonexistent/command"]);
     assert!(missing.code == 127 && missing.err.contains("was not found"), "{}", missing.err);
     let alien = place.run(&["run", "--", "/etc/passwd"]);

@@ -12,6 +12,7 @@ use bivouac_net::{
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 
+use crate::direct::Direct;
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
 use crate::leases::{Leases, Moment};
@@ -21,6 +22,9 @@ use crate::watch::Keeper;
 
 /// How long a client that ends waits for each node to hear it, in milliseconds.
 const LEAVE_WAIT_MS: u32 = 1000;
+
+/// Longest wait for a socket that is to be on this machine.
+const PROBE: Duration = Duration::from_millis(200);
 
 /// Identity of one changing operation, so that it happens once however often it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +98,9 @@ pub struct Client {
     pub(crate) id: ClientId,
     pub(crate) local: Option<NodeId>,
     pub(crate) known: Arc<KnownFiles>,
+    pub(crate) direct: Direct,
+    /// How often this process's ancestors had been forked when it was made.
+    pub(crate) forks: u32,
     nodes: Vec<Arc<dyn Transport>>,
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
@@ -121,7 +128,7 @@ impl Client {
             Some(node) if usize::from(node.id.0) == id => None,
             _ => {
                 let way = Way { map: &map, known: &known, auth, options, keeper: keeper.as_ref() };
-                Some(Arc::new(way.to(NodeId(id as u16), entry)))
+                Some(Arc::new(way.to(NodeId(id as u16), Address::tcp(entry.client_address.clone()))))
             }
         };
         let peers: Vec<Option<Arc<Peer>>> = map.nodes.iter().enumerate().map(way).collect();
@@ -140,6 +147,32 @@ impl Client {
         Client { known, keeper, ..Client::over(map, nodes, local, options) }
     }
 
+    /// A client in a process that is no node. Nodes of this machine are reached over their Unix sockets, and
+    /// their subfiles directly; "local" means the first of them unless the options name another. It starts no
+    /// threads, so nobody notices that a node was restarted while nothing is asked of it.
+    #[must_use]
+    pub fn nearby(map: Arc<FormationMap>, auth: &Auth, options: &ClientOptions) -> Client {
+        let here: Vec<(NodeId, Address)> = (0..)
+            .zip(&map.nodes)
+            .filter(|(_, entry)| !entry.unix_path.is_empty())
+            .map(|(id, entry)| (NodeId(id), Address::unix(&entry.unix_path)))
+            .filter(|(_, address)| address.answers(PROBE))
+            .collect();
+        let near = options.near.or_else(|| here.first().map(|(id, _)| *id));
+        let options = ClientOptions { near, ..*options };
+        let known = Arc::new(KnownFiles::new(options.incarnation));
+        let way = Way { map: &map, known: &known, auth, options: &options, keeper: None };
+        let connect = |(id, entry): (u16, &NodeEntry)| -> Arc<dyn Transport> {
+            let address = here.iter().find(|(node, _)| node.0 == id).map(|(_, address)| address.clone());
+            let address = address.unwrap_or_else(|| Address::tcp(entry.client_address.clone()));
+            Arc::new(way.to(NodeId(id), address))
+        };
+        let nodes = (0..).zip(&map.nodes).map(connect).collect();
+        let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
+        let direct = Direct::with(here, &identity, options.wait);
+        Client { known, direct, ..Client::over(map, nodes, None, &options) }
+    }
+
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
     /// away, if anybody is to.
     #[must_use]
@@ -154,13 +187,16 @@ impl Client {
         let leases = Leases::new(map.slot_count());
         let locks = Arc::new(LockDesk::new(options.id, local, Arc::clone(&map), nodes.clone()));
         let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
-        let (id, keeper, next_op) = (options.id, None, AtomicU64::new(1));
+        let (direct, forks) = (Direct::default(), bivouac_direct::forks());
+        let (keeper, next_op) = (None, AtomicU64::new(1));
         let (spread, glimpses) = Default::default();
         Client {
             map,
-            id,
+            id: options.id,
             local,
             known,
+            direct,
+            forks,
             nodes,
             near,
             next_op,
@@ -332,10 +368,10 @@ struct Way<'a> {
 
 impl Way<'_> {
     /// The way to a node. After a loss, what this client has open there is told first.
-    fn to(&self, id: NodeId, entry: &NodeEntry) -> Peer {
+    fn to(&self, id: NodeId, address: Address) -> Peer {
         let identity = Identity { auth: self.auth.clone(), client: self.options.id, lane: LaneKind::Client };
         let wait_ms = u64::try_from(self.options.wait.as_millis()).unwrap_or(u64::MAX);
-        let (address, options) = (Address::tcp(entry.client_address.clone()), PeerOptions { wait_ms });
+        let options = PeerOptions { wait_ms };
         let peer = match self.keeper {
             Some((_, watch)) => Peer::watched(id, address, identity, options, watch),
             None => Peer::to(id, address, identity, options),

@@ -9,8 +9,11 @@ use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpId, StatFs};
 use bivouac_wire::{ExtendRequest, InoOnly, ReadRequest, SubfileName, WriteRequest, Written, op};
 
 use crate::client::{Client, OpCtx};
+use crate::direct::{Missed, Wish};
 use crate::known::Known;
 
+/// How often a grant is asked for while others end it.
+const GRANTS_MAX: usize = 3;
 /// How often a write is made again because cuts of the file overtake it.
 pub const OVERTAKEN_MAX: usize = 64;
 
@@ -63,6 +66,10 @@ impl Client {
             && let Some(range) = ranges.next()
         {
             let node = self.seat_node(&range)?;
+            if let Some((len, epoch)) = self.read_direct(node, ino, &range, &mut [IoSliceMut::new(into)]) {
+                into.get_mut(len..).unwrap_or_default().fill(0);
+                return Ok(len == into.len() && epoch <= known.epoch);
+            }
             let request = request(ino, &range);
             let (done, len) = self.ask_into::<op::Read>(node, &request, &mut [IoSliceMut::new(into)])?;
             into.get_mut(len..).unwrap_or_default().fill(0);
@@ -73,11 +80,27 @@ impl Client {
 
     fn read_many(&self, ino: Ino, epoch: u32, ranges: &[SeatRange], into: &mut [u8]) -> FsResult<bool> {
         let mut slices = scatter(ranges, into);
-        let mut under_way = Vec::with_capacity(ranges.len());
+        let (mut under_way, mut mine) = (Vec::with_capacity(ranges.len()), Vec::new());
         for (range, slices) in ranges.iter().zip(&mut slices) {
             let node = self.seat_node(range)?;
+            if self.direct.is_here(node) {
+                mine.push((node, range, slices));
+                continue;
+            }
             let started = self.start::<op::Read>(node, &request(ino, range), &[])?;
             under_way.push((self.local != Some(node), started, range, slices));
+        }
+        let mut whole = true;
+        for (node, range, slices) in mine {
+            let mut again: Vec<IoSliceMut<'_>> =
+                slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
+            if let Some((read, seen)) = self.read_direct(node, ino, range, &mut again) {
+                whole &= read as u64 == range.len && seen <= epoch;
+                zero_slices_behind(slices, read);
+            } else {
+                let started = self.start::<op::Read>(node, &request(ino, range), &[])?;
+                under_way.push((false, started, range, slices));
+            }
         }
         // What is local is done while the others are on their way.
         under_way.sort_by_key(|(remote, ..)| *remote);
@@ -86,7 +109,6 @@ impl Client {
             .into_iter()
             .map(|(_, started, range, slices)| (range, started.finish(slices)))
             .collect();
-        let mut whole = true;
         for (range, answer) in answers {
             let (done, read) = answer?;
             whole &= read as u64 == range.len && done.epoch <= epoch;
@@ -124,11 +146,23 @@ impl Client {
         Ok(())
     }
 
-    /// Data first, then the size: no reader sees a size whose bytes are not there.
     fn write_part(&self, ino: Ino, offset: u64, end: u64, part: &[u8]) -> FsResult<()> {
+        self.publish(ino, end, |_| offset, |known| self.write_seats(ino, known, offset, part))
+    }
+
+    /// Data first, then the size: no reader sees a size whose bytes are not there. `write` writes everything, and
+    /// says whether no seat had a newer epoch; it is called again if one had. `start` says, of a size, where behind
+    /// it what is written without a gap up to `end` begins.
+    pub(crate) fn publish(
+        &self,
+        ino: Ino,
+        end: u64,
+        start: impl Fn(u64) -> u64,
+        write: impl Fn(&Known) -> FsResult<bool>,
+    ) -> FsResult<()> {
         let mut known = self.know(ino)?;
         for _ in 0..OVERTAKEN_MAX {
-            let written = self.write_seats(ino, &known, offset, part);
+            let written = write(&known);
             if written.is_err() && end > known.size {
                 // What some seats took must not come up when the file grows over it.
                 self.settle(ino);
@@ -141,8 +175,9 @@ impl Client {
             if end <= known.size {
                 return if self.known.written(ino) { self.touch(ino) } else { Ok(()) };
             }
-            let (accepted, attr) = match offset > known.size {
-                true => self.extend_over(ino, offset..end, known.epoch)?,
+            let start = start(known.size);
+            let (accepted, attr) = match start > known.size {
+                true => self.extend_over(ino, start..end, known.epoch)?,
                 false => self.extend(ino, end, known.epoch)?,
             };
             if accepted {
@@ -174,18 +209,33 @@ impl Client {
         let ranges: Vec<SeatRange> =
             bivouac_layout::split(&known.layout, offset, part.len() as u64).collect();
         let payloads: Vec<Vec<IoSlice<'_>>> = ranges.iter().map(|range| gather(range, part)).collect();
-        let mut under_way = Vec::with_capacity(ranges.len());
-        for (range, payload) in ranges.iter().zip(&payloads) {
-            let node = self.seat_node(range)?;
+        let (mut under_way, mut mine) = (Vec::with_capacity(ranges.len()), Vec::new());
+        let start = |node, range: &SeatRange, payload| {
             let (seat, layout, epoch, offset) = (range.seat, known.layout, known.epoch, range.subfile_offset);
             let request = WriteRequest { ino, seat, layout, epoch, offset };
-            under_way.push((self.local != Some(node), self.start::<op::Write>(node, &request, payload)?));
+            Ok::<_, FsError>((self.local != Some(node), self.start::<op::Write>(node, &request, payload)?))
+        };
+        for (range, payload) in ranges.iter().zip(&payloads) {
+            let node = self.seat_node(range)?;
+            if self.direct.is_here(node) {
+                mine.push((node, range, payload));
+            } else {
+                under_way.push(start(node, range, payload)?);
+            }
+        }
+        // What is done here is done while the others are on their way.
+        let mut accepted = true;
+        for (node, range, payload) in mine {
+            match self.write_direct(node, ino, range, known.epoch, payload) {
+                Some(taken) => accepted &= taken,
+                None => under_way.push(start(node, range, payload)?),
+            }
         }
         under_way.sort_by_key(|(remote, _)| *remote);
         // Every answer is awaited, also behind a failure: no write may still be on its way when we return.
         let answers: Vec<FsResult<(Written, usize)>> =
             under_way.into_iter().map(|(_, started)| started.finish(&mut [])).collect();
-        answers.into_iter().try_fold(true, |all, answer| Ok(all & answer?.0.accepted))
+        answers.into_iter().try_fold(accepted, |all, answer| Ok(all & answer?.0.accepted))
     }
 
     /// Makes content and records durable on their volumes.
@@ -232,6 +282,51 @@ impl Client {
         }))
     }
 
+    /// Reads from a subfile of this machine; the number of bytes and the subfile's epoch. `None` if a message
+    /// has to do it.
+    pub(crate) fn read_direct(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Option<(usize, u32)> {
+        for _ in 0..GRANTS_MAX {
+            let handle = self.direct.handle(&self.known, node, ino, range, Wish::Read)?;
+            match handle.read(range.subfile_offset, into) {
+                Ok(len) => return Some((len, handle.epoch())),
+                Err(Missed::Over) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Writes to a subfile of this machine; whether the epoch was not older than the subfile's. `None` if a
+    /// message has to do it.
+    pub(crate) fn write_direct(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        epoch: u32,
+        payload: &[IoSlice<'_>],
+    ) -> Option<bool> {
+        for _ in 0..GRANTS_MAX {
+            let handle = self.direct.handle(&self.known, node, ino, range, Wish::Write)?;
+            if epoch < handle.epoch() {
+                return Some(false);
+            }
+            match handle.write(range.subfile_offset, range.len, &mut payload.to_vec()) {
+                Ok(()) => return Some(true),
+                Err(Missed::Outside) if self.direct.widen(&handle, range) => {}
+                Err(Missed::Over) => {}
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
     pub(crate) fn know(&self, ino: Ino) -> FsResult<Known> {
         match self.known.get(ino) {
             Some(known) => Ok(known),
@@ -259,12 +354,12 @@ fn request(ino: Ino, range: &SeatRange) -> ReadRequest {
 }
 
 /// The parts of `part` that belong to one seat.
-fn gather<'a>(range: &SeatRange, part: &'a [u8]) -> Vec<IoSlice<'a>> {
+pub(crate) fn gather<'a>(range: &SeatRange, part: &'a [u8]) -> Vec<IoSlice<'a>> {
     range.pieces().filter_map(|piece| part.get(piece.range()).map(IoSlice::new)).collect()
 }
 
 /// The parts of `into` that belong to each of the seats, in their order in the subfiles.
-fn scatter<'a>(ranges: &[SeatRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'a>>> {
+pub(crate) fn scatter<'a>(ranges: &[SeatRange], into: &'a mut [u8]) -> Vec<Vec<IoSliceMut<'a>>> {
     let mut pieces: Vec<(usize, usize, usize)> = Vec::new();
     for (index, range) in ranges.iter().enumerate() {
         pieces.extend(range.pieces().map(|piece| (piece.buffer_offset, piece.len, index)));
@@ -286,6 +381,15 @@ fn zero_behind(range: &SeatRange, into: &mut [u8], mut read: usize) {
         let filled = read.min(piece.len);
         let hole = piece.buffer_offset + filled..piece.buffer_offset + piece.len;
         into.get_mut(hole).unwrap_or_default().fill(0);
+        read -= filled;
+    }
+}
+
+/// As [`zero_behind`], in the slices of one seat.
+pub(crate) fn zero_slices_behind(slices: &mut [IoSliceMut<'_>], mut read: usize) {
+    for slice in slices {
+        let filled = read.min(slice.len());
+        slice.get_mut(filled..).unwrap_or_default().fill(0);
         read -= filled;
     }
 }

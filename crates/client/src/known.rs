@@ -91,6 +91,11 @@ impl KnownFiles {
         self.shard(ino).lock().get(&ino).and_then(|entry| entry.known)
     }
 
+    /// Whether a file is open.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().contains_key(&ino)
+    }
+
     /// News from the home.
     pub fn update(&self, attr: &Attr) {
         if let Some(entry) = self.shard(attr.ino).lock().get_mut(&attr.ino) {
@@ -109,6 +114,13 @@ impl KnownFiles {
         entry.dirty = !due;
         entry.filled |= entry.known.is_some_and(|known| known.sparse);
         due
+    }
+
+    /// The home may have counted more holes of the file than there are.
+    pub fn fill(&self, ino: Ino) {
+        if let Some(entry) = self.shard(ino).lock().get_mut(&ino) {
+            entry.filled = true;
+        }
     }
 
     /// Whether holes of the file may have been filled; they are taken as counted from now on.

@@ -38,6 +38,9 @@ impl Client {
         // From before the file is forgotten until its home has been told: times that are set wait for that.
         let telling = self.known.tellings.begin(ino);
         let Some((open, dirty)) = self.known.remove(ino) else { return };
+        if !self.known.is_open(ino) {
+            self.direct.forget(ino);
+        }
         let told = if dirty { self.touch(ino) } else { Ok(()) };
         drop(telling);
         let request = CloseRequest { floor: self.known.under_way.floor(), opens: vec![(ino, open)] };

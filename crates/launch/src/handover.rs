@@ -23,7 +23,8 @@ use crate::{Kind, LaunchError, LaunchResult};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToNode {
-    /// The first packet. Descriptors: configuration, client lane, peer lane, Unix socket, lock.
+    /// The first packet. Descriptors: configuration, client lane, peer lane, Unix socket, lock,
+    /// memory for direct access.
     Begin,
     /// Serve a mount. Descriptors: FUSE device, memory.
     Serve {
@@ -128,6 +129,8 @@ pub struct Start {
     pub unix: UnixListener,
     /// Shows that the formation lives as long as it is open.
     pub lock: OwnedFd,
+    /// Memory that is shared with processes that read and write subfiles themselves.
+    pub board: OwnedFd,
 }
 
 /// A mount that a daemon is to serve.
@@ -158,15 +161,16 @@ impl Handover {
         let socket = take_stdin()?;
         let received = packets::receive::<ToNode>(&socket).map_err(|_| not_supervised())?;
         let (message, descriptors) = received.ok_or_else(not_supervised)?;
-        let descriptors: [OwnedFd; 5] = descriptors.try_into().map_err(|_| not_supervised())?;
-        let (ToNode::Begin, [config, client, peer, unix, lock]) = (message, descriptors) else {
+        let descriptors: [OwnedFd; 6] = descriptors.try_into().map_err(|_| not_supervised())?;
+        let (ToNode::Begin, [config, client, peer, unix, lock, board]) = (message, descriptors) else {
             return Err(not_supervised());
         };
         let config: NodeConfig = packets::from_memory(config).map_err(|_| damaged("configuration"))?;
         if (config.version, config.release.as_str()) != (STATE_VERSION, RELEASE) {
             return Err(damaged("configuration of another release"));
         }
-        let start = Start { config, client: client.into(), peer: peer.into(), unix: unix.into(), lock };
+        let (client, peer, unix) = (client.into(), peer.into(), unix.into());
+        let start = Start { config, client, peer, unix, lock, board };
         Ok((Handover { socket }, start))
     }
 

@@ -5,6 +5,7 @@
 //! ├── lock                   held by every process of the formation: who gets it knows that none lives
 //! ├── state.json             what there is, written whole by the supervisor
 //! ├── secret                 32 random bytes
+//! ├── map                    the formation's map, as docs/protocol.md has it: with the secret, all that a client needs
 //! ├── control                socket of the supervisor
 //! ├── nI                     socket of node I
 //! ├── supervisor.log, nI.log
@@ -167,6 +168,18 @@ impl StateDir {
     pub fn write(&self, state: &State) -> LaunchResult<()> {
         let text = serde_json::to_vec_pretty(state).map_err(|e| LaunchError::system("state", e))?;
         self.write_file("state.json", &text)
+    }
+
+    /// Writes the formation's map down, for clients that know this directory.
+    ///
+    /// # Errors
+    /// When the state has none; what the system refused.
+    pub fn write_map(&self, state: &State) -> LaunchResult<()> {
+        let bytes = crate::hex::from_hex(&state.map).ok_or_else(|| {
+            let remedy = "take the formation down and up again";
+            LaunchError::new(Kind::Refused, self.path.display(), "has no usable map", remedy)
+        })?;
+        self.write_file("map", &bytes)
     }
 
     /// Draws the formation's secret and writes it down.

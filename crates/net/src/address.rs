@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::connect::connect;
 
 /// Address of a listener. Written as `host:port` or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +28,14 @@ impl Address {
     #[must_use]
     pub fn unix(path: impl AsRef<Path>) -> Address {
         Address::Unix(path.as_ref().to_owned())
+    }
+}
+
+impl Address {
+    /// Whether somebody listens there, whoever it is.
+    #[must_use]
+    pub fn answers(&self, wait: Duration) -> bool {
+        connect(self, wait).is_ok()
     }
 }
 

@@ -79,7 +79,7 @@ impl<O: Operation> Started<'_, O> {
     }
 }
 
-fn decode<O: Operation>(head: ReplyHead, body: &[u8]) -> FsResult<(O::Reply, usize)> {
+pub(crate) fn decode<O: Operation>(head: ReplyHead, body: &[u8]) -> FsResult<(O::Reply, usize)> {
     if head.status != 0 {
         return Err(failure(head.status, body));
     }

@@ -52,6 +52,11 @@ impl Connection {
         self.instance
     }
 
+    /// The socket, for what is not a plain question.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
     /// Limits how long each later step waits without progress.
     pub fn set_wait(&mut self, wait: Duration) -> Result<(), NetError> {
         // Zero would mean for ever.

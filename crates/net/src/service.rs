@@ -1,7 +1,7 @@
 //! What a server does with a request, whoever carried it.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
@@ -50,6 +50,14 @@ impl<'a> Asker<'a> {
         Asker(Some(connection))
     }
 
+    /// Whether descriptors can be sent along with the answer.
+    #[must_use]
+    pub fn takes_descriptors(&self) -> bool {
+        let Some(connection) = self.0 else { return false };
+        rustix::net::sockopt::socket_domain(connection)
+            .is_ok_and(|domain| domain == rustix::net::AddressFamily::UNIX)
+    }
+
     /// Whether the other side has ended or hung up. It may have asked again by now over another connection,
     /// and gone on from there: what it asked for over this one must not happen any more.
     #[must_use]
@@ -83,6 +91,7 @@ pub struct Reply<'a> {
     body: &'a mut Vec<u8>,
     target: &'a mut dyn Target,
     payload_len: usize,
+    descriptor: Option<OwnedFd>,
 }
 
 /// Where the payload of a reply goes.
@@ -94,7 +103,7 @@ pub(crate) trait Target {
 impl<'a> Reply<'a> {
     pub(crate) fn new(body: &'a mut Vec<u8>, target: &'a mut dyn Target) -> Reply<'a> {
         body.clear();
-        Reply { status: 0, body, target, payload_len: 0 }
+        Reply { status: 0, body, target, payload_len: 0, descriptor: None }
     }
 
     /// The encoded body of the reply, to be appended to.
@@ -106,6 +115,15 @@ impl<'a> Reply<'a> {
     pub fn send(&mut self, value: &impl Encode) {
         self.body.clear();
         value.encode(self.body);
+    }
+
+    /// Sends a descriptor along, where the asker [takes descriptors](Asker::takes_descriptors).
+    pub fn descriptor(&mut self, descriptor: OwnedFd) {
+        self.descriptor = Some(descriptor);
+    }
+
+    pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptor.take().filter(|_| self.status == 0)
     }
 
     /// Turns the reply into an error: the errno as status, the explanation (cut to 1 KiB) as body.

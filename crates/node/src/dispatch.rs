@@ -5,9 +5,9 @@ use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
-use crate::handlers::data;
+use crate::handlers::{data, direct, list};
 use crate::leases::Acting;
-use crate::node::Node;
+use crate::node::{Node, RECORDS_VOLUME};
 use crate::peers::peer_of;
 use crate::session::Ctx;
 
@@ -64,6 +64,10 @@ impl Service for Node {
             Op::ListSubfiles => run::<op::ListSubfiles>,
             Op::Watch => run::<op::Watch>,
             Op::ListTouched => run::<op::ListTouched>,
+            Op::OpenSession => direct::serve_session,
+            Op::GrantDirect => direct::serve_grant,
+            Op::WidenDirect => run::<op::WidenDirect>,
+            Op::AccessList => list::serve,
             Op::PutInode => run::<op::PutInode>,
             Op::DropInode => run::<op::DropInode>,
             Op::RemoveDir => run::<op::RemoveDir>,
@@ -113,6 +117,9 @@ impl Service for Node {
     }
 
     fn client_gone(&self, client: ClientId) {
+        if self.lending.forget(client) {
+            self.reaper.wake();
+        }
         self.unsettled.mark(self.opens.of_client(client));
         self.reaper.client_is_gone(client);
     }
@@ -133,11 +140,21 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange | Op::MakeUnnamed);
     let alters = touches == Touches::Changes || writes;
     let awaited = if alters { ctx.check_awaited() } else { Ok(()) };
-    let outcome = awaited.and_then(|()| request::<O>(call)).and_then(|asked| O::handle(node, &ctx, asked));
+    let outcome = awaited.and_then(|()| serve::<O>(node, call, &ctx));
     match outcome {
         Ok(answer) => answer.encode(reply.body()),
         Err(error) => reply.fail(&error),
     }
+}
+
+/// Handles a request. Records that did not fit are tried again with what processes that write directly were
+/// promised and do not need: nothing has happened then, and no lock is held that one of them may wait for.
+fn serve<O: Handle>(node: &Node, call: &Call<'_>, ctx: &Ctx<'_>) -> FsResult<O::Reply> {
+    let handle = || O::handle(node, ctx, request::<O>(call)?);
+    let outcome = handle();
+    let adds = matches!(O::OP, Op::Make | Op::MakeUnnamed | Op::Link | Op::SetXattr | Op::PutInode);
+    let is_full = adds && outcome.as_ref().is_err_and(|error| error.errno() == Errno::ENOSPC);
+    if is_full && node.reclaim_direct(RECORDS_VOLUME) { handle() } else { outcome }
 }
 
 /// The decoded request.
@@ -146,7 +163,7 @@ pub fn request<'a, O: Operation>(call: &Call<'a>) -> FsResult<O::Request<'a>> {
         .map_err(|e| FsError::with(Errno::EPROTO, format!("request {} does not decode: {e}", O::OP.name())))
 }
 
-fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
+pub fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
     Ctx {
         client: call.frame.client,
         origin,

@@ -11,6 +11,7 @@ mod alloc;
 mod away;
 mod clock;
 mod counters;
+mod direct;
 mod directory;
 mod dispatch;
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::alloc::Allocator;
 use crate::away::Away;
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::direct::Lending;
 use crate::gather::{Gathers, Shards};
 use crate::leases::Leases;
 use crate::locks::{Dirs, Locks};
@@ -28,6 +29,9 @@ use crate::record::Inode;
 use crate::sweep::Sweeper;
 use crate::unsettled::Unsettled;
 use crate::watch::Watches;
+
+/// The volume that a node keeps its records on.
+pub(crate) const RECORDS_VOLUME: u16 = 0;
 
 /// What a node is made from.
 pub struct NodeConfig {
@@ -77,6 +81,7 @@ pub struct Node {
     pub(crate) away: Away,
     pub(crate) sweeper: Sweeper,
     pub(crate) unsettled: Unsettled,
+    pub(crate) lending: Lending,
     /// What checks of the running formation look at.
     pub(crate) watches: Watches,
     pub(crate) files: AtomicU64,
@@ -103,7 +108,7 @@ impl Node {
         let capacity = config.volumes.first().map_or(0, |volume| volume.capacity);
         let (records, recovery) =
             Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
-        records.count_in(data.records_room(0)?);
+        records.count_in(data.records_room(RECORDS_VOLUME)?);
         let slot = first_slot(&config.map, config.id);
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
@@ -137,6 +142,7 @@ impl Node {
             reassertions: Mutex::default(),
             channels: Channels::default(),
             counters: Counters::new(),
+            lending: Lending::default(),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             on_shutdown: Mutex::new(None),

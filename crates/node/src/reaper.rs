@@ -257,6 +257,7 @@ impl Node {
             self.forget_gone();
         }
         self.forget_lookups(chores.lingered.into_iter());
+        self.sweep_direct();
         if chores.compaction
             && self.records.wants_compaction()
             && let Err(error) = self.records.compact()

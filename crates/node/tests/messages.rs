@@ -315,6 +315,7 @@ fn listing_a_spread_directory_asks_every_node() {
         let client = &formation.clients[0];
         let dir = client.mknod(&op(client), Ino::ROOT, b"d", &DIR).unwrap().ino;
         (0..400).for_each(|i| assert!(made(client, dir, format!("f{i}").as_bytes(), &[]).0 > 0));
+        wait_until("the directory is spread", || client.getattr(dir).unwrap().is_spread());
         let before = counts(client);
         let (mut names, mut cookie) = (0, 0);
         loop {

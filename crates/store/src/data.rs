@@ -3,6 +3,7 @@
 
 mod cache;
 mod files;
+mod holders;
 mod lent;
 mod names;
 mod offline;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN};
 use bivouac_types::{FormationId, NodeId};
 
+pub use holders::{Access, Granted, Holder};
 pub use lent::{VolumeConfig, VolumeUsage};
 pub use offline::Subfiles;
 pub use room::RecordsRoom;
@@ -149,10 +151,15 @@ impl DataStore {
             let read = open.read(offset, bufs).map_err(|error| self.io_error(id, "read", error))?;
             Ok((read, open.epoch()))
         };
-        if let Some(open) = &*place.state.read() {
+        if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {
             return read(open, bufs);
         }
-        match self.opened(id, &mut place.state.write())? {
+        let mut state = place.state.write();
+        match self.opened(id, &mut state)? {
+            Some(open) if open.holders.may_write() => {
+                self.interrupt(id, open)?;
+                read(open, bufs)
+            }
             Some(open) => read(open, bufs),
             None => Ok((0, 0)),
         }
@@ -188,6 +195,7 @@ impl DataStore {
         if epoch < open.epoch() {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
         }
+        self.interrupt(id, open)?;
         let written = open.write(room, offset, bufs, end);
         let epoch = open.epoch();
         if made && written.is_err() {
@@ -216,6 +224,7 @@ impl DataStore {
             Some(open) if epoch <= open.epoch() => Ok(()),
             Some(open) => {
                 let header = spec.header(id, self.formation, epoch)?;
+                self.end_holders(id, open)?;
                 open.trim(room, &header, len_max).map_err(|error| self.io_error(id, "cut", error))
             }
         }
@@ -228,7 +237,8 @@ impl DataStore {
     pub fn remove(&self, id: SubfileId) -> StoreResult<bool> {
         let place = self.place(id)?;
         let mut state = place.state.write();
-        if state.is_some() {
+        if let Some(open) = state.as_mut() {
+            self.end_holders(id, open)?;
             return self.discard(id, &mut state).map(|()| true);
         }
         let Some(file) = self.open_file(id)? else { return Ok(false) };
@@ -248,7 +258,8 @@ impl DataStore {
         let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
         open.refresh(&lent.room);
         let path = lent.volume.path().join(names::name_of(id));
-        Ok(Some(SubfileStat { len: open.len(), allocated: open.charged(), epoch: open.epoch(), path }))
+        let allocated = open.occupied().map_err(|error| self.io_error(id, "stat", error))?;
+        Ok(Some(SubfileStat { len: open.len(), allocated, epoch: open.epoch(), path }))
     }
 
     /// Makes a subfile's bytes outlive the host, as far as its volume does. One that is not there needs nothing.
@@ -298,20 +309,6 @@ impl DataStore {
     #[must_use]
     pub fn usage(&self) -> Vec<VolumeUsage> {
         self.volumes.iter().map(Lent::usage).collect()
-    }
-
-    /// A subfile's descriptor for direct access; `None` if there is no subfile.
-    ///
-    /// # Errors
-    /// `NoVolume`, `Corrupt` and the like, `Io`.
-    pub fn local_file(&self, id: SubfileId) -> StoreResult<Option<LocalFile>> {
-        let place = self.place(id)?;
-        let mut state = place.state.write();
-        let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
-        open.share();
-        let file = open.file().clone();
-        drop(state);
-        Ok(Some(LocalFile { file, _place: place }))
     }
 
     fn lent(&self, index: u16) -> StoreResult<&Lent> {

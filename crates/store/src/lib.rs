@@ -17,8 +17,8 @@ mod records;
 mod volume;
 
 pub use data::{
-    DataOptions, DataStore, ListedSubfile, LocalFile, RecordsRoom, SpaceChange, SubfileId, SubfileSpec,
-    SubfileStat, Subfiles, VolumeConfig, VolumeUsage,
+    Access, DataOptions, DataStore, Granted, Holder, ListedSubfile, LocalFile, RecordsRoom, SpaceChange,
+    SubfileId, SubfileSpec, SubfileStat, Subfiles, VolumeConfig, VolumeUsage,
 };
 pub use error::{StoreError, StoreResult};
 pub use records::{Compaction, Records, RecordsOptions, RecordsStats, Recovery, Txn};

@@ -70,6 +70,8 @@ pub const HANDSHAKE_MS_MAX: u64 = 10_000;
 
 /// Most bytes of one read or write that a client sends to one seat in one message.
 pub const TRANSFER_MAX: usize = 1 << 22;
+/// Most places that a client reads or writes in one message to one seat.
+pub const LIST_EXTENTS_MAX: usize = 8192;
 /// Most bytes of directory entries in one answer.
 pub const READDIR_BYTES_MAX: usize = 1 << 16;
 
@@ -121,6 +123,19 @@ pub const LOCK_OWNERS_FOLLOWED_MAX: usize = 4_096;
 /// Most items in one message about locks.
 pub const LOCKS_PER_MESSAGE_MAX: usize = 2_048;
 
+/// Most processes that read and write subfiles of one node themselves at a time.
+pub const DIRECT_SESSIONS_MAX: u32 = 1024;
+/// Most subfiles of one node that one process reads and writes itself at a time.
+pub const DIRECT_GATES_MAX: u32 = 1024;
+/// Most grants of direct access of one node: each keeps a subfile open.
+pub const DIRECT_GRANTS_MAX: usize = 4096;
+/// What a process that writes by itself is allowed ahead of what it asks for, in bytes.
+pub const DIRECT_AHEAD_BYTES: u64 = 64 << 20;
+/// How long a subfile is served by its daemon alone after accesses of several met, in milliseconds.
+pub const DIRECT_CALM_MS: u64 = 50;
+/// How long others wait for a process that stands still in the middle of an access, in milliseconds.
+pub const DIRECT_DRAIN_MS: u64 = 5_000;
+
 const _: () = assert!(INO_SLOT_BITS + INO_ALLOCATOR_BITS + INO_COUNTER_BITS == 64);
 // Channels are 16 bits; those of requests that are being served come on top.
 const _: () = assert!(UNFINISHED_MAX <= 1 << 15);
@@ -143,5 +158,7 @@ const _: () = assert!(LOCKS_PER_MESSAGE_MAX * 100 + 1024 <= FRAME_BODY_MAX);
 // Who waits for its turn asks again when it has waited long enough.
 const _: () = assert!(LOCK_LOOK_MS < LOCK_ASK_MS && LOCK_TURN_MS <= LOCK_ASK_MS);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);
+// Offset and length of each, and then some.
+const _: () = assert!(LIST_EXTENTS_MAX * 12 + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(STRIPE_MIN as u64 >= SUBFILE_HEADER_LEN);
 const _: () = assert!(STRIPE_MIN.is_power_of_two() && STRIPE_MAX.is_power_of_two());

@@ -187,6 +187,14 @@ operations! {
     ExtendOver = 60, Client, ExtendOverRequest => Extended;
     /// Tells the home how much of a file is holes.
     Count = 61, Client, CountRequest => ();
+    /// Begins direct access of one process to subfiles of this node.
+    OpenSession = 56, Client, () => DirectSession;
+    /// Lets a process read or write a subfile by itself.
+    GrantDirect = 57, Client, GrantRequest => Grant;
+    /// Lets a process write further by itself.
+    WidenDirect = 58, Client, WidenRequest => Window;
+    /// Reads or writes several places of a subfile.
+    AccessList = 59, Both, ListRequest => ListDone;
 
     /// Records of this node behind a position, as they are kept; for checking.
     ListRecords = 52, Both, ListRecordsRequest => RecordPage;
@@ -616,8 +624,10 @@ owned! {
 }
 
 mod check;
+mod direct;
 
 pub use check::*;
+pub use direct::{DirectSession, Grant, GrantRequest, ListDone, ListRequest, WidenRequest, Window};
 
 #[cfg(test)]
 mod tests {
@@ -660,6 +670,8 @@ mod tests {
             let _ = FormationMap::from_bytes(&bytes);
             let _ = NodeStatus::from_bytes(&bytes);
             let _ = WriteRequest::from_bytes(&bytes);
+            let _ = ListRequest::from_bytes(&bytes);
+            let _ = GrantRequest::from_bytes(&bytes);
         }
 
         #[test]

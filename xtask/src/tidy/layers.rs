@@ -11,7 +11,7 @@ use super::Violation;
 const LAYERS: [(&str, &[&str]); 9] = [
     ("base", &["types"]),
     ("pure", &["layout", "wire", "plan", "sysmap"]),
-    ("mechanism", &["net", "store"]),
+    ("mechanism", &["net", "store", "direct"]),
     ("use", &["client"]),
     ("serve", &["node"]),
     ("compose", &["launch", "stage", "bench", "fsck"]),
@@ -25,7 +25,7 @@ const FORBIDDEN: [(&str, &[&str], &str); 4] = [
     ("client", &["store"], "clients and nodes meet in `wire` only"),
     (
         "adapt",
-        &["net", "wire", "node", "store", "launch", "stage", "fsck"],
+        &["net", "wire", "node", "store", "direct", "launch", "stage", "fsck"],
         "front ends see `client` and `types`",
     ),
     ("bench", &["net", "wire", "node", "store"], "what users call is measured: paths, commands and `client`"),

@@ -75,12 +75,15 @@ pub struct NetArgs {
     pub output: OutputArgs,
 }
 
-/// Measure the client library over TCP, beside a bare TCP copy
+/// Measure the client library, over TCP beside a bare TCP copy unless told otherwise
 #[derive(Args, Clone, Debug)]
 pub struct RemoteArgs {
-    /// A formation that runs; without it, one of two nodes is started for the measurement
+    /// A formation that runs; without it, one is started for the measurement
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Reach nodes of this machine as every program does, not over TCP, beside the same calls on a plain file
+    #[arg(long)]
+    pub local: bool,
     /// The same as for the bare copy
     #[command(flatten)]
     pub net: NetArgs,
@@ -125,15 +128,19 @@ pub fn run(host: &Host<'_>, args: &NetArgs) -> BenchResult<()> {
     show(host, &Report { title: title(args), notes: notes(), rows }, &args.output)
 }
 
+/// A way to measure the library on a formation.
+type Comparison = fn(&Host<'_>, &str, &NetArgs) -> BenchResult<Report>;
+
 /// Runs `bench remote`.
 ///
 /// # Errors
 /// As [`run`]; a formation that cannot be reached or started.
 pub fn run_remote(host: &Host<'_>, args: &RemoteArgs) -> BenchResult<()> {
+    let (compare, nodes): (Comparison, _) = if args.local { (compare_local, "1") } else { (compare, "2") };
     let report = match &args.name {
         Some(name) => compare(host, name, &args.net)?,
         None => {
-            let formation = Formation::up(host, &["--nodes", "2", "--width", "1", "--no-mount"])?;
+            let formation = Formation::up(host, &["--nodes", nodes, "--width", "1", "--no-mount"])?;
             let report = compare(host, formation.name(), &args.net)?;
             formation.down(host)?;
             report

@@ -33,9 +33,12 @@ fn failure(error: BenchError) -> Failure {
     Failure::new(error.exit_code(), error)
 }
 
-/// A client in a process that is no node reaches all of them over TCP, also those of its own machine.
-fn connect(here: &Surroundings, name: &str, _: Reach) -> Result<Client, Failure> {
+fn connect(here: &Surroundings, name: &str, reach: Reach) -> Result<Client, Failure> {
+    let way = match reach {
+        Reach::Best => reach::Way::Best,
+        Reach::Network => reach::Way::Network,
+    };
     let name: FormationName = name.parse().map_err(|error| Failure::new(2, error))?;
     let (_, dir) = StateDir::find(here, Some(&name))?;
-    reach::client(&dir, &reach::living(&dir)?, WAIT)
+    reach::client_by(way, &dir, &reach::living(&dir)?, WAIT)
 }

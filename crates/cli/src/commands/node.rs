@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_client::{Client, ClientOptions, LocalNode, LockDesk, LockWait};
+use bivouac_direct::{Board, Gate};
 use bivouac_launch::handover::{FromNode, Handover, NodeConfig, ServeMount, Start};
 use bivouac_launch::{LaunchError, Phases, Signals, Surroundings};
 use bivouac_mount::{Mount, Options};
@@ -31,6 +32,8 @@ const MOUNT_BITS: u32 = 32;
 /// Descriptors that are left for connections and other things; half of the rest is for open subfiles.
 const HANDLES_MIN: usize = 64;
 const HANDLES_MAX: usize = 1 << 16;
+/// How long a new daemon waits for each direct access that is under way.
+const ACCESS_WAIT: Duration = Duration::from_millis(100);
 
 /// Serves until told to end.
 pub fn run(here: &Surroundings) -> Result<ExitCode, Failure> {
@@ -84,13 +87,15 @@ struct Daemon {
 
 impl Daemon {
     fn open(here: &Surroundings, start: Start, phases: &mut Phases) -> Result<Daemon, Failure> {
-        let Start { config, client, peer, unix, lock } = start;
+        let Start { config, client, peer, unix, lock, board } = start;
         let map = Arc::new(config.map()?);
         let auth = Auth { formation: map.formation, secret: Secret::new(config.secret()?) };
+        let (board, stuck) = take_board(board)?;
         let peers = NetPeers::new(peers_of(&map, &auth, &config));
         let made = Node::open(node_config(here, &map, &config), Arc::new(peers), Arc::new(SystemClock));
         let (node, recovery) = made?;
         log::info!("node {} of formation {} has its records: {recovery:?}", config.node, map.name);
+        node.lend(board, stuck);
         phases.end("records");
         let shutdown = shutdown_pipe(&node)?;
         let listeners = [
@@ -198,6 +203,14 @@ impl Daemon {
         }
         ExitCode::SUCCESS
     }
+}
+
+/// Ends the accesses that an earlier daemon allowed, before anything is counted or served.
+fn take_board(board: std::os::fd::OwnedFd) -> Result<(Board, Vec<(u32, Gate)>), Failure> {
+    let refused = |error| LaunchError::system("memory for direct access", error);
+    let board = Board::open(board).map_err(refused)?;
+    let stuck = board.close_all(ACCESS_WAIT).map_err(refused)?;
+    Ok((board, stuck))
 }
 
 fn node_config(

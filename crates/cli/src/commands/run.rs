@@ -53,7 +53,9 @@ impl Job<'_> {
             return Err(Failure::new(code, format_args!("inputs were not copied in:\n{}", not_copied.text)));
         }
         let name = self.formed.name.as_str();
-        let environment = [("BIVOUAC", mount.as_os_str()), ("BIVOUAC_NAME", OsStr::new(name))];
+        let dir = self.formed.dir.path().as_os_str();
+        let environment =
+            [("BIVOUAC", mount.as_os_str()), ("BIVOUAC_NAME", OsStr::new(name)), ("BIVOUAC_DIR", dir)];
         let ended = run_command(&self.args.command, &environment, &self.signals);
         let code = match ended {
             Ok(ended) => {

@@ -77,8 +77,9 @@ impl Daemon {
             )
         })?;
         let config = packets::to_memory(&config).map_err(refused)?;
-        let Listeners { client, peer, unix } = &self.listeners;
-        let descriptors = [config.as_fd(), client.as_fd(), peer.as_fd(), unix.as_fd(), lock.as_fd()];
+        let Listeners { client, peer, unix, board } = &self.listeners;
+        let mut descriptors = vec![config.as_fd(), client.as_fd(), peer.as_fd(), unix.as_fd()];
+        descriptors.extend([lock.as_fd(), board.as_fd()]);
         packets::send(&socket, &ToNode::Begin, &descriptors).map_err(refused)?;
         rustix::io::ioctl_fionbio(&socket, true).map_err(|e| refused(e.into()))?;
         let log = StateDir::open_log(&dir.node_log(node))?;

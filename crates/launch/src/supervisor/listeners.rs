@@ -2,8 +2,10 @@
 //! daemon's death changes no port, and who connects meanwhile waits instead of being refused.
 
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 
+use bivouac_direct::Board;
 use bivouac_wire::Encode;
 
 use crate::control::for_this_user_only;
@@ -15,12 +17,14 @@ use crate::{Kind, LaunchError, LaunchResult};
 /// Most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// The sockets of one node.
+/// The sockets of one node, and what else outlives its daemons.
 #[derive(Debug)]
 pub(super) struct Listeners {
     pub(super) client: TcpListener,
     pub(super) peer: TcpListener,
     pub(super) unix: UnixListener,
+    /// Memory that daemons share with processes that read and write their subfiles.
+    pub(super) board: OwnedFd,
 }
 
 /// Opens the sockets of all nodes, and writes addresses and map into the state.
@@ -38,7 +42,8 @@ pub(super) fn open(state: &mut State) -> LaunchResult<Vec<Listeners>> {
             .map_err(|e| LaunchError::path(&node.unix_path, "listen there", e))?;
         for_this_user_only(&node.unix_path)?;
         (node.client_address, node.peer_address) = (client_address, peer_address);
-        all.push(Listeners { client, peer, unix });
+        let board = Board::make().map_err(|e| LaunchError::system("memory for direct access", e))?;
+        all.push(Listeners { client, peer, unix, board });
     }
     let formation = state.formation_id().ok_or_else(|| {
         LaunchError::new(

@@ -110,6 +110,7 @@ impl Supervisor {
             )
         })?;
         let daemons = listeners::open(&mut state)?.into_iter().map(Daemon::new).collect();
+        dir.write_map(&state)?;
         state.supervisor = Some(ProcessId::current());
         phases.end("bind");
         Ok(Supervisor {

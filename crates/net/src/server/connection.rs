@@ -12,7 +12,7 @@ use rustix::net::Shutdown;
 
 use super::Shared;
 use super::buffers::Buffer;
-use super::transfer::{Hitch, Incoming, Outgoing, Pooled, receive, send};
+use super::transfer::{Hitch, Incoming, Outgoing, Pooled, receive, send, send_along};
 use crate::handshake::{self, ServerSide, Step};
 use crate::service::{Asker, Outcome, Reply, dispatch};
 use crate::{LaneKind, Refusal};
@@ -327,13 +327,25 @@ impl State {
             let source = (context.lane, Asker::behind(context.connection.as_fd()));
             dispatch(&*context.shared.service, source, frame, (body, slices), &mut reply)
         };
-        let (status, payload_len) = (reply.status(), reply.payload_len());
+        let (status, payload_len, descriptor) =
+            (reply.status(), reply.payload_len(), reply.take_descriptor());
         let header = frame.reply(status, reply_body.len() as u32, payload_len as u32).to_bytes();
         if outcome == Outcome::Panicked {
             self.phase = Phase::Ending(Some(client));
         }
-        self.send_reply(context, &header, reply_body, target.buffer, payload_len)?;
+        match descriptor {
+            Some(descriptor) => self.send_along(context, &[&header[..], reply_body].concat(), &descriptor)?,
+            None => self.send_reply(context, &header, reply_body, target.buffer, payload_len)?,
+        }
         if outcome == Outcome::Panicked && self.outgoing.is_none() { Err(Hitch::Close) } else { Ok(()) }
+    }
+
+    /// Sends a short answer with a descriptor. An asker that has not read its earlier answers gets no other.
+    fn send_along(&mut self, context: &Context<'_>, bytes: &[u8], descriptor: &OwnedFd) -> Result<(), Hitch> {
+        match send_along(&context.connection.socket, bytes, descriptor) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            _ => Err(Hitch::Close),
+        }
     }
 
     /// Sends an answer as far as the socket takes it; copies header and body only if it takes less.

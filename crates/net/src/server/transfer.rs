@@ -2,12 +2,13 @@
 //! pieces.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bivouac_wire::Frame;
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::buffers::{Buffer, Buffers};
 use crate::service::Target;
@@ -40,6 +41,22 @@ pub(super) fn send(socket: &OwnedFd, parts: &[IoSlice<'_>]) -> Result<usize, Hit
             Ok(sent) => return Ok(sent),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(Hitch::Wait),
+            Err(_) => return Err(Hitch::Close),
+        }
+    }
+}
+
+/// Writes bytes with a descriptor.
+pub(super) fn send_along(socket: &OwnedFd, bytes: &[u8], descriptor: &OwnedFd) -> Result<usize, Hitch> {
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let rights = [descriptor.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&rights));
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags) {
+            Ok(sent) => return Ok(sent),
+            Err(Errno::INTR) => {}
             Err(_) => return Err(Hitch::Close),
         }
     }

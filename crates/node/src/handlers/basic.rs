@@ -26,6 +26,7 @@ impl Handle for op::GetMap {
 
 impl Handle for op::StatFs {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<StatFs> {
+        node.sweep_direct();
         let mut total = StatFs { block_size: STATFS_BLOCK, ..StatFs::default() };
         for volume in node.data.usage() {
             total.blocks += volume.capacity / u64::from(STATFS_BLOCK);

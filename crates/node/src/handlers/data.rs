@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use bivouac_net::{Call, Reply};
-use bivouac_store::{StoreError, SubfileId, SubfileSpec};
+use bivouac_store::{StoreError, StoreResult, SubfileId, SubfileSpec};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, Placement, SeatIndex};
 use bivouac_wire::{
     Encode, ReadDone, SubfileName, SubfileState, Subfiles, TrimRequest, WriteRequest, Written, op,
@@ -48,16 +48,9 @@ pub fn write(
 ) -> FsResult<Written> {
     let id = node.subfile(request.ino, request.seat)?;
     let spec = node.spec(request.layout)?;
-    let mut outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
-    if may_collect && outcome.as_ref().is_err_and(StoreError::is_full) {
-        node.make_room();
-        outcome = node.data.write(id, &spec, request.epoch, request.offset, payload);
-    }
-    match outcome {
-        Ok(epoch) => Ok(Written { accepted: true, epoch }),
-        Err(StoreError::StaleEpoch { current }) => Ok(Written { accepted: false, epoch: current }),
-        Err(error) => Err(error.into()),
-    }
+    node.with_room(id.volume, may_collect, || {
+        node.data.write(id, &spec, request.epoch, request.offset, payload)
+    })
 }
 
 impl Handle for op::Trim {
@@ -71,7 +64,9 @@ impl Handle for op::Trim {
 impl Handle for op::RemoveSubfiles {
     fn handle(node: &Node, _: &Ctx<'_>, request: Subfiles) -> FsResult<()> {
         request.subfiles.iter().try_for_each(|(ino, seat)| {
-            node.data.remove(node.subfile(*ino, *seat)?)?;
+            let id = node.subfile(*ino, *seat)?;
+            node.data.remove(id)?;
+            node.removed_direct(id);
             Ok(())
         })
     }
@@ -99,6 +94,29 @@ impl Handle for op::SyncSubfile {
 }
 
 impl Node {
+    /// Changes a subfile. If there is no room it is tried again: after what processes that write directly do not need
+    /// of their windows was taken back, and if `may_collect` after garbage was removed.
+    pub(super) fn with_room(
+        &self,
+        volume: u16,
+        may_collect: bool,
+        change: impl Fn() -> StoreResult<u32>,
+    ) -> FsResult<Written> {
+        let mut outcome = change();
+        if matches!(outcome, Err(StoreError::NoSpace { .. })) && self.reclaim_direct(volume) {
+            outcome = change();
+        }
+        if may_collect && outcome.as_ref().is_err_and(StoreError::is_full) {
+            self.make_room();
+            outcome = change();
+        }
+        match outcome {
+            Ok(epoch) => Ok(Written { accepted: true, epoch }),
+            Err(StoreError::StaleEpoch { current }) => Ok(Written { accepted: false, epoch: current }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// The subfile of a file on one of this node's seats.
     pub(crate) fn subfile(&self, ino: Ino, seat: SeatIndex) -> FsResult<SubfileId> {
         match self.map.seat(seat) {

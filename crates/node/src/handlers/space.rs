@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use bivouac_store::{SpaceChange, StoreError, StoreResult};
+use bivouac_store::SpaceChange;
 use bivouac_types::limits::TRANSFER_MAX;
 use bivouac_types::{Errno, FsResult};
 use bivouac_wire::{
@@ -21,30 +21,15 @@ const COPY_PIECE: usize = 1 << 18;
 
 impl Handle for op::ChangeSpace {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: SpaceRequest) -> FsResult<Written> {
-        let mut outcome = node.change_space(&request)?;
-        if outcome.as_ref().is_err_and(StoreError::is_full) && !is_peer(ctx.client) {
-            node.make_room();
-            outcome = node.change_space(&request)?;
-        }
-        match outcome {
-            Ok(epoch) => Ok(Written { accepted: true, epoch }),
-            Err(StoreError::StaleEpoch { current }) => Ok(Written { accepted: false, epoch: current }),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-impl Node {
-    /// The outer error is about the request, the inner one about the volume.
-    fn change_space(&self, request: &SpaceRequest) -> FsResult<StoreResult<u32>> {
-        let SpaceRequest { epoch, offset, len, grow, ticket, .. } = *request;
-        let id = self.subfile(request.ino, request.seat)?;
+        let SpaceRequest { epoch, offset, len, grow, ticket, .. } = request;
+        let id = node.subfile(request.ino, request.seat)?;
+        let spec = node.spec(request.layout)?;
         let change = SpaceChange { epoch, offset, len, grow, ticket };
-        Ok(match request.kind {
-            SpaceKind::Punch => self.data.punch(id, &change),
-            SpaceKind::TakeBack => self.data.take_back(id, ticket).map(|()| epoch),
-            SpaceKind::Reserve => self.data.reserve(id, &self.spec(request.layout)?, &change),
-            SpaceKind::Zero => self.data.zero(id, &self.spec(request.layout)?, &change),
+        node.with_room(id.volume, !is_peer(ctx.client), || match request.kind {
+            SpaceKind::Punch => node.data.punch(id, &change),
+            SpaceKind::TakeBack => node.data.take_back(id, ticket).map(|()| epoch),
+            SpaceKind::Reserve => node.data.reserve(id, &spec, &change),
+            SpaceKind::Zero => node.data.zero(id, &spec, &change),
         })
     }
 }

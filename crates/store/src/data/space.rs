@@ -110,10 +110,7 @@ fn in_file(range: &Range<u64>) -> Range<u64> {
 impl OpenSubfile {
     /// Gives a range of pages bytes, within the room. The ranges that got them; of an error, nothing is left.
     pub(super) fn back(&mut self, room: &Room, pages: &Range<u64>) -> Result<Vec<Range<u64>>, WriteError> {
-        let mut holes = Vec::new();
-        for range in self.spare.backed.missing(pages) {
-            holes.extend(self.holes(&range)?);
-        }
+        let holes = self.unbacked(pages)?;
         let needed: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
         let mut gained = Vec::new();
         let outcome = match room.reserve(needed) {
@@ -173,6 +170,20 @@ impl OpenSubfile {
             self.charge(grown);
         }
         Ok(())
+    }
+
+    /// The parts of a range of whole pages that have no bytes yet, as far as is known.
+    fn unbacked(&self, pages: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let mut holes = Vec::new();
+        for range in self.spare.backed.missing(pages) {
+            holes.extend(self.holes(&range)?);
+        }
+        Ok(holes)
+    }
+
+    /// Bytes that writes all over a range of whole pages would take besides those that it has.
+    pub(super) fn missing(&self, pages: &Range<u64>) -> io::Result<u64> {
+        Ok(self.unbacked(pages)?.into_iter().map(|hole| hole.end - hole.start).sum())
     }
 
     /// The parts of a range of whole pages that hold no data.
@@ -337,6 +348,7 @@ impl DataStore {
         if change.epoch < open.epoch() {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
         }
+        self.interrupt(id, open)?;
         let outcome = act(open, room, change, made);
         let epoch = open.epoch();
         if made && outcome.is_err() {
@@ -359,6 +371,7 @@ impl DataStore {
         if change.epoch < open.epoch() {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
         }
+        self.interrupt(id, open)?;
         open.punch_range(room, change.offset, change.len)
             .map_err(|error| self.io_error(id, "make a hole in", error))?;
         Ok(open.epoch())
@@ -374,6 +387,7 @@ impl DataStore {
         let room = &self.lent(id.volume)?.room;
         let mut state = place.state.write();
         let Some(open) = self.opened(id, &mut state)? else { return Ok(()) };
+        self.interrupt(id, open)?;
         if open.take_back(room, ticket) { self.discard(id, &mut state) } else { Ok(()) }
     }
 
@@ -389,11 +403,16 @@ impl DataStore {
             let found = found.map_err(|error| self.io_error(id, "look for data in", error))?;
             Ok((found.map(|data| data.start - HEADER_LEN..data.end - HEADER_LEN), open.epoch()))
         };
-        if let Some(open) = &*place.state.read() {
+        if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {
             return look(open);
         }
         match self.opened(id, &mut place.state.write())? {
-            Some(open) => look(open),
+            Some(open) => {
+                if open.holders.may_write() {
+                    self.end_holders(id, open)?;
+                }
+                look(open)
+            }
             None => Ok((None, 0)),
         }
     }

@@ -1,15 +1,17 @@
 //! One open subfile: its bytes, its epoch, and what it occupies. The caller holds its lock.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bivouac_types::limits::SUBFILE_HEADER_LEN as HEADER_LEN;
 use bivouac_wire::subfile::SubfileHeader;
 
+use super::holders::Holders;
 use super::room::Room;
 use super::space::Spare;
-use crate::VolumeFile;
 use crate::volume::transfer::{read_full_at, write_all_at};
+use crate::{FileStat, VolumeFile};
 
 /// What files occupy is counted in pages; larger blocks of a disk are noticed when a subfile is closed.
 pub(super) const PAGE: u64 = 4096;
@@ -38,6 +40,8 @@ pub(super) struct OpenSubfile {
     /// Whether length and bytes cannot be followed by arithmetic, because it has holes or others write to it
     /// directly: they are asked for after each change.
     measured: bool,
+    /// Who else reads and writes it.
+    pub(super) holders: Holders,
     /// Pages without data.
     pub(super) spare: Spare,
 }
@@ -45,6 +49,15 @@ pub(super) struct OpenSubfile {
 /// Bytes that a subfile with this much data and no hole occupies.
 fn dense(len: u64) -> u64 {
     HEADER_LEN + page_up(len)
+}
+
+/// Whether a file has all its data and nothing besides, so that arithmetic can follow what it occupies.
+fn is_dense(file: &dyn VolumeFile, stat: &FileStat) -> io::Result<bool> {
+    let len = stat.len.saturating_sub(HEADER_LEN);
+    // What is reserved behind the end can make up for a hole before it.
+    let whole =
+        |data: Option<Range<u64>>| data.is_some_and(|data| data.start == HEADER_LEN && data.end >= stat.len);
+    Ok(stat.allocated == dense(len) && (len == 0 || whole(file.next_data(HEADER_LEN)?)))
 }
 
 /// Bytes that a new subfile with data from `offset` to `end` occupies.
@@ -61,21 +74,16 @@ impl OpenSubfile {
     pub(super) fn existing(file: Arc<dyn VolumeFile>, epoch: u32) -> io::Result<OpenSubfile> {
         let stat = file.stat()?;
         let len = stat.len.saturating_sub(HEADER_LEN);
-        // What is reserved behind the end can make up for a hole before it.
-        let whole = |data: Option<std::ops::Range<u64>>| {
-            data.is_some_and(|data| data.start == HEADER_LEN && data.end >= stat.len)
-        };
-        let dense = stat.allocated == dense(len) && (len == 0 || whole(file.next_data(HEADER_LEN)?));
-        let measured = !dense;
-        let spare = Spare::of_existing(measured);
-        Ok(OpenSubfile { file, len, charged: stat.allocated, epoch, measured, spare })
+        let (charged, measured) = (stat.allocated, !is_dense(&*file, &stat)?);
+        let (holders, spare) = (Holders::default(), Spare::of_existing(measured));
+        Ok(OpenSubfile { file, len, charged, epoch, measured, holders, spare })
     }
 
     /// Writes the header of a file that is empty, and whose page has been reserved.
     pub(super) fn begin(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
         write_all_at(&*file, &[IoSlice::new(&header.to_bytes())], 0)?;
-        let (epoch, spare) = (header.trim_epoch, Spare::default());
-        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch, measured: false, spare })
+        let (epoch, holders, spare) = (header.trim_epoch, Holders::default(), Spare::default());
+        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch, measured: false, holders, spare })
     }
 
     pub(super) fn file(&self) -> &Arc<dyn VolumeFile> {
@@ -94,14 +102,55 @@ impl OpenSubfile {
         self.charged
     }
 
-    /// From now on others may write to the file directly.
-    pub(super) fn share(&mut self) {
-        self.measured = true;
-    }
-
     /// From now on length and bytes are asked for.
     pub(super) fn become_measured(&mut self) {
         self.measured = true;
+    }
+
+    /// Nobody else writes to it any more.
+    pub(super) fn end_sharing(&mut self, room: &Room) {
+        self.measure(room, 0);
+        let dense = self.file.stat().and_then(|stat| is_dense(&*self.file, &stat));
+        self.measured = !dense.unwrap_or(false);
+    }
+
+    /// Takes room for every byte of a window that holds `range` and the window before; `None` if there is not
+    /// enough. The window reaches `ahead` further if there is room for that too.
+    pub(super) fn promise(
+        &mut self,
+        room: &Room,
+        range: Range<u64>,
+        ahead: u64,
+    ) -> io::Result<Option<Range<u64>>> {
+        let ahead = ahead / PAGE * PAGE;
+        let (start, end) = (range.start / PAGE * PAGE, page_up(range.end));
+        self.len = self.file.stat()?.len.saturating_sub(HEADER_LEN);
+        let all = 0..page_up(self.len).max(end) + ahead;
+        for (wanted, more_max) in [(all, 2 * ahead), (start..end + ahead, u64::MAX), (start..end, u64::MAX)] {
+            let before = self.holders.window();
+            let hull = if before.is_empty() {
+                wanted
+            } else {
+                wanted.start.min(before.start)..wanted.end.max(before.end)
+            };
+            // What others write meanwhile is counted twice, rather than not at all.
+            let missing = self.missing(&hull)?;
+            let real = missing + self.file.stat()?.allocated;
+            let more = real.saturating_sub(self.charged);
+            if more <= more_max && room.reserve(more).is_ok() {
+                room.correct(self.charged + more, real);
+                self.charged = real;
+                // Nobody hears where they write, so it may be anywhere.
+                self.spare.claim(&hull);
+                return Ok(Some(hull));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bytes that it occupies itself, without what is promised.
+    pub(super) fn occupied(&self) -> io::Result<u64> {
+        if self.holders.is_empty() { Ok(self.charged) } else { Ok(self.file.stat()?.allocated) }
     }
 
     /// The room has counted this much more for it.
@@ -165,10 +214,12 @@ impl OpenSubfile {
 
     /// Asks the file for its length and bytes, and settles them with the room.
     pub(super) fn measure(&mut self, room: &Room, reserved: u64) {
+        let window = self.holders.window();
+        let promised = self.missing(&window).unwrap_or(window.end - window.start);
         match self.file.stat() {
             Ok(stat) => {
-                room.correct(self.charged + reserved, stat.allocated);
-                self.charged = stat.allocated;
+                room.correct(self.charged + reserved, stat.allocated + promised);
+                self.charged = stat.allocated + promised;
                 self.len = stat.len.saturating_sub(HEADER_LEN);
             }
             Err(_) => self.charged += reserved,

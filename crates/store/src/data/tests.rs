@@ -1,6 +1,7 @@
 //! The subfiles as a whole: against a model, against crashes, full volumes, damage, and each other.
 
 mod crash;
+mod direct;
 mod headers;
 mod model;
 mod room;

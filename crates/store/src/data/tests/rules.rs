@@ -55,7 +55,6 @@ fn what_is_not_there_is_empty() {
     assert_eq!(read(&store, id(1), 0, 10), b"");
     assert_eq!(store.stat(id(1)).unwrap(), None);
     assert!(!store.remove(id(1)).unwrap());
-    assert!(store.local_file(id(1)).unwrap().is_none());
     store.sync(id(1)).unwrap();
     assert_eq!(write(&store, id(1), 3, 5, b"").unwrap(), 3);
     assert_eq!(store.list(0).unwrap().count(), 0);

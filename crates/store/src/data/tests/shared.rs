@@ -1,7 +1,6 @@
 //! Several at once.
 
 use super::*;
-use std::os::unix::fs::FileExt;
 
 fn tmpfs_store() -> (tempfile::TempDir, DataStore) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -54,33 +53,4 @@ fn making_and_removing_race_without_loss() {
         }
     });
     assert_eq!((used(&store), store.usage()[0].files, store.list(0).unwrap().count()), (0, 0, 0));
-}
-
-#[test]
-fn what_is_written_to_the_descriptor_directly_is_seen_and_counted() {
-    let (_dir, store) = tmpfs_store();
-    write(&store, id(1), 0, 0, b"abc").unwrap();
-    let local = store.local_file(id(1)).unwrap().unwrap();
-    let file = std::fs::File::from(local.as_fd().unwrap().try_clone_to_owned().unwrap());
-    file.write_all_at(&[b'z'; 10_000], local.data_offset() + 1).unwrap();
-    // The place stays, however many others come and go.
-    touch(&store, 2..100);
-    assert_eq!(read(&store, id(1), 0, 20_000), [&b"a"[..], &[b'z'; 10_000]].concat());
-    let stat = store.stat(id(1)).unwrap().unwrap();
-    assert_eq!((stat.len, stat.allocated), (10_001, 16_384));
-    assert_eq!(used(&store), occupied(&store));
-    store.trim(id(1), &SPEC, 1, 2).unwrap();
-    assert_eq!(read(&store, id(1), 0, 9), b"az");
-    file.write_all_at(&[b'y'; 9000], local.data_offset()).unwrap();
-    drop(local);
-    (2..100).for_each(|ino| assert!(store.remove(id(ino)).unwrap()));
-    assert!(store.cache.len() <= 2, "its place is gone");
-    assert_eq!(used(&store), occupied(&store));
-}
-
-#[test]
-fn memory_has_no_descriptor() {
-    let store = store_on(&memory(), 0, 1);
-    write(&store, id(1), 0, 0, b"abc").unwrap();
-    assert!(store.local_file(id(1)).unwrap().unwrap().as_fd().is_none());
 }

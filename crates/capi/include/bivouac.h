@@ -1,0 +1,136 @@
+/*
+ * libbivouac: files of a formation, without a mount and without the kernel on the way.
+ *
+ * Bytes that are on this machine are read and written directly, others by messages. What programs may rely on is
+ * the same as through a mount (docs/semantics.md): what a finished write wrote, every later read sees, on
+ * whichever node and in whichever way.
+ *
+ * Conventions, for all functions:
+ * - They return 0 or a count, or a pointer; on failure -1, or NULL, and then errno says why and bivouac_error() says it
+ *   in words. On success errno is left alone.
+ * - They may be called from any number of threads at once, also on the same connection and the same file. Only what
+ *   ends an object (bivouac_close, bivouac_closedir, bivouac_disconnect) must not meet other calls on it.
+ * - A connection keeps descriptors open, at most a quarter of what the process may have. A program must not close
+ *   descriptors that are not its own.
+ * - They start no threads, catch no signals and never end the process. A call that a signal interrupts goes on.
+ * - A node that does not answer is waited for as long as was said at the connection; then EIO.
+ * - Paths begin at the root of the formation, with or without a slash in front. Symbolic links are followed as the
+ *   kernel does; one with an absolute target leads out of the formation (EXDEV).
+ * - After a fork the child must not use the parent's objects (EBADF), except to let them be; it connects anew.
+ *   After exec nothing is left of them.
+ * - Permission bits are checked when a file is opened; those of the directories on the way are not: whoever can
+ *   read the formation's secret may do what its owner may. New files get the mode as given: there is no umask.
+ */
+#ifndef BIVOUAC_H
+#define BIVOUAC_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of this header. Functions and fields are only added within a major version. */
+#define BIVOUAC_VERSION_MAJOR 0
+#define BIVOUAC_VERSION_MINOR 1
+
+/* A connection to a formation. */
+typedef struct bivouac bivouac;
+/* An open file. */
+typedef struct bivouac_file bivouac_file;
+/* An open directory. */
+typedef struct bivouac_dir bivouac_dir;
+
+/*
+ * Connects to the formation whose directory this is: the one with the files `map` and `secret`, as `bivouac status`
+ * and the variable BIVOUAC_DIR of `bivouac run` name it. Nodes are reached when they are needed. wait_ms is how
+ * long to wait for a node that does not answer; 0 is 30 seconds.
+ * ENOENT, EACCES: the directory cannot be read; EINVAL: it is not a formation's.
+ */
+bivouac *bivouac_connect(const char *directory, unsigned wait_ms);
+
+/* Ends a connection. All its files and directories must have been closed. NULL is allowed. */
+void bivouac_disconnect(bivouac *formation);
+
+/*
+ * Why the last call of this thread that failed did so, as a sentence; never NULL. It stays valid until the thread's
+ * next call that fails.
+ */
+const char *bivouac_error(void);
+
+/*
+ * Opens a regular file. Of the flags of open(2), O_RDONLY, O_WRONLY, O_RDWR, O_CREAT, O_EXCL, O_TRUNC, O_APPEND and
+ * O_NOFOLLOW mean what they do there; O_DIRECTORY, O_PATH and O_TMPFILE are refused (EINVAL), all others make no
+ * difference. mode is that of a file which O_CREAT makes.
+ */
+bivouac_file *bivouac_open(bivouac *formation, const char *path, int flags, mode_t mode);
+
+/* Closes a file. What was written is there already, so it does not fail. NULL is allowed. */
+void bivouac_close(bivouac_file *file);
+
+/* Reads at an offset; the number of bytes, less than count only at the end of the file. */
+ssize_t bivouac_pread(bivouac_file *file, void *buffer, size_t count, off_t offset);
+
+/*
+ * Writes at an offset, or, to a file opened with O_APPEND, at its end. All of it, or it failed: then parts may have
+ * been written, but the file is not longer than before.
+ */
+ssize_t bivouac_pwrite(bivouac_file *file, const void *buffer, size_t count, off_t offset);
+
+/* One place of a list. */
+typedef struct bivouac_piece {
+    off_t offset;  /* in the file */
+    void *buffer;  /* where the bytes are, or are to be put; not changed by writing */
+    size_t count;  /* how many */
+    size_t done;   /* after reading: how many there were, less than count only at the end of the file */
+} bivouac_piece;
+
+/*
+ * Reads, or writes, any number of places: one message to each storage target that has a part of them, not one for each
+ * place. Each place is read or written for itself, in no particular order. Both return the sum of bytes. A list is
+ * not written to a file opened with O_APPEND (EINVAL).
+ */
+ssize_t bivouac_read_list(bivouac_file *file, bivouac_piece *pieces, size_t count);
+ssize_t bivouac_write_list(bivouac_file *file, const bivouac_piece *pieces, size_t count);
+
+/* Makes content and size durable, as far as the volumes are. */
+int bivouac_fsync(bivouac_file *file);
+
+/* Cuts or extends (by a hole) an open file, or one by its name. */
+int bivouac_ftruncate(bivouac_file *file, off_t size);
+int bivouac_truncate(bivouac *formation, const char *path, off_t size);
+
+/* Attributes, as by fstat(2), stat(2) and lstat(2). st_dev is 0. */
+int bivouac_fstat(bivouac_file *file, struct stat *attributes);
+int bivouac_stat(bivouac *formation, const char *path, struct stat *attributes);
+int bivouac_lstat(bivouac *formation, const char *path, struct stat *attributes);
+
+/* As the functions of the same names. */
+int bivouac_mkdir(bivouac *formation, const char *path, mode_t mode);
+int bivouac_rmdir(bivouac *formation, const char *path);
+int bivouac_unlink(bivouac *formation, const char *path);
+int bivouac_rename(bivouac *formation, const char *from, const char *to);
+
+/* An entry of a directory. */
+typedef struct bivouac_entry {
+    uint64_t ino;
+    unsigned type;     /* type bits, as in st_mode */
+    const char *name;  /* valid until the next call on the directory */
+} bivouac_entry;
+
+/*
+ * Lists a directory, without "." and "..". bivouac_readdir returns 1 and an entry, or 0 at the end. A directory is
+ * one thread's at a time.
+ */
+bivouac_dir *bivouac_opendir(bivouac *formation, const char *path);
+int bivouac_readdir(bivouac_dir *directory, bivouac_entry *entry);
+void bivouac_closedir(bivouac_dir *directory);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

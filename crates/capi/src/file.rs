@@ -1,0 +1,191 @@
+//! Open files.
+#![allow(unsafe_code, reason = "pointers of a program in C have no safe interface")]
+#![allow(clippy::missing_safety_doc, reason = "the header says what callers have to keep to")]
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use bivouac_client::{Attr, Client, NewInode, OpCtx, SetAttr};
+use bivouac_types::{Errno, FsError, FsResult, Ino, mode};
+
+use crate::connection::{Formation, Shared};
+use crate::failure::{answer, finish};
+use crate::flags::OpenFlags;
+use crate::names::stat_of;
+use crate::pointers;
+
+/// `O_TRUNC` of the kernel.
+const O_TRUNC: u32 = 0o1000;
+
+/// An open file, as the header's `bivouac_file`.
+pub struct File {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) ino: Ino,
+    pub(crate) flags: OpenFlags,
+}
+
+impl File {
+    pub(crate) fn readable(&self) -> FsResult<&Client> {
+        self.allowed(self.flags.read, "reading")
+    }
+
+    pub(crate) fn writable(&self) -> FsResult<&Client> {
+        self.allowed(self.flags.write, "writing")
+    }
+
+    fn allowed(&self, allowed: bool, what: &str) -> FsResult<&Client> {
+        let client = self.shared.client()?;
+        if allowed {
+            Ok(client)
+        } else {
+            Err(FsError::with(Errno::EBADF, format!("the file is not open for {what}")))
+        }
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_open(
+    formation: *mut Formation,
+    path: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+) -> *mut File {
+    answer(|| {
+        // SAFETY: the header asks for an object and a text.
+        let (formation, path) =
+            unsafe { (pointers::object(formation, "formation")?, pointers::text(path, "path")?) };
+        let flags = OpenFlags::from_bits(flags)?;
+        let change = formation.0.change()?;
+        let ino = open(formation.0.client()?, &change.ctx, path, flags, mode)?;
+        drop(change);
+        Ok(Box::into_raw(Box::new(File { shared: Arc::clone(&formation.0), ino, flags })))
+    })
+}
+
+fn open(client: &Client, ctx: &OpCtx, path: &[u8], flags: OpenFlags, mode: u32) -> FsResult<Ino> {
+    if flags.create {
+        let place = client.place(path, flags.follow)?;
+        if place.is_dir {
+            return Err(Errno::EISDIR.into());
+        }
+        let new = NewInode { mode: mode::FILE | mode & mode::PERM, rdev: 0, target: &[] };
+        let made = client.create(ctx, place.parent, &place.name, &new, flags.exclusive, false)?;
+        return if made.existed { opened(client, ctx, made.attr, flags) } else { Ok(made.attr.ino) };
+    }
+    let attr = client.find(path, flags.follow)?;
+    regular(&attr)?;
+    let attr = client.open(ctx, attr.ino, 0)?;
+    opened(client, ctx, attr, flags)
+}
+
+/// Looks whether an open file may be used, and cuts it if asked; if not, it is closed.
+fn opened(client: &Client, ctx: &OpCtx, attr: Attr, flags: OpenFlags) -> FsResult<Ino> {
+    let usable = regular(&attr).and_then(|()| flags.check_for(&attr, ctx));
+    let cut = usable.and_then(|()| {
+        if !flags.truncate {
+            return Ok(());
+        }
+        let again = client.new_op(ctx.channel, ctx.uid, ctx.gid);
+        client.open(&again, attr.ino, O_TRUNC)?;
+        client.close(attr.ino);
+        Ok(())
+    });
+    cut.map(|()| attr.ino).inspect_err(|_| client.close(attr.ino))
+}
+
+fn regular(attr: &Attr) -> FsResult<()> {
+    match attr.mode & mode::TYPE {
+        mode::FILE => Ok(()),
+        mode::DIR => Err(Errno::EISDIR.into()),
+        mode::LINK => Err(Errno::ELOOP.into()),
+        _ => Err(FsError::with(Errno::EINVAL, "only regular files are opened by libbivouac")),
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_close(file: *mut File) {
+    if file.is_null() {
+        return;
+    }
+    finish(|| {
+        // SAFETY: the header asks for an object that was not ended.
+        let file = unsafe { Box::from_raw(file) };
+        // In a child it is the parent's to close.
+        if let Ok(client) = file.shared.client() {
+            client.close(file.ino);
+        }
+    });
+}
+
+fn offset_of(offset: libc::off_t) -> FsResult<u64> {
+    u64::try_from(offset).map_err(|_| FsError::with(Errno::EINVAL, format!("offset {offset} is negative")))
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_pread(
+    file: *mut File,
+    buffer: *mut u8,
+    count: usize,
+    offset: libc::off_t,
+) -> isize {
+    answer(|| {
+        // SAFETY: the header asks for an object and room for so many bytes.
+        let (file, into) = unsafe { (pointers::object(file, "file")?, pointers::bytes_mut(buffer, count)?) };
+        Ok(file.readable()?.read(file.ino, offset_of(offset)?, into)? as isize)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_pwrite(
+    file: *mut File,
+    buffer: *const u8,
+    count: usize,
+    offset: libc::off_t,
+) -> isize {
+    answer(|| {
+        // SAFETY: the header asks for an object and so many bytes.
+        let (file, data) = unsafe { (pointers::object(file, "file")?, pointers::bytes(buffer, count)?) };
+        let (client, change) = (file.writable()?, file.shared.change()?);
+        let written = client.write(&change.ctx, file.ino, offset_of(offset)?, data, file.flags.append)?;
+        Ok(written as isize)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_fsync(file: *mut File) -> c_int {
+    answer(|| {
+        // SAFETY: the header asks for an object.
+        let file = unsafe { pointers::object(file, "file")? };
+        file.shared.client()?.fsync(file.ino, false).map(|()| 0)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_ftruncate(file: *mut File, size: libc::off_t) -> c_int {
+    answer(|| {
+        // SAFETY: the header asks for an object.
+        let file = unsafe { pointers::object(file, "file")? };
+        let set = SetAttr { size: Some(offset_of(size)?), ..SetAttr::default() };
+        let (client, change) = (file.writable()?, file.shared.change()?);
+        client.setattr(&change.ctx, file.ino, &set).map(|_| 0)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_fstat(file: *mut File, attributes: *mut libc::stat) -> c_int {
+    answer(|| {
+        // SAFETY: the header asks for an object.
+        let file = unsafe { pointers::object(file, "file")? };
+        let stat = stat_of(&file.shared.client()?.getattr(file.ino)?);
+        // SAFETY: the header asks for room for one.
+        unsafe { pointers::place(attributes, "attributes", stat)? };
+        Ok(0)
+    })
+}

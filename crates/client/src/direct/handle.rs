@@ -1,0 +1,195 @@
+//! One subfile that this process reads and writes itself.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use bivouac_direct::{Gate, Session};
+use bivouac_types::NodeId;
+use bivouac_types::limits::SUBFILE_HEADER_LEN;
+use bivouac_wire::{Grant, Window};
+use parking_lot::RwLock;
+use rustix::io::Errno;
+
+use super::Wish;
+
+/// Most buffers that the kernel takes in one call (`IOV_MAX`).
+const SLICES_MAX: usize = 1024;
+
+/// Why an access was not made directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// The grant is over; another one may be had.
+    Over,
+    /// The window ends before the write does.
+    Outside,
+    /// The system refused; a message tells why.
+    Refused,
+}
+
+/// A granted subfile.
+#[derive(Debug)]
+pub struct Handle {
+    node: NodeId,
+    file: OwnedFd,
+    number: u32,
+    gate: Gate,
+    /// Its lock shows the daemon that this process lives.
+    session: Arc<Session>,
+    epoch: u32,
+    reads: bool,
+    from: AtomicU64,
+    to: AtomicU64,
+    /// Threads of this process against each other: a read sees all of a write or nothing.
+    threads: RwLock<()>,
+    _counted: Counted,
+}
+
+/// Counts handles: each is an open file of the program.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Handle {
+    /// What was granted; `None` if its descriptor did not come, because the program has too many files open.
+    pub fn new(
+        node: NodeId,
+        session: Arc<Session>,
+        grant: &Grant,
+        file: Option<OwnedFd>,
+        count: &Arc<AtomicUsize>,
+    ) -> Option<Handle> {
+        let gate = session.gate(grant.gate, grant.turn)?;
+        let Some(file) = file else {
+            gate.close();
+            return None;
+        };
+        Some(Handle {
+            node,
+            file,
+            number: grant.gate,
+            gate,
+            session,
+            epoch: grant.epoch,
+            reads: grant.reads,
+            from: AtomicU64::new(grant.from),
+            to: AtomicU64::new(grant.to),
+            threads: RwLock::new(()),
+            _counted: Counted::new(count),
+        })
+    }
+
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Number and turn of its gate.
+    pub fn gate(&self) -> (u32, u32) {
+        (self.number, self.gate.turn())
+    }
+
+    pub fn session(&self) -> u32 {
+        self.session.index()
+    }
+
+    /// The subfile's epoch as long as the grant lasts.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Whether it was not over when last seen, and is this process's.
+    pub fn is_open(&self) -> bool {
+        self.session.is_own() && !self.gate.is_closed()
+    }
+
+    pub fn allows(&self, wish: Wish) -> bool {
+        match wish {
+            Wish::Read => self.reads,
+            Wish::Write => self.to.load(Ordering::Relaxed) > 0,
+        }
+    }
+
+    /// The window grows only, and all of it may be written: its ends need not be seen together.
+    pub fn set_window(&self, window: &Window) {
+        self.from.fetch_min(window.from, Ordering::Relaxed);
+        self.to.fetch_max(window.to, Ordering::Relaxed);
+    }
+
+    /// Ends its use, and waits for the threads that are at it.
+    pub fn retire(&self) {
+        self.gate.close();
+        drop(self.threads.write());
+    }
+
+    /// Reads data from `offset` on; the number of bytes, less than wanted at the end of the subfile.
+    pub fn read(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Missed> {
+        let _with_others = self.threads.read();
+        let _inside = self.gate.enter().ok_or(Missed::Over)?;
+        let (mut rest, mut done) = (into, 0);
+        IoSliceMut::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let count = rest.len().min(SLICES_MAX);
+            match rustix::io::preadv(
+                &self.file,
+                &mut rest[..count],
+                SUBFILE_HEADER_LEN + offset + done as u64,
+            ) {
+                Ok(0) => break,
+                Ok(read) => {
+                    done += read;
+                    IoSliceMut::advance_slices(&mut rest, read);
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Missed::Refused),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes all of the data at `offset`. When it is refused, parts may have been written.
+    pub fn write(&self, offset: u64, len: u64, data: &mut [IoSlice<'_>]) -> Result<(), Missed> {
+        let end = offset.checked_add(len).ok_or(Missed::Refused)?;
+        let _alone = self.threads.write();
+        let _inside = self.gate.enter().ok_or(Missed::Over)?;
+        if offset < self.from.load(Ordering::Relaxed) || end > self.to.load(Ordering::Relaxed) {
+            return Err(Missed::Outside);
+        }
+        let (mut rest, mut at) = (data, SUBFILE_HEADER_LEN + offset);
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let count = rest.len().min(SLICES_MAX);
+            match rustix::io::pwritev(&self.file, &rest[..count], at) {
+                Ok(0) => return Err(Missed::Refused),
+                Ok(written) => {
+                    at += written as u64;
+                    IoSlice::advance_slices(&mut rest, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Missed::Refused),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // In a child the gate is the parent's.
+        if self.session.is_own() {
+            self.gate.close();
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The way to a node of this machine: who may have what, and the session that shows that we live.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+use bivouac_direct::Session;
+use bivouac_layout::SeatRange;
+use bivouac_net::{Address, Identity, Line};
+use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId};
+use bivouac_wire::{GrantRequest, WidenRequest, op};
+use parking_lot::Mutex;
+
+use super::{Handle, Wish};
+
+/// How long a node is not asked again after it could not be.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Longest wait for an answer: without it there are messages.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+pub struct Way {
+    address: Address,
+    identity: Identity,
+    wait: Duration,
+    link: Mutex<Link>,
+}
+
+#[derive(Default)]
+struct Link {
+    open: Option<Open>,
+    not_before: Option<Instant>,
+}
+
+struct Open {
+    line: Line,
+    session: Arc<Session>,
+}
+
+impl Way {
+    pub fn new(address: Address, identity: Identity, wait: Duration) -> Way {
+        Way { address, identity, wait: wait.min(WAIT_MAX), link: Mutex::default() }
+    }
+
+    /// Asks for a subfile. That it is not granted is no error.
+    pub fn ask(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        wish: Wish,
+        count: &Arc<AtomicUsize>,
+    ) -> Option<Handle> {
+        self.with(|open| {
+            let session = open.session.index();
+            let (seat, write, offset, len) =
+                (range.seat, wish == Wish::Write, range.subfile_offset, range.len);
+            let request = GrantRequest { session, ino, seat, write, offset, len };
+            let (grant, file) = open.line.ask::<op::GrantDirect>(&request)?;
+            if !grant.granted {
+                return Ok(None);
+            }
+            Ok(Handle::new(node, Arc::clone(&open.session), &grant, file, count))
+        })
+    }
+
+    /// Asks for a wider window; whether it was granted.
+    pub fn widen(&self, handle: &Handle, range: &SeatRange) -> bool {
+        let widened = self.with(|open| {
+            let (session, (gate, turn)) = (handle.session(), handle.gate());
+            let (offset, len) = (range.subfile_offset, range.len);
+            let request = WidenRequest { session, gate, turn, offset, len };
+            let (window, _) = open.line.ask::<op::WidenDirect>(&request)?;
+            Ok(window.widened.then_some(window))
+        });
+        widened.map(|window| handle.set_window(&window)).is_some()
+    }
+
+    /// Asks over the line, which is made if there is none. After an error there is none for a while.
+    fn with<T>(&self, ask: impl FnOnce(&Open) -> FsResult<Option<T>>) -> Option<T> {
+        let mut link = self.link.lock();
+        if link.not_before.is_some_and(|moment| moment > Instant::now()) {
+            return None;
+        }
+        let open = match link.open.take().filter(|open| open.session.is_own()) {
+            Some(open) => Ok(open),
+            None => self.open(),
+        };
+        let asked = open.and_then(|open| Ok((ask(&open)?, open)));
+        match asked {
+            Ok((answer, open)) => {
+                link.open = Some(open);
+                answer
+            }
+            Err(error) => {
+                log::debug!("{}: no direct access: {error}", self.address);
+                link.not_before = Some(Instant::now() + PAUSE);
+                None
+            }
+        }
+    }
+
+    fn open(&self) -> FsResult<Open> {
+        let line = Line::open(&self.address, &self.identity, self.wait)?;
+        let (given, board) = line.ask::<op::OpenSession>(&())?;
+        let board = board.ok_or_else(|| FsError::with(Errno::EPROTO, "a session without its board"))?;
+        let session = Session::take(board, given.session).map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
+            FsError::with(errno, format!("session {}: {error}", given.session))
+        })?;
+        Ok(Open { line, session: Arc::new(session) })
+    }
+}

@@ -1,0 +1,268 @@
+//! Many places of a file at once: one message per seat, whatever their number.
+
+use std::collections::BTreeMap;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+
+use bivouac_layout::SeatRange;
+use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
+use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, SeatIndex};
+use bivouac_wire::{ListDone, ListRequest, op};
+
+use crate::client::{Client, OpCtx};
+use crate::data::{OVERTAKEN_MAX, gather, scatter, zero_slices_behind};
+use crate::known::Known;
+
+/// The places of one seat, each with its buffers.
+struct SeatList<S> {
+    node: NodeId,
+    places: Vec<(SeatRange, Vec<S>)>,
+}
+
+impl Client {
+    /// Reads several places of a file, each into its buffer; answers how many bytes each got, less than its length
+    /// only at the end of the file. Each place is read for itself, as by [`Client::read`].
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+        let mut counts = Vec::with_capacity(places.len());
+        let mut rest = places;
+        while !rest.is_empty() {
+            let count = batch_len(rest.iter().map(|(_, into)| into.len()));
+            let (batch, behind) = rest.split_at_mut(count);
+            match batch {
+                // Alone, and perhaps too long for one message.
+                [(offset, into)] => counts.push(self.read(ino, *offset, into)?),
+                batch => counts.extend(self.read_batch(ino, batch)?),
+            }
+            rest = behind;
+        }
+        Ok(counts)
+    }
+
+    fn read_batch(&self, ino: Ino, batch: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+        let mut known = self.know(ino)?;
+        let end = batch.iter().map(|(offset, into)| offset.saturating_add(into.len() as u64)).max();
+        if end > Some(known.size) {
+            known = Known::from(&self.getattr(ino)?);
+        }
+        let within = |size: u64, batch: &[(u64, &mut [u8])]| -> Vec<usize> {
+            let len = |(offset, into): &(u64, &mut [u8])| {
+                size.saturating_sub(*offset).min(into.len() as u64) as usize
+            };
+            batch.iter().map(len).collect()
+        };
+        for _ in 0..OVERTAKEN_MAX {
+            let counts = within(known.size, batch);
+            if self.read_list_seats(ino, &known, batch, &counts)? {
+                return Ok(counts);
+            }
+            let now = Known::from(&self.getattr(ino)?);
+            if now.epoch == known.epoch {
+                let now = within(now.size, batch);
+                return Ok(now.into_iter().zip(counts).map(|(now, then)| now.min(then)).collect());
+            }
+            known = now;
+        }
+        Err(FsError::with(
+            Errno::EIO,
+            format!("reads of inode {ino} were overtaken by cuts {OVERTAKEN_MAX} times"),
+        ))
+    }
+
+    /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
+    fn read_list_seats(
+        &self,
+        ino: Ino,
+        known: &Known,
+        batch: &mut [(u64, &mut [u8])],
+        counts: &[usize],
+    ) -> FsResult<bool> {
+        let mut seats: BTreeMap<SeatIndex, SeatList<IoSliceMut<'_>>> = BTreeMap::new();
+        for ((offset, into), count) in batch.iter_mut().zip(counts) {
+            let into = into.get_mut(..*count).unwrap_or_default();
+            let ranges: Vec<SeatRange> =
+                bivouac_layout::split(&known.layout, *offset, into.len() as u64).collect();
+            let scattered = scatter(&ranges, into);
+            for (range, slices) in ranges.into_iter().zip(scattered) {
+                self.add(&mut seats, range, slices)?;
+            }
+        }
+        let (mut whole, mut messages) = (true, Vec::new());
+        for (seat, mut list) in seats {
+            match self.read_list_direct(ino, &mut list, known.epoch) {
+                Some(had_all) => whole &= had_all,
+                None => messages.push((seat, list)),
+            }
+        }
+        let mut under_way = Vec::with_capacity(messages.len());
+        for (seat, list) in &messages {
+            let request = request(ino, *seat, known, false, list);
+            under_way.push(self.start::<op::AccessList>(list.node, &request, &[])?);
+        }
+        let answers: Vec<FsResult<(ListDone, usize)>> = under_way
+            .into_iter()
+            .zip(&mut messages)
+            .map(|(started, (_, list))| {
+                let slices = list.places.iter_mut().flat_map(|(_, slices)| slices);
+                started.finish(&mut slices.map(|slice| IoSliceMut::new(slice)).collect::<Vec<_>>())
+            })
+            .collect();
+        for answer in answers {
+            let (done, _) = answer?;
+            whole &= done.whole && done.epoch <= known.epoch;
+        }
+        Ok(whole)
+    }
+
+    /// As [`Client::read_list_seats`], of one seat of this machine; `None` if a message has to do it.
+    fn read_list_direct(&self, ino: Ino, list: &mut SeatList<IoSliceMut<'_>>, epoch: u32) -> Option<bool> {
+        let mut whole = true;
+        for (range, slices) in &mut list.places {
+            let mut parts: Vec<IoSliceMut<'_>> =
+                slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
+            let (read, seen) = self.read_direct(list.node, ino, range, &mut parts)?;
+            drop(parts);
+            whole &= read as u64 == range.len && seen <= epoch;
+            zero_slices_behind(slices, read);
+        }
+        Some(whole)
+    }
+
+    /// Writes several places of a file: all of them, or an error. Each is written for itself, as by
+    /// [`Client::write`], in no particular order; where they overlap, any of them wins.
+    ///
+    /// # Errors
+    /// As [`Client::write`].
+    pub fn write_list(&self, ctx: &OpCtx, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
+        let mut rest = places;
+        while !rest.is_empty() {
+            let (batch, behind) = rest.split_at(batch_len(rest.iter().map(|(_, data)| data.len())));
+            match batch {
+                [(offset, data)] => drop(self.write(ctx, ino, *offset, data, false)?),
+                batch => self.write_batch(ino, batch)?,
+            }
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    fn write_batch(&self, ino: Ino, batch: &[(u64, &[u8])]) -> FsResult<()> {
+        let mut ranges = Vec::with_capacity(batch.len());
+        for (offset, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
+            let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
+            ranges.push(*offset..end.ok_or(Errno::EFBIG)?);
+        }
+        let Some(end) = ranges.iter().map(|range| range.end).max() else { return Ok(()) };
+        ranges.sort_unstable_by_key(|range| range.start);
+        let start = |size| last_run(&ranges, size);
+        self.publish(ino, end, start, |known| self.write_list_seats(ino, known, batch))?;
+        // The home counted all in front of the last gap as a hole.
+        if last_run(&ranges, 0) > 0 {
+            self.known.fill(ino);
+        }
+        Ok(())
+    }
+
+    /// Writes to all seats. Whether none had a newer epoch.
+    fn write_list_seats(&self, ino: Ino, known: &Known, batch: &[(u64, &[u8])]) -> FsResult<bool> {
+        let mut seats: BTreeMap<SeatIndex, SeatList<IoSlice<'_>>> = BTreeMap::new();
+        for (offset, data) in batch {
+            for range in bivouac_layout::split(&known.layout, *offset, data.len() as u64) {
+                let slices = gather(&range, data);
+                self.add(&mut seats, range, slices)?;
+            }
+        }
+        let (mut accepted, mut messages) = (true, Vec::new());
+        for (seat, list) in seats {
+            match self.write_list_direct(ino, &list, known.epoch) {
+                Some(taken) => accepted &= taken,
+                None => messages.push((seat, list)),
+            }
+        }
+        let payloads: Vec<Vec<IoSlice<'_>>> = messages
+            .iter()
+            .map(|(_, list)| list.places.iter().flat_map(|(_, slices)| slices.iter().copied()).collect())
+            .collect();
+        let mut under_way = Vec::with_capacity(messages.len());
+        for ((seat, list), payload) in messages.iter().zip(&payloads) {
+            let request = request(ino, *seat, known, true, list);
+            under_way.push(self.start::<op::AccessList>(list.node, &request, payload)?);
+        }
+        let answers: Vec<FsResult<(ListDone, usize)>> =
+            under_way.into_iter().map(|started| started.finish(&mut [])).collect();
+        answers.into_iter().try_fold(accepted, |all, answer| Ok(all & answer?.0.accepted))
+    }
+
+    fn write_list_direct(&self, ino: Ino, list: &SeatList<IoSlice<'_>>, epoch: u32) -> Option<bool> {
+        for (range, slices) in &list.places {
+            if !self.write_direct(list.node, ino, range, epoch, slices)? {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
+    fn add<S>(
+        &self,
+        seats: &mut BTreeMap<SeatIndex, SeatList<S>>,
+        range: SeatRange,
+        slices: Vec<S>,
+    ) -> FsResult<()> {
+        let node = self.seat_node(&range)?;
+        let list = seats.entry(range.seat).or_insert(SeatList { node, places: Vec::new() });
+        list.places.push((range, slices));
+        Ok(())
+    }
+}
+
+fn request<S>(ino: Ino, seat: SeatIndex, known: &Known, write: bool, list: &SeatList<S>) -> ListRequest {
+    let extent = |(range, _): &(SeatRange, Vec<S>)| (range.subfile_offset, range.len as u32);
+    let extents = list.places.iter().map(extent).collect();
+    ListRequest { ino, seat, layout: known.layout, epoch: known.epoch, write, extents }
+}
+
+/// Where the last of these ranges begins that leaves a gap behind `size` and the ranges before it; 0 if none does.
+/// Wherever the size is by now: what is in front of that place and behind the size is not all written.
+fn last_run(sorted: &[Range<u64>], size: u64) -> u64 {
+    let (mut covered, mut start) = (size, 0);
+    for range in sorted {
+        if range.start > covered {
+            start = range.start;
+        }
+        covered = covered.max(range.end);
+    }
+    start
+}
+
+/// How many of the places, given by their lengths, fit into one message to a seat, if all are on one; at least one.
+fn batch_len(lens: impl Iterator<Item = usize>) -> usize {
+    let sums = lens.scan(0usize, |sum, len| {
+        *sum = sum.saturating_add(len);
+        Some(*sum)
+    });
+    sums.take(LIST_EXTENTS_MAX).take_while(|sum| *sum <= TRANSFER_MAX).count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_gap_behind_the_size_is_found() {
+        assert_eq!(last_run(&[0..5, 5..9, 3..20], 0), 0);
+        assert_eq!(last_run(&[0..5, 10..12, 11..20], 0), 10);
+        assert_eq!(last_run(&[0..5, 10..12, 11..20], 10), 0, "the gap is within the size");
+        assert_eq!(last_run(&[7..9, 10..12, 50..60, 55..70], 11), 50);
+    }
+
+    #[test]
+    fn batches_fit_into_messages() {
+        assert_eq!(batch_len([1, 2, 3].into_iter()), 3);
+        assert_eq!(batch_len([TRANSFER_MAX, 1].into_iter()), 1);
+        assert_eq!(batch_len([TRANSFER_MAX + 1, 1].into_iter()), 1);
+        assert_eq!(batch_len([1, TRANSFER_MAX - 1, 1].into_iter()), 2);
+        assert_eq!(batch_len(std::iter::repeat_n(0, 20_000)), LIST_EXTENTS_MAX);
+    }
+}

@@ -1,0 +1,176 @@
+//! One gate: how many are inside, and whether it is closed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::thread::futex;
+
+use crate::GATE_LEN;
+use crate::memory::Memory;
+
+/// Set in a gate's state when nobody may enter any more; the rest of the state counts who is inside.
+const CLOSED: u32 = 1 << 31;
+/// Longest sleep before a look whether those inside still live.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Words of a gate.
+const WORDS: usize = GATE_LEN / size_of::<AtomicU32>();
+
+/// One grant's use of a gate. Grants that follow each other on one gate have different turns, so that who has not
+/// heard of the end of one does not enter on the next.
+#[derive(Clone)]
+pub struct Gate {
+    memory: Arc<Memory>,
+    first: usize,
+    turn: u32,
+}
+
+impl Gate {
+    /// The gate of a session that is mapped at `first_word` of the memory.
+    pub(crate) fn at(memory: &Arc<Memory>, first_word: usize, gate: u32, turn: u32) -> Option<Gate> {
+        let first = first_word + gate as usize * WORDS;
+        memory.word(first + WORDS - 1)?;
+        Some(Gate { memory: Arc::clone(memory), first, turn })
+    }
+
+    /// Which grant of this gate it is.
+    #[must_use]
+    pub fn turn(&self) -> u32 {
+        self.turn
+    }
+
+    /// The same gate, opened for its next grant. It must be closed, with nobody inside.
+    #[must_use]
+    pub fn open_next(&self) -> Gate {
+        let turn = self.current_turn().load(Ordering::Relaxed).wrapping_add(1);
+        self.current_turn().store(turn, Ordering::Relaxed);
+        // Whoever finds it open finds the new turn too. The count stays: who looked in vain is leaving.
+        self.state().fetch_and(!CLOSED, Ordering::Release);
+        Gate { turn, ..self.clone() }
+    }
+
+    /// Writes down what the grant is for, for a later daemon.
+    pub fn mark(&self, what: [u32; 3]) {
+        for (index, word) in (2..).zip(what) {
+            self.word(index).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// What was written down.
+    #[must_use]
+    pub fn marked(&self) -> [u32; 3] {
+        [2, 3, 4].map(|index| self.word(index).load(Ordering::Relaxed))
+    }
+
+    /// Forgets who was inside: only for a session whose process is no more.
+    pub(crate) fn reset(&self) {
+        self.state().store(CLOSED, Ordering::Release);
+    }
+
+    /// Goes inside; `None` if the gate is closed or is another grant's by now.
+    #[must_use]
+    pub fn enter(&self) -> Option<Pass<'_>> {
+        if self.state().load(Ordering::Relaxed) & CLOSED != 0 {
+            return None;
+        }
+        let before = self.state().fetch_add(1, Ordering::Acquire);
+        let pass = Pass(self);
+        let valid = before & CLOSED == 0 && self.current_turn().load(Ordering::Relaxed) == self.turn;
+        valid.then_some(pass)
+    }
+
+    /// Lets nobody enter any more on this grant.
+    pub fn close(&self) {
+        if self.is_current() {
+            self.state().fetch_or(CLOSED, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether nobody can enter on this grant.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        !self.is_current() || self.state().load(Ordering::Relaxed) & CLOSED != 0
+    }
+
+    /// Whether it is closed, with nobody inside.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.is_current() || self.state().load(Ordering::Acquire) == CLOSED
+    }
+
+    /// Waits until a closed gate is empty, or its process is no more. Whether that came about in time.
+    pub fn drain(&self, patience: Duration, lives: impl Fn() -> bool) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            let state = self.state().load(Ordering::Acquire);
+            if !self.is_current() || state == CLOSED {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return !lives();
+            }
+            if !self.sleep(state, left.min(LOOK_EVERY)) && !lives() {
+                return true;
+            }
+        }
+    }
+
+    /// Sleeps until somebody leaves; whether that was the reason for waking.
+    fn sleep(&self, state: u32, longest: Duration) -> bool {
+        let longest = futex::Timespec::try_from(longest).ok();
+        // Woken, interrupted, or changed before it slept: the caller looks again in all cases.
+        !matches!(
+            futex::wait(self.state(), futex::Flags::empty(), state, longest.as_ref()),
+            Err(rustix::io::Errno::TIMEDOUT)
+        )
+    }
+
+    fn leave(&self) {
+        if self.state().fetch_sub(1, Ordering::Release) == CLOSED | 1 {
+            // A sleeper that is missed wakes up by itself.
+            let _ = futex::wake(self.state(), futex::Flags::empty(), u32::MAX >> 1);
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        self.current_turn().load(Ordering::Acquire) == self.turn
+    }
+
+    fn state(&self) -> &AtomicU32 {
+        self.word(0)
+    }
+
+    fn current_turn(&self) -> &AtomicU32 {
+        self.word(1)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU32 {
+        static BEHIND: AtomicU32 = AtomicU32::new(CLOSED);
+        // `at` has seen that the gate is within the memory.
+        self.memory.word(self.first + index).unwrap_or(&BEHIND)
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state().load(Ordering::Relaxed);
+        let (closed, inside) = (state & CLOSED != 0, state & !CLOSED);
+        f.debug_struct("Gate")
+            .field("turn", &self.turn)
+            .field("closed", &closed)
+            .field("inside", &inside)
+            .finish()
+    }
+}
+
+/// Somebody inside; leaves when dropped.
+#[must_use = "an access is only safe while it is inside"]
+pub struct Pass<'a>(&'a Gate);
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}

@@ -1,0 +1,30 @@
+//! Memory that a daemon shares with processes that read and write its subfiles themselves.
+//!
+//! The *board* of a node is a file in memory, the supervisor's, so that it outlives daemons. It has a page
+//! of *gates* per *session*; a session is one process's, for as long as that process holds a lock on it. An access
+//! passes a gate: it [enters](Gate::enter), makes its system call, and leaves. Once a gate is closed nobody
+//! enters any more, and when those inside have left, the daemon may do what must not meet an access. A
+//! process that is killed inside loses its lock, which the kernel does when its last system call is over.
+//! Why it is sound is in docs/decisions/0017-local-direct-access.md.
+
+mod board;
+mod gate;
+mod lock;
+mod memory;
+mod session;
+
+pub use board::Board;
+pub use gate::{Gate, Pass};
+pub use session::{Session, forked, forks};
+
+use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
+
+/// Bytes of one gate: a line of the processors' caches, so that gates do not disturb each other.
+const GATE_LEN: usize = 64;
+/// Bytes of one session.
+const SESSION_LEN: usize = DIRECT_GATES_MAX as usize * GATE_LEN;
+/// Bytes of a board. Only what is used takes memory.
+const BOARD_LEN: usize = DIRECT_SESSIONS_MAX as usize * SESSION_LEN;
+
+// Sessions are mapped one by one, at multiples of the page size of every machine that we run on.
+const _: () = assert!(SESSION_LEN.is_multiple_of(65_536));

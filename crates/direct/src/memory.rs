@@ -1,0 +1,50 @@
+//! Shared memory as counters.
+#![allow(unsafe_code, reason = "mappings have no safe interface")]
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU32;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// A part of a file in memory, mapped for as long as this value lives. Every word of it is reached as an
+/// atomic only: what other processes do to it cannot be undefined here.
+#[derive(Debug)]
+pub struct Memory {
+    start: NonNull<AtomicU32>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value, and all access to it is atomic.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps `len` bytes from `offset`, a multiple of the page size. The file must be as long, and stay so.
+    pub fn map(file: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<Memory> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: no address is asked for, so nothing that is mapped already is touched.
+        let start = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, offset as u64)? };
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        Ok(Memory { start, len })
+    }
+
+    /// The word at a position, counted in words.
+    pub fn word(&self, index: usize) -> Option<&AtomicU32> {
+        if index >= self.len / size_of::<AtomicU32>() {
+            return None;
+        }
+        // SAFETY: within the mapping, aligned since the mapping is, and never reached but as an atomic.
+        Some(unsafe { self.start.add(index).as_ref() })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length; no reference into it outlives this value.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "a whole mapping can be unmapped");
+    }
+}

@@ -1,0 +1,80 @@
+//! A process's side of a board.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
+
+use crate::gate::Gate;
+use crate::memory::Memory;
+use crate::{SESSION_LEN, lock};
+
+/// How often this process's ancestors were forked, as far as they said so.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// To be called in the child after a fork, before it does anything else with a session: those that were made
+/// before are its parent's.
+pub fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How often [`forked`] was called in this process and its ancestors.
+#[must_use]
+pub fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// A process's gates. The lock that shows that the process lives goes with the last one who has this value.
+pub struct Session {
+    index: u32,
+    memory: Arc<Memory>,
+    forks: u32,
+    /// The lock belongs to it.
+    _board: OwnedFd,
+}
+
+impl Session {
+    /// Takes the session with a number; `board` must be an open file description of its own.
+    ///
+    /// # Errors
+    /// What the system says; `InvalidInput` for a number that there is not.
+    pub fn take(board: OwnedFd, index: u32) -> io::Result<Session> {
+        if index >= DIRECT_SESSIONS_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let length = rustix::fs::fstat(&board)?.st_size;
+        if usize::try_from(length).is_ok_and(|length| length < crate::BOARD_LEN) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        lock::take(board.as_fd(), index)?;
+        let memory = Arc::new(Memory::map(board.as_fd(), index as usize * SESSION_LEN, SESSION_LEN)?);
+        Ok(Session { index, memory, forks: FORKS.load(Ordering::Relaxed), _board: board })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The gate of a grant; `None` for one that there is not.
+    #[must_use]
+    pub fn gate(&self, gate: u32, turn: u32) -> Option<Gate> {
+        if gate < DIRECT_GATES_MAX { Gate::at(&self.memory, 0, gate, turn) } else { None }
+    }
+
+    /// Whether it was made by this process, not by the one that forked it.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.forks == FORKS.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("index", &self.index).finish_non_exhaustive()
+    }
+}

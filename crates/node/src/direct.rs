@@ -1,0 +1,290 @@
+//! Local direct access: which processes have which subfiles. Whether their accesses go together is decided
+//! in the store; see docs/decisions/0017-local-direct-access.md.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bivouac_direct::{Board, Gate};
+use bivouac_store::{Access, Granted, Holder, LocalFile, SubfileId};
+use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
+use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, SeatIndex};
+use parking_lot::Mutex;
+
+use crate::node::Node;
+
+/// Session and gate of a grant.
+type Key = (u32, u32);
+
+/// What this node lends to processes of its machine.
+#[derive(Default)]
+pub struct Lending {
+    board: OnceLock<Arc<Board>>,
+    /// Never locked while a subfile is.
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    sessions: HashMap<u32, Lessee>,
+    grants: HashMap<Key, Lent>,
+    by_file: HashMap<SubfileId, Vec<Key>>,
+    /// Subfiles of those who are gone, that are to be counted anew.
+    left: Vec<SubfileId>,
+}
+
+/// Who has a session.
+struct Lessee {
+    client: ClientId,
+    free: Vec<u32>,
+    unused: Range<u32>,
+}
+
+struct Lent {
+    id: SubfileId,
+    gate: Gate,
+    holder: Arc<dyn Holder>,
+    /// Keeps the subfile open.
+    _file: LocalFile,
+}
+
+/// A grant, as the store sees it.
+#[derive(Debug)]
+struct Passage {
+    board: Arc<Board>,
+    session: u32,
+    gate: Gate,
+}
+
+impl Holder for Passage {
+    fn close(&self) {
+        self.gate.close();
+    }
+
+    fn drain(&self, patience: Duration) -> bool {
+        self.gate.drain(patience, || self.board.lives(self.session))
+    }
+
+    fn is_over(&self) -> bool {
+        self.gate.is_empty() || !self.board.lives(self.session)
+    }
+}
+
+/// A grant that was made.
+pub struct Made {
+    /// The gate to pass.
+    pub gate: u32,
+    /// Its turn.
+    pub turn: u32,
+    /// What is granted.
+    pub granted: Granted,
+}
+
+impl Lending {
+    /// Begins a session of a client.
+    pub fn open_session(&self, client: ClientId) -> FsResult<(u32, OwnedFd)> {
+        let refused = |error: std::io::Error| {
+            let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
+            FsError::with(errno, format!("direct access: {error}"))
+        };
+        let board = self.board.get().ok_or(Errno::EOPNOTSUPP)?;
+        let given = board.new_session().map_err(refused)?;
+        let (session, file) = given.ok_or_else(|| {
+            FsError::with(
+                Errno::EAGAIN,
+                "direct access: too many processes; they read and write through the daemon",
+            )
+        })?;
+        let lessee = Lessee { client, free: Vec::new(), unused: 0..DIRECT_GATES_MAX };
+        let mut table = self.table.lock();
+        table.end_session(session);
+        table.sessions.insert(session, lessee);
+        Ok((session, file))
+    }
+
+    /// A client is gone: its sessions end, and what it did not use of its windows is free again soon.
+    pub fn forget(&self, client: ClientId) -> bool {
+        let mut table = self.table.lock();
+        let of_client = table.sessions.iter().filter(|(_, lessee)| lessee.client == client);
+        let sessions: Vec<u32> = of_client.map(|(session, _)| *session).collect();
+        sessions.iter().for_each(|session| table.end_session(*session));
+        !sessions.is_empty()
+    }
+
+    fn gate(&self, session: u32, client: ClientId) -> Option<(Arc<Board>, u32, Gate)> {
+        let board = self.board.get()?;
+        let mut table = self.table.lock();
+        if table.grants.len() >= DIRECT_GRANTS_MAX {
+            return None;
+        }
+        let lessee = table.sessions.get_mut(&session).filter(|lessee| lessee.client == client)?;
+        let number = lessee.free.pop().or_else(|| lessee.unused.next())?;
+        let gate = board.gate(session, number)?;
+        gate.close();
+        // One that somebody is still inside is left alone until the session ends.
+        gate.is_empty().then(|| (Arc::clone(board), number, gate))
+    }
+
+    fn give_back(&self, (session, gate): Key) {
+        if let Some(lessee) = self.table.lock().sessions.get_mut(&session) {
+            lessee.free.push(gate);
+        }
+    }
+
+    fn holder(&self, key: Key, turn: u32, client: ClientId) -> Option<(SubfileId, Arc<dyn Holder>)> {
+        let table = self.table.lock();
+        table.sessions.get(&key.0).filter(|lessee| lessee.client == client)?;
+        let lent = table.grants.get(&key).filter(|lent| lent.gate.turn() == turn)?;
+        Some((lent.id, Arc::clone(&lent.holder)))
+    }
+}
+
+impl Table {
+    fn end_session(&mut self, session: u32) {
+        self.sessions.remove(&session);
+        let keys: Vec<Key> = self.grants.keys().filter(|key| key.0 == session).copied().collect();
+        for key in keys {
+            if let Some(lent) = self.take(key) {
+                lent.holder.close();
+                self.left.push(lent.id);
+            }
+        }
+    }
+
+    fn add(&mut self, key: Key, lent: Lent) {
+        self.by_file.entry(lent.id).or_default().push(key);
+        self.grants.insert(key, lent);
+    }
+
+    fn take(&mut self, key: Key) -> Option<Lent> {
+        let lent = self.grants.remove(&key)?;
+        if let Some(keys) = self.by_file.get_mut(&lent.id) {
+            keys.retain(|other| *other != key);
+            if keys.is_empty() {
+                self.by_file.remove(&lent.id);
+            }
+        }
+        Some(lent)
+    }
+
+    /// Takes out those of these grants that are over, and frees their gates.
+    fn take_over(&mut self, keys: &[Key]) -> Vec<Lent> {
+        let is_over =
+            |table: &Table, key: &Key| table.grants.get(key).is_some_and(|lent| lent.gate.is_empty());
+        let over: Vec<Key> = keys.iter().filter(|key| is_over(self, key)).copied().collect();
+        for (session, gate) in &over {
+            if let Some(lessee) = self.sessions.get_mut(session) {
+                lessee.free.push(*gate);
+            }
+        }
+        over.into_iter().filter_map(|key| self.take(key)).collect()
+    }
+}
+
+impl Node {
+    /// Lets processes of this machine read and write subfiles themselves from now on. No gate of the board may be
+    /// open; `stuck` are those with somebody inside nevertheless, and their sessions.
+    pub fn lend(&self, board: Board, stuck: Vec<(u32, Gate)>) {
+        let board = Arc::new(board);
+        for (session, gate) in stuck {
+            let [low, high, seat] = gate.marked();
+            let (ino, seat) = (Ino(u64::from(low) | u64::from(high) << 32), SeatIndex(seat as u16));
+            let holder: Arc<dyn Holder> = Arc::new(Passage { board: Arc::clone(&board), session, gate });
+            let adopted = self.subfile(ino, seat).and_then(|id| Ok(self.data.adopt(id, holder)?));
+            if let Err(error) = adopted {
+                log::warn!("inode {ino}: a process is in the middle of an access: {error}");
+            }
+        }
+        // A second board would be a mistake of the caller's; the first stays.
+        let _ = self.lending.board.set(board);
+    }
+
+    /// Grants what a session's process asks for; `None` if it is to ask for each access.
+    pub(crate) fn grant_direct(
+        &self,
+        client: ClientId,
+        session: u32,
+        id: SubfileId,
+        access: Access,
+        range: Range<u64>,
+    ) -> FsResult<Option<Made>> {
+        let Some((board, number, gate)) = self.lending.gate(session, client) else {
+            self.sweep_direct();
+            return Ok(None);
+        };
+        let gate = gate.open_next();
+        gate.mark([id.ino.0 as u32, (id.ino.0 >> 32) as u32, u32::from(id.seat.0)]);
+        let holder: Arc<dyn Holder> = Arc::new(Passage { board, session, gate: gate.clone() });
+        let granted = self.data.grant(id, access, range, &holder);
+        let Some(granted) = granted.inspect_err(|_| gate.close())? else {
+            gate.close();
+            self.lending.give_back((session, number));
+            return Ok(None);
+        };
+        let lent = Lent { id, gate: gate.clone(), holder, _file: granted.file.clone() };
+        let mut table = self.lending.table.lock();
+        if !table.sessions.contains_key(&session) {
+            // It ended meanwhile, and nobody will enter.
+            gate.close();
+            table.left.push(id);
+            return Ok(None);
+        }
+        table.add((session, number), lent);
+        Ok(Some(Made { gate: number, turn: gate.turn(), granted }))
+    }
+
+    /// Makes the window of a grant wider.
+    pub(crate) fn widen_direct(
+        &self,
+        client: ClientId,
+        key: (u32, u32),
+        turn: u32,
+        range: Range<u64>,
+    ) -> FsResult<Option<Range<u64>>> {
+        match self.lending.holder(key, turn, client) {
+            Some((id, holder)) => Ok(self.data.widen(id, range, &holder)?),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes note of grants that are over.
+    pub(crate) fn sweep_direct(&self) {
+        let mut table = self.lending.table.lock();
+        let keys: Vec<Key> = table.grants.keys().copied().collect();
+        let over = table.take_over(&keys);
+        let mut ids = std::mem::take(&mut table.left);
+        drop(table);
+        ids.extend(over.iter().map(|lent| lent.id));
+        for id in ids {
+            if let Err(error) = self.data.release(id) {
+                log::warn!("{error}");
+            }
+        }
+    }
+
+    /// A subfile was removed: its bytes are gone once nobody has it open.
+    pub(crate) fn removed_direct(&self, id: SubfileId) {
+        let mut table = self.lending.table.lock();
+        if let Some(keys) = table.by_file.get(&id).cloned() {
+            let over = table.take_over(&keys);
+            drop(table);
+            drop(over);
+        }
+    }
+
+    /// Takes back what writers of a volume were promised and have not used. Whether there was any writer.
+    pub(crate) fn reclaim_direct(&self, volume: u16) -> bool {
+        self.sweep_direct();
+        let table = self.lending.table.lock();
+        let ids: Vec<SubfileId> = table.by_file.keys().filter(|id| id.volume == volume).copied().collect();
+        drop(table);
+        for id in &ids {
+            if let Err(error) = self.data.revoke(*id) {
+                log::warn!("{error}");
+            }
+        }
+        !ids.is_empty()
+    }
+}

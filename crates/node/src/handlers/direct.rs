@@ -1,0 +1,86 @@
+//! Direct access of processes of this machine. Two of the answers bring a descriptor.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use bivouac_net::{Call, Reply};
+use bivouac_store::Access;
+use bivouac_types::{Errno, FsError, FsResult};
+use bivouac_wire::{DirectSession, Encode, Grant, GrantRequest, WidenRequest, Window, op};
+
+use crate::dispatch::{Handle, request};
+use crate::node::Node;
+use crate::session::Ctx;
+
+const REFUSED: Grant = Grant { granted: false, gate: 0, turn: 0, epoch: 0, reads: false, from: 0, to: 0 };
+
+/// Begins a session.
+pub fn serve_session(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
+    let opened = request::<op::OpenSession>(call)
+        .and_then(|()| check_asker(call))
+        .and_then(|()| node.lending.open_session(call.frame.client));
+    answer(reply, opened.map(|(session, board)| (DirectSession { session }, Some(board))));
+}
+
+/// Grants access to a subfile.
+pub fn serve_grant(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
+    node.hear(call.frame.client);
+    let granted = request::<op::GrantDirect>(call).and_then(|wish| {
+        check_asker(call)?;
+        grant(node, call, &wish)
+    });
+    answer(reply, granted);
+}
+
+fn grant(node: &Node, call: &Call<'_>, wish: &GrantRequest) -> FsResult<(Grant, Option<OwnedFd>)> {
+    let id = node.subfile(wish.ino, wish.seat)?;
+    let access = if wish.write { Access::Write } else { Access::Read };
+    let range = range_of(wish.offset, wish.len)?;
+    let made = node.grant_direct(call.frame.client, wish.session, id, access, range)?;
+    let Some(made) = made else { return Ok((REFUSED, None)) };
+    let file = made.granted.file.as_fd().map(|file| file.try_clone_to_owned());
+    let Some(Ok(file)) = file else {
+        // Nobody knows of the grant; it is over as soon as it is in the way.
+        return Ok((REFUSED, None));
+    };
+    let (epoch, reads, window) = (made.granted.epoch, made.granted.reads, made.granted.window);
+    let (from, to) = (window.start, window.end);
+    let grant = Grant { granted: true, gate: made.gate, turn: made.turn, epoch, reads, from, to };
+    Ok((grant, Some(file)))
+}
+
+impl Handle for op::WidenDirect {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: WidenRequest) -> FsResult<Window> {
+        let WidenRequest { session, gate, turn, offset, len } = request;
+        let wider = node.widen_direct(ctx.client, (session, gate), turn, range_of(offset, len)?)?;
+        let (widened, window) = (wider.is_some(), wider.unwrap_or_default());
+        Ok(Window { widened, from: window.start, to: window.end })
+    }
+}
+
+fn range_of(offset: u64, len: u64) -> FsResult<Range<u64>> {
+    let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+    Ok(offset..end)
+}
+
+fn check_asker(call: &Call<'_>) -> FsResult<()> {
+    if call.asker.takes_descriptors() {
+        return Ok(());
+    }
+    Err(FsError::with(
+        Errno::EOPNOTSUPP,
+        "descriptors are for processes of this machine, over the Unix socket",
+    ))
+}
+
+fn answer<T: Encode>(reply: &mut Reply<'_>, outcome: FsResult<(T, Option<OwnedFd>)>) {
+    match outcome {
+        Ok((answer, descriptor)) => {
+            reply.send(&answer);
+            if let Some(descriptor) = descriptor {
+                reply.descriptor(descriptor);
+            }
+        }
+        Err(error) => reply.fail(&error),
+    }
+}

@@ -1,0 +1,150 @@
+//! Several places of one subfile in one message.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+
+use bivouac_net::{Call, Reply};
+use bivouac_types::limits::{LIST_EXTENTS_MAX, TRANSFER_MAX};
+use bivouac_types::{Errno, FsError, FsResult};
+use bivouac_wire::{Encode, ListDone, ListRequest, WriteRequest, op};
+
+use crate::dispatch::{context, request};
+use crate::handlers::data;
+use crate::node::Node;
+use crate::peers::is_peer;
+
+/// Reads straight into the caller's buffers, or writes.
+pub fn serve(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
+    let outcome = request::<op::AccessList>(call).and_then(|list| {
+        check(&list)?;
+        if list.write { write(node, call, &list) } else { read(node, &list, reply) }
+    });
+    match outcome {
+        Ok(done) => done.encode(reply.body()),
+        Err(error) => reply.fail(&error),
+    }
+}
+
+fn check(list: &ListRequest) -> FsResult<()> {
+    if list.extents.len() > LIST_EXTENTS_MAX || total(list) > TRANSFER_MAX as u64 {
+        let text = format!("a list of {} places with {} bytes is too long", list.extents.len(), total(list));
+        return Err(FsError::with(Errno::E2BIG, text));
+    }
+    Ok(())
+}
+
+fn total(list: &ListRequest) -> u64 {
+    list.extents.iter().map(|(_, len)| u64::from(*len)).sum()
+}
+
+fn read(node: &Node, list: &ListRequest, reply: &mut Reply<'_>) -> FsResult<ListDone> {
+    let id = node.subfile(list.ino, list.seat)?;
+    let mut done = ListDone { accepted: true, epoch: 0, whole: true };
+    reply.payload(total(list) as usize, |bufs| {
+        let room: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        if room < total(list) {
+            return Err(FsError::with(Errno::EPROTO, "no room for the answer to a list"));
+        }
+        let mut rest: VecDeque<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
+        for (offset, len) in &list.extents {
+            let mut slices = take_front(&mut rest, *len as usize);
+            let mut parts: Vec<IoSliceMut<'_>> =
+                slices.iter_mut().map(|part| IoSliceMut::new(part)).collect();
+            let (read, epoch) = node.data.read(id, *offset, &mut parts)?;
+            drop(parts);
+            done.epoch = done.epoch.max(epoch);
+            done.whole &= read == *len as usize;
+            zero_behind(&mut slices, read);
+        }
+        Ok(total(list) as usize)
+    })?;
+    Ok(done)
+}
+
+/// Takes so many bytes from the front of a sequence of buffers.
+fn take_front<'b>(rest: &mut VecDeque<&'b mut [u8]>, mut len: usize) -> Vec<&'b mut [u8]> {
+    let mut taken = Vec::new();
+    while len > 0
+        && let Some(front) = rest.pop_front()
+    {
+        let (now, later) = front.split_at_mut(front.len().min(len));
+        len -= now.len();
+        taken.push(now);
+        if !later.is_empty() {
+            rest.push_front(later);
+        }
+    }
+    taken
+}
+
+fn zero_behind(slices: &mut [&mut [u8]], mut read: usize) {
+    for slice in slices {
+        let filled = read.min(slice.len());
+        slice.get_mut(filled..).unwrap_or_default().fill(0);
+        read -= filled;
+    }
+}
+
+fn write(node: &Node, call: &Call<'_>, list: &ListRequest) -> FsResult<ListDone> {
+    context(call, call.frame.client).check_awaited()?;
+    let payload: usize = call.payload.iter().map(|slice| slice.len()).sum();
+    if payload as u64 != total(list) {
+        return Err(FsError::with(Errno::EPROTO, "payload and list differ in length"));
+    }
+    let mut done = ListDone { accepted: true, epoch: 0, whole: true };
+    let mut rest: VecDeque<&[u8]> = call.payload.iter().map(|slice| &**slice).collect();
+    for (offset, len) in &list.extents {
+        let parts = front_of(&mut rest, *len as usize);
+        let ListRequest { ino, seat, layout, epoch, .. } = *list;
+        let request = WriteRequest { ino, seat, layout, epoch, offset: *offset };
+        let written = data::write(node, &request, &parts, !is_peer(call.frame.client))?;
+        (done.accepted, done.epoch) = (written.accepted, written.epoch);
+        if !written.accepted {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// As [`take_front`], of what is only read.
+fn front_of<'b>(rest: &mut VecDeque<&'b [u8]>, mut len: usize) -> Vec<IoSlice<'b>> {
+    let mut taken = Vec::new();
+    while len > 0
+        && let Some(front) = rest.pop_front()
+    {
+        let (now, later) = front.split_at(front.len().min(len));
+        len -= now.len();
+        taken.push(IoSlice::new(now));
+        if !later.is_empty() {
+            rest.push_front(later);
+        }
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_cut_at_any_place() {
+        let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 0], [0u8; 5]);
+        let mut rest: VecDeque<&mut [u8]> = [&mut a[..], &mut b[..], &mut c[..]].into();
+        for (fill, len) in [(1, 2), (2, 4), (3, 2)] {
+            take_front(&mut rest, len).into_iter().for_each(|part| part.fill(fill));
+        }
+        assert!(rest.is_empty());
+        assert_eq!((a, c), ([1, 1, 2], [2, 2, 2, 3, 3]));
+        let mut rest: VecDeque<&[u8]> = [&a[..], &b[..], &c[..]].into();
+        let parts = front_of(&mut rest, 6);
+        assert_eq!(parts.iter().flat_map(|part| part.to_vec()).collect::<Vec<_>>(), [1, 1, 2, 2, 2, 2]);
+        assert_eq!(rest.iter().map(|part| part.len()).sum::<usize>(), 2);
+    }
+
+    #[test]
+    fn what_was_not_read_is_zeros() {
+        let (mut a, mut b) = ([7u8; 3], [7u8; 3]);
+        zero_behind(&mut [&mut a[..], &mut b[..]], 4);
+        assert_eq!((a, b), ([7; 3], [7, 0, 0]));
+    }
+}

@@ -1,0 +1,92 @@
+//! Lists of accesses in one message, and local direct access: processes that read and write subfiles themselves.
+//! See docs/decisions/0017-local-direct-access.md.
+
+use bivouac_types::{Ino, Layout, SeatIndex};
+
+use crate::codec_struct;
+
+owned! {
+    /// Places of one subfile to read or to write.
+    ListRequest {
+        /// The file.
+        ino: Ino,
+        /// The seat that holds the subfile.
+        seat: SeatIndex,
+        /// The file's layout, for the header.
+        layout: Layout,
+        /// The epoch that the asker knows.
+        epoch: u32,
+        /// To write the payload, or to read.
+        write: bool,
+        /// Offset in the subfile's data, and number of bytes; the payload has them one behind the other.
+        extents: Vec<(u64, u32)>,
+    }
+    /// Outcome of a list.
+    ListDone {
+        /// Whether the epoch of a write was not older than the subfile's; if not, nothing was written from there on.
+        accepted: bool,
+        /// The subfile's epoch.
+        epoch: u32,
+        /// Whether the subfile reaches as far as everything that was read; what it has not is zeros.
+        whole: bool,
+    }
+    /// A session of a process. The board's descriptor comes with it.
+    DirectSession {
+        /// Its number, which is the byte of the board to lock.
+        session: u32,
+    }
+    /// A wish to read or write a subfile without asking.
+    GrantRequest {
+        /// The session, locked.
+        session: u32,
+        /// The file.
+        ino: Ino,
+        /// The seat that holds the subfile.
+        seat: SeatIndex,
+        /// To write, or to read only.
+        write: bool,
+        /// Where the next access will be in the subfile's data.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    }
+    /// The answer to the wish. If it is granted the subfile's descriptor comes with it.
+    Grant {
+        /// Whether it is granted; the other fields have a meaning only then.
+        granted: bool,
+        /// The gate to pass at each access.
+        gate: u32,
+        /// The gate's turn.
+        turn: u32,
+        /// The subfile's epoch.
+        epoch: u32,
+        /// Whether the subfile may be read.
+        reads: bool,
+        /// Where the window begins in which it may be written; offsets of the subfile's data.
+        from: u64,
+        /// Where the window ends.
+        to: u64,
+    }
+    /// A wish to write further.
+    WidenRequest {
+        /// The session.
+        session: u32,
+        /// The gate of the grant.
+        gate: u32,
+        /// Its turn.
+        turn: u32,
+        /// Where the next write will be in the subfile's data.
+        offset: u64,
+        /// Its length.
+        len: u64,
+    }
+    /// The window in which a holder may write from now on.
+    Window {
+        /// Whether it was made wider; the others have a meaning only then.
+        widened: bool,
+        /// Where it begins.
+        from: u64,
+        /// Where it ends.
+        to: u64,
+    }
+}
