@@ -84,10 +84,13 @@ pub fn signal(pid: u64, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Whether a process lives.
+/// Whether a process lives: also one whose first thread has ended, as long as another one holds its files and locks.
 pub fn is_alive(pid: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| {
+        let threads = rest.split(' ').nth(17).and_then(|count| count.parse().ok()).unwrap_or(0);
+        !rest.starts_with(['Z', 'X']) || threads > 1
+    })
 }
 
 impl Place {
