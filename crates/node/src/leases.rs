@@ -4,12 +4,15 @@
 //! to clients that no other client's changes concern: while nobody changes anything to all, while one
 //! client does to that one, while several do to none. A change waits until the leases of others are over;
 //! that happens once, since from then on they get none until the changes have been over for a while.
-//! So a lone client, or many readers, keep what they know, and others are told the truth at once.
+//! So a lone client, or many readers, keep what they know, and others are told the truth at once. Who had to be
+//! waited for gets none in any slot of this node for a while: clients that work on the same things go from one to
+//! the next, and would otherwise be waited for at each.
 //! The idea is that of Gray and Cheriton, "Leases", SOSP 1989.
 //!
 //! Changes come in transactions that know their slots but not who wants them: that is what the thread *acts* for.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_types::limits::{LEASE_MARGIN_MS, LEASE_MS, LEASE_QUIET_MS};
@@ -19,6 +22,10 @@ use parking_lot::{Condvar, Mutex};
 /// The leases of a node.
 pub struct Leases {
     slots: Vec<Mutex<State>>,
+    /// Clients that had to be waited for, and until when they get no leases.
+    met: Mutex<Vec<(ClientId, Instant)>>,
+    /// Whether there are any; for a look without the lock.
+    any_met: AtomicBool,
     /// Until when leases of an earlier daemon may run.
     earlier: Option<Instant>,
     pause: (Mutex<()>, Condvar),
@@ -75,6 +82,8 @@ impl Leases {
         let given = Instant::now() + Duration::from_millis(LEASE_MS);
         Leases {
             slots: (0..slots).map(|_| Mutex::default()).collect(),
+            met: Mutex::default(),
+            any_met: AtomicBool::new(false),
             earlier: restarted.then_some(given),
             pause: Default::default(),
         }
@@ -83,8 +92,26 @@ impl Leases {
     /// A client looks at something: how long it may believe it, in milliseconds. Whether that is asked before or
     /// after the look does not matter, since a change keeps others from leases for longer than any look takes.
     pub fn look(&self, client: ClientId, slot: Slot) -> u32 {
-        let state = self.slots.get(usize::from(slot.0));
-        state.map_or(0, |state| state.lock().grant(client, Instant::now()))
+        let (state, now) = (self.slots.get(usize::from(slot.0)), Instant::now());
+        if self.any_met.load(Ordering::Relaxed) && self.was_met(client, now) {
+            return 0;
+        }
+        state.map_or(0, |state| state.lock().grant(client, now))
+    }
+
+    fn was_met(&self, client: ClientId, now: Instant) -> bool {
+        let mut met = self.met.lock();
+        met.retain(|(_, until)| *until > now);
+        self.any_met.store(!met.is_empty(), Ordering::Relaxed);
+        met.iter().any(|(who, _)| *who == client)
+    }
+
+    /// These clients had to be waited for.
+    fn meet(&self, clients: Vec<ClientId>, now: Instant) {
+        let (mut met, until) = (self.met.lock(), now + Duration::from_millis(LEASE_QUIET_MS));
+        met.retain(|(who, _)| !clients.contains(who));
+        met.extend(clients.into_iter().map(|who| (who, until)));
+        self.any_met.store(true, Ordering::Relaxed);
     }
 
     /// Something is about to be changed in these slots: waits for the leases of others to end. Nothing to do if the
@@ -102,6 +129,8 @@ impl Leases {
             .chain(self.earlier.filter(|until| *until > now))
             .max()
         {
+            let others = states().flat_map(|state| state.lock().others(client, now)).collect();
+            self.meet(others, now);
             bivouac_net::before_waiting();
             self.pause.1.wait_until(&mut self.pause.0.lock(), until);
             now = Instant::now();
@@ -150,6 +179,12 @@ impl State {
         changer
     }
 
+    /// The others whose leases run.
+    fn others(&self, client: ClientId, now: Instant) -> Vec<ClientId> {
+        let others = self.holders.iter().filter(|(holder, until)| *holder != client && *until > now);
+        others.map(|(holder, _)| *holder).collect()
+    }
+
     /// When the last lease of another client ends, if one runs.
     fn others_until(&self, client: ClientId, now: Instant) -> Option<Instant> {
         let others = self.holders.iter().filter(|(holder, _)| *holder != client);
@@ -169,6 +204,7 @@ mod tests {
 
     const A: ClientId = ClientId(1);
     const B: ClientId = ClientId(2);
+    const C: ClientId = ClientId(3);
     const GIVEN: u32 = (LEASE_MS - LEASE_MARGIN_MS) as u32;
 
     fn after(ms: u64, start: Instant) -> Instant {
@@ -235,7 +271,10 @@ mod tests {
         assert_eq!([0, 1, 2].map(|slot| leases.look(B, Slot(slot))), [GIVEN; 3]);
         let acting = Acting::on_behalf_of(A);
         drop(leases.change(&[Slot(1), Slot(0), Slot(1)]));
-        assert_eq!([0, 1, 2].map(|slot| leases.look(B, Slot(slot))), [0, 0, GIVEN]);
+        assert_eq!([0, 1, 2].map(|slot| leases.look(C, Slot(slot))), [0, 0, GIVEN]);
+        assert_eq!([0, 1, 2].map(|slot| leases.look(B, Slot(slot))), [0; 3], "it was met once");
+        let later = Instant::now() + Duration::from_millis(LEASE_QUIET_MS);
+        assert!(!leases.was_met(B, later), "and is forgotten");
         assert_eq!(leases.look(A, Slot(1)), GIVEN);
         assert_eq!(leases.look(A, Slot(3)), 0, "a slot that there is not");
         drop(acting);
