@@ -1,11 +1,14 @@
 //! Names and attributes.
 
+use std::time::Duration;
+
 use bivouac_types::limits::READDIR_BYTES_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpenId, SetAttr, Slot, mode};
 use bivouac_wire::{
     DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, ReadDirRequest, RenameRequest, Seen,
     SetAttrRequest, op,
 };
+use parking_lot::{Condvar, Mutex};
 
 use crate::client::{Client, NewInode, OpCtx, Opened};
 use crate::leases::Moment;
@@ -14,6 +17,11 @@ use crate::leases::Moment;
 const O_TRUNC: u32 = 0o1000;
 /// How often an entry is looked at again because what it led to is gone.
 const OVERTAKEN_MAX: usize = 64;
+/// So often without a pause between; then with pauses that grow up to the longest.
+const AT_ONCE: u32 = 4;
+/// First and longest pause before an entry is looked at again. All together they are about half a second: what
+/// replaces an entry takes a few messages.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
 
 impl Client {
     /// Attributes of an entry.
@@ -50,9 +58,12 @@ impl Client {
 
     /// An entry may lead elsewhere by the time that its inode is asked for; then it is looked at again.
     fn until_settled<T>(&self, look: impl Fn() -> FsResult<Option<T>>) -> FsResult<T> {
-        for _ in 0..OVERTAKEN_MAX {
+        for turn in 0..OVERTAKEN_MAX as u32 {
             if let Some(settled) = look()? {
                 return Ok(settled);
+            }
+            if let Some(doubled) = turn.checked_sub(AT_ONCE) {
+                pause((PAUSES.0 * (1 << doubled.min(16))).min(PAUSES.1));
             }
         }
         Err(FsError::with(
@@ -288,6 +299,13 @@ impl Client {
     pub(crate) fn node_ids(&self) -> impl Iterator<Item = NodeId> {
         (0..self.map.nodes.len()).map(|id| NodeId(id as u16))
     }
+}
+
+/// Lets others work for a while.
+fn pause(time: Duration) {
+    bivouac_net::before_waiting();
+    let (mutex, never) = (Mutex::new(()), Condvar::new());
+    never.wait_for(&mut mutex.lock(), time);
 }
 
 /// Nothing if there is no such inode.
