@@ -2,16 +2,17 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 use parking_lot::Mutex;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SeekFrom, ftruncate, memfd_create};
 
 use crate::gate::Gate;
 use crate::memory::Memory;
+use crate::size::SizeGate;
 use crate::{BOARD_LEN, GATE_LEN, SESSION_LEN, lock};
 
 /// All sessions of a node.
@@ -73,6 +74,23 @@ impl Board {
         Ok(gates.into_iter().filter(stuck).collect())
     }
 
+    /// The gates for sizes that an earlier daemon lent and nobody has written down since, also of processes that are
+    /// no more.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sizes(&self) -> io::Result<Vec<SizeGate>> {
+        let (mut found, mut at) = (Vec::new(), 0);
+        // To look at what nobody has used would take memory for it.
+        while let Some(data) = next_data(self.file.as_fd(), at)? {
+            let session = (data / SESSION_LEN as u64) as u32;
+            let gates = (0..DIRECT_GATES_MAX).filter_map(|gate| self.gate(session, gate));
+            found.extend(gates.filter_map(SizeGate::found));
+            at = (u64::from(session) + 1) * SESSION_LEN as u64;
+        }
+        Ok(found)
+    }
+
     /// A session that nobody has, with a description of the board to lock it by; `None` when all are taken. It
     /// counts as free again if it is not locked by the time that all others have been given.
     ///
@@ -103,6 +121,15 @@ impl Board {
         let turn_at = first + gate as usize * (GATE_LEN / size_of::<u32>()) + 1;
         let turn = self.memory.word(turn_at)?.load(std::sync::atomic::Ordering::Acquire);
         Gate::at(&self.memory, first, gate, turn)
+    }
+}
+
+/// Where the first data at or behind a place of the file is.
+fn next_data(file: BorrowedFd<'_>, at: u64) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(found) => Ok(Some(found)),
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

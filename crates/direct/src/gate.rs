@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
@@ -83,7 +83,8 @@ impl Gate {
     /// Lets nobody enter any more on this grant.
     pub fn close(&self) {
         if self.is_current() {
-            self.state().fetch_or(CLOSED, Ordering::AcqRel);
+            self.state().fetch_or(CLOSED, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
         }
     }
 
@@ -138,6 +139,12 @@ impl Gate {
         self.current_turn().load(Ordering::Acquire) == self.turn
     }
 
+    /// Whether somebody may enter on this grant, as of after everything that this thread has told.
+    pub(crate) fn is_open_still(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_current() && self.state().load(Ordering::SeqCst) & CLOSED == 0
+    }
+
     fn state(&self) -> &AtomicU32 {
         self.word(0)
     }
@@ -146,7 +153,12 @@ impl Gate {
         self.word(1)
     }
 
-    fn word(&self, index: usize) -> &AtomicU32 {
+    pub(crate) fn double(&self, index: usize) -> &AtomicU64 {
+        static BEHIND: AtomicU64 = AtomicU64::new(0);
+        self.memory.double(self.first + index).unwrap_or(&BEHIND)
+    }
+
+    pub(crate) fn word(&self, index: usize) -> &AtomicU32 {
         static BEHIND: AtomicU32 = AtomicU32::new(CLOSED);
         // `at` has seen that the gate is within the memory.
         self.memory.word(self.first + index).unwrap_or(&BEHIND)

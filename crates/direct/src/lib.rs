@@ -5,17 +5,20 @@
 //! passes a gate: it [enters](Gate::enter), makes its system call, and leaves. Once a gate is closed nobody
 //! enters any more, and when those inside have left, the daemon may do what must not meet an access. A
 //! process that is killed inside loses its lock, which the kernel does when its last system call is over.
-//! Why it is sound is in docs/decisions/0017-local-direct-access.md.
+//! Why it is sound is in docs/decisions/0017-local-direct-access.md. A gate may also be for the size of a file that its
+//! process makes longer: [`SizeGate`], docs/decisions/0019-sizes-are-lent.md.
 
 mod board;
 mod gate;
 mod lock;
 mod memory;
 mod session;
+mod size;
 
 pub use board::Board;
 pub use gate::{Gate, Pass};
 pub use session::{Session, forked, forks};
+pub use size::{SizeGate, Told};
 
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 

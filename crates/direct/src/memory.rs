@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -38,6 +38,16 @@ impl Memory {
         }
         // SAFETY: within the mapping, aligned since the mapping is, and never reached but as an atomic.
         Some(unsafe { self.start.add(index).as_ref() })
+    }
+
+    /// The double word that begins at an even position, counted in words.
+    pub fn double(&self, index: usize) -> Option<&AtomicU64> {
+        if !index.is_multiple_of(2) || index + 1 >= self.len / size_of::<AtomicU32>() {
+            return None;
+        }
+        // SAFETY: within the mapping, aligned since the mapping is and the position is even, and never reached but
+        // as an atomic of this size.
+        Some(unsafe { self.start.add(index).cast().as_ref() })
     }
 }
 

@@ -22,4 +22,4 @@ pub use hash::{
 };
 pub use place::{Wish, layout_for, slot_to_node};
 pub use split::{Piece, Pieces, SeatRange, SeatRanges, split};
-pub use stripes::{Location, file_offset, file_size_from, locate, subfile_len};
+pub use stripes::{Location, file_offset, file_size_from, locate, seat_of, seats_of, subfile_len};

@@ -1,12 +1,14 @@
 //! The first map of slots to nodes, and the layout of a new file.
 
-use bivouac_types::{Ino, Layout, NodeId, Placement, SeatIndex, Slot};
+use bivouac_types::{Ino, Layout, MasterHash, NodeId, PartitionId, Placement, SeatIndex, Slot};
 
-use crate::hash::base_seat;
+use crate::hash::{base_seat, byte_sum_hash};
 
 /// What the layout of a new file is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
+    /// Its partition.
+    pub partition: PartitionId,
     /// Bytes per stripe.
     pub stripe: u32,
     /// Seats to use; 0 or more than there are means all of them.
@@ -15,9 +17,13 @@ pub struct Wish<'a> {
     pub seats: u16,
     /// Rule for the base seat.
     pub placement: Placement,
-    /// Seats of the node through which the file is created, for [`Placement::Local`]; those that the
+    /// What decides on the base seat where the rule leaves it open.
+    pub hash: MasterHash,
+    /// The file's name, for [`MasterHash::ByteSum`].
+    pub name: &'a [u8],
+    /// Positions of the seats of the node through which the file is created, for [`Placement::Local`]; those that the
     /// partition does not have are left out, and without any the file is placed as [`Placement::Hashed`].
-    pub local: &'a [SeatIndex],
+    pub local: &'a [u16],
 }
 
 /// The layout of a new file. Depends on the arguments only.
@@ -26,10 +32,11 @@ pub struct Wish<'a> {
 /// A sentence of [`Layout::check`]: a stripe size that is not allowed, or no seats.
 pub fn layout_for(ino: Ino, wish: &Wish<'_>) -> Result<Layout, String> {
     let (width, base) = match wish.placement {
-        Placement::Striped => (all_if_zero(wish.width, wish.seats), base_seat(ino, wish.seats)),
-        Placement::Hashed => (1, base_seat(ino, wish.seats)),
-        Placement::Local => (1, local_seat(ino, wish).unwrap_or_else(|| base_seat(ino, wish.seats))),
+        Placement::Striped => (all_if_zero(wish.width, wish.seats), master(ino, wish)),
+        Placement::Hashed => (1, master(ino, wish)),
+        Placement::Local => (1, local_seat(ino, wish).unwrap_or_else(|| master(ino, wish))),
     };
+    let base = SeatIndex::new(wish.partition, base);
     let layout = Layout { stripe: wish.stripe, width, base, seats: wish.seats };
     layout.check().map(|()| layout)
 }
@@ -47,19 +54,35 @@ fn all_if_zero(width: u16, seats: u16) -> u16 {
     if width == 0 { seats } else { width.min(seats) }
 }
 
+/// The base seat that the hash decides on.
+fn master(ino: Ino, wish: &Wish<'_>) -> u16 {
+    match wish.hash {
+        MasterHash::Xxh3 => base_seat(ino, wish.seats),
+        MasterHash::ByteSum => byte_sum_hash(wish.name, wish.seats),
+    }
+}
+
 /// One of the local seats; files take turns by their numbers.
-fn local_seat(ino: Ino, wish: &Wish<'_>) -> Option<SeatIndex> {
-    let usable = || wish.local.iter().filter(|seat| seat.0 < wish.seats);
+fn local_seat(ino: Ino, wish: &Wish<'_>) -> Option<u16> {
+    let usable = || wish.local.iter().filter(|seat| **seat < wish.seats);
     let count = u16::try_from(usable().count()).unwrap_or(u16::MAX);
-    usable().nth(usize::from(base_seat(ino, count).0)).copied()
+    usable().nth(usize::from(base_seat(ino, count))).copied()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const WISH: Wish<'_> =
-        Wish { stripe: 1 << 20, width: 0, seats: 8, placement: Placement::Striped, local: &[] };
+    const WISH: Wish<'_> = Wish {
+        partition: PartitionId(3),
+        stripe: 1 << 20,
+        width: 0,
+        seats: 8,
+        placement: Placement::Striped,
+        hash: MasterHash::Xxh3,
+        name: b"name",
+        local: &[],
+    };
 
     #[test]
     fn width_zero_is_all_seats_and_too_much_is_all_there_are() {
@@ -72,13 +95,26 @@ mod tests {
         for number in 0..100 {
             let ino = Ino(number);
             let of = |placement, local| layout_for(ino, &Wish { placement, local, ..WISH }).unwrap();
-            assert_eq!(of(Placement::Striped, &[]).base, base_seat(ino, 8));
+            let base = SeatIndex::new(PartitionId(3), base_seat(ino, 8));
+            assert_eq!(of(Placement::Striped, &[]).base, base);
             let hashed = of(Placement::Hashed, &[]);
-            assert_eq!((hashed.width, hashed.base), (1, base_seat(ino, 8)));
+            assert_eq!((hashed.width, hashed.base), (1, base));
             assert_eq!(of(Placement::Local, &[]), hashed);
-            assert_eq!(of(Placement::Local, &[SeatIndex(8)]), hashed);
-            assert_eq!(of(Placement::Local, &[SeatIndex(99), SeatIndex(3)]).base, SeatIndex(3));
-            assert!([2, 6].contains(&of(Placement::Local, &[SeatIndex(2), SeatIndex(6)]).base.0));
+            assert_eq!(of(Placement::Local, &[8]), hashed);
+            assert_eq!(of(Placement::Local, &[99, 3]).base.position(), 3);
+            assert!([2, 6].contains(&of(Placement::Local, &[2, 6]).base.position()));
+        }
+    }
+
+    #[test]
+    fn the_published_hash_goes_by_the_name_alone() {
+        let base = |ino, name, placement| {
+            let wish = Wish { hash: MasterHash::ByteSum, name, placement, ..WISH };
+            layout_for(Ino(ino), &wish).unwrap().base.position()
+        };
+        for ino in 0..20 {
+            assert_eq!(base(ino, b"ab", Placement::Striped), (97 + 98) % 8);
+            assert_eq!(base(ino, b"ba", Placement::Hashed), (97 + 98) % 8);
         }
     }
 

@@ -149,7 +149,7 @@ mod tests {
     fn shown(layout: &Layout, offset: u64, len: u64) -> Vec<Shown> {
         let pieces = |r: &SeatRange| r.pieces().map(|p| (p.buffer_offset, p.len)).collect();
         split(layout, offset, len)
-            .map(|r| (r.seat.0, r.column, r.subfile_offset, r.len, pieces(&r)))
+            .map(|r| (r.seat.position(), r.column, r.subfile_offset, r.len, pieces(&r)))
             .collect()
     }
 

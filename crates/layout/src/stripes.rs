@@ -80,9 +80,17 @@ pub fn file_size_from(layout: &Layout, lens: &[u64]) -> Option<u64> {
 }
 
 /// The seat of a column, for every column.
-pub(crate) fn seat_of(layout: &Layout, column: u16) -> SeatIndex {
+#[must_use]
+pub fn seat_of(layout: &Layout, column: u16) -> SeatIndex {
     let seats = u32::from(layout.seats.max(1));
-    SeatIndex(((u32::from(layout.base.0) + u32::from(column)) % seats) as u16)
+    let position = (u32::from(layout.base.position()) + u32::from(column)) % seats;
+    SeatIndex::new(layout.partition(), position as u16)
+}
+
+/// The seats that a file uses, in the order of its columns.
+pub fn seats_of(layout: &Layout) -> impl ExactSizeIterator<Item = SeatIndex> + use<> {
+    let layout = *layout;
+    (0..layout.width).map(move |column| seat_of(&layout, column))
 }
 
 /// Stripe size and width, never 0.
@@ -101,7 +109,7 @@ mod tests {
     fn golden_locations() {
         let at = |offset| {
             let l = locate(&LAYOUT, offset);
-            (l.stripe, l.seat.0, l.column, l.subfile_offset, l.run)
+            (l.stripe, l.seat.position(), l.column, l.subfile_offset, l.run)
         };
         assert_eq!(at(0), (0, 4, 0, 0, 4096));
         assert_eq!(at(4095), (0, 4, 0, 4095, 1));
@@ -144,7 +152,7 @@ mod tests {
     fn absurd_layouts_do_not_panic() {
         for layout in [
             Layout { stripe: 0, width: 0, base: SeatIndex(0), seats: 0 },
-            Layout { stripe: u32::MAX, width: u16::MAX, base: SeatIndex(u16::MAX), seats: u16::MAX },
+            Layout { stripe: u32::MAX, width: u16::MAX, base: SeatIndex(u32::MAX), seats: u16::MAX },
         ] {
             for offset in [0, 1, u64::MAX] {
                 let location = locate(&layout, offset);

@@ -1,7 +1,7 @@
 //! The arithmetic against a brute-force oracle that deals out a file byte by byte, and its properties.
 
 use bivouac_layout::{file_offset, file_size_from, locate, split, subfile_len};
-use bivouac_types::{Layout, SeatIndex};
+use bivouac_types::{Layout, PartitionId, SeatIndex};
 use proptest::prelude::*;
 
 /// The subfiles of a file: for each column the file offsets of its bytes, in subfile order.
@@ -25,14 +25,14 @@ fn small() -> impl Strategy<Value = Layout> {
     // Stripes far below what a formation accepts make the oracle quick; the arithmetic is the same.
     (1u32..9, 1u16..6, 0u16..4, 0u16..9).prop_map(|(stripe, width, more, base)| {
         let seats = width + more;
-        Layout { stripe, width, base: SeatIndex(base % seats), seats }
+        Layout { stripe, width, base: SeatIndex::new(PartitionId(base), base % seats), seats }
     })
 }
 
 fn accepted() -> impl Strategy<Value = Layout> {
     (1u32..=1 << 18, 1u16.., 1u16.., any::<u16>()).prop_map(|(pages, a, b, base)| {
         let (width, seats) = (a.min(b), a.max(b));
-        Layout { stripe: pages * 4096, width, base: SeatIndex(base % seats), seats }
+        Layout { stripe: pages * 4096, width, base: SeatIndex::new(PartitionId(base), base % seats), seats }
     })
 }
 
@@ -40,7 +40,8 @@ proptest! {
     #[test]
     fn every_byte_is_where_the_oracle_puts_it(layout in small(), size in 0u64..200) {
         for (column, subfile) in deal(&layout, size).iter().enumerate() {
-            let seat = SeatIndex((layout.base.0 + column as u16) % layout.seats);
+            let position = (layout.base.position() + column as u16) % layout.seats;
+            let seat = SeatIndex::new(layout.partition(), position);
             prop_assert_eq!(subfile_len(&layout, column as u16, size), subfile.len() as u64);
             for (at, offset) in subfile.iter().enumerate() {
                 let location = locate(&layout, *offset);
@@ -89,7 +90,7 @@ proptest! {
     fn locating_inverts_for_every_offset(layout in accepted(), offset: u64) {
         prop_assert_eq!(layout.check(), Ok(()));
         let location = locate(&layout, offset);
-        prop_assert!(location.column < layout.width && location.seat.0 < layout.seats);
+        prop_assert!(location.column < layout.width && location.seat.position() < layout.seats);
         prop_assert!((1..=u64::from(layout.stripe)).contains(&location.run));
         prop_assert_eq!(file_offset(&layout, location.column, location.subfile_offset), Some(offset));
     }
@@ -130,7 +131,7 @@ proptest! {
 
     #[test]
     fn nothing_panics(stripe: u32, width: u16, base: u16, seats: u16, a: u64, b: u64, column: u16, lens: Vec<u64>) {
-        let layout = Layout { stripe, width, base: SeatIndex(base), seats };
+        let layout = Layout { stripe, width, base: SeatIndex::new(PartitionId(base), base), seats };
         let location = locate(&layout, a);
         prop_assert!(location.run > 0 && location.subfile_offset <= a);
         prop_assert!(subfile_len(&layout, column, a) <= a);

@@ -32,6 +32,12 @@ impl Address {
 }
 
 impl Address {
+    /// Whether it is the path of a socket that is there, whoever listens.
+    #[must_use]
+    pub fn is_on_this_machine(&self) -> bool {
+        matches!(self, Address::Unix(path) if rustix::fs::stat(path).is_ok())
+    }
+
     /// Whether somebody listens there, whoever it is.
     #[must_use]
     pub fn answers(&self, wait: Duration) -> bool {

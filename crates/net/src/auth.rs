@@ -16,6 +16,9 @@ pub(crate) const NONCE_LEN: usize = 32;
 /// Length of a proof, in bytes.
 pub(crate) const PROOF_LEN: usize = 32;
 
+/// What a pad is made with, instead of a proof.
+const SEALED: &[u8] = b"bivouac-sealed-1";
+
 /// What all processes of a formation know and nobody else. Never printed.
 #[derive(Clone)]
 pub struct Secret([u8; SECRET_LEN]);
@@ -97,10 +100,21 @@ impl Transcript {
         self.mac(secret, side).is_some_and(|mac| mac.verify_slice(proof).is_ok())
     }
 
-    // `None` never happens: HMAC takes keys of any length.
+    /// Bytes that only the two sides of this connection know, to hide one secret with: never the same twice, as
+    /// both nonces are in them.
+    pub fn pad(&self, secret: &Secret) -> [u8; SECRET_LEN] {
+        let mac = self.labelled(secret, SEALED);
+        mac.map(|mac| mac.finalize().into_bytes().into()).unwrap_or_default()
+    }
+
     fn mac(&self, secret: &Secret, side: Side) -> Option<Hmac<Sha256>> {
+        self.labelled(secret, side.label())
+    }
+
+    // `None` never happens: HMAC takes keys of any length.
+    fn labelled(&self, secret: &Secret, label: &[u8]) -> Option<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(secret.expose()).ok()?;
-        mac.update(side.label());
+        mac.update(label);
         mac.update(&self.formation.0);
         mac.update(&[lane_byte(self.lane)]);
         mac.update(&self.client.0.to_le_bytes());
@@ -157,6 +171,10 @@ mod tests {
             Transcript { server_nonce: [3; 32], ..original },
         ];
         assert!(others.iter().all(|other| !other.verify(&secret, Side::Client, &proof)));
+        let pads: std::collections::BTreeSet<_> =
+            others.iter().chain([&original]).map(|transcript| transcript.pad(&secret)).collect();
+        assert_eq!(pads.len(), others.len() + 1);
+        assert!(!pads.contains(&proof));
     }
 
     #[test]

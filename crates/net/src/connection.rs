@@ -12,6 +12,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 
 use crate::connect::connect;
 use crate::handshake::{ClientSide, HandshakeError};
+use crate::haste::{Haste, Watching};
+use crate::keep::kept;
 use crate::{Address, Identity, NetError, Refusal, ReplyHead, Request, auth, hook, slices};
 
 /// Longest wait for one attempt to connect, in milliseconds.
@@ -21,12 +23,22 @@ const FIRST_READ_LEN: usize = 4096;
 /// Most buffers that the kernel takes in one call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 
+/// How bytes are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// The first of an answer, which may be about to come.
+    Hasty,
+    /// All of the rest, which is under way.
+    Whole,
+}
+
 /// A connected socket whose other side is a server of our formation.
 pub(crate) struct Connection {
     socket: OwnedFd,
     address: Address,
     wait: Duration,
     instance: u64,
+    haste: Haste,
 }
 
 impl AsFd for Connection {
@@ -39,9 +51,12 @@ impl Connection {
     /// Connects and proves who we are, each within `wait`.
     pub fn open(address: &Address, identity: &Identity, wait: Duration) -> Result<Connection, NetError> {
         let socket = connect(address, wait.min(Duration::from_millis(CONNECT_MS_MAX)))
+            .map(kept)
             .map_err(|cause| NetError::Connect { address: address.clone(), cause })?;
         let wait_unset = Duration::ZERO;
-        let mut connection = Connection { socket, address: address.clone(), wait: wait_unset, instance: 0 };
+        let haste = Haste::default();
+        let mut connection =
+            Connection { socket, address: address.clone(), wait: wait_unset, instance: 0, haste };
         connection.set_wait(wait)?;
         connection.shake_hands(identity)?;
         Ok(connection)
@@ -135,7 +150,7 @@ impl Connection {
         let mut buffer = [0u8; FIRST_READ_LEN];
         let mut have = 0;
         while have < FRAME_HEADER_LEN {
-            have += self.receive_some(&mut [IoSliceMut::new(&mut buffer[have..])], RecvFlags::empty())?;
+            have += self.receive_some(&mut [IoSliceMut::new(&mut buffer[have..])], Pace::Hasty)?;
         }
         let frame = self.decode(buffer.first_chunk())?;
         body.clear();
@@ -151,7 +166,7 @@ impl Connection {
             let mut parts = Vec::with_capacity(into.len() + 1);
             parts.push(IoSliceMut::new(&mut header[have..]));
             parts.extend(into.iter_mut().map(|slice| IoSliceMut::new(slice)));
-            have += self.receive_some(&mut parts, RecvFlags::empty())?;
+            have += self.receive_some(&mut parts, Pace::Hasty)?;
         }
         Ok((self.decode(Some(&header))?, have - FRAME_HEADER_LEN))
     }
@@ -160,7 +175,7 @@ impl Connection {
         let mut have = body.len();
         body.resize(len, 0);
         while have < len {
-            have += self.receive_some(&mut [IoSliceMut::new(&mut body[have..])], RecvFlags::WAITALL)?;
+            have += self.receive_some(&mut [IoSliceMut::new(&mut body[have..])], Pace::Whole)?;
         }
         Ok(())
     }
@@ -169,33 +184,51 @@ impl Connection {
         let mut have = early;
         while have < len {
             let mut parts = slices::window_mut(into, have, len - have);
-            have += self.receive_some(&mut parts, RecvFlags::WAITALL)?;
+            have += self.receive_some(&mut parts, Pace::Whole)?;
         }
         Ok(())
     }
 
-    fn receive_some(&self, parts: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, NetError> {
+    fn receive_some(&self, parts: &mut [IoSliceMut<'_>], pace: Pace) -> Result<usize, NetError> {
         let count = parts.len().min(SLICES_MAX);
-        let len = self.patiently(|wait| {
+        let flags = if pace == Pace::Whole { RecvFlags::WAITALL } else { RecvFlags::empty() };
+        let step = |wait| {
             let flags = if wait { flags } else { flags | RecvFlags::DONTWAIT };
             let mut control = RecvAncillaryBuffer::default();
             rustix::net::recvmsg(&self.socket, &mut parts[..count], &mut control, flags)
-        })?;
+        };
+        let len = if pace == Pace::Hasty { self.hastily(step)? } else { self.patiently(step)? };
         if len.bytes == 0 { Err(self.lost(io::ErrorKind::UnexpectedEof.into())) } else { Ok(len.bytes) }
     }
 
     /// Makes a call that may wait; runs the thread's hook first if it really has to.
-    fn patiently<T>(&self, mut step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
-        let mut wait = !hook::is_set();
+    fn patiently<T>(&self, step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
+        self.watchfully(if hook::is_set() { Some(Watching::default()) } else { None }, step)
+    }
+
+    /// As [`Connection::patiently`], and looks a few times whether it need not wait.
+    fn hastily<T>(&self, step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
+        self.watchfully(Some(self.haste.begin()), step)
+    }
+
+    fn watchfully<T>(
+        &self,
+        mut watching: Option<Watching>,
+        mut step: impl FnMut(bool) -> rustix::io::Result<T>,
+    ) -> Result<T, NetError> {
         loop {
-            match step(wait) {
-                Ok(outcome) => return Ok(outcome),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if !wait => {
-                    hook::run();
-                    wait = true;
+            match step(watching.is_none()) {
+                Ok(outcome) => {
+                    watching.iter().for_each(|watching| self.haste.saw(watching, true));
+                    return Ok(outcome);
                 }
-                Err(Errno::AGAIN) => return Err(self.timed_out()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if watching.as_mut().is_some_and(Watching::goes_on) => {}
+                Err(Errno::AGAIN) => {
+                    let Some(looked) = watching.take() else { return Err(self.timed_out()) };
+                    self.haste.saw(&looked, false);
+                    hook::run();
+                }
                 Err(cause) => return Err(self.lost(cause.into())),
             }
         }

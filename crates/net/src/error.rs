@@ -52,6 +52,14 @@ pub enum NetError {
         /// The last error.
         cause: Box<NetError>,
     },
+    /// It is known that the node is dead, and for how long.
+    #[error("it is known to be dead for {dead_s} s")]
+    Dead {
+        /// For how long, in seconds.
+        dead_s: u64,
+        /// Whether the request may have been carried out before.
+        sent: bool,
+    },
     /// The other side does not want us, or we do not trust it.
     #[error("{address} refused the connection: {reason}")]
     Refused {
@@ -109,6 +117,7 @@ impl NetError {
         match self {
             NetError::Lost { .. } | NetError::TimedOut { .. } | NetError::Protocol { .. } => true,
             NetError::Unreachable { cause, .. } => cause.maybe_sent(),
+            NetError::Dead { sent, .. } => *sent,
             _ => false,
         }
     }
@@ -116,13 +125,22 @@ impl NetError {
     /// Whether a later attempt may succeed.
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        matches!(self, NetError::Connect { .. } | NetError::Lost { .. } | NetError::Restarted { .. })
+        let passes =
+            matches!(self, NetError::Connect { .. } | NetError::Lost { .. } | NetError::Restarted { .. });
+        passes && !self.is_fault()
+    }
+
+    /// Whether the caller's buffer cannot be read or written.
+    fn is_fault(&self) -> bool {
+        let NetError::Lost { cause, .. } = self else { return false };
+        rustix::io::Errno::from_io_error(cause) == Some(rustix::io::Errno::FAULT)
     }
 }
 
 impl From<NetError> for FsError {
     fn from(error: NetError) -> FsError {
-        FsError::with(Errno::EIO, error.to_string())
+        let errno = if error.is_fault() { Errno::EFAULT } else { Errno::EIO };
+        FsError::with(errno, error.to_string())
     }
 }
 
@@ -182,6 +200,9 @@ mod tests {
     fn only_what_was_sent_may_have_been_carried_out() {
         let lost = NetError::Lost { address: address(), cause: io::ErrorKind::ConnectionReset.into() };
         assert!(lost.maybe_sent() && lost.is_passing());
+        let fault = NetError::Lost { address: address(), cause: rustix::io::Errno::FAULT.into() };
+        assert!(fault.maybe_sent() && !fault.is_passing(), "the same buffer will not be better later");
+        assert_eq!(FsError::from(fault).errno(), Errno::EFAULT);
         let restarted = NetError::Restarted { address: address() };
         assert!(!restarted.maybe_sent() && restarted.is_passing());
         let refused = NetError::Refused { address: address(), reason: Refusal::Secret };

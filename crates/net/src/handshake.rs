@@ -58,19 +58,25 @@ impl<'a> ClientSide<'a> {
     pub fn prove(&self, reply: &Frame, body: &[u8]) -> Result<Vec<u8>, HandshakeError> {
         expect(reply, HELLO)?;
         let challenge = Challenge::from_bytes(body)?;
-        let Identity { auth, client, lane } = self.identity;
-        let transcript = Transcript {
-            formation: auth.formation,
-            lane: *lane,
-            client: *client,
-            client_nonce: self.nonce,
-            server_nonce: challenge.nonce,
-        };
+        let Identity { auth, client, .. } = self.identity;
+        let transcript = self.transcript(challenge.nonce);
         if !transcript.verify(&auth.secret, Side::Server, &challenge.proof) {
             return Err(HandshakeError::Refused(Refusal::Secret));
         }
         let proof = transcript.prove(&auth.secret, Side::Client);
         Ok(message(Frame::request(PROOF, OpId(0), *client, 0), &proof.to_bytes()))
+    }
+
+    /// What hides a secret on this connection, once the server's challenge has been believed; see [`Transcript::pad`].
+    pub fn pad(&self, challenge: &[u8]) -> Result<[u8; PROOF_LEN], HandshakeError> {
+        let challenge = Challenge::from_bytes(challenge)?;
+        Ok(self.transcript(challenge.nonce).pad(&self.identity.auth.secret))
+    }
+
+    fn transcript(&self, server_nonce: [u8; NONCE_LEN]) -> Transcript {
+        let Identity { auth, client, lane } = self.identity;
+        let (formation, client_nonce) = (auth.formation, self.nonce);
+        Transcript { formation, lane: *lane, client: *client, client_nonce, server_nonce }
     }
 
     /// Reads the last message: the number that tells this run of the server from others.
@@ -143,6 +149,14 @@ impl ServerSide {
             (ServerState::Fresh, HELLO) => self.challenge(auth, frame, body),
             (ServerState::Challenged(transcript), PROOF) => admit(transcript, auth, instance, frame, body),
             _ => Step::Hang,
+        }
+    }
+
+    /// What hides a secret on this connection, once the client was challenged; see [`Transcript::pad`].
+    pub fn pad(&self, auth: &Auth) -> Option<[u8; PROOF_LEN]> {
+        match &self.state {
+            ServerState::Fresh => None,
+            ServerState::Challenged(transcript) => Some(transcript.pad(&auth.secret)),
         }
     }
 

@@ -2,6 +2,9 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 thread_local! {
     static HOOK: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
@@ -22,6 +25,13 @@ pub(crate) fn is_set() -> bool {
 /// Runs the current thread's hook: for a service that has to wait for something else than the network.
 pub fn before_waiting() {
     run();
+}
+
+/// Lets others work for a while: the pause between two looks at what somebody else is changing.
+pub fn pause(time: Duration) {
+    run();
+    let (mutex, never) = (Mutex::new(()), Condvar::new());
+    never.wait_for(&mut mutex.lock(), time);
 }
 
 /// Runs the current thread's hook.

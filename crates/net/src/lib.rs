@@ -2,9 +2,11 @@
 //!
 //! - Asking: a [`Transport`] carries one [`Request`] at a time ([`SocketTransport`] over TCP or a Unix
 //!   socket, [`InProcess`] as a function call); [`Peer`] adds bounded waiting and resending; [`call`],
-//!   [`call_into`] and [`start`] speak in operations instead of bytes.
+//!   [`call_into`] and [`start`] speak in operations instead of bytes. For those who are known to be dead ([`Fates`])
+//!   nobody waits any more.
 //! - Answering: a [`Server`] gives the frames that arrive on its [`Listener`]s to a [`Service`].
 //! - Both sides prove with [`Auth`] that they know the formation's secret before the first request.
+//! - Both ways at any time: a [`Link`] carries [`Message`]s between supervisors.
 //! - Faults for tests: [`FailingTransport`]; what every transport must do: [`conformance`].
 
 mod address;
@@ -15,10 +17,14 @@ mod connect;
 mod connection;
 mod error;
 mod failing;
+mod fates;
 mod handshake;
+mod haste;
 mod hook;
 mod in_process;
+mod keep;
 mod line;
+mod link;
 mod listener;
 mod peer;
 mod server;
@@ -33,9 +39,12 @@ pub use auth::{Auth, Identity, Secret};
 pub use call::{Started, call, call_into, start};
 pub use error::{NetError, Refusal};
 pub use failing::{FailingTransport, Fault, Latch};
-pub use hook::{before_waiting, on_block};
+pub use fates::Fates;
+pub use hook::{before_waiting, on_block, pause};
 pub use in_process::InProcess;
+pub use keep::keep_sockets;
 pub use line::Line;
+pub use link::{Link, Message};
 pub use listener::Listener;
 pub use peer::{OnReconnect, Peer, PeerOptions};
 pub use server::{Server, ServerOptions};

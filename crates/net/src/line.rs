@@ -13,6 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::call::decode;
 use crate::connection::Connection;
+use crate::keep::kept;
 use crate::{Address, Identity, NetError, ReplyHead, Request};
 
 /// Longest answer, in bytes: descriptors come with short ones.
@@ -82,7 +83,7 @@ impl Line {
                         RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
                         _ => None,
                     });
-                    return Ok((received.bytes, rights));
+                    return Ok((received.bytes, rights.map(kept)));
                 }
                 Ok(_) => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
                 Err(Errno::INTR) => {}

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use bivouac_types::NodeId;
 use bivouac_types::limits::WAIT_MS_DEFAULT;
-use bivouac_wire::Flags;
+use bivouac_wire::{Flags, Op};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use crate::transport::State;
 use crate::{
-    Address, Broken, Identity, NetError, Pending, ReplyHead, Request, SocketOptions, SocketTransport,
+    Address, Broken, Fates, Identity, NetError, Pending, ReplyHead, Request, SocketOptions, SocketTransport,
     Transport, Watch, hook,
 };
 
@@ -46,6 +46,7 @@ pub struct Peer {
     node: NodeId,
     transport: Arc<dyn Transport>,
     options: PeerOptions,
+    fates: Option<Arc<Fates>>,
     // Sending holds the lock shared, reconnecting holds it exclusively.
     link: RwLock<Link>,
     closed: Mutex<bool>,
@@ -68,6 +69,7 @@ impl Peer {
             node,
             transport,
             options,
+            fates: None,
             link: RwLock::new(link),
             closed: Mutex::new(false),
             closing: Condvar::new(),
@@ -95,13 +97,20 @@ impl Peer {
         Peer::new(node, Arc::new(transport), options)
     }
 
+    /// The same, heeding what is known of the node: when it is dead, requests wait for it until the bounded time from
+    /// then on is over, and behind that next to not at all.
+    #[must_use]
+    pub fn heeding(self, fates: &Arc<Fates>) -> Peer {
+        Peer { fates: Some(Arc::clone(fates)), ..self }
+    }
+
     /// Connects again after a connection broke that nobody used, and runs the reconnect callback, unless somebody
     /// else has done so since.
     ///
     /// # Errors
     /// When the node is still away after `wait`.
     pub fn revive(&self, broken: &Broken, wait: Duration) -> Result<(), NetError> {
-        let mut patience = Patience::new(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        let mut patience = Patience::new(millis(wait));
         let link = self.link.try_read_until(patience.deadline).ok_or_else(|| self.busy(&patience))?;
         let episode = link.episode;
         drop(link);
@@ -132,11 +141,19 @@ impl Peer {
         self.closing.notify_all();
     }
 
+    /// How long the request may take, in milliseconds; 0 if it is over before it begins, since it is known that nobody
+    /// would answer.
     fn wait_ms(&self, request: &Request<'_>) -> u64 {
-        match request.frame.wait_ms {
+        let wanted = match request.frame.wait_ms {
             0 => self.options.wait_ms,
             wait_ms => u64::from(wait_ms),
-        }
+        };
+        let dead = self.dead_for().filter(|_| !is_for_the_dead(request));
+        dead.map_or(wanted, |dead| wanted.min(self.options.wait_ms.saturating_sub(millis(dead))))
+    }
+
+    fn dead_for(&self) -> Option<Duration> {
+        self.fates.as_ref()?.dead_for(self.node)
     }
 
     /// Sends the request again and again until it is answered or patience ends.
@@ -148,6 +165,9 @@ impl Peer {
         into: &mut [IoSliceMut<'_>],
     ) -> Result<ReplyHead, NetError> {
         let mut patience = Patience::new(self.wait_ms(request));
+        if patience.wait.is_zero() && first.is_none() && self.dead_for().is_some() {
+            return Err(self.busy(&patience));
+        }
         let (mut request, mut failure) = (*request, first);
         loop {
             if let Some((cause, episode)) = failure {
@@ -184,7 +204,7 @@ impl Peer {
             return Err(cause);
         }
         if cause.maybe_sent() {
-            request.frame.flags = Flags(request.frame.flags.0 | Flags::RETRY.0);
+            request.frame.flags = request.frame.flags.with(Flags::RETRY);
         }
         patience.failures += 1;
         if patience.failures > 1 { self.pause(cause, patience) } else { Ok(()) }
@@ -250,13 +270,26 @@ impl Peer {
 
     fn unreachable(&self, cause: NetError, waited: Duration) -> NetError {
         let (node, address) = (self.node, self.transport.address());
+        let cause = match self.dead_for() {
+            Some(dead) => NetError::Dead { dead_s: dead.as_secs(), sent: cause.maybe_sent() },
+            None => cause,
+        };
         NetError::Unreachable { node, address, waited_s: waited.as_secs_f32(), cause: Box::new(cause) }
     }
 
     fn busy(&self, patience: &Patience) -> NetError {
-        let waited_ms = u64::try_from(patience.wait.as_millis()).unwrap_or(u64::MAX);
+        let waited_ms = millis(patience.wait);
         self.unreachable(NetError::TimedOut { address: self.transport.address(), waited_ms }, patience.wait)
     }
+}
+
+/// Whether a request is sent to nodes that are taken for dead as well: to find out whether they are.
+fn is_for_the_dead(request: &Request<'_>) -> bool {
+    Op::from_number(request.frame.op).is_some_and(Op::seeks_life)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How long a request goes on, counted from its first failure.
@@ -286,8 +319,9 @@ impl Patience {
 impl Transport for Peer {
     fn start(&self, request: &Request<'_>) -> Pending<'_> {
         // Waiting for a node that is away is left to `finish`, so that others can be started meanwhile.
-        let started = self.link.try_read().filter(|link| link.up).map(|link| {
-            let wait_ms = u32::try_from(self.wait_ms(request)).unwrap_or(u32::MAX);
+        let wait_ms = u32::try_from(self.wait_ms(request)).unwrap_or(u32::MAX);
+        let hopeless = wait_ms == 0 && self.dead_for().is_some();
+        let started = self.link.try_read().filter(|link| link.up && !hopeless).map(|link| {
             let frame = bivouac_wire::Frame { wait_ms, ..request.frame };
             (self.transport.start(&Request { frame, ..*request }), link.episode)
         });
@@ -295,7 +329,7 @@ impl Transport for Peer {
     }
 
     fn connect(&self, wait: Duration) -> Result<(), NetError> {
-        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let wait_ms = millis(wait);
         drop(self.enter(&mut Patience::new(wait_ms))?);
         self.transport.connect(wait)
     }

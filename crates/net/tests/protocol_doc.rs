@@ -27,6 +27,7 @@ fn example() -> (Frame, Vec<u8>) {
     let frame = Frame {
         wait_ms: 30_000,
         origin: ClientId(3),
+        fence: 0,
         ..Frame::request(Op::Read as u16, OpId(7), ClientId(0x4d), 1)
     };
     (Request::new(frame, &body, &[]).frame, body)

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bivouac_net::conformance::Memory;
 use bivouac_net::{
-    Call, FailingTransport, Fault, InProcess, LaneKind, Latch, Listener, NetError, Peer, PeerOptions, Reply,
-    ServerOptions, Service, Transport, Watch, call, call_into, on_block, start,
+    Call, FailingTransport, Fates, Fault, InProcess, LaneKind, Latch, Listener, NetError, Peer, PeerOptions,
+    Reply, ServerOptions, Service, Transport, Watch, call, call_into, on_block, start,
 };
 use bivouac_types::{Errno, NodeId, OpId};
-use bivouac_wire::{Frame, Op, op};
+use bivouac_wire::{Frame, NewsList, Op, op};
 use parking_lot::Mutex;
 use world::{World, auth, frame, identity, options, read_request, write_request};
 
@@ -88,6 +88,34 @@ fn patience_ends_with_a_clear_error() {
     for part in ["node 4", "this process", "0.04 s", "cannot connect"] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+#[test]
+fn nobody_waits_for_a_node_that_has_long_been_dead_but_who_asks_whether_it_is() {
+    let (memory, fates) = (Arc::new(Memory::default()), Arc::new(Fates::new(5)));
+    let inner = Arc::new(InProcess::new(Arc::clone(&memory) as Arc<dyn Service>, LaneKind::Peer));
+    let peer = Peer::new(NodeId(4), inner, PeerOptions { wait_ms: 0 }).heeding(&fates);
+    call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap();
+    fates.set_dead(NodeId(4), true);
+    let error = call::<op::Ping>(&peer, frame(2), &(), &[]).unwrap_err().to_string();
+    assert!(error.contains("node 4 at") && error.contains("known to be dead for 0 s"), "{error}");
+    let news = NewsList { news: Vec::new() };
+    let own_patience = Frame { wait_ms: 1000, ..frame(3) };
+    // Whatever this service makes of it, it arrives.
+    let _ = call::<op::Probe>(&peer, own_patience, &news, &[]);
+    fates.set_dead(NodeId(4), false);
+    call::<op::Ping>(&peer, frame(4), &(), &[]).unwrap();
+    assert_eq!(ids_and_marks(&memory).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3, 4]);
+}
+
+#[test]
+fn a_dead_node_is_waited_for_until_the_bounded_time_is_over() {
+    let (memory, fates) = (Arc::new(Memory::default()), Arc::new(Fates::new(5)));
+    let faults = vec![Some(Fault::NoConnection), Some(Fault::NoConnection)];
+    let peer = faulty(Arc::clone(&memory), faults, 30_000).heeding(&fates);
+    fates.set_dead(NodeId(4), true);
+    call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap();
+    assert_eq!(ids_and_marks(&memory), [(1, false)]);
 }
 
 #[test]

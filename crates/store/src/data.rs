@@ -17,14 +17,15 @@ mod subfile;
 mod tests;
 
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN};
-use bivouac_types::{FormationId, NodeId};
+use bivouac_types::{FormationId, NodeId, PartitionId};
 
 pub use holders::{Access, Granted, Holder};
-pub use lent::{VolumeConfig, VolumeUsage};
+pub use lent::{PartUsage, VolumeConfig, VolumeUsage};
 pub use offline::Subfiles;
 pub use room::RecordsRoom;
 pub use scan::ListedSubfile;
@@ -112,11 +113,9 @@ impl DataStore {
         formation: FormationId,
         options: &DataOptions,
     ) -> StoreResult<DataStore> {
-        let lent = volumes
-            .into_iter()
-            .map(|(volume, capacity)| Lent { volume, room: Arc::new(Room::new(capacity)) });
-        let volumes: Vec<Lent> = lent.collect();
-        volumes.iter().try_for_each(|lent| scan::take_stock(&*lent.volume, &lent.room))?;
+        let volumes: Vec<Lent> =
+            volumes.into_iter().map(|(volume, capacity)| Lent::new(volume, capacity)).collect();
+        volumes.iter().try_for_each(scan::take_stock)?;
         Ok(DataStore { volumes, formation, cache: Cache::new(options.handles_max) })
     }
 
@@ -165,6 +164,28 @@ impl DataStore {
         }
     }
 
+    /// Has `send` do something with the descriptor of a subfile, and the offset in it, of this range of data, if the subfile is
+    /// open, has all of it, and is of an epoch that is not above `epoch`. Nobody writes to it meanwhile. What `send` says,
+    /// or `false`.
+    ///
+    /// # Errors
+    /// `NoVolume`.
+    pub fn send_part(
+        &self,
+        id: SubfileId,
+        epoch: u32,
+        range: &Range<u64>,
+        send: impl FnOnce(BorrowedFd<'_>, u64) -> bool,
+    ) -> StoreResult<bool> {
+        let place = self.place(id)?;
+        let state = place.state.read();
+        let there = |open: &&OpenSubfile| {
+            !open.holders.may_write() && open.epoch() <= epoch && range.end <= open.len()
+        };
+        let Some(open) = state.as_ref().filter(there) else { return Ok(false) };
+        Ok(open.file().as_fd().is_some_and(|file| send(file, SUBFILE_HEADER_LEN + range.start)))
+    }
+
     /// Writes at `offset` of the data, making the subfile if there is none; returns the subfile's epoch.
     ///
     /// # Errors
@@ -184,7 +205,7 @@ impl DataStore {
             return Ok(epoch);
         }
         let place = self.place(id)?;
-        let room = &self.lent(id.volume)?.room;
+        let room = &*self.room(id)?;
         let mut state = place.state.write();
         let made = self.opened(id, &mut state)?.is_none();
         if made {
@@ -213,7 +234,7 @@ impl DataStore {
     /// `BadLayout`, `Corrupt` and the like, `Io`: the cut can be repeated.
     pub fn trim(&self, id: SubfileId, spec: &SubfileSpec<'_>, epoch: u32, len_max: u64) -> StoreResult<()> {
         let place = self.place(id)?;
-        let room = &self.lent(id.volume)?.room;
+        let room = &*self.room(id)?;
         let mut state = place.state.write();
         match self.opened(id, &mut state)? {
             None => {
@@ -256,7 +277,7 @@ impl DataStore {
         let lent = self.lent(id.volume)?;
         let mut state = place.state.write();
         let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
-        open.refresh(&lent.room);
+        open.refresh(&*self.room(id)?);
         let path = lent.volume.path().join(names::name_of(id));
         let allocated = open.occupied().map_err(|error| self.io_error(id, "stat", error))?;
         Ok(Some(SubfileStat { len: open.len(), allocated, epoch: open.epoch(), path }))
@@ -309,6 +330,27 @@ impl DataStore {
     #[must_use]
     pub fn usage(&self) -> Vec<VolumeUsage> {
         self.volumes.iter().map(Lent::usage).collect()
+    }
+
+    /// What a partition has of a volume.
+    ///
+    /// # Errors
+    /// `NoVolume`.
+    pub fn part_usage(&self, volume: u16, partition: PartitionId) -> StoreResult<PartUsage> {
+        self.lent(volume).map(|lent| lent.part_usage(partition))
+    }
+
+    /// Limits what a partition may take of a volume, in bytes; none is what the volume has. What it has taken, it keeps.
+    ///
+    /// # Errors
+    /// `NoVolume`.
+    pub fn limit_part(&self, volume: u16, partition: PartitionId, limit: Option<u64>) -> StoreResult<()> {
+        self.lent(volume).map(|lent| lent.room_of(partition).set_limit(limit))
+    }
+
+    /// What a subfile takes its bytes from.
+    fn room(&self, id: SubfileId) -> StoreResult<Arc<Room>> {
+        self.lent(id.volume).map(|lent| lent.room_of(id.seat.partition()))
     }
 
     fn lent(&self, index: u16) -> StoreResult<&Lent> {

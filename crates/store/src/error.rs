@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use bivouac_types::{Errno, FormationId, FsError, Ino, NodeId};
+use bivouac_types::{Errno, FormationId, FsError, Ino, NodeId, PartitionId};
 use thiserror::Error;
 
 /// An error of this crate: names the object, the cause and, where there is one, the remedy.
@@ -133,6 +133,21 @@ pub enum StoreError {
         /// Bytes that are left.
         free: u64,
     },
+    /// The partition may not take this much more of the volume.
+    #[error(
+        "{partition} on volume {}: {needed} bytes do not fit into the {free} that its capacity leaves; remove files, or raise it with `bivouac partition set`",
+        path.display()
+    )]
+    Quota {
+        /// The partition.
+        partition: PartitionId,
+        /// The volume's directory.
+        path: PathBuf,
+        /// Bytes that the operation needs.
+        needed: u64,
+        /// Bytes that are left.
+        free: u64,
+    },
     /// An offset or length beyond what a file or record can have.
     #[error("{what} is too large: {len} bytes, at most {max}")]
     TooLarge {
@@ -191,6 +206,7 @@ impl StoreError {
             StoreError::BadIdentity { .. } | StoreError::Corrupt { .. } => Errno::EIO,
             StoreError::StaleEpoch { .. } => Errno::ESTALE,
             StoreError::NoSpace { .. } => Errno::ENOSPC,
+            StoreError::Quota { .. } => Errno::EDQUOT,
             StoreError::TooLarge { .. } => Errno::EFBIG,
             StoreError::BadSlot { .. } | StoreError::BadLayout { .. } => Errno::EINVAL,
             StoreError::NotWritable { source, .. } | StoreError::Io { source, .. } => {

@@ -17,13 +17,13 @@ mod records;
 mod volume;
 
 pub use data::{
-    Access, DataOptions, DataStore, Granted, Holder, ListedSubfile, LocalFile, RecordsRoom, SpaceChange,
-    SubfileId, SubfileSpec, SubfileStat, Subfiles, VolumeConfig, VolumeUsage,
+    Access, DataOptions, DataStore, Granted, Holder, ListedSubfile, LocalFile, PartUsage, RecordsRoom,
+    SpaceChange, SubfileId, SubfileSpec, SubfileStat, Subfiles, VolumeConfig, VolumeUsage,
 };
 pub use error::{StoreError, StoreResult};
 pub use records::{Compaction, Records, RecordsOptions, RecordsStats, Recovery, Txn};
 pub use volume::{
     CrashVolume, DirVolume, Entry, FailingVolume, Fault, FileStat, IDENTITY_NAME, Loss, MemVolume, OpenMode,
     Operation, OperationKind, ReadOnlyVolume, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind,
-    remove_volume,
+    claim_existing, remove_volume,
 };

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use claim::remove_volume;
+pub use claim::{claim_existing, remove_volume};
 pub use crash::{CrashVolume, Loss};
 pub use dir::DirVolume;
 pub use failing::{FailingVolume, Fault, Operation, OperationKind};

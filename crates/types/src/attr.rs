@@ -26,6 +26,8 @@ pub mod mode {
     pub const SETGID: u32 = 0o2000;
     /// Group-execute bit.
     pub const XGRP: u32 = 0o0010;
+    /// All execute bits.
+    pub const EXECUTE: u32 = 0o0111;
     /// Permission bits with set-id and sticky bits.
     pub const PERM: u32 = 0o7777;
 

@@ -37,6 +37,7 @@ errnos! {
     EAGAIN = 11, "try again";
     ENOMEM = 12, "out of memory";
     EACCES = 13, "permission denied";
+    EFAULT = 14, "bad address";
     EBUSY = 16, "busy";
     EEXIST = 17, "file exists";
     EXDEV = 18, "across file systems";
@@ -65,6 +66,7 @@ errnos! {
     EDQUOT = 122, "quota exceeded";
     ETIMEDOUT = 110, "timed out";
     ENOTCONN = 107, "not connected";
+    EINPROGRESS = 115, "in progress";
 }
 
 impl Errno {

@@ -12,13 +12,83 @@ pub struct Slot(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u16);
 
-/// Position of a seat in the partition's ordered list.
+/// A partition of the formation. Numbers are never used twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PartitionId(pub u16);
+
+impl PartitionId {
+    /// What is in no other partition is in this one: its seats are all seats of the map.
+    pub const ROOT: PartitionId = PartitionId(0);
+}
+
+/// A seat: partition (16 bits), position in its ordered list (16 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SeatIndex(pub u16);
+pub struct SeatIndex(pub u32);
+
+impl SeatIndex {
+    /// Puts a seat together.
+    #[must_use]
+    pub const fn new(partition: PartitionId, position: u16) -> SeatIndex {
+        SeatIndex((partition.0 as u32) << 16 | position as u32)
+    }
+
+    /// The partition whose seat it is.
+    #[must_use]
+    pub const fn partition(self) -> PartitionId {
+        PartitionId((self.0 >> 16) as u16)
+    }
+
+    /// Position in the partition's list.
+    #[must_use]
+    pub const fn position(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "partition {}", self.0)
+    }
+}
+
+impl fmt::Display for SeatIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.partition() {
+            PartitionId::ROOT => write!(f, "{}", self.position()),
+            PartitionId(partition) => write!(f, "{partition}.{}", self.position()),
+        }
+    }
+}
 
 /// One client of a formation: a mount, a library instance, a tool. Stable over reconnects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
+
+impl ClientId {
+    /// Set in the number of a node that is a client of its peers.
+    pub const PEER_BIT: u64 = 1 << 63;
+    /// Bits of a mount's number that hold which of its node's mounts it is; above them are 16 that hold the node.
+    const MOUNT_BITS: u32 = 32;
+
+    /// A mount's number: the same after a restart of its daemon, and no other client's.
+    #[must_use]
+    pub fn of_mount(formation: FormationId, node: NodeId, mount: u32) -> ClientId {
+        ClientId(salt(formation) | u64::from(node.0) << Self::MOUNT_BITS | u64::from(mount))
+    }
+
+    /// The node that serves the client, if it is a mount.
+    #[must_use]
+    pub fn mounted_through(self, formation: FormationId) -> Option<NodeId> {
+        const SALT: u64 = !(u64::MAX >> 16);
+        (self.0 & SALT == salt(formation)).then_some(NodeId((self.0 >> Self::MOUNT_BITS) as u16))
+    }
+}
+
+/// What the numbers of a formation's mounts begin with.
+fn salt(formation: FormationId) -> u64 {
+    let [a, b, ..] = formation.0;
+    !ClientId::PEER_BIT & u64::from(u16::from_le_bytes([a, b])) << 48
+}
 
 /// One operation of a client; a retried operation keeps its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -119,6 +189,20 @@ impl fmt::Display for Ino {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mounts_are_told_apart_and_from_nodes_and_say_their_node() {
+        let formation = FormationId([0xff; 16]);
+        let all = [(0, 1), (0, 2), (1, 1), (4095, u32::MAX)];
+        let numbers = all.map(|(node, mount)| ClientId::of_mount(formation, NodeId(node), mount));
+        assert!(numbers.iter().all(|number| number.0 & ClientId::PEER_BIT == 0));
+        let apart: std::collections::BTreeSet<ClientId> = numbers.into_iter().collect();
+        assert_eq!(apart.len(), all.len());
+        for ((node, _), number) in all.iter().zip(&numbers) {
+            assert_eq!(number.mounted_through(formation), Some(NodeId(*node)));
+            assert_eq!(number.mounted_through(FormationId([0; 16])), None);
+        }
+    }
 
     #[test]
     fn ino_parts_come_apart_as_they_were_put_together() {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::SeatIndex;
 use crate::limits::{STRIPE_MAX, STRIPE_MIN};
+use crate::{PartitionId, SeatIndex};
 
 /// How the base seat and width of a new file are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -17,14 +17,38 @@ pub enum Placement {
     Hashed,
 }
 
-/// Where the bytes of one file are. Stripe `k` is on seat `(base + k mod width) mod seats`.
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Placement::Striped => "striped",
+            Placement::Local => "local",
+            Placement::Hashed => "hashed",
+        })
+    }
+}
+
+impl std::str::FromStr for Placement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Placement, String> {
+        match text {
+            "striped" => Ok(Placement::Striped),
+            "local" => Ok(Placement::Local),
+            "hashed" => Ok(Placement::Hashed),
+            _ => Err(format!("placement '{text}' is none of striped, local, hashed")),
+        }
+    }
+}
+
+/// Where the bytes of one file are. Stripe `k` is on seat `(base + k mod width) mod seats` of the partition that `base`
+/// is a seat of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Bytes per stripe; a power of two is not required, a multiple of 4096 is.
     pub stripe: u32,
     /// Seats that the file uses, 1 ..= `seats`.
     pub width: u16,
-    /// Seat of stripe 0, below `seats`.
+    /// Seat of stripe 0; its position is below `seats`.
     pub base: SeatIndex,
     /// Seats of the partition.
     pub seats: u16,
@@ -40,10 +64,16 @@ impl Layout {
         if self.width == 0 || self.width > self.seats {
             return Err(format!("width {} is not within 1 and {} (seats)", self.width, self.seats));
         }
-        if self.base.0 >= self.seats {
-            return Err(format!("base seat {} is not below {} (seats)", self.base.0, self.seats));
+        if self.base.position() >= self.seats {
+            return Err(format!("base seat {} is not below {} (seats)", self.base, self.seats));
         }
         Ok(())
+    }
+
+    /// The partition of the file.
+    #[must_use]
+    pub fn partition(&self) -> PartitionId {
+        self.base.partition()
     }
 }
 
@@ -63,7 +93,7 @@ pub fn check_stripe(stripe: u64) -> Result<(), String> {
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stripe={} width={} base={} seats={}", self.stripe, self.width, self.base.0, self.seats)
+        write!(f, "stripe={} width={} base={} seats={}", self.stripe, self.width, self.base, self.seats)
     }
 }
 

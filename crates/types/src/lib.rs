@@ -3,16 +3,26 @@
 
 mod attr;
 mod error;
+mod fate;
 mod ids;
 mod layout;
 pub mod limits;
 mod name;
+mod partition;
+mod spread;
 mod time;
 pub mod units;
+pub mod words;
 
 pub use attr::{Attr, SetAttr, SetTime, StatFs, mode};
 pub use error::{Errno, FsError, FsResult};
-pub use ids::{ClientId, FormationId, Ino, NodeId, OpId, OpenId, SeatIndex, Slot};
+pub use fate::{Fate, News, epoch_of};
+pub use ids::{ClientId, FormationId, Ino, NodeId, OpId, OpenId, PartitionId, SeatIndex, Slot};
 pub use layout::{Layout, Placement, check_stripe};
 pub use name::Name;
+pub use partition::{
+    Contract, FsyncPolicy, Glob, KEYS as PARTITION_KEYS, MasterHash, PartitionSettings, ReadPolicy, Rule,
+    SettingError, Site, Source, VolumeKind, WritePolicy,
+};
+pub use spread::SpreadAt;
 pub use time::Timestamp;

@@ -23,8 +23,10 @@ pub const SEATS_MAX: usize = 16_384;
 
 /// Longest name of a directory entry, in bytes.
 pub const NAME_LEN_MAX: usize = 255;
-/// Entries at which a directory spreads over all nodes, unless chosen otherwise.
+/// Entries at which a directory that several clients use spreads over all nodes, unless chosen otherwise.
 pub const SPREAD_AT_DEFAULT: u64 = 1024;
+/// The same of one that one client alone uses: not more than its names can be [known](NAMES_KNOWN_MAX).
+pub const SPREAD_ALONE_AT_DEFAULT: u64 = 16_384;
 /// Most entries that a directory can have when it spreads: they move by one commit at its home. One that grew beyond
 /// this while a node was away stays where it is.
 pub const SPREAD_ENTRIES_MAX: u64 = 200_000;
@@ -33,6 +35,11 @@ pub const SHARD_BYTES_MAX: usize = 1 << 15;
 
 /// Most spread directories that a client remembers.
 pub const SPREAD_KNOWN_MAX: usize = 1 << 16;
+
+/// Most names of a directory that a client knows without asking.
+pub const NAMES_KNOWN_MAX: usize = 16_384;
+/// Of how many directories.
+pub const WHOLE_DIRS_MAX: usize = 256;
 
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_LEN_MAX: usize = 4095;
@@ -51,6 +58,24 @@ pub const STRIPE_MIN: u32 = 4096;
 pub const STRIPE_MAX: u32 = 1 << 30;
 /// Stripe size unless chosen otherwise, in bytes.
 pub const STRIPE_DEFAULT: u32 = 1 << 20;
+
+/// Most partitions that a formation can have in its life: their numbers have 16 bits.
+pub const PARTITIONS_MAX: u16 = u16::MAX;
+/// Most bytes of a partition's settings, as text.
+pub const PARTITION_TEXT_MAX: usize = 16_384;
+/// Most rules of a partition.
+pub const PARTITION_RULES_MAX: usize = 64;
+/// How long delayed content waits for its way to site storage, in milliseconds, unless chosen otherwise.
+pub const DELAYED_MS_DEFAULT: u64 = 30_000;
+/// How much of it waits at most, in bytes, unless chosen otherwise.
+pub const DELAYED_BYTES_DEFAULT: u64 = 1 << 30;
+
+/// Bytes of pages that a client under the session contract has at most, unless chosen otherwise.
+pub const PAGE_POOL_DEFAULT: u64 = 64 << 20;
+/// Least and most that can be chosen, in bytes. The least is a few large messages.
+pub const PAGE_POOL_MIN: u64 = 4 << 20;
+/// See [`PAGE_POOL_MIN`].
+pub const PAGE_POOL_MAX: u64 = 64 << 30;
 
 /// Length of a subfile's header, in bytes; data starts behind it.
 pub const SUBFILE_HEADER_LEN: u64 = 4096;
@@ -86,8 +111,17 @@ pub const LIST_BYTES_MAX: usize = 1 << 16;
 pub const LEASE_MS: u64 = 100;
 /// What of that the client is not told of: the kernel counts time in ticks of up to 10 ms.
 pub const LEASE_MARGIN_MS: u64 = 25;
-/// How long nothing must have been changed until everybody gets leases again, in milliseconds.
-pub const LEASE_QUIET_MS: u64 = 3_000;
+/// The part of the time since the last change by somebody else that a lease may last: changes are kept waiting for no more
+/// than that part of the time.
+pub const LEASE_PART: u64 = 10;
+/// Shortest lease that is worth having, in milliseconds.
+pub const LEASE_MS_MIN: u64 = LEASE_MARGIN_MS + 15;
+/// How long nothing must have been changed until everybody gets whole leases again, in milliseconds.
+pub const LEASE_QUIET_MS: u64 = LEASE_MS * LEASE_PART;
+/// How often changes at a node may have to wait for one client.
+pub const MEETINGS_MAX: u32 = 4;
+/// In how much time that is, and how long it gets no leases then, in milliseconds.
+pub const MEETINGS_MS: u64 = 3_000;
 
 /// For how long the kernel may keep the attributes of a spread directory, also while others change it, in milliseconds.
 pub const SPREAD_ATTR_MS: u64 = LEASE_MS - LEASE_MARGIN_MS;
@@ -103,6 +137,11 @@ pub const UNFINISHED_MAX: usize = 1 << 15;
 
 /// How long a client waits for a node that does not answer, unless chosen otherwise.
 pub const WAIT_MS_DEFAULT: u64 = 30_000;
+
+/// After how long a node that does not answer is dead, unless chosen otherwise; on one machine its supervisor knows.
+pub const DEAD_AFTER_MS_DEFAULT: u64 = 5_000;
+/// Shortest time that can be chosen: below, a busy machine would look dead, in milliseconds.
+pub const DEAD_AFTER_MS_MIN: u64 = 500;
 
 /// Most ranges of one file that may be locked.
 pub const LOCKS_PER_FILE_MAX: usize = 1 << 16;
@@ -129,6 +168,8 @@ pub const DIRECT_SESSIONS_MAX: u32 = 1024;
 pub const DIRECT_GATES_MAX: u32 = 1024;
 /// Most grants of direct access of one node: each keeps a subfile open.
 pub const DIRECT_GRANTS_MAX: usize = 4096;
+/// Most sizes of files that one node lends to processes at a time.
+pub const DIRECT_SIZES_MAX: usize = 4096;
 /// What a process that writes by itself is allowed ahead of what it asks for, in bytes.
 pub const DIRECT_AHEAD_BYTES: u64 = 64 << 20;
 /// How long a subfile is served by its daemon alone after accesses of several met, in milliseconds.
@@ -144,6 +185,8 @@ const _: () = assert!(SLOTS_DEFAULT.is_power_of_two() && SLOTS_DEFAULT <= SLOTS_
 const _: () = assert!(XATTR_VALUE_LEN_MAX + NAME_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(XATTR_LIST_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(READDIR_BYTES_MAX * 2 <= FRAME_BODY_MAX);
+const _: () = assert!(NAMES_KNOWN_MAX * 8 + 1024 <= FRAME_BODY_MAX);
+const _: () = assert!(SPREAD_ALONE_AT_DEFAULT <= NAMES_KNOWN_MAX as u64);
 const _: () = assert!(SHARD_BYTES_MAX + 1024 <= FRAME_BODY_MAX);
 // Letter, directory, hash and name, and what stands before them in the log, of each entry; a commit has up to 64 MiB.
 const _: () = assert!(SPREAD_ENTRIES_MAX * (NAME_LEN_MAX as u64 + 64) <= 1 << 26);
@@ -152,12 +195,14 @@ const _: () = assert!(WATCHED_MAX * 8 + 1024 <= FRAME_BODY_MAX);
 // The longest record is added to a page that is nearly full.
 const _: () = assert!(LIST_BYTES_MAX + XATTR_VALUE_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 // Two ticks at the coarsest, and what is left is worth having.
-const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS);
+const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS_MIN && LEASE_MS_MIN <= LEASE_MS);
 // No item of such a message is longer than 100 bytes.
 const _: () = assert!(LOCKS_PER_MESSAGE_MAX * 100 + 1024 <= FRAME_BODY_MAX);
 // Who waits for its turn asks again when it has waited long enough.
 const _: () = assert!(LOCK_LOOK_MS < LOCK_ASK_MS && LOCK_TURN_MS <= LOCK_ASK_MS);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);
+// A partition travels in one body, with four bytes per seat.
+const _: () = assert!(SEATS_MAX * 4 + PARTITION_TEXT_MAX + 1024 <= FRAME_BODY_MAX);
 // Offset and length of each, and then some.
 const _: () = assert!(LIST_EXTENTS_MAX * 12 + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(STRIPE_MIN as u64 >= SUBFILE_HEADER_LEN);

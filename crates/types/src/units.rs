@@ -51,6 +51,31 @@ pub fn format_size(bytes: u64) -> String {
     format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
 }
 
+/// Writes a size so that [`parse_size`] reads the same: `64k`, `1500`.
+#[must_use]
+pub fn exact_size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 5] =
+        [(1 << 50, "p"), (1 << 40, "t"), (1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")];
+    in_units(bytes, &UNITS)
+}
+
+/// Writes milliseconds so that [`parse_duration_ms`] reads the same: `30s`, `1500ms`.
+#[must_use]
+pub fn exact_duration(ms: u64) -> String {
+    const UNITS: [(u64, &str); 5] =
+        [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")];
+    in_units(ms, &UNITS)
+}
+
+/// A number in the largest unit that it is a multiple of.
+fn in_units(number: u64, units: &[(u64, &str)]) -> String {
+    let fits = units.iter().find(|(unit, _)| number != 0 && number.is_multiple_of(*unit));
+    match fits {
+        Some((unit, name)) => format!("{}{name}", number / unit),
+        None => number.to_string(),
+    }
+}
+
 /// Reads a duration in milliseconds: digits and `ms`, `s` (also without unit), `m`, `h` or `d`.
 ///
 /// # Errors
@@ -101,6 +126,15 @@ mod tests {
         {
             assert_eq!(format_size(bytes), text);
         }
+    }
+
+    #[test]
+    fn what_is_written_exactly_is_read_again() {
+        for number in [0, 1, 999, 1000, 1024, 1500, 60_000, 65_536, 1 << 30, u64::MAX] {
+            assert_eq!(parse_size(&exact_size(number)), Ok(number));
+            assert_eq!(parse_duration_ms(&exact_duration(number)), Ok(number));
+        }
+        assert_eq!((exact_size(65_536), exact_duration(90_000)), ("64k".into(), "90s".into()));
     }
 
     #[test]

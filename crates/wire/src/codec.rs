@@ -2,8 +2,8 @@
 //! count; options behind a byte that is 0 or 1; structures field by field in their order.
 
 use bivouac_types::{
-    Attr, ClientId, FormationId, Ino, Layout, NodeId, OpId, OpenId, Placement, SeatIndex, SetAttr, SetTime,
-    Slot, StatFs, Timestamp,
+    Attr, ClientId, FormationId, Ino, Layout, NodeId, OpId, OpenId, PartitionId, Placement, SeatIndex,
+    SetAttr, SetTime, Slot, StatFs, Timestamp,
 };
 
 /// Why bytes could not be decoded.
@@ -128,7 +128,7 @@ macro_rules! newtypes {
         }
     )*};
 }
-newtypes!(Ino, Slot, NodeId, SeatIndex, ClientId, OpId, OpenId, FormationId);
+newtypes!(Ino, Slot, NodeId, PartitionId, SeatIndex, ClientId, OpId, OpenId, FormationId);
 
 impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -341,8 +341,8 @@ mod tests {
         assert_eq!((&b"ab"[..]).to_bytes(), [2, 0, 0, 0, b'a', b'b']);
         assert_eq!(Some(7u8).to_bytes(), [1, 7]);
         assert_eq!(vec![1u16, 2].to_bytes(), [2, 0, 0, 0, 1, 0, 2, 0]);
-        let layout = Layout { stripe: 4096, width: 2, base: SeatIndex(1), seats: 4 };
-        assert_eq!(layout.to_bytes(), [0, 16, 0, 0, 2, 0, 1, 0, 4, 0]);
+        let layout = Layout { stripe: 4096, width: 2, base: SeatIndex::new(PartitionId(3), 1), seats: 4 };
+        assert_eq!(layout.to_bytes(), [0, 16, 0, 0, 2, 0, 1, 0, 3, 0, 4, 0]);
         assert_eq!(SetTime::Now.to_bytes(), [0]);
         assert_eq!(
             Timestamp { secs: -1, nanos: 5 }.to_bytes()[..9],
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(bool::from_bytes(&[2]), Err(DecodeError::Invalid("boolean")));
         assert_eq!(u32::from_bytes(&[1, 2, 3]), Err(DecodeError::Truncated));
         assert_eq!(u8::from_bytes(&[1, 2]), Err(DecodeError::Trailing));
-        assert_eq!(Layout::from_bytes(&[0; 10]), Err(DecodeError::Invalid("layout")));
+        assert_eq!(Layout::from_bytes(&[0; 12]), Err(DecodeError::Invalid("layout")));
         assert_eq!(Vec::<u64>::from_bytes(&[255; 4]), Err(DecodeError::Truncated));
         assert_eq!(String::from_bytes(&[1, 0, 0, 0, 0xff]), Err(DecodeError::Invalid("text")));
     }

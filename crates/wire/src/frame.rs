@@ -4,7 +4,7 @@
 //!  0 magic u32        4 version u16     6 operation u16    8 request id u64
 //! 16 body length u32 20 payload length u32                24 status i32
 //! 28 channel u16     30 kind u8        31 flags u8        32 client id u64
-//! 40 wait ms u32     44 reserved u32   48 origin u64      56 reserved u32  60 crc32c u32
+//! 40 wait ms u32     44 reserved u32   48 origin u64      56 fence u32     60 crc32c u32
 //! ```
 //! The checksum (CRC-32C, Castagnoli, as in RFC 3720 B.4) covers bytes 0 to 59.
 
@@ -32,11 +32,25 @@ pub struct Flags(pub u8);
 impl Flags {
     /// The request may have been carried out before: its answer was lost.
     pub const RETRY: Flags = Flags(1);
+    /// The client keeps nothing of what it is told: it needs no lease.
+    pub const NO_LEASE: Flags = Flags(2);
 
     /// Whether the request may have been carried out before.
     #[must_use]
     pub fn is_retry(self) -> bool {
-        self.0 & 1 != 0
+        self.0 & Flags::RETRY.0 != 0
+    }
+
+    /// Whether who asks keeps what it is told, as long as it may.
+    #[must_use]
+    pub fn wants_lease(self) -> bool {
+        self.0 & Flags::NO_LEASE.0 == 0
+    }
+
+    /// These and others.
+    #[must_use]
+    pub fn with(self, others: Flags) -> Flags {
+        Flags(self.0 | others.0)
     }
 }
 
@@ -65,6 +79,9 @@ pub struct Frame {
     pub wait_ms: u32,
     /// On the peer lane the client whose request makes a peer ask; 0 when nobody's does.
     pub origin: ClientId,
+    /// On the client lane, of what is done under locks: the incarnation, and 1, that the client's node had when it began.
+    /// 0 otherwise.
+    pub fence: u32,
 }
 
 /// Why a header was refused.
@@ -114,6 +131,7 @@ impl Frame {
             client,
             wait_ms: 0,
             origin: ClientId(0),
+            fence: 0,
         }
     }
 
@@ -140,6 +158,7 @@ impl Frame {
         put(32, &self.client.0.to_le_bytes());
         put(40, &self.wait_ms.to_le_bytes());
         put(48, &self.origin.0.to_le_bytes());
+        put(56, &self.fence.to_le_bytes());
         let crc = checksum(&out);
         out[60..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -181,6 +200,7 @@ impl Frame {
             client: ClientId(long(bytes, 32)),
             wait_ms: word(bytes, 40),
             origin: ClientId(long(bytes, 48)),
+            fence: word(bytes, 56),
         })
     }
 }
@@ -213,6 +233,7 @@ mod tests {
         frame.flags = Flags::RETRY;
         frame.wait_ms = 30_000;
         frame.origin = ClientId(2);
+        frame.fence = 6;
         frame
     }
 
@@ -240,6 +261,13 @@ mod tests {
         bytes[4] = 9;
         assert_eq!(Frame::from_bytes(&bytes), Err(FrameError::Version(9)));
         assert!(FrameError::Version(9).to_string().contains("version 9"));
+    }
+
+    #[test]
+    fn flags_are_independent() {
+        let both = Flags::RETRY.with(Flags::NO_LEASE);
+        assert_eq!((both.is_retry(), both.wants_lease(), both.0), (true, false, 3));
+        assert!(!Flags::NO_LEASE.is_retry() && Flags::RETRY.wants_lease() && Flags::default().wants_lease());
     }
 
     #[test]

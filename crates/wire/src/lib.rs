@@ -6,6 +6,8 @@ pub mod codec;
 mod frame;
 mod map;
 mod ops;
+mod partition;
+pub mod rendezvous;
 mod status;
 pub mod subfile;
 
@@ -13,4 +15,5 @@ pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use frame::{Flags, Frame, FrameError, Kind, MAGIC, VERSION};
 pub use map::{FormationMap, NodeEntry, SeatEntry};
 pub use ops::*;
-pub use status::{NodeStatus, OpCount, VolumeStatus};
+pub use partition::{Partition, PartitionState, PartitionTable};
+pub use status::{NodeStatus, OpCount, PoolStatus, Silent, VolumeStatus};

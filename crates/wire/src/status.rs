@@ -1,5 +1,7 @@
 //! What a node tells about itself.
 
+use bivouac_types::{Fate, NodeId};
+
 use crate::codec_struct;
 
 /// State of one volume.
@@ -34,6 +36,52 @@ pub struct OpCount {
 }
 codec_struct!(OpCount { name, client, peer, calls });
 
+/// The page pools of a daemon's mounts together, in bytes but for hits and misses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStatus {
+    /// Most that they may take.
+    pub size_bytes: u64,
+    /// What they take.
+    pub used_bytes: u64,
+    /// Written by programs and not sent yet.
+    pub unsent_bytes: u64,
+    /// Small reads that found all they wanted.
+    pub hits: u64,
+    /// Small reads that did not.
+    pub misses: u64,
+    /// Written behind and arrived, since the daemon started.
+    pub sent_bytes: u64,
+    /// Given up, after the program had been told, since the daemon started.
+    pub dropped_bytes: u64,
+}
+codec_struct!(PoolStatus { size_bytes, used_bytes, unsent_bytes, hits, misses, sent_bytes, dropped_bytes });
+
+impl std::iter::Sum for PoolStatus {
+    fn sum<I: Iterator<Item = PoolStatus>>(pools: I) -> PoolStatus {
+        pools.fold(PoolStatus::default(), |sum, pool| PoolStatus {
+            size_bytes: sum.size_bytes + pool.size_bytes,
+            used_bytes: sum.used_bytes + pool.used_bytes,
+            unsent_bytes: sum.unsent_bytes + pool.unsent_bytes,
+            hits: sum.hits + pool.hits,
+            misses: sum.misses + pool.misses,
+            sent_bytes: sum.sent_bytes + pool.sent_bytes,
+            dropped_bytes: sum.dropped_bytes + pool.dropped_bytes,
+        })
+    }
+}
+
+/// A node that does not answer another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// The node.
+    pub node: NodeId,
+    /// What is believed of it.
+    pub fate: Fate,
+    /// For how long that is believed, in milliseconds.
+    pub for_ms: u64,
+}
+codec_struct!(Silent { node, fate, for_ms });
+
 /// State of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
@@ -53,8 +101,14 @@ pub struct NodeStatus {
     pub record_bytes: u64,
     /// Volumes.
     pub volumes: Vec<VolumeStatus>,
+    /// Pages of its mounts.
+    pub page_pool: PoolStatus,
     /// Requests per operation.
     pub operations: Vec<OpCount>,
+    /// The map's version, and more with every death and return of a node that this one knows of.
+    pub epoch: u64,
+    /// Nodes that this one takes for dead, or suspects.
+    pub silent: Vec<Silent>,
 }
 codec_struct!(NodeStatus {
     id,
@@ -65,5 +119,8 @@ codec_struct!(NodeStatus {
     records,
     record_bytes,
     volumes,
-    operations
+    page_pool,
+    operations,
+    epoch,
+    silent
 });

@@ -2,7 +2,7 @@
 //! again. Byte by byte in docs/format.md.
 
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
-use bivouac_types::{FormationId, Ino, Layout, NodeId, Placement, SeatIndex};
+use bivouac_types::{FormationId, Ino, Layout, NodeId, PartitionId, Placement, SeatIndex};
 
 use crate::SeatEntry;
 
@@ -29,14 +29,12 @@ pub struct SubfileHeader {
     pub formation: FormationId,
     /// The file.
     pub ino: Ino,
-    /// The seat whose part of the file this is.
+    /// The seat whose part of the file this is, of the file's partition.
     pub seat: SeatIndex,
-    /// Where the bytes of the file are.
+    /// Where the bytes of the file are; names the partition.
     pub layout: Layout,
     /// How that was chosen.
     pub placement: Placement,
-    /// The partition of the file.
-    pub partition: u32,
     /// Epoch of the last cut that the subfile took part in.
     pub trim_epoch: u32,
     /// Where the file's seats are, from the base seat on; the first [`PLACES_MAX`] of them.
@@ -83,14 +81,14 @@ impl SubfileHeader {
         put(0, MAGIC);
         put(8, &VERSION.to_le_bytes());
         put(10, &[placement_number(self.placement), if cut { FLAG_CUT } else { 0 }]);
-        put(12, &self.seat.0.to_le_bytes());
-        put(14, &self.layout.base.0.to_le_bytes());
+        put(12, &self.seat.position().to_le_bytes());
+        put(14, &self.layout.base.position().to_le_bytes());
         put(16, &self.formation.0);
         put(32, &self.ino.0.to_le_bytes());
         put(40, &self.layout.stripe.to_le_bytes());
         put(44, &self.layout.width.to_le_bytes());
         put(46, &self.layout.seats.to_le_bytes());
-        put(48, &self.partition.to_le_bytes());
+        put(48, &u32::from(self.layout.partition().0).to_le_bytes());
         put(52, &self.trim_epoch.to_le_bytes());
         put(56, &(places.len() as u16).to_le_bytes());
         for (index, place) in places.iter().enumerate() {
@@ -127,14 +125,16 @@ impl SubfileHeader {
     /// it is here. `None` if the file does not use the seat.
     #[must_use]
     pub fn column(&self) -> Option<u16> {
-        let (seats, seat) = (u32::from(self.layout.seats), u32::from(self.seat.0));
-        let behind_base = (seat + seats).checked_sub(u32::from(self.layout.base.0))?.checked_rem(seats)?;
-        u16::try_from(behind_base).ok().filter(|column| *column < self.layout.width)
+        let Layout { base, seats, width, .. } = self.layout;
+        let (seats, seat) = (u32::from(seats), u32::from(self.seat.position()));
+        let behind_base = (seat + seats).checked_sub(u32::from(base.position()))?.checked_rem(seats)?;
+        let same = self.seat.partition() == base.partition();
+        u16::try_from(behind_base).ok().filter(|column| same && *column < width)
     }
 
     fn check(&self, count: u16, flags: u8) -> Result<(), SubfileError> {
         self.layout.check().map_err(|_| SubfileError::Invalid("layout"))?;
-        if self.seat.0 >= self.layout.seats || self.column().is_none() {
+        if self.seat.position() >= self.layout.seats || self.column().is_none() {
             return Err(SubfileError::Invalid("seat"));
         }
         let width = usize::from(self.layout.width);
@@ -150,6 +150,8 @@ fn fields(bytes: &[u8; HEADER_LEN]) -> Result<SubfileHeader, SubfileError> {
     let mut formation = [0u8; 16];
     formation.copy_from_slice(&bytes[16..32]);
     let count = usize::from(half(bytes, 56)).min(PLACES_MAX);
+    let partition = u16::try_from(word(bytes, 48)).map_err(|_| SubfileError::Invalid("partition"))?;
+    let seat = |position| SeatIndex::new(PartitionId(partition), position);
     let place = |index: usize| {
         let at = PLACES_AT + index * PLACE_LEN;
         SeatEntry { node: NodeId(half(bytes, at)), volume: half(bytes, at + 2) }
@@ -157,15 +159,14 @@ fn fields(bytes: &[u8; HEADER_LEN]) -> Result<SubfileHeader, SubfileError> {
     Ok(SubfileHeader {
         formation: FormationId(formation),
         ino: Ino(u64::from(word(bytes, 32)) | u64::from(word(bytes, 36)) << 32),
-        seat: SeatIndex(half(bytes, 12)),
+        seat: seat(half(bytes, 12)),
         layout: Layout {
             stripe: word(bytes, 40),
             width: half(bytes, 44),
-            base: SeatIndex(half(bytes, 14)),
+            base: seat(half(bytes, 14)),
             seats: half(bytes, 46),
         },
         placement: placement_of(bytes[10])?,
-        partition: word(bytes, 48),
         trim_epoch: word(bytes, 52),
         places: (0..count).map(place).collect(),
     })
@@ -216,7 +217,6 @@ mod tests {
             seat: SeatIndex(0),
             layout: Layout { stripe: 1 << 20, width: 2, base: SeatIndex(3), seats: 4 },
             placement: Placement::Striped,
-            partition: 0,
             trim_epoch: 7,
             places: vec![SeatEntry { node: NodeId(3), volume: 0 }, SeatEntry { node: NodeId(0), volume: 0 }],
         }
@@ -267,6 +267,7 @@ mod tests {
         assert_eq!(refusal(11, &[1]), SubfileError::Invalid("number of places"));
         assert_eq!(refusal(12, &[1, 0]), SubfileError::Invalid("seat"));
         assert_eq!(refusal(40, &[1]), SubfileError::Invalid("layout"));
+        assert_eq!(refusal(50, &[1]), SubfileError::Invalid("partition"));
         assert_eq!(refusal(56, &[255, 255]), SubfileError::Invalid("number of places"));
         assert_eq!(SubfileHeader::from_bytes(&good[..4095]), Err(SubfileError::Short));
         assert_eq!(SubfileHeader::from_bytes(&[0; 5000]), Err(SubfileError::Magic));
@@ -294,13 +295,14 @@ mod tests {
         }
 
         #[test]
-        fn headers_come_back(ino in any::<u64>(), seats in 1u16..2000, pick in any::<(u16, u16, u16)>(), epoch in any::<u32>()) {
+        fn headers_come_back(ino in any::<u64>(), seats in 1u16..2000, pick in any::<(u16, u16, u16)>(), epoch in any::<u32>(), partition in any::<u16>()) {
             let width = pick.0 % seats + 1;
             let base = pick.1 % seats;
             let seat = ((u32::from(base) + u32::from(pick.2 % width)) % u32::from(seats)) as u16;
+            let of = |position| SeatIndex::new(PartitionId(partition), position);
             let header = SubfileHeader {
-                ino: Ino(ino), seat: SeatIndex(seat), trim_epoch: epoch, placement: Placement::Hashed, partition: epoch ^ 5,
-                layout: Layout { stripe: 8192, width, base: SeatIndex(base), seats },
+                ino: Ino(ino), seat: of(seat), trim_epoch: epoch, placement: Placement::Hashed,
+                layout: Layout { stripe: 8192, width, base: of(base), seats },
                 places: (0..width.min(1007)).map(|k| SeatEntry { node: NodeId(k), volume: 1 }).collect(),
                 ..sample()
             };

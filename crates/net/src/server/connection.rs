@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
 use bivouac_types::{ClientId, Errno as FsErrno, FsError};
@@ -48,6 +49,8 @@ pub(super) enum Next {
 pub(super) struct Connection {
     key: u64,
     socket: OwnedFd,
+    /// Number of the proven client, for those who do not work on the connection; 0 before.
+    client: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -96,11 +99,16 @@ impl Connection {
             outgoing: None,
             stalled: None,
         };
-        Connection { key, socket, state: Mutex::new(state) }
+        Connection { key, socket, client: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
     pub fn key(&self) -> u64 {
         self.key
+    }
+
+    /// Whether it is this client's.
+    pub fn is_of(&self, client: ClientId) -> bool {
+        self.client.load(Ordering::Acquire) == client.0
     }
 
     /// Makes the other side, and this one, see the end of the stream.
@@ -295,6 +303,7 @@ impl State {
             Step::Admit(message, client) => {
                 // Told before the client hears of its success, so before its first request.
                 shared.clients.connected(client, &*shared.service);
+                context.connection.client.store(client.0, Ordering::Release);
                 self.phase = Phase::Open(client);
                 self.send(context, Outgoing::message(message))
             }

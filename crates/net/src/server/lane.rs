@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bivouac_types::ClientId;
 use parking_lot::{Mutex, RwLock};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -100,6 +101,12 @@ impl Lane {
     pub fn wake(&self) {
         // Cannot fail: the counter is far from its end.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Ends all connections of a client.
+    pub fn hang_up_on(&self, client: ClientId) {
+        let connections = self.connections.read();
+        connections.values().filter(|connection| connection.is_of(client)).for_each(|own| own.hang_up());
     }
 
     /// Closes everything; for the end.

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bivouac_types::ClientId;
 use bivouac_types::limits::HANDSHAKE_MS_MAX;
 use parking_lot::{Condvar, Mutex};
 
@@ -121,6 +122,12 @@ impl Server {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.clients.connections()
+    }
+
+    /// What ends all connections of a client, which then has to connect again and to say who it is.
+    pub fn hang_up(&self) -> impl Fn(ClientId) + Send + Sync + use<> {
+        let lanes = self.lanes.clone();
+        move |client| lanes.iter().for_each(|lane| lane.hang_up_on(client))
     }
 
     /// Ends all threads and closes all connections; listeners close with the server. Handlers that run get

@@ -18,8 +18,8 @@ impl DataStore {
     }
 
     pub(super) fn settle(&self, id: SubfileId, open: &OpenSubfile) {
-        if let Ok(lent) = self.lent(id.volume) {
-            open.settle(&lent.room);
+        if let Ok(room) = self.room(id) {
+            open.settle(&room);
         }
     }
 
@@ -64,7 +64,7 @@ impl DataStore {
 
     /// Takes room for the header of a new subfile, if the data that is to follow fits too.
     pub(super) fn reserve_new(&self, id: SubfileId, offset: u64, end: u64) -> StoreResult<()> {
-        let room = &self.lent(id.volume)?.room;
+        let room = &*self.room(id)?;
         let needed = needed_for_new(offset, end);
         let free = room.free();
         let reserved = if needed <= free { room.reserve(SUBFILE_HEADER_LEN) } else { Err(free) };
@@ -79,19 +79,19 @@ impl DataStore {
         epoch: u32,
         state: &mut Option<OpenSubfile>,
     ) -> StoreResult<()> {
-        let lent = self.lent(id.volume)?;
+        let (lent, room) = (self.lent(id.volume)?, self.room(id)?);
         let begin = |header| self.make_file(id).and_then(|file| OpenSubfile::begin(file, &header));
         let made = spec
             .header(id, self.formation, epoch)
             .and_then(|header| begin(header).map_err(|error| self.io_error(id, "make", error)));
         match made {
             Ok(open) => {
-                lent.room.file_made();
+                room.file_made();
                 *state = Some(open);
                 Ok(())
             }
             Err(error) => {
-                lent.room.correct(SUBFILE_HEADER_LEN, 0);
+                room.correct(SUBFILE_HEADER_LEN, 0);
                 // What is left has no header and counts as absent.
                 let _ = lent.volume.remove(&names::name_of(id));
                 Err(error)
@@ -130,8 +130,9 @@ impl DataStore {
             Err(error) if !is(&error, Errno::ENOENT) => return Err(self.io_error(id, "remove", error)),
             _ => {}
         }
-        lent.room.correct(open.charged(), 0);
-        lent.room.file_removed();
+        let room = self.room(id)?;
+        room.correct(open.charged(), 0);
+        room.file_removed();
         *state = None;
         Ok(())
     }
@@ -143,7 +144,11 @@ impl DataStore {
 
     pub(super) fn write_error(&self, id: SubfileId, error: WriteError) -> StoreError {
         let path = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
+        let over_quota = |needed| self.room(id).is_ok_and(|room| room.is_over_quota(needed));
         match error {
+            WriteError::Full { needed, free } if over_quota(needed) => {
+                StoreError::Quota { partition: id.seat.partition(), path, needed, free }
+            }
             WriteError::Full { needed, free } => StoreError::NoSpace { path, needed, free },
             WriteError::Io(error) => self.io_error(id, "write", error),
         }

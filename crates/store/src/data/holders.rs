@@ -219,6 +219,10 @@ impl DataStore {
 
     /// Before an access of the daemon's own that must not meet theirs: ends all grants, and there are none for a while.
     pub(super) fn interrupt(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
+        // Who has gone by itself, as who closes the file does, is no reason to wait.
+        if open.holders.closed_at.is_none() {
+            self.drop_over(id, open)?;
+        }
         if open.holders.is_empty() {
             return Ok(());
         }
@@ -248,7 +252,7 @@ impl DataStore {
 
     fn count_anew(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
         open.holders.forget_all();
-        open.end_sharing(&self.lent(id.volume)?.room);
+        open.end_sharing(&*self.room(id)?);
         Ok(())
     }
 
@@ -271,7 +275,7 @@ impl DataStore {
         if range.end > FILE_SIZE_MAX - SUBFILE_HEADER_LEN || range.is_empty() {
             return Ok(false);
         }
-        let room = &self.lent(id.volume)?.room;
+        let room = &*self.room(id)?;
         let promised = open.promise(room, range, DIRECT_AHEAD_BYTES.min(room.free() / 8));
         let window = promised.map_err(|error| self.io_error(id, "stat", error))?;
         Ok(window.map(|window| open.holders.window = window).is_some())

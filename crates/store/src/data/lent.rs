@@ -1,7 +1,11 @@
 //! The volumes that a node lends, as configured and as they are.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use bivouac_types::PartitionId;
+use parking_lot::RwLock;
 
 use super::room::Room;
 use crate::{Volume, VolumeKind};
@@ -37,10 +41,50 @@ pub struct VolumeUsage {
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) volume: Arc<dyn Volume>,
+    /// What is taken altogether.
     pub(super) room: Arc<Room>,
+    /// What partitions take of it.
+    parts: RwLock<HashMap<PartitionId, Arc<Room>>>,
+}
+
+/// What a partition has of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartUsage {
+    /// Bytes that its subfiles can occupy altogether.
+    pub capacity: u64,
+    /// Bytes that they may still occupy.
+    pub free: u64,
+    /// Bytes that they do occupy.
+    pub used: u64,
+    /// Its subfiles.
+    pub files: u64,
 }
 
 impl Lent {
+    pub(super) fn new(volume: Arc<dyn Volume>, capacity: u64) -> Lent {
+        Lent { volume, room: Arc::new(Room::new(capacity)), parts: RwLock::default() }
+    }
+
+    /// What subfiles of a partition take their bytes from.
+    pub(super) fn room_of(&self, partition: PartitionId) -> Arc<Room> {
+        if partition == PartitionId::ROOT {
+            return Arc::clone(&self.room);
+        }
+        if let Some(room) = self.parts.read().get(&partition) {
+            return Arc::clone(room);
+        }
+        let mut parts = self.parts.write();
+        Arc::clone(parts.entry(partition).or_insert_with(|| Arc::new(Room::within(&self.room))))
+    }
+
+    pub(super) fn part_usage(&self, partition: PartitionId) -> PartUsage {
+        let room = self.room_of(partition);
+        let used = room.used();
+        let there = self.volume.space().map_or(u64::MAX, |space| space.free);
+        let free = room.free().min(there);
+        PartUsage { capacity: used.saturating_add(free), free, used, files: room.files() }
+    }
+
     pub(super) fn usage(&self) -> VolumeUsage {
         let used = self.room.used();
         let records = self.room.kept();

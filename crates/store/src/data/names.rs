@@ -1,8 +1,13 @@
-//! Names of subfiles on a volume: `2f/000100000000002f-0005`.
+//! Names of subfiles on a volume: `2f/000100000000002f-0005`, and `2f/000100000000002f-00030005` in partition 3.
 
-use bivouac_types::{Ino, SeatIndex};
+use bivouac_types::{Ino, PartitionId, SeatIndex};
 
 use super::SubfileId;
+
+/// Digits of a seat of the root partition, whose number is left out.
+const ROOT_DIGITS: usize = 4;
+/// Digits of any other seat: partition and position.
+const DIGITS: usize = 8;
 
 /// The directory that a subfile is in: the last two digits of the inode number, which are a counter's.
 pub(super) fn dir_of(id: SubfileId) -> String {
@@ -10,7 +15,8 @@ pub(super) fn dir_of(id: SubfileId) -> String {
 }
 
 pub(super) fn name_of(id: SubfileId) -> String {
-    format!("{:02x}/{:016x}-{:04x}", id.ino.0 & 0xff, id.ino.0, id.seat.0)
+    let digits = if id.seat.partition() == PartitionId::ROOT { ROOT_DIGITS } else { DIGITS };
+    format!("{:02x}/{:016x}-{:0digits$x}", id.ino.0 & 0xff, id.ino.0, id.seat.0)
 }
 
 pub(super) fn is_dir_name(name: &str) -> bool {
@@ -20,12 +26,13 @@ pub(super) fn is_dir_name(name: &str) -> bool {
 /// The subfile with this name in this directory; `None` if it is no name of ours.
 pub(super) fn parse(volume: u16, dir: &str, name: &str) -> Option<SubfileId> {
     let (ino, seat) = name.split_once('-')?;
-    if ino.len() != 16 || seat.len() != 4 || !is_hex(ino) || !is_hex(seat) || !ino.ends_with(dir) {
+    if ino.len() != 16 || !is_hex(ino) || !is_hex(seat) || !ino.ends_with(dir) {
         return None;
     }
-    let ino = Ino(u64::from_str_radix(ino, 16).ok()?);
-    let seat = SeatIndex(u16::from_str_radix(seat, 16).ok()?);
-    Some(SubfileId { volume, ino, seat })
+    let (ino, digits) = (Ino(u64::from_str_radix(ino, 16).ok()?), seat.len());
+    let seat = SeatIndex(u32::from_str_radix(seat, 16).ok()?);
+    let expected = if seat.partition() == PartitionId::ROOT { ROOT_DIGITS } else { DIGITS };
+    (digits == expected).then_some(SubfileId { volume, ino, seat })
 }
 
 fn is_hex(text: &str) -> bool {
@@ -41,6 +48,11 @@ mod tests {
         let id = SubfileId { volume: 3, ino: Ino(0x0001_0000_0000_002f), seat: SeatIndex(5) };
         assert_eq!(name_of(id), "2f/000100000000002f-0005");
         assert_eq!(parse(3, "2f", "000100000000002f-0005"), Some(id));
+        let seat = SeatIndex::new(PartitionId(3), 5);
+        let inside = SubfileId { seat, ..id };
+        assert_eq!(name_of(inside), "2f/000100000000002f-00030005");
+        assert_eq!(parse(3, "2f", "000100000000002f-00030005"), Some(inside));
+        assert_eq!(parse(3, "2f", "000100000000002f-00000005"), None, "one name for one subfile");
         for alien in ["000100000000002F-0005", "000100000000002e-0005", "2f-0005", "000100000000002f-5", "x"]
         {
             assert_eq!(parse(3, "2f", alien), None, "{alien}");

@@ -13,10 +13,13 @@ const RESERVE_SHARE: u64 = 16;
 /// Most bytes of that.
 const RESERVE_MAX: u64 = 8 << 20;
 
-/// Bytes and files of one volume.
+/// Bytes and files of one volume, or of one partition on it.
 #[derive(Debug)]
 pub(super) struct Room {
-    capacity: u64,
+    /// Most bytes; `u64::MAX` is without limit of its own.
+    capacity: AtomicU64,
+    /// Of a partition, the volume's: what is taken here is taken there too.
+    volume: Option<Arc<Room>>,
     used: AtomicU64,
     files: AtomicU64,
     /// Bytes of the records on it.
@@ -48,10 +51,10 @@ impl RecordsRoom {
     /// Takes bytes for more records. Those that must fit may take half of what is kept for records, the others
     /// all there is and more: they may be what makes room.
     pub(crate) fn take(&self, bytes: u64, must_fit: bool) -> StoreResult<()> {
-        let Room { capacity, used, reserve, records, .. } = &*self.room;
+        let Room { used, reserve, records, .. } = &*self.room;
         let kept = reserve.load(Ordering::Relaxed) / 2;
         let taken = used.load(Ordering::Relaxed).saturating_add(records.load(Ordering::Relaxed));
-        let free = capacity.saturating_sub(kept).saturating_sub(taken);
+        let free = self.room.capacity.load(Ordering::Relaxed).saturating_sub(kept).saturating_sub(taken);
         if must_fit && bytes > free {
             return Err(StoreError::NoSpace { path: self.path.clone(), needed: bytes, free });
         }
@@ -69,14 +72,24 @@ impl RecordsRoom {
 impl Room {
     /// Room for `capacity` bytes; 0 is without limit of its own.
     pub(super) fn new(capacity: u64) -> Room {
-        let capacity = if capacity == 0 { u64::MAX } else { capacity };
+        let capacity = AtomicU64::new(if capacity == 0 { u64::MAX } else { capacity });
         let zero = AtomicU64::default;
-        Room { capacity, used: zero(), files: zero(), records: zero(), reserve: zero() }
+        Room { capacity, volume: None, used: zero(), files: zero(), records: zero(), reserve: zero() }
+    }
+
+    /// Room for a partition on a volume, without limit of its own.
+    pub(super) fn within(volume: &Arc<Room>) -> Room {
+        Room { volume: Some(Arc::clone(volume)), ..Room::new(0) }
+    }
+
+    /// Changes the limit; none is that of the volume. What is taken stays taken.
+    pub(super) fn set_limit(&self, limit: Option<u64>) {
+        self.capacity.store(limit.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// The limit, if there is one.
     pub(super) fn limit(&self) -> Option<u64> {
-        (self.capacity != u64::MAX).then_some(self.capacity)
+        Some(self.capacity.load(Ordering::Relaxed)).filter(|capacity| *capacity != u64::MAX)
     }
 
     pub(super) fn used(&self) -> u64 {
@@ -90,10 +103,16 @@ impl Room {
 
     /// Bytes that subfiles may still take.
     pub(super) fn free(&self) -> u64 {
-        match self.limit() {
+        let own = match self.limit() {
             Some(limit) => limit.saturating_sub(self.kept()).saturating_sub(self.used()),
             None => u64::MAX,
-        }
+        };
+        self.volume.as_ref().map_or(own, |volume| own.min(volume.free()))
+    }
+
+    /// Whether so many bytes do not fit because of the partition's limit, not the volume's.
+    pub(super) fn is_over_quota(&self, bytes: u64) -> bool {
+        self.volume.is_some() && self.limit().is_some_and(|limit| self.used().saturating_add(bytes) > limit)
     }
 
     pub(super) fn files(&self) -> u64 {
@@ -105,14 +124,21 @@ impl Room {
         if bytes == 0 {
             return Ok(());
         }
-        let capacity = self.capacity.saturating_sub(self.limit().map_or(0, |_| self.kept()));
+        let capacity = self.limit().map_or(u64::MAX, |limit| limit.saturating_sub(self.kept()));
         let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= capacity);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|used| capacity.saturating_sub(used))
+        taken.map_err(|used| capacity.saturating_sub(used))?;
+        let outcome = self.volume.as_ref().map_or(Ok(()), |volume| volume.reserve(bytes));
+        outcome.inspect_err(|_| self.correct_own(bytes, 0))
     }
 
     /// Corrects an amount that was taken before to what it turned out to be, even beyond the limit.
     pub(super) fn correct(&self, taken: u64, real: u64) {
+        self.correct_own(taken, real);
+        self.volume.iter().for_each(|volume| volume.correct(taken, real));
+    }
+
+    fn correct_own(&self, taken: u64, real: u64) {
         if taken != real {
             let corrected = |used: u64| Some(used.saturating_add(real).saturating_sub(taken));
             let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
@@ -121,11 +147,13 @@ impl Room {
 
     pub(super) fn file_made(&self) {
         self.files.fetch_add(1, Ordering::Relaxed);
+        self.volume.iter().for_each(|volume| volume.file_made());
     }
 
     pub(super) fn file_removed(&self) {
         let one_less = |files: u64| Some(files.saturating_sub(1));
         let _ = self.files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        self.volume.iter().for_each(|volume| volume.file_removed());
     }
 }
 
@@ -163,6 +191,25 @@ mod tests {
         assert_eq!(room.free(), 1250);
         records.set(0);
         assert_eq!(room.free(), 1500);
+    }
+
+    #[test]
+    fn a_partition_takes_from_its_volume_within_its_own_limit() {
+        let volume = Arc::new(Room::new(100));
+        let (one, other) = (Room::within(&volume), Room::within(&volume));
+        one.set_limit(Some(60));
+        assert_eq!((one.reserve(50), one.reserve(11), one.is_over_quota(11)), (Ok(()), Err(10), true));
+        assert_eq!((other.free(), other.reserve(51), other.is_over_quota(51)), (50, Err(50), false));
+        assert_eq!((other.used(), volume.used()), (0, 50));
+        assert_eq!((other.reserve(45), one.reserve(10), one.is_over_quota(10)), (Ok(()), Err(5), false));
+        assert_eq!((one.used(), one.free()), (50, 5));
+        one.correct(50, 20);
+        one.file_made();
+        assert_eq!((one.used(), volume.used(), volume.files()), (20, 65, 1));
+        one.set_limit(Some(10));
+        assert_eq!((one.free(), one.reserve(1)), (0, Err(0)));
+        one.file_removed();
+        assert_eq!((one.files(), volume.files()), (0, 0));
     }
 
     #[test]

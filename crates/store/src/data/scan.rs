@@ -6,7 +6,7 @@ use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::{Errno, FormationId};
 use bivouac_wire::subfile::{SubfileError, SubfileHeader, VERSION};
 
-use super::room::Room;
+use super::lent::Lent;
 use super::subfile::read_header;
 use super::{SubfileId, names};
 use crate::{Entry, FileStat, OpenMode, StoreError, StoreResult, Volume};
@@ -27,16 +27,20 @@ pub struct ListedSubfile {
 }
 
 /// Counts what is on a volume, and removes what a kill left of subfiles that were being made.
-pub(super) fn take_stock(volume: &dyn Volume, room: &Room) -> StoreResult<()> {
+pub(super) fn take_stock(lent: &Lent) -> StoreResult<()> {
+    let volume = &*lent.volume;
     for dir in dirs(volume)? {
         for entry in list(volume, &dir)? {
-            if names::parse(0, &dir, &entry.name).is_none() {
+            let Some(id) = names::parse(0, &dir, &entry.name) else {
                 log::warn!("{}/{dir}/{}: not a subfile, left alone", volume.path().display(), entry.name);
-            } else if entry.stat.len < SUBFILE_HEADER_LEN {
+                continue;
+            };
+            if entry.stat.len < SUBFILE_HEADER_LEN {
                 let name = format!("{dir}/{}", entry.name);
                 let what = format!("{}/{name}: remove unfinished subfile", volume.path().display());
                 volume.remove(&name).map_err(StoreError::io(what))?;
             } else {
+                let room = lent.room_of(id.seat.partition());
                 room.correct(0, entry.stat.allocated);
                 room.file_made();
             }
@@ -172,7 +176,7 @@ pub(super) fn check_header(
             Err(StoreError::WrongFormation { path, found: header.formation, expected: formation })
         }
         Ok(header) if header.ino != id.ino || header.seat != id.seat => {
-            Err(damaged(format!("header is of inode {} seat {}", header.ino, header.seat.0)))
+            Err(damaged(format!("header is of inode {} seat {}", header.ino, header.seat)))
         }
         Ok(header) => Ok(header),
     }

@@ -337,7 +337,7 @@ impl DataStore {
         let end = end_of(change.offset, change.len)?;
         end_of(change.grow, 0)?;
         let place = self.place(id)?;
-        let room = &self.lent(id.volume)?.room;
+        let room = &*self.room(id)?;
         let mut state = place.state.write();
         let made = self.opened(id, &mut state)?.is_none();
         if made {
@@ -365,7 +365,7 @@ impl DataStore {
     pub fn punch(&self, id: SubfileId, change: &SpaceChange) -> StoreResult<u32> {
         end_of(change.offset, change.len)?;
         let place = self.place(id)?;
-        let room = &self.lent(id.volume)?.room;
+        let room = &*self.room(id)?;
         let mut state = place.state.write();
         let Some(open) = self.opened(id, &mut state)? else { return Ok(change.epoch) };
         if change.epoch < open.epoch() {
@@ -384,7 +384,7 @@ impl DataStore {
     /// `Corrupt` and the like, `Io`.
     pub fn take_back(&self, id: SubfileId, ticket: u64) -> StoreResult<()> {
         let place = self.place(id)?;
-        let room = &self.lent(id.volume)?.room;
+        let room = &*self.room(id)?;
         let mut state = place.state.write();
         let Some(open) = self.opened(id, &mut state)? else { return Ok(()) };
         self.interrupt(id, open)?;

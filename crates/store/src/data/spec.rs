@@ -22,9 +22,7 @@ pub struct SubfileId {
 /// What the header of a new subfile says about its file.
 #[derive(Clone, Copy, Debug)]
 pub struct SubfileSpec<'a> {
-    /// The file's partition.
-    pub partition: u32,
-    /// Where the file's bytes are.
+    /// Where the file's bytes are, and in which partition.
     pub layout: Layout,
     /// How that was chosen.
     pub placement: Placement,
@@ -60,20 +58,19 @@ impl SubfileSpec<'_> {
             .seats
             .get(..seats)
             .ok_or_else(|| bad(format!("{seats} seats, of which {} exist", self.seats.len())))?;
-        let from_base = known.iter().cycle().skip(usize::from(self.layout.base.0));
+        let from_base = known.iter().cycle().skip(usize::from(self.layout.base.position()));
         let header = SubfileHeader {
             formation,
             ino: id.ino,
             seat: id.seat,
             layout: self.layout,
             placement: self.placement,
-            partition: self.partition,
             trim_epoch,
             places: from_base.take(usize::from(self.layout.width)).copied().collect(),
         };
         match header.column() {
-            Some(_) if id.seat.0 < self.layout.seats => Ok(header),
-            _ => Err(bad(format!("file has nothing on seat {}", id.seat.0))),
+            Some(_) if id.seat.position() < self.layout.seats => Ok(header),
+            _ => Err(bad(format!("file has nothing on seat {}", id.seat))),
         }
     }
 }

@@ -23,7 +23,7 @@ const SEATS: [SeatEntry; 4] = [
 ];
 const LAYOUT: Layout = Layout { stripe: 8192, width: 3, base: SeatIndex(2), seats: 4 };
 const SPEC: SubfileSpec<'static> =
-    SubfileSpec { partition: 7, layout: LAYOUT, placement: Placement::Striped, seats: &SEATS };
+    SubfileSpec { layout: LAYOUT, placement: Placement::Striped, seats: &SEATS };
 
 /// A subfile on volume 0, seat 0: the third of the layout's columns.
 fn id(ino: u64) -> SubfileId {

@@ -31,8 +31,11 @@ pub(super) fn claim(path: &Path, identity: VolumeIdentity, create: bool) -> Stor
     Ok(root)
 }
 
-/// Opens and locks a directory that is a volume already, whosever it is.
-pub(super) fn claim_existing(path: &Path) -> StoreResult<(OwnedFd, VolumeIdentity)> {
+/// Opens and locks a directory that is a volume already, whosever it is, as long as the descriptor is open.
+///
+/// # Errors
+/// When it is none, is in use, or cannot be opened.
+pub fn claim_existing(path: &Path) -> StoreResult<(OwnedFd, VolumeIdentity)> {
     let root = open_root(path)?;
     lock(path, &root)?;
     let identity = read_identity(path, root.as_fd())?;

@@ -80,6 +80,24 @@ owned! {
         /// Its length.
         len: u64,
     }
+    /// A wish to tell sizes of a file without asking.
+    LendSizeRequest {
+        /// The session, locked.
+        session: u32,
+        /// The file, which the client has open.
+        ino: Ino,
+    }
+    /// The answer to that wish.
+    SizeLease {
+        /// Whether it is lent; the other fields have a meaning only then.
+        lent: bool,
+        /// The gate in whose memory to tell.
+        gate: u32,
+        /// Its turn.
+        turn: u32,
+        /// The epoch of the file as long as it is lent.
+        epoch: u32,
+    }
     /// The window in which a holder may write from now on.
     Window {
         /// Whether it was made wider; the others have a meaning only then.

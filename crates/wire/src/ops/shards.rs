@@ -12,10 +12,10 @@ pub struct Inherited {
     pub mode: u32,
     /// Its group.
     pub gid: u32,
-    /// Layout of new files, but for their base.
+    /// Layout of new files, but for their base's position.
     pub layout: Layout,
-    /// Rule for the base.
-    pub placement: Placement,
+    /// Rule for the base; none leaves that and the layout to the partition.
+    pub placement: Option<Placement>,
 }
 codec_struct!(Inherited { mode, gid, layout, placement });
 

@@ -89,6 +89,22 @@ fn what_a_process_writes_is_read_by_others_once_it_has_ended() {
 }
 
 #[test]
+fn who_has_gone_by_itself_keeps_nobody_waiting() {
+    let (_dir, store) = disk_store(0);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    for _ in 0..3 {
+        let process = Process::new();
+        let granted = grant(&store, Access::Write, 0..10, &process).expect("nobody else is there");
+        file(&granted).write_all_at(b"direct", HEADER + 3).unwrap();
+        process.close();
+        // What the next process does first is a message.
+        write(&store, id(1), 0, 0, b"abc").unwrap();
+        assert_eq!(read(&store, id(1), 0, 99), b"abcdirect");
+        assert_eq!(used(&store), occupied(&store));
+    }
+}
+
+#[test]
 fn readers_go_together_and_end_for_a_writer() {
     let (_dir, store) = disk_store(0);
     write(&store, id(1), 0, 0, b"abc").unwrap();

@@ -91,7 +91,6 @@ fn a_new_header_says_everything() {
         seat: SeatIndex(0),
         layout: LAYOUT,
         placement: Placement::Striped,
-        partition: 7,
         trim_epoch: 6,
         places: vec![SEATS[2], SEATS[3], SEATS[0]],
     };
@@ -104,7 +103,7 @@ fn a_file_is_put_together_from_subfiles_alone() {
     let content: Vec<u8> = (0..100_000u32).map(|i| (i * 7 / 5) as u8).collect();
     for (stripe, bytes) in content.chunks(LAYOUT.stripe as usize).enumerate() {
         let place = locate(&LAYOUT, stripe as u64 * u64::from(LAYOUT.stripe));
-        let store = &stores[usize::from(place.seat.0 % 2)];
+        let store = &stores[(place.seat.0 % 2) as usize];
         let id = SubfileId { volume: 0, ino: Ino(77), seat: place.seat };
         write(store, id, 0, place.subfile_offset, bytes).unwrap();
     }

@@ -1,0 +1,469 @@
+//! A connection on which both sides speak when they want, after they have proven themselves: how the supervisors of
+//! a formation's hosts come together.
+//!
+//! It never waits, except in [`Link::connect`]: whoever owns it polls its descriptor, and calls [`Link::receive`]
+//! and [`Link::flush`]. Before the other side is proven it takes no more memory than a handshake's frame.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_HEADER_LEN, FRAME_PAYLOAD_MAX, HANDSHAKE_BODY_MAX};
+use bivouac_types::{ClientId, OpId};
+use bivouac_wire::{Frame, FrameError, Kind};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, sockopt};
+
+use crate::connect::connect;
+use crate::handshake::{ClientSide, HandshakeError, ServerSide, Step, refusal};
+use crate::{Address, Auth, Identity, LaneKind, NetError, Refusal, auth};
+
+/// Bytes that one call reads.
+const READ_LEN: usize = 1 << 16;
+/// Most bytes that wait to be sent to a side that does not take them.
+const OUTGOING_MAX: usize = 4 * FRAME_PAYLOAD_MAX;
+
+/// What one side tells the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// What it is; see docs/protocol.md.
+    pub op: u16,
+    /// Its encoded body.
+    pub body: Vec<u8>,
+    /// Its raw payload.
+    pub payload: Vec<u8>,
+}
+
+/// One side of such a connection.
+pub struct Link {
+    socket: OwnedFd,
+    address: Address,
+    stage: Stage,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+}
+
+enum Stage {
+    /// The other side has not proven itself.
+    Proving(Box<ServerSide>, Auth),
+    /// It has; with the bytes that hide a secret.
+    Proven([u8; 32]),
+}
+
+impl Link {
+    /// Takes the next connection of a listener. The other side has proven nothing yet.
+    ///
+    /// # Errors
+    /// What the system says; `WouldBlock` where a non-blocking listener has none.
+    pub fn accept(listener: &TcpListener, auth: &Auth) -> Result<Link, NetError> {
+        let failed = |cause| NetError::System { what: "accept a connection", cause };
+        let (socket, from) = listener.accept().map_err(failed)?;
+        let handshake = Box::new(ServerSide::new(LaneKind::Peer, auth::nonce()?));
+        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+        Link::over(socket.into(), Address::tcp(from.to_string()), Stage::Proving(handshake, auth.clone()))
+    }
+
+    /// Connects to a listener, and proves who we are; each step takes `wait` at most.
+    ///
+    /// # Errors
+    /// That nobody answers there, or not the one whom we look for.
+    pub fn connect(address: &Address, identity: &Identity, wait: Duration) -> Result<Link, NetError> {
+        let connected = connect(address, wait);
+        let socket = connected.map_err(|cause| NetError::Connect { address: address.clone(), cause })?;
+        for id in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+            let limited = sockopt::set_socket_timeout(&socket, id, Some(wait));
+            limited
+                .map_err(|cause| NetError::System { what: "set a socket's timeout", cause: cause.into() })?;
+        }
+        let pad = shake_hands(&socket, address, identity)?;
+        Link::over(socket, address.clone(), Stage::Proven(pad))
+    }
+
+    fn over(socket: OwnedFd, address: Address, stage: Stage) -> Result<Link, NetError> {
+        let failed = |cause: Errno| NetError::System { what: "set up a socket", cause: cause.into() };
+        rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
+        sockopt::set_tcp_nodelay(&socket, true).map_err(failed)?;
+        sockopt::set_socket_keepalive(&socket, true).map_err(failed)?;
+        Ok(Link { socket, address, stage, incoming: Vec::new(), outgoing: Vec::new() })
+    }
+
+    /// The other side's address, for messages.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// This side's address: the one of this host that the other side is reached from.
+    #[must_use]
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        let address = rustix::net::getsockname(&self.socket).ok()?;
+        SocketAddr::try_from(address).ok().map(|address| address.ip().to_canonical())
+    }
+
+    /// Whether the other side has proven that it knows the secret.
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        matches!(self.stage, Stage::Proven(_))
+    }
+
+    /// Hides a secret from who listens on the wire, or shows it again. To be used for one secret only; all
+    /// zeros before the other side is proven.
+    #[must_use]
+    pub fn seal(&self, secret: &[u8; 32]) -> [u8; 32] {
+        let Stage::Proven(pad) = &self.stage else { return [0; 32] };
+        let mut sealed = *secret;
+        sealed.iter_mut().zip(pad).for_each(|(byte, pad)| *byte ^= pad);
+        sealed
+    }
+
+    /// Whether there is something to send that [`Link::flush`] could not.
+    #[must_use]
+    pub fn wants_to_send(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Sends a message, or as much of it as goes without waiting.
+    ///
+    /// # Errors
+    /// That the connection broke, the message is too long, or the other side takes nothing.
+    pub fn send(&mut self, message: &Message) -> Result<(), NetError> {
+        let Message { op, body, payload } = message;
+        for (bytes, limit) in [(body.len(), FRAME_BODY_MAX), (payload.len(), FRAME_PAYLOAD_MAX)] {
+            if bytes > limit {
+                return Err(NetError::TooLong { bytes, limit });
+            }
+        }
+        if self.outgoing.len() > OUTGOING_MAX {
+            return Err(self.lost(io::ErrorKind::TimedOut.into()));
+        }
+        let mut frame = Frame::request(*op, OpId(0), ClientId(0), 0);
+        (frame.body_len, frame.payload_len) = (body.len() as u32, payload.len() as u32);
+        self.outgoing.extend_from_slice(&frame.to_bytes());
+        self.outgoing.extend_from_slice(body);
+        self.outgoing.extend_from_slice(payload);
+        self.flush()
+    }
+
+    /// Sends what waits to be sent, as far as that goes without waiting.
+    ///
+    /// # Errors
+    /// That the connection broke.
+    pub fn flush(&mut self) -> Result<(), NetError> {
+        while !self.outgoing.is_empty() {
+            match rustix::net::send(&self.socket, &self.outgoing, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.outgoing.drain(..sent)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(self.lost(error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the other side has said meanwhile; without waiting.
+    ///
+    /// # Errors
+    /// That the connection broke or was closed, that the other side does not know the secret, or says what makes no sense.
+    pub fn receive(&mut self) -> Result<Vec<Message>, NetError> {
+        let mut messages = Vec::new();
+        loop {
+            while let Some((frame, rest)) = self.next_frame()? {
+                self.take(&frame, rest, &mut messages)?;
+            }
+            let mut buffer = vec![0; READ_LEN];
+            match rustix::net::recv(&self.socket, buffer.as_mut_slice(), RecvFlags::empty()) {
+                // What it said before it closed is heard first.
+                Ok((0, _)) if !messages.is_empty() => return Ok(messages),
+                Ok((0, _)) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+                Ok((len, _)) => self.incoming.extend_from_slice(buffer.get(..len).unwrap_or_default()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(messages),
+                Err(_) if !messages.is_empty() => return Ok(messages),
+                Err(error) => return Err(self.lost(error.into())),
+            }
+        }
+    }
+
+    /// The next whole frame with what follows its header; `None` while it is not all there.
+    fn next_frame(&mut self) -> Result<Option<(Frame, Vec<u8>)>, NetError> {
+        let Some(header) = self.incoming.first_chunk::<FRAME_HEADER_LEN>() else { return Ok(None) };
+        let frame = Frame::from_bytes(header).map_err(|error| self.not_ours(error))?;
+        let (body, payload) = (frame.body_len as usize, frame.payload_len as usize);
+        if !self.is_proven() && (body > HANDSHAKE_BODY_MAX || payload > 0) {
+            return Err(self.alien("a handshake that is too long"));
+        }
+        let len = FRAME_HEADER_LEN + body + payload;
+        if self.incoming.len() < len {
+            return Ok(None);
+        }
+        let rest = self.incoming.drain(..len).skip(FRAME_HEADER_LEN).collect();
+        Ok(Some((frame, rest)))
+    }
+
+    fn take(
+        &mut self,
+        frame: &Frame,
+        mut rest: Vec<u8>,
+        messages: &mut Vec<Message>,
+    ) -> Result<(), NetError> {
+        if self.is_proven() {
+            let payload = rest.split_off((frame.body_len as usize).min(rest.len()));
+            messages.push(Message { op: frame.op, body: rest, payload });
+            return Ok(());
+        }
+        let Stage::Proving(handshake, auth) = &mut self.stage else { return Ok(()) };
+        match handshake.take(auth, 0, frame, &rest) {
+            Step::Reply(answer) => self.outgoing.extend(answer),
+            Step::Admit(answer, _) => {
+                let pad = handshake.pad(auth).unwrap_or_default();
+                self.outgoing.extend(answer);
+                self.stage = Stage::Proven(pad);
+            }
+            Step::Refuse(answer) => {
+                self.outgoing.extend(answer);
+                let _it_may_be_gone = self.flush();
+                return Err(self.refused(Refusal::Secret));
+            }
+            Step::Hang => return Err(self.alien("something else than a handshake")),
+        }
+        self.flush()
+    }
+
+    /// Answers what speaks another version, so that it can say so where it was started.
+    fn not_ours(&mut self, error: FrameError) -> NetError {
+        let FrameError::Version(theirs) = error else { return self.alien(&error.to_string()) };
+        let reason = Refusal::Version { theirs };
+        if !self.is_proven() {
+            self.outgoing.extend(refusal(reason));
+            let _it_may_be_gone = self.flush();
+        }
+        self.refused(reason)
+    }
+
+    fn refused(&self, reason: Refusal) -> NetError {
+        NetError::Refused { address: self.address.clone(), reason }
+    }
+
+    fn alien(&self, what: &str) -> NetError {
+        NetError::Protocol { address: self.address.clone(), what: what.into() }
+    }
+
+    fn lost(&self, cause: io::Error) -> NetError {
+        NetError::Lost { address: self.address.clone(), cause }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The asking side's handshake, waiting for each answer. The bytes that hide a secret on this connection.
+fn shake_hands(socket: &OwnedFd, address: &Address, identity: &Identity) -> Result<[u8; 32], NetError> {
+    let failed = |error| match error {
+        HandshakeError::Refused(reason) => NetError::Refused { address: address.clone(), reason },
+        HandshakeError::Alien(what) => NetError::Protocol { address: address.clone(), what: what.into() },
+    };
+    let client = ClientSide::new(identity, auth::nonce()?);
+    let (frame, challenge) = exchange(socket, address, &client.hello())?;
+    let proof = client.prove(&frame, &challenge).map_err(failed)?;
+    let pad = client.pad(&challenge).map_err(failed)?;
+    let (frame, welcome) = exchange(socket, address, &proof)?;
+    ClientSide::welcomed(&frame, &welcome).map_err(failed)?;
+    Ok(pad)
+}
+
+fn exchange(socket: &OwnedFd, address: &Address, message: &[u8]) -> Result<(Frame, Vec<u8>), NetError> {
+    use std::io::{Read, Write};
+    let lost = |cause: io::Error| match cause.kind() {
+        io::ErrorKind::WouldBlock => NetError::TimedOut { address: address.clone(), waited_ms: 0 },
+        _ => NetError::Lost { address: address.clone(), cause },
+    };
+    let alien = |what: String| NetError::Protocol { address: address.clone(), what };
+    let mut stream = TcpStream::from(socket.try_clone().map_err(lost)?);
+    stream.write_all(message).map_err(lost)?;
+    let mut header = [0; FRAME_HEADER_LEN];
+    stream.read_exact(&mut header).map_err(lost)?;
+    let frame = Frame::from_bytes(&header).map_err(|error| match error {
+        FrameError::Version(theirs) => {
+            NetError::Refused { address: address.clone(), reason: Refusal::Version { theirs } }
+        }
+        error => alien(error.to_string()),
+    })?;
+    let len = frame.body_len as usize;
+    if len > HANDSHAKE_BODY_MAX || frame.payload_len > 0 || frame.kind != Kind::Reply {
+        return Err(alien("something else than a handshake".into()));
+    }
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body).map_err(lost)?;
+    Ok((frame, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Secret;
+    use bivouac_types::FormationId;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::io::{Read, Write};
+
+    const WAIT: Duration = Duration::from_secs(20);
+
+    fn auth(secret: u8) -> Auth {
+        Auth { formation: FormationId([7; 16]), secret: Secret::new([secret; 32]) }
+    }
+
+    fn listener() -> (TcpListener, Address) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::tcp(listener.local_addr().unwrap().to_string());
+        (listener, address)
+    }
+
+    fn connect_with(address: Address, secret: u8) -> std::thread::JoinHandle<Result<Link, NetError>> {
+        let identity = Identity { auth: auth(secret), client: ClientId(5), lane: LaneKind::Peer };
+        std::thread::spawn(move || Link::connect(&address, &identity, WAIT))
+    }
+
+    fn next(link: &mut Link) -> Result<Message, NetError> {
+        loop {
+            let mut messages = link.receive()?;
+            if !messages.is_empty() {
+                return Ok(messages.remove(0));
+            }
+            wait(link);
+        }
+    }
+
+    fn wait(link: &Link) {
+        let events = if link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        poll(&mut [PollFd::new(link, events)], None).unwrap();
+    }
+
+    /// Both sides of a proven connection.
+    fn pair() -> (Link, Link) {
+        let (listener, address) = listener();
+        let other = connect_with(address, 1);
+        let mut link = Link::accept(&listener, &auth(1)).unwrap();
+        while !link.is_proven() {
+            wait(&link);
+            assert_eq!(link.receive().unwrap(), []);
+        }
+        (link, other.join().unwrap().unwrap())
+    }
+
+    #[test]
+    fn both_sides_speak_when_they_want() {
+        let (mut here, mut there) = pair();
+        let say = |op, text: &str| Message { op, body: text.into(), payload: vec![7; 100_000] };
+        there.send(&say(82, "a")).unwrap();
+        there.send(&say(85, "b")).unwrap();
+        here.send(&say(83, "c")).unwrap();
+        assert_eq!(next(&mut here).unwrap(), say(82, "a"));
+        assert_eq!(next(&mut there).unwrap(), say(83, "c"));
+        let long = Message { payload: vec![1; FRAME_PAYLOAD_MAX], ..say(84, "") };
+        here.send(&long).unwrap();
+        let reader = std::thread::spawn(move || next(&mut there).unwrap());
+        while here.wants_to_send() {
+            poll(&mut [PollFd::new(&here, PollFlags::OUT)], None).unwrap();
+            here.flush().unwrap();
+        }
+        assert_eq!(reader.join().unwrap(), long);
+        let long = Message { payload: vec![1; FRAME_PAYLOAD_MAX + 1], ..long };
+        assert!(matches!(here.send(&long), Err(NetError::TooLong { .. })));
+    }
+
+    #[test]
+    fn what_was_said_before_the_end_is_heard() {
+        let (mut here, mut there) = pair();
+        there.send(&Message { op: 85, body: vec![1], payload: vec![] }).unwrap();
+        drop(there);
+        assert_eq!(next(&mut here).unwrap().body, [1]);
+        assert!(matches!(next(&mut here), Err(NetError::Lost { .. })));
+    }
+
+    #[test]
+    fn a_secret_is_hidden_and_shown_again() {
+        let (here, there) = pair();
+        let sealed = here.seal(&[9; 32]);
+        assert_ne!(sealed, [9; 32]);
+        assert_eq!(there.seal(&sealed), [9; 32]);
+        let (other, _) = pair();
+        assert_ne!(other.seal(&[9; 32]), sealed);
+    }
+
+    #[test]
+    fn who_does_not_know_the_secret_is_told_and_gets_nowhere() {
+        let (listener, address) = listener();
+        let stranger = connect_with(address, 2);
+        let mut link = Link::accept(&listener, &auth(1)).unwrap();
+        // It does not believe our proof either, and says no more.
+        let error = loop {
+            wait(&link);
+            if let Err(error) = link.receive() {
+                break error;
+            }
+        };
+        assert!(!link.is_proven() && matches!(error, NetError::Lost { .. }), "{error}");
+        assert_eq!(link.seal(&[9; 32]), [0; 32]);
+        let refused = stranger.join().unwrap().err().unwrap();
+        assert!(matches!(refused, NetError::Refused { reason: Refusal::Secret, .. }), "{refused}");
+    }
+
+    #[test]
+    fn another_version_is_said_on_both_sides() {
+        let (listener, address) = listener();
+        let Address::Tcp(to) = address else { panic!() };
+        let mut stranger = TcpStream::connect(to).unwrap();
+        let mut link = Link::accept(&listener, &auth(1)).unwrap();
+        let mut frame = Frame::request(0xff01, OpId(0), ClientId(0), 0).to_bytes();
+        frame[4] = 9;
+        stranger.write_all(&frame).unwrap();
+        wait(&link);
+        let error = link.receive().unwrap_err();
+        assert!(matches!(error, NetError::Refused { reason: Refusal::Version { theirs: 9 }, .. }), "{error}");
+        drop(link);
+        let mut answer = Vec::new();
+        let _reset = stranger.read_to_end(&mut answer);
+        assert_eq!(&answer[..4], b"BVK1");
+    }
+
+    #[test]
+    fn garbage_costs_its_sender_the_connection_and_us_no_memory() {
+        let mut long = Frame::request(0xff01, OpId(0), ClientId(0), 0);
+        long.body_len = FRAME_BODY_MAX as u32;
+        let mut early = Frame::request(84, OpId(0), ClientId(0), 0);
+        early.body_len = 0;
+        for garbage in
+            [vec![0; 64], b"GET / HTTP/1.1\r\n".repeat(8), long.to_bytes().into(), early.to_bytes().into()]
+        {
+            let (listener, address) = listener();
+            let Address::Tcp(to) = address else { panic!() };
+            let mut stranger = TcpStream::connect(to).unwrap();
+            let mut link = Link::accept(&listener, &auth(1)).unwrap();
+            stranger.write_all(&garbage).unwrap();
+            wait(&link);
+            let error = link.receive().unwrap_err();
+            assert!(matches!(error, NetError::Protocol { .. }), "{error}");
+            assert!(link.incoming.capacity() <= 2 * READ_LEN);
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_bytes_are_an_error_or_nothing(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..600)) {
+            let (listener, address) = listener();
+            let Address::Tcp(to) = address else { panic!() };
+            let mut stranger = TcpStream::connect(to).unwrap();
+            let mut link = Link::accept(&listener, &auth(1)).unwrap();
+            stranger.write_all(&bytes).unwrap();
+            drop(stranger);
+            while link.receive().is_ok_and(|messages| messages.is_empty()) {
+                wait(&link);
+            }
+            proptest::prop_assert!(!link.is_proven());
+        }
+    }
+}

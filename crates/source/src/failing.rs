@@ -1,0 +1,120 @@
+//! A source that fails when it is told to, and counts what it is asked for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Attrs, Cause, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version,
+};
+
+/// A source around another, for tests.
+pub struct FailingSource<S> {
+    inner: S,
+    /// What every operation fails with, after so many more have succeeded.
+    fault: Mutex<Option<(u64, Cause)>>,
+    read: AtomicU64,
+}
+
+impl<S: Source> FailingSource<S> {
+    /// A source that does not fail yet.
+    pub fn new(inner: S) -> FailingSource<S> {
+        FailingSource { inner, fault: Mutex::new(None), read: AtomicU64::new(0) }
+    }
+
+    /// Every operation fails, after `after` more have succeeded.
+    pub fn fail(&self, after: u64, cause: Cause) {
+        *self.fault.lock() = Some((after, cause));
+    }
+
+    /// Nothing fails any more.
+    pub fn heal(&self) {
+        *self.fault.lock() = None;
+    }
+
+    /// Bytes that were read.
+    pub fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    fn pass(&self) -> SourceResult<&S> {
+        match &mut *self.fault.lock() {
+            Some((0, cause)) => Err(SourceError::new(*cause, format!("made to fail: {cause:?}"))),
+            Some((left, _)) => {
+                *left -= 1;
+                Ok(&self.inner)
+            }
+            None => Ok(&self.inner),
+        }
+    }
+}
+
+impl<S: Source> Source for FailingSource<S> {
+    fn check(&self) -> SourceResult<()> {
+        self.pass()?.check()
+    }
+
+    fn list(&self, dir: &[u8]) -> SourceResult<Vec<Entry>> {
+        self.pass()?.list(dir)
+    }
+
+    fn stat(&self, path: &[u8]) -> SourceResult<Meta> {
+        self.pass()?.stat(path)
+    }
+
+    fn read(&self, path: &[u8], version: &Version, offset: u64, into: &mut [u8]) -> SourceResult<usize> {
+        let len = self.pass()?.read(path, version, offset, into)?;
+        self.read.fetch_add(len as u64, Ordering::Relaxed);
+        Ok(len)
+    }
+
+    fn begin(&self, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<Upload> {
+        self.pass()?.begin(path, size, attrs)
+    }
+
+    fn piece_size(&self, size: u64) -> Option<u64> {
+        self.inner.piece_size(size)
+    }
+
+    fn put(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece> {
+        self.pass()?.put(upload, offset, data)
+    }
+
+    fn settle(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
+        self.pass()?.settle(upload, pieces)
+    }
+
+    fn commit(
+        &self,
+        upload: &Upload,
+        pieces: &[Piece],
+        attrs: &Attrs,
+        expect: &Expect,
+    ) -> SourceResult<Kept> {
+        self.pass()?.commit(upload, pieces, attrs, expect)
+    }
+
+    fn abort(&self, upload: &Upload) -> SourceResult<()> {
+        self.pass()?.abort(upload)
+    }
+
+    fn is_made_by(&self, found: &Version, tag: &str) -> bool {
+        self.inner.is_made_by(found, tag)
+    }
+
+    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        self.pass()?.put_dir(path, attrs)
+    }
+
+    fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+        self.pass()?.put_link(path, target, attrs, expect)
+    }
+
+    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
+        self.pass()?.set_attrs(path, version, attrs)
+    }
+
+    fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()> {
+        self.pass()?.remove(path, version)
+    }
+}

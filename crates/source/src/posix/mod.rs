@@ -1,0 +1,207 @@
+//! A directory tree as a source: any mounted file system.
+
+mod attrs;
+mod tree;
+mod upload;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use bivouac_types::mode;
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use crate::error::Cause;
+use crate::source::{check_path, split_path};
+use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version};
+use attrs::{meta_of, version_of};
+
+/// What a file that is being written beside its target is called, in front of a number. Such names are not listed.
+pub const TEMPORARY: &str = ".bivouac-";
+
+/// A directory tree. The root is kept open, so that nobody takes what appears in its place for it.
+pub struct PosixSource {
+    path: PathBuf,
+    root: OwnedFd,
+    identity: (u64, u64),
+}
+
+impl PosixSource {
+    /// The tree below a directory.
+    ///
+    /// # Errors
+    /// When the directory cannot be opened.
+    pub fn open(path: &Path) -> SourceResult<PosixSource> {
+        let object = path.display().to_string();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty());
+        let root = root.map_err(|error| SourceError::system(&object, error))?;
+        let stat = rustix::fs::fstat(&root).map_err(|error| SourceError::system(&object, error))?;
+        Ok(PosixSource { path: path.to_owned(), root, identity: (stat.st_dev, stat.st_ino) })
+    }
+
+    /// A path as users know it.
+    fn object(&self, path: &[u8]) -> String {
+        if path.is_empty() {
+            return self.path.display().to_string();
+        }
+        format!("{}/{}", self.path.display(), String::from_utf8_lossy(path))
+    }
+
+    fn failed<'a>(&'a self, path: &'a [u8]) -> impl Fn(rustix::io::Errno) -> SourceError + 'a {
+        move |error| SourceError::system(&self.object(path), error)
+    }
+
+    /// The file is what is expected to be at its place.
+    fn expect(&self, path: &[u8], expect: &Expect) -> SourceResult<()> {
+        if *expect == Expect::Anything {
+            return Ok(());
+        }
+        let found = match self.stat(path) {
+            Ok(meta) => Some(meta),
+            Err(error) if error.cause() == Cause::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let is_right = match (expect, found) {
+            (Expect::Version(version), Some(meta)) => meta.version == *version,
+            (Expect::Version(_), None) => false,
+            (_, found) => found.is_none(),
+        };
+        if is_right { Ok(()) } else { Err(SourceError::changed(&self.object(path))) }
+    }
+}
+
+impl Source for PosixSource {
+    fn check(&self) -> SourceResult<()> {
+        let object = self.object(b"");
+        let stat = rustix::fs::stat(&self.path).map_err(|error| {
+            SourceError::new(Cause::Lost, format!("{object}: {error}: is it still mounted?"))
+        })?;
+        if (stat.st_dev, stat.st_ino) != self.identity {
+            let text = format!("{object} is not the directory that it was: mount the file system again");
+            return Err(SourceError::new(Cause::Lost, text));
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: &[u8]) -> SourceResult<Vec<Entry>> {
+        let fd = self.open_dir(dir)?;
+        let mut entries = Vec::new();
+        let listing = rustix::fs::Dir::read_from(&fd).map_err(self.failed(dir))?;
+        for entry in listing {
+            let entry = entry.map_err(self.failed(dir))?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") || name.starts_with(TEMPORARY.as_bytes()) {
+                continue;
+            }
+            match meta_of(&fd, name) {
+                Ok(meta) => entries.push(Entry { name: name.to_vec(), meta }),
+                // Removed since it was listed.
+                Err(rustix::io::Errno::NOENT) => {}
+                Err(error) => return Err(self.failed(&crate::join_path(dir, name))(error)),
+            }
+        }
+        Ok(entries)
+    }
+
+    fn stat(&self, path: &[u8]) -> SourceResult<Meta> {
+        check_path(path)?;
+        let (parent, name) = split_path(path);
+        let fd = self.open_dir(parent)?;
+        meta_of(&fd, if name.is_empty() { b"." } else { name }).map_err(self.failed(path))
+    }
+
+    fn read(&self, path: &[u8], version: &Version, offset: u64, into: &mut [u8]) -> SourceResult<usize> {
+        let file = self.open_file(path, OFlags::RDONLY)?;
+        let look = || rustix::fs::fstat(&file).map(|stat| version_of(&stat)).map_err(self.failed(path));
+        if look()? != *version {
+            return Err(SourceError::changed(&self.object(path)));
+        }
+        let len = upload::read_full(&file, offset, into).map_err(self.failed(path))?;
+        if look()? != *version {
+            return Err(SourceError::changed(&self.object(path)));
+        }
+        Ok(len)
+    }
+
+    fn begin(&self, path: &[u8], size: u64, _: &Attrs) -> SourceResult<Upload> {
+        check_path(path)?;
+        self.check()?;
+        self.make_temporary(path, size)
+    }
+
+    fn piece_size(&self, _: u64) -> Option<u64> {
+        None
+    }
+
+    fn put(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece> {
+        self.put_piece(upload, offset, data)
+    }
+
+    fn settle(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
+        self.settle_pieces(upload, pieces)
+    }
+
+    fn commit(&self, upload: &Upload, _: &[Piece], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+        self.check()?;
+        self.commit_upload(upload, attrs, expect)
+    }
+
+    fn abort(&self, upload: &Upload) -> SourceResult<()> {
+        let dir = match self.open_dir(split_path(&upload.path).0) {
+            Err(error) if error.cause() == Cause::NotFound => return Ok(()),
+            dir => dir?,
+        };
+        match rustix::fs::unlinkat(&dir, upload.token.as_str(), AtFlags::empty()) {
+            Err(rustix::io::Errno::NOENT) | Ok(()) => Ok(()),
+            Err(error) => Err(self.failed(&upload.path)(error)),
+        }
+    }
+
+    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        self.check()?;
+        let (parent, name) = split_path(path);
+        if !name.is_empty() {
+            let fd = self.open_dir(parent)?;
+            match rustix::fs::mkdirat(&fd, name, Mode::RWXU) {
+                Err(rustix::io::Errno::EXIST) | Ok(()) => {}
+                Err(error) => return Err(self.failed(path)(error)),
+            }
+        }
+        let dir = self.open_dir(path)?;
+        let lost = attrs::give(&dir, attrs, &self.object(path)).map_err(self.failed(path))?;
+        Ok(Kept { version: self.stat(path)?.version, lost })
+    }
+
+    fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+        check_path(path)?;
+        self.check()?;
+        self.expect(path, expect)?;
+        self.make_link(path, target, attrs, expect)
+    }
+
+    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
+        self.check()?;
+        self.expect(path, &Expect::Version(version.clone()))?;
+        let file = self.open_file(path, OFlags::RDONLY)?;
+        let lost = attrs::give(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
+        Ok(Kept { version: self.stat(path)?.version, lost })
+    }
+
+    fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()> {
+        check_path(path)?;
+        self.check()?;
+        let found = match self.stat(path) {
+            Err(error) if error.cause() == Cause::NotFound => return Ok(()),
+            found => found?,
+        };
+        if found.kind != mode::DIR && version.is_some_and(|version| *version != found.version) {
+            return Err(SourceError::changed(&self.object(path)));
+        }
+        let flags = if found.is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        let (parent, name) = split_path(path);
+        match rustix::fs::unlinkat(&self.open_dir(parent)?, name, flags) {
+            Err(rustix::io::Errno::NOENT) | Ok(()) => Ok(()),
+            Err(error) => Err(self.failed(path)(error)),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Files in the making: written beside their target under another name, then renamed.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::attrs::{give, times, version_of};
+use super::{PosixSource, TEMPORARY};
+use crate::error::Cause;
+use crate::source::{join_path, split_path};
+use crate::{Attrs, Expect, Kept, Piece, SourceError, SourceResult, Upload};
+
+/// Blocks of zeros of this size are left out, so that sparse files stay sparse.
+const BLOCK: usize = 4096;
+/// How often another temporary name is tried.
+const TRIES_MAX: usize = 64;
+/// Largest piece, in bytes: it is read again as a whole.
+const PIECE_MAX: usize = 64 << 20;
+
+impl PosixSource {
+    pub(super) fn make_temporary(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
+        let (parent, name) = split_path(path);
+        let dir = self.open_dir(parent)?;
+        // A name that the storage does not take is refused before anything is written.
+        match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) | Ok(_) => {}
+            Err(error) => return Err(self.failed(path)(error)),
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for _ in 0..TRIES_MAX {
+            let token = temporary_name();
+            match rustix::fs::openat(&dir, token.as_str(), flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => {
+                    rustix::fs::ftruncate(&file, size).map_err(self.failed(path))?;
+                    let stat = rustix::fs::fstat(&file).map_err(self.failed(path))?;
+                    return Ok(Upload { path: path.to_vec(), size, token, tag: version_of(&stat).tag });
+                }
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(self.failed(path)(error)),
+            }
+        }
+        let text = format!("{}: no temporary name is free", self.object(path));
+        Err(SourceError::new(Cause::Other, text))
+    }
+
+    pub(super) fn put_piece(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece> {
+        let file = self.open_upload(upload, OFlags::WRONLY)?;
+        write_sparse(&file, offset, data).map_err(self.failed(&upload.path))?;
+        Ok(Piece { offset, len: data.len() as u64, tag: format!("{:032x}", xxh3_128(data)) })
+    }
+
+    /// The temporary file, which must be what it was made as: its name cannot lead elsewhere.
+    fn open_upload(&self, upload: &Upload, flags: OFlags) -> SourceResult<OwnedFd> {
+        if !upload.token.starts_with(TEMPORARY) {
+            let text = format!("'{}' is no name of a file in the making", upload.token);
+            return Err(SourceError::new(Cause::BadName, text));
+        }
+        self.open_file(&join_path(split_path(&upload.path).0, upload.token.as_bytes()), flags)
+    }
+
+    /// Synced first: what is read again then may still come from memory, but an error of the storage has been told.
+    pub(super) fn settle_pieces(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
+        let file = self.open_upload(upload, OFlags::RDONLY)?;
+        rustix::fs::fsync(&file).map_err(self.failed(&upload.path))?;
+        let mut buffer = Vec::new();
+        for piece in pieces {
+            buffer.resize(usize::try_from(piece.len).unwrap_or(usize::MAX).min(PIECE_MAX), 0);
+            let read = read_full(&file, piece.offset, &mut buffer).map_err(self.failed(&upload.path))?;
+            if read as u64 != piece.len || format!("{:032x}", xxh3_128(&buffer)) != piece.tag {
+                let object = self.object(&upload.path);
+                let text = format!("{object}: {} bytes at {} read back differently", piece.len, piece.offset);
+                return Err(SourceError::new(Cause::Other, text));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn commit_upload(
+        &self,
+        upload: &Upload,
+        attrs: &Attrs,
+        expect: &Expect,
+    ) -> SourceResult<Kept> {
+        let path = &upload.path;
+        let file = self.open_upload(upload, OFlags::RDONLY)?;
+        let size = rustix::fs::fstat(&file).map_err(self.failed(path))?.st_size.unsigned_abs();
+        if size != upload.size {
+            let text =
+                format!("{}: is {size} bytes beside its target, not {}", self.object(path), upload.size);
+            return Err(SourceError::new(Cause::Other, text));
+        }
+        let lost = give(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
+        rustix::fs::fsync(&file).map_err(self.failed(path))?;
+        let dir = self.open_dir(split_path(path).0)?;
+        self.expect(path, expect)?;
+        self.take_place(&dir, upload.token.as_bytes(), path, expect)?;
+        rustix::fs::fsync(&dir).map_err(self.failed(path))?;
+        let stat = rustix::fs::fstat(&file).map_err(self.failed(path))?;
+        Ok(Kept { version: super::version_of(&stat), lost })
+    }
+
+    fn take_place(&self, dir: &OwnedFd, from: &[u8], path: &[u8], expect: &Expect) -> SourceResult<()> {
+        let (_, name) = split_path(path);
+        let flags = if *expect == Expect::Absent { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        match rustix::fs::renameat_with(dir, from, dir, name, flags) {
+            Err(Errno::EXIST) => Err(SourceError::changed(&self.object(path))),
+            // A file system without this kind of rename: the look just before has to do.
+            Err(Errno::INVAL | Errno::NOSYS) if !flags.is_empty() => {
+                rustix::fs::renameat(dir, from, dir, name).map_err(self.failed(path))
+            }
+            outcome => outcome.map_err(self.failed(path)),
+        }
+    }
+
+    /// A link is made under another name first, so that an old one is replaced as a whole.
+    pub(super) fn make_link(
+        &self,
+        path: &[u8],
+        target: &[u8],
+        attrs: &Attrs,
+        expect: &Expect,
+    ) -> SourceResult<Kept> {
+        let dir = self.open_dir(split_path(path).0)?;
+        let name = temporary_name();
+        rustix::fs::symlinkat(target, &dir, name.as_str()).map_err(self.failed(path))?;
+        let set = rustix::fs::utimensat(&dir, name.as_str(), &times(attrs), AtFlags::SYMLINK_NOFOLLOW);
+        let placed = set
+            .map_err(self.failed(path))
+            .and_then(|()| self.take_place(&dir, name.as_bytes(), path, expect));
+        if let Err(error) = placed {
+            let _ = rustix::fs::unlinkat(&dir, name.as_str(), AtFlags::empty());
+            return Err(error);
+        }
+        let meta = super::meta_of(&dir, split_path(path).1).map_err(self.failed(path))?;
+        Ok(Kept { version: meta.version, lost: Vec::new() })
+    }
+}
+
+/// Unlikely to be taken; whoever makes a file sees to it that it is not.
+fn temporary_name() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{TEMPORARY}{:x}-{count:x}", std::process::id())
+}
+
+/// Writes all of it, holes where there are blocks of zeros.
+fn write_sparse(file: &OwnedFd, offset: u64, data: &[u8]) -> Result<(), Errno> {
+    let mut at = 0;
+    while at < data.len() {
+        let rest = data.get(at..).unwrap_or_default();
+        let zeros = rest.chunks(BLOCK).take_while(|block| block.iter().all(|byte| *byte == 0)).count();
+        let zeros = (zeros * BLOCK).min(rest.len());
+        make_hole(file, offset + at as u64, rest.get(..zeros).unwrap_or_default())?;
+        at += zeros;
+        let rest = data.get(at..).unwrap_or_default();
+        let full = rest.chunks(BLOCK).take_while(|block| block.iter().any(|byte| *byte != 0)).count();
+        let len = (full * BLOCK).min(rest.len());
+        write_full(file, offset + at as u64, rest.get(..len).unwrap_or_default())?;
+        at += len;
+    }
+    Ok(())
+}
+
+/// A hole in place of zeros, where the file system has holes.
+fn make_hole(file: &OwnedFd, offset: u64, zeros: &[u8]) -> Result<(), Errno> {
+    if zeros.is_empty() {
+        return Ok(());
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, offset, zeros.len() as u64) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_full(file, offset, zeros),
+        outcome => outcome,
+    }
+}
+
+fn write_full(file: &OwnedFd, mut offset: u64, mut data: &[u8]) -> Result<(), Errno> {
+    while !data.is_empty() {
+        match rustix::io::pwrite(file, data, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(len) => {
+                offset += len as u64;
+                data = data.get(len..).unwrap_or_default();
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Fewer bytes than fit only at the end of the file.
+pub fn read_full(file: impl AsFd, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+    let mut done = 0;
+    while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(&file, rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(len) => done += len,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}

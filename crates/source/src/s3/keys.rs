@@ -1,0 +1,203 @@
+//! Credentials: from the environment, or from the files that the store's other tools use.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::error::Cause;
+use crate::{SourceError, SourceResult};
+
+/// Largest file of credentials or certificates that is read, in bytes.
+const FILE_MAX: u64 = 4 << 20;
+
+/// What the environment says of object stores, as the entry point has read it. Shows no secrets.
+#[derive(Clone, Default)]
+pub struct Surroundings {
+    variables: HashMap<&'static str, String>,
+}
+
+/// Who asks, and its secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Keys {
+    /// Name of the key.
+    pub id: String,
+    /// What signatures are made with.
+    pub secret: String,
+    /// Of keys that end some time.
+    pub token: Option<String>,
+}
+
+impl fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Surroundings(..)")
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys(..)")
+    }
+}
+
+impl Surroundings {
+    /// The variables that are asked for.
+    pub const NAMES: [&'static str; 13] = [
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_ENDPOINT_URL",
+        "AWS_PROFILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "AWS_CONFIG_FILE",
+        "AWS_CA_BUNDLE",
+        "SSL_CERT_FILE",
+        "HOME",
+    ];
+
+    /// Asks for every variable. Empty ones count as not set.
+    pub fn read(mut variable: impl FnMut(&str) -> Option<String>) -> Surroundings {
+        let found = Self::NAMES.into_iter().filter_map(|name| Some((name, variable(name)?)));
+        Surroundings { variables: found.filter(|(_, value)| !value.is_empty()).collect() }
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    fn first(&self, names: &[&str]) -> Option<String> {
+        names.iter().find_map(|name| self.get(name)).map(str::to_owned)
+    }
+
+    /// Where stores are, unless a source says it.
+    pub fn endpoint(&self) -> Option<String> {
+        self.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]).or_else(|| self.profile("endpoint_url"))
+    }
+
+    /// Their region, unless a source says it.
+    pub fn region(&self) -> Option<String> {
+        self.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]).or_else(|| self.profile("region"))
+    }
+
+    /// File with the certificates to trust, in PEM.
+    pub fn certificates(&self) -> Option<PathBuf> {
+        self.first(&["AWS_CA_BUNDLE", "SSL_CERT_FILE"]).map(PathBuf::from)
+    }
+
+    /// The credentials. Files are read again each time: whoever renews them need not tell.
+    ///
+    /// # Errors
+    /// [`Cause::Denied`] when there are none, with where they were looked for.
+    pub fn keys(&self, object: &str) -> SourceResult<Keys> {
+        let variable = |name| self.get(name).map(str::to_owned);
+        let from_variables = || {
+            let (id, secret) = (variable("AWS_ACCESS_KEY_ID")?, variable("AWS_SECRET_ACCESS_KEY")?);
+            Some(Keys { id, secret, token: variable("AWS_SESSION_TOKEN") })
+        };
+        let from_profile = || {
+            let (id, secret) = (self.profile("aws_access_key_id")?, self.profile("aws_secret_access_key")?);
+            Some(Keys { id, secret, token: self.profile("aws_session_token") })
+        };
+        from_variables().or_else(from_profile).ok_or_else(|| {
+            let profile = self.profile_name();
+            let text = format!(
+                "{object}: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY where 'bivouac up' or \
+                 'run' is called, or give profile '{profile}' some in ~/.aws/credentials"
+            );
+            SourceError::new(Cause::Denied, text)
+        })
+    }
+
+    fn profile_name(&self) -> &str {
+        self.get("AWS_PROFILE").unwrap_or("default")
+    }
+
+    /// A value of the profile, as the file of credentials or that of the configuration has it.
+    fn profile(&self, key: &str) -> Option<String> {
+        let name = self.profile_name();
+        let home = || self.get("HOME").map(|home| Path::new(home).join(".aws"));
+        let file = |variable: &str, default: &str| {
+            self.get(variable).map(PathBuf::from).or_else(|| Some(home()?.join(default)))
+        };
+        let in_config = if name == "default" { name.to_owned() } else { format!("profile {name}") };
+        let find = |file: Option<PathBuf>, section: &str| value_in(&read_small(&file?)?, section, key);
+        find(file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), name)
+            .or_else(|| find(file("AWS_CONFIG_FILE", "config"), &in_config))
+    }
+}
+
+/// A text file, if it is there and not too large.
+pub fn read_small(path: &Path) -> Option<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(path).ok()?.take(FILE_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// A value of a section, in the manner of INI files.
+fn value_in(text: &str, section: &str, key: &str) -> Option<String> {
+    let mut is_here = false;
+    for line in text.lines() {
+        let trimmed = line.trim();
+        if let Some(name) = trimmed.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            is_here = name.split_whitespace().eq(section.split_whitespace());
+        }
+        // Lines that begin with a space belong to a value of their own kind.
+        let is_nested = line.starts_with([' ', '\t']);
+        let is_comment = trimmed.starts_with(['#', ';']);
+        if let (true, false, false, Some((name, value))) =
+            (is_here, is_nested, is_comment, trimmed.split_once('='))
+            && name.trim() == key
+            && !value.trim().is_empty()
+        {
+            return Some(value.trim().to_owned());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pairs: &[(&'static str, &str)]) -> Surroundings {
+        let find = |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
+        Surroundings::read(find)
+    }
+
+    #[test]
+    fn variables_come_before_files_and_nothing_is_shown() {
+        let here = with(&[
+            ("AWS_ACCESS_KEY_ID", "id"),
+            ("AWS_SECRET_ACCESS_KEY", "hidden"),
+            ("AWS_SESSION_TOKEN", ""),
+            ("AWS_ENDPOINT_URL", "http://all"),
+            ("AWS_ENDPOINT_URL_S3", "http://s3"),
+        ]);
+        let keys = here.keys("s3://b/").unwrap();
+        assert_eq!(keys, Keys { id: "id".into(), secret: "hidden".into(), token: None });
+        assert_eq!(here.endpoint().as_deref(), Some("http://s3"));
+        assert!(!format!("{here:?} {keys:?}").contains("hidden"));
+    }
+
+    #[test]
+    fn profiles_are_read_as_other_tools_read_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let credentials = "# c\n[other]\naws_access_key_id = no\n[lab]\naws_access_key_id=id\n\
+                           aws_secret_access_key =  a=b+/\n  nested = no\n";
+        std::fs::create_dir(dir.path().join(".aws")).unwrap();
+        std::fs::write(dir.path().join(".aws/credentials"), credentials).unwrap();
+        let config = "[profile lab]\nregion = here\n s3 =\n   endpoint_url = no\nendpoint_url = http://h\n";
+        std::fs::write(dir.path().join(".aws/config"), config).unwrap();
+        let home = dir.path().to_str().unwrap();
+        let here = with(&[("HOME", home), ("AWS_PROFILE", "lab")]);
+        let keys = here.keys("s3://b/").unwrap();
+        assert_eq!(keys, Keys { id: "id".into(), secret: "a=b+/".into(), token: None });
+        assert_eq!((here.region().as_deref(), here.endpoint().as_deref()), (Some("here"), Some("http://h")));
+        let refused = with(&[("HOME", home)]).keys("s3://b/").unwrap_err();
+        assert_eq!(refused.cause(), Cause::Denied);
+        assert!(refused.to_string().contains("profile 'default'"), "{refused}");
+    }
+}

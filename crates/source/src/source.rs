@@ -1,0 +1,131 @@
+//! The seam to site storage.
+
+use crate::error::Cause;
+use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, SourceError, SourceResult, Upload, Version};
+
+/// Site storage below one root. Paths are relative to it, without `.`, `..`, empty parts or a leading slash; the
+/// root itself is the empty path. Symbolic links are never followed.
+///
+/// A file is written in pieces beside its target, by as many processes as like to, and takes its place as a whole:
+/// [`begin`](Source::begin), [`put`](Source::put), [`commit`](Source::commit).
+pub trait Source: Send + Sync {
+    /// Whether the storage is where it was, and answers.
+    ///
+    /// # Errors
+    /// [`Cause::Lost`].
+    fn check(&self) -> SourceResult<()>;
+
+    /// All entries of a directory, in no particular order.
+    ///
+    /// # Errors
+    /// [`Cause::NotFound`], [`Cause::WrongKind`], [`Cause::Denied`], [`Cause::Lost`].
+    fn list(&self, dir: &[u8]) -> SourceResult<Vec<Entry>>;
+
+    /// What is at a path.
+    ///
+    /// # Errors
+    /// As [`Source::list`].
+    fn stat(&self, path: &[u8]) -> SourceResult<Meta>;
+
+    /// Fills `into` from a file that still looks like `version`; fewer bytes only at its end.
+    ///
+    /// # Errors
+    /// [`Cause::Changed`] when it does not; as [`Source::list`].
+    fn read(&self, path: &[u8], version: &Version, offset: u64, into: &mut [u8]) -> SourceResult<usize>;
+
+    /// Begins a file of `size` bytes beside its target.
+    ///
+    /// # Errors
+    /// [`Cause::Full`], [`Cause::ReadOnly`], [`Cause::Denied`], [`Cause::BadName`], [`Cause::Lost`].
+    fn begin(&self, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<Upload>;
+
+    /// Smallest size of the pieces of an upload of `size` bytes, all but the last, if there is one: they must cover all
+    /// of it then. Pieces of other uploads may begin anywhere, and what no piece covers is zeros.
+    fn piece_size(&self, size: u64) -> Option<u64>;
+
+    /// Writes one piece. The same piece again replaces it.
+    ///
+    /// # Errors
+    /// As [`Source::begin`].
+    fn put(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece>;
+
+    /// Makes pieces that this process has put durable, and reads them again or has the source say that it has them
+    /// as they were.
+    ///
+    /// # Errors
+    /// [`Cause::Other`] when they are not the same; as [`Source::begin`].
+    fn settle(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()>;
+
+    /// Puts the upload in the place of its target, all pieces of it having been settled.
+    ///
+    /// # Errors
+    /// [`Cause::Changed`] when the target is not what is expected: nothing is overwritten then. As
+    /// [`Source::begin`].
+    fn commit(&self, upload: &Upload, pieces: &[Piece], attrs: &Attrs, expect: &Expect)
+    -> SourceResult<Kept>;
+
+    /// Throws an upload away; none there is no error.
+    ///
+    /// # Errors
+    /// As [`Source::begin`].
+    fn abort(&self, upload: &Upload) -> SourceResult<()>;
+
+    /// Whether what was found at its path came of the upload with this tag: after a kill a file is known again.
+    fn is_made_by(&self, found: &Version, tag: &str) -> bool {
+        !tag.is_empty() && found.tag == tag
+    }
+
+    /// Makes a directory, or gives an existing one these attributes.
+    ///
+    /// # Errors
+    /// [`Cause::WrongKind`] when something else is there; as [`Source::begin`].
+    fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept>;
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// [`Cause::Changed`] when the path is not what is expected; as [`Source::begin`].
+    fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept>;
+
+    /// Gives an existing file that still looks like `version` other attributes, leaving its content alone.
+    ///
+    /// # Errors
+    /// [`Cause::Changed`] when it does not; as [`Source::begin`].
+    fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept>;
+
+    /// Removes a file or link that still looks like `version`, or an empty directory; none there is no error.
+    ///
+    /// # Errors
+    /// [`Cause::Changed`], [`Cause::NotEmpty`]; as [`Source::begin`].
+    fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()>;
+}
+
+/// Whether a path has the form that sources take.
+///
+/// # Errors
+/// [`Cause::BadName`].
+pub fn check_path(path: &[u8]) -> SourceResult<()> {
+    let bad = |name: &[u8]| name.is_empty() || name == b"." || name == b".." || name.contains(&0);
+    if !path.is_empty() && path.split(|byte| *byte == b'/').any(bad) {
+        let text = format!("'{}' is no path below a source", String::from_utf8_lossy(path));
+        return Err(SourceError::new(Cause::BadName, text));
+    }
+    Ok(())
+}
+
+/// The directory of a path, and the name in it.
+#[must_use]
+pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => path
+            .split_at_checked(at)
+            .map_or((&[][..], path), |(dir, rest)| (dir, rest.get(1..).unwrap_or_default())),
+        None => (&[], path),
+    }
+}
+
+/// A path below a directory.
+#[must_use]
+pub fn join_path(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}

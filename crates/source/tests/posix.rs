@@ -1,0 +1,143 @@
+//! A directory tree as a source, and the decorators around it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bivouac_source::{
+    Attrs, Cause, Expect, FailingSource, Kept, LimitedSource, PosixSource, Source, SourceResult, TEMPORARY,
+    conformance,
+};
+use tempfile::TempDir;
+
+fn made() -> (PosixSource, TempDir) {
+    let dir = TempDir::new().unwrap();
+    (PosixSource::open(dir.path()).unwrap(), dir)
+}
+
+#[test]
+fn a_tree_conforms() {
+    conformance::source(made);
+}
+
+#[test]
+fn a_limited_and_a_failing_source_conform() {
+    conformance::source(|| {
+        let (source, dir) = made();
+        let limited = LimitedSource::new(source, 1 << 40, Duration::from_micros(10));
+        (FailingSource::new(limited), dir)
+    });
+}
+
+fn put(source: &dyn Source, path: &[u8], content: &[u8]) -> SourceResult<Kept> {
+    let attrs = Attrs { perm: 0o600, ..Attrs::default() };
+    let upload = source.begin(path, content.len() as u64, &attrs)?;
+    let piece = source.put(&upload, 0, content)?;
+    source.settle(&upload, std::slice::from_ref(&piece))?;
+    source.commit(&upload, &[piece], &attrs, &Expect::Anything)
+}
+
+#[test]
+fn links_lead_nowhere_out_of_the_tree() {
+    let (source, dir) = made();
+    let outside = TempDir::new().unwrap();
+    fs::write(outside.path().join("secret"), "s").unwrap();
+    symlink(outside.path(), dir.path().join("out")).unwrap();
+    symlink(outside.path().join("secret"), dir.path().join("file")).unwrap();
+    assert!(source.list(b"out").is_err() && source.stat(b"out/secret").is_err());
+    assert!(put(&source, b"out/new", b"x").is_err());
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    let link = source.stat(b"file").unwrap();
+    assert_eq!(source.read(b"file", &link.version, 0, &mut [0; 9]).unwrap_err().cause(), Cause::WrongKind);
+}
+
+#[test]
+fn sparse_files_stay_sparse() {
+    let (source, dir) = made();
+    let mut content = vec![0; 8 << 20];
+    content[5 << 20] = 1;
+    put(&source, b"sparse", &content).unwrap();
+    let path = dir.path().join("sparse");
+    assert_eq!(fs::read(&path).unwrap(), content);
+    assert!(fs::metadata(&path).unwrap().blocks() * 512 < 1 << 20);
+}
+
+#[test]
+fn what_is_half_done_is_not_listed_and_what_is_damaged_not_taken() {
+    let (source, dir) = made();
+    let attrs = Attrs { perm: 0o600, ..Attrs::default() };
+    let upload = source.begin(b"f", 3, &attrs).unwrap();
+    let piece = source.put(&upload, 0, b"abc").unwrap();
+    assert!(upload.token.starts_with(TEMPORARY));
+    assert_eq!(source.list(b"").unwrap(), []);
+    fs::write(dir.path().join(&upload.token), "abX").unwrap();
+    let refused = source.settle(&upload, &[piece]).unwrap_err();
+    assert!(refused.to_string().contains("read back differently"), "{refused}");
+    fs::write(dir.path().join(&upload.token), "ab").unwrap();
+    let refused = source.commit(&upload, &[], &attrs, &Expect::Absent).unwrap_err();
+    assert!(refused.to_string().contains("is 2 bytes"), "{refused}");
+    assert!(!dir.path().join("f").exists());
+}
+
+#[test]
+fn another_directory_in_the_place_of_the_root_is_not_taken_for_it() {
+    let around = TempDir::new().unwrap();
+    let root = around.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let source = PosixSource::open(&root).unwrap();
+    fs::rename(&root, around.path().join("away")).unwrap();
+    assert_eq!(source.check().unwrap_err().cause(), Cause::Lost);
+    fs::create_dir(&root).unwrap();
+    assert_eq!(source.check().unwrap_err().cause(), Cause::Lost);
+    assert_eq!(put(&source, b"f", b"x").unwrap_err().cause(), Cause::Lost);
+    fs::remove_dir(&root).unwrap();
+    fs::rename(around.path().join("away"), &root).unwrap();
+    put(&source, b"f", b"x").unwrap();
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_does_not_hang() {
+    let (source, dir) = made();
+    let old = put(&source, b"f", b"x").unwrap();
+    fs::remove_file(dir.path().join("f")).unwrap();
+    let path = dir.path().join("f");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+        .unwrap();
+    assert!(source.read(b"f", &old.version, 0, &mut [0; 1]).is_err());
+    assert_eq!(source.stat(b"f").unwrap().kind, bivouac_types::mode::FIFO);
+}
+
+#[test]
+fn modes_and_attributes_are_those_of_the_file() {
+    let (source, dir) = made();
+    put(&source, b"f", b"x").unwrap();
+    let path: &Path = &dir.path().join("f");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o4751)).unwrap();
+    assert_eq!(source.stat(b"f").unwrap().attrs.perm, 0o4751);
+    fs::hard_link(path, dir.path().join("g")).unwrap();
+    assert_eq!(source.stat(b"g").unwrap().links, 2);
+}
+
+#[test]
+fn a_limited_source_takes_its_time() {
+    let (source, _dir) = made();
+    let limited = LimitedSource::new(source, 100 << 20, Duration::ZERO);
+    let begun = Instant::now();
+    put(&limited, b"f", &vec![1; 10 << 20]).unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(99), "10 MiB at 100 MiB/s take a tenth of a second");
+}
+
+#[test]
+fn a_failing_source_fails_when_told_and_counts() {
+    let (source, _dir) = made();
+    let failing = FailingSource::new(source);
+    let kept = put(&failing, b"f", b"content").unwrap();
+    failing.fail(1, Cause::Full);
+    assert_eq!(failing.read(b"f", &kept.version, 0, &mut [0; 4]), Ok(4));
+    assert_eq!(put(&failing, b"g", b"x").unwrap_err().cause(), Cause::Full);
+    failing.heal();
+    assert_eq!(failing.bytes_read(), 4);
+    put(&failing, b"g", b"x").unwrap();
+}

@@ -1,0 +1,16 @@
+//! What a partition is told: how new files are laid out, what readers may expect, and when data moves between the
+//! nodes and site storage. One vocabulary, the *keys*, for the command line, formation files, records and messages.
+
+mod choices;
+mod glob;
+mod policy;
+mod rule;
+mod settings;
+mod source;
+
+pub use choices::{Contract, FsyncPolicy, MasterHash, VolumeKind};
+pub use glob::Glob;
+pub use policy::{ReadPolicy, WritePolicy};
+pub use rule::Rule;
+pub use settings::{KEYS, PartitionSettings, SettingError};
+pub use source::{Site, Source};

@@ -1,0 +1,103 @@
+//! Exceptions from a partition's policies, by pattern.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Glob, ReadPolicy, WritePolicy};
+use crate::check_stripe;
+use crate::units::{exact_size, parse_size};
+
+/// What is different for files that a pattern names: `*.chk: write=through stripe=4m`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// The files.
+    pub glob: Glob,
+    /// When their content is brought to the nodes.
+    pub read: Option<ReadPolicy>,
+    /// When their content goes to site storage.
+    pub write: Option<WritePolicy>,
+    /// Stripe size of new ones, in bytes.
+    pub stripe: Option<u32>,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.glob)?;
+        self.read.iter().try_for_each(|read| write!(f, " read={read}"))?;
+        self.write.iter().try_for_each(|policy| write!(f, " write={policy}"))?;
+        self.stripe.iter().try_for_each(|stripe| write!(f, " stripe={}", exact_size(u64::from(*stripe))))
+    }
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rule, String> {
+        let shape = || format!("rule '{text}' is not of the form 'GLOB: read=… write=… stripe=…'");
+        // The colon that ends a pattern is followed by a space: patterns may have colons of their own.
+        let (glob, words) = text.split_once(": ").ok_or_else(shape)?;
+        let mut rule = Rule { glob: glob.trim().parse()?, read: None, write: None, stripe: None };
+        for word in words.split_ascii_whitespace() {
+            let (key, value) = word.split_once('=').ok_or_else(shape)?;
+            rule.assign(key, value).map_err(|why| format!("rule '{text}': {why}"))?;
+        }
+        rule.check().map_err(|why| format!("rule '{text}' {why}")).map(|()| rule)
+    }
+}
+
+impl Rule {
+    fn assign(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let is_new = match key {
+            "read" => self.read.replace(value.parse()?).is_none(),
+            "write" => self.write.replace(value.parse()?).is_none(),
+            "stripe" => self.stripe.replace(stripe(value)?).is_none(),
+            _ => return Err(format!("'{key}' is none of read, write, stripe")),
+        };
+        if is_new { Ok(()) } else { Err(format!("'{key}' is said twice")) }
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        if self.read.is_none() && self.write.is_none() && self.stripe.is_none() {
+            return Err("changes nothing: say read=, write= or stripe=");
+        }
+        if self.stripe.is_some() && self.glob.is_of_paths() {
+            // A node that makes a file knows its name, not its path.
+            return Err("gives a path a stripe size: stripe= goes by names only, without a slash");
+        }
+        Ok(())
+    }
+}
+
+/// Reads a stripe size.
+pub(super) fn stripe(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text)?;
+    check_stripe(bytes)?;
+    u32::try_from(bytes).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_and_written() {
+        let rule: Rule = "*.chk: write=through  stripe=4MiB".parse().unwrap();
+        assert_eq!((rule.read, rule.write, rule.stripe), (None, Some(WritePolicy::Through), Some(4 << 20)));
+        assert_eq!(rule.to_string(), "*.chk: write=through stripe=4m");
+        let odd: Rule = "a:b/*: read=at-start".parse().unwrap();
+        assert_eq!((odd.glob.as_str(), odd.read), ("a:b/*", Some(ReadPolicy::AtStart)));
+    }
+
+    #[test]
+    fn bad_rules_are_refused_by_name() {
+        let refusal = |text: &str| text.parse::<Rule>().unwrap_err();
+        assert!(refusal("*.chk").contains("not of the form"));
+        assert!(refusal("*.chk: fast").contains("not of the form"));
+        assert!(refusal("*.chk: speed=9").contains("'speed' is none of read, write, stripe"));
+        assert!(refusal("*.chk: stripe=5000").contains("multiple"));
+        assert!(refusal("*.chk: stripe=4k stripe=8k").contains("said twice"));
+        assert!(refusal("a/*.chk: stripe=4k").contains("without a slash"));
+        assert!(refusal("*.chk: ").contains("changes nothing"));
+        assert!(refusal("[: read=on-open").contains("not closed"));
+    }
+}

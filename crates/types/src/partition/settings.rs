@@ -1,0 +1,335 @@
+//! All settings of a partition, and how they are written.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::rule::stripe;
+use super::{Contract, FsyncPolicy, MasterHash, ReadPolicy, Rule, Source, VolumeKind, WritePolicy};
+use crate::Placement;
+use crate::limits::{PARTITION_RULES_MAX, STRIPE_DEFAULT};
+use crate::units::{exact_size, parse_size};
+
+/// The keys, in the order in which they are written, with what their values look like.
+pub const KEYS: &[(&str, &str)] = &[
+    ("stripe", "SIZE"),
+    ("width", "N"),
+    ("placement", "striped|local|hashed"),
+    ("master-hash", "xxh3|byte-sum"),
+    ("volumes", "any|memory|disk"),
+    ("contract", "coherent|session"),
+    ("source", "URL|none"),
+    ("read", "on-demand|at-start|on-open"),
+    ("write", WritePolicy::FORMS),
+    ("fsync", "volumes|source"),
+    ("capacity", "SIZE|none"),
+    ("rule", "'GLOB: read=… write=… stripe=…'|none"),
+];
+
+/// The value that takes a setting away which need not be there.
+const NONE: &str = "none";
+
+/// What a partition is told. Its text form is a line `key=value` per setting; rules, in their order, are lines of
+/// their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionSettings {
+    /// Bytes per stripe of new files.
+    pub stripe: u32,
+    /// Seats that a new file uses; 0 is all of the partition.
+    pub width: u16,
+    /// How the seats of a new file are chosen.
+    pub placement: Placement,
+    /// What decides on its first seat.
+    pub master_hash: MasterHash,
+    /// Which volumes are seats. Fixed when the partition is made.
+    pub volumes: VolumeKind,
+    /// What readers may expect of writers.
+    pub contract: Contract,
+    /// What the partition stands in front of.
+    pub source: Option<Source>,
+    /// When content comes from there.
+    pub read: ReadPolicy,
+    /// When content goes there.
+    pub write: WritePolicy,
+    /// What `fsync` means.
+    pub fsync: FsyncPolicy,
+    /// Most bytes on its seats together.
+    pub capacity: Option<u64>,
+    /// Exceptions; the first that names a file and says something about a matter decides on it.
+    pub rules: Vec<Rule>,
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettingError {
+    /// There is no such key; the one that may have been meant.
+    Unknown {
+        /// The key.
+        key: String,
+        /// The most similar one, if one is similar.
+        meant: Option<&'static str>,
+    },
+    /// The value is not possible: a sentence.
+    Value(String),
+}
+
+impl fmt::Display for SettingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = || KEYS.iter().map(|(key, _)| *key).collect::<Vec<_>>().join(", ");
+        match self {
+            SettingError::Unknown { key, meant: Some(meant) } => {
+                write!(f, "'{key}' is no setting of partitions; '{meant}' is")
+            }
+            SettingError::Unknown { key, meant: None } => {
+                write!(f, "'{key}' is no setting of partitions; there are {}", keys())
+            }
+            SettingError::Value(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for SettingError {}
+
+impl Default for PartitionSettings {
+    fn default() -> PartitionSettings {
+        PartitionSettings {
+            stripe: STRIPE_DEFAULT,
+            width: 0,
+            placement: Placement::Striped,
+            master_hash: MasterHash::default(),
+            volumes: VolumeKind::default(),
+            contract: Contract::default(),
+            source: None,
+            read: ReadPolicy::default(),
+            write: WritePolicy::default(),
+            fsync: FsyncPolicy::default(),
+            capacity: None,
+            rules: Vec::new(),
+        }
+    }
+}
+
+impl PartitionSettings {
+    /// Changes one setting; a rule is added to those that are there, and `none` takes all away.
+    ///
+    /// # Errors
+    /// A key that is none; a value that is not possible.
+    pub fn assign(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        let outcome = match key {
+            "stripe" => stripe(value).map(|stripe| self.stripe = stripe),
+            "width" => width(value).map(|width| self.width = width),
+            "placement" => value.parse().map(|placement| self.placement = placement),
+            "master-hash" => value.parse().map(|hash| self.master_hash = hash),
+            "volumes" => value.parse().map(|kind| self.volumes = kind),
+            "contract" => value.parse().map(|contract| self.contract = contract),
+            "source" => unless_none(value, str::parse).map(|source| self.source = source),
+            "read" => value.parse().map(|policy| self.read = policy),
+            "write" => value.parse().map(|policy| self.write = policy),
+            "fsync" => value.parse().map(|policy| self.fsync = policy),
+            "capacity" => unless_none(value, capacity).map(|capacity| self.capacity = capacity),
+            "rule" if value == NONE => {
+                self.rules.clear();
+                Ok(())
+            }
+            "rule" => value.parse().and_then(|rule| self.add_rule(rule)),
+            _ => return Err(SettingError::Unknown { key: key.to_owned(), meant: similar(key) }),
+        };
+        outcome.map_err(SettingError::Value)
+    }
+
+    /// Key and value of every setting; those that are not there are left out.
+    #[must_use]
+    pub fn pairs(&self) -> Vec<(&'static str, String)> {
+        let always = [
+            ("stripe", exact_size(u64::from(self.stripe))),
+            ("width", self.width.to_string()),
+            ("placement", self.placement.to_string()),
+            ("master-hash", self.master_hash.to_string()),
+            ("volumes", self.volumes.to_string()),
+            ("contract", self.contract.to_string()),
+            ("read", self.read.to_string()),
+            ("write", self.write.to_string()),
+            ("fsync", self.fsync.to_string()),
+        ];
+        let mut pairs = Vec::from(always);
+        pairs.extend(self.source.iter().map(|source| ("source", source.to_string())));
+        pairs.extend(self.capacity.iter().map(|bytes| ("capacity", exact_size(*bytes))));
+        pairs.extend(self.rules.iter().map(|rule| ("rule", rule.to_string())));
+        pairs
+    }
+
+    /// Stripe size of a new file with this name, in bytes.
+    #[must_use]
+    pub fn stripe_of(&self, name: &[u8]) -> u32 {
+        self.by_rule(name, |rule| rule.stripe).unwrap_or(self.stripe)
+    }
+
+    /// When content of a file comes from site storage; `path` is from the partition's directory on.
+    #[must_use]
+    pub fn read_of(&self, path: &[u8]) -> ReadPolicy {
+        self.by_rule(path, |rule| rule.read).unwrap_or(self.read)
+    }
+
+    /// When content of a file goes to site storage; `path` is from the partition's directory on.
+    #[must_use]
+    pub fn write_of(&self, path: &[u8]) -> WritePolicy {
+        self.by_rule(path, |rule| rule.write).unwrap_or(self.write)
+    }
+
+    fn by_rule<T>(&self, path: &[u8], says: impl Fn(&Rule) -> Option<T>) -> Option<T> {
+        self.rules.iter().filter(|rule| rule.glob.matches(path)).find_map(says)
+    }
+
+    fn add_rule(&mut self, rule: Rule) -> Result<(), String> {
+        if self.rules.len() >= PARTITION_RULES_MAX {
+            return Err(format!("more than {PARTITION_RULES_MAX} rules"));
+        }
+        self.rules.push(rule);
+        Ok(())
+    }
+}
+
+impl fmt::Display for PartitionSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pairs().iter().try_for_each(|(key, value)| writeln!(f, "{key}={value}"))
+    }
+}
+
+impl FromStr for PartitionSettings {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<PartitionSettings, SettingError> {
+        let mut settings = PartitionSettings::default();
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let shape = || SettingError::Value(format!("'{line}' is not of the form key=value"));
+            let (key, value) = line.split_once('=').ok_or_else(shape)?;
+            settings.assign(key.trim(), value.trim())?;
+        }
+        Ok(settings)
+    }
+}
+
+fn unless_none<T>(value: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    if value == NONE { Ok(None) } else { read(value).map(Some) }
+}
+
+fn width(value: &str) -> Result<u16, String> {
+    value.parse().map_err(|_| format!("width '{value}' is not a number of seats; 0 is all of them"))
+}
+
+fn capacity(value: &str) -> Result<u64, String> {
+    match parse_size(value)? {
+        0 => Err(format!("capacity 0 holds nothing; write '{NONE}' for no limit")),
+        bytes => Ok(bytes),
+    }
+}
+
+/// The key that may have been meant.
+fn similar(key: &str) -> Option<&'static str> {
+    crate::words::similar(key, KEYS.iter().map(|(known, _)| *known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Glob;
+    use proptest::prelude::*;
+
+    #[test]
+    fn settings_are_read_and_written() {
+        let text = "stripe=64k\nwidth = 2\nplacement=hashed\nsource=/data\nwrite=delayed=5s/1m\ncapacity=10GB\n\
+                    rule=*.chk: write=through\nrule=*: read=on-open stripe=4k\n";
+        let settings: PartitionSettings = text.parse().unwrap();
+        assert_eq!((settings.stripe, settings.width, settings.capacity), (65_536, 2, Some(10_000_000_000)));
+        assert_eq!(settings.write, WritePolicy::Delayed { age_ms: 5000, bytes: 1 << 20 });
+        assert_eq!(settings.to_string().parse(), Ok(settings));
+        assert_eq!("".parse(), Ok(PartitionSettings::default()));
+    }
+
+    #[test]
+    fn the_first_rule_that_says_something_decides() {
+        let text = "rule=*.chk: write=through\nrule=*: read=on-open stripe=4k\nrule=a.*: write=on-close";
+        let settings: PartitionSettings = text.parse().unwrap();
+        assert_eq!((settings.stripe_of(b"a.chk"), settings.stripe_of(b"b")), (4096, 4096));
+        assert_eq!(settings.write_of(b"d/a.chk"), WritePolicy::Through);
+        assert_eq!(settings.write_of(b"d/a.dat"), WritePolicy::OnClose);
+        assert_eq!(settings.write_of(b"b"), WritePolicy::OnFlush);
+        assert_eq!(settings.read_of(b"b"), ReadPolicy::OnOpen);
+    }
+
+    #[test]
+    fn every_key_can_be_set_and_what_is_wrong_is_named() {
+        let mut settings = PartitionSettings::default();
+        for (key, _) in KEYS {
+            assert!(
+                !matches!(settings.assign(key, "\u{1}"), Ok(()) | Err(SettingError::Unknown { .. })),
+                "{key}"
+            );
+        }
+        let mut refusal = |key, value| settings.assign(key, value).unwrap_err().to_string();
+        assert_eq!(refusal("strip", "4k"), "'strip' is no setting of partitions; 'stripe' is");
+        assert!(refusal("colour", "red").contains("there are stripe, width"));
+        assert!(refusal("width", "-1").contains("'-1' is not a number of seats"));
+        assert!(refusal("capacity", "0").contains("holds nothing"));
+        assert!(refusal("placement", "far").contains("placement 'far' is none of striped, local, hashed"));
+        assert!(refusal("contract", "loose").contains("coherent, session"));
+    }
+
+    fn any_rule() -> impl Strategy<Value = Rule> {
+        let read = proptest::option::of(proptest::sample::select(ReadPolicy::ALL));
+        let stripe = proptest::option::of((1u32..1000).prop_map(|pages| pages * 4096));
+        let glob = proptest::sample::select(&["*", "*.h5", "chk_[0-9]*", "{a,b}?:c"][..]);
+        (glob, read, any_write(), stripe).prop_map(|(glob, read, write, stripe)| Rule {
+            glob: glob.parse::<Glob>().unwrap(),
+            read,
+            write: Some(write),
+            stripe,
+        })
+    }
+
+    fn any_write() -> impl Strategy<Value = WritePolicy> {
+        prop_oneof![
+            Just(WritePolicy::Through),
+            Just(WritePolicy::OnClose),
+            Just(WritePolicy::OnFlush),
+            (1..u64::MAX, 1..u64::MAX).prop_map(|(age_ms, bytes)| WritePolicy::Delayed { age_ms, bytes }),
+        ]
+    }
+
+    fn any_settings() -> impl Strategy<Value = PartitionSettings> {
+        let first = (1u32..1000, any::<u16>(), 0..3usize, 0..2usize, 0..3usize, 0..2usize);
+        let second = (0..3usize, any_write(), proptest::option::of(1..u64::MAX), any::<bool>());
+        (first, second, proptest::collection::vec(any_rule(), 0..5)).prop_map(|(first, second, rules)| {
+            let placements = [Placement::Striped, Placement::Local, Placement::Hashed];
+            PartitionSettings {
+                stripe: first.0 * 4096,
+                width: first.1,
+                placement: placements[first.2],
+                master_hash: MasterHash::ALL[first.3],
+                volumes: VolumeKind::ALL[first.4],
+                contract: Contract::ALL[first.5],
+                source: second.3.then(|| "s3://b/p?region=r".parse().unwrap()),
+                read: ReadPolicy::ALL[second.0],
+                write: second.1,
+                fsync: FsyncPolicy::ALL[second.0 % 2],
+                capacity: second.2,
+                rules,
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(settings in any_settings()) {
+            prop_assert_eq!(settings.to_string().parse(), Ok(settings));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(key in 0..KEYS.len(), value in "\\PC{0,40}", text in "\\PC{0,80}") {
+            let mut settings = PartitionSettings::default();
+            if settings.assign(KEYS[key].0, &value).is_ok() {
+                prop_assert_eq!(settings.to_string().parse(), Ok(settings));
+            }
+            let _ = text.parse::<PartitionSettings>();
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Messages about files whose partition stands in front of site storage.
+
+use bivouac_types::{Ino, Layout, SeatIndex, Slot, Timestamp};
+
+use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
+
+/// What a seat does with the marks of what was written, around a flush.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlushMark {
+    /// What was written so far is about to be flushed; what is written from now on is told apart.
+    Begin,
+    /// It is at site storage.
+    Done {
+        /// What the file is there now.
+        origin: Origin,
+        /// As in [`Whence`].
+        limit: u64,
+    },
+    /// It is not: it is as it was before.
+    Failed,
+    /// Nothing is flushed: a range of the subfile is about to be written by a step, and must be here.
+    Known {
+        /// Whence its content comes.
+        whence: Whence,
+        /// Where the range begins in the subfile's data.
+        offset: u64,
+        /// Its length, in bytes.
+        len: u64,
+    },
+    /// The file may have changed at site storage: if nothing was written here, no writer of an older epoch may from now on.
+    Close {
+        /// The epoch.
+        epoch: u32,
+        /// Where the file's bytes are.
+        layout: Layout,
+    },
+    /// It has changed there, and was closed: what is here is nothing.
+    Drop {
+        /// The epoch.
+        epoch: u32,
+        /// Whence its content comes.
+        whence: Whence,
+    },
+}
+
+/// Why a file is to go to site storage. Its policy says whether it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// It was written to, and the writer waits.
+    Write,
+    /// It was closed.
+    Close,
+    /// It was synced.
+    Sync,
+    /// It has waited.
+    Age,
+    /// Its room is needed, whatever the policy says.
+    Room,
+}
+
+impl Occasion {
+    const ALL: [Occasion; 5] =
+        [Occasion::Write, Occasion::Close, Occasion::Sync, Occasion::Age, Occasion::Room];
+}
+
+impl Encode for Occasion {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+}
+
+impl Decode<'_> for Occasion {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let number = usize::from(u8::decode(input)?);
+        Occasion::ALL.get(number).copied().ok_or(DecodeError::Invalid("occasion of a flush"))
+    }
+}
+
+impl Encode for FlushMark {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            FlushMark::Begin => out.push(0),
+            FlushMark::Done { origin, limit } => {
+                out.push(1);
+                (origin.clone(), *limit).encode(out);
+            }
+            FlushMark::Failed => out.push(2),
+            FlushMark::Known { whence, offset, len } => {
+                out.push(3);
+                whence.encode(out);
+                (*offset, *len).encode(out);
+            }
+            FlushMark::Close { epoch, layout } => {
+                out.push(4);
+                (*epoch, *layout).encode(out);
+            }
+            FlushMark::Drop { epoch, whence } => {
+                out.push(5);
+                (*epoch, whence.clone()).encode(out);
+            }
+        }
+    }
+}
+
+impl Decode<'_> for FlushMark {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match u8::decode(input)? {
+            0 => Ok(FlushMark::Begin),
+            1 => {
+                let (origin, limit) = Decode::decode(input)?;
+                Ok(FlushMark::Done { origin, limit })
+            }
+            2 => Ok(FlushMark::Failed),
+            3 => {
+                let whence = Decode::decode(input)?;
+                let (offset, len) = Decode::decode(input)?;
+                Ok(FlushMark::Known { whence, offset, len })
+            }
+            4 => {
+                let (epoch, layout) = Decode::decode(input)?;
+                Ok(FlushMark::Close { epoch, layout })
+            }
+            5 => {
+                let (epoch, whence) = Decode::decode(input)?;
+                Ok(FlushMark::Drop { epoch, whence })
+            }
+            _ => Err(DecodeError::Invalid("mark of a flush")),
+        }
+    }
+}
+
+owned! {
+    /// How a file at site storage looked.
+    SiteVersion {
+        /// Its size, in bytes.
+        size: u64,
+        /// Last change of its content.
+        mtime: Timestamp,
+        /// What else tells contents apart.
+        tag: String,
+    }
+    /// A file at site storage.
+    Origin {
+        /// Its path there, from the partition's directory.
+        path: Vec<u8>,
+        /// How it looked.
+        seen: SiteVersion,
+    }
+    /// Where content of a file may have to be brought from.
+    Whence {
+        /// The file at site storage, if it has been there.
+        origin: Option<Origin>,
+        /// What is in front of this, in bytes of the file, is the same there unless it was written here.
+        limit: u64,
+        /// Where its bytes are.
+        layout: Layout,
+    }
+    /// A position among the records of a node.
+    ListDirtyRequest {
+        /// What is behind this, in the order of slots and keys.
+        after: Option<(Slot, Vec<u8>)>,
+    }
+    /// What a node has of a file that site storage does not have.
+    Dirty {
+        /// The file or directory.
+        ino: Ino,
+        /// Bytes of content on this node; 0 if only names or attributes differ.
+        bytes: u64,
+        /// Why it could not be flushed the last time, as far as this node knows; empty otherwise.
+        why: String,
+    }
+    /// Some of what site storage does not have.
+    DirtyPage {
+        /// The files. One may come several times.
+        files: Vec<Dirty>,
+        /// Where to go on; nothing at the end.
+        next: Option<(Slot, Vec<u8>)>,
+    }
+    /// A file that is to be brought as a whole.
+    BringRequest {
+        /// It.
+        ino: Ino,
+        /// Where in it to begin, or to go on.
+        from: u64,
+        /// Whether it was opened, and its policy decides; otherwise it is brought in any case.
+        opened: bool,
+    }
+    /// A directory, and a name in it.
+    FindPlaceRequest {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+    }
+    /// Where a directory is at site storage.
+    SitePlace {
+        /// Its path there, if it has been there.
+        path: Option<Vec<u8>>,
+        /// The directory that it is in.
+        dir: Ino,
+        /// Its name there.
+        name: Vec<u8>,
+        /// What was seen under the name that was asked for.
+        seen: Option<SiteVersion>,
+    }
+    /// A file that is to go to site storage.
+    FlushHereRequest {
+        /// It.
+        ino: Ino,
+        /// What the occasion is.
+        occasion: Occasion,
+        /// The flush that was begun before, if one was; otherwise 0.
+        job: u64,
+    }
+    /// A fence before all changes.
+    FenceRequest {
+        /// Who holds it.
+        token: u64,
+        /// For how long from now on, in milliseconds; 0 lifts it.
+        hold_ms: u32,
+    }
+    /// Names that site storage had in a directory.
+    ListSeenRequest {
+        /// The directory.
+        dir: Ino,
+        /// Names behind this.
+        after: Vec<u8>,
+    }
+    /// A name that site storage had when it was last looked at.
+    SeenName {
+        /// The name.
+        name: Vec<u8>,
+        /// How the file looked.
+        seen: SiteVersion,
+    }
+    /// Such names, in their order.
+    SeenPage {
+        /// The names.
+        names: Vec<SeenName>,
+        /// Whether none follows.
+        end: bool,
+    }
+    /// What site storage has under a name now.
+    NoteSeenRequest {
+        /// The directory.
+        dir: Ino,
+        /// The name.
+        name: Vec<u8>,
+        /// How the file looks; nothing if there is none any more.
+        seen: Option<SiteVersion>,
+    }
+    /// A file, directory or link that is to go to site storage.
+    FlushRequest {
+        /// It.
+        ino: Ino,
+        /// The path that it is to have there.
+        path: Vec<u8>,
+        /// What was last seen at that path.
+        seen: Option<SiteVersion>,
+        /// Overwrite whatever is there.
+        force: bool,
+        /// The flush that was begun before, if one was; otherwise 0.
+        job: u64,
+    }
+    /// How far a flush is.
+    FlushState {
+        /// Whether it is over.
+        done: bool,
+        /// Its number, to ask again with.
+        job: u64,
+        /// Bytes moved so far.
+        moved: u64,
+        /// How it looks at site storage, if it is there now and was not before.
+        version: Option<SiteVersion>,
+        /// What site storage could not keep: sentences.
+        lost: Vec<String>,
+    }
+    /// Marks of one subfile.
+    MarkFlushRequest {
+        /// The file.
+        ino: Ino,
+        /// The seat that holds the subfile.
+        seat: SeatIndex,
+        /// What to do.
+        mark: FlushMark,
+    }
+    /// Parts of a file that are to be written beside its target.
+    FlushPartsRequest {
+        /// The file.
+        ino: Ino,
+        /// The seat whose parts these are.
+        seat: SeatIndex,
+        /// Its origin, and where its bytes are.
+        whence: Whence,
+        /// Path of the target.
+        path: Vec<u8>,
+        /// Size of the whole, in bytes.
+        size: u64,
+        /// What the source calls the file in the making.
+        token: String,
+        /// The first part that is still to be written, as a number of a stripe of the subfile.
+        from: u64,
+    }
+    /// A part that site storage has.
+    FlushedPart {
+        /// Where in the file.
+        offset: u64,
+        /// Its length, in bytes.
+        len: u64,
+        /// What the source calls it, or a digest.
+        tag: String,
+    }
+    /// Parts that were written and are durable.
+    FlushedParts {
+        /// They.
+        parts: Vec<FlushedPart>,
+        /// Where to go on; nothing at the end.
+        next: Option<u64>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn marks_travel() {
+        let seen = SiteVersion { size: 1, mtime: Timestamp { secs: 2, nanos: 3 }, tag: "4".into() };
+        let origin = Origin { path: b"a/b".to_vec(), seen };
+        for mark in [FlushMark::Begin, FlushMark::Done { origin, limit: 5 }, FlushMark::Failed] {
+            assert_eq!(FlushMark::from_bytes(&mark.to_bytes()), Ok(mark));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = MarkFlushRequest::from_bytes(&bytes);
+            let _ = FlushPartsRequest::from_bytes(&bytes);
+            let _ = FlushRequest::from_bytes(&bytes);
+            let _ = FlushState::from_bytes(&bytes);
+            let _ = FlushedParts::from_bytes(&bytes);
+            let _ = DirtyPage::from_bytes(&bytes);
+            let _ = SeenPage::from_bytes(&bytes);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Partitions as nodes and clients know them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bivouac_types::limits::{PARTITION_TEXT_MAX, SEATS_MAX};
+use bivouac_types::{Ino, Layout, PartitionId, PartitionSettings, SeatIndex};
+
+use crate::{Decode, DecodeError, Encode, FormationMap, Reader, SeatEntry};
+
+/// How far a partition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartitionState {
+    /// Its directory does not belong to it yet.
+    Making,
+    /// It is there.
+    Live,
+    /// It is gone, or never came to be. Its seats stay known: there may be rests of its files.
+    Removed,
+}
+
+/// A partition. Its number, directory and seats never change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Its number.
+    pub id: PartitionId,
+    /// Raised by every change of its settings.
+    pub version: u32,
+    /// How far it is.
+    pub state: PartitionState,
+    /// The directory that is its root.
+    pub dir: Ino,
+    /// The partition that the directory was in.
+    pub outer: PartitionId,
+    /// Its seats in their order, as seats of the root partition.
+    pub seats: Vec<SeatIndex>,
+    /// What it was told.
+    pub settings: PartitionSettings,
+}
+
+impl Partition {
+    /// Whether it can be in a formation with this map.
+    ///
+    /// # Errors
+    /// A sentence that names the seat or setting, and what is allowed.
+    pub fn check(&self, map: &FormationMap) -> Result<(), String> {
+        let (seats, all) = (&self.seats, map.seat_count());
+        if seats.is_empty() || seats.len() > SEATS_MAX {
+            return Err(format!("a partition has 1 to {SEATS_MAX} seats, not {}", seats.len()));
+        }
+        if let Some(alien) = seats.iter().find(|seat| map.seat(**seat).is_none()) {
+            return Err(format!("seat {alien} is not among the {all} of the formation"));
+        }
+        let mut sorted = seats.clone();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("seat {} is named twice", twice[0]));
+        }
+        if usize::from(self.settings.width) > seats.len() {
+            return Err(format!("width {} is more than its {} seats", self.settings.width, seats.len()));
+        }
+        match self.settings.to_string().len() {
+            len if len > PARTITION_TEXT_MAX => {
+                Err(format!("its settings have {len} bytes, more than {PARTITION_TEXT_MAX}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Number of its seats.
+    #[must_use]
+    pub fn seat_count(&self) -> u16 {
+        self.seats.len() as u16
+    }
+
+    /// What its directory and those below say of new files, as long as nobody says otherwise for one of them.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        let seats = self.seat_count();
+        let width = if self.settings.width == 0 { seats } else { self.settings.width };
+        Layout { stripe: self.settings.stripe, width, base: SeatIndex::new(self.id, 0), seats }
+    }
+
+    /// Its seats with their nodes and volumes; those that the map does not have are left out.
+    #[must_use]
+    pub fn places(&self, map: &FormationMap) -> Vec<SeatEntry> {
+        self.seats.iter().filter_map(|seat| map.seat(*seat)).collect()
+    }
+
+    /// Most bytes that it may take on one seat: an even part of its capacity.
+    #[must_use]
+    pub fn seat_capacity(&self) -> Option<u64> {
+        self.settings.capacity.map(|bytes| bytes.div_ceil(self.seats.len().max(1) as u64))
+    }
+}
+
+/// Partitions by number, for finding out where their seats are.
+#[derive(Clone, Debug, Default)]
+pub struct PartitionTable {
+    known: HashMap<PartitionId, (Arc<Partition>, Arc<[SeatEntry]>)>,
+}
+
+impl PartitionTable {
+    /// Takes in what is known of a partition, unless more is known already. Whether it was news.
+    pub fn learn(&mut self, map: &FormationMap, partition: Partition) -> bool {
+        let rank = |known: &Partition| (known.version, known.state as u8);
+        let id = partition.id;
+        if self.known.get(&id).is_some_and(|(known, _)| rank(known) >= rank(&partition)) {
+            return false;
+        }
+        let places = partition.places(map).into();
+        self.known.insert(id, (Arc::new(partition), places));
+        true
+    }
+
+    /// A partition.
+    #[must_use]
+    pub fn get(&self, id: PartitionId) -> Option<&Arc<Partition>> {
+        self.known.get(&id).map(|(partition, _)| partition)
+    }
+
+    /// The places of a partition's seats, in their order.
+    #[must_use]
+    pub fn places(&self, id: PartitionId) -> Option<&Arc<[SeatEntry]>> {
+        self.known.get(&id).map(|(_, places)| places)
+    }
+
+    /// Node and volume of a seat; `None` if its partition is not known, or has no such seat.
+    #[must_use]
+    pub fn seat(&self, map: &FormationMap, seat: SeatIndex) -> Option<SeatEntry> {
+        match seat.partition() {
+            PartitionId::ROOT => map.seat(seat),
+            id => self.places(id)?.get(usize::from(seat.position())).copied(),
+        }
+    }
+
+    /// All that are known, in the order of their numbers.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Partition>> {
+        let mut all: Vec<_> = self.known.values().map(|(partition, _)| Arc::clone(partition)).collect();
+        all.sort_unstable_by_key(|partition| partition.id);
+        all
+    }
+}
+
+impl Encode for PartitionState {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+}
+
+impl Decode<'_> for PartitionState {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match u8::decode(input)? {
+            0 => Ok(PartitionState::Making),
+            1 => Ok(PartitionState::Live),
+            2 => Ok(PartitionState::Removed),
+            _ => Err(DecodeError::Invalid("state of a partition")),
+        }
+    }
+}
+
+/// As text, so that a release with more settings can read what this one wrote.
+impl Encode for PartitionSettings {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.to_string().encode(out);
+    }
+}
+
+impl Decode<'_> for PartitionSettings {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        String::decode(input)?.parse().map_err(|_| DecodeError::Invalid("settings of a partition"))
+    }
+}
+
+crate::codec_struct!(Partition { id, version, state, dir, outer, seats, settings });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::{FormationId, NodeId};
+    use proptest::prelude::*;
+
+    fn map() -> FormationMap {
+        let entry = |volume| SeatEntry { node: NodeId(volume), volume };
+        FormationMap {
+            version: 1,
+            formation: FormationId([0; 16]),
+            name: String::new(),
+            slots: vec![NodeId(0)],
+            nodes: Vec::new(),
+            seats: (0..4).map(entry).collect(),
+            stripe: 4096,
+            width: 0,
+        }
+    }
+
+    fn sample() -> Partition {
+        let settings: PartitionSettings = "stripe=64k\nwidth=2\ncapacity=10\n".parse().unwrap();
+        let (id, outer) = (PartitionId(3), PartitionId::ROOT);
+        let seats = [2, 0, 3].map(SeatIndex).to_vec();
+        Partition { id, version: 1, state: PartitionState::Live, dir: Ino(77), outer, seats, settings }
+    }
+
+    #[test]
+    fn a_partition_travels_and_says_how_files_are_laid_out() {
+        assert_eq!(Partition::from_bytes(&sample().to_bytes()), Ok(sample()));
+        let layout = sample().layout();
+        assert_eq!((layout.check(), layout.partition(), layout.width), (Ok(()), PartitionId(3), 2));
+        assert_eq!((sample().check(&map()), sample().seat_capacity()), (Ok(()), Some(4)));
+    }
+
+    #[test]
+    fn a_partition_that_cannot_be_is_refused_by_name() {
+        let refusal = |change: &dyn Fn(&mut Partition)| {
+            let mut partition = sample();
+            change(&mut partition);
+            partition.check(&map()).unwrap_err()
+        };
+        assert!(refusal(&|p| p.seats.clear()).contains("not 0"));
+        assert!(refusal(&|p| p.seats.push(SeatIndex(4))).contains("seat 4 is not among the 4"));
+        assert!(refusal(&|p| p.seats.push(SeatIndex(2))).contains("seat 2 is named twice"));
+        assert!(refusal(&|p| p.settings.width = 4).contains("width 4"));
+    }
+
+    #[test]
+    fn seats_are_found_by_partition_and_position() {
+        let (mut table, map) = (PartitionTable::default(), map());
+        assert!(table.learn(&map, sample()));
+        assert!(!table.learn(&map, sample()));
+        let node = |seat| table.seat(&map, seat).map(|entry| entry.node.0);
+        let of = |position| SeatIndex::new(PartitionId(3), position);
+        assert_eq!([0, 1, 2, 3].map(|position| node(of(position))), [Some(2), Some(0), Some(3), None]);
+        assert_eq!((node(SeatIndex(1)), node(SeatIndex::new(PartitionId(4), 0))), (Some(1), None));
+        let gone = Partition { state: PartitionState::Removed, ..sample() };
+        assert!(table.learn(&map, gone) && !table.learn(&map, sample()));
+        assert_eq!(table.get(PartitionId(3)).map(|p| p.state), Some(PartitionState::Removed));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Partition::from_bytes(&bytes);
+        }
+    }
+}
