@@ -68,8 +68,12 @@ const char *bivouac_error(void);
  */
 bivouac_file *bivouac_open(bivouac *formation, const char *path, int flags, mode_t mode);
 
-/* Closes a file. What was written is there already, so it does not fail. NULL is allowed. */
-void bivouac_close(bivouac_file *file);
+/*
+ * Closes a file; in any case it must not be used afterwards. NULL is allowed. What was written is there already, so this
+ * does not fail; but in a partition with --contract session what was written may only be sent now: then -1 says that
+ * some of it could not be written and is lost. Who wants to try again calls bivouac_fsync before.
+ */
+int bivouac_close(bivouac_file *file);
 
 /* Reads at an offset; the number of bytes, less than count only at the end of the file. */
 ssize_t bivouac_pread(bivouac_file *file, void *buffer, size_t count, off_t offset);
@@ -96,7 +100,7 @@ typedef struct bivouac_piece {
 ssize_t bivouac_read_list(bivouac_file *file, bivouac_piece *pieces, size_t count);
 ssize_t bivouac_write_list(bivouac_file *file, const bivouac_piece *pieces, size_t count);
 
-/* Makes content and size durable, as far as the volumes are. */
+/* Makes content and size durable, as far as the volumes are; with --contract session, also visible to others. */
 int bivouac_fsync(bivouac_file *file);
 
 /* Cuts or extends (by a hole) an open file, or one by its name. */

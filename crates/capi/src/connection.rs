@@ -8,80 +8,15 @@ use std::path::Path;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use bivouac_client::{Client, OpCtx};
+use bivouac_client::Member;
+use bivouac_types::FsResult;
 use bivouac_types::limits::WAIT_MS_DEFAULT;
-use bivouac_types::{Errno, FsError, FsResult};
-use parking_lot::Mutex;
 
 use crate::failure::{answer, finish};
 use crate::pointers;
 
 /// A connection, as the header's `bivouac`.
-pub struct Formation(pub(crate) Arc<Shared>);
-
-/// What a connection and its files have in common.
-pub struct Shared {
-    client: Client,
-    /// Channels that no thread uses at the moment; the lowest is used first.
-    channels: Mutex<Channels>,
-}
-
-#[derive(Default)]
-struct Channels {
-    free: Vec<u16>,
-    made: u16,
-}
-
-/// A channel as long as one change takes.
-pub struct Change<'s> {
-    shared: &'s Shared,
-    pub ctx: OpCtx,
-}
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        self.shared.channels.lock().free.push(self.ctx.channel);
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // The last file is closed too: nobody will repeat anything.
-        if self.client.is_own() {
-            self.client.leave();
-        }
-    }
-}
-
-impl Shared {
-    /// The client, in the process that made it.
-    pub fn client(&self) -> FsResult<&Client> {
-        if self.client.is_own() {
-            return Ok(&self.client);
-        }
-        Err(FsError::with(
-            Errno::EBADF,
-            "the connection is that of the process which forked this one; connect again",
-        ))
-    }
-
-    /// An identity for one change. One thread at a time uses a channel.
-    pub fn change(&self) -> FsResult<Change<'_>> {
-        let client = self.client()?;
-        let mut channels = self.channels.lock();
-        let channel = match channels.free.pop() {
-            Some(channel) => channel,
-            None => {
-                let next = channels.made;
-                channels.made = next.checked_add(1).ok_or(Errno::EAGAIN)?;
-                next
-            }
-        };
-        drop(channels);
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Ok(Change { shared: self, ctx: client.new_op(channel, uid, gid) })
-    }
-}
+pub struct Formation(pub(crate) Arc<Member>);
 
 /// See the header.
 #[unsafe(no_mangle)]
@@ -94,15 +29,9 @@ pub unsafe extern "C" fn bivouac_connect(directory: *const c_char, wait_ms: c_ui
     })
 }
 
-fn connect(directory: &Path, wait_ms: u64) -> FsResult<Shared> {
+fn connect(directory: &Path, wait_ms: u64) -> FsResult<Member> {
     watch_forks();
-    let read = |name: &str| {
-        let path = directory.join(name);
-        std::fs::read(&path).map_err(|error| FsError::from_io(&error, &path.display().to_string()))
-    };
-    let wait = Duration::from_millis(if wait_ms == 0 { WAIT_MS_DEFAULT } else { wait_ms });
-    let client = Client::join(&read("map")?, &read("secret")?, wait)?;
-    Ok(Shared { client, channels: Mutex::default() })
+    Member::join(directory, Duration::from_millis(if wait_ms == 0 { WAIT_MS_DEFAULT } else { wait_ms }))
 }
 
 /// Children must not go on with their parents' connections.

@@ -6,18 +6,18 @@ use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_int, c_uint};
 use std::sync::Arc;
 
-use bivouac_client::DirEntry;
+use bivouac_client::{DirEntry, Member};
 use bivouac_types::limits::READDIR_BYTES_MAX;
 use bivouac_types::{Errno, FsResult, Ino};
 use parking_lot::Mutex;
 
-use crate::connection::{Formation, Shared};
+use crate::connection::Formation;
 use crate::failure::{answer, finish};
 use crate::pointers;
 
 /// An open directory, as the header's `bivouac_dir`.
 pub struct Directory {
-    shared: Arc<Shared>,
+    shared: Arc<Member>,
     ino: Ino,
     /// Locked although the header allows one thread only: who errs gets wrong names, not wrong memory.
     state: Mutex<State>,

@@ -5,11 +5,11 @@
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
-use bivouac_client::{Attr, Client, NewInode, OpCtx, SetAttr};
+use bivouac_client::{Attr, Client, Member, NewInode, OpCtx, SetAttr};
 use bivouac_types::{Errno, FsError, FsResult, Ino, mode};
 
-use crate::connection::{Formation, Shared};
-use crate::failure::{answer, finish};
+use crate::connection::Formation;
+use crate::failure::answer;
 use crate::flags::OpenFlags;
 use crate::names::stat_of;
 use crate::pointers;
@@ -19,7 +19,7 @@ const O_TRUNC: u32 = 0o1000;
 
 /// An open file, as the header's `bivouac_file`.
 pub struct File {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Member>,
     pub(crate) ino: Ino,
     pub(crate) flags: OpenFlags,
 }
@@ -105,18 +105,19 @@ fn regular(attr: &Attr) -> FsResult<()> {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bivouac_close(file: *mut File) {
+pub unsafe extern "C" fn bivouac_close(file: *mut File) -> c_int {
     if file.is_null() {
-        return;
+        return 0;
     }
-    finish(|| {
+    answer(|| {
         // SAFETY: the header asks for an object that was not ended.
         let file = unsafe { Box::from_raw(file) };
         // In a child it is the parent's to close.
-        if let Ok(client) = file.shared.client() {
-            client.close(file.ino);
-        }
-    });
+        let Ok(client) = file.shared.client() else { return Ok(0) };
+        let saved = client.send_unsent(file.ino).and_then(|()| client.save_at_close(file.ino));
+        client.close(file.ino);
+        saved.map(|()| 0)
+    })
 }
 
 fn offset_of(offset: libc::off_t) -> FsResult<u64> {

@@ -89,7 +89,7 @@ pub unsafe extern "C" fn bivouac_write_list(file: *mut File, pieces: *const Piec
             // SAFETY: the header asks for so many bytes.
             places.push((offset_of(piece)?, unsafe { pointers::bytes(piece.buffer, piece.count)? }));
         }
-        client.write_list(&file.shared.change()?.ctx, file.ino, &places)?;
+        client.write_list(file.ino, &places)?;
         Ok(places.iter().map(|(_, data)| data.len()).sum::<usize>() as isize)
     })
 }

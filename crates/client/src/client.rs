@@ -1,24 +1,28 @@
 //! The client and its ways to the nodes.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bivouac_net::{
-    Address, Auth, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started, Transport,
-    Watch,
+    Address, Auth, Fates, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started,
+    Transport, Watch,
 };
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
 
+use crate::closings::Closings;
 use crate::direct::Direct;
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
-use crate::leases::{Leases, Moment};
-use crate::locks::LockDesk;
+use crate::leases::{Leases, Moment, Run};
+use crate::local::LocalFiles;
+use crate::locks::{Doubts, Fenced, Heeded, LockDesk};
+use crate::session::Sessions;
 use crate::spread::SpreadDirs;
 use crate::watch::Keeper;
+use crate::whole::WholeDirs;
 
 /// How long a client that ends waits for each node to hear it, in milliseconds.
 const LEAVE_WAIT_MS: u32 = 1000;
@@ -78,6 +82,10 @@ pub struct LocalNode {
     pub id: NodeId,
     /// Its server side.
     pub service: Arc<dyn Service>,
+    /// Which nodes it knows to be dead.
+    pub fates: Arc<Fates>,
+    /// Its content.
+    pub files: Arc<dyn LocalFiles>,
 }
 
 /// Settings of a client.
@@ -90,6 +98,8 @@ pub struct ClientOptions {
     pub near: Option<NodeId>,
     /// How many processes have been this client before.
     pub incarnation: u32,
+    /// Most bytes of pages under the session contract.
+    pub page_pool: u64,
 }
 
 /// A formation, seen from one process.
@@ -97,8 +107,11 @@ pub struct Client {
     pub(crate) map: Arc<FormationMap>,
     pub(crate) id: ClientId,
     pub(crate) local: Option<NodeId>,
+    pub(crate) files: Option<Arc<dyn LocalFiles>>,
     pub(crate) known: Arc<KnownFiles>,
     pub(crate) direct: Direct,
+    /// Of each request.
+    flags: Flags,
     /// How often this process's ancestors had been forked when it was made.
     pub(crate) forks: u32,
     nodes: Vec<Arc<dyn Transport>>,
@@ -107,10 +120,16 @@ pub struct Client {
     leases: Leases,
     pub(crate) spread: SpreadDirs,
     pub(crate) glimpses: Glimpses,
+    pub(crate) whole: WholeDirs,
     /// By node: whether it remembers what came of this client's changes.
     changed: Vec<AtomicBool>,
     pub(crate) keeper: Option<Keeper>,
+    /// Where threads may be started: what other nodes hear a little later.
+    pub(crate) closings: Option<Closings>,
     pub(crate) locks: Arc<LockDesk>,
+    pub(crate) partitions: crate::partitions::Known,
+    pub(crate) sessions: Sessions,
+    pub(crate) asked: crate::saving::Asked,
 }
 
 impl Client {
@@ -124,11 +143,18 @@ impl Client {
     ) -> Client {
         let known = Arc::new(KnownFiles::new(options.incarnation));
         let keeper = keeper(&map, &known);
+        let doubts = Arc::new(OnceLock::new());
         let way = |(id, entry): (usize, &NodeEntry)| match &local {
             Some(node) if usize::from(node.id.0) == id => None,
             _ => {
-                let way = Way { map: &map, known: &known, auth, options, keeper: keeper.as_ref() };
-                Some(Arc::new(way.to(NodeId(id as u16), Address::tcp(entry.client_address.clone()))))
+                let doubts = Some(&doubts);
+                let way = Way { map: &map, known: &known, auth, options, keeper: keeper.as_ref(), doubts };
+                let host = local.as_ref().and_then(|node| map.nodes.get(usize::from(node.id.0)));
+                let peer = way.to(NodeId(id as u16), address_of(entry, host));
+                Some(Arc::new(match &local {
+                    Some(node) => peer.heeding(&node.fates),
+                    None => peer,
+                }))
             }
         };
         let peers: Vec<Option<Arc<Peer>>> = map.nodes.iter().enumerate().map(way).collect();
@@ -141,10 +167,17 @@ impl Client {
             };
             peer.map(|peer| peer as Arc<dyn Transport>).or_else(|| local.as_ref().map(here))
         };
-        let nodes = peers.into_iter().filter_map(transport).collect();
-        let local = local.as_ref().map(|node| node.id);
+        let nodes: Vec<_> = peers.into_iter().filter_map(transport).collect();
+        let closings = Some(Closings::new(options.id, Arc::clone(&known), &nodes));
+        let (local, files) = local.map(|node| ((node.id, node.fates), node.files)).unzip();
         let keeper = keeper.map(|(keeper, _)| keeper);
-        Client { known, keeper, ..Client::over(map, nodes, local, options) }
+        let client = Client::over(map, nodes, local.as_ref().map(|(id, _)| *id), options);
+        // Told once; no connection is made before.
+        let _ = doubts.set(client.locks.doubts());
+        if let Some((_, fates)) = local {
+            client.locks.heed(Heeded { fates, wait: options.wait });
+        }
+        Client { known, keeper, closings, files, ..client }
     }
 
     /// A client in a process that is no node. Nodes of this machine are reached over their Unix sockets, and
@@ -161,7 +194,7 @@ impl Client {
         let near = options.near.or_else(|| here.first().map(|(id, _)| *id));
         let options = ClientOptions { near, ..*options };
         let known = Arc::new(KnownFiles::new(options.incarnation));
-        let way = Way { map: &map, known: &known, auth, options: &options, keeper: None };
+        let way = Way { map: &map, known: &known, auth, options: &options, keeper: None, doubts: None };
         let connect = |(id, entry): (u16, &NodeEntry)| -> Arc<dyn Transport> {
             let address = here.iter().find(|(node, _)| node.0 == id).map(|(_, address)| address.clone());
             let address = address.unwrap_or_else(|| Address::tcp(entry.client_address.clone()));
@@ -170,7 +203,9 @@ impl Client {
         let nodes = (0..).zip(&map.nodes).map(connect).collect();
         let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
         let direct = Direct::with(here, &identity, options.wait);
-        Client { known, direct, ..Client::over(map, nodes, None, &options) }
+        // There is no kernel to believe anything, and others' changes would wait for its leases.
+        let flags = Flags::NO_LEASE;
+        Client { known, direct, flags, ..Client::over(map, nodes, None, &options) }
     }
 
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
@@ -188,14 +223,17 @@ impl Client {
         let locks = Arc::new(LockDesk::new(options.id, local, Arc::clone(&map), nodes.clone()));
         let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
         let (direct, forks) = (Direct::default(), bivouac_direct::forks());
-        let (keeper, next_op) = (None, AtomicU64::new(1));
-        let (spread, glimpses) = Default::default();
+        let (keeper, closings, next_op) = (None, None, AtomicU64::new(1));
+        let (spread, glimpses, whole, partitions, asked) = Default::default();
+        let sessions = Sessions::new(options.page_pool);
         Client {
             map,
             id: options.id,
             local,
+            files: None,
             known,
             direct,
+            flags: Flags::default(),
             forks,
             nodes,
             near,
@@ -203,9 +241,14 @@ impl Client {
             leases,
             spread,
             glimpses,
+            whole,
             changed,
             keeper,
+            closings,
             locks,
+            partitions,
+            sessions,
+            asked,
         }
     }
 
@@ -253,9 +296,20 @@ impl Client {
         self.leases.now()
     }
 
-    /// A node gave a lease on a slot with its answer to what was asked at `asked`.
-    pub(crate) fn leased(&self, slot: Slot, asked: Moment, lease_ms: u32) {
-        self.leases.renew(slot, asked, lease_ms);
+    /// A node gave a lease on a slot with its answer to what was asked at `asked`. The run that it belongs to, if it
+    /// is not over yet.
+    pub(crate) fn leased(&self, slot: Slot, asked: Moment, lease_ms: u32) -> Option<Run> {
+        self.leases.renew(slot, asked, lease_ms)
+    }
+
+    /// The run of a slot's lease, while it lasts.
+    pub(crate) fn lease_run(&self, slot: Slot) -> Option<Run> {
+        self.leases.run(slot)
+    }
+
+    /// Whether nodes give it leases at all.
+    pub(crate) fn takes_leases(&self) -> bool {
+        self.flags.wants_lease()
     }
 
     pub(crate) fn next_id(&self) -> OpId {
@@ -276,7 +330,7 @@ impl Client {
 
     /// Asks a node something that changes nothing.
     pub(crate) fn ask<O: Operation>(&self, node: NodeId, request: &O::Request<'_>) -> FsResult<O::Reply> {
-        bivouac_net::call::<O>(self.transport(node)?, self.question(), request, &[])
+        self.when_here(|| bivouac_net::call::<O>(self.transport(node)?, self.question(), request, &[]))
     }
 
     /// Has a node change something, once.
@@ -290,13 +344,15 @@ impl Client {
         if let Some(changed) = self.changed.get(usize::from(node.0)) {
             changed.store(true, Ordering::Relaxed);
         }
-        bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload)
+        self.when_here(|| bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload))
     }
 
     /// This client ends for good: the nodes need not remember any more what came of its changes. It must not be used
     /// afterwards, nor anybody else with its number. A node that cannot be told remembers them until the formation
     /// ends.
     pub fn leave(&self) {
+        self.send_all();
+        self.closings.iter().for_each(Closings::send_all);
         let frame = Frame { wait_ms: LEAVE_WAIT_MS, ..self.question() };
         let told: Vec<_> = (self.changed.iter().zip(&self.nodes))
             .filter(|(changed, _)| changed.swap(false, Ordering::Relaxed))
@@ -328,21 +384,26 @@ impl Client {
     }
 
     fn question(&self) -> Frame {
-        Frame::request(0, self.next_id(), self.id, 0)
+        Frame { flags: self.flags, fence: Fenced::token(), ..Frame::request(0, self.next_id(), self.id, 0) }
     }
 
     fn order(&self, ctx: &OpCtx) -> Frame {
-        let mut frame = Frame::request(0, ctx.id, self.id, ctx.channel);
-        if ctx.retry {
-            frame.flags = Flags::RETRY;
-        }
-        frame
+        let flags = if ctx.retry { self.flags.with(Flags::RETRY) } else { self.flags };
+        Frame { flags, fence: Fenced::token(), ..Frame::request(0, ctx.id, self.id, ctx.channel) }
     }
+}
+
+/// Where a node is reached from a process of the node `here`: over its Unix socket on the same machine, which is quicker.
+fn address_of(entry: &NodeEntry, here: Option<&NodeEntry>) -> Address {
+    let same_host = here.is_some_and(|here| here.host == entry.host) && !entry.unix_path.is_empty();
+    // Machines may have the same name.
+    let near = same_host.then(|| Address::unix(&entry.unix_path)).filter(Address::is_on_this_machine);
+    near.unwrap_or_else(|| Address::tcp(entry.client_address.clone()))
 }
 
 fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
     let own = |(seat, entry): (usize, &bivouac_wire::SeatEntry)| {
-        (entry.node == node).then_some(SeatIndex(seat as u16))
+        (entry.node == node).then_some(SeatIndex(seat as u32))
     };
     map.seats.iter().enumerate().filter_map(own).collect()
 }
@@ -364,6 +425,8 @@ struct Way<'a> {
     auth: &'a Auth,
     options: &'a ClientOptions,
     keeper: Option<&'a (Keeper, Arc<Watch>)>,
+    /// Where it is noted that a home may have dropped locks.
+    doubts: Option<&'a Arc<OnceLock<Arc<Doubts>>>>,
 }
 
 impl Way<'_> {
@@ -377,7 +440,11 @@ impl Way<'_> {
             None => Peer::to(id, address, identity, options),
         };
         let (client, map, known) = (self.options.id, Arc::clone(self.map), Arc::clone(self.known));
+        let doubts = self.doubts.cloned();
         peer.on_reconnect(move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
+            if let Some(doubts) = doubts.as_ref().and_then(|doubts| doubts.get()) {
+                doubts.add(node);
+            }
             // The floor first: what is answered between the two is in the list.
             let floor = known.under_way.floor();
             let opens = known.opens(|ino| map.home(ino) == Some(node));

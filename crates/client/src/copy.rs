@@ -42,18 +42,30 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::read`] and [`Client::write`], if nothing was copied.
-    pub fn copy(&self, ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64> {
+    pub fn copy(&self, _ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64> {
+        let _fenced = self.locks.guard(copy.to)?;
         let end = copy.to_offset.checked_add(copy.len.min(COPY_MAX)).ok_or(Errno::EFBIG)?;
         if end > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
-        let size = self.getattr(copy.from)?.size;
+        self.send_unsent(copy.from)?;
+        self.send_unsent(copy.to)?;
+        let copied = self.copy_sent(copy);
+        self.drop_copies(copy.to);
+        copied
+    }
+
+    /// Copies what the seats have.
+    fn copy_sent(&self, copy: &CopyJob) -> FsResult<u64> {
+        let size = self.attr_now(copy.from)?.size;
         let len = size.saturating_sub(copy.from_offset).min(copy.len).min(COPY_MAX);
         let (mut done, mut turns_left) = (0, OVERTAKEN_MAX);
         while done < len {
-            match self.copy_run(ctx, &copy.part(done, len - done)) {
+            match self.when_here(|| self.copy_run(&copy.part(done, len - done))) {
                 // Either the end came nearer, or what was data is a hole by now.
-                Ok(0) if turns_left == 0 || self.getattr(copy.from)?.size <= copy.from_offset + done => break,
+                Ok(0) if turns_left == 0 || self.attr_now(copy.from)?.size <= copy.from_offset + done => {
+                    break;
+                }
                 Ok(0) => turns_left -= 1,
                 Ok(copied) => done += copied,
                 Err(_) if done > 0 => break,
@@ -64,12 +76,12 @@ impl Client {
     }
 
     /// Copies the hole or the data at the beginning.
-    fn copy_run(&self, ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64> {
+    fn copy_run(&self, copy: &CopyJob) -> FsResult<u64> {
         let at = copy.from_offset;
         let data = match self.seek(copy.from, at, SeekKind::Data) {
             Err(error) if error.errno() == Errno::ENXIO => {
                 // Nothing but a hole up to the end, wherever that is by now.
-                self.getattr(copy.from)?.size.max(at)
+                self.attr_now(copy.from)?.size.max(at)
             }
             data => data?,
         };
@@ -81,12 +93,12 @@ impl Client {
             Err(error) if error.errno() == Errno::ENXIO => return Ok(0),
             end => end?,
         };
-        self.copy_data(ctx, &CopyJob { len: copy.len.min(end - at), ..*copy })
+        self.copy_data(&CopyJob { len: copy.len.min(end - at), ..*copy })
     }
 
     fn copy_hole(&self, copy: &CopyJob) -> FsResult<()> {
         let (start, end) = (copy.to_offset, copy.to_offset + copy.len);
-        let mut attr = self.getattr(copy.to)?;
+        let mut attr = self.attr_now(copy.to)?;
         if start < attr.size {
             self.punch(copy.to, start..end.min(attr.size))?;
         }
@@ -103,14 +115,14 @@ impl Client {
         Err(overtaken(copy.to))
     }
 
-    fn copy_data(&self, ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64> {
+    fn copy_data(&self, copy: &CopyJob) -> FsResult<u64> {
         let mut buffer = Vec::new();
         let mut done = 0;
         while done < copy.len {
             let part = copy.part(done, (copy.len - done).min(TRANSFER_MAX as u64));
             let copied = match self.copy_at_seats(&part)? {
                 true => part.len,
-                false => self.copy_through(ctx, &part, &mut buffer)?,
+                false => self.copy_through(&part, &mut buffer)?,
             };
             done += copied;
             if copied < part.len {
@@ -121,10 +133,10 @@ impl Client {
     }
 
     /// Reads and writes.
-    fn copy_through(&self, ctx: &OpCtx, copy: &CopyJob, buffer: &mut Vec<u8>) -> FsResult<u64> {
+    fn copy_through(&self, copy: &CopyJob, buffer: &mut Vec<u8>) -> FsResult<u64> {
         buffer.resize(copy.len as usize, 0);
-        let read = self.read(copy.from, copy.from_offset, buffer)?;
-        self.write(ctx, copy.to, copy.to_offset, buffer.get(..read).unwrap_or_default(), false)?;
+        let read = self.read_through(copy.from, copy.from_offset, buffer)?;
+        self.write_through(copy.to, copy.to_offset, buffer.get(..read).unwrap_or_default())?;
         Ok(read as u64)
     }
 
@@ -160,11 +172,8 @@ impl Client {
 
     /// Whether all seats are this process's own: then going through it costs no message.
     fn is_local(&self, layout: &Layout) -> bool {
-        let seats = (0..layout.width).map(|column| {
-            let seat = (u32::from(layout.base.0) + u32::from(column)) % u32::from(layout.seats.max(1));
-            self.map.seat(bivouac_types::SeatIndex(seat as u16)).map(|place| place.node)
-        });
-        self.local.is_some() && seats.into_iter().all(|node| node == self.local)
+        let here = |seat| self.seat_place(seat).is_ok_and(|place| Some(place.node) == self.local);
+        self.local.is_some() && bivouac_layout::seats_of(layout).all(here)
     }
 }
 

@@ -5,8 +5,10 @@ use std::io::{IoSlice, IoSliceMut};
 use bivouac_layout::SeatRange;
 use bivouac_net::Started;
 use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpId, StatFs};
-use bivouac_wire::{ExtendRequest, InoOnly, ReadRequest, SubfileName, WriteRequest, Written, op};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpId, PartitionId, StatFs};
+use bivouac_wire::{
+    ExtendRequest, InoOnly, ReadRequest, StatFsRequest, SubfileName, WriteRequest, Written, op,
+};
 
 use crate::client::{Client, OpCtx};
 use crate::direct::{Missed, Wish};
@@ -18,15 +20,13 @@ const GRANTS_MAX: usize = 3;
 pub const OVERTAKEN_MAX: usize = 64;
 
 impl Client {
-    /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EIO` when a node cannot be reached.
-    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+    /// Reads from the seats; as [`Client::read`].
+    pub(crate) fn read_through(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let mut done = 0;
         for part in into.chunks_mut(TRANSFER_MAX) {
             let wanted = part.len();
-            let read = self.read_part(ino, offset.saturating_add(done as u64), part)?;
+            let at = offset.saturating_add(done as u64);
+            let read = self.when_here(|| self.read_part(ino, at, part))?;
             done += read;
             if read < wanted {
                 break;
@@ -38,7 +38,7 @@ impl Client {
     fn read_part(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let mut known = self.know(ino)?;
         if offset.saturating_add(into.len() as u64) > known.size {
-            known = Known::from(&self.getattr(ino)?);
+            known = Known::from(&self.attr_now(ino)?);
         }
         for _ in 0..OVERTAKEN_MAX {
             let len = known.size.saturating_sub(offset).min(into.len() as u64) as usize;
@@ -47,7 +47,7 @@ impl Client {
                 return Ok(len);
             }
             // Some subfile is shorter than the size says, or ahead of it: a hole, or a cut.
-            let now = Known::from(&self.getattr(ino)?);
+            let now = Known::from(&self.attr_now(ino)?);
             if now.epoch == known.epoch {
                 return Ok(now.size.saturating_sub(offset).min(len as u64) as usize);
             }
@@ -117,31 +117,38 @@ impl Client {
         Ok(whole)
     }
 
-    /// Writes `data`: all of it, or an error. With `append` the home decides where, and `offset` is not used.
-    ///
-    /// # Errors
-    /// `ENOSPC` when a volume is full, `EFBIG`, `ENOENT`, `EIO`. Parts may have been written.
-    pub fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize> {
-        if append {
-            for (turn, part) in (0..).zip(data.chunks(TRANSFER_MAX)) {
-                // Each part is an operation of its own.
-                let id = OpId(ctx.id.0 ^ turn << 48);
-                self.append(&OpCtx { id, ..*ctx }, ino, part)?;
-            }
-            return Ok(data.len());
+    /// Writes where the home says; as [`Client::write`].
+    pub(crate) fn write_append(&self, ctx: &OpCtx, ino: Ino, data: &[u8]) -> FsResult<usize> {
+        for (turn, part) in (0..).zip(data.chunks(TRANSFER_MAX)) {
+            // Each part is an operation of its own.
+            let id = OpId(ctx.id.0 ^ turn << 48);
+            self.append(&OpCtx { id, ..*ctx }, ino, part)?;
         }
+        self.save_written(ino).map(|()| data.len())
+    }
+
+    /// Writes to the seats; as [`Client::write_at`].
+    pub(crate) fn write_through(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
         let mut at = offset;
         for part in data.chunks(TRANSFER_MAX) {
             let end = at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
-            self.write_part(ino, at, end.ok_or(Errno::EFBIG)?, part)?;
+            let end = end.ok_or(Errno::EFBIG)?;
+            self.when_here(|| self.write_part(ino, at, end, part))?;
             at += part.len() as u64;
         }
-        Ok(data.len())
+        self.save_written(ino).map(|()| data.len())
+    }
+
+    /// The size of an open file as last heard: it may be another one by now.
+    #[must_use]
+    pub fn size_heard(&self, ino: Ino) -> Option<u64> {
+        self.known.get(ino).map(|known| known.size)
     }
 
     fn append(&self, ctx: &OpCtx, ino: Ino, part: &[u8]) -> FsResult<()> {
         let payload = [IoSlice::new(part)];
-        let done = self.change::<op::Append>(self.home(ino)?, ctx, &InoOnly { ino }, &payload)?;
+        let home = self.home(ino)?;
+        let done = self.change::<op::Append>(home, ctx, &InoOnly { ino }, &payload)?;
         self.known.update(&done.attr);
         Ok(())
     }
@@ -163,7 +170,8 @@ impl Client {
         let mut known = self.know(ino)?;
         for _ in 0..OVERTAKEN_MAX {
             let written = write(&known);
-            if written.is_err() && end > known.size {
+            let failed = written.as_ref().is_err_and(|error| error.errno() != Errno::EINPROGRESS);
+            if failed && end > known.size {
                 // What some seats took must not come up when the file grows over it.
                 self.settle(ino);
             }
@@ -176,11 +184,16 @@ impl Client {
                 return if self.known.written(ino) { self.touch(ino) } else { Ok(()) };
             }
             let start = start(known.size);
+            if start <= known.size && self.direct.sizes.tell(ino, end, known.epoch) {
+                self.known.grew(ino, end, known.epoch);
+                return Ok(());
+            }
             let (accepted, attr) = match start > known.size {
                 true => self.extend_over(ino, start..end, known.epoch)?,
                 false => self.extend(ino, end, known.epoch)?,
             };
             if accepted {
+                self.direct.grew(&self.known, self.home(ino)?, ino);
                 return Ok(());
             }
             known = Known::from(&attr);
@@ -243,8 +256,9 @@ impl Client {
     /// # Errors
     /// `EIO` when a node cannot be reached or a volume fails.
     pub fn fsync(&self, ino: Ino, _data_only: bool) -> FsResult<()> {
+        self.send_unsent(ino)?;
         self.tell_times(ino)?;
-        let attr = self.getattr(ino)?;
+        let attr = self.attr_now(ino)?;
         if self.known.take_filled(ino) {
             self.count_holes(ino);
         }
@@ -257,15 +271,17 @@ impl Client {
             let started = seats.map(sync).collect::<FsResult<Vec<_>>>()?;
             finish_all(started)?;
         }
-        self.ask::<op::SyncRecords>(self.home(ino)?, &())
+        self.ask::<op::SyncRecords>(self.home(ino)?, &())?;
+        if attr.is_file() { self.save_synced(ino) } else { Ok(()) }
     }
 
     /// Space and inodes of all nodes that can be reached, together.
     ///
     /// # Errors
     /// `EIO` when none can be.
-    pub fn statfs(&self) -> FsResult<StatFs> {
-        let started = self.node_ids().map(|node| self.start::<op::StatFs>(node, &(), &[]));
+    pub(crate) fn statfs_all(&self) -> FsResult<StatFs> {
+        let request = StatFsRequest { partition: PartitionId::ROOT };
+        let started = self.node_ids().map(|node| self.start::<op::StatFs>(node, &request, &[]));
         let started = started.collect::<FsResult<Vec<_>>>()?;
         let answers = started.into_iter().map(|started| started.finish(&mut []).map(|(part, _)| part));
         let (parts, failures): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
@@ -330,15 +346,12 @@ impl Client {
     pub(crate) fn know(&self, ino: Ino) -> FsResult<Known> {
         match self.known.get(ino) {
             Some(known) => Ok(known),
-            None => Ok(Known::from(&self.getattr(ino)?)),
+            None => Ok(Known::from(&self.attr_now(ino)?)),
         }
     }
 
     pub(crate) fn seat_node(&self, range: &SeatRange) -> FsResult<NodeId> {
-        let place = self.map.seat(range.seat);
-        place
-            .map(|place| place.node)
-            .ok_or_else(|| FsError::with(Errno::ESTALE, format!("seat {} is not in the map", range.seat.0)))
+        self.seat_place(range.seat).map(|place| place.node)
     }
 }
 

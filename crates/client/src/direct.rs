@@ -2,6 +2,7 @@
 //! daemon on the way, as far as the daemon grants it. Where it does not, messages do the same.
 
 mod handle;
+mod size;
 mod way;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use bivouac_types::{Ino, NodeId, SeatIndex};
 use parking_lot::Mutex;
 
 pub use self::handle::{Handle, Missed};
+use self::size::Sizes;
 use self::way::Way;
 use crate::known::KnownFiles;
 
@@ -52,6 +54,8 @@ pub struct Direct {
     shards: Vec<Mutex<HashMap<Ino, Seats>>>,
     handles: Arc<AtomicUsize>,
     handles_max: usize,
+    /// Sizes of files that this process makes longer.
+    pub sizes: Sizes,
 }
 
 impl Direct {
@@ -63,6 +67,7 @@ impl Direct {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             handles: Arc::default(),
             handles_max: files_max().map_or(HANDLES_MAX, |max| (max / HANDLES_SHARE).min(HANDLES_MAX)),
+            sizes: Sizes::default(),
         }
     }
 
@@ -136,8 +141,9 @@ impl Direct {
         self.ways.get(&handle.node()).is_some_and(|way| way.widen(handle, range))
     }
 
-    /// Gives the grants of a file back.
+    /// Gives the grants of a file back, and its size.
     pub fn forget(&self, ino: Ino) {
+        self.sizes.forget(ino);
         let forgotten = self.shard(ino).and_then(|shard| shard.lock().remove(&ino));
         drop(forgotten);
     }

@@ -47,10 +47,8 @@ impl Client {
     pub fn seats(&self, attr: &Attr) -> FsResult<Vec<SeatReport>> {
         let layout = attr.layout;
         let report = |column: u16| {
-            let seat = SeatIndex(
-                ((u32::from(layout.base.0) + u32::from(column)) % u32::from(layout.seats.max(1))) as u16,
-            );
-            let place = self.map.seat(seat).ok_or(bivouac_types::Errno::ESTALE)?;
+            let seat = bivouac_layout::seat_of(&layout, column);
+            let place = self.seat_place(seat)?;
             let name = SubfileName { ino: attr.ino, seat };
             let subfile = self.ask::<op::StatSubfile>(place.node, &name)?;
             Ok(SeatReport { column, seat, node: place.node, volume: place.volume, subfile })

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_net::{Auth, Secret};
+use bivouac_types::limits::PAGE_POOL_DEFAULT;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, FormationMap};
 
@@ -29,7 +30,11 @@ impl Client {
         let secret = secret.try_into().map_err(|_| invalid("secret"))?;
         let auth = Auth { formation: map.formation, secret: Secret::new(secret) };
         let id = ClientId(random()? & !NODE_BIT);
-        Ok(Client::nearby(Arc::new(map), &auth, &ClientOptions { id, wait, near: None, incarnation: 0 }))
+        Ok(Client::nearby(
+            Arc::new(map),
+            &auth,
+            &ClientOptions { id, wait, near: None, incarnation: 0, page_pool: PAGE_POOL_DEFAULT },
+        ))
     }
 
     /// Whether this process made it, rather than one that forked it. Connections and sessions are their maker's alone.

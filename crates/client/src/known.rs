@@ -103,6 +103,15 @@ impl KnownFiles {
         }
     }
 
+    /// The file was made longer, up to `end` at least, in the epoch that its writer knew.
+    pub fn grew(&self, ino: Ino, end: u64, epoch: u32) {
+        let mut shard = self.shard(ino).lock();
+        let known = shard.get_mut(&ino).and_then(|entry| entry.known.as_mut());
+        if let Some(known) = known.filter(|known| known.epoch == epoch) {
+            known.size = known.size.max(end);
+        }
+    }
+
     /// Content changed within the size. Whether the home should hear of it now.
     pub fn written(&self, ino: Ino) -> bool {
         let mut shard = self.shard(ino).lock();

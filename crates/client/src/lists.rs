@@ -9,7 +9,7 @@ use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, SeatIndex};
 use bivouac_wire::{ListDone, ListRequest, op};
 
-use crate::client::{Client, OpCtx};
+use crate::client::Client;
 use crate::data::{OVERTAKEN_MAX, gather, scatter, zero_slices_behind};
 use crate::known::Known;
 
@@ -26,6 +26,16 @@ impl Client {
     /// # Errors
     /// As [`Client::read`].
     pub fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+        self.send_unsent(ino)?;
+        self.read_list_through(ino, places)
+    }
+
+    /// Reads from the seats; as [`Client::read_list`].
+    pub(crate) fn read_list_through(
+        &self,
+        ino: Ino,
+        places: &mut [(u64, &mut [u8])],
+    ) -> FsResult<Vec<usize>> {
         let mut counts = Vec::with_capacity(places.len());
         let mut rest = places;
         while !rest.is_empty() {
@@ -33,8 +43,8 @@ impl Client {
             let (batch, behind) = rest.split_at_mut(count);
             match batch {
                 // Alone, and perhaps too long for one message.
-                [(offset, into)] => counts.push(self.read(ino, *offset, into)?),
-                batch => counts.extend(self.read_batch(ino, batch)?),
+                [(offset, into)] => counts.push(self.read_through(ino, *offset, into)?),
+                batch => counts.extend(self.when_here(|| self.read_batch(ino, batch))?),
             }
             rest = behind;
         }
@@ -45,7 +55,7 @@ impl Client {
         let mut known = self.know(ino)?;
         let end = batch.iter().map(|(offset, into)| offset.saturating_add(into.len() as u64)).max();
         if end > Some(known.size) {
-            known = Known::from(&self.getattr(ino)?);
+            known = Known::from(&self.attr_now(ino)?);
         }
         let within = |size: u64, batch: &[(u64, &mut [u8])]| -> Vec<usize> {
             let len = |(offset, into): &(u64, &mut [u8])| {
@@ -58,7 +68,7 @@ impl Client {
             if self.read_list_seats(ino, &known, batch, &counts)? {
                 return Ok(counts);
             }
-            let now = Known::from(&self.getattr(ino)?);
+            let now = Known::from(&self.attr_now(ino)?);
             if now.epoch == known.epoch {
                 let now = within(now.size, batch);
                 return Ok(now.into_iter().zip(counts).map(|(now, then)| now.min(then)).collect());
@@ -135,17 +145,26 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::write`].
-    pub fn write_list(&self, ctx: &OpCtx, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
+    pub fn write_list(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
+        let _fenced = self.locks.guard(ino)?;
+        self.send_unsent(ino)?;
+        let written = self.write_list_through(ino, places);
+        self.drop_copies(ino);
+        written
+    }
+
+    /// Writes to the seats; as [`Client::write_list`].
+    pub(crate) fn write_list_through(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
         let mut rest = places;
         while !rest.is_empty() {
             let (batch, behind) = rest.split_at(batch_len(rest.iter().map(|(_, data)| data.len())));
             match batch {
-                [(offset, data)] => drop(self.write(ctx, ino, *offset, data, false)?),
-                batch => self.write_batch(ino, batch)?,
+                [(offset, data)] => drop(self.write_through(ino, *offset, data)?),
+                batch => self.when_here(|| self.write_batch(ino, batch))?,
             }
             rest = behind;
         }
-        Ok(())
+        self.save_written(ino)
     }
 
     fn write_batch(&self, ino: Ino, batch: &[(u64, &[u8])]) -> FsResult<()> {

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use bivouac_types::limits::READDIR_BYTES_MAX;
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpenId, SetAttr, Slot, mode};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpenId, PartitionId, SetAttr, Slot, mode};
 use bivouac_wire::{
     DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, ReadDirRequest, RenameRequest, Seen,
     SetAttrRequest, op,
 };
-use parking_lot::{Condvar, Mutex};
 
 use crate::client::{Client, NewInode, OpCtx, Opened};
 use crate::leases::Moment;
@@ -42,6 +41,9 @@ impl Client {
     }
 
     fn look_up(&self, parent: Ino, name: &[u8], ask: impl Fn(Ino) -> FsResult<Attr>) -> FsResult<Attr> {
+        if self.lacks(parent, name) {
+            return Err(Errno::ENOENT.into());
+        }
         self.until_settled(|| {
             let asked = self.now();
             let found = self.at_entry(parent, name, false, |node, slot| {
@@ -50,7 +52,10 @@ impl Client {
                 Ok(found)
             })?;
             unless_gone(match found.attr {
-                Some(attr) if !self.has_unsent_times(attr.ino) => Ok(attr),
+                Some(attr) if !self.has_unsent_times(attr.ino) => {
+                    self.note_partition(&attr);
+                    Ok(attr)
+                }
                 _ => ask(found.ino),
             })
         })
@@ -63,7 +68,7 @@ impl Client {
                 return Ok(settled);
             }
             if let Some(doubled) = turn.checked_sub(AT_ONCE) {
-                pause((PAUSES.0 * (1 << doubled.min(16))).min(PAUSES.1));
+                bivouac_net::pause((PAUSES.0 * (1 << doubled.min(16))).min(PAUSES.1));
             }
         }
         Err(FsError::with(
@@ -92,6 +97,13 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EIO` when its home cannot be reached.
     pub fn getattr(&self, ino: Ino) -> FsResult<Attr> {
+        self.try_send_unsent(ino);
+        let attr = self.attr_now(ino)?;
+        Ok(Attr { size: attr.size.max(self.unsent_end(ino)), ..attr })
+    }
+
+    /// Attributes of an inode as its home has them.
+    pub(crate) fn attr_now(&self, ino: Ino) -> FsResult<Attr> {
         self.tell_times(ino)?;
         let (home, asked) = (self.home(ino)?, self.now());
         let seen = self.ask::<op::GetAttr>(home, &InoOnly { ino })?;
@@ -103,6 +115,13 @@ impl Client {
     /// # Errors
     /// `EISDIR`, `EINVAL`, `EFBIG` for a size that cannot be; `ENOENT`, `EIO`.
     pub fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
+        let _fenced = set.size.map(|_| self.locks.guard(ino)).transpose()?;
+        if set.size == Some(0) {
+            self.before_cut_to_nothing(ino);
+        }
+        if set.size.is_some() || set.mtime.is_some() {
+            self.send_unsent(ino)?;
+        }
         if set.mtime.is_some() {
             // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
             self.known.take_dirty(ino);
@@ -111,14 +130,22 @@ impl Client {
         let request = SetAttrRequest { ino, set: *set };
         let (home, asked) = (self.home(ino)?, self.now());
         let seen = self.change::<op::SetAttr>(home, ctx, &request, &[])?;
+        if set.size.is_some() {
+            self.drop_copies(ino);
+        }
         self.glimpses.forget(ino);
-        Ok(self.saw(asked, seen))
+        let attr = self.saw(asked, seen);
+        if attr.is_file() && attr.layout.partition() != PartitionId::ROOT {
+            self.save_written(ino)?;
+        }
+        Ok(attr)
     }
 
     /// Takes in what a home said of an inode.
     pub(crate) fn saw(&self, asked: Moment, seen: Seen) -> Attr {
         self.leased(seen.attr.ino.slot(), asked, seen.lease_ms);
         self.spread.note(&seen.attr);
+        self.note_partition(&seen.attr);
         self.known.update(&seen.attr);
         seen.attr
     }
@@ -147,6 +174,9 @@ impl Client {
             }
             let attr = self.attr_of(made.found)?;
             self.known.add(&attr, opening.id);
+            if attr.layout.partition() != PartitionId::ROOT {
+                self.save_written(attr.ino)?;
+            }
             Ok(Some(Opened { attr, existed: false }))
         })
     }
@@ -157,7 +187,11 @@ impl Client {
     /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EIO`.
     pub fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr> {
         let made = self.make(ctx, parent, name, new, None, true)?;
-        self.attr_of(made.found)
+        let attr = self.attr_of(made.found)?;
+        if attr.layout.partition() != PartitionId::ROOT {
+            self.save_written(attr.ino)?;
+        }
+        Ok(attr)
     }
 
     fn make(
@@ -174,13 +208,15 @@ impl Client {
         let (uid, gid) = (ctx.uid, ctx.gid);
         let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
         let asked = self.now();
-        let made = self.at_entry(parent, name, ctx.retry, |node, slot| {
-            if open.is_some() {
-                self.watch(node);
-            }
-            let made = self.change::<op::Make>(node, ctx, &request, &[])?;
-            self.found(slot, asked, &made.found);
-            Ok(made)
+        let made = self.making(parent, name, || {
+            self.at_entry(parent, name, ctx.retry, |node, slot| {
+                if open.is_some() {
+                    self.watch(node);
+                }
+                let made = self.change::<op::Make>(node, ctx, &request, &[])?;
+                self.found(slot, asked, &made.found);
+                Ok(made)
+            })
         })?;
         if !made.existed {
             self.glimpses.changed(parent, 1, i32::from(made.found.kind == mode::DIR));
@@ -194,8 +230,11 @@ impl Client {
     /// `ENOENT`, `EISDIR`, `EIO`.
     pub fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
         let request = EntryName { parent, name };
-        self.at_entry(parent, name, ctx.retry, |node, _| {
-            self.change::<op::Unlink>(node, ctx, &request, &[])
+        self.removing(ctx, parent, name, || {
+            self.at_entry(parent, name, ctx.retry, |node, _| {
+                self.before_removal(node);
+                self.change::<op::Unlink>(node, ctx, &request, &[])
+            })
         })?;
         self.glimpses.changed(parent, -1, 0);
         Ok(())
@@ -207,7 +246,11 @@ impl Client {
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`, `EIO`.
     pub fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()> {
         let request = EntryName { parent, name };
-        self.at_entry(parent, name, ctx.retry, |node, _| self.change::<op::Rmdir>(node, ctx, &request, &[]))?;
+        self.removing(ctx, parent, name, || {
+            self.at_entry(parent, name, ctx.retry, |node, _| {
+                self.change::<op::Rmdir>(node, ctx, &request, &[])
+            })
+        })?;
         self.glimpses.changed(parent, -1, -1);
         Ok(())
     }
@@ -226,13 +269,16 @@ impl Client {
         flags: u32,
     ) -> FsResult<()> {
         let request = RenameRequest { parent, name, new_parent, new_name, flags };
-        self.at_entry(parent, name, ctx.retry, |node, _| {
-            self.change::<op::Rename>(node, ctx, &request, &[])
+        self.making(new_parent, new_name, || {
+            self.at_entry(parent, name, ctx.retry, |node, _| {
+                self.before_removal(node);
+                self.change::<op::Rename>(node, ctx, &request, &[])
+            })
         })?;
         // What it replaced is not known here.
         self.glimpses.forget(parent);
         self.glimpses.forget(new_parent);
-        Ok(())
+        self.save_named(new_parent, new_name)
     }
 
     /// Makes one more name for an inode.
@@ -242,10 +288,12 @@ impl Client {
     pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
         let request = LinkRequest { ino, parent: new_parent, name: new_name };
         let (home, asked) = (self.home(ino)?, self.now());
-        let seen = self.at_entry(new_parent, new_name, ctx.retry, |node, _| {
-            let seen = self.change::<op::Link>(node, ctx, &request, &[])?;
-            // Only the inode's home can promise anything of its attributes.
-            Ok(if node == home { seen } else { Seen { lease_ms: 0, ..seen } })
+        let seen = self.making(new_parent, new_name, || {
+            self.at_entry(new_parent, new_name, ctx.retry, |node, _| {
+                let seen = self.change::<op::Link>(node, ctx, &request, &[])?;
+                // Only the inode's home can promise anything of its attributes.
+                Ok(if node == home { seen } else { Seen { lease_ms: 0, ..seen } })
+            })
         })?;
         self.glimpses.changed(new_parent, 1, 0);
         Ok(self.saw(asked, seen))
@@ -266,7 +314,20 @@ impl Client {
     /// `ENOTDIR`, `ENOENT`, `EIO`.
     pub fn readdir(&self, ino: Ino, cookie: u64, max_bytes: usize, attrs: bool) -> FsResult<Vec<DirEntry>> {
         let max_bytes = max_bytes.min(READDIR_BYTES_MAX) as u32;
-        let mut page = self.dir_page(&ReadDirRequest { ino, cookie, max_bytes, attrs, shard: false })?;
+        self.list(&ReadDirRequest { ino, cookie, max_bytes, attrs, shard: false, here: false })
+    }
+
+    /// As [`Client::readdir`], of what is here: entries that are still at site storage only are left out.
+    ///
+    /// # Errors
+    /// As [`Client::readdir`].
+    pub fn readdir_here(&self, ino: Ino, cookie: u64) -> FsResult<Vec<DirEntry>> {
+        let max_bytes = READDIR_BYTES_MAX as u32;
+        self.list(&ReadDirRequest { ino, cookie, max_bytes, attrs: true, shard: false, here: true })
+    }
+
+    fn list(&self, request: &ReadDirRequest) -> FsResult<Vec<DirEntry>> {
+        let mut page = self.when_here(|| self.dir_page(request))?;
         for entry in &mut page.entries {
             entry.attr = entry.attr.filter(|attr| !self.has_unsent_times(attr.ino));
         }
@@ -299,13 +360,6 @@ impl Client {
     pub(crate) fn node_ids(&self) -> impl Iterator<Item = NodeId> {
         (0..self.map.nodes.len()).map(|id| NodeId(id as u16))
     }
-}
-
-/// Lets others work for a while.
-fn pause(time: Duration) {
-    bivouac_net::before_waiting();
-    let (mutex, never) = (Mutex::new(()), Condvar::new());
-    never.wait_for(&mut mutex.lock(), time);
 }
 
 /// Nothing if there is no such inode.

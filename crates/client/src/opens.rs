@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bivouac_net::{NetError, Request, Transport};
-use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, NodeId, OpId, OpenId};
+use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, NodeId, OpId, OpenId, PartitionId};
 use bivouac_wire::{CloseRequest, Encode, Frame, InoOnly, Op, OpenRequest, ReassertRequest, op};
 
 use crate::client::{Client, OpCtx};
@@ -21,17 +21,25 @@ impl Client {
     pub fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
         let (home, asked) = (self.home(ino)?, self.now());
         self.watch(home);
+        if flags & O_TRUNC != 0 {
+            self.before_cut_to_nothing(ino);
+        }
         let opening = self.known.under_way.begin();
         let (id, floor) = (opening.id, self.known.under_way.floor());
         let request = OpenRequest { ino, truncate: flags & O_TRUNC != 0, id, floor };
         let seen = self.change::<op::Open>(home, ctx, &request, &[])?;
         let attr = self.saw(asked, seen);
         self.known.add(&attr, id);
+        self.drop_copies(ino);
+        if attr.layout.partition() != PartitionId::ROOT {
+            self.bring_opened(ino).inspect_err(|_| self.close(ino))?;
+        }
         Ok(attr)
     }
 
-    /// Closes an open. Nothing can be lost any more at this point, so it does not fail.
+    /// Closes an open. It does not fail: what was written behind is to be [sent](Client::send_unsent) before.
     pub fn close(&self, ino: Ino) {
+        let sent = self.send_unsent(ino);
         if self.known.take_filled(ino) {
             self.count_holes(ino);
         }
@@ -39,17 +47,34 @@ impl Client {
         let telling = self.known.tellings.begin(ino);
         let Some((open, dirty)) = self.known.remove(ino) else { return };
         if !self.known.is_open(ino) {
+            self.end_session(ino, sent);
             self.direct.forget(ino);
         }
         let told = if dirty { self.touch(ino) } else { Ok(()) };
         drop(telling);
-        let request = CloseRequest { floor: self.known.under_way.floor(), opens: vec![(ino, open)] };
-        let closed = self.home(ino).and_then(|home| self.ask::<op::Close>(home, &request));
+        let closed = self.home(ino).and_then(|home| self.tell_closed(home, ino, open));
         for error in [told, closed].into_iter().filter_map(Result::err) {
             // Without a name and closed everywhere it is gone, times and all: nothing went wrong.
             if error.errno() != Errno::ENOENT {
                 log::warn!("close of inode {ino}: {error}");
             }
+        }
+    }
+
+    /// Tells the home that an open has ended: at once if that is no message, or if it cannot be done later.
+    fn tell_closed(&self, home: NodeId, ino: Ino, open: OpenId) -> FsResult<()> {
+        if let Some(closings) = self.closings.as_ref().filter(|_| self.local != Some(home)) {
+            closings.add(home, ino, open);
+            return Ok(());
+        }
+        let request = CloseRequest { floor: self.known.under_way.floor(), opens: vec![(ino, open)] };
+        self.ask::<op::Close>(home, &request)
+    }
+
+    /// Before a name is removed at a node: it hears which files are closed, so that it does not keep their content.
+    pub(crate) fn before_removal(&self, node: NodeId) {
+        if let Some(closings) = &self.closings {
+            closings.send(node);
         }
     }
 
@@ -81,11 +106,15 @@ impl Client {
                 self.locks.is_unsure_of(node);
             }
         }
+        self.end_sessions_left();
         Ok(())
     }
 
-    /// Tells the home that content changed, if it has not heard.
-    pub(crate) fn tell_times(&self, ino: Ino) -> FsResult<()> {
+    /// Tells the home that content changed, if it has not heard: others see the time of the last write from then on.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` when it cannot be reached.
+    pub fn tell_times(&self, ino: Ino) -> FsResult<()> {
         if !self.known.is_dirty(ino) {
             return Ok(());
         }
@@ -95,7 +124,7 @@ impl Client {
 
     /// Whether the home has yet to hear that content changed.
     pub(crate) fn has_unsent_times(&self, ino: Ino) -> bool {
-        self.known.is_dirty(ino)
+        self.known.is_dirty(ino) || self.has_unsent(ino)
     }
 
     pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {

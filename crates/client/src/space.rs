@@ -40,29 +40,32 @@ impl Client {
     /// `EOPNOTSUPP` for modes that move content; `ENOSPC`, `EDQUOT`: what was reserved is given back; `EFBIG`, `EINVAL`,
     /// `ENOENT`, `EIO`.
     pub fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()> {
+        let _fenced = self.locks.guard(ino)?;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
         if len == 0 {
             return Err(Errno::EINVAL.into());
         }
+        self.send_unsent(ino)?;
         // The same for a repetition, and for nothing else.
         let ticket = self.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
         let change = Change { ino, offset, end, ticket };
-        match mode {
+        self.when_here(|| match mode {
             0 => self.reserve(&change, false, false),
             KEEP_SIZE => self.reserve(&change, false, true),
             ZERO_RANGE => self.reserve(&change, true, false),
             mode if mode == KEEP_SIZE | ZERO_RANGE => self.reserve(&change, true, true),
             mode if mode == KEEP_SIZE | PUNCH_HOLE => self.punch(ino, offset..end),
             _ => Err(Errno::EOPNOTSUPP.into()),
-        }?;
+        })?;
+        self.drop_copies(ino);
         self.count_holes(ino);
-        Ok(())
+        self.save_written(ino)
     }
 
     /// Tells the home how much of a file occupies nothing. What cannot be counted now is as it was.
     pub(crate) fn count_holes(&self, ino: Ino) {
         let counted =
-            self.getattr(ino).and_then(|attr| self.ask::<op::Count>(self.home(ino)?, &self.count(&attr)?));
+            self.attr_now(ino).and_then(|attr| self.ask::<op::Count>(self.home(ino)?, &self.count(&attr)?));
         if let Err(error) = counted {
             log::info!("holes of inode {ino} are not counted: {error}");
         }
@@ -95,11 +98,11 @@ impl Client {
 
     /// First all seats have the space, then content changes, then the size.
     fn reserve(&self, change: &Change, zero: bool, keep_size: bool) -> FsResult<()> {
-        let mut attr = self.getattr(change.ino)?;
+        let mut attr = self.attr_now(change.ino)?;
         if keep_size && attr.size == 0 && attr.epoch == 0 {
             // Otherwise its home would not know that there is something to remove with it.
             self.settle(change.ino);
-            attr = self.getattr(change.ino)?;
+            attr = self.attr_now(change.ino)?;
         }
         let outcome = self.reserve_as(change, Known::from(&attr), zero, keep_size);
         if outcome.is_err() {
@@ -198,13 +201,14 @@ impl Client {
     /// # Errors
     /// `ENXIO` behind the end, or where no data follows; `ENOENT`, `EIO`.
     pub fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {
-        let mut known = Known::from(&self.getattr(ino)?);
+        self.send_unsent(ino)?;
+        let mut known = Known::from(&self.attr_now(ino)?);
         for _ in 0..OVERTAKEN_MAX {
             if offset >= known.size {
                 return Err(Errno::ENXIO.into());
             }
-            let (found, current) = self.seek_seats(ino, &known, offset, kind)?;
-            let now = if current { known } else { Known::from(&self.getattr(ino)?) };
+            let (found, current) = self.when_here(|| self.seek_seats(ino, &known, offset, kind))?;
+            let now = if current { known } else { Known::from(&self.attr_now(ino)?) };
             if now.epoch == known.epoch {
                 return match kind {
                     SeekKind::Data => found.ok_or_else(|| Errno::ENXIO.into()),

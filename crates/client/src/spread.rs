@@ -56,6 +56,16 @@ impl Client {
         retry: bool,
         act: impl Fn(NodeId, Slot) -> FsResult<T>,
     ) -> FsResult<T> {
+        self.when_here(|| self.at_entry_here(dir, name, retry, &act))
+    }
+
+    fn at_entry_here<T>(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        retry: bool,
+        act: &impl Fn(NodeId, Slot) -> FsResult<T>,
+    ) -> FsResult<T> {
         if retry || !self.spread.has(dir) {
             match act(self.home(dir)?, dir.slot()) {
                 Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(dir),

@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bivouac_types::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as OsErrno;
 
 use crate::abi::{REQUEST_HEADER_LEN, WRITE_ARGS_LEN, reply_header};
+use crate::pipe::{NotSent, Pipe};
 
 /// Alignment of payloads in memory, in bytes.
 const PAGE: usize = 4096;
@@ -97,6 +99,12 @@ impl Channel {
         }
     }
 
+    /// Whether there is a request to be read.
+    pub fn has_request(&self) -> bool {
+        let mut device = [PollFd::new(&self.device, PollFlags::IN)];
+        poll(&mut device, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
     /// Answers a request. A reply that the kernel refuses becomes an I/O error, so that nobody
     /// waits for ever.
     pub fn reply(&self, unique: u64, body: &[u8]) {
@@ -104,6 +112,19 @@ impl Channel {
             log::error!("the kernel refused a reply of {} bytes: {error}", body.len());
             self.reply_error(unique, Errno::EIO);
         }
+    }
+
+    /// Answers a request with a part of a file: descriptor, offset and length.
+    ///
+    /// # Errors
+    /// When it has to be answered in another way.
+    pub fn reply_from(
+        &self,
+        unique: u64,
+        pipe: &Pipe,
+        part: (BorrowedFd<'_>, u64, usize),
+    ) -> Result<(), NotSent> {
+        pipe.send(self.device.as_fd(), &reply_header(unique, 0, part.2), part)
     }
 
     /// Answers a request with an error.

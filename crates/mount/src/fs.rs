@@ -5,7 +5,7 @@ use std::time::Duration;
 use bivouac_client::Client;
 use bivouac_types::{Attr, FsResult, Ino, SetAttr, StatFs};
 
-pub use bivouac_client::{CopyJob, DirEntry, NewInode, OpCtx, Opened, SeekKind};
+pub use bivouac_client::{CopyJob, DirEntry, NewInode, OpCtx, Opened, SeekKind, SendPart};
 pub use bivouac_client::{FileLock, LockKind, LockMode, LockWaiting, Locked};
 
 macro_rules! operations {
@@ -65,9 +65,18 @@ operations! {
     fn close(&self, ino: Ino);
     fn reassert_opens(&self, opens: &[(Ino, u32)]) -> FsResult<()>;
     fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize>;
+    fn send(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        send: &mut SendPart<'_>
+    ) -> FsResult<Option<usize>>;
     fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize>;
+    fn writes_behind(&self, ino: Ino) -> bool;
+    fn send_unsent(&self, ino: Ino) -> FsResult<()>;
     fn fsync(&self, ino: Ino, data_only: bool) -> FsResult<()>;
-    fn statfs(&self) -> FsResult<StatFs>;
+    fn statfs(&self, ino: Ino) -> FsResult<StatFs>;
     fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64>;
     fn fallocate(&self, ctx: &OpCtx, ino: Ino, mode: u32, offset: u64, len: u64) -> FsResult<()>;
     fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr>;
@@ -77,5 +86,8 @@ operations! {
     fn interrupt_lock(&self, ticket: u64);
     fn unlock_owner(&self, ino: Ino, owner: u64);
     fn unlock_handle(&self, ino: Ino, handle: u64);
+    fn locks_used(&self) -> bool;
     fn drop_locks(&self);
+    fn saved_at_close(&self, ino: Ino) -> bool;
+    fn save_at_close(&self, ino: Ino) -> FsResult<()>;
 }

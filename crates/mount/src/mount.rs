@@ -100,11 +100,14 @@ impl<F: FileSystem> Mount<F> {
             negotiated,
             stats: Arc::clone(&self.stats),
             parked,
+            formation: self.options.formation.clone(),
             failure: Mutex::new(None),
         });
         let limits = Limits { resident: self.options.resident, threads_max: self.options.threads_max };
         let worker = Arc::clone(&session);
-        let pool = Pool::new(limits, move |pool, thread| worker.work(pool, thread));
+        let channel = Arc::clone(&session.channel);
+        let work = move |pool: &Arc<Pool>, thread| worker.work(pool, thread);
+        let pool = Pool::new(limits, work, move || channel.has_request());
         pool.start()?;
         pool.join();
         self.fs.drop_locks();

@@ -1,16 +1,19 @@
 //! How a mount is served.
 
+use std::sync::Arc;
 use std::thread;
 
+use bivouac_client::FormationPlace;
+
 /// Payload of one write or read unless chosen otherwise, in bytes: what Linux allows by default.
-const MAX_WRITE_DEFAULT: u32 = 1 << 20;
+pub const MAX_WRITE_DEFAULT: u32 = 1 << 20;
 /// Most threads that read requests unless chosen otherwise.
 const RESIDENT_MAX: usize = 4;
 /// Most threads unless chosen otherwise.
 const THREADS_MAX: usize = 64;
 
 /// How a mount is served.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Tells this mount from others; a state of another mount is refused.
     pub identity: u64,
@@ -22,6 +25,8 @@ pub struct Options {
     pub max_write: u32,
     /// Send attributes with listings: worth it as long as the file system gives leases.
     pub readdirplus: bool,
+    /// Where processes of this machine find the formation, for those that reach its files without the mount.
+    pub formation: Option<Arc<FormationPlace>>,
 }
 
 impl Default for Options {
@@ -33,6 +38,7 @@ impl Default for Options {
             threads_max: THREADS_MAX,
             max_write: MAX_WRITE_DEFAULT,
             readdirplus: true,
+            formation: None,
         }
     }
 }

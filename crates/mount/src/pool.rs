@@ -1,17 +1,18 @@
 //! Which thread reads the kernel's next request: those that hold a permit.
 //!
 //! A thread reads a request and serves it without handing it over. Before it waits for another node it
-//! gives its permit up ([`about_to_block`]), and another thread, parked or new, goes on reading. A request
-//! that needs no other node wakes nobody.
+//! gives its permit up ([`about_to_block`]), and if no thread is left that reads, another one, parked or new, goes on
+//! reading; unless nobody asks for anything meanwhile ([`Lingering`]). A request that needs no other node wakes nobody.
 
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::lingering::Lingering;
 use crate::state::CHANNELS_PER_INCARNATION;
 
 /// Stack of a thread, in bytes. Buffers are on the heap.
@@ -20,14 +21,40 @@ const STACK: usize = 256 * 1024;
 const PARKED_MS_MAX: u64 = 5_000;
 
 thread_local! {
-    static PERMIT: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
+    static PERMIT: RefCell<Option<Permit>> = const { RefCell::new(None) };
 }
 
-/// Gives up the calling thread's permit to read, if it has one. To be called before a request waits
-/// for another node; calling it again, or in any other thread, does nothing.
+/// A thread's permit to read.
+struct Permit {
+    pool: Arc<Pool>,
+    thread: u16,
+}
+
+/// Gives up the calling thread's permit to read, if it has one and others may need it. To be called before a request
+/// waits for another node; in any other thread it does nothing.
 pub fn about_to_block() {
-    if let Some(pool) = PERMIT.take() {
-        pool.release();
+    let keeps = PERMIT.with_borrow(|permit| permit.as_ref().is_none_or(Permit::may_be_kept));
+    if !keeps && let Some(permit) = PERMIT.take() {
+        permit.give_up();
+    }
+}
+
+impl Permit {
+    /// Whether it may be kept while its thread waits.
+    fn may_be_kept(&self) -> bool {
+        self.pool.is_last_reader() && self.pool.lingering.begin(self.thread, || self.pool.spawn_looker())
+    }
+
+    /// Whether it was taken away while its thread waited.
+    fn is_lost(&self) -> bool {
+        self.pool.lingering.end(self.thread)
+    }
+
+    /// Gives it back, unless it was taken away.
+    fn give_up(self) {
+        if !self.is_lost() {
+            self.pool.release();
+        }
     }
 }
 
@@ -41,11 +68,15 @@ pub struct Limits {
 }
 
 type Work = dyn Fn(&Arc<Pool>, u16) + Send + Sync;
+type Unread = dyn Fn() -> bool + Send + Sync;
 
 /// The threads of one mount.
 pub struct Pool {
     limits: Limits,
     work: Box<Work>,
+    unread: Box<Unread>,
+    lingering: Lingering,
+    looker: Mutex<Option<JoinHandle<()>>>,
     roster: Mutex<Roster>,
     permit_freed: Condvar,
     thread_ended: Condvar,
@@ -63,14 +94,22 @@ struct Roster {
 const _: () = assert!(CHANNELS_PER_INCARNATION as u32 == u64::BITS);
 
 impl Pool {
-    /// A pool whose threads run `work` with their number. Nothing runs before [`Pool::start`].
-    pub fn new(limits: Limits, work: impl Fn(&Arc<Pool>, u16) + Send + Sync + 'static) -> Arc<Pool> {
+    /// A pool whose threads run `work` with their number; `unread` says whether requests wait to be read. Nothing runs
+    /// before [`Pool::start`].
+    pub fn new(
+        limits: Limits,
+        work: impl Fn(&Arc<Pool>, u16) + Send + Sync + 'static,
+        unread: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Arc<Pool> {
         let threads_max = limits.threads_max.clamp(1, u64::BITS as usize);
         let resident = limits.resident.clamp(1, threads_max);
         let roster = Roster { permits: resident, ..Roster::default() };
         Arc::new(Pool {
             limits: Limits { resident, threads_max },
             work: Box::new(work),
+            unread: Box::new(unread),
+            lingering: Lingering::default(),
+            looker: Mutex::default(),
             roster: Mutex::new(roster),
             permit_freed: Condvar::new(),
             thread_ended: Condvar::new(),
@@ -88,9 +127,9 @@ impl Pool {
         })
     }
 
-    /// Waits until the calling thread has a permit. `false` means that the thread is to end.
+    /// Waits until the calling thread, of this number, has a permit. `false` means that the thread is to end.
     #[must_use]
-    pub fn obtain(self: &Arc<Pool>) -> bool {
+    pub fn obtain(self: &Arc<Pool>, thread: u16) -> bool {
         let mut roster = self.roster.lock();
         while roster.permits == 0 && !roster.closing {
             if self.park(&mut roster) {
@@ -101,7 +140,7 @@ impl Pool {
             return false;
         }
         roster.permits -= 1;
-        PERMIT.set(Some(Arc::clone(self)));
+        PERMIT.set(Some(Permit { pool: Arc::clone(self), thread }));
         true
     }
 
@@ -114,19 +153,38 @@ impl Pool {
         in_vain && roster.permits == 0
     }
 
-    /// Whether the calling thread still has its permit.
+    /// Whether the calling thread still has its permit, now that it waits for nobody.
     #[must_use]
     pub fn holds_permit() -> bool {
-        PERMIT.with_borrow(Option::is_some)
+        PERMIT.with_borrow_mut(|permit| {
+            drop(permit.take_if(|permit| permit.is_lost()));
+            permit.is_some()
+        })
+    }
+
+    /// Whether no other thread has a permit.
+    fn is_last_reader(&self) -> bool {
+        self.roster.lock().permits + 1 >= self.limits.resident
+    }
+
+    /// Starts the thread that looks for requests that nobody reads.
+    fn spawn_looker(self: &Arc<Pool>) -> bool {
+        let pool = Arc::clone(self);
+        let look = move || pool.lingering.look(|| (pool.unread)(), || pool.release());
+        let spawned = thread::Builder::new().name("mount-look".into()).stack_size(STACK).spawn(look);
+        let looks = spawned.is_ok();
+        *self.looker.lock() = spawned.ok();
+        looks
     }
 
     fn release(self: &Arc<Pool>) {
         let mut roster = self.roster.lock();
         roster.permits += 1;
-        if roster.closing {
+        // Others read: whoever comes back finds its permit.
+        if roster.closing || roster.permits < self.limits.resident {
             return;
         }
-        if roster.permits <= roster.parked {
+        if roster.parked > 0 {
             self.permit_freed.notify_one();
         } else if let Some(number) = roster.enrol(self.limits.threads_max) {
             drop(roster);
@@ -146,6 +204,7 @@ impl Pool {
     pub fn close(&self) {
         self.roster.lock().closing = true;
         self.permit_freed.notify_all();
+        self.lingering.close();
     }
 
     /// Waits until all threads have ended.
@@ -154,6 +213,11 @@ impl Pool {
         while roster.live != 0 {
             self.thread_ended.wait(&mut roster);
         }
+        drop(roster);
+        self.lingering.close();
+        let looker = self.looker.lock().take();
+        // A thread that panicked has said so.
+        looker.into_iter().for_each(|looker| drop(looker.join()));
     }
 }
 
@@ -177,7 +241,8 @@ struct Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let held = PERMIT.try_with(|permit| permit.take().is_some()).unwrap_or(false);
+        let permit = PERMIT.try_with(RefCell::take).unwrap_or(None);
+        let held = permit.is_some_and(|permit| !permit.is_lost());
         let mut roster = self.pool.roster.lock();
         roster.live &= !(1 << self.number);
         roster.permits += usize::from(held);
@@ -193,7 +258,7 @@ mod tests {
     use std::sync::mpsc;
 
     fn run(limits: Limits, work: impl Fn(&Arc<Pool>, u16) + Send + Sync + 'static) {
-        let pool = Pool::new(limits, work);
+        let pool = Pool::new(limits, work, || true);
         pool.start().unwrap();
         pool.join();
     }
@@ -203,7 +268,7 @@ mod tests {
         let numbers = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&numbers);
         run(Limits { resident: 1, threads_max: 8 }, move |pool, number| {
-            while pool.obtain() {
+            while pool.obtain(number) {
                 for _ in 0..100 {
                     assert!(Pool::holds_permit());
                     seen.lock().push(number);
@@ -221,10 +286,9 @@ mod tests {
         let count = Arc::clone(&met);
         run(Limits { resident: 1, threads_max: most }, move |pool, number| {
             assert!(usize::from(number) < most);
-            while pool.obtain() {
+            while pool.obtain(number) {
                 about_to_block();
                 about_to_block();
-                assert!(!Pool::holds_permit());
                 all_blocked.wait();
                 count.fetch_add(1, Ordering::Relaxed);
                 pool.close();
@@ -236,17 +300,21 @@ mod tests {
     #[test]
     fn a_freed_permit_goes_to_a_parked_thread() {
         let (sender, numbers) = mpsc::channel();
-        let pool = Pool::new(Limits { resident: 1, threads_max: 2 }, move |pool, number| {
+        let work = move |pool: &Arc<Pool>, number| {
             let mut rounds = 0;
-            while pool.obtain() {
+            while pool.obtain(number) {
                 sender.send(number).unwrap();
                 about_to_block();
+                if let Some(permit) = PERMIT.take() {
+                    permit.give_up();
+                }
                 rounds += 1;
                 if rounds == 50 {
                     pool.close();
                 }
             }
-        });
+        };
+        let pool = Pool::new(Limits { resident: 1, threads_max: 2 }, work, || false);
         pool.start().unwrap();
         pool.join();
         drop(pool);
@@ -257,10 +325,11 @@ mod tests {
     fn a_panic_gives_the_permit_and_the_number_back() {
         let rounds = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&rounds);
-        let pool = Pool::new(Limits { resident: 1, threads_max: 1 }, move |pool, number| {
-            assert!(pool.obtain() && number == 0);
+        let work = move |pool: &Arc<Pool>, number| {
+            assert!(pool.obtain(number) && number == 0);
             assert_ne!(count.fetch_add(1, Ordering::Relaxed), 0, "the first thread ends here, on purpose");
-        });
+        };
+        let pool = Pool::new(Limits { resident: 1, threads_max: 1 }, work, || false);
         for _ in 0..2 {
             pool.start().unwrap();
             pool.join();

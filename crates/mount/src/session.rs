@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bivouac_client::FormationPlace;
 use bivouac_types::{Errno, FsError, FsResult};
 use parking_lot::Mutex;
 
@@ -13,10 +14,14 @@ use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::opens::Opens;
 use crate::parked::{Parked, Place};
+use crate::pipe::Pipe;
 use crate::pool::{Pool, about_to_block};
 use crate::serve::{self, Answer, Call};
 use crate::state::State;
 use crate::stats::Stats;
+
+/// From this size on, in bytes, reads are sent from the file where it is here; below, the copy costs less.
+const SENT_MIN: u32 = 32 << 10;
 
 /// What all threads of a mount share.
 pub struct Session<F> {
@@ -27,12 +32,15 @@ pub struct Session<F> {
     pub negotiated: Negotiated,
     pub stats: Arc<Stats>,
     pub parked: Arc<Parked>,
+    pub formation: Option<Arc<FormationPlace>>,
     pub failure: Mutex<Option<io::Error>>,
 }
 
 /// What one thread has for itself.
 struct Desk {
     buffer: Buffer,
+    /// Made when it is needed.
+    pipe: Option<Pipe>,
     reply: Reply,
     channel: u16,
 }
@@ -42,8 +50,9 @@ impl<F: FileSystem> Session<F> {
     pub fn work(&self, pool: &Arc<Pool>, thread: u16) {
         bivouac_client::on_block(Some(Rc::new(about_to_block)));
         let buffer = Buffer::new(self.negotiated.max_write as usize);
-        let mut desk = Desk { buffer, reply: Reply::default(), channel: self.state.channel(thread) };
-        while pool.obtain() {
+        let channel = self.state.channel(thread);
+        let mut desk = Desk { buffer, pipe: None, reply: Reply::default(), channel };
+        while pool.obtain(thread) {
             if !self.serve_while_permitted(&mut desk) {
                 pool.close();
             }
@@ -114,6 +123,11 @@ impl<F: FileSystem> Session<F> {
         let mut input = Reader::new(body);
         if op == Opcode::Read {
             let request = serve::ReadIn::decode(&mut input)?;
+            if request.size >= SENT_MIN
+                && let Some(answer) = serve::send(self, header, &request, &mut desk.pipe)
+            {
+                return answer;
+            }
             return serve::read(self, header, &request, &mut desk.buffer);
         }
         let call =
@@ -125,7 +139,7 @@ impl<F: FileSystem> Session<F> {
     fn send(&self, desk: &Desk, header: &Header, op: Opcode, outcome: FsResult<Answer>) {
         match outcome {
             _ if !op.expects_reply() => {}
-            Ok(Answer::Nothing) => {}
+            Ok(Answer::Nothing | Answer::Sent) => {}
             Ok(Answer::Reply) => self.channel.reply(header.unique, desk.reply.as_bytes()),
             Ok(Answer::Payload(len)) => self.channel.reply(header.unique, desk.buffer.payload(len)),
             Ok(Answer::Unsupported) => self.channel.reply_error(header.unique, Errno::ENOSYS),

@@ -42,6 +42,12 @@ const PARKED_AT: u64 = IN_FLIGHT_AT + CHANNELS_MAX as u64 * 8;
 /// Most such requests.
 pub const PARKED_MAX: u16 = ((SLOTS_AT - PARKED_AT) / 8) as u16;
 const _: () = assert!(PARKED_AT < SLOTS_AT);
+/// Behind all slots there can be, the pages of files under the session contract.
+pub const PAGES_AT: u64 = SLOTS_AT + (SLOTS_MAX * SLOT_LEN) as u64;
+/// So many slots that were never used are the end of those that were: at most as many as there are threads are taken
+/// without being written yet.
+const UNUSED: usize = 4096;
+const _: () = assert!(UNUSED > CHANNELS_PER_INCARNATION as usize);
 
 /// An open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,15 +196,27 @@ impl State {
     /// # Errors
     /// `Alien` for slots that make no sense.
     pub fn read_slots(&self) -> Result<Vec<Slot>, StateError> {
-        let len = self.file.metadata()?.len().saturating_sub(SLOTS_AT);
-        let len = usize::try_from(len).ok().filter(|&len| len <= SLOTS_MAX * SLOT_LEN);
-        let mut bytes = vec![0; len.ok_or(StateError::Alien("too long"))?];
-        self.file.read_exact_at(&mut bytes, SLOTS_AT)?;
-        let (slots, rest) = bytes.as_chunks::<SLOT_LEN>();
-        if !rest.is_empty() {
+        let end = self.file.metadata()?.len().min(PAGES_AT);
+        if !end.saturating_sub(SLOTS_AT).is_multiple_of(SLOT_LEN as u64) {
             return Err(StateError::Alien("cut in the middle of a slot"));
         }
-        slots.iter().map(decode_slot).collect()
+        let (mut slots, mut at) = (Vec::new(), SLOTS_AT);
+        while at < end {
+            let mut bytes = vec![0; (UNUSED * SLOT_LEN).min((end - at) as usize)];
+            self.file.read_exact_at(&mut bytes, at)?;
+            if bytes.iter().all(|byte| *byte == 0) {
+                break;
+            }
+            for slot in bytes.as_chunks::<SLOT_LEN>().0 {
+                slots.push(decode_slot(slot)?);
+            }
+            at += bytes.len() as u64;
+        }
+        // A slot that was ever used has a generation.
+        let used =
+            slots.iter().rposition(|slot| slot.generation > 0 || slot.in_use).map_or(0, |last| last + 1);
+        slots.truncate(used);
+        Ok(slots)
     }
 
     fn write_header(&self) -> Result<(), StateError> {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bivouac_direct::{Board, Gate};
+use bivouac_direct::{Board, Gate, SizeGate};
 use bivouac_store::{Access, Granted, Holder, LocalFile, SubfileId};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, SeatIndex};
@@ -83,8 +83,8 @@ pub struct Made {
 }
 
 impl Lending {
-    /// Begins a session of a client.
-    pub fn open_session(&self, client: ClientId) -> FsResult<(u32, OwnedFd)> {
+    /// Begins a session of a client. `ended` hears of an earlier one with the same number before it is used again.
+    pub fn open_session(&self, client: ClientId, ended: impl FnOnce(u32)) -> FsResult<(u32, OwnedFd)> {
         let refused = |error: std::io::Error| {
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
             FsError::with(errno, format!("direct access: {error}"))
@@ -97,6 +97,7 @@ impl Lending {
                 "direct access: too many processes; they read and write through the daemon",
             )
         })?;
+        ended(session);
         let lessee = Lessee { client, free: Vec::new(), unused: 0..DIRECT_GATES_MAX };
         let mut table = self.table.lock();
         table.end_session(session);
@@ -104,16 +105,23 @@ impl Lending {
         Ok((session, file))
     }
 
-    /// A client is gone: its sessions end, and what it did not use of its windows is free again soon.
-    pub fn forget(&self, client: ClientId) -> bool {
+    /// A client is gone: its sessions, which are returned, end, and what it did not use of its windows is free again
+    /// soon.
+    pub fn forget(&self, client: ClientId) -> Vec<u32> {
         let mut table = self.table.lock();
         let of_client = table.sessions.iter().filter(|(_, lessee)| lessee.client == client);
         let sessions: Vec<u32> = of_client.map(|(session, _)| *session).collect();
         sessions.iter().for_each(|session| table.end_session(*session));
-        !sessions.is_empty()
+        sessions
     }
 
-    fn gate(&self, session: u32, client: ClientId) -> Option<(Arc<Board>, u32, Gate)> {
+    /// Whether a client's session has not ended.
+    pub(crate) fn has_session(&self, session: u32, client: ClientId) -> bool {
+        self.table.lock().sessions.get(&session).is_some_and(|lessee| lessee.client == client)
+    }
+
+    /// A gate of a session that is in no use, if there is one.
+    pub(crate) fn gate(&self, session: u32, client: ClientId) -> Option<(Arc<Board>, u32, Gate)> {
         let board = self.board.get()?;
         let mut table = self.table.lock();
         if table.grants.len() >= DIRECT_GRANTS_MAX {
@@ -127,8 +135,10 @@ impl Lending {
         gate.is_empty().then(|| (Arc::clone(board), number, gate))
     }
 
-    fn give_back(&self, (session, gate): Key) {
-        if let Some(lessee) = self.table.lock().sessions.get_mut(&session) {
+    /// A client does not use a gate any more; of a session that has ended, all are free anyway.
+    pub(crate) fn give_back(&self, client: ClientId, (session, gate): Key) {
+        let mut table = self.table.lock();
+        if let Some(lessee) = table.sessions.get_mut(&session).filter(|lessee| lessee.client == client) {
             lessee.free.push(gate);
         }
     }
@@ -186,11 +196,17 @@ impl Table {
 impl Node {
     /// Lets processes of this machine read and write subfiles themselves from now on. No gate of the board may be
     /// open; `stuck` are those with somebody inside nevertheless, and their sessions.
-    pub fn lend(&self, board: Board, stuck: Vec<(u32, Gate)>) {
+    ///
+    /// # Errors
+    /// When the board cannot be read.
+    pub fn lend(&self, board: Board, stuck: Vec<(u32, Gate)>) -> std::io::Result<()> {
         let board = Arc::new(board);
-        for (session, gate) in stuck {
+        self.adopt_sizes(board.sizes()?);
+        // Who stands still in the middle of telling a size finds afterwards that nobody has heard it.
+        let accesses = stuck.into_iter().filter(|(_, gate)| !SizeGate::is_one(gate));
+        for (session, gate) in accesses {
             let [low, high, seat] = gate.marked();
-            let (ino, seat) = (Ino(u64::from(low) | u64::from(high) << 32), SeatIndex(seat as u16));
+            let (ino, seat) = (Ino(u64::from(low) | u64::from(high) << 32), SeatIndex(seat));
             let holder: Arc<dyn Holder> = Arc::new(Passage { board: Arc::clone(&board), session, gate });
             let adopted = self.subfile(ino, seat).and_then(|id| Ok(self.data.adopt(id, holder)?));
             if let Err(error) = adopted {
@@ -199,6 +215,7 @@ impl Node {
         }
         // A second board would be a mistake of the caller's; the first stays.
         let _ = self.lending.board.set(board);
+        Ok(())
     }
 
     /// Grants what a session's process asks for; `None` if it is to ask for each access.
@@ -215,12 +232,12 @@ impl Node {
             return Ok(None);
         };
         let gate = gate.open_next();
-        gate.mark([id.ino.0 as u32, (id.ino.0 >> 32) as u32, u32::from(id.seat.0)]);
+        gate.mark([id.ino.0 as u32, (id.ino.0 >> 32) as u32, id.seat.0]);
         let holder: Arc<dyn Holder> = Arc::new(Passage { board, session, gate: gate.clone() });
         let granted = self.data.grant(id, access, range, &holder);
         let Some(granted) = granted.inspect_err(|_| gate.close())? else {
             gate.close();
-            self.lending.give_back((session, number));
+            self.lending.give_back(client, (session, number));
             return Ok(None);
         };
         let lent = Lent { id, gate: gate.clone(), holder, _file: granted.file.clone() };
@@ -251,6 +268,7 @@ impl Node {
 
     /// Takes note of grants that are over.
     pub(crate) fn sweep_direct(&self) {
+        self.sweep_sizes();
         let mut table = self.lending.table.lock();
         let keys: Vec<Key> = table.grants.keys().copied().collect();
         let over = table.take_over(&keys);

@@ -3,7 +3,7 @@
 //! of them in a *shard*, and the home follows (`gather.rs`).
 
 use bivouac_layout::{entry_hash, slot_of_hash};
-use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, Slot, mode};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
 use bivouac_wire::{Encode, Inherited};
 
 use crate::locks::{InDir, Target};
@@ -61,6 +61,16 @@ pub enum Dir {
     Part(Shard),
 }
 
+impl Dir {
+    /// The partition of its entries, but of the roots of other ones.
+    pub fn partition(&self) -> PartitionId {
+        match self {
+            Dir::Whole(inode) => inode.attr.layout.partition(),
+            Dir::Part(shard) => shard.inherited.layout.partition(),
+        }
+    }
+}
+
 impl Inode {
     /// What new entries get from this directory.
     pub fn inherited(&self) -> Inherited {
@@ -80,21 +90,19 @@ impl Node {
         let hash = entry_hash(dir, name.as_bytes());
         let hashed = slot_of_hash(hash, self.map.slot_count());
         let key = hashed_key(dir, hash, name.as_bytes());
-        let home = self.check_slot(dir.slot());
-        if home.is_ok() {
+        let at_home = self.owns(dir.slot());
+        if at_home {
             let inode = self.inode(dir)?;
             if !inode.attr.is_spread() {
                 let inherited = Some(inode.inherited());
                 return Ok(Place { dir, slot: dir.slot(), book: dir.slot(), inherited, key });
             }
         }
-        match (home, self.check_slot(hashed)) {
-            (_, Ok(())) => {
-                Ok(Place { dir, slot: hashed, book: self.shards.slot_of(dir), inherited: None, key })
-            }
-            (Ok(()), Err(_)) => Err(remote(dir)),
-            (Err(stale), Err(_)) => Err(stale),
+        if self.owns(hashed) {
+            return Ok(Place { dir, slot: hashed, book: self.shards.slot_of(dir), inherited: None, key });
         }
+        self.check_slot(dir.slot())?;
+        Err(remote(dir))
     }
 
     /// The node of an entry of a spread directory.
@@ -116,7 +124,7 @@ impl Node {
 
     /// Keeps the entries of a directory where they are, if its home is here.
     pub(crate) fn enter(&self, dir: Ino) -> FsResult<Option<InDir<'_>>> {
-        if self.check_slot(dir.slot()).is_ok() { self.dirs.enter(dir).map(Some) } else { Ok(None) }
+        if self.owns(dir.slot()) { self.dirs.enter(dir).map(Some) } else { Ok(None) }
     }
 
     /// Keeps a directory from spreading while its attributes change: the shards get them too.
@@ -133,7 +141,7 @@ impl Node {
         }
         let hashed = slot_of_hash(entry_hash(dir, name.as_bytes()), self.map.slot_count());
         for slot in [dir.slot(), hashed] {
-            if self.check_slot(slot).is_ok()
+            if self.owns(slot)
                 && let Some(value) = ctx.done_before(&self.records, slot)?
             {
                 self.tell_again(ctx, dir);
@@ -148,7 +156,7 @@ impl Node {
     /// # Errors
     /// As [`Node::place`].
     pub(crate) fn look_up(&self, dir: Ino, name: &Name) -> FsResult<Option<(Dentry, Slot)>> {
-        if self.check_slot(dir.slot()).is_ok() {
+        if self.owns(dir.slot()) {
             let key = hashed_key(dir, entry_hash(dir, name.as_bytes()), name.as_bytes());
             if let Some(dentry) = self.read_dentry(dir, dir.slot(), &key)? {
                 return Ok(Some((dentry, dir.slot())));

@@ -39,6 +39,7 @@ impl Service for Node {
             Op::Link => run::<op::Link>,
             Op::ReadLink => run::<op::ReadLink>,
             Op::ReadDir => run::<op::ReadDir>,
+            Op::ListHashes => run::<op::ListHashes>,
             Op::Parent => run::<op::Parent>,
             Op::GetXattr => run::<op::GetXattr>,
             Op::ListXattr => run::<op::ListXattr>,
@@ -67,6 +68,7 @@ impl Service for Node {
             Op::OpenSession => direct::serve_session,
             Op::GrantDirect => direct::serve_grant,
             Op::WidenDirect => run::<op::WidenDirect>,
+            Op::LendSize => run::<op::LendSize>,
             Op::AccessList => list::serve,
             Op::PutInode => run::<op::PutInode>,
             Op::DropInode => run::<op::DropInode>,
@@ -93,6 +95,10 @@ impl Service for Node {
             Op::CopyRange => run::<op::CopyRange>,
             Op::ExtendOver => run::<op::ExtendOver>,
             Op::Count => run::<op::Count>,
+            Op::ChangePartition => run::<op::ChangePartition>,
+            Op::ListPartitions => run::<op::ListPartitions>,
+            Op::PutPartition => run::<op::PutPartition>,
+            Op::BindDirectory => run::<op::BindDirectory>,
             Op::WhichGone => run::<op::WhichGone>,
             Op::SetLock => run::<op::SetLock>,
             Op::CancelLock => run::<op::CancelLock>,
@@ -104,11 +110,26 @@ impl Service for Node {
             Op::LookAgain => run::<op::LookAgain>,
             Op::LocksGranted => run::<op::LocksGranted>,
             Op::ServesClient => run::<op::ServesClient>,
+            Op::FindOrigin => run::<op::FindOrigin>,
+            Op::ListDirty => run::<op::ListDirty>,
+            Op::ListSeen => run::<op::ListSeen>,
+            Op::NoteSeen => run::<op::NoteSeen>,
+            Op::Flush => run::<op::Flush>,
+            Op::MarkFlush => run::<op::MarkFlush>,
+            Op::FlushParts => run::<op::FlushParts>,
+            Op::FindPlace => run::<op::FindPlace>,
+            Op::BringFile => run::<op::BringFile>,
+            Op::FlushHere => run::<op::FlushHere>,
+            Op::Fence => run::<op::Fence>,
+            Op::Probe => run::<op::Probe>,
+            Op::ProbeFor => run::<op::ProbeFor>,
+            Op::Reached => run::<op::Reached>,
         };
         serve(self, call, reply);
     }
 
     fn client_connected(&self, client: ClientId) {
+        self.connected.lock().insert(client);
         self.reaper.client_is_back(client);
         // A peer that connects has just been started, or is back.
         if let Some(node) = peer_of(client) {
@@ -117,7 +138,10 @@ impl Service for Node {
     }
 
     fn client_gone(&self, client: ClientId) {
-        if self.lending.forget(client) {
+        self.connected.lock().remove(&client);
+        let ended = self.lending.forget(client);
+        ended.iter().for_each(|session| self.sizes.end_session(*session));
+        if !ended.is_empty() {
             self.reaper.wake();
         }
         self.unsettled.mark(self.opens.of_client(client));
@@ -140,10 +164,31 @@ fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange | Op::MakeUnnamed);
     let alters = touches == Touches::Changes || writes;
     let awaited = if alters { ctx.check_awaited() } else { Ok(()) };
-    let outcome = awaited.and_then(|()| serve::<O>(node, call, &ctx));
+    // An open may cut.
+    let is_fenced = (alters || O::OP == Op::Open) && call.lane == LaneKind::Client;
+    let passing = if is_fenced { node.pass_fence().map(Some) } else { Ok(None) };
+    let outcome = awaited
+        .and_then(|()| check_fence(node, call))
+        .and(passing)
+        .and_then(|_passing| serve::<O>(node, call, &ctx));
     match outcome {
         Ok(answer) => answer.encode(reply.body()),
         Err(error) => reply.fail(&error),
+    }
+}
+
+/// Refuses what was begun under locks that may be somebody else's by now.
+fn check_fence(node: &Node, call: &Call<'_>) -> FsResult<()> {
+    let fence = call.frame.fence;
+    if fence == 0 || call.lane == LaneKind::Peer {
+        return Ok(());
+    }
+    match call.frame.client.mounted_through(node.map.formation) {
+        Some(host) if !node.members.admits(host, fence) => {
+            let text = format!("it was begun under a lock before {host} was taken for dead; lock again");
+            Err(FsError::with(Errno::EIO, text))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -170,6 +215,7 @@ pub fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
         channel: call.frame.channel,
         id: call.frame.id,
         retry: call.frame.flags.is_retry(),
+        leased: call.frame.flags.wants_lease(),
         payload: call.payload,
         asker: call.asker,
     }

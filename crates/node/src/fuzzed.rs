@@ -1,13 +1,14 @@
 //! Records that are damaged in a way that no checksum shows: reading them ends, and what is accepted is consistent.
 
-use bivouac_types::{Attr, ClientId, Ino, Layout, Placement, SeatIndex, Timestamp, mode};
-use bivouac_wire::{Decode, Encode, LockKind};
+use bivouac_types::{Attr, ClientId, Ino, Layout, PartitionId, Placement, SeatIndex, Timestamp, mode};
+use bivouac_wire::{Decode, Encode, LockKind, Origin, SiteVersion, Whence};
 
 use crate::intent::tests::{logged, reread};
-use crate::intent::{Cut, Intent, Move, NewDir, OldEntry};
+use crate::intent::{Cut, Intent, Move, NewDir, NewPartition, OldEntry};
 use crate::mutate::Mutator;
 use crate::record::{
-    Dentry, Done, Folded, Garbage, Inode, Shard, dentry_of_key, lock_key, lock_of_key, number_of_key,
+    Dentry, Done, Folded, Garbage, Held, Inode, Shard, SiteFile, dentry_of_key, ino_of_site_key, lock_key,
+    lock_of_key, marks_key, marks_of_key, number_of_key, site_key,
 };
 
 const LAYOUT: Layout = Layout { stripe: 1 << 20, width: 2, base: SeatIndex(1), seats: 2 };
@@ -30,7 +31,7 @@ fn inode() -> Inode {
         layout: LAYOUT,
         holes: 0,
     };
-    Inode { attr, parent: Ino::ROOT, placement: Placement::Local }
+    Inode { attr, parent: Ino::ROOT, placement: Some(Placement::Local) }
 }
 
 /// What decodes encodes to something that decodes to the same.
@@ -47,8 +48,13 @@ fn records() {
     let garbage = Garbage { layout: LAYOUT };
     let shard = Shard { sealed: Some((ClientId(1), 2)), ..Shard::empty(inode().inherited(), 7) };
     let lock = lock_key(INO, (LockKind::Whole, ClientId(7), 8), 9).to_vec();
+    let seen = SiteVersion { size: 3, mtime: Timestamp { secs: 4, nanos: 5 }, tag: "6".to_owned() };
+    let origin = Some(Origin { path: b"a/b".to_vec(), seen: seen.clone() });
+    let whence = Whence { origin, limit: 3, layout: LAYOUT };
+    let held = Held { whence, epoch: 1 }.to_bytes();
+    let site = SiteFile::brought((Ino(1), b"b"), b"a/b".to_vec(), seen, false).to_bytes();
     let small = [dentry.to_bytes(), done.to_bytes(), garbage.to_bytes(), Folded { versions: 3 }.to_bytes()];
-    let seeds = [&small[..], &[inode().to_bytes(), shard.to_bytes(), lock]].concat();
+    let seeds = [&small[..], &[inode().to_bytes(), shard.to_bytes(), lock, held, site]].concat();
     Mutator::new(seeds).each(100_000, |bytes| {
         consistent::<Inode>(bytes);
         consistent::<Dentry>(bytes);
@@ -56,6 +62,12 @@ fn records() {
         consistent::<Garbage>(bytes);
         consistent::<Shard>(bytes);
         consistent::<Folded>(bytes);
+        consistent::<Held>(bytes);
+        consistent::<SiteFile>(bytes);
+        if let Some((ino, seat, block)) = marks_of_key(bytes) {
+            assert_eq!(marks_key(ino, seat, block)[1..], bytes[1..]);
+        }
+        assert!(ino_of_site_key(bytes).is_none_or(|ino| site_key(ino)[1..] == bytes[1..]));
         if let Some((_, name)) = dentry_of_key(bytes) {
             assert!(bytes.ends_with(name));
         }
@@ -80,15 +92,17 @@ fn intents() {
         replaced_kind: mode::FILE,
         exchange: false,
         turn: 7,
+        partition: PartitionId(3),
     };
     let cut = Cut { ino: INO, size: 5, epoch: 6, layout: LAYOUT, new_layout: LAYOUT };
     let intents = [
-        Intent::MakeDir(NewDir { name: b"new".to_vec(), inode: inode() }),
+        Intent::MakeDir(NewDir { name: b"new".to_vec(), inode: inode(), site: None }),
         Intent::RemoveDir(old.clone()),
         Intent::Unlink(old.clone()),
         Intent::Rename(Move { exchange: true, ..moved.clone() }),
         Intent::Spread(INO),
         Intent::Inherit(INO),
+        Intent::MakePartition(NewPartition { id: PartitionId(3), dir: INO }),
         Intent::Link(old),
         Intent::Rename(moved),
         Intent::Cut(cut),

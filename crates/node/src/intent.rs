@@ -6,7 +6,9 @@
 mod concerns;
 mod cut;
 mod entries;
+mod partition;
 mod rename;
+mod renew;
 mod spread;
 
 use std::ops::ControlFlow;
@@ -21,11 +23,13 @@ use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::{Steps, is_peer};
 use crate::reaper::Job;
-use crate::record::{Dentry, Inode, intent_key, number_of_key, table};
+use crate::record::{Dentry, Inode, SiteFile, intent_key, number_of_key, table};
 use crate::session::Ctx;
 
 pub use concerns::{Concerns, concerns};
+pub use partition::NewPartition;
 pub use rename::Move;
+pub use renew::Renewal;
 
 /// A new directory whose inode belongs to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub struct NewDir {
     pub name: Vec<u8>,
     /// The new inode.
     pub inode: Inode,
+    /// What site storage has of it, if it comes from there.
+    pub site: Option<SiteFile>,
 }
 
 /// An entry whose inode belongs to a peer: to be made or removed.
@@ -83,6 +89,10 @@ pub enum Intent {
     Spread(Ino),
     /// Tell the shards of a directory what new entries get from it.
     Inherit(Ino),
+    /// Take what a file is at site storage in place of what it is here.
+    Renew(Renewal),
+    /// Make a partition; its record has the rest.
+    MakePartition(NewPartition),
     /// Undo a change that was refused: whatever refused it may be over at the next attempt, and a change of which half
     /// is undone must not go on.
     Undo(Box<Intent>),
@@ -116,9 +126,12 @@ impl Intent {
                 targets
             }
             Intent::Cut(cut) => vec![Target::Size(cut.ino)],
+            Intent::Renew(new) => vec![Target::Size(new.ino)],
             // Given up, or taken up by nobody but the reaper.
             Intent::Spread(_) => Vec::new(),
             Intent::Inherit(dir) => vec![Target::Size(*dir)],
+            // Its number is its own, and its directory is taken in one step.
+            Intent::MakePartition(_) => Vec::new(),
             Intent::Undo(intent) => intent.targets(),
         }
     }
@@ -206,6 +219,8 @@ impl Node {
             Intent::Spread(dir) if steps.retry => self.give_up_spreading(*dir, logged, steps)?,
             Intent::Spread(dir) => self.finish_spread(*dir, logged, steps)?,
             Intent::Inherit(dir) => self.finish_inherit(*dir, logged, steps)?,
+            Intent::Renew(new) => self.finish_renewal(new, logged, steps)?,
+            Intent::MakePartition(new) => self.finish_make_partition(*new, logged, steps)?,
             Intent::Undo(intent) => {
                 self.undo(intent, steps)?;
                 Outcome::Refused(Errno::EBUSY.into())
@@ -331,7 +346,16 @@ impl Logged {
     /// The asker, as its own request would look.
     fn asker(&self) -> Ctx<'static> {
         let (client, channel, id) = (self.client, self.channel, self.op);
-        Ctx { client, channel, id, retry: false, origin: client, payload: &[], asker: Asker::HERE }
+        Ctx {
+            client,
+            channel,
+            id,
+            retry: false,
+            leased: false,
+            origin: client,
+            payload: &[],
+            asker: Asker::HERE,
+        }
     }
 }
 
@@ -339,12 +363,14 @@ impl Encode for NewDir {
     fn encode(&self, out: &mut Vec<u8>) {
         self.name.encode(out);
         self.inode.encode(out);
+        self.site.encode(out);
     }
 }
 
 impl Decode<'_> for NewDir {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(NewDir { name: Decode::decode(input)?, inode: Decode::decode(input)? })
+        let (name, inode) = (Decode::decode(input)?, Decode::decode(input)?);
+        Ok(NewDir { name, inode, site: Decode::decode(input)? })
     }
 }
 
@@ -382,6 +408,8 @@ impl Encode for Intent {
             Intent::Spread(dir) => tagged(7, dir),
             Intent::Inherit(dir) => tagged(8, dir),
             Intent::Undo(intent) => tagged(9, &**intent),
+            Intent::MakePartition(new) => tagged(10, new),
+            Intent::Renew(new) => tagged(11, new),
         }
     }
 }
@@ -407,6 +435,8 @@ impl Intent {
             6 => Decode::decode(input).map(Intent::Cut),
             7 => Decode::decode(input).map(Intent::Spread),
             8 => Decode::decode(input).map(Intent::Inherit),
+            10 => Decode::decode(input).map(Intent::MakePartition),
+            11 => Decode::decode(input).map(Intent::Renew),
             _ => Err(DecodeError::Invalid("intent")),
         }
     }
@@ -417,8 +447,15 @@ impl Intent {
 fn is_final(error: &bivouac_types::FsError) -> bool {
     let finals =
         [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::ENOTDIR, Errno::EISDIR, Errno::EPERM];
-    let more =
-        [Errno::EMLINK, Errno::EBUSY, Errno::EAGAIN, Errno::EINVAL, Errno::ENAMETOOLONG, Errno::EREMOTE];
+    let more = [
+        Errno::EMLINK,
+        Errno::EBUSY,
+        Errno::EAGAIN,
+        Errno::EINVAL,
+        Errno::ENAMETOOLONG,
+        Errno::EREMOTE,
+        Errno::EXDEV,
+    ];
     finals.contains(&error.errno()) || more.contains(&error.errno())
 }
 

@@ -3,10 +3,11 @@
 //! A lease says that no other client changes anything in the slot while it runs. Leases are short, and given only
 //! to clients that no other client's changes concern: while nobody changes anything to all, while one
 //! client does to that one, while several do to none. A change waits until the leases of others are over;
-//! that happens once, since from then on they get none until the changes have been over for a while.
-//! So a lone client, or many readers, keep what they know, and others are told the truth at once. Who had to be
-//! waited for gets none in any slot of this node for a while: clients that work on the same things go from one to
-//! the next, and would otherwise be waited for at each.
+//! that happens once, since from then on they get none until the changes have been over for a while, and then leases
+//! that are short beside that while: so changes wait for a small part of the time only, however they come.
+//! A lone client, or many readers, keep what they know, and others are told the truth at once. Who had to be
+//! waited for several times gets none in any slot of this node for a while: clients that work on the same things go
+//! from one to the next, and would otherwise be waited for at each.
 //! The idea is that of Gray and Cheriton, "Leases", SOSP 1989.
 //!
 //! Changes come in transactions that know their slots but not who wants them: that is what the thread *acts* for.
@@ -15,20 +16,23 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_types::limits::{LEASE_MARGIN_MS, LEASE_MS, LEASE_QUIET_MS};
+use bivouac_types::limits::{
+    LEASE_MARGIN_MS, LEASE_MS, LEASE_MS_MIN, LEASE_PART, LEASE_QUIET_MS, MEETINGS_MAX, MEETINGS_MS,
+};
 use bivouac_types::{ClientId, Slot};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+
+use crate::dispatch::NOBODY;
 
 /// The leases of a node.
 pub struct Leases {
     slots: Vec<Mutex<State>>,
-    /// Clients that had to be waited for, and until when they get no leases.
-    met: Mutex<Vec<(ClientId, Instant)>>,
-    /// Whether there are any; for a look without the lock.
+    /// Clients that had to be waited for.
+    met: Mutex<Vec<Met>>,
+    /// Whether there are any that get no leases therefore; for a look without the lock.
     any_met: AtomicBool,
     /// Until when leases of an earlier daemon may run.
     earlier: Option<Instant>,
-    pause: (Mutex<()>, Condvar),
 }
 
 #[derive(Default)]
@@ -36,6 +40,14 @@ struct State {
     /// Until when each client may believe what it knows.
     holders: Vec<(ClientId, Instant)>,
     changers: Vec<Changer>,
+}
+
+/// A client that had to be waited for.
+struct Met {
+    client: ClientId,
+    times: u32,
+    /// Until when that counts.
+    until: Instant,
 }
 
 /// Who changes something, or did so lately.
@@ -64,9 +76,14 @@ pub struct Acting {
 }
 
 impl Acting {
-    /// The thread acts for a client; for [`NOBODY`](crate::dispatch::NOBODY) if everybody is an other.
+    /// The thread acts for a client; for [`NOBODY`] if everybody is an other.
     pub fn on_behalf_of(client: ClientId) -> Acting {
         Acting { before: ACTS_FOR.replace(Some(client)) }
+    }
+
+    /// For whom the thread acts; [`NOBODY`] if for nobody in particular.
+    pub fn for_whom() -> ClientId {
+        ACTS_FOR.get().unwrap_or(NOBODY)
     }
 }
 
@@ -85,7 +102,6 @@ impl Leases {
             met: Mutex::default(),
             any_met: AtomicBool::new(false),
             earlier: restarted.then_some(given),
-            pause: Default::default(),
         }
     }
 
@@ -101,17 +117,26 @@ impl Leases {
 
     fn was_met(&self, client: ClientId, now: Instant) -> bool {
         let mut met = self.met.lock();
-        met.retain(|(_, until)| *until > now);
-        self.any_met.store(!met.is_empty(), Ordering::Relaxed);
-        met.iter().any(|(who, _)| *who == client)
+        met.retain(|met| met.until > now);
+        let mut often = met.iter().filter(|met| met.times >= MEETINGS_MAX).peekable();
+        self.any_met.store(often.peek().is_some(), Ordering::Relaxed);
+        often.any(|met| met.client == client)
     }
 
     /// These clients had to be waited for.
     fn meet(&self, clients: Vec<ClientId>, now: Instant) {
-        let (mut met, until) = (self.met.lock(), now + Duration::from_millis(LEASE_QUIET_MS));
-        met.retain(|(who, _)| !clients.contains(who));
-        met.extend(clients.into_iter().map(|who| (who, until)));
-        self.any_met.store(true, Ordering::Relaxed);
+        let (mut met, until) = (self.met.lock(), now + Duration::from_millis(MEETINGS_MS));
+        met.retain(|met| met.until > now);
+        for client in clients {
+            match met.iter_mut().find(|met| met.client == client) {
+                // From the first time on if it is seldom, from the last if it is often.
+                Some(met) if met.times + 1 < MEETINGS_MAX => met.times += 1,
+                Some(met) => (met.times, met.until) = (MEETINGS_MAX, until),
+                None => met.push(Met { client, times: 1, until }),
+            }
+        }
+        let often = met.iter().any(|met| met.times >= MEETINGS_MAX);
+        self.any_met.store(often, Ordering::Relaxed);
     }
 
     /// Something is about to be changed in these slots: waits for the leases of others to end. Nothing to do if the
@@ -121,6 +146,12 @@ impl Leases {
         let mut slots = slots.to_vec();
         slots.sort_unstable();
         slots.dedup();
+        self.begin(client, &slots);
+        Some(Changing { leases: self, client, slots })
+    }
+
+    /// As [`Leases::change`], for a client's change of different slots that goes on until [`Leases::end`].
+    pub fn begin(&self, client: ClientId, slots: &[Slot]) {
         let mut now = Instant::now();
         let states = || slots.iter().filter_map(|slot| self.slots.get(usize::from(slot.0)));
         states().for_each(|state| state.lock().changer(client, now).active += 1);
@@ -129,48 +160,55 @@ impl Leases {
             .chain(self.earlier.filter(|until| *until > now))
             .max()
         {
-            let others = states().flat_map(|state| state.lock().others(client, now)).collect();
+            let mut others: Vec<_> = states().flat_map(|state| state.lock().others(client, now)).collect();
+            others.sort_unstable();
+            others.dedup();
             self.meet(others, now);
-            bivouac_net::before_waiting();
-            self.pause.1.wait_until(&mut self.pause.0.lock(), until);
+            bivouac_net::pause(until.saturating_duration_since(now));
             now = Instant::now();
         }
-        Some(Changing { leases: self, client, slots })
     }
-}
 
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
+    /// A change of a client's is over.
+    pub fn end(&self, client: ClientId, slots: &[Slot]) {
         let now = Instant::now();
-        for state in self.slots.iter().filter_map(|slot| self.leases.slots.get(usize::from(slot.0))) {
+        for state in slots.iter().filter_map(|slot| self.slots.get(usize::from(slot.0))) {
             let mut state = state.lock();
-            let changer = state.changer(self.client, now);
+            let changer = state.changer(client, now);
             changer.active = changer.active.saturating_sub(1);
         }
     }
 }
 
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.leases.end(self.client, &self.slots);
+    }
+}
+
 impl State {
     fn grant(&mut self, client: ClientId, now: Instant) -> u32 {
-        if self.changers.iter().any(|changer| changer.client != client && changer.concerns_others(now)) {
+        let others = self.changers.iter().filter(|changer| changer.client != client);
+        let lease_ms = others.map(|changer| changer.leaves_others(now)).min().unwrap_or(LEASE_MS);
+        if lease_ms < LEASE_MS_MIN {
             return 0;
         }
-        let until = now + Duration::from_millis(LEASE_MS);
+        let until = now + Duration::from_millis(lease_ms);
         match self.holders.iter_mut().find(|(holder, _)| *holder == client) {
-            Some((_, end)) => *end = until,
+            Some((_, end)) => *end = until.max(*end),
             None => {
                 self.holders.retain(|(_, end)| *end > now);
                 self.holders.push((client, until));
             }
         }
-        (LEASE_MS - LEASE_MARGIN_MS) as u32
+        (lease_ms - LEASE_MARGIN_MS) as u32
     }
 
     /// The client's entry, as of now.
     fn changer(&mut self, client: ClientId, now: Instant) -> &mut Changer {
         let found = self.changers.iter().position(|changer| changer.client == client);
         let at = found.unwrap_or_else(|| {
-            self.changers.retain(|changer| changer.concerns_others(now));
+            self.changers.retain(|changer| changer.leaves_others(now) < LEASE_MS);
             self.changers.push(Changer { client, active: 0, last: now });
             self.changers.len() - 1
         });
@@ -193,8 +231,10 @@ impl State {
 }
 
 impl Changer {
-    fn concerns_others(&self, now: Instant) -> bool {
-        self.active > 0 || now.saturating_duration_since(self.last) < Duration::from_millis(LEASE_QUIET_MS)
+    /// For how long others may get a lease, in milliseconds.
+    fn leaves_others(&self, now: Instant) -> u64 {
+        let quiet = now.saturating_duration_since(self.last).as_millis().min(u128::from(LEASE_QUIET_MS));
+        if self.active > 0 { 0 } else { quiet as u64 / LEASE_PART }
     }
 }
 
@@ -245,6 +285,50 @@ mod tests {
         assert_eq!((state.grant(A, later), state.grant(B, later)), (GIVEN, GIVEN));
     }
 
+    /// S63.
+    #[test]
+    fn leases_are_short_beside_the_time_since_the_last_change() {
+        let (mut state, now) = (State::default(), Instant::now());
+        state.changer(A, now);
+        let given = |state: &mut State, ms| state.grant(B, after(ms, now));
+        assert_eq!(given(&mut state, LEASE_MS_MIN * LEASE_PART - 1), 0);
+        assert_eq!(given(&mut state, LEASE_MS_MIN * LEASE_PART), (LEASE_MS_MIN - LEASE_MARGIN_MS) as u32);
+        let half = LEASE_QUIET_MS / 2;
+        assert_eq!(given(&mut state, half), (LEASE_MS / 2 - LEASE_MARGIN_MS) as u32);
+        assert_eq!(state.others_until(A, after(half, now)), Some(after(half + LEASE_MS / 2, now)));
+    }
+
+    #[test]
+    fn a_lease_is_not_cut_short_by_a_later_one() {
+        let (mut state, now) = (State::default(), Instant::now());
+        state.grant(B, after(50, now));
+        state.grant(B, now);
+        assert_eq!(state.others_until(A, now), Some(after(50 + LEASE_MS, now)));
+    }
+
+    #[test]
+    fn one_wait_in_several_slots_counts_once() {
+        let leases = Leases::new(2, false);
+        assert_eq!([0, 1].map(|slot| leases.look(B, Slot(slot))), [GIVEN; 2]);
+        let _acting = Acting::on_behalf_of(A);
+        drop(leases.change(&[Slot(0), Slot(1)]));
+        let met: Vec<_> = leases.met.lock().iter().map(|met| (met.client, met.times)).collect();
+        assert_eq!(met, [(B, 1)]);
+    }
+
+    /// S60.
+    #[test]
+    fn who_is_waited_for_often_gets_none_at_the_node() {
+        let (leases, now) = (Leases::new(2, false), Instant::now());
+        for time in 1..=MEETINGS_MAX {
+            assert_eq!(leases.look(B, Slot(0)), GIVEN, "{time}");
+            leases.meet(vec![B], now);
+        }
+        assert_eq!((leases.look(B, Slot(0)), leases.look(C, Slot(0))), (0, GIVEN));
+        assert!(!leases.was_met(B, after(MEETINGS_MS, now)), "and is forgotten");
+        assert_eq!(leases.look(B, Slot(0)), GIVEN);
+    }
+
     #[test]
     fn a_change_that_takes_long_keeps_others_from_believing() {
         let (mut state, now) = (State::default(), Instant::now());
@@ -272,9 +356,7 @@ mod tests {
         let acting = Acting::on_behalf_of(A);
         drop(leases.change(&[Slot(1), Slot(0), Slot(1)]));
         assert_eq!([0, 1, 2].map(|slot| leases.look(C, Slot(slot))), [0, 0, GIVEN]);
-        assert_eq!([0, 1, 2].map(|slot| leases.look(B, Slot(slot))), [0; 3], "it was met once");
-        let later = Instant::now() + Duration::from_millis(LEASE_QUIET_MS);
-        assert!(!leases.was_met(B, later), "and is forgotten");
+        assert_eq!([0, 1, 2].map(|slot| leases.look(B, Slot(slot))), [0, 0, GIVEN]);
         assert_eq!(leases.look(A, Slot(1)), GIVEN);
         assert_eq!(leases.look(A, Slot(3)), 0, "a slot that there is not");
         drop(acting);

@@ -21,6 +21,7 @@ mod handlers;
 mod intent;
 mod leases;
 mod locks;
+mod membership;
 #[cfg(test)]
 #[path = "../../../fuzz/mutate.rs"]
 mod mutate;
@@ -28,12 +29,16 @@ mod namespace;
 mod node;
 mod openers;
 mod opens;
+mod partitions;
 mod peers;
+mod proxy;
 mod reaper;
 pub mod record;
 mod session;
+mod sizes;
 mod sweep;
 mod unsettled;
+mod users;
 mod watch;
 
 pub use advisory::LockClient;

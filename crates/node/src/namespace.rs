@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use bivouac_store::Txn;
 use bivouac_types::limits::SPREAD_ENTRIES_MAX;
 use bivouac_types::{
-    ClientId, Errno, FsError, FsResult, Ino, Layout, OpenId, SeatIndex, Slot, Timestamp, mode,
+    ClientId, Errno, FsError, FsResult, Ino, Layout, OpenId, PartitionId, Slot, SpreadAt, Timestamp, mode,
 };
 use bivouac_wire::{Decode, Encode};
 
-use crate::dispatch::NOBODY;
-use crate::leases::Changing;
+use crate::leases::{Acting, Changing};
 use crate::node::Node;
 use crate::record::{
-    Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, table, target_key, unnamed_key, xattr_key,
+    Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, site_prefix, table, target_key,
+    unnamed_key, xattr_key,
 };
 use crate::session::Ctx;
 
@@ -38,10 +38,15 @@ impl Node {
     /// `ENOENT` when there is none, `ESTALE` when it is not this node's to know.
     pub(crate) fn inode(&self, ino: Ino) -> FsResult<Inode> {
         self.check_slot(ino.slot())?;
-        self.records.read(ino.slot(), &inode_key(ino), |bytes| match bytes {
-            Some(bytes) => decode(bytes, "inode", ino),
-            None => Err(Errno::ENOENT.into()),
-        })
+        self.records.read(ino.slot(), &inode_key(ino), |bytes| self.told_inode(ino, bytes))
+    }
+
+    /// The inode of a record, with what processes have told of its size since it was written. The slot is locked.
+    pub(crate) fn told_inode(&self, ino: Ino, record: Option<&[u8]>) -> FsResult<Inode> {
+        let mut inode: Inode =
+            record.map_or(Err(Errno::ENOENT.into()), |bytes| decode(bytes, "inode", ino))?;
+        self.sizes.add_to(&mut inode.attr);
+        Ok(inode)
     }
 
     /// Begins a change of records in these slots, all of which must be this node's.
@@ -57,13 +62,20 @@ impl Node {
             files: 0,
             lingering: Vec::new(),
             touched: Vec::new(),
-            origin: NOBODY,
             shards: Vec::new(),
             grown: None,
         })
     }
 
     /// Whether the slot is this node's.
+    pub(crate) fn owns(&self, slot: Slot) -> bool {
+        self.map.slot_node(slot) == Some(self.id)
+    }
+
+    /// Refuses a slot that is not this node's.
+    ///
+    /// # Errors
+    /// `ESTALE`.
     pub(crate) fn check_slot(&self, slot: Slot) -> FsResult<()> {
         match self.map.slot_node(slot) {
             Some(node) if node == self.id => Ok(()),
@@ -78,7 +90,7 @@ impl Node {
 
 /// A change in the making. Dropped without commit, nothing has happened.
 pub struct Change<'a> {
-    node: &'a Node,
+    pub(crate) node: &'a Node,
     /// Until it is made or dropped, nobody may begin to believe what it changes.
     _changing: Option<Changing<'a>>,
     /// The transaction below, for records that this module does not know.
@@ -91,8 +103,6 @@ pub struct Change<'a> {
     lingering: Vec<Ino>,
     /// What is changed, or what changed entries lead to; noted only while somebody watches.
     touched: Vec<Ino>,
-    /// The client who wants it.
-    pub origin: ClientId,
     /// Spread directories whose shards here change; their homes are told.
     shards: Vec<Ino>,
     /// A directory that has grown so large that it should spread.
@@ -103,15 +113,14 @@ impl Change<'_> {
     /// Makes the change last, for this client's operation.
     pub fn commit_for(mut self, ctx: &Ctx<'_>, slot: Slot, value: u64) -> FsResult<()> {
         ctx.remember(&mut self.txn, slot, value);
-        self.origin = ctx.origin;
         self.commit()
     }
 
     /// Makes the change last, and tells the homes of the directories that it concerns.
     pub fn commit(mut self) -> FsResult<()> {
-        let (node, origin, shards) = (self.node, self.origin, std::mem::take(&mut self.shards));
+        let (node, shards) = (self.node, std::mem::take(&mut self.shards));
         self.commit_quietly()?;
-        shards.into_iter().for_each(|dir| node.tell_home(origin, dir));
+        shards.into_iter().for_each(|dir| node.tell_home(Acting::for_whom(), dir));
         Ok(())
     }
 
@@ -141,10 +150,16 @@ impl Change<'_> {
 
     /// The directory has so many entries now.
     pub(crate) fn note_size(&mut self, dir: Ino, entries: u64) {
-        let due = entries >= self.node.spread_at && self.node.map.nodes.len() > 1;
+        let (node, SpreadAt { shared, alone }) = (self.node, self.node.spread_at);
+        if node.map.nodes.len() == 1 || entries > SPREAD_ENTRIES_MAX {
+            return;
+        }
+        if entries < shared {
+            return node.users.forget(dir);
+        }
+        let from = if shared < alone && node.users.change(dir, Acting::for_whom()) { shared } else { alone };
         // Tried again now and then, if it was not possible.
-        let turn = entries - self.node.spread_at.min(entries);
-        if due && turn.is_multiple_of(SPREAD_TURN) && entries <= SPREAD_ENTRIES_MAX {
+        if entries >= from && (entries - from).is_multiple_of(SPREAD_TURN) {
             self.grown = Some(dir);
         }
     }
@@ -165,10 +180,7 @@ impl Change<'_> {
 
     /// As [`Node::inode`], within the change.
     pub fn inode(&self, ino: Ino) -> FsResult<Inode> {
-        match self.txn.get(ino.slot(), &inode_key(ino)) {
-            Some(bytes) => decode(bytes, "inode", ino),
-            None => Err(Errno::ENOENT.into()),
-        }
+        self.node.told_inode(ino, self.txn.get(ino.slot(), &inode_key(ino)))
     }
 
     /// Writes an inode.
@@ -176,6 +188,7 @@ impl Change<'_> {
         let ino = inode.attr.ino;
         self.touch(ino);
         self.txn.put(ino.slot(), &inode_key(ino), &inode.to_bytes());
+        self.note_changed(inode);
     }
 
     /// Writes an inode that was not there before.
@@ -264,6 +277,11 @@ impl Change<'_> {
         if inode.attr.is_file() && self.txn.get(slot, &unnamed_key(ino)).is_some() {
             self.txn.delete(slot, &unnamed_key(ino));
         }
+        if self.bound_dir(inode.attr.layout.partition()).is_some() {
+            self.node.forget_failing(ino);
+            let known = self.keys_below(slot, &site_prefix(ino));
+            known.iter().for_each(|key| self.txn.delete(slot, key));
+        }
         self.txn.delete(slot, &inode_key(ino));
         self.files -= 1;
         let rest = self.node.unsettled.may_have_rest(ino);
@@ -289,6 +307,11 @@ impl Change<'_> {
         self.touch(ino);
         self.txn.put(ino.slot(), &garbage_key(ino), &Garbage { layout }.to_bytes());
         self.garbage = true;
+    }
+
+    /// The directory of a partition that stands in front of site storage.
+    pub(crate) fn bound_dir(&self, partition: PartitionId) -> Option<Ino> {
+        self.node.bound_dir(partition)
     }
 
     fn keys_below(&self, slot: Slot, prefix: &[u8]) -> Vec<Vec<u8>> {
@@ -321,34 +344,33 @@ impl Node {
 
     /// A client has open what may have no name: if it has none, that is written down.
     pub(crate) fn hold_orphan(&self, ino: Ino, client: ClientId) -> FsResult<()> {
-        let slot = ino.slot();
-        self.check_slot(slot)?;
-        if !self.records.read(slot, &orphan_key(ino), |found| found.is_some()) {
-            return Ok(());
-        }
-        let mut change = self.change(&[slot])?;
-        let Some(bytes) = change.txn.get(slot, &orphan_key(ino)) else { return Ok(()) };
-        let mut holders: Vec<ClientId> = decode(bytes, "orphan", ino)?;
+        let Some((mut change, mut holders)) = self.orphan_change(ino)? else { return Ok(()) };
         if holders.contains(&client) {
             return Ok(());
         }
         holders.push(client);
-        change.txn.put(slot, &orphan_key(ino), &holders.to_bytes());
+        change.txn.put(ino.slot(), &orphan_key(ino), &holders.to_bytes());
         change.commit()
+    }
+
+    /// A change of who keeps an inode without names, and who does so far; nothing for one that has a name.
+    fn orphan_change(&self, ino: Ino) -> FsResult<Option<(Change<'_>, Vec<ClientId>)>> {
+        let slot = ino.slot();
+        self.check_slot(slot)?;
+        if !self.records.read(slot, &orphan_key(ino), |found| found.is_some()) {
+            return Ok(None);
+        }
+        let change = self.change(&[slot])?;
+        let Some(bytes) = change.txn.get(slot, &orphan_key(ino)) else { return Ok(None) };
+        let holders = decode(bytes, "orphan", ino)?;
+        Ok(Some((change, holders)))
     }
 
     /// A client has no longer open what may have no name. The inode goes if it has none, and if nobody had it
     /// open when it lost the last but those who have said the same: also those who have not yet been heard
     /// of since a restart count.
     pub(crate) fn forget_orphan(&self, ino: Ino, client: ClientId) -> FsResult<()> {
-        let slot = ino.slot();
-        self.check_slot(slot)?;
-        if !self.records.read(slot, &orphan_key(ino), |found| found.is_some()) {
-            return Ok(());
-        }
-        let mut change = self.change(&[slot])?;
-        let Some(bytes) = change.txn.get(slot, &orphan_key(ino)) else { return Ok(()) };
-        let mut holders: Vec<ClientId> = decode(bytes, "orphan", ino)?;
+        let Some((mut change, mut holders)) = self.orphan_change(ino)? else { return Ok(()) };
         holders.retain(|holder| *holder != client);
         if self.opens.is_held(ino, client) {
             // Opened again since; the record must not lose who has it open.
@@ -359,15 +381,8 @@ impl Node {
             change.erase_inode(&inode);
         } else {
             change.touch(ino);
-            change.txn.put(slot, &orphan_key(ino), &holders.to_bytes());
+            change.txn.put(ino.slot(), &orphan_key(ino), &holders.to_bytes());
         }
         change.commit()
-    }
-
-    /// The seats that may hold subfiles of a file with this layout.
-    pub(crate) fn seats_of(layout: &bivouac_types::Layout) -> impl Iterator<Item = SeatIndex> {
-        let (base, width, seats) =
-            (u32::from(layout.base.0), u32::from(layout.width), u32::from(layout.seats));
-        (0..width).map(move |column| SeatIndex(((base + column) % seats.max(1)) as u16))
     }
 }

@@ -1,15 +1,16 @@
 //! A node: its parts, and how it starts and ends.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use bivouac_net::Fates;
 use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, Recovery, VolumeConfig};
 use bivouac_types::{
-    Attr, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, mode,
+    Attr, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt, mode,
 };
-use bivouac_wire::FormationMap;
+use bivouac_wire::{FormationMap, PoolStatus};
 use parking_lot::Mutex;
 
 use crate::advisory::{Advisory, LockClient};
@@ -21,14 +22,22 @@ use crate::direct::Lending;
 use crate::gather::{Gathers, Shards};
 use crate::leases::Leases;
 use crate::locks::{Dirs, Locks};
+use crate::membership::Membership;
 use crate::openers::Openers;
 use crate::opens::{Opens, Told};
+use crate::partitions::Partitions;
 use crate::peers::{Channels, Peers};
+use crate::proxy::Proxy;
 use crate::reaper::Reaper;
 use crate::record::Inode;
+use crate::sizes::Sizes;
 use crate::sweep::Sweeper;
 use crate::unsettled::Unsettled;
+use crate::users::Users;
 use crate::watch::Watches;
+
+/// Says how a page pool is.
+pub type LookAtPages = dyn Fn() -> PoolStatus + Send;
 
 /// The volume that a node keeps its records on.
 pub(crate) const RECORDS_VOLUME: u16 = 0;
@@ -48,7 +57,13 @@ pub struct NodeConfig {
     /// How long clients that are gone may take to come back.
     pub grace: Duration,
     /// Entries at which a directory spreads over all nodes.
-    pub spread_at: u64,
+    pub spread_at: SpreadAt,
+    /// After how long a node that does not answer is dead; without, nodes do not watch each other.
+    pub dead_after: Option<Duration>,
+    /// Where it is noted which nodes are dead.
+    pub fates: Arc<Fates>,
+    /// What the environment says of object stores.
+    pub objects: bivouac_source::Surroundings,
 }
 
 /// A running node.
@@ -67,26 +82,40 @@ pub struct Node {
     /// Directories that could not spread, and whose shards are still to be removed.
     pub(crate) unspreading: Mutex<HashSet<Ino>>,
     /// Entries at which a directory spreads.
-    pub(crate) spread_at: u64,
+    pub(crate) spread_at: SpreadAt,
+    /// What the environment says of object stores.
+    pub(crate) objects: bivouac_source::Surroundings,
     /// The locks that programs take.
     pub(crate) advisory: Advisory,
     pub(crate) leases: Leases,
+    pub(crate) users: Users,
     pub(crate) opens: Opens,
     pub(crate) openers: Openers,
+    pub(crate) partitions: Partitions,
     /// What clients have told so far of what they have open, while they tell it.
     pub(crate) reassertions: Mutex<HashMap<ClientId, Told>>,
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
+    /// Who lives.
+    pub(crate) members: Membership,
+    /// Clients that are connected.
+    pub(crate) connected: Mutex<HashSet<ClientId>>,
+    /// Ends the connections of a client that was forgotten, so that it says again what it has open.
+    pub(crate) on_forgotten: OnceLock<Box<dyn Fn(ClientId) + Send + Sync>>,
     pub(crate) away: Away,
     pub(crate) sweeper: Sweeper,
     pub(crate) unsettled: Unsettled,
+    pub(crate) proxy: Proxy,
     pub(crate) lending: Lending,
+    pub(crate) sizes: Sizes,
     /// What checks of the running formation look at.
     pub(crate) watches: Watches,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// By client of this process: how its page pool is.
+    pub(crate) pages: Mutex<HashMap<ClientId, Box<LookAtPages>>>,
     pub(crate) started: Instant,
 }
 
@@ -115,14 +144,20 @@ impl Node {
         let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
         let allocator = Allocator::open(&records, config.id, slot);
         let openers = Openers::open(&records, slot);
+        let partitions = Partitions::open(&records, slot, &config.map)?;
         let own = slots_of(&config.map, config.id);
         let node = Node {
             advisory: Advisory::open(&records, config.id, own, Arc::clone(&peers)),
             unsettled: Unsettled::new(config.id, allocator.first(), !openers.unheard().is_empty()),
             sweeper: Sweeper::default(),
+            proxy: Proxy::default(),
             allocator,
             openers,
+            partitions,
             reaper: Reaper::new(config.grace),
+            members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.fates),
+            connected: Mutex::default(),
+            on_forgotten: OnceLock::new(),
             away: Away::new(config.grace),
             watches: Watches::default(),
             map: config.map,
@@ -136,25 +171,31 @@ impl Node {
             shards,
             gathers,
             unspreading: Mutex::default(),
-            spread_at: config.spread_at.max(1),
+            spread_at: config.spread_at,
+            objects: config.objects,
             leases,
+            users: Users::default(),
             opens: Opens::new(),
             reassertions: Mutex::default(),
             channels: Channels::default(),
             counters: Counters::new(),
             lending: Lending::default(),
+            sizes: Sizes::default(),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             on_shutdown: Mutex::new(None),
+            pages: Mutex::default(),
             started: Instant::now(),
         };
         node.count_files();
+        node.limit_partitions();
         node.make_root(config.owner)?;
         node.adopt_intents()?;
         if recovery.records > 0 {
             node.adopt_moves_lock()?;
         }
         node.adopt_openers();
+        node.adopt_partitions();
         node.adopt_shards();
         node.adopt_garbage();
         Ok((Arc::new(node), recovery))
@@ -165,10 +206,12 @@ impl Node {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
+        self.proxy.serve(self);
         self.sweeper.start(self);
         if self.data.usage().iter().any(|volume| volume.files > 0) {
             self.sweeper.request();
         }
+        self.members.start(self)?;
         self.reaper.start(self)
     }
 
@@ -177,17 +220,31 @@ impl Node {
         *self.on_shutdown.lock() = Some(Box::new(act));
     }
 
+    /// What ends the connections of a client that was forgotten.
+    pub fn on_forgotten(&self, act: impl Fn(ClientId) + Send + Sync + 'static) {
+        // Told once, by whom made the server.
+        let _ = self.on_forgotten.set(Box::new(act));
+    }
+
+    /// Takes a node for dead of which the caller knows that it will not come back.
+    pub fn is_lost(&self, node: NodeId) {
+        self.members.lost(node);
+    }
+
     /// Ends the background work and makes everything durable.
     ///
     /// # Errors
     /// When the records cannot be synced.
     pub fn stop(&self) -> FsResult<()> {
+        self.members.stop();
         self.reaper.dismiss();
+        self.write_down_sizes()?;
         Ok(self.records.sync()?)
     }
 
     /// Ends the background work and nothing else, as a kill would.
     pub fn halt(&self) {
+        self.members.stop();
         self.reaper.stop();
         self.sweeper.stop();
     }
@@ -207,6 +264,15 @@ impl Node {
     /// This process serves a client from now on, which is to hear of its locks; or no more.
     pub fn serves(&self, client: ClientId, by: Option<Arc<dyn LockClient>>) {
         self.advisory.serve(client, by);
+    }
+
+    /// A client of this process has a page pool from now on, to be shown in the status; or no more.
+    pub fn shows_pages(&self, client: ClientId, look: Option<Box<LookAtPages>>) {
+        let mut pages = self.pages.lock();
+        match look {
+            Some(look) => drop(pages.insert(client, look)),
+            None => drop(pages.remove(&client)),
+        }
     }
 
     fn make_root(&self, owner: (u32, u32)) -> FsResult<()> {
@@ -235,7 +301,7 @@ impl Node {
             layout,
             holes: 0,
         };
-        change.add_inode(&Inode { attr, parent: Ino::ROOT, placement: Placement::Striped });
+        change.add_inode(&Inode { attr, parent: Ino::ROOT, placement: Some(Placement::Striped) });
         change.commit()
     }
 

@@ -79,6 +79,11 @@ impl Openers {
         Ok(())
     }
 
+    /// All of them.
+    pub fn known(&self) -> Vec<ClientId> {
+        self.state.lock().known.iter().copied().collect()
+    }
+
     /// Clients that may have any file open.
     pub fn unheard(&self) -> Vec<ClientId> {
         match self.waits.load(Ordering::Acquire) {

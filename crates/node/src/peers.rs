@@ -81,17 +81,15 @@ impl Steps {
 
 /// Steps that one intent can have: ids of steps are `tx * STEPS_MAX + step`.
 pub const STEPS_MAX: u64 = 16;
-/// The bit that client ids of nodes have, and no others.
-const PEER_BIT: u64 = 1 << 63;
 
 /// Whether the client is a node.
 pub fn is_peer(client: ClientId) -> bool {
-    client.0 & PEER_BIT != 0
+    client.0 & ClientId::PEER_BIT != 0
 }
 
 /// The node that the client is, if it is one.
 pub fn peer_of(client: ClientId) -> Option<NodeId> {
-    let number = u16::try_from(client.0 & !PEER_BIT).ok();
+    let number = u16::try_from(client.0 & !ClientId::PEER_BIT).ok();
     number.filter(|_| is_peer(client)).map(NodeId)
 }
 
@@ -144,7 +142,8 @@ impl Node {
         let (client, channel, retry) = (self.as_client(), steps.channel, steps.retry);
         let origin = steps.origin;
         if target == self.id {
-            let ctx = Ctx { client, channel, id, retry, origin, payload: &[], asker: Asker::HERE };
+            let ctx =
+                Ctx { client, channel, id, retry, leased: false, origin, payload: &[], asker: Asker::HERE };
             return O::handle(self, &ctx, request);
         }
         let body = request.to_bytes();
@@ -175,7 +174,7 @@ impl Node {
         self.ask_within::<O>(None, target, request)
     }
 
-    fn ask_within<O: Operation>(
+    pub(crate) fn ask_within<O: Operation>(
         &self,
         wait: Option<Duration>,
         target: NodeId,
@@ -206,7 +205,7 @@ fn is_answer(error: &FsError) -> bool {
 
 /// A node's identity as a client of its peers.
 pub fn node_as_client(id: NodeId) -> ClientId {
-    ClientId(PEER_BIT | u64::from(id.0))
+    ClientId(ClientId::PEER_BIT | u64::from(id.0))
 }
 
 /// The way over the network.

@@ -24,6 +24,8 @@ use agenda::{Agenda, Errand};
 
 pub(crate) use agenda::Job;
 
+/// How long garbage stays, for others to be collected with it: where space is short, [`Reaper::collect`] is quicker.
+const TIDY_AFTER: Duration = Duration::from_millis(20);
 /// How long a replaced file stays for those who have looked its name up and will open it.
 const LINGER: Duration = Duration::from_secs(1);
 /// Threads for what needs peers, at most.
@@ -76,13 +78,9 @@ impl Reaper {
         if threads.is_empty() { None } else { Some(threads.remove(0)) }
     }
 
-    /// There is garbage, or the log has grown.
+    /// There is garbage, or the log has grown. Both are looked after in a moment: what comes until then goes with it.
     pub fn wake(&self) {
-        self.tell(|agenda| {
-            let news = !(agenda.chores && agenda.garbage);
-            (agenda.chores, agenda.garbage) = (true, true);
-            news
-        });
+        self.tell(|agenda| agenda.tidy_at(Instant::now() + TIDY_AFTER));
     }
 
     /// A directory has grown so large that it should spread.
@@ -148,6 +146,17 @@ impl Reaper {
         });
     }
 
+    /// The node of these clients is dead: from now on they have as long to come back as those who lost their connections.
+    pub fn clients_are_cut_off(&self, clients: &[ClientId]) {
+        self.tell(|agenda| {
+            let until = Instant::now() + self.grace;
+            for client in clients {
+                agenda.gone.entry(*client).or_insert(until);
+            }
+            true
+        });
+    }
+
     /// A client is here again.
     pub fn client_is_back(&self, client: ClientId) {
         self.agenda.lock().gone.remove(&client);
@@ -180,12 +189,10 @@ impl Reaper {
             }
             let now = Instant::now();
             agenda.recall(now);
+            let compaction = agenda.take_tidying(now);
             self.employ(&mut agenda, node);
-            let chores = Chores {
-                compaction: std::mem::take(&mut agenda.chores),
-                gone: agenda.has_gone(now),
-                lingered: agenda.take_lingered(now),
-            };
+            let chores =
+                Chores { compaction, gone: agenda.has_gone(now), lingered: agenda.take_lingered(now) };
             if chores.compaction || chores.gone || !chores.lingered.is_empty() {
                 return Some(chores);
             }
@@ -303,6 +310,8 @@ impl Node {
                 self.forget_unless_alive(*client);
                 Ok(())
             }
+            Job::Partitions(node) if *node == self.id => self.ask_for_partitions(),
+            Job::Partitions(node) => self.tell_partitions(*node),
             Job::Intent(slot, tx) => self.replay_intent(*slot, *tx),
         }));
         done.unwrap_or_else(|_| Err(FsError::with(Errno::EIO, "bug: it panicked")))
@@ -343,10 +352,7 @@ impl Node {
                 agenda.add_once(Job::Alive(client));
                 continue;
             }
-            self.advisory.forget(&self.records, client, true);
-            self.forget_opens(client);
-            // What it wrote last may belong to files that are gone.
-            self.sweeper.request();
+            self.forget_lost(client);
             return Some(client);
         }
     }
@@ -354,12 +360,43 @@ impl Node {
     /// Forgets a client that says that it ends.
     pub(crate) fn forget_client(&self, client: ClientId) {
         self.reaper.client_is_back(client);
-        self.advisory.forget(&self.records, client, true);
-        self.forget_opens(client);
+        self.forget_traces(client);
         self.has_closed_orphans(client);
     }
 
-    fn forget_opens(&self, client: ClientId) {
+    /// A node is dead, and so are its mounts, unless they are back before anybody misses what they have.
+    pub(crate) fn peer_is_dead(&self, node: NodeId) {
+        self.reaper.clients_are_cut_off(&self.mounts_of(node));
+    }
+
+    /// A node that was taken for dead is not; nor are its mounts that are connected all the time.
+    pub(crate) fn peer_is_alive(&self, node: NodeId) {
+        let connected = self.connected.lock();
+        let here = self.mounts_of(node).into_iter().filter(|client| connected.contains(client));
+        here.for_each(|client| self.reaper.client_is_back(client));
+        drop(connected);
+        self.peer_answers(node);
+    }
+
+    /// Mounts through a node that may have something open or locked here.
+    fn mounts_of(&self, node: NodeId) -> Vec<ClientId> {
+        let formation = self.map.formation;
+        let known = self.openers.known().into_iter();
+        known.filter(|client| client.mounted_through(formation) == Some(node)).collect()
+    }
+
+    /// Forgets a client that ended without saying so. One that is connected all the same has to say again what it has.
+    fn forget_lost(&self, client: ClientId) {
+        if let Some(hang_up) = self.on_forgotten.get() {
+            hang_up(client);
+        }
+        self.forget_traces(client);
+        // What it wrote last may belong to files that are gone.
+        self.sweeper.request();
+    }
+
+    fn forget_traces(&self, client: ClientId) {
+        self.advisory.forget(&self.records, client, true);
         self.opens.remove_client(client);
         self.watches.set(client, &[]);
         if let Err(error) = self.openers.forget(&self.records, client) {
@@ -377,12 +414,14 @@ impl Node {
         if self.locks_are_alive(client) {
             return self.reaper.client_is_gone(client);
         }
-        if self.reaper.agenda.lock().gone.remove(&client).is_some() {
-            self.advisory.forget(&self.records, client, true);
-            self.forget_opens(client);
-            self.sweeper.request();
-            self.has_closed_orphans(client);
+        // Under the lock that it has to pass when it comes back, as in `forget_one`.
+        let mut agenda = self.reaper.agenda.lock();
+        if agenda.gone.remove(&client).is_none() {
+            return;
         }
+        self.forget_lost(client);
+        drop(agenda);
+        self.has_closed_orphans(client);
     }
 
     /// Whether a client has something locked here and is alive, only without anything to ask. The node that serves
@@ -393,7 +432,8 @@ impl Node {
             Some(node) if node == self.id => self.advisory.served(client).is_some(),
             Some(node) => {
                 let asked = self.step::<op::ServesClient>(node, Steps::question(NOBODY), 0, client);
-                asked.unwrap_or(false)
+                // Who watches decides who lives: this node alone may not reach it.
+                asked.unwrap_or_else(|_| self.members.sees(node))
             }
         }
     }
@@ -417,9 +457,7 @@ impl Pause {
         if Instant::now() >= self.until {
             return false;
         }
-        bivouac_net::before_waiting();
-        let (mutex, never) = (Mutex::new(()), Condvar::new());
-        never.wait_for(&mut mutex.lock(), self.next);
+        bivouac_net::pause(self.next);
         self.next = (self.next * 2).min(Duration::from_millis(50));
         true
     }

@@ -4,8 +4,8 @@
 //! order of numbers; a directory's entries are in the order of their name's hash, which is also the
 //! cookie of a listing: it stays good while entries come and go.
 
-use bivouac_types::{Attr, ClientId, Ino, Layout, NodeId, Placement};
-use bivouac_wire::{Inherited, LockKind, codec_struct};
+use bivouac_types::{Attr, ClientId, Ino, Layout, NodeId, PartitionId, Placement, SeatIndex};
+use bivouac_wire::{Inherited, LockKind, Origin, Whence, codec_struct};
 
 /// Bytes in front of the hash in an entry's key.
 const DENTRY_HASH_AT: usize = 9;
@@ -21,8 +21,8 @@ pub struct Inode {
     pub attr: Attr,
     /// For a directory the directory that holds it; otherwise the one it was made in.
     pub parent: Ino,
-    /// For a directory the rule for its new files.
-    pub placement: Placement,
+    /// For a directory the rule for its new files; none leaves that and the layout to its partition.
+    pub placement: Option<Placement>,
 }
 codec_struct!(Inode { attr, parent, placement });
 
@@ -91,6 +91,93 @@ pub struct Aside {
     pub inode: Inode,
 }
 codec_struct!(Aside { driver, tx, inode });
+
+/// What site storage has of an inode whose partition stands in front of it: `H`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteFile {
+    /// What it is there, if it has been there.
+    pub origin: Option<Origin>,
+    /// Content in front of this is the same there unless it was written here, in bytes.
+    pub limit: u64,
+    /// Whether name, attributes or size differ from what is there.
+    pub changed: bool,
+    /// Whether that is being flushed: set when it began, and not changed since.
+    pub flushing: bool,
+    /// Of a directory: whether all entries that it has there have been made here.
+    pub listed: bool,
+    /// By which tag the file will be known that is about to take its place there; empty if none is.
+    pub pending: String,
+    /// The directory that it was last given a name in.
+    pub dir: Ino,
+    /// That name.
+    pub name: Vec<u8>,
+}
+codec_struct!(SiteFile { origin, limit, changed, flushing, listed, pending, dir, name });
+
+/// What a seat knows of the origin of a subfile: `Q`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Where content comes from that is not here.
+    pub whence: Whence,
+    /// Epoch of the subfile when that was asked for: a cut since makes it out of date.
+    pub epoch: u32,
+}
+codec_struct!(Held { whence, epoch });
+
+/// Key of what site storage has of an inode.
+pub fn site_key(ino: Ino) -> [u8; 10] {
+    let mut key = [0; 10];
+    key[..9].copy_from_slice(&tagged(b'H', ino.0));
+    key
+}
+
+/// The inode of a key of what site storage has of one.
+pub fn ino_of_site_key(key: &[u8]) -> Option<Ino> {
+    let number = key.strip_suffix(&[0])?;
+    (number.len() == 9).then(|| number_of_key(number).map(Ino))?
+}
+
+/// Key of a name that site storage had in a directory; with an empty name, what all of them begin with.
+pub fn seen_key(dir: Ino, name: &[u8]) -> Vec<u8> {
+    let mut key = tagged(b'H', dir.0).to_vec();
+    key.push(1);
+    key.extend_from_slice(name);
+    key
+}
+
+/// What all keys begin with of what is known about an inode and site storage.
+pub fn site_prefix(ino: Ino) -> [u8; 9] {
+    tagged(b'H', ino.0)
+}
+
+/// Key of what a seat knows of the origin of a subfile, and what the keys of its marks begin with.
+pub fn held_key(ino: Ino, seat: SeatIndex) -> [u8; 13] {
+    let mut key = [0; 13];
+    key[..9].copy_from_slice(&tagged(b'Q', ino.0));
+    key[9..].copy_from_slice(&seat.0.to_be_bytes());
+    key
+}
+
+/// Key of the marks of some stripes of a subfile.
+pub fn marks_key(ino: Ino, seat: SeatIndex, block: u32) -> [u8; 17] {
+    let mut key = [0; 17];
+    key[..13].copy_from_slice(&held_key(ino, seat));
+    key[13..].copy_from_slice(&block.to_be_bytes());
+    key
+}
+
+/// File, seat and number of a key of marks.
+pub fn marks_of_key(key: &[u8]) -> Option<(Ino, SeatIndex, u32)> {
+    let key: &[u8; 17] = key.try_into().ok()?;
+    let number = |at: usize| key.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    Some((Ino(number_of_key(&key[..9])?), SeatIndex(number(9)?), number(13)?))
+}
+
+/// Key of how the root of a partition's site storage looked when this node first saw it.
+pub fn root_key(partition: PartitionId) -> [u8; 3] {
+    let [high, low] = partition.0.to_be_bytes();
+    [b'Q', high, low]
+}
 
 /// Key of an inode.
 pub fn inode_key(ino: Ino) -> [u8; 9] {
@@ -185,6 +272,11 @@ pub fn folded_key(dir: Ino) -> [u8; 9] {
 /// Key of a directory that was set aside.
 pub fn aside_key(ino: Ino) -> [u8; 9] {
     tagged(b'K', ino.0)
+}
+
+/// Key of a partition.
+pub fn partition_key(id: PartitionId) -> [u8; 9] {
+    tagged(b'P', u64::from(id.0))
 }
 
 /// Key of an intent.

@@ -26,6 +26,8 @@ pub struct Ctx<'a> {
     pub id: OpId,
     /// Whether it may have been carried out before.
     pub retry: bool,
+    /// Whether it keeps what it is told.
+    pub leased: bool,
     /// The client whose request this is part of: the client itself, or whom a peer asks for.
     pub origin: ClientId,
     /// Bytes to write.
@@ -42,6 +44,7 @@ impl Ctx<'static> {
             channel: 0,
             id: OpId(0),
             retry: false,
+            leased: false,
             origin: NOBODY,
             payload: &[],
             asker: Asker::HERE,

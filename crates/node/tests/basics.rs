@@ -164,7 +164,7 @@ fn everything_acknowledged_survives_a_restart() {
         assert_eq!(client.read(attr.ino, 0, &mut back).unwrap(), i * 321);
         assert_eq!(back[..i * 321], pattern(i * 321, i));
     }
-    assert_eq!(formation.clients[0].statfs().unwrap().files, 61);
+    assert_eq!(formation.clients[0].statfs(bivouac_types::Ino::ROOT).unwrap().files, 61);
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn a_list_is_one_message_per_seat_and_does_what_single_calls_do() {
     let data: Vec<u8> = (0..model.len()).map(|at| (at * 7 % 253) as u8).collect();
     let places: Vec<(u64, &[u8])> =
         (100..model.len() - 300).step_by(700).map(|at| (at as u64, &data[at..at + 300])).collect();
-    client.write_list(&context(client), ino, &places).unwrap();
+    client.write_list(ino, &places).unwrap();
     for (at, piece) in &places {
         model[*at as usize..][..piece.len()].copy_from_slice(piece);
     }
@@ -72,7 +72,7 @@ fn lists_of_any_length_are_taken() {
     let long = vec![7u8; 5 << 20];
     let mut places: Vec<(u64, &[u8])> = (0..20_000).map(|at| (at * 2, &b"x"[..])).collect();
     places.extend([(1 << 20, &long[..]), (0, &[][..]), (6 << 20, &long[..100])]);
-    client.write_list(&context(client), ino, &places).unwrap();
+    client.write_list(ino, &places).unwrap();
     let mut seen = vec![0; 7 << 20];
     let size = client.read(ino, 0, &mut seen).unwrap();
     assert_eq!(size, (6 << 20) + 100);
@@ -87,8 +87,8 @@ fn lists_of_any_length_are_taken() {
     assert_eq!(client.read_list(ino, &mut wanted).unwrap(), vec![1; 20_000]);
     assert!(bytes.iter().all(|byte| *byte == b'x'));
     assert_eq!(client.read_list(ino, &mut []).unwrap(), Vec::<usize>::new());
-    client.write_list(&context(client), ino, &[(u64::MAX, &[])]).unwrap();
-    let error = client.write_list(&context(client), ino, &[(u64::MAX, b"x"), (0, b"y")]).unwrap_err();
+    client.write_list(ino, &[(u64::MAX, &[])]).unwrap();
+    let error = client.write_list(ino, &[(u64::MAX, b"x"), (0, b"y")]).unwrap_err();
     assert_eq!(error.errno(), Errno::EFBIG);
 }
 
@@ -99,11 +99,11 @@ fn a_list_that_a_cut_overtakes_is_written_again() {
     let ino = file(&formation);
     let data = vec![9u8; STRIPE];
     let places: Vec<(u64, &[u8])> = (0..9).map(|stripe| (stripe * STRIPE as u64 + 1, &data[..100])).collect();
-    client.write_list(&context(client), ino, &places).unwrap();
+    client.write_list(ino, &places).unwrap();
     // The writer does not know of the cut.
     let set = bivouac_client::SetAttr { size: Some(10), ..Default::default() };
     cutter.setattr(&context(cutter), ino, &set).unwrap();
-    client.write_list(&context(client), ino, &places).unwrap();
+    client.write_list(ino, &places).unwrap();
     let mut buffers = vec![[0u8; 100]; 9];
     let mut wanted: Vec<(u64, &mut [u8])> =
         (0..9).map(|stripe| stripe * STRIPE as u64 + 1).zip(buffers.iter_mut().map(|b| &mut b[..])).collect();

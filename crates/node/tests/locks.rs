@@ -38,6 +38,8 @@ impl LockClient for Told {
     fn look_again(&self, ticket: u64) {
         self.0.look_again(ticket);
     }
+
+    fn doubt(&self) {}
 }
 
 /// Files whose homes are the nodes in their order, open through every client.

@@ -213,7 +213,7 @@ fn copies_keep_bytes_and_holes() {
 /// Writes to a seat as a client does that dies before it tells the home.
 fn write_untold(formation: &Formation, attr: &Attr, offset: u64, bytes: &[u8]) {
     for range in bivouac_layout::split(&attr.layout, offset, bytes.len() as u64) {
-        let node = formation.nodes[usize::from(range.seat.0)].clone();
+        let node = formation.nodes[range.seat.0 as usize].clone();
         let transport = InProcess::new(node, LaneKind::Client);
         let (seat, layout, epoch) = (range.seat, attr.layout, attr.epoch);
         let request = WriteRequest { ino: attr.ino, seat, layout, epoch, offset: range.subfile_offset };

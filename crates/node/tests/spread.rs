@@ -68,6 +68,28 @@ fn spread_dir(formation: &Formation) -> Ino {
     dir
 }
 
+/// S37.
+#[test]
+fn one_clients_own_directory_spreads_later() {
+    let formation = Formation::spreading_later(2, 40);
+    let [mine, other] = [&formation.clients[0], &formation.clients[1]];
+    let dirs = ["a", "b", "c", "d"].map(|name| make(mine, Ino::ROOT, name, &DIR).ino);
+    for dir in &dirs {
+        fill(mine, *dir, 0..39);
+        assert_eq!(list(mine, *dir).len(), 39);
+    }
+    assert!(!dirs.iter().any(|dir| is_spread(mine, *dir)));
+    // By its size; because another one looks for a name, lists it, or makes something there.
+    fill(mine, dirs[0], 39..40);
+    other.lookup(dirs[1], b"7").unwrap();
+    assert_eq!(list(other, dirs[2]).len(), 39);
+    (39..200).take_while(|_| !is_spread(other, dirs[3])).for_each(|n| fill(other, dirs[3], n..n + 1));
+    for dir in &dirs {
+        wait_until("the directory is spread", || is_spread(mine, *dir));
+        assert!(mine.lookup(*dir, b"38").is_ok() && list(mine, *dir).len() >= 39);
+    }
+}
+
 /// S37, S38.
 #[test]
 fn a_large_directory_is_everybodys() {

@@ -8,9 +8,10 @@ use bivouac_direct::Session;
 use bivouac_layout::SeatRange;
 use bivouac_net::{Address, Identity, Line};
 use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId};
-use bivouac_wire::{GrantRequest, WidenRequest, op};
+use bivouac_wire::{GrantRequest, LendSizeRequest, WidenRequest, op};
 use parking_lot::Mutex;
 
+use super::size::SizeHandle;
 use super::{Handle, Wish};
 
 /// How long a node is not asked again after it could not be.
@@ -73,6 +74,15 @@ impl Way {
             Ok(window.widened.then_some(window))
         });
         widened.map(|window| handle.set_window(&window)).is_some()
+    }
+
+    /// Asks for the size of a file. That it is not lent is no error.
+    pub fn lend_size(&self, ino: Ino) -> Option<SizeHandle> {
+        self.with(|open| {
+            let request = LendSizeRequest { session: open.session.index(), ino };
+            let (lease, _) = open.line.ask::<op::LendSize>(&request)?;
+            Ok(if lease.lent { SizeHandle::new(&open.session, &lease) } else { None })
+        })
     }
 
     /// Asks over the line, which is made if there is none. After an error there is none for a while.

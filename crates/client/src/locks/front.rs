@@ -12,7 +12,19 @@ impl Client {
     /// # Errors
     /// `EAGAIN`, `ENOLCK`, `EINTR`, `EIO`.
     pub fn set_lock(&self, ino: Ino, lock: &FileLock, waiting: Option<LockWaiting>) -> FsResult<Locked> {
-        self.locks.set(ino, lock, waiting)
+        // Who has the lock next sees what was written under it, and who gets it sees what others wrote.
+        self.send_unsent(ino)?;
+        let fresh = self.copies_of(ino);
+        let waiting = waiting.map(|waiting| LockWaiting {
+            answer: Box::new(move |outcome| {
+                fresh();
+                (waiting.answer)(outcome);
+            }),
+            ..waiting
+        });
+        let locked = self.locks.set(ino, lock, waiting)?;
+        self.drop_copies(ino);
+        Ok(locked)
     }
 
     /// A lock that is in the way of this one.
@@ -30,12 +42,20 @@ impl Client {
 
     /// A process closed the file: what it has locked of it in ranges is unlocked.
     pub fn unlock_owner(&self, ino: Ino, owner: u64) {
+        self.give_up_locked(ino);
         self.locks.closed_by(ino, owner);
     }
 
     /// The last descriptor of an open file is closed: what was locked through it is unlocked.
     pub fn unlock_handle(&self, ino: Ino, handle: u64) {
+        self.give_up_locked(ino);
         self.locks.released(ino, handle);
+    }
+
+    /// Whether anything may be locked through this client, or was.
+    #[must_use]
+    pub fn locks_used(&self) -> bool {
+        self.locks.is_used()
     }
 
     /// Drops all locks, at the end of the client.

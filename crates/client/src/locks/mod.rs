@@ -5,15 +5,18 @@
 //! has its lock, mostly the node that the home tells, answers it. One thread per home with waiting requests asks
 //! again now and then, and looks for circles.
 
+mod fence;
 mod front;
 mod look;
 mod marks;
 mod state;
 mod work;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+
+use std::collections::HashSet;
 
 use bivouac_net::Transport;
 use bivouac_types::limits::LOCK_LOOK_WAIT_MS;
@@ -24,6 +27,7 @@ use bivouac_wire::{
 };
 use parking_lot::{Condvar, Mutex};
 
+pub(crate) use fence::{Doubts, Fenced, Heeded};
 use state::{Settled, State, Ticket, Unsent};
 
 /// How long what is tried again anyway waits for a node, in milliseconds.
@@ -60,6 +64,9 @@ pub struct LockDesk {
     news: Condvar,
     /// Whether anything was ever locked, or may be: while not, closing a file looks no further.
     used: AtomicBool,
+    /// Homes that may have dropped locks of this client.
+    doubts: Arc<Doubts>,
+    heeded: OnceLock<Heeded>,
 }
 
 impl LockDesk {
@@ -70,7 +77,19 @@ impl LockDesk {
         nodes: Vec<Arc<dyn Transport>>,
     ) -> LockDesk {
         let (state, news) = (Mutex::default(), Condvar::new());
-        LockDesk { id, node, map, nodes, state, news, used: AtomicBool::new(false) }
+        let (doubts, heeded) = (Arc::default(), OnceLock::new());
+        LockDesk { id, node, map, nodes, state, news, used: AtomicBool::new(false), doubts, heeded }
+    }
+
+    /// Homes that may have dropped locks of this client: to be told of by whoever notices.
+    pub(crate) fn doubts(&self) -> Arc<Doubts> {
+        Arc::clone(&self.doubts)
+    }
+
+    /// What the client's own node knows of the others is heeded from now on.
+    pub(crate) fn heed(&self, heeded: Heeded) {
+        // Told once, by whom made it.
+        let _ = self.heeded.set(heeded);
     }
 
     /// Locks or unlocks a range. Without `waiting`, what cannot be had at once is refused.
@@ -188,6 +207,7 @@ impl LockDesk {
             let sent = self.ask::<op::SetLock>(home, &request, 0);
             let mut state = self.state.lock();
             marks.iter().for_each(|mark| state.marks.remove(ino, mark));
+            state.forget_lost(ino);
             if let Err(error) = sent {
                 log::warn!("inode {ino} is to be unlocked when {home} is back: {error}");
                 state.unsent.push(Unsent::new(home, request));
@@ -215,22 +235,47 @@ impl LockDesk {
     }
 
     fn learn(&self, home: NodeId, drop_waits: bool, wait_ms: u32) -> FsResult<()> {
+        self.list(home, drop_waits, wait_ms, |of| {
+            self.used.store(true, Ordering::Release);
+            let mut state = self.state.lock();
+            state.marks.begin(of.ino, &of.lock);
+            state.marks.end(of.ino, &of.lock);
+        })?;
+        self.state.lock().unsure.remove(&home);
+        Ok(())
+    }
+
+    /// Files of which this client has something locked at a home.
+    fn held(&self, home: NodeId) -> FsResult<HashSet<Ino>> {
+        let mut held = HashSet::new();
+        self.list(home, false, 0, |of| held.extend([of.ino]))?;
+        Ok(held)
+    }
+
+    /// All locks of this client at a home.
+    fn list(
+        &self,
+        home: NodeId,
+        drop_waits: bool,
+        wait_ms: u32,
+        mut take: impl FnMut(&LockOf),
+    ) -> FsResult<()> {
         let mut skip = 0;
         loop {
             let request = ListLocksRequest { drop_waits: drop_waits && skip == 0, skip };
             let list = self.ask::<op::ListLocks>(home, &request, wait_ms)?;
             skip += list.locks.len() as u64;
-            let mut state = self.state.lock();
-            for of in &list.locks {
-                self.used.store(true, Ordering::Release);
-                state.marks.begin(of.ino, &of.lock);
-                state.marks.end(of.ino, &of.lock);
-            }
+            list.locks.iter().for_each(&mut take);
             if list.end || list.locks.is_empty() {
-                state.unsure.remove(&home);
                 return Ok(());
             }
         }
+    }
+
+    /// Whether anything was ever locked, or may be.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
     }
 
     /// Drops everything, at the end of the client.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bivouac_types::limits::{LOCK_ASK_MS, LOCK_LOOK_MS};
-use bivouac_types::{Errno, FsError, FsResult, NodeId};
+use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId};
 use bivouac_wire::{FileLock, FormationMap, LockKind, SetLockRequest};
 
 use super::LockAnswer;
@@ -66,9 +66,20 @@ pub struct State {
     pub employed: HashSet<NodeId>,
     /// Homes that have not said what an earlier process of this client has locked there.
     pub unsure: HashSet<NodeId>,
+    /// Files whose home has dropped what was locked of them, while their programs go on as if they had it.
+    pub lost: HashSet<Ino>,
     /// Requests that were taken back before they came.
     early: VecDeque<u64>,
     closed: bool,
+}
+
+impl State {
+    /// A file is not lost any more when nobody is left who had locked something of it.
+    pub fn forget_lost(&mut self, ino: Ino) {
+        if !self.marks.has_any(ino) {
+            self.lost.remove(&ino);
+        }
+    }
 }
 
 impl Ticket {

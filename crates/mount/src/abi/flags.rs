@@ -44,6 +44,7 @@ pub mod setattr {
 pub mod opened {
     #![allow(missing_docs, reason = "the names are the kernel's")]
     pub const DIRECT_IO: u32 = 1 << 0;
+    pub const NOFLUSH: u32 = 1 << 5;
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
@@ -55,6 +56,8 @@ pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `fsync_flags`: content only.
 pub const FSYNC_DATA_ONLY: u32 = 1 << 0;
+/// `mask` of `fuse_access_in`: may it be executed, as `X_OK`.
+pub const ACCESS_EXECUTE: u32 = 1 << 0;
 /// `lk_flags`: `flock`, not `fcntl`.
 pub const LOCK_WHOLE: u32 = 1 << 0;
 /// `type` of `fuse_file_lock`, as `F_RDLCK`.
@@ -67,3 +70,8 @@ pub const LOCK_NONE: u32 = 2;
 pub const SEEK_DATA: u32 = 3;
 /// `whence` of `fuse_lseek_in`.
 pub const SEEK_HOLE: u32 = 4;
+
+/// In `flags` of `fuse_ioctl_in`: the number does not say how much is read and written.
+pub const IOCTL_UNRESTRICTED: u32 = 1 << 1;
+/// In `flags` of `fuse_ioctl_in`: it is about a directory.
+pub const IOCTL_DIR: u32 = 1 << 4;

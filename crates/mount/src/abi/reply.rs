@@ -131,6 +131,14 @@ impl Reply {
         self.zeros(28);
     }
 
+    /// Appends `fuse_ioctl_out` with its data.
+    pub fn ioctl_out(&mut self, data: &[u8]) {
+        for word in [0, 0, 0, 0] {
+            self.u32(word);
+        }
+        self.raw(data);
+    }
+
     /// Appends `fuse_lk_out`.
     pub fn lock_out(&mut self, start: u64, end: u64, kind: u32, pid: u32) {
         self.u64(start);

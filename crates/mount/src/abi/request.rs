@@ -33,6 +33,8 @@ kernel_structs! {
         atime: u64, mtime: u64, ctime: u64, atimensec: u32, mtimensec: u32, ctimensec: u32,
         mode: u32, _unused4: u32, uid: u32, gid: u32, _unused5: u32,
     }
+    /// `fuse_access_in`
+    AccessIn { mask: u32, _padding: u32 }
     /// `fuse_mknod_in`
     MkNodIn { mode: u32, rdev: u32, _umask: u32, _padding: u32 }
     /// `fuse_mkdir_in`
@@ -79,6 +81,8 @@ kernel_structs! {
     FlushIn { _fh: u64, _unused: u32, _padding: u32, lock_owner: u64 }
     /// `fuse_interrupt_in`
     InterruptIn { unique: u64 }
+    /// `fuse_ioctl_in`
+    IoCtlIn { _fh: u64, flags: u32, cmd: u32, _arg: u64, in_size: u32, out_size: u32 }
     /// `fuse_lseek_in`
     LSeekIn { _fh: u64, offset: u64, whence: u32, _padding: u32 }
 }
@@ -154,6 +158,7 @@ mod tests {
             prop_assert_eq!(SetAttrIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= 88);
             prop_assert_eq!(WriteIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= super::super::WRITE_ARGS_LEN);
             prop_assert_eq!(CreateIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= 16);
+            prop_assert_eq!(IoCtlIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= 32);
             prop_assert_eq!(LkIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= 48);
             prop_assert_eq!(FAllocateIn::decode(&mut reader.clone()).is_ok(), bytes.len() >= 32);
         }

@@ -19,7 +19,7 @@ use rustix::net::{
     socketpair,
 };
 
-use super::{AttachError, AttachOptions, check_mount_point};
+use super::{AttachError, AttachOptions, check_mount_point, max_read};
 
 /// Names of the helper, the better one first.
 pub const PROGRAMS: [&str; 2] = ["fusermount3", "fusermount"];
@@ -68,7 +68,9 @@ fn mount_arguments(dir: &Path, options: &AttachOptions) -> Vec<OsString> {
     let allow_other = if options.allow_other { ",allow_other" } else { "" };
     // The helper parts its options at commas.
     let source = options.source.replace([',', '\\'], "_");
-    let list = format!("nosuid,nodev,default_permissions,subtype=bivouac,fsname={source}{allow_other}");
+    let max_read = max_read();
+    let list =
+        format!("nosuid,nodev,default_permissions{max_read},subtype=bivouac,fsname={source}{allow_other}");
     vec!["-o".into(), list.into(), "--".into(), dir.into()]
 }
 

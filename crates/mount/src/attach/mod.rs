@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::process::{getgid, getuid};
+use rustix::process::{geteuid, getgid, getuid};
+use rustix::thread::{CapabilitySet, capabilities};
 
 const DEVICE: &str = "/dev/fuse";
 
@@ -67,7 +68,7 @@ pub enum AttachError {
 pub fn mount_fuse(dir: &Path, options: &AttachOptions) -> Result<OwnedFd, AttachError> {
     check_mount_point(dir)?;
     let device = open_device()?;
-    let data = mount_data(&device, options);
+    let data = mount_data(&device, options, may_do_everything());
     let data = CString::new(data).map_err(|_| AttachError::Other(dir.into(), Errno::INVAL.into()))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     match rustix::mount::mount(options.source.as_str(), dir, "fuse.bivouac", flags, data.as_c_str()) {
@@ -123,11 +124,30 @@ fn open_device() -> Result<OwnedFd, AttachError> {
     })
 }
 
-fn mount_data(device: &OwnedFd, options: &AttachOptions) -> String {
+/// Whether permission bits are nothing to this process.
+fn may_do_everything() -> bool {
+    let able = |sets: rustix::thread::CapabilitySets| sets.effective.contains(CapabilitySet::DAC_OVERRIDE);
+    geteuid().is_root() && capabilities(None).is_ok_and(able)
+}
+
+/// The kernel looks up owner and mode of a directory at each step of a path, and asks for them again after each change
+/// in it, to check permissions. Where only somebody enters whom they do not bind, it is spared that.
+fn mount_data(device: &OwnedFd, options: &AttachOptions, may_do_everything: bool) -> String {
     let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
-    let allow_other = if options.allow_other { ",allow_other" } else { "" };
-    let fd = device.as_raw_fd();
-    format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions{allow_other}")
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    if options.allow_other || !may_do_everything {
+        data.push_str(",default_permissions");
+    }
+    data.push_str(&max_read());
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    data
+}
+
+/// The option that bounds reads, if they need one.
+fn max_read() -> String {
+    crate::pipe::read_max().map_or(String::new(), |bytes| format!(",max_read={bytes}"))
 }
 
 #[cfg(test)]
@@ -163,9 +183,13 @@ mod tests {
     #[test]
     fn the_mount_options_name_the_device_and_the_user() {
         let device = crate::create_state().unwrap();
-        let options = AttachOptions { source: "camp".into(), allow_other: true };
-        let data = mount_data(&device, &options);
-        assert!(data.starts_with(&format!("fd={},rootmode=40000,user_id=", device.as_raw_fd())));
-        assert!(data.ends_with(",default_permissions,allow_other"));
+        let data = |allow_other, may_do_everything| {
+            let options = AttachOptions { source: "camp".into(), allow_other };
+            mount_data(&device, &options, may_do_everything)
+        };
+        assert!(data(true, false).starts_with(&format!("fd={},rootmode=40000,user_id=", device.as_raw_fd())));
+        assert!(data(true, true).contains(",default_permissions,"), "others are bound");
+        assert!(data(false, false).contains(",default_permissions"));
+        assert!(!data(false, true).contains("default_permissions"));
     }
 }

@@ -1,10 +1,10 @@
 //! Attributes of inodes and of the file system.
 
-use bivouac_types::{FsResult, SetAttr, SetTime, Timestamp, mode};
+use bivouac_types::{Errno, FsResult, SetAttr, SetTime, Timestamp, mode};
 
 use super::{Answer, Call};
-use crate::abi::SetAttrIn;
-use crate::abi::flags::setattr as valid;
+use crate::abi::flags::{ACCESS_EXECUTE, setattr as valid};
+use crate::abi::{AccessIn, SetAttrIn};
 use crate::fs::FileSystem;
 
 /// GETATTR.
@@ -12,6 +12,19 @@ pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     let attr = call.session.fs.glance(call.ino())?;
     let validity = call.attr_validity(attr.ino);
     call.out.attr_out(&attr, validity);
+    Ok(Answer::Reply)
+}
+
+/// ACCESS: from mounts of a root that may do everything, where only programs must be marked as such. Other kernels
+/// check permissions themselves.
+pub fn access<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
+    let wants_to_execute = AccessIn::decode(&mut call.input)?.mask & ACCESS_EXECUTE != 0;
+    if wants_to_execute {
+        let attr = call.session.fs.glance(call.ino())?;
+        if attr.is_file() && attr.mode & mode::EXECUTE == 0 {
+            return Err(Errno::EACCES.into());
+        }
+    }
     Ok(Answer::Reply)
 }
 
@@ -29,7 +42,7 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 
 /// STATFS.
 pub fn statfs<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
-    let fs = call.session.fs.statfs()?;
+    let fs = call.session.fs.statfs(call.ino())?;
     call.out.statfs_out(&fs);
     Ok(Answer::Reply)
 }

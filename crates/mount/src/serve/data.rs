@@ -2,6 +2,7 @@
 
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, SetAttr, mode};
 use rustix::fs::OFlags;
+use std::os::fd::BorrowedFd;
 
 use super::{Answer, Call};
 use crate::abi::{
@@ -10,18 +11,30 @@ use crate::abi::{
 use crate::channel::Buffer;
 use crate::fs::{FileSystem, NewInode, SeekKind};
 use crate::opens::Handle;
+use crate::pipe::Pipe;
 use crate::session::Session;
 
 /// How files are opened in the kernel: its page cache holds mappings only, and writers of one
 /// file do not wait for each other.
 const OPENED: u32 = flags::opened::DIRECT_IO | flags::opened::PARALLEL_DIRECT_WRITES;
 
+/// How a file that a program opened with `flags` is opened in the kernel. A request at each close is needed where a
+/// process may have locked ranges or written to a mapping: in files that it reads and writes, and everywhere once
+/// ranges have been locked through this mount; where writes are sent later, to say what came of them; and in files whose
+/// content may have to be at site storage then.
+fn kernel_flags<F: FileSystem>(session: &Session<F>, ino: Ino, flags: u32) -> u32 {
+    let access = OFlags::from_bits_retain(flags) & OFlags::RWMODE;
+    let tells = || session.fs.writes_behind(ino) || session.fs.saved_at_close(ino);
+    let is_asked = access == OFlags::RDWR || session.fs.locks_used() || access != OFlags::RDONLY && tells();
+    if is_asked { OPENED } else { OPENED | flags::opened::NOFLUSH }
+}
+
 /// OPEN.
 pub fn open<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = OpenIn::decode(&mut call.input)?;
     let attr = call.session.fs.open(&call.ctx(), call.ino(), request.flags)?;
     let handle = register(&call, &attr, request.flags, request.open_flags)?;
-    call.out.open_out(handle.0, OPENED);
+    call.out.open_out(handle.0, kernel_flags(call.session, attr.ino, request.flags));
     Ok(Answer::Reply)
 }
 
@@ -36,7 +49,7 @@ pub fn create<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let handle = register(&call, &opened.attr, request.flags, open_flags)?;
     let validity = call.validity(name, opened.attr.ino);
     call.out.entry_out(&opened.attr, validity);
-    call.out.open_out(handle.0, OPENED);
+    call.out.open_out(handle.0, kernel_flags(call.session, opened.attr.ino, request.flags));
     Ok(Answer::Reply)
 }
 
@@ -49,7 +62,7 @@ pub fn tmpfile<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let handle = register(&call, &attr, request.flags, 0)?;
     let validity = call.attr_validity(attr.ino);
     call.out.entry_out(&attr, validity);
-    call.out.open_out(handle.0, OPENED);
+    call.out.open_out(handle.0, kernel_flags(call.session, attr.ino, request.flags));
     Ok(Answer::Reply)
 }
 
@@ -81,7 +94,11 @@ fn drop_set_id<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResult<()> {
 /// RELEASE: the last descriptor is closed.
 pub fn release<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = ReleaseIn::decode(&mut call.input)?;
-    // First, and whatever the table says: a daemon that was killed in between does not know the handle any more.
+    // Pages of mappings come after the last FLUSH. What cannot be sent now is said when the file is closed.
+    if let Err(error) = call.session.fs.send_unsent(call.ino()) {
+        log::debug!("{} before its close: {error}", call.ino());
+    }
+    // Before the table, and whatever it says: a daemon that was killed in between does not know the handle any more.
     call.session.fs.unlock_handle(call.ino(), request.fh);
     if let Some(ino) = call.session.opens.remove(&call.session.state, Handle(request.fh))? {
         call.session.fs.close(ino);
@@ -100,6 +117,27 @@ pub fn read<F: FileSystem>(
     let wanted = into.len();
     let len = session.fs.read(Ino(header.nodeid), request.offset, into)?;
     Ok(Answer::Payload(len.min(wanted)))
+}
+
+/// READ, where the content is in one file of this process: the kernel takes the reply from there. `None` if it was not sent
+/// so.
+pub fn send<F: FileSystem>(
+    session: &Session<F>,
+    header: &Header,
+    request: &ReadIn,
+    pipe: &mut Option<Pipe>,
+) -> Option<FsResult<Answer>> {
+    let max = session.negotiated.max_write as usize;
+    let mut send = |file: BorrowedFd<'_>, offset, len| {
+        let Some(made) = pipe.take().or_else(|| Pipe::new(max).ok()) else { return false };
+        let fits = made.takes(len);
+        let sent = fits && session.channel.reply_from(header.unique, &made, (file, offset, len)).is_ok();
+        // What is left in it after a failure goes with it.
+        *pipe = (sent || !fits).then_some(made);
+        sent
+    };
+    let sent = session.fs.send(Ino(header.nodeid), request.offset, request.size as usize, &mut send);
+    sent.map(|sent| sent.map(|_| Answer::Sent)).transpose()
 }
 
 /// WRITE: the payload is where the kernel put it.

@@ -50,11 +50,13 @@ pub fn setlkw<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     }
 }
 
-/// FLUSH: a descriptor is closed, and with it go the locks that its process has in ranges.
+/// FLUSH: a descriptor is closed, and with it go the locks that its process has in ranges. What was written behind is
+/// sent before others may lock them, and goes to site storage if it is to be there when `close` returns.
 pub fn flush<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = FlushIn::decode(&mut call.input)?;
+    let sent = call.session.fs.send_unsent(call.ino());
     call.session.fs.unlock_owner(call.ino(), request.lock_owner);
-    Ok(Answer::Reply)
+    sent.and_then(|()| call.session.fs.save_at_close(call.ino())).map(|()| Answer::Reply)
 }
 
 /// INTERRUPT: a signal came for who waits. Nothing but a wait for a lock ends for it.

@@ -18,7 +18,7 @@ use crate::fs::{FileSystem, OpCtx};
 use crate::session::Session;
 
 pub use crate::abi::ReadIn;
-pub use data::read;
+pub use data::{read, send};
 
 /// What goes back to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub enum Answer {
     Reply,
     /// This many bytes of the buffer's payload.
     Payload(usize),
+    /// Nothing more: the reply has been sent.
+    Sent,
     /// That we never do this; the kernel does without from now on.
     Unsupported,
 }
@@ -141,8 +143,7 @@ pub fn handler<F: FileSystem>(op: Opcode) -> Handler<F> {
         Opcode::Flush => locks::flush,
         Opcode::Interrupt => locks::interrupt,
         Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply => control::nothing,
-        // The kernel then does without: it checks permissions itself, and stops asking.
-        Opcode::Access => control::unsupported,
+        Opcode::Access => attrs::access,
         Opcode::StatX | Opcode::BMap | Opcode::Poll | Opcode::SyncFs => control::unsupported,
         Opcode::SetupMapping | Opcode::RemoveMapping => control::unsupported,
         // Served by [`read`], which needs the buffer.

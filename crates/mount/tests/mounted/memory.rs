@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bivouac_mount::{
-    CopyJob, DirEntry, FileLock, FileSystem, LockKind, LockWaiting, Locked, NewInode, OpCtx, Opened, SeekKind,
+    CopyJob, DirEntry, FileLock, FileSystem, LockKind, LockWaiting, Locked, NewInode, OpCtx, Opened,
+    SeekKind, SendPart,
 };
 use bivouac_types::{
     Attr, Errno, FsError, FsResult, Ino, Layout, SeatIndex, SetAttr, SetTime, StatFs, Timestamp, mode,
@@ -33,6 +35,7 @@ pub struct Memory {
     gate: Option<Arc<Gate>>,
     lease: Mutex<Duration>,
     pub locks: Mutex<OneLock>,
+    locks_used: AtomicBool,
 }
 
 struct Inner {
@@ -65,12 +68,23 @@ impl Memory {
         };
         let seed = NewInode { mode: mode::FILE | 0o666, rdev: 0, target: b"" };
         assert_eq!(inner.make(Ino::ROOT, SEED_NAME.as_bytes(), &seed, (0, 0)).unwrap().ino, SEED);
-        Memory { inner: Mutex::new(inner), gate: None, lease: Mutex::default(), locks: Mutex::default() }
+        Memory {
+            inner: Mutex::new(inner),
+            gate: None,
+            lease: Mutex::default(),
+            locks: Mutex::default(),
+            locks_used: AtomicBool::new(false),
+        }
     }
 
     /// From now on the kernel may believe what it is told for so long.
     pub fn give_lease(&self, lease: Duration) {
         *self.lease.lock() = lease;
+    }
+
+    /// From now on programs may have locked something.
+    pub fn use_locks(&self) {
+        self.locks_used.store(true, Ordering::Relaxed);
     }
 
     pub fn with_gate(gate: impl Fn(&str, Ino) + Send + Sync + 'static) -> Memory {
@@ -382,6 +396,12 @@ impl FileSystem for Memory {
         Ok(attr)
     }
 
+    fn saved_at_close(&self, _: Ino) -> bool {
+        false
+    }
+    fn save_at_close(&self, _: Ino) -> FsResult<()> {
+        Ok(())
+    }
     fn close(&self, ino: Ino) {
         let mut inner = self.inner.lock();
         let left = inner.opens.get_mut(&ino).map(|count| {
@@ -412,6 +432,10 @@ impl FileSystem for Memory {
         Ok(len)
     }
 
+    fn send(&self, _: Ino, _: u64, _: usize, _: &mut SendPart<'_>) -> FsResult<Option<usize>> {
+        Ok(None)
+    }
+
     fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize> {
         self.pass("write", ino);
         let mut inner = self.note("write", ctx);
@@ -429,7 +453,7 @@ impl FileSystem for Memory {
         self.inner.lock().node(ino).map(drop)
     }
 
-    fn statfs(&self) -> FsResult<StatFs> {
+    fn statfs(&self, _: Ino) -> FsResult<StatFs> {
         let files = self.inner.lock().nodes.len() as u64;
         Ok(StatFs { block_size: 4096, blocks: 1000, blocks_free: 600, files })
     }
@@ -467,6 +491,14 @@ impl FileSystem for Memory {
         Ok(attr)
     }
 
+    fn writes_behind(&self, _ino: Ino) -> bool {
+        false
+    }
+
+    fn send_unsent(&self, _ino: Ino) -> FsResult<()> {
+        Ok(())
+    }
+
     fn copy(&self, ctx: &OpCtx, copy: &CopyJob) -> FsResult<u64> {
         let mut inner = self.note("copy", ctx);
         let data = &inner.node(copy.from)?.data;
@@ -497,6 +529,10 @@ impl FileSystem for Memory {
 
     fn unlock_handle(&self, _ino: Ino, handle: u64) {
         self.locks.lock().free_if(|held| held.handle == handle);
+    }
+
+    fn locks_used(&self) -> bool {
+        self.locks_used.load(Ordering::Relaxed)
     }
 
     fn drop_locks(&self) {

@@ -1,10 +1,11 @@
 //! What is said to the kernel, packet by packet.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use bivouac_client::{FileIdentity, FormationPlace, IDENTIFY, IDENTITY_LEN};
 use bivouac_mount::{MountError, Options};
-use bivouac_types::Ino;
+use bivouac_types::{FormationId, Ino};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
@@ -15,6 +16,7 @@ use crate::socket::{
 
 const ALL: u64 = u64::MAX;
 const ENOSYS: i32 = -38;
+const ENOTTY: i32 = -25;
 
 fn opened(kernel: &mut Kernel) -> u64 {
     let mut body = Vec::new();
@@ -23,6 +25,47 @@ fn opened(kernel: &mut Kernel) -> u64 {
     assert_eq!((answer.error, answer.body.len()), (0, 16));
     assert_eq!(word(&answer.body, 8), 0x41, "direct I/O with parallel writes");
     long(&answer.body, 0)
+}
+
+/// The flags that OPEN of a file with these flags is answered with.
+fn kernel_flags(kernel: &mut Kernel, flags: u32) -> u32 {
+    let mut body = Vec::new();
+    words(&mut body, &[flags, 0]);
+    word(&kernel.ask(14, SEED.0, &body).body, 8)
+}
+
+/// S103.
+#[test]
+fn a_close_is_announced_where_it_may_end_locks_of_ranges() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let unannounced = 0x41 | 1 << 5;
+    let of_all = |kernel: &mut Kernel| [0, 1, 2].map(|access| kernel_flags(kernel, access));
+    assert_eq!(of_all(&mut kernel), [unannounced, unannounced, 0x41], "to read, to write, both");
+    daemon.fs.use_locks();
+    assert_eq!(of_all(&mut kernel), [0x41; 3]);
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+/// S29.
+#[test]
+fn only_programs_are_refused_to_a_root_that_may_do_everything() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let asked = |kernel: &mut Kernel, ino: u64, mask: u32| {
+        let mut body = Vec::new();
+        words(&mut body, &[mask, 0]);
+        kernel.ask(34, ino, &body).error
+    };
+    assert_eq!([6, 7].map(|mask| asked(&mut kernel, SEED.0, mask)), [0, -13]);
+    assert_eq!(asked(&mut kernel, 1, 7), 0, "a directory");
+    let mut mode = vec![0; 88];
+    mode[0] = 1;
+    mode[68..72].copy_from_slice(&0o100_u32.to_le_bytes());
+    assert_eq!(kernel.ask(4, SEED.0, &mode).error, 0);
+    assert_eq!(asked(&mut kernel, SEED.0, 7), 0);
+    assert_eq!(asked(&mut kernel, 999, 1), -2);
+    kernel.unmount();
+    daemon.ended().unwrap();
 }
 
 #[test]
@@ -171,7 +214,7 @@ fn what_nobody_waits_for_is_not_answered() {
 #[test]
 fn the_kernel_is_told_to_do_without() {
     let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
-    for opcode in [34, 52, 40, 7, 4096] {
+    for opcode in [52, 40, 7, 4096] {
         assert_eq!(kernel.ask(opcode, SEED.0, &[0; 64]).error, ENOSYS, "{opcode}");
     }
     assert_eq!(kernel.ask(39, SEED.0, &[0; 64]).error, -25);
@@ -320,4 +363,45 @@ proptest! {
         kernel.unmount();
         prop_assert!(daemon.ended().is_ok());
     }
+}
+
+/// `fuse_ioctl_in`.
+fn ioctl_body(flags: u32, cmd: u32, in_size: u32, out_size: u32) -> Vec<u8> {
+    let mut body = Vec::new();
+    longs(&mut body, &[1]);
+    words(&mut body, &[flags, cmd]);
+    longs(&mut body, &[0xdead_beef]);
+    words(&mut body, &[in_size, out_size]);
+    body
+}
+
+#[test]
+fn a_file_says_who_it_is_to_who_asks_rightly() {
+    let place = FormationPlace { id: FormationId([3; 16]), wait_ms: 5000, directory: "/run/camp".into() };
+    let formation = Some(Arc::new(place.clone()));
+    let options = Options { formation, ..Options::default() };
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), options);
+    let size = IDENTITY_LEN as u32;
+    let answer = kernel.ask(39, SEED.0, &ioctl_body(0, IDENTIFY, 0, size));
+    assert_eq!((answer.error, answer.body.len(), long(&answer.body, 0)), (0, 16 + IDENTITY_LEN, 0));
+    let said = FileIdentity::from_bytes(answer.body[16..].try_into().unwrap()).unwrap();
+    assert_eq!((said.ino, &*said.formation), (SEED, &place));
+    for wrong in [
+        ioctl_body(0, IDENTIFY + 1, 0, size),
+        ioctl_body(0, 0x5401, 0, size),
+        ioctl_body(0, IDENTIFY, 1, size),
+        ioctl_body(0, IDENTIFY, 0, size - 1),
+        ioctl_body(0, IDENTIFY, 0, u32::MAX),
+        ioctl_body(1 << 1, IDENTIFY, 0, size),
+        ioctl_body(1 << 4, IDENTIFY, 0, size),
+    ] {
+        assert_eq!(kernel.ask(39, SEED.0, &wrong).error, ENOTTY);
+    }
+    assert_eq!(kernel.ask(39, SEED.0, &[0xff; 31]).error, -22, "shorter than a request");
+    kernel.unmount();
+    daemon.ended().unwrap();
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    assert_eq!(kernel.ask(39, SEED.0, &ioctl_body(0, IDENTIFY, 0, size)).error, ENOTTY, "of no formation");
+    kernel.unmount();
+    daemon.ended().unwrap();
 }

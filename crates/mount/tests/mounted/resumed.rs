@@ -93,7 +93,7 @@ fn the_state_of_another_mount_is_refused() {
     let mount = |identity| {
         let device = bare.device.try_clone().unwrap();
         let state = bare.state.try_clone().unwrap();
-        Mount::new(Arc::new(Memory::new()), device, state, Options { identity, ..first })
+        Mount::new(Arc::new(Memory::new()), device, state, Options { identity, ..first.clone() })
     };
     assert!(mount(1).is_ok());
     assert!(mount(2).err().unwrap().to_string().contains("that of another mount; unmount"));

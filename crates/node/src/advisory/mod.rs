@@ -38,6 +38,8 @@ pub trait LockClient: Send + Sync {
     fn waits(&self, owners: &[u64]) -> Vec<LockWait>;
     /// Has the client look whether the wait is part of a circle.
     fn look_again(&self, ticket: u64);
+    /// Other nodes took this one for dead: whether the client still has its locks is not known.
+    fn doubt(&self);
 }
 
 /// The locks of a node.
@@ -202,6 +204,11 @@ impl Advisory {
     /// The client, if this process serves it.
     pub fn served(&self, client: ClientId) -> Option<Arc<dyn LockClient>> {
         self.served.read().get(&client).cloned()
+    }
+
+    /// All locks of clients that this process serves are in doubt.
+    pub fn doubt(&self) {
+        self.served.read().values().for_each(|client| client.doubt());
     }
 
     /// Does something to a file's locks, and then tells those who came to have theirs.

@@ -14,6 +14,8 @@ use crate::session::Ctx;
 impl Handle for op::Lookup {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: EntryName<'_>) -> FsResult<Found> {
         let name = Name::new(request.name)?;
+        node.bring_entries(request.parent)?;
+        node.note_user(ctx, request.parent);
         match node.look_up(request.parent, &name)? {
             Some((dentry, slot)) => node.found(ctx, dentry, slot),
             None => Err(Errno::ENOENT.into()),
@@ -22,9 +24,17 @@ impl Handle for op::Lookup {
 }
 
 impl Node {
-    /// For how long a client may believe what it is told of a slot, in milliseconds. Peers believe nothing.
-    fn lease(&self, ctx: &Ctx<'_>, slot: Slot) -> u32 {
-        if is_peer(ctx.client) { 0 } else { self.leases.look(ctx.origin, slot) }
+    /// A client looks into a directory. One that is large spreads when somebody else than who fills it looks.
+    pub(super) fn note_user(&self, ctx: &Ctx<'_>, dir: Ino) {
+        if self.users.look(dir, ctx.origin) {
+            self.reaper.spread(dir);
+        }
+    }
+
+    /// For how long a client may believe what it is told of a slot, in milliseconds. Peers believe nothing, nor do
+    /// clients that say so.
+    pub(super) fn lease(&self, ctx: &Ctx<'_>, slot: Slot) -> u32 {
+        if is_peer(ctx.client) || !ctx.leased { 0 } else { self.leases.look(ctx.origin, slot) }
     }
 
     /// Attributes, and for how long they may be believed.
@@ -119,7 +129,6 @@ impl Node {
             let mut inode = change.inode(dir)?;
             set(&mut inode, change.now);
             change.put_inode(&inode);
-            change.origin = ctx.origin;
             Ok(change)
         };
         // What is inherited changes under the lock only.
@@ -154,7 +163,7 @@ fn apply(attr: &mut Attr, set: &SetAttr, now: Timestamp) {
 }
 
 /// A mode without set-user-id, and without set-group-id where that means what it says.
-pub(super) fn without_set_id(mode: u32) -> u32 {
+pub fn without_set_id(mode: u32) -> u32 {
     let gid = if mode & mode::XGRP != 0 { mode::SETGID } else { 0 };
     mode & !(mode::SETUID | gid)
 }

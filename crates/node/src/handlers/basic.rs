@@ -2,15 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
-use bivouac_types::{FsResult, StatFs};
-use bivouac_wire::{FormationMap, NodeStatus, VolumeStatus, op};
+use bivouac_store::VolumeUsage;
+use bivouac_types::{FsResult, PartitionId, StatFs};
+use bivouac_wire::{FormationMap, NodeStatus, SeatEntry, StatFsRequest, VolumeStatus, op};
 
 use crate::dispatch::Handle;
 use crate::node::Node;
 use crate::session::Ctx;
 
 /// Unit of `statfs` block counts, in bytes.
-const STATFS_BLOCK: u32 = 4096;
+const BLOCK: u64 = 4096;
 
 impl Handle for op::Ping {
     fn handle(_: &Node, _: &Ctx<'_>, (): ()) -> FsResult<()> {
@@ -25,22 +26,45 @@ impl Handle for op::GetMap {
 }
 
 impl Handle for op::StatFs {
-    fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<StatFs> {
+    fn handle(node: &Node, _: &Ctx<'_>, request: StatFsRequest) -> FsResult<StatFs> {
         node.sweep_direct();
-        let mut total = StatFs { block_size: STATFS_BLOCK, ..StatFs::default() };
-        for volume in node.data.usage() {
-            total.blocks += volume.capacity / u64::from(STATFS_BLOCK);
-            total.blocks_free +=
-                volume.capacity.saturating_sub(volume.used + volume.records) / u64::from(STATFS_BLOCK);
-        }
-        total.files = node.files.load(Ordering::Relaxed);
-        Ok(total)
+        let space = match request.partition {
+            PartitionId::ROOT => node.space(),
+            partition => node.space_of(partition)?,
+        };
+        let (blocks, blocks_free) =
+            space.iter().fold((0, 0), |sum, (all, free)| (sum.0 + all / BLOCK, sum.1 + free / BLOCK));
+        let files = node.files.load(Ordering::Relaxed);
+        Ok(StatFs { block_size: BLOCK as u32, blocks, blocks_free, files })
+    }
+}
+
+impl Node {
+    /// Bytes that each volume can hold, and those of them that are free.
+    fn space(&self) -> Vec<(u64, u64)> {
+        let of = |volume: VolumeUsage| {
+            (volume.capacity, volume.capacity.saturating_sub(volume.used + volume.records))
+        };
+        self.data.usage().into_iter().map(of).collect()
+    }
+
+    /// The same of a partition's seats here.
+    fn space_of(&self, partition: PartitionId) -> FsResult<Vec<(u64, u64)>> {
+        // Asked on the peer lane too, and a node that does not know the partition has no seats of it.
+        let Ok(seats) = self.known_seats(partition) else { return Ok(Vec::new()) };
+        let own = seats.iter().filter(|place| place.node == self.id);
+        let of = |place: &SeatEntry| {
+            let usage = self.data.part_usage(place.volume, partition)?;
+            Ok((usage.capacity, usage.free))
+        };
+        own.map(of).collect()
     }
 }
 
 impl Handle for op::Status {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<NodeStatus> {
         let records = node.records.stats();
+        let (epoch, silent) = node.members.summary(node.map.version);
         Ok(NodeStatus {
             id: node.id.0,
             pid: std::process::id(),
@@ -50,12 +74,15 @@ impl Handle for op::Status {
             records: records.records,
             record_bytes: records.bytes,
             volumes: node.data.usage().into_iter().map(volume_status).collect(),
+            page_pool: node.pages.lock().values().map(|look| look()).sum(),
             operations: node.counters.list(),
+            epoch,
+            silent,
         })
     }
 }
 
-fn volume_status(usage: bivouac_store::VolumeUsage) -> VolumeStatus {
+fn volume_status(usage: VolumeUsage) -> VolumeStatus {
     VolumeStatus {
         path: usage.path.to_string_lossy().into_owned(),
         kind: usage.kind.to_string(),
@@ -68,6 +95,7 @@ fn volume_status(usage: bivouac_store::VolumeUsage) -> VolumeStatus {
 
 impl Handle for op::SyncRecords {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<()> {
+        node.write_down_sizes()?;
         Ok(node.records.sync()?)
     }
 }

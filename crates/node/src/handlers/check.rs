@@ -23,6 +23,7 @@ const SUBFILE_EXTRA: usize = 64;
 
 impl Handle for op::ListRecords {
     fn handle(node: &Node, _: &Ctx<'_>, request: ListRecordsRequest) -> FsResult<RecordPage> {
+        node.write_down_sizes()?;
         Ok(record_page(&node.records, &request))
     }
 }

@@ -1,23 +1,28 @@
 //! Reading and writing subfiles. All of it is local to the seat's node.
 
 use std::io::IoSlice;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 use bivouac_net::{Call, Reply};
 use bivouac_store::{StoreError, StoreResult, SubfileId, SubfileSpec};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, Placement, SeatIndex};
 use bivouac_wire::{
-    Encode, ReadDone, SubfileName, SubfileState, Subfiles, TrimRequest, WriteRequest, Written, op,
+    Encode, Op, ReadDone, SubfileName, SubfileState, Subfiles, TrimRequest, WriteRequest, Written, op,
 };
 
 use crate::dispatch::{Handle, request};
 use crate::node::Node;
+use crate::partitions::Seats;
 use crate::peers::is_peer;
+use crate::proxy::making_room;
 use crate::session::Ctx;
 
 /// Reads straight into the caller's buffers, so it has its own row shape.
 pub fn serve_read(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let outcome = request::<op::Read>(call).and_then(|read| {
         let id = node.subfile(read.ino, read.seat)?;
+        let _here = node.bring(read.ino, read.seat, read.offset, u64::from(read.len))?;
         let mut epoch = 0;
         let outcome = reply.payload(read.len as usize, |bufs| {
             let (len, found) = node.data.read(id, read.offset, bufs)?;
@@ -48,8 +53,12 @@ pub fn write(
 ) -> FsResult<Written> {
     let id = node.subfile(request.ino, request.seat)?;
     let spec = node.spec(request.layout)?;
+    let len = payload.iter().map(|slice| slice.len() as u64).sum();
+    let at = (request.ino, request.seat);
+    let how = (&request.layout, request.epoch);
+    let _writing = node.before_write(at, how, request.offset, len, may_collect)?;
     node.with_room(id.volume, may_collect, || {
-        node.data.write(id, &spec, request.epoch, request.offset, payload)
+        node.data.write(id, &spec.get(), request.epoch, request.offset, payload)
     })
 }
 
@@ -57,7 +66,7 @@ impl Handle for op::Trim {
     fn handle(node: &Node, _: &Ctx<'_>, request: TrimRequest) -> FsResult<()> {
         let id = node.subfile(request.ino, request.seat)?;
         let spec = node.spec(request.layout)?;
-        Ok(node.data.trim(id, &spec, request.epoch, request.len)?)
+        Ok(node.data.trim(id, &spec.get(), request.epoch, request.len)?)
     }
 }
 
@@ -67,6 +76,7 @@ impl Handle for op::RemoveSubfiles {
             let id = node.subfile(*ino, *seat)?;
             node.data.remove(id)?;
             node.removed_direct(id);
+            node.forget_part(*ino, *seat)?;
             Ok(())
         })
     }
@@ -103,12 +113,21 @@ impl Node {
         change: impl Fn() -> StoreResult<u32>,
     ) -> FsResult<Written> {
         let mut outcome = change();
-        if matches!(outcome, Err(StoreError::NoSpace { .. })) && self.reclaim_direct(volume) {
+        if matches!(outcome, Err(StoreError::NoSpace { .. } | StoreError::Quota { .. }))
+            && self.reclaim_direct(volume)
+        {
             outcome = change();
         }
         if may_collect && outcome.as_ref().is_err_and(StoreError::is_full) {
             self.make_room();
             outcome = change();
+        }
+        if outcome.as_ref().is_err_and(StoreError::is_full) && self.evict(volume) {
+            outcome = change();
+        }
+        // What is flushed meanwhile can go: the asker asks again.
+        if outcome.as_ref().is_err_and(StoreError::is_full) && self.flush_for_room(volume) {
+            return Err(making_room());
         }
         match outcome {
             Ok(epoch) => Ok(Written { accepted: true, epoch }),
@@ -117,21 +136,55 @@ impl Node {
         }
     }
 
+    /// Has `send` send a range of a subfile's data from its file, if all of it is there; see [`bivouac_store::DataStore::send_part`].
+    pub fn send_part(
+        &self,
+        ino: Ino,
+        seat: SeatIndex,
+        epoch: u32,
+        range: &Range<u64>,
+        send: impl FnOnce(BorrowedFd<'_>, u64) -> bool,
+    ) -> bool {
+        let Ok(id) = self.subfile(ino, seat) else { return false };
+        // What has to be brought first is a hole in the file.
+        let Ok(_here) = self.bring(ino, seat, range.start, range.end - range.start) else { return false };
+        let sent = self.data.send_part(id, epoch, range, send).unwrap_or(false);
+        if sent {
+            self.counters.add(Op::Read, false);
+        }
+        sent
+    }
+
     /// The subfile of a file on one of this node's seats.
     pub(crate) fn subfile(&self, ino: Ino, seat: SeatIndex) -> FsResult<SubfileId> {
-        match self.map.seat(seat) {
+        match self.known_seat(seat) {
             Some(place) if place.node == self.id => Ok(SubfileId { volume: place.volume, ino, seat }),
-            _ => Err(FsError::with(Errno::ESTALE, format!("seat {} is not on {}", seat.0, self.id))),
+            _ => Err(FsError::with(Errno::ESTALE, format!("seat {seat} is not on {}", self.id))),
         }
     }
 
     /// What the header of a new subfile says.
-    pub(super) fn spec(&self, layout: Layout) -> FsResult<SubfileSpec<'_>> {
-        if layout.seats != self.map.seat_count() {
-            let text = format!("layout {layout} is not of this formation of {} seats", self.map.seats.len());
+    pub(crate) fn spec(&self, layout: Layout) -> FsResult<Spec<'_>> {
+        let seats = self.known_seats(layout.partition())?;
+        if usize::from(layout.seats) != seats.len() {
+            let text =
+                format!("layout {layout} is not of {}, which has {} seats", layout.partition(), seats.len());
             return Err(FsError::with(Errno::EINVAL, text));
         }
-        let placement = if layout.width == 1 { Placement::Hashed } else { Placement::Striped };
-        Ok(SubfileSpec { partition: 0, layout, placement, seats: &self.map.seats })
+        Ok(Spec { layout, seats })
+    }
+}
+
+/// What the header of a new subfile says, with the seats that it may name.
+pub(crate) struct Spec<'a> {
+    layout: Layout,
+    seats: Seats<'a>,
+}
+
+impl Spec<'_> {
+    /// As the store wants it.
+    pub(crate) fn get(&self) -> SubfileSpec<'_> {
+        let placement = if self.layout.width == 1 { Placement::Hashed } else { Placement::Striped };
+        SubfileSpec { layout: self.layout, placement, seats: &self.seats }
     }
 }

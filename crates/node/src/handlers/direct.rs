@@ -6,19 +6,25 @@ use std::os::fd::OwnedFd;
 use bivouac_net::{Call, Reply};
 use bivouac_store::Access;
 use bivouac_types::{Errno, FsError, FsResult};
-use bivouac_wire::{DirectSession, Encode, Grant, GrantRequest, WidenRequest, Window, op};
+use bivouac_wire::{
+    DirectSession, Encode, Grant, GrantRequest, LendSizeRequest, SizeLease, WidenRequest, Window, op,
+};
 
 use crate::dispatch::{Handle, request};
+use crate::locks::Target;
 use crate::node::Node;
 use crate::session::Ctx;
+use crate::sizes::Lent;
 
 const REFUSED: Grant = Grant { granted: false, gate: 0, turn: 0, epoch: 0, reads: false, from: 0, to: 0 };
 
+const NOT_LENT: SizeLease = SizeLease { lent: false, gate: 0, turn: 0, epoch: 0 };
+
 /// Begins a session.
 pub fn serve_session(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
-    let opened = request::<op::OpenSession>(call)
-        .and_then(|()| check_asker(call))
-        .and_then(|()| node.lending.open_session(call.frame.client));
+    let opened = request::<op::OpenSession>(call).and_then(|()| check_asker(call)).and_then(|()| {
+        node.lending.open_session(call.frame.client, |session| node.sizes.end_session(session))
+    });
     answer(reply, opened.map(|(session, board)| (DirectSession { session }, Some(board))));
 }
 
@@ -34,6 +40,10 @@ pub fn serve_grant(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
 
 fn grant(node: &Node, call: &Call<'_>, wish: &GrantRequest) -> FsResult<(Grant, Option<OwnedFd>)> {
     let id = node.subfile(wish.ino, wish.seat)?;
+    // Who reads or writes past this node does not bring, and leaves no marks.
+    if node.is_bound(wish.seat.partition()) {
+        return Ok((REFUSED, None));
+    }
     let access = if wish.write { Access::Write } else { Access::Read };
     let range = range_of(wish.offset, wish.len)?;
     let made = node.grant_direct(call.frame.client, wish.session, id, access, range)?;
@@ -55,6 +65,20 @@ impl Handle for op::WidenDirect {
         let wider = node.widen_direct(ctx.client, (session, gate), turn, range_of(offset, len)?)?;
         let (widened, window) = (wider.is_some(), wider.unwrap_or_default());
         Ok(Window { widened, from: window.start, to: window.end })
+    }
+}
+
+impl Handle for op::LendSize {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: LendSizeRequest) -> FsResult<SizeLease> {
+        let LendSizeRequest { session, ino } = request;
+        // A size that nobody has written down would not be known to be flushed.
+        if node.is_bound(node.inode(ino)?.attr.layout.partition()) {
+            return Ok(NOT_LENT);
+        }
+        // While somebody else has it locked, sizes are told by messages, which wait for that.
+        let Some(_size) = node.locks.try_lock(Target::Size(ino)) else { return Ok(NOT_LENT) };
+        let lent = node.lend_size(ctx.client, session, ino)?;
+        Ok(lent.map_or(NOT_LENT, |Lent { gate, turn, epoch }| SizeLease { lent: true, gate, turn, epoch }))
     }
 }
 

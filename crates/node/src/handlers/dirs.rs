@@ -1,11 +1,11 @@
-//! `ReadDir`.
+//! `ReadDir` and `ListHashes`.
 
 use std::ops::ControlFlow;
 
 use bivouac_layout::slot_of_hash;
-use bivouac_types::limits::READDIR_BYTES_MAX;
+use bivouac_types::limits::{NAMES_KNOWN_MAX, READDIR_BYTES_MAX};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Slot};
-use bivouac_wire::{Decode, DirEntry, DirPage, ReadDirRequest, op};
+use bivouac_wire::{Decode, DirEntry, DirPage, Hashes, InoOnly, ReadDirRequest, op};
 
 use crate::dispatch::Handle;
 use crate::node::Node;
@@ -18,12 +18,35 @@ const ENTRY_LEN: usize = 8 + 4 + 8 + 4 + 1;
 const ATTR_LEN: usize = size_of::<Attr>();
 
 impl Handle for op::ReadDir {
-    fn handle(node: &Node, _: &Ctx<'_>, request: ReadDirRequest) -> FsResult<DirPage> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: ReadDirRequest) -> FsResult<DirPage> {
+        if !request.here {
+            node.bring_entries(request.ino)?;
+        }
+        node.note_user(ctx, request.ino);
         let mut page = if request.shard { node.shard_page(&request)? } else { node.compact_page(&request)? };
         if request.attrs {
             page.entries.iter_mut().for_each(|entry| entry.attr = node.attr_at_hand(entry));
         }
         Ok(page)
+    }
+}
+
+impl Handle for op::ListHashes {
+    fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<Hashes> {
+        node.bring_entries(ino)?;
+        let (mut hashes, mut all) = (Vec::new(), true);
+        node.check_compact(ino)?;
+        node.records.scan(ino.slot(), &dentry_prefix(ino), &dentry_prefix(ino), |key, _| {
+            hashes.extend(dentry_of_key(key).map(|(hash, _)| hash));
+            all = hashes.len() <= NAMES_KNOWN_MAX;
+            if all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        // As for a page: entries that moved away meanwhile are not taken for none.
+        node.check_compact(ino)?;
+        if !all {
+            hashes.clear();
+        }
+        Ok(Hashes { hashes, all, lease_ms: node.lease(ctx, ino.slot()) })
     }
 }
 
@@ -60,7 +83,7 @@ impl Node {
     /// Entries of a spread directory: from the cookie's slot on, as far as the slots are this node's.
     fn shard_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
         let first = slot_of_hash(request.cookie.saturating_add(1), self.map.slot_count());
-        if self.check_slot(first).is_err() {
+        if !self.owns(first) {
             return Err(FsError::with(
                 Errno::ESTALE,
                 format!("cookie {} of directory {} is not this node's", request.cookie, request.ino),
@@ -68,7 +91,7 @@ impl Node {
         }
         let mut filling = Filling::new(request);
         let run = (first.0..self.map.slot_count()).map(Slot);
-        for slot in run.take_while(|slot| self.check_slot(*slot).is_ok()) {
+        for slot in run.take_while(|slot| self.owns(*slot)) {
             self.entries(request, slot, &mut filling);
             if !filling.page.end {
                 break;

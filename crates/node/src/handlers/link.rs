@@ -13,6 +13,7 @@ use crate::session::Ctx;
 impl Handle for op::Link {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: LinkRequest<'_>) -> FsResult<Seen> {
         let name = Name::new(request.name)?;
+        node.bring_entries(request.parent)?;
         node.patiently(|| node.link(ctx, &request, &name))?;
         Ok(node.seen(ctx, node.attr_of(ctx, request.ino)?))
     }
@@ -30,14 +31,14 @@ impl Node {
             return Err(Errno::EEXIST.into());
         }
         if self.map.home(request.ino) == Some(self.id) {
-            return self.link_here(ctx, request.ino, &place);
+            return self.link_here(ctx, request.ino, (&place, request.name));
         }
         let new = OldEntry { parent: request.parent, name: request.name.to_vec(), ino: request.ino };
         self.carry_out(ctx, place.slot, Intent::Link(new))
     }
 
     /// All records are this node's: one transaction.
-    fn link_here(&self, ctx: &Ctx<'_>, ino: Ino, place: &Place) -> FsResult<()> {
+    fn link_here(&self, ctx: &Ctx<'_>, ino: Ino, (place, name): (&Place, &[u8])) -> FsResult<()> {
         let [slot, book] = place.slots();
         let mut change = self.change(&[slot, book, ino.slot()])?;
         let mut parent = change.directory(place)?;
@@ -47,8 +48,14 @@ impl Node {
         if change.inode(ino)?.attr.is_dir() {
             return Err(Errno::EPERM.into());
         }
+        if change.inode(ino)?.attr.layout.partition() != parent.partition() {
+            return Err(Errno::EXDEV.into());
+        }
         change.txn.must_fit();
         let inode = change.adjust_links(ino, 1)?;
+        if inode.attr.nlink == 1 {
+            change.note_name(ino, place.dir, name)?;
+        }
         change.add_entry(&mut parent, place, Dentry { ino, kind: inode.attr.mode & mode::TYPE });
         change.commit_for(ctx, slot, 0)
     }

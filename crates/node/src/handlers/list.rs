@@ -47,6 +47,7 @@ fn read(node: &Node, list: &ListRequest, reply: &mut Reply<'_>) -> FsResult<List
         }
         let mut rest: VecDeque<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
         for (offset, len) in &list.extents {
+            let _here = node.bring(list.ino, list.seat, *offset, u64::from(*len))?;
             let mut slices = take_front(&mut rest, *len as usize);
             let mut parts: Vec<IoSliceMut<'_>> =
                 slices.iter_mut().map(|part| IoSliceMut::new(part)).collect();
@@ -87,6 +88,7 @@ fn zero_behind(slices: &mut [&mut [u8]], mut read: usize) {
 
 fn write(node: &Node, call: &Call<'_>, list: &ListRequest) -> FsResult<ListDone> {
     context(call, call.frame.client).check_awaited()?;
+    let _passing = node.pass_fence()?;
     let payload: usize = call.payload.iter().map(|slice| slice.len()).sum();
     if payload as u64 != total(list) {
         return Err(FsError::with(Errno::EPROTO, "payload and list differ in length"));

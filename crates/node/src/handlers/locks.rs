@@ -52,6 +52,8 @@ impl Handle for op::ListLocks {
         if request.drop_waits {
             node.advisory.forget(&node.records, ctx.client, false);
         }
+        // Who asks is here: what it is told that it has, it keeps.
+        node.reaper.client_is_back(ctx.client);
         let (locks, end) = node.advisory.list(ctx.client, request.skip);
         Ok(LockList { locks, end })
     }

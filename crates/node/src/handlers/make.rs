@@ -1,21 +1,22 @@
 //! `Make`: a new entry with a new inode.
 
-use bivouac_layout::{Wish, dir_slot, layout_for};
+use bivouac_layout::dir_slot;
 use bivouac_types::limits::SYMLINK_LEN_MAX;
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Layout, Name, SeatIndex, Slot, Timestamp, mode};
+use bivouac_types::{Attr, Errno, FsResult, Ino, Name, Slot, Timestamp, mode};
 use bivouac_wire::{Found, Inherited, Made, MakeRequest, op};
 
 use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, NewDir};
 use crate::node::Node;
-use crate::record::{Dentry, Inode};
+use crate::record::{Dentry, Inode, SiteFile};
 use crate::session::Ctx;
 
 impl Handle for op::Make {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: MakeRequest<'_>) -> FsResult<Made> {
         let name = Name::new(request.name)?;
         check(&request)?;
+        node.bring_entries(request.parent)?;
         node.patiently(|| node.make(ctx, &request, &name))
     }
 }
@@ -36,6 +37,7 @@ fn check(request: &MakeRequest<'_>) -> FsResult<()> {
 
 /// The inode that the request asks for, in a directory that passes on its group, layout and placement.
 pub(super) fn new_inode(
+    node: &Node,
     ino: Ino,
     request: &MakeRequest<'_>,
     from: &Inherited,
@@ -43,6 +45,13 @@ pub(super) fn new_inode(
 ) -> FsResult<Inode> {
     let is_dir = request.mode & mode::TYPE == mode::DIR;
     let inherits_group = from.mode & mode::SETGID != 0;
+    let (layout, placement) = match is_dir {
+        true => (from.layout, from.placement),
+        false => {
+            let (layout, placement) = node.new_layout(ino, from, request.name, request.near)?;
+            (layout, Some(placement))
+        }
+    };
     let attr = Attr {
         ino,
         mode: request.mode | if inherits_group && is_dir { mode::SETGID } else { 0 },
@@ -55,16 +64,10 @@ pub(super) fn new_inode(
         mtime: now,
         ctime: now,
         epoch: 0,
-        layout: if is_dir { from.layout } else { new_layout(ino, from, request.near)? },
+        layout,
         holes: 0,
     };
-    Ok(Inode { attr, parent: request.parent, placement: from.placement })
-}
-
-fn new_layout(ino: Ino, from: &Inherited, near: Option<SeatIndex>) -> FsResult<Layout> {
-    let Layout { stripe, width, seats, .. } = from.layout;
-    let wish = Wish { stripe, width, seats, placement: from.placement, local: near.as_slice() };
-    layout_for(ino, &wish).map_err(|text| FsError::with(Errno::EINVAL, text))
+    Ok(Inode { attr, parent: request.parent, placement })
 }
 
 impl Node {
@@ -81,17 +84,26 @@ impl Node {
         if request.open.is_some() {
             self.openers.note(&self.records, ctx.client)?;
         }
-        let inherited = self.inherited(&place)?;
-        let is_dir = request.mode & mode::TYPE == mode::DIR;
-        let home =
-            if is_dir { dir_slot(place.dir, name.as_bytes(), self.map.slot_count()) } else { place.slot };
-        let ino = self.allocator.next_ino(&self.records, home)?;
-        let inode = new_inode(ino, request, &inherited, self.clock.now())?;
-        if self.map.slot_node(home) == Some(self.id) {
+        let inode = self.new_inode_at(&place, name, request)?;
+        if self.map.home(inode.attr.ino) == Some(self.id) {
             self.make_here(ctx, request, &place, &inode)
         } else {
             self.make_there(ctx, &place, name, inode)
         }
+    }
+
+    /// A new inode for an entry of this place, as the request describes it.
+    pub(crate) fn new_inode_at(
+        &self,
+        place: &Place,
+        name: &Name,
+        request: &MakeRequest<'_>,
+    ) -> FsResult<Inode> {
+        let is_dir = request.mode & mode::TYPE == mode::DIR;
+        let home =
+            if is_dir { dir_slot(place.dir, name.as_bytes(), self.map.slot_count()) } else { place.slot };
+        let ino = self.allocator.next_ino(&self.records, home)?;
+        new_inode(self, ino, request, &self.inherited(place)?, self.clock.now())
     }
 
     /// All records are this node's: one transaction.
@@ -110,12 +122,17 @@ impl Node {
             drop(change);
             return self.existing(ctx, place.slot, dentry, request);
         }
+        if parent.partition() != inode.attr.layout.partition() {
+            // The directory was empty, and has become the root of a partition meanwhile.
+            return Err(Errno::EAGAIN.into());
+        }
         let kind = inode.attr.mode & mode::TYPE;
         change.txn.must_fit();
         change.add_inode(inode);
         if kind == mode::LINK {
             change.put_target(ino, request.target);
         }
+        change.note_name(ino, place.dir, request.name)?;
         change.add_entry(&mut parent, place, Dentry { ino, kind });
         // Registered before it can be seen: an unlink in between then leaves it alive.
         self.register_new(ctx, request, ino)?;
@@ -131,7 +148,9 @@ impl Node {
 
     /// The inode of a new directory belongs to a peer.
     fn make_there(&self, ctx: &Ctx<'_>, place: &Place, name: &Name, inode: Inode) -> FsResult<Made> {
-        let new = NewDir { name: name.as_bytes().to_vec(), inode };
+        let is_bound = self.is_bound(inode.attr.layout.partition());
+        let site = is_bound.then(|| SiteFile::named_here(place.dir, name.as_bytes()));
+        let new = NewDir { name: name.as_bytes().to_vec(), inode, site };
         self.carry_out(ctx, place.slot, Intent::MakeDir(new))?;
         let dentry = Dentry { ino: inode.attr.ino, kind: mode::DIR };
         let found = self.found_with(ctx, dentry, Some(inode.attr), place.slot);

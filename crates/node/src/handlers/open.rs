@@ -19,13 +19,15 @@ impl Handle for op::Open {
         node.hear_of_opens(ctx.client, floor)?;
         // Registered before it is looked at: an unlink in between then leaves it alive.
         node.register_open(ino, ctx.client, id)?;
-        let opened = node.inode(ino).and_then(|inode| match inode.attr.mode & mode::TYPE {
-            mode::FILE if request.truncate && inode.attr.size > 0 => {
-                let _acting = Acting::on_behalf_of(ctx.origin);
-                node.resize_once(ctx, ino, 0)
-            }
-            _ => Ok(inode.attr),
-        });
+        let refreshed = if request.truncate { Ok(()) } else { node.refresh(ino) };
+        let opened =
+            refreshed.and_then(|()| node.inode(ino)).and_then(|inode| match inode.attr.mode & mode::TYPE {
+                mode::FILE if request.truncate && inode.attr.size > 0 => {
+                    let _acting = Acting::on_behalf_of(ctx.origin);
+                    node.resize_once(ctx, ino, 0)
+                }
+                _ => Ok(inode.attr),
+            });
         let opened = opened.and_then(|attr| node.hold_nameless(ctx.client, &attr));
         if opened.is_err() {
             node.close(ctx.client, ino, id)?;
@@ -103,7 +105,11 @@ impl Node {
 impl Handle for op::Close {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: CloseRequest) -> FsResult<()> {
         node.hear_of_opens(ctx.client, request.floor)?;
-        request.opens.iter().try_for_each(|(ino, open)| node.close(ctx.client, *ino, *open))
+        request.opens.iter().try_for_each(|(ino, open)| {
+            // Its process has given the size back before it said this.
+            node.sweep_sizes_of(*ino)?;
+            node.close(ctx.client, *ino, *open)
+        })
     }
 }
 

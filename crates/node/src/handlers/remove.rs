@@ -25,6 +25,7 @@ impl Handle for op::Rmdir {
 impl Node {
     fn remove(&self, ctx: &Ctx<'_>, request: &EntryName<'_>, want_dir: bool) -> FsResult<()> {
         let name = Name::new(request.name)?;
+        self.bring_entries(request.parent)?;
         self.patiently(|| self.remove_once(ctx, request.parent, &name, want_dir))
     }
 
@@ -42,6 +43,9 @@ impl Node {
             _ => {}
         }
         if self.map.home(dentry.ino) == Some(self.id) {
+            if want_dir {
+                self.bring_entries(dentry.ino)?;
+            }
             match self.remove_here(ctx, &place, dentry) {
                 // A spread directory: all nodes have a part of it.
                 Err(error) if error.errno() == Errno::EREMOTE => {}

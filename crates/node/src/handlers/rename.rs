@@ -1,6 +1,6 @@
 //! `Rename`: driven by the node of the source entry.
 
-use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, Slot, mode};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
 use bivouac_wire::{EntryName, Found, InoOnly, RenameRequest, op};
 
 use crate::directory::Place;
@@ -17,6 +17,8 @@ use crate::session::Ctx;
 const NOREPLACE: u32 = 1;
 /// `RENAME_EXCHANGE` of the kernel.
 const EXCHANGE: u32 = 2;
+/// Another directory has come to the name: another turn at moving directories is needed. Nobody outside sees it.
+const OTHER_DIR: Errno = Errno::EDEADLK;
 /// How deep a tree may be before a walk to the root is taken for damage.
 const DEPTH_MAX: usize = 100_000;
 
@@ -35,12 +37,17 @@ impl Handle for op::Rename {
             return Err(Errno::EINVAL.into());
         }
         let (name, new_name) = (Name::new(request.name)?, Name::new(request.new_name)?);
+        node.bring_entries(request.parent)?;
+        node.bring_entries(request.new_parent)?;
         let mut wanted = Wanted { request: &request, name, new_name, turn: None };
         let mut pause = node.pause();
         loop {
             match node.rename(ctx, &mut wanted) {
-                // Another directory has come to the name meanwhile.
-                Err(error) if error.errno() == Errno::EXDEV && pause.wait() => {}
+                Err(error) if error.errno() == OTHER_DIR => {
+                    if !pause.wait() {
+                        return Err(Errno::EBUSY.into());
+                    }
+                }
                 outcome => return outcome,
             }
         }
@@ -48,10 +55,13 @@ impl Handle for op::Rename {
 }
 
 impl Node {
-    /// Renames, in a turn at moving directories if it moves one; `EXDEV` if that is another one than it was.
+    /// Renames, in a turn at moving directories if it moves one; [`OTHER_DIR`] if that is another one than it was.
     fn rename(&self, ctx: &Ctx<'_>, wanted: &mut Wanted<'_>) -> FsResult<()> {
         let request = wanted.request;
         let Some(source) = self.rename_source(ctx, wanted)? else { return Ok(()) };
+        if let Some(dir) = source.filter(|source| source.kind == mode::DIR) {
+            self.check_movable(dir.ino)?;
+        }
         let across = source.is_some_and(|d| d.kind == mode::DIR) && request.parent != request.new_parent;
         if !across && request.flags & EXCHANGE == 0 {
             return self.patiently(|| self.rename_locked(ctx, wanted));
@@ -114,7 +124,7 @@ impl Node {
         let source = self.dentry(&place)?.ok_or(Errno::ENOENT)?;
         let moves = source.kind == mode::DIR && parent != new_parent;
         if moves && wanted.turn.is_none_or(|(_, checked)| checked != source.ino) {
-            return Err(Errno::EXDEV.into());
+            return Err(OTHER_DIR.into());
         }
         let (target, node) = self.look_up_anywhere(ctx, new_parent, &wanted.new_name)?;
         let exchange = request.flags & EXCHANGE != 0;
@@ -132,7 +142,8 @@ impl Node {
                 outcome => return outcome,
             }
         }
-        self.carry_out(ctx, place.slot, Intent::Rename(wanted.to_move(source, target)))
+        let partition = self.inherited(&place)?.layout.partition();
+        self.carry_out(ctx, place.slot, Intent::Rename(wanted.to_move(source, target, partition)))
     }
 
     /// All records are this node's: one transaction.
@@ -151,13 +162,19 @@ impl Node {
         if change.dentry(place)? != Some(source) || change.dentry(new_place)? != target {
             return Err(Errno::EBUSY.into());
         }
+        if change.directory(place)?.partition() != change.directory(new_place)?.partition() {
+            return Err(Errno::EXDEV.into());
+        }
         match target {
             Some(target) if request.flags & EXCHANGE != 0 => {
                 change.exchange((place, source), (new_place, target))?;
             }
             _ => change.move_over((place, source), (new_place, target))?,
         }
-        change.moved_to(source.ino, request.new_parent)?;
+        if let Some(target) = target.filter(|_| request.flags & EXCHANGE != 0) {
+            change.moved_to(target.ino, request.parent, request.name, false)?;
+        }
+        change.moved_to(source.ino, request.new_parent, request.new_name, false)?;
         change.commit_for(ctx, place.slot, 0)
     }
 
@@ -230,12 +247,12 @@ impl Change<'_> {
         self.replace_entry(&mut new_parent, new_place, target, source);
         let mut parent = self.directory(place)?;
         self.replace_entry(&mut parent, place, source, target);
-        self.moved_to(target.ino, place.dir)
+        Ok(())
     }
 }
 
 impl Wanted<'_> {
-    fn to_move(&self, source: Dentry, target: Option<Dentry>) -> Move {
+    fn to_move(&self, source: Dentry, target: Option<Dentry>, partition: PartitionId) -> Move {
         Move {
             parent: self.request.parent,
             name: self.name.as_bytes().to_vec(),
@@ -247,6 +264,7 @@ impl Wanted<'_> {
             replaced_kind: target.map_or(0, |target| target.kind),
             exchange: self.request.flags & EXCHANGE != 0,
             turn: self.turn.map_or(0, |(ticket, _)| ticket),
+            partition,
         }
     }
 }

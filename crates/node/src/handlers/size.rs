@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use bivouac_types::limits::FILE_SIZE_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, mode};
 use bivouac_wire::{
-    Appended, CountRequest, Encode, ExtendOverRequest, ExtendRequest, Extended, InoOnly, Op, WriteRequest,
-    Written, op,
+    Appended, CountRequest, Encode, ExtendOverRequest, ExtendRequest, Extended, FlushMark, InoOnly,
+    MarkFlushRequest, Op, WriteRequest, Written, op,
 };
 
 use super::attrs::without_set_id;
@@ -43,7 +43,7 @@ impl Handle for op::Count {
 impl Handle for op::ExtendOver {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ExtendOverRequest) -> FsResult<Extended> {
         let ExtendOverRequest { ino, start, end, epoch } = request;
-        let _size = node.locks.lock(Target::Size(ino))?;
+        let _size = node.lock_size(ino)?;
         let inode = node.regular_file(ino)?;
         if inode.attr.epoch == epoch && start > inode.attr.size && node.unsettled.may_have_rest(ino) {
             node.cut_rest(ctx, &inode)?;
@@ -93,7 +93,7 @@ fn written(attr: &mut Attr, now: bivouac_types::Timestamp) {
 impl Handle for op::Append {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Appended> {
         let ino = request.ino;
-        let _size = node.locks.lock(Target::Size(ino))?;
+        let _size = node.lock_size(ino)?;
         let mut inode = node.regular_file(ino)?;
         if let Some(offset) = ctx.done_before(&node.records, ino.slot())? {
             return Ok(Appended { offset, attr: inode.attr });
@@ -114,7 +114,7 @@ impl Handle for op::Append {
 
 impl Handle for op::Settle {
     fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
-        let _size = node.locks.lock(Target::Size(ino))?;
+        let _size = node.lock_size(ino)?;
         let inode = node.regular_file(ino)?;
         node.cut(ctx, &inode, inode.attr.size, inode.attr.layout)
     }
@@ -126,7 +126,7 @@ impl Node {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
-        let _size = self.locks.lock(Target::Size(ino))?;
+        let _size = self.lock_size(ino)?;
         let inode = self.regular_file(ino)?;
         if size < inode.attr.size {
             self.cut(ctx, &inode, size, inode.attr.layout)?;
@@ -196,7 +196,7 @@ impl Node {
         let bytes = contiguous(payload);
         let Attr { ino, layout, epoch, .. } = inode.attr;
         for range in bivouac_layout::split(&layout, offset, bytes.len() as u64) {
-            let place = self.map.seat(range.seat).ok_or(Errno::ESTALE)?;
+            let place = self.seat_place(range.seat)?;
             let pieces: Vec<IoSlice<'_>> =
                 range.pieces().filter_map(|piece| bytes.get(piece.range()).map(IoSlice::new)).collect();
             let request = WriteRequest { ino, seat: range.seat, layout, epoch, offset: range.subfile_offset };
@@ -216,10 +216,28 @@ impl Node {
                     body: &body,
                     payload: &pieces,
                 };
-                accepted(&self.ask::<op::Write>(place.node, &step)?)?;
+                let written = match self.ask::<op::Write>(place.node, &step) {
+                    Err(error) if error.errno() == Errno::EINPROGRESS => {
+                        self.have_brought(inode, &range)?;
+                        self.ask::<op::Write>(place.node, &step)
+                    }
+                    written => written,
+                };
+                accepted(&written?)?;
             }
         }
         Ok(())
+    }
+}
+
+impl Node {
+    /// Has a peer bring a range of its subfile that a step is about to write.
+    fn have_brought(&self, inode: &Inode, range: &bivouac_layout::SeatRange) -> FsResult<()> {
+        let (ino, seat) = (inode.attr.ino, range.seat);
+        let (whence, offset, len) = (self.whence(ino)?, range.subfile_offset, range.len);
+        let request = MarkFlushRequest { ino, seat, mark: FlushMark::Known { whence, offset, len } };
+        let steps = Steps::question(crate::dispatch::NOBODY);
+        self.step::<op::MarkFlush>(self.seat_place(seat)?.node, steps, 0, request).map(drop)
     }
 }
 

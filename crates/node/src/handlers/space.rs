@@ -24,12 +24,15 @@ impl Handle for op::ChangeSpace {
         let SpaceRequest { epoch, offset, len, grow, ticket, .. } = request;
         let id = node.subfile(request.ino, request.seat)?;
         let spec = node.spec(request.layout)?;
+        let may_ask = !is_peer(ctx.client);
+        let at = (request.ino, request.seat);
+        let _writing = node.before_write(at, (&request.layout, epoch), offset, len, may_ask)?;
         let change = SpaceChange { epoch, offset, len, grow, ticket };
         node.with_room(id.volume, !is_peer(ctx.client), || match request.kind {
             SpaceKind::Punch => node.data.punch(id, &change),
             SpaceKind::TakeBack => node.data.take_back(id, ticket).map(|()| epoch),
-            SpaceKind::Reserve => node.data.reserve(id, &spec, &change),
-            SpaceKind::Zero => node.data.zero(id, &spec, &change),
+            SpaceKind::Reserve => node.data.reserve(id, &spec.get(), &change),
+            SpaceKind::Zero => node.data.zero(id, &spec.get(), &change),
         })
     }
 }
@@ -39,7 +42,8 @@ impl Handle for op::FindData {
         let id = node.subfile(request.ino, request.seat)?;
         let (found, epoch) = node.data.next_data(id, request.offset)?;
         let found = found.unwrap_or(u64::MAX..u64::MAX);
-        Ok(FoundData { start: found.start, end: found.end, epoch })
+        let found = FoundData { start: found.start, end: found.end, epoch };
+        node.find_brought(request.ino, request.seat, request.offset, found)
     }
 }
 
@@ -56,7 +60,9 @@ impl Handle for op::CopyRange {
         while done < len && copied.accepted {
             let piece = buffer.get_mut(..(len - done).min(COPY_PIECE)).ok_or(Errno::EINVAL)?;
             let at = request.from_offset.saturating_add(done as u64);
+            let here = node.bring(request.from, request.seat, at, piece.len() as u64)?;
             let (count, epoch) = node.data.read(from, at, &mut [IoSliceMut::new(piece)])?;
+            drop(here);
             if epoch > request.from_epoch {
                 // What is missing here may have been cut off.
                 return Ok(Copied { current: false, ..copied });

@@ -10,6 +10,7 @@ use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
+use crate::proxy::not_listed;
 use crate::record::{Aside, Dentry, Inode, aside_key};
 use crate::session::Ctx;
 
@@ -25,6 +26,9 @@ impl Handle for op::PutInode {
         }
         change.txn.must_fit();
         change.add_inode(&inode);
+        if let Some(file) = request.site {
+            change.put_site_file(request.ino, &decode(file, "site storage", request.ino)?);
+        }
         if !request.target.is_empty() {
             change.put_target(request.ino, request.target);
         }
@@ -48,6 +52,9 @@ impl Handle for op::DropInode {
 impl Handle for op::RemoveDir {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: RemoveDirRequest) -> FsResult<RemovedDir> {
         let RemoveDirRequest { ino, sealed, aside } = request;
+        if node.is_unlisted(ino)? {
+            return Err(not_listed(ino));
+        }
         let mut change = node.change(&[ino.slot()])?;
         match change.aside(ino)? {
             Some(was) if aside && (was.driver, was.tx) == ctx.intent() => {
@@ -135,17 +142,19 @@ impl Change<'_> {
     }
 
     /// Tells a moved inode; a directory learns its parent.
-    pub(crate) fn moved_to(&mut self, ino: Ino, parent: Ino) -> FsResult<()> {
+    pub(crate) fn moved_to(&mut self, ino: Ino, parent: Ino, name: &[u8], back: bool) -> FsResult<()> {
         if self.aside(ino)?.is_some() {
             return Err(FsError::with(Errno::EBUSY, format!("directory {ino} is being replaced")));
         }
         let mut inode = self.inode(ino)?;
         inode.attr.ctime = self.now;
         if inode.attr.is_dir() {
+            // It may have been brought there since that was looked at.
+            self.leave_site(ino, back)?;
             inode.parent = parent;
         }
         self.put_inode(&inode);
-        Ok(())
+        self.note_name(ino, parent, name)
     }
 }
 
@@ -169,14 +178,17 @@ impl Handle for op::AdjustLinks {
 impl Handle for op::InstallEntry {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InstallEntryRequest<'_>) -> FsResult<()> {
         let (dir, name) = (request.parent, Name::new(request.name)?);
+        if node.is_unlisted(dir)? {
+            return Err(not_listed(dir));
+        }
         // A peer must not change what a request of this node is about to change, or what is about to move.
         let own = ctx.client == node.as_client();
-        let at_home = node.check_slot(dir.slot()).is_ok();
+        let at_home = node.owns(dir.slot());
         let inside = (!own && at_home).then(|| node.dirs.try_enter(dir));
         let lock = (!own).then(|| node.locks.try_lock(Node::entry_target(dir, &name)));
         // Looked at first: by the time of a repetition the directory may be spread, or gone.
         for slot in [dir.slot(), node.hashed_slot(dir, &name)] {
-            if node.check_slot(slot).is_ok() && ctx.step_done(&node.change(&[slot])?.txn, slot)? {
+            if node.owns(slot) && ctx.step_done(&node.change(&[slot])?.txn, slot)? {
                 return Ok(());
             }
         }
@@ -205,6 +217,9 @@ impl Change<'_> {
         request: &InstallEntryRequest<'_>,
     ) -> FsResult<()> {
         let mut parent = self.directory(place)?;
+        if parent.partition() != request.partition {
+            return Err(Errno::EXDEV.into());
+        }
         let now = self.dentry(place)?;
         if now.map(|dentry| dentry.ino) != request.expect {
             return Err(FsError::with(
@@ -228,7 +243,7 @@ impl Handle for op::SetParent {
         if ctx.step_done(&change.txn, slot)? {
             return Ok(());
         }
-        change.moved_to(request.ino, request.parent)?;
+        change.moved_to(request.ino, request.parent, &request.name, request.back)?;
         change.commit_for(ctx, slot, 0)
     }
 }

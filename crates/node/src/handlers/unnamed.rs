@@ -34,7 +34,7 @@ impl Handle for op::MakeUnnamed {
         if !parent.attr.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
-        let mut inode = new_inode(ino, &as_make(&request), &parent.inherited(), change.now)?;
+        let mut inode = new_inode(node, ino, &as_make(&request), &parent.inherited(), change.now)?;
         inode.attr.nlink = 0;
         change.txn.must_fit();
         change.add_inode(&inode);

@@ -4,7 +4,6 @@ use bivouac_types::{Ino, SeatIndex};
 use bivouac_wire::{Decode, DecodeError};
 
 use super::{Intent, Logged, OldEntry};
-use crate::node::Node;
 
 /// What an intent is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +42,13 @@ fn of_intent(intent: Intent) -> Concerns {
         }
         Intent::Spread(dir) => of_dir("spread", dir),
         Intent::Inherit(dir) => of_dir("inherit", dir),
+        Intent::MakePartition(new) => of_dir("partition", new.dir),
+        Intent::Renew(new) => {
+            let seats = bivouac_layout::seats_of(&new.layout).collect();
+            Concerns { what: "renew", name: Vec::new(), inos: vec![new.ino], seats }
+        }
         Intent::Cut(cut) => {
-            let seats = Node::seats_of(&cut.layout).collect();
+            let seats = bivouac_layout::seats_of(&cut.layout).collect();
             Concerns { what: "truncate", name: Vec::new(), inos: vec![cut.ino], seats }
         }
     }

@@ -1,6 +1,7 @@
 //! Making a file shorter: its size first, so that readers see the end; then its subfiles, which from
 //! then on refuse writers of the old epoch; then the new epoch, which lets those writers go on.
 
+use bivouac_layout::seats_of;
 use bivouac_types::{FsResult, SeatIndex};
 use bivouac_wire::{TrimRequest, op};
 
@@ -24,13 +25,13 @@ impl Node {
 
     /// Steps: every subfile at its node; then the epoch.
     pub(super) fn finish_cut(&self, cut: &Cut, logged: &Logged, steps: Steps) -> FsResult<Outcome> {
-        for (column, seat) in Node::seats_of(&cut.layout).enumerate() {
+        for (column, seat) in seats_of(&cut.layout).enumerate() {
             self.trim(cut, column as u16, seat, steps)?;
         }
         // Also those that only the new layout has: a file that was ever cut has a subfile on each of its seats, so
         // that a lost one is noticed.
-        let added = |seat: &SeatIndex| Node::seats_of(&cut.layout).all(|old| old != *seat);
-        for seat in Node::seats_of(&cut.new_layout).filter(added) {
+        let added = |seat: &SeatIndex| seats_of(&cut.layout).all(|old| old != *seat);
+        for seat in seats_of(&cut.new_layout).filter(added) {
             self.trim(cut, 0, seat, steps)?;
         }
         let mut change = self.change(&[cut.ino.slot()])?;
@@ -54,7 +55,7 @@ impl Node {
     /// A seat that the new layout does without keeps the old one in its header: the epoch there must go on
     /// refusing writers who know nothing of the new one.
     fn trim(&self, cut: &Cut, column: u16, seat: SeatIndex, steps: Steps) -> FsResult<()> {
-        let kept = Node::seats_of(&cut.new_layout).any(|kept| kept == seat);
+        let kept = seats_of(&cut.new_layout).any(|kept| kept == seat);
         let request = TrimRequest {
             ino: cut.ino,
             seat,
@@ -62,7 +63,7 @@ impl Node {
             epoch: cut.epoch,
             len: bivouac_layout::subfile_len(&cut.layout, column, cut.size),
         };
-        let place = self.map.seat(seat).ok_or(bivouac_types::Errno::ESTALE)?;
+        let place = self.seat_place(seat)?;
         self.step::<op::Trim>(place.node, steps, 0, request)
     }
 }

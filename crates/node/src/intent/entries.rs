@@ -1,6 +1,6 @@
 //! Intents on one entry: make or remove a directory, unlink, link.
 
-use bivouac_types::{Errno, FsResult, Ino, Name, mode};
+use bivouac_types::{Errno, FsResult, Ino, Name, PartitionId, mode};
 use bivouac_wire::{AdjustLinksRequest, Encode, InoOnly, PutInodeRequest, op};
 
 use super::{Logged, NewDir, OldEntry, Outcome, dentry_of, refused};
@@ -15,7 +15,8 @@ impl Node {
         let (ino, name) = (new.inode.attr.ino, Name::new(&new.name)?);
         let home = self.home_of(ino)?;
         let record = new.inode.to_bytes();
-        let put = PutInodeRequest { ino, record: &record, target: &[] };
+        let site = new.site.as_ref().map(Encode::to_bytes);
+        let put = PutInodeRequest { ino, record: &record, target: &[], site: site.as_deref() };
         match self.step::<op::PutInode>(home, steps, 0, put) {
             // Nothing has happened anywhere: better to say so than to finish it some day.
             Err(error) if error.errno() == Errno::ENOSPC => return Ok(Outcome::Refused(error)),
@@ -25,21 +26,24 @@ impl Node {
                 }
             }
         }
-        match self.add_last(new.inode.parent, &name, dentry_of(&new.inode), logged)? {
+        let partition = new.inode.attr.layout.partition();
+        match self.add_last(new.inode.parent, &name, (dentry_of(&new.inode), partition), logged)? {
             Ok(change) => self.clear(change, logged, steps, ino.0),
             Err(error) => {
                 self.step::<op::DropInode>(home, steps, 1, InoOnly { ino })?;
-                Ok(Outcome::Refused(error))
+                // Its parent has become the root of a partition meanwhile: it is made anew, in that.
+                let is_other = error.errno() == Errno::EXDEV;
+                Ok(Outcome::Refused(if is_other { Errno::EAGAIN.into() } else { error }))
             }
         }
     }
 
-    /// A change that makes an entry, if there is still room for it.
+    /// A change that makes an entry for what is in a partition, if there is still room for it.
     fn add_last(
         &self,
         dir: Ino,
         name: &Name,
-        dentry: Dentry,
+        (dentry, partition): (Dentry, PartitionId),
         logged: &Logged,
     ) -> FsResult<FsResult<Change<'_>>> {
         let place = match refused(self.place(dir, name))? {
@@ -52,6 +56,7 @@ impl Node {
             return Ok(Err(Errno::EEXIST.into()));
         }
         match refused(change.directory(&place))? {
+            Ok(parent) if parent.partition() != partition => return Ok(Err(Errno::EXDEV.into())),
             Ok(mut parent) => change.add_entry(&mut parent, &place, dentry),
             Err(error) => return Ok(Err(error)),
         }
@@ -99,7 +104,6 @@ impl Node {
         let mut parent = change.directory(&place)?;
         change.remove_entry(&mut parent, &place, dentry);
         logged.asker().remember(&mut change.txn, slot, 0);
-        change.origin = logged.client;
         Ok(change)
     }
 
@@ -125,7 +129,7 @@ impl Node {
             Err(error) => return Ok(Outcome::Refused(error)),
         };
         let dentry = Dentry { ino: new.ino, kind: attr.mode & mode::TYPE };
-        match self.add_last(new.parent, &name, dentry, logged)? {
+        match self.add_last(new.parent, &name, (dentry, attr.layout.partition()), logged)? {
             Ok(change) => self.clear(change, logged, steps, 0),
             Err(error) => {
                 self.begin_undo(logged, steps)?;
@@ -149,7 +153,6 @@ impl Node {
     ) -> FsResult<Outcome> {
         change.txn.delete(logged.slot, &intent_key(steps.tx));
         logged.asker().remember(&mut change.txn, logged.slot, value);
-        change.origin = logged.client;
         change.commit()?;
         Ok(Outcome::Done)
     }

@@ -1,6 +1,6 @@
 //! Moving an entry between nodes. For a moment both names lead to the inode, never neither.
 
-use bivouac_types::{Errno, FsResult, Ino, Name, NodeId, mode};
+use bivouac_types::{Errno, FsResult, Ino, Name, NodeId, PartitionId, mode};
 use bivouac_wire::{AdjustLinksRequest, InoOnly, InstallEntryRequest, SetParentRequest, codec_struct, op};
 
 use super::spread::Removed;
@@ -33,6 +33,8 @@ pub struct Move {
     pub exchange: bool,
     /// The turn at moving directories that it needs; 0 for none.
     pub turn: u64,
+    /// The partition of both directories.
+    pub partition: PartitionId,
 }
 codec_struct!(Move {
     parent,
@@ -44,7 +46,8 @@ codec_struct!(Move {
     replaced,
     replaced_kind,
     exchange,
-    turn
+    turn,
+    partition
 });
 
 /// Numbers of a move's steps.
@@ -151,8 +154,10 @@ impl Node {
     /// Tells an inode that it is moved: a directory has a new parent, and all have a new ctime; `forth` or back again.
     fn set_parent(&self, ino: Ino, moved: &Move, forth: bool, number: u64, steps: Steps) -> FsResult<()> {
         let to_new = forth == (ino == moved.ino);
-        let parent = if to_new { moved.new_parent } else { moved.parent };
-        self.step::<op::SetParent>(self.home_of(ino)?, steps, number, SetParentRequest { ino, parent })
+        let (parent, name) =
+            if to_new { (moved.new_parent, &moved.new_name) } else { (moved.parent, &moved.name) };
+        let request = SetParentRequest { ino, parent, name: name.clone(), back: !forth };
+        self.step::<op::SetParent>(self.home_of(ino)?, steps, number, request)
     }
 
     fn set_other_parent(&self, moved: &Move, forth: bool, number: u64, steps: Steps) -> FsResult<()> {
@@ -171,6 +176,7 @@ impl Node {
                 name: &moved.new_name,
                 expect: moved.replaced,
                 expect_dir: moved.replaced_kind == mode::DIR,
+                partition: moved.partition,
                 ino: moved.ino,
                 kind: moved.kind,
             };

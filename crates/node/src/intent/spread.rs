@@ -69,7 +69,10 @@ impl Node {
         }
         let ctx = Ctx::of_node(self.as_client());
         match self.carry_out(&ctx, dir.slot(), Intent::Spread(dir)) {
-            Ok(()) => log::info!("directory {dir} is spread over {} nodes", self.gathers.nodes.len()),
+            Ok(()) => {
+                self.users.forget(dir);
+                log::info!("directory {dir} is spread over {} nodes", self.gathers.nodes.len());
+            }
             Err(error) => log::warn!("directory {dir} stays where it is until it has grown further: {error}"),
         }
     }

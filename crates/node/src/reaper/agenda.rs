@@ -20,6 +20,8 @@ pub enum Job {
     Moves(u64),
     /// To find out whether a client that has locks and is gone from here is alive, and to forget it if not.
     Alive(ClientId),
+    /// To tell a node of all partitions; of this node itself, to ask for them.
+    Partitions(NodeId),
     /// To finish a change.
     Intent(Slot, u64),
 }
@@ -42,10 +44,10 @@ struct Waiting {
 /// What there is to do.
 #[derive(Default)]
 pub struct Agenda {
-    /// The log may have grown.
-    pub chores: bool,
-    /// There is garbage.
-    pub garbage: bool,
+    /// When to look after garbage and the log.
+    tidying: Option<Instant>,
+    /// There is garbage to be collected now.
+    garbage: bool,
     /// Somebody is collecting it.
     collecting: bool,
     ready: VecDeque<Errand>,
@@ -62,6 +64,20 @@ pub struct Agenda {
 }
 
 impl Agenda {
+    /// There is garbage, or the log has grown: looked after at `moment`, if not before. Whether that is news.
+    pub fn tidy_at(&mut self, moment: Instant) -> bool {
+        let is_news = self.tidying.is_none();
+        self.tidying.get_or_insert(moment);
+        is_news
+    }
+
+    /// Whether it is time to look after garbage and the log.
+    pub fn take_tidying(&mut self, now: Instant) -> bool {
+        let is_time = self.tidying.take_if(|moment| *moment <= now).is_some();
+        self.garbage |= is_time;
+        is_time
+    }
+
     /// One more job.
     pub fn add(&mut self, job: Job) {
         self.ready.push_back(Errand { job, waited_for: None });
@@ -96,7 +112,12 @@ impl Agenda {
         match errand.job {
             Job::Garbage => self.collecting = false,
             Job::Intent(..) => self.unfinished = self.unfinished.saturating_sub(1),
-            Job::Owed(_) | Job::Tell(_) | Job::Spread(_) | Job::Moves(_) | Job::Alive(_) => {}
+            Job::Owed(_)
+            | Job::Tell(_)
+            | Job::Spread(_)
+            | Job::Moves(_)
+            | Job::Alive(_)
+            | Job::Partitions(_) => {}
         }
         errand.waited_for.map(|node| self.release(node));
     }
@@ -157,7 +178,7 @@ impl Agenda {
     pub fn next_moment(&self) -> Option<Instant> {
         let waiting = self.waiting.values().filter_map(|waiting| waiting.until);
         let lingering = self.lingering.front().map(|(until, _)| *until);
-        self.gone.values().copied().chain(waiting).chain(lingering).min()
+        self.gone.values().copied().chain(waiting).chain(lingering).chain(self.tidying).min()
     }
 }
 
@@ -206,9 +227,14 @@ mod tests {
 
     #[test]
     fn garbage_is_collected_by_one_at_a_time() {
-        let mut agenda = Agenda { garbage: true, ..Agenda::default() };
+        let (mut agenda, now) = (Agenda::default(), Instant::now());
+        let soon = now + Duration::from_millis(20);
+        assert!(agenda.tidy_at(soon) && !agenda.tidy_at(soon));
+        assert!(!agenda.take_tidying(now) && agenda.next_errand().is_none());
+        assert_eq!(agenda.next_moment(), Some(soon));
+        assert!(agenda.take_tidying(soon));
         let errand = agenda.next_errand().unwrap();
-        agenda.garbage = true;
+        assert!(agenda.tidy_at(now) && agenda.take_tidying(now));
         assert_eq!((agenda.ready(), agenda.next_errand()), (0, None));
         agenda.is_done(&errand);
         assert_eq!(agenda.next_errand(), Some(errand));

@@ -35,7 +35,7 @@ impl Node {
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
         let pieces = self.pieces(batch, |ino| garbage_key(ino).to_vec())?;
         let mut silent = BTreeSet::new();
-        for (node, subfiles) in self.per_node(&pieces) {
+        for (node, subfiles) in self.per_node(&pieces)? {
             if let Err(error) = self.remove_at(node, subfiles) {
                 if node == self.id {
                     return Err(error);
@@ -48,7 +48,9 @@ impl Node {
         for Piece { slot, ino, garbage } in &pieces {
             change.touch(*ino);
             change.txn.delete(*slot, &garbage_key(*ino));
-            for node in self.seats_by_node(garbage).map(|(node, _)| node).collect::<BTreeSet<_>>() {
+            for node in
+                self.seats_by_node(garbage)?.into_iter().map(|(node, _)| node).collect::<BTreeSet<_>>()
+            {
                 if silent.contains(&node) {
                     change.txn.put(*slot, &owed_key(node, *ino), &garbage.to_bytes());
                 }
@@ -70,7 +72,7 @@ impl Node {
         }
         for batch in owed.chunks(BATCH) {
             let pieces = self.pieces(batch, |ino| owed_key(node, ino).to_vec())?;
-            let subfiles = self.per_node(&pieces).remove(&node).unwrap_or_default();
+            let subfiles = self.per_node(&pieces)?.remove(&node).unwrap_or_default();
             self.remove_at(node, subfiles)?;
             let slots: Vec<Slot> = pieces.iter().map(|piece| piece.slot).collect();
             let mut change = self.change(&slots)?;
@@ -96,7 +98,7 @@ impl Node {
     pub(super) fn remove_own_garbage(&self) {
         for batch in self.numbers(b'G').chunks(BATCH) {
             let removed = self.pieces(batch, |ino| garbage_key(ino).to_vec()).and_then(|pieces| {
-                let own = self.per_node(&pieces).remove(&self.id).unwrap_or_default();
+                let own = self.per_node(&pieces)?.remove(&self.id).unwrap_or_default();
                 self.remove_at(self.id, own)
             });
             if let Err(error) = removed {
@@ -123,19 +125,19 @@ impl Node {
         Ok(pieces)
     }
 
-    fn per_node(&self, pieces: &[Piece]) -> HashMap<NodeId, Vec<(Ino, SeatIndex)>> {
+    fn per_node(&self, pieces: &[Piece]) -> FsResult<HashMap<NodeId, Vec<(Ino, SeatIndex)>>> {
         let mut per_node: HashMap<NodeId, Vec<(Ino, SeatIndex)>> = HashMap::new();
         for piece in pieces {
-            for (node, seat) in self.seats_by_node(&piece.garbage) {
+            for (node, seat) in self.seats_by_node(&piece.garbage)? {
                 per_node.entry(node).or_default().push((piece.ino, seat));
             }
         }
-        per_node
+        Ok(per_node)
     }
 
-    fn seats_by_node(&self, garbage: &Garbage) -> impl Iterator<Item = (NodeId, SeatIndex)> {
-        let seats: Vec<SeatIndex> = Node::seats_of(&garbage.layout).collect();
-        seats.into_iter().filter_map(|seat| self.map.seat(seat).map(|place| (place.node, seat)))
+    fn seats_by_node(&self, garbage: &Garbage) -> FsResult<Vec<(NodeId, SeatIndex)>> {
+        let place = |seat| self.seat_place(seat).map(|place| (place.node, seat));
+        bivouac_layout::seats_of(&garbage.layout).map(place).collect()
     }
 
     /// Inodes without names that somebody had open when they lost the last.

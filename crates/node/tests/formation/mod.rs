@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, ClientOptions, OpCtx};
-use bivouac_net::{InProcess, LaneKind, Request, Transport};
+use bivouac_net::{Fates, InProcess, LaneKind, Request, Transport};
 use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, SystemClock};
 use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, VolumeConfig};
-use bivouac_types::limits::SPREAD_AT_DEFAULT;
-use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId, Slot};
+use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId, Slot, SpreadAt};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Op, SeatEntry};
 use tempfile::TempDir;
 
@@ -40,6 +39,8 @@ pub struct Switchboard {
     pub after: parking_lot::Mutex<Option<Interlude>>,
     asked: parking_lot::Mutex<HashMap<u16, u32>>,
     held: parking_lot::Mutex<Option<NodeId>>,
+    /// Nodes on the other side of a cut.
+    pub beyond: parking_lot::RwLock<Vec<NodeId>>,
     released: parking_lot::Condvar,
 }
 
@@ -127,6 +128,12 @@ impl Peers for Switchboard {
         }
         let target = self.nodes.read().get(usize::from(node.0)).cloned().flatten();
         let lost = || FsError::with(Errno::EIO, format!("{node} is away"));
+        let asker = NodeId(request.client.0 as u16);
+        let beyond = self.beyond.read();
+        if beyond.contains(&asker) != beyond.contains(&node) {
+            return Err(lost());
+        }
+        drop(beyond);
         let target = target.ok_or_else(lost)?;
         let (number, seen) = (u32::from(request.op as u16), Ordering::SeqCst);
         if self.lose_request.compare_exchange(number, 0, seen, seen).is_ok() {
@@ -184,7 +191,11 @@ pub struct Formation {
     pub map: Arc<FormationMap>,
     root: TempDir,
     capacity: u64,
-    spread_at: u64,
+    spread_at: SpreadAt,
+    /// After how long nodes take each other for dead, if they watch each other.
+    dead_after: Option<Duration>,
+    /// What nodes are told of object stores when they are started.
+    pub objects: bivouac_source::Surroundings,
     /// How often it was started: a new process is a new client.
     starts: u64,
     /// Clients that were made so far.
@@ -197,7 +208,12 @@ impl Formation {
     }
 
     pub fn with_capacity(nodes: u16, stripe: u32, capacity: u64) -> Formation {
-        Formation::with(nodes, stripe, capacity, SPREAD_AT_DEFAULT)
+        Formation::with(nodes, stripe, capacity, SpreadAt::default(), None)
+    }
+
+    /// A formation whose nodes watch each other.
+    pub fn watching(nodes: u16, dead_after: Duration) -> Formation {
+        Formation::with(nodes, 4096, 0, SpreadAt::default(), Some(dead_after))
     }
 
     /// A formation whose directories spread when they have two entries.
@@ -207,10 +223,21 @@ impl Formation {
 
     /// A formation whose directories spread when they have so many entries.
     pub fn spreading_at(nodes: u16, entries: u64) -> Formation {
-        Formation::with(nodes, 4096, 0, entries)
+        Formation::with(nodes, 4096, 0, SpreadAt::entries(entries), None)
     }
 
-    fn with(nodes: u16, stripe: u32, capacity: u64, spread_at: u64) -> Formation {
+    /// A formation whose directories spread when they have two entries, and `alone` if one client has them for itself.
+    pub fn spreading_later(nodes: u16, alone: u64) -> Formation {
+        Formation::with(nodes, 4096, 0, SpreadAt { shared: 2, alone }, None)
+    }
+
+    fn with(
+        nodes: u16,
+        stripe: u32,
+        capacity: u64,
+        spread_at: SpreadAt,
+        dead_after: Option<Duration>,
+    ) -> Formation {
         let entry = |i: u16| NodeEntry {
             host: format!("n{i}"),
             client_address: String::new(),
@@ -227,7 +254,10 @@ impl Formation {
             stripe,
             width: 0,
         };
-        let root = TempDir::new().unwrap();
+        // What a full volume gives back costs a disk its time.
+        let memory = std::path::Path::new("/dev/shm");
+        let root = if capacity > 0 && memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+        let root = root.unwrap();
         let switchboard = Arc::new(Switchboard::default());
         let (nodes, clients) = (Vec::new(), Vec::new());
         let mut formation = Formation {
@@ -238,6 +268,8 @@ impl Formation {
             root,
             capacity,
             spread_at,
+            dead_after,
+            objects: bivouac_source::Surroundings::default(),
             starts: 0,
             processes: AtomicU32::new(0),
         };
@@ -267,6 +299,9 @@ impl Formation {
                 owner: (0, 0),
                 grace: Duration::from_secs(30),
                 spread_at: self.spread_at,
+                dead_after: self.dead_after,
+                fates: Arc::new(Fates::new(self.map.nodes.len())),
+                objects: self.objects.clone(),
             };
             let peers: Arc<dyn Peers> = self.switchboard.clone();
             self.nodes.push(Node::open(config, peers, Arc::new(SystemClock)).unwrap().0);
@@ -310,6 +345,7 @@ impl Formation {
             wait: Duration::from_secs(30),
             near: Some(id),
             incarnation: self.processes.fetch_add(1, Ordering::Relaxed),
+            page_pool: bivouac_types::limits::PAGE_POOL_MIN,
         };
         Client::over(self.map.clone(), self.nodes.iter().map(to).collect(), Some(id), &options)
     }
@@ -333,7 +369,8 @@ impl Formation {
         // All of them first: the background work of one may be asking another.
         self.nodes.iter().for_each(|node| node.halt());
         for node in self.nodes.drain(..) {
-            assert_eq!(Arc::strong_count(&node), 1, "nobody else holds the node");
+            // What is flushed in the background ends first.
+            wait_until("nobody else holds the node", || Arc::strong_count(&node) == 1);
         }
     }
 

@@ -1,0 +1,117 @@
+//! A thread that is there while there is something to do, and ends when there has been nothing for a while: idle processes
+//! have none, and are not woken.
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// After so long without a call the thread ends.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Calls such a thread, from any thread; and waits for calls, in that thread.
+#[derive(Debug, Default)]
+pub struct Attendant {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether the thread is there.
+    runs: bool,
+    /// Whether it was called and does not rest since.
+    called: bool,
+    ends: bool,
+}
+
+impl Attendant {
+    /// There is something to do. `spawn` starts the thread if it is not there, and says whether it could; then the
+    /// answer is that there is one.
+    pub fn call(&self, spawn: impl FnOnce() -> bool) -> bool {
+        let mut state = self.state.lock();
+        if !state.called {
+            if state.runs {
+                self.bell.notify_one();
+            } else {
+                state.runs = spawn();
+            }
+            state.called = state.runs;
+        }
+        state.called
+    }
+
+    /// Waits for a call, unless the one before still counts, and then for `time`. If the answer is no, the thread is to end.
+    pub fn next(&self, time: Duration) -> bool {
+        let mut state = self.state.lock();
+        while !state.called && !state.ends {
+            if self.bell.wait_for(&mut state, IDLE).timed_out() && !state.called {
+                break;
+            }
+        }
+        if state.called && !state.ends {
+            self.bell.wait_for(&mut state, time);
+        }
+        state.runs = state.called && !state.ends;
+        state.runs
+    }
+
+    /// There is nothing more to do until the next call, if `is_done` says so: what was begun before a call that was not
+    /// needed, because the thread was still there, must show in it.
+    pub fn rest(&self, is_done: impl FnOnce() -> bool) {
+        let mut state = self.state.lock();
+        state.called &= !is_done();
+    }
+
+    /// Ends the thread for good.
+    pub fn dismiss(&self) {
+        self.state.lock().ends = true;
+        self.bell.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn it_comes_when_called_and_goes_when_dismissed() {
+        let attendant = Arc::<Attendant>::default();
+        let (sender, rounds) = std::sync::mpsc::channel();
+        let theirs = Arc::clone(&attendant);
+        let mut thread = None;
+        let called = attendant.call(|| {
+            thread = Some(std::thread::spawn(move || {
+                while theirs.next(Duration::from_millis(1)) {
+                    theirs.rest(|| true);
+                    sender.send(()).unwrap();
+                }
+            }));
+            true
+        });
+        assert!(called);
+        rounds.recv().unwrap();
+        assert!(attendant.call(|| panic!("it is there")));
+        rounds.recv().unwrap();
+        attendant.dismiss();
+        thread.unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn what_comes_just_before_a_rest_is_not_left() {
+        let attendant = Attendant::default();
+        assert!(attendant.call(|| true) && attendant.next(Duration::ZERO));
+        // A call that finds the thread there, and what it is for.
+        assert!(attendant.call(|| panic!("it is there")));
+        attendant.rest(|| false);
+        assert!(attendant.next(Duration::ZERO), "it goes on at once");
+    }
+
+    #[test]
+    fn without_a_thread_nobody_comes() {
+        let attendant = Attendant::default();
+        assert!(!attendant.call(|| false));
+        assert!(attendant.call(|| true), "it is tried again");
+        assert!(attendant.call(|| panic!("it was called already")));
+    }
+}

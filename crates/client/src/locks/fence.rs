@@ -1,0 +1,156 @@
+//! Writing under locks that may be gone. A client that its home took for dead has lost what it had locked there, and
+//! somebody else may have it now. So what is written to a file of which the client has locked something
+//!
+//! - carries the incarnation that the client's node had when it began: nodes refuse what was begun before they took that
+//!   node for dead (a fencing token);
+//! - is begun only if the home still knows of the locks, once there is any doubt of that;
+//! - is not begun if the home is dead to this side: it may be that only this side is cut off.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bivouac_net::Fates;
+use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId};
+use parking_lot::Mutex;
+
+use super::LockDesk;
+
+thread_local! {
+    static TOKEN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While this lives, what this thread sends carries the token of its operation.
+pub(crate) struct Fenced {
+    before: u32,
+}
+
+impl Fenced {
+    fn with(token: u32) -> Fenced {
+        Fenced { before: TOKEN.replace(token) }
+    }
+
+    /// The token of what this thread does; 0 if it is under no lock.
+    pub(crate) fn token() -> u32 {
+        TOKEN.get()
+    }
+}
+
+impl Drop for Fenced {
+    fn drop(&mut self) {
+        TOKEN.set(self.before);
+    }
+}
+
+/// Homes that may have dropped locks.
+#[derive(Debug, Default)]
+pub(crate) struct Doubts {
+    any: AtomicBool,
+    homes: Mutex<HashSet<NodeId>>,
+}
+
+impl Doubts {
+    /// A home may have dropped what this client has locked there.
+    pub(crate) fn add(&self, home: NodeId) {
+        self.homes.lock().insert(home);
+        self.any.store(true, Ordering::Release);
+    }
+
+    fn has(&self, home: NodeId) -> bool {
+        self.any.load(Ordering::Acquire) && self.homes.lock().contains(&home)
+    }
+
+    fn remove(&self, home: NodeId) {
+        let mut homes = self.homes.lock();
+        homes.remove(&home);
+        self.any.store(!homes.is_empty(), Ordering::Release);
+    }
+}
+
+/// What is known of the nodes by the client's own one.
+#[derive(Debug)]
+pub(crate) struct Heeded {
+    pub(crate) fates: Arc<Fates>,
+    /// How long a home that is dead to this side is waited for.
+    pub(crate) wait: Duration,
+}
+
+impl LockDesk {
+    /// To be called before something is written to a file; what is sent while the result lives is fenced.
+    ///
+    /// # Errors
+    /// `EIO` when what this client had locked of the file is lost, or may be.
+    pub(crate) fn guard(&self, ino: Ino) -> FsResult<Fenced> {
+        if !self.used.load(Ordering::Acquire) {
+            return Ok(Fenced::with(0));
+        }
+        // The token first: what is found out later is then no older than it.
+        let token = self.heeded.get().map_or(0, |heeded| heeded.fates.token());
+        if !self.state.lock().marks.has_any(ino) {
+            return Ok(Fenced::with(0));
+        }
+        let home = self.home(ino)?;
+        self.check_reach(home, ino)?;
+        if self.doubts.has(home) {
+            self.verify(home)?;
+        }
+        match self.state.lock().lost.contains(&ino) {
+            true => Err(lost(ino, "its home took this node for dead, and dropped it")),
+            false => Ok(Fenced::with(token)),
+        }
+    }
+
+    /// Half of the bounded time behind a home's death this side stops, and not before its end does the other side give
+    /// the locks to somebody else.
+    fn check_reach(&self, home: NodeId, ino: Ino) -> FsResult<()> {
+        let dead = self.heeded.get().and_then(|heeded| Some((heeded.fates.dead_for(home)?, heeded.wait)));
+        match dead {
+            Some((dead, wait)) if dead >= wait / 2 => Err(lost(ino, &format!("{home}, its home, is dead"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this client has locked something of a file, or has lost what it had locked.
+    pub(crate) fn concerns(&self, ino: Ino) -> bool {
+        self.used.load(Ordering::Acquire) && {
+            let state = self.state.lock();
+            state.marks.has_any(ino) || state.lost.contains(&ino)
+        }
+    }
+
+    /// Whether what this client had locked of a file is somebody else's now.
+    pub(crate) fn has_lost(&self, ino: Ino) -> bool {
+        self.used.load(Ordering::Acquire) && self.state.lock().lost.contains(&ino)
+    }
+
+    /// All locks are in doubt: other nodes took this one for dead.
+    pub fn doubt(&self) {
+        for home in self.state.lock().marks.homes(&self.map) {
+            self.doubts.add(home);
+        }
+    }
+
+    /// Asks a home which locks this client still has there; files of which it has none any more are lost to it.
+    fn verify(&self, home: NodeId) -> FsResult<()> {
+        let before = self.state.lock().marks.files(home, &self.map);
+        let held = self.held(home)?;
+        let mut state = self.state.lock();
+        for (ino, events) in before {
+            // Where something was locked or unlocked meanwhile, it is known without asking.
+            if !held.contains(&ino) && state.marks.events(ino) == events && state.marks.is_quiet(ino) {
+                log::error!("what was locked of inode {ino} is lost; writing to it fails until it is closed");
+                state.lost.insert(ino);
+            }
+        }
+        drop(state);
+        self.doubts.remove(home);
+        Ok(())
+    }
+}
+
+fn lost(ino: Ino, why: &str) -> FsError {
+    let text = format!("a lock of inode {ino} may be lost: {why}; close the file and lock it again");
+    FsError::with(Errno::EIO, text)
+}

@@ -1,0 +1,157 @@
+//! What the policies of a partition in front of site storage ask of who writes, closes, syncs and opens. The home of a
+//! file decides; here it is only known whether it has to be asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_types::{
+    Attr, FsResult, FsyncPolicy, Ino, PartitionId, PartitionSettings, ReadPolicy, Rule, WritePolicy,
+};
+use bivouac_wire::{BringRequest, FlushHereRequest, Occasion, Partition, op};
+use parking_lot::Mutex;
+
+use crate::client::Client;
+
+/// How long the settings of such a partition are believed when a file is opened.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// When settings of partitions were last asked for.
+#[derive(Default)]
+pub struct Asked {
+    last: Mutex<Vec<(PartitionId, Instant)>>,
+    /// Whether anything was seen that is in a partition.
+    any: AtomicBool,
+}
+
+impl Asked {
+    /// Whether it is time to ask again; then that is done now.
+    fn is_due(&self, id: PartitionId) -> bool {
+        let (now, mut asked) = (Instant::now(), self.last.lock());
+        match asked.iter_mut().find(|(known, _)| *known == id) {
+            Some((_, at)) if now.duration_since(*at) < BELIEVED => return false,
+            Some((_, at)) => *at = now,
+            None => asked.push((id, now)),
+        }
+        true
+    }
+}
+
+impl Client {
+    /// Takes note that there are partitions.
+    pub(crate) fn note_partition(&self, attr: &Attr) {
+        if attr.layout.partition() != PartitionId::ROOT {
+            self.asked.any.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The partition of an inode, if it stands in front of site storage.
+    fn bound(&self, ino: Ino) -> FsResult<Option<Arc<Partition>>> {
+        let id = match self.known.get(ino) {
+            Some(known) => known.layout.partition(),
+            // Not as a program would: that sends what was written, which may be what is being done.
+            None => self.attr_now(ino)?.layout.partition(),
+        };
+        Ok(self.partition(id)?.filter(|partition| partition.settings.source.is_some()))
+    }
+
+    /// Whether a close of an open file has to be told before it returns.
+    #[must_use]
+    pub fn saved_at_close(&self, ino: Ino) -> bool {
+        // Who cannot be asked now is asked then.
+        self.bound(ino).map_or(true, |bound| bound.is_some())
+    }
+
+    /// A descriptor of a file is closed: brings what was written to site storage if the file's policy says so.
+    ///
+    /// # Errors
+    /// Why it is not there: it stays in the formation, to be flushed later.
+    pub fn save_at_close(&self, ino: Ino) -> FsResult<()> {
+        let Some(bound) = self.bound(ino)? else { return Ok(()) };
+        self.tell_times(ino)?;
+        if writes(&bound.settings, |policy| matches!(policy, WritePolicy::OnClose | WritePolicy::Through)) {
+            self.save(ino, Occasion::Close)?;
+        }
+        Ok(())
+    }
+
+    /// A file was changed, and who changed it waits.
+    pub(crate) fn save_written(&self, ino: Ino) -> FsResult<()> {
+        match self.bound(ino)? {
+            Some(bound) if writes(&bound.settings, |policy| policy == WritePolicy::Through) => {
+                self.save(ino, Occasion::Write)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A name was given to something in a directory. It may have been closed under another name.
+    pub(crate) fn save_named(&self, dir: Ino, name: &[u8]) -> FsResult<()> {
+        // Nothing has a new name that was not looked up.
+        if !self.asked.any.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Some(bound) = self.bound(dir)? else { return Ok(()) };
+        if !writes(&bound.settings, |policy| matches!(policy, WritePolicy::OnClose | WritePolicy::Through)) {
+            return Ok(());
+        }
+        let attr = self.lookup(dir, name)?;
+        // Directories come with what is in them.
+        if attr.is_dir() { Ok(()) } else { self.save(attr.ino, Occasion::Close) }
+    }
+
+    /// A file was synced.
+    pub(crate) fn save_synced(&self, ino: Ino) -> FsResult<()> {
+        match self.bound(ino)? {
+            Some(bound) if bound.settings.fsync == FsyncPolicy::Source => self.save(ino, Occasion::Sync),
+            _ => Ok(()),
+        }
+    }
+
+    fn save(&self, ino: Ino, occasion: Occasion) -> FsResult<()> {
+        let mut request = FlushHereRequest { ino, occasion, job: 0 };
+        loop {
+            let state = self.ask::<op::FlushHere>(self.home(ino)?, &request)?;
+            if state.done {
+                return Ok(());
+            }
+            request.job = state.job;
+        }
+    }
+
+    /// Before a file that was opened is used: brings all of it, if its policy says so.
+    pub(crate) fn bring_opened(&self, ino: Ino) -> FsResult<()> {
+        let Some(bound) = self.bound(ino)? else { return Ok(()) };
+        let bound = match self.asked.is_due(bound.id) {
+            true => self.partition_now(bound.id)?,
+            false => bound,
+        };
+        let settings = &bound.settings;
+        let reads = |rule: &Rule| rule.read == Some(ReadPolicy::OnOpen);
+        if settings.read == ReadPolicy::OnOpen || settings.rules.iter().any(reads) {
+            self.bring_by(ino, true)?;
+        }
+        Ok(())
+    }
+
+    /// Brings all of a file from site storage.
+    ///
+    /// # Errors
+    /// `ENOSPC` when there is no room for it; `ESTALE` when it has changed there; `EIO`.
+    pub fn bring_file(&self, ino: Ino) -> FsResult<()> {
+        self.bring_by(ino, false)
+    }
+
+    fn bring_by(&self, ino: Ino, opened: bool) -> FsResult<()> {
+        let mut request = BringRequest { ino, from: 0, opened };
+        while let Some(next) = self.ask::<op::BringFile>(self.home(ino)?, &request)? {
+            request.from = next;
+        }
+        Ok(())
+    }
+}
+
+/// Whether any file of a partition has such a policy.
+fn writes(settings: &PartitionSettings, is_such: impl Fn(WritePolicy) -> bool) -> bool {
+    is_such(settings.write) || settings.rules.iter().filter_map(|rule| rule.write).any(is_such)
+}

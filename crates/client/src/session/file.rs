@@ -1,0 +1,326 @@
+//! The pages of one file.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::ops::Range;
+
+use bivouac_types::Ino;
+use parking_lot::{Condvar, Mutex};
+
+use super::ahead::Streams;
+use super::arena::{Arena, PAGE, SPANS_MAX};
+use super::spans::Spans;
+
+/// A file that has pages.
+#[derive(Debug)]
+pub struct CachedFile {
+    /// Which it is.
+    pub ino: Ino,
+    /// Its pages.
+    pub state: Mutex<Pages>,
+    /// Rung when nothing is being sent any more.
+    pub sent: Condvar,
+}
+
+/// Pages of a file, and what is known of its readers.
+#[derive(Debug, Default)]
+pub struct Pages {
+    pages: BTreeMap<u64, Page>,
+    /// Who reads how.
+    pub streams: Streams,
+    /// Somebody sends what was written.
+    pub is_sending: bool,
+    /// How often pages were dropped: what was read before one of those must not be taken in.
+    pub drops: u64,
+    /// Reads from the seats that are under way: what was written here meanwhile stays.
+    pub reads: u32,
+    /// Bytes were given up that a program had written, while the file was open.
+    pub has_lost: bool,
+    /// Nobody has the file open any more.
+    pub is_over: bool,
+    unsent: u64,
+}
+
+/// A page. All bytes that are unsent are also valid.
+#[derive(Debug)]
+pub struct Page {
+    /// Where it is.
+    pub slot: u32,
+    valid: Spans,
+    unsent: Spans,
+    /// How often it was written to.
+    version: u64,
+    /// Whether it was used since the last look.
+    used: bool,
+}
+
+/// Bytes that are to be sent.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Where in the file, and where in `bytes`.
+    pub places: Vec<(u64, Range<usize>)>,
+    /// All of them, one behind the other.
+    pub bytes: Vec<u8>,
+    taken: Vec<(u64, u64, Range<u32>)>,
+}
+
+impl CachedFile {
+    /// One without pages.
+    pub fn new(ino: Ino) -> CachedFile {
+        CachedFile { ino, state: Mutex::default(), sent: Condvar::new() }
+    }
+}
+
+/// Page numbers of a range, each with the part of the range that is in it.
+pub fn pages_of(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u32>)> {
+    let numbers = range.start / PAGE..range.end.div_ceil(PAGE).max(range.start / PAGE);
+    numbers.map(move |page| {
+        let at = page * PAGE;
+        let part = range.start.max(at) - at..range.end.min(at.saturating_add(PAGE)) - at;
+        (page, part.start as u32..part.end as u32)
+    })
+}
+
+impl Pages {
+    /// How many new pages a range needs.
+    pub fn missing(&self, range: Range<u64>) -> usize {
+        pages_of(range).filter(|(page, _)| !self.pages.contains_key(page)).count()
+    }
+
+    /// Whether the ranges of unsent bytes could be noted if this one were added to them.
+    pub fn takes(&self, range: Range<u64>) -> bool {
+        pages_of(range)
+            .all(|(page, _)| self.pages.get(&page).is_none_or(|page| page.unsent.count() < SPANS_MAX))
+    }
+
+    /// Bytes that were written and not sent.
+    pub fn unsent(&self) -> u64 {
+        self.unsent
+    }
+
+    /// Whether any of a range's bytes were written and not sent.
+    pub fn has_unsent(&self, range: Range<u64>) -> bool {
+        let has = |(page, part): (u64, Range<u32>)| {
+            self.pages.get(&page).is_some_and(|page| page.unsent.within(part).next().is_some())
+        };
+        self.unsent > 0 && pages_of(range).any(has)
+    }
+
+    /// Writes: the bytes are in memory that outlives the process where that was asked for. Slots for new pages are
+    /// taken from `free`.
+    pub fn write(
+        &mut self,
+        arena: &Arena,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        free: &mut Vec<u32>,
+    ) -> io::Result<()> {
+        let mut rest = data;
+        for (number, part) in pages_of(offset..offset + data.len() as u64) {
+            let (piece, behind) = rest.split_at((part.end - part.start) as usize);
+            rest = behind;
+            let Some(page) = page(&mut self.pages, number, free) else {
+                return Err(io::ErrorKind::StorageFull.into());
+            };
+            arena.write(page.slot, part.start, piece)?;
+            page.valid.add(part.clone());
+            page.version += 1;
+            page.used = true;
+            let old = page.unsent.bytes();
+            page.unsent.add(part);
+            self.unsent += page.unsent.bytes() - old;
+            arena.note(page.slot, ino, number, &page.unsent)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what was read, where nothing is known yet.
+    pub fn take_in(
+        &mut self,
+        arena: &Arena,
+        offset: u64,
+        data: &[u8],
+        free: &mut Vec<u32>,
+    ) -> io::Result<()> {
+        for (number, part) in pages_of(offset..offset + data.len() as u64) {
+            let Some(page) = page(&mut self.pages, number, free) else { return Ok(()) };
+            page.used = true;
+            for gap in page.valid.gaps(part).iter() {
+                let start = (number * PAGE + u64::from(gap.start) - offset) as usize;
+                let piece = data.get(start..start + (gap.end - gap.start) as usize).unwrap_or_default();
+                arena.write(page.slot, gap.start, piece)?;
+                page.valid.add(gap);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is there, from the beginning up to the first byte that is not; how many bytes that is.
+    pub fn read(&mut self, arena: &Arena, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        for (number, part) in pages_of(offset..offset + into.len() as u64) {
+            let Some(page) = self.pages.get_mut(&number) else { break };
+            page.used = true;
+            let end = page.valid.reach(part.start).min(part.end);
+            let len = (end - part.start) as usize;
+            arena.read(page.slot, part.start, into.get_mut(done..done + len).unwrap_or_default())?;
+            done += len;
+            if end < part.end {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Where what was written and not sent ends.
+    pub fn unsent_end(&self) -> u64 {
+        let has = |(number, page): (&u64, &Page)| {
+            page.unsent.iter().last().map(|span| number * PAGE + u64::from(span.end))
+        };
+        if self.unsent == 0 { 0 } else { self.pages.iter().rev().find_map(has).unwrap_or(0) }
+    }
+
+    /// Puts what is here over what was read elsewhere.
+    pub fn overlay(&self, arena: &Arena, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        for (number, part) in pages_of(offset..offset + into.len() as u64) {
+            let Some(page) = self.pages.get(&number) else { continue };
+            for span in page.valid.within(part) {
+                let start = (number * PAGE + u64::from(span.start) - offset) as usize;
+                let len = (span.end - span.start) as usize;
+                arena.read(page.slot, span.start, into.get_mut(start..start + len).unwrap_or_default())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next bytes to be sent from page `from` on: at most so many bytes, and so many places. The page behind
+    /// them; `None` if there are none.
+    pub fn batch(
+        &self,
+        arena: &Arena,
+        from: u64,
+        (bytes_max, places_max): (usize, usize),
+        batch: &mut Batch,
+    ) -> io::Result<Option<u64>> {
+        batch.places.clear();
+        batch.bytes.clear();
+        batch.taken.clear();
+        let mut next = None;
+        for (number, page) in self.pages.range(from..).filter(|(_, page)| !page.unsent.is_empty()) {
+            let more = page.unsent.bytes() as usize;
+            let full =
+                batch.bytes.len() + more > bytes_max || batch.places.len() + page.unsent.count() > places_max;
+            if full && next.is_some() {
+                break;
+            }
+            for span in page.unsent.iter() {
+                batch.push(arena, *number, page, span)?;
+            }
+            next = Some(number + 1);
+        }
+        Ok(next)
+    }
+
+    /// These bytes have arrived; what was written meanwhile has yet to be sent.
+    pub fn arrived(&mut self, arena: &Arena, ino: Ino, batch: &Batch) {
+        for (number, version, span) in &batch.taken {
+            let Some(page) = self.pages.get_mut(number).filter(|page| page.version == *version) else {
+                continue;
+            };
+            let old = page.unsent.bytes();
+            page.unsent.remove(span.clone());
+            self.unsent -= old - page.unsent.bytes();
+            // If that fails they are sent once more by the next process: nobody else may have written them since.
+            if let Err(error) = arena.note(page.slot, ino, *number, &page.unsent) {
+                log::warn!("inode {ino}: a page of the pool cannot be noted as sent: {error}");
+            }
+        }
+    }
+
+    /// A page that an earlier process left.
+    pub fn adopt(&mut self, slot: u32, number: u64, unsent: Spans) {
+        self.unsent += unsent.bytes();
+        self.pages.insert(number, Page { slot, valid: unsent.clone(), unsent, version: 1, used: true });
+    }
+
+    /// Drops all that is only a copy; the slots that are free then.
+    pub fn drop_copies(&mut self) -> Vec<u32> {
+        self.drops += 1;
+        for page in self.pages.values_mut() {
+            page.valid = page.unsent.clone();
+        }
+        let mut freed = Vec::new();
+        self.pages.retain(|_, page| {
+            let stays = !page.valid.is_empty();
+            freed.extend((!stays).then_some(page.slot));
+            stays
+        });
+        freed
+    }
+
+    /// Drops copies of a range's bytes.
+    pub fn drop_range(&mut self, range: Range<u64>) {
+        self.drops += 1;
+        for (number, part) in pages_of(range) {
+            if let Some(page) = self.pages.get_mut(&number) {
+                let unsent: Vec<_> = page.unsent.within(part.clone()).collect();
+                page.valid.remove(part);
+                unsent.into_iter().for_each(|span| page.valid.add(span));
+            }
+        }
+    }
+
+    /// Drops everything, sent or not; the slots, each with whether it had unsent bytes.
+    pub fn drop_all(&mut self) -> Vec<(u32, bool)> {
+        self.drops += 1;
+        self.unsent = 0;
+        std::mem::take(&mut self.pages)
+            .into_values()
+            .map(|page| (page.slot, !page.unsent.is_empty()))
+            .collect()
+    }
+
+    /// Drops the page in a slot if it is a copy that was not used since the last look.
+    pub fn evict(&mut self, slot: u32) -> bool {
+        let Some((number, page)) = self.pages.iter_mut().find(|(_, page)| page.slot == slot) else {
+            return false;
+        };
+        let was_written = page.version > 0;
+        if std::mem::take(&mut page.used) || !page.unsent.is_empty() || (was_written && self.reads > 0) {
+            return false;
+        }
+        let number = *number;
+        self.pages.remove(&number);
+        // What was read before this client wrote it must not come in again.
+        self.drops += u64::from(was_written);
+        true
+    }
+}
+
+fn page<'a>(pages: &'a mut BTreeMap<u64, Page>, number: u64, free: &mut Vec<u32>) -> Option<&'a mut Page> {
+    match pages.entry(number) {
+        Entry::Occupied(entry) => Some(entry.into_mut()),
+        Entry::Vacant(entry) => {
+            let slot = free.pop()?;
+            let (valid, unsent) = Default::default();
+            Some(entry.insert(Page { slot, valid, unsent, version: 0, used: true }))
+        }
+    }
+}
+
+impl Batch {
+    fn push(&mut self, arena: &Arena, number: u64, page: &Page, span: Range<u32>) -> io::Result<()> {
+        let (start, offset) = (self.bytes.len(), number * PAGE + u64::from(span.start));
+        let end = start + (span.end - span.start) as usize;
+        self.bytes.resize(end, 0);
+        arena.read(page.slot, span.start, self.bytes.get_mut(start..).unwrap_or_default())?;
+        match self.places.last_mut() {
+            Some((first, bytes)) if *first + bytes.len() as u64 == offset => bytes.end = end,
+            _ => self.places.push((offset, start..end)),
+        }
+        self.taken.push((number, page.version, span));
+        Ok(())
+    }
+}

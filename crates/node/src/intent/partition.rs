@@ -1,0 +1,83 @@
+//! Making a partition: the nodes of its seats learn of it; then its directory comes to belong to it; then it is
+//! there. Until the second step nothing of it can be seen.
+
+use bivouac_types::{FsResult, Ino, NodeId, PartitionId};
+use bivouac_wire::{BindDirectoryRequest, Encode, Partition, PartitionState, codec_struct, op};
+
+use super::{Logged, Outcome, refused};
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::record::partition_key;
+
+/// A partition in the making.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewPartition {
+    /// Its number.
+    pub id: PartitionId,
+    /// The directory that is to be its root.
+    pub dir: Ino,
+}
+codec_struct!(NewPartition { id, dir });
+
+impl Node {
+    /// Steps: the partition to the nodes of its seats; then the directory.
+    pub(super) fn finish_make_partition(
+        &self,
+        new: NewPartition,
+        logged: &Logged,
+        steps: Steps,
+    ) -> FsResult<Outcome> {
+        let making = &*self.partition(new.id)?;
+        let live = Partition { state: PartitionState::Live, ..making.clone() };
+        for node in self.nodes_of(making) {
+            if let Err(error) = refused(self.step::<op::PutPartition>(node, steps, 0, live.clone()))? {
+                return self.give_up_partition(making, error, steps);
+            }
+        }
+        let (dir, outer, layout) = (live.dir, live.outer, live.layout());
+        let request = BindDirectoryRequest { dir, outer, layout, placement: None };
+        if let Err(error) = refused(self.step::<op::BindDirectory>(self.home_of(dir)?, steps, 1, request))? {
+            return self.give_up_partition(making, error, steps);
+        }
+        let slot = logged.slot;
+        let mut change = self.change(&[slot])?;
+        change.txn.put(slot, &partition_key(live.id), &live.to_bytes());
+        let value = u64::from(live.id.0);
+        // Its directory belongs to it, so that it is there is settled; who sees the intent gone sees it.
+        self.learn(live);
+        self.clear(change, logged, steps, value)
+    }
+
+    /// It does not come to be; its number stays taken. That nodes do not hear of it does no harm: nothing is in it.
+    fn give_up_partition(
+        &self,
+        making: &Partition,
+        error: bivouac_types::FsError,
+        steps: Steps,
+    ) -> FsResult<Outcome> {
+        let version = making.version + 1;
+        let gone = Partition { state: PartitionState::Removed, version, ..making.clone() };
+        self.put_partition(gone.clone())?;
+        for node in self.nodes_of(making) {
+            let steps = Steps { background: true, ..steps };
+            if let Err(error) = self.step::<op::PutPartition>(node, steps, 2, gone.clone()) {
+                log::info!("{node} does not hear that {} was refused: {error}", gone.id);
+            }
+        }
+        Ok(Outcome::Refused(error))
+    }
+
+    /// The other nodes that must know of a partition before there is anything in it, each once.
+    fn nodes_of(&self, partition: &Partition) -> Vec<NodeId> {
+        let seats = partition.places(&self.map);
+        let mut nodes: Vec<NodeId> = match partition.settings.source {
+            // Homes of its inodes must know as well: what changes there is not at the source.
+            Some(_) => (0..self.map.nodes.len()).map(|node| NodeId(node as u16)).collect(),
+            None => seats.iter().map(|place| place.node).collect(),
+        };
+        nodes.retain(|node| *node != self.id);
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+}

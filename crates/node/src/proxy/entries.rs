@@ -1,0 +1,198 @@
+//! Making the entries of a directory that is at site storage: all in one go, when somebody first looks into it.
+
+use std::time::Duration;
+
+use bivouac_source::{Entry, Meta, join_path};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Name, mode};
+use bivouac_wire::{Encode, MakeRequest};
+
+use super::sites::to_wire;
+use crate::directory::Place;
+use crate::intent::{Intent, NewDir};
+use crate::locks::Target;
+use crate::node::Node;
+use crate::record::{Dentry, Inode, SiteFile, seen_key, xattr_key};
+use crate::session::Ctx;
+
+/// Longest wait for entries that somebody else makes, before their asker asks again.
+const WAIT: Duration = Duration::from_secs(2);
+/// Directories whose entries are made at the same time, at most.
+const LISTING_MAX: usize = 3;
+
+impl Node {
+    /// Sees to it that the entries of a directory are here.
+    ///
+    /// # Errors
+    /// `EINPROGRESS` when the asker is to ask again; `EIO` and others when site storage cannot be listed.
+    pub(crate) fn bring_entries(&self, dir: Ino) -> FsResult<()> {
+        // A directory that has spread has had its entries made before.
+        if self.check_slot(dir.slot()).is_err() {
+            return Ok(());
+        }
+        loop {
+            let Ok(inode) = self.inode(dir) else { return Ok(()) };
+            let Some(file) = self.unlisted(&inode)? else { return Ok(()) };
+            let mut listing = self.proxy.listing.lock();
+            if listing.contains(&dir) {
+                bivouac_net::before_waiting();
+                if self.proxy.listed.wait_for(&mut listing, WAIT).timed_out() {
+                    return Err(super::bring::in_progress(dir));
+                }
+                continue;
+            }
+            if listing.len() >= LISTING_MAX {
+                return Err(super::bring::in_progress(dir));
+            }
+            listing.insert(dir);
+            drop(listing);
+            bivouac_net::before_waiting();
+            let made = self.make_entries(&inode, &file);
+            self.proxy.listing.lock().remove(&dir);
+            self.proxy.listed.notify_all();
+            return made;
+        }
+    }
+
+    /// Whether entries of a directory have not been made; nobody may change it then.
+    pub(crate) fn is_unlisted(&self, dir: Ino) -> FsResult<bool> {
+        match self.check_slot(dir.slot()).and_then(|()| self.inode(dir)) {
+            Ok(inode) => Ok(self.unlisted(&inode)?.is_some()),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn unlisted(&self, inode: &Inode) -> FsResult<Option<SiteFile>> {
+        if !inode.attr.is_dir() || inode.attr.is_spread() || !self.is_bound(inode.attr.layout.partition()) {
+            return Ok(None);
+        }
+        Ok(self.site_file(inode.attr.ino)?.filter(|file| !file.listed))
+    }
+
+    fn make_entries(&self, inode: &Inode, file: &SiteFile) -> FsResult<()> {
+        let dir = inode.attr.ino;
+        // Somebody else may have been faster.
+        if self.site_file(dir)?.is_none_or(|file| file.listed) {
+            return Ok(());
+        }
+        let site = self.site_of(inode.attr.layout.partition())?;
+        let path = file.origin.as_ref().map(|origin| origin.path.clone()).unwrap_or_default();
+        site.source.check()?;
+        let (meta, entries) = (site.source.stat(&path)?, site.source.list(&path)?);
+        for entry in &entries {
+            self.make_entry(dir, &path, entry)?;
+        }
+        let _size = self.locks.lock(Target::Size(dir))?;
+        let mut change = self.change(&[dir.slot()])?;
+        let mut inode = change.inode(dir)?;
+        inode.attr.mtime = meta.attrs.mtime;
+        change.put_inode(&inode);
+        change.put_site_file(dir, &SiteFile { listed: true, ..file.clone() });
+        change.commit()
+    }
+
+    fn make_entry(&self, dir: Ino, path: &[u8], entry: &Entry) -> FsResult<()> {
+        let path = join_path(path, &entry.name);
+        let name = match Name::new(&entry.name) {
+            Ok(name) if has_known_kind(&entry.meta) => name,
+            _ => {
+                let name = String::from_utf8_lossy(&path);
+                log::warn!(
+                    "'{name}' stays at the source only: devices and names above 255 bytes are not brought"
+                );
+                return Ok(());
+            }
+        };
+        let place = self.place(dir, &name)?;
+        // Made before this daemon was restarted.
+        if self.dentry(&place)?.is_some() {
+            return Ok(());
+        }
+        let inode = self.inode_brought(&place, &name, &entry.meta)?;
+        let file = SiteFile::brought(
+            (dir, &entry.name),
+            path,
+            to_wire(entry.meta.version.clone()),
+            entry.meta.is_dir(),
+        );
+        if self.map.home(inode.attr.ino) == Some(self.id) {
+            return self.put_entry(&place, &entry.name, &entry.meta, &inode, &file);
+        }
+        // The inode of a directory belongs to a peer.
+        let (name, site) = (entry.name.clone(), Some(file));
+        let new = NewDir { name, inode, site };
+        self.carry_out(&Ctx::of_node(self.as_client()), place.slot, Intent::MakeDir(new))?;
+        self.note_seen(dir, &entry.name, Some(to_wire(entry.meta.version.clone())))
+    }
+
+    fn inode_brought(&self, place: &Place, name: &Name, meta: &Meta) -> FsResult<Inode> {
+        let request = MakeRequest {
+            parent: place.dir,
+            name: name.as_bytes(),
+            mode: meta.kind | meta.attrs.perm,
+            uid: meta.attrs.uid,
+            gid: meta.attrs.gid,
+            rdev: 0,
+            target: &meta.target,
+            open: None,
+            exclusive: true,
+            near: None,
+        };
+        let mut inode = self.new_inode_at(place, name, &request)?;
+        let attr = &mut inode.attr;
+        (attr.mode, attr.gid) = (meta.kind | meta.attrs.perm, meta.attrs.gid);
+        (attr.mtime, attr.atime) = (meta.attrs.mtime, meta.attrs.atime);
+        if meta.is_file() {
+            attr.size = meta.version.size;
+        }
+        Ok(inode)
+    }
+
+    /// All records are this node's: one transaction.
+    fn put_entry(
+        &self,
+        place: &Place,
+        name: &[u8],
+        meta: &Meta,
+        inode: &Inode,
+        file: &SiteFile,
+    ) -> FsResult<()> {
+        let (ino, dir) = (inode.attr.ino, place.dir);
+        let [slot, book] = place.slots();
+        let mut change = self.change(&[slot, book, ino.slot(), dir.slot()])?;
+        let mut parent = change.directory(place)?;
+        if change.dentry(place)?.is_some() {
+            return Ok(());
+        }
+        change.txn.must_fit();
+        change.add_inode(inode);
+        change.put_site_file(ino, file);
+        if meta.kind == mode::LINK {
+            change.put_target(ino, &meta.target);
+        }
+        for (name, value) in &meta.attrs.xattrs {
+            change.txn.put(ino.slot(), &xattr_key(ino, name), value);
+        }
+        let before = change.site_file(dir)?;
+        change.add_entry(&mut parent, place, Dentry { ino, kind: meta.kind });
+        // The directory is no other than it is there.
+        if let Some(before) = before {
+            change.put_site_file(dir, &before);
+        }
+        let seen = to_wire(meta.version.clone());
+        change.txn.put(dir.slot(), &seen_key(dir, name), &seen.to_bytes());
+        change.commit()
+    }
+}
+
+fn has_known_kind(meta: &Meta) -> bool {
+    matches!(meta.kind, mode::FILE | mode::DIR | mode::LINK | mode::FIFO | mode::SOCKET)
+        && (meta.kind != mode::LINK || !meta.target.is_empty())
+}
+
+/// What a handler on the peer lane says of a directory whose entries are not here yet.
+pub fn not_listed(dir: Ino) -> FsError {
+    FsError::with(
+        Errno::EBUSY,
+        format!("directory {dir} has not been listed at site storage: look into it first"),
+    )
+}

@@ -1,0 +1,219 @@
+//! Flushes that nobody but the formation asks for: the home of a file finds out where it belongs at site storage, brings
+//! directories on the way there first, and lets those wait for a while that could not be flushed.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use bivouac_source::join_path;
+use bivouac_types::{Errno, FsError, FsResult, Ino, Name, PartitionSettings, WritePolicy};
+use bivouac_wire::{
+    EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, NoteSeenRequest, Occasion,
+    SitePlace, SiteVersion, op,
+};
+use parking_lot::Mutex;
+
+use super::flush::Job;
+use crate::dispatch::NOBODY;
+use crate::namespace::decode;
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::record::seen_key;
+
+/// First and longest pause before what could not be flushed is tried again by itself.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// How deep a tree may be before a walk to its root is taken for damage.
+const DEPTH_MAX: usize = 100_000;
+/// Pause before a directory is looked at again that somebody brings to site storage.
+const DIR_PAUSE: Duration = Duration::from_millis(5);
+
+/// Files that could not be flushed.
+#[derive(Default)]
+pub struct Failing(Mutex<HashMap<Ino, Failed>>);
+
+struct Failed {
+    error: FsError,
+    pause: Duration,
+    until: Instant,
+}
+
+impl Failing {
+    /// What came of a flush.
+    pub fn note<T>(&self, ino: Ino, outcome: &FsResult<T>) {
+        let mut failing = self.0.lock();
+        let Err(error) = outcome else {
+            failing.remove(&ino);
+            return;
+        };
+        let pause = failing.get(&ino).map_or(PAUSES.0, |failed| (failed.pause * 2).min(PAUSES.1));
+        failing.insert(ino, Failed { error: error.clone(), pause, until: Instant::now() + pause });
+    }
+
+    /// Why a file could not be flushed, if it is not time to try again.
+    fn waits(&self, ino: Ino) -> FsResult<()> {
+        match self.0.lock().get(&ino) {
+            Some(failed) if failed.until > Instant::now() => Err(failed.error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why a file could not be flushed the last time; empty if it could.
+    pub fn reason(&self, ino: Ino) -> String {
+        self.0.lock().get(&ino).map_or(String::new(), |failed| failed.error.to_string())
+    }
+
+    /// A file is gone.
+    pub fn forget(&self, ino: Ino) {
+        self.0.lock().remove(&ino);
+    }
+}
+
+impl Node {
+    /// A file is gone: nothing of it fails any more.
+    pub(crate) fn forget_failing(&self, ino: Ino) {
+        self.proxy.failing.forget(ino);
+    }
+
+    /// Begins a flush of a file where its policy says so, or tells how far one is.
+    pub(crate) fn flush_here(&self, request: &FlushHereRequest, wait: Duration) -> FsResult<FlushState> {
+        let FlushHereRequest { ino, occasion, job } = *request;
+        if job == 0 && !self.is_wanted(ino, occasion)? {
+            return Ok(FlushState { done: true, job: 0, moved: 0, version: None, lost: Vec::new() });
+        }
+        self.run_job((ino, job), wait, move |node, job| {
+            let outcome = node.flush_where_it_belongs(ino, job);
+            node.proxy.failing.note(ino, &outcome);
+            outcome
+        })
+    }
+
+    fn is_wanted(&self, ino: Ino, occasion: Occasion) -> FsResult<bool> {
+        let inode = self.inode(ino)?;
+        let Some(file) = self.site_file(ino)?.filter(|_| inode.attr.nlink > 0) else { return Ok(false) };
+        if matches!(occasion, Occasion::Age | Occasion::Room) {
+            self.proxy.failing.waits(ino)?;
+        }
+        if occasion == Occasion::Room {
+            return Ok(true);
+        }
+        if occasion == Occasion::Close && !file.is_unsaved() {
+            return Ok(false);
+        }
+        let Some(partition) = self.partitions.get(inode.attr.layout.partition()) else { return Ok(false) };
+        let settings = &partition.settings;
+        if occasion == Occasion::Sync && settings.fsync == bivouac_types::FsyncPolicy::Source {
+            return Ok(true);
+        }
+        let path = if has_write_rules(settings) { self.path_in_partition(ino)? } else { Vec::new() };
+        Ok(match settings.write_of(&path) {
+            WritePolicy::Through => true,
+            WritePolicy::OnClose => occasion == Occasion::Close,
+            WritePolicy::Delayed { .. } => occasion == Occasion::Age,
+            WritePolicy::OnFlush => false,
+        })
+    }
+
+    /// The path of a file from its partition's directory on, by the name that it was last given.
+    pub(crate) fn path_in_partition(&self, ino: Ino) -> FsResult<Vec<u8>> {
+        let file = self.site_file(ino)?.ok_or_else(|| nameless(ino))?;
+        let (mut names, mut dir) = (vec![file.name], file.dir);
+        for _ in 0..DEPTH_MAX {
+            let place = self.place_at_site(dir, b"")?;
+            if let Some(path) = place.path {
+                names.extend((!path.is_empty()).then_some(path));
+                names.reverse();
+                return Ok(names.join(&b'/'));
+            }
+            names.push(place.name);
+            dir = place.dir;
+        }
+        Err(nameless(ino))
+    }
+
+    fn place_at_site(&self, dir: Ino, name: &[u8]) -> FsResult<SitePlace> {
+        let request = FindPlaceRequest { dir, name: name.to_vec() };
+        self.step::<op::FindPlace>(self.home_of(dir)?, Steps::question(NOBODY), 0, request)
+    }
+
+    /// Where site storage has a directory of this node, and what was seen there under a name in it.
+    pub(crate) fn find_place(&self, request: &FindPlaceRequest) -> FsResult<SitePlace> {
+        let FindPlaceRequest { dir, name } = request;
+        let inode = self.inode(*dir)?;
+        let root = self.bound_dir(inode.attr.layout.partition());
+        let key = seen_key(*dir, name);
+        let seen = self.records.read(dir.slot(), &key, |bytes| {
+            bytes.map(|bytes| decode::<SiteVersion>(bytes, "site storage", *dir)).transpose()
+        })?;
+        if root == Some(*dir) {
+            return Ok(SitePlace { path: Some(Vec::new()), dir: *dir, name: Vec::new(), seen });
+        }
+        let file = self.site_file(*dir)?.ok_or_else(|| nameless(*dir))?;
+        let path = file.origin.map(|origin| origin.path);
+        Ok(SitePlace { path, dir: inode.parent, name: file.name, seen })
+    }
+
+    fn flush_where_it_belongs(&self, ino: Ino, job: &Job) -> FsResult<FlushState> {
+        let file = self.site_file(ino)?.ok_or_else(|| nameless(ino))?;
+        let (dir, name) = (file.dir, Name::new(&file.name)?);
+        self.check_name(ino, dir, &name)?;
+        let parent = self.dir_at_site(dir, 0)?;
+        let seen = self.place_at_site(dir, name.as_bytes())?.seen;
+        let path = join_path(&parent, name.as_bytes());
+        let state = self.flush_now(&FlushRequest { ino, path, seen, force: false, job: 0 }, job)?;
+        if let Some(version) = &state.version {
+            let seen = Some(version.clone());
+            let note = NoteSeenRequest { dir, name: name.as_bytes().to_vec(), seen };
+            self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(NOBODY), 0, note)?;
+        }
+        Ok(state)
+    }
+
+    /// The name still leads to it; otherwise only a walk finds where it belongs.
+    fn check_name(&self, ino: Ino, dir: Ino, name: &Name) -> FsResult<()> {
+        let question = || EntryName { parent: dir, name: name.as_bytes() };
+        let found = self.at_entry(dir, name, |node| {
+            self.step::<op::Lookup>(node, Steps::question(NOBODY), 0, question())
+        });
+        match found {
+            Ok(found) if found.ino == ino => Ok(()),
+            Ok(_) => Err(nameless(ino)),
+            Err(error) if error.errno() == Errno::ENOENT => Err(nameless(ino)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The path of a directory at site storage, which has it afterwards.
+    fn dir_at_site(&self, dir: Ino, depth: usize) -> FsResult<Vec<u8>> {
+        if depth > DEPTH_MAX.min(1000) {
+            return Err(nameless(dir));
+        }
+        let place = self.place_at_site(dir, b"")?;
+        if let Some(path) = place.path {
+            return Ok(path);
+        }
+        let path = join_path(&self.dir_at_site(place.dir, depth + 1)?, &place.name);
+        let mut request = FlushRequest { ino: dir, path: path.clone(), seen: None, force: false, job: 0 };
+        loop {
+            let state =
+                self.step::<op::Flush>(self.home_of(dir)?, Steps::question(NOBODY), 0, request.clone())?;
+            if !state.done {
+                request.job = state.job;
+                bivouac_net::pause(DIR_PAUSE);
+                continue;
+            }
+            let note = NoteSeenRequest { dir: place.dir, name: place.name, seen: state.version };
+            if note.seen.is_some() {
+                self.step::<op::NoteSeen>(self.home_of(place.dir)?, Steps::question(NOBODY), 0, note)?;
+            }
+            return Ok(path);
+        }
+    }
+}
+
+fn has_write_rules(settings: &PartitionSettings) -> bool {
+    settings.rules.iter().any(|rule| rule.write.is_some())
+}
+
+fn nameless(ino: Ino) -> FsError {
+    let text = format!("inode {ino} is not known by a name that leads to it: bivouac flush finds it");
+    FsError::with(Errno::ENOENT, text)
+}

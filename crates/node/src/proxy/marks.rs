@@ -1,0 +1,277 @@
+//! Marks of the stripes of a subfile: which are here, which were written and are not at site storage.
+
+use std::ops::ControlFlow;
+
+use bivouac_store::Txn;
+use bivouac_types::{FsResult, Ino, SeatIndex, Slot};
+use bivouac_wire::{Encode, codec_struct};
+
+use crate::namespace::decode;
+use crate::node::Node;
+use crate::record::{held_key, marks_key, marks_of_key};
+
+/// Bytes of marks of one kind in one record.
+const BLOCK_BYTES: usize = 128;
+/// Stripes whose marks are in one record.
+pub const BLOCK_STRIPES: u64 = BLOCK_BYTES as u64 * 8;
+
+/// A subfile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// The file.
+    pub ino: Ino,
+    /// The seat that holds it.
+    pub seat: SeatIndex,
+}
+
+/// The marks of some consecutive stripes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Content that site storage had has been brought here.
+    present: [u8; BLOCK_BYTES],
+    /// Written here, and not at site storage.
+    dirty: [u8; BLOCK_BYTES],
+    /// The same, of what a flush is about.
+    flushing: [u8; BLOCK_BYTES],
+}
+codec_struct!(Marks { present, dirty, flushing });
+
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks { present: [0; BLOCK_BYTES], dirty: [0; BLOCK_BYTES], flushing: [0; BLOCK_BYTES] }
+    }
+}
+
+fn has(bits: &[u8; BLOCK_BYTES], stripe: u64) -> bool {
+    let at = (stripe % BLOCK_STRIPES) as usize;
+    bits[at / 8] & 1 << (at % 8) != 0
+}
+
+fn set(bits: &mut [u8; BLOCK_BYTES], stripe: u64) {
+    let at = (stripe % BLOCK_STRIPES) as usize;
+    bits[at / 8] |= 1 << (at % 8);
+}
+
+fn clear(bits: &mut [u8; BLOCK_BYTES], stripe: u64) {
+    let at = (stripe % BLOCK_STRIPES) as usize;
+    bits[at / 8] &= !(1 << (at % 8));
+}
+
+fn count(bits: &[u8; BLOCK_BYTES]) -> u64 {
+    bits.iter().map(|byte| u64::from(byte.count_ones())).sum()
+}
+
+impl Marks {
+    /// Whether the content of a stripe is here.
+    pub fn is_present(&self, stripe: u64) -> bool {
+        has(&self.present, stripe)
+    }
+
+    /// Whether a stripe is marked as written since a flush began.
+    pub fn is_dirty(&self, stripe: u64) -> bool {
+        has(&self.dirty, stripe)
+    }
+
+    /// Whether a stripe came from site storage, or is there as well, and was not written since.
+    pub fn is_clean(&self, stripe: u64) -> bool {
+        has(&self.present, stripe) && !has(&self.dirty, stripe) && !has(&self.flushing, stripe)
+    }
+
+    /// Whether any of the stripes is.
+    pub fn has_clean(&self) -> bool {
+        (0..BLOCK_STRIPES).any(|stripe| self.is_clean(stripe))
+    }
+
+    /// Stripes that site storage does not have as they are here.
+    pub fn unsaved(&self) -> u64 {
+        count(&std::array::from_fn(|at| self.dirty[at] | self.flushing[at]))
+    }
+
+    /// What was written is what a flush is about.
+    fn begin(&mut self) {
+        (0..BLOCK_BYTES).for_each(|at| self.flushing[at] |= self.dirty[at]);
+        self.dirty = [0; BLOCK_BYTES];
+    }
+
+    /// It has not been flushed.
+    fn fail(&mut self) {
+        (0..BLOCK_BYTES).for_each(|at| self.dirty[at] |= self.flushing[at]);
+        self.flushing = [0; BLOCK_BYTES];
+    }
+
+    /// It has.
+    fn end(&mut self) {
+        self.flushing = [0; BLOCK_BYTES];
+    }
+
+    /// What came from site storage is not what it has now; what was written here stays.
+    fn forget(&mut self) {
+        (0..BLOCK_BYTES).for_each(|at| self.present[at] &= self.dirty[at] | self.flushing[at]);
+    }
+}
+
+/// What becomes of all marks of a subfile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// A flush begins.
+    Begin,
+    /// It failed.
+    Fail,
+    /// It succeeded.
+    End,
+    /// Nothing: they are counted.
+    Count,
+    /// What was brought is not believed any more.
+    Forget,
+    /// The subfile goes.
+    Remove,
+}
+
+impl Node {
+    /// The slot of what this node keeps about its subfiles of a file.
+    pub(super) fn part_slot(&self, ino: Ino) -> Slot {
+        self.shards.slot_of(ino)
+    }
+
+    /// The marks of the block that a stripe is in.
+    pub(super) fn marks(&self, part: Part, stripe: u64) -> FsResult<Marks> {
+        let key = marks_key(part.ino, part.seat, block_of(stripe));
+        self.records.read(self.part_slot(part.ino), &key, |bytes| read_marks(bytes, part.ino))
+    }
+
+    /// Marks a stripe: its content was brought here.
+    pub(super) fn mark_present(&self, part: Part, stripe: u64) -> FsResult<()> {
+        self.change_marks(part, stripe, |marks| set(&mut marks.present, stripe))
+    }
+
+    /// Marks stripes whose content is here and at site storage.
+    pub(super) fn mark_all_present(&self, part: Part, stripes: std::ops::Range<u64>) -> FsResult<()> {
+        let mut next = stripes.start;
+        while next < stripes.end {
+            let end = stripes.end.min((next / BLOCK_STRIPES + 1) * BLOCK_STRIPES);
+            self.change_marks(part, next, |marks| {
+                (next..end).for_each(|stripe| set(&mut marks.present, stripe))
+            })?;
+            next = end;
+        }
+        Ok(())
+    }
+
+    /// Those of some stripes of a block that are clean are not present from now on.
+    pub(super) fn take_present(&self, part: Part, first: u64, stripes: &[u64]) -> FsResult<Vec<u64>> {
+        let mut taken = Vec::new();
+        self.change_marks(part, first, |marks| {
+            for stripe in stripes {
+                if marks.is_clean(*stripe) {
+                    clear(&mut marks.present, *stripe);
+                    taken.push(*stripe);
+                }
+            }
+        })?;
+        Ok(taken)
+    }
+
+    /// Marks stripes before they are written.
+    pub(super) fn mark_dirty(&self, part: Part, stripes: std::ops::Range<u64>) -> FsResult<()> {
+        for stripe in stripes {
+            if !self.marks(part, stripe)?.is_dirty(stripe) {
+                self.change_marks(part, stripe, |marks| set(&mut marks.dirty, stripe))?;
+                let bytes = self.stripe_of(part.ino, part.seat)?;
+                self.note_written(part.ino, part.seat.partition(), bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn change_marks(&self, part: Part, stripe: u64, change: impl FnOnce(&mut Marks)) -> FsResult<()> {
+        let (slot, key) = (self.part_slot(part.ino), marks_key(part.ino, part.seat, block_of(stripe)));
+        let mut txn = self.records.txn(&[slot]);
+        let mut marks = read_marks(txn.get(slot, &key), part.ino)?;
+        change(&mut marks);
+        txn.put(slot, &key, &marks.to_bytes());
+        self.commit_note(txn)
+    }
+
+    /// Changes all marks of a subfile. Answers how many stripes are not saved afterwards.
+    pub(super) fn turn_marks(&self, part: Part, turn: Turn) -> FsResult<u64> {
+        let slot = self.part_slot(part.ino);
+        let mut txn = self.records.txn(&[slot]);
+        let unsaved = turn_in(&mut txn, slot, part, turn)?;
+        self.commit_note(txn)?;
+        Ok(unsaved)
+    }
+}
+
+/// As [`Node::turn_marks`], within a transaction.
+pub fn turn_in(txn: &mut Txn<'_>, slot: Slot, part: Part, turn: Turn) -> FsResult<u64> {
+    let prefix = held_key(part.ino, part.seat);
+    let mut found = Vec::new();
+    txn.scan(slot, &prefix, &prefix, |key, value| {
+        found.push((key.to_vec(), value.to_vec()));
+        ControlFlow::Continue(())
+    });
+    let mut unsaved = 0;
+    for (key, value) in found {
+        if turn == Turn::Remove {
+            txn.delete(slot, &key);
+            continue;
+        }
+        if marks_of_key(&key).is_none() {
+            continue;
+        }
+        let before = read_marks(Some(&value), part.ino)?;
+        let mut marks = before;
+        match turn {
+            Turn::Begin => marks.begin(),
+            Turn::Fail => marks.fail(),
+            Turn::End => marks.end(),
+            Turn::Forget => marks.forget(),
+            Turn::Count | Turn::Remove => {}
+        }
+        unsaved += marks.unsaved();
+        if marks != before {
+            txn.put(slot, &key, &marks.to_bytes());
+        }
+    }
+    Ok(unsaved)
+}
+
+fn block_of(stripe: u64) -> u32 {
+    u32::try_from(stripe / BLOCK_STRIPES).unwrap_or(u32::MAX)
+}
+
+/// The marks of a record; none without one.
+pub fn read_marks(bytes: Option<&[u8]>, ino: Ino) -> FsResult<Marks> {
+    bytes.map_or(Ok(Marks::default()), |bytes| decode(bytes, "mark", ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_wire::Decode;
+
+    #[test]
+    fn a_flush_takes_what_was_written_before_it() {
+        let mut marks = Marks::default();
+        set(&mut marks.dirty, 3);
+        marks.begin();
+        set(&mut marks.dirty, 1024 + 4);
+        assert!(!marks.is_dirty(3) && marks.is_dirty(4));
+        assert_eq!(marks.unsaved(), 2);
+        let mut failed = marks;
+        failed.fail();
+        assert!(failed.is_dirty(3) && failed.is_dirty(4));
+        marks.end();
+        assert_eq!((marks.unsaved(), marks.is_dirty(4)), (1, true));
+        assert_eq!(Marks::from_bytes(&marks.to_bytes()), Ok(marks));
+    }
+
+    #[test]
+    fn what_was_written_here_is_believed_when_the_origin_is_not() {
+        let mut marks = Marks::default();
+        [1, 2].into_iter().for_each(|stripe| set(&mut marks.present, stripe));
+        set(&mut marks.dirty, 2);
+        marks.forget();
+        assert!(!marks.is_present(1) && marks.is_present(2));
+    }
+}

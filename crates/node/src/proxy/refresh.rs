@@ -1,0 +1,138 @@
+//! Looking whether a file has changed at site storage, when it is opened; and bringing a whole file.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bivouac_layout::{SeatRange, split};
+use bivouac_source::Cause;
+use bivouac_types::{FsResult, Ino, PartitionId, ReadPolicy};
+use bivouac_wire::{BringRequest, FlushMark, MarkFlushRequest, Origin, Whence, op};
+
+use super::bring::in_progress;
+use super::sites::{from_wire, to_wire};
+use crate::dispatch::NOBODY;
+use crate::intent::{Intent, Renewal};
+use crate::namespace::Change;
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::record::SiteFile;
+use crate::session::Ctx;
+
+/// Files that are looked at there at the same time, at most: the other threads serve what is here.
+const LOOKING_MAX: usize = 3;
+/// Bytes of a file that one request brings.
+const BRING_BYTES: u64 = 8 << 20;
+
+/// Counts those who look at site storage.
+struct Looking<'a>(&'a AtomicUsize);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Node {
+    /// Before a file is opened: if it has changed at site storage and not here, it is what it is there from now on.
+    ///
+    /// # Errors
+    /// `EINPROGRESS` when the asker is to ask again; `EIO` when a seat does not answer. A source that does not answer is no
+    /// error: what is here is served.
+    pub(crate) fn refresh(&self, ino: Ino) -> FsResult<()> {
+        let inode = self.inode(ino)?;
+        let partition = inode.attr.layout.partition();
+        if !inode.attr.is_file() || !self.is_bound(partition) {
+            return Ok(());
+        }
+        let Some(origin) = self.clean_origin(ino)? else { return Ok(()) };
+        let Some(now) = self.look_there(ino, partition, &origin)? else { return Ok(()) };
+        let _size = self.lock_size(ino)?;
+        if self.clean_origin(ino)?.as_ref() != Some(&origin) || self.proxy.jobs.lock().contains_key(&ino) {
+            return Ok(());
+        }
+        let attr = self.inode(ino)?.attr;
+        let renewal = Renewal { ino, epoch: attr.epoch, layout: attr.layout, origin: now };
+        self.carry_out(&Ctx::of_node(self.as_client()), ino.slot(), Intent::Renew(renewal))
+    }
+
+    /// What a file is at site storage, if nothing but that is known of it here.
+    fn clean_origin(&self, ino: Ino) -> FsResult<Option<Origin>> {
+        let file = self.site_file(ino)?;
+        Ok(file.filter(|file| !file.is_unsaved() && file.pending.is_empty()).and_then(|file| file.origin))
+    }
+
+    /// What a file is at site storage by now, if it is another than it was.
+    fn look_there(&self, ino: Ino, partition: PartitionId, origin: &Origin) -> FsResult<Option<Origin>> {
+        let looking = &self.proxy.looking;
+        let _looking = Looking(looking);
+        if looking.fetch_add(1, Ordering::Relaxed) >= LOOKING_MAX {
+            return Err(in_progress(ino));
+        }
+        bivouac_net::before_waiting();
+        let site = match self.site_of(partition) {
+            Ok(site) => site,
+            Err(error) => {
+                log::info!("inode {ino} is served as it was: {error}");
+                return Ok(None);
+            }
+        };
+        match site.source.stat(&origin.path) {
+            Ok(meta) if meta.is_file() && meta.version != from_wire(origin.seen.clone()) => {
+                Ok(Some(Origin { path: origin.path.clone(), seen: to_wire(meta.version) }))
+            }
+            Ok(_) => Ok(None),
+            Err(error) => {
+                if error.cause() != Cause::NotFound {
+                    log::info!("inode {ino} is served as it was: {error}");
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Brings some of a whole file. Where to go on; nothing at its end, or if its policy does not say so.
+    pub(crate) fn bring_file(&self, request: &BringRequest) -> FsResult<Option<u64>> {
+        let BringRequest { ino, from, opened } = *request;
+        let layout = self.inode(ino)?.attr.layout;
+        let Some(partition) = self.partitions.get(layout.partition()) else { return Ok(None) };
+        if opened && from == 0 {
+            let path = self.path_in_partition(ino)?;
+            if partition.settings.read_of(&path) != ReadPolicy::OnOpen {
+                return Ok(None);
+            }
+        }
+        let whence = self.whence(ino)?;
+        let end = whence.limit.min(from.saturating_add(BRING_BYTES));
+        if whence.origin.is_none() || from >= end {
+            return Ok(None);
+        }
+        self.bring_range(ino, &whence, from..end)?;
+        Ok((end < whence.limit).then_some(end))
+    }
+
+    /// Every seat brings its own stripes, all at the same time.
+    fn bring_range(&self, ino: Ino, whence: &Whence, range: Range<u64>) -> FsResult<()> {
+        let ranges: Vec<SeatRange> = split(&whence.layout, range.start, range.end - range.start).collect();
+        let bring = |range: &SeatRange| {
+            let known =
+                FlushMark::Known { whence: whence.clone(), offset: range.subfile_offset, len: range.len };
+            let request = MarkFlushRequest { ino, seat: range.seat, mark: known };
+            let node = self.seat_place(range.seat)?.node;
+            self.step::<op::MarkFlush>(node, Steps::question(NOBODY), 0, request).map(drop)
+        };
+        bivouac_net::before_waiting();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = ranges.iter().map(|range| scope.spawn(move || bring(range))).collect();
+            let died = |_| Err(bivouac_types::Errno::EIO.into());
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).fold(Ok(()), FsResult::and)
+        })
+    }
+}
+
+impl Change<'_> {
+    /// A file is what it is at site storage.
+    pub(crate) fn renew_site_file(&mut self, ino: Ino, known: SiteFile, whence: Whence) {
+        let (origin, limit) = (whence.origin, whence.limit);
+        self.put_site_file(ino, &SiteFile { origin, limit, changed: false, flushing: false, ..known });
+    }
+}

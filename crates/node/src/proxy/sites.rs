@@ -1,0 +1,129 @@
+//! Site storage of partitions, opened when it is first needed.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use bivouac_source::{Cause, PosixSource, S3Place, S3Source, Source, SourceError, Surroundings, Version};
+use bivouac_types::{Errno, FsError, FsResult, Ino, PartitionId, Site as Place};
+use bivouac_wire::SiteVersion;
+use parking_lot::Mutex;
+
+use crate::node::Node;
+use crate::record::root_key;
+
+/// Site storage of one partition.
+pub struct Site {
+    /// What it is.
+    pub source: Box<dyn Source>,
+}
+
+/// Those that are open.
+#[derive(Default)]
+pub struct Sites {
+    open: Mutex<HashMap<PartitionId, Arc<Site>>>,
+}
+
+impl Node {
+    /// The source of a partition that stands in front of site storage.
+    fn source_of(&self, partition: PartitionId) -> Option<bivouac_types::Source> {
+        self.partitions.get(partition)?.settings.source.clone()
+    }
+
+    /// Whether a partition stands in front of site storage.
+    pub(crate) fn is_bound(&self, partition: PartitionId) -> bool {
+        self.bound_dir(partition).is_some()
+    }
+
+    /// The directory of a partition that stands in front of site storage.
+    pub(crate) fn bound_dir(&self, partition: PartitionId) -> Option<Ino> {
+        if partition == PartitionId::ROOT {
+            return None;
+        }
+        let known = self.partitions.get(partition)?;
+        known.settings.source.as_ref().map(|_| known.dir)
+    }
+
+    /// Site storage of a partition, if it stands in front of any.
+    ///
+    /// # Errors
+    /// `EIO` when it is not to be reached, or not what it was.
+    pub(super) fn site(&self, partition: PartitionId) -> FsResult<Option<Arc<Site>>> {
+        let Some(source) = self.source_of(partition) else { return Ok(None) };
+        if let Some(site) = self.proxy.sites.open.lock().get(&partition) {
+            return Ok(Some(Arc::clone(site)));
+        }
+        let source = open(source.site(), &self.objects)?;
+        self.check_root(partition, &*source)?;
+        let site = Arc::new(Site { source });
+        self.proxy.sites.open.lock().insert(partition, Arc::clone(&site));
+        Ok(Some(site))
+    }
+
+    /// Site storage of a partition that stands in front of some.
+    pub(super) fn site_of(&self, partition: PartitionId) -> FsResult<Arc<Site>> {
+        let unbound = || FsError::with(Errno::EINVAL, format!("{partition} has no source"));
+        self.site(partition)?.ok_or_else(unbound)
+    }
+
+    /// The root is what this node saw when it saw it first: not an empty directory where something was mounted.
+    fn check_root(&self, partition: PartitionId, source: &dyn Source) -> FsResult<()> {
+        source.check()?;
+        let tag = source.stat(b"")?.version.tag;
+        let (slot, key) = (self.part_slot(Ino::ROOT), root_key(partition));
+        let mut txn = self.records.txn(&[slot]);
+        match txn.get(slot, &key) {
+            Some(known) if known == tag.as_bytes() => return Ok(()),
+            Some(_) => {
+                let text =
+                    format!("the source of {partition} is not the directory that it was: is it mounted?");
+                return Err(SourceError::new(Cause::Lost, text).into());
+            }
+            None => txn.put(slot, &key, tag.as_bytes()),
+        }
+        self.commit_note(txn)
+    }
+}
+
+/// Opens site storage.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub fn open(place: &Place, objects: &Surroundings) -> FsResult<Box<dyn Source>> {
+    match place {
+        Place::Directory { path } => Ok(Box::new(PosixSource::open(Path::new(path))?)),
+        Place::S3 { bucket, prefix, endpoint, region } => {
+            let (bucket, prefix) = (bucket.clone(), prefix.clone());
+            let place = S3Place { bucket, prefix, endpoint: endpoint.clone(), region: region.clone() };
+            Ok(Box::new(S3Source::open(&place, objects)?))
+        }
+    }
+}
+
+/// Whether stripes of these sizes can be pieces of what the source is to have.
+///
+/// # Errors
+/// `EINVAL` for one that is too small.
+pub fn check_stripes(source: &dyn Source, stripes: impl Iterator<Item = u32>) -> FsResult<()> {
+    let Some(least) = source.piece_size(0) else { return Ok(()) };
+    match stripes.min().filter(|stripe| u64::from(*stripe) < least) {
+        Some(stripe) => {
+            let text = format!(
+                "the source takes files in pieces of {least} bytes at least, and nodes bring it their stripes, of \
+                 {stripe} bytes: say --stripe 8m"
+            );
+            Err(FsError::with(Errno::EINVAL, text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// As it travels between nodes.
+pub fn to_wire(version: Version) -> SiteVersion {
+    SiteVersion { size: version.size, mtime: version.mtime, tag: version.tag }
+}
+
+/// As sources have it.
+pub fn from_wire(version: SiteVersion) -> Version {
+    Version { size: version.size, mtime: version.mtime, tag: version.tag }
+}

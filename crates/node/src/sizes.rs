@@ -1,0 +1,259 @@
+//! Sizes of files that are lent to processes of this machine: a process that makes a file longer tells so in shared
+//! memory, and whoever looks at the file's record here sees what was told on top of it. See
+//! docs/decisions/0019-sizes-are-lent.md.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bivouac_direct::{Board, SizeGate, Told};
+use bivouac_types::limits::{DIRECT_DRAIN_MS, DIRECT_SIZES_MAX};
+use bivouac_types::{Attr, ClientId, FsResult, Ino, Timestamp};
+use bivouac_wire::Encode;
+use parking_lot::Mutex;
+
+use crate::handlers::without_set_id;
+use crate::locks::{Guard, Target};
+use crate::node::Node;
+use crate::record::{Inode, inode_key};
+
+/// The sizes that are lent.
+#[derive(Default)]
+pub struct Sizes {
+    /// How many; for a look without the lock.
+    count: AtomicUsize,
+    /// Number of the next loan.
+    next: AtomicU64,
+    /// Locked within the locks of slots: a look at a record, and at what was told since, is one look.
+    lent: Mutex<HashMap<Ino, Vec<Loan>>>,
+}
+
+/// A size that is lent to one process.
+struct Loan {
+    /// Which one of this node's it is.
+    number: u64,
+    gate: SizeGate,
+    epoch: u32,
+    /// Nothing for what an earlier daemon lent.
+    holder: Option<Holder>,
+    /// What was told, once the process is gone.
+    last: Option<Told>,
+}
+
+#[derive(Clone)]
+struct Holder {
+    client: ClientId,
+    session: u32,
+    /// Number of the gate in the session.
+    gate: u32,
+    board: Arc<Board>,
+}
+
+/// A size that was just lent.
+pub struct Lent {
+    /// The gate.
+    pub gate: u32,
+    /// Its turn.
+    pub turn: u32,
+    /// The file's epoch.
+    pub epoch: u32,
+}
+
+impl Loan {
+    fn told(&self) -> Told {
+        self.last.unwrap_or_else(|| self.gate.told())
+    }
+
+    /// Whether nothing more can be told.
+    fn is_over(&self) -> bool {
+        self.last.is_some() || self.gate.is_empty()
+    }
+
+    fn is_of(&self, session: u32) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.session == session)
+    }
+
+    fn is_at(&self, session: u32, gate: u32) -> bool {
+        self.holder.as_ref().is_some_and(|holder| (holder.session, holder.gate) == (session, gate))
+    }
+}
+
+impl Sizes {
+    /// Adds to a record what processes have told since it was written. The caller has the record's slot locked.
+    pub fn add_to(&self, attr: &mut Attr) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let lent = self.lent.lock();
+        let loans = lent.get(&attr.ino).into_iter().flatten();
+        for loan in loans.filter(|loan| loan.epoch == attr.epoch) {
+            let told = loan.told();
+            attr.size = attr.size.max(told.end);
+            let at = timestamp(told.at_ns);
+            // Whoever changed the record since has seen what was told before.
+            if told.end > 0 && at > attr.ctime {
+                (attr.mtime, attr.ctime) = (at, at);
+                attr.mode = without_set_id(attr.mode);
+            }
+        }
+    }
+
+    /// A session is over: what its process told is final.
+    pub fn end_session(&self, session: u32) {
+        for loan in self.lent.lock().values_mut().flatten().filter(|loan| loan.is_of(session)) {
+            loan.gate.close();
+            loan.last.get_or_insert_with(|| loan.gate.told());
+        }
+    }
+
+    fn is_lent(&self, ino: Ino) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.lent.lock().contains_key(&ino)
+    }
+
+    fn inos(&self, wanted: impl Fn(&Loan) -> bool) -> Vec<Ino> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let lent = self.lent.lock();
+        lent.iter().filter(|(_, loans)| loans.iter().any(&wanted)).map(|(ino, _)| *ino).collect()
+    }
+
+    /// The loans of a file that are over.
+    fn over(&self, ino: Ino) -> Vec<u64> {
+        let lent = self.lent.lock();
+        let loans = lent.get(&ino).into_iter().flatten();
+        loans.filter(|loan| loan.is_over()).map(|loan| loan.number).collect()
+    }
+
+    fn add(&self, ino: Ino, gate: SizeGate, epoch: u32, holder: Option<Holder>) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let last = holder.is_none().then(|| gate.told());
+        self.lent.lock().entry(ino).or_default().push(Loan { number, gate, epoch, holder, last });
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Closes all gates for a file.
+    fn close(&self, ino: Ino) -> Vec<(SizeGate, Option<Holder>)> {
+        let lent = self.lent.lock();
+        let loans = lent.get(&ino).into_iter().flatten();
+        loans.inspect(|loan| loan.gate.close()).map(|loan| (loan.gate.clone(), loan.holder.clone())).collect()
+    }
+
+    /// Takes out the loans of a file that are over.
+    fn take_over(&self, ino: Ino, is_over: impl Fn(&Loan) -> bool) -> Vec<Loan> {
+        let mut lent = self.lent.lock();
+        let Some(loans) = lent.remove(&ino) else { return Vec::new() };
+        let (over, rest): (Vec<Loan>, Vec<Loan>) = loans.into_iter().partition(is_over);
+        if !rest.is_empty() {
+            lent.insert(ino, rest);
+        }
+        self.count.fetch_sub(over.len(), Ordering::AcqRel);
+        over
+    }
+}
+
+fn timestamp(ns: u64) -> Timestamp {
+    Timestamp { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
+}
+
+impl Node {
+    /// Lends the size of a file to a client's process; `None` if it is to tell each size by a message. The caller
+    /// has the size locked.
+    pub(crate) fn lend_size(&self, client: ClientId, session: u32, ino: Ino) -> FsResult<Option<Lent>> {
+        self.sweep_sizes_of(ino)?;
+        // What is wrong with it, the message says that tells its size.
+        let Ok(Inode { attr, .. }) = self.regular_file(ino) else { return Ok(None) };
+        if self.sizes.count.load(Ordering::Relaxed) >= DIRECT_SIZES_MAX || !self.opens.is_held(ino, client) {
+            return Ok(None);
+        }
+        let Some((board, number, gate)) = self.lending.gate(session, client) else { return Ok(None) };
+        // From now on it may change at any moment: nobody else is promised that it does not.
+        self.leases.begin(client, &[ino.slot()]);
+        let gate = SizeGate::open(&gate, ino.0, attr.epoch);
+        let lent = Lent { gate: number, turn: gate.turn(), epoch: attr.epoch };
+        self.sizes.add(ino, gate, attr.epoch, Some(Holder { client, session, gate: number, board }));
+        if !self.lending.has_session(session, client) {
+            // It ended meanwhile. Nobody has told anything: who asked has no answer yet.
+            self.end_loans(ino, |loan| loan.is_at(session, number));
+            return Ok(None);
+        }
+        Ok(Some(lent))
+    }
+
+    /// Locks the size of a file, and has it back from everybody whom it is lent to.
+    pub(crate) fn lock_size(&self, ino: Ino) -> FsResult<Guard<'_>> {
+        let guard = self.locks.lock(Target::Size(ino))?;
+        if self.sizes.is_lent(ino) {
+            for (gate, holder) in self.sizes.close(ino) {
+                // Who stands still inside finds it closed afterwards, and sends a message.
+                let lives = || holder.as_ref().is_some_and(|holder| holder.board.lives(holder.session));
+                let _ = gate.drain(Duration::from_millis(DIRECT_DRAIN_MS), lives);
+            }
+            self.write_down(ino)?;
+            self.end_loans(ino, |_| true);
+        }
+        Ok(guard)
+    }
+
+    /// Takes note of sizes of a file that are not lent any more.
+    pub(crate) fn sweep_sizes_of(&self, ino: Ino) -> FsResult<()> {
+        if !self.sizes.is_lent(ino) {
+            return Ok(());
+        }
+        // As of before they are written down: who is over only then may have told something since.
+        let over = self.sizes.over(ino);
+        if !over.is_empty() {
+            self.write_down(ino)?;
+            self.end_loans(ino, |loan| over.contains(&loan.number));
+        }
+        Ok(())
+    }
+
+    /// The same for all files.
+    pub(crate) fn sweep_sizes(&self) {
+        for ino in self.sizes.inos(Loan::is_over) {
+            if let Err(error) = self.sweep_sizes_of(ino) {
+                log::warn!("size of inode {ino} is not in its record yet: {error}");
+            }
+        }
+    }
+
+    /// Writes down all that was told so far.
+    pub(crate) fn write_down_sizes(&self) -> FsResult<()> {
+        self.sizes.inos(|_| true).into_iter().try_for_each(|ino| self.write_down(ino))
+    }
+
+    /// What processes told an earlier daemon.
+    pub(crate) fn adopt_sizes(&self, gates: Vec<SizeGate>) {
+        for gate in gates {
+            let (ino, epoch) = gate.file();
+            self.sizes.add(Ino(ino), gate, epoch, None);
+        }
+        self.sweep_sizes();
+    }
+
+    /// Writes down what was told of a file so far.
+    fn write_down(&self, ino: Ino) -> FsResult<()> {
+        let mut change = self.change(&[ino.slot()])?;
+        let Some(record) = change.txn.get(ino.slot(), &inode_key(ino)) else { return Ok(()) };
+        let told = self.told_inode(ino, Some(record))?;
+        if told.to_bytes() == record {
+            return Ok(());
+        }
+        change.put_inode(&told);
+        change.commit()
+    }
+
+    fn end_loans(&self, ino: Ino, is_over: impl Fn(&Loan) -> bool) {
+        for loan in self.sizes.take_over(ino, is_over) {
+            loan.gate.clear();
+            if let Some(holder) = loan.holder {
+                self.leases.end(holder.client, &[ino.slot()]);
+                if loan.last.is_none() {
+                    self.lending.give_back(holder.client, (holder.session, holder.gate));
+                }
+            }
+        }
+    }
+}

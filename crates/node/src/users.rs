@@ -1,0 +1,96 @@
+//! Who uses large directories that are not spread: one client has them for itself for as long as nobody else looks.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_types::{ClientId, Ino};
+use parking_lot::Mutex;
+
+use crate::dispatch::NOBODY;
+
+/// Most directories whose users are known; beyond that they are learned anew.
+const DIRS_MAX: usize = 4096;
+/// How long it takes until one that could not spread is said again to be large.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The users of large directories, as far as they were seen.
+#[derive(Default)]
+pub struct Users {
+    any: AtomicBool,
+    dirs: Mutex<HashMap<Ino, User>>,
+}
+
+enum User {
+    One(ClientId),
+    /// Since when, or since it was said last.
+    Several(Instant),
+}
+
+impl Users {
+    /// A client changes a large directory. Whether several use it.
+    pub fn change(&self, dir: Ino, client: ClientId) -> bool {
+        let mut dirs = self.dirs.lock();
+        if dirs.len() >= DIRS_MAX && !dirs.contains_key(&dir) {
+            dirs.clear();
+        }
+        self.any.store(true, Ordering::Release);
+        let user = dirs.entry(dir).or_insert(User::One(client));
+        user.joined_by(client);
+        matches!(user, User::Several(_))
+    }
+
+    /// A client looks for something in a directory. Whether it is a large one that should spread, since several look:
+    /// said to the first one, and again now and then.
+    pub fn look(&self, dir: Ino, client: ClientId) -> bool {
+        self.any.load(Ordering::Acquire)
+            && self.dirs.lock().get_mut(&dir).is_some_and(|user| user.joined_by(client))
+    }
+
+    /// A directory is not large any more, or is spread.
+    pub fn forget(&self, dir: Ino) {
+        if self.any.load(Ordering::Acquire) {
+            self.dirs.lock().remove(&dir);
+        }
+    }
+}
+
+impl User {
+    /// Whether it is not alone any more now.
+    fn joined_by(&mut self, client: ClientId) -> bool {
+        let due = match self {
+            User::One(one) => *one != client,
+            User::Several(since) => since.elapsed() >= AGAIN,
+        };
+        if due && client != NOBODY {
+            *self = User::Several(Instant::now());
+        }
+        due && client != NOBODY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIR: Ino = Ino(5);
+
+    #[test]
+    fn a_directory_is_one_clients_until_another_one_comes() {
+        let (users, [a, b]) = (Users::default(), [ClientId(1), ClientId(2)]);
+        assert!(!users.look(DIR, b), "nobody has made it large");
+        assert!(!users.change(DIR, a) && !users.change(DIR, a));
+        assert!(!users.look(DIR, a) && !users.look(Ino(6), b) && !users.look(DIR, NOBODY));
+        assert!(users.look(DIR, b) && !users.look(DIR, b), "that is said once a second");
+        assert!(users.change(DIR, a), "it stays so");
+        users.forget(DIR);
+        assert!(!users.change(DIR, b) && users.change(DIR, a));
+    }
+
+    #[test]
+    fn what_is_known_is_bounded() {
+        let users = Users::default();
+        (0..2 * DIRS_MAX as u64).for_each(|ino| assert!(!users.change(Ino(ino), ClientId(1))));
+        assert!(users.dirs.lock().len() <= DIRS_MAX);
+    }
+}

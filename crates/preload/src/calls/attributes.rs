@@ -1,0 +1,60 @@
+//! Attributes: the kernel's and the mount's. Before they look, or set a time, they are told when was written.
+#![allow(unsafe_code, reason = "the calls of C have no safe interface")]
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use libc::{stat as status, timespec, timeval, utimbuf};
+
+use crate::{real, settle};
+
+macro_rules! told {
+    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> c_int {
+            settle::tell();
+            // SAFETY: as the caller says.
+            unsafe { real::$name($($arg),*) }
+        }
+    )*};
+}
+
+macro_rules! told_of {
+    ($($name:ident $([$before:ident: $of:ty])? (fd, $last:ident: $ty:ty);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($before: $of,)? fd: c_int, $last: $ty) -> c_int {
+            settle::tell_of(fd);
+            // SAFETY: as the caller says.
+            unsafe { real::$name($($before,)? fd, $last) }
+        }
+    )*};
+}
+
+told_of! {
+    fstat(fd, into: *mut status);
+    fstat64(fd, into: *mut status);
+    __fxstat[version: c_int](fd, into: *mut status);
+    __fxstat64[version: c_int](fd, into: *mut status);
+    futimes(fd, times: *const timeval);
+    futimens(fd, times: *const timespec);
+}
+
+told! {
+    stat(path: *const c_char, into: *mut status);
+    stat64(path: *const c_char, into: *mut status);
+    lstat(path: *const c_char, into: *mut status);
+    lstat64(path: *const c_char, into: *mut status);
+    fstatat(dir: c_int, path: *const c_char, into: *mut status, flags: c_int);
+    fstatat64(dir: c_int, path: *const c_char, into: *mut status, flags: c_int);
+    statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut libc::statx);
+    __xstat(version: c_int, path: *const c_char, into: *mut status);
+    __xstat64(version: c_int, path: *const c_char, into: *mut status);
+    __lxstat(version: c_int, path: *const c_char, into: *mut status);
+    __lxstat64(version: c_int, path: *const c_char, into: *mut status);
+    __fxstatat(version: c_int, dir: c_int, path: *const c_char, into: *mut status, flags: c_int);
+    __fxstatat64(version: c_int, dir: c_int, path: *const c_char, into: *mut status, flags: c_int);
+    utime(path: *const c_char, times: *const utimbuf);
+    utimes(path: *const c_char, times: *const timeval);
+    lutimes(path: *const c_char, times: *const timeval);
+    futimesat(dir: c_int, path: *const c_char, times: *const timeval);
+    utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int);
+}

@@ -1,0 +1,71 @@
+//! What restricts the process, and system calls that are made by number.
+#![allow(unsafe_code, reason = "the calls of C have no safe interface")]
+
+use std::ffi::{c_int, c_long, c_uint};
+
+use libc::{pid_t, rlimit};
+
+use super::{begin, descriptors};
+use crate::{hidden, process, real, settings, settle};
+
+macro_rules! limits {
+    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> c_int {
+            // SAFETY: as the caller says.
+            let outcome = unsafe { real::$name($($arg),*) };
+            settings::look_at_limits();
+            hidden::choose();
+            outcome
+        }
+    )*};
+}
+
+limits! {
+    setrlimit(resource: c_uint, limits: *const rlimit);
+    setrlimit64(resource: c_uint, limits: *const rlimit);
+    prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit);
+    prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        // What this library needs may be forbidden from now on.
+        settle::end();
+    }
+    // SAFETY: as the caller says. Arguments that were not given are not used either.
+    unsafe { real::prctl(option, a, b, c, d) }
+}
+
+/// As in libc: the arguments are those of the system call. Calls that change the table of descriptors have to be known.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    // SAFETY: as the caller says; the kernel looks at as much of them.
+    unsafe {
+        match number {
+            libc::SYS_close => return descriptors::close(a as c_int).into(),
+            libc::SYS_close_range => {
+                return descriptors::close_range(a as c_uint, b as c_uint, c as c_int).into();
+            }
+            libc::SYS_dup3 => return descriptors::dup3(a as c_int, b as c_int, c as c_int).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => return descriptors::dup2(a as c_int, b as c_int).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork | libc::SYS_vfork => process::share(),
+            libc::SYS_clone | libc::SYS_clone3 | libc::SYS_sendmsg | libc::SYS_sendmmsg => process::share(),
+            libc::SYS_seccomp => settle::end(),
+            libc::SYS_exit_group => begin::end(),
+            _ => {}
+        }
+        real::syscall(number, a, b, c, d, e, f)
+    }
+}

@@ -1,0 +1,125 @@
+//! New processes, and the end of this one. Whoever is forked or started may have the program's descriptions too. `fork`
+//! itself tells by the handlers that [`process::watch`] leaves with libc.
+#![allow(unsafe_code, reason = "the calls of C have no safe interface")]
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::{FILE, pid_t};
+
+use super::begin;
+use crate::{process, real, settle, thread};
+
+macro_rules! sharing {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments, reason = "they are libc's")]
+        unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
+            process::share();
+            // SAFETY: as the caller says. Arguments that were not given are not used either.
+            unsafe { real::$name($($arg),*) }
+        }
+    )*};
+}
+
+sharing! {
+    _Fork() -> pid_t;
+    clone(
+        function: *mut c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_void,
+        thread: *mut c_void, child: *mut c_void
+    ) -> c_int;
+    posix_spawn(
+        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: *const *mut c_char, environment: *const *mut c_char
+    ) -> c_int;
+    posix_spawnp(
+        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        arguments: *const *mut c_char, environment: *const *mut c_char
+    ) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+}
+
+/// The program becomes another one, unless that fails.
+macro_rules! becoming {
+    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> c_int {
+            if !thread::is_vforked() {
+                settle::end();
+            }
+            // SAFETY: as the caller says.
+            unsafe { real::$name($($arg),*) }
+        }
+    )*};
+}
+
+becoming! {
+    execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char);
+    execv(path: *const c_char, arguments: *const *const c_char);
+    execvp(path: *const c_char, arguments: *const *const c_char);
+    execvpe(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char);
+    fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char);
+}
+
+macro_rules! ending {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(code: c_int) -> ! {
+            if !thread::is_vforked() {
+                begin::end();
+            }
+            loop {
+                // SAFETY: a number; it does not return.
+                unsafe { real::_exit(code) };
+            }
+        }
+    )*};
+}
+
+ending! { _exit _Exit }
+
+/// The child of `vfork` runs in this thread's memory until it becomes another program or ends, and the parent waits. It must
+/// not take the return address with it: libc's keeps it in a register, and so does this one.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vfork() -> pid_t {
+    std::arch::naked_asm!(
+        "push rax",
+        "call {share}",
+        "pop rax",
+        "pop rdi",
+        "mov eax, {number}",
+        "syscall",
+        "push rdi",
+        "mov rdi, rax",
+        "jmp {done}",
+        share = sym process_share,
+        number = const libc::SYS_vfork,
+        done = sym vforked,
+    )
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn process_share() {
+    process::share();
+}
+
+/// In the child, and then in the parent: what `vfork` returns.
+#[cfg(target_arch = "x86_64")]
+extern "C" fn vforked(result: i64) -> pid_t {
+    thread::set_vforked(result == 0);
+    if result < 0 {
+        crate::errno::set(-result as c_int);
+        return -1;
+    }
+    result as pid_t
+}
+
+/// Elsewhere it is a `fork`, as POSIX allows.
+#[cfg(not(target_arch = "x86_64"))]
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn vfork() -> pid_t {
+    // SAFETY: as the caller says.
+    unsafe { libc::fork() }
+}

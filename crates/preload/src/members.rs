@@ -1,0 +1,72 @@
+//! The formations that this process has joined.
+#![allow(unsafe_code, reason = "children leave their parent's alone, whoever has it locked")]
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_client::{FormationPlace, Member};
+use bivouac_types::FormationId;
+use parking_lot::Mutex;
+
+/// How long a formation is left alone that could not be joined.
+const PAUSE: Duration = Duration::from_secs(5);
+
+type Known = Mutex<Vec<(FormationId, Joined)>>;
+
+enum Joined {
+    Member(Arc<Member>),
+    /// Not before then.
+    Failed(Instant),
+}
+
+static MEMBERS: AtomicPtr<Known> = AtomicPtr::new(ptr::null_mut());
+
+fn members() -> &'static Known {
+    let mut known = MEMBERS.load(Ordering::Acquire);
+    if known.is_null() {
+        let new = Box::into_raw(Box::new(Known::default()));
+        match MEMBERS.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => known = new,
+            Err(other) => {
+                // SAFETY: just made, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                known = other;
+            }
+        }
+    }
+    // SAFETY: made from a box, and never given back.
+    unsafe { &*known }
+}
+
+/// This process's part in a formation; `None` if it cannot join.
+pub fn of(formation: &FormationPlace) -> Option<Arc<Member>> {
+    let mut members = members().lock();
+    match members.iter().find(|(id, _)| *id == formation.id) {
+        Some((_, Joined::Member(member))) => return Some(Arc::clone(member)),
+        Some((_, Joined::Failed(until))) if *until > Instant::now() => return None,
+        _ => {}
+    }
+    let member = Member::join(&formation.directory, Duration::from_millis(formation.wait_ms)).map(Arc::new);
+    let joined = match &member {
+        Ok(member) => Joined::Member(Arc::clone(member)),
+        Err(_) => Joined::Failed(Instant::now() + PAUSE),
+    };
+    members.retain(|(id, _)| *id != formation.id);
+    members.push((formation.id, joined));
+    member.ok()
+}
+
+/// Leaves all of them.
+pub fn leave() {
+    if !MEMBERS.load(Ordering::Acquire).is_null() {
+        let left = std::mem::take(&mut *members().lock());
+        drop(left);
+    }
+}
+
+/// In the child after a fork: it has joined none.
+pub fn renew() {
+    MEMBERS.store(ptr::null_mut(), Ordering::Release);
+}

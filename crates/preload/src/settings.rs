@@ -1,0 +1,48 @@
+//! What the environment and the process's circumstances say, read once at the beginning.
+#![allow(unsafe_code, reason = "what the kernel said at the start of the program has no safe interface")]
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use rustix::process::{Resource, getrlimit};
+
+/// Calls on a description before it is looked at: to reach a file by another way costs as much as some calls.
+const AFTER_CALLS: u32 = 6;
+/// Bytes that serve as well.
+pub const AFTER_BYTES: u64 = 512 << 10;
+
+static CALLS: AtomicU32 = AtomicU32::new(AFTER_CALLS);
+static REPORTS: AtomicBool = AtomicBool::new(false);
+/// Whether the size of the files that the program writes is limited.
+static LIMITED: AtomicBool = AtomicBool::new(false);
+
+/// Reads them. Whether this library may do anything at all.
+pub fn read() -> bool {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    REPORTS.store(variable("BIVOUAC_REPORT").is_some_and(|value| value != "0"), Ordering::Relaxed);
+    if let Some(calls) = variable("BIVOUAC_PRELOAD_AFTER").and_then(|value| value.parse().ok()) {
+        CALLS.store(calls, Ordering::Relaxed);
+    }
+    look_at_limits();
+    // SAFETY: a number in, a number out. Programs with more rights than who runs them are not meddled with.
+    unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
+}
+
+/// Whether what was done is told at exit.
+pub fn reports() -> bool {
+    REPORTS.load(Ordering::Relaxed)
+}
+
+/// Calls on a description before it is looked at.
+pub fn after_calls() -> u32 {
+    CALLS.load(Ordering::Relaxed)
+}
+
+/// The kernel keeps to a limit on the size of files, with a signal and all; then writes are left to it.
+pub fn writes_are_limited() -> bool {
+    LIMITED.load(Ordering::Relaxed)
+}
+
+/// The limit may be another one now.
+pub fn look_at_limits() {
+    LIMITED.store(getrlimit(Resource::Fsize).current.is_some(), Ordering::Relaxed);
+}

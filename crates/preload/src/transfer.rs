@@ -1,0 +1,342 @@
+//! Reading and writing: a call of the program that is done here, or is the kernel's.
+//!
+//! The kernel has the file position, and everybody who shares it finds it there. A write first moves it, which gives it
+//! its place as the kernel would, and then writes there; a read moves it afterwards.
+#![allow(unsafe_code, reason = "buffers of the program are pointers")]
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
+
+use bivouac_client::Client;
+use bivouac_types::{Errno, FsResult};
+use libc::{iovec, ssize_t};
+
+use crate::adopt::{Direct, adopt, identify};
+use crate::file::{File, Held, Name, State};
+use crate::quiet::Quiet;
+use crate::report::{self, Call, Why};
+use crate::settle::{self, Inside};
+use crate::thread::Busy;
+use crate::{errno, real, settings, table};
+
+/// Most bytes of one call, as in the kernel; what is more is left for the next.
+const BYTES_MAX: usize = 0x7fff_f000;
+/// Most pieces of one call that are put together here, and bytes of them.
+const PIECES_MAX: usize = 64;
+const GATHERED_MAX: usize = 256 << 10;
+
+/// Where a call reads or writes.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// At the description's position, which moves.
+    Position,
+    /// There.
+    At(i64),
+}
+
+/// A call: what it is, on which descriptor, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub call: Call,
+    pub fd: c_int,
+    pub place: Place,
+}
+
+/// Why a call is not done here, after it was looked at.
+enum Miss {
+    Mount(Why),
+    /// Not a formation's: nothing to be told.
+    Alien,
+    /// It failed, and the kernel would say the same.
+    Failed(Errno),
+}
+
+impl From<Why> for Miss {
+    fn from(why: Why) -> Miss {
+        Miss::Mount(why)
+    }
+}
+
+/// Reads into the pieces; `None` if the kernel has to.
+///
+/// # Safety
+/// The pieces are such that the kernel may write to them, or refuse to.
+pub unsafe fn read(asked: Asked, name: Name, pieces: &[iovec]) -> Option<ssize_t> {
+    serve(asked, name, pieces, libc::O_WRONLY, |direct, at| {
+        let client = direct.client()?;
+        match pieces {
+            // SAFETY: as the caller says; the client writes to them by system calls, and zeros.
+            [piece] => client.read(direct.ino, at, unsafe { bytes_mut(piece) }),
+            pieces => read_pieces(client, direct, at, pieces),
+        }
+    })
+}
+
+/// Writes the pieces; `None` if the kernel has to.
+///
+/// # Safety
+/// The pieces are such that the kernel may read them, or refuse to.
+pub unsafe fn write(asked: Asked, name: Name, pieces: &[iovec]) -> Option<ssize_t> {
+    serve(asked, name, pieces, libc::O_RDONLY, |direct, at| {
+        let (client, ino) = (direct.client()?, direct.ino);
+        let written = match pieces {
+            // SAFETY: as the caller says; the client reads them by system calls only.
+            [piece] => client.write_at(ino, at, unsafe { bytes(piece) }),
+            pieces => client.write_at(ino, at, &gathered(pieces)),
+        }?;
+        direct.is_untold();
+        Ok(written)
+    })
+}
+
+fn serve(
+    asked: Asked,
+    name: Name,
+    pieces: &[iovec],
+    forbidden: c_int,
+    work: impl Fn(&Direct, u64) -> FsResult<usize>,
+) -> Option<ssize_t> {
+    settle::close_given_up();
+    let _busy = Busy::enter().filter(|_| settle::is_open())?;
+    let held = name.hold()?;
+    let count = total(pieces)?;
+    if held.flags() & libc::O_ACCMODE == forbidden || matches!(asked.place, Place::At(at) if at < 0) {
+        return None;
+    }
+    let writes = forbidden == libc::O_RDONLY;
+    let outcome = prepare(&held, asked, name, writes, count).and_then(|quiet| {
+        if !are_few(pieces) {
+            return Err(Why::Pieces.into());
+        }
+        let done = perform(&held, asked, writes, count, work);
+        drop(quiet);
+        done
+    });
+    match outcome {
+        Ok(done) => {
+            report::direct(asked.call, done);
+            ssize_t::try_from(done).ok()
+        }
+        Err(Miss::Failed(failure)) => {
+            report::direct(asked.call, 0);
+            errno::set(failure.code());
+            Some(-1)
+        }
+        Err(Miss::Mount(why)) => {
+            report::mount(asked.call, count, why);
+            None
+        }
+        Err(Miss::Alien) => None,
+    }
+}
+
+/// Bytes of all pieces; `None` for what is the kernel's to refuse, or nothing.
+fn total(pieces: &[iovec]) -> Option<usize> {
+    let sound = |piece: &iovec| !piece.iov_base.is_null() || piece.iov_len == 0;
+    let count = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len))?;
+    (count > 0 && count <= BYTES_MAX && pieces.iter().all(sound)).then_some(count)
+}
+
+/// Looks whether a call can be done here, and makes it so.
+fn prepare(held: &Held, asked: Asked, name: Name, writes: bool, count: usize) -> Result<Quiet, Miss> {
+    match held.state() {
+        State::Alien => {
+            table::forget(asked.fd, name);
+            return Err(Miss::Alien);
+        }
+        State::New | State::Looking if !is_due(held, asked.fd, count)? => return Err(Why::First.into()),
+        State::Mount => return Err(Why::Mapped.into()),
+        _ => {}
+    }
+    if matches!(asked.place, Place::Position) && held.is_shared() {
+        return Err(Why::Shared.into());
+    }
+    if writes && (must_be_kernels(held, asked.fd) || settings::writes_are_limited()) {
+        return Err(Why::Flags.into());
+    }
+    let quiet = Quiet::enter().ok_or(Why::Signal)?;
+    if held.begin_look() {
+        held.end_look(catch_unwind(AssertUnwindSafe(|| adopt(asked.fd))).unwrap_or(Err(State::Mount)));
+    }
+    match held.state() {
+        State::Direct => Ok(quiet),
+        State::Alien => Err(Miss::Alien),
+        _ => Err(Why::Mapped.into()),
+    }
+}
+
+/// Whether there were calls enough to look at the file. With a report, it is looked at from the first one.
+fn is_due(held: &File, fd: c_int, count: usize) -> Result<bool, Miss> {
+    let (calls, bytes) = held.count(count);
+    let due = calls >= settings::after_calls() || bytes >= settings::AFTER_BYTES;
+    if !due && !settings::reports() {
+        // Whose file it is is not known; nothing would tell it either.
+        return Err(Miss::Alien);
+    }
+    if !due && calls == 0 && identify(fd) == Err(State::Alien) && held.begin_look() {
+        held.end_look(Err(State::Alien));
+        return Err(Miss::Alien);
+    }
+    Ok(due)
+}
+
+/// Whether the flags say that a write is not for us: the home chooses the place of an append, and what has to be durable
+/// is synchronised by the kernel. Flags of a description that others have may change without our knowing.
+fn must_be_kernels(held: &File, fd: c_int) -> bool {
+    let flags = if held.is_shared() {
+        // SAFETY: a question about a descriptor.
+        unsafe { real::fcntl(fd, libc::F_GETFL, 0) }
+    } else {
+        held.flags()
+    };
+    flags & (libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC) != 0
+}
+
+fn perform(
+    held: &Held,
+    asked: Asked,
+    writes: bool,
+    count: usize,
+    work: impl Fn(&Direct, u64) -> FsResult<usize>,
+) -> Result<usize, Miss> {
+    let _inside = Inside::enter().ok_or(Why::Odd)?;
+    let direct = held.direct().ok_or(Why::Odd)?;
+    let guarded = |at: u64| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(direct, at)));
+        let outcome = outcome.unwrap_or_else(|_| Err(Errno::EPROTO.into()));
+        outcome.map_err(|error| judge(held, error.errno()))
+    };
+    match asked.place {
+        Place::At(at) => guarded(u64::try_from(at).map_err(|_| Why::Odd)?),
+        Place::Position => {
+            let mut position = direct.position.lock();
+            let at_position = AtPosition { fd: asked.fd, count };
+            let end = if writes {
+                at_position.write(guarded)
+            } else if position.is_some_and(|at| is_within(direct, at, count)) {
+                at_position.read_within(guarded)
+            } else {
+                at_position.read(guarded)
+            };
+            let (end, done) = end.inspect_err(|_| *position = None)?;
+            *position = Some(end);
+            Ok(done)
+        }
+    }
+}
+
+/// Whether a read is likely to find everything.
+fn is_within(direct: &Direct, at: u64, count: usize) -> bool {
+    let size = direct.client().ok().and_then(|client| client.size_heard(direct.ino));
+    at.checked_add(count as u64).is_some_and(|end| Some(end) <= size)
+}
+
+/// A call at the description's position, which the kernel has. Each says where the position is afterwards, and how much was
+/// done.
+#[derive(Clone, Copy)]
+struct AtPosition {
+    fd: c_int,
+    count: usize,
+}
+
+type Done = Result<(u64, usize), Miss>;
+
+impl AtPosition {
+    /// Moves the position behind what was read.
+    fn read(self, work: impl Fn(u64) -> Result<usize, Miss>) -> Done {
+        let at = real::seek(self.fd, 0, libc::SEEK_CUR).ok_or(Why::Odd)?;
+        let read = work(at)?;
+        let end =
+            if read > 0 { real::seek(self.fd, read as i64, libc::SEEK_CUR).ok_or(Why::Odd)? } else { at };
+        Ok((end, read))
+    }
+
+    /// The same with one system call less: the position is moved first, and back by what was not there.
+    fn read_within(self, work: impl Fn(u64) -> Result<usize, Miss>) -> Done {
+        let (end, at) = self.take()?;
+        let read = work(at).inspect_err(|_| self.give_back(end, at))?;
+        if read == self.count {
+            return Ok((end, read));
+        }
+        let less = read as i64 - self.count as i64;
+        Ok((real::seek(self.fd, less, libc::SEEK_CUR).ok_or(Why::Odd)?, read))
+    }
+
+    /// Moves the position first: nobody else gets this place.
+    fn write(self, work: impl Fn(u64) -> Result<usize, Miss>) -> Done {
+        let (end, at) = self.take()?;
+        let written = work(at).inspect_err(|_| self.give_back(end, at))?;
+        Ok((end, written))
+    }
+
+    /// Moves the position: where it is now, and where it was.
+    fn take(self) -> Result<(u64, u64), Miss> {
+        let end = real::seek(self.fd, self.count as i64, libc::SEEK_CUR).ok_or(Why::Odd)?;
+        Ok((end, end.checked_sub(self.count as u64).ok_or(Why::Odd)?))
+    }
+
+    /// Moves it back, unless somebody has taken the next place.
+    fn give_back(self, end: u64, at: u64) {
+        if real::seek(self.fd, 0, libc::SEEK_CUR) == Some(end) {
+            real::seek(self.fd, at.cast_signed(), libc::SEEK_SET);
+        }
+    }
+}
+
+/// What a failure means for the call: some are its answer, all others are for the kernel to find out anew.
+fn judge(held: &File, failure: Errno) -> Miss {
+    match failure {
+        Errno::ENOSPC | Errno::EDQUOT | Errno::EIO => Miss::Failed(failure),
+        Errno::EFAULT | Errno::EFBIG => Why::Odd.into(),
+        _ => {
+            held.leave_to_mount();
+            Why::Odd.into()
+        }
+    }
+}
+
+/// Reads in one, and parts it.
+fn read_pieces(client: &Client, direct: &Direct, at: u64, pieces: &[iovec]) -> FsResult<usize> {
+    let mut gathered = vec![0; pieces.iter().map(|piece| piece.iov_len).sum()];
+    let read = client.read(direct.ino, at, &mut gathered)?;
+    let mut rest = gathered.get(..read).unwrap_or_default();
+    for piece in pieces {
+        let (now, behind) = rest.split_at(piece.iov_len.min(rest.len()));
+        // SAFETY: the program says that there is room for so many bytes.
+        unsafe { bytes_mut(piece) }
+            .get_mut(..now.len())
+            .map(|into| into.copy_from_slice(now))
+            .unwrap_or_default();
+        rest = behind;
+    }
+    Ok(read)
+}
+
+fn gathered(pieces: &[iovec]) -> Vec<u8> {
+    // SAFETY: the program says that there are so many bytes.
+    pieces.iter().flat_map(|piece| unsafe { bytes(piece) }).copied().collect()
+}
+
+/// Whether a list of pieces can be done here: short ones are put together, so that they stay one request.
+fn are_few(pieces: &[iovec]) -> bool {
+    pieces.len() == 1
+        || pieces.len() <= PIECES_MAX && total(pieces).is_some_and(|count| count <= GATHERED_MAX)
+}
+
+unsafe fn bytes(piece: &iovec) -> &[u8] {
+    if piece.iov_len == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller says.
+    unsafe { slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
+}
+
+#[allow(clippy::mut_from_ref, reason = "the piece is where the bytes are, not the bytes")]
+unsafe fn bytes_mut(piece: &iovec) -> &mut [u8] {
+    if piece.iov_len == 0 {
+        return &mut [];
+    }
+    // SAFETY: as the caller says.
+    unsafe { slice::from_raw_parts_mut(piece.iov_base.cast(), piece.iov_len) }
+}
