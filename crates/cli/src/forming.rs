@@ -1,16 +1,24 @@
 //! From nothing to a mounted formation: what `up` and `run` have in common.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bivouac_launch::hosts::take_down_hosts;
 use bivouac_launch::{
-    FormationName, Kind, LaunchError, Phase, Signals, State, StateDir, Surroundings, start, take_down,
+    FormationName, Kind, LaunchError, Phase, ProcessId, Signals, State, StateDir, Surroundings, start,
+    take_down,
 };
 
 use crate::attach::{Wanted, attach, wait_usable};
+use crate::bringing::bring_at_start;
 use crate::failure::Failure;
-use crate::options::{FormationArgs, PlaceArgs};
+use crate::formation_file::read;
+use crate::options::{FileArgs, FormationArgs, PlaceArgs};
+use crate::partitioning::{Maker, Plan};
+use crate::reach;
+use crate::unflushed;
 
 /// A formation in use.
 #[derive(Debug)]
@@ -23,9 +31,38 @@ pub struct Formed {
     pub mounts: Vec<PathBuf>,
     /// Where the time went.
     pub steps: Vec<Phase>,
+    /// Of a formation over several hosts: the directory of the whole; `dir` is then that of this host's part, if it has one.
+    pub whole: Option<StateDir>,
+    /// Held as long as a formation over several hosts shall live that ends with this process.
+    pub _tie: Option<OwnedFd>,
 }
 
-/// Starts and mounts a formation; without `place` it is not mounted. What fails is taken down again.
+impl Formed {
+    /// Takes it down.
+    ///
+    /// # Errors
+    /// What could not be ended or removed, or is left.
+    pub fn take_down(&self, here: &Surroundings) -> Result<(), String> {
+        if let Some(whole) = &self.whole {
+            let left = take_down_hosts(here, whole, true).map_err(|e| e.to_string())?;
+            return if left.is_nothing() { Ok(()) } else { Err(left.to_string()) };
+        }
+        let down = take_down(here, &self.dir, true, &mut |text| eprintln!("bivouac: {text}"));
+        let remains = down.map_err(|e| e.to_string())?;
+        if remains.is_nothing() { Ok(()) } else { Err(remains.to_string()) }
+    }
+
+    /// Takes it down because of a failure, which is what is answered.
+    pub fn give_up(&self, here: &Surroundings, failure: Failure) -> Failure {
+        if let Err(text) = self.take_down(here) {
+            eprintln!("bivouac: {text}");
+        }
+        failure
+    }
+}
+
+/// Starts and mounts a formation; without `place` it is not mounted. What fails is taken down again. It ends with
+/// the process `owner`, if there is one.
 ///
 /// # Errors
 /// What cannot be started or mounted, or the signal that interrupted it.
@@ -33,13 +70,22 @@ pub fn form(
     here: &Surroundings,
     name: FormationName,
     args: &FormationArgs,
+    file: &FileArgs,
     place: Option<&PlaceArgs>,
+    owner: Option<ProcessId>,
     signals: &Signals,
 ) -> Result<Formed, Failure> {
     let bound = Duration::from_millis(args.start_timeout.0);
+    let partitions = partitions_of(file)?;
     let mut started =
-        start(here, &args.wishes(name), bound, signals, &mut |text| eprintln!("bivouac: {text}"))?;
-    let mounted = mount_all(here, &started.dir, &started.state, place).and_then(|mounts| {
+        start(here, &args.wishes(name, owner), bound, signals, &mut |text| eprintln!("bivouac: {text}"))?;
+    let mounted = make_partitions(here, &started.dir, &started.state, &partitions).and_then(|()| {
+        if !partitions.is_empty() {
+            started.phases.end("partitions");
+        }
+        mount_all(here, &started.dir, &started.state, place)
+    });
+    let mounted = mounted.and_then(|mounts| {
         started.phases.end("mount");
         mounts.iter().try_for_each(|mount| wait_usable(mount, bound))?;
         started.phases.end("ready");
@@ -49,7 +95,7 @@ pub fn form(
     match mounted {
         Ok(mounts) => {
             let steps = started.phases.into_steps();
-            Ok(Formed { name: started.name, dir: started.dir, mounts, steps })
+            Ok(Formed { name: started.name, dir: started.dir, mounts, steps, whole: None, _tie: None })
         }
         Err(failure) => {
             if let Err(error) = take_down(here, &started.dir, true, &mut |_| {}) {
@@ -58,6 +104,41 @@ pub fn form(
             Err(failure)
         }
     }
+}
+
+/// The partitions that a formation file asks for.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn partitions_of(file: &FileArgs) -> Result<Vec<Plan>, Failure> {
+    file.config.as_ref().map_or(Ok(Vec::new()), |path| Ok(read(path)?.partitions))
+}
+
+/// Makes the partitions that a formation file asks for, before anybody can see the formation without them.
+///
+/// # Errors
+/// What cannot be made.
+pub fn make_partitions(
+    here: &Surroundings,
+    dir: &StateDir,
+    state: &State,
+    plans: &[Plan],
+) -> Result<(), Failure> {
+    if plans.is_empty() {
+        return Ok(());
+    }
+    let client = reach::client(dir, state, Duration::from_millis(state.wait_ms))?;
+    let maker = Maker { client: &client, uid: here.uid, gid: rustix::process::getegid().as_raw() };
+    for plan in plans {
+        for made in maker.make(plan)? {
+            made.reason.iter().for_each(|reason| eprintln!("bivouac: partition {}: {reason}", made.path));
+            if let Some(source) = &made.partition.settings.source {
+                unflushed::note_source(dir, &made.path, source.as_str())?;
+                bring_at_start(&client, &made.partition, &made.path)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn mount_all(

@@ -1,5 +1,6 @@
 //! Log lines on standard error, which is a file for daemons: time, level, module, text.
 
+use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use log::{LevelFilter, Log, Metadata, Record};
@@ -32,7 +33,9 @@ impl Log for StandardError {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let time = utc(since.as_secs());
             let millis = since.subsec_millis();
-            eprintln!("{time}.{millis:03}Z {:5} {}: {}", record.level(), record.target(), record.args());
+            let (level, target, text) = (record.level(), record.target(), record.args());
+            // Who was to read it may be gone.
+            let _unheard = writeln!(std::io::stderr(), "{time}.{millis:03}Z {level:5} {target}: {text}");
         }
     }
 

@@ -1,23 +1,32 @@
 //! The one binary: commands for users, and the daemons that they start.
 
 mod attach;
+mod bringing;
+mod closing;
 mod commands;
 mod environment;
 mod failure;
+mod flushing;
+mod formation_file;
 mod forming;
+mod forming_hosts;
 mod logging;
 mod options;
+mod partitioning;
+mod preloading;
 mod progress;
 mod reach;
 mod staging;
 mod status;
 mod table;
+mod unflushed;
+mod unsaved;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use failure::CODE_FSCK_USAGE;
+use failure::{CODE_FSCK_USAGE, Failure};
 use options::Cli;
 
 /// Ends with what the parser says. `fsck` has the exit codes of fsck(8).
@@ -32,13 +41,19 @@ fn refuse(error: &clap::Error) -> ! {
 
 fn main() -> ExitCode {
     let here = environment::read();
-    let cli = Cli::try_parse().unwrap_or_else(|error| refuse(&error));
+    let arguments = match formation_file::with_file(std::env::args_os().collect()) {
+        Ok(arguments) => arguments,
+        Err(failure) => return fail(&failure),
+    };
+    let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| refuse(&error));
     logging::start(here.log_level.as_deref());
     match commands::run(&here, cli.command) {
         Ok(code) => code,
-        Err(failure) => {
-            eprintln!("bivouac: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
+        Err(failure) => fail(&failure),
     }
+}
+
+fn fail(failure: &Failure) -> ExitCode {
+    eprintln!("bivouac: {failure}");
+    ExitCode::from(failure.exit_code())
 }

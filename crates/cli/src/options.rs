@@ -1,14 +1,27 @@
 //! The one table of commands and options: parser, help, manual pages and completions come from it.
 
+mod partition;
+mod stage;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use bivouac_launch::{FormationName, Tolerance, VolumeArg, Wishes, parse_volume};
+pub use stage::{StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageStatusArgs};
+
+use bivouac_launch::hosts::{Launcher, MeetingPlace, Network};
+use bivouac_launch::{FormationName, ProcessId, Tolerance, VolumeArg, Wishes, parse_volume};
 use bivouac_stage::{Transfer, parse_in, parse_out};
-use bivouac_types::limits::{SPREAD_AT_DEFAULT, STRIPE_DEFAULT, WAIT_MS_DEFAULT};
+use bivouac_types::SpreadAt;
+use bivouac_types::limits::{
+    PAGE_POOL_DEFAULT, PAGE_POOL_MAX, PAGE_POOL_MIN, STRIPE_DEFAULT, WAIT_MS_DEFAULT,
+};
 use bivouac_types::units::{parse_duration_ms, parse_size};
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Args, Parser, Subcommand};
+
+pub use partition::{
+    CreateArgs, ListArgs, PartitionArgs, PartitionCommand, PathArgs, RemoveArgs, SetArgs, ShowArgs,
+};
 
 /// An ad-hoc parallel file system out of the nodes that a job already has.
 #[derive(Debug, Parser)]
@@ -30,6 +43,11 @@ pub enum Command {
     Status(StatusArgs),
     /// Stop a formation and remove everything that it made
     Down(DownArgs),
+    /// Remove what formations left on this host whose processes were all killed
+    ///
+    /// State, sockets, volumes, memory and mounts of this user's formations of which no process lives any more, as far as that
+    /// can be proven; one after the other is named. What holds data that is to be kept stays, and is named too.
+    Reap(ReapArgs),
     /// Run a command on a formation of its own, with inputs copied in and outputs copied out
     ///
     /// Starts a formation, copies the inputs in, runs the command with BIVOUAC set to the mount point, BIVOUAC_NAME to
@@ -39,18 +57,32 @@ pub enum Command {
     /// safely, 122 if something was left behind, 125 if the formation did not start. A signal is passed on to
     /// the command; a second one kills it. What did not come out stays in the formation, which is then left running.
     Run(RunArgs),
+    /// Copy into a formation and out of it: verified, resumable, with a manifest
+    ///
+    /// Every file is written beside its name, made safe, and renamed; digests are taken while the bytes pass. Interrupted at any
+    /// point, `stage resume` does only what is missing. The exit code is 0 only when everything is at the target.
+    Stage(StageArgs),
     /// Mount a running formation at one more place
     Mount(MountArgs),
     /// Take one mount of a formation away
     Unmount(UnmountArgs),
     /// Show where the bytes of a file are: seats, nodes, subfiles, stripe arithmetic
     Explain(ExplainArgs),
+    /// Make, show, change and remove partitions: subtrees on chosen nodes, by rules of their own
+    Partition(PartitionArgs),
+    /// Check a formation file, which `up` and `run` take with --config: mistakes are explained with their lines
+    Config(ConfigArgs),
     /// Check what a formation keeps: running, or stopped and then with repair
     ///
     /// Running: names, attributes, and subfiles of all nodes are compared with each other; nothing is changed. Stopped: the
     /// same on volumes as they lie on this machine, with --repair set right. The exit code is the sum of: 0 nothing is wrong, 1
     /// something was and is repaired, 4 something is left, 8 something could not be checked, 16 the request makes no sense.
     Fsck(FsckArgs),
+    /// Bring what was written in a partition with a source to that source, verified
+    ///
+    /// Each file is written beside its target, synced, read again and renamed. What cannot be brought there stays in the
+    /// formation and is named; the exit code is 1 then.
+    Flush(FlushArgs),
     /// Measure file systems, formations and the network, side by side
     Bench(bivouac_bench::BenchArgs),
     /// Write the completions of a shell to standard output
@@ -63,14 +95,25 @@ pub enum Command {
     /// The supervisor of a formation's daemons; started by `up`
     #[command(hide = true)]
     Supervise(SuperviseArgs),
+    /// Takes a formation down whose purpose is over; started by its supervisor
+    #[command(hide = true)]
+    End(EndArgs),
+    /// One host's part of a formation over several; started by a launcher
+    #[command(hide = true)]
+    Join(JoinArgs),
+    /// What keeps a formation over several hosts together; started by `up`
+    #[command(hide = true)]
+    Keep(SuperviseArgs),
 }
 
 /// What a formation is made of.
 #[derive(Clone, Debug, Args)]
 pub struct FormationArgs {
-    /// Number of nodes, all on this machine, 1 to 256
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub nodes: u16,
+    /// Number of nodes, all on this machine, 1 to 256 [default: 1; inside a batch job one on each of its hosts]
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<u16>,
+    #[command(flatten)]
+    pub hosts: HostsArgs,
     /// Directory that the nodes lend, and how much of it per node, in bytes (10g, 500MiB); several nodes use DIR/n0, DIR/n1 and so on
     ///
     /// May be given several times. Without a capacity it is nine tenths of what is free, divided by the nodes. Without
@@ -83,27 +126,79 @@ pub struct FormationArgs {
     /// Number of seats that a new file is striped over; 0 means all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub width: u16,
-    /// Number of entries from which on a directory spreads over all nodes
-    #[arg(long, value_name = "N", default_value_t = SPREAD_AT_DEFAULT, value_parser = clap::value_parser!(u64).range(1..))]
-    pub spread_at: u64,
+    /// Number of entries from which on a directory spreads over all nodes: while several clients use it, and while one alone does; one number is for both
+    #[arg(long, value_name = "N[,M]", default_value_t = SpreadAt::default())]
+    pub spread_at: SpreadAt,
+    /// Memory that each mount has for pages of partitions with `--contract session`, in bytes; at least 4m
+    #[arg(long, value_name = "SIZE", default_value_t = PAGE_POOL_DEFAULT, value_parser = page_pool)]
+    pub page_pool: u64,
     /// How long an operation waits for a node that does not answer, before it fails with EIO
     #[arg(long, value_name = "DURATION", default_value_t = Duration(WAIT_MS_DEFAULT), value_parser = duration)]
     pub wait: Duration,
+    /// After how long a node that does not answer is taken for dead; at least 500ms [default: 5s, and on one machine as soon as its supervisor gives it up]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub dead_after: Option<Duration>,
     /// First TCP port to listen on, two per node; 0 means any that are free
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub port: u16,
     /// How many deaths of a daemon within how long are too many for it to be started again
     #[arg(long, value_name = "N/DURATION", default_value_t = Tolerance::default())]
     pub deaths_max: Tolerance,
+    /// How long the formation lives: then it ends as by `down`, and under `run` its command is told to end [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub ttl: Option<Duration>,
     /// How long the formation may take to start
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     pub start_timeout: Duration,
 }
 
+/// Over which hosts a formation is, and how they are reached.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Several hosts")]
+pub struct HostsArgs {
+    /// The formation's hosts: names as for ssh, ranges in brackets, a number of nodes behind a colon (n1,n[2-4]:2)
+    #[arg(long, value_name = "HOST[,HOST...]", conflicts_with_all = ["nodes", "hostfile"])]
+    pub hosts: Option<String>,
+    /// File with the formation's hosts, one per line
+    #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
+    pub hostfile: Option<PathBuf>,
+    /// Nodes on each host that does not say otherwise
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "nodes", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub nodes_per_host: u16,
+    /// What starts processes on the hosts: ssh, slurm, pbs, flux, mpi, or a command with {host}, and {args} or, where a shell reads it again, {command} in it
+    ///
+    /// Inside an allocation of Slurm or PBS that batch system does it, over the job's hosts unless others are named; elsewhere ssh.
+    #[arg(long = "launch", value_name = "LAUNCHER", conflicts_with = "nodes")]
+    pub launcher: Option<Launcher>,
+    /// Send a program along instead of using what is installed on the hosts: this one, or a static build at this path
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "/proc/self/exe", conflicts_with_all = ["nodes", "program"])]
+    pub send: Option<PathBuf>,
+    /// Path of bivouac on the hosts [default: this program's own path]
+    #[arg(long, value_name = "PATH", conflicts_with = "nodes")]
+    pub program: Option<String>,
+    /// Start with this many nodes, if the others do not come
+    #[arg(long, value_name = "N", conflicts_with = "nodes")]
+    pub min_nodes: Option<u16>,
+    /// The network that the hosts use among themselves: 10.1.0.0/16, or the name of an interface of this host [default: the one over which they reach this host]
+    #[arg(long, value_name = "CIDR|NAME", conflicts_with = "nodes")]
+    pub network: Option<Network>,
+    /// The hosts come by themselves: something runs this very command on each of them, and they meet at this port of the first one
+    ///
+    /// Each returns when the formation can be used on its host. For scripts that run everywhere anyway, such as a batch system's prolog.
+    #[arg(long, value_name = "[HOST:]PORT", conflicts_with_all = ["nodes", "launcher", "send", "program"], requires = "meet_secret")]
+    pub meet: Option<MeetingPlace>,
+    /// File with what all hosts of a meeting know and nobody else does, 16 random bytes or more; new for each formation
+    #[arg(long, value_name = "FILE", requires = "meet")]
+    pub meet_secret: Option<PathBuf>,
+    /// How long a host goes on without a word from where the formation was started, before it takes its part down
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, conflicts_with = "nodes")]
+    pub silence_max: Duration,
+}
+
 /// Where a formation is mounted.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PlaceArgs {
-    /// Mount point, an empty directory [default: mnt in the formation's own directory]
+    /// Mount point, an empty directory [default: mnt in the formation's own directory; over several hosts /tmp/bivouac-UID-NAME on each, made if it is missing]
     #[arg(long = "mount", value_name = "DIR", conflicts_with = "each")]
     pub dir: Option<PathBuf>,
     /// Mount the formation at DIR/0, DIR/1 and so on, each through its own node
@@ -121,15 +216,40 @@ pub struct UpArgs {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub name: FormationName,
     #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
     pub formation: FormationArgs,
     #[command(flatten)]
     pub place: PlaceArgs,
+    /// End the formation when this process ends, for instance a job script's: --owner $$
+    #[arg(long, value_name = "PID")]
+    pub owner: Option<u32>,
+    /// File or directory of the formation that is to be copied out before it goes down, and the path it shall have: `stage out`
+    /// copies it, and `down` refuses while it is not
+    #[arg(long = "out", value_name = "SRC:DST", value_parser = OsStringValueParser::new().try_map(parse_out))]
+    pub outputs: Vec<Transfer>,
     /// Do not mount it
     #[arg(long, conflicts_with_all = ["dir", "each", "allow_other"])]
     pub no_mount: bool,
     /// Write JSON to standard output: name, mounts, and the steps of the start in microseconds
     #[arg(long)]
     pub json: bool,
+}
+
+/// A formation file.
+#[derive(Clone, Debug, Default, Args)]
+pub struct FileArgs {
+    /// Formation file (TOML) with options and partitions; options that are given here count instead of those in it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Arguments of `config`.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// The formation file
+    #[arg(long, value_name = "FILE")]
+    pub check: PathBuf,
 }
 
 /// Which formation.
@@ -158,9 +278,17 @@ pub struct StatusArgs {
 pub struct DownArgs {
     #[command(flatten)]
     pub which: NameArgs,
-    /// Throw away data that a failed `run` left in the formation
+    /// Throw away data that is nowhere else
     #[arg(long)]
     pub discard: bool,
+}
+
+/// Arguments of `reap`.
+#[derive(Debug, Args)]
+pub struct ReapArgs {
+    /// Only say what would be removed
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// Arguments of `run`.
@@ -169,6 +297,8 @@ pub struct RunArgs {
     /// Name of the formation: 1 to 64 of A-Z a-z 0-9 . _ - [default: run-PID]
     #[arg(long, value_name = "NAME")]
     pub name: Option<FormationName>,
+    #[command(flatten)]
+    pub file: FileArgs,
     #[command(flatten)]
     pub formation: FormationArgs,
     #[command(flatten)]
@@ -182,15 +312,31 @@ pub struct RunArgs {
     /// Copy the outputs out also when the command has failed or was interrupted
     #[arg(long)]
     pub out_always: bool,
+    /// Copy all of the outputs out, also inputs in them that the command did not change
+    #[arg(long)]
+    pub out_all: bool,
     /// Leave the formation running afterwards, with its data
     #[arg(long)]
     pub keep: bool,
     /// Do not read back and compare what was copied
     #[arg(long)]
     pub no_verify: bool,
+    #[command(flatten)]
+    pub preload: PreloadArgs,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Whether the command's reads and writes are done without the daemon where that is possible.
+#[derive(Debug, Args)]
+pub struct PreloadArgs {
+    /// The library that does the command's reads and writes without the daemon [default: libbivouac_preload.so beside this program, or in ../lib, if it is there; over several hosts only one that is named]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_preload")]
+    pub preload: Option<PathBuf>,
+    /// Let the mount do everything
+    #[arg(long)]
+    pub no_preload: bool,
 }
 
 /// Arguments of `mount`.
@@ -198,9 +344,9 @@ pub struct RunArgs {
 pub struct MountArgs {
     #[command(flatten)]
     pub which: NameArgs,
-    /// The node that serves the mount
-    #[arg(long, value_name = "I", default_value_t = 0)]
-    pub node: u16,
+    /// The node that serves the mount [default: the first of this host]
+    #[arg(long, value_name = "I")]
+    pub node: Option<u16>,
     /// Let other users in too, as far as permissions go; needs user_allow_other in /etc/fuse.conf unless root mounts
     #[arg(long)]
     pub allow_other: bool,
@@ -226,6 +372,20 @@ pub struct ExplainArgs {
     /// Write JSON to standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `flush`.
+#[derive(Debug, Args)]
+pub struct FlushArgs {
+    /// Files and directories in partitions with a source; a directory is meant with all below it
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Overwrite files that have changed at the source since they were last seen
+    #[arg(long)]
+    pub force: bool,
+    /// Number of files at the same time
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub jobs: usize,
 }
 
 /// Arguments of `fsck`.
@@ -284,19 +444,44 @@ pub struct SuperviseArgs {
     pub dir: PathBuf,
 }
 
+/// Arguments of `end`.
+#[derive(Debug, Args)]
+pub struct EndArgs {
+    /// Directory of the formation
+    pub dir: PathBuf,
+}
+
+/// Arguments of `join`.
+#[derive(Debug, Args)]
+pub struct JoinArgs {
+    /// File with the ticket [default: BIVOUAC_TICKET, else the first line of standard input]
+    #[arg(long, value_name = "FILE")]
+    pub ticket: Option<PathBuf>,
+    /// Directory that this program was sent to; it is removed
+    #[arg(long, value_name = "DIR")]
+    pub sent: Option<PathBuf>,
+    /// Try until the first host lets this one in, and say when the formation can be used here
+    #[arg(long)]
+    pub meet: bool,
+}
+
 impl FormationArgs {
-    /// What is asked for.
-    pub fn wishes(&self, name: FormationName) -> Wishes {
+    /// What is asked for, by `owner` if it is to end with that process.
+    pub fn wishes(&self, name: FormationName, owner: Option<ProcessId>) -> Wishes {
         Wishes {
             name,
-            nodes: self.nodes,
+            nodes: self.nodes.unwrap_or(1),
             volumes: self.volumes.clone(),
             stripe: self.stripe,
             width: self.width,
             spread_at: self.spread_at,
+            page_pool: self.page_pool,
             wait_ms: self.wait.0,
+            dead_after_ms: self.dead_after.map(|after| after.0),
             port: self.port,
             tolerance: self.deaths_max,
+            ttl_ms: self.ttl.map(|ttl| ttl.0),
+            owner,
         }
     }
 }
@@ -314,6 +499,14 @@ impl std::fmt::Display for Duration {
 
 fn duration(text: &str) -> Result<Duration, String> {
     parse_duration_ms(text).map(Duration)
+}
+
+fn page_pool(text: &str) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    if (PAGE_POOL_MIN..=PAGE_POOL_MAX).contains(&size) {
+        return Ok(size);
+    }
+    Err(format!("a page pool has between {} MiB and {} GiB", PAGE_POOL_MIN >> 20, PAGE_POOL_MAX >> 30))
 }
 
 fn volume_parser() -> ValueParser {
@@ -351,7 +544,7 @@ mod tests {
     #[test]
     fn up_has_its_defaults() {
         let Ok(Command::Up(up)) = parse(&["up"]) else { panic!() };
-        let wishes = up.formation.wishes(up.name);
+        let wishes = up.formation.wishes(up.name, None);
         assert_eq!((wishes.name.as_str(), wishes.nodes, wishes.volumes.len()), ("default", 1, 0));
         assert_eq!((wishes.stripe, wishes.width, wishes.wait_ms, wishes.port), (1 << 20, 0, 30_000, 0));
         assert_eq!(up.formation.start_timeout, Duration(60_000));
@@ -408,6 +601,8 @@ mod tests {
             (&["up", "--mount", "/a", "--mount-each", "/b"], "cannot be used with"),
             (&["up", "--mount", "/a", "--no-mount"], "cannot be used with"),
             (&["explain"], "PATH"),
+            (&["stage", "in", "x"], "SRC... DST"),
+            (&["stage", "out", "--changed-since", "noon", "a", "b"], "is no time"),
             (&["fsck", "--repair"], "--offline"),
             (&["fsck", "--from-subfiles", "v"], "--out"),
         ] {

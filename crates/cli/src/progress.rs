@@ -1,80 +1,231 @@
-//! How far a copy is: a bar on a terminal, plain lines elsewhere.
+//! How far a copy is: a bar on a terminal, plain lines elsewhere, lines of JSON for scripts.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bivouac_stage::{Progress, Summary, Totals};
+use bivouac_stage::jobs::Way;
+use bivouac_stage::{Progress, StageError, Summary, Totals, Transfer};
 use bivouac_types::units::format_size;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
 
-const BAR: &str = "{prefix:>4} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {msg}";
+const BAR: &str = "{prefix:>4} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}";
+/// Least time between two lines of JSON about progress.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// The progress of one copy, told on standard error.
+/// Tells of a job: people on standard error, scripts on standard output.
 pub struct Told {
-    prefix: &'static str,
+    way: Way,
+    verifies: bool,
+    json: bool,
+    now: Mutex<Option<Now>>,
+    found: Sum,
+    copied: AtomicU64,
+    verified: AtomicU64,
+    files: AtomicU64,
+    already: Sum,
+}
+
+#[derive(Default)]
+struct Sum {
+    files: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Sum {
+    fn set(&self, totals: Totals) {
+        self.files.store(totals.files, Ordering::Relaxed);
+        self.bytes.store(totals.bytes, Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: u64) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Totals {
+        let [files, bytes] = [&self.files, &self.bytes].map(|sum| sum.load(Ordering::Relaxed));
+        Totals { files, bytes }
+    }
+}
+
+/// The transfer that is under way.
+struct Now {
     what: String,
+    since: Instant,
+    told: Instant,
     /// None where nobody watches.
     bar: Option<ProgressBar>,
-    since: Instant,
-    total: AtomicU64,
-    verified: AtomicU64,
+}
+
+/// What the user calls a transfer.
+pub fn name(way: Way, transfer: &Transfer) -> String {
+    let Transfer { src, dst } = transfer;
+    match way {
+        Way::In => format!("{} to /{}", src.display(), dst.display()),
+        Way::Out => format!("/{} to {}", src.display(), dst.display()),
+    }
 }
 
 impl Told {
-    /// Begins to tell of a copy `in` or `out`.
-    pub fn begin(prefix: &'static str, what: String) -> Told {
-        let bar = std::io::stderr().is_terminal().then(|| new_bar(prefix));
-        let told = Told { prefix, what, bar, since: Instant::now(), total: 0.into(), verified: 0.into() };
-        told.line(&format!("copying {}", told.what));
-        told
+    /// Of a job that goes one way, and reads back what it wrote or does not.
+    pub fn new(way: Way, verifies: bool, json: bool) -> Told {
+        let (found, already) = (Sum::default(), Sum::default());
+        let [copied, verified, files] = [0; 3].map(AtomicU64::new);
+        Told { way, verifies, json, now: Mutex::new(None), found, copied, verified, files, already }
     }
 
-    /// Tells of its good end.
-    pub fn done(self, summary: &Summary, verified: bool) {
-        self.clear();
-        eprintln!("{:>4} {}", self.prefix, outcome(&self.what, summary, self.since.elapsed(), verified));
-        for skipped in &summary.skipped {
-            eprintln!("{:>4} not copied: {} ({})", self.prefix, skipped.path.display(), skipped.what);
-        }
-    }
-
-    /// Ends without a word; the caller says what went wrong.
+    /// Takes what is on the terminal away.
     pub fn clear(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        self.with(|now| {
+            if let Some(bar) = &now.bar {
+                bar.finish_and_clear();
+            }
+        });
+    }
+
+    fn with(&self, tell: impl FnOnce(&mut Now)) {
+        if let Some(now) = self.now.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            tell(now);
         }
     }
 
-    fn line(&self, text: &str) {
-        if self.bar.is_none() {
-            eprintln!("{:>4} {text}", self.prefix);
+    fn line(&self, now: &Now, text: &str) {
+        if now.bar.is_none() && !self.json {
+            eprintln!("{:>4} {text}", self.way.word());
+        }
+    }
+
+    fn moved(&self) {
+        if self.json
+            && let Ok(mut guard) = self.now.try_lock()
+            && let Some(now) = guard.as_mut().filter(|now| now.told.elapsed() >= TELL_EVERY)
+        {
+            now.told = Instant::now();
+            print_line(&self.event(now.since.elapsed()));
+        }
+    }
+
+    fn event(&self, elapsed: Duration) -> Value {
+        let (found, already) = (self.found.get(), self.already.get());
+        let copied = self.copied.load(Ordering::Relaxed);
+        let bytes = copied.saturating_add(already.bytes);
+        let rate = copied as f64 / elapsed.as_secs_f64().max(0.001);
+        let left_s = (rate > 0.0).then(|| (found.bytes.saturating_sub(bytes) as f64 / rate).ceil());
+        json!({
+            "event": "progress", "files": self.files.load(Ordering::Relaxed) + already.files, "files_found": found.files,
+            "bytes": bytes, "bytes_found": found.bytes, "bytes_per_s": rate.round(), "left_s": left_s,
+        })
+    }
+
+    fn tell_outcome(&self, now: &Now, summary: &Summary) {
+        let prefix = self.way.word();
+        eprintln!("{prefix:>4} {}", outcome(&now.what, summary, now.since.elapsed(), self.verifies));
+        for skipped in &summary.skipped {
+            eprintln!("{prefix:>4} not copied: {} ({})", skipped.path.display(), skipped.what);
+        }
+        for path in &summary.deleted {
+            eprintln!("{prefix:>4} deleted in the formation, left at the target: {}", path.display());
         }
     }
 }
 
 impl Progress for Told {
-    fn found(&self, totals: Totals) {
-        self.total.store(totals.bytes, Ordering::Relaxed);
-        if let Some(bar) = &self.bar {
-            bar.set_length(totals.bytes);
+    fn transfer(&self, transfer: &Transfer) {
+        let bar = (!self.json && std::io::stderr().is_terminal()).then(|| new_bar(self.way.word()));
+        let (what, since) = (name(self.way, transfer), Instant::now());
+        let now = Now { what, since, told: since, bar };
+        self.line(&now, &format!("copying {}", now.what));
+        [&self.copied, &self.verified, &self.files].iter().for_each(|sum| sum.store(0, Ordering::Relaxed));
+        [&self.found, &self.already].iter().for_each(|sum| sum.set(Totals::default()));
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    fn transferred(&self, transfer: &Transfer, ended: &Result<Summary, StageError>) {
+        self.clear();
+        if self.json {
+            print_line(&ended_event(transfer, ended));
+        } else if let Ok(summary) = ended {
+            self.with(|now| self.tell_outcome(now, summary));
         }
-        self.line(&format!("{}: {} files, {}", self.what, totals.files, format_size(totals.bytes)));
+    }
+
+    fn found(&self, totals: Totals) {
+        self.found.set(totals);
+        self.with(|now| {
+            now.bar.iter().for_each(|bar| bar.set_length(totals.bytes));
+            self.line(now, &format!("{}: {} files, {}", now.what, totals.files, format_size(totals.bytes)));
+        });
     }
 
     fn copied(&self, bytes: u64) {
-        if let Some(bar) = &self.bar {
-            bar.inc(bytes);
-        }
+        self.copied.fetch_add(bytes, Ordering::Relaxed);
+        self.with(|now| now.bar.iter().for_each(|bar| bar.inc(bytes)));
+        self.moved();
+    }
+
+    fn already(&self, bytes: u64) {
+        self.already.add(bytes);
+        self.with(|now| now.bar.iter().for_each(|bar| bar.inc(bytes)));
     }
 
     fn verified(&self, bytes: u64) {
-        let sum = self.verified.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        if let Some(bar) = &self.bar {
-            let percent = sum.saturating_mul(100) / self.total.load(Ordering::Relaxed).max(1);
-            bar.set_message(format!("{percent} % verified"));
-        }
+        self.verified.fetch_add(bytes, Ordering::Relaxed);
+        self.moved();
     }
+
+    fn file_done(&self, _path: &Path) {
+        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1 + self.already.get().files;
+        self.with(|now| {
+            if let Some(bar) = &now.bar {
+                let found = self.found.get();
+                let percent = self.verified.load(Ordering::Relaxed).saturating_mul(100) / found.bytes.max(1);
+                let verified = if self.verifies { format!(", {percent} % verified") } else { String::new() };
+                bar.set_message(format!("{files}/{} files{verified}", found.files));
+            }
+        });
+    }
+}
+
+/// A line of JSON for scripts.
+pub fn print_line(event: &Value) {
+    println!("{event}");
+}
+
+fn ended_event(transfer: &Transfer, ended: &Result<Summary, StageError>) -> Value {
+    let (summary, failures) = match ended {
+        Ok(summary) => (Some(summary), Vec::new()),
+        Err(StageError::Incomplete { summary, failures }) => (Some(&**summary), failures.iter().collect()),
+        Err(StageError::Root(failure)) => (None, vec![failure]),
+        Err(StageError::Cancelled) => (None, Vec::new()),
+    };
+    let failures: Vec<_> = failures
+        .iter()
+        .map(|f| json!({"path": f.path.to_string_lossy(), "cause": f.cause.to_string()}))
+        .collect();
+    let mut event = json!({
+        "event": "ended", "src": transfer.src.to_string_lossy(), "dst": transfer.dst.to_string_lossy(),
+        "ok": ended.is_ok(), "failures": failures,
+    });
+    if let (Some(summary), Some(fields)) = (summary, event.as_object_mut()) {
+        let skipped: Vec<_> = summary
+            .skipped
+            .iter()
+            .map(|s| json!({"path": s.path.to_string_lossy(), "what": s.what}))
+            .collect();
+        let deleted: Vec<_> = summary.deleted.iter().map(|path| path.to_string_lossy()).collect();
+        fields.insert("files".into(), summary.files.into());
+        fields.insert("bytes".into(), summary.bytes.into());
+        fields.insert("files_already".into(), summary.already.files.into());
+        fields.insert("bytes_already".into(), summary.already.bytes.into());
+        fields.insert("unchanged".into(), summary.unchanged.into());
+        fields.insert("skipped".into(), skipped.into());
+        fields.insert("deleted".into(), json!(deleted));
+    }
+    event
 }
 
 fn new_bar(prefix: &'static str) -> ProgressBar {
@@ -84,14 +235,28 @@ fn new_bar(prefix: &'static str) -> ProgressBar {
 
 fn outcome(what: &str, summary: &Summary, time: Duration, verified: bool) -> String {
     let (files, bytes) = (summary.files, format_size(summary.bytes));
-    let rate = format_size((summary.bytes as f64 / time.as_secs_f64().max(0.001)) as u64);
-    let verified = if verified { ", verified" } else { "" };
-    format!("{what}: {files} files, {bytes} in {:.1} s ({rate}/s){verified}", time.as_secs_f64())
+    let moved = summary.bytes.saturating_sub(summary.already.bytes);
+    let rate = format_size((moved as f64 / time.as_secs_f64().max(0.001)) as u64);
+    let mut text = format!("{what}: {files} files, {bytes} in {:.1} s ({rate}/s)", time.as_secs_f64());
+    if verified {
+        text.push_str(", verified");
+    }
+    if summary.already.files > 0 {
+        text.push_str(&format!(", {} of them copied before", summary.already.files));
+    }
+    if summary.unchanged > 0 {
+        text.push_str(&format!(", {} unchanged", summary.unchanged));
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn transfer() -> Transfer {
+        Transfer { src: "/a".into(), dst: "b".into() }
+    }
 
     #[test]
     fn the_outcome_has_its_numbers() {
@@ -99,14 +264,44 @@ mod tests {
         let text = outcome("src", &summary, Duration::from_millis(1500), true);
         assert_eq!(text, "src: 3 files, 3 MiB in 1.5 s (2 MiB/s), verified");
         assert!(outcome("src", &summary, Duration::ZERO, false).ends_with("in 0.0 s (2.9 GiB/s)"));
+        let already = Totals { files: 2, bytes: 2 << 20 };
+        let resumed = Summary { already, unchanged: 5, ..summary };
+        let text = outcome("src", &resumed, Duration::from_millis(500), false);
+        assert_eq!(text, "src: 3 files, 3 MiB in 0.5 s (2 MiB/s), 2 of them copied before, 5 unchanged");
     }
 
     #[test]
     fn a_copy_of_nothing_is_not_a_division_by_nothing() {
-        let told = Told { bar: Some(ProgressBar::hidden()), ..Told::begin("in", "x".into()) };
+        let told = Told::new(Way::In, true, false);
+        told.transfer(&transfer());
+        told.with(|now| now.bar = Some(ProgressBar::hidden()));
         told.found(Totals::default());
-        told.verified(0);
-        assert_eq!(told.bar.as_ref().map(|bar| bar.message()).as_deref(), Some("0 % verified"));
+        told.file_done(Path::new("x"));
+        let message =
+            told.now.lock().unwrap().as_ref().and_then(|now| now.bar.as_ref().map(ProgressBar::message));
+        assert_eq!(message.as_deref(), Some("1/0 files, 0 % verified"));
         told.clear();
+    }
+
+    #[test]
+    fn scripts_see_rate_and_what_is_left() {
+        let told = Told::new(Way::Out, false, true);
+        told.found(Totals { files: 10, bytes: 1000 });
+        told.already(100);
+        told.copied(400);
+        told.file_done(Path::new("x"));
+        let event = told.event(Duration::from_secs(2));
+        assert_eq!(
+            (&event["files"], &event["bytes"], &event["left_s"]),
+            (&json!(2), &json!(500), &json!(3.0))
+        );
+        assert_eq!(told.event(Duration::from_secs(2))["bytes_per_s"], json!(200.0));
+    }
+
+    #[test]
+    fn scripts_see_what_failed() {
+        let failed = StageError::Incomplete { summary: Box::default(), failures: Vec::new() };
+        let event = ended_event(&transfer(), &Err(failed));
+        assert_eq!((&event["ok"], &event["files"], &event["src"]), (&json!(false), &json!(0), &json!("/a")));
     }
 }

@@ -7,6 +7,7 @@ use bivouac_client::{Client, ClientOptions};
 use bivouac_launch::{Kind, LaunchError, State, StateDir, random_bytes};
 use bivouac_net::{Auth, Secret};
 use bivouac_types::ClientId;
+use bivouac_types::limits::PAGE_POOL_DEFAULT;
 
 use crate::failure::Failure;
 
@@ -60,7 +61,8 @@ pub fn client_by(way: Way, dir: &StateDir, state: &State, wait: Duration) -> Res
     let map = state.map().ok_or_else(damaged)?;
     let auth = Auth { formation: map.formation, secret: Secret::new(dir.secret()?) };
     let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
-    let (map, options) = (Arc::new(map), ClientOptions { id, wait, near: None, incarnation: 0 });
+    let (map, options) =
+        (Arc::new(map), ClientOptions { id, wait, near: None, incarnation: 0, page_pool: PAGE_POOL_DEFAULT });
     Ok(match way {
         Way::Best => Client::nearby(map, &auth, &options),
         Way::Network => Client::new(map, &auth, None, &options),

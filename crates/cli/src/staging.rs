@@ -1,25 +1,18 @@
-//! Copies inputs into the formation and outputs out of it.
+//! Works on jobs that copy into the formation and out of it.
 
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bivouac_launch::Signals;
-use bivouac_stage::{CopyOptions, StageError, Summary, Transfer, copy_tree};
+use bivouac_launch::{FormationName, Signals, State};
+use bivouac_stage::StageError;
+use bivouac_stage::jobs::{Conditions, Ended, Held, Jobs, Order};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
-use crate::progress::Told;
-
-/// Which way a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Into the formation.
-    In,
-    /// Out of it.
-    Out,
-}
+use crate::failure::Failure;
+use crate::progress::{Told, name};
 
 /// Why not everything was copied.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,60 +21,81 @@ pub struct NotCopied {
     pub text: String,
     /// The signal that interrupted it, if one did.
     pub signal: Option<i32>,
+    /// The job, if it was written down.
+    pub job: Option<u64>,
 }
 
-/// Copies one thing after the other, each verified unless `verify` is off. Goes on after a failure, so that as
-/// much as possible is copied; stops at a signal.
+/// The places where a formation is mounted: one per node, so that each node takes its share.
+///
+/// # Errors
+/// That there is none.
+pub fn mounts_of(state: &State) -> Result<Vec<PathBuf>, Failure> {
+    let mut mounts: Vec<_> = state.mounts.iter().collect();
+    mounts.sort_by_key(|mount| (mount.node, mount.id));
+    mounts.dedup_by_key(|mount| mount.node);
+    let places: Vec<PathBuf> = mounts.into_iter().map(|mount| mount.dir.clone()).collect();
+    if places.is_empty() {
+        let text = format!(
+            "formation {0} is not mounted, so nothing can be copied; mount it: bivouac mount --name {0} DIR",
+            state.name
+        );
+        return Err(Failure::new(1, text));
+    }
+    Ok(places)
+}
+
+/// Writes a new job down and does it. Stops at a signal.
 ///
 /// # Errors
 /// Everything that was not copied.
 pub fn copy_all(
-    way: Way,
-    transfers: &[Transfer],
-    mount: &Path,
-    verify: bool,
+    jobs: &Jobs,
+    order: Order,
+    mounts: &[PathBuf],
+    json: bool,
     signals: &Signals,
 ) -> Result<(), NotCopied> {
-    let mut failures = Vec::new();
-    for transfer in transfers {
-        let (copied, signal) = interruptible(signals, |cancel| copy(way, transfer, mount, verify, cancel));
-        if let Err(error) = copied {
-            failures.push(format!("{}: {error}", name(way, transfer)));
-        }
-        if signal.is_some() {
-            failures.push(format!("interrupted by signal {}", signal.unwrap_or_default()));
-            return Err(NotCopied { text: failures.join("\n"), signal });
-        }
+    if order.transfers.is_empty() {
+        return Ok(());
     }
-    if failures.is_empty() { Ok(()) } else { Err(NotCopied { text: failures.join("\n"), signal: None }) }
+    let held = jobs.create(order).map_err(|failure| NotCopied {
+        text: failure.to_string(),
+        signal: None,
+        job: None,
+    })?;
+    work(&held, mounts, json, signals).map(drop)
 }
 
-fn copy(
-    way: Way,
-    transfer: &Transfer,
-    mount: &Path,
-    verify: bool,
-    cancel: Arc<AtomicBool>,
-) -> Result<Summary, StageError> {
-    let prefix = if way == Way::In { "in" } else { "out" };
-    let (src, dst) = match way {
-        Way::In => (transfer.src.clone(), mount.join(&transfer.dst)),
-        Way::Out => (mount.join(&transfer.src), transfer.dst.clone()),
-    };
-    let told = Told::begin(prefix, name(way, transfer));
-    let options = CopyOptions { verify, cancel, ..CopyOptions::default() };
-    let copied = copy_tree(&src, &dst, &options, &told).inspect_err(|_| told.clear())?;
-    told.done(&copied, verify);
-    Ok(copied)
+/// Does what of a job is not done yet. Goes on after a failure, so that as much as possible is copied; stops at a signal.
+///
+/// # Errors
+/// Everything that was not copied.
+pub fn work(held: &Held, mounts: &[PathBuf], json: bool, signals: &Signals) -> Result<Ended, NotCopied> {
+    let told = Told::new(held.order.way, held.order.verify, json);
+    let (ended, signal) =
+        interruptible(signals, |cancel| held.run(&Conditions { mounts: mounts.to_vec(), cancel }, &told));
+    told.clear();
+    let job = Some(held.number);
+    let ended = ended.map_err(|failure| NotCopied { text: failure.to_string(), signal, job })?;
+    let mut failures: Vec<String> = failures(held, &ended);
+    failures.extend(signal.map(|signal| format!("interrupted by signal {signal}")));
+    if failures.is_empty() { Ok(ended) } else { Err(NotCopied { text: failures.join("\n"), signal, job }) }
 }
 
-/// What the user calls it.
-fn name(way: Way, transfer: &Transfer) -> String {
-    let Transfer { src, dst } = transfer;
-    match way {
-        Way::In => format!("{} to /{}", src.display(), dst.display()),
-        Way::Out => format!("/{} to {}", src.display(), dst.display()),
-    }
+/// How to go on with a job that is not complete.
+pub fn way_on(formation: &FormationName, job: u64) -> String {
+    format!(
+        "job {job} is kept: bivouac stage resume --name {formation} {job} does what is missing, \
+         bivouac stage cancel --name {formation} {job} removes what is unfinished"
+    )
+}
+
+fn failures(held: &Held, ended: &Ended) -> Vec<String> {
+    let failed = ended.transfers.iter().filter_map(|(transfer, outcome)| {
+        let error = outcome.as_ref().err().filter(|error| !matches!(error, StageError::Cancelled))?;
+        Some(format!("{}: {error}", name(held.order.way, transfer)))
+    });
+    failed.chain(ended.manifest_failure.iter().map(ToString::to_string)).collect()
 }
 
 /// Does something that can be cancelled while looking out for a signal, which it answers.
@@ -118,6 +132,9 @@ fn wait_for_either(signals: &Signals, done: &UnixStream) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_stage::Transfer;
+    use bivouac_stage::jobs::Way;
+    use std::path::Path;
 
     fn transfer(src: &Path, dst: &Path) -> Transfer {
         Transfer { src: src.to_owned(), dst: dst.to_owned() }
@@ -130,15 +147,18 @@ mod tests {
         std::fs::create_dir_all(mount.join("res")).unwrap();
         std::fs::create_dir(&site).unwrap();
         std::fs::write(mount.join("res/a"), "result").unwrap();
-        let signals = Signals::catch(&[]).unwrap();
-        let outputs =
-            [transfer(Path::new("missing"), &site.join("x")), transfer(Path::new("res"), &site.join("res"))];
-        let error = copy_all(Way::Out, &outputs, &mount, true, &signals).unwrap_err();
+        let (signals, jobs) = (Signals::catch(&[]).unwrap(), Jobs::at(dir.path().join("jobs")));
+        let mounts = [mount.clone()];
+        let outputs = vec![
+            transfer(Path::new("missing"), &site.join("x")),
+            transfer(Path::new("res"), &site.join("res")),
+        ];
+        let error = copy_all(&jobs, Order::new(Way::Out, outputs), &mounts, false, &signals).unwrap_err();
         assert!(error.text.starts_with("/missing to ") && error.text.contains("no such file"), "{error:?}");
-        assert_eq!((error.text.lines().count(), error.signal), (1, None));
+        assert_eq!((error.text.lines().count(), error.signal, error.job), (1, None, Some(1)));
         assert_eq!(std::fs::read(site.join("res/a")).unwrap(), b"result");
-        let inputs = [transfer(&site.join("res"), Path::new("in/again"))];
-        copy_all(Way::In, &inputs, &mount, true, &signals).unwrap();
+        let inputs = vec![transfer(&site.join("res"), Path::new("in/again"))];
+        copy_all(&jobs, Order::new(Way::In, inputs), &mounts, false, &signals).unwrap();
         assert_eq!(std::fs::read(mount.join("in/again/a")).unwrap(), b"result");
     }
 

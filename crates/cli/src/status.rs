@@ -1,19 +1,23 @@
 //! What is known of a formation: from its state file, and from its nodes.
 
 mod operations;
+mod silence;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bivouac_client::{Client, NodeStatus, OpCount};
-use bivouac_launch::{NodeLife, NodeState, Stage, State, StateDir};
+use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus};
+use bivouac_launch::hosts::look_at_hosts;
+use bivouac_launch::{HostLife, HostState, NodeLife, NodeState, Stage, State, StateDir, left_ms};
 use bivouac_types::NodeId;
 use bivouac_types::units::format_size;
 use serde::Serialize;
 
+use crate::commands::partition::{Shown, list_all, table_of};
 use crate::failure::Failure;
 use crate::reach;
 use crate::table::{duration, layout};
+use silence::SilentReport;
 
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
@@ -35,6 +39,18 @@ pub struct Report {
     pub supervisor: SupervisorReport,
     /// Why its data is to be kept, if it is.
     pub keep: Option<String>,
+    /// When it ends by itself, if it does, in milliseconds since 1970.
+    pub ends_unix_ms: Option<u64>,
+    /// The process that it ends with, if there is one.
+    pub owner: Option<u32>,
+    /// The map's version, and more with every death and return of a node; the highest that a node knows of.
+    pub epoch: u64,
+    /// Nodes that others take for dead.
+    pub dead: Vec<u16>,
+    /// Nodes that do not answer others, the dead among them.
+    pub silent: Vec<SilentReport>,
+    /// What is wrong with it as a whole, if something is.
+    pub message: Option<String>,
     /// The formation's own directory.
     pub directory: PathBuf,
     /// Stripe size of new files.
@@ -43,10 +59,48 @@ pub struct Report {
     pub width: u16,
     /// The mounts.
     pub mounts: Vec<MountReport>,
+    /// Partitions besides the formation's own.
+    pub partitions: Vec<Shown>,
+    /// What is in partitions and not at their sources, if there are any with sources.
+    pub unflushed: Option<UnflushedReport>,
     /// Sums over the nodes that answer.
     pub totals: Totals,
     /// The nodes.
     pub nodes: Vec<NodeReport>,
+    /// The hosts, if the formation is over several and was started here.
+    pub hosts: Vec<HostReport>,
+}
+
+/// A host of a formation over several.
+#[derive(Debug, Serialize)]
+pub struct HostReport {
+    /// What the launcher calls it.
+    pub name: String,
+    /// `called`, `up`, `missing` or `lost`.
+    pub state: &'static str,
+    /// Why it is not up, or what is wrong with it.
+    pub message: Option<String>,
+    /// Where the formation is mounted there.
+    pub mount: Option<PathBuf>,
+    /// Its nodes.
+    pub nodes: Vec<u16>,
+}
+
+impl From<&HostState> for HostReport {
+    fn from(host: &HostState) -> HostReport {
+        HostReport {
+            name: host.name.clone(),
+            state: match host.life {
+                HostLife::Called => "called",
+                HostLife::Up => "up",
+                HostLife::Missing => "missing",
+                HostLife::Lost => "lost",
+            },
+            message: host.message.clone(),
+            mount: host.mount.clone(),
+            nodes: host.nodes.clone(),
+        }
+    }
 }
 
 /// The supervisor.
@@ -56,6 +110,17 @@ pub struct SupervisorReport {
     pub pid: Option<u32>,
     /// Whether it lives; if not, nothing is restarted.
     pub alive: bool,
+}
+
+/// What site storage does not have.
+#[derive(Debug, Serialize)]
+pub struct UnflushedReport {
+    /// Files, directories and links.
+    pub files: usize,
+    /// About how much of their content, rounded up to stripes.
+    pub bytes: u64,
+    /// Why some of it could not be flushed the last time.
+    pub failing: Vec<String>,
 }
 
 /// A mount.
@@ -106,6 +171,8 @@ pub struct NodeReport {
     pub record_bytes: Option<u64>,
     /// Its volumes.
     pub volumes: Vec<VolumeReport>,
+    /// Pages of its mounts, under the session contract.
+    pub page_pool: Option<PoolReport>,
     /// Requests that it has served, and made to other nodes.
     pub operations: Vec<OperationReport>,
 }
@@ -119,6 +186,26 @@ pub struct VolumeReport {
     used_bytes: Option<u64>,
     records_bytes: Option<u64>,
     subfiles: Option<u64>,
+}
+
+/// The page pools of a node's mounts.
+#[derive(Debug, Serialize)]
+pub struct PoolReport {
+    size_bytes: u64,
+    used_bytes: u64,
+    unsent_bytes: u64,
+    hits: u64,
+    misses: u64,
+    sent_bytes: u64,
+    dropped_bytes: u64,
+}
+
+impl From<PoolStatus> for PoolReport {
+    fn from(pool: PoolStatus) -> PoolReport {
+        let PoolStatus { size_bytes, used_bytes, unsent_bytes, hits, misses, sent_bytes, dropped_bytes } =
+            pool;
+        PoolReport { size_bytes, used_bytes, unsent_bytes, hits, misses, sent_bytes, dropped_bytes }
+    }
 }
 
 /// How often a node served an operation on each lane, and asked other nodes for it.
@@ -140,20 +227,35 @@ pub struct OperationReport {
 /// When the state or the secret cannot be read.
 pub fn look(dir: &StateDir) -> Result<Report, Failure> {
     let gone = || Failure::new(1, "the formation was taken down meanwhile");
-    let state = dir.read()?.ok_or_else(gone)?;
+    let mut state = dir.read()?.ok_or_else(gone)?;
     let held = dir.is_held();
-    let answers = match held && !state.map.is_empty() {
-        true => ask_all(&reach::client(dir, &state, ANSWER_WAIT)?, &state),
-        false => state.nodes.iter().map(|_| None).collect(),
-    };
-    Ok(report(dir, state, held, answers))
+    if held && state.is_over_hosts() {
+        state = look_at_hosts(dir, state)?;
+    }
+    if !held || state.map.is_empty() {
+        let answers = state.nodes.iter().map(|_| None).collect();
+        return Ok(report(dir, state, held, answers, (Vec::new(), None)));
+    }
+    let client = reach::client(dir, &state, ANSWER_WAIT)?;
+    let answers = ask_all(&client, &state);
+    // Asked only when it takes no waiting: their space is on many nodes.
+    let all_answer = answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
+    let partitions = if all_answer { list_all(&client).unwrap_or_default() } else { Vec::new() };
+    let has_sources = partitions.iter().any(|partition| partition.has_source());
+    let unflushed = has_sources.then(|| client.unsaved().ok()).flatten().map(|unsaved| UnflushedReport {
+        files: unsaved.count(),
+        bytes: unsaved.bytes(),
+        failing: unsaved.failing().map(str::to_owned).collect(),
+    });
+    Ok(report(dir, state, held, answers, (partitions, unflushed)))
 }
 
 type Answer = Option<Result<NodeStatus, String>>;
 
 fn ask_all(client: &Client, state: &State) -> Vec<Answer> {
     let ask = |node: &NodeState| {
-        let serves = node.life == NodeLife::Ready && node.process.is_some_and(|process| process.is_alive());
+        let lives = state.is_over_hosts() || node.process.is_some_and(|process| process.is_alive());
+        let serves = node.life == NodeLife::Ready && lives;
         serves.then(|| client.status(NodeId(node.id)).map_err(|error| error.to_string()))
     };
     std::thread::scope(|scope| {
@@ -162,11 +264,21 @@ fn ask_all(client: &Client, state: &State) -> Vec<Answer> {
     })
 }
 
-fn report(dir: &StateDir, state: State, held: bool, answers: Vec<Answer>) -> Report {
+fn report(
+    dir: &StateDir,
+    state: State,
+    held: bool,
+    answers: Vec<Answer>,
+    (partitions, unflushed): (Vec<Shown>, Option<UnflushedReport>),
+) -> Report {
     let alive = state.supervisor.is_some_and(|process| process.is_alive());
+    let seen = || answers.iter().flatten().flatten();
+    let epoch = seen().map(|status| status.epoch).max().unwrap_or(0);
+    let silent = silence::silent(seen());
     let nodes: Vec<NodeReport> =
         state.nodes.iter().zip(answers).map(|(node, answer)| node_report(node, held, answer)).collect();
-    let all_ready = nodes.iter().all(|node| node.state == "ready");
+    let all_up = state.hosts.iter().all(|host| host.life == HostLife::Up && host.message.is_none());
+    let all_ready = all_up && nodes.iter().all(|node| node.state == "ready");
     Report {
         state: match state.stage {
             _ if !held => "dead",
@@ -181,6 +293,12 @@ fn report(dir: &StateDir, state: State, held: bool, answers: Vec<Answer>) -> Rep
         created_unix_ms: state.created_unix_ms,
         supervisor: SupervisorReport { pid: state.supervisor.map(|process| process.pid), alive },
         keep: state.keep,
+        ends_unix_ms: state.ends_unix_ms,
+        owner: state.owner.map(|process| process.pid),
+        epoch,
+        dead: silent.iter().filter(|silent| silent.state == "dead").map(|silent| silent.node).collect(),
+        silent,
+        message: state.message,
         directory: dir.path().to_owned(),
         stripe_bytes: state.stripe,
         width: state.width,
@@ -189,8 +307,11 @@ fn report(dir: &StateDir, state: State, held: bool, answers: Vec<Answer>) -> Rep
             .into_iter()
             .map(|mount| MountReport { dir: mount.dir, node: mount.node })
             .collect(),
+        partitions,
+        unflushed,
         totals: totals(&nodes),
         nodes,
+        hosts: state.hosts.iter().map(HostReport::from).collect(),
     }
 }
 
@@ -228,6 +349,7 @@ fn node_report(node: &NodeState, held: bool, answer: Answer) -> NodeReport {
         records: status.as_ref().map(|status| status.records),
         record_bytes: status.as_ref().map(|status| status.record_bytes),
         volumes: volume_reports(node, status.as_ref()),
+        page_pool: status.as_ref().map(|status| status.page_pool.into()),
         operations: status.map(operation_reports).unwrap_or_default(),
     }
 }
@@ -274,8 +396,23 @@ impl Report {
     pub fn to_text(&self, per_node: bool) -> String {
         let mut text = self.summary();
         text.push_str(&self.node_table());
+        if !self.partitions.is_empty() {
+            text.push_str(&format!("\n{}", table_of(&self.partitions)));
+        }
+        if let Some(UnflushedReport { files, bytes, failing }) = &self.unflushed {
+            let bytes = format_size(*bytes);
+            text.push_str(&format!("not at their source: {files} files, about {bytes}\n"));
+            failing.iter().for_each(|why| text.push_str(&format!("  not flushed: {why}\n")));
+        }
         let operations = self.nodes.iter().map(|node| (node.id, node.operations.as_slice()));
         text.push_str(&operations::table(operations, per_node));
+        let answering = self.nodes.iter().filter(|node| node.state == "ready");
+        for silent in &self.silent {
+            let of = self.nodes.iter().find(|node| node.id == silent.node);
+            let others = answering.clone().filter(|node| node.id != silent.node).count();
+            let may_return = of.is_none_or(|node| node.state != "failed");
+            text.push_str(&silent.to_text(of.map_or("?", |node| &node.host), others, may_return));
+        }
         for node in self.nodes.iter().filter(|node| node.state != "ready") {
             if let Some(message) = &node.message {
                 text.push_str(&format!("node {}: {message}\n", node.id));
@@ -283,6 +420,9 @@ impl Report {
         }
         if !self.supervisor.alive && self.state != "dead" {
             text.push_str("supervisor gone: nothing is restarted; save your data, then: bivouac down\n");
+        }
+        if let Some(message) = &self.message {
+            text.push_str(&format!("{message}\n"));
         }
         if let Some(reason) = &self.keep {
             text.push_str(&format!("holds data that is nowhere else: {reason}\n"));
@@ -294,9 +434,16 @@ impl Report {
         let Totals { capacity_bytes, used_bytes, records_bytes, files, open_files } = &self.totals;
         let free = format_size(capacity_bytes.saturating_sub(used_bytes.saturating_add(*records_bytes)));
         let mut text = format!("formation {}: {}\n", self.name, self.state);
+        if let Some(ends) = self.ends_unix_ms.filter(|_| self.state != "dead") {
+            text.push_str(&format!("ends in {}\n", duration(left_ms(ends))));
+        }
+        if let Some(owner) = self.owner {
+            text.push_str(&format!("ends with process {owner}\n"));
+        }
         for mount in &self.mounts {
             text.push_str(&format!("mount {} (node {})\n", mount.dir.display(), mount.node));
         }
+        text.push_str(&hosts_text(&self.hosts));
         let (capacity, used) = (format_size(*capacity_bytes), format_size(*used_bytes));
         let records = format_size(*records_bytes);
         text.push_str(&format!("{used} of data, {records} for names, {free} free of {capacity}; "));
@@ -311,6 +458,21 @@ impl Report {
         let rows: Vec<Vec<String>> = self.nodes.iter().flat_map(NodeReport::rows).collect();
         layout(&head, &[0, 3, 4, 5, 6, 7, 10, 11, 12], &rows)
     }
+}
+
+/// Where it is mounted, and who is not as they should be.
+fn hosts_text(hosts: &[HostReport]) -> String {
+    let mut text = String::new();
+    let mounted: Vec<&HostReport> = hosts.iter().filter(|host| host.mount.is_some()).collect();
+    if let Some(mount) = mounted.first().and_then(|host| host.mount.as_ref()) {
+        text.push_str(&format!("mount {} on {} of {} hosts\n", mount.display(), mounted.len(), hosts.len()));
+    }
+    for host in hosts {
+        if let Some(message) = &host.message {
+            text.push_str(&format!("host {} is {}: {message}\n", host.name, host.state));
+        }
+    }
+    text
 }
 
 impl NodeReport {
@@ -375,17 +537,26 @@ mod tests {
             stage: Stage::Running,
             supervisor: Some(ProcessId::current()),
             keep: None,
+            sources: None,
             message: None,
+            owner: None,
+            ends_unix_ms: None,
             wait_ms: 1,
+            dead_after_ms: None,
             port: 0,
             tolerance: bivouac_launch::Tolerance::default(),
             stripe: 4096,
             width: 0,
-            spread_at: 1024,
+            spread_at: bivouac_types::SpreadAt::default(),
+            page_pool: 64 << 20,
             map: String::new(),
             nodes,
+            lost_elsewhere: vec![],
             own_dirs: vec![],
             mounts: vec![],
+            part: None,
+            kept_on: None,
+            hosts: vec![],
         }
     }
 
@@ -408,12 +579,15 @@ mod tests {
             records: 20,
             record_bytes: 2000,
             volumes: vec![volume(512 << 20), volume(0)],
+            page_pool: PoolStatus { size_bytes: 64 << 20, used_bytes: 2 << 20, ..PoolStatus::default() },
             operations: vec![count("Read", 5, 1)],
+            epoch: 1,
+            silent: vec![],
         }))
     }
 
     fn look_at(nodes: Vec<NodeState>, answers: Vec<Answer>) -> Report {
-        report(&StateDir::at("/run/x".into()), state(nodes), true, answers)
+        report(&StateDir::at("/run/x".into()), state(nodes), true, answers, (Vec::new(), None))
     }
 
     #[test]
@@ -453,7 +627,7 @@ mod tests {
         let mut lost = state(vec![node(0, NodeLife::Ready)]);
         lost.supervisor = None;
         lost.keep = Some("results".into());
-        let report = report(&StateDir::at("/run/x".into()), lost, true, vec![answer(0)]);
+        let report = report(&StateDir::at("/run/x".into()), lost, true, vec![answer(0)], (Vec::new(), None));
         assert_eq!(report.state, "degraded");
         let text = report.to_text(false);
         assert!(text.contains("supervisor gone") && text.contains("nowhere else: results"), "{text}");
@@ -461,8 +635,13 @@ mod tests {
 
     #[test]
     fn a_killed_formation_is_dead() {
-        let dead =
-            report(&StateDir::at("/run/x".into()), state(vec![node(0, NodeLife::Ready)]), false, vec![None]);
+        let dead = report(
+            &StateDir::at("/run/x".into()),
+            state(vec![node(0, NodeLife::Ready)]),
+            false,
+            vec![None],
+            (Vec::new(), None),
+        );
         assert_eq!((dead.state, dead.nodes[0].state), ("dead", "dead"));
     }
 }

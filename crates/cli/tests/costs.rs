@@ -110,7 +110,9 @@ fn counts(camp: &Camp) -> Counts {
 
 /// What was counted in between, without what looking costs and what happens in the background.
 fn since(before: &Counts, mut now: Counts) -> Counts {
-    now.retain(|op, _| !["Status", "Close", "RemoveSubfiles", "StatFs"].contains(&op.as_str()));
+    now.retain(|op, _| {
+        !["Status", "ListPartitions", "Close", "RemoveSubfiles", "StatFs"].contains(&op.as_str())
+    });
     for (op, counts) in &mut now {
         let before = before.get(op).copied().unwrap_or_default();
         *counts = [counts[0] - before[0], counts[1] - before[1]];

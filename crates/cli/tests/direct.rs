@@ -8,14 +8,11 @@ mod harness;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
-use bivouac_client::{Client, ClientOptions, NewInode, OpCtx, SetAttr};
-use bivouac_launch::StateDir;
-use bivouac_net::{Auth, Secret};
-use bivouac_types::{ClientId, Errno, Ino, NodeId, mode};
+use bivouac_client::{Client, NewInode, SetAttr};
+use bivouac_types::{Errno, Ino, mode};
+use harness::library::{create, ctx, cut, library, open, read, served, write};
 use harness::random::Random;
 use harness::{Camp, signal, wait_until};
 use rustix::process::Signal;
@@ -23,53 +20,6 @@ use rustix::process::Signal;
 const STRIPE: usize = 64 << 10;
 /// Of the process that the test which kills starts.
 const CHILD_OF: &str = "BIVOUAC_TEST_DIRECT_CHILD";
-
-/// A client as a program with the library has it.
-fn library(dir: &std::path::Path) -> Client {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let dir = StateDir::at(dir.to_owned());
-    let map = dir.read().unwrap().unwrap().map().unwrap();
-    let auth = Auth { formation: map.formation, secret: Secret::new(dir.secret().unwrap()) };
-    let id = u64::from(std::process::id()) << 20 | NEXT.fetch_add(1, Ordering::Relaxed);
-    let options =
-        ClientOptions { id: ClientId(id), wait: Duration::from_secs(30), near: None, incarnation: 0 };
-    Client::nearby(Arc::new(map), &auth, &options)
-}
-
-fn ctx(client: &Client) -> OpCtx {
-    client.new_op(0, 0, 0)
-}
-
-fn create(client: &Client, name: &str) -> Ino {
-    let new = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: &[] };
-    client.create(&ctx(client), Ino::ROOT, name.as_bytes(), &new, true, false).unwrap().attr.ino
-}
-
-/// The file that another client made, open.
-fn open(client: &Client, ino: Ino) {
-    client.open(&ctx(client), ino, 0).unwrap();
-}
-
-fn write(client: &Client, ino: Ino, offset: usize, data: &[u8]) {
-    assert_eq!(client.write(&ctx(client), ino, offset as u64, data, false).unwrap(), data.len());
-}
-
-fn read(client: &Client, ino: Ino, offset: usize, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0xee; len];
-    let read = client.read(ino, offset as u64, &mut bytes).unwrap();
-    bytes.truncate(read);
-    bytes
-}
-
-fn cut(client: &Client, ino: Ino, size: u64) {
-    client.setattr(&ctx(client), ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
-}
-
-/// How often a node served an operation.
-fn served(client: &Client, operation: &str) -> u64 {
-    let operations = client.status(NodeId(0)).unwrap().operations;
-    operations.iter().find(|count| count.name == operation).map_or(0, |count| count.client)
-}
 
 fn camp(nodes: &str) -> Option<Camp> {
     Camp::start(&["--nodes", nodes, "--stripe", "64k", "--deaths-max", "99/1ms"])

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use bivouac_store::{MemVolume, OpenMode, Volume};
 use bivouac_types::{
-    Attr, ClientId, Ino, Layout, NodeId, OpId, OpenId, Placement, SeatIndex, SetAttr, SetTime, Slot,
+    Attr, ClientId, Fate, Ino, Layout, NodeId, OpId, OpenId, Placement, SeatIndex, SetAttr, SetTime, Slot,
     Timestamp,
 };
 use bivouac_wire::subfile::SubfileHeader;
 use bivouac_wire::{
     CloseRequest, DirEntry, DirPage, Encode, EntryName, FormationMap, Frame, MakeRequest, NodeEntry,
-    NodeStatus, Op, OpCount, ReassertRequest, RenameRequest, SeatEntry, SetAttrRequest, SetXattrRequest,
-    VolumeStatus, WriteRequest,
+    NodeStatus, Op, OpCount, PoolStatus, ReassertRequest, RenameRequest, SeatEntry, SetAttrRequest,
+    SetXattrRequest, Silent, VolumeStatus, WriteRequest, rendezvous,
 };
 use decoders::{FORMATION, LOG};
 use mutate::{Mutator, crc32c};
@@ -83,7 +83,10 @@ fn status() -> NodeStatus {
         records: 2,
         record_bytes: 3,
         volumes: vec![volume],
+        page_pool: PoolStatus { size_bytes: 1, used_bytes: 2, unsent_bytes: 3, ..PoolStatus::default() },
         operations: vec![OpCount { name: "Read".into(), client: 1, peer: 2, calls: 3 }],
+        epoch: 1,
+        silent: vec![Silent { node: NodeId(1), fate: Fate::Dead, for_ms: 9 }],
     }
 }
 
@@ -136,6 +139,37 @@ fn messages() -> Vec<Vec<u8>> {
     ]
 }
 
+/// What supervisors of hosts say, behind the number of the message.
+fn rendezvous_messages() -> Vec<Vec<u8>> {
+    let volume = rendezvous::JoinVolume { path: "/local".into(), kind: "disk".into(), capacity_bytes: 7 };
+    let node = rendezvous::JoinNode {
+        client_address: "10.0.0.1:1".into(),
+        peer_address: "10.0.0.1:2".into(),
+        volumes: vec![volume],
+    };
+    let join = rendezvous::Join {
+        release: "0.1.0".into(),
+        host: "n1".into(),
+        machine: "n1.example".into(),
+        now_unix_ms: 1,
+        directory: "/run/x".into(),
+        trouble: Some("no space".into()),
+        nodes: vec![node.clone(), node],
+    };
+    let begin = rendezvous::Begin { first_node: 1, sealed_secret: [7; 32], reach: vec!["10.0.0.2:1".into()] };
+    let node = rendezvous::NodeReport { pid: 7, life: "ready".into(), message: None, deaths: 1 };
+    let reports = [
+        rendezvous::Report::Ready { steps: vec![("records".into(), 1)] },
+        rendezvous::Report::Nodes { nodes: vec![node], trouble: None },
+        rendezvous::Report::Down { left: [1, 2, 3, 4], trouble: Some("x".into()) },
+    ];
+    let message = |number: u16, body: Vec<u8>| [vec![number as u8], body].concat();
+    let mut messages =
+        vec![message(rendezvous::JOIN, join.to_bytes()), message(rendezvous::BEGIN, begin.to_bytes())];
+    messages.extend(reports.map(|report| message(rendezvous::REPORT, report.to_bytes())));
+    messages
+}
+
 /// A log with some commits.
 fn log() -> Vec<u8> {
     let volume: Arc<dyn Volume> = Arc::new(MemVolume::default());
@@ -166,6 +200,7 @@ fn frames() {
 #[test]
 fn requests_and_replies() {
     Mutator::new(messages()).each(300_000, decoders::message);
+    Mutator::new(rendezvous_messages()).each(100_000, decoders::message);
 }
 
 #[test]
@@ -181,7 +216,6 @@ fn subfile_headers() {
         seat: SeatIndex(1),
         layout,
         placement,
-        partition: 0,
         trim_epoch: 3,
         places: (0..layout.width).map(|node| SeatEntry { node: NodeId(node), volume: 0 }).collect(),
     };

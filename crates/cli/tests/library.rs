@@ -38,6 +38,13 @@ fn shared() -> Vec<String> {
     vec![format!("-L{dir}"), "-lbivouac".into(), format!("-Wl,-rpath,{dir}")]
 }
 
+/// A program beside the library that it was built with: what runs tests may prefer one of an earlier build.
+fn program(path: PathBuf) -> Command {
+    let mut command = Command::new(path);
+    command.env_remove("LD_LIBRARY_PATH");
+    command
+}
+
 fn succeed(output: &Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {errors}", output.status);
@@ -59,7 +66,7 @@ fn every_function_does_what_the_header_says() {
     symlink("../list", d.join("link")).unwrap();
     symlink("loop", d.join("loop")).unwrap();
     symlink("/etc", d.join("out")).unwrap();
-    let said = succeed(&Command::new(program).arg(camp.dir()).output().unwrap());
+    let said = succeed(&self::program(program).arg(camp.dir()).output().unwrap());
     assert_eq!(said, "all as the header says\n");
     assert_eq!(std::fs::read(camp.mount().join("list")).unwrap()[..8], *b"child\0\0\0");
     camp.down();
@@ -72,7 +79,7 @@ fn the_example_writes_what_everybody_reads() {
     let flags = shared();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let Some(program) = build("examples/checkpoint.c", dir.path(), &flags) else { return };
-    let said = succeed(&Command::new(program).arg(camp.dir()).arg("/state").output().unwrap());
+    let said = succeed(&self::program(program).arg(camp.dir()).arg("/state").output().unwrap());
     let cells = 500 * 96;
     assert_eq!(said, format!("{} bytes written and compared\n", cells * 512));
     let content = std::fs::read(camp.mount().join("state")).unwrap();
@@ -92,7 +99,7 @@ fn a_program_may_have_the_library_inside() {
     let Some(program) = build("examples/checkpoint.c", dir.path(), &[&archive, "-lm", "-ldl"]) else {
         return;
     };
-    succeed(&Command::new(program).arg(camp.dir()).arg("state").output().unwrap());
+    succeed(&self::program(program).arg(camp.dir()).arg("state").output().unwrap());
     assert_eq!(std::fs::metadata(camp.mount().join("state")).unwrap().len(), 500 * 96 * 512);
 }
 

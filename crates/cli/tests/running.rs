@@ -97,8 +97,28 @@ fn outputs_that_are_missing_fail_it_and_the_data_stays() {
     let mount = Path::new(status["mounts"][0]["dir"].as_str().unwrap());
     assert_eq!(fs::read(mount.join("a")).unwrap(), b"data\n");
     let refused = place.run(&["down"]);
-    assert!(refused.code == 1 && refused.err.contains("--discard"), "{}", refused.err);
+    assert!(refused.code == 3 && refused.err.contains("--discard"), "{}", refused.err);
     assert_eq!(place.run(&["down", "--discard"]).code, 0);
+    assert!(place.is_empty());
+}
+
+#[test]
+fn outputs_that_come_out_later_need_not_be_discarded() {
+    if !can_mount() {
+        return;
+    }
+    let (place, site) = (Place::new(), tempfile::tempdir().unwrap());
+    fs::write(site.path().join("in_the_way"), "").unwrap();
+    let out = format!("a:{}", site.path().join("in_the_way/a").display());
+    assert_eq!(run(&place, &["--out", &out], "echo data > \"$BIVOUAC/a\"").code, 121);
+    assert_eq!(place.run(&["stage", "resume", "1"]).code, 1);
+    assert_eq!(place.run(&["down"]).code, 3);
+    fs::remove_file(site.path().join("in_the_way")).unwrap();
+    let said = place.run(&["stage", "resume", "1"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(fs::read(site.path().join("in_the_way/a")).unwrap(), b"data\n");
+    let said = place.run(&["down"]);
+    assert_eq!(said.code, 0, "{}", said.err);
     assert!(place.is_empty());
 }
 
@@ -116,7 +136,7 @@ fn a_kept_formation_that_is_killed_is_not_thrown_away() {
     pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
     wait_until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
     let said = place.run(&["up", "--name", &name]);
-    assert!(said.code == 1 && said.err.contains("its data was to be kept"), "{}", said.err);
+    assert!(said.code == 3 && said.err.contains("its data was to be kept"), "{}", said.err);
 }
 
 #[test]

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::path::PathBuf;
 
-use bivouac_layout::{file_offset, file_size_from};
+use bivouac_layout::{file_offset, file_size_from, seats_of};
 use bivouac_store::{StoreError, SubfileId, Subfiles, VolumeFile};
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, NodeId, SeatIndex};
 use bivouac_wire::SeatEntry;
 use serde::Serialize;
 
-use crate::checks::seats_of;
 use crate::offline::open_volumes;
 use crate::repair::best_layout;
 use crate::source::Progress;
@@ -169,7 +168,7 @@ fn failed(what: &str, error: &io::Error) -> FsError {
 /// The subfile of each column, and what does not fit.
 fn choose<'a>(parts: &'a [Part], layout: Layout, epoch: u32, rebuilt: &mut Rebuilt) -> Vec<Option<&'a Part>> {
     for part in parts {
-        let seat = part.id.seat.0;
+        let seat = part.id.seat;
         if part.layout != layout && part.len > 0 {
             let text = format!(
                 "seat {seat} has {} bytes in layout {}, left out; the others say {layout}",
@@ -193,9 +192,7 @@ fn choose<'a>(parts: &'a [Part], layout: Layout, epoch: u32, rebuilt: &mut Rebui
     columns
         .map(|(seat, (best, count))| {
             if count > 1 {
-                rebuilt
-                    .conflicts
-                    .push(format!("seat {} was given {count} times, the newest is taken", seat.0));
+                rebuilt.conflicts.push(format!("seat {seat} was given {count} times, the newest is taken"));
             }
             best
         })
@@ -214,7 +211,11 @@ fn note_absent(
         seats_of(&layout).enumerate().filter(|(column, _)| used.get(*column).is_some_and(Option::is_none))
     {
         let given = places.get(column).is_some_and(|place| here.contains(&(place.node, place.volume)));
-        if given { rebuilt.empty_seats.push(seat.0) } else { rebuilt.missing_seats.push(seat.0) }
+        if given {
+            rebuilt.empty_seats.push(seat.position())
+        } else {
+            rebuilt.missing_seats.push(seat.position())
+        }
     }
     rebuilt.complete = rebuilt.missing_seats.is_empty() && rebuilt.conflicts.is_empty();
 }

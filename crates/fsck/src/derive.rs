@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use bivouac_layout::slot_to_node;
+use bivouac_layout::{seats_of, slot_to_node};
 use bivouac_node::record::{Inode, table};
 use bivouac_store::Records;
 use bivouac_types::limits::{NODES_MAX, SEATS_MAX, SLOTS_DEFAULT, STRIPE_DEFAULT};
-use bivouac_types::{Errno, FormationId, FsError, FsResult, NodeId, SeatIndex, Slot};
+use bivouac_types::{Errno, FormationId, FsError, FsResult, NodeId, PartitionId, SeatIndex, Slot};
 use bivouac_wire::{Decode, FormationMap, NodeEntry, SeatEntry};
 
 use crate::offline::Opened;
@@ -63,11 +63,12 @@ impl Evidence {
             // A page of them says as much as all.
             for found in subfiles.page(None, 512)?.0 {
                 if let Ok(header) = found.header {
+                    // Other partitions have some of the seats, in an order of their own.
+                    if header.layout.partition() != PartitionId::ROOT {
+                        continue;
+                    }
                     evidence.seats = evidence.seats.max(Some(header.layout.seats));
-                    let seat =
-                        |k: usize| (usize::from(header.layout.base.0) + k) % usize::from(header.layout.seats);
-                    let places = header.places.iter().enumerate();
-                    evidence.places.extend(places.map(|(k, place)| (SeatIndex(seat(k) as u16), *place)));
+                    evidence.places.extend(seats_of(&header.layout).zip(header.places));
                 }
             }
         }
@@ -81,7 +82,10 @@ impl Evidence {
                     && inode.attr.ino.slot() == slot
                 {
                     self.used.push((node, slot));
-                    self.seats = self.seats.max(Some(inode.attr.layout.seats));
+                    // Other partitions have some of the seats only.
+                    let root =
+                        Some(inode.attr.layout).filter(|layout| layout.partition() == PartitionId::ROOT);
+                    self.seats = self.seats.max(root.map(|layout| layout.seats));
                 }
                 ControlFlow::Break(())
             });
@@ -117,7 +121,7 @@ impl Evidence {
             name: String::new(),
             slots: (0..self.slots).map(|slot| slot_to_node(Slot(slot), self.slots, nodes)).collect(),
             nodes: (0..count).map(entry).collect(),
-            seats: (0..seats).map(|seat| seat_place(SeatIndex(seat), nodes)).collect(),
+            seats: (0..seats).map(|seat| seat_place(SeatIndex(u32::from(seat)), nodes)).collect(),
             stripe: STRIPE_DEFAULT,
             width: 0,
         }
@@ -126,5 +130,6 @@ impl Evidence {
 
 /// Seats go round over the nodes, volume by volume.
 fn seat_place(seat: SeatIndex, nodes: u16) -> SeatEntry {
-    SeatEntry { node: NodeId(seat.0 % nodes.max(1)), volume: seat.0 / nodes.max(1) }
+    let (seat, nodes) = (seat.position(), nodes.max(1));
+    SeatEntry { node: NodeId(seat % nodes), volume: seat / nodes }
 }

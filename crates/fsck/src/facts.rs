@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bivouac_node::Concerns;
 use bivouac_node::record::Shard;
 use bivouac_types::{Ino, Layout, NodeId, SeatIndex, Slot};
-use bivouac_wire::Inherited;
+use bivouac_wire::{FormationMap, Inherited, PartitionTable, SeatEntry};
 
 /// Directory, as the upper bits of a mode say it.
 pub const DIR: u8 = 0o04;
@@ -147,12 +147,18 @@ pub struct Facts {
     pub undecodable: Vec<(RecordPlace, String)>,
     pub misplaced: Vec<RecordPlace>,
     pub layouts: Layouts,
+    pub partitions: PartitionTable,
     pub problems: Vec<String>,
     /// Subfiles and bytes per volume.
     pub volumes: HashMap<(NodeId, u16), (u64, u64)>,
 }
 
 impl Facts {
+    /// Node and volume of a seat.
+    pub fn place_of(&self, map: &FormationMap, seat: SeatIndex) -> Option<SeatEntry> {
+        self.partitions.seat(map, seat)
+    }
+
     /// An inode.
     pub fn inode(&self, ino: Ino) -> Option<&InodeRow> {
         self.inodes.binary_search_by_key(&ino, |row| row.ino).ok().and_then(|at| self.inodes.get(at))
@@ -200,7 +206,7 @@ fn equal<T>(rows: &[T], ino: Ino, number: impl Fn(&T) -> Ino) -> &[T] {
 #[derive(Debug, Default)]
 pub struct Layouts {
     all: Vec<Layout>,
-    numbers: HashMap<(u32, u16, u16, u16), u32>,
+    numbers: HashMap<(u32, u16, u32, u16), u32>,
 }
 
 impl Layouts {

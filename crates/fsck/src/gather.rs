@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use bivouac_layout::entry_hash;
+use bivouac_layout::{entry_hash, seats_of};
 use bivouac_node::record::{Dentry, Folded, Garbage, Inode, Shard, dentry_of_key, number_of_key, owed_node};
-use bivouac_types::limits::LIST_BYTES_MAX;
-use bivouac_types::{ClientId, FsResult, Ino, NodeId, SeatIndex, Slot};
+use bivouac_types::limits::{LIST_BYTES_MAX, PARTITION_TEXT_MAX, SEATS_MAX};
+use bivouac_types::{ClientId, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{
-    Decode, FormationMap, ListRecordsRequest, ListSubfilesRequest, ListedRecord, SubfileFacts,
+    Decode, FormationMap, ListRecordsRequest, ListSubfilesRequest, ListedRecord, Partition, SubfileFacts,
 };
 
 use crate::facts::{DIR, EntryRow, Facts, InodeRow, IntentRow, RecordPlace, ShardRow, SubfileRow, kind_of};
@@ -15,10 +15,13 @@ use crate::source::{Progress, Source, nodes, volumes};
 
 /// Tables that are read; those of sessions and clients depend on nothing.
 const TABLES: &[u8] = b"DGILOSTVWX";
+/// Partitions, read first: they say where seats are.
+const PARTITIONS: &[u8] = b"P";
 /// The allocators' marks, read last: they only rise.
 const MARKS: &[u8] = b"A";
-/// Longest value that has to be read whole: an intent with two names.
+/// Longest value that has to be read whole: an intent with two names, and a partition.
 const VALUE_MAX: u32 = 4096;
+const PARTITION_MAX: u32 = (SEATS_MAX * 4 + PARTITION_TEXT_MAX + 1024) as u32;
 /// Most subfiles asked for at once.
 const SUBFILES: u32 = 512;
 
@@ -27,7 +30,10 @@ pub fn gather(source: &dyn Source, only: Option<&HashSet<Ino>>, progress: &dyn P
     let count = source.map().nodes.len();
     let facts = Facts { marks: vec![None; count], highest: vec![(0, Ino(0)); count], ..Facts::default() };
     let mut run = Gather { source, only, facts, targets: Vec::new() };
-    // Subfiles first: what belongs to a file that is made meanwhile is then not seen without it.
+    for node in nodes(source.map()).filter(|node| source.has_records(*node)) {
+        run.records(node, PARTITIONS, progress)?;
+    }
+    // Subfiles before the rest: what belongs to a file that is made meanwhile is then not seen without it.
     for (node, volume) in volumes(source.map()) {
         if source.has_volume(node, volume) {
             run.subfiles(node, volume, progress)?;
@@ -60,7 +66,7 @@ impl Gather<'_> {
             tables: tables.to_vec(),
             one_slot: false,
             max_bytes: LIST_BYTES_MAX as u32,
-            value_max: VALUE_MAX,
+            value_max: if tables == PARTITIONS { PARTITION_MAX } else { VALUE_MAX },
         };
         loop {
             let page = self.source.records(node, &request)?;
@@ -78,6 +84,7 @@ impl Gather<'_> {
         let outcome = match key.first() {
             Some(b'D') => self.entry(node, slot, &key, &value),
             Some(b'I') => self.inode(node, slot, &key, &value),
+            Some(b'P') => self.partition(&key, &value),
             Some(b'T') => self.intent(node, &key, &value),
             Some(b'S') => self.shard(node, slot, &key, &value),
             Some(b'A') => self.mark(node, &value),
@@ -164,6 +171,15 @@ impl Gather<'_> {
         let tx = number_of_key(key).ok_or("key of the wrong length")?;
         let concerns = bivouac_node::concerns(value).map_err(|e| e.to_string())?;
         self.facts.intents.push(IntentRow { node, tx, concerns });
+        Ok(Placed::Right)
+    }
+
+    fn partition(&mut self, key: &[u8], value: &[u8]) -> Result<Placed, String> {
+        let partition = Partition::from_bytes(value).map_err(|e| e.to_string())?;
+        if number_of_key(key) != Some(u64::from(partition.id.0)) {
+            return Err(format!("says that it is {}", partition.id));
+        }
+        self.facts.partitions.learn(self.source.map(), partition);
         Ok(Placed::Right)
     }
 
@@ -261,9 +277,9 @@ impl Gather<'_> {
         }
         let (layout, epoch, places_right) = match header {
             Some(header) => {
-                let seats = &self.source.map().seats;
-                let expected = seats.iter().cycle().skip(usize::from(header.layout.base.0));
-                let right = header.places.iter().zip(expected).all(|(place, seat)| place == seat);
+                let expected =
+                    seats_of(&header.layout).map(|seat| self.facts.place_of(self.source.map(), seat));
+                let right = header.places.iter().zip(expected).all(|(place, seat)| Some(*place) == seat);
                 (Ok(self.facts.layouts.number(header.layout)), header.epoch, right)
             }
             None => {
@@ -271,7 +287,6 @@ impl Gather<'_> {
                 (Err(self.facts.problems.len() as u32 - 1), 0, true)
             }
         };
-        let seat = SeatIndex(seat.0);
         self.facts.subfiles.push(SubfileRow { ino, len, layout, epoch, seat, node, volume, places_right });
     }
 

@@ -1,8 +1,7 @@
 //! What was looked at, and what looks unusual and is explained.
 
-use bivouac_layout::subfile_len;
+use bivouac_layout::{seats_of, subfile_len};
 
-use crate::checks::seats_of;
 use crate::facts::{DIR, FILE, Facts};
 use crate::finding::Totals;
 use crate::paths::Paths;
@@ -41,7 +40,11 @@ fn changes(source: &dyn Source, facts: &Facts) -> Vec<String> {
     let change = |intent: &crate::facts::IntentRow| {
         let concerns = &intent.concerns;
         let homes = concerns.inos.iter().filter_map(|ino| source.map().home(*ino));
-        let seats = concerns.seats.iter().filter_map(|seat| source.map().seat(*seat)).map(|place| place.node);
+        let seats = concerns
+            .seats
+            .iter()
+            .filter_map(|seat| facts.place_of(source.map(), *seat))
+            .map(|place| place.node);
         let mut waits: Vec<String> =
             homes.chain(seats).filter(|node| *node != intent.node).map(|node| node.to_string()).collect();
         waits.sort_unstable();

@@ -12,6 +12,7 @@ use bivouac_client::{Client, ClientOptions, NewInode};
 use bivouac_fsck::{Kind, check_online};
 use bivouac_net::{Address, InProcess, LaneKind, NetError, Pending, Request, Transport};
 use bivouac_node::record::Dentry;
+use bivouac_types::limits::PAGE_POOL_DEFAULT;
 use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, NodeId, SetAttr, Slot, mode};
 use bivouac_wire::Op;
 use world::formation::{Formation, op};
@@ -169,8 +170,13 @@ fn a_file_that_never_rests_is_not_found_lost() {
         let inner = InProcess::new(formation.nodes[node].clone(), LaneKind::Client);
         Arc::new(Interrupted { inner, before: Box::new(before) })
     };
-    let options =
-        ClientOptions { id: ClientId(5000), wait: Duration::from_secs(60), near: None, incarnation: 0 };
+    let options = ClientOptions {
+        id: ClientId(5000),
+        wait: Duration::from_secs(60),
+        near: None,
+        incarnation: 0,
+        page_pool: PAGE_POOL_DEFAULT,
+    };
     let checker = Client::over(formation.map().clone(), vec![way(0), way(1)], None, &options);
     let report = check_online(&checker, &()).unwrap();
     assert!(report.findings.is_empty(), "{report:#?}");

@@ -37,6 +37,24 @@ pub enum Request {
         /// Why; `None` takes the mark off.
         reason: Option<String>,
     },
+    /// Note that partitions stand in front of site storage, and which: nobody takes the formation down without having looked
+    /// whether that has everything.
+    Sources {
+        /// Which; `None` for none any more.
+        which: Option<String>,
+    },
+    /// The process that it was made for lets go of it: it lives on, for so many milliseconds or for ever.
+    Leave {
+        /// How long.
+        ttl_ms: Option<u64>,
+    },
+    /// Nodes of other hosts are dead for good.
+    Lost {
+        /// Which.
+        nodes: Vec<u16>,
+    },
+    /// Of a formation over several hosts: ask all of them how they are, and write it down.
+    Look,
     /// End all daemons, then yourself.
     Stop,
 }
@@ -47,6 +65,13 @@ pub enum Request {
 pub enum Answer {
     /// It is done.
     Done,
+    /// All hosts have taken their parts down.
+    Down {
+        /// Processes, mounts, files and sockets that are left, on all hosts together.
+        left: [usize; 4],
+        /// Hosts that could not say so, or not all, and why.
+        notes: Vec<String>,
+    },
     /// It cannot be done.
     Refused {
         /// Why.
@@ -87,6 +112,19 @@ pub fn ask(
     descriptors: &[BorrowedFd<'_>],
     wait_ms: u64,
 ) -> LaunchResult<()> {
+    ask_for(dir, request, descriptors, wait_ms).map(drop)
+}
+
+/// As [`ask`], and answers what the supervisor said.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_for(
+    dir: &StateDir,
+    request: &Request,
+    descriptors: &[BorrowedFd<'_>],
+    wait_ms: u64,
+) -> LaunchResult<Answer> {
     let gone = |error: std::io::Error| {
         let remedy = "nothing is restarted any more; save your data, then: bivouac down";
         LaunchError::new(
@@ -107,9 +145,25 @@ pub fn ask(
         return Err(LaunchError::new(Kind::Refused, "the supervisor of the formation", cause, remedy));
     }
     match packets::receive::<Answer>(&socket).map_err(gone)? {
-        Some((Answer::Done, _)) => Ok(()),
         Some((Answer::Refused { message }, _)) => Err(LaunchError::said(Kind::Refused, message)),
+        Some((answer, _)) => Ok(answer),
         None => Err(gone(std::io::ErrorKind::ConnectionReset.into())),
+    }
+}
+
+/// Marks a formation as one that holds data which is nowhere else, or takes the mark off: the supervisor writes that
+/// down, or, if it is gone, this process in its place.
+///
+/// # Errors
+/// What the supervisor refuses, or the system.
+pub fn keep(dir: &StateDir, reason: Option<String>, wait_ms: u64) -> LaunchResult<()> {
+    let asked = ask(dir, &Request::Keep { reason: reason.clone() }, &[], wait_ms);
+    match dir.read()? {
+        Some(mut state) if asked.is_err() && !state.supervisor.is_some_and(|process| process.is_alive()) => {
+            state.keep = reason;
+            dir.write(&state)
+        }
+        _ => asked,
     }
 }
 
@@ -173,6 +227,17 @@ mod tests {
         let late = ask(&state, &Request::Stop, &[], 1).unwrap_err().to_string();
         assert!(late.contains("did not answer within 1 ms"), "{late}");
         drop(listener);
+    }
+
+    #[test]
+    fn what_is_to_be_kept_is_written_down_also_without_a_supervisor() {
+        let (_dir, state) = place();
+        assert!(keep(&state, Some("results".into()), 1).is_err(), "there is nothing to keep");
+        state.write(&crate::state::tests::sample()).unwrap();
+        keep(&state, Some("results".into()), 1).unwrap();
+        assert_eq!(state.read().unwrap().unwrap().keep.as_deref(), Some("results"));
+        keep(&state, None, 1).unwrap();
+        assert_eq!(state.read().unwrap().unwrap().keep, None);
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub enum Kind {
     Refused,
 }
 
+/// Exit code of a command that would lose data that is nowhere else.
+pub const CODE_KEEP: u8 = 3;
+
 /// A failure in the user's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchError {
@@ -72,10 +75,14 @@ impl LaunchError {
         self.kind
     }
 
-    /// Exit code of a command that fails so: 2 for a request that makes no sense, 1 otherwise.
+    /// Exit code of a command that fails so: 2 for a request that makes no sense, 3 if data would be lost, 1 otherwise.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        if self.kind == Kind::Usage { 2 } else { 1 }
+        match self.kind {
+            Kind::Usage => 2,
+            Kind::Keep => CODE_KEEP,
+            _ => 1,
+        }
     }
 }
 

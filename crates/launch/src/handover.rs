@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
+use bivouac_types::{NodeId, SpreadAt};
 use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,7 @@ use crate::hex::{from_hex, to_hex};
 use crate::packets;
 use crate::phases::Phase;
 use crate::state::{RELEASE, STATE_VERSION, State, VolumeState};
-use crate::state_dir::SECRET_LEN;
+use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// From the supervisor to a daemon.
@@ -32,6 +33,11 @@ pub enum ToNode {
         mount: u32,
         /// Where it is, for messages.
         dir: PathBuf,
+    },
+    /// Another node is dead and will not be started again.
+    Lost {
+        /// Which.
+        node: u16,
     },
 }
 
@@ -70,27 +76,41 @@ pub struct NodeConfig {
     release: String,
     /// Position in the map.
     pub node: u16,
+    /// The formation's directory.
+    pub dir: PathBuf,
     /// Its volumes, by index.
     pub volumes: Vec<VolumeState>,
     /// How long clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// Entries from which on a directory spreads over all nodes.
-    pub spread_at: u64,
+    #[serde(with = "crate::text")]
+    pub spread_at: SpreadAt,
+    /// Bytes that each mount has for pages under the session contract.
+    pub page_pool: u64,
+    /// After how long a node that does not answer is dead, in milliseconds, if nodes watch each other.
+    pub dead_after_ms: Option<u64>,
+    /// Nodes that will not be started again.
+    pub lost: Vec<u16>,
     secret: String,
     map: String,
 }
 
 impl NodeConfig {
-    /// The configuration of a node; `None` for a node that there is not.
+    /// The configuration of the node at a position among those of this machine; `None` if there is none.
     #[must_use]
-    pub fn of(state: &State, secret: &[u8; SECRET_LEN], node: u16) -> Option<NodeConfig> {
+    pub fn of(state: &State, dir: &StateDir, secret: &[u8; SECRET_LEN], index: usize) -> Option<NodeConfig> {
+        let node = state.nodes.get(index)?;
         Some(NodeConfig {
             version: STATE_VERSION,
             release: RELEASE.into(),
-            node,
-            volumes: state.nodes.get(usize::from(node))?.volumes.clone(),
+            node: node.id,
+            dir: dir.path().to_owned(),
+            volumes: node.volumes.clone(),
             wait_ms: state.wait_ms,
             spread_at: state.spread_at,
+            page_pool: state.page_pool,
+            dead_after_ms: state.watching_ms(),
+            lost: state.lost().collect(),
             secret: to_hex(secret),
             map: state.map.clone(),
         })
@@ -146,6 +166,15 @@ pub struct ServeMount {
     pub memory: OwnedFd,
 }
 
+/// What a supervisor says to a daemon that runs.
+#[derive(Debug)]
+pub enum Told {
+    /// It is to serve a mount.
+    Serve(ServeMount),
+    /// A node is dead for good.
+    Lost(NodeId),
+}
+
 /// The daemon's side of the socket.
 #[derive(Debug)]
 pub struct Handover {
@@ -181,16 +210,19 @@ impl Handover {
         }
     }
 
-    /// The next mount to serve, waiting for it; `None` when the supervisor is gone.
+    /// What the supervisor says next, waiting for it; `None` when the supervisor is gone.
     ///
     /// # Errors
     /// What the system says, or that it was something else.
-    pub fn next(&self) -> io::Result<Option<ServeMount>> {
+    pub fn next(&self) -> io::Result<Option<Told>> {
         let Some((message, descriptors)) = packets::receive::<ToNode>(&self.socket)? else { return Ok(None) };
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, "unexpected packet from the supervisor");
-        let [device, memory]: [OwnedFd; 2] = descriptors.try_into().map_err(|_| invalid())?;
         match message {
-            ToNode::Serve { mount, dir } => Ok(Some(ServeMount { mount, dir, device, memory })),
+            ToNode::Serve { mount, dir } => {
+                let [device, memory]: [OwnedFd; 2] = descriptors.try_into().map_err(|_| invalid())?;
+                Ok(Some(Told::Serve(ServeMount { mount, dir, device, memory })))
+            }
+            ToNode::Lost { node } => Ok(Some(Told::Lost(NodeId(node)))),
             ToNode::Begin => Err(invalid()),
         }
     }
@@ -236,19 +268,19 @@ mod tests {
     fn a_configuration_travels_through_memory() {
         let mut state = sample();
         state.map = to_hex(&first_map(&state, FormationId([7; 16])).to_bytes());
-        let config = NodeConfig::of(&state, &[9; SECRET_LEN], 0).unwrap();
+        let config = NodeConfig::of(&state, &StateDir::at("/run/s".into()), &[9; SECRET_LEN], 0).unwrap();
         let back: NodeConfig = packets::from_memory(packets::to_memory(&config).unwrap()).unwrap();
         assert_eq!(back, config);
         assert_eq!(back.secret().unwrap(), [9; SECRET_LEN]);
         assert_eq!(back.map().unwrap().name, "sample");
-        assert_eq!(NodeConfig::of(&state, &[9; SECRET_LEN], 1), None);
+        assert_eq!(NodeConfig::of(&state, &StateDir::at("/run/s".into()), &[9; SECRET_LEN], 1), None);
     }
 
     #[test]
     fn damage_is_said() {
         let mut state = sample();
         state.map = "00".into();
-        let config = NodeConfig::of(&state, &[9; SECRET_LEN], 0).unwrap();
+        let config = NodeConfig::of(&state, &StateDir::at("/run/s".into()), &[9; SECRET_LEN], 0).unwrap();
         assert!(config.map().unwrap_err().to_string().contains("(map): is damaged"));
     }
 
@@ -262,6 +294,7 @@ mod tests {
         packets::send(&here, &serve, &[]).unwrap();
         packets::send(&here, &ToNode::Begin, &[memory.as_fd(), memory.as_fd()]).unwrap();
         let mount = daemon.next().unwrap().unwrap();
+        let Told::Serve(mount) = mount else { panic!("{mount:?}") };
         assert_eq!((mount.mount, mount.dir), (3, PathBuf::from("/m")));
         assert!(daemon.next().is_err());
         assert!(daemon.next().is_err());

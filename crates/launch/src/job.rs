@@ -1,7 +1,8 @@
 //! The user's command under `bivouac run`: in the same process group, with the terminal as it is.
 //!
 //! What the terminal sends (Ctrl-C) reaches the command by itself; what is sent to this process alone
-//! (`kill`, a batch system) is forwarded. A further request to end, some time after the first, kills it.
+//! (`kill`, a batch system) is forwarded. A further request to end, some time after the first, kills it. So does
+//! the end of its time, after it had some to end by itself; and it is told to end when this process is killed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -13,8 +14,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
+use crate::control::timespec;
 use crate::process::pidfd;
-use crate::signals::{Arrived, Signals, unblock_in};
+use crate::signals::{Arrived, Signals, end_with_us, unblock_in};
 use crate::{LaunchError, LaunchResult};
 
 /// Exit code for a command that was found but cannot be executed.
@@ -23,6 +25,9 @@ pub const CODE_NOT_EXECUTABLE: u8 = 126;
 pub const CODE_NOT_FOUND: u8 = 127;
 /// A signal so soon after the first is the same request twice: some programs signal both the process and its group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
+
+/// How long a command may take to end when its time is over.
+const OVERTIME: Duration = Duration::from_secs(10);
 
 /// Signals that `run` catches: requests to end, and those that batch systems warn with.
 pub const CAUGHT: [Signal; 6] =
@@ -37,6 +42,8 @@ pub struct Ended {
     pub code: u8,
     /// The first request to end that arrived meanwhile.
     pub asked_to_end: Option<i32>,
+    /// Whether it was told to end because its time was over.
+    pub overtime: bool,
     /// Why the command did not run at all.
     pub trouble: Option<String>,
 }
@@ -47,7 +54,8 @@ pub fn asks_to_end(arrived: Arrived) -> bool {
     ENDING.iter().any(|signal| signal.as_raw() == arrived.number)
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end, which comes at `until` at the latest. Not to be called by a thread that ends before its
+/// process does.
 ///
 /// # Errors
 /// When it cannot be waited for. That it cannot be started is an exit code, and said on standard error.
@@ -55,6 +63,7 @@ pub fn run_command(
     command: &[OsString],
     environment: &[(&str, &OsStr)],
     signals: &Signals,
+    until: Option<Instant>,
 ) -> LaunchResult<Ended> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(LaunchError::usage(
@@ -66,8 +75,9 @@ pub fn run_command(
     let mut prepared = Command::new(program);
     prepared.args(arguments).envs(environment.iter().copied());
     unblock_in(&mut prepared);
+    end_with_us(&mut prepared);
     match prepared.spawn() {
-        Ok(child) => wait(child, signals),
+        Ok(child) => wait(child, signals, until),
         Err(error) => {
             let not_found = error.kind() == std::io::ErrorKind::NotFound;
             let name = program.to_string_lossy();
@@ -77,32 +87,65 @@ pub fn run_command(
                 let advice = "check its mode (chmod +x) and format";
                 (CODE_NOT_EXECUTABLE, format!("command '{name}' cannot be executed: {error}; {advice}"))
             };
-            Ok(Ended { code, asked_to_end: None, trouble: Some(trouble) })
+            Ok(Ended { code, asked_to_end: None, overtime: false, trouble: Some(trouble) })
         }
     }
 }
 
-fn wait(mut child: Child, signals: &Signals) -> LaunchResult<Ended> {
+fn wait(mut child: Child, signals: &Signals, until: Option<Instant>) -> LaunchResult<Ended> {
     let refused = |e: std::io::Error| LaunchError::system("the command's process", e);
     let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
-    let mut requests = Requests::default();
+    let send = |signal| {
+        let _gone_meanwhile = rustix::process::pidfd_send_signal(end.as_fd(), signal);
+    };
+    let (mut requests, mut limit) = (Requests::default(), Limit::new(until));
     loop {
         let mut polled = [PollFd::new(&end, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-        retry_on_intr(|| poll(&mut polled, None)).map_err(|e| refused(e.into()))?;
+        let timeout = limit.wait_ms(Instant::now()).map(timespec);
+        retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| refused(e.into()))?;
         let ended = !polled[0].revents().is_empty();
         while let Some(arrived) = signals.next() {
-            if let Some(signal) = requests.pass_on(arrived, Instant::now()) {
-                let _gone_meanwhile = rustix::process::pidfd_send_signal(end.as_fd(), signal);
-            }
+            requests.pass_on(arrived, Instant::now()).into_iter().for_each(send);
         }
         if ended {
             let status = child.wait().map_err(refused)?;
             return Ok(Ended {
                 code: exit_code(status),
                 asked_to_end: requests.first.map(|(signal, _)| signal),
+                overtime: limit.reached,
                 trouble: None,
             });
         }
+        limit.pass(Instant::now()).into_iter().for_each(send);
+    }
+}
+
+/// The command's time.
+#[derive(Debug)]
+struct Limit {
+    /// When something is to be done next.
+    next: Option<Instant>,
+    /// Whether it was reached.
+    reached: bool,
+}
+
+impl Limit {
+    fn new(until: Option<Instant>) -> Limit {
+        Limit { next: until, reached: false }
+    }
+
+    /// How long nothing is to be done, in milliseconds, rounded up; for ever if nothing.
+    fn wait_ms(&self, now: Instant) -> Option<u64> {
+        const LONGEST: u128 = 1 << 30;
+        self.next.map(|next| next.saturating_duration_since(now).as_millis().min(LONGEST) as u64 + 1)
+    }
+
+    /// What the command is to be sent at this moment: first a request to end, later the end.
+    fn pass(&mut self, now: Instant) -> Option<Signal> {
+        self.next.filter(|next| *next <= now)?;
+        let again = std::mem::replace(&mut self.reached, true);
+        self.next = (!again).then(|| now + OVERTIME);
+        Some(if again { Signal::KILL } else { Signal::TERM })
     }
 }
 
@@ -144,7 +187,7 @@ mod tests {
         let thread = std::thread::spawn(|| {
             let signals = Signals::catch(&[]).unwrap();
             let command: Vec<OsString> = command.iter().map(OsString::from).collect();
-            run_command(&command, &[("BIVOUAC", OsStr::new("/m"))], &signals).unwrap()
+            run_command(&command, &[("BIVOUAC", OsStr::new("/m"))], &signals, None).unwrap()
         });
         thread.join().unwrap()
     }
@@ -169,10 +212,36 @@ mod tests {
         let thread = std::thread::spawn(|| {
             let signals = Signals::catch(&[Signal::USR1]).unwrap();
             crate::signals::tests::signal_this_thread(Signal::USR1);
-            run_command(&["sleep".into(), "1000".into()], &[], &signals).unwrap()
+            run_command(&["sleep".into(), "1000".into()], &[], &signals, None).unwrap()
         });
         let code = 128 + Signal::USR1.as_raw() as u8;
-        assert_eq!(thread.join().unwrap(), Ended { code, asked_to_end: None, trouble: None });
+        assert_eq!(
+            thread.join().unwrap(),
+            Ended { code, asked_to_end: None, overtime: false, trouble: None }
+        );
+    }
+
+    #[test]
+    fn a_command_whose_time_is_over_is_told_to_end() {
+        let thread = std::thread::spawn(|| {
+            let signals = Signals::catch(&[]).unwrap();
+            run_command(&["sleep".into(), "1000".into()], &[], &signals, Some(Instant::now())).unwrap()
+        });
+        let ended = thread.join().unwrap();
+        assert_eq!((ended.code, ended.overtime), (128 + Signal::TERM.as_raw() as u8, true));
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_in_time_is_killed_in_the_end() {
+        let start = Instant::now();
+        let mut limit = Limit::new(Some(start + OVERTIME));
+        assert_eq!((limit.pass(start), limit.reached), (None, false));
+        assert_eq!(limit.wait_ms(start), Some(OVERTIME.as_millis() as u64 + 1));
+        assert_eq!((limit.pass(start + OVERTIME), limit.reached), (Some(Signal::TERM), true));
+        assert_eq!(limit.pass(start + OVERTIME), None);
+        assert_eq!(limit.pass(start + 2 * OVERTIME), Some(Signal::KILL));
+        assert_eq!((limit.pass(start + 3 * OVERTIME), limit.wait_ms(start)), (None, None));
+        assert_eq!(Limit::new(None).wait_ms(start), None);
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! Brings a formation up on this machine, keeps it up, and takes it down without a trace.
+//! Brings a formation up, on this machine or over several hosts, keeps it up, and takes it down without a trace.
 //!
 //! - [`start`] makes the formation's directory ([`StateDir`]), plans it ([`Wishes`] to [`State`]) and starts the
 //!   supervisor ([`supervise`]), which owns everything that must outlive a daemon: listeners, and the
 //!   FUSE devices of mounts. It starts one daemon per node, and again when one dies ([`restarts`]).
 //! - Daemons take over what they need by [`handover`]; commands ask the supervisor by [`control`].
 //! - [`take_down`] ends all of that, and looks that nothing is left.
+//! - [`hosts`] does the same over several hosts, each of which has a supervisor.
+//! - [`find_leftovers`] finds what a crash left, for `bivouac reap`.
 //! - [`run_command`] is the user's command under `bivouac run`.
 //!
 //! This is the only crate that starts processes.
@@ -13,8 +15,10 @@ pub mod control;
 mod error;
 pub mod handover;
 pub mod hex;
+pub mod hosts;
 mod job;
 mod memory;
+mod memory_root;
 pub mod mounts;
 mod name;
 pub mod packets;
@@ -22,7 +26,9 @@ mod phases;
 mod plan;
 mod privileges;
 mod process;
+mod purpose;
 mod random;
+mod reap;
 pub mod restarts;
 mod signals;
 mod start;
@@ -31,9 +37,10 @@ mod state_dir;
 mod supervisor;
 mod surroundings;
 mod teardown;
+mod text;
 mod volumes;
 
-pub use error::{Kind, LaunchError, LaunchResult};
+pub use error::{CODE_KEEP, Kind, LaunchError, LaunchResult};
 pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, run_command};
 pub use memory::available_memory;
 pub use name::{FormationName, NAME_LEN_MAX};
@@ -41,13 +48,18 @@ pub use phases::{Phase, Phases, table};
 pub use plan::{NODES_HERE_MAX, Wishes};
 pub use privileges::{MountWay, cannot_mount, enter_namespaces, run_helper};
 pub use process::{ProcessId, users_of};
+pub use purpose::{inherit, left_ms, unix_ms};
 pub use random::random_bytes;
+pub use reap::{Left, Leftovers, find_leftovers};
 pub use restarts::Tolerance;
 pub use signals::{Arrived, Signals};
 pub use start::{Started, start, supervise};
-pub use state::{MountState, NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, State, VolumeState};
+pub use state::{
+    HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, STATE_VERSION, Stage, State,
+    VolumeState,
+};
 pub use state_dir::{Claim, SECRET_LEN, StateDir};
 pub use supervisor::{DaemonProgram, Report, Supervisor};
-pub use surroundings::Surroundings;
+pub use surroundings::{Batch, Surroundings};
 pub use teardown::{Remains, remove_leftovers, take_down};
 pub use volumes::{Place, VOLUME_BYTES_MIN, VolumeArg, parse_volume};

@@ -1,21 +1,23 @@
 //! From what the user asks for to what is to be started.
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bivouac_layout::slot_to_node;
-use bivouac_types::limits::SLOTS_DEFAULT;
-use bivouac_types::{FormationId, NodeId, Slot, check_stripe};
+use bivouac_types::limits::{DEAD_AFTER_MS_MIN, SLOTS_DEFAULT};
+use bivouac_types::{FormationId, NodeId, Slot, SpreadAt, check_stripe};
 use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
 
 use crate::hex::to_hex;
 use crate::memory::available_memory;
+use crate::memory_root;
 use crate::name::FormationName;
+use crate::process::ProcessId;
+use crate::purpose::unix_ms;
 use crate::random::random_bytes;
 use crate::restarts::Tolerance;
 use crate::state::{NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, State, VolumeState};
 use crate::state_dir::StateDir;
-use crate::surroundings::{Surroundings, make_private_dir};
+use crate::surroundings::Surroundings;
 use crate::volumes::{Place, VolumeArg, share_out};
 use crate::{LaunchError, LaunchResult};
 
@@ -36,13 +38,21 @@ pub struct Wishes {
     /// Width of new files; 0 is all seats.
     pub width: u16,
     /// Entries from which on a directory spreads over all nodes.
-    pub spread_at: u64,
+    pub spread_at: SpreadAt,
+    /// Bytes that each mount has for pages under the session contract.
+    pub page_pool: u64,
     /// How long clients wait for a node, in milliseconds.
     pub wait_ms: u64,
+    /// After how long a node that does not answer is dead, in milliseconds.
+    pub dead_after_ms: Option<u64>,
     /// First port to listen on; 0 for any free ones.
     pub port: u16,
     /// When a daemon that dies is started no more.
     pub tolerance: Tolerance,
+    /// How long it lives, in milliseconds; for ever if not given.
+    pub ttl_ms: Option<u64>,
+    /// The process that it is made for: it ends with that one.
+    pub owner: Option<ProcessId>,
 }
 
 impl Wishes {
@@ -67,6 +77,11 @@ impl Wishes {
             let object = format!("--width {}", self.width);
             return Err(LaunchError::usage(object, cause, "use less, or 0 for all"));
         }
+        if let Some(ms) = self.dead_after_ms.filter(|ms| *ms < DEAD_AFTER_MS_MIN) {
+            let object = format!("--dead-after {ms}ms");
+            let cause = format!("nodes of a busy machine can be silent for {DEAD_AFTER_MS_MIN} ms");
+            return Err(LaunchError::usage(object, cause, "write for instance --dead-after 5s"));
+        }
         let ports = u32::from(self.port) + 2 * u32::from(self.nodes) - 1;
         if self.port != 0 && ports > u32::from(u16::MAX) {
             let object = format!("--port {}", self.port);
@@ -88,28 +103,38 @@ pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResul
     wishes.check()?;
     let id: [u8; 16] = random_bytes()?;
     let formation = to_hex(&id);
-    let (volumes, own_dirs) = plan_volumes(here, wishes, &formation)?;
+    let now = unix_ms();
+    let (volumes, own_dirs) = plan_volumes(here, wishes, dir, &formation)?;
     let nodes = volumes.into_iter().enumerate().map(|(id, volumes)| new_node(here, dir, id as u16, volumes));
     Ok(State {
         version: STATE_VERSION,
         release: RELEASE.into(),
         name: wishes.name.clone(),
         formation,
-        created_unix_ms: unix_ms(),
+        created_unix_ms: now,
         stage: Stage::Starting,
         supervisor: None,
         keep: None,
+        sources: None,
         message: None,
+        owner: wishes.owner,
+        ends_unix_ms: wishes.ttl_ms.map(|ttl| now.saturating_add(ttl)),
         wait_ms: wishes.wait_ms,
+        dead_after_ms: wishes.dead_after_ms,
         port: wishes.port,
         tolerance: wishes.tolerance,
         stripe: wishes.stripe as u32,
         width: wishes.width,
         spread_at: wishes.spread_at,
+        page_pool: wishes.page_pool,
         map: String::new(),
         nodes: nodes.collect(),
+        lost_elsewhere: Vec::new(),
         own_dirs,
         mounts: Vec::new(),
+        part: None,
+        kept_on: None,
+        hosts: Vec::new(),
     })
 }
 
@@ -143,10 +168,15 @@ pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
 
 type Volumes = (Vec<Vec<VolumeState>>, Vec<PathBuf>);
 
-fn plan_volumes(here: &Surroundings, wishes: &Wishes, formation: &str) -> LaunchResult<Volumes> {
+fn plan_volumes(
+    here: &Surroundings,
+    wishes: &Wishes,
+    dir: &StateDir,
+    formation: &str,
+) -> LaunchResult<Volumes> {
     let memory = available_memory() / 2;
     if wishes.volumes.is_empty() {
-        return memory_volumes(here, wishes, formation, memory);
+        return memory_volumes(here, wishes, dir, formation, memory);
     }
     let look = |volume: &VolumeArg| Ok((Place::look(&volume.dir)?, volume.capacity));
     let places: Vec<_> = wishes.volumes.iter().map(look).collect::<LaunchResult<_>>()?;
@@ -156,13 +186,12 @@ fn plan_volumes(here: &Surroundings, wishes: &Wishes, formation: &str) -> Launch
 fn memory_volumes(
     here: &Surroundings,
     wishes: &Wishes,
+    dir: &StateDir,
     formation: &str,
     memory: u64,
 ) -> LaunchResult<Volumes> {
     let place = Place::memory()?;
-    // The name is taken in one runtime directory only, and all share this place.
-    let unique = formation.get(..8).unwrap_or(formation);
-    let root = place.dir.join(format!("bivouac-{}-{}-{unique}", here.uid, wishes.name));
+    let root = place.dir.join(memory_root::name_of(here, &wishes.name, formation));
     let mut volumes = share_out(&[(Place { dir: root.clone(), ..place }, None)], wishes.nodes, memory)?;
     for (node, volume) in
         volumes.iter_mut().enumerate().flat_map(|(node, all)| all.iter_mut().map(move |v| (node, v)))
@@ -170,7 +199,7 @@ fn memory_volumes(
         volume.path = root.join(format!("n{node}"));
         volume.own_dir = true;
     }
-    make_private_dir(&root)?;
+    memory_root::make(&root, dir)?;
     Ok((volumes, vec![root]))
 }
 
@@ -189,11 +218,6 @@ fn new_node(here: &Surroundings, dir: &StateDir, id: u16, volumes: Vec<VolumeSta
     }
 }
 
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,10 +230,14 @@ mod tests {
             volumes: Vec::new(),
             stripe: 1 << 20,
             width: 0,
-            spread_at: 1024,
+            spread_at: SpreadAt::default(),
+            page_pool: 64 << 20,
             wait_ms: 30_000,
+            dead_after_ms: None,
             port: 0,
             tolerance: Tolerance::default(),
+            ttl_ms: None,
+            owner: None,
         }
     }
 

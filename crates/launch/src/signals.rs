@@ -85,6 +85,23 @@ pub fn unblock_in(command: &mut Command) {
     };
 }
 
+/// Has a program told to end (SIGTERM) when this process ends, however that happens. To be started by the first
+/// thread: it is a thread's end that the kernel takes for its process's.
+pub fn end_with_us(command: &mut Command) {
+    let us = rustix::process::getpid();
+    // SAFETY: between fork and exec only two system calls are made, which touch no memory.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+            // It may have ended before the kernel was asked.
+            match rustix::process::getppid() == Some(us) {
+                true => Ok(()),
+                false => Err(std::io::ErrorKind::BrokenPipe.into()),
+            }
+        })
+    };
+}
+
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()

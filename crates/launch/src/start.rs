@@ -1,6 +1,6 @@
 //! Brings a formation up: makes its directory, starts the supervisor, waits until it is usable.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -25,6 +25,10 @@ use crate::surroundings::Surroundings;
 use crate::teardown;
 use crate::{Kind, LaunchError, LaunchResult};
 
+/// How long a supervisor may take to take down again what it has started, in milliseconds: killed meanwhile, it would
+/// leave daemons that nobody knows of.
+pub(crate) const GIVE_UP_MS: u64 = 30_000;
+
 /// A formation whose daemons all serve. Its mounts are the caller's next step.
 #[derive(Debug)]
 pub struct Started {
@@ -36,6 +40,8 @@ pub struct Started {
     pub state: State,
     /// Where the time went so far.
     pub phases: Phases,
+    /// Of a formation over several hosts that ends with whoever started it: what is to be held as long as it shall live.
+    pub tie: Option<OwnedFd>,
 }
 
 /// Starts a formation and waits until every daemon serves. What fails is taken down again.
@@ -57,24 +63,24 @@ pub fn start(
     claim.dir.write(&state)?;
     claim.dir.make_secret()?;
     phases.end("volumes");
-    let (report, child) = start_supervisor(here, &claim)?;
+    let (report, child) = start_supervisor(here, &claim, "supervise", None)?;
     // From here on the lock is the supervisor's.
     drop(claim.lock);
     phases.end("supervisor");
-    let steps = wait_for_report(&report, signals, bound, &claim.dir).inspect_err(|_| {
-        end_supervisor(&report, child);
+    let steps = wait_ready(&report, signals, bound, &claim.dir).inspect_err(|_| {
+        end_supervisor(&report, child, GIVE_UP_MS);
     })?;
     phases.insert(steps);
     let state = claim.dir.read()?.ok_or_else(|| vanished(&wishes.name))?;
     attempt.done = true;
-    Ok(Started { name: wishes.name.clone(), dir: claim.dir, state, phases })
+    Ok(Started { name: wishes.name.clone(), dir: claim.dir, state, phases, tie: None })
 }
 
 /// What the supervisor's process does: takes over what [`start`] hands it, and supervises.
 ///
 /// # Errors
 /// What kept it from supervising; the command that started it is told too.
-pub fn supervise(dir: PathBuf, program: DaemonProgram) -> LaunchResult<()> {
+pub fn supervise(here: &Surroundings, dir: PathBuf, program: DaemonProgram) -> LaunchResult<()> {
     let report = take_stdin()?;
     let _already_a_leader = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(|e| LaunchError::system("/", e))?;
@@ -84,19 +90,56 @@ pub fn supervise(dir: PathBuf, program: DaemonProgram) -> LaunchResult<()> {
         .map_err(|e| LaunchError::system("signals", e))?;
     let lock = take_lock(&report)?;
     let to_tell = report.try_clone().map_err(|e| LaunchError::system("supervisor", e))?;
-    let made = Supervisor::new(StateDir::at(dir), lock, report, signals, program);
+    let dir = StateDir::at(dir);
+    let kept_lock = lock.try_clone().map_err(|e| LaunchError::system("supervisor", e))?;
+    let made = Supervisor::new(dir.clone(), lock, report, signals, program);
     let supervisor = made.inspect_err(|error| {
         let _nobody_waits = packets::send(&to_tell, &Report::Failed { message: error.to_string() }, &[]);
+        remove_part(here, &dir);
     })?;
     drop(to_tell);
-    supervisor.run()
+    if supervisor.run()? {
+        remove_part(here, &dir);
+    }
+    drop(kept_lock);
+    Ok(())
+}
+
+/// Removes one host's part that nobody else will.
+fn remove_part(here: &Surroundings, dir: &StateDir) {
+    let Some(state) = dir.read().ok().flatten().filter(|state| state.part.is_some()) else { return };
+    if let Err(error) = teardown::remove_leftovers(here, dir, &state, &mut |text| log::warn!("{text}")) {
+        log::error!("{error}");
+    }
 }
 
 /// Takes the name, and removes what a killed formation with that name left.
-fn claim(here: &Surroundings, name: &FormationName, notice: &mut dyn FnMut(&str)) -> LaunchResult<Claim> {
-    let claim = StateDir::claim(here, name)?;
+pub(crate) fn claim(
+    here: &Surroundings,
+    name: &FormationName,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<Claim> {
+    claim_by(StateDir::claim, here, name, notice)
+}
+
+/// As [`claim`], of a formation over several hosts the whole.
+pub(crate) fn claim_whole(
+    here: &Surroundings,
+    name: &FormationName,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<Claim> {
+    claim_by(StateDir::claim_whole, here, name, notice)
+}
+
+fn claim_by(
+    take: fn(&Surroundings, &FormationName) -> LaunchResult<Claim>,
+    here: &Surroundings,
+    name: &FormationName,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<Claim> {
+    let claim = take(here, name)?;
     let Some(stale) = claim.stale.as_ref() else { return Ok(claim) };
-    if let Some(reason) = &stale.keep {
+    if let Some(reason) = stale.why_kept() {
         let cause = format!("was killed, and its data was to be kept: {reason}");
         let remedy = format!("save it from its volumes, then: bivouac down --name {name} --discard");
         return Err(LaunchError::new(Kind::Keep, format_args!("formation {name}"), cause, &remedy));
@@ -106,19 +149,19 @@ fn claim(here: &Surroundings, name: &FormationName, notice: &mut dyn FnMut(&str)
     ));
     teardown::remove_leftovers(here, &claim.dir, stale, notice)?;
     drop(claim);
-    StateDir::claim(here, name)
+    take(here, name)
 }
 
 /// Removes what a failed start has made.
-struct Attempt<'a> {
-    here: &'a Surroundings,
-    dir: StateDir,
-    done: bool,
+pub(crate) struct Attempt<'a> {
+    pub here: &'a Surroundings,
+    pub dir: StateDir,
+    pub done: bool,
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if self.done {
+        if self.done || !self.dir.path().exists() {
             return;
         }
         let removed = match self.dir.read() {
@@ -132,32 +175,62 @@ impl Drop for Attempt<'_> {
     }
 }
 
-fn start_supervisor(here: &Surroundings, claim: &Claim) -> LaunchResult<(OwnedFd, Child)> {
+/// Starts this program's `command`, which is to look after the claimed directory, and hands it the lock and what
+/// else it needs.
+pub(crate) fn start_supervisor(
+    here: &Surroundings,
+    claim: &Claim,
+    command: &str,
+    more: Option<BorrowedFd<'_>>,
+) -> LaunchResult<(OwnedFd, Child)> {
     let refused = |e: std::io::Error| LaunchError::system("the supervisor's process", e);
     let (report, theirs) = packets::pair().map_err(refused)?;
-    packets::send(&report, &"lock", &[claim.lock.as_fd()]).map_err(refused)?;
+    let descriptors: Vec<_> = [claim.lock.as_fd()].into_iter().chain(more).collect();
+    packets::send(&report, &"lock", &descriptors).map_err(refused)?;
     let log = StateDir::open_log(&claim.dir.supervisor_log())?;
-    let mut command = Command::new(&here.program);
-    command.arg0("bivouac").arg("supervise").arg(claim.dir.path());
-    command.stdin(theirs).stdout(Stdio::null()).stderr(log);
-    unblock_in(&mut command);
-    let child = command.spawn().map_err(refused)?;
+    let mut process = Command::new(&here.program);
+    process.arg0("bivouac").arg(command).arg(claim.dir.path());
+    process.stdin(theirs).stdout(Stdio::null()).stderr(log);
+    unblock_in(&mut process);
+    let child = process.spawn().map_err(refused)?;
     Ok((report, child))
 }
 
 fn take_lock(report: &OwnedFd) -> LaunchResult<OwnedFd> {
-    let alien =
-        || LaunchError::usage("bivouac supervise", "is what `bivouac up` starts", "write: bivouac up");
-    let received = packets::receive::<String>(report).map_err(|_| alien())?;
-    received.and_then(|(_, mut descriptors)| descriptors.pop()).ok_or_else(alien)
+    take_begin(report)?.pop().ok_or_else(not_by_hand)
 }
 
-fn wait_for_report(
+/// What [`start_supervisor`] hands over: the lock, and what else it was given.
+pub(crate) fn take_begin(report: &OwnedFd) -> LaunchResult<Vec<OwnedFd>> {
+    let received = packets::receive::<String>(report).map_err(|_| not_by_hand())?;
+    received.map(|(_, descriptors)| descriptors).ok_or_else(not_by_hand)
+}
+
+pub(crate) fn not_by_hand() -> LaunchError {
+    LaunchError::usage("bivouac supervise", "is what `bivouac up` starts", "write: bivouac up")
+}
+
+/// Waits until everything serves; where the time went.
+pub(crate) fn wait_ready(
     report: &OwnedFd,
     signals: &Signals,
     bound: Duration,
     dir: &StateDir,
 ) -> LaunchResult<Vec<crate::phases::Phase>> {
+    match wait_for_report(report, signals, bound, dir)? {
+        Report::Ready { phases } => Ok(phases),
+        Report::Bound { .. } | Report::GaveUp => Err(not_by_hand()),
+        Report::Failed { message } => Err(LaunchError::said(Kind::Refused, message)),
+    }
+}
+
+/// Waits for the next report of a supervisor.
+pub(crate) fn wait_for_report(
+    report: &OwnedFd,
+    signals: &Signals,
+    bound: Duration,
+    dir: &StateDir,
+) -> LaunchResult<Report> {
     let deadline = Instant::now() + bound;
     let object = "the formation's start";
     loop {
@@ -185,10 +258,10 @@ fn wait_for_report(
     }
 }
 
-fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Vec<crate::phases::Phase>> {
+/// The report that has come; a supervisor that is gone is an error.
+pub(crate) fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Report> {
     match packets::receive::<Report>(report) {
-        Ok(Some((Report::Ready { phases }, _))) => Ok(phases),
-        Ok(Some((Report::Failed { message }, _))) => Err(LaunchError::said(Kind::Refused, message)),
+        Ok(Some((report, _))) => Ok(report),
         Ok(None) | Err(_) => {
             let log = std::fs::read_to_string(dir.supervisor_log()).unwrap_or_default();
             let cause = format!("ended early: {}", log.lines().last().unwrap_or("without a word"));
@@ -198,10 +271,9 @@ fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Vec<crate::phas
 }
 
 /// The supervisor ends its daemons and itself when nobody listens to its report.
-fn end_supervisor(report: &OwnedFd, mut child: Child) {
+pub(crate) fn end_supervisor(report: &OwnedFd, mut child: Child, wait_ms: u64) {
     let _ends_listening = rustix::net::shutdown(report, rustix::net::Shutdown::Both);
-    let ended =
-        pidfd(child.id()).is_ok_and(|end| crate::control::wait_readable(end.as_fd(), teardown::STOP_MS_MAX));
+    let ended = pidfd(child.id()).is_ok_and(|end| crate::control::wait_readable(end.as_fd(), wait_ms));
     if !ended {
         let _gone_meanwhile = child.kill();
     }
@@ -209,7 +281,7 @@ fn end_supervisor(report: &OwnedFd, mut child: Child) {
 }
 
 /// As many descriptors as this user may have: a few per node, mount and connection.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
@@ -217,7 +289,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn vanished(name: &FormationName) -> LaunchError {
+pub(crate) fn vanished(name: &FormationName) -> LaunchError {
     LaunchError::new(
         Kind::Refused,
         format_args!("formation {name}"),

@@ -1,9 +1,10 @@
 //! What is written down of a running formation, so that every later command, also after a crash, knows what there is.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use bivouac_types::FormationId;
-use bivouac_types::limits::SPREAD_AT_DEFAULT;
+use bivouac_types::limits::{DEAD_AFTER_MS_DEFAULT, PAGE_POOL_DEFAULT};
+use bivouac_types::{FormationId, SpreadAt};
 use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
@@ -65,10 +66,22 @@ pub struct State {
     pub supervisor: Option<ProcessId>,
     /// Why it must not be taken down without being told to discard its data.
     pub keep: Option<String>,
+    /// Site storage that does not have all that was written, unless somebody has looked that it has.
+    #[serde(default)]
+    pub sources: Option<String>,
     /// Why it failed, if it did.
     pub message: Option<String>,
+    /// The process that it was made for: it ends with that one.
+    #[serde(default)]
+    pub owner: Option<ProcessId>,
+    /// When it ends by itself, in milliseconds since 1970.
+    #[serde(default)]
+    pub ends_unix_ms: Option<u64>,
     /// How long clients wait for a node, in milliseconds.
     pub wait_ms: u64,
+    /// After how long a node that does not answer is dead, in milliseconds, if that was chosen.
+    #[serde(default)]
+    pub dead_after_ms: Option<u64>,
     /// First port to listen on; 0 for any free ones.
     pub port: u16,
     /// When a daemon that dies is started no more.
@@ -79,20 +92,73 @@ pub struct State {
     /// Width of new files; 0 is all seats.
     pub width: u16,
     /// Entries from which on a directory spreads over all nodes.
-    #[serde(default = "spread_at_default")]
-    pub spread_at: u64,
+    #[serde(default, with = "crate::text")]
+    pub spread_at: SpreadAt,
+    /// Bytes that each mount has for pages under the session contract.
+    #[serde(default = "page_pool_default")]
+    pub page_pool: u64,
     /// The map as it is sent, hexadecimal; empty until the ports are known.
     pub map: String,
     /// The nodes, by id.
     pub nodes: Vec<NodeState>,
+    /// Nodes of other hosts that are dead for good.
+    #[serde(default)]
+    pub lost_elsewhere: Vec<u16>,
     /// Directories that were made to hold volumes or to be mounted on; to be removed in the end.
     pub own_dirs: Vec<PathBuf>,
     /// The mounts.
     pub mounts: Vec<MountState>,
+    /// What this part is of, when the formation is over several hosts and this is the part on one of them.
+    #[serde(default)]
+    pub part: Option<PartState>,
+    /// Of the whole of a formation over several hosts: the host that its keeper runs on.
+    #[serde(default)]
+    pub kept_on: Option<String>,
+    /// The hosts, when this is the whole of a formation over several, as the one who started it sees it.
+    #[serde(default)]
+    pub hosts: Vec<HostState>,
 }
 
-fn spread_at_default() -> u64 {
-    SPREAD_AT_DEFAULT
+/// What ties one host's part of a formation to the whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartState {
+    /// The address of this host that the nodes listen at.
+    pub bind: IpAddr,
+    /// Where the formation was started from, for messages.
+    pub started_from: String,
+}
+
+/// One host of a formation over several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostState {
+    /// What the launcher calls it.
+    pub name: String,
+    /// How it is.
+    pub life: HostLife,
+    /// Why it is not up, or what is wrong with it.
+    pub message: Option<String>,
+    /// Its nodes.
+    pub nodes: Vec<u16>,
+    /// Where the formation is mounted there.
+    pub mount: Option<PathBuf>,
+}
+
+/// How a host is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostLife {
+    /// Called.
+    Called,
+    /// Part of the formation.
+    Up,
+    /// It never came.
+    Missing,
+    /// It was part of the formation, and is gone.
+    Lost,
+}
+
+fn page_pool_default() -> u64 {
+    PAGE_POOL_DEFAULT
 }
 
 /// One node.
@@ -145,6 +211,15 @@ pub struct MountState {
 }
 
 impl State {
+    /// Why its data is to be kept, if it is.
+    #[must_use]
+    pub fn why_kept(&self) -> Option<String> {
+        let sources =
+            self.sources.as_ref().map(|which| format!("what was written and not flushed in {which}"));
+        let reasons: Vec<String> = self.keep.iter().cloned().chain(sources).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
     /// Reads a state file's text.
     ///
     /// # Errors
@@ -187,6 +262,32 @@ impl State {
         map.check().is_ok().then_some(map)
     }
 
+    /// After how long a node that does not answer is dead, in milliseconds; never if nodes do not watch each other. On one
+    /// host they need not: their supervisor knows who has died, without waking anybody up.
+    #[must_use]
+    pub fn watching_ms(&self) -> Option<u64> {
+        let elsewhere = self.map().is_some_and(|map| map.nodes.len() > self.nodes.len());
+        self.dead_after_ms.or((elsewhere || self.is_over_hosts()).then_some(DEAD_AFTER_MS_DEFAULT))
+    }
+
+    /// Nodes that will not be started again.
+    pub fn lost(&self) -> impl Iterator<Item = u16> + '_ {
+        let here = self.nodes.iter().filter(|node| node.life == NodeLife::Failed).map(|node| node.id);
+        here.chain(self.lost_elsewhere.iter().copied())
+    }
+
+    /// Whether it is the whole of a formation over several hosts: its nodes are not this machine's.
+    #[must_use]
+    pub fn is_over_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    /// The position of a node among those of this machine.
+    #[must_use]
+    pub fn index_of(&self, node: u16) -> Option<usize> {
+        self.nodes.iter().position(|known| known.id == node)
+    }
+
     /// The formation's id.
     #[must_use]
     pub fn formation_id(&self) -> Option<FormationId> {
@@ -202,6 +303,7 @@ impl State {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use bivouac_wire::Encode;
     use std::path::Path;
 
     /// A state of one running node.
@@ -233,17 +335,26 @@ pub(crate) mod tests {
             stage: Stage::Running,
             supervisor: Some(ProcessId { pid: 4_000_001, started_ticks: 8 }),
             keep: None,
+            sources: None,
             message: None,
+            owner: None,
+            ends_unix_ms: None,
             wait_ms: 30_000,
+            dead_after_ms: None,
             port: 0,
             tolerance: Tolerance::default(),
             stripe: 1 << 20,
             width: 0,
-            spread_at: 1024,
+            spread_at: SpreadAt::default(),
+            page_pool: 64 << 20,
             map: String::new(),
             nodes: vec![node],
+            lost_elsewhere: vec![],
             own_dirs: vec![],
             mounts: vec![],
+            part: None,
+            kept_on: None,
+            hosts: vec![],
         }
     }
 
@@ -254,6 +365,20 @@ pub(crate) mod tests {
         assert_eq!(sample().processes().map(|p| p.pid).collect::<Vec<_>>(), [4_000_000, 4_000_001]);
         assert_eq!(sample().formation_id(), Some(FormationId([7; 16])));
         assert_eq!(sample().map(), None);
+    }
+
+    #[test]
+    fn nodes_watch_each_other_over_several_hosts_or_when_told_to() {
+        let mut state = sample();
+        state.nodes.push(NodeState { id: 1, life: NodeLife::Failed, ..state.nodes[0].clone() });
+        let of = |state: &State| crate::plan::first_map(state, FormationId([7; 16]));
+        state.map = crate::hex::to_hex(&of(&state).to_bytes());
+        state.lost_elsewhere = vec![2];
+        assert_eq!((state.watching_ms(), state.lost().collect::<Vec<_>>()), (None, vec![1, 2]));
+        state.nodes.pop();
+        assert_eq!(state.watching_ms(), Some(DEAD_AFTER_MS_DEFAULT), "others are elsewhere");
+        state.dead_after_ms = Some(700);
+        assert_eq!(state.watching_ms(), Some(700));
     }
 
     #[test]

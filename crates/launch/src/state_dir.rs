@@ -8,7 +8,9 @@
 //! ├── map                    the formation's map, as docs/protocol.md has it: with the secret, all that a client needs
 //! ├── control                socket of the supervisor
 //! ├── nI                     socket of node I
+//! ├── heir                   held by the daemon that looks after the formation's end, once the supervisor is gone
 //! ├── supervisor.log, nI.log
+//! ├── stage/                 jobs that copy in and out
 //! └── mnt/                   mount point unless another is chosen
 //! ```
 
@@ -31,6 +33,9 @@ use crate::{Kind, LaunchError, LaunchResult};
 pub const SECRET_LEN: usize = 32;
 /// Longest path of a Unix socket, in bytes: what the kernel's address holds, without the NUL.
 const SOCKET_PATH_MAX: usize = 107;
+
+/// What the directory of a whole formation over several hosts has behind the name; no name has such a character.
+pub(crate) const WHOLE: &str = "+hosts";
 
 /// Where a formation keeps what it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +66,20 @@ impl StateDir {
     /// # Errors
     /// `Running` when a formation with that name lives; otherwise what the system refused.
     pub fn claim(here: &Surroundings, name: &FormationName) -> LaunchResult<Claim> {
-        let dir = StateDir::at(here.base()?.join(name.as_str()));
+        StateDir::claim_dir(here, name, name.as_str())
+    }
+
+    /// Takes a name for a new formation over several hosts, of which this one may be one: the directory of the whole
+    /// is beside that of this host's part.
+    ///
+    /// # Errors
+    /// As [`StateDir::claim`].
+    pub fn claim_whole(here: &Surroundings, name: &FormationName) -> LaunchResult<Claim> {
+        StateDir::claim_dir(here, name, &whole(name))
+    }
+
+    fn claim_dir(here: &Surroundings, name: &FormationName, entry: &str) -> LaunchResult<Claim> {
+        let dir = StateDir::at(here.base()?.join(entry));
         dir.check_length()?;
         let lock = dir.lock_for_ever(name)?;
         let stale = dir.read()?;
@@ -81,6 +99,38 @@ impl StateDir {
             .collect();
         found.sort_by(|a, b| a.0.cmp(&b.0));
         found
+    }
+
+    /// As [`StateDir::find`], but of a formation over several hosts that was started here the whole, not this host's
+    /// part.
+    ///
+    /// # Errors
+    /// As [`StateDir::find`].
+    pub fn find_whole(
+        here: &Surroundings,
+        name: Option<&FormationName>,
+    ) -> LaunchResult<(FormationName, StateDir)> {
+        let wholes = StateDir::wholes(here);
+        let wanted = name.map_or("default", FormationName::as_str);
+        let found = wholes.iter().find(|(name, _)| name.as_str() == wanted).or_else(|| {
+            let parts = StateDir::list(here);
+            // Without a name, the only one that there is.
+            let only = wholes.len() == 1
+                && parts.iter().all(|(name, _)| wholes.iter().any(|whole| whole.0 == *name));
+            wholes.first().filter(|_| name.is_none() && only)
+        });
+        found.cloned().map_or_else(|| StateDir::find(here, name), Ok)
+    }
+
+    /// The formations over several hosts that were started here, by name.
+    fn wholes(here: &Surroundings) -> Vec<(FormationName, StateDir)> {
+        let Some(base) = here.existing_base() else { return Vec::new() };
+        let entries = fs::read_dir(base).into_iter().flatten().flatten();
+        let named = entries.filter_map(|entry| {
+            let name = entry.file_name().to_str()?.strip_suffix(WHOLE)?.parse().ok()?;
+            Some((name, StateDir::at(entry.path())))
+        });
+        named.filter(|(_, dir)| dir.state_path().exists()).collect()
     }
 
     /// The formation to work with: the named one; else `default`; else the only one.
@@ -130,6 +180,12 @@ impl StateDir {
         self.path.join("mnt")
     }
 
+    /// Where jobs that copy in and out are written down.
+    #[must_use]
+    pub fn stage_path(&self) -> PathBuf {
+        self.path.join("stage")
+    }
+
     /// The Unix socket of a node.
     #[must_use]
     pub fn node_socket(&self, node: u16) -> PathBuf {
@@ -146,6 +202,12 @@ impl StateDir {
     #[must_use]
     pub fn supervisor_log(&self) -> PathBuf {
         self.path.join("supervisor.log")
+    }
+
+    /// What the daemon has locked that looks after the formation's end in place of its supervisor.
+    #[must_use]
+    pub fn heir_path(&self) -> PathBuf {
+        self.path.join("heir")
     }
 
     /// What is written down; `None` if nothing is.
@@ -187,8 +249,15 @@ impl StateDir {
     /// # Errors
     /// What the system refused.
     pub fn make_secret(&self) -> LaunchResult<()> {
-        let secret: [u8; SECRET_LEN] = random_bytes()?;
-        self.write_file("secret", &secret)
+        self.write_secret(&random_bytes()?)
+    }
+
+    /// Writes the formation's secret down.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn write_secret(&self, secret: &[u8; SECRET_LEN]) -> LaunchResult<()> {
+        self.write_file("secret", secret)
     }
 
     /// The formation's secret.
@@ -241,7 +310,10 @@ impl StateDir {
         let Ok(file) = File::open(self.path.join("lock")) else { return true };
         // Left behind if it waits for longer: this process ends soon.
         std::thread::spawn(move || {
-            let _nobody_listens_any_more = sender.send(flock(&file, FlockOperation::LockShared).is_ok());
+            let is_released = flock(&file, FlockOperation::LockShared).is_ok();
+            // Before anybody hears of it: who does may want the lock.
+            drop(file);
+            let _nobody_listens_any_more = sender.send(is_released);
         });
         released.recv_timeout(std::time::Duration::from_millis(ms)).unwrap_or(false)
     }
@@ -256,7 +328,11 @@ impl StateDir {
         for entry in entries.flatten().filter(|entry| entry.file_name() != "lock") {
             let path = entry.path();
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let removed = if is_dir { fs::remove_dir(&path) } else { fs::remove_file(&path) };
+            let removed = match is_dir {
+                true if path == self.stage_path() => fs::remove_dir_all(&path),
+                true => fs::remove_dir(&path),
+                false => fs::remove_file(&path),
+            };
             removed.map_err(|e| LaunchError::path(&path, "remove it", e))?;
         }
         let lock = self.path.join("lock");
@@ -333,6 +409,10 @@ fn is_still(file: &File, path: &Path) -> bool {
     }
 }
 
+fn whole(name: &FormationName) -> String {
+    format!("{name}{WHOLE}")
+}
+
 fn running(name: &FormationName) -> LaunchError {
     let remedy = format!("choose another with --name, or end it: bivouac down --name {name}");
     LaunchError::new(Kind::Running, format_args!("formation {name}"), "is running already", &remedy)
@@ -362,6 +442,7 @@ mod tests {
             uid: rustix::process::geteuid().as_raw(),
             host: "h".into(),
             program: "/bin/false".into(),
+            batch: crate::surroundings::Batch::default(),
         };
         Place { here, _dir: dir }
     }

@@ -11,7 +11,7 @@ use crate::{Kind, LaunchError, LaunchResult};
 /// The user and machine that a command works on.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
-    /// `XDG_RUNTIME_DIR`.
+    /// `BIVOUAC_RUNTIME_DIR`, else `XDG_RUNTIME_DIR`.
     pub runtime_dir: Option<PathBuf>,
     /// `PATH`.
     pub search_path: Option<OsString>,
@@ -23,10 +23,27 @@ pub struct Surroundings {
     pub host: String,
     /// This program's own file, to start daemons from.
     pub program: PathBuf,
+    /// What batch systems and launchers say.
+    pub batch: Batch,
+}
+
+/// What batch systems and launchers say of the job that this process is in.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// `BIVOUAC_TICKET`, what a host is told by a launcher that hands on nothing but the environment.
+    pub ticket: Option<String>,
+    /// `SLURM_JOB_NODELIST`, the hosts of a job of Slurm.
+    pub slurm_nodes: Option<String>,
+    /// `SLURMD_NODENAME`, what Slurm calls this host.
+    pub slurm_node: Option<String>,
+    /// `PBS_NODEFILE`, the file with the hosts of a job of PBS.
+    pub nodefile: Option<PathBuf>,
+    /// `HOME`.
+    pub home: Option<PathBuf>,
 }
 
 impl Surroundings {
-    /// The directory that holds a directory per formation of this user: below `XDG_RUNTIME_DIR`, else below
+    /// The directory that holds a directory per formation of this user: below `BIVOUAC_RUNTIME_DIR` or `XDG_RUNTIME_DIR`, else below
     /// `/run/user/UID`, else in `/tmp`. It is made, and checked to be nobody else's.
     ///
     /// # Errors
@@ -80,7 +97,7 @@ pub fn make_private_dir(dir: &Path) -> LaunchResult<()> {
 fn check_private_dir(dir: &Path, uid: u32) -> LaunchResult<()> {
     let seen = std::fs::symlink_metadata(dir).map_err(|e| LaunchError::path(dir, "look at it", e))?;
     let refuse = |cause: &str| {
-        let remedy = "remove it, or set XDG_RUNTIME_DIR to a directory of your own";
+        let remedy = "remove it, or set BIVOUAC_RUNTIME_DIR to a directory of your own";
         Err(LaunchError::new(Kind::Refused, dir.display(), cause, remedy))
     };
     match seen {
@@ -112,6 +129,7 @@ pub(crate) mod tests {
             uid: rustix::process::geteuid().as_raw(),
             host: "h".into(),
             program: "/bin/false".into(),
+            batch: Batch::default(),
         }
     }
 

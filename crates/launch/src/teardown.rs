@@ -1,7 +1,7 @@
 //! Takes a formation down and makes sure that nothing is left.
 
 use std::fmt;
-use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use bivouac_types::FormationId;
 use rustix::process::Signal;
 
 use crate::control::{Request, ask, wait_readable};
+use crate::memory_root;
 use crate::mounts::{Unmounted, WhenBusy, list_users, mounted_of, unmount};
 use crate::process::ProcessId;
 use crate::state::{NodeLife, State, VolumeState};
@@ -19,7 +20,7 @@ use crate::surroundings::Surroundings;
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Most time for the supervisor to end its daemons and itself, in milliseconds: more than it gives them.
-pub const STOP_MS_MAX: u64 = 5000;
+const STOP_MS_MAX: u64 = 5000;
 /// Time for a daemon without supervisor to end before it is killed, in milliseconds.
 const TERM_MS: u64 = 2000;
 /// Time for the kernel to end what was killed, in milliseconds.
@@ -29,7 +30,7 @@ const KILL_MS: u64 = 5000;
 const ORPHANS_MS: u64 = 30_000;
 
 /// What is left of a formation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remains {
     /// Processes.
     pub processes: usize,
@@ -95,8 +96,8 @@ pub fn remove_leftovers(
     remove_all(here, dir, state, notice)
 }
 
-fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
-    match &state.keep {
+pub(crate) fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
+    match state.why_kept() {
         Some(reason) if !discard => {
             let cause = format!("holds data that is nowhere else: {reason}");
             let remedy = format!("copy it out, then: bivouac down --name {} --discard", state.name);
@@ -107,6 +108,9 @@ fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
 }
 
 fn unmount_all(here: &Surroundings, state: &State, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
+    if state.is_over_hosts() {
+        return Ok(());
+    }
     // The latest first: one may be inside another.
     for entry in mounted_of(&state.name, here.uid).into_iter().rev() {
         let served = state
@@ -127,7 +131,7 @@ fn unmount_all(here: &Surroundings, state: &State, notice: &mut dyn FnMut(&str))
 
 /// Whether a node answers, or will.
 fn serves(state: &State, node: u16) -> bool {
-    let node = state.nodes.get(usize::from(node));
+    let node = state.index_of(node).and_then(|index| state.nodes.get(index));
     let supervised = state.supervisor.is_some_and(|supervisor| supervisor.is_alive());
     node.is_some_and(|node| {
         let runs = node.process.is_some_and(|process| process.is_alive());
@@ -188,17 +192,17 @@ fn remove_all(
     let damaged =
         || LaunchError::new(Kind::Refused, dir.path().display(), "names no formation", "remove it by hand");
     let formation = state.formation_id().ok_or_else(damaged)?;
-    let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
+    // Those of other hosts are removed there.
+    let here_too = state.nodes.iter().filter(|_| !state.is_over_hosts());
+    let volumes = here_too.flat_map(|node| &node.volumes);
     let failed = volumes.filter(|volume| !remove_own(volume, formation, notice)).count();
     if failed > 0 {
         let cause = format!("{failed} are not removed");
         let remedy = format!("look at what is there, then repeat: bivouac down --name {}", state.name);
         return Err(LaunchError::new(Kind::Refused, "volumes", cause, &remedy));
     }
-    for path in &state.own_dirs {
-        remove_empty(path)?;
-    }
-    if mounted_of(&state.name, here.uid).is_empty() { dir.remove() } else { Ok(()) }
+    state.own_dirs.iter().try_for_each(|path| memory_root::remove(path))?;
+    if state.is_over_hosts() || mounted_of(&state.name, here.uid).is_empty() { dir.remove() } else { Ok(()) }
 }
 
 /// Removes what is the formation's in a directory; answers whether nothing of it is left there. What others put
@@ -225,23 +229,14 @@ fn is_volume(volume: &VolumeState) -> bool {
     volume.path.join(IDENTITY_NAME).exists()
 }
 
-fn remove_empty(path: &Path) -> LaunchResult<()> {
-    match std::fs::remove_dir(path) {
-        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
-            Err(LaunchError::path(path, "remove the directory", error))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Counts what is left.
 fn look(here: &Surroundings, dir: &StateDir, state: &State) -> Remains {
     let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
     let files = volumes.filter(|volume| is_volume(volume)).map(|volume| &volume.path).chain(&state.own_dirs);
     let files = files.map(PathBuf::as_path).chain([dir.path()]).filter(|path| path.exists()).count();
-    let listening = listening_ports();
+    let listening = listening_addresses();
     let addresses = state.nodes.iter().flat_map(|node| [&node.client_address, &node.peer_address]);
-    let ports = addresses.filter_map(|address| address.rsplit_once(':')?.1.parse().ok());
+    let ports = addresses.filter_map(|address| address.parse().ok());
     let unix = state.nodes.iter().map(|node| node.unix_path.clone()).chain([dir.control_path()]);
     Remains {
         processes: state.processes().filter(ProcessId::is_alive).count(),
@@ -252,19 +247,28 @@ fn look(here: &Surroundings, dir: &StateDir, state: &State) -> Remains {
     }
 }
 
-/// TCP ports of this machine that somebody listens on.
-fn listening_ports() -> Vec<u16> {
-    let text = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    text.lines().filter_map(listening_port).collect()
+/// TCP addresses of this machine that somebody listens on.
+fn listening_addresses() -> Vec<SocketAddr> {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let text = read("/proc/net/tcp") + &read("/proc/net/tcp6");
+    text.lines().filter_map(listening_address).collect()
 }
 
-fn listening_port(line: &str) -> Option<u16> {
+fn listening_address(line: &str) -> Option<SocketAddr> {
     const LISTENING: &str = "0A";
     let mut fields = line.split_whitespace();
-    let local = fields.nth(1)?;
+    let (ip, port) = fields.nth(1)?.rsplit_once(':')?;
     let is_listening = fields.nth(1)? == LISTENING;
-    let (_, port) = local.rsplit_once(':')?;
-    u16::from_str_radix(port, 16).ok().filter(|_| is_listening)
+    // Words as the machine has them in memory, each written as a number.
+    let words: Vec<u32> = (0..ip.len() / 8)
+        .map(|word| u32::from_str_radix(ip.get(8 * word..8 * word + 8)?, 16).ok())
+        .collect::<Option<_>>()?;
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let ip = match <[u8; 4]>::try_from(bytes.as_slice()) {
+        Ok(v4) => IpAddr::from(v4),
+        Err(_) => IpAddr::from(<[u8; 16]>::try_from(bytes.as_slice()).ok()?),
+    };
+    is_listening.then_some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
 #[cfg(test)]
@@ -282,13 +286,16 @@ mod tests {
     }
 
     #[test]
-    fn listening_ports_are_read() {
+    fn listening_addresses_are_read() {
         let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1";
-        assert_eq!(listening_port(line), Some(8080));
-        assert_eq!(listening_port(&line.replace(" 0A ", " 01 ")), None);
-        assert_eq!(listening_port("sl local_address rem_address st"), None);
+        assert_eq!(listening_address(line), "127.0.0.1:8080".parse().ok());
+        assert_eq!(listening_address(&line.replace(" 0A ", " 01 ")), None);
+        assert_eq!(listening_address("sl local_address rem_address st"), None);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(listening_ports().contains(&listener.local_addr().unwrap().port()));
+        assert!(listening_addresses().contains(&listener.local_addr().unwrap()));
+        if let Ok(listener) = std::net::TcpListener::bind("[::1]:0") {
+            assert!(listening_addresses().contains(&listener.local_addr().unwrap()));
+        }
     }
 
     #[test]
@@ -303,6 +310,8 @@ mod tests {
             "{error}"
         );
         assert_eq!(refuse_kept(&state, true), Ok(()));
+        (state.keep, state.sources) = (None, Some("/a in front of /b".into()));
+        assert!(refuse_kept(&state, false).unwrap_err().to_string().contains("/a in front of /b"));
     }
 
     #[test]

@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 use bivouac_types::units::{format_size, parse_size};
 use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
 
+use crate::memory_root::MEMORY_DIR;
 use crate::state::VolumeState;
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Smallest volume, in bytes: room for records and a few files.
 pub const VOLUME_BYTES_MIN: u64 = 4 << 20;
-/// Where memory volumes are made.
-const MEMORY_DIR: &str = "/dev/shm";
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// `DIR[:CAPACITY]`.

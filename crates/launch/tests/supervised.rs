@@ -10,11 +10,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bivouac_launch::control::{Request, ask, wait_readable};
-use bivouac_launch::handover::{FromNode, Handover};
+use bivouac_launch::handover::{FromNode, Handover, Told};
 use bivouac_launch::{
     DaemonProgram, LaunchResult, NodeLife, NodeState, ProcessId, Report, STATE_VERSION, Signals, Stage,
     State, StateDir, Supervisor, VolumeState, packets,
 };
+use bivouac_types::SpreadAt;
 use rustix::process::Signal;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -35,7 +36,8 @@ fn pretended_daemon() {
             assert_eq!(start.config.secret().unwrap(), [5; 32]);
             assert_eq!(start.config.map().unwrap().nodes.len(), 1);
             handover.tell(&FromNode::Ready { phases: vec![] });
-            while let Some(mount) = handover.next().unwrap() {
+            while let Some(told) = handover.next().unwrap() {
+                let Told::Serve(mount) = told else { continue };
                 // One byte more for every daemon that served it.
                 let memory = File::from(mount.memory);
                 memory.write_all_at(b"x", memory.metadata().unwrap().len()).unwrap();
@@ -70,7 +72,7 @@ impl Supervised {
         let its_dir = dir.clone();
         let thread = std::thread::spawn(move || {
             let signals = Signals::catch(&[]).unwrap();
-            Supervisor::new(its_dir, lock, theirs, signals, program)?.run()
+            Supervisor::new(its_dir, lock, theirs, signals, program)?.run().map(drop)
         });
         Supervised { dir, report, thread, _place: place }
     }
@@ -155,17 +157,26 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         stage: Stage::Starting,
         supervisor: None,
         keep: None,
+        sources: None,
         message: None,
+        owner: None,
+        dead_after_ms: None,
+        ends_unix_ms: None,
         wait_ms: 1000,
         tolerance: Default::default(),
         port: 0,
         stripe: 4096,
         width: 0,
-        spread_at: 1024,
+        spread_at: SpreadAt::default(),
+        page_pool: 64 << 20,
         map: String::new(),
         nodes: vec![node],
+        lost_elsewhere: vec![],
         own_dirs: vec![],
         mounts: vec![],
+        part: None,
+        kept_on: None,
+        hosts: vec![],
     }
 }
 

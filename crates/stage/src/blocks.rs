@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
 
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use blake3::{Hash, Hasher};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-/// Bytes per block digest. A constant of the format.
+/// Bytes that are hashed by themselves: a subtree of BLAKE3's tree, so a power of two of its chunks.
 pub(crate) const BLOCK: u64 = 4 << 20;
 /// Bytes that are read at once.
 pub(crate) const BUFFER: usize = 1 << 20;
@@ -25,65 +25,132 @@ pub(crate) enum BlockError {
     Short,
 }
 
-/// The digest of a file from those of its blocks.
-pub(crate) fn file_digest<'a>(size: u64, blocks: impl Iterator<Item = &'a Hash>) -> Hash {
-    let mut hasher = Hasher::new();
-    hasher.update(&size.to_le_bytes());
-    blocks.for_each(|block| {
-        hasher.update(block.as_bytes());
-    });
-    hasher.finalize()
+/// What is known of the bytes of a block: its place in the hash tree of the whole file.
+pub(crate) type Value = [u8; 32];
+
+/// The digest of a file, from the values of its blocks: the BLAKE3 of its bytes, as `b3sum` has it.
+pub(crate) fn file_digest(values: &[Value]) -> Hash {
+    match values {
+        [] => blake3::hash(b""),
+        [only] => Hash::from_bytes(*only),
+        _ => {
+            let (left, right) = values.split_at(left_of(values.len()));
+            merge_subtrees_root(&merged(left), &merged(right), Mode::Hash)
+        }
+    }
 }
 
-/// Copies the bytes `start .. end` of a file into one that has zeros there. Returns their digest.
+fn merged(values: &[Value]) -> Value {
+    match values {
+        [] => Value::default(),
+        [only] => *only,
+        _ => {
+            let (left, right) = values.split_at(left_of(values.len()));
+            merge_subtrees_non_root(&merged(left), &merged(right), Mode::Hash)
+        }
+    }
+}
+
+/// The left side of a node of the tree has the greatest power of two of blocks that leaves some for the right.
+fn left_of(blocks: usize) -> usize {
+    blocks.next_power_of_two() / 2
+}
+
+/// Hashes one block of a file.
+struct BlockHasher {
+    hasher: Hasher,
+    is_whole: bool,
+}
+
+impl BlockHasher {
+    /// For the block that begins at `start`; `is_whole` if it is all that the file has.
+    fn new(start: u64, is_whole: bool) -> BlockHasher {
+        let mut hasher = Hasher::new();
+        if !is_whole {
+            hasher.set_input_offset(start);
+        }
+        BlockHasher { hasher, is_whole }
+    }
+
+    fn zeros(&mut self, len: u64) {
+        const ZEROS: &[u8] = &[0; ZERO_RUN];
+        for _ in 0..len / ZEROS.len() as u64 {
+            self.hasher.update(ZEROS);
+        }
+        let rest = (len % ZEROS.len() as u64) as usize;
+        self.hasher.update(ZEROS.split_at(rest).0);
+    }
+
+    fn value(&self) -> Value {
+        if self.is_whole { *self.hasher.finalize().as_bytes() } else { self.hasher.finalize_non_root() }
+    }
+}
+
+/// A block of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Whether the file has no other.
+    pub(crate) is_whole: bool,
+    /// Whether the file has holes.
+    pub(crate) sparse: bool,
+}
+
+/// Copies a block of a file into one that has zeros there. Returns its value.
 pub(crate) fn copy_block(
     (from, to): (&File, &File),
-    (start, end): (u64, u64),
-    sparse: bool,
+    block: Block,
     buffer: &mut [u8],
-) -> Result<Hash, BlockError> {
-    let mut hasher = Hasher::new();
+) -> Result<Value, BlockError> {
+    each_run(from, block, buffer, |bytes, at| write(to, bytes, at, block.sparse))
+}
+
+/// Whether a block of a file has this value.
+pub(crate) fn block_is(
+    file: &File,
+    block: Block,
+    expected: &Value,
+    buffer: &mut [u8],
+) -> Result<bool, BlockError> {
+    match each_run(file, block, buffer, |_, _| Ok(())) {
+        Err(BlockError::Short) => Ok(false),
+        value => Ok(value? == *expected),
+    }
+}
+
+/// Copies a block over what is there, which need not be zeros.
+pub(crate) fn rewrite_block(
+    (from, to): (&File, &File),
+    block: Block,
+    buffer: &mut [u8],
+) -> Result<Value, BlockError> {
+    let dense = Block { sparse: false, ..block };
+    each_run(from, dense, buffer, |bytes, at| to.write_all_at(bytes, at))
+}
+
+/// Hashes a block, giving what is data to `data`; holes need no reading.
+fn each_run(
+    from: &File,
+    block: Block,
+    buffer: &mut [u8],
+    mut data: impl FnMut(&[u8], u64) -> io::Result<()>,
+) -> Result<Value, BlockError> {
+    let Block { start, end, is_whole, sparse } = block;
+    let mut hasher = BlockHasher::new(start, is_whole);
     let mut at = start;
     while at < end {
-        let (data, data_end) = if sparse { next_data(from, at, end) } else { (at, end) };
-        if at == start && data == end {
-            return Ok(zero_digest(end - start));
-        }
-        hash_zeros(&mut hasher, data - at);
-        at = data;
+        let (begin, data_end) = if sparse { next_data(from, at, end) } else { (at, end) };
+        hasher.zeros(begin - at);
+        at = begin;
         while at < data_end {
             let bytes = read_some(from, at, data_end, buffer)?;
-            hasher.update(bytes);
-            write(to, bytes, at, sparse).map_err(BlockError::Write)?;
+            hasher.hasher.update(bytes);
+            data(bytes, at).map_err(BlockError::Write)?;
             at += bytes.len() as u64;
         }
     }
-    Ok(hasher.finalize())
-}
-
-/// Whether the bytes `start .. end` of a file have this digest.
-pub(crate) fn block_is(
-    file: &File,
-    (start, end): (u64, u64),
-    sparse: bool,
-    expected: &Hash,
-    buffer: &mut [u8],
-) -> Result<bool, BlockError> {
-    // A block of zeros that the file system says is a hole needs no reading: holes are zeros.
-    if sparse && *expected == zero_digest(end - start) && next_data(file, start, end).0 == end {
-        return Ok(true);
-    }
-    let mut hasher = Hasher::new();
-    let mut at = start;
-    while at < end {
-        let bytes = match read_some(file, at, end, buffer) {
-            Err(BlockError::Short) => return Ok(false),
-            read => read?,
-        };
-        hasher.update(bytes);
-        at += bytes.len() as u64;
-    }
-    Ok(hasher.finalize() == *expected)
+    Ok(hasher.value())
 }
 
 /// Reads at least one byte of `at .. end`.
@@ -100,16 +167,21 @@ fn read_some<'a>(file: &File, at: u64, end: u64, buffer: &'a mut [u8]) -> Result
     }
 }
 
-fn write(to: &File, bytes: &[u8], at: u64, sparse: bool) -> io::Result<()> {
+/// Writes bytes; where the source has holes, only what is between long runs of zeros.
+fn write(to: &File, bytes: &[u8], start: u64, sparse: bool) -> io::Result<()> {
     if !sparse {
-        return to.write_all_at(bytes, at);
+        return to.write_all_at(bytes, start);
     }
-    let mut at = at;
-    for run in bytes.chunks(ZERO_RUN) {
-        if run.iter().any(|byte| *byte != 0) {
-            to.write_all_at(run, at)?;
+    let is_zero = |run: &&[u8]| run.iter().all(|byte| *byte == 0);
+    let runs: Vec<&[u8]> = bytes.chunks(ZERO_RUN).collect();
+    let mut at = 0;
+    // Neighbours go in one write: that there are holes somewhere must not make everything slow.
+    for neighbours in runs.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
+        let len = neighbours.iter().map(|run| run.len()).sum::<usize>();
+        if !neighbours.first().is_some_and(is_zero) {
+            to.write_all_at(bytes.get(at..at + len).unwrap_or_default(), start + at as u64)?;
         }
-        at += run.len() as u64;
+        at += len;
     }
     Ok(())
 }
@@ -124,25 +196,6 @@ fn next_data(file: &File, at: u64, end: u64) -> (u64, u64) {
     };
     let hole = rustix::fs::seek(file, SeekFrom::Hole(data)).unwrap_or(end);
     (data, hole.clamp(data, end))
-}
-
-fn zero_digest(len: u64) -> Hash {
-    static WHOLE: OnceLock<Hash> = OnceLock::new();
-    let of = |len| {
-        let mut hasher = Hasher::new();
-        hash_zeros(&mut hasher, len);
-        hasher.finalize()
-    };
-    if len == BLOCK { *WHOLE.get_or_init(|| of(BLOCK)) } else { of(len) }
-}
-
-fn hash_zeros(hasher: &mut Hasher, len: u64) {
-    const ZEROS: &[u8] = &[0; ZERO_RUN];
-    for _ in 0..len / ZEROS.len() as u64 {
-        hasher.update(ZEROS);
-    }
-    let rest = (len % ZEROS.len() as u64) as usize;
-    hasher.update(ZEROS.split_at(rest).0);
 }
 
 #[cfg(test)]
@@ -169,6 +222,20 @@ mod tests {
         bytes
     }
 
+    fn blocks(size: u64, sparse: bool) -> impl Iterator<Item = Block> {
+        let block = move |n| Block {
+            start: n * BLOCK,
+            end: size.min((n + 1) * BLOCK),
+            is_whole: size <= BLOCK,
+            sparse,
+        };
+        (0..size.div_ceil(BLOCK)).map(block)
+    }
+
+    fn last(sparse: bool) -> Block {
+        blocks(SIZE, sparse).nth(1).unwrap()
+    }
+
     #[test]
     fn copies_equal_with_and_without_holes_and_so_do_digests() {
         let (from, contents) = sparse_source();
@@ -176,29 +243,45 @@ mod tests {
         for sparse in [true, false] {
             let to = tempfile::tempfile().unwrap();
             to.set_len(SIZE).unwrap();
-            for range in [(0, BLOCK), (BLOCK, SIZE)] {
-                let digest = copy_block((&from, &to), range, sparse, &mut buffer).unwrap();
-                assert_eq!(digest, blake3::hash(&contents[range.0 as usize..range.1 as usize]));
-                assert!(block_is(&to, range, sparse, &digest, &mut buffer).unwrap());
-            }
+            let copy = |block| {
+                let value = copy_block((&from, &to), block, &mut buffer).unwrap();
+                assert!(block_is(&to, block, &value, &mut buffer).unwrap());
+                value
+            };
+            let values: Vec<Value> = blocks(SIZE, sparse).map(copy).collect();
+            assert_eq!(file_digest(&values), blake3::hash(&contents));
             assert!(read(&to) == contents);
             assert_eq!(to.metadata().unwrap().blocks() * 512 < BLOCK, sparse);
         }
     }
 
     #[test]
-    fn a_flipped_bit_and_a_lost_tail_are_noticed() {
-        let (file, contents) = sparse_source();
+    fn rewriting_leaves_nothing_of_what_was_there() {
+        let (from, contents) = sparse_source();
         let mut buffer = vec![0; BUFFER];
-        let digest = blake3::hash(&contents[BLOCK as usize..]);
+        let to = tempfile::tempfile().unwrap();
+        to.write_all_at(&vec![7; SIZE as usize], 0).unwrap();
+        let rewrite = |block| rewrite_block((&from, &to), block, &mut buffer).unwrap();
+        let values: Vec<Value> = blocks(SIZE, true).map(rewrite).collect();
+        assert_eq!(file_digest(&values), blake3::hash(&contents));
+        assert!(read(&to) == contents);
+    }
+
+    #[test]
+    fn a_flipped_bit_and_a_lost_tail_are_noticed() {
+        let (file, _) = sparse_source();
+        let mut buffer = vec![0; BUFFER];
+        let values: Vec<Value> = blocks(SIZE, true)
+            .map(|block| each_run(&file, block, &mut buffer, |_, _| Ok(())).unwrap())
+            .collect();
+        let first = blocks(SIZE, true).next().unwrap();
+        assert!(block_is(&file, first, &values[0], &mut buffer).unwrap());
         file.write_all_at(b"D", BLOCK + 70_000).unwrap();
-        assert!(!block_is(&file, (BLOCK, SIZE), true, &digest, &mut buffer).unwrap());
-        let zeros = zero_digest(BLOCK);
-        assert!(block_is(&file, (0, BLOCK), true, &zeros, &mut buffer).unwrap());
+        assert!(!block_is(&file, last(true), &values[1], &mut buffer).unwrap());
         file.write_all_at(b"x", 12).unwrap();
-        assert!(!block_is(&file, (0, BLOCK), true, &zeros, &mut buffer).unwrap());
+        assert!(!block_is(&file, first, &values[0], &mut buffer).unwrap());
         file.set_len(BLOCK).unwrap();
-        assert!(!block_is(&file, (BLOCK, SIZE), true, &digest, &mut buffer).unwrap());
+        assert!(!block_is(&file, last(true), &values[1], &mut buffer).unwrap());
     }
 
     #[test]
@@ -206,23 +289,25 @@ mod tests {
         let (from, _) = sparse_source();
         from.set_len(10).unwrap();
         let to = tempfile::tempfile().unwrap();
-        let outcome = copy_block((&from, &to), (0, BLOCK), false, &mut vec![0; BUFFER]);
+        let first = blocks(SIZE, false).next().unwrap();
+        let outcome = copy_block((&from, &to), first, &mut vec![0; BUFFER]);
         assert!(matches!(outcome, Err(BlockError::Short)), "{outcome:?}");
     }
 
     #[test]
-    fn golden_digests() {
-        let blocks = [blake3::hash(b"one"), zero_digest(BLOCK)];
-        assert_eq!(blocks[1], blake3::hash(&vec![0; BLOCK as usize]));
-        let whole = [&7u64.to_le_bytes()[..], blocks[0].as_bytes(), blocks[1].as_bytes()].concat();
-        assert_eq!(file_digest(7, blocks.iter()), blake3::hash(&whole));
-        assert_eq!(
-            file_digest(7, blocks.iter()).to_hex().as_str(),
-            "3799e15617a9442b2d0d2dea54d6cd7d91d2c0fff2c41df4d92d66fdf78f2e0b"
-        );
-        assert_eq!(
-            file_digest(0, [].iter()).to_hex().as_str(),
-            "71e0a99173564931c0b8acc52d2685a8e39c64dc52e3d02390fdac2a12b155cb"
-        );
+    fn the_digest_is_blake3_for_any_number_of_blocks() {
+        assert_eq!(file_digest(&[]), blake3::hash(b""));
+        let contents: Vec<u8> = (0..5 * BLOCK + 1).map(|at| (at % 251) as u8).collect();
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&contents, 0).unwrap();
+        let mut buffer = vec![0; BUFFER];
+        for size in
+            [1, 1024, 1025, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 5, 4 * BLOCK, 5 * BLOCK + 1]
+        {
+            let values: Vec<Value> = blocks(size, false)
+                .map(|block| each_run(&file, block, &mut buffer, |_, _| Ok(())).unwrap())
+                .collect();
+            assert_eq!(file_digest(&values), blake3::hash(&contents[..size as usize]), "{size} bytes");
+        }
     }
 }

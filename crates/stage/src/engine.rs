@@ -1,55 +1,113 @@
-//! Copies the files of a plan with several threads: small files each by one, the parts of large files by all.
+//! Copies the files of a plan with several workers: small files in batches, the parts of large files by all.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bivouac_types::Errno;
 use blake3::Hash;
 
 use crate::blocks::BUFFER;
-use crate::job::Job;
+use crate::group::{BATCH, Durability, Group, Storage};
+use crate::job::{Job, Seen, Wanted};
+use crate::journal::{Past, Recorder};
+use crate::line::Line;
+use crate::meta::Mark;
 use crate::queue::Queue;
 use crate::scan::Plan;
-use crate::target::Target;
+use crate::small::{Attempt, SMALL, Sealed, SmallCopy};
+use crate::target::{Spot, Target};
 use crate::{Cause, CopyOptions, Failure, Progress, Skipped};
 
-/// What the threads share.
+/// How often a file is copied that changes while it is copied.
+const TRIES: u32 = 3;
+
+/// What the workers share.
 pub(crate) struct Engine<'a> {
     pub(crate) opts: &'a CopyOptions,
     pub(crate) progress: &'a dyn Progress,
     pub(crate) plan: &'a Plan,
     pub(crate) target: &'a Target,
+    pub(crate) recorder: &'a dyn Recorder,
+    pub(crate) past: &'a Past,
+    pub(crate) is_resumable: bool,
+    pub(crate) durability: Durability,
+    /// Whether several workers write one file at once.
+    pub(crate) splits: bool,
+    /// Open where files are made safe together.
+    pub(crate) storage: Option<Storage>,
 }
 
-/// What the threads have done.
+/// What the workers have done.
 #[derive(Default)]
 pub(crate) struct Copied {
     /// Number of the entry, size and digest of each file that is in place.
     pub(crate) files: Vec<(usize, u64, Hash)>,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) failures: Vec<Failure>,
+    /// Small files for which there was no space, perhaps only while large ones were tried that did not fit either.
+    short: Vec<(usize, Failure)>,
 }
 
 enum Task {
-    Open(usize),
+    Batch(Vec<usize>),
+    Large(usize, u32),
     Copy(Arc<Job>, u64),
     Verify(Arc<Job>, u64),
+    Settle(Vec<Sealed>),
+    Commit(Vec<Sealed>),
 }
 
 impl Engine<'_> {
     /// Copies the files that are the entries of these numbers.
     pub(crate) fn copy_files(&self, numbers: impl IntoIterator<Item = usize>) -> Copied {
-        let tasks: Vec<_> = numbers.into_iter().map(Task::Open).collect();
-        let copied = Mutex::new(Copied::default());
-        if tasks.is_empty() {
-            return Copied::default();
-        }
-        let queue = Queue::new(tasks);
-        let worker = Worker { engine: self, queue: &queue, copied: &copied };
-        std::thread::scope(|scope| {
-            for _ in 0..self.opts.threads() {
-                scope.spawn(|| worker.work());
+        let (copied, group) = (Mutex::new(Copied::default()), Group::default());
+        let mut tasks = self.tasks(numbers);
+        let mut is_last_try = false;
+        while !tasks.is_empty() {
+            let queue = Queue::new(std::mem::take(&mut tasks));
+            std::thread::scope(|scope| {
+                for index in 0..self.opts.threads() {
+                    let (queue, copied, group) = (&queue, &copied, &group);
+                    let worker = Worker { is_last_try, ..Worker::new(self, queue, copied, group, index) };
+                    scope.spawn(move || worker.work());
+                }
+            });
+            // The last group is not full.
+            let rest = group.take();
+            if !rest.is_empty() && !self.opts.cancelled() {
+                tasks.push(Task::Settle(rest));
+            } else if !std::mem::replace(&mut is_last_try, true) {
+                tasks.extend(self.again(&copied));
             }
-        });
+        }
         copied.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is worth another try now that nothing unfinished takes space.
+    fn again(&self, copied: &Mutex<Copied>) -> Option<Task> {
+        let mut copied = copied.lock().unwrap_or_else(PoisonError::into_inner);
+        let short = std::mem::take(&mut copied.short);
+        if self.opts.cancelled() {
+            copied.failures.extend(short.into_iter().map(|(_, failure)| failure));
+            return None;
+        }
+        (!short.is_empty()).then(|| Task::Batch(short.into_iter().map(|(number, _)| number).collect()))
+    }
+
+    /// Large files first: they keep several workers busy until the end.
+    fn tasks(&self, numbers: impl IntoIterator<Item = usize>) -> Vec<Task> {
+        let is_small = |number: &usize| {
+            let entry = self.plan.entries.get(*number);
+            entry.is_some_and(|entry| entry.stamp.size <= SMALL && !entry.sparse)
+        };
+        let (small, large): (Vec<usize>, Vec<usize>) = numbers.into_iter().partition(is_small);
+        let batches = small.chunks(BATCH).map(|batch| Task::Batch(batch.to_vec()));
+        large.into_iter().map(|number| Task::Large(number, 0)).chain(batches).collect()
+    }
+
+    /// Whether small files wait for each other to become safe before they get their names.
+    fn in_groups(&self) -> bool {
+        let is_hidden = self.target.spot.is_staged();
+        self.durability == Durability::Together && (self.opts.verify || !is_hidden)
     }
 }
 
@@ -57,51 +115,190 @@ struct Worker<'a> {
     engine: &'a Engine<'a>,
     queue: &'a Queue<Task>,
     copied: &'a Mutex<Copied>,
+    group: &'a Group,
+    index: usize,
+    spot: Spot,
+    root: std::path::PathBuf,
+    /// Whether files for which there is no space fail now.
+    is_last_try: bool,
 }
 
-impl Worker<'_> {
+impl<'a> Worker<'a> {
+    fn new(
+        engine: &'a Engine<'a>,
+        queue: &'a Queue<Task>,
+        copied: &'a Mutex<Copied>,
+        group: &'a Group,
+        index: usize,
+    ) -> Worker<'a> {
+        let views = &engine.opts.views;
+        let spot = engine.target.spot.seen(views, index);
+        let root = views.path(index, &engine.plan.root);
+        Worker { engine, queue, copied, group, index, spot, root, is_last_try: false }
+    }
+
     fn work(&self) {
         let mut buffer = vec![0; BUFFER];
         self.queue.work(|task| {
-            if self.engine.opts.cancelled() {
-                self.queue.clear();
-                return;
-            }
+            let is_cancelled = self.engine.opts.cancelled();
             match task {
-                Task::Open(number) => self.open(number),
+                // Of large files the parts are counted down, so that what is begun is ended properly.
                 Task::Copy(job, part) => self.copy(job, part, &mut buffer),
                 Task::Verify(job, part) => self.verify(job, part, &mut buffer),
+                _ if is_cancelled => {}
+                Task::Batch(numbers) => self.batch(&numbers, &mut buffer),
+                Task::Large(number, tried) => self.large(number, tried),
+                Task::Settle(sealed) => self.settle(sealed),
+                Task::Commit(sealed) => self.commit(sealed, &mut buffer),
             }
         });
     }
 
-    fn open(&self, number: usize) {
+    fn batch(&self, numbers: &[usize], buffer: &mut [u8]) {
+        let mut sealed = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            if self.engine.opts.cancelled() {
+                break;
+            }
+            sealed.extend(self.small(*number, buffer));
+        }
+        if !self.engine.in_groups() {
+            return self.commit(sealed, buffer);
+        }
+        if let Some(full) = self.group.add(sealed) {
+            self.settle(full);
+        }
+    }
+
+    fn small(&self, number: usize, buffer: &mut [u8]) -> Option<Sealed> {
+        let entry = self.engine.plan.entries.get(number)?;
+        let mut tried = 0;
+        loop {
+            self.engine.opts.wait_for(entry.stamp.size);
+            let sync = self.engine.durability == Durability::Each;
+            let source = crate::scan::below(&self.root, &entry.path);
+            let mut copy = SmallCopy { spot: &self.spot, sync, buffer };
+            match copy.copy(number, source, &entry.path) {
+                Ok(Attempt::Sealed(sealed)) => {
+                    self.engine.progress.copied(sealed.line.size);
+                    return Some(*sealed);
+                }
+                Ok(Attempt::Large) => {
+                    self.queue.push_first(std::iter::once(Task::Large(number, tried)));
+                    return None;
+                }
+                Err(Failure { cause: Cause::Changed, .. }) if tried + 1 < TRIES => tried += 1,
+                Err(failure) if failure.errno() == Some(Errno::ENOSPC) && !self.is_last_try => {
+                    self.note(|copied| copied.short.push((number, failure)));
+                    return None;
+                }
+                Err(failure) => {
+                    self.note(|copied| copied.failures.push(failure));
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Makes files safe, and has them put in place.
+    fn settle(&self, sealed: Vec<Sealed>) {
+        let synced = self.engine.storage.as_ref().map_or(Ok(()), Storage::sync);
+        let anchor = self.engine.target.anchor();
+        if let Err(error) = synced {
+            return self
+                .note(|copied| copied.failures.push(Failure::io("write to stable storage", anchor, error)));
+        }
+        let mut sealed = sealed.into_iter();
+        let mut chunks = Vec::new();
+        while let Some(first) = sealed.next() {
+            let chunk = std::iter::once(first).chain(sealed.by_ref().take(BATCH - 1)).collect();
+            chunks.push(Task::Commit(chunk));
+        }
+        self.queue.push_first(chunks.into_iter());
+    }
+
+    /// Compares files if that is wanted, puts them in place and writes down that they are.
+    fn commit(&self, sealed: Vec<Sealed>, buffer: &mut [u8]) {
+        if sealed.is_empty() {
+            return;
+        }
+        if let Err(failure) = self.engine.target.still_there() {
+            return self.note(|copied| copied.failures.push(failure));
+        }
+        let mut lines = String::new();
+        for file in sealed {
+            match self.put(file, buffer) {
+                Ok(line) => lines.push_str(&line),
+                Err(failure) => self.note(|copied| copied.failures.push(failure)),
+            }
+        }
+        self.record(&lines);
+    }
+
+    fn put(&self, file: Sealed, buffer: &mut [u8]) -> Result<String, Failure> {
+        let place = self.spot.place(&file.line.name);
+        if self.engine.opts.verify {
+            file.verify(&place, self.engine.durability != Durability::Acknowledged, buffer)?;
+            self.engine.progress.verified(file.line.size);
+        }
+        let Sealed { number, draft, mut line, skipped } = file;
+        let renamed = draft.is_beside() && self.engine.durability == Durability::Acknowledged;
+        let at = self.spot.put(draft).map_err(|error| Failure::io("put in place", &place, error))?;
+        if renamed {
+            line.target = at.symlink_metadata().ok().map(|meta| Mark::of(&meta));
+        }
+        self.note(|copied| copied.skipped.extend(skipped));
+        Ok(self.done(number, &line))
+    }
+
+    fn done(&self, number: usize, line: &Line) -> String {
+        let digest = line.digest.unwrap_or_else(|| Hash::from_bytes([0; 32]));
+        self.note(|copied| copied.files.push((number, line.size, digest)));
+        self.engine.progress.file_done(&line.name);
+        line.encode()
+    }
+
+    fn large(&self, number: usize, tried: u32) {
         let Some(entry) = self.engine.plan.entries.get(number) else { return };
+        let parts = self.engine.past.parts.get(&entry.path).map_or(&[][..], Vec::as_slice);
         let source = self.engine.plan.source(entry);
-        match Job::open(number, source, self.engine.target, &entry.path) {
-            Ok(job) => self.push(Arc::new(job), Task::Copy),
+        let wanted = Wanted { number, tried, source, path: &entry.path, parts };
+        match Job::open(wanted, &self.engine.target.spot, &self.engine.opts.views) {
+            Ok(job) if self.engine.splits => self.push(Arc::new(job), Task::Copy),
+            Ok(job) => self.queue.push_first(std::iter::once(Task::Copy(Arc::new(job), 0))),
             Err(failure) => self.note(|copied| copied.failures.push(failure)),
         }
     }
 
     fn copy(&self, job: Arc<Job>, part: u64, buffer: &mut [u8]) {
-        let progress = self.engine.progress;
-        self.each_block(&job, part, |block| job.copy(block, buffer).map(|len| progress.copied(len)));
+        let engine = self.engine;
+        self.each_block(&job, part, |block| {
+            if !job.was_copied(block) {
+                engine.opts.wait_for(crate::blocks::BLOCK.min(job.size()));
+            }
+            job.copy(self.seen(), block, buffer).map(|len| engine.progress.copied(len))
+        });
+        if job.sound()
+            && let Some(line) = job.part_line(part)
+        {
+            self.record(&line);
+        }
         if job.part_done() {
             self.seal(job);
+        } else if !self.engine.splits {
+            self.queue.push_first(std::iter::once(Task::Copy(job, part + 1)));
         }
     }
 
     fn seal(&self, job: Arc<Job>) {
-        if job.sound()
-            && let Some(entry) = self.engine.plan.entries.get(job.number)
-        {
-            match job.seal(&entry.attrs) {
+        if job.sound() {
+            match job.seal(self.engine.durability != Durability::Acknowledged) {
                 Ok(refused) => self.note(|copied| copied.skipped.extend(refused)),
                 Err(failure) => job.fail(failure),
             }
         }
         if job.sound() && self.engine.opts.verify {
+            job.forget_cached();
             self.push(job, Task::Verify);
         } else {
             self.finish(&job);
@@ -110,19 +307,22 @@ impl Worker<'_> {
 
     fn verify(&self, job: Arc<Job>, part: u64, buffer: &mut [u8]) {
         let progress = self.engine.progress;
-        self.each_block(&job, part, |block| job.verify(block, buffer).map(|len| progress.verified(len)));
+        self.each_block(&job, part, |block| {
+            job.verify(self.seen(), block, buffer).map(|len| progress.verified(len))
+        });
         if job.part_done() {
             self.finish(&job);
         }
     }
 
     fn finish(&self, job: &Job) {
-        match job.finish(self.engine.target) {
-            Ok(digest) => {
-                self.note(|copied| copied.files.push((job.number, job.size(), digest)));
-                if let Some(entry) = self.engine.plan.entries.get(job.number) {
-                    self.engine.progress.file_done(&entry.path);
-                }
+        let spot = &self.engine.target.spot;
+        let finished =
+            self.engine.target.still_there().and_then(|()| job.finish(spot, self.engine.is_resumable));
+        match finished {
+            Ok(line) => self.record(&self.done(job.number, &line)),
+            Err(Failure { cause: Cause::Changed, .. }) if job.tried + 1 < TRIES => {
+                self.queue.push_first(std::iter::once(Task::Large(job.number, job.tried + 1)));
             }
             Err(failure) => self.note(|copied| copied.failures.push(failure)),
         }
@@ -142,8 +342,19 @@ impl Worker<'_> {
         }
     }
 
+    fn seen(&self) -> Seen<'_> {
+        Seen { views: &self.engine.opts.views, worker: self.index }
+    }
+
     fn push(&self, job: Arc<Job>, task: fn(Arc<Job>, u64) -> Task) {
         self.queue.push_first((0..job.parts()).map(|part| task(Arc::clone(&job), part)));
+    }
+
+    fn record(&self, lines: &str) {
+        if let Err(error) = self.engine.recorder.note(lines) {
+            let failure = Failure::io("write", std::path::Path::new("the job's journal"), error);
+            self.note(|copied| copied.failures.push(failure));
+        }
     }
 
     fn note(&self, what: impl FnOnce(&mut Copied)) {

@@ -11,7 +11,7 @@ use crate::Summary;
 /// Why a copy failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
-    /// The caller's flag was set. Nothing temporary is left.
+    /// The caller's flag was set. Nothing temporary is left, except of a copy that can be resumed.
     #[error("cancelled")]
     Cancelled,
     /// Source or target as a whole cannot be used; nothing was copied.
@@ -53,6 +53,8 @@ pub enum Cause {
         /// Start of the first block that differs, in bytes.
         offset: u64,
     },
+    /// The target is not what it was: something was mounted over it, or taken away from under it.
+    Vanished,
     /// What is asked for contradicts what is there.
     Conflict(&'static str),
     /// The caller's flag was set.
@@ -97,6 +99,9 @@ impl fmt::Display for Cause {
                     f,
                     "read back differently than written, from byte {offset} on; check the target's storage"
                 )
+            }
+            Cause::Vanished => {
+                f.write_str("is not the directory that it was; mount what was there and repeat or resume")
             }
             Cause::Conflict(what) => f.write_str(what),
             Cause::Cancelled => f.write_str("cancelled"),

@@ -1,53 +1,76 @@
-//! One file while it is copied. Several threads may work on its parts.
+//! One large file while it is copied. Several workers may work on its parts.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use blake3::Hash;
 
-use crate::blocks::{BLOCK, BlockError, block_is, copy_block, file_digest};
+use crate::blocks::{BLOCK, Block, BlockError, Value, block_is, copy_block, file_digest, rewrite_block};
 use crate::draft::Draft;
-use crate::meta::{Attrs, Stamp, copy_xattrs};
-use crate::target::Target;
+use crate::journal::Part;
+use crate::line::{Line, LineKind};
+use crate::meta::{Mark, Stamp, copy_xattrs};
+use crate::scan::has_holes;
+use crate::target::Spot;
+use crate::views::Views;
 use crate::{Cause, Failure, Skipped};
 
-/// Bytes of a file that one thread copies or compares at a time; a multiple of the block.
-pub(crate) const PART: u64 = 16 * BLOCK;
+/// Bytes of a file that one worker copies or compares at a time; a multiple of the block.
+pub(crate) const PART: u64 = 4 * BLOCK;
 
 /// A file that is open on both sides.
 pub(crate) struct Job {
     /// Number of the entry in the plan.
     pub(crate) number: usize,
+    /// How often it was tried before.
+    pub(crate) tried: u32,
+    path: PathBuf,
     source: PathBuf,
     place: PathBuf,
-    from: File,
-    to: File,
+    /// The file as each of the places that show the formation has it.
+    pairs: Vec<OnceLock<Pair>>,
     before: Stamp,
-    size: u64,
     sparse: bool,
-    /// Digests of the blocks that were copied.
-    blocks: Vec<OnceLock<Hash>>,
+    /// Whether the copy was begun before, so that it need not be zeros.
+    begun: bool,
+    /// Blocks that were copied before.
+    resumed: HashMap<u64, Value>,
+    /// Values of the blocks that were copied.
+    blocks: Vec<OnceLock<Value>>,
     /// Parts that are still to be copied or compared.
     left: AtomicU64,
     outcome: Mutex<Outcome>,
 }
 
+struct Pair {
+    from: File,
+    to: File,
+}
+
 struct Outcome {
     draft: Option<Draft>,
     failure: Option<Failure>,
+    target: Option<Mark>,
+}
+
+/// What is to be copied.
+pub(crate) struct Wanted<'a> {
+    pub(crate) number: usize,
+    pub(crate) tried: u32,
+    pub(crate) source: PathBuf,
+    pub(crate) path: &'a Path,
+    /// Parts that an interrupted copy completed.
+    pub(crate) parts: &'a [Part],
 }
 
 impl Job {
     /// Opens the source and makes the file at the target.
-    pub(crate) fn open(
-        number: usize,
-        source: PathBuf,
-        target: &Target,
-        relative: &Path,
-    ) -> Result<Job, Failure> {
+    pub(crate) fn open(wanted: Wanted<'_>, spot: &Spot, views: &Views) -> Result<Job, Failure> {
+        let Wanted { number, tried, source, path, parts: resumed } = wanted;
         let open = || {
             let from = open_for_reading(&source)?;
             from.metadata().map(|meta| (from, meta))
@@ -56,35 +79,43 @@ impl Job {
         if !meta.is_file() {
             return Err(Failure::new(&source, Cause::Changed));
         }
-        let place = target.place(relative);
-        let sparse = meta.blocks().saturating_mul(512) < meta.len();
+        let (place, before, sparse) = (spot.place(path), Stamp::of(&meta), has_holes(&meta));
+        let resumed: HashMap<u64, Value> = resumed.iter().flat_map(|part| part.blocks_of(&before)).collect();
+        let begun = if sparse || resumed.is_empty() { None } else { spot.begun(path) };
+        let was_begun = begun.is_some();
         let make = || {
-            let (draft, to) = target.file(relative)?;
-            // Holes are not written, so that the file would stay shorter without this.
-            if sparse { to.set_len(meta.len()) } else { Ok(()) }.map(|()| (draft, to))
+            let (draft, to) = begun.map_or_else(|| spot.file(path, 0o600), Ok)?;
+            // Holes are not written, so that the file would stay shorter without this; what was begun may be longer.
+            if sparse || was_begun { to.set_len(meta.len()) } else { Ok(()) }.map(|()| (draft, to))
         };
         let (draft, to) = make().map_err(|error| Failure::io("make it", &place, error))?;
+        let pairs: Vec<OnceLock<Pair>> = (0..views.count()).map(|_| OnceLock::new()).collect();
+        if let Some(first) = pairs.first() {
+            let _unset_so_far = first.set(Pair { from, to });
+        }
         Ok(Job {
             number,
+            tried,
+            path: path.to_owned(),
             source,
             place,
-            from,
-            to,
-            before: Stamp::of(&meta),
-            size: meta.len(),
+            pairs,
+            before,
             sparse,
+            begun: was_begun,
+            resumed: if was_begun { resumed } else { HashMap::new() },
             blocks: (0..meta.len().div_ceil(BLOCK)).map(|_| OnceLock::new()).collect(),
             left: AtomicU64::new(parts(meta.len())),
-            outcome: Mutex::new(Outcome { draft: Some(draft), failure: None }),
+            outcome: Mutex::new(Outcome { draft: Some(draft), failure: None, target: None }),
         })
     }
 
     pub(crate) fn parts(&self) -> u64 {
-        parts(self.size)
+        parts(self.before.size)
     }
 
     pub(crate) fn size(&self) -> u64 {
-        self.size
+        self.before.size
     }
 
     /// Whether nothing has failed so far.
@@ -106,26 +137,35 @@ impl Job {
         last
     }
 
-    /// Copies one block.
-    pub(crate) fn copy(&self, block: u64, buffer: &mut [u8]) -> Result<u64, Failure> {
-        let range = self.range(block);
-        let digest = copy_block((&self.from, &self.to), range, self.sparse, buffer)
-            .map_err(|error| self.block_failure(error))?;
-        if let Some(slot) = self.blocks.get(block as usize) {
-            let _ = slot.set(digest);
+    /// Copies one block, unless an interrupted copy has it right. Answers its length.
+    pub(crate) fn copy(&self, seen: Seen<'_>, number: u64, buffer: &mut [u8]) -> Result<u64, Failure> {
+        let (pair, block) = (self.pair(seen)?, self.block(number));
+        let failed = |error| self.block_failure(error);
+        let resumed = self.resumed.get(&number).copied();
+        let value = match resumed {
+            Some(value) if block_is(&pair.to, block, &value, buffer).map_err(failed)? => value,
+            _ if self.begun => rewrite_block((&pair.from, &pair.to), block, buffer).map_err(failed)?,
+            _ => copy_block((&pair.from, &pair.to), block, buffer).map_err(failed)?,
+        };
+        if let Some(slot) = self.blocks.get(number as usize) {
+            let _ = slot.set(value);
         }
-        Ok(range.1 - range.0)
+        Ok(block.end - block.start)
     }
 
-    /// Reads one block back and compares it.
-    pub(crate) fn verify(&self, block: u64, buffer: &mut [u8]) -> Result<u64, Failure> {
-        let range = self.range(block);
-        let expected = self.blocks.get(block as usize).and_then(OnceLock::get);
-        let differs = || Failure::new(&self.place, Cause::Differs { offset: range.0 });
+    /// Whether a block needs no reading at the source.
+    pub(crate) fn was_copied(&self, number: u64) -> bool {
+        self.resumed.contains_key(&number)
+    }
+
+    /// Reads one block back and compares it. Answers its length.
+    pub(crate) fn verify(&self, seen: Seen<'_>, number: u64, buffer: &mut [u8]) -> Result<u64, Failure> {
+        let (pair, block) = (self.pair(seen)?, self.block(number));
+        let expected = self.blocks.get(number as usize).and_then(OnceLock::get);
+        let differs = || Failure::new(&self.place, Cause::Differs { offset: block.start });
         let expected = expected.ok_or_else(differs)?;
-        let same = block_is(&self.to, range, self.sparse, expected, buffer)
-            .map_err(|error| self.block_failure(error))?;
-        if same { Ok(range.1 - range.0) } else { Err(differs()) }
+        let same = block_is(&pair.to, block, expected, buffer).map_err(|error| self.block_failure(error))?;
+        if same { Ok(block.end - block.start) } else { Err(differs()) }
     }
 
     /// The blocks of a part.
@@ -135,43 +175,111 @@ impl Job {
         (part * per_part).min(all)..((part + 1) * per_part).min(all)
     }
 
-    /// Gives the copy its attributes and writes it to stable storage. Returns what the target did not take.
-    pub(crate) fn seal(&self, attrs: &Attrs) -> Result<Vec<Skipped>, Failure> {
+    /// The line for the journal that says that a part is complete; none for a file that is one part.
+    pub(crate) fn part_line(&self, part: u64) -> Option<String> {
+        let value = |number: u64| self.blocks.get(number as usize).and_then(OnceLock::get).copied();
+        let values = self.blocks_of(part).map(value).collect::<Option<Vec<Value>>>()?;
+        let part = Part { number: part, size: self.before.size, source: self.before.mark, values };
+        (self.parts() > 1).then(|| part.encode(&self.path))
+    }
+
+    /// Gives the copy its attributes and, if `sync`, writes it to stable storage. Returns what the target did not take.
+    pub(crate) fn seal(&self, sync: bool) -> Result<Vec<Skipped>, Failure> {
         let io = |doing| move |error| Failure::io(doing, &self.place, error);
-        let refused = copy_xattrs(&self.from, &self.to).map_err(io("set attributes"))?;
-        attrs.apply(&self.to).map_err(io("set mode and times"))?;
-        self.to.sync_all().map_err(io("write to stable storage"))?;
+        let Some(Pair { from, to }) = self.pairs.first().and_then(OnceLock::get) else {
+            return Ok(Vec::new());
+        };
+        if !sync && self.parts() > 1 {
+            self.settle().map_err(io("write"))?;
+        }
+        let refused = copy_xattrs(from, to).map_err(io("set attributes"))?;
+        self.before.attrs.apply(to).map_err(io("set mode and times"))?;
+        if sync {
+            to.sync_all().map_err(io("write to stable storage"))?;
+        }
+        let made = to.metadata().map_err(io("look at it"))?;
+        if made.len() != self.before.size {
+            return Err(Failure::new(&self.source, Cause::Changed));
+        }
+        self.outcome().target = Some(Mark::of(&made));
         Ok(refused.into_iter().map(|what| Skipped { path: self.source.clone(), what }).collect())
     }
 
-    /// Puts the copy in place if all went well and the source is as it was. Returns the digest.
-    pub(crate) fn finish(&self, target: &Target) -> Result<Hash, Failure> {
-        let (draft, failure) = {
-            let mut outcome = self.outcome();
-            (outcome.draft.take(), outcome.failure.take())
-        };
+    /// Has the formation come to rest after several workers wrote. A node tells of writes to a file a little later, by the
+    /// time of the telling, if it is not asked to: that would come behind the file's own times. And what was
+    /// written behind others counts as having a hole before it until the seats are looked at: later copies would take that for true.
+    fn settle(&self) -> std::io::Result<()> {
+        let mut pairs = self.pairs.iter().filter_map(OnceLock::get);
+        pairs.try_for_each(|pair| pair.to.sync_all())
+    }
+
+    /// Has what is on stable storage read from there.
+    pub(crate) fn forget_cached(&self) {
+        if let Some(pair) = self.pairs.first().and_then(OnceLock::get) {
+            let _only_advice = rustix::fs::fadvise(&pair.to, 0, None, rustix::fs::Advice::DontNeed);
+        }
+    }
+
+    /// Puts the copy in place if all went well and the source is as it was. Returns its line.
+    pub(crate) fn finish(&self, spot: &Spot, is_resumable: bool) -> Result<Line, Failure> {
+        let Outcome { draft, failure, target } =
+            std::mem::replace(&mut *self.outcome(), Outcome { draft: None, failure: None, target: None });
         if let Some(failure) = failure {
+            if is_resumable && matches!(failure.cause, Cause::Cancelled) {
+                draft.into_iter().for_each(Draft::keep);
+            }
             return Err(failure);
         }
         self.unchanged()?;
+        let mut line = Line {
+            digest: Some(self.digest()),
+            target,
+            ..Line::of(LineKind::File, &self.before, &self.path)
+        };
         if let Some(draft) = draft {
-            target.put(draft).map_err(|error| Failure::io("put in place", &self.place, error))?;
+            let renamed = draft.is_beside();
+            let place = spot.put(draft).map_err(|error| Failure::io("put in place", &self.place, error))?;
+            if renamed {
+                line.target = place.symlink_metadata().ok().map(|meta| Mark::of(&meta));
+            }
         }
-        Ok(file_digest(self.size, self.blocks.iter().filter_map(OnceLock::get)))
+        Ok(line)
     }
 
-    /// Neither the open file nor what its name stands for has changed.
+    fn digest(&self) -> Hash {
+        let values: Vec<Value> = self.blocks.iter().filter_map(OnceLock::get).copied().collect();
+        file_digest(&values)
+    }
+
     fn unchanged(&self) -> Result<(), Failure> {
-        let now = self.from.metadata().and_then(|open| Ok((open, self.source.symlink_metadata()?)));
+        let now = self.pairs.first().and_then(OnceLock::get).map(|pair| pair.from.metadata());
         match now {
-            Ok((open, named)) if [Stamp::of(&open), Stamp::of(&named)] == [self.before; 2] => Ok(()),
+            Some(Ok(now)) if Stamp::of(&now) == self.before => Ok(()),
             _ => Err(Failure::new(&self.source, Cause::Changed)),
         }
     }
 
-    fn range(&self, block: u64) -> (u64, u64) {
-        let start = block.saturating_mul(BLOCK).min(self.size);
-        (start, start.saturating_add(BLOCK).min(self.size))
+    /// The open files for a worker, which goes its own way to the formation.
+    fn pair(&self, seen: Seen<'_>) -> Result<&Pair, Failure> {
+        let slot = self.pairs.get(seen.worker % self.pairs.len().max(1));
+        let gone = || Failure::new(&self.place, Cause::Cancelled);
+        let slot = slot.ok_or_else(gone)?;
+        if let Some(pair) = slot.get() {
+            return Ok(pair);
+        }
+        let source = seen.views.path(seen.worker, &self.source);
+        let from = open_for_reading(&source).map_err(|error| Failure::io("open", &source, error))?;
+        let path = self.outcome().draft.as_ref().map(|draft| draft.path().to_owned()).ok_or_else(gone)?;
+        let path = seen.views.path(seen.worker, &path);
+        let to = OpenOptions::new().read(true).write(true).open(&path);
+        let to = to.map_err(|error| Failure::io("open", &self.place, error))?;
+        Ok(slot.get_or_init(|| Pair { from, to }))
+    }
+
+    fn block(&self, number: u64) -> Block {
+        let start = number.saturating_mul(BLOCK).min(self.before.size);
+        let end = start.saturating_add(BLOCK).min(self.before.size);
+        Block { start, end, is_whole: self.before.size <= BLOCK, sparse: self.sparse }
     }
 
     fn block_failure(&self, error: BlockError) -> Failure {
@@ -187,8 +295,25 @@ impl Job {
     }
 }
 
+/// Who looks, and the ways that there are.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) views: &'a Views,
+    pub(crate) worker: usize,
+}
+
+impl Part {
+    /// The blocks of this part with their values, if the file is still the one that it was.
+    fn blocks_of(&self, now: &Stamp) -> Vec<(u64, Value)> {
+        let same = (self.size, self.source) == (now.size, now.mark);
+        let first = self.number.saturating_mul(PART / BLOCK);
+        let values = self.values.iter().filter(|_| same);
+        (first..first.saturating_add(PART / BLOCK)).zip(values.copied()).collect()
+    }
+}
+
 /// Opens what was a file when it was looked at; never waits for the other end of a pipe.
-fn open_for_reading(path: &Path) -> std::io::Result<File> {
+pub(crate) fn open_for_reading(path: &Path) -> std::io::Result<File> {
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
     OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)
 }

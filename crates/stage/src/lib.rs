@@ -22,25 +22,41 @@
 //! Kinds are 0 directory, 1 file (content: file digest), 2 symbolic link (content: blake3(target)), 3 named pipe.
 
 mod args;
+mod baseline;
 mod blocks;
 mod draft;
 mod engine;
 mod error;
+mod group;
 mod job;
+pub mod jobs;
+mod journal;
+mod limit;
+mod line;
 mod meta;
 mod queue;
 mod report;
 mod scan;
+mod select;
+mod small;
+mod tag;
 mod target;
 mod tree;
+mod views;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use args::{Transfer, parse_in, parse_out};
+pub use baseline::Baseline;
 pub use error::{Cause, Failure, StageError};
+pub use limit::Limiter;
+pub use line::{Line, LineKind, State};
+pub use meta::{Mark, Time};
 pub use report::{Progress, Silent, Skipped, Summary, Totals};
+pub use select::Select;
 pub use tree::copy_tree;
+pub use views::Views;
 
 /// How to copy.
 #[derive(Clone, Debug)]
@@ -51,19 +67,54 @@ pub struct CopyOptions {
     pub verify: bool,
     /// Whether a file may replace one that exists at the target. Without it that is a failure of the file.
     pub overwrite: bool,
+    /// Which side is in a formation.
+    pub side: Side,
+    /// What of the source is wanted.
+    pub select: Select,
+    /// Bytes per second that may be moved; shared by all copies that have the same.
+    pub limit: Option<Arc<Limiter>>,
+    /// The ways to the formation.
+    pub views: Views,
     /// Set it, from any thread or signal handler, to stop.
     pub cancel: Arc<AtomicBool>,
 }
 
+/// Which side of a copy is in a formation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// None.
+    Neither,
+    /// The target: what the formation has acknowledged need not be written to stable storage.
+    Target,
+    /// The source.
+    Source,
+}
+
 impl Default for CopyOptions {
     fn default() -> CopyOptions {
-        CopyOptions { jobs: 0, verify: true, overwrite: true, cancel: Arc::default() }
+        CopyOptions {
+            jobs: 0,
+            verify: true,
+            overwrite: true,
+            side: Side::Neither,
+            select: Select::default(),
+            limit: None,
+            views: Views::default(),
+            cancel: Arc::default(),
+        }
     }
 }
 
 impl CopyOptions {
     fn cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many bytes may be moved.
+    fn wait_for(&self, bytes: u64) {
+        if let Some(limit) = &self.limit {
+            limit.take(bytes, &self.cancel);
+        }
     }
 
     fn threads(&self) -> usize {

@@ -9,13 +9,18 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::line::{parse_time, time};
+
+/// Seconds since 1970 and nanoseconds, as in `struct timespec`.
+pub type Time = (i64, i64);
+
 /// What is carried over to a copy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attrs {
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    mtime: (i64, i64),
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: Time,
 }
 
 impl Attrs {
@@ -30,10 +35,19 @@ impl Attrs {
 
     /// Gives an open file or directory these attributes.
     pub(crate) fn apply(&self, file: &File) -> io::Result<()> {
-        if rustix::process::geteuid().is_root() {
+        self.apply_over(file, file.metadata()?)
+    }
+
+    /// The same for one that was made like `made`: asks for no change of what is right already.
+    pub(crate) fn apply_over(&self, file: &File, mut made: Metadata) -> io::Result<()> {
+        if rustix::process::geteuid().is_root() && (made.uid(), made.gid()) != (self.uid, self.gid) {
             tolerate(rustix::fs::fchown(file, Some(self.owner()), Some(self.group())))?;
+            made = file.metadata()?;
         }
-        rustix::fs::fchmod(file, Mode::from_raw_mode(self.mode_for(&file.metadata()?)))?;
+        let mode = self.mode_for(&made);
+        if made.mode() & 0o7777 != mode {
+            rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?;
+        }
         rustix::fs::futimens(file, &self.times())?;
         Ok(())
     }
@@ -84,35 +98,57 @@ fn tolerate(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
     }
 }
 
+/// Which object, and its last change. A change of anything but the time of access changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Inode number.
+    pub ino: u64,
+    /// Time of the last change.
+    pub ctime: Time,
+}
+
+impl Mark {
+    pub(crate) fn of(meta: &Metadata) -> Mark {
+        Mark { ino: meta.ino(), ctime: (meta.ctime(), meta.ctime_nsec()) }
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Mark> {
+        let (ino, ctime) = text.split_once('@')?;
+        Some(Mark { ino: ino.parse().ok()?, ctime: parse_time(ctime)? })
+    }
+}
+
+impl std::fmt::Display for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}@{}", self.ino, time(self.ctime))
+    }
+}
+
 /// What tells whether a file changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     dev: u64,
-    ino: u64,
-    size: u64,
-    mtime: (i64, i64),
-    ctime: (i64, i64),
+    pub(crate) mark: Mark,
+    pub(crate) size: u64,
+    pub(crate) attrs: Attrs,
 }
 
 impl Stamp {
     pub(crate) fn of(meta: &Metadata) -> Stamp {
-        Stamp {
-            dev: meta.dev(),
-            ino: meta.ino(),
-            size: meta.size(),
-            mtime: (meta.mtime(), meta.mtime_nsec()),
-            ctime: (meta.ctime(), meta.ctime_nsec()),
-        }
+        Stamp { dev: meta.dev(), mark: Mark::of(meta), size: meta.size(), attrs: Attrs::of(meta) }
     }
 }
 
 /// Attributes that the formation makes itself; they describe a place, not a file.
 const OWN_ATTRIBUTES: &[u8] = b"user.bivouac.";
 
-/// Copies `user.` attributes. Returns the names of those that the target does not take.
+/// Access lists, which are kept in attributes of these names.
+const ACCESS_LISTS: &[u8] = b"system.posix_acl_";
+
+/// Copies `user.` attributes and access lists. Returns the names of those that the target does not take.
 pub(crate) fn copy_xattrs(from: &File, to: &File) -> io::Result<Vec<String>> {
     let mut refused = Vec::new();
-    for name in user_xattrs(from)? {
+    for name in kept_xattrs(from)? {
         let Some(value) = xattr(from, &name)? else { continue };
         match rustix::fs::fsetxattr(to, name.as_c_str(), &value, XattrFlags::empty()) {
             Ok(()) => {}
@@ -125,16 +161,21 @@ pub(crate) fn copy_xattrs(from: &File, to: &File) -> io::Result<Vec<String>> {
     Ok(refused)
 }
 
-fn user_xattrs(file: &File) -> io::Result<Vec<CString>> {
-    let Some(len) = supported(rustix::fs::flistxattr_query(file))? else { return Ok(Vec::new()) };
+fn kept_xattrs(file: &File) -> io::Result<Vec<CString>> {
+    let Some(len) = supported(rustix::fs::flistxattr_query(file))?.filter(|len| *len > 0) else {
+        return Ok(Vec::new());
+    };
     let mut list = vec![0; len];
     let len = rustix::fs::flistxattr(file, &mut list[..])?;
     list.truncate(len);
     let names =
         list.split_inclusive(|byte| *byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok());
     let ours = |name: &&CStr| name.to_bytes().starts_with(OWN_ATTRIBUTES);
-    let users = names.filter(|name| name.to_bytes().starts_with(b"user.") && !ours(name));
-    Ok(users.map(CStr::to_owned).collect())
+    let kept = |name: &&CStr| {
+        let name = name.to_bytes();
+        name.starts_with(b"user.") || name.starts_with(ACCESS_LISTS)
+    };
+    Ok(names.filter(|name| kept(name) && !ours(name)).map(CStr::to_owned).collect())
 }
 
 fn xattr(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {

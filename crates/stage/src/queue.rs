@@ -28,12 +28,6 @@ impl<T> Queue<T> {
         self.changed.notify_all();
     }
 
-    /// Drops all tasks that nobody has taken.
-    pub(crate) fn clear(&self) {
-        let tasks = std::mem::take(&mut self.lock().tasks);
-        drop(tasks);
-    }
-
     /// Runs tasks until there are none; to be called by each thread.
     pub(crate) fn work(&self, mut run: impl FnMut(T)) {
         while let Some(task) = self.take() {

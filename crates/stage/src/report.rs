@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::{StageError, Transfer};
+
 /// What was found at the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -11,12 +13,29 @@ pub struct Totals {
     pub bytes: u64,
 }
 
+impl Totals {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Totals) -> Totals {
+        Totals {
+            files: self.files.saturating_add(other.files),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+}
+
 /// Hears how far a copy is. Called from the threads that copy, so calls should be short.
 pub trait Progress: Sync {
+    /// A job begins with one of its transfers.
+    fn transfer(&self, _transfer: &Transfer) {}
+    /// A job has ended one of its transfers.
+    fn transferred(&self, _transfer: &Transfer, _outcome: &Result<Summary, StageError>) {}
     /// The source was looked through.
     fn found(&self, _totals: Totals) {}
     /// So many more bytes of files were copied (holes count).
     fn copied(&self, _bytes: u64) {}
+    /// A file of so many bytes was completed before the copy was interrupted.
+    fn already(&self, _bytes: u64) {}
     /// So many more bytes of files were read back and compared.
     fn verified(&self, _bytes: u64) {}
     /// A file is complete. The path is relative to the source; empty where the source is the file.
@@ -53,6 +72,12 @@ pub struct Summary {
     pub fifos: u64,
     /// Sum of the files' sizes, in bytes (holes count).
     pub bytes: u64,
+    /// Of these files and bytes, those that an interrupted copy had completed before.
+    pub already: Totals,
+    /// Objects that were left out because they are as they were staged.
+    pub unchanged: u64,
+    /// Paths below the source that were staged and are not there any more; the target keeps them.
+    pub deleted: Vec<PathBuf>,
     /// What was not copied because it cannot be.
     pub skipped: Vec<Skipped>,
     /// Digest of the tree as it was copied: names, kinds and contents.

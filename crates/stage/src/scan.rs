@@ -1,13 +1,15 @@
 //! Looks through the source: what there is to copy.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use walkdir::WalkDir;
+use walkdir::{DirEntry, WalkDir};
 
-use crate::meta::Attrs;
+use crate::baseline::Baseline;
+use crate::meta::{Mark, Stamp};
+use crate::tag::is_temporary;
 use crate::{Cause, CopyOptions, Failure, Skipped, Totals};
 
 /// What there is at the source, by name; a directory before what is in it.
@@ -18,6 +20,10 @@ pub(crate) struct Plan {
     pub(crate) totals: Totals,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) failures: Vec<Failure>,
+    /// Objects that are as they were when they were staged.
+    pub(crate) unchanged: u64,
+    /// Paths below the root that were staged and are not there.
+    pub(crate) deleted: Vec<PathBuf>,
 }
 
 /// One object at the source.
@@ -26,7 +32,9 @@ pub(crate) struct Entry {
     /// Relative to the root; empty for the root itself.
     pub(crate) path: PathBuf,
     pub(crate) kind: Kind,
-    pub(crate) attrs: Attrs,
+    pub(crate) stamp: Stamp,
+    /// Whether it is a file with holes.
+    pub(crate) sparse: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,44 +63,140 @@ pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { root.to_owned() } else { root.join(path) }
 }
 
-/// Looks through `root`. What cannot be looked at is among the failures, and everything else in the plan.
-pub(crate) fn scan(root: PathBuf, opts: &CopyOptions) -> Plan {
-    let mut plan = Plan { root: root.clone(), ..Plan::default() };
-    let mut names = HashMap::new();
-    for found in WalkDir::new(root).sort_by_file_name() {
+/// Whether a file takes less space than its size.
+pub(crate) fn has_holes(meta: &Metadata) -> bool {
+    meta.blocks().saturating_mul(512) < meta.len()
+}
+
+/// Looks through `root`. What cannot be looked at is among the failures, and everything else that is wanted, and changed
+/// where there is a baseline, in the plan.
+pub(crate) fn scan(root: PathBuf, opts: &CopyOptions, baseline: Option<&Baseline>) -> Plan {
+    let plan = Plan { root: root.clone(), ..Plan::default() };
+    let mut scan = Scan { plan, opts, baseline, names: HashMap::new(), seen: HashSet::new() };
+    let mut walk = WalkDir::new(root).sort_by_file_name().into_iter();
+    while let Some(found) = walk.next() {
         if opts.cancelled() {
             break;
         }
-        let looked_at = found.and_then(|found| Ok((found.metadata()?, found.into_path())));
-        match looked_at {
-            Ok((meta, path)) => plan.add(&mut names, &path, &meta),
-            Err(error) => plan.failures.push(unreadable(error)),
+        match found {
+            Ok(found) if scan.leaves_out(&found) => {
+                if found.file_type().is_dir() {
+                    walk.skip_current_dir();
+                }
+            }
+            Ok(found) => match found.metadata() {
+                Ok(meta) => scan.add(found.path(), &meta),
+                Err(error) => scan.plan.failures.push(unreadable(error)),
+            },
+            Err(error) => scan.plan.failures.push(unreadable(error)),
         }
     }
-    plan
+    scan.finish()
 }
 
-impl Plan {
-    fn add(&mut self, names: &mut HashMap<(u64, u64), usize>, path: &Path, meta: &Metadata) {
-        let kind = match kind_of(meta) {
-            Ok(Kind::File) => self.file_kind(names, meta),
-            Ok(kind) => kind,
-            Err(what) => return self.skipped.push(Skipped { path: path.to_owned(), what: what.to_owned() }),
-        };
-        let relative = path.strip_prefix(&self.root).unwrap_or(path).to_owned();
-        self.entries.push(Entry { path: relative, kind, attrs: Attrs::of(meta) });
+struct Scan<'a> {
+    plan: Plan,
+    opts: &'a CopyOptions,
+    baseline: Option<&'a Baseline>,
+    /// Number of the entry by which a file with several names is copied.
+    names: HashMap<(u64, u64), usize>,
+    /// What was staged and is there.
+    seen: HashSet<PathBuf>,
+}
+
+impl Scan<'_> {
+    fn relative<'b>(&self, path: &'b Path) -> &'b Path {
+        path.strip_prefix(&self.plan.root).unwrap_or(path)
     }
 
-    fn file_kind(&mut self, names: &mut HashMap<(u64, u64), usize>, meta: &Metadata) -> Kind {
+    fn leaves_out(&mut self, found: &DirEntry) -> bool {
+        if found.depth() > 0 && is_temporary(found.file_name()) {
+            let what = "what an unfinished copy left; see bivouac stage status".to_owned();
+            self.plan.skipped.push(Skipped { path: found.path().to_owned(), what });
+            return true;
+        }
+        self.opts.select.excludes(self.relative(found.path()))
+    }
+
+    fn add(&mut self, path: &Path, meta: &Metadata) {
+        let relative = self.relative(path).to_owned();
+        let kind = match kind_of(meta) {
+            Ok(kind) => kind,
+            Err(what) => {
+                self.plan.skipped.push(Skipped { path: path.to_owned(), what: what.to_owned() });
+                return;
+            }
+        };
+        if kind != Kind::Dir && !self.opts.select.includes(&relative) {
+            return;
+        }
+        if let Some(baseline) = self.baseline {
+            let unchanged = baseline.has(&relative, Mark::of(meta), kind == Kind::Dir);
+            if kind != Kind::Dir && unchanged {
+                self.plan.unchanged += 1;
+                self.seen.insert(relative);
+                return;
+            }
+            self.seen.insert(relative.clone());
+        }
+        let kind = if kind == Kind::File { self.file_kind(meta) } else { kind };
+        let sparse = kind == Kind::File && has_holes(meta);
+        self.plan.entries.push(Entry { path: relative, kind, stamp: Stamp::of(meta), sparse });
+    }
+
+    fn file_kind(&mut self, meta: &Metadata) -> Kind {
         if meta.nlink() > 1 {
-            let first = *names.entry((meta.dev(), meta.ino())).or_insert(self.entries.len());
-            if first != self.entries.len() {
+            let next = self.plan.entries.len();
+            let first = *self.names.entry((meta.dev(), meta.ino())).or_insert(next);
+            if first != next {
                 return Kind::HardLink(first);
             }
         }
-        self.totals.files += 1;
-        self.totals.bytes = self.totals.bytes.saturating_add(meta.len());
+        self.plan.totals.files += 1;
+        self.plan.totals.bytes = self.plan.totals.bytes.saturating_add(meta.len());
         Kind::File
+    }
+
+    fn finish(mut self) -> Plan {
+        if let Some(baseline) = self.baseline {
+            self.plan.deleted =
+                baseline.paths().filter(|path| !self.seen.contains(*path)).map(Path::to_owned).collect();
+            self.plan.deleted.sort();
+        }
+        if self.opts.select.is_partial() || self.baseline.is_some() {
+            self.drop_needless_dirs();
+        }
+        self.plan
+    }
+
+    /// Keeps of the directories the root, those that lead to something, and those that are new since the baseline.
+    fn drop_needless_dirs(&mut self) {
+        let entries = &self.plan.entries;
+        let mut needed = HashSet::new();
+        for entry in entries {
+            let is_new = |baseline: &Baseline| !baseline.has(&entry.path, entry.stamp.mark, true);
+            let wanted = entry.kind != Kind::Dir || self.baseline.is_some_and(is_new);
+            if wanted && (entry.kind != Kind::Dir || !self.opts.select.is_partial()) {
+                needed.extend(entry.path.ancestors().map(Path::to_owned));
+            }
+        }
+        let keep: Vec<bool> = entries
+            .iter()
+            .map(|entry| entry.path.as_os_str().is_empty() || needed.contains(&entry.path))
+            .collect();
+        let mut places = Vec::with_capacity(keep.len());
+        let mut kept = 0;
+        for keep in &keep {
+            places.push(kept);
+            kept += usize::from(*keep);
+        }
+        let mut numbers = keep.iter();
+        self.plan.entries.retain(|_| numbers.next().copied().unwrap_or(true));
+        for entry in &mut self.plan.entries {
+            if let Kind::HardLink(first) = &mut entry.kind {
+                *first = places.get(*first).copied().unwrap_or(*first);
+            }
+        }
     }
 }
 
@@ -132,7 +236,7 @@ mod tests {
         std::os::unix::fs::symlink("nowhere", root.join("link")).unwrap();
         let _socket = UnixListener::bind(root.join("socket")).unwrap();
 
-        let plan = scan(root.to_owned(), &CopyOptions::default());
+        let plan = scan(root.to_owned(), &CopyOptions::default(), None);
         let found: Vec<_> = plan.entries.iter().map(|e| (e.path.display().to_string(), e.kind)).collect();
         let expected = [
             ("", Kind::Dir),
@@ -151,7 +255,7 @@ mod tests {
     #[test]
     fn a_file_is_a_tree_of_one() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let plan = scan(file.path().to_owned(), &CopyOptions::default());
+        let plan = scan(file.path().to_owned(), &CopyOptions::default(), None);
         assert_eq!(plan.entries.len(), 1);
         assert_eq!(plan.source(&plan.entries[0]), file.path());
         assert!(!plan.is_dir());
@@ -159,7 +263,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_a_failure_with_its_name() {
-        let plan = scan("/nonexistent/tree".into(), &CopyOptions::default());
+        let plan = scan("/nonexistent/tree".into(), &CopyOptions::default(), None);
         assert_eq!(plan.failures.len(), 1);
         assert!(plan.failures[0].to_string().starts_with("/nonexistent/tree: could not look at it"));
     }

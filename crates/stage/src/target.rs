@@ -1,42 +1,121 @@
 //! The target: where new objects are made and how they get in place.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 
-use crate::draft::{Draft, make_beside, rename_to_free};
+use crate::draft::{Draft, rename_to_free, temporary};
 use crate::scan::below;
+use crate::tag::Tag;
+use crate::views::Views;
 use crate::{Cause, Failure};
 
 /// The target of a copy. Dropped before [`Target::commit`], everything temporary is removed, and the
-/// directories that were made above the target, as far as they are empty.
+/// directories that were made above the target, as far as they are empty; unless the copy can be resumed.
 #[derive(Debug)]
 pub(crate) struct Target {
+    pub(crate) spot: Spot,
+    /// Directories above the target that were made, topmost first.
+    pub(crate) parents: Vec<PathBuf>,
+    /// Whether what is temporary stays when the copy is interrupted.
+    is_resumable: bool,
+    /// The directory that everything is put into, and what it was at the beginning.
+    anchor: (PathBuf, Identity),
+}
+
+/// Device and number.
+type Identity = (u64, u64);
+
+/// How a copy may leave its target.
+#[derive(Clone, Debug)]
+pub(crate) struct Manner {
+    pub(crate) overwrite: bool,
+    pub(crate) is_resumable: bool,
+    pub(crate) tag: Tag,
+}
+
+/// Where a worker makes what it makes.
+#[derive(Clone, Debug)]
+pub(crate) struct Spot {
     /// The path that the copy shall have.
     place: PathBuf,
     /// Where a new tree is made before it is in place.
     staged: Option<PathBuf>,
-    /// Directories above `place` that were made, topmost first.
-    parents: Vec<PathBuf>,
     overwrite: bool,
+    tag: Tag,
 }
 
 impl Target {
     /// Prepares a target: a directory beside it if a directory is to be copied and nothing is there.
-    pub(crate) fn open(place: &Path, for_dir: bool, overwrite: bool) -> Result<Target, Failure> {
+    pub(crate) fn open(place: &Path, for_dir: bool, manner: &Manner) -> Result<Target, Failure> {
         let exists = check(place, for_dir)?;
         let parents = make_parents(place)?;
-        let mut target = Target { place: place.to_owned(), staged: None, parents, overwrite };
+        let anchor = if exists && for_dir { place } else { containing(place).unwrap_or(place) };
+        let identity = identity(anchor).map_err(|error| Failure::io("look at it", anchor, error))?;
+        let Manner { overwrite, is_resumable, ref tag } = *manner;
+        let spot = Spot { place: place.to_owned(), staged: None, overwrite, tag: tag.clone() };
+        let mut target = Target { spot, parents, is_resumable, anchor: (anchor.to_owned(), identity) };
         if for_dir && !exists {
-            let (staged, ()) =
-                make_beside(place, make_dir).map_err(|error| Failure::io("make it", place, error))?;
-            target.staged = Some(staged);
+            let staged = temporary(place, tag);
+            make_own_dir(&staged).map_err(|error| Failure::io("make it", place, error))?;
+            target.spot.staged = Some(staged);
         }
         Ok(target)
+    }
+
+    /// That objects still get where they should: an unmounted target shows what is below it.
+    pub(crate) fn still_there(&self) -> Result<(), Failure> {
+        let (anchor, before) = &self.anchor;
+        match identity(anchor) {
+            Ok(now) if now == *before => Ok(()),
+            Ok(_) => Err(Failure::new(anchor, Cause::Vanished)),
+            Err(error) => Err(Failure::io("find it again", anchor, error)),
+        }
+    }
+
+    /// The directory that everything is put into.
+    pub(crate) fn anchor(&self) -> &Path {
+        &self.anchor.0
+    }
+
+    /// Puts a new tree in place, and makes sure that its name survives.
+    pub(crate) fn commit(mut self) -> Result<(), Failure> {
+        if let Err(failure) = self.still_there() {
+            // What is there now is not ours.
+            self.is_resumable = true;
+            return Err(failure);
+        }
+        let place = self.spot.place.clone();
+        if let Some(staged) = &self.spot.staged {
+            rename_to_free(staged, &place).map_err(|error| Failure::io("make it", &place, error))?;
+            self.spot.staged = None;
+        }
+        let parents = std::mem::take(&mut self.parents);
+        let named = parents.iter().map(PathBuf::as_path).chain([place.as_path()]);
+        for dir in named.filter_map(containing) {
+            sync_dir(dir).map_err(|error| Failure::io("write to stable storage", dir, error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Spot {
+    /// As a worker goes to it.
+    pub(crate) fn seen(&self, views: &Views, worker: usize) -> Spot {
+        Spot {
+            place: views.path(worker, &self.place),
+            staged: self.staged.as_ref().map(|staged| views.path(worker, staged)),
+            ..self.clone()
+        }
+    }
+
+    /// Whether the target is a new tree, which nobody sees yet.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.staged.is_some()
     }
 
     /// Where the object at a relative path is made or looked for while copying.
@@ -51,10 +130,10 @@ impl Target {
 
     /// Makes a directory. Returns whether it is new.
     pub(crate) fn dir(&self, relative: &Path) -> io::Result<bool> {
-        if self.staged.is_some() && relative.as_os_str().is_empty() {
-            return Ok(true);
-        }
         let path = self.path(relative);
+        if self.is_staged() {
+            return make_own_dir(&path).map(|()| true);
+        }
         match make_dir(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => return made.map(|()| true),
@@ -62,11 +141,27 @@ impl Target {
         if path.symlink_metadata()?.is_dir() { Ok(false) } else { Err(Errno::NOTDIR.into()) }
     }
 
-    /// Makes an empty file.
-    pub(crate) fn file(&self, relative: &Path) -> io::Result<(Draft, File)> {
+    /// Makes an empty file. In a tree that nobody sees yet it has the permissions at once.
+    pub(crate) fn file(&self, relative: &Path, mode: u32) -> io::Result<(Draft, File)> {
+        // Attributes are set by who may write.
+        let mode = if self.is_staged() && mode & 0o200 != 0 { mode & 0o777 } else { 0o600 };
         self.draft(relative, |path| {
-            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+            OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
         })
+    }
+
+    /// The file that an interrupted copy began; `None` if there is none that is only ours.
+    pub(crate) fn begun(&self, relative: &Path) -> Option<(Draft, File)> {
+        let place = self.path(relative);
+        let path = if self.is_staged() { place.clone() } else { temporary(&place, &self.tag) };
+        let is_ours = |meta: &Metadata| meta.is_file() && meta.nlink() == 1;
+        path.symlink_metadata().ok().filter(is_ours)?;
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        if self.is_staged() {
+            Draft::in_place(place, open).ok()
+        } else {
+            Draft::beside(place, &self.tag, open).ok()
+        }
     }
 
     pub(crate) fn symlink(&self, relative: &Path, to: &Path) -> io::Result<Draft> {
@@ -85,47 +180,33 @@ impl Target {
         Ok(self.draft(relative, |path| fs::hard_link(&of, path))?.0)
     }
 
-    /// Puts an object in place.
-    pub(crate) fn put(&self, draft: Draft) -> io::Result<()> {
+    /// Puts an object in place. Answers where it is.
+    pub(crate) fn put(&self, draft: Draft) -> io::Result<PathBuf> {
         draft.commit(self.overwrite)
-    }
-
-    /// Puts a new tree in place, and makes sure that its name survives.
-    pub(crate) fn commit(mut self) -> Result<(), Failure> {
-        if let Some(staged) = &self.staged {
-            rename_to_free(staged, &self.place)
-                .map_err(|error| Failure::io("make it", &self.place, error))?;
-            self.staged = None;
-        }
-        let parents = std::mem::take(&mut self.parents);
-        let named = parents.iter().map(PathBuf::as_path).chain([self.place.as_path()]);
-        for dir in named.filter_map(containing) {
-            sync_dir(dir).map_err(|error| Failure::io("write to stable storage", dir, error))?;
-        }
-        Ok(())
     }
 
     fn draft<T>(&self, relative: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(Draft, T)> {
         let path = self.path(relative);
-        if self.staged.is_some() {
+        if self.is_staged() {
             return Draft::in_place(path, make);
         }
-        if let Ok(there) = path.symlink_metadata() {
-            if there.is_dir() {
-                return Err(Errno::ISDIR.into());
-            }
-            if !self.overwrite {
-                return Err(Errno::EXIST.into());
-            }
+        // Also finds out about a name that is too long although its temporary one is not.
+        match path.symlink_metadata() {
+            Ok(there) if there.is_dir() => return Err(Errno::ISDIR.into()),
+            Ok(_) if !self.overwrite => return Err(Errno::EXIST.into()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidFilename => return Err(error),
+            _ => {}
         }
-        name_fits(&path)?;
-        Draft::beside(path, make)
+        Draft::beside(path, &self.tag, make)
     }
 }
 
 impl Drop for Target {
     fn drop(&mut self) {
-        if let Some(staged) = &self.staged {
+        if self.is_resumable {
+            return;
+        }
+        if let Some(staged) = &self.spot.staged {
             remove_tree(staged);
         }
         for parent in self.parents.iter().rev() {
@@ -134,8 +215,12 @@ impl Drop for Target {
     }
 }
 
+fn identity(dir: &Path) -> io::Result<Identity> {
+    fs::metadata(dir).map(|meta| (meta.dev(), meta.ino()))
+}
+
 /// The directory that holds a path's last name.
-fn containing(path: &Path) -> Option<&Path> {
+pub(crate) fn containing(path: &Path) -> Option<&Path> {
     let parent = path.parent()?;
     Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
 }
@@ -165,24 +250,32 @@ fn check(place: &Path, for_dir: bool) -> Result<bool, Failure> {
     }
 }
 
-/// A temporary name is cut to fit, so a name that is too long must be found out before.
-fn name_fits(path: &Path) -> io::Result<()> {
-    match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::InvalidFilename => Err(error),
-        _ => Ok(()),
-    }
-}
-
 fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Makes the directories above `place`. Returns those that are new; if it fails, none are left.
-fn make_parents(place: &Path) -> Result<Vec<PathBuf>, Failure> {
+/// Makes a directory in a place that is all ours, where an interrupted copy may have made it, and closed it, before.
+fn make_own_dir(path: &Path) -> io::Result<()> {
+    match make_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.symlink_metadata()?.is_dir() => {
+            Ok(rustix::fs::chmod(path, Mode::RWXU)?)
+        }
+        made => made,
+    }
+}
+
+/// The directories above `place` that are not there, topmost first.
+pub(crate) fn missing_parents(place: &Path) -> Vec<PathBuf> {
     let missing = |dir: &&Path| matches!(fs::metadata(dir), Err(e) if e.kind() == io::ErrorKind::NotFound);
     let above = place.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
-    let mut wanted: Vec<_> = above.take_while(missing).map(Path::to_owned).collect();
-    wanted.reverse();
+    let mut missing: Vec<_> = above.take_while(missing).map(Path::to_owned).collect();
+    missing.reverse();
+    missing
+}
+
+/// Makes the directories above `place`. Returns those that are new; if it fails, none are left.
+fn make_parents(place: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let wanted = missing_parents(place);
     for (made, dir) in wanted.iter().enumerate() {
         if let Err(error) = fs::create_dir(dir) {
             wanted.iter().take(made).rev().for_each(|dir| drop(fs::remove_dir(dir)));
@@ -193,7 +286,7 @@ fn make_parents(place: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Removes a temporary tree, also the parts of it that were made read-only already.
-fn remove_tree(root: &Path) {
+pub(crate) fn remove_tree(root: &Path) {
     if fs::remove_dir_all(root).is_ok() {
         return;
     }
@@ -210,6 +303,10 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    fn open(place: &Path, for_dir: bool) -> Result<Target, Failure> {
+        Target::open(place, for_dir, &Manner { overwrite: true, is_resumable: false, tag: Tag::draw() })
+    }
+
     fn names(dir: &Path) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(dir)
             .unwrap()
@@ -223,12 +320,12 @@ mod tests {
     fn a_new_tree_has_its_name_only_once_it_is_complete() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("above/tree");
-        let target = Target::open(&place, true, true).unwrap();
-        assert!(target.dir(Path::new("")).unwrap() && target.dir(Path::new("sub")).unwrap());
-        let (draft, _file) = target.file(Path::new("sub/file")).unwrap();
-        target.put(draft).unwrap();
+        let target = open(&place, true).unwrap();
+        assert!(target.spot.dir(Path::new("")).unwrap() && target.spot.dir(Path::new("sub")).unwrap());
+        let (draft, _file) = target.spot.file(Path::new("sub/file"), 0o644).unwrap();
+        target.spot.put(draft).unwrap();
         assert!(!place.exists());
-        assert_eq!(target.place(Path::new("sub/file")), place.join("sub/file"));
+        assert_eq!(target.spot.place(Path::new("sub/file")), place.join("sub/file"));
         target.commit().unwrap();
         assert_eq!(names(&place.join("sub")), ["file"]);
         assert_eq!(names(&dir.path().join("above")), ["tree"]);
@@ -237,11 +334,11 @@ mod tests {
     #[test]
     fn what_is_not_committed_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::open(&dir.path().join("a/b/tree"), true, true).unwrap();
-        target.dir(Path::new("sealed")).unwrap();
-        let (draft, _file) = target.file(Path::new("sealed/file")).unwrap();
-        target.put(draft).unwrap();
-        let sealed = target.path(Path::new("sealed"));
+        let target = open(&dir.path().join("a/b/tree"), true).unwrap();
+        target.spot.dir(Path::new("sealed")).unwrap();
+        let (draft, _file) = target.spot.file(Path::new("sealed/file"), 0o644).unwrap();
+        target.spot.put(draft).unwrap();
+        let sealed = target.spot.path(Path::new("sealed"));
         fs::set_permissions(&sealed, fs::Permissions::from_mode(0o500)).unwrap();
         drop(target);
         assert_eq!(names(dir.path()), [""; 0]);
@@ -250,7 +347,7 @@ mod tests {
     #[test]
     fn parents_that_others_use_stay() {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::open(&dir.path().join("a/b/file"), false, true).unwrap();
+        let target = open(&dir.path().join("a/b/file"), false).unwrap();
         fs::write(dir.path().join("a/other"), "x").unwrap();
         drop(target);
         assert_eq!(names(&dir.path().join("a")), ["other"]);
@@ -260,7 +357,7 @@ mod tests {
     fn a_tree_that_appears_meanwhile_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("tree");
-        let target = Target::open(&place, true, true).unwrap();
+        let target = open(&place, true).unwrap();
         fs::create_dir(&place).unwrap();
         let failure = target.commit().unwrap_err();
         assert_eq!(failure.errno(), Some(bivouac_types::Errno::EEXIST));
@@ -270,9 +367,44 @@ mod tests {
     #[test]
     fn a_long_name_is_refused_although_its_temporary_name_would_fit() {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::open(dir.path(), true, true).unwrap();
-        let refusal = target.file(Path::new(&"n".repeat(256))).unwrap_err();
+        let target = open(dir.path(), true).unwrap();
+        let refusal = target.spot.file(Path::new(&"n".repeat(256)), 0o644).unwrap_err();
         assert_eq!(refusal.kind(), io::ErrorKind::InvalidFilename);
         assert_eq!(names(dir.path()), [""; 0]);
+    }
+
+    #[test]
+    fn a_copy_that_can_be_resumed_stays_and_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("tree");
+        let manner = Manner { overwrite: true, is_resumable: true, tag: Tag::draw() };
+        let target = Target::open(&place, true, &manner).unwrap();
+        target.spot.dir(Path::new("sub")).unwrap();
+        fs::set_permissions(target.spot.path(Path::new("sub")), fs::Permissions::from_mode(0o500)).unwrap();
+        target.spot.file(Path::new("begun"), 0o600).unwrap().0.keep();
+        drop(target);
+        let again = Target::open(&place, true, &manner).unwrap();
+        assert!(again.spot.dir(Path::new("sub")).unwrap());
+        let (draft, _file) = again.spot.begun(Path::new("begun")).unwrap();
+        again.spot.put(draft).unwrap();
+        assert!(again.spot.begun(Path::new("sub")).is_none());
+        again.commit().unwrap();
+        assert_eq!(
+            (names(dir.path()), names(&place)),
+            (vec!["tree".into()], vec!["begun".into(), "sub".into()])
+        );
+    }
+
+    #[test]
+    fn a_target_that_is_replaced_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("tree");
+        fs::create_dir(&place).unwrap();
+        let target = open(&place, true).unwrap();
+        target.still_there().unwrap();
+        fs::rename(&place, dir.path().join("away")).unwrap();
+        assert_eq!(target.still_there().unwrap_err().errno(), Some(bivouac_types::Errno::ENOENT));
+        fs::create_dir(&place).unwrap();
+        assert!(matches!(target.commit().unwrap_err().cause, Cause::Vanished));
     }
 }

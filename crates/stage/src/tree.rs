@@ -1,6 +1,6 @@
 //! The copy of a tree, step by step: look, make directories, copy files, link, date directories, put in place.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -9,13 +9,19 @@ use std::path::{Path, PathBuf};
 use blake3::{Hash, Hasher};
 use rustix::io::Errno;
 
+use crate::baseline::Baseline;
 use crate::engine::{Copied, Engine};
-use crate::meta::copy_xattrs;
+use crate::group::{Durability, Storage, shares_files};
+use crate::journal::{Nowhere, Past, Recorder, control};
+use crate::line::{Line, LineKind};
+use crate::meta::{Mark, copy_xattrs};
 use crate::scan::{Entry, Kind, Plan, scan};
-use crate::target::{Target, sync, sync_dir};
-use crate::{Cause, CopyOptions, Failure, Progress, Skipped, StageError, Summary};
+use crate::tag::Tag;
+use crate::target::{Manner, Spot, Target, containing, missing_parents, sync, sync_dir};
+use crate::{Cause, CopyOptions, Failure, Progress, Side, Skipped, StageError, Summary, Totals};
 
-/// Copies the file or directory `src`; the copy gets the path `dst`, whose missing parents are made.
+/// Copies the file or directory `src`; the copy gets the path `dst`, whose missing parents are made. When it is
+/// interrupted, everything temporary is removed.
 ///
 /// # Errors
 /// [`StageError::Root`] if nothing could be begun, [`StageError::Incomplete`] with a list of what was not
@@ -26,29 +32,96 @@ pub fn copy_tree(
     opts: &CopyOptions,
     progress: &dyn Progress,
 ) -> Result<Summary, StageError> {
+    let (past, tag) = (Past::default(), Tag::draw());
+    let way = Way { recorder: &Nowhere, past: &past, tag: &tag, is_resumable: false, baseline: None };
+    copy_one(src, dst, opts, progress, &way)
+}
+
+/// How a copy goes on from an earlier one, and lets a later one go on.
+pub(crate) struct Way<'a> {
+    pub(crate) recorder: &'a dyn Recorder,
+    pub(crate) past: &'a Past,
+    pub(crate) tag: &'a Tag,
+    pub(crate) is_resumable: bool,
+    /// Only what changed since is copied.
+    pub(crate) baseline: Option<&'a Baseline>,
+}
+
+impl Way<'_> {
+    /// Writes down what must be known before it is done.
+    fn note(&self, lines: &str) -> Result<(), StageError> {
+        let failed = |error| root_failure("write", Path::new("the job's journal"), error);
+        self.recorder.note(lines).map_err(failed)
+    }
+}
+
+/// As [`copy_tree`], going on from what is known.
+pub(crate) fn copy_one(
+    src: &Path,
+    dst: &Path,
+    opts: &CopyOptions,
+    progress: &dyn Progress,
+    way: &Way<'_>,
+) -> Result<Summary, StageError> {
     let source = fs::canonicalize(src).map_err(|error| root_failure("look at it", src, error))?;
     // What a link at the target stands for is replaced or merged, not the link.
     let dst = &fs::canonicalize(dst).unwrap_or_else(|_| dst.to_owned());
     refuse_overlap(&source, dst).map_err(StageError::Root)?;
-    let mut plan = scan(source, opts);
+    let mut plan = scan(source, opts, way.baseline);
     if opts.cancelled() {
         return Err(StageError::Cancelled);
     }
-    if plan.entries.is_empty() {
-        return Err(StageError::Root(nothing(&mut plan)));
-    }
-    progress.found(plan.totals);
-    let target = Target::open(dst, plan.is_dir(), opts.overwrite).map_err(StageError::Root)?;
     let mut tally = Tally { failures: std::mem::take(&mut plan.failures), ..Tally::default() };
     tally.summary.skipped = std::mem::take(&mut plan.skipped);
-    Run { engine: Engine { opts, progress, plan: &plan, target: &target }, tally: &mut tally }.steps();
+    tally.summary.unchanged = plan.unchanged;
+    tally.summary.deleted = std::mem::take(&mut plan.deleted);
+    progress.found(plan.totals);
+    way.note(&format!("#scan\t{}\t{}\n", plan.totals.files, plan.totals.bytes))?;
+    if plan.entries.is_empty() {
+        return if plan.unchanged > 0 {
+            tally.result(&plan)
+        } else {
+            Err(StageError::Root(nothing(tally, &plan)))
+        };
+    }
+    let target = open_target(dst, &plan, opts, way)?;
+    let durability = Durability::of(target.anchor(), opts.side == Side::Target, plan.totals.files);
+    let storage = match durability {
+        Durability::Together => Some(Storage::open(target.anchor())),
+        Durability::Acknowledged | Durability::Each => None,
+    };
+    let storage = storage.transpose().map_err(|error| root_failure("open it", target.anchor(), error))?;
+    let (recorder, past, is_resumable) = (way.recorder, way.past, way.is_resumable);
+    let splits = shares_files(target.anchor());
+    let engine = Engine {
+        opts,
+        progress,
+        plan: &plan,
+        target: &target,
+        recorder,
+        past,
+        is_resumable,
+        durability,
+        splits,
+        storage,
+    };
+    Run { engine: &engine, tally: &mut tally, lines: String::new() }.steps();
     if opts.cancelled() {
         return Err(StageError::Cancelled);
     }
-    if let Err(failure) = target.commit() {
-        return Err(StageError::Root(failure));
+    if let Some(storage) = engine.storage {
+        storage.sync().map_err(|error| root_failure("write to stable storage", target.anchor(), error))?;
     }
+    target.commit().map_err(StageError::Root)?;
     tally.result(&plan)
+}
+
+/// Prepares the target; what could be left by an interruption is written down first.
+fn open_target(dst: &Path, plan: &Plan, opts: &CopyOptions, way: &Way<'_>) -> Result<Target, StageError> {
+    let above: String = missing_parents(dst).iter().map(|dir| control("above", dir)).collect();
+    way.note(&(above + &control("dir", containing(dst).unwrap_or(dst))))?;
+    let manner = Manner { overwrite: opts.overwrite, is_resumable: way.is_resumable, tag: way.tag.clone() };
+    Target::open(dst, plan.is_dir(), &manner).map_err(StageError::Root)
 }
 
 /// What has been copied and what has not.
@@ -65,12 +138,14 @@ impl Tally {
         self.failures.push(Failure::io(doing, path, error));
     }
 
+    fn add_file(&mut self, number: usize, size: u64, digest: Hash) {
+        self.summary.files += 1;
+        self.summary.bytes = self.summary.bytes.saturating_add(size);
+        self.contents.insert(number, digest);
+    }
+
     fn add_files(&mut self, copied: Copied) {
-        for (number, size, digest) in copied.files {
-            self.summary.files += 1;
-            self.summary.bytes = self.summary.bytes.saturating_add(size);
-            self.contents.insert(number, digest);
-        }
+        copied.files.into_iter().for_each(|(number, size, digest)| self.add_file(number, size, digest));
         self.summary.skipped.extend(copied.skipped);
         self.failures.extend(copied.failures.into_iter().filter(|f| !matches!(f.cause, Cause::Cancelled)));
     }
@@ -107,8 +182,10 @@ fn tree_digest(plan: &Plan, contents: &BTreeMap<usize, Hash>) -> Hash {
 
 /// The steps of one copy. Each goes on after failures of single objects.
 struct Run<'a, 'b> {
-    engine: Engine<'a>,
+    engine: &'a Engine<'a>,
     tally: &'b mut Tally,
+    /// For the journal.
+    lines: String,
 }
 
 impl<'a> Run<'a, '_> {
@@ -120,12 +197,14 @@ impl<'a> Run<'a, '_> {
         };
         let plan: &'a Plan = self.engine.plan;
         let entries = || plan.entries.iter().enumerate().filter(|(_, entry)| usable(entry));
-        let files = entries().filter(|(_, entry)| entry.kind == Kind::File).map(|(number, _)| number);
-        let copied = self.engine.copy_files(files);
+        let already: HashSet<usize> =
+            entries().filter(|(number, entry)| self.is_there(*number, entry)).map(|(n, _)| n).collect();
+        let files = entries().filter(|(number, entry)| entry.kind == Kind::File && !already.contains(number));
+        let copied = self.engine.copy_files(files.map(|(number, _)| number));
         self.tally.add_files(copied);
         for (number, entry) in entries() {
             if self.engine.opts.cancelled() {
-                return;
+                break;
             }
             match entry.kind {
                 Kind::Symlink => self.symlink(number, entry),
@@ -133,32 +212,90 @@ impl<'a> Run<'a, '_> {
                 Kind::Dir | Kind::File | Kind::HardLink(_) => {}
             }
         }
+        self.flush();
         self.hard_links(entries().filter_map(|(number, entry)| match entry.kind {
             Kind::HardLink(first) => Some((number, entry, first)),
             _ => None,
         }));
         self.finish_dirs(&dirs);
+        self.flush();
+    }
+
+    fn spot(&self) -> &'a Spot {
+        &self.engine.target.spot
+    }
+
+    /// Writes down what was done.
+    fn flush(&mut self) {
+        if let Err(error) = self.engine.recorder.note(&std::mem::take(&mut self.lines)) {
+            self.tally.fail("write", Path::new("the job's journal"), error);
+        }
+    }
+
+    /// Notes that an object is in place.
+    fn done(&mut self, number: usize, kind: LineKind, content: Hash, more: &Path) {
+        self.tally.contents.insert(number, content);
+        let Some(entry) = self.engine.plan.entries.get(number) else { return };
+        let at = self.spot().path(&entry.path);
+        let target = fs::symlink_metadata(at).ok().map(|meta| Mark::of(&meta));
+        let digest = (kind == LineKind::HardLink).then_some(content);
+        let line = Line::of(kind, &entry.stamp, &entry.path);
+        self.lines.push_str(&Line { target, digest, more: more.to_owned(), ..line }.encode());
+    }
+
+    /// Whether an interrupted copy completed a file, and neither it nor its source has changed since.
+    fn is_there(&mut self, number: usize, entry: &Entry) -> bool {
+        let Some(line) = self.engine.past.lines.get(&entry.path) else { return false };
+        let (Some(digest), LineKind::File) = (line.digest, line.kind) else { return false };
+        let stamp = &entry.stamp;
+        let same_source =
+            (line.source, line.size, line.mtime) == (Some(stamp.mark), stamp.size, stamp.attrs.mtime);
+        let same_target = || {
+            let there = fs::symlink_metadata(self.spot().path(&entry.path)).ok()?;
+            let same = there.is_file()
+                && there.len() == line.size
+                && line.target.map(|mark| mark.ino) == Some(Mark::of(&there).ino);
+            Some(same)
+        };
+        if entry.kind != Kind::File || !same_source || same_target() != Some(true) {
+            return false;
+        }
+        self.tally.add_file(number, line.size, digest);
+        let already = self.tally.summary.already;
+        self.tally.summary.already =
+            Totals { files: already.files + 1, bytes: already.bytes.saturating_add(line.size) };
+        self.engine.progress.already(line.size);
+        true
     }
 
     /// Makes the directories. Returns those that exist now, and whether they are new.
     fn make_dirs(&mut self) -> HashMap<&'a Path, bool> {
         let mut dirs = HashMap::new();
         let plan: &'a Plan = self.engine.plan;
-        for (number, entry) in plan.entries.iter().enumerate().filter(|(_, entry)| entry.kind == Kind::Dir) {
+        let mut noted = String::new();
+        for entry in plan.entries.iter().filter(|entry| entry.kind == Kind::Dir) {
             if entry.path.parent().is_some_and(|parent| !dirs.contains_key(parent)) {
                 continue;
             }
-            match self.engine.target.dir(&entry.path) {
+            match self.spot().dir(&entry.path) {
                 Ok(new) => {
-                    dirs.insert(entry.path.as_path(), new);
+                    let made_before = self.engine.past.made.contains(&entry.path);
+                    dirs.insert(entry.path.as_path(), new || made_before);
                     self.tally.summary.dirs += u64::from(new);
-                    self.tally.contents.insert(number, Hash::from_bytes([0; 32]));
+                    if !self.spot().is_staged() {
+                        noted.push_str(&control("dir", &self.spot().path(&entry.path)));
+                    }
+                    if new {
+                        noted.push_str(&control("made", &entry.path));
+                    }
                 }
                 Err(error) => {
                     self.tally.fail("make it and what is in it", &self.place(entry), error);
                 }
             }
         }
+        self.lines.push_str(&noted);
+        self.flush();
         dirs
     }
 
@@ -168,30 +305,30 @@ impl<'a> Run<'a, '_> {
             Ok(to) => to,
             Err(error) => return self.tally.fail("read the link", &source, error),
         };
-        let target = self.engine.target;
-        let made = target.symlink(&entry.path, &to).and_then(|draft| {
-            entry.attrs.apply_at(draft.path())?;
-            target.put(draft)
+        let spot = self.spot();
+        let made = spot.symlink(&entry.path, &to).and_then(|draft| {
+            entry.stamp.attrs.apply_at(draft.path())?;
+            spot.put(draft)
         });
         match made {
-            Ok(()) => {
+            Ok(_) => {
                 self.tally.summary.links += 1;
-                self.tally.contents.insert(number, blake3::hash(to.as_os_str().as_bytes()));
+                self.done(number, LineKind::Symlink, blake3::hash(to.as_os_str().as_bytes()), &to);
             }
             Err(error) => self.tally.fail("make the link", &self.place(entry), error),
         }
     }
 
     fn fifo(&mut self, number: usize, entry: &Entry) {
-        let target = self.engine.target;
-        let made = target.fifo(&entry.path).and_then(|draft| {
-            entry.attrs.apply_at(draft.path())?;
-            target.put(draft)
+        let spot = self.spot();
+        let made = spot.fifo(&entry.path).and_then(|draft| {
+            entry.stamp.attrs.apply_at(draft.path())?;
+            spot.put(draft)
         });
         match made {
-            Ok(()) => {
+            Ok(_) => {
                 self.tally.summary.fifos += 1;
-                self.tally.contents.insert(number, Hash::from_bytes([0; 32]));
+                self.done(number, LineKind::Fifo, Hash::from_bytes([0; 32]), Path::new(""));
             }
             Err(error) => self.tally.fail("make the pipe", &self.place(entry), error),
         }
@@ -208,11 +345,11 @@ impl<'a> Run<'a, '_> {
                 self.tally.failures.push(Failure::new(&self.engine.plan.source(entry), cause));
                 continue;
             };
-            let target = self.engine.target;
-            match target.hard_link(&entry.path, &of.path).and_then(|draft| target.put(draft)) {
-                Ok(()) => {
+            let spot = self.spot();
+            match spot.hard_link(&entry.path, &of.path).and_then(|draft| spot.put(draft)) {
+                Ok(_) => {
                     self.tally.summary.hard_links += 1;
-                    self.tally.contents.insert(number, content);
+                    self.done(number, LineKind::HardLink, content, &of.path);
                 }
                 Err(error) if no_links(&error) => to_copy.push(number),
                 Err(error) => self.tally.fail("make the hard link", &self.place(entry), error),
@@ -225,24 +362,24 @@ impl<'a> Run<'a, '_> {
     /// Gives new directories their attributes, what is inside before what is around it, and makes all last.
     fn finish_dirs(&mut self, dirs: &HashMap<&Path, bool>) {
         let plan: &'a Plan = self.engine.plan;
-        for entry in plan.entries.iter().rev() {
+        for (number, entry) in plan.entries.iter().enumerate().rev() {
             if self.engine.opts.cancelled() {
                 return;
             }
             let Some(new) = dirs.get(entry.path.as_path()).filter(|_| entry.kind == Kind::Dir) else {
                 continue;
             };
-            let finished =
-                if *new { self.dress_dir(entry) } else { sync_dir(&self.engine.target.path(&entry.path)) };
-            if let Err(error) = finished {
-                self.tally.fail("set attributes", &self.place(entry), error);
+            let finished = if *new { self.dress_dir(entry) } else { self.sync_dir(entry) };
+            match finished {
+                Ok(()) => self.done(number, LineKind::Dir, Hash::from_bytes([0; 32]), Path::new("")),
+                Err(error) => self.tally.fail("set attributes", &self.place(entry), error),
             }
         }
     }
 
     fn dress_dir(&mut self, entry: &Entry) -> io::Result<()> {
         let source = self.engine.plan.source(entry);
-        let made = File::open(self.engine.target.path(&entry.path))?;
+        let made = File::open(self.spot().path(&entry.path))?;
         let refused = match File::open(&source) {
             Ok(from) => copy_xattrs(&from, &made)?,
             // That it cannot be looked into is among the failures already.
@@ -251,12 +388,21 @@ impl<'a> Run<'a, '_> {
         };
         let skipped = refused.into_iter().map(|what| Skipped { path: source.clone(), what });
         self.tally.summary.skipped.extend(skipped);
-        entry.attrs.apply(&made)?;
-        sync(&made)
+        entry.stamp.attrs.apply(&made)?;
+        if self.syncs_dirs() { sync(&made) } else { Ok(()) }
+    }
+
+    fn sync_dir(&self, entry: &Entry) -> io::Result<()> {
+        if self.syncs_dirs() { sync_dir(&self.spot().path(&entry.path)) } else { Ok(()) }
+    }
+
+    /// Where everything is made safe together at the end, so are the directories.
+    fn syncs_dirs(&self) -> bool {
+        self.engine.durability == Durability::Each
     }
 
     fn place(&self, entry: &Entry) -> PathBuf {
-        self.engine.target.place(&entry.path)
+        self.spot().place(&entry.path)
     }
 }
 
@@ -281,10 +427,10 @@ fn refuse_overlap(source: &Path, dst: &Path) -> Result<(), Failure> {
     }
 }
 
-fn nothing(plan: &mut Plan) -> Failure {
+fn nothing(mut tally: Tally, plan: &Plan) -> Failure {
     let what =
         Cause::Conflict("is a socket or a device; only files, directories, links and pipes are copied");
-    plan.failures.pop().unwrap_or_else(|| Failure::new(&plan.root, what))
+    tally.failures.pop().unwrap_or_else(|| Failure::new(&plan.root, what))
 }
 
 fn root_failure(doing: &'static str, path: &Path, error: io::Error) -> StageError {

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bivouac_stage::{Cause, CopyOptions, Progress, StageError, copy_tree};
 use bivouac_types::Errno;
@@ -194,8 +194,21 @@ fn a_name_that_the_target_cannot_have_is_named() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
 }
 
-/// Copies a tree in which `change` is made to `victim` while it is copied.
-fn changed_while_copied(size: u64, change: impl Fn(&Path) + Send + Sync) {
+/// Does something whenever bytes were copied.
+struct Always<F: Fn(usize) + Sync> {
+    run: F,
+    count: AtomicUsize,
+}
+
+impl<F: Fn(usize) + Sync> Progress for Always<F> {
+    fn copied(&self, _bytes: u64) {
+        (self.run)(self.count.fetch_add(1, Ordering::Relaxed));
+    }
+}
+
+/// Copies a tree in which `change` is made to `victim` whenever a part of it was copied: it is not copied; and one in which
+/// it is made once: the changed file is.
+fn changed_while_copied(size: u64, change: impl Fn(&Path, usize) + Send + Sync) {
     for existing in [false, true] {
         let dir = dir();
         let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
@@ -205,7 +218,7 @@ fn changed_while_copied(size: u64, change: impl Fn(&Path) + Send + Sync) {
             fs::create_dir(&dst).unwrap();
             fs::write(dst.join("victim"), "old").unwrap();
         }
-        let hook = once(false, || change(&victim));
+        let hook = Always { run: |count| change(&victim, count), count: AtomicUsize::new(0) };
         let opts = CopyOptions { jobs: 2, ..CopyOptions::default() };
         let (_, failures) = incomplete(copy_tree(&src, &dst, &opts, &hook));
         assert_eq!(failures.len(), 1);
@@ -215,20 +228,29 @@ fn changed_while_copied(size: u64, change: impl Fn(&Path) + Send + Sync) {
             assert_eq!(fs::read_to_string(dst.join("victim")).unwrap(), "old");
         }
         assert_eq!(fs::read_dir(&dst).unwrap().count(), usize::from(existing));
+
+        large(&victim, size);
+        copy_tree(&src, &dst, &opts, &once(false, || change(&victim, 0))).unwrap();
+        assert_eq!(describe(&dst).get(&b"victim"[..]), describe(&src).get(&b"victim"[..]));
+        assert_eq!(fs::read_dir(&dst).unwrap().count(), 1);
     }
 }
 
+// S182.
 #[test]
-fn a_source_that_changes_fails_by_name() {
-    changed_while_copied(9 << 20, |victim| {
-        OpenOptions::new().append(true).open(victim).unwrap().write_all(b"more").unwrap();
+fn a_source_that_changes_is_tried_again_and_then_fails_by_name() {
+    for size in [9 << 20, 900_000] {
+        changed_while_copied(size, |victim, _| {
+            OpenOptions::new().append(true).open(victim).unwrap().write_all(b"more").unwrap();
+        });
+    }
+    changed_while_copied(70 << 20, |victim, count| {
+        let file = OpenOptions::new().write(true).open(victim).unwrap();
+        file.set_len((40 << 20) + count as u64).unwrap();
     });
-    changed_while_copied(200 << 20, |victim| {
-        OpenOptions::new().write(true).open(victim).unwrap().set_len(5 << 20).unwrap();
-    });
-    changed_while_copied(9 << 20, |victim| {
-        let other = victim.with_file_name("../other");
-        fs::write(&other, "another file under the same name").unwrap();
+    changed_while_copied(9 << 20, |victim, count| {
+        let other = victim.with_file_name(format!("../other{count}"));
+        fs::write(&other, vec![7; 5 << 20]).unwrap();
         fs::rename(other, victim).unwrap();
     });
 }

@@ -2,15 +2,102 @@
 
 use std::process::ExitCode;
 
-use bivouac_launch::{StateDir, Surroundings, take_down};
+use bivouac_launch::hosts::take_down_hosts;
+use bivouac_launch::{
+    CODE_KEEP, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, Surroundings, take_down,
+};
 
+use crate::closing::Closing;
 use crate::failure::Failure;
+use crate::forming_hosts::part_of;
 use crate::options::DownArgs;
+use crate::unsaved;
 
-/// Takes a formation down and says what is left: nothing.
+/// Takes a formation down and says what is left: nothing. Refuses while it holds what is nowhere else.
 pub fn run(here: &Surroundings, args: &DownArgs) -> Result<ExitCode, Failure> {
-    let (name, dir) = StateDir::find(here, args.which.name.as_ref())?;
-    let remains = take_down(here, &dir, args.discard, &mut |text| eprintln!("bivouac: {text}"))?;
+    let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
+    let gone = || LaunchError::said(Kind::NotRunning, "the formation is gone already");
+    let state = dir.read()?.ok_or_else(gone)?;
+    if !state.is_over_hosts() {
+        refuse_part(&state)?;
+    }
+    take_away(here, &dir, state, args.discard)
+}
+
+/// Takes a formation down whose state is in `dir`, or all that a host has of it. Refuses while it holds what is nowhere else,
+/// unless that is to be thrown away.
+///
+/// # Errors
+/// That it is kept, or what could not be ended or removed.
+pub fn take_away(
+    here: &Surroundings,
+    dir: &StateDir,
+    state: State,
+    discard: bool,
+) -> Result<ExitCode, Failure> {
+    let mut notice = |text: &str| eprintln!("bivouac: {text}");
+    let name = &state.name;
+    // What is copied goes through this host's part, and is written down there.
+    let part = if state.is_over_hosts() { part_of(here, name, &state.formation) } else { None };
+    let copied_at = part.as_ref().unwrap_or(dir);
+    let kept = state.keep.as_deref();
+    let is_void = discard || promises_are_kept(name, copied_at, kept)? || kept.is_none();
+    // What is kept for another reason is refused below.
+    let closing = if is_void && !discard { Closing::settle(name, dir, &state)? } else { None };
+    unsaved::cancel_jobs(copied_at, &mut notice);
+    let down = end(here, dir, &state, is_void, &mut notice);
+    if let (Err(_), Some(closing)) = (&down, closing) {
+        closing.lift();
+    }
+    down
+}
+
+fn end(
+    here: &Surroundings,
+    dir: &StateDir,
+    state: &State,
+    discard: bool,
+    notice: &mut dyn FnMut(&str),
+) -> Result<ExitCode, Failure> {
+    let name = &state.name;
+    if state.is_over_hosts() {
+        let left = take_down_hosts(here, dir, discard)?;
+        println!("formation {name} is down on all its hosts; {left}");
+        return Ok(if left.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let remains = take_down(here, dir, discard, notice)?;
     println!("formation {name} is down; {remains}");
     Ok(if remains.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Refuses while something is not copied out; otherwise says whether all that keeps the formation is promises, which are
+/// kept now.
+fn promises_are_kept(
+    name: &FormationName,
+    copied_at: &StateDir,
+    keep: Option<&str>,
+) -> Result<bool, Failure> {
+    let Some(state) = copied_at.read()? else { return Ok(false) };
+    let unsaved = unsaved::list(copied_at, &state);
+    if unsaved.is_empty() {
+        return Ok(keep.is_some_and(|reason| reason.starts_with(unsaved::PROMISED)));
+    }
+    let text = format!(
+        "formation {name} holds data that is nowhere else:\n{}\ncopy it out (bivouac stage out, bivouac stage resume), or throw it \
+         away: bivouac down --name {name} --discard",
+        unsaved.join("\n")
+    );
+    Err(Failure::new(CODE_KEEP, text))
+}
+
+/// One host's part of a formation is not taken from the others by accident; what is left of a dead one may be removed.
+fn refuse_part(state: &State) -> LaunchResult<()> {
+    let Some(part) = &state.part else { return Ok(()) };
+    if !state.supervisor.is_some_and(|supervisor| supervisor.is_alive()) {
+        return Ok(());
+    }
+    let (name, from) = (&state.name, &part.started_from);
+    let cause = format!("is over several hosts, and was started elsewhere ({from})");
+    let remedy = format!("there: bivouac down --name {name}");
+    Err(LaunchError::new(Kind::Refused, format_args!("formation {name}"), cause, &remedy))
 }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bivouac_client::{Client, SeatReport};
+use bivouac_client::{Client, Partition, SeatReport};
 use bivouac_launch::mounts::{mount_of, mounted};
 use bivouac_launch::{FormationName, StateDir, Surroundings};
 use bivouac_layout::{locate, subfile_len};
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::units::format_size;
-use bivouac_types::{Attr, Ino, mode};
+use bivouac_types::{Attr, Ino, Layout, PartitionId, mode};
 use bivouac_wire::FormationMap;
 use serde::Serialize;
 
@@ -50,11 +50,22 @@ struct Explanation {
     stripe_bytes: u32,
     width: u16,
     base_seat: u16,
-    seats_of_formation: u16,
+    /// Seats that there are to choose from: those of the partition.
+    seats_of_partition: u16,
+    partition: Option<PartitionExplanation>,
     /// For a regular file, in the order of its stripes.
     seats: Vec<SeatExplanation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     byte: Option<ByteExplanation>,
+}
+
+/// The partition of a file or directory, unless it is the root partition.
+#[derive(Debug, Serialize)]
+struct PartitionExplanation {
+    id: u16,
+    /// Nodes of its seats, in the order of the seats.
+    nodes: Vec<u16>,
+    settings: Vec<(&'static str, String)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -113,6 +124,15 @@ fn find(path: &Path) -> Result<(FormationName, Ino), Failure> {
 fn explain(client: &Client, path: &Path, ino: Ino, offset: Option<u64>) -> Result<Explanation, Failure> {
     let map = client.map();
     let attr = client.getattr(ino)?;
+    let partition = match attr.layout.partition() {
+        PartitionId::ROOT => None,
+        id => Some(client.partition_now(id)?),
+    };
+    // What a directory keeps itself may be older than what its partition says.
+    let layout = match client.getxattr(ino, b"user.bivouac.layout") {
+        Ok(text) if attr.is_dir() => as_said(&String::from_utf8_lossy(&text), attr.layout),
+        _ => attr.layout,
+    };
     let reports = if attr.is_file() { client.seats(&attr)? } else { Vec::new() };
     Ok(Explanation {
         path: path.to_owned(),
@@ -122,20 +142,35 @@ fn explain(client: &Client, path: &Path, ino: Ino, offset: Option<u64>) -> Resul
         slot: ino.slot().0,
         home: map.home(ino).map_or(u16::MAX, |node| node.0),
         size: attr.size,
-        stripe_bytes: attr.layout.stripe,
-        width: attr.layout.width,
-        base_seat: attr.layout.base.0,
-        seats_of_formation: attr.layout.seats,
+        stripe_bytes: layout.stripe,
+        width: layout.width,
+        base_seat: attr.layout.base.position(),
+        seats_of_partition: attr.layout.seats,
+        partition: partition.as_deref().map(|partition| explain_partition(map, partition)),
         seats: reports.into_iter().map(|report| seat(map, &attr, report)).collect(),
-        byte: offset.filter(|_| attr.is_file()).map(|offset| byte(map, &attr, offset)),
+        byte: offset.filter(|_| attr.is_file()).map(|offset| byte(client, &attr, offset)),
     })
+}
+
+/// A layout with stripe and width as the attribute of a directory says them.
+fn as_said(text: &str, layout: Layout) -> Layout {
+    let said = |key: &str| {
+        text.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse::<u32>().ok())
+    };
+    let width = said("width").and_then(|width| u16::try_from(width).ok());
+    Layout { stripe: said("stripe").unwrap_or(layout.stripe), width: width.unwrap_or(layout.width), ..layout }
+}
+
+fn explain_partition(map: &FormationMap, partition: &Partition) -> PartitionExplanation {
+    let nodes = partition.places(map).iter().map(|place| place.node.0).collect();
+    PartitionExplanation { id: partition.id.0, nodes, settings: partition.settings.pairs() }
 }
 
 fn seat(map: &FormationMap, attr: &Attr, report: SeatReport) -> SeatExplanation {
     let node = map.nodes.get(usize::from(report.node.0));
     SeatExplanation {
         column: report.column,
-        seat: report.seat.0,
+        seat: report.seat.position(),
         node: report.node.0,
         host: node.map_or_else(String::new, |node| node.host.clone()),
         volume: report.volume,
@@ -146,13 +181,13 @@ fn seat(map: &FormationMap, attr: &Attr, report: SeatReport) -> SeatExplanation 
     }
 }
 
-fn byte(map: &FormationMap, attr: &Attr, offset: u64) -> ByteExplanation {
+fn byte(client: &Client, attr: &Attr, offset: u64) -> ByteExplanation {
     let location = locate(&attr.layout, offset);
     ByteExplanation {
         offset,
         stripe: location.stripe,
-        seat: location.seat.0,
-        node: map.seat(location.seat).map(|entry| entry.node.0),
+        seat: location.seat.position(),
+        node: client.seat_place(location.seat).ok().map(|entry| entry.node.0),
         subfile_offset: location.subfile_offset,
         local_file_offset: location.subfile_offset.saturating_add(SUBFILE_HEADER_LEN),
     }
@@ -181,13 +216,14 @@ impl Explanation {
             self.slot,
             self.home
         );
+        text.extend(self.partition.as_ref().map(PartitionExplanation::to_text));
         match self.kind {
             "file" => text.push_str(&self.file_text()),
             "directory" => text.push_str(&format!(
                 "new files get stripes of {} over {} of {} seats, unless told otherwise\n",
                 format_size(self.stripe_bytes.into()),
                 self.width,
-                self.seats_of_formation
+                self.seats_of_partition
             )),
             _ => {}
         }
@@ -196,7 +232,7 @@ impl Explanation {
 
     fn file_text(&self) -> String {
         let (stripe, width, base, all) =
-            (self.stripe_bytes, self.width, self.base_seat, self.seats_of_formation);
+            (self.stripe_bytes, self.width, self.base_seat, self.seats_of_partition);
         let mut text = format!(
             "size {} bytes ({}) in stripes of {stripe} bytes ({}) over {width} of {all} seats, the first on seat {base}\n",
             self.size,
@@ -221,6 +257,13 @@ impl Explanation {
             ));
         }
         text
+    }
+}
+
+impl PartitionExplanation {
+    fn to_text(&self) -> String {
+        let nodes: Vec<String> = self.nodes.iter().map(u16::to_string).collect();
+        format!("partition {}: {} seats, on nodes {}\n", self.id, nodes.len(), nodes.join(", "))
     }
 }
 
@@ -265,7 +308,8 @@ mod tests {
             stripe_bytes: 4096,
             width: 2,
             base_seat: 3,
-            seats_of_formation: 4,
+            seats_of_partition: 4,
+            partition: None,
             seats: vec![seat(0, 3), seat(1, 0)],
             byte: None,
         }
@@ -287,7 +331,7 @@ mod tests {
         let byte = ByteExplanation {
             offset: 3 * 4096 + 5,
             stripe: 3,
-            seat: location.seat.0,
+            seat: location.seat.position(),
             node: Some(0),
             subfile_offset: location.subfile_offset,
             local_file_offset: location.subfile_offset + SUBFILE_HEADER_LEN,

@@ -58,7 +58,7 @@ fn online(here: &Surroundings, args: &FsckArgs) -> Result<u8, Failure> {
             return Err(usage("fsck: more than one formation is named; name one, or volumes with --offline"));
         }
     };
-    let (_, dir) = StateDir::find(here, named.as_ref())?;
+    let (_, dir) = StateDir::find_whole(here, named.as_ref())?;
     let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
     let told = Told::begin();
     let report = check_online(&client, &told);

@@ -2,13 +2,21 @@
 
 mod bench;
 mod completions;
+mod config;
 mod down;
+mod end;
 mod explain;
+mod flush;
 mod fsck;
+mod join;
+mod keep;
 mod man;
 mod mount;
 mod node;
+pub mod partition;
+mod reap;
 mod run;
+mod stage;
 mod status;
 mod supervise;
 mod unmount;
@@ -30,15 +38,23 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
         Command::Up(args) => up::run(here, &args),
         Command::Status(args) => status::run(here, &args),
         Command::Down(args) => down::run(here, &args),
+        Command::Reap(args) => reap::run(here, &args),
         Command::Run(args) => run::run(here, &args),
+        Command::Stage(args) => stage::run(here, &args),
         Command::Mount(args) => mount::run(here, &args),
         Command::Unmount(args) => unmount::run(here, &args),
         Command::Explain(args) => explain::run(here, &args),
+        Command::Flush(args) => flush::run(here, &args),
+        Command::Partition(args) => partition::run(here, &args.command),
         Command::Fsck(args) => fsck::run(here, &args),
         Command::Bench(args) => bench::run(here, &args),
+        Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Node(_) => node::run(here),
         Command::Supervise(args) => supervise::run(here, args),
+        Command::End(args) => end::run(here, args),
+        Command::Join(args) => join::run(here, args),
+        Command::Keep(args) => keep::run(here, args),
     }
 }

@@ -13,7 +13,9 @@ use crate::reach;
 pub fn run(here: &Surroundings, args: &MountArgs) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
     let state = reach::living(&dir)?;
-    let wanted = Wanted { node: args.node, dir: &args.dir, own_dir: false, allow_other: args.allow_other };
+    let first = state.nodes.first().map_or(0, |node| node.id);
+    let node = args.node.unwrap_or(first);
+    let wanted = Wanted { node, dir: &args.dir, own_dir: false, allow_other: args.allow_other };
     let place = attach(here, &dir, &state, wanted)?;
     println!("{}", place.display());
     Ok(ExitCode::SUCCESS)

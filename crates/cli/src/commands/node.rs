@@ -1,34 +1,35 @@
 //! `bivouac node`: one daemon, put together: server, mounts, and the client that serves them.
 
 use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_client::{Client, ClientOptions, LocalNode, LockDesk, LockWait};
+use bivouac_client::{
+    Client, ClientOptions, FormationPlace, LocalFiles, LocalNode, LockDesk, LockWait, SendPart,
+};
 use bivouac_direct::{Board, Gate};
-use bivouac_launch::handover::{FromNode, Handover, NodeConfig, ServeMount, Start};
-use bivouac_launch::{LaunchError, Phases, Signals, Surroundings};
-use bivouac_mount::{Mount, Options};
+use bivouac_launch::handover::{FromNode, Handover, NodeConfig, ServeMount, Start, Told};
+use bivouac_launch::{LaunchError, Phases, Signals, StateDir, Surroundings, inherit};
+use bivouac_mount::{Mount, MountError, Options};
 use bivouac_net::{
-    Address, Auth, Identity, LaneKind, Listener, NetError, Peer, PeerOptions, Secret, Server, ServerOptions,
-    Transport,
+    Address, Auth, Fates, Identity, LaneKind, Listener, NetError, Peer, PeerOptions, Secret, Server,
+    ServerOptions, Transport,
 };
 use bivouac_node::{LockClient, NetPeers, Node, SystemClock};
 use bivouac_store::VolumeConfig;
-use bivouac_types::{ClientId, FsError, NodeId};
+use bivouac_types::{ClientId, FsError, Ino, NodeId, SeatIndex};
 use bivouac_wire::FormationMap;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Resource, Signal, getegid, getrlimit};
 
+use crate::environment;
 use crate::failure::Failure;
 use crate::logging;
 
-/// Set in the number of a node that is a client of its peers.
-const NODE_BIT: u64 = 1 << 63;
-/// Bits of a mount's client number that hold the number of the mount, and above them those of the node.
-const MOUNT_BITS: u32 = 32;
 /// Descriptors that are left for connections and other things; half of the rest is for open subfiles.
 const HANDLES_MIN: usize = 64;
 const HANDLES_MAX: usize = 1 << 16;
@@ -56,9 +57,9 @@ pub fn run(here: &Surroundings) -> Result<ExitCode, Failure> {
 }
 
 /// The client of a mount hears of its locks from the node in its process.
-struct Told(Arc<LockDesk>);
+struct Desk(Arc<LockDesk>);
 
-impl LockClient for Told {
+impl LockClient for Desk {
     fn granted(&self, tickets: &[u64]) {
         self.0.granted(tickets);
     }
@@ -70,6 +71,27 @@ impl LockClient for Told {
     fn look_again(&self, ticket: u64) {
         self.0.look_again(ticket);
     }
+
+    fn doubt(&self) {
+        self.0.doubt();
+    }
+}
+
+/// The content that a node has, for the mounts of its process.
+struct Files(Arc<Node>);
+
+impl LocalFiles for Files {
+    fn send_part(
+        &self,
+        ino: Ino,
+        seat: SeatIndex,
+        epoch: u32,
+        range: Range<u64>,
+        send: &mut SendPart<'_>,
+    ) -> bool {
+        let len = (range.end - range.start) as usize;
+        self.0.send_part(ino, seat, epoch, &range, |file, offset| send(file, offset, len))
+    }
 }
 
 /// The parts of a daemon.
@@ -77,7 +99,10 @@ struct Daemon {
     map: Arc<FormationMap>,
     auth: Auth,
     config: NodeConfig,
+    /// This program's own file.
+    program: PathBuf,
     node: Arc<Node>,
+    fates: Arc<Fates>,
     server: Server,
     /// Readable once a client asked for the end.
     shutdown: File,
@@ -91,11 +116,13 @@ impl Daemon {
         let map = Arc::new(config.map()?);
         let auth = Auth { formation: map.formation, secret: Secret::new(config.secret()?) };
         let (board, stuck) = take_board(board)?;
-        let peers = NetPeers::new(peers_of(&map, &auth, &config));
-        let made = Node::open(node_config(here, &map, &config), Arc::new(peers), Arc::new(SystemClock));
+        let fates = Arc::new(Fates::new(map.nodes.len()));
+        let peers = NetPeers::new(peers_of(&map, &auth, &config, &fates));
+        let made =
+            Node::open(node_config(here, &map, &config, &fates), Arc::new(peers), Arc::new(SystemClock));
         let (node, recovery) = made?;
         log::info!("node {} of formation {} has its records: {recovery:?}", config.node, map.name);
-        node.lend(board, stuck);
+        node.lend(board, stuck).map_err(|e| LaunchError::system("memory for direct access", e))?;
         phases.end("records");
         let shutdown = shutdown_pipe(&node)?;
         let listeners = [
@@ -108,9 +135,21 @@ impl Daemon {
         let service = Arc::<Node>::clone(&node);
         let server =
             Server::start(listeners, service, auth.clone(), ServerOptions::default()).map_err(failed)?;
+        node.on_forgotten(server.hang_up());
         node.start()?;
+        config.lost.iter().for_each(|lost| node.is_lost(NodeId(*lost)));
         phases.end("server");
-        Ok(Daemon { map, auth, config, node, server, shutdown, _lock: lock })
+        Ok(Daemon {
+            map,
+            auth,
+            config,
+            program: here.program.clone(),
+            node,
+            fates,
+            server,
+            shutdown,
+            _lock: lock,
+        })
     }
 
     /// Waits for mounts to serve, and for the end.
@@ -125,7 +164,7 @@ impl Daemon {
             retry_on_intr(|| poll(&mut polled, None)).map_err(|e| LaunchError::system("poll", e))?;
             let ready: Vec<bool> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
             if ready.get(2) == Some(&true) {
-                supervised = self.take_mount(handover);
+                supervised = self.take_told(handover);
             }
             if ready.get(1) == Some(&true) || asked_to_end(signals) {
                 return Ok(self.end());
@@ -133,12 +172,14 @@ impl Daemon {
         }
     }
 
-    /// Takes the next mount; answers whether there is still a supervisor.
-    fn take_mount(&self, handover: &Arc<Handover>) -> bool {
+    /// Takes what the supervisor says; answers whether there is still one.
+    fn take_told(&self, handover: &Arc<Handover>) -> bool {
         match handover.next() {
-            Ok(Some(mount)) => self.start_mount(handover, mount),
+            Ok(Some(Told::Serve(mount))) => self.start_mount(handover, mount),
+            Ok(Some(Told::Lost(node))) => self.node.is_lost(node),
             Ok(None) => {
                 log::warn!("the supervisor is gone; this daemon serves on, but nobody starts it again");
+                self.look_after_the_end();
                 return false;
             }
             Err(error) => log::error!("what the supervisor says makes no sense: {error}"),
@@ -146,20 +187,37 @@ impl Daemon {
         true
     }
 
+    /// Without a supervisor, a daemon sees to it that the formation ends when it should.
+    fn look_after_the_end(&self) {
+        let (dir, program) = (StateDir::at(self.config.dir.clone()), self.program.clone());
+        let inherit = move || {
+            if let Err(error) = inherit(&dir, &program) {
+                log::error!("nobody sees to it that the formation ends when it should: {error}");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("heir".into()).spawn(inherit) {
+            log::error!("there is no thread to see to the formation's end: {error}");
+        }
+    }
+
     /// Serves a mount in a thread of its own until it is unmounted.
     fn start_mount(&self, handover: &Arc<Handover>, mount: ServeMount) {
         let (number, dir) = (mount.mount, mount.dir.clone());
         let memory = File::from(mount.memory);
         let client = Arc::new(self.client_for(number, bivouac_mount::incarnations(&memory)));
-        let id = ClientId(identity_of(&self.map, self.config.node, number));
+        let id = ClientId::of_mount(self.map.formation, NodeId(self.config.node), number);
         // Before the mount says what it has: from then on the homes know it, and may tell it.
-        self.node.serves(id, Some(Arc::new(Told(Arc::clone(client.locks())))));
+        self.node.serves(id, Some(Arc::new(Desk(Arc::clone(client.locks())))));
+        let pool = Arc::downgrade(&client);
+        let look = move || pool.upgrade().map(|client| client.page_pool()).unwrap_or_default();
+        self.node.shows_pages(id, Some(Box::new(look)));
         let node = Arc::clone(&self.node);
-        let options =
-            Options { identity: identity_of(&self.map, self.config.node, number), ..Options::default() };
+        let options = Options { identity: id.0, formation: self.place(), ..Options::default() };
         let handover = Arc::clone(handover);
         let serve = move || {
-            let message = match Mount::new(Arc::clone(&client), mount.device, memory, options) {
+            let pages = memory.try_clone();
+            let mounted = Mount::new(Arc::clone(&client), mount.device, memory, options);
+            let message = match mounted.and_then(|mounted| keep_pages(&client, pages).map(|()| mounted)) {
                 Ok(mounted) => {
                     handover.tell(&FromNode::Serving { mount: number });
                     let outcome = mounted.run();
@@ -172,6 +230,7 @@ impl Daemon {
                 Err(error) => Some(error.to_string()),
             };
             node.serves(id, None);
+            node.shows_pages(id, None);
             if let Some(message) = &message {
                 log::error!("mount {}: {message}", dir.display());
             }
@@ -182,15 +241,25 @@ impl Daemon {
         }
     }
 
+    /// Where processes of this machine find the formation: beside the socket of this node.
+    fn place(&self) -> Option<Arc<FormationPlace>> {
+        let node = self.map.nodes.get(usize::from(self.config.node))?;
+        let directory = Path::new(&node.unix_path).parent()?.to_owned();
+        let (id, wait_ms) = (self.map.formation, self.config.wait_ms);
+        Some(Arc::new(FormationPlace { id, wait_ms, directory }))
+    }
+
     fn client_for(&self, mount: u32, incarnation: u32) -> Client {
         let id = NodeId(self.config.node);
         let service: Arc<Node> = Arc::clone(&self.node);
-        let local = LocalNode { id, service };
+        let files = Arc::new(Files(Arc::clone(&self.node)));
+        let local = LocalNode { id, service, files, fates: Arc::clone(&self.fates) };
         let options = ClientOptions {
-            id: ClientId(identity_of(&self.map, self.config.node, mount)),
+            id: ClientId::of_mount(self.map.formation, id, mount),
             wait: Duration::from_millis(self.config.wait_ms),
             near: Some(id),
             incarnation,
+            page_pool: self.config.page_pool,
         };
         Client::new(Arc::clone(&self.map), &self.auth, Some(local), &options)
     }
@@ -205,6 +274,11 @@ impl Daemon {
     }
 }
 
+/// Pages of a mount's files outlive this daemon, in the memory that its supervisor keeps.
+fn keep_pages(client: &Client, memory: std::io::Result<File>) -> Result<(), MountError> {
+    Ok(client.keep_pages(memory?, bivouac_mount::PAGES_AT)?)
+}
+
 /// Ends the accesses that an earlier daemon allowed, before anything is counted or served.
 fn take_board(board: std::os::fd::OwnedFd) -> Result<(Board, Vec<(u32, Gate)>), Failure> {
     let refused = |error| LaunchError::system("memory for direct access", error);
@@ -217,6 +291,7 @@ fn node_config(
     here: &Surroundings,
     map: &Arc<FormationMap>,
     config: &NodeConfig,
+    fates: &Arc<Fates>,
 ) -> bivouac_node::NodeConfig {
     let volume = |volume: &bivouac_launch::VolumeState| VolumeConfig {
         path: volume.path.clone(),
@@ -231,6 +306,9 @@ fn node_config(
         owner: (here.uid, getegid().as_raw()),
         grace: Duration::from_millis(config.wait_ms),
         spread_at: config.spread_at,
+        dead_after: config.dead_after_ms.map(Duration::from_millis),
+        fates: Arc::clone(fates),
+        objects: environment::objects(),
     }
 }
 
@@ -240,23 +318,22 @@ fn handles_max(descriptors: Option<u64>) -> usize {
 }
 
 /// Ways to all nodes but this one, over the peer lane.
-fn peers_of(map: &FormationMap, auth: &Auth, config: &NodeConfig) -> Vec<Option<Arc<dyn Transport>>> {
-    let client = ClientId(NODE_BIT | u64::from(config.node));
+fn peers_of(
+    map: &FormationMap,
+    auth: &Auth,
+    config: &NodeConfig,
+    fates: &Arc<Fates>,
+) -> Vec<Option<Arc<dyn Transport>>> {
+    let client = ClientId(ClientId::PEER_BIT | u64::from(config.node));
     let way = |(id, entry): (usize, &bivouac_wire::NodeEntry)| -> Option<Arc<dyn Transport>> {
         let identity = Identity { auth: auth.clone(), client, lane: LaneKind::Peer };
         let address = Address::tcp(entry.peer_address.clone());
         let other = id != usize::from(config.node);
         let options = PeerOptions { wait_ms: config.wait_ms };
-        other.then(|| Arc::new(Peer::to(NodeId(id as u16), address, identity, options)) as Arc<dyn Transport>)
+        let peer = || Peer::to(NodeId(id as u16), address, identity, options).heeding(fates);
+        other.then(|| Arc::new(peer()) as Arc<dyn Transport>)
     };
     map.nodes.iter().enumerate().map(way).collect()
-}
-
-/// A mount's number as a client: the same after a restart of the daemon, and no other client's.
-fn identity_of(map: &FormationMap, node: u16, mount: u32) -> u64 {
-    let [a, b, ..] = map.formation.0;
-    let salt = u64::from(u16::from_le_bytes([a, b])) << (MOUNT_BITS + 16);
-    !NODE_BIT & (salt | u64::from(node) << MOUNT_BITS | u64::from(mount))
 }
 
 /// A pipe that a client's request to shut down makes readable.
@@ -282,26 +359,6 @@ fn failed(error: NetError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::FormationId;
-
-    #[test]
-    fn mounts_are_told_apart_and_from_nodes() {
-        let map = FormationMap {
-            version: 1,
-            formation: FormationId([0xff; 16]),
-            name: String::new(),
-            slots: vec![NodeId(0)],
-            nodes: vec![],
-            seats: vec![],
-            stripe: 4096,
-            width: 0,
-        };
-        let numbers =
-            [(0, 1), (0, 2), (1, 1), (4095, u32::MAX)].map(|(node, mount)| identity_of(&map, node, mount));
-        assert!(numbers.iter().all(|number| number & NODE_BIT == 0));
-        let apart: std::collections::BTreeSet<u64> = numbers.into_iter().collect();
-        assert_eq!(apart.len(), numbers.len());
-    }
 
     #[test]
     fn open_subfiles_leave_descriptors_for_others() {

@@ -1,27 +1,46 @@
 //! `bivouac run`: the main job.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use bivouac_launch::control::{Request, ask};
+use bivouac_launch::hosts::{HostArg, Launcher};
 use bivouac_launch::{
-    CAUGHT, FormationName, LaunchError, MountWay, Signals, Surroundings, enter_namespaces, run_command,
-    take_down,
+    CAUGHT, FormationName, LaunchError, MountWay, ProcessId, Signals, StateDir, Surroundings,
+    enter_namespaces, run_command,
 };
 use bivouac_mount::fusermount;
+use bivouac_stage::Transfer;
+use bivouac_stage::jobs::{Changed, Jobs, Order, Way};
 
 use crate::failure::{CODE_NOT_CLEAN, CODE_NOT_STAGED_IN, CODE_NOT_STAGED_OUT, CODE_NOT_STARTED, Failure};
+use crate::flushing::Manner;
 use crate::forming::{Formed, form};
-use crate::options::RunArgs;
-use crate::staging::{NotCopied, Way, copy_all};
+use crate::forming_hosts::{self, Ends};
+use crate::options::{FormationArgs, RunArgs};
+use crate::preloading;
+use crate::staging::{NotCopied, copy_all, way_on};
+use crate::unflushed::flush_all;
+use crate::unsaved::{self, KEEP_WAIT_MS};
 
-/// How long the supervisor may take to note that data is to be kept, in milliseconds.
-const KEEP_WAIT_MS: u64 = 10_000;
+/// Files that are brought to sources at the same time.
+const FLUSH_JOBS: usize = 8;
 
 /// Runs a command on a formation of its own.
 pub fn run(here: &Surroundings, args: &RunArgs) -> Result<ExitCode, Failure> {
     check_inputs(args)?;
+    let preload = preloading::value(&args.preload, std::env::var_os(preloading::VARIABLE).as_deref())?;
+    if args.formation.hosts.meet.is_some() {
+        let cause = "has each host run its command, and `run` has one";
+        let remedy = "write on each host: bivouac up --meet; then on one of them what shall run";
+        return Err(LaunchError::usage("--meet", cause, remedy).into());
+    }
+    if let Some(hosts) = forming_hosts::hosts(here, &args.formation)? {
+        // What the command starts on other hosts has the same environment: only a library that was named is there too.
+        return run_on_hosts(here, args, hosts, preload.filter(|_| args.preload.preload.is_some()));
+    }
     let in_namespaces = MountWay::choose(here, &fusermount::PROGRAMS) == MountWay::Namespaces;
     if in_namespaces {
         // Before the first thread, and before anything is started that is to live there as well.
@@ -29,10 +48,46 @@ pub fn run(here: &Surroundings, args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let name = name(args)?;
-    let formed = form(here, name, &args.formation, Some(&args.place), &signals).map_err(|failure| {
+    let (formation, until) = own_time(args);
+    let owner = Some(ProcessId::current());
+    let formed =
+        form(here, name, &formation, &args.file, Some(&args.place), owner, &signals).map_err(|failure| {
+            if failure.exit_code() == 2 { failure } else { failure.with_code(CODE_NOT_STARTED) }
+        })?;
+    Job { here, args, formed, signals, until, in_namespaces, preload }.run()
+}
+
+/// A formation's time is ours to mind, as long as we live.
+fn own_time(args: &RunArgs) -> (FormationArgs, Option<Instant>) {
+    let until = args.formation.ttl.and_then(|ttl| Instant::now().checked_add(Duration::from_millis(ttl.0)));
+    (FormationArgs { ttl: None, ..args.formation.clone() }, until)
+}
+
+/// The command runs here, and reaches the hosts by what it calls: `srun`, `mpiexec`, `ssh`.
+fn run_on_hosts(
+    here: &Surroundings,
+    args: &RunArgs,
+    hosts: (Launcher, Vec<HostArg>),
+    preload: Option<OsString>,
+) -> Result<ExitCode, Failure> {
+    let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
+    let (name, place) = (name(args)?, Some(&args.place));
+    let (formation, until) = own_time(args);
+    let formed =
+        forming_hosts::form(here, name, (&formation, &args.file), hosts, place, Ends::WithUs, &signals);
+    let formed = formed.map_err(|failure| {
         if failure.exit_code() == 2 { failure } else { failure.with_code(CODE_NOT_STARTED) }
     })?;
-    Job { here, args, formed, signals, in_namespaces }.run()
+    let job = Job { here, args, formed, signals, until, in_namespaces: false, preload };
+    if job.formed.whole.as_ref() == Some(&job.formed.dir)
+        && !(args.inputs.is_empty() && args.outputs.is_empty())
+    {
+        job.end()?;
+        let cause = "this host is not one of the formation's, so nothing is mounted here";
+        let remedy = "add it to --hosts, or copy in the command";
+        return Err(LaunchError::usage("--in and --out", cause, remedy).into());
+    }
+    job.run()
 }
 
 /// A command on its formation.
@@ -41,25 +96,36 @@ struct Job<'a> {
     args: &'a RunArgs,
     formed: Formed,
     signals: Signals,
+    /// When the command is told to end.
+    until: Option<Instant>,
     in_namespaces: bool,
+    /// What the command is to preload.
+    preload: Option<OsString>,
 }
 
 impl Job<'_> {
     fn run(self) -> Result<ExitCode, Failure> {
         let mount = self.formed.mounts.first().map_or_else(|| self.formed.dir.default_mount(), Clone::clone);
-        if let Err(not_copied) = self.copy(Way::In, &mount) {
+        if let Err(not_copied) = self.copy(Way::In) {
             let code = not_copied.signal.map_or(CODE_NOT_STAGED_IN, code_of_signal);
             self.end()?;
             return Err(Failure::new(code, format_args!("inputs were not copied in:\n{}", not_copied.text)));
         }
         let name = self.formed.name.as_str();
         let dir = self.formed.dir.path().as_os_str();
-        let environment =
-            [("BIVOUAC", mount.as_os_str()), ("BIVOUAC_NAME", OsStr::new(name)), ("BIVOUAC_DIR", dir)];
-        let ended = run_command(&self.args.command, &environment, &self.signals);
+        let mut environment =
+            vec![("BIVOUAC", mount.as_os_str()), ("BIVOUAC_NAME", OsStr::new(name)), ("BIVOUAC_DIR", dir)];
+        environment.extend(self.preload.as_deref().map(|preload| (preloading::VARIABLE, preload)));
+        if self.args.out_always {
+            self.owe_outputs();
+        }
+        let ended = run_command(&self.args.command, &environment, &self.signals, self.until);
         let code = match ended {
             Ok(ended) => {
                 ended.trouble.iter().for_each(|trouble| eprintln!("bivouac: {trouble}"));
+                if ended.overtime {
+                    eprintln!("bivouac: the life time (--ttl) was over, so the command was told to end");
+                }
                 ended.code
             }
             Err(error) => {
@@ -67,21 +133,40 @@ impl Job<'_> {
                 CODE_NOT_STARTED
             }
         };
-        match self.copy_out(&mount, code) {
+        match self.copy_out(code) {
             Ok(()) if self.args.keep => self.leave(&mount, code),
             Ok(()) => self.finish(code),
             Err(not_copied) => self.save(&mount, code, &not_copied),
         }
     }
 
-    fn copy(&self, way: Way, mount: &Path) -> Result<(), NotCopied> {
-        let transfers = if way == Way::In { &self.args.inputs } else { &self.args.outputs };
-        copy_all(way, transfers, mount, !self.args.no_verify, &self.signals)
+    fn copy(&self, way: Way) -> Result<(), NotCopied> {
+        let given = if way == Way::In { &self.args.inputs } else { &self.args.outputs };
+        let transfers = given.iter().map(|transfer| absolute(way, transfer)).collect();
+        let changed = if way == Way::In || self.args.out_all { Changed::All } else { Changed::SinceIn };
+        let mut order = Order::new(way, transfers);
+        (order.changed, order.verify) = (changed, !self.args.no_verify);
+        let jobs = Jobs::at(self.formed.dir.stage_path());
+        copy_all(&jobs, order, &self.formed.mounts, false, &self.signals)
     }
 
-    fn copy_out(&self, mount: &Path, code: u8) -> Result<(), NotCopied> {
+    /// Brings what was written to the sources of partitions.
+    fn flush(&self) -> Result<(), NotCopied> {
+        let not_copied = |text| NotCopied { text, signal: None, job: None };
+        let manner = Manner { force: false, jobs: FLUSH_JOBS };
+        let dir = self.formed.whole.as_ref().unwrap_or(&self.formed.dir);
+        let outcome = flush_all(dir, manner).map_err(|failure| not_copied(failure.to_string()))?;
+        outcome.lost.iter().for_each(|lost| eprintln!("bivouac: {lost}"));
+        let failed: Vec<String> =
+            outcome.failed.iter().map(|(path, error)| format!("{}: {error}", path.display())).collect();
+        if failed.is_empty() { Ok(()) } else { Err(not_copied(failed.join("\n"))) }
+    }
+
+    fn copy_out(&self, code: u8) -> Result<(), NotCopied> {
+        self.flush()?;
         if code == 0 || self.args.out_always {
-            return self.copy(Way::Out, mount);
+            self.owe_outputs();
+            return self.copy(Way::Out).inspect(|()| self.mark(None));
         }
         if !self.args.outputs.is_empty() {
             eprintln!(
@@ -89,6 +174,27 @@ impl Job<'_> {
             );
         }
         Ok(())
+    }
+
+    /// From now on outputs are to come out: should this process be killed before they have, they are kept.
+    fn owe_outputs(&self) {
+        if !self.args.outputs.is_empty() {
+            self.mark(Some("outputs were not yet copied out when `bivouac run` was killed".into()));
+        }
+    }
+
+    /// Where it is written down what becomes of the formation.
+    fn whole(&self) -> &StateDir {
+        self.formed.whole.as_ref().unwrap_or(&self.formed.dir)
+    }
+
+    /// Marks the formation as one that holds data which is nowhere else, or takes the mark off.
+    fn mark(&self, reason: Option<String>) {
+        if !self.args.outputs.is_empty()
+            && let Err(error) = unsaved::keep(self.whole(), reason)
+        {
+            eprintln!("bivouac: {error}");
+        }
     }
 
     /// Takes the formation down; the command's exit code is ours.
@@ -101,34 +207,40 @@ impl Job<'_> {
     }
 
     fn end(&self) -> Result<(), Failure> {
-        let down = take_down(self.here, &self.formed.dir, true, &mut |text| eprintln!("bivouac: {text}"));
-        match down {
-            Ok(remains) if remains.is_nothing() => Ok(()),
-            Ok(remains) => Err(Failure::new(CODE_NOT_CLEAN, remains)),
-            Err(error) => Err(Failure::new(CODE_NOT_CLEAN, error)),
-        }
+        self.formed.take_down(self.here).map_err(|text| Failure::new(CODE_NOT_CLEAN, text))
     }
 
     fn leave(&self, mount: &Path, code: u8) -> Result<ExitCode, Failure> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let ttl_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        if let Err(error) = ask(self.whole(), &Request::Leave { ttl_ms }, &[], KEEP_WAIT_MS) {
+            let failure = Failure::from(error);
+            return Err(if code == 0 { failure } else { failure.with_code(code) });
+        }
         eprintln!("bivouac: formation {} is left running{}", self.formed.name, self.way_in(mount));
         Ok(ExitCode::from(code))
     }
 
     /// Something did not come out: the formation stays, marked so that nobody takes it down by accident.
     fn save(&self, mount: &Path, code: u8, not_copied: &NotCopied) -> Result<ExitCode, Failure> {
-        let first = not_copied.text.lines().next().unwrap_or_default();
-        let request = Request::Keep { reason: Some(format!("outputs were not copied out: {first}")) };
-        if let Err(error) = ask(&self.formed.dir, &request, &[], KEEP_WAIT_MS) {
-            eprintln!("bivouac: {error}");
-        }
         let name = &self.formed.name;
+        let code = if code == 0 { CODE_NOT_STAGED_OUT } else { code };
+        let reason = unsaved::reason(not_copied.job, &not_copied.text);
+        if let Err(error) = unsaved::keep(self.whole(), Some(reason)) {
+            let text = format!(
+                "outputs were not copied out:\n{}\nwhat is not out is lost if formation {name} ends, and it cannot be kept: {error}",
+                not_copied.text,
+            );
+            return Err(Failure::new(code, text));
+        }
+        let way_on = not_copied.job.map(|job| way_on(name, job) + "\n").unwrap_or_default();
         let text = format!(
-            "outputs were not copied out:\n{}\nthe data is kept: formation {name} is left running{}; when you have saved it: \
+            "outputs were not copied out:\n{}\n{way_on}the data is kept: formation {name} is left running{}; when you have saved it: \
              bivouac down --name {name} --discard",
             not_copied.text,
             self.way_in(mount),
         );
-        Err(Failure::new(if code == 0 { CODE_NOT_STAGED_OUT } else { code }, text))
+        Err(Failure::new(code, text))
     }
 
     /// How to get at the data.
@@ -142,6 +254,16 @@ impl Job<'_> {
             ),
             _ => format!(", mounted at {}", mount.display()),
         }
+    }
+}
+
+/// The side that is on this machine, for whoever goes on with the copy from elsewhere.
+fn absolute(way: Way, transfer: &Transfer) -> Transfer {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let Transfer { src, dst } = transfer;
+    match way {
+        Way::In => Transfer { src: absolute(src), dst: dst.clone() },
+        Way::Out => Transfer { src: src.clone(), dst: absolute(dst) },
     }
 }
 

@@ -10,7 +10,7 @@ use crate::status::look;
 
 /// Shows a formation.
 pub fn run(here: &Surroundings, args: &StatusArgs) -> Result<ExitCode, Failure> {
-    let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
+    let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
     let report = look(&dir)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?);

@@ -12,6 +12,6 @@ use crate::options::SuperviseArgs;
 pub fn run(here: &Surroundings, args: SuperviseArgs) -> Result<ExitCode, Failure> {
     logging::raise(here.log_level.as_deref());
     let daemon = DaemonProgram { program: here.program.clone(), arguments: vec!["node".into()] };
-    supervise(args.dir, daemon)?;
+    supervise(here, args.dir, daemon)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,27 +2,84 @@
 
 use std::process::ExitCode;
 
-use bivouac_launch::{CAUGHT, LaunchError, MountWay, Signals, Surroundings, cannot_mount, table};
+use bivouac_launch::{CAUGHT, LaunchError, MountWay, ProcessId, Signals, Surroundings, cannot_mount, table};
 use bivouac_mount::fusermount;
+use bivouac_stage::Transfer;
+use bivouac_stage::jobs::{Jobs, Way};
 
 use crate::failure::Failure;
 use crate::forming::{Formed, form};
+use crate::forming_hosts::{self, Ends};
 use crate::options::UpArgs;
+use crate::progress::name;
+use crate::unsaved::{PROMISED, keep};
 
 /// Starts a formation and leaves it running.
 pub fn run(here: &Surroundings, args: &UpArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
+    let place = (!args.no_mount).then_some(&args.place);
+    let outputs = absolute(&args.outputs)?;
+    let owner = args.owner.map(owner).transpose()?;
+    if let Some(hosts) = forming_hosts::hosts(here, &args.formation)? {
+        let formed = forming_hosts::form(
+            here,
+            args.name.clone(),
+            (&args.formation, &args.file),
+            hosts,
+            place,
+            Ends::With(owner),
+            &signals,
+        )?;
+        // One promise is enough: the host's that takes the formation down.
+        if formed.whole.is_some() {
+            promised(here, &formed, &outputs)?;
+        }
+        return show(args, &formed);
+    }
     if !args.no_mount && MountWay::choose(here, &fusermount::PROGRAMS) == MountWay::Namespaces {
         return Err(cannot_mount().into());
     }
-    let place = (!args.no_mount).then_some(&args.place);
-    let formed = form(here, args.name.clone(), &args.formation, place, &signals)?;
+    let formed = form(here, args.name.clone(), &args.formation, &args.file, place, owner, &signals)?;
+    promised(here, &formed, &outputs)?;
+    show(args, &formed)
+}
+
+/// Writes down what is to be copied out, or takes the formation down again.
+fn promised(here: &Surroundings, formed: &Formed, outputs: &[Transfer]) -> Result<(), Failure> {
+    if outputs.is_empty() {
+        return Ok(());
+    }
+    promise(formed, outputs).map_err(|failure| formed.give_up(here, failure))
+}
+
+fn show(args: &UpArgs, formed: &Formed) -> Result<ExitCode, Failure> {
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&json(&formed)).map_err(std::io::Error::from)?);
+        println!("{}", serde_json::to_string_pretty(&json(formed)).map_err(std::io::Error::from)?);
     } else {
-        print!("{}", text(&formed));
+        print!("{}", text(formed));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn owner(pid: u32) -> Result<ProcessId, LaunchError> {
+    let remedy = "name one that runs as long as the formation shall, for instance: --owner $$";
+    ProcessId::of(pid)
+        .ok_or_else(|| LaunchError::usage(format_args!("--owner {pid}"), "there is no such process", remedy))
+}
+
+/// Targets for whoever copies them out from elsewhere.
+fn absolute(outputs: &[Transfer]) -> Result<Vec<Transfer>, Failure> {
+    let absolute =
+        |output: &Transfer| Ok(Transfer { src: output.src.clone(), dst: std::path::absolute(&output.dst)? });
+    outputs.iter().map(absolute).collect()
+}
+
+/// Writes down what is to be copied out before the formation goes, for `down` and for whoever finds it killed.
+fn promise(formed: &Formed, outputs: &[Transfer]) -> Result<(), Failure> {
+    Jobs::at(formed.dir.stage_path()).promise(outputs).map_err(|failure| Failure::new(1, failure))?;
+    let what: Vec<_> = outputs.iter().map(|output| name(Way::Out, output)).collect();
+    let reason = format!("{PROMISED}: {}", what.join(", "));
+    keep(formed.whole.as_ref().unwrap_or(&formed.dir), Some(reason))
 }
 
 fn json(formed: &Formed) -> serde_json::Value {
@@ -37,7 +94,11 @@ fn json(formed: &Formed) -> serde_json::Value {
 fn text(formed: &Formed) -> String {
     let mut text = format!("formation {} is up\n", formed.name);
     for mount in &formed.mounts {
-        text.push_str(&format!("mounted at {}\n", mount.display()));
+        let on = if formed.whole.is_some() { " on each host" } else { "" };
+        text.push_str(&format!("mounted at {}{on}\n", mount.display()));
+    }
+    if formed.steps.is_empty() {
+        return text;
     }
     text + &table(&formed.steps)
 }
@@ -53,6 +114,8 @@ mod tests {
             dir: StateDir::at("/run/b/x".into()),
             mounts: vec!["/m/0".into(), "/m/1".into()],
             steps: vec![Phase { name: "daemons".into(), us: 2000 }],
+            whole: None,
+            _tie: None,
         }
     }
 

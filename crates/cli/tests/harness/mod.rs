@@ -11,6 +11,7 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub mod library;
 pub mod random;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// A runtime directory of a test's own, and the formations in it.
 pub struct Place {
     runtime: tempfile::TempDir,
+    environment: Vec<(String, String)>,
 }
 
 /// A running formation.
@@ -96,7 +98,13 @@ pub fn is_alive(pid: u64) -> bool {
 impl Place {
     /// An empty one.
     pub fn new() -> Place {
-        Place { runtime: tempfile::Builder::new().prefix("bvk").tempdir().unwrap() }
+        let runtime = tempfile::Builder::new().prefix("bvk").tempdir().unwrap();
+        Place { runtime, environment: Vec::new() }
+    }
+
+    /// Commands have this in their environment from now on.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
     }
 
     /// The runtime directory.
@@ -108,6 +116,7 @@ impl Place {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bivouac"));
         command.args(arguments).env("XDG_RUNTIME_DIR", self.path()).stdin(Stdio::null());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -181,7 +190,12 @@ impl Camp {
     /// The same in a given place, also without a mount.
     pub fn start_in(place: Place, arguments: &[&str]) -> Camp {
         let name = Place::unique_name();
+        // A test that is killed leaves nothing either.
+        let owner = std::process::id().to_string();
         let mut all = vec!["up", "--name", &name, "--json"];
+        if !arguments.contains(&"--owner") {
+            all.extend(["--owner", &owner]);
+        }
         all.extend(arguments);
         let said = place.run(&all);
         assert_eq!(said.code, 0, "{}", said.err);
@@ -302,7 +316,8 @@ impl Camp {
     }
 }
 
-fn said(output: &Output) -> Said {
+/// What a command has said, and how it ended.
+pub fn said(output: &Output) -> Said {
     use std::os::unix::process::ExitStatusExt;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let code = output.status.code().or_else(|| output.status.signal().map(|signal| 128 + signal));

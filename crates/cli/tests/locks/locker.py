@@ -66,6 +66,8 @@ def do(words):
     verb, rest = words[0], words[1:]
     if verb == "open":
         files[rest[0]] = os.open(rest[1], os.O_RDWR | os.O_CREAT)
+    elif verb == "open-to-write":
+        files[rest[0]] = os.open(rest[1], os.O_WRONLY | os.O_CREAT)
     elif verb == "close":
         os.close(files.pop(rest[0]))
     elif verb == "dup":

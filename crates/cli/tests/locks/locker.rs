@@ -39,6 +39,11 @@ impl Locker {
         self.answers.recv_timeout(DEADLINE * 2).unwrap()
     }
 
+    /// The next outcome, if it comes so soon.
+    pub fn outcome_within(&self, ms: u64) -> Option<String> {
+        self.answers.recv_timeout(Duration::from_millis(ms)).ok()
+    }
+
     /// Tells it to do something and waits for the outcome.
     pub fn ask(&mut self, order: &str) -> String {
         self.begin(order);
@@ -52,7 +57,7 @@ impl Locker {
 
     /// Whether it is still at it after so long: shows that it waits, never that it does not.
     pub fn is_busy_for(&self, ms: u64) -> bool {
-        self.answers.recv_timeout(Duration::from_millis(ms)).is_err()
+        self.outcome_within(ms).is_none()
     }
 
     /// Its process.

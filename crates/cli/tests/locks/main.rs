@@ -127,6 +127,28 @@ fn closing_any_descriptor_drops_the_ranges_of_the_process() {
     camp.down();
 }
 
+/// S103: whoever may only write is not waited for at the first close, but its locks end with it all the same.
+#[test]
+fn the_first_ranges_through_a_descriptor_that_only_writes_go_with_it() {
+    let Some(camp) = camp() else { return };
+    let mut b = at(&camp, 1, "f");
+    let mut a = Locker::new();
+    a.ok(&format!("open-to-write f {}", camp.mount().join("f").display()));
+    a.ok("try f w 0 0");
+    assert_eq!(b.ask("try f w 0 0"), "EAGAIN");
+    a.ok("close f");
+    b.ok("wait f w 0 0");
+    b.ok("try f u 0 0");
+    // From now on each close is announced.
+    a.ok(&format!("open-to-write f {}", camp.mount().join("f").display()));
+    a.ok(&format!("open-to-write g {}", camp.mount().join("f").display()));
+    a.ok("try f w 0 0");
+    a.ok("close g");
+    b.ok("try f w 0 0");
+    drop((a, b));
+    camp.down();
+}
+
 /// S103.
 #[test]
 fn a_forked_process_keeps_an_flock_and_no_ranges() {

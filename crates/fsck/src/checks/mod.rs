@@ -7,8 +7,6 @@ mod shards;
 mod subfiles;
 mod tree;
 
-pub use subfiles::seats_of;
-
 use std::collections::HashSet;
 
 use bivouac_types::Ino;

@@ -138,6 +138,7 @@ fn table_of(key: &[u8]) -> String {
         Some(b'L') => "target",
         Some(b'O') => "mark of open inode",
         Some(b'G') => "garbage of inode",
+        Some(b'P') => "partition",
         Some(b'T') => "unfinished change",
         Some(b'S') => "part of directory",
         Some(b'V') => "count of the parts of directory",

@@ -1,7 +1,7 @@
 //! Subfiles and the files that they are parts of.
 
-use bivouac_layout::subfile_len;
-use bivouac_types::{Ino, Layout, SeatIndex};
+use bivouac_layout::{seats_of, subfile_len};
+use bivouac_types::Ino;
 
 use super::Check;
 use crate::facts::{FILE, InodeRow, SubfileRow};
@@ -50,7 +50,7 @@ impl Check<'_> {
     }
 
     fn wrong_place(&self, subfile: &SubfileRow) -> Option<Finding> {
-        let place = self.source.map().seat(subfile.seat);
+        let place = self.facts.place_of(self.source.map(), subfile.seat);
         if place.is_some_and(|place| (place.node, place.volume) == (subfile.node, subfile.volume)) {
             return None;
         }
@@ -59,11 +59,11 @@ impl Check<'_> {
         };
         Some(match place {
             Some(place) => finding(
-                format!("is of seat {}, which is volume {} of {}", subfile.seat.0, place.volume, place.node),
+                format!("is of seat {}, which is volume {} of {}", subfile.seat, place.volume, place.node),
                 "move the local file there while the formation is down".into(),
             ),
             None => finding(
-                format!("is of seat {}, which the formation does not have", subfile.seat.0),
+                format!("is of seat {}, which the formation does not have", subfile.seat),
                 "rescue it with --from-subfiles, then remove the local file".into(),
             ),
         })
@@ -150,23 +150,16 @@ impl Check<'_> {
         let layout = self.facts.layouts.get(row.layout);
         let there = self.facts.subfiles_of(row.ino);
         for (column, seat) in seats_of(&layout).enumerate() {
-            let place = self.source.map().seat(seat);
+            let place = self.facts.place_of(self.source.map(), seat);
             let looked = place.is_some_and(|place| self.source.has_volume(place.node, place.volume));
             if !looked || there.iter().any(|subfile| subfile.seat == seat) {
                 continue;
             }
             let bytes = subfile_len(&layout, column as u16, row.size);
-            let cause =
-                format!("its subfile on seat {} is not there: up to {bytes} bytes read as zeros", seat.0);
+            let cause = format!("its subfile on seat {seat} is not there: up to {bytes} bytes read as zeros");
             let finding = Finding::new(Kind::MissingSubfile, self.paths.path(row.ino), cause).of([row.ino]);
             found.push(finding.remedy("restore the file from a copy, or remove it"));
         }
         found
     }
-}
-
-/// The seats that a layout uses, in the order of its columns.
-pub fn seats_of(layout: &Layout) -> impl Iterator<Item = SeatIndex> + use<> {
-    let (base, seats) = (u32::from(layout.base.0), u32::from(layout.seats.max(1)));
-    (0..u32::from(layout.width)).map(move |column| SeatIndex(((base + column) % seats) as u16))
 }

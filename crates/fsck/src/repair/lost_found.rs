@@ -76,7 +76,7 @@ impl Repairer<'_> {
         let (uid, gid, time) = self.owner();
         let attr =
             Attr { ino, mode: mode::DIR | 0o700, nlink: 2, uid, gid, size: 0, ..at(root_inode.attr, time) };
-        let inode = Inode { attr, parent: root, placement: Placement::Striped };
+        let inode = Inode { attr, parent: root, placement: Some(Placement::Striped) };
         let mut txn = self.home(ino)?.txn(&[ino.slot()]);
         txn.put(ino.slot(), &inode_key(ino), &inode.to_bytes());
         txn.commit()?;

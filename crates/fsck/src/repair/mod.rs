@@ -11,6 +11,7 @@ pub use rebuild::best_layout;
 
 use std::ops::ControlFlow;
 
+use bivouac_layout::seats_of;
 use bivouac_node::record::{Dentry, Inode, Shard, hashed_key, inode_key, orphan_key, shard_key};
 use bivouac_store::{Records, SubfileId, Subfiles};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, NodeId, Slot};
@@ -261,16 +262,14 @@ impl Repairer<'_> {
         let inode = self.home(subfile.ino)?.read(subfile.ino.slot(), &inode_key(subfile.ino), |bytes| {
             bytes.and_then(|bytes| Inode::from_bytes(bytes).ok())
         });
-        let from_base = map.seats.iter().cycle().skip(usize::from(layout.base.0));
         let header = SubfileHeader {
             formation: map.formation,
             ino: subfile.ino,
             seat: subfile.seat,
             layout,
-            placement: inode.ok_or(Errno::ENOENT)?.placement,
-            partition: 0,
+            placement: inode.ok_or(Errno::ENOENT)?.placement.unwrap_or_default(),
             trim_epoch,
-            places: from_base.take(usize::from(layout.width)).copied().collect(),
+            places: seats_of(&layout).filter_map(|seat| self.facts.place_of(map, seat)).collect(),
         };
         let (subfiles, id) = self.volume(subfile)?;
         Ok(subfiles.write_header(id, &header)?)

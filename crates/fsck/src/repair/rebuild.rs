@@ -1,12 +1,11 @@
 //! Inodes that are lost, made anew from what is left of them.
 
-use bivouac_layout::file_size_from;
+use bivouac_layout::{file_size_from, seats_of};
 use bivouac_node::record::{Inode, inode_key};
 use bivouac_types::{Attr, FsResult, Ino, Layout, Placement, SeatIndex, Timestamp, mode};
 use bivouac_wire::{Decode, Encode};
 
 use super::Repairer;
-use crate::checks::seats_of;
 use crate::facts::SubfileRow;
 use crate::source::Source;
 
@@ -95,7 +94,7 @@ impl Repairer<'_> {
         let (atime, mtime, ctime) = (time, time, time);
         let (rdev, holes) = (0, 0);
         let attr = Attr { ino, mode, nlink, uid, gid, rdev, size, holes, atime, mtime, ctime, epoch, layout };
-        let inode = Inode { attr, parent, placement: Placement::Striped };
+        let inode = Inode { attr, parent, placement: Some(Placement::Striped) };
         let mut txn = self.home(ino)?.txn(&[slot]);
         if txn.get(slot, &inode_key(ino)).is_none() {
             txn.put(slot, &inode_key(ino), &inode.to_bytes());

@@ -14,18 +14,18 @@ const CALLERS_MAX: usize = 64;
 
 /// Connected commands, by a number that is never used again.
 #[derive(Debug, Default)]
-pub(super) struct Callers {
+pub(crate) struct Callers {
     connected: BTreeMap<u64, OwnedFd>,
     last: u64,
 }
 
 impl Callers {
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
         self.connected.iter().map(|(token, socket)| (*token, socket.as_fd()))
     }
 
     /// Takes the next command that connects; only this user's and the administrator's are heard.
-    pub(super) fn accept(&mut self, listener: &OwnedFd) {
+    pub(crate) fn accept(&mut self, listener: &OwnedFd) {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
             Err(error) => return log::warn!("a command could not connect: {error}"),
@@ -40,7 +40,7 @@ impl Callers {
     }
 
     /// What a command asks for. One that says nothing sensible, or ended, is forgotten.
-    pub(super) fn receive(&mut self, token: u64) -> Option<(Request, Vec<OwnedFd>)> {
+    pub(crate) fn receive(&mut self, token: u64) -> Option<(Request, Vec<OwnedFd>)> {
         match packets::receive(self.connected.get(&token)?) {
             Ok(Some(request)) => return Some(request),
             Err(error) if error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => return None,
@@ -52,7 +52,7 @@ impl Callers {
     }
 
     /// Answers a command; that it ended meanwhile is its own affair.
-    pub(super) fn answer(&mut self, token: u64, answer: &Answer) {
+    pub(crate) fn answer(&mut self, token: u64, answer: &Answer) {
         if let Some(socket) = self.connected.remove(&token)
             && let Err(error) = packets::send(&socket, answer, &[])
         {

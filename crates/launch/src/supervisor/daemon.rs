@@ -59,7 +59,7 @@ impl Daemon {
     /// Starts a process and hands everything over to it. Waits for nothing.
     pub(super) fn start(
         &mut self,
-        node: u16,
+        index: usize,
         program: &DaemonProgram,
         dir: &StateDir,
         state: &State,
@@ -68,14 +68,15 @@ impl Daemon {
     ) -> LaunchResult<ProcessId> {
         let refused = |e: std::io::Error| LaunchError::system("a daemon's process", e);
         let (socket, theirs) = packets::pair().map_err(refused)?;
-        let config = NodeConfig::of(state, secret, node).ok_or_else(|| {
+        let config = NodeConfig::of(state, dir, secret, index).ok_or_else(|| {
             LaunchError::new(
                 Kind::Refused,
-                format_args!("node {node}"),
+                format_args!("node {index} of this machine"),
                 "is not in the state",
                 "take the formation down",
             )
         })?;
+        let node = config.node;
         let config = packets::to_memory(&config).map_err(refused)?;
         let Listeners { client, peer, unix, board } = &self.listeners;
         let mut descriptors = vec![config.as_fd(), client.as_fd(), peer.as_fd(), unix.as_fd()];
@@ -99,6 +100,16 @@ impl Daemon {
         if let (Some(running), Some(mount)) = (&self.running, self.mounts.iter().find(|mount| mount.id == id))
         {
             running.serve(mount);
+        }
+    }
+
+    /// Tells the process that another node is dead for good.
+    pub(super) fn tell_lost(&self, node: u16) {
+        let socket = self.running.as_ref().and_then(|running| running.socket.as_ref());
+        if let Some(socket) = socket
+            && let Err(error) = packets::send(socket, &ToNode::Lost { node }, &[])
+        {
+            log::warn!("a daemon does not hear that node {node} is dead: {error}");
         }
     }
 

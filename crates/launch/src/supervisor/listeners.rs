@@ -1,7 +1,7 @@
 //! The sockets that clients and peers reach the nodes at. They are the supervisor's, so that a
 //! daemon's death changes no port, and who connects meanwhile waits instead of being refused.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 
@@ -11,7 +11,7 @@ use bivouac_wire::Encode;
 use crate::control::for_this_user_only;
 use crate::hex::to_hex;
 use crate::plan::first_map;
-use crate::state::State;
+use crate::state::{NodeState, State};
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Most connections that wait to be accepted.
@@ -27,24 +27,47 @@ pub(super) struct Listeners {
     pub(super) board: OwnedFd,
 }
 
+/// The sockets of one node that other hosts reach: client lane, peer lane.
+pub(super) type Ports = (TcpListener, TcpListener);
+
 /// Opens the sockets of all nodes, and writes addresses and map into the state.
 pub(super) fn open(state: &mut State) -> LaunchResult<Vec<Listeners>> {
-    let mut all = Vec::with_capacity(state.nodes.len());
+    let ports = open_ports(state)?;
+    let all = open_here(state, ports)?;
+    write_map(state)?;
+    Ok(all)
+}
+
+/// Opens the ports of all nodes, and writes their addresses into the state.
+pub(super) fn open_ports(state: &mut State) -> LaunchResult<Vec<Ports>> {
+    let ip = state.part.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |part| part.bind);
     let mut port = state.port;
     let mut tcp = || {
-        let opened = listen(port);
+        let opened = listen(SocketAddr::new(ip, port));
         port = if port == 0 { 0 } else { port.wrapping_add(1) };
         opened
     };
-    for node in &mut state.nodes {
+    let mut open = |node: &mut NodeState| {
         let ((client, client_address), (peer, peer_address)) = (tcp()?, tcp()?);
+        (node.client_address, node.peer_address) = (client_address, peer_address);
+        Ok((client, peer))
+    };
+    state.nodes.iter_mut().map(&mut open).collect()
+}
+
+/// Opens what is for this machine alone, of nodes whose ports are open.
+pub(super) fn open_here(state: &State, ports: Vec<Ports>) -> LaunchResult<Vec<Listeners>> {
+    let open = |(node, (client, peer)): (&NodeState, Ports)| {
         let unix = UnixListener::bind(&node.unix_path)
             .map_err(|e| LaunchError::path(&node.unix_path, "listen there", e))?;
         for_this_user_only(&node.unix_path)?;
-        (node.client_address, node.peer_address) = (client_address, peer_address);
         let board = Board::make().map_err(|e| LaunchError::system("memory for direct access", e))?;
-        all.push(Listeners { client, peer, unix, board });
-    }
+        Ok(Listeners { client, peer, unix, board })
+    };
+    state.nodes.iter().zip(ports).map(open).collect()
+}
+
+fn write_map(state: &mut State) -> LaunchResult<()> {
     let formation = state.formation_id().ok_or_else(|| {
         LaunchError::new(
             Kind::Refused,
@@ -54,13 +77,12 @@ pub(super) fn open(state: &mut State) -> LaunchResult<Vec<Listeners>> {
         )
     })?;
     state.map = to_hex(&first_map(state, formation).to_bytes());
-    Ok(all)
+    Ok(())
 }
 
-fn listen(port: u16) -> LaunchResult<(TcpListener, String)> {
-    let wanted = format!("127.0.0.1:{port}");
-    let refused = |e: std::io::Error| LaunchError::system(&wanted, e);
-    let listener = TcpListener::bind(&wanted).map_err(refused)?;
+fn listen(wanted: SocketAddr) -> LaunchResult<(TcpListener, String)> {
+    let refused = |e: std::io::Error| LaunchError::system(&wanted.to_string(), e);
+    let listener = TcpListener::bind(wanted).map_err(refused)?;
     rustix::net::listen(&listener, BACKLOG).map_err(|e| refused(e.into()))?;
     let address = listener.local_addr().map_err(refused)?.to_string();
     Ok((listener, address))

@@ -1,9 +1,10 @@
 //! What `up` leaves behind on a machine: it owns everything that must outlive a daemon, and starts a
 //! daemon again that died. One thread, one poll; it never waits for anybody and never touches a mount.
 
-mod callers;
+pub(crate) mod callers;
 mod daemon;
 mod listeners;
+mod part;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,17 +17,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{Answer, Request, listen_at, timespec};
 use crate::handover::FromNode;
+use crate::memory_root::hold_all;
 use crate::packets;
 use crate::phases::{Phase, Phases};
 use crate::process::ProcessId;
+use crate::purpose::{Guard, unix_ms};
 use crate::restarts::{Command, Event, Life, Policy, Restarts};
 use crate::signals::Signals;
-use crate::state::{MountState, NodeLife, Stage, State};
+use crate::state::{MountState, NodeLife, NodeState, Stage, State};
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
 use callers::Callers;
 use daemon::{Daemon, HeldMount};
+pub(crate) use part::PartBegins;
+
+/// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
+const WAIT_MS_MAX: u64 = 1 << 30;
 
 /// From the supervisor to the `up` that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +44,13 @@ pub enum Report {
         /// The steps of the start.
         phases: Vec<Phase>,
     },
+    /// Of one host's part: its nodes can be reached; it waits for [`PartBegins`].
+    Bound {
+        /// Client and peer lane of each node, `address:port`.
+        addresses: Vec<(String, String)>,
+    },
+    /// Of one host's part: a node is dead for good, which the other hosts do not know yet.
+    GaveUp,
     /// The formation cannot be started; the supervisor ends.
     Failed {
         /// Why.
@@ -61,6 +75,8 @@ pub struct Supervisor {
     secret: [u8; SECRET_LEN],
     program: DaemonProgram,
     lock: OwnedFd,
+    /// Show that the formation's memory is in use.
+    _memory: Vec<OwnedFd>,
     signals: Signals,
     control: OwnedFd,
     /// The `up` that started us, until it has been told how that went.
@@ -71,7 +87,10 @@ pub struct Supervisor {
     since: Instant,
     phases: Option<Phases>,
     mounts_made: u32,
+    guard: Guard,
     finished: bool,
+    /// Whether the one that holds this host's part of a formation is gone.
+    abandoned: bool,
     /// Whether the state has to be written.
     changed: bool,
 }
@@ -85,6 +104,7 @@ enum Source {
     Caller(u64),
     Said(usize),
     Died(usize),
+    Guard,
 }
 
 impl Supervisor {
@@ -109,10 +129,15 @@ impl Supervisor {
                 "start one with: bivouac up",
             )
         })?;
-        let daemons = listeners::open(&mut state)?.into_iter().map(Daemon::new).collect();
-        dir.write_map(&state)?;
         state.supervisor = Some(ProcessId::current());
+        let listeners = match state.part {
+            Some(_) => part::open(&dir, &mut state, &report)?,
+            None => listeners::open(&mut state)?,
+        };
+        let daemons = listeners.into_iter().map(Daemon::new).collect();
+        dir.write_map(&state)?;
         phases.end("bind");
+        let guard = Guard::of(&state);
         Ok(Supervisor {
             secret: dir.secret()?,
             control: listen_at(&dir)?,
@@ -120,6 +145,7 @@ impl Supervisor {
                 state.nodes.len(),
                 Policy { tolerance: state.tolerance, ..Policy::default() },
             ),
+            _memory: hold_all(&state)?,
             dir,
             state,
             program,
@@ -131,22 +157,28 @@ impl Supervisor {
             since: Instant::now(),
             phases: Some(phases),
             mounts_made: 0,
+            guard,
             finished: false,
+            abandoned: false,
             changed: true,
         })
     }
 
-    /// Starts all daemons and looks after them until they are told to end.
+    /// Starts all daemons and looks after them until they are told to end. Whether what is left is nobody else's to remove:
+    /// the process that held this host's part of a formation is gone.
     ///
     /// # Errors
     /// When the system refuses to poll.
-    pub fn run(mut self) -> LaunchResult<()> {
+    pub fn run(mut self) -> LaunchResult<bool> {
         (0..self.daemons.len()).for_each(|index| self.start(index));
         if let Some(phases) = &mut self.phases {
             phases.end("spawn");
         }
+        // From here on it says which processes there are. That one after the other gets ready is not worth a file each: the
+        // last of many nodes would wait for as many.
+        self.write_state();
         while !self.finished {
-            if std::mem::take(&mut self.changed) {
+            if self.phases.is_none() && std::mem::take(&mut self.changed) {
                 self.write_state();
             }
             self.tell_when_ready();
@@ -154,10 +186,11 @@ impl Supervisor {
                 self.take(source);
             }
             self.event(Event::Tick);
+            self.end_when_over();
         }
         self.state.stage = Stage::Stopping;
         self.write_state();
-        Ok(())
+        Ok(self.abandoned)
     }
 
     /// A full disk must not end what looks after the daemons.
@@ -174,7 +207,9 @@ impl Supervisor {
             .iter()
             .map(|(_, descriptor)| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
             .collect();
-        let timeout = self.restarts.next_tick().map(|at| timespec(at.saturating_sub(self.now_ms())));
+        let tick = self.restarts.next_tick().map(|at| at.saturating_sub(self.now_ms()));
+        let timeout =
+            tick.into_iter().chain(self.guard.wait_ms()).min().map(|ms| timespec(ms.min(WAIT_MS_MAX)));
         retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| LaunchError::system("poll", e))?;
         let woken = polled.iter().zip(&sources).filter(|(polled, _)| !polled.revents().is_empty());
         Ok(woken.map(|(_, (source, _))| *source).collect())
@@ -185,6 +220,7 @@ impl Supervisor {
             vec![(Source::Signals, self.signals.as_fd()), (Source::Control, self.control.as_fd())];
         sources.extend(self.report.as_ref().map(|report| (Source::Report, report.as_fd())));
         sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket)));
+        sources.extend(self.guard.descriptors().map(|descriptor| (Source::Guard, descriptor)));
         for (index, running) in
             self.daemons.iter().enumerate().filter_map(|(i, d)| Some((i, d.running.as_ref()?)))
         {
@@ -202,6 +238,8 @@ impl Supervisor {
             Source::Caller(token) => self.take_request(token),
             Source::Said(index) => self.take_said(index),
             Source::Died(index) => self.take_death(index),
+            // Looked at after all else.
+            Source::Guard => {}
         }
     }
 
@@ -214,9 +252,14 @@ impl Supervisor {
         }
     }
 
-    /// The `up` that started us ended before the formation was ready.
+    /// The `up` that started us ended before the formation was ready; or the one that holds this host's part ended.
     fn take_report_end(&mut self) {
         self.report = None;
+        if self.state.part.is_some() {
+            log::warn!("the process that holds this host's part of the formation is gone: taking it down");
+            self.abandoned = true;
+            self.event(Event::Stop);
+        }
         if self.phases.take().is_some() {
             log::info!("the command that started this formation ended early");
             self.event(Event::Stop);
@@ -228,11 +271,28 @@ impl Supervisor {
         log::info!("asked for {request:?}");
         match request {
             Request::Mount { node, dir, own_dir } => self.add_mount(token, node, dir, own_dir, descriptors),
-            Request::Keep { reason } => {
-                self.state.keep = reason;
+            Request::Sources { which } => {
+                self.state.sources = which;
                 self.changed = true;
                 self.callers.answer(token, &Answer::Done);
             }
+            Request::Keep { reason } => {
+                self.state.keep = reason;
+                self.write_state();
+                self.callers.answer(token, &Answer::Done);
+            }
+            Request::Leave { ttl_ms } => {
+                self.state.owner = None;
+                self.state.ends_unix_ms = ttl_ms.map(|ttl| unix_ms().saturating_add(ttl));
+                self.guard = Guard::of(&self.state);
+                self.write_state();
+                self.callers.answer(token, &Answer::Done);
+            }
+            Request::Lost { nodes } => {
+                self.lost_elsewhere(nodes);
+                self.callers.answer(token, &Answer::Done);
+            }
+            Request::Look => self.callers.answer(token, &Answer::Done),
             Request::Stop => {
                 self.callers.answer(token, &Answer::Done);
                 self.event(Event::Stop);
@@ -240,15 +300,48 @@ impl Supervisor {
         }
     }
 
+    /// Nodes of other hosts are dead for good; also those are told that are started later.
+    fn lost_elsewhere(&mut self, nodes: Vec<u16>) {
+        for node in nodes {
+            if self.state.index_of(node).is_none() && !self.state.lost_elsewhere.contains(&node) {
+                self.state.lost_elsewhere.push(node);
+                self.changed = true;
+                self.daemons.iter().for_each(|daemon| daemon.tell_lost(node));
+            }
+        }
+    }
+
+    /// Has the formation taken down when its purpose is over.
+    fn end_when_over(&mut self) {
+        if self.state.stage == Stage::Stopping {
+            return;
+        }
+        if self.phases.is_some() {
+            if let Some(why) = self.guard.due() {
+                self.phases = None;
+                let message = format!("before the formation was usable, {why}");
+                self.state.message = Some(message.clone());
+                self.tell(&Report::Failed { message });
+                self.event(Event::Stop);
+            }
+            return;
+        }
+        if let Some(why) = self.guard.attend(&self.program.program, &self.dir) {
+            self.state.message = Some(format!("{why}, but its data is kept"));
+            self.changed = true;
+        }
+    }
+
     fn add_mount(&mut self, token: u64, node: u16, dir: PathBuf, own_dir: bool, descriptors: Vec<OwnedFd>) {
-        let index = usize::from(node);
+        let index = self.state.index_of(node).unwrap_or(usize::MAX);
         let refuse = |message: String| Answer::Refused { message };
         let life = self.restarts.life(index);
         let Some(daemon) = self.daemons.get_mut(index).filter(|_| life.is_some()) else {
-            let last = self.state.nodes.len().saturating_sub(1);
-            return self
-                .callers
-                .answer(token, &refuse(format!("there is no node {node}; nodes are 0 to {last}")));
+            let id = |node: Option<&NodeState>| node.map_or(0, |node| node.id);
+            let (first, last) = (id(self.state.nodes.first()), id(self.state.nodes.last()));
+            let here = if self.state.part.is_some() { " on this host" } else { "" };
+            let message = format!("there is no node {node}{here}; nodes are {first} to {last}");
+            return self.callers.answer(token, &refuse(message));
         };
         if matches!(life, Some(Life::Failed | Life::Stopped)) {
             return self
@@ -318,7 +411,7 @@ impl Supervisor {
 
     fn take_death(&mut self, index: usize) {
         self.take_said(index);
-        let log = self.dir.node_log(index as u16);
+        let log = self.dir.node_log(self.state.nodes.get(index).map_or(0, |node| node.id));
         let Some(how) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
         log::warn!("the daemon of node {index} ended: {how}");
         if let Some(node) = self.state.nodes.get_mut(index) {
@@ -348,7 +441,7 @@ impl Supervisor {
     fn start(&mut self, index: usize) {
         let started = match self.daemons.get_mut(index) {
             Some(daemon) => {
-                daemon.start(index as u16, &self.program, &self.dir, &self.state, &self.secret, &self.lock)
+                daemon.start(index, &self.program, &self.dir, &self.state, &self.secret, &self.lock)
             }
             None => return,
         };
@@ -371,9 +464,16 @@ impl Supervisor {
             daemon.mounts.clear();
         }
         self.set_life(index, NodeLife::Failed, Some(reason.clone()));
+        let id = self.state.nodes.get(index).map_or(0, |node| node.id);
+        self.daemons.iter().for_each(|daemon| daemon.tell_lost(id));
+        if self.phases.is_none() && self.state.part.is_some() {
+            // Who is told reads how its nodes are.
+            self.write_state();
+            self.tell(&Report::GaveUp);
+        }
         if self.phases.is_some() {
             self.phases = None;
-            let message = format!("node {index}: {reason}");
+            let message = format!("node {id}: {reason}");
             self.state.message = Some(message.clone());
             self.tell(&Report::Failed { message });
             self.event(Event::Stop);

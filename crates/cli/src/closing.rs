@@ -1,0 +1,126 @@
+//! Before a formation is taken down: all changes are held up, and site storage gets what it does not have.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bivouac_client::Client;
+use bivouac_launch::{CODE_KEEP, FormationName, State, StateDir, random_bytes};
+
+use crate::failure::Failure;
+use crate::flushing::{Manner, Outcome};
+use crate::{reach, unflushed};
+
+/// How long changes are held up if nobody says more, in milliseconds: whoever is killed meanwhile does not stop the
+/// formation for ever.
+const HOLD_MS: u32 = 15_000;
+/// The same at the end, until the daemons have ended.
+const HOLD_LAST_MS: u32 = 60_000;
+/// How often it is said again.
+const RENEWAL: Duration = Duration::from_secs(3);
+/// Files that are flushed at the same time.
+const FLUSH_JOBS: usize = 8;
+
+/// Holds all changes up while it lives, and longer if the formation ends.
+pub struct Closing {
+    client: Arc<Client>,
+    token: u64,
+    renewals: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl Closing {
+    /// Brings everything to its source, holds changes up, and looks that nothing is left. Nothing for a formation that stands
+    /// in front of no site storage.
+    ///
+    /// # Errors
+    /// With what is not at its source, and why: everybody may go on writing then.
+    pub fn settle(name: &FormationName, dir: &StateDir, state: &State) -> Result<Option<Closing>, Failure> {
+        if !unflushed::has_sources(dir, state) {
+            return Ok(None);
+        }
+        if !dir.is_held() {
+            let text = format!(
+                "formation {name} was killed, and nobody knows whether all that was written is at its source ({}); save it from \
+                 its volumes, then: bivouac down --name {name} --discard",
+                state.sources.as_deref().unwrap_or("?")
+            );
+            return Err(Failure::new(CODE_KEEP, text));
+        }
+        let client = Arc::new(reach::client(dir, state, unflushed::ANSWER_WAIT)?);
+        // Most of it while others can still write.
+        let manner = Manner { force: false, jobs: FLUSH_JOBS };
+        unflushed::flush_by(&client, manner)?;
+        let mut closing = Closing::hold(client)?;
+        match closing.flush_rest(name, manner) {
+            Ok(()) => Ok(Some(closing)),
+            Err(failure) => {
+                closing.lift();
+                Err(failure)
+            }
+        }
+    }
+
+    fn hold(client: Arc<Client>) -> Result<Closing, Failure> {
+        let token = u64::from_le_bytes(random_bytes()?);
+        let (renewals, ended) = channel();
+        let mut closing = Closing { client: Arc::clone(&client), token, renewals: None };
+        client.fence(token, HOLD_MS).inspect_err(|_| closing.open())?;
+        let thread = std::thread::spawn(move || {
+            while ended.recv_timeout(RENEWAL) == Err(RecvTimeoutError::Timeout) {
+                if let Err(error) = client.fence(token, HOLD_MS) {
+                    eprintln!("bivouac: changes may not be held up any more: {error}");
+                }
+            }
+        });
+        closing.renewals = Some((renewals, thread));
+        Ok(closing)
+    }
+
+    fn flush_rest(&mut self, name: &FormationName, manner: Manner) -> Result<(), Failure> {
+        let outcome = unflushed::flush_by(&self.client, manner)?;
+        outcome.lost.iter().for_each(|lost| eprintln!("bivouac: {lost}"));
+        let unflushed = unflushed::list(&self.client)?;
+        if !unflushed.is_empty() {
+            return Err(refusal(name, &unflushed, &outcome));
+        }
+        self.end_renewals();
+        if !self.client.fence(self.token, HOLD_LAST_MS)? {
+            let text = format!(
+                "formation {name}: a daemon was restarted while it was looked whether all is at its source; try again"
+            );
+            return Err(Failure::new(CODE_KEEP, text));
+        }
+        Ok(())
+    }
+
+    /// The formation goes on: everybody may write again.
+    pub fn lift(mut self) {
+        self.end_renewals();
+        self.open();
+    }
+
+    fn end_renewals(&mut self) {
+        if let Some((renewals, thread)) = self.renewals.take() {
+            drop(renewals);
+            // It has ended, well or not.
+            let _ = thread.join();
+        }
+    }
+
+    fn open(&self) {
+        if let Err(error) = self.client.fence(self.token, 0) {
+            eprintln!("bivouac: changes are held up for {} s more: {error}", HOLD_LAST_MS / 1000);
+        }
+    }
+}
+
+fn refusal(name: &FormationName, unflushed: &[String], outcome: &Outcome) -> Failure {
+    let why = outcome.failed.iter().map(|(path, error)| format!("  {}: {error}\n", path.display()));
+    let why: String = why.collect();
+    let text = format!(
+        "formation {name} has {}\n{why}bivouac flush them, or throw them away: bivouac down --name {name} --discard",
+        unflushed.join("\n")
+    );
+    Failure::new(CODE_KEEP, text)
+}

@@ -1,0 +1,17 @@
+//! `bivouac keep`: what `up` leaves behind where a formation over several hosts was started.
+
+use std::process::ExitCode;
+
+use bivouac_launch::Surroundings;
+use bivouac_launch::hosts::keep;
+
+use crate::failure::Failure;
+use crate::logging;
+use crate::options::SuperviseArgs;
+
+/// Keeps the hosts together until it is told to end.
+pub fn run(here: &Surroundings, args: SuperviseArgs) -> Result<ExitCode, Failure> {
+    logging::raise(here.log_level.as_deref());
+    keep(here, args.dir)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,34 @@
+//! `bivouac reap`.
+
+use std::process::ExitCode;
+
+use bivouac_launch::{Surroundings, find_leftovers};
+
+use crate::failure::Failure;
+use crate::options::ReapArgs;
+
+/// Names what dead formations left, and removes it unless only asked for the names.
+pub fn run(here: &Surroundings, args: &ReapArgs) -> Result<ExitCode, Failure> {
+    let found = find_leftovers(here)?;
+    let mut failed = false;
+    for left in &found.dead {
+        if args.dry_run {
+            println!("would remove {}", left.describe());
+            continue;
+        }
+        match left.remove(here, &mut |text| eprintln!("bivouac: {text}")) {
+            Ok(()) => println!("removed {}", left.describe()),
+            Err(error) => {
+                failed = true;
+                eprintln!("bivouac: {}: {error}", left.describe());
+            }
+        }
+    }
+    for kept in &found.kept {
+        println!("left {kept}");
+    }
+    if found.dead.is_empty() && found.kept.is_empty() {
+        println!("nothing is left of dead formations");
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

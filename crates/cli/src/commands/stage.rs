@@ -1,0 +1,315 @@
+//! `bivouac stage`: copies into a formation and out of it that survive whatever happens to them.
+
+use std::io::IsTerminal;
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+
+use bivouac_launch::{CAUGHT, FormationName, LaunchError, Signals, State, StateDir, Surroundings};
+use bivouac_stage::jobs::{Changed, Held, Jobs, Known, Order, Stage, Way};
+use bivouac_stage::{Select, Transfer};
+use bivouac_types::units::format_size;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::options::{
+    NameArgs, StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageStatusArgs,
+};
+use crate::progress::{name, print_line};
+use crate::reach::living;
+use crate::staging::{mounts_of, way_on, work};
+use crate::table::{duration, layout};
+use crate::unsaved::settled;
+
+/// Copies in or out, or looks after jobs that do.
+pub fn run(here: &Surroundings, args: &StageArgs) -> Result<ExitCode, Failure> {
+    match &args.action {
+        StageAction::In(args) => Desk::open(here, &args.which)?.copy_in(args),
+        StageAction::Out(args) => Desk::open(here, &args.which)?.copy_out(args),
+        StageAction::Status(args) => status(here, args),
+        StageAction::Resume(args) => Desk::open(here, &args.job.which)?.resume(args.job.id, args.json),
+        StageAction::Cancel(args) => cancel(here, &args.which, args.id),
+    }
+}
+
+/// A formation that can be copied to and from.
+struct Desk {
+    formation: FormationName,
+    dir: StateDir,
+    jobs: Jobs,
+    mounts: Vec<PathBuf>,
+    signals: Signals,
+}
+
+impl Desk {
+    fn open(here: &Surroundings, which: &NameArgs) -> Result<Desk, Failure> {
+        let (formation, dir) = StateDir::find(here, which.name.as_ref())?;
+        let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
+        let mounts = mounts_of(&living(&dir)?)?;
+        Ok(Desk { formation, jobs: Jobs::at(dir.stage_path()), dir, mounts, signals })
+    }
+
+    fn copy_in(&self, args: &StageCopyArgs) -> Result<ExitCode, Failure> {
+        let (sources, dst) = split(&args.paths)?;
+        let place = |src: &Path| self.inside(&target(src, &dst, sources.len())?);
+        let transfers = sources.iter().map(|src| Ok(Transfer { src: outside(src)?, dst: place(src)? }));
+        self.start(Order::new(Way::In, transfers.collect::<Result<_, Failure>>()?), &args.how)
+    }
+
+    fn copy_out(&self, args: &StageOutArgs) -> Result<ExitCode, Failure> {
+        let mut order = if args.paths.is_empty() {
+            let promises = self.jobs.promises().map_err(|failure| Failure::new(1, failure))?;
+            if promises.is_empty() {
+                return Err(usage(
+                    "SRC and DST are missing: nothing was named with up --out; write SRC... DST",
+                ));
+            }
+            let there = self.that_exist(promises);
+            if there.is_empty() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            let mut order = Order::new(Way::Out, there);
+            order.changed = Changed::SinceStaged;
+            order
+        } else {
+            let (sources, dst) = split(&args.paths)?;
+            let place = |src: &Path| outside(&target(src, &dst, sources.len())?);
+            let transfers =
+                sources.iter().map(|src| Ok(Transfer { src: self.inside(src)?, dst: place(src)? }));
+            Order::new(Way::Out, transfers.collect::<Result<_, Failure>>()?)
+        };
+        order.changed = args.changed_since.unwrap_or(order.changed);
+        self.start(order, &args.how)
+    }
+
+    /// Promises of what was never made are kept: `down` does not wait for it either. The others are named.
+    fn that_exist(&self, promises: Vec<Transfer>) -> Vec<Transfer> {
+        let is_missing = |promise: &Transfer| {
+            let mount = self.mounts.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
+            let seen = std::fs::symlink_metadata(mount.join(&promise.src));
+            seen.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        };
+        let (missing, there): (Vec<_>, Vec<_>) = promises.into_iter().partition(is_missing);
+        for promise in missing {
+            eprintln!(" out {}: is not there, so there is nothing to copy", name(Way::Out, &promise));
+        }
+        there
+    }
+
+    fn start(&self, mut order: Order, how: &StageHowArgs) -> Result<ExitCode, Failure> {
+        Select::new(&how.include, &how.exclude).map_err(|text| usage(&text))?;
+        order.include.clone_from(&how.include);
+        order.exclude.clone_from(&how.exclude);
+        (order.verify, order.jobs, order.limit) = (how.verify, how.jobs, how.limit.unwrap_or(0));
+        order.manifest = how.manifest.as_deref().map(outside).transpose()?;
+        let held = self.jobs.create(order).map_err(|failure| Failure::new(1, failure))?;
+        self.work(&held, how.json)
+    }
+
+    fn resume(&self, id: u64, json: bool) -> Result<ExitCode, Failure> {
+        let held = take(&self.jobs, id)?;
+        self.work(&held, json)
+    }
+
+    fn work(&self, held: &Held, json: bool) -> Result<ExitCode, Failure> {
+        if json {
+            print_line(&json!({"event": "job", "job": held.number}));
+        } else {
+            eprintln!("{:>4} job {}", held.order.way.word(), held.number);
+        }
+        let worked = work(held, &self.mounts, json, &self.signals);
+        if json {
+            let known = self.jobs.list().into_iter().find(|job| job.number == held.number);
+            let state = if worked.is_ok() { "done" } else { "incomplete" };
+            let manifest = known.and_then(|job| job.manifest).map(|path| path.to_string_lossy().into_owned());
+            print_line(&json!({"event": "end", "job": held.number, "state": state, "manifest": manifest}));
+        }
+        match worked {
+            Ok(ended) => {
+                settled(&self.dir, held.number)?;
+                if !json && std::io::stderr().is_terminal() {
+                    eprintln!("{:>4} manifest {}", held.order.way.word(), ended.manifest.display());
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(failed) => {
+                let code = failed.signal.map_or(1, |signal| 128 + (signal as u8) % 128);
+                Err(Failure::new(
+                    code,
+                    format_args!("{}\n{}", failed.text, way_on(&self.formation, held.number)),
+                ))
+            }
+        }
+    }
+
+    /// A path in the formation, relative to its root: one below a mount point is meant to be there.
+    fn inside(&self, path: &Path) -> Result<PathBuf, Failure> {
+        let absolute = std::path::absolute(path)?;
+        let below = self.mounts.iter().find_map(|mount| absolute.strip_prefix(mount).ok());
+        let mut relative = PathBuf::new();
+        for component in below.unwrap_or(path).components() {
+            match component {
+                Component::Normal(name) => relative.push(name),
+                Component::ParentDir => {
+                    let text = format!("'{}' leaves the formation; do not write ..", path.display());
+                    return Err(usage(&text));
+                }
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        Ok(relative)
+    }
+}
+
+/// The last of the operands is the target.
+fn split(paths: &[PathBuf]) -> Result<(&[PathBuf], PathBuf), Failure> {
+    match paths.split_last() {
+        Some((dst, sources)) if !sources.is_empty() => Ok((sources, dst.clone())),
+        _ => Err(usage("SRC or DST is missing; write SRC... DST")),
+    }
+}
+
+/// The path that the copy of a source gets.
+fn target(src: &Path, dst: &Path, sources: usize) -> Result<PathBuf, Failure> {
+    use std::os::unix::ffi::OsStrExt;
+    if sources == 1 && !dst.as_os_str().as_bytes().ends_with(b"/") {
+        return Ok(dst.to_owned());
+    }
+    let nameless =
+        || usage(&format!("'{}' does not end in a name; write one SRC and its DST", src.display()));
+    src.file_name().map(|name| dst.join(name)).ok_or_else(nameless)
+}
+
+/// A path of this machine, for whoever resumes from elsewhere.
+fn outside(path: &Path) -> Result<PathBuf, Failure> {
+    Ok(std::path::absolute(path)?)
+}
+
+fn usage(text: &str) -> Failure {
+    Failure::new(2, text)
+}
+
+fn take(jobs: &Jobs, id: u64) -> Result<Held, Failure> {
+    let Some(known) = jobs.list().into_iter().find(|job| job.number == id) else {
+        return Err(Failure::new(1, format_args!("job {id} is not known; see: bivouac stage status")));
+    };
+    if known.stage == Stage::Done {
+        return Err(Failure::new(1, format_args!("job {id} is done; nothing is left to do")));
+    }
+    let held = jobs.take(id).map_err(|failure| Failure::new(1, failure))?;
+    held.ok_or_else(|| {
+        Failure::new(1, format_args!("job {id} is running; interrupt the command that works on it first"))
+    })
+}
+
+fn cancel(here: &Surroundings, which: &NameArgs, id: u64) -> Result<ExitCode, Failure> {
+    let (_, dir) = StateDir::find(here, which.name.as_ref())?;
+    let held = take(&Jobs::at(dir.stage_path()), id)?;
+    let state: Option<State> = living(&dir).ok();
+    let mount = state.and_then(|state| mounts_of(&state).ok()).and_then(|mounts| mounts.into_iter().next());
+    if held.order.way == Way::In && mount.is_none() {
+        let text = "the formation is not mounted, so what the job left in it cannot be removed; mount it: bivouac mount";
+        return Err(Failure::new(1, text));
+    }
+    let removed = held.cancel(mount.as_deref()).map_err(|failure| Failure::new(1, failure))?;
+    println!("job {id} is cancelled; {removed} unfinished objects removed, what was complete stays");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(here: &Surroundings, args: &StageStatusArgs) -> Result<ExitCode, Failure> {
+    let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
+    let mut known = Jobs::at(dir.stage_path()).list();
+    if let Some(id) = args.id {
+        known.retain(|job| job.number == id);
+        if known.is_empty() {
+            return Err(Failure::new(1, format_args!("job {id} is not known; see: bivouac stage status")));
+        }
+    }
+    if args.json {
+        let jobs: Vec<Value> = known.iter().map(job_json).collect();
+        println!("{}", serde_json::to_string_pretty(&jobs).map_err(std::io::Error::from)?);
+    } else {
+        print!("{}", status_text(&known));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status_text(known: &[Known]) -> String {
+    if known.is_empty() {
+        return "no jobs\n".to_owned();
+    }
+    let rows: Vec<Vec<String>> = known.iter().flat_map(rows).collect();
+    let mut text = layout(&["JOB", "WAY", "STATE", "FILES", "BYTES", "SINCE", "WHAT"], &[0], &rows);
+    for job in known {
+        if let Some(manifest) = &job.manifest {
+            text.push_str(&format!("job {}: manifest {}\n", job.number, manifest.display()));
+        }
+    }
+    text
+}
+
+fn rows(job: &Known) -> Vec<Vec<String>> {
+    let (done, found) = (job.done, job.found);
+    let since = Held::now_secs().saturating_sub(job.begun_secs).saturating_mul(1000);
+    let first = vec![
+        job.number.to_string(),
+        job.order.way.word().to_owned(),
+        job.stage.word().to_owned(),
+        format!("{}/{}", done.files, found.files),
+        format!("{}/{}", format_size(done.bytes), format_size(found.bytes)),
+        duration(since),
+    ];
+    let whats = job.order.transfers.iter().map(|transfer| name(job.order.way, transfer));
+    let row = |(number, what): (usize, String)| {
+        let mut row = if number == 0 { first.clone() } else { vec![String::new(); first.len()] };
+        row.push(what);
+        row
+    };
+    whats.enumerate().map(row).collect()
+}
+
+fn job_json(job: &Known) -> Value {
+    let lossy = |path: &Path| path.to_string_lossy().into_owned();
+    let transfers: Vec<_> =
+        job.order.transfers.iter().map(|t| json!({"src": lossy(&t.src), "dst": lossy(&t.dst)})).collect();
+    json!({
+        "job": job.number, "way": job.order.way.word(), "state": job.stage.word(), "begun_unix_s": job.begun_secs,
+        "files": job.done.files, "files_found": job.found.files, "bytes": job.done.bytes,
+        "bytes_found": job.found.bytes, "transfers": transfers, "manifest": job.manifest.as_deref().map(lossy),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_source_gets_the_target_and_several_go_into_it() {
+        let to = |src: &str, dst: &str, sources| target(Path::new(src), Path::new(dst), sources).unwrap();
+        assert_eq!(to("/a/b", "c", 1), Path::new("c"));
+        assert_eq!(to("/a/b", "c/", 1), Path::new("c/b"));
+        assert_eq!(to("/a/b", "c", 2), Path::new("c/b"));
+        assert!(target(Path::new("/"), Path::new("c"), 2).unwrap_err().to_string().contains("end in a name"));
+        assert_eq!(split(&["x".into()]).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn people_see_jobs_and_what_they_do() {
+        let order = Order::new(Way::In, vec![Transfer { src: "/a".into(), dst: "b".into() }; 2]);
+        let found = bivouac_stage::Totals { files: 4, bytes: 2048 };
+        let done = bivouac_stage::Totals { files: 1, bytes: 1024 };
+        let known = Known {
+            number: 3,
+            order,
+            stage: Stage::Interrupted,
+            found,
+            done,
+            begun_secs: Held::now_secs(),
+            manifest: Some("/m".into()),
+        };
+        let text = status_text(std::slice::from_ref(&known));
+        assert!(text.contains("3  in   interrupted  1/4    1 KiB/2 KiB"), "{text}");
+        assert_eq!((text.matches("/a to /b").count(), text.lines().count()), (2, 4), "{text}");
+        assert_eq!(job_json(&known)["transfers"][1]["dst"], "b");
+        assert_eq!(status_text(&[]), "no jobs\n");
+    }
+}

@@ -1,0 +1,181 @@
+//! Brings what was written to site storage, several files at a time.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use bivouac_client::{Client, FlushPlan, Flushed, Found, SeenNames, Unsaved};
+use bivouac_types::{FsError, FsResult, Ino, PartitionId};
+
+use crate::failure::Failure;
+
+/// How things are brought there.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// Overwrite what has changed there.
+    pub force: bool,
+    /// Files at the same time.
+    pub jobs: usize,
+}
+
+/// Something that is to be brought to site storage, with all below it.
+pub struct Target {
+    /// It.
+    pub top: Found,
+    /// The directories between the partition's own and it.
+    pub above: Vec<Found>,
+    /// How users know the partition's directory.
+    pub place: PathBuf,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Files, directories and links that were brought there.
+    pub files: usize,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// What site storage could not keep: sentences.
+    pub lost: Vec<String>,
+    /// What could not be brought there: path and reason.
+    pub failed: Vec<(PathBuf, FsError)>,
+}
+
+impl Outcome {
+    /// Takes in what came of something else.
+    pub fn add(&mut self, other: Outcome) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.lost.extend(other.lost);
+        self.failed.extend(other.failed);
+    }
+}
+
+impl Target {
+    /// What a path below the root of a formation leads to.
+    ///
+    /// # Errors
+    /// That it is not there, or in no partition with a source.
+    pub fn at(client: &Client, mount: &Path, below: &Path) -> Result<Target, Failure> {
+        let mut attr = client.getattr(Ino::ROOT)?;
+        let mut found = Found { attr, dir: Ino::ROOT, path: Vec::new() };
+        let (mut above, mut place) = (Vec::new(), mount.to_owned());
+        for name in below {
+            let dir = attr.ino;
+            attr = client.lookup(dir, name.as_bytes())?;
+            place.push(name);
+            if attr.layout.partition() == found.attr.layout.partition() {
+                let slash: &[u8] = if found.path.is_empty() { b"" } else { b"/" };
+                let path = [&found.path[..], slash, name.as_bytes()].concat();
+                above.push(std::mem::replace(&mut found, Found { attr, dir, path }));
+            } else {
+                above.clear();
+                found = Found { attr, dir, path: Vec::new() };
+            }
+        }
+        if found.attr.layout.partition() == PartitionId::ROOT {
+            let text =
+                format!("{}: is in no partition with a source: nothing is to be flushed", place.display());
+            return Err(Failure::new(1, text));
+        }
+        let depth = found.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
+        let place = place.ancestors().nth(depth).unwrap_or(mount).to_owned();
+        Ok(Target { top: found, above, place })
+    }
+
+    /// A partition's own directory.
+    ///
+    /// # Errors
+    /// When its home cannot be reached.
+    pub fn of_partition(client: &Client, dir: Ino, place: PathBuf) -> FsResult<Target> {
+        let top = Found { attr: client.getattr(dir)?, dir, path: Vec::new() };
+        Ok(Target { top, above: Vec::new(), place })
+    }
+
+    /// What is to be done for it.
+    ///
+    /// # Errors
+    /// When a directory cannot be listed.
+    pub fn plan(&self, client: &Client, unsaved: &Unsaved) -> FsResult<FlushPlan> {
+        client.plan_flush(unsaved, &self.above, &self.top)
+    }
+
+    /// How users know something in the partition.
+    pub fn path_of(&self, found: &Found) -> PathBuf {
+        if found.path.is_empty() {
+            self.place.clone()
+        } else {
+            self.place.join(OsStr::from_bytes(&found.path))
+        }
+    }
+}
+
+/// Brings everything of a plan to site storage: directories first, then files and links, then the times of the
+/// directories, which those have changed.
+pub fn carry_out(client: &Client, target: &Target, plan: &FlushPlan, manner: Manner) -> Outcome {
+    let mut outcome = Outcome::default();
+    for dir in &plan.dirs {
+        take(&mut outcome, target, dir, client.flush(dir, None, manner.force), true);
+    }
+    let seen = SeenCache::default();
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        let work = || {
+            while let Some(file) = plan.files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let flushed = seen.of(client, file).and_then(|seen| client.flush(file, seen, manner.force));
+                results.lock().unwrap_or_else(PoisonError::into_inner).push((file, flushed));
+            }
+        };
+        for _ in 0..manner.jobs.clamp(1, plan.files.len().max(1)) {
+            scope.spawn(work);
+        }
+    });
+    for (file, flushed) in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        take(&mut outcome, target, file, flushed, true);
+    }
+    for dir in plan.dirs.iter().rev() {
+        take(&mut outcome, target, dir, client.flush(dir, None, manner.force), false);
+    }
+    outcome
+}
+
+fn take(outcome: &mut Outcome, target: &Target, found: &Found, flushed: FsResult<Flushed>, counts: bool) {
+    match flushed {
+        Ok(flushed) => {
+            outcome.files += usize::from(flushed.changed && counts);
+            outcome.bytes += flushed.bytes;
+            outcome.lost.extend(flushed.lost);
+        }
+        Err(error) => outcome.failed.push((target.path_of(found), error)),
+    }
+    outcome.lost.sort();
+    outcome.lost.dedup();
+}
+
+/// What site storage had in directories, asked for once each.
+#[derive(Default)]
+struct SeenCache {
+    dirs: Mutex<Vec<(Ino, std::sync::Arc<SeenNames>)>>,
+}
+
+impl SeenCache {
+    fn of(&self, client: &Client, file: &Found) -> FsResult<Option<bivouac_client::SiteVersion>> {
+        let name = file.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let known = {
+            let dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
+            dirs.iter().find(|(dir, _)| *dir == file.dir).map(|(_, names)| std::sync::Arc::clone(names))
+        };
+        let names = match known {
+            Some(names) => names,
+            None => {
+                let names = std::sync::Arc::new(client.seen_names(file.dir)?);
+                let mut dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
+                dirs.push((file.dir, std::sync::Arc::clone(&names)));
+                names
+            }
+        };
+        Ok(names.get(name).cloned())
+    }
+}

@@ -1,0 +1,77 @@
+//! A formation file as defaults of the options of `up` and `run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::CommandFactory;
+use clap::parser::ValueSource;
+
+use super::{formation, read};
+use crate::failure::Failure;
+use crate::options::Cli;
+
+/// The arguments of this program, with those of a formation file put in that are not given themselves.
+///
+/// # Errors
+/// What is wrong with the file. Arguments that make no sense are as they were: the parser says so.
+pub fn with_file(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
+    let Ok(matches) = Cli::command().try_get_matches_from(&arguments) else { return Ok(arguments) };
+    let Some(("up" | "run", command)) = matches.subcommand() else { return Ok(arguments) };
+    let Some(path) = command.get_one::<PathBuf>("config") else { return Ok(arguments) };
+    let options = formation::options();
+    let is_given = |key: &str| {
+        let id =
+            options.get_arguments().find(|argument| argument.get_long() == Some(key)).map(clap::Arg::get_id);
+        id.is_some_and(|id| command.value_source(id.as_str()) == Some(ValueSource::CommandLine))
+    };
+    let added = read(path)?.formation.into_iter().filter(|(key, _)| !is_given(key));
+    let added = added.map(|(key, value)| OsString::from(format!("--{key}={value}")));
+    // Behind the command's name, in front of everything else: a command to run stays last.
+    let (front, rest) = arguments.split_at(arguments.len().min(2));
+    Ok(front.iter().cloned().chain(added).chain(rest.iter().cloned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn merged(file: &str, arguments: &[&str]) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.toml");
+        std::fs::write(&path, file).unwrap();
+        let config = format!("--config={}", path.display());
+        let (front, rest) = arguments.split_at(1);
+        let all = [&["bivouac"], front, &[config.as_str()], rest].concat();
+        let merged = with_file(all.into_iter().map(OsString::from).collect()).unwrap();
+        merged
+            .into_iter()
+            .skip(1)
+            .map(|text| text.into_string().unwrap())
+            .filter(|text| *text != config)
+            .collect()
+    }
+
+    #[test]
+    fn what_is_given_counts_and_the_file_says_the_rest() {
+        let file = "[formation]\nnodes = 4\nstripe = \"64k\"\nvolume = [\"/a\", \"/b\"]\n";
+        assert_eq!(
+            merged(file, &["up", "--nodes", "2"]),
+            ["up", "--stripe=64k", "--volume=/a", "--volume=/b", "--nodes", "2"]
+        );
+        assert_eq!(
+            merged(file, &["run", "--volume", "/c", "--", "app", "--stripe", "1m"]),
+            ["run", "--nodes=4", "--stripe=64k", "--volume", "/c", "--", "app", "--stripe", "1m"]
+        );
+        assert_eq!(merged("", &["up"]), ["up"]);
+    }
+
+    #[test]
+    fn other_commands_and_wrong_arguments_are_left_alone() {
+        for arguments in [&["bivouac", "status"][..], &["bivouac", "up", "--nonsense"], &["bivouac"], &[]] {
+            let all: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+            assert_eq!(with_file(all.clone()).unwrap(), all);
+        }
+        let missing = ["bivouac", "up", "--config", "/nonexistent"].map(OsString::from).to_vec();
+        assert!(with_file(missing).unwrap_err().to_string().contains("/nonexistent"));
+    }
+}

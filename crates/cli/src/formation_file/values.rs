@@ -1,0 +1,35 @@
+//! Values as options would be given them.
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::Problem;
+
+/// A value as text; `None` with a problem if it is of a kind that no option has.
+pub fn scalar(key: &str, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Problem>) -> Option<String> {
+    match value.get_ref() {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
+        DeValue::Float(number) => Some(number.as_str().to_owned()),
+        DeValue::Boolean(word) => {
+            problems.push(Problem::new(value.span().start, format!("{key}: {word} is no value for it")));
+            None
+        }
+        other => {
+            let text = format!("{key}: takes one value, not a {}", other.type_str());
+            problems.push(Problem::new(value.span().start, text));
+            None
+        }
+    }
+}
+
+/// One value, or a list of them, each with its place.
+pub fn list(key: &str, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Problem>) -> Vec<(usize, String)> {
+    match value.get_ref() {
+        DeValue::Array(all) => {
+            let one = |one: &Spanned<DeValue<'_>>| Some((one.span().start, scalar(key, one, problems)?));
+            all.iter().filter_map(one).collect()
+        }
+        _ => scalar(key, value, problems).into_iter().map(|text| (value.span().start, text)).collect(),
+    }
+}

@@ -1,0 +1,146 @@
+//! A formation over several hosts: which they are, who starts processes there, and what it then looks like.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bivouac_launch::hosts::{
+    HostArg, HostsWishes, Launcher, Meeting, attend, parse_hosts, read_hostfile, start_hosts, which_host,
+};
+use bivouac_launch::{FormationName, HostLife, LaunchError, ProcessId, Signals, StateDir, Surroundings};
+
+use crate::failure::Failure;
+use crate::forming::{Formed, make_partitions, partitions_of};
+use crate::options::{FileArgs, FormationArgs, HostsArgs, PlaceArgs};
+
+/// The hosts that are asked for, and what reaches them; `None` for a formation on this machine.
+///
+/// # Errors
+/// What makes no sense.
+pub fn hosts(here: &Surroundings, args: &FormationArgs) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
+    if args.nodes.is_some() {
+        return Ok(None);
+    }
+    let HostsArgs { hosts, hostfile, launcher, nodes_per_host, .. } = &args.hosts;
+    let job = Launcher::of_job(here, *nodes_per_host)?;
+    let named = match (hosts, hostfile) {
+        (Some(list), _) => Some(parse_hosts(list, *nodes_per_host)?),
+        (None, Some(file)) => Some(read_hostfile(file, *nodes_per_host)?),
+        (None, None) => None,
+    };
+    let launcher = args.hosts.meet.as_ref().map_or_else(|| launcher.clone(), |_| Some(Launcher::Meet));
+    match (named, job, launcher) {
+        (None, None, Some(Launcher::Meet)) => {
+            let cause = "no hosts are named, and this is inside of no batch job";
+            let remedy = "name the same ones on all of them: --hosts";
+            Err(LaunchError::usage("--meet", cause, remedy).into())
+        }
+        (Some(hosts), job, launcher) => {
+            let launcher = launcher.or(job.map(|(launcher, _)| launcher)).unwrap_or(Launcher::Ssh);
+            Ok(Some((launcher, hosts)))
+        }
+        (None, Some((of_job, hosts)), launcher) => Ok(Some((launcher.unwrap_or(of_job), hosts))),
+        (None, None, Some(launcher)) => {
+            let cause = "no hosts are named, and this is inside of no batch job";
+            Err(LaunchError::usage(format_args!("--launch {launcher}"), cause, "name them: --hosts").into())
+        }
+        (None, None, None) => Ok(None),
+    }
+}
+
+/// When a formation over hosts ends, beside by `down`.
+#[derive(Clone, Copy, Debug)]
+pub enum Ends {
+    /// With this process, unless that lets go of it.
+    WithUs,
+    /// With a process on this machine, if one is named.
+    With(Option<ProcessId>),
+}
+
+/// Starts and mounts a formation over hosts.
+///
+/// # Errors
+/// What cannot be started or mounted, with the hosts that it is for; the signal that interrupted it.
+pub fn form(
+    here: &Surroundings,
+    name: FormationName,
+    (args, file): (&FormationArgs, &FileArgs),
+    (launcher, hosts): (Launcher, Vec<HostArg>),
+    place: Option<&PlaceArgs>,
+    ends: Ends,
+    signals: &Signals,
+) -> Result<Formed, Failure> {
+    if place.is_some_and(|place| place.each.is_some()) {
+        let remedy = "write --mount DIR: it is mounted there on each host";
+        return Err(LaunchError::usage("--mount-each", "is for several nodes on this machine", remedy).into());
+    }
+    let partitions = partitions_of(file)?;
+    let mount = place.map(|place| mount_point(here, &name, place)).transpose()?;
+    let owner = match ends {
+        Ends::WithUs => Some(ProcessId::current()),
+        Ends::With(owner) => owner,
+    };
+    let wishes = HostsWishes {
+        wishes: args.wishes(name.clone(), owner),
+        launcher,
+        send: args.hosts.send.clone(),
+        program: args.hosts.program.clone(),
+        min_nodes: args.hosts.min_nodes,
+        network: args.hosts.network.clone(),
+        silence_ms: args.hosts.silence_max.0.max(1000),
+        mount: mount.clone(),
+        allow_other: place.is_some_and(|place| place.allow_other),
+        tied: matches!(ends, Ends::WithUs),
+        meeting: meeting(args, &name, &hosts)?,
+        hosts,
+    };
+    let bound = Duration::from_millis(args.start_timeout.0);
+    if wishes.meeting.is_some() && which_host(here, &wishes.hosts)?.0 != 0 {
+        attend(here, &wishes, bound, signals)?;
+        return formed_by_another(here, name, mount);
+    }
+    let started = start_hosts(here, &wishes, bound, signals, &mut |text| eprintln!("bivouac: {text}"))?;
+    for host in started.state.hosts.iter().filter(|host| host.life != HostLife::Up) {
+        eprintln!("bivouac: host {} is missing: {}", host.name, host.message.as_deref().unwrap_or("?"));
+    }
+    let dir = part_of(here, &name, &started.state.formation).unwrap_or_else(|| started.dir.clone());
+    let (mounts, steps) = (mount.into_iter().collect(), started.phases.into_steps());
+    let formed = Formed { name, dir, mounts, steps, whole: Some(started.dir.clone()), _tie: started.tie };
+    make_partitions(here, &started.dir, &started.state, &partitions)
+        .map_err(|failure| formed.give_up(here, failure))?;
+    Ok(formed)
+}
+
+/// Where the hosts meet, if they come by themselves.
+fn meeting(
+    args: &FormationArgs,
+    name: &FormationName,
+    hosts: &[HostArg],
+) -> Result<Option<Meeting>, Failure> {
+    let given = args.hosts.meet.clone().zip(args.hosts.meet_secret.as_deref());
+    Ok(given.map(|(place, secret)| Meeting::new(place, secret, name.as_str(), hosts)).transpose()?)
+}
+
+/// What this host sees of a formation that the first host has gathered.
+fn formed_by_another(
+    here: &Surroundings,
+    name: FormationName,
+    mount: Option<PathBuf>,
+) -> Result<Formed, Failure> {
+    let (_, dir) = StateDir::find(here, Some(&name))?;
+    Ok(Formed { name, dir, mounts: mount.into_iter().collect(), steps: Vec::new(), whole: None, _tie: None })
+}
+
+/// This host's part of a formation, if it has one: another formation on this machine may have the same name.
+pub fn part_of(here: &Surroundings, name: &FormationName, formation: &str) -> Option<StateDir> {
+    let (_, dir) = StateDir::find(here, Some(name)).ok()?;
+    let state = dir.read().ok().flatten()?;
+    (state.part.is_some() && state.formation == formation).then_some(dir)
+}
+
+/// The same path on every host: that of the formation's directory is not.
+fn mount_point(here: &Surroundings, name: &FormationName, place: &PlaceArgs) -> Result<PathBuf, Failure> {
+    match &place.dir {
+        Some(dir) => Ok(std::path::absolute(dir)?),
+        None => Ok(PathBuf::from(format!("/tmp/bivouac-{}-{name}", here.uid))),
+    }
+}

@@ -1,0 +1,122 @@
+//! What a formation holds that is nowhere else, and would be lost with it: one list, whoever knows of it.
+
+use std::path::PathBuf;
+
+use bivouac_launch::control;
+use bivouac_launch::{State, StateDir};
+use bivouac_stage::jobs::{Jobs, Known, Stage, Way};
+
+use crate::failure::Failure;
+use crate::progress::name;
+use crate::staging::mounts_of;
+
+/// Why a formation with promises is to be kept, in front of what they are; also while none of its processes lives.
+pub const PROMISED: &str = "what was named with --out is to be copied out first";
+/// How long the supervisor may take to note whether data is to be kept, in milliseconds.
+pub const KEEP_WAIT_MS: u64 = 10_000;
+/// Paths that are shown of one promise.
+const SHOWN: usize = 20;
+
+/// Why a formation is to be kept whose outputs did not come out.
+pub fn reason(job: Option<u64>, text: &str) -> String {
+    let first = text.lines().next().unwrap_or_default();
+    format!("{}outputs were not copied out: {first}", job.map(prefix).unwrap_or_default())
+}
+
+fn prefix(job: u64) -> String {
+    format!("job {job}: ")
+}
+
+/// Marks a formation, so that nobody takes it down by accident, or takes the mark away.
+///
+/// # Errors
+/// When the supervisor does not note it.
+pub fn keep(dir: &StateDir, reason: Option<String>) -> Result<(), Failure> {
+    Ok(control::keep(dir, reason, KEEP_WAIT_MS)?)
+}
+
+/// A job came to its end after all: what was kept for it need not be kept any longer.
+///
+/// # Errors
+/// When the supervisor does not note it.
+pub fn settled(dir: &StateDir, job: u64) -> Result<(), Failure> {
+    let kept = dir.read()?.and_then(|state| state.keep);
+    if kept.is_some_and(|reason| reason.starts_with(&prefix(job))) { keep(dir, None) } else { Ok(()) }
+}
+
+/// What would be lost, a line each; empty if nothing would.
+pub fn list(dir: &StateDir, state: &State) -> Vec<String> {
+    let jobs = Jobs::at(dir.stage_path());
+    let known = jobs.list();
+    let unfinished = known.iter().filter(|job| job.stage != Stage::Done).filter_map(unfinished);
+    unfinished.chain(promised(&jobs, state)).collect()
+}
+
+/// An unfinished job: one that copies in is no loss, unless it is under way.
+fn unfinished(job: &Known) -> Option<String> {
+    let what: Vec<_> = job.order.transfers.iter().map(|transfer| name(job.order.way, transfer)).collect();
+    let is_loss = job.order.way == Way::Out || job.stage == Stage::Running;
+    is_loss.then(|| {
+        format!("job {} ({} {}) is {}", job.number, job.order.way.word(), what.join(", "), job.stage.word())
+    })
+}
+
+fn promised(jobs: &Jobs, state: &State) -> Vec<String> {
+    let promises = match jobs.promises() {
+        Ok(promises) if promises.is_empty() => return Vec::new(),
+        Ok(promises) => promises,
+        Err(failure) => return vec![failure.to_string()],
+    };
+    let mount = mounts_of(state).ok().and_then(|mounts| mounts.into_iter().next());
+    let unknown = |why: String| {
+        let what: Vec<_> = promises.iter().map(|promise| name(Way::Out, promise)).collect();
+        vec![format!("{}: whether it is copied out cannot be seen: {why}", what.join(", "))]
+    };
+    let Some(mount) = mount else { return unknown("the formation is not mounted".into()) };
+    match jobs.unstaged(&mount) {
+        Err(failure) => unknown(failure.to_string()),
+        Ok(unstaged) => unstaged
+            .iter()
+            .map(|left| {
+                format!(
+                    "{}: {} not copied out:{}",
+                    name(Way::Out, &left.transfer),
+                    left.paths.len(),
+                    shown(&left.paths)
+                )
+            })
+            .collect(),
+    }
+}
+
+fn shown(paths: &[PathBuf]) -> String {
+    let mut text: String = paths.iter().take(SHOWN).map(|path| format!("\n  /{}", path.display())).collect();
+    if paths.len() > SHOWN {
+        text.push_str(&format!("\n  and {} more", paths.len() - SHOWN));
+    }
+    text
+}
+
+/// Removes what unfinished jobs left outside the formation, as far as that is possible.
+pub fn cancel_jobs(dir: &StateDir, notice: &mut dyn FnMut(&str)) {
+    let jobs = Jobs::at(dir.stage_path());
+    let unfinished = jobs.list().into_iter().filter(|job| job.order.way == Way::Out);
+    for job in unfinished.filter(|job| matches!(job.stage, Stage::Interrupted | Stage::Incomplete)) {
+        let cancelled = jobs.take(job.number).and_then(|held| held.map_or(Ok(0), |held| held.cancel(None)));
+        if let Err(failure) = cancelled {
+            notice(&format!("job {}: {failure}", job.number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_cut_and_say_so() {
+        let paths: Vec<PathBuf> = (0..25).map(|number| PathBuf::from(format!("f{number}"))).collect();
+        let text = shown(&paths);
+        assert!(text.starts_with("\n  /f0\n") && text.ends_with("and 5 more"), "{text}");
+    }
+}

@@ -1,0 +1,284 @@
+//! A formation over several hosts, each played by a runtime directory of its own: what needs neither root nor
+//! namespaces. On virtual nodes, with ssh, mounts and cut networks: tests/cluster.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod harness;
+
+use std::path::PathBuf;
+
+use harness::{Place, Said, is_alive, signal, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Hosts that are directories.
+struct Hosts {
+    place: Place,
+    name: String,
+}
+
+impl Hosts {
+    fn new() -> Hosts {
+        let hosts = Hosts { place: Place::new(), name: Place::unique_name() };
+        for host in ["a", "b", "c"] {
+            std::fs::create_dir(hosts.runtime(host)).unwrap();
+        }
+        hosts
+    }
+
+    fn runtime(&self, host: &str) -> PathBuf {
+        self.place.path().join(host)
+    }
+
+    /// Starts them by a shell, `before` the program.
+    fn up(&self, hosts: &str, before: &str, options: &[&str]) -> Said {
+        let base = self.place.path().display();
+        let launch = format!("{before} XDG_RUNTIME_DIR={base}/{{host}} exec {{args}}");
+        let fixed = ["up", "--name", &self.name, "--hosts", hosts, "--launch", &launch, "--no-mount"];
+        let arguments: Vec<&str> = fixed.into_iter().chain(options.iter().copied()).collect();
+        let output = self.place.command(&arguments).current_dir(self.place.path()).output().unwrap();
+        harness::said(&output)
+    }
+
+    fn status(&self) -> Value {
+        let said = self.place.run(&["status", "--name", &self.name, "--json"]);
+        serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"))
+    }
+
+    fn down(&self) -> Said {
+        self.place.run(&["down", "--name", &self.name])
+    }
+
+    fn are_empty(&self) -> bool {
+        ["a", "b", "c"].iter().all(|host| !self.runtime(host).join("bivouac").exists())
+    }
+
+    fn keeper(&self) -> u64 {
+        let state = self.place.path().join(format!("bivouac/{}+hosts/state.json", self.name));
+        let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+        state["supervisor"]["pid"].as_u64().unwrap()
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.down();
+    }
+}
+
+fn texts<'a>(report: &'a Value, list: &str, field: &str) -> Vec<&'a str> {
+    report[list].as_array().unwrap().iter().map(|item| item[field].as_str().unwrap()).collect()
+}
+
+#[test]
+fn hosts_come_together_and_go() {
+    let hosts = Hosts::new();
+    let said = hosts.up("a,b:2", "", &[]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let report = hosts.status();
+    assert_eq!(report["state"], "running");
+    assert_eq!(texts(&report, "hosts", "name"), ["a", "b"]);
+    assert_eq!(texts(&report, "nodes", "host"), ["a", "b", "b"]);
+    assert_eq!(texts(&report, "nodes", "state"), ["ready"; 3]);
+    // Each has its part, and knows that it is one.
+    let part = hosts.place.command(&["down"]).env("XDG_RUNTIME_DIR", hosts.runtime("b")).output().unwrap();
+    let refusal = String::from_utf8(part.stderr).unwrap();
+    assert!(refusal.contains("was started elsewhere"), "{refusal}");
+    let said = hosts.place.run(&["fsck", &hosts.name]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = hosts.down();
+    assert!(said.out.contains("down on all its hosts; nothing left: 0 processes"), "{said:?}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
+}
+
+#[test]
+fn who_does_not_come_is_named() {
+    let hosts = Hosts::new();
+    let trouble = "if [ {host} = b ]; then echo no room for it >&2; exit 3; fi;";
+    let said = hosts.up("a,b,c", trouble, &[]);
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("only 2 of 3 nodes are there, 3 are wanted:"), "{said:?}");
+    assert!(said.err.contains("host b: no room for it (exit code 3)"), "{said:?}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
+    let said = hosts.up("a,b,c", trouble, &["--min-nodes", "2"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let report = hosts.status();
+    assert_eq!(report["state"], "degraded");
+    assert_eq!(texts(&report, "hosts", "state"), ["up", "missing", "up"]);
+    assert_eq!(texts(&report, "nodes", "host"), ["a", "c"]);
+}
+
+#[test]
+fn without_their_keeper_hosts_leave_nothing() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    let keeper = hosts.keeper();
+    signal(keeper, Signal::KILL);
+    wait_until("the parts are gone", || !is_alive(keeper) && hosts.are_empty());
+    let said = hosts.down();
+    assert!(said.out.contains("host b: the process that kept the hosts together was killed"), "{said:?}");
+    assert!(hosts.place.is_empty());
+}
+
+#[test]
+fn a_keeper_that_is_told_to_end_says_what_is_lost() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &["--out", "results:/tmp/never"]).code, 0);
+    signal(hosts.keeper(), Signal::TERM);
+    wait_until("the parts are gone", || hosts.are_empty());
+    let file = hosts.place.path().join(format!("bivouac-{}.txt", hosts.name));
+    let said = std::fs::read_to_string(file).unwrap();
+    assert!(said.contains("on a, b ended: signal 15") && said.contains("/results to /tmp/never"), "{said}");
+}
+
+#[test]
+fn a_killed_part_leaves_nothing_and_the_others_go_on() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    // The part's supervisor is held up by its part: whoever started it.
+    let state = hosts.runtime("b").join("bivouac").join(&hosts.name).join("state.json");
+    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+    let supervisor = state["supervisor"]["pid"].as_u64().unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{supervisor}/stat")).unwrap();
+    let parent = stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap();
+    signal(parent, Signal::KILL);
+    wait_until("b has left", || !hosts.runtime("b").join("bivouac").exists());
+    wait_until("the keeper knows", || texts(&hosts.status(), "hosts", "state") == ["up", "lost"]);
+    let report = hosts.status();
+    assert_eq!(texts(&report, "nodes", "state"), ["ready", "failed"]);
+    assert!(hosts.down().out.contains("down on all its hosts; nothing left"));
+    assert!(hosts.are_empty());
+}
+
+#[test]
+fn strange_tickets_are_refused() {
+    let place = Place::new();
+    for ticket in ["", "bivouac-ticket {}", "hello"] {
+        let output = place.command(&["join"]).env("BIVOUAC_TICKET", ticket).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("got no ticket"), "{text}");
+    }
+    let other = "bivouac-ticket {\"release\":\"99.0.0\"}";
+    let output = place.command(&["join"]).env("BIVOUAC_TICKET", other).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("version: is bivouac") && text.contains("99.0.0"), "{text}");
+}
+
+/// A formation file with one partition.
+fn file_with_partition(hosts: &Hosts, nodes: &str) -> String {
+    let path = hosts.place.path().join("job.toml");
+    std::fs::write(&path, format!("[[partition]]\npath = \"/p\"\nnodes = \"{nodes}\"\n")).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn partitions_of_a_formation_file_are_made_over_hosts_or_nothing_is_left() {
+    let hosts = Hosts::new();
+    let said = hosts.up("a,b", "", &["--config", &file_with_partition(&hosts, "9")]);
+    assert!(said.code != 0 && said.err.contains('9'), "{said:?}");
+    assert!(hosts.are_empty());
+    let said = hosts.up("a,b", "", &["--config", &file_with_partition(&hosts, "1,0")]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert_eq!(texts(&hosts.status(), "partitions", "path"), ["/p"]);
+    assert!(hosts.down().out.contains("down on all its hosts; nothing left"));
+    assert!(hosts.are_empty());
+}
+
+#[test]
+fn promises_are_kept_of_the_formation_that_made_them() {
+    let hosts = Hosts::new();
+    let promise = ["--out", "x:/tmp/never"];
+    let local = ["up", "--name", &hosts.name, "--nodes", "1", "--no-mount", promise[0], promise[1]];
+    assert_eq!(hosts.place.run(&local).code, 0);
+    // Another formation of the same name, over other hosts, promises nothing.
+    let said = hosts.up("a,b", "", &[]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(hosts.down().out.contains("down on all its hosts; nothing left"));
+    let said = hosts.down();
+    assert!(said.code == 3 && said.err.contains("nowhere else"), "{said:?}");
+    assert_eq!(hosts.place.run(&["down", "--name", &hosts.name, "--discard"]).code, 0);
+    let said = hosts.up("a,b", "", &promise);
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = hosts.down();
+    assert!(said.code == 3 && said.err.contains("nowhere else"), "{said:?}");
+    let said = hosts.place.run(&["down", "--name", &hosts.name, "--discard"]);
+    assert!(said.out.contains("down on all its hosts; nothing left"), "{said:?}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
+}
+
+/// A port that nobody listens at.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// What one of several hosts runs that come by themselves, to meet at this one.
+fn come(hosts: &Hosts, host: &str, port: u16, secret: &str, options: &[&str]) -> std::process::Child {
+    let file = hosts.place.path().join(format!("secret-{host}"));
+    std::fs::write(&file, secret).unwrap();
+    let meet = format!("127.0.0.1:{port}");
+    let fixed =
+        ["up", "--name", &hosts.name, "--hosts", "a,b,c", "--no-mount", "--meet", &meet, "--meet-secret"];
+    let mut command = hosts.place.command(&fixed);
+    command.arg(file).args(options).env("XDG_RUNTIME_DIR", hosts.runtime(host)).env("SLURMD_NODENAME", host);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+}
+
+fn words_of(child: std::process::Child) -> (bool, String) {
+    let output = child.wait_with_output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+const SHARED: &str = "known to all of them, and nobody else";
+
+#[test]
+fn hosts_that_come_by_themselves_meet() {
+    let hosts = Hosts::new();
+    let port = free_port();
+    // Who comes before the first one waits for it.
+    let all = ["c", "b", "a"].map(|host| come(&hosts, host, port, SHARED, &[]));
+    for child in all {
+        let (succeeded, text) = words_of(child);
+        assert!(succeeded && text.contains("is up"), "{text}");
+    }
+    let at = |host: &str, arguments: &[&str]| {
+        let output =
+            hosts.place.command(arguments).env("XDG_RUNTIME_DIR", hosts.runtime(host)).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let report: Value = serde_json::from_str(&at("a", &["status", "--json"])).unwrap();
+    assert_eq!(texts(&report, "hosts", "name"), ["a", "b", "c"]);
+    assert_eq!(texts(&report, "nodes", "state"), ["ready"; 3]);
+    assert!(at("b", &["down"]).contains("was started elsewhere"));
+    assert!(at("a", &["down"]).contains("is down on all its hosts; nothing left: 0 processes"));
+    assert!(hosts.are_empty());
+}
+
+#[test]
+fn who_does_not_know_the_secret_does_not_meet_the_others() {
+    let hosts = Hosts::new();
+    let port = free_port();
+    let stranger = come(&hosts, "c", port, "what somebody else made up", &["--start-timeout", "1s"]);
+    let others = ["a", "b"].map(|host| come(&hosts, host, port, SHARED, &["--start-timeout", "2s"]));
+    let (succeeded, text) = words_of(stranger);
+    assert!(!succeeded && text.contains("the host that gathers the others"), "{text}");
+    let [first, second] = others.map(words_of);
+    assert!(!first.0 && first.1.contains("host c: did not report within 2 s"), "{}", first.1);
+    assert!(!second.0, "{}", second.1);
+    wait_until("nothing is left", || hosts.are_empty());
+}
+
+#[test]
+fn meetings_that_make_no_sense_are_refused() {
+    let hosts = Hosts::new();
+    let (succeeded, text) = words_of(come(&hosts, "a", 7, "short", &[]));
+    assert!(!succeeded && text.contains("can be guessed"), "{text}");
+    let stranger = come(&hosts, "a", 7, SHARED, &["--hosts", "x,y"]);
+    assert!(!words_of(stranger).0);
+    let mut unnamed =
+        hosts.place.command(&["run", "--hosts", "a,b", "--meet", "7", "--meet-secret", "f", "--", "true"]);
+    let output = unnamed.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("`run` has one"), "{text}");
+}

@@ -1,0 +1,158 @@
+//! The preload: unchanged programs on real formations, with it and without it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+mod programs;
+mod tools;
+mod while_running;
+
+use std::path::Path;
+use std::process::Command;
+
+use harness::{Camp, can_mount};
+use programs::{Way, build, calls, command, library, succeed};
+
+const WAYS: [Way; 3] = [Way::Plain, Way::Usual, Way::AtOnce];
+
+/// Runs all tests of a program on a formation, in all ways; what it reported when all was to be direct.
+fn all_well(name: &str) -> Option<String> {
+    let camp = Camp::start(&["--nodes", "2", "--stripe", "64k"])?;
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(name, dir.path())?;
+    let mut report = String::new();
+    for way in WAYS {
+        let (said, told) = succeed(&command(&program, way).arg(camp.mount()).output().unwrap());
+        assert_eq!(said, "well\n", "{way:?}");
+        report = told;
+    }
+    camp.down();
+    Some(report)
+}
+
+/// S130, S131, S132, S133, S135.
+#[test]
+fn calls_are_as_on_any_file_system() {
+    let Some(report) = all_well("calls") else { return };
+    for name in ["read", "pread", "readv", "preadv", "write", "pwrite", "writev", "pwritev"] {
+        assert!(calls(&report, name).0 > 0, "{name}: {report}");
+    }
+}
+
+/// S134, S136.
+#[test]
+fn processes_threads_signals_and_streams_are_as_everywhere() {
+    let Some(report) = all_well("processes") else { return };
+    assert!(calls(&report, "write").0 > 1000 && calls(&report, "pwrite").0 > 1000, "{report}");
+    assert!(report.contains("position shared with other processes"), "{report}");
+}
+
+/// S1, S2, S130: one file, through the preload and around it, below the mounts of two nodes.
+#[test]
+fn both_paths_lead_to_one_file() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2", "--stripe", "16k"]) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build("mix", dir.path()) else { return };
+    for (seed, way) in [("11", Way::AtOnce), ("12", Way::Usual)] {
+        let mut run = command(&program, way);
+        run.args(["1500", seed]).args(camp.mounts().iter().map(|mount| mount.join("mixed")));
+        let (said, report) = succeed(&run.output().unwrap());
+        assert_eq!(said, "well\n");
+        assert!(calls(&report, "pwrite").0 > 50 && calls(&report, "read").0 > 50, "{report}");
+    }
+    camp.down();
+}
+
+/// S211.
+#[test]
+fn files_under_the_session_contract_are_the_mounts() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    let dir = camp.mount().join("s");
+    let create = ["partition", "create", dir.to_str().unwrap(), "--contract", "session"];
+    assert_eq!(camp.place().run(&create).code, 0);
+    let to = format!("of={}", dir.join("f").display());
+    let mut run = command(Path::new("/bin/dd"), Way::AtOnce);
+    let (_, report) = succeed(&run.args(["if=/dev/zero", &to, "bs=4096", "count=100"]).output().unwrap());
+    let (direct, mount) = calls(&report, "write");
+    assert!(direct == 0 && mount >= 100, "{report}");
+    assert_eq!(std::fs::read(dir.join("f")).unwrap(), vec![0; 409_600]);
+    camp.down();
+}
+
+fn run_prints(preload: &[&str]) -> Option<(String, String)> {
+    if !can_mount() {
+        return None;
+    }
+    let place = harness::Place::new();
+    let name = harness::Place::unique_name();
+    let mut arguments = vec!["run", "--name", &name];
+    arguments.extend(preload);
+    let script = "echo \"$LD_PRELOAD\"; head -c 3000000 /dev/zero > $BIVOUAC/a; \
+        dd if=$BIVOUAC/a of=$BIVOUAC/b bs=4096 status=none; cmp $BIVOUAC/a $BIVOUAC/b; stat -c %s $BIVOUAC/b";
+    arguments.extend(["--", "sh", "-c", script]);
+    Some(succeed(&place.command(&arguments).env("BIVOUAC_REPORT", "1").output().unwrap()))
+}
+
+#[test]
+fn a_command_that_is_run_is_accelerated_unless_told_not_to() {
+    let path = library().display().to_string();
+    for options in [&[][..], &["--preload", &path]] {
+        let Some((said, report)) = run_prints(options) else { return };
+        assert_eq!(said, format!("{}\n3000000\n", library().canonicalize().unwrap().display()));
+        let (direct, mount) = calls(&report, "write");
+        assert!(direct > 700 && mount > 0, "{report}");
+    }
+    let Some((said, report)) = run_prints(&["--no-preload"]) else { return };
+    assert_eq!((said.as_str(), report.as_str()), ("\n3000000\n", ""));
+}
+
+#[test]
+fn a_library_that_is_not_there_is_named() {
+    let place = harness::Place::new();
+    let said = place.run(&["run", "--preload", "/none/x.so", "--", "true"]);
+    assert_eq!(said.code, 2, "{}", said.err);
+    assert!(
+        said.err.contains("--preload /none/x.so") && said.err.contains("libbivouac_preload.so"),
+        "{}",
+        said.err
+    );
+}
+
+#[test]
+fn what_is_installed_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install-preload");
+    let installed = Command::new(script).arg(library().parent().unwrap()).arg(dir.path()).output().unwrap();
+    succeed(&installed);
+    let installed = dir.path().join("lib/libbivouac_preload.so");
+    let (said, _) = succeed(&Command::new("echo").arg("x").env("LD_PRELOAD", installed).output().unwrap());
+    assert_eq!(said, "x\n");
+}
+
+/// What a library defines, as `nm` lists it.
+fn defined(library: &Path) -> Option<Vec<String>> {
+    let Ok(listed) = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output() else {
+        println!("skipped: there is no nm");
+        return None;
+    };
+    let (listed, _) = succeed(&listed);
+    let name = |line: &str| Some(line.rsplit(' ').next()?.split('@').next()?.to_owned());
+    Some(listed.lines().filter_map(name).collect())
+}
+
+/// Programs find these names before libc's: they must be such, and no others.
+#[test]
+fn only_names_of_libc_are_defined() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let libc =
+        maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains("libc.so"));
+    let (Some(ours), Some(theirs)) = (defined(library()), libc.and_then(|libc| defined(Path::new(libc))))
+    else {
+        return;
+    };
+    assert!(ours.len() > 50, "{ours:?}");
+    for name in ours {
+        assert!(theirs.contains(&name), "{name}");
+    }
+}

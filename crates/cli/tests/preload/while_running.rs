@@ -1,0 +1,97 @@
+//! What else happens while a program runs: others read and write, daemons die.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+
+use crate::harness::{Camp, wait_until};
+use crate::programs::{Way, build, calls, command, succeed};
+
+/// S137: content is whole, and the program notices a pause at most.
+#[test]
+fn daemons_may_be_killed() {
+    let Some(camp) = Camp::start(&["--nodes", "2", "--stripe", "64k"]) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build("steady", dir.path()) else { return };
+    let mut run = command(&program, Way::AtOnce);
+    let mut child = run.arg(camp.mount()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "begun");
+    for node in [1, 0, 1] {
+        camp.kill_node(node);
+        camp.node_pid(node);
+    }
+    std::fs::write(camp.mount().join("stop"), "").unwrap();
+    let turns: u64 = said.next().unwrap().unwrap().parse().unwrap();
+    let (_, report) = succeed(&child.wait_with_output().unwrap());
+    assert!(turns >= 192 && calls(&report, "write").0 > 100, "{turns} turns: {report}");
+    camp.down();
+}
+
+/// S1, S2, S130: what a program writes with the preload is read by others at once, and the other way round.
+#[test]
+fn others_see_each_call_when_it_has_returned() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2", "--stripe", "64k"]) else { return };
+    if !std::process::Command::new("python3").arg("-V").output().is_ok_and(|output| output.status.success()) {
+        println!("skipped: python3 is not installed");
+        return;
+    }
+    let script = "import os, sys\n\
+        fd = os.open(sys.argv[1], os.O_RDWR)\n\
+        for line in sys.stdin:\n    \
+            what, at, count = line.split()\n    \
+            if what == 'w':\n        os.pwrite(fd, bytes([int(at) % 251]) * int(count), int(at))\n    \
+            print(os.pread(fd, int(count), int(at)).hex() if what == 'r' else os.fstat(fd).st_size, flush=True)\n";
+    let [here, there] = [0, 1].map(|node| camp.mounts()[node].join("seen"));
+    let other = std::fs::File::options().read(true).write(true).create_new(true).open(&there).unwrap();
+    let mut run = command("python3", Way::AtOnce);
+    run.args(["-c", script]).arg(&here).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = run.spawn().unwrap();
+    let mut asks = child.stdin.take().unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut ask = |what: &str, at: u64, count: usize| {
+        use std::io::Write;
+        writeln!(asks, "{what} {at} {count}").unwrap();
+        answers.next().unwrap().unwrap()
+    };
+    let mut size = 0;
+    for turn in 0..60u64 {
+        let (at, count) = (turn * 7919 % 200_000, 1 + (turn as usize * 997) % 9000);
+        size = size.max(at + count as u64);
+        if turn % 2 == 0 {
+            assert_eq!(ask("w", at, count), size.to_string());
+        } else {
+            other.write_all_at(&vec![(at % 251) as u8; count], at).unwrap();
+        }
+        let expected = vec![(at % 251) as u8; count];
+        let mut found = vec![0; count];
+        other.read_exact_at(&mut found, at).unwrap();
+        assert!(found == expected, "turn {turn}");
+        let hex: String = expected.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(ask("r", at, count) == hex, "turn {turn}");
+        assert_eq!(other.metadata().unwrap().len(), size);
+        if turn % 20 == 19 {
+            size = at + 10;
+            other.set_len(size).unwrap();
+            assert_eq!(ask("s", 0, 0), size.to_string());
+        }
+    }
+    drop(asks);
+    let (_, report) = succeed(&child.wait_with_output().unwrap());
+    assert!(calls(&report, "pwrite").0 >= 25 && calls(&report, "pread").0 >= 50, "{report}");
+    camp.down();
+}
+
+/// S138: when a program has ended, nobody has its files open any more, and nothing of its client is left.
+#[test]
+fn nothing_is_left_of_a_program_that_has_ended() {
+    let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };
+    let file = camp.mount().join("a");
+    let mut dd = command("dd", Way::AtOnce);
+    dd.arg("if=/dev/zero").arg(format!("of={}", file.display())).args(["bs=10000", "count=30"]);
+    let (_, report) = succeed(&dd.output().unwrap());
+    assert_eq!(calls(&report, "write").0, 30, "{report}");
+    wait_until("all files are closed", || camp.status()["totals"]["open_files"] == 0);
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 300_000);
+    camp.down();
+}

@@ -1,0 +1,346 @@
+//! Partitions in front of a directory tree, as users have them: commands, mounts, killed daemons.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod harness;
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::random::Random;
+use harness::{Camp, is_alive, signal, wait_until};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+/// A formation with a partition in front of a directory.
+struct Proxied {
+    camp: Camp,
+    site: TempDir,
+}
+
+impl Proxied {
+    fn start(arguments: &[&str], fill: impl FnOnce(&Path)) -> Option<Proxied> {
+        let camp = Camp::start_each(arguments)?;
+        let site = TempDir::new().unwrap();
+        fill(site.path());
+        let proxied = Proxied { camp, site };
+        proxied.bind(proxied.site.path());
+        Some(proxied)
+    }
+
+    fn bind(&self, site: &Path) {
+        self.bind_with(site, &[]);
+    }
+
+    fn bind_with(&self, site: &Path, more: &[&str]) {
+        let part = self.part(0);
+        let arguments = ["partition", "create", part.to_str().unwrap(), "--stripe", "64k", "--source"];
+        let said = self.camp.place().run(&[&arguments[..], &[site.to_str().unwrap()], more].concat());
+        assert_eq!(said.code, 0, "{}", said.err);
+    }
+
+    fn part(&self, node: usize) -> PathBuf {
+        self.camp.mounts()[node].join("part")
+    }
+
+    fn flush(&self, more: &[&str]) -> harness::Said {
+        let part = self.part(0);
+        self.camp.place().run(&[&["flush", part.to_str().unwrap()], more].concat())
+    }
+
+    fn down(self) {
+        let said = self.camp.run("fsck", &[]);
+        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+        self.camp.down();
+    }
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 250 + seed * 13) as u8).collect()
+}
+
+fn diff(one: &Path, other: &Path) -> String {
+    let said = Command::new("diff").arg("-r").arg(one).arg(other).output().unwrap();
+    String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
+}
+
+/// S164.
+#[test]
+fn down_waits_for_what_is_not_at_the_source() {
+    let fill = |site: &Path| fs::write(site.join("input"), bytes(300_000, 1)).unwrap();
+    let Some(proxied) = Proxied::start(&["--nodes", "3"], fill) else { return };
+    assert!(fs::read(proxied.part(2).join("input")).unwrap() == bytes(300_000, 1));
+    fs::create_dir(proxied.part(1).join("out")).unwrap();
+    fs::write(proxied.part(1).join("out/result"), bytes(200_000, 2)).unwrap();
+    fs::write(proxied.part(1).join("input"), b"mine").unwrap();
+    fs::write(proxied.site.path().join("input"), b"theirs").unwrap();
+    let refused = proxied.camp.run("down", &[]);
+    assert_ne!(refused.code, 0);
+    assert!(refused.err.contains("/part/input") && refused.err.contains("--discard"), "{}", refused.err);
+    assert!(refused.err.contains("both are kept"), "{}", refused.err);
+    // Everybody goes on.
+    fs::write(proxied.part(2).join("out/result"), bytes(100_000, 3)).unwrap();
+    let said = proxied.flush(&["--force"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(diff(&proxied.part(0), proxied.site.path()), "");
+    fs::write(proxied.part(1).join("out/last"), bytes(200_000, 4)).unwrap();
+    let site = proxied.site.path().to_owned();
+    let Proxied { camp, site: _kept } = proxied;
+    camp.down();
+    assert!(fs::read(site.join("out/last")).unwrap() == bytes(200_000, 4), "down flushes");
+}
+
+/// S164: everything that a program was told to be written is at the source afterwards.
+#[test]
+fn nothing_is_written_between_the_look_and_the_end() {
+    let Some(proxied) = Proxied::start(&["--nodes", "2"], |_| {}) else { return };
+    let file = proxied.part(1).join("log");
+    let writer = std::thread::spawn(move || {
+        let mut log = fs::File::create(file).unwrap();
+        let mut written = 0;
+        while log.write_all(&[b'x'; 100]).is_ok() {
+            written += 100;
+        }
+        written
+    });
+    wait_until("it writes", || fs::metadata(proxied.part(0).join("log")).is_ok_and(|log| log.len() > 50_000));
+    let Proxied { camp, site } = proxied;
+    camp.down();
+    let written = writer.join().unwrap();
+    let kept = fs::metadata(site.path().join("log")).unwrap().len();
+    assert!(kept >= written, "{written} were written, {kept} are kept");
+}
+
+#[test]
+fn after_a_kill_of_everything_the_data_is_kept_until_it_is_discarded() {
+    let Some(proxied) = Proxied::start(&["--nodes", "2"], |_| {}) else { return };
+    fs::write(proxied.part(0).join("only-here"), "x").unwrap();
+    let supervisor = proxied.camp.supervisor_pid();
+    let nodes = [proxied.camp.node_pid(0), proxied.camp.node_pid(1)];
+    signal(supervisor, Signal::KILL);
+    nodes.iter().for_each(|pid| signal(*pid, Signal::KILL));
+    wait_until("all are gone", || !is_alive(supervisor) && nodes.iter().all(|pid| !is_alive(*pid)));
+    let refused = proxied.camp.run("down", &[]);
+    assert!(refused.code != 0 && refused.err.contains("--discard"), "{}", refused.err);
+    assert_eq!(proxied.camp.run("down", &["--discard"]).code, 0);
+}
+
+#[test]
+fn killed_daemons_lose_nothing_on_the_way_to_the_source() {
+    let fill = |site: &Path| {
+        fs::create_dir(site.join("in")).unwrap();
+        (0..8).for_each(|file| fs::write(site.join(format!("in/{file}")), bytes(400_000, file)).unwrap());
+    };
+    let arguments = ["--nodes", "3", "--deaths-max", "1000/1s"];
+    let Some(proxied) = Proxied::start(&arguments, fill) else { return };
+    let mut random = Random::new(7);
+    for turn in 0..6 {
+        std::thread::scope(|scope| {
+            let part = proxied.part(turn % 3);
+            let work = scope.spawn(move || {
+                for file in 0..8 {
+                    let read = fs::read(part.join(format!("in/{file}"))).unwrap();
+                    assert!(
+                        read == bytes(400_000, if file < turn { file + 100 } else { file }),
+                        "{turn} {file}"
+                    );
+                }
+                fs::write(part.join(format!("in/{turn}")), bytes(400_000, turn + 100)).unwrap();
+                fs::write(part.join(format!("new{turn}")), bytes(150_000, turn)).unwrap();
+            });
+            proxied.camp.kill_node(random.below(3));
+            work.join().unwrap();
+            let flush = scope.spawn(|| proxied.flush(&[]));
+            proxied.camp.kill_node(random.below(3));
+            flush.join().unwrap();
+        });
+    }
+    wait_until("all is flushed", || proxied.flush(&[]).code == 0);
+    assert_eq!(diff(&proxied.part(1), proxied.site.path()), "");
+    for turn in 0..6 {
+        assert!(
+            fs::read(proxied.site.path().join(format!("in/{turn}"))).unwrap() == bytes(400_000, turn + 100)
+        );
+    }
+    proxied.down();
+}
+
+/// A small file system in memory, mounted; `None` where this user may not.
+fn small_file_system(dir: &Path) -> Option<()> {
+    let said = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(dir).output().ok()?;
+    if !said.status.success() {
+        println!("skipped: mounting a small file system needs privileges");
+    }
+    said.status.success().then_some(())
+}
+
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        // It may have been unmounted already.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_full_source_and_one_that_is_unmounted_leave_the_data_here() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2"]) else { return };
+    let site = TempDir::new().unwrap();
+    if small_file_system(site.path()).is_none() {
+        return camp.down();
+    }
+    let _unmount = Unmount(site.path().to_owned());
+    let proxied = Proxied { camp, site };
+    proxied.bind(proxied.site.path());
+    fs::write(proxied.part(0).join("small"), bytes(100_000, 1)).unwrap();
+    fs::write(proxied.part(0).join("large"), bytes(3_000_000, 2)).unwrap();
+    let said = proxied.flush(&[]);
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("large: not flushed") && said.err.contains("No space left"), "{}", said.err);
+    assert!(fs::read(proxied.site.path().join("small")).unwrap() == bytes(100_000, 1));
+    assert_eq!(fs::read_dir(proxied.site.path()).unwrap().count(), 1, "what was begun is gone");
+    assert!(fs::read(proxied.part(1).join("large")).unwrap() == bytes(3_000_000, 2));
+    fs::write(proxied.part(0).join("large"), bytes(300_000, 3)).unwrap();
+    let unmounted = Command::new("umount").arg("-l").arg(proxied.site.path()).status().unwrap();
+    assert!(unmounted.success());
+    let said = proxied.flush(&[]);
+    assert!(said.code == 1 && said.err.contains("mount the file system again"), "{}", said.err);
+    assert_eq!(fs::read_dir(proxied.site.path()).unwrap().count(), 0);
+    assert!(fs::read(proxied.part(1).join("large")).unwrap() == bytes(300_000, 3));
+    assert_eq!(proxied.camp.run("down", &["--discard"]).code, 0);
+}
+
+#[test]
+fn files_may_be_larger_than_the_volume_together_and_alone() {
+    let lent = TempDir::new().unwrap();
+    let volume = format!("{}:24m", lent.path().display());
+    let fill = |site: &Path| {
+        fs::write(site.join("large"), bytes(40_000_000, 1)).unwrap();
+        fs::write(site.join("small"), bytes(100_000, 2)).unwrap();
+    };
+    let arguments = ["--nodes", "1", "--volume", &volume];
+    let Some(proxied) = Proxied::start(&arguments, fill) else { return };
+    assert!(fs::read(proxied.part(0).join("large")).unwrap() == bytes(40_000_000, 1));
+    // What is written is flushed when its room is needed.
+    for file in 0..4 {
+        fs::write(proxied.part(0).join(format!("mine{file}")), bytes(10_000_000, file)).unwrap();
+    }
+    for file in 0..4 {
+        assert!(fs::read(proxied.part(0).join(format!("mine{file}"))).unwrap() == bytes(10_000_000, file));
+    }
+    fs::remove_file(proxied.part(0).join("large")).unwrap();
+    assert!(fs::read(proxied.part(0).join("small")).unwrap() == bytes(100_000, 2));
+    assert!(proxied.site.path().join("large").exists(), "what is removed here stays there");
+    proxied.flush(&[]);
+    proxied.down();
+}
+
+/// S165: a source that takes nothing leaves what was written where it is, and the writer hears that the volume is full.
+#[test]
+fn what_cannot_be_flushed_stays_on_a_full_volume() {
+    let lent = TempDir::new().unwrap();
+    let volume = format!("{}:24m", lent.path().display());
+    let Some(camp) = Camp::start_each(&["--nodes", "1", "--volume", &volume]) else { return };
+    let site = TempDir::new().unwrap();
+    if small_file_system(site.path()).is_none() {
+        return camp.down();
+    }
+    let _unmount = Unmount(site.path().to_owned());
+    let proxied = Proxied { camp, site };
+    proxied.bind(proxied.site.path());
+    fs::write(proxied.part(0).join("first"), bytes(10_000_000, 1)).unwrap();
+    let refused = fs::write(proxied.part(0).join("second"), bytes(20_000_000, 2)).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{refused}");
+    assert!(fs::read(proxied.part(0).join("first")).unwrap() == bytes(10_000_000, 1));
+    let status = proxied.camp.run("status", &[]);
+    assert!(status.out.contains("first") && status.out.contains("No space left"), "{}", status.out);
+    // There is room again, and it goes on by itself.
+    let larger =
+        Command::new("mount").args(["-o", "remount,size=64m"]).arg(proxied.site.path()).status().unwrap();
+    assert!(larger.success());
+    wait_until("there is room", || fs::write(proxied.part(0).join("second"), bytes(20_000_000, 2)).is_ok());
+    assert_eq!(proxied.flush(&[]).code, 0);
+    assert_eq!(diff(&proxied.part(0), proxied.site.path()), "");
+    proxied.camp.down();
+}
+
+/// S171, S172: for programs, over mounts, with killed daemons in between.
+#[test]
+fn policies_hold_for_programs() {
+    let Some(camp) = Camp::start_each(&["--nodes", "3", "--deaths-max", "1000/1s"]) else { return };
+    let site = TempDir::new().unwrap();
+    fs::write(site.path().join("early"), bytes(500_000, 9)).unwrap();
+    let proxied = Proxied { camp, site };
+    let rules = [
+        "--write",
+        "on-close",
+        "--rule",
+        "*.log: write=through",
+        "--read",
+        "at-start",
+        "--rule",
+        "*.tmp: write=on-flush",
+    ];
+    proxied.bind_with(proxied.site.path(), &rules);
+    let there = |name: &str| fs::read(proxied.site.path().join(name));
+    fs::remove_file(proxied.site.path().join("early")).unwrap();
+    assert!(fs::read(proxied.part(2).join("early")).unwrap() == bytes(500_000, 9), "all came at the start");
+    for turn in 0..3 {
+        let name = format!("sub{turn}/result");
+        fs::create_dir(proxied.part(turn).join(format!("sub{turn}"))).unwrap();
+        let mut file = fs::File::create(proxied.part(turn).join(&name)).unwrap();
+        file.write_all(&bytes(200_000, turn)).unwrap();
+        assert!(there(&name).is_err());
+        // Whoever serves the mount does not know any more what was written.
+        proxied.camp.kill_node(turn);
+        file.write_all(b"end").unwrap();
+        drop(file);
+        assert!(there(&name).unwrap() == [bytes(200_000, turn), b"end".to_vec()].concat(), "{turn}");
+    }
+    let mut log = fs::File::create(proxied.part(1).join("a.log")).unwrap();
+    log.write_all(b"one").unwrap();
+    assert_eq!(there("a.log").unwrap(), b"one");
+    fs::write(proxied.part(1).join("b.tmp"), "x").unwrap();
+    assert!(there("b.tmp").is_err(), "waits for a flush");
+    // Both keep theirs; the program hears of it when it closes.
+    fs::write(proxied.site.path().join("sub0/result"), "theirs").unwrap();
+    let closed = Command::new("sh")
+        .arg("-c")
+        .arg(format!(
+            "exec dd if=/dev/zero of={} bs=10 count=1 conv=notrunc",
+            proxied.part(0).join("sub1/result").display()
+        ))
+        .output()
+        .unwrap();
+    assert!(closed.status.success());
+    assert_eq!(there("sub1/result").unwrap()[..10], [0; 10]);
+    let status = proxied.camp.run("status", &[]);
+    assert!(status.out.contains("not at their source: "), "{}", status.out);
+    drop(log);
+    proxied.camp.down();
+}
+
+/// S161: also where content goes from the subfile to the kernel without a copy.
+#[test]
+fn the_beginning_is_brought_when_the_end_is_here() {
+    let fill = |site: &Path| fs::write(site.join("large"), bytes(8 << 20, 1)).unwrap();
+    let Some(proxied) = Proxied::start(&["--nodes", "1"], fill) else { return };
+    let file = fs::File::open(proxied.part(0).join("large")).unwrap();
+    let mut end = vec![0; 100];
+    file.read_exact_at(&mut end, (8 << 20) - 100).unwrap();
+    assert!(end == bytes(8 << 20, 1)[(8 << 20) - 100..]);
+    assert!(fs::read(proxied.part(0).join("large")).unwrap() == bytes(8 << 20, 1));
+    proxied.down();
+}
+
+#[test]
+fn run_flushes_at_its_end_only_what_is_there_to_be_flushed() {
+    let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };
+    let refused = camp.place().run(&["flush", camp.mount().to_str().unwrap()]);
+    assert!(refused.code == 1 && refused.err.contains("no partition with a source"), "{}", refused.err);
+    camp.down();
+}

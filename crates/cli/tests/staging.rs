@@ -1,0 +1,452 @@
+//! `bivouac stage`: what goes in and comes out is whole, whatever is killed, full or interrupted meanwhile.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::random::Random;
+use harness::{Camp, Place, Said, can_mount, signal, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Rounds of the loop that kills; more by the environment.
+const ROUNDS: usize = 12;
+
+/// Everything about a tree that a copy keeps.
+fn describe(root: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut next = vec![root.to_owned()];
+    while let Some(path) = next.pop() {
+        let meta = path.symlink_metadata().unwrap();
+        let content = match () {
+            () if meta.is_file() => format!("{:?}", sum(&fs::read(&path).unwrap())),
+            () if meta.is_symlink() => format!("{:?}", fs::read_link(&path).unwrap()),
+            () => String::new(),
+        };
+        if meta.is_dir() {
+            next.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+        let times = (meta.mtime(), meta.mtime_nsec());
+        found.insert(
+            name,
+            format!("{:o} {times:?} {} {content}", meta.mode(), if meta.is_dir() { 0 } else { meta.len() }),
+        );
+    }
+    found
+}
+
+/// Length and a sum that notices what moves; from a library that is fast in every build.
+fn sum(bytes: &[u8]) -> (usize, u64) {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    (bytes.len(), hasher.finish())
+}
+
+fn same(got: &Path, expected: &Path) {
+    equal(&describe(got), &describe(expected));
+}
+
+/// A tree but for the attributes of directories: those that existed keep their own.
+fn without_dirs(root: &Path) -> BTreeMap<String, String> {
+    let mut all = describe(root);
+    all.retain(|_, line| !line.starts_with('4'));
+    all
+}
+
+fn equal(got: &BTreeMap<String, String>, expected: &BTreeMap<String, String>) {
+    let differ: Vec<_> =
+        got.keys().chain(expected.keys()).filter(|name| got.get(*name) != expected.get(*name)).collect();
+    let shown: Vec<_> =
+        differ.iter().take(3).map(|name| (name, got.get(*name), expected.get(*name))).collect();
+    assert!(differ.is_empty(), "{} differ: {shown:?}", differ.len());
+}
+
+/// Small files in some directories, a file of two parts, links.
+fn make_tree(root: &Path) {
+    let mut random = Random::new(7);
+    for number in 0..120 {
+        let dir = root.join(format!("d{}", number % 5));
+        fs::create_dir_all(&dir).unwrap();
+        let len = random.below(9000);
+        fs::write(dir.join(format!("f{number}")), random.bytes(len)).unwrap();
+    }
+    fs::write(root.join("large"), random.bytes(1 << 20).repeat(18)).unwrap();
+    fs::hard_link(root.join("d1/f1"), root.join("d2/again")).unwrap();
+    std::os::unix::fs::symlink("d1/f1", root.join("link")).unwrap();
+    fs::set_permissions(root.join("d3/f3"), fs::Permissions::from_mode(0o400)).unwrap();
+}
+
+/// In memory, so that nothing waits for a disk.
+fn site() -> tempfile::TempDir {
+    let place = ["/dev/shm", "/tmp"].into_iter().find(|place| Path::new(place).is_dir()).unwrap();
+    tempfile::Builder::new().prefix("bvk").tempdir_in(place).unwrap()
+}
+
+fn stage(camp: &Camp, arguments: &[&str]) -> Said {
+    let mut all = vec!["stage", arguments[0], "--name", camp.name()];
+    all.extend(&arguments[1..]);
+    camp.place().run(&all)
+}
+
+fn start(camp: &Camp, arguments: &[&str]) -> Child {
+    let mut all = vec!["stage", arguments[0], "--name", camp.name()];
+    all.extend(&arguments[1..]);
+    camp.place().command(&all).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn jobs(camp: &Camp) -> Vec<Value> {
+    serde_json::from_str(&stage(camp, &["status", "--json"]).out).unwrap()
+}
+
+/// What is temporary below a directory; looks only at names.
+fn temporary(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut next = vec![root.to_owned()];
+    while let Some(path) = next.pop() {
+        if path.to_string_lossy().contains(".bivouac-") {
+            found.push(path);
+        } else if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+            next.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    found
+}
+
+// S180.
+#[test]
+fn a_tree_goes_in_and_comes_out_through_all_nodes() {
+    let Some(camp) = Camp::start_each(&["--nodes", "3"]) else { return };
+    let site = site();
+    make_tree(&site.path().join("src"));
+    let (src, out) = (site.path().join("src"), site.path().join("new/out"));
+    let said = stage(&camp, &["in", src.to_str().unwrap(), "/deep/data", "--verify", "--limit", "2g"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    for mount in camp.mounts() {
+        same(&mount.join("deep/data"), &src);
+        let blocks = fs::metadata(mount.join("deep/data/large")).unwrap().blocks();
+        assert_eq!(blocks * 512, 18 << 20, "pieces that came out of order left no holes");
+    }
+    let manifest = site.path().join("manifest");
+    let inside = camp.mounts()[1].join("deep/data");
+    let said = stage(
+        &camp,
+        &[
+            "out",
+            inside.to_str().unwrap(),
+            out.to_str().unwrap(),
+            "--json",
+            "--manifest",
+            manifest.to_str().unwrap(),
+        ],
+    );
+    assert_eq!(said.code, 0, "{}", said.err);
+    same(&out, &src);
+    let events: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ended = events.iter().find(|event| event["event"] == "ended").unwrap();
+    assert_eq!((&ended["files"], &ended["ok"]), (&Value::from(121), &Value::from(true)));
+    assert_eq!(events.last().unwrap()["state"], "done");
+    assert_eq!(
+        fs::read_to_string(manifest).unwrap().lines().filter(|line| line.starts_with("done\t")).count(),
+        129
+    );
+    let several = stage(&camp, &["in", src.to_str().unwrap(), out.join("d1").to_str().unwrap(), "into"]);
+    assert_eq!(several.code, 0, "{}", several.err);
+    same(&camp.mount().join("into/src"), &src);
+    same(&camp.mount().join("into/d1"), &src.join("d1"));
+    assert!(jobs(&camp).iter().all(|job| job["state"] == "done"));
+    let done = stage(&camp, &["resume", "1"]);
+    assert!(done.code == 1 && done.err.contains("job 1 is done"), "{}", done.err);
+    assert!(stage(&camp, &["cancel", "9"]).err.contains("job 9 is not known"));
+    assert_eq!(stage(&camp, &["in", "x", "../y"]).code, 2);
+    camp.down();
+}
+
+/// Kills copies in and out at random moments, resumes them or begins anew, and compares.
+#[test]
+fn a_copy_that_is_killed_at_any_moment_is_resumed_or_cancelled_without_a_trace() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2"]) else { return };
+    let rounds =
+        std::env::var("BIVOUAC_STAGE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(ROUNDS);
+    let (site, mut random) = (site(), Random::new(Random::seed()));
+    let src = site.path().join("src");
+    make_tree(&src);
+    let begun = Instant::now();
+    let said = stage(&camp, &["in", src.to_str().unwrap(), "data"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let whole_us = begun.elapsed().as_micros() as usize;
+    let (out, expected) = (site.path().join("out"), without_dirs(&src));
+    for round in 0..rounds {
+        let into_formation = random.once_in(2);
+        let (from, to, parent) = if into_formation {
+            (src.to_str().unwrap(), "copy", camp.mount().to_owned())
+        } else {
+            ("data", out.to_str().unwrap(), site.path().to_owned())
+        };
+        let at = if into_formation { camp.mount().join("copy") } else { out.clone() };
+        // Over an older copy every other time.
+        if random.once_in(2) {
+            fs::create_dir_all(at.join("d1")).unwrap();
+            fs::write(at.join("d1/f1"), "old").unwrap();
+        }
+        let existed = at.exists();
+        let mut child = start(&camp, &[if into_formation { "in" } else { "out" }, from, to]);
+        kill_after(&mut child, random.below(whole_us));
+        while let Some(job) = jobs(&camp).into_iter().find(|job| job["state"] != "done") {
+            assert!(
+                existed || !at.exists() || without_dirs(&at) == without_dirs(&src),
+                "round {round}: {job}"
+            );
+            let id = job["job"].to_string();
+            match random.below(4) {
+                0 => {
+                    let said = stage(&camp, &["cancel", &id]);
+                    assert_eq!(said.code, 0, "{}", said.err);
+                    assert_eq!(temporary(&parent), Vec::<PathBuf>::new());
+                }
+                1 => kill_after(&mut start(&camp, &["resume", &id]), random.below(whole_us)),
+                _ => {
+                    let said = stage(&camp, &["resume", &id]);
+                    assert_eq!(said.code, 0, "round {round}: {}", said.err);
+                }
+            }
+        }
+        // What was cancelled, or killed before it was written down, is done anew.
+        if !at.exists() || existed {
+            let said = stage(&camp, &[if into_formation { "in" } else { "out" }, from, to]);
+            assert_eq!(said.code, 0, "{}", said.err);
+        }
+        equal(&without_dirs(&at), &expected);
+        assert_eq!(temporary(&parent), Vec::<PathBuf>::new(), "round {round}");
+        fs::remove_dir_all(&at).unwrap();
+    }
+    camp.down();
+}
+
+fn kill_after(child: &mut Child, us: usize) {
+    std::thread::sleep(Duration::from_micros(us as u64));
+    let _it_may_have_ended = child.kill();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_a_tree_goes_in_and_out_costs_nothing() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2", "--deaths-max", "99/1ms"]) else { return };
+    let site = site();
+    let (src, out) = (site.path().join("src"), site.path().join("out"));
+    make_tree(&src);
+    for arguments in [["in", src.to_str().unwrap(), "data"], ["out", "data", out.to_str().unwrap()]] {
+        let mut child = start(&camp, &arguments);
+        for node in [1, 0, 1] {
+            camp.kill_node(node);
+            camp.node_pid(node);
+        }
+        let status = child.wait().unwrap();
+        let job = jobs(&camp).pop().unwrap();
+        assert_eq!((status.code(), &job["state"]), (Some(0), &Value::from("done")), "{job}");
+    }
+    same(&out, &src);
+    camp.down();
+}
+
+// S181, S184, S190.
+#[test]
+fn a_signal_ends_it_and_leaves_it_to_be_resumed() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    let site = site();
+    let src = site.path().join("src");
+    make_tree(&src);
+    let mut child = start(&camp, &["in", src.to_str().unwrap(), "data", "--limit", "1m"]);
+    wait_until("it copies", || !temporary(camp.mount()).is_empty());
+    assert_eq!(jobs(&camp)[0]["state"], "running");
+    assert!(stage(&camp, &["resume", "1"]).err.contains("is running"));
+    let refused = camp.run("down", &[]);
+    assert!(refused.code == 3 && refused.err.contains("job 1 (in ") && refused.err.contains("is running"));
+    signal(child.id().into(), Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(jobs(&camp)[0]["state"], "interrupted");
+    assert!(!camp.mount().join("data").exists(), "what is half-written has no name");
+    let text = stage(&camp, &["status", "1"]).out;
+    assert!(text.contains("interrupted") && text.contains("to /data"), "{text}");
+    assert_eq!(stage(&camp, &["cancel", "1"]).code, 0);
+    assert_eq!(temporary(camp.mount()), Vec::<PathBuf>::new());
+    camp.down();
+}
+
+#[test]
+fn a_volume_that_is_full_keeps_what_fits_and_the_rest_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = format!("{}:40m", dir.path().display());
+    let Some(camp) = Camp::start(&["--nodes", "1", "--volume", &volume]) else { return };
+    let site = site();
+    let src = site.path().join("src");
+    make_tree(&src);
+    fs::write(camp.mount().join("ballast"), vec![1; 28 << 20]).unwrap();
+    let said = stage(&camp, &["in", src.to_str().unwrap(), "data"]);
+    assert!(said.code == 1 && said.err.contains("no space left (ENOSPC)"), "{}", said.err);
+    assert!(said.err.contains("large") && said.err.contains("bivouac stage resume"), "{}", said.err);
+    let job = &jobs(&camp)[0];
+    assert_eq!(job["state"], "incomplete");
+    let manifest = fs::read_to_string(job["manifest"].as_str().unwrap()).unwrap();
+    assert!(manifest.contains("failed\t-") && manifest.ends_with("#end\tincomplete\n"));
+    fs::remove_file(camp.mount().join("ballast")).unwrap();
+    wait_until("there is room again", || stage(&camp, &["resume", "1"]).code == 0);
+    same(&camp.mount().join("data"), &src);
+    camp.down();
+}
+
+// S189.
+#[test]
+fn down_refuses_what_was_promised_and_is_not_out() {
+    if !can_mount() {
+        return;
+    }
+    let site = site();
+    let kept = site.path().join("kept");
+    let promise = format!("res:{}", kept.display());
+    let camp = Camp::start_in(Place::new(), &["--out", &promise]);
+    fs::create_dir(camp.mount().join("res")).unwrap();
+    fs::write(camp.mount().join("res/a"), "one").unwrap();
+    let refused = camp.run("down", &[]);
+    assert!(
+        refused.code == 3 && refused.err.contains("/res/a") && refused.err.contains("--discard"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(stage(&camp, &["out"]).code, 0);
+    assert_eq!(fs::read_to_string(kept.join("a")).unwrap(), "one");
+    fs::write(camp.mount().join("res/a"), "two").unwrap();
+    let refused = camp.run("down", &[]);
+    assert!(refused.code == 3 && refused.err.contains("1 not copied out:\n  /res/a"), "{}", refused.err);
+    assert_eq!(stage(&camp, &["out"]).code, 0);
+    assert_eq!(fs::read_to_string(kept.join("a")).unwrap(), "two");
+    camp.down();
+}
+
+#[test]
+fn promises_of_what_was_never_made_are_kept() {
+    if !can_mount() {
+        return;
+    }
+    let site = site();
+    let [made, never] = ["made", "never"].map(|name| format!("{name}:{}", site.path().join(name).display()));
+    let camp = Camp::start_in(Place::new(), &["--out", &never, "--out", &made]);
+    let said = stage(&camp, &["out"]);
+    assert!(
+        said.code == 0 && said.err.matches("is not there, so there is nothing to copy").count() == 2,
+        "{said:?}"
+    );
+    fs::write(camp.mount().join("made"), "one").unwrap();
+    let said = stage(&camp, &["out"]);
+    assert!(said.code == 0 && said.err.contains("/never to "), "{said:?}");
+    assert_eq!(fs::read_to_string(site.path().join("made")).unwrap(), "one");
+    assert!(!site.path().join("never").exists());
+    camp.down();
+}
+
+#[test]
+fn what_is_discarded_leaves_nothing_at_the_target() {
+    let Some(camp) = Camp::start(&[]) else { return };
+    let site = site();
+    make_tree(&camp.mount().join("data"));
+    let mut child =
+        start(&camp, &["out", "data", site.path().join("out").to_str().unwrap(), "--limit", "4m"]);
+    wait_until("it has begun", || !temporary(site.path()).is_empty());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let refused = camp.run("down", &[]);
+    assert!(
+        refused.code == 3
+            && refused.err.contains("job 1 (out /data to")
+            && refused.err.contains("is interrupted")
+    );
+    let said = camp.run("down", &["--discard"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(fs::read_dir(site.path()).unwrap().count(), 0);
+    assert!(camp.place().is_empty());
+}
+
+// S188.
+#[test]
+fn only_what_changed_goes_out() {
+    let Some(camp) = Camp::start_each(&["--nodes", "3"]) else { return };
+    let site = site();
+    let src = site.path().join("src");
+    make_tree(&src);
+    assert_eq!(stage(&camp, &["in", src.to_str().unwrap(), "data"]).code, 0);
+    let [one, two, three] = [0, 1, 2].map(|node| camp.mounts()[node].join("data"));
+    let len = fs::metadata(one.join("d0/f5")).unwrap().len();
+    fs::write(one.join("d0/f5"), vec![1; len as usize]).unwrap();
+    overwrite_in_place(&two.join("large"));
+    fs::rename(three.join("d4"), three.join("moved")).unwrap();
+    fs::remove_file(two.join("d3/f8")).unwrap();
+    fs::write(one.join("d2/again"), "by its other name").unwrap();
+    camp.kill_node(1);
+    camp.node_pid(1);
+    let out = site.path().join("out");
+    let said = stage(&camp, &["out", "--changed-since", "in", "data", out.to_str().unwrap(), "--json"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let ended: Value = said
+        .out
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .find(|event| event["event"] == "ended")
+        .unwrap();
+    assert!(ended["deleted"].as_array().unwrap().contains(&"d3/f8".into()), "{ended}");
+    let got: Vec<_> =
+        describe(&out).into_keys().filter(|name| !name.starts_with("moved/") && name.contains('f')).collect();
+    assert_eq!(got, ["d0/f5", "d1/f1"], "{ended}");
+    assert_eq!(describe(&out).keys().filter(|name| name.starts_with("moved/")).count(), 24);
+    assert!(fs::read(out.join("large")).unwrap() == fs::read(one.join("large")).unwrap());
+    assert_eq!(fs::read_to_string(out.join("d1/f1")).unwrap(), "by its other name");
+    let none =
+        stage(&camp, &["out", "--changed-since", "@99999999999", "data", out.to_str().unwrap(), "--json"]);
+    assert!(none.code == 0 && none.out.contains("\"files\":0"), "{}{}", none.out, none.err);
+    camp.down();
+}
+
+fn overwrite_in_place(path: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(b"changed", 12_345).unwrap();
+}
+
+#[test]
+fn run_copies_out_what_the_command_changed() {
+    if !can_mount() {
+        return;
+    }
+    let (place, site) = (Place::new(), site());
+    let src = site.path().join("src");
+    make_tree(&src);
+    let run = |more: &[&str], out: &str| {
+        let name = Place::unique_name();
+        let input = format!("{}:data", src.display());
+        let output = format!("data:{}", site.path().join(out).display());
+        let mut all = vec!["run", "--name", &name, "--in", &input, "--out", &output];
+        all.extend(more);
+        all.extend([
+            "--",
+            "sh",
+            "-c",
+            "echo new > $BIVOUAC/data/d1/result; echo more >> $BIVOUAC/data/d0/f5",
+        ]);
+        let said = place.run(&all);
+        assert_eq!(said.code, 0, "{}", said.err);
+        said
+    };
+    let said = run(&[], "changed");
+    assert!(said.err.contains("2 files") && said.err.contains("unchanged"), "{}", said.err);
+    let names: Vec<_> = describe(&site.path().join("changed")).into_keys().collect();
+    assert_eq!(names, ["", "d0", "d0/f5", "d1", "d1/result"]);
+    run(&["--out-all"], "all");
+    assert_eq!(describe(&site.path().join("all")).len(), describe(&src).len() + 1);
+}

@@ -1,0 +1,623 @@
+//! One host's part of a formation: what the launcher starts on the host, in the foreground.
+//!
+//! It reports to the one that gathers the hosts, starts the part's supervisor, mounts, and takes everything
+//! down when it is told to, when the launcher's connection ends, or when it hears nothing any more. It holds what keeps the
+//! supervisor up: killed, it leaves nothing either.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
+use bivouac_types::ClientId;
+use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, JoinVolume, NodeReport, Order, Report};
+use bivouac_wire::{Decode, Encode};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::Signal;
+
+use super::meet::say_usable;
+use super::ticket::{Ticket, read_line};
+use crate::control::{Request, ask, timespec};
+use crate::hex::to_hex;
+use crate::packets;
+use crate::plan::{Wishes, plan};
+use crate::purpose::unix_ms;
+use crate::signals::Signals;
+use crate::start::{
+    Attempt, GIVE_UP_MS, claim, end_supervisor, raise_descriptor_limit, start_supervisor, take_report,
+    wait_for_report,
+};
+use crate::state::{NodeLife, PartState, RELEASE, State};
+use crate::state_dir::StateDir;
+use crate::supervisor::{self, PartBegins};
+use crate::surroundings::{Surroundings, make_private_dir};
+use crate::teardown::{Remains, remove_leftovers, take_down};
+use crate::volumes::VolumeArg;
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// How long one address may take to answer.
+const REPORT_WAIT: Duration = Duration::from_secs(5);
+/// How long until the host that gathers the others is tried again, in milliseconds.
+const MEET_PAUSE_MS: u64 = 100;
+/// How long another host may take to answer, once it is there.
+const REACH_WAIT: Duration = Duration::from_secs(5);
+/// How long the supervisor may take to hear of dead nodes, in milliseconds.
+const LOST_MS: u64 = 2000;
+/// How long the last words may take to be heard, in milliseconds.
+const FAREWELL_MS: u64 = 5000;
+
+/// What [`join`] is told by its command line.
+#[derive(Clone, Debug, Default)]
+pub struct JoinOptions {
+    /// File that holds the ticket; it is removed.
+    pub ticket: Option<PathBuf>,
+    /// Directory that this program was put into to be started from; it is removed.
+    pub sent: Option<PathBuf>,
+    /// Whether it comes by itself: it tries until it is let in, and says when the formation can be used here.
+    pub meet: bool,
+}
+
+/// Mounting, which is not this crate's business.
+pub trait Mounter {
+    /// Whether a mount can be made here.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&self) -> LaunchResult<()>;
+
+    /// Mounts a part's first node at a directory, which is to be removed in the end if it is its own.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    fn mount(
+        &self,
+        dir: &StateDir,
+        state: &State,
+        at: &Path,
+        own_dir: bool,
+        allow_other: bool,
+    ) -> Result<PathBuf, String>;
+}
+
+/// Plays one host's part until that is over.
+///
+/// # Errors
+/// Why this host cannot take part, or what is left of its part.
+pub fn join(here: &Surroundings, options: &JoinOptions, mounter: &dyn Mounter) -> LaunchResult<()> {
+    if let Some(dir) = &options.sent {
+        forget_program(dir);
+    }
+    if options.meet {
+        // What ends the script that started it is not its end.
+        let _already_a_leader = rustix::process::setsid();
+    }
+    let (ticket, lifeline) = take_ticket(here, options)?;
+    let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP])
+        .map_err(|e| LaunchError::system("signals", e))?;
+    raise_descriptor_limit();
+    let mut link = report_in(&ticket, options.meet, &signals)?;
+    let ip = link.local_ip().filter(|ip| !ip.is_unspecified());
+    let ip =
+        ip.ok_or_else(|| LaunchError::system("this host's address", std::io::ErrorKind::NotConnected))?;
+    match Part::prepare(here, &ticket, ip, &signals, mounter) {
+        Ok((part, nodes)) => {
+            let told = send(&mut link, rendezvous::JOIN, &introduce(here, &ticket, &part.dir, nodes));
+            let part = Part { link: Some(link), lifeline, meet: options.meet, ..part };
+            match told {
+                Ok(()) => part.run(),
+                Err(error) => part.end(Some(error.to_string())),
+            }
+        }
+        Err(error) => {
+            let dir = StateDir::at(PathBuf::new());
+            let join =
+                Join { trouble: Some(error.to_string()), ..introduce(here, &ticket, &dir, Vec::new()) };
+            let _nobody_hears_it = send(&mut link, rendezvous::JOIN, &join);
+            say_farewell(&mut link);
+            Err(error)
+        }
+    }
+}
+
+/// The program runs, so its file is needed no more: not even to start daemons from.
+fn forget_program(dir: &Path) {
+    let removed = std::fs::remove_file(dir.join("bivouac")).and_then(|()| std::fs::remove_dir(dir));
+    if let Err(error) = removed {
+        log::warn!("{}: {error}", dir.display());
+    }
+}
+
+/// The ticket; and standard input, if the ticket came from there and its end means something.
+fn take_ticket(here: &Surroundings, options: &JoinOptions) -> LaunchResult<(Ticket, Option<OwnedFd>)> {
+    if let Some(path) = &options.ticket {
+        let text =
+            std::fs::read_to_string(path).map_err(|e| LaunchError::path(path, "read the ticket", e))?;
+        return Ok((Ticket::parse(&text)?, None));
+    }
+    if let Some(text) = &here.batch.ticket {
+        return Ok((Ticket::parse(text)?, None));
+    }
+    let input = std::io::stdin();
+    let ticket = Ticket::parse(&read_line(input.as_fd())?)?;
+    let lifeline =
+        input.as_fd().try_clone_to_owned().map_err(|e| LaunchError::system("standard input", e))?;
+    Ok((ticket, Some(lifeline)))
+}
+
+/// Connects to the first address that lets us in; `patient`, tries until the time for the start is over.
+fn report_in(ticket: &Ticket, patient: bool, signals: &Signals) -> LaunchResult<Link> {
+    let (formation, secret) = ticket.credentials()?;
+    let auth = Auth { formation, secret: Secret::new(secret) };
+    let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer };
+    let until = Instant::now() + Duration::from_millis(if patient { ticket.start_ms } else { 0 });
+    loop {
+        let mut refusals = Vec::new();
+        for address in &ticket.addresses {
+            match Link::connect(&Address::tcp(address.clone()), &identity, REPORT_WAIT) {
+                Ok(link) => return Ok(link),
+                Err(error) => refusals.push(error.to_string()),
+            }
+        }
+        let interrupted = signals_within(signals, if patient { MEET_PAUSE_MS } else { 0 });
+        if interrupted || Instant::now() >= until {
+            let remedy = "name a network that all hosts reach: --network; or open the firewall between them";
+            let who = "the host that gathers the others";
+            return Err(LaunchError::new(Kind::Refused, who, refusals.join("; "), remedy));
+        }
+    }
+}
+
+/// Whether a signal to end comes within this time.
+fn signals_within(signals: &Signals, wait_ms: u64) -> bool {
+    let mut polled = [PollFd::new(signals, PollFlags::IN)];
+    let came = retry_on_intr(|| poll(&mut polled, Some(&timespec(wait_ms))));
+    came.is_ok_and(|came| came > 0) && signals.next().is_some_and(|s| s.number != Signal::HUP.as_raw())
+}
+
+fn introduce(here: &Surroundings, ticket: &Ticket, dir: &StateDir, nodes: Vec<JoinNode>) -> Join {
+    let called = ticket.host.clone().or_else(|| here.batch.slurm_node.clone());
+    Join {
+        release: RELEASE.into(),
+        host: called.unwrap_or_else(|| here.host.clone()),
+        machine: here.host.clone(),
+        now_unix_ms: unix_ms(),
+        directory: dir.path().display().to_string(),
+        trouble: None,
+        nodes,
+    }
+}
+
+/// A host's part.
+struct Part<'a> {
+    here: &'a Surroundings,
+    ticket: &'a Ticket,
+    signals: &'a Signals,
+    mounter: &'a dyn Mounter,
+    dir: StateDir,
+    /// The supervisor's socket; `None` once it is gone.
+    report: Option<OwnedFd>,
+    supervisor: Child,
+    link: Option<Link>,
+    lifeline: Option<OwnedFd>,
+    /// Whether somebody is to be told when the formation can be used here.
+    meet: bool,
+    /// When something was heard last.
+    heard: Instant,
+    /// What is wrong here, as far as the whole can go on with it.
+    trouble: Option<String>,
+}
+
+/// Why a part ends.
+enum Outcome {
+    GoOn,
+    /// Told to, or the formation's start was given up.
+    Over(Option<String>),
+}
+
+impl<'a> Part<'a> {
+    /// Makes the part's directory and volumes and starts its supervisor; what fails is removed again.
+    fn prepare(
+        here: &'a Surroundings,
+        ticket: &'a Ticket,
+        ip: IpAddr,
+        signals: &'a Signals,
+        mounter: &'a dyn Mounter,
+    ) -> LaunchResult<(Part<'a>, Vec<JoinNode>)> {
+        if ticket.mount.is_some() {
+            mounter.check()?;
+        }
+        let claim = claim(here, &ticket.name, &mut say).map_err(|error| named_twice(here, ticket, error))?;
+        let mut attempt = Attempt { here, dir: claim.dir.clone(), done: false };
+        let mut state = plan(here, &wishes(here, ticket), &claim.dir)?;
+        state.formation.clone_from(&ticket.formation);
+        let started_from = ticket.addresses.first().cloned().unwrap_or_default();
+        state.part = Some(PartState { bind: ip, started_from });
+        claim.dir.write(&state)?;
+        let (report, supervisor) = start_supervisor(here, &claim, "supervise", None)?;
+        drop(claim.lock);
+        let bound = Duration::from_millis(ticket.start_ms);
+        let addresses = match wait_for_report(&report, signals, bound, &claim.dir) {
+            Ok(supervisor::Report::Bound { addresses }) => Ok(addresses),
+            Ok(supervisor::Report::Failed { message }) => Err(LaunchError::said(Kind::Refused, message)),
+            Ok(supervisor::Report::Ready { .. } | supervisor::Report::GaveUp) => {
+                Err(crate::start::not_by_hand())
+            }
+            Err(error) => Err(error),
+        };
+        let addresses = match addresses {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                end_supervisor(&report, supervisor, GIVE_UP_MS);
+                return Err(error);
+            }
+        };
+        attempt.done = true;
+        let nodes =
+            state.nodes.iter().zip(addresses).map(|(node, addresses)| offer(node, addresses)).collect();
+        let part = Part {
+            here,
+            ticket,
+            signals,
+            mounter,
+            dir: claim.dir.clone(),
+            report: Some(report),
+            supervisor,
+            link: None,
+            lifeline: None,
+            meet: false,
+            heard: Instant::now(),
+            trouble: None,
+        };
+        Ok((part, nodes))
+    }
+
+    /// Does what it is told until it is over.
+    fn run(mut self) -> LaunchResult<()> {
+        loop {
+            let outcome = self.wait().and_then(|()| self.look_around());
+            match outcome {
+                Ok(Outcome::GoOn) => {}
+                Ok(Outcome::Over(reason)) => return self.end(reason),
+                Err(error) => return self.end(Some(error.to_string())),
+            }
+        }
+    }
+
+    fn wait(&self) -> LaunchResult<()> {
+        let mut polled = vec![PollFd::new(self.signals, PollFlags::IN)];
+        polled.extend(self.lifeline.iter().map(|input| PollFd::new(input, PollFlags::IN)));
+        polled.extend(self.report.iter().map(|report| PollFd::new(report, PollFlags::IN)));
+        let sending = self.link.as_ref().is_some_and(Link::wants_to_send);
+        let events = if sending { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        polled.extend(self.link.iter().map(|link| PollFd::new(link, events)));
+        let silence = Duration::from_millis(self.ticket.silence_ms);
+        let left = silence.saturating_sub(self.heard.elapsed());
+        let timeout = timespec(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
+        retry_on_intr(|| poll(&mut polled, Some(&timeout))).map_err(|e| LaunchError::system("poll", e))?;
+        Ok(())
+    }
+
+    fn look_around(&mut self) -> LaunchResult<Outcome> {
+        if let Some(signal) =
+            std::iter::from_fn(|| self.signals.next()).find(|s| s.number != Signal::HUP.as_raw())
+        {
+            return Ok(Outcome::Over(Some(format!("it was ended by signal {}", signal.number))));
+        }
+        if self.lifeline.as_ref().is_some_and(|input| has_ended(input.as_fd())) {
+            return Ok(Outcome::Over(Some("the launcher's connection has ended".into())));
+        }
+        if let Outcome::Over(reason) = self.hear_supervisor() {
+            return Ok(Outcome::Over(reason));
+        }
+        if self.heard.elapsed() >= Duration::from_millis(self.ticket.silence_ms) {
+            let silence = self.ticket.silence_ms / 1000;
+            return Ok(Outcome::Over(Some(format!(
+                "nothing was heard of the formation's keeper for {silence} s"
+            ))));
+        }
+        self.hear_keeper()
+    }
+
+    fn hear_supervisor(&mut self) -> Outcome {
+        let Some(report) = self.report.as_ref().filter(|report| is_readable(report.as_fd())) else {
+            return Outcome::GoOn;
+        };
+        match take_report(report, &self.dir) {
+            Ok(supervisor::Report::Ready { phases }) => {
+                let steps = phases.into_iter().map(|phase| (phase.name, phase.us)).collect();
+                self.tell(&Report::Ready { steps });
+                self.usable(self.ticket.mount.is_none());
+                Outcome::GoOn
+            }
+            Ok(supervisor::Report::Failed { message }) => {
+                self.tell(&Report::Failed { text: message.clone() });
+                Outcome::Over(Some(message))
+            }
+            Ok(supervisor::Report::GaveUp) => {
+                self.tell_nodes();
+                Outcome::GoOn
+            }
+            Ok(supervisor::Report::Bound { .. }) => Outcome::GoOn,
+            Err(error) => {
+                // Its daemons serve on; what is to be saved can still be saved.
+                log::warn!("{error}");
+                self.report = None;
+                self.trouble = Some("its supervisor is gone: nothing is restarted there".into());
+                self.tell_nodes();
+                Outcome::GoOn
+            }
+        }
+    }
+
+    fn hear_keeper(&mut self) -> LaunchResult<Outcome> {
+        let Some(link) = &mut self.link else { return Ok(Outcome::Over(None)) };
+        let heard = link.flush().and_then(|()| link.receive());
+        let messages = match heard {
+            Ok(messages) => messages,
+            Err(error) => {
+                self.link = None;
+                return Ok(Outcome::Over(Some(format!("the formation's keeper is gone: {error}"))));
+            }
+        };
+        for message in messages {
+            self.heard = Instant::now();
+            if let Outcome::Over(reason) = self.obey(&message)? {
+                return Ok(Outcome::Over(reason));
+            }
+        }
+        Ok(Outcome::GoOn)
+    }
+
+    fn obey(&mut self, message: &Message) -> LaunchResult<Outcome> {
+        let alien = |_| {
+            LaunchError::new(
+                Kind::Refused,
+                "the formation's keeper",
+                "says what makes no sense",
+                "use one release on all hosts",
+            )
+        };
+        match message.op {
+            rendezvous::BEGIN => {
+                let begin = Begin::from_bytes(&message.body).map_err(alien)?;
+                if let Err(error) = self.begin(&begin, &message.payload) {
+                    self.tell(&Report::Failed { text: error.to_string() });
+                    return Ok(Outcome::Over(Some(error.to_string())));
+                }
+            }
+            rendezvous::ORDER => match Order::from_bytes(&message.body).map_err(alien)? {
+                Order::Live => self.tell(&Report::Alive),
+                Order::Look => self.tell_nodes(),
+                Order::Mount => self.mount(),
+                Order::Down => return Ok(Outcome::Over(None)),
+                Order::Lost { nodes } => self.tell_lost(nodes),
+            },
+            // A refusal.
+            rendezvous::REPORT => {
+                if let Report::Failed { text } = Report::from_bytes(&message.body).map_err(alien)? {
+                    return Ok(Outcome::Over(Some(text)));
+                }
+            }
+            _ => {}
+        }
+        Ok(Outcome::GoOn)
+    }
+
+    /// All are there: the supervisor may start the daemons, if the others can be reached.
+    fn begin(&self, begin: &Begin, map: &[u8]) -> LaunchResult<()> {
+        for address in &begin.reach {
+            if !Address::tcp(address.clone()).answers(REACH_WAIT) {
+                let remedy =
+                    "choose a network that connects all hosts (--network), or open the firewall between them";
+                return Err(LaunchError::new(
+                    Kind::Refused,
+                    format_args!("the node at {address} of another host"),
+                    "cannot be reached from here",
+                    remedy,
+                ));
+            }
+        }
+        let Some((link, report)) = self.link.as_ref().zip(self.report.as_ref()) else { return Ok(()) };
+        let secret = link.seal(&begin.sealed_secret);
+        let begins = PartBegins { first_node: begin.first_node, secret: to_hex(&secret), map: to_hex(map) };
+        let refused = |e: std::io::Error| LaunchError::system("the supervisor", e);
+        let memory = packets::to_memory(&begins).map_err(refused)?;
+        packets::send(report, &"begin", &[memory.as_fd()]).map_err(refused)
+    }
+
+    fn mount(&mut self) {
+        let report = match self.try_mount() {
+            Ok(dir) => Report::Mounted { dir: dir.display().to_string() },
+            Err(text) => Report::Failed { text },
+        };
+        self.tell(&report);
+        self.usable(matches!(report, Report::Mounted { .. }));
+    }
+
+    /// Says so once, if that is what is waited for.
+    fn usable(&mut self, is_usable: bool) {
+        if is_usable && std::mem::take(&mut self.meet) {
+            say_usable();
+        }
+    }
+
+    fn try_mount(&self) -> Result<PathBuf, String> {
+        let Some(at) = &self.ticket.mount else { return Err("no mount point was given".into()) };
+        let state = self.dir.read().map_err(|e| e.to_string())?;
+        let state = state.ok_or("its part was taken down meanwhile")?;
+        let own_dir = !at.exists();
+        if own_dir {
+            make_private_dir(at).map_err(|e| e.to_string())?;
+        }
+        let mounted = self.mounter.mount(&self.dir, &state, at, own_dir, self.ticket.allow_other);
+        mounted.inspect_err(|_| {
+            if own_dir {
+                let _in_the_way = std::fs::remove_dir(at);
+            }
+        })
+    }
+
+    /// Without a supervisor, the nodes hear of it from each other.
+    fn tell_lost(&self, nodes: Vec<u16>) {
+        if self.report.is_some()
+            && let Err(error) = ask(&self.dir, &Request::Lost { nodes }, &[], LOST_MS)
+        {
+            log::warn!("{error}");
+        }
+    }
+
+    fn tell_nodes(&mut self) {
+        let nodes = self.dir.read().ok().flatten().map(|state| state.nodes).unwrap_or_default();
+        let report = |node: crate::state::NodeState| NodeReport {
+            pid: node.process.filter(crate::process::ProcessId::is_alive).map_or(0, |process| process.pid),
+            life: life(node.life).into(),
+            message: node.message,
+            deaths: node.deaths,
+        };
+        let nodes = nodes.into_iter().map(report).collect();
+        self.tell(&Report::Nodes { nodes, trouble: self.trouble.clone() });
+    }
+
+    /// That nobody hears is noticed where something is heard.
+    fn tell(&mut self, report: &Report) {
+        if let Some(link) = &mut self.link {
+            let _noticed_there = send(link, rendezvous::REPORT, report);
+        }
+    }
+
+    /// Takes the part down, and tells what is left.
+    fn end(mut self, reason: Option<String>) -> LaunchResult<()> {
+        if let Some(reason) = &reason {
+            log::info!("taking this host's part of the formation down: {reason}");
+        }
+        let down = self.take_down();
+        let (left, trouble) = match &down {
+            Ok(remains) => (*remains, None),
+            Err(error) => (Remains::default(), Some(error.to_string())),
+        };
+        let counts = [left.processes, left.mounts, left.files, left.sockets];
+        let left = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        self.tell(&Report::Down { left, trouble });
+        if let Some(link) = &mut self.link {
+            say_farewell(link);
+        }
+        let remains = down?;
+        match reason {
+            Some(reason) => Err(LaunchError::said(Kind::Interrupted, format!("{reason}; {remains}"))),
+            None => Ok(()),
+        }
+    }
+
+    fn take_down(&mut self) -> LaunchResult<Remains> {
+        let down = match self.dir.read()? {
+            Some(state) if state.map.is_empty() => {
+                // Its daemons never began: the supervisor waits, and ends when nobody is there any more.
+                drop(self.report.take());
+                let _reaped = self.supervisor.wait();
+                // It has removed everything, unless it was killed.
+                let left = self.dir.read()?.map(|_| remove_leftovers(self.here, &self.dir, &state, &mut say));
+                left.unwrap_or(Ok(())).map(|()| Remains::default())
+            }
+            _ => take_down(self.here, &self.dir, true, &mut say),
+        };
+        // What it was told to end has ended.
+        let _reaped = self.supervisor.try_wait();
+        down
+    }
+}
+
+/// If what runs here already is this very formation, the host is another one, too.
+fn named_twice(here: &Surroundings, ticket: &Ticket, error: LaunchError) -> LaunchError {
+    let found = StateDir::find(here, Some(&ticket.name)).and_then(|(_, dir)| dir.read());
+    if found.ok().flatten().is_none_or(|state| state.formation != ticket.formation) {
+        return error;
+    }
+    let remedy = "name it once; several nodes on one host: NAME:COUNT, or --nodes-per-host";
+    LaunchError::new(
+        Kind::Running,
+        format_args!("machine {}", here.host),
+        "is named twice, under two names",
+        remedy,
+    )
+}
+
+fn wishes(here: &Surroundings, ticket: &Ticket) -> Wishes {
+    let called = ticket.host.as_deref().or(here.batch.slurm_node.as_deref());
+    let names: Vec<&str> = called.into_iter().chain([here.host.as_str()]).collect();
+    let volume =
+        |(dir, capacity): &(PathBuf, Option<u64>)| VolumeArg { dir: dir.clone(), capacity: *capacity };
+    Wishes {
+        name: ticket.name.clone(),
+        nodes: ticket.nodes_for(&names),
+        volumes: ticket.volumes.iter().map(volume).collect(),
+        stripe: u64::from(ticket.stripe),
+        // It is of all hosts, so no host can judge it.
+        width: 0,
+        spread_at: ticket.spread_at,
+        page_pool: ticket.page_pool,
+        wait_ms: ticket.wait_ms,
+        dead_after_ms: ticket.dead_after_ms,
+        port: ticket.port,
+        tolerance: ticket.tolerance,
+        // The keeper sees to that, for all hosts at once.
+        ttl_ms: None,
+        owner: None,
+    }
+}
+
+fn offer(node: &crate::state::NodeState, (client_address, peer_address): (String, String)) -> JoinNode {
+    let volume = |volume: &crate::state::VolumeState| JoinVolume {
+        path: volume.path.display().to_string(),
+        kind: volume.kind.clone(),
+        capacity_bytes: volume.capacity_bytes,
+    };
+    JoinNode { client_address, peer_address, volumes: node.volumes.iter().map(volume).collect() }
+}
+
+/// As the state file writes it.
+pub(crate) fn life(life: NodeLife) -> &'static str {
+    match life {
+        NodeLife::Starting => "starting",
+        NodeLife::Ready => "ready",
+        NodeLife::Restarting => "restarting",
+        NodeLife::Failed => "failed",
+        NodeLife::Stopped => "stopped",
+    }
+}
+
+pub(crate) fn send(link: &mut Link, op: u16, body: &impl Encode) -> Result<(), bivouac_net::NetError> {
+    link.send(&Message { op, body: body.to_bytes(), payload: Vec::new() })
+}
+
+/// Waits until all is sent, and the other side has had the time to hear it.
+fn say_farewell(link: &mut Link) {
+    let deadline = Instant::now() + Duration::from_millis(FAREWELL_MS);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || link.flush().is_err() || link.receive().is_err() {
+            return;
+        }
+        let events = if link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let timeout = timespec(u64::try_from(left.as_millis()).unwrap_or(FAREWELL_MS));
+        let _time_is_looked_at = poll(&mut [PollFd::new(link, events)], Some(&timeout));
+    }
+}
+
+fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
+    crate::control::wait_readable(descriptor, 0)
+}
+
+/// Whether nothing more will come. What comes has no meaning.
+fn has_ended(input: BorrowedFd<'_>) -> bool {
+    let mut rest = [0; 4096];
+    is_readable(input) && matches!(rustix::io::read(input, &mut rest), Ok(0) | Err(_))
+}
+
+/// Unlike `eprintln!` it bears that nobody reads standard error any more.
+fn say(text: &str) {
+    let _nobody_reads = writeln!(std::io::stderr(), "bivouac: {text}");
+}

@@ -1,0 +1,89 @@
+//! What commands ask of the keeper of a formation over several hosts.
+
+use std::fmt;
+use std::os::fd::AsFd;
+
+use crate::control::{Answer, Request, ask, ask_for, wait_readable};
+use crate::state::State;
+use crate::state_dir::StateDir;
+use crate::surroundings::Surroundings;
+use crate::teardown::{Remains, refuse_kept, remove_leftovers};
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// How long all hosts may take to take their parts down, in milliseconds: more than the keeper gives them.
+const DOWN_MS_MAX: u64 = 90_000;
+/// How long the keeper may take to end after its last answer, in milliseconds.
+const END_MS_MAX: u64 = 10_000;
+/// How long a look at all hosts may take, in milliseconds.
+const LOOK_MS_MAX: u64 = 5000;
+
+/// What is left of a formation on all its hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOnHosts {
+    /// The sum of what hosts say.
+    pub remains: Remains,
+    /// Hosts that could not say so, and why.
+    pub notes: Vec<String>,
+}
+
+impl LeftOnHosts {
+    /// Whether there is nothing, and all say so.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.remains.is_nothing() && self.notes.is_empty()
+    }
+}
+
+impl fmt::Display for LeftOnHosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.remains)?;
+        self.notes.iter().try_for_each(|note| write!(f, "\n{note}"))
+    }
+}
+
+/// Takes a formation over several hosts down on all of them.
+///
+/// # Errors
+/// `Keep` when its data was to be kept and `discard` is not set; that the keeper does not answer.
+pub fn take_down_hosts(here: &Surroundings, dir: &StateDir, discard: bool) -> LaunchResult<LeftOnHosts> {
+    let Some(state) = dir.read()? else {
+        return Err(LaunchError::said(Kind::NotRunning, "the formation is gone already"));
+    };
+    refuse_kept(&state, discard)?;
+    let Some(end) = state.supervisor.and_then(|keeper| keeper.watch()) else {
+        return without_keeper(here, dir, &state);
+    };
+    match ask_for(dir, &Request::Stop, &[], DOWN_MS_MAX)? {
+        Answer::Down { left: [processes, mounts, files, sockets], notes } => {
+            let _ended = wait_readable(end.as_fd(), END_MS_MAX);
+            Ok(LeftOnHosts { remains: Remains { processes, mounts, files, sockets }, notes })
+        }
+        _ => Err(LaunchError::new(
+            Kind::Refused,
+            "the formation's keeper",
+            "says something else than is expected",
+            "use the release that started it",
+        )),
+    }
+}
+
+/// The keeper was killed: the hosts have noticed, as their connections ended.
+fn without_keeper(here: &Surroundings, dir: &StateDir, state: &State) -> LaunchResult<LeftOnHosts> {
+    remove_leftovers(here, dir, state, &mut |_| {})?;
+    let hosts = state.hosts.iter().filter(|host| !host.nodes.is_empty());
+    let note = "the process that kept the hosts together was killed; each takes its part down by itself";
+    let notes = hosts.map(|host| format!("host {}: {note}", host.name)).collect();
+    Ok(LeftOnHosts { remains: Remains::default(), notes })
+}
+
+/// Has the keeper ask all hosts how they are, and answers what it then knows.
+///
+/// # Errors
+/// That the state cannot be read. Of a keeper that is gone, what it knew last.
+pub fn look_at_hosts(dir: &StateDir, state: State) -> LaunchResult<State> {
+    if let Err(error) = ask(dir, &Request::Look, &[], LOOK_MS_MAX) {
+        log::info!("{error}");
+        return Ok(state);
+    }
+    Ok(dir.read()?.unwrap_or(state))
+}

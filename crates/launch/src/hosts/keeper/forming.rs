@@ -1,0 +1,340 @@
+//! From step to step: hosts report, start, mount, and in the end take their parts down.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+use bivouac_wire::Encode;
+use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, Order};
+use rustix::process::Signal;
+
+use super::launched::Launched;
+use super::{DOWN_MS, HostSeen, Keeper, LAUNCHER_MS, SIGNS_OF_LIFE, Step};
+use crate::control::Answer;
+use crate::hosts::muster::{Presence, Verdict};
+use crate::hosts::network::{Network, addresses};
+use crate::packets;
+use crate::plan::first_map;
+use crate::state::{HostLife, NodeLife, NodeState, Stage, VolumeState};
+use crate::state_dir::StateDir;
+use crate::supervisor::Report;
+use crate::{LaunchError, LaunchResult};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Where hosts report: the socket, and the addresses that they may reach it at.
+pub(super) fn listen(network: Option<&Network>, port: u16) -> LaunchResult<(TcpListener, Vec<String>)> {
+    let ips = addresses(network)?;
+    let any = if ips.iter().any(IpAddr::is_ipv6) {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    };
+    let wanted = if let (Some(_), [ip]) = (network, ips.as_slice()) { *ip } else { any };
+    let refused = |e: std::io::Error| match port {
+        0 => LaunchError::system("a port for the hosts to report at", e),
+        port => LaunchError::system(&format!("port {port}, where the hosts meet"), e),
+    };
+    let listener = TcpListener::bind(SocketAddr::new(wanted, port))
+        // Without IPv6 in the kernel there is still the other one.
+        .or_else(|_| TcpListener::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)))
+        .map_err(refused)?;
+    rustix::net::listen(&listener, BACKLOG).map_err(|e| refused(e.into()))?;
+    listener.set_nonblocking(true).map_err(refused)?;
+    let port = listener.local_addr().map_err(refused)?.port();
+    let addresses = ips.into_iter().map(|ip| SocketAddr::new(ip, port).to_string()).collect();
+    Ok((listener, addresses))
+}
+
+impl Keeper {
+    /// Does what has become possible.
+    pub(super) fn go_on(&mut self) {
+        match self.step {
+            Step::Mustering => match self.muster.verdict() {
+                Verdict::Wait => {}
+                Verdict::Go => self.begin(),
+                Verdict::TooFew => self.give_up(self.muster.too_few()),
+            },
+            Step::Starting if self.all_done() => self.mount(),
+            Step::Mounting if self.all_done() => self.be_ready(),
+            Step::Starting | Step::Mounting => {}
+            Step::Running => self.end_if_all_are_gone(),
+            Step::Ending => self.finish_if_all_have_ended(),
+        }
+        if !self.looking.is_empty() && self.hosts.iter().all(|host| !host.asked) {
+            self.answer_lookers();
+        }
+    }
+
+    fn all_done(&self) -> bool {
+        self.hosts.iter().all(|host| host.done || host.link.is_none())
+    }
+
+    pub(super) fn look_at_clock(&mut self) {
+        let now = self.now_ms();
+        self.links.drop_late(self.since.elapsed());
+        if self.step_due.is_some_and(|due| due <= now) {
+            self.step_due = None;
+            self.time_is_up();
+        }
+        if self.look_due.is_some_and(|due| due <= now) {
+            self.answer_lookers();
+        }
+        if self.live_due.is_some_and(|due| due <= now) {
+            self.live(now);
+        }
+    }
+
+    /// The present step took too long.
+    fn time_is_up(&mut self) {
+        let waited_s = self.plan.ticket.start_ms / 1000;
+        match self.step {
+            Step::Mustering => {
+                for host in 0..self.muster.len() {
+                    let words = self.launched.iter().find(|launched| launched.reaches(host));
+                    let words = words.and_then(|launched| launched.words(host));
+                    if let (Some(Presence::Called), Some(words)) = (self.muster.presence(host), words) {
+                        self.muster
+                            .miss(host, format!("did not report within {waited_s} s; it said: {words}"));
+                    }
+                }
+                self.muster.time_is_up(waited_s);
+            }
+            Step::Starting | Step::Mounting => {
+                let slow: Vec<&str> = (0..self.hosts.len())
+                    .filter(|host| {
+                        self.hosts.get(*host).is_some_and(|seen| seen.link.is_some() && !seen.done)
+                    })
+                    .map(|host| self.muster.host(host))
+                    .collect();
+                let text = format!(
+                    "not usable within {waited_s} s on: {}; give it more time with --start-timeout",
+                    slow.join(", ")
+                );
+                self.give_up(text);
+            }
+            Step::Running => {}
+            Step::Ending => self.end_launchers(),
+        }
+    }
+
+    /// All are there who will be: makes the map and sends it.
+    fn begin(&mut self) {
+        let missing: Vec<(String, String)> =
+            self.muster.missing().map(|(host, reason)| (host.to_owned(), reason.to_owned())).collect();
+        for state in &mut self.state.hosts {
+            if let Some((_, reason)) = missing.iter().find(|(host, _)| *host == state.name) {
+                (state.life, state.message) = (HostLife::Missing, Some(reason.clone()));
+            }
+        }
+        // Nobody is let in any more: the one-time secret has done its work.
+        self.listener = None;
+        self.links.drop_strangers();
+        self.launched.iter_mut().for_each(Launched::forget_ticket);
+        self.number_nodes();
+        let Some(formation) = self.state.formation_id() else {
+            return self.give_up("its id is damaged".into());
+        };
+        let map = first_map(&self.state, formation);
+        if let Err(error) = map.check() {
+            return self.give_up(error);
+        }
+        let map = map.to_bytes();
+        self.state.map = crate::hex::to_hex(&map);
+        if let Err(error) = self.dir.write_map(&self.state) {
+            return self.give_up(error.to_string());
+        }
+        self.send_begin(&map);
+        self.enter(Step::Starting, "hosts");
+    }
+
+    /// Ids in the order in which hosts were named, so that it is the same every time.
+    fn number_nodes(&mut self) {
+        let mut nodes = Vec::new();
+        for (index, host, join) in self.muster.here() {
+            let first = nodes.len() as u16;
+            nodes.extend(
+                join.nodes.iter().zip(first..).map(|(node, id)| node_state(id, &host.name, join, node)),
+            );
+            if let Some(state) = self.state.hosts.get_mut(index) {
+                state.life = HostLife::Up;
+                state.nodes = (first..nodes.len() as u16).collect();
+            }
+        }
+        self.state.nodes = nodes;
+    }
+
+    fn send_begin(&mut self, map: &[u8]) {
+        let first: Vec<(usize, u16)> = self
+            .state
+            .hosts
+            .iter()
+            .enumerate()
+            .filter_map(|(i, host)| Some((i, *host.nodes.first()?)))
+            .collect();
+        for (position, (host, first_node)) in first.iter().enumerate() {
+            // Everyone looks at the next: a network that does not connect all is found before anything is stored.
+            let next = first.get((position + 1) % first.len()).filter(|(next, _)| next != host);
+            let next = next.and_then(|(_, node)| self.state.nodes.get(usize::from(*node)));
+            let reach = next.into_iter().map(|node| node.client_address.clone()).collect();
+            let Some(id) = self.hosts.get(*host).and_then(|seen| seen.link) else { continue };
+            let Some(sealed_secret) = self.links.link(id).map(|link| link.seal(&self.secret)) else {
+                continue;
+            };
+            let begin = Begin { first_node: *first_node, sealed_secret, reach };
+            self.links.send(id, rendezvous::BEGIN, begin.to_bytes(), map.to_vec());
+        }
+    }
+
+    fn mount(&mut self) {
+        if self.plan.ticket.mount.is_none() {
+            return self.be_ready();
+        }
+        self.order_all(&Order::Mount);
+        self.enter(Step::Mounting, "daemons");
+    }
+
+    fn be_ready(&mut self) {
+        self.state.stage = Stage::Running;
+        self.write_state();
+        let name = if self.step == Step::Mounting { "mount" } else { "daemons" };
+        self.enter(Step::Running, name);
+        self.step_due = None;
+        if let (Some(report), Some(phases)) = (&self.report, self.phases.take())
+            && let Err(error) = packets::send(report, &Report::Ready { phases: phases.into_steps() }, &[])
+        {
+            log::warn!("the command that started this formation does not hear: {error}");
+        }
+        if !self.plan.tied {
+            self.report = None;
+        }
+    }
+
+    fn enter(&mut self, step: Step, ended: &str) {
+        self.phases.iter_mut().for_each(|phases| phases.end(ended));
+        self.step = step;
+        self.hosts.iter_mut().for_each(|host| host.done = false);
+        self.write_state();
+    }
+
+    pub(super) fn give_up(&mut self, why: String) {
+        log::error!("the formation does not start: {why}");
+        if self.failure.is_none() {
+            self.failure = Some(why);
+        }
+        self.end();
+    }
+
+    /// Has all hosts take their parts down.
+    pub(super) fn end(&mut self) {
+        if self.step == Step::Ending {
+            return;
+        }
+        self.state.stage = Stage::Stopping;
+        self.step = Step::Ending;
+        self.write_state();
+        self.listener = None;
+        self.order_all(&Order::Down);
+        // Those that are on their way find nobody, and end.
+        for launched in self.launched.iter_mut().filter(|_| self.state.nodes.is_empty()) {
+            launched.close();
+        }
+        self.step_due = Some(self.now_ms() + DOWN_MS);
+        self.live_due = None;
+    }
+
+    fn finish_if_all_have_ended(&mut self) {
+        if self.hosts.iter().any(|host| host.link.is_some()) {
+            return;
+        }
+        if self.launched.iter().all(Launched::has_ended) {
+            self.finished = true;
+            return;
+        }
+        // The hosts have ended, so their launchers are about to.
+        self.launched.iter_mut().for_each(Launched::close);
+        let due = self.now_ms() + LAUNCHER_MS;
+        self.step_due = Some(self.step_due.map_or(due, |at| at.min(due)));
+    }
+
+    /// They had their time.
+    fn end_launchers(&mut self) {
+        let patient = self.hosts.iter().any(|host| host.link.is_some());
+        self.hosts.iter_mut().for_each(|host| host.link = None);
+        self.launched.iter_mut().for_each(Launched::close);
+        self.launched
+            .iter()
+            .for_each(|launched| launched.kill(if patient { Signal::TERM } else { Signal::KILL }));
+        self.step_due = Some(self.now_ms() + LAUNCHER_MS);
+    }
+
+    fn end_if_all_are_gone(&mut self) {
+        if self.state.hosts.iter().any(|host| host.life == HostLife::Up) {
+            return;
+        }
+        log::warn!("no host of this formation is left");
+        if !self.plan.tied {
+            self.report_loss("none of its hosts is left");
+        }
+        self.end();
+    }
+
+    pub(super) fn order_all(&mut self, order: &Order) {
+        let links: Vec<u64> = self.hosts.iter().filter_map(|host| host.link).collect();
+        links.into_iter().for_each(|id| self.links.send(id, rendezvous::ORDER, order.to_bytes(), Vec::new()));
+    }
+
+    /// Tells all that this process lives, and sees who has not been heard for so long that it is gone.
+    fn live(&mut self, now: u64) {
+        self.order_all(&Order::Live);
+        let silence_ms = self.plan.ticket.silence_ms;
+        self.live_due = Some(now + silence_ms / SIGNS_OF_LIFE);
+        // A host that heard nothing for so long has taken its part down; the rest is for what is under way.
+        let silent =
+            |seen: &HostSeen| seen.link.is_some() && now.saturating_sub(seen.heard_ms) > 2 * silence_ms;
+        let gone: Vec<usize> =
+            self.hosts.iter().enumerate().filter(|(_, s)| silent(s)).map(|(i, _)| i).collect();
+        for host in gone {
+            let link = self.hosts.get(host).and_then(|seen| seen.link);
+            link.into_iter().for_each(|id| self.links.drop(id));
+            self.lost(host, format!("nothing was heard of it for {} s", 2 * silence_ms / 1000));
+        }
+    }
+
+    fn answer_lookers(&mut self) {
+        self.look_due = None;
+        let silent: Vec<usize> =
+            self.hosts.iter().enumerate().filter(|(_, s)| s.asked).map(|(i, _)| i).collect();
+        for host in silent {
+            if let Some(state) = self.state.hosts.get_mut(host) {
+                state.message = Some("did not answer its keeper within 2 s".into());
+            }
+        }
+        self.hosts.iter_mut().for_each(|host| host.asked = false);
+        self.write_state();
+        for token in std::mem::take(&mut self.looking) {
+            self.callers.answer(token, &Answer::Done);
+        }
+    }
+}
+
+fn node_state(id: u16, host: &str, join: &Join, node: &JoinNode) -> NodeState {
+    let volume = |volume: &rendezvous::JoinVolume| VolumeState {
+        path: PathBuf::from(&volume.path),
+        kind: volume.kind.clone(),
+        capacity_bytes: volume.capacity_bytes,
+        own_dir: false,
+    };
+    NodeState {
+        id,
+        host: host.into(),
+        process: None,
+        life: NodeLife::Starting,
+        message: None,
+        deaths: 0,
+        client_address: node.client_address.clone(),
+        peer_address: node.peer_address.clone(),
+        unix_path: StateDir::at(PathBuf::from(&join.directory)).node_socket(id),
+        volumes: node.volumes.iter().map(volume).collect(),
+    }
+}

@@ -1,0 +1,339 @@
+//! The processes that reach the hosts: what they are given, what they say, and how they end.
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal};
+
+use crate::hosts::launcher::{Call, Launcher, Remote, Way};
+use crate::hosts::start::{Plan, read_program};
+use crate::process::pidfd;
+use crate::signals::unblock_in;
+use crate::state_dir::StateDir;
+use crate::{LaunchError, LaunchResult};
+
+/// So much of what a launcher says is kept, in bytes.
+const SAID_MAX: usize = 1 << 16;
+/// Exit code of a shell for a program that it does not find.
+const CODE_NOT_FOUND: i32 = 127;
+/// Exit code of ssh when there was no connection, or no more.
+const CODE_SSH: i32 = 255;
+
+/// A process of the launcher's.
+#[derive(Debug)]
+pub(super) struct Launched {
+    child: Child,
+    end: OwnedFd,
+    /// Its standard input: open as long as the hosts shall go on.
+    input: Option<OwnedFd>,
+    /// What is still to be given to it.
+    pending: VecDeque<(Arc<Vec<u8>>, usize)>,
+    /// Its standard output and standard error.
+    output: Option<OwnedFd>,
+    said: Vec<u8>,
+    hosts: Vec<usize>,
+    names: Vec<String>,
+    status: Option<ExitStatus>,
+    program: String,
+    is_ssh: bool,
+    /// The ticket's file, removed with this.
+    file: Option<PathBuf>,
+}
+
+/// Starts what reaches all hosts.
+pub(super) fn launch(dir: &StateDir, plan: &Plan) -> LaunchResult<Vec<Launched>> {
+    let (content, remote) = match &plan.send {
+        Some(path) => {
+            let (content, remote) = read_program(path)?;
+            (Some(Arc::new(content)), remote)
+        }
+        None => (None, Remote::installed(&plan.program, None)),
+    };
+    let (remote, file) = match plan.launcher.way() {
+        Way::File => {
+            let path = write_ticket(dir, plan)?;
+            (Remote::installed(&plan.program, path.to_str()), Some(path))
+        }
+        Way::Input | Way::Environment => (remote, None),
+    };
+    let calls = plan.launcher.calls(&plan.hosts, &remote, plan.open_mpi);
+    let mut file = file;
+    calls.into_iter().map(|call| start(plan, call, content.as_ref(), file.take())).collect()
+}
+
+fn start(
+    plan: &Plan,
+    call: Call,
+    content: Option<&Arc<Vec<u8>>>,
+    file: Option<PathBuf>,
+) -> LaunchResult<Launched> {
+    let (program, arguments) = call.arguments.split_first().ok_or_else(crate::start::not_by_hand)?;
+    let refused = |e: std::io::Error| {
+        let remedy = format!("install it, or choose another way: --launch (needed is {program})");
+        LaunchError::new(crate::Kind::Refused, &plan.launcher, e, &remedy)
+    };
+    let host = call.hosts.first().filter(|_| plan.launcher.is_per_host());
+    let host = host.and_then(|host| plan.hosts.get(*host)).map(|host| host.name.clone());
+    let ticket = crate::hosts::ticket::Ticket { host, ..plan.ticket.clone() }.to_line();
+    let (output, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| refused(e.into()))?;
+    rustix::io::ioctl_fionbio(&output, true).map_err(|e| refused(e.into()))?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdout(theirs.try_clone().map_err(refused)?).stderr(theirs);
+    let mut pending = VecDeque::new();
+    match plan.launcher.way() {
+        Way::Input => {
+            command.stdin(Stdio::piped());
+            pending.extend(content.map(|content| (Arc::clone(content), 0)));
+            pending.push_back((Arc::new(ticket.into_bytes()), 0));
+        }
+        Way::Environment => drop(command.stdin(Stdio::null()).env("BIVOUAC_TICKET", ticket.trim_end())),
+        Way::File => drop(command.stdin(Stdio::null())),
+    }
+    // What the terminal sends to the user's command is none of its business.
+    command.process_group(0);
+    unblock_in(&mut command);
+    let mut child = command.spawn().map_err(refused)?;
+    let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
+    let input = child.stdin.take().map(OwnedFd::from);
+    if let Some(input) = &input {
+        rustix::io::ioctl_fionbio(input, true).map_err(|e| refused(e.into()))?;
+    }
+    let names = call.hosts.iter().filter_map(|host| Some(plan.hosts.get(*host)?.name.clone())).collect();
+    Ok(Launched {
+        child,
+        end,
+        input,
+        pending,
+        output: Some(output),
+        said: Vec::new(),
+        hosts: call.hosts,
+        names,
+        status: None,
+        program: plan.program.clone(),
+        is_ssh: plan.launcher == Launcher::Ssh,
+        file,
+    })
+}
+
+/// For launchers that hand on neither input nor environment: a file in the user's home, which all hosts see.
+fn write_ticket(dir: &StateDir, plan: &Plan) -> LaunchResult<PathBuf> {
+    let home = plan.home.as_deref().unwrap_or_else(|| dir.path());
+    let path = home.join(format!(".bivouac-ticket-{}", plan.ticket.formation));
+    let refused = |e| LaunchError::path(&path, "write the ticket", e);
+    let mut open = std::fs::OpenOptions::new();
+    let mut file = open.write(true).create_new(true).mode(0o600).open(&path).map_err(refused)?;
+    file.write_all(plan.ticket.to_line().as_bytes()).map_err(refused)?;
+    Ok(path)
+}
+
+impl Launched {
+    /// What it is to be woken for.
+    pub fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let input = self.input.as_ref().filter(|_| !self.pending.is_empty());
+        let end = Some(&self.end).filter(|_| self.status.is_none());
+        let output = self.output.iter().chain(end).map(|descriptor| (descriptor.as_fd(), PollFlags::IN));
+        output.chain(input.map(|input| (input.as_fd(), PollFlags::OUT)))
+    }
+
+    pub fn reaches(&self, host: usize) -> bool {
+        self.hosts.contains(&host)
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.status.is_some()
+    }
+
+    /// Gives it what it takes, hears what it says, and sees whether it has ended.
+    pub fn attend(&mut self) {
+        self.give();
+        self.hear();
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+            if self.status.is_some() {
+                self.hear();
+                self.input = None;
+            }
+        }
+    }
+
+    fn give(&mut self) {
+        while let (Some(input), Some((content, at))) = (&self.input, self.pending.front_mut()) {
+            match rustix::io::write(input, content.get(*at..).unwrap_or_default()) {
+                Ok(written) => *at += written,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => continue,
+                // It has ended, and says why by itself.
+                Err(_) => return self.pending.clear(),
+            }
+            if *at >= content.len() {
+                self.pending.pop_front();
+            }
+        }
+    }
+
+    fn hear(&mut self) {
+        let mut buffer = [0; 4096];
+        while let Some(output) = &self.output {
+            match rustix::io::read(output, &mut buffer) {
+                Ok(0) => self.output = None,
+                Ok(len) => self.said.extend_from_slice(buffer.get(..len).unwrap_or_default()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => self.output = None,
+            }
+        }
+        let surplus = self.said.len().saturating_sub(SAID_MAX);
+        self.said.drain(..surplus);
+    }
+
+    /// The hosts that will not report any more, each with the reason.
+    pub fn ended_hosts(&mut self) -> Vec<(usize, String)> {
+        let ended = |host: &usize| Some((*host, self.reason(*host)?));
+        self.hosts.iter().filter_map(ended).collect()
+    }
+
+    /// Why a host will not report any more; `None` as long as it may.
+    pub fn reason(&self, host: usize) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.said).into_owned();
+        if self.hosts.len() > 1 {
+            let position = self.hosts.iter().position(|known| *known == host)?;
+            let name = self.names.get(position)?;
+            let exit = exit_line(&text, name);
+            let status = self.status.map(|status| format!("the launcher ended ({})", describe(status)));
+            let last =
+                labelled(&text, position).or_else(|| last_line(&text).filter(|_| self.status.is_some()));
+            return exit.or(status).map(|how| last.map_or(how.clone(), |line| format!("{line} ({how})")));
+        }
+        let status = self.status?;
+        let error = text.lines().find(|line| line.starts_with("error: unrecognized")).map(str::to_owned);
+        let last = error.or_else(|| last_line(&text)).unwrap_or_else(|| "it said nothing".into());
+        Some(explain(status, &last, &self.program, self.is_ssh))
+    }
+
+    /// What a host has said last, though it may still report.
+    pub fn words(&self, host: usize) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.said).into_owned();
+        let position = self.hosts.iter().position(|known| *known == host)?;
+        if self.hosts.len() > 1 { labelled(&text, position) } else { last_line(&text) }
+    }
+
+    /// Removes the ticket's file, if there is one.
+    pub fn forget_ticket(&mut self) {
+        if let Some(path) = self.file.take()
+            && let Err(error) = std::fs::remove_file(&path)
+        {
+            log::warn!("{}: {error}", path.display());
+        }
+    }
+
+    /// The hosts behind it see the end of their input.
+    pub fn close(&mut self) {
+        self.pending.clear();
+        self.input = None;
+    }
+
+    /// Sends a signal to the launcher and to what it has started here.
+    pub fn kill(&self, signal: Signal) {
+        if self.status.is_none()
+            && let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+        {
+            let _gone_meanwhile = rustix::process::kill_process_group(group, signal);
+        }
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        self.forget_ticket();
+        self.kill(Signal::KILL);
+        let _reaped = self.child.wait();
+    }
+}
+
+/// What happened, as far as the exit code says it.
+fn explain(status: ExitStatus, last: &str, program: &str, is_ssh: bool) -> String {
+    let missing = ["No such file", "not found"].iter().any(|text| last.contains(text));
+    match status.code() {
+        Some(CODE_SSH) if is_ssh || last.starts_with("ssh: ") => format!("unreachable: {last}"),
+        Some(CODE_NOT_FOUND | 126) if missing => {
+            format!(
+                "bivouac is not there: {last}; install it as {program}, name its path with --program, or send it along: --send"
+            )
+        }
+        Some(2) if last.starts_with("error: unrecognized") => {
+            format!(
+                "version: its bivouac knows nothing of formations over hosts ({last}); use one release on all hosts, or --send"
+            )
+        }
+        _ => format!("{last} ({})", describe(status)),
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+fn last_line(text: &str) -> Option<String> {
+    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+    Some(line.strip_prefix("bivouac: ").unwrap_or(line).to_owned())
+}
+
+/// The last line of one task, as `srun --label` marks it.
+fn labelled(text: &str, task: usize) -> Option<String> {
+    let line = text.lines().rev().find_map(|line| {
+        let (label, line) = line.split_once(": ")?;
+        (label.trim().parse() == Ok(task) && !line.trim().is_empty()).then(|| line.trim())
+    })?;
+    Some(line.strip_prefix("bivouac: ").unwrap_or(line).to_owned())
+}
+
+/// What `srun` says of a task that ended: `srun: error: n3: task 2: Exited with exit code 2`.
+fn exit_line(text: &str, host: &str) -> Option<String> {
+    text.lines().rev().find_map(|line| {
+        let (_, rest) = line.split_once(&format!("error: {host}: task"))?;
+        let (_, how) = rest.split_once(": ")?;
+        Some(how.trim().to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_told_from_exit_codes() {
+        let code = |code: i32| ExitStatus::from_raw(code << 8);
+        let ssh = "ssh: connect to host n9 port 22: No route to host";
+        assert_eq!(explain(code(255), ssh, "/b", true), format!("unreachable: {ssh}"));
+        let missing = explain(code(127), "sh: 1: /b: not found", "/b", true);
+        assert!(missing.starts_with("bivouac is not there") && missing.contains("--send"), "{missing}");
+        let old = explain(code(2), "error: unrecognized subcommand 'join'", "/b", true);
+        assert!(old.starts_with("version: "), "{old}");
+        assert_eq!(explain(code(1), "no space", "/b", true), "no space (exit code 1)");
+        assert_eq!(explain(ExitStatus::from_raw(9), "x", "/b", true), "x (killed by signal 9)");
+    }
+
+    #[test]
+    fn lines_of_one_task_are_found() {
+        let text = "0: bivouac: a\n1: bivouac: b\nsrun: error: n2: task 1: Exited with exit code 1\n";
+        assert_eq!(labelled(text, 1).as_deref(), Some("b"));
+        assert_eq!(labelled(text, 2), None);
+        assert_eq!(exit_line(text, "n2").as_deref(), Some("Exited with exit code 1"));
+        assert_eq!(exit_line(text, "n1"), None);
+        assert_eq!(last_line("a\nbivouac: b\n\n").as_deref(), Some("b"));
+        assert_eq!(last_line("\n"), None);
+    }
+}

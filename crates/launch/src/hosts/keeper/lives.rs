@@ -1,0 +1,92 @@
+//! Who of the formation lives, and for how long the whole does.
+
+use bivouac_wire::rendezvous::{NodeReport, Order};
+
+use super::{Keeper, Step};
+use crate::process::ProcessId;
+use crate::purpose::{Guard, unix_ms};
+use crate::state::{HostLife, NodeLife};
+
+impl Keeper {
+    pub(super) fn note_lost(&mut self, host: usize, text: String) {
+        if let Some(state) = self.state.hosts.get_mut(host) {
+            (state.life, state.message) = (HostLife::Lost, Some(text));
+            state.mount = None;
+        }
+        let nodes = self.state.hosts.get(host).map(|host| host.nodes.clone()).unwrap_or_default();
+        self.set_nodes(host, NodeLife::Failed);
+        self.write_state();
+        self.tell_lost(nodes);
+    }
+
+    pub(super) fn set_nodes(&mut self, host: usize, life: NodeLife) {
+        let Some(host) = self.state.hosts.get(host) else { return };
+        for id in &host.nodes {
+            if let Some(node) = self.state.nodes.get_mut(usize::from(*id)) {
+                node.life = life;
+            }
+        }
+    }
+
+    pub(super) fn note_nodes(&mut self, host: usize, reports: &[NodeReport], trouble: Option<String>) {
+        let Some(state) = self.state.hosts.get_mut(host) else { return };
+        state.message = trouble;
+        let mut lost = Vec::new();
+        for (id, report) in state.nodes.iter().zip(reports) {
+            let Some(node) = self.state.nodes.get_mut(usize::from(*id)) else { continue };
+            node.process = (report.pid != 0).then_some(ProcessId { pid: report.pid, started_ticks: 0 });
+            node.message.clone_from(&report.message);
+            node.deaths = report.deaths;
+            let life = match report.life.as_str() {
+                "ready" => NodeLife::Ready,
+                "starting" => NodeLife::Starting,
+                "restarting" => NodeLife::Restarting,
+                "stopped" => NodeLife::Stopped,
+                _ => NodeLife::Failed,
+            };
+            if life == NodeLife::Failed && node.life != NodeLife::Failed {
+                lost.push(*id);
+            }
+            node.life = life;
+        }
+        if !lost.is_empty() {
+            self.write_state();
+            self.tell_lost(lost);
+        }
+    }
+
+    /// The nodes of all hosts need not wait any more for some that will not come back.
+    fn tell_lost(&mut self, nodes: Vec<u16>) {
+        if self.step == Step::Running && !nodes.is_empty() {
+            log::warn!("all hosts are told that nodes {nodes:?} are dead");
+            self.order_all(&Order::Lost { nodes });
+        }
+    }
+
+    /// Has the formation taken down when its purpose is over, unless it holds data that is nowhere else.
+    pub(super) fn end_when_over(&mut self) {
+        match self.step {
+            Step::Ending => return,
+            Step::Running => {}
+            Step::Mustering | Step::Starting | Step::Mounting => {
+                if let Some(why) = self.guard.due() {
+                    self.give_up(format!("before it was usable, {why}"));
+                }
+                return;
+            }
+        }
+        if let Some(why) = self.guard.attend(&self.program, &self.dir) {
+            self.state.message = Some(format!("{why}, but its data is kept"));
+            self.write_state();
+        }
+    }
+
+    /// The process that the formation was made for lets go of it.
+    pub(super) fn leave(&mut self, ttl_ms: Option<u64>) {
+        (self.plan.tied, self.report) = (false, None);
+        self.state.owner = None;
+        self.state.ends_unix_ms = ttl_ms.map(|ttl| unix_ms().saturating_add(ttl));
+        self.guard = Guard::of(&self.state);
+        self.write_state();
+    }
+}

@@ -1,0 +1,545 @@
+//! The process that keeps a formation over several hosts together: it has the hosts called, gathers them, and holds the
+//! connections whose end is the end of each host's part. One thread, one poll; it never waits for anybody.
+
+mod forming;
+mod launched;
+mod links;
+mod lives;
+mod loss;
+
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use bivouac_net::{Auth, NetError, Secret};
+use bivouac_wire::Decode;
+use bivouac_wire::rendezvous::{self, Join, Order, Report as HostReport};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::Signal;
+
+use super::muster::Muster;
+use super::start::Plan;
+use crate::control::{Answer, Request, listen_at, timespec};
+use crate::handover::take_stdin;
+use crate::packets;
+use crate::phases::Phases;
+use crate::process::ProcessId;
+use crate::purpose::{Guard, unix_ms};
+use crate::signals::Signals;
+use crate::start::{not_by_hand, raise_descriptor_limit, take_begin};
+use crate::state::{HostLife, NodeLife, Stage, State};
+use crate::state_dir::{SECRET_LEN, StateDir};
+use crate::supervisor::Report;
+use crate::supervisor::callers::Callers;
+use crate::surroundings::Surroundings;
+use crate::{LaunchError, LaunchResult};
+
+use launched::Launched;
+use links::Links;
+
+/// How long hosts may take to tell how they are, in milliseconds.
+const LOOK_MS: u64 = 2000;
+/// How long hosts may take to take their parts down, in milliseconds.
+const DOWN_MS: u64 = 60_000;
+/// How long a launcher may take to end when the hosts that it reached have ended, in milliseconds.
+const LAUNCHER_MS: u64 = 3000;
+/// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
+const WAIT_MS_MAX: u64 = 1 << 30;
+/// How often hosts are told within the silence that they bear that the keeper lives.
+const SIGNS_OF_LIFE: u64 = 4;
+
+/// Keeps a formation over several hosts together until it is told to end, or all are gone.
+///
+/// # Errors
+/// What kept it from doing so; the command that started it is told too.
+pub fn keep(here: &Surroundings, dir: PathBuf) -> LaunchResult<()> {
+    let report = take_stdin()?;
+    let _already_a_leader = rustix::process::setsid();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    raise_descriptor_limit();
+    let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP])
+        .map_err(|e| LaunchError::system("signals", e))?;
+    let [lock, plan] = <[OwnedFd; 2]>::try_from(take_begin(&report)?).map_err(|_| not_by_hand())?;
+    let plan = packets::from_memory(plan).map_err(|_| not_by_hand())?;
+    let to_tell = report.try_clone().map_err(|e| LaunchError::system("keeper", e))?;
+    let made = Keeper::new(here, StateDir::at(dir), [lock, report], signals, plan);
+    let keeper = made.inspect_err(|error| {
+        let _nobody_waits = packets::send(&to_tell, &Report::Failed { message: error.to_string() }, &[]);
+    })?;
+    drop(to_tell);
+    keeper.run()
+}
+
+/// How far a formation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Hosts are called and report.
+    Mustering,
+    /// All are there, and start their daemons.
+    Starting,
+    /// Daemons serve, and mounts are made.
+    Mounting,
+    /// In use.
+    Running,
+    /// Hosts take their parts down.
+    Ending,
+}
+
+/// What is known of a host beside what the state file says.
+#[derive(Clone, Debug, Default)]
+struct HostSeen {
+    /// Its connection.
+    link: Option<u64>,
+    /// Whether it has done what the present step asks of it.
+    done: bool,
+    /// Whether it has yet to tell how it is.
+    asked: bool,
+    /// What it said is left of its part.
+    left: Option<([u32; 4], Option<String>)>,
+    /// When it was heard last, in milliseconds.
+    heard_ms: u64,
+}
+
+struct Keeper {
+    dir: StateDir,
+    state: State,
+    secret: [u8; SECRET_LEN],
+    plan: Plan,
+    _lock: OwnedFd,
+    signals: Signals,
+    control: OwnedFd,
+    /// The command that started us; as long as it waits, or for ever if the formation ends with it.
+    report: Option<OwnedFd>,
+    callers: Callers,
+    /// Where hosts report, as long as they may.
+    listener: Option<TcpListener>,
+    auth: Auth,
+    links: Links,
+    launched: Vec<Launched>,
+    muster: Muster,
+    hosts: Vec<HostSeen>,
+    step: Step,
+    phases: Option<Phases>,
+    /// Why the formation does not start.
+    failure: Option<String>,
+    /// Commands that wait until hosts have told how they are, or have taken their parts down.
+    looking: Vec<u64>,
+    stopping: Vec<u64>,
+    since: Instant,
+    /// When the present step, a look, and the next sign of life are due, in milliseconds.
+    step_due: Option<u64>,
+    look_due: Option<u64>,
+    live_due: Option<u64>,
+    /// What the formation is there for.
+    guard: Guard,
+    /// This program's own file.
+    program: PathBuf,
+    finished: bool,
+}
+
+/// Something that woke the keeper.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Signals,
+    Control,
+    Report,
+    Caller(u64),
+    Listener,
+    Link(u64),
+    Launched(usize),
+    Guard,
+}
+
+impl Keeper {
+    fn new(
+        here: &Surroundings,
+        dir: StateDir,
+        [lock, report]: [OwnedFd; 2],
+        signals: Signals,
+        mut plan: Plan,
+    ) -> LaunchResult<Keeper> {
+        let mut phases = Phases::begin();
+        let mut state = dir.read()?.ok_or_else(not_by_hand)?;
+        state.supervisor = Some(ProcessId::current());
+        let (formation, one_time) = plan.ticket.credentials()?;
+        let (listener, addresses) = forming::listen(plan.network.as_ref(), plan.port)?;
+        plan.ticket.addresses = addresses;
+        let control = listen_at(&dir)?;
+        let launched = launched::launch(&dir, &plan)?;
+        phases.end("call hosts");
+        let hosts = vec![HostSeen::default(); plan.hosts.len()];
+        let mut keeper = Keeper {
+            secret: dir.secret()?,
+            control,
+            _lock: lock,
+            signals,
+            report: Some(report),
+            callers: Callers::default(),
+            listener: Some(listener),
+            auth: Auth { formation, secret: Secret::new(one_time) },
+            links: Links::default(),
+            launched,
+            muster: Muster::new(plan.hosts.clone(), plan.min_nodes),
+            hosts,
+            step: Step::Mustering,
+            phases: Some(phases),
+            failure: None,
+            looking: Vec::new(),
+            stopping: Vec::new(),
+            since: Instant::now(),
+            step_due: Some(plan.ticket.start_ms),
+            look_due: None,
+            // Also while others are waited for.
+            live_due: Some(0),
+            guard: Guard::of(&state),
+            program: here.program.clone(),
+            finished: false,
+            dir,
+            state,
+            plan,
+        };
+        keeper.write_state();
+        Ok(keeper)
+    }
+
+    fn run(mut self) -> LaunchResult<()> {
+        while !self.finished {
+            for source in self.wait()? {
+                self.take(source);
+            }
+            self.look_at_clock();
+            self.end_when_over();
+            // One step may be all that the next one waits for.
+            let mut before = None;
+            while before != Some(self.step) {
+                before = Some(self.step);
+                self.go_on();
+            }
+        }
+        self.take_leave()
+    }
+
+    fn wait(&self) -> LaunchResult<Vec<Source>> {
+        let sources = self.sources();
+        let mut polled: Vec<PollFd<'_>> = sources
+            .iter()
+            .map(|(_, descriptor, events)| PollFd::from_borrowed_fd(*descriptor, *events))
+            .collect();
+        let due = [self.step_due, self.look_due, self.live_due].into_iter().flatten();
+        let left = due.map(|at| at.saturating_sub(self.now_ms()).saturating_add(1));
+        let of_guard = self.guard.wait_ms().filter(|_| self.step != Step::Ending);
+        let timeout = left.chain(of_guard).min().map(|ms| timespec(ms.min(WAIT_MS_MAX)));
+        retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| LaunchError::system("poll", e))?;
+        let woken = polled.iter().zip(&sources).filter(|(polled, _)| !polled.revents().is_empty());
+        Ok(woken.map(|(_, (source, ..))| *source).collect())
+    }
+
+    fn sources(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
+        let input = PollFlags::IN;
+        let mut sources = vec![
+            (Source::Signals, self.signals.as_fd(), input),
+            (Source::Control, self.control.as_fd(), input),
+        ];
+        sources.extend(self.report.iter().map(|report| (Source::Report, report.as_fd(), input)));
+        let guard = self.guard.descriptors().filter(|_| self.step != Step::Ending);
+        sources.extend(guard.map(|descriptor| (Source::Guard, descriptor, input)));
+        sources.extend(self.listener.iter().map(|listener| (Source::Listener, listener.as_fd(), input)));
+        sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket, input)));
+        sources.extend(self.links.iter().map(|(id, socket, events)| (Source::Link(id), socket, events)));
+        for (index, launched) in self.launched.iter().enumerate() {
+            sources.extend(launched.descriptors().map(|(fd, events)| (Source::Launched(index), fd, events)));
+        }
+        sources
+    }
+
+    fn take(&mut self, source: Source) {
+        match source {
+            Source::Signals => self.take_signals(),
+            Source::Control => self.callers.accept(&self.control),
+            Source::Report => self.take_report_end(),
+            Source::Caller(token) => self.take_request(token),
+            Source::Listener => self.take_newcomer(),
+            Source::Link(id) => self.take_messages(id),
+            Source::Launched(index) => self.take_launched(index),
+            // Looked at after all else.
+            Source::Guard => {}
+        }
+    }
+
+    fn take_signals(&mut self) {
+        while let Some(signal) = self.signals.next() {
+            if signal.number != Signal::HUP.as_raw() {
+                log::info!("signal {}: taking the formation down", signal.number);
+                if self.step == Step::Running && !self.plan.tied {
+                    self.report_loss(&format!("signal {}", signal.number));
+                }
+                self.end();
+            }
+        }
+    }
+
+    /// The command that started us is gone, and has not been told that the formation is up, or the formation is its own.
+    fn take_report_end(&mut self) {
+        self.report = None;
+        if self.step != Step::Running || self.plan.tied {
+            log::info!("the command that started this formation is gone: taking it down");
+            self.end();
+        }
+    }
+
+    fn take_request(&mut self, token: u64) {
+        let Some((request, _)) = self.callers.receive(token) else { return };
+        log::info!("asked for {request:?}");
+        match request {
+            Request::Stop => {
+                self.stopping.push(token);
+                self.end();
+            }
+            Request::Look => self.look(token),
+            Request::Keep { reason: Some(_) } if self.step == Step::Ending => {
+                let message = "the formation is being taken down".into();
+                self.callers.answer(token, &Answer::Refused { message });
+            }
+            Request::Sources { which } => {
+                self.state.sources = which;
+                self.write_state();
+                self.callers.answer(token, &Answer::Done);
+            }
+            Request::Keep { reason } => {
+                if reason.is_some() && std::mem::take(&mut self.plan.tied) {
+                    self.report = None;
+                }
+                self.state.keep = reason;
+                self.write_state();
+                self.callers.answer(token, &Answer::Done);
+            }
+            Request::Leave { ttl_ms } => {
+                self.leave(ttl_ms);
+                self.callers.answer(token, &Answer::Done);
+            }
+            Request::Mount { .. } | Request::Lost { .. } => {
+                let message = "this is no host's part; ask on a host of the formation".into();
+                self.callers.answer(token, &Answer::Refused { message });
+            }
+        }
+    }
+
+    /// Asks all hosts how they are.
+    fn look(&mut self, token: u64) {
+        self.looking.push(token);
+        for host in &mut self.hosts {
+            host.asked = host.link.is_some();
+        }
+        self.order_all(&Order::Look);
+        self.look_due = Some(self.now_ms() + LOOK_MS);
+    }
+
+    fn take_newcomer(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        match self.links.accept(listener, &self.auth, self.since.elapsed()) {
+            Ok(()) => {}
+            Err(error) => log::warn!("a host could not connect: {error}"),
+        }
+    }
+
+    fn take_messages(&mut self, id: u64) {
+        let heard = self.links.receive(id);
+        let host = self.links.host(id);
+        match heard {
+            Ok(messages) => {
+                for message in messages {
+                    let host = self.links.host(id);
+                    if let Err(text) = self.take_message(id, host, message.op, &message.body) {
+                        log::warn!("{}: {text}", self.name(host));
+                        self.links.drop(id);
+                        host.into_iter().for_each(|host| self.lost(host, text.clone()));
+                        return;
+                    }
+                }
+            }
+            Err(error) => {
+                self.links.drop(id);
+                match (host, error) {
+                    (Some(host), error) => self.lost(host, error.to_string()),
+                    (None, error @ NetError::Refused { .. }) => log::warn!("{error}"),
+                    (None, error) => log::info!("who did not prove itself is gone: {error}"),
+                }
+            }
+        }
+    }
+
+    /// # Errors
+    /// What makes no sense.
+    fn take_message(&mut self, id: u64, host: Option<usize>, op: u16, body: &[u8]) -> Result<(), String> {
+        match (op, host) {
+            (rendezvous::JOIN, None) => {
+                let join = Join::from_bytes(body).map_err(|e| e.to_string())?;
+                self.take_join(id, join);
+                Ok(())
+            }
+            (rendezvous::REPORT, Some(host)) => {
+                let report = HostReport::from_bytes(body).map_err(|e| e.to_string())?;
+                self.take_report(host, report);
+                Ok(())
+            }
+            _ => Err(format!("says something else ({op}) than is expected")),
+        }
+    }
+
+    fn take_join(&mut self, id: u64, join: Join) {
+        let came = match self.step {
+            Step::Mustering => self.muster.came(join, unix_ms()),
+            _ => Err("the formation has started without it".into()),
+        };
+        let now = self.now_ms();
+        match came {
+            Ok(host) => {
+                self.links.belongs(id, host);
+                if let Some(seen) = self.hosts.get_mut(host) {
+                    (seen.link, seen.heard_ms) = (Some(id), now);
+                }
+            }
+            Err(text) => {
+                log::warn!("a host is not let in: {text}");
+                self.links.refuse(id, text);
+            }
+        }
+    }
+
+    fn take_report(&mut self, host: usize, report: HostReport) {
+        let now = self.now_ms();
+        let Some(seen) = self.hosts.get_mut(host) else { return };
+        seen.heard_ms = now;
+        match report {
+            HostReport::Alive => {}
+            HostReport::Ready { steps } => {
+                log::info!("{}: ready, {steps:?}", self.muster.host(host));
+                seen.done |= self.step == Step::Starting;
+                self.set_nodes(host, NodeLife::Ready);
+            }
+            HostReport::Mounted { dir } => {
+                seen.done |= self.step == Step::Mounting;
+                if let Some(state) = self.state.hosts.get_mut(host) {
+                    state.mount = Some(dir.into());
+                }
+            }
+            HostReport::Failed { text } => self.failed(host, &text),
+            HostReport::Nodes { nodes, trouble } => {
+                seen.asked = false;
+                self.note_nodes(host, &nodes, trouble);
+            }
+            HostReport::Down { left, trouble } => {
+                seen.left = Some((left, trouble));
+                let link = seen.link.take();
+                link.into_iter().for_each(|link| self.links.drop(link));
+                if self.step != Step::Ending {
+                    self.lost(host, "it has taken its part down".into());
+                }
+            }
+        }
+    }
+
+    /// A host cannot do what it is to do.
+    fn failed(&mut self, host: usize, text: &str) {
+        match self.step {
+            Step::Starting | Step::Mounting => {
+                self.give_up(format!("host {}: {text}", self.muster.host(host)));
+            }
+            _ => log::warn!("host {}: {text}", self.muster.host(host)),
+        }
+    }
+
+    /// A host is gone.
+    fn lost(&mut self, host: usize, text: String) {
+        if let Some(seen) = self.hosts.get_mut(host) {
+            seen.link = None;
+            seen.asked = false;
+        }
+        // Its launcher knows better, if it has ended already.
+        let text = self.last_words(host).unwrap_or(text);
+        log::warn!("host {} is gone: {text}", self.muster.host(host));
+        match self.step {
+            Step::Mustering => self.muster.miss(host, text),
+            Step::Starting | Step::Mounting => {
+                self.give_up(format!("host {} is gone: {text}", self.muster.host(host)));
+            }
+            Step::Running => self.note_lost(host, text),
+            Step::Ending => {}
+        }
+    }
+
+    fn take_launched(&mut self, index: usize) {
+        let Some(launched) = self.launched.get_mut(index) else { return };
+        launched.attend();
+        let has_ended = launched.has_ended();
+        for (host, said) in self.launched.get_mut(index).map(Launched::ended_hosts).unwrap_or_default() {
+            // One that is connected is lost with its connection, not before.
+            if self.hosts.get(host).is_some_and(|seen| seen.link.is_none()) && self.step == Step::Mustering {
+                self.muster.miss(host, said);
+            }
+        }
+        if has_ended {
+            log::info!("a launcher has ended");
+        }
+    }
+
+    /// What the launcher of a host said in the end, if it has ended.
+    fn last_words(&mut self, host: usize) -> Option<String> {
+        let launched = self.launched.iter_mut().find(|launched| launched.reaches(host))?;
+        launched.attend();
+        launched.reason(host)
+    }
+
+    fn name(&self, host: Option<usize>) -> String {
+        host.map_or_else(|| "somebody".into(), |host| format!("host {}", self.muster.host(host)))
+    }
+
+    /// A full disk must not end what keeps the hosts together.
+    fn write_state(&mut self) {
+        if let Err(error) = self.dir.write(&self.state) {
+            log::error!("{error}");
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Removes what is this process's own. Who waits is told last.
+    fn take_leave(mut self) -> LaunchResult<()> {
+        self.state.stage = Stage::Stopping;
+        let (left, notes) = self.what_is_left();
+        let removed = self.dir.remove();
+        for token in std::mem::take(&mut self.stopping) {
+            self.callers.answer(token, &Answer::Down { left, notes: notes.clone() });
+        }
+        if let (Some(message), Some(report)) = (&self.failure, &self.report) {
+            let _nobody_waits = packets::send(report, &Report::Failed { message: message.clone() }, &[]);
+        }
+        removed
+    }
+
+    fn what_is_left(&self) -> ([usize; 4], Vec<String>) {
+        let mut sum = [0usize; 4];
+        let mut notes = Vec::new();
+        for (host, seen) in self.hosts.iter().enumerate() {
+            let was_there = self.state.hosts.get(host).is_some_and(|host| host.life != HostLife::Missing);
+            match &seen.left {
+                Some((left, trouble)) => {
+                    sum.iter_mut().zip(left).for_each(|(sum, left)| *sum += *left as usize);
+                    notes.extend(
+                        trouble.as_ref().map(|trouble| format!("host {}: {trouble}", self.muster.host(host))),
+                    );
+                }
+                None if was_there && self.step == Step::Ending && !self.state.map.is_empty() => {
+                    let text = "its connection ended before it said that nothing is left there; it takes its part down by itself";
+                    notes.push(format!("host {}: {text}", self.muster.host(host)));
+                }
+                None => {}
+            }
+        }
+        (sum, notes)
+    }
+}

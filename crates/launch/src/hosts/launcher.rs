@@ -1,0 +1,342 @@
+//! What starts processes on other hosts, and the command line that makes it do so.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::list::{HostArg, parse_hosts, read_nodefile};
+use crate::surroundings::{Batch, Surroundings};
+use crate::{LaunchError, LaunchResult};
+
+/// What starts processes on hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Launcher {
+    /// `ssh`, once per host.
+    Ssh,
+    /// `srun`, once, beside the steps of the job.
+    Slurm,
+    /// `pbsdsh`, once per host.
+    Pbs,
+    /// `flux exec`, once.
+    Flux,
+    /// `mpiexec`, once.
+    Mpi,
+    /// None: the others come by themselves; started is only the part of the first host, which is this one.
+    Meet,
+    /// A shell command of the user's, with `{host}`, and `{args}` or `{command}` in it; once per host.
+    Custom(String),
+}
+
+/// How a launcher hands a ticket on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Over standard input, which stays open: its end is the end of the host's part.
+    Input,
+    /// In the environment.
+    Environment,
+    /// In a file of the user's home, whose path is an argument.
+    File,
+}
+
+/// One process of the launcher's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// Program and arguments.
+    pub arguments: Vec<String>,
+    /// The hosts that it reaches, by index.
+    pub hosts: Vec<usize>,
+}
+
+/// What is to be started on a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Remote {
+    /// Program and arguments, each a word.
+    words: Vec<String>,
+}
+
+/// The binary as it is sent along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// Its length, in bytes.
+    pub len: usize,
+    /// SHA-256 of its content, hexadecimal.
+    pub digest: String,
+}
+
+impl Launcher {
+    /// The launcher of the batch job that this process is in, with the job's hosts; `None` outside of one.
+    ///
+    /// # Errors
+    /// That the list of hosts makes no sense.
+    pub fn of_job(
+        here: &Surroundings,
+        nodes_per_host: u16,
+    ) -> LaunchResult<Option<(Launcher, Vec<HostArg>)>> {
+        let Batch { slurm_nodes, nodefile, .. } = &here.batch;
+        if let Some(nodes) = slurm_nodes
+            && here.find_program("srun").is_some()
+        {
+            return Ok(Some((Launcher::Slurm, parse_hosts(nodes, nodes_per_host)?)));
+        }
+        if let Some(file) = nodefile
+            && here.find_program("pbsdsh").is_some()
+        {
+            return Ok(Some((Launcher::Pbs, read_nodefile(file, nodes_per_host)?)));
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn way(&self) -> Way {
+        match self {
+            Launcher::Ssh | Launcher::Slurm | Launcher::Flux | Launcher::Meet | Launcher::Custom(_) => {
+                Way::Input
+            }
+            Launcher::Mpi => Way::Environment,
+            Launcher::Pbs => Way::File,
+        }
+    }
+
+    /// Whether it starts a process per host, so that each can have a ticket of its own.
+    pub(crate) fn is_per_host(&self) -> bool {
+        matches!(self, Launcher::Ssh | Launcher::Pbs | Launcher::Meet | Launcher::Custom(_))
+    }
+
+    /// The processes that start `remote` on all hosts.
+    pub(crate) fn calls(&self, hosts: &[HostArg], remote: &Remote, open_mpi: bool) -> Vec<Call> {
+        let all = |front: Vec<String>| {
+            let arguments = front.into_iter().chain(remote.words.clone()).collect();
+            vec![Call { arguments, hosts: (0..hosts.len()).collect() }]
+        };
+        match self {
+            Launcher::Slurm => all(srun(hosts)),
+            Launcher::Flux => all(words("flux exec --rank=all")),
+            Launcher::Mpi => all(mpiexec(hosts, open_mpi)),
+            Launcher::Meet => vec![Call { arguments: remote.words.clone(), hosts: vec![0] }],
+            Launcher::Ssh | Launcher::Pbs | Launcher::Custom(_) => {
+                let call = |(index, host): (usize, &HostArg)| Call {
+                    arguments: self.per_host(host, remote),
+                    hosts: vec![index],
+                };
+                hosts.iter().enumerate().map(call).collect()
+            }
+        }
+    }
+
+    fn per_host(&self, host: &HostArg, remote: &Remote) -> Vec<String> {
+        let name = host.name.as_str();
+        match self {
+            Launcher::Custom(template) => {
+                let command = template
+                    .replace("{host}", &quote(name))
+                    .replace("{args}", &remote.line())
+                    .replace("{command}", &quote(&remote.line()));
+                vec!["sh".into(), "-c".into(), command]
+            }
+            Launcher::Pbs => {
+                let front = ["pbsdsh".into(), "-n".into(), host.position.to_string(), "--".into()];
+                front.into_iter().chain(remote.words.clone()).collect()
+            }
+            _ => {
+                // No terminal, no forwarding, no question; a dead connection is noticed within a minute.
+                let options = "ssh -T -a -x -oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval=15 -oServerAliveCountMax=4";
+                words(options).into_iter().chain([name.to_owned(), remote.line()]).collect()
+            }
+        }
+    }
+}
+
+/// Beside the steps of the job: it takes no processor from them, ends no step and is ended by none.
+fn srun(hosts: &[HostArg]) -> Vec<String> {
+    let count = hosts.len();
+    let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+    let mut srun = words(
+        "srun --overlap --ntasks-per-node=1 --cpus-per-task=1 --mpi=none --kill-on-bad-exit=0 --wait=0",
+    );
+    srun.extend(words("--no-kill --unbuffered --label --job-name=bivouac --input=all"));
+    srun.extend([
+        format!("--nodes={count}"),
+        format!("--ntasks={count}"),
+        format!("--nodelist={}", names.join(",")),
+    ]);
+    srun
+}
+
+fn mpiexec(hosts: &[HostArg], open_mpi: bool) -> Vec<String> {
+    let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+    let (names, count) = (names.join(","), hosts.len().to_string());
+    if open_mpi {
+        let front = words("mpiexec --map-by node -x BIVOUAC_TICKET --host");
+        return front.into_iter().chain([names, "-n".into(), count]).collect();
+    }
+    let front = words("mpiexec -ppn 1 -hosts");
+    front.into_iter().chain([names, "-n".into(), count]).collect()
+}
+
+impl Remote {
+    /// The binary that is there already. `ticket` is the path of the ticket's file, if there is one.
+    pub fn installed(program: &str, ticket: Option<&str>) -> Remote {
+        let mut words = vec![program.to_owned(), "join".into()];
+        words.extend(ticket.into_iter().flat_map(|path| ["--ticket".to_owned(), path.to_owned()]));
+        Remote { words }
+    }
+
+    /// The binary that comes over standard input in front of the ticket: put where programs may run, compared, started,
+    /// and removed by itself as soon as it runs.
+    pub fn sent(sent: &Sent) -> Remote {
+        let Sent { len, digest } = sent;
+        let script = format!(
+            r#"umask 077
+fail() {{ echo "bivouac: $*" >&2; exit 126; }}
+for d in "${{TMPDIR:-/tmp}}" /tmp /var/tmp "$HOME" /dev/shm; do
+d=$(mktemp -d "$d/bivouac-sent.XXXXXX" 2>/dev/null) || continue
+if printf '#!/bin/sh\n' >"$d/bivouac" && chmod 700 "$d/bivouac" && "$d/bivouac" 2>/dev/null; then break; fi
+rm -rf "$d"
+done
+[ -x "$d/bivouac" ] || fail "no directory to put the program into: neither TMPDIR, /tmp, /var/tmp nor HOME lets programs run"
+trap 'rm -rf "$d"' EXIT
+head -c {len} >"$d/bivouac" || fail "the program could not be written to $d"
+[ "$(sha256sum <"$d/bivouac")" = "{digest}  -" ] || fail "the program did not arrive as it was sent"
+trap - EXIT
+exec "$d/bivouac" join --sent "$d""#
+        );
+        Remote { words: vec!["sh".into(), "-c".into(), script] }
+    }
+
+    /// As a line for a shell.
+    fn line(&self) -> String {
+        self.words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl FromStr for Launcher {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Launcher, String> {
+        match text {
+            "ssh" => Ok(Launcher::Ssh),
+            "slurm" | "srun" => Ok(Launcher::Slurm),
+            "pbs" | "pbsdsh" => Ok(Launcher::Pbs),
+            "flux" => Ok(Launcher::Flux),
+            "mpi" | "mpiexec" => Ok(Launcher::Mpi),
+            command if !command.contains("{args}") && !command.contains("{command}") => Err(format!(
+                "'{command}' is no launcher; write ssh, slurm, pbs, flux, mpi, or a command with {{host}} and {{args}} in it"
+            )),
+            command if !command.contains("{host}") => {
+                Err(format!("'{command}' does not say where: {{host}} is missing"))
+            }
+            command => Ok(Launcher::Custom(command.into())),
+        }
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Launcher::Ssh => "ssh",
+            Launcher::Slurm => "srun",
+            Launcher::Pbs => "pbsdsh",
+            Launcher::Flux => "flux exec",
+            Launcher::Mpi => "mpiexec",
+            Launcher::Meet => "this host's part",
+            Launcher::Custom(_) => "the launcher",
+        })
+    }
+}
+
+/// The job's own environment does not reach where only a list of names does.
+pub(crate) fn needs_input(launcher: &Launcher) -> LaunchResult<()> {
+    if launcher.way() == Way::Input {
+        return Ok(());
+    }
+    let cause = format!("{launcher} does not carry standard input to all hosts");
+    Err(LaunchError::usage("--send", cause, "install bivouac on the hosts, or use ssh"))
+}
+
+/// A word as a shell takes it for one.
+fn quote(word: &str) -> String {
+    let plain = |c: char| {
+        c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | '@' | ':' | '=' | '+' | ',')
+    };
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::surroundings::tests::surroundings;
+
+    fn hosts() -> Vec<HostArg> {
+        parse_hosts("n1,n2:3", 1).unwrap()
+    }
+
+    fn lines(launcher: &Launcher, remote: &Remote) -> Vec<String> {
+        launcher.calls(&hosts(), remote, false).iter().map(|call| call.arguments.join(" ")).collect()
+    }
+
+    #[test]
+    fn each_launcher_is_called_in_its_way() {
+        let remote = Remote::installed("/opt/bivouac", None);
+        let ssh = lines(&Launcher::Ssh, &remote);
+        assert!(ssh.len() == 2 && ssh[1].ends_with(" n2 /opt/bivouac join"), "{ssh:?}");
+        assert!(ssh[0].contains("BatchMode=yes"), "{ssh:?}");
+        let srun = lines(&Launcher::Slurm, &remote);
+        assert!(
+            srun.len() == 1 && srun[0].ends_with("--nodes=2 --ntasks=2 --nodelist=n1,n2 /opt/bivouac join"),
+            "{srun:?}"
+        );
+        assert!(srun[0].starts_with("srun --overlap "), "{srun:?}");
+        assert_eq!(lines(&Launcher::Flux, &remote), ["flux exec --rank=all /opt/bivouac join"]);
+        assert_eq!(lines(&Launcher::Mpi, &remote), ["mpiexec -ppn 1 -hosts n1,n2 -n 2 /opt/bivouac join"]);
+        let open_mpi = Launcher::Mpi.calls(&hosts(), &remote, true)[0].arguments.join(" ");
+        assert_eq!(open_mpi, "mpiexec --map-by node -x BIVOUAC_TICKET --host n1,n2 -n 2 /opt/bivouac join");
+        let remote = Remote::installed("bivouac", Some("/home/u/t"));
+        assert_eq!(lines(&Launcher::Pbs, &remote)[1], "pbsdsh -n 0 -- bivouac join --ticket /home/u/t");
+        let custom: Launcher = "go {host} {args}".parse().unwrap();
+        assert_eq!(lines(&custom, &remote)[0], "sh -c go n1 bivouac join --ticket /home/u/t");
+        let custom: Launcher = "ssh {host} {command}".parse().unwrap();
+        assert_eq!(lines(&custom, &remote)[0], "sh -c ssh n1 'bivouac join --ticket /home/u/t'");
+    }
+
+    #[test]
+    fn launchers_are_read() {
+        assert_eq!("slurm".parse(), Ok(Launcher::Slurm));
+        assert!("sssh".parse::<Launcher>().unwrap_err().contains("'sssh' is no launcher"));
+        assert!("go {args}".parse::<Launcher>().unwrap_err().contains("{host} is missing"));
+        assert!(needs_input(&Launcher::Mpi).unwrap_err().to_string().contains("mpiexec does not carry"));
+        assert_eq!(needs_input(&Launcher::Ssh), Ok(()));
+    }
+
+    #[test]
+    fn a_job_is_found_by_its_environment() {
+        let mut here = surroundings(None);
+        assert_eq!(Launcher::of_job(&here, 1), Ok(None));
+        here.batch.slurm_nodes = Some("n[1-2]".into());
+        let dir = tempfile::tempdir().unwrap();
+        here.search_path = Some(dir.path().into());
+        assert_eq!(Launcher::of_job(&here, 1), Ok(None));
+        let srun = dir.path().join("srun");
+        std::fs::write(&srun, "").unwrap();
+        std::fs::set_permissions(&srun, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let (launcher, hosts) = Launcher::of_job(&here, 2).unwrap().unwrap();
+        assert_eq!((launcher, hosts.len(), hosts[1].nodes), (Launcher::Slurm, 2, 2));
+    }
+
+    #[test]
+    fn words_stay_words() {
+        for word in ["a b", "it's", "$HOME", "", "a;b", "\n"] {
+            let line = format!("printf %s {}", quote(word));
+            let output = std::process::Command::new("sh").arg("-c").arg(line).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
+        }
+        assert_eq!(quote("/opt/bivouac-0.1/bin"), "/opt/bivouac-0.1/bin");
+    }
+}

@@ -1,0 +1,267 @@
+//! Hosts that come by themselves: something else, such as the prolog of a batch system, runs the same command on each of them.
+//!
+//! The first host gathers the others at a port that all know, so nothing has to be started from one host on another. A
+//! secret that they share takes the place of the launcher's connection: who knows it can work out the ticket.
+
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use sha2::{Digest, Sha256};
+
+use super::list::{HostArg, same_host};
+use super::start::HostsWishes;
+use crate::control::timespec;
+use crate::process::ProcessId;
+use crate::signals::{Signals, unblock_in};
+use crate::surroundings::Surroundings;
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// Fewest bytes of a secret: less can be guessed.
+const SECRET_LEN_MIN: usize = 16;
+/// Most bytes of a file with a secret.
+const SECRET_LEN_MAX: u64 = 1 << 16;
+/// What a host's part says on its standard output once the formation can be used there.
+const USABLE: &str = "usable";
+/// How long a part may take to end that is told to, before it is killed.
+const END_WAIT_MS: u64 = 30_000;
+
+/// Where hosts meet: a port of the first of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeetingPlace {
+    /// How others reach the first host, if not by its name in the list of hosts.
+    pub host: Option<String>,
+    /// The port.
+    pub port: u16,
+}
+
+/// A meeting: the place, and what proves that somebody is of it.
+#[derive(Clone, Debug)]
+pub struct Meeting {
+    /// Where it is.
+    pub place: MeetingPlace,
+    /// The formation's id.
+    pub(super) formation: [u8; 16],
+    /// The one-time secret of its ticket.
+    pub(super) secret: [u8; 32],
+}
+
+impl FromStr for MeetingPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MeetingPlace, String> {
+        let (host, port) = match text.rsplit_once(':') {
+            Some(("", _)) => return Err(format!("'{text}' names no host; write PORT or HOST:PORT")),
+            Some((host, port)) => (Some(host.to_owned()), port),
+            None => (None, text),
+        };
+        let port = port.parse().ok().filter(|port| *port != 0);
+        let port = port.ok_or_else(|| format!("'{text}' has no port; write PORT or HOST:PORT"))?;
+        Ok(MeetingPlace { host, port })
+    }
+}
+
+impl Meeting {
+    /// The meeting of these hosts for a formation of this name, by the secret in a file.
+    ///
+    /// # Errors
+    /// That the file cannot be read, or is too short to be a secret.
+    pub fn new(place: MeetingPlace, secret: &Path, name: &str, hosts: &[HostArg]) -> LaunchResult<Meeting> {
+        let refused = |e| LaunchError::path(secret, "read the secret of the meeting", e);
+        let file = std::fs::File::open(secret).map_err(refused)?;
+        let mut shared = Vec::new();
+        file.take(SECRET_LEN_MAX).read_to_end(&mut shared).map_err(refused)?;
+        if shared.len() < SECRET_LEN_MIN {
+            let cause = format!("has {} bytes, so it can be guessed", shared.len());
+            let remedy = format!("write {SECRET_LEN_MIN} random ones or more there, the same on all hosts");
+            return Err(LaunchError::new(Kind::Usage, secret.display(), cause, &remedy));
+        }
+        let names: Vec<String> = hosts.iter().map(|host| format!("{}:{}", host.name, host.nodes)).collect();
+        let what = format!("{name}\n{}\n{}", place.port, names.join(","));
+        let formation = derive(&shared, "formation", &what);
+        let formation = formation.first_chunk().copied().unwrap_or_default();
+        Ok(Meeting { place, formation, secret: derive(&shared, "ticket", &what) })
+    }
+}
+
+/// HMAC's construction: the hash of the secret and a hash, so that nobody can go on from a hash that is known.
+fn derive(shared: &[u8], label: &str, what: &str) -> [u8; 32] {
+    let keyed = |text: &[u8]| {
+        let mut hash = Sha256::new();
+        hash.update((shared.len() as u64).to_le_bytes());
+        hash.update(shared);
+        hash.update(text);
+        hash.finalize()
+    };
+    let inner = keyed(format!("bivouac meeting\n{label}\n{what}").as_bytes());
+    keyed(&inner).into()
+}
+
+/// Which of the hosts this one is.
+///
+/// # Errors
+/// That it is none of them.
+pub fn which_host<'a>(here: &Surroundings, hosts: &'a [HostArg]) -> LaunchResult<(usize, &'a HostArg)> {
+    let names: Vec<&str> = here.batch.slurm_node.as_deref().into_iter().chain([here.host.as_str()]).collect();
+    let mine = |host: &HostArg| names.iter().any(|name| same_host(&host.name, name));
+    hosts.iter().enumerate().find(|(_, host)| mine(host)).ok_or_else(|| {
+        let cause = format!("this host, {}, is none of those named", names.join(" or "));
+        LaunchError::usage("--meet", cause, "name the hosts as they call themselves: --hosts")
+    })
+}
+
+/// Brings this host's part to a meeting that another one gathers, and waits until the formation can be used here. The part
+/// is left running then; it ends when the formation does.
+///
+/// # Errors
+/// Why the formation did not start, or this host cannot take part; the signal that interrupted it.
+pub fn attend(
+    here: &Surroundings,
+    wishes: &HostsWishes,
+    bound: Duration,
+    signals: &Signals,
+) -> LaunchResult<()> {
+    let ticket = super::start::ticket_to_meet(here, wishes, bound)?;
+    let (mut child, said) = start_part(here, &ticket.to_line())?;
+    // It knows the time by itself, and why it is over.
+    let waited = wait_usable(&said, signals, bound + Duration::from_secs(5));
+    if waited.is_err() {
+        end_part(&mut child);
+    }
+    waited
+}
+
+fn start_part(here: &Surroundings, ticket: &str) -> LaunchResult<(Child, OwnedFd)> {
+    let refused = |e: std::io::Error| LaunchError::system("this host's part", e);
+    let (said, theirs) = std::io::pipe().map_err(refused)?;
+    let mut command = Command::new(&here.program);
+    command.arg0("bivouac").args(["join", "--meet"]).env("BIVOUAC_TICKET", ticket.trim_end());
+    command.stdin(Stdio::null()).stdout(theirs.try_clone().map_err(refused)?).stderr(theirs);
+    command.current_dir("/");
+    unblock_in(&mut command);
+    Ok((command.spawn().map_err(refused)?, said.into()))
+}
+
+/// Reads what a part says until it is usable; its end before that is a failure, with its last words.
+fn wait_usable(said: &OwnedFd, signals: &Signals, bound: Duration) -> LaunchResult<()> {
+    let deadline = Instant::now() + bound;
+    let mut text = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = timespec(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
+        let mut polled = [PollFd::new(said, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        retry_on_intr(|| poll(&mut polled, Some(&timeout))).map_err(|e| LaunchError::system("poll", e))?;
+        let [heard, signalled] = polled.map(|polled| !polled.revents().is_empty());
+        let mut buffer = [0; 4096];
+        let ended = heard && {
+            let len = retry_on_intr(|| rustix::io::read(said, &mut buffer)).unwrap_or(0);
+            text.extend_from_slice(buffer.get(..len).unwrap_or_default());
+            len == 0
+        };
+        let lines = String::from_utf8_lossy(&text);
+        if lines.lines().any(|line| line == USABLE) {
+            return Ok(());
+        }
+        if ended {
+            let last = lines.lines().rev().find(|line| !line.trim().is_empty());
+            let last = last.map_or("it ended without a word", |line| line.trim_start_matches("bivouac: "));
+            return Err(LaunchError::said(Kind::Refused, last));
+        }
+        if signalled && let Some(signal) = signals.next() {
+            let cause = format!("was interrupted by signal {}", signal.number);
+            let remedy = "this host's part is removed again";
+            return Err(LaunchError::new(Kind::Interrupted, "the formation's start", cause, remedy));
+        }
+        if left.is_zero() {
+            let cause = format!("took longer than {} s", bound.as_secs());
+            let remedy = "give it more time with --start-timeout";
+            return Err(LaunchError::new(Kind::Refused, "the formation's start", cause, remedy));
+        }
+    }
+}
+
+fn end_part(child: &mut Child) {
+    if let Some(part) = ProcessId::of(child.id()) {
+        part.signal(rustix::process::Signal::TERM);
+        let ended = part.watch().is_none_or(|end| crate::control::wait_readable(end.as_fd(), END_WAIT_MS));
+        if !ended {
+            part.signal(rustix::process::Signal::KILL);
+        }
+    }
+    let _reaped = child.wait();
+}
+
+/// Tells whoever waits in [`attend`] that the formation can be used here.
+pub(super) fn say_usable() {
+    use std::io::Write;
+    let _nobody_waits = writeln!(std::io::stdout(), "{USABLE}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::surroundings::tests::surroundings;
+
+    fn hosts(names: &[&str]) -> Vec<HostArg> {
+        let host = |(position, name): (usize, &&str)| HostArg { name: (*name).into(), nodes: 1, position };
+        names.iter().enumerate().map(host).collect()
+    }
+
+    fn place(text: &str) -> MeetingPlace {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_place_is_a_port_or_a_host_with_one() {
+        assert_eq!(place("7000"), MeetingPlace { host: None, port: 7000 });
+        assert_eq!(place("n1-ib:7000"), MeetingPlace { host: Some("n1-ib".into()), port: 7000 });
+        assert_eq!(place("[fe80::1]:7000").host.as_deref(), Some("[fe80::1]"));
+        for (text, says) in
+            [("", "no port"), ("n1", "no port"), ("0", "no port"), (":1", "no host"), ("70000", "no port")]
+        {
+            assert!(text.parse::<MeetingPlace>().unwrap_err().contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn all_who_share_a_secret_work_out_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("secret");
+        let meeting = |secret: &str, name: &str, names: &[&str]| {
+            std::fs::write(&file, secret).unwrap();
+            Meeting::new(place("7"), &file, name, &hosts(names))
+                .map(|meeting| (meeting.formation, meeting.secret))
+        };
+        let one = meeting("0123456789abcdef", "job-1", &["n1", "n2"]).unwrap();
+        assert_eq!(one, meeting("0123456789abcdef", "job-1", &["n1", "n2"]).unwrap());
+        for other in [
+            meeting("0123456789abcdeF", "job-1", &["n1", "n2"]),
+            meeting("0123456789abcdef", "job-2", &["n1", "n2"]),
+            meeting("0123456789abcdef", "job-1", &["n1", "n3"]),
+        ] {
+            let other = other.unwrap();
+            assert!(other.0 != one.0 && other.1 != one.1);
+        }
+        let refusal = meeting("short", "x", &["n1"]).unwrap_err().to_string();
+        assert!(refusal.contains("has 5 bytes, so it can be guessed"), "{refusal}");
+    }
+
+    #[test]
+    fn hosts_know_themselves_by_the_batch_systems_name_first() {
+        let mut here = surroundings(None);
+        here.host = "n2.cluster".into();
+        let list = hosts(&["n1", "n2", "node7"]);
+        assert_eq!(which_host(&here, &list).unwrap().0, 1);
+        here.batch.slurm_node = Some("node7".into());
+        here.host = "elsewhere".into();
+        assert_eq!(which_host(&here, &list).unwrap().0, 2);
+        here.batch.slurm_node = None;
+        assert!(which_host(&here, &list).unwrap_err().to_string().contains("this host, elsewhere, is none"));
+    }
+}

@@ -1,0 +1,207 @@
+//! What a host is told by the launcher: where to report, the one-time secret to prove itself with, and
+//! what it brings. One line of text, over standard input, the environment, or a file that only its owner reads.
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use bivouac_types::{FormationId, SpreadAt};
+use serde::{Deserialize, Serialize};
+
+use crate::hex::{formation_from_hex, from_hex};
+use crate::name::FormationName;
+use crate::restarts::Tolerance;
+use crate::state::RELEASE;
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// Longest ticket, in bytes.
+pub(crate) const TICKET_LEN_MAX: usize = 1 << 16;
+/// What a ticket begins with, so that nothing else is taken for one.
+const MARK: &str = "bivouac-ticket ";
+
+/// What a host needs to report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ticket {
+    /// The release that wrote it. First, and read alone, so that another one can say so.
+    pub release: String,
+    /// The formation's id.
+    pub formation: String,
+    /// The one-time secret, hexadecimal.
+    pub secret: String,
+    /// Where to report: `address:port`, the best first.
+    pub addresses: Vec<String>,
+    /// What the launcher calls this host, if the ticket is for one only.
+    pub host: Option<String>,
+    /// The formation's name.
+    pub name: FormationName,
+    /// Nodes on this host; per name where hosts differ.
+    pub nodes: u16,
+    /// Hosts with another number of nodes.
+    pub nodes_of: Vec<(String, u16)>,
+    /// Directories that the nodes lend, with the capacity per node.
+    pub volumes: Vec<(PathBuf, Option<u64>)>,
+    /// Where it is to be mounted.
+    pub mount: Option<PathBuf>,
+    /// Whether other users may enter.
+    pub allow_other: bool,
+    /// First port; 0 for any.
+    pub port: u16,
+    /// How long clients wait for a node, in milliseconds.
+    pub wait_ms: u64,
+    /// After how long a node that does not answer is dead, in milliseconds, if that was chosen.
+    pub dead_after_ms: Option<u64>,
+    /// Stripe size of new files, in bytes.
+    pub stripe: u32,
+    /// Width of new files.
+    pub width: u16,
+    /// Entries from which on a directory spreads.
+    #[serde(with = "crate::text")]
+    pub spread_at: SpreadAt,
+    /// Bytes that each mount has for pages under the session contract.
+    pub page_pool: u64,
+    /// When a daemon that dies is started no more.
+    pub tolerance: Tolerance,
+    /// Silence after which a host takes its part down, in milliseconds.
+    pub silence_ms: u64,
+    /// How long it may take to be let in, in milliseconds.
+    pub start_ms: u64,
+}
+
+impl Ticket {
+    /// As a line.
+    pub fn to_line(&self) -> String {
+        format!("{MARK}{}\n", serde_json::to_string(self).unwrap_or_default())
+    }
+
+    /// From a line.
+    ///
+    /// # Errors
+    /// That it is no ticket, or one of another release.
+    pub fn parse(line: &str) -> LaunchResult<Ticket> {
+        #[derive(Deserialize)]
+        struct Head {
+            release: String,
+        }
+        let alien = || {
+            let remedy = "it is what `bivouac up --hosts` starts; write: bivouac up --hosts HOST,HOST";
+            LaunchError::usage("bivouac join", "got no ticket", remedy)
+        };
+        let text = line.trim_end().strip_prefix(MARK).ok_or_else(alien)?;
+        let head: Head = serde_json::from_str(text).map_err(|_| alien())?;
+        if head.release != RELEASE {
+            let cause = format!("is bivouac {RELEASE}, and the formation is started by {}", head.release);
+            let remedy = "use one release on all hosts, or send it along: --send";
+            return Err(LaunchError::new(Kind::Refused, "version", cause, remedy));
+        }
+        serde_json::from_str(text).map_err(|_| alien())
+    }
+
+    /// The formation's id and the one-time secret.
+    ///
+    /// # Errors
+    /// That they are damaged.
+    pub fn credentials(&self) -> LaunchResult<(FormationId, [u8; 32])> {
+        let secret = from_hex(&self.secret).and_then(|bytes| bytes.try_into().ok());
+        formation_from_hex(&self.formation).zip(secret).ok_or_else(|| {
+            LaunchError::new(Kind::Refused, "the ticket", "is damaged", "start the formation again")
+        })
+    }
+
+    /// How many nodes a host plays that goes by these names.
+    pub fn nodes_for(&self, names: &[&str]) -> u16 {
+        let given = self
+            .nodes_of
+            .iter()
+            .find(|(host, _)| names.iter().any(|name| super::list::same_host(host, name)));
+        given.map_or(self.nodes, |(_, nodes)| *nodes)
+    }
+}
+
+/// Reads one line and not a byte behind it: what follows is not ours.
+pub(crate) fn read_line(input: BorrowedFd<'_>) -> LaunchResult<String> {
+    let refused = |e: std::io::Error| LaunchError::system("standard input", e);
+    let mut file = std::fs::File::from(input.as_fd().try_clone_to_owned().map_err(refused)?);
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < TICKET_LEN_MAX && file.read(&mut byte).map_err(refused)? == 1 {
+        line.push(byte[0]);
+        if byte[0] == b'\n' {
+            break;
+        }
+    }
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    pub(crate) fn sample() -> Ticket {
+        Ticket {
+            release: RELEASE.into(),
+            formation: "07".repeat(16),
+            secret: "ab".repeat(32),
+            addresses: vec!["10.0.0.1:7".into()],
+            host: Some("n1".into()),
+            name: "x".parse().unwrap(),
+            nodes: 1,
+            nodes_of: vec![("n2".into(), 3)],
+            volumes: vec![("/local".into(), Some(1 << 30))],
+            mount: Some("/m".into()),
+            allow_other: false,
+            port: 0,
+            wait_ms: 30_000,
+            dead_after_ms: Some(2000),
+            stripe: 1 << 20,
+            width: 0,
+            spread_at: SpreadAt::default(),
+            page_pool: 64 << 20,
+            tolerance: Tolerance::default(),
+            silence_ms: 60_000,
+            start_ms: 60_000,
+        }
+    }
+
+    #[test]
+    fn a_ticket_travels() {
+        let ticket = sample();
+        assert_eq!(Ticket::parse(&ticket.to_line()), Ok(ticket.clone()));
+        assert_eq!(ticket.credentials().unwrap(), (FormationId([7; 16]), [0xab; 32]));
+        assert_eq!((ticket.nodes_for(&["n1"]), ticket.nodes_for(&["x", "n2.example"])), (1, 3));
+        let damaged = Ticket { secret: "ab".into(), ..ticket };
+        assert!(damaged.credentials().is_err());
+    }
+
+    #[test]
+    fn another_release_is_said() {
+        let other = Ticket { release: "9.9.9".into(), ..sample() };
+        let refusal = Ticket::parse(&other.to_line()).unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("version: is bivouac") && refusal.contains("started by 9.9.9"),
+            "{refusal}"
+        );
+        // Also when nothing else of its ticket is as here.
+        let refusal = Ticket::parse("bivouac-ticket {\"release\":\"9.9.9\",\"new\":1}").unwrap_err();
+        assert!(refusal.to_string().contains("9.9.9"), "{refusal}");
+    }
+
+    #[test]
+    fn only_the_line_is_read() {
+        let (input, mut output) = std::io::pipe().unwrap();
+        output.write_all(b"first\nsecond").unwrap();
+        drop(output);
+        assert_eq!(read_line(input.as_fd()).unwrap(), "first\n");
+        assert_eq!(std::io::read_to_string(input).unwrap(), "second");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused(text in any::<String>()) {
+            prop_assert!(Ticket::parse(&text).is_err());
+            let marked = format!("{}{}", MARK, text);
+            prop_assert!(Ticket::parse(&marked).is_err());
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The directory in `/dev/shm` that holds the memory volumes of one formation. Memory outlives the directory of the
+//! formation's state (which goes at log-out, for instance), so this one says by itself whose it is: a link leads to
+//! the state's directory, and the supervisor has it locked.
+//!
+//! ```text
+//! /dev/shm/bivouac-UID-NAME-XXXXXXXX/     0700; locked (flock, shared) by whoever starts or supervises the formation
+//! ├── formation -> BASE/NAME
+//! └── nI                                  volume of node I, locked by its daemon
+//! ```
+
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bivouac_store::{StoreError, VolumeIdentity, claim_existing, remove_volume};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+
+use crate::state::State;
+use crate::state_dir::StateDir;
+use crate::surroundings::{Surroundings, make_private_dir};
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// Where memory volumes are made.
+pub(crate) const MEMORY_DIR: &str = "/dev/shm";
+const LINK: &str = "formation";
+/// One without a link that is younger than this may be just being made.
+const YOUNG: Duration = Duration::from_secs(60);
+
+/// The name of a formation's directory. `id` are the hexadecimal digits of the formation's.
+pub(crate) fn name_of(here: &Surroundings, formation: &crate::FormationName, id: &str) -> String {
+    // The name is taken in one runtime directory only, and all share this place.
+    let unique = id.get(..8).unwrap_or(id);
+    format!("{}{formation}-{unique}", prefix(here))
+}
+
+fn prefix(here: &Surroundings) -> String {
+    format!("bivouac-{}-", here.uid)
+}
+
+/// Makes it.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn make(root: &Path, home: &StateDir) -> LaunchResult<()> {
+    make_private_dir(root)?;
+    let link = root.join(LINK);
+    match symlink(home.path(), &link) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(LaunchError::path(&link, "make the link", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes it, or any other directory that was made for a formation; one that is not empty then is left.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn remove(root: &Path) -> LaunchResult<()> {
+    if home_of(root).is_some() {
+        let link = root.join(LINK);
+        std::fs::remove_file(&link).map_err(|e| LaunchError::path(&link, "remove it", e))?;
+    }
+    match std::fs::remove_dir(root) {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+            Err(LaunchError::path(root, "remove the directory", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where the state of a directory's formation is, or was.
+fn home_of(root: &Path) -> Option<PathBuf> {
+    std::fs::read_link(root.join(LINK)).ok()
+}
+
+/// Shows, as long as the result is there, that a formation's memory belongs to somebody who lives.
+///
+/// # Errors
+/// When it is just being removed by somebody who took it for dead.
+pub(crate) fn hold_all(state: &State) -> LaunchResult<Vec<OwnedFd>> {
+    state.own_dirs.iter().filter(|dir| home_of(dir).is_some()).map(|dir| hold(dir)).collect()
+}
+
+fn hold(root: &Path) -> LaunchResult<OwnedFd> {
+    lock(root, FlockOperation::NonBlockingLockShared)
+        .map_err(|error| LaunchError::path(root, "take hold of it", error))
+}
+
+fn lock(root: &Path, how: FlockOperation) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let dir = rustix::fs::open(root, flags, Mode::empty())?;
+    flock(&dir, how)?;
+    Ok(dir)
+}
+
+/// Memory that no formation uses any more.
+#[derive(Debug)]
+pub(crate) struct Abandoned {
+    root: PathBuf,
+    volumes: Vec<(PathBuf, VolumeIdentity)>,
+    /// While this is there, nobody can begin to use it.
+    _lock: OwnedFd,
+}
+
+impl Abandoned {
+    /// The directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// How many volumes it has.
+    pub(crate) fn volumes(&self) -> usize {
+        self.volumes.len()
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub(crate) fn remove(&self) -> LaunchResult<()> {
+        for (path, identity) in &self.volumes {
+            remove_volume(path, identity.formation, true)
+                .map_err(|error| LaunchError::said(Kind::Refused, error.to_string()))?;
+        }
+        for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            // A volume that its daemon had only made, or nothing of ours: then it stays.
+            let _not_empty = std::fs::remove_dir(entry.path());
+        }
+        remove(&self.root)
+    }
+}
+
+/// This user's memory whose formation has neither a state nor a process any more. What cannot be told is left out, and
+/// said to `doubt`.
+pub(crate) fn abandoned(here: &Surroundings, doubt: &mut dyn FnMut(String)) -> Vec<Abandoned> {
+    let prefix = prefix(here);
+    let entries = std::fs::read_dir(MEMORY_DIR).into_iter().flatten().flatten();
+    let ours =
+        entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)));
+    ours.filter_map(|entry| look_at(here, entry.path(), doubt)).collect()
+}
+
+fn look_at(here: &Surroundings, root: PathBuf, doubt: &mut dyn FnMut(String)) -> Option<Abandoned> {
+    let seen =
+        std::fs::symlink_metadata(&root).ok().filter(|seen| seen.is_dir() && seen.uid() == here.uid)?;
+    match home_of(&root) {
+        // Its own state says more, and goes first.
+        Some(home) if home.exists() => return None,
+        Some(home) if !is_seen(&home) => {
+            let text = "nobody uses it here, but it cannot be told whether its data is to be kept";
+            doubt(format!("{}: {text}: its state was in {}", root.display(), home.display()));
+            return None;
+        }
+        Some(_) => {}
+        None if seen.modified().is_ok_and(|made| made.elapsed().is_ok_and(|age| age > YOUNG)) => {}
+        None => return None,
+    }
+    let lock = lock(&root, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let volumes = unused_volumes(&root)?;
+    Some(Abandoned { root, volumes, _lock: lock })
+}
+
+/// Whether the place is one that this process sees as the formation did: its runtime directory is there.
+fn is_seen(home: &Path) -> bool {
+    home.ancestors().nth(2).is_some_and(Path::exists)
+}
+
+/// The volumes, if no daemon has any of them.
+fn unused_volumes(root: &Path) -> Option<Vec<(PathBuf, VolumeIdentity)>> {
+    let mut volumes = Vec::new();
+    for entry in std::fs::read_dir(root).ok()?.flatten().filter(|entry| entry.file_name() != LINK) {
+        match claim_existing(&entry.path()) {
+            Ok((_not_in_use, identity)) => volumes.push((entry.path(), identity)),
+            Err(StoreError::InUse { .. }) => return None,
+            Err(_) => {}
+        }
+    }
+    Some(volumes)
+}

@@ -1,0 +1,279 @@
+//! What a formation is there for: the process that it was made for, and the time that it was given. When the first
+//! of them ends, so does the formation, unless it holds data that is nowhere else.
+//!
+//! The supervisor sees to that. After its death one of the daemons does, its [heir](inherit): a daemon serves on
+//! without its supervisor, but not without a purpose.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
+
+use crate::control::timespec;
+use crate::process::pidfd;
+use crate::signals::unblock_in;
+use crate::state::State;
+use crate::state_dir::StateDir;
+use crate::{CODE_KEEP, LaunchError, LaunchResult};
+
+/// How long it takes until taking the formation down is tried again, if it failed.
+const AGAIN: Duration = Duration::from_secs(30);
+/// Longest time that is waited for at once, in milliseconds: poll takes 32 bits of them.
+const POLL_MS_MAX: u64 = 1 << 30;
+
+/// Sees when a formation has no purpose any more, and has it taken down then.
+#[derive(Debug, Default)]
+pub(crate) struct Guard {
+    /// Becomes readable when the process ends that the formation was made for.
+    owner: Option<OwnedFd>,
+    owner_ended: bool,
+    ends: Option<Instant>,
+    /// The process that takes the formation down.
+    ender: Option<Ender>,
+    /// Not before then is it tried again.
+    again: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Ender {
+    child: Child,
+    end: OwnedFd,
+}
+
+impl Guard {
+    /// Watches over what the state says.
+    pub(crate) fn of(state: &State) -> Guard {
+        let owner = state.owner.and_then(|owner| owner.watch());
+        Guard {
+            owner_ended: state.owner.is_some() && owner.is_none(),
+            owner,
+            ends: state.ends_unix_ms.map(|ends| Instant::now() + Duration::from_millis(left_ms(ends))),
+            ..Guard::default()
+        }
+    }
+
+    /// What becomes readable when there is something to do.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let owner = self.owner.as_ref().filter(|_| !self.owner_ended);
+        owner.into_iter().chain(self.ender.as_ref().map(|ender| &ender.end)).map(AsFd::as_fd)
+    }
+
+    /// After how many milliseconds there is something to do, if only time has to pass.
+    pub(crate) fn wait_ms(&self) -> Option<u64> {
+        let now = Instant::now();
+        let moment = match (&self.ender, self.why_over(now)) {
+            (Some(_), _) => None,
+            (None, Some(_)) => Some(self.again.unwrap_or(now)),
+            (None, None) => self.ends,
+        };
+        // Not a moment too early.
+        moment.map(|moment| moment.saturating_duration_since(now).as_millis() as u64 + 1)
+    }
+
+    /// Why the formation is to be taken down now, if it is: asked whenever something may have happened.
+    pub(crate) fn due(&mut self) -> Option<&'static str> {
+        let now = Instant::now();
+        self.owner_ended |= self.owner.as_ref().is_some_and(is_readable);
+        if self.ender.is_some() || self.again.is_some_and(|again| again > now) {
+            return None;
+        }
+        self.why_over(now)
+    }
+
+    fn why_over(&self, now: Instant) -> Option<&'static str> {
+        match self.ends {
+            _ if self.owner_ended => Some("the process that it was made for has ended"),
+            Some(ends) if ends <= now => Some("its life time (--ttl) is over"),
+            _ => None,
+        }
+    }
+
+    /// Has the formation taken down when its purpose is over. Why it is over, if that was tried and its data is to be kept.
+    pub(crate) fn attend(&mut self, program: &Path, dir: &StateDir) -> Option<&'static str> {
+        let kept = self.look();
+        if let Some(why) = self.due() {
+            if self.again.is_none() {
+                log::warn!("{why}: the formation ends");
+            }
+            self.end(program, dir);
+        }
+        self.why_over(Instant::now()).filter(|_| kept)
+    }
+
+    /// Begins to take the formation down, by a process that may wait and may look at mounts.
+    fn end(&mut self, program: &Path, dir: &StateDir) {
+        self.again = Some(Instant::now() + AGAIN);
+        match Ender::start(program, dir) {
+            Ok(ender) => self.ender = Some(ender),
+            Err(error) => log::error!("{error}; tried again in {} s", AGAIN.as_secs()),
+        }
+    }
+
+    /// Looks whether the process that takes the formation down has failed: then that is tried again later. Whether it is the
+    /// formation's data that kept it from that.
+    fn look(&mut self) -> bool {
+        let Some(Ok(Some(status))) = self.ender.as_mut().map(|ender| ender.child.try_wait()) else {
+            return false;
+        };
+        self.ender = None;
+        self.again = Some(Instant::now() + AGAIN);
+        let kept = status.code() == Some(i32::from(CODE_KEEP));
+        if !kept {
+            log::error!("taking the formation down failed ({status}); tried again in {} s", AGAIN.as_secs());
+        }
+        kept
+    }
+}
+
+impl Ender {
+    fn start(program: &Path, dir: &StateDir) -> LaunchResult<Ender> {
+        let refused = |e: std::io::Error| LaunchError::system("the process that ends the formation", e);
+        let log = StateDir::open_log(&dir.supervisor_log())?;
+        let mut command = Command::new(program);
+        command.arg("end").arg(dir.path()).current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        unblock_in(&mut command);
+        let child = command.spawn().map_err(refused)?;
+        let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
+        Ok(Ender { child, end })
+    }
+}
+
+/// What a daemon does in a thread of its own when its supervisor is gone: one of them becomes the heir, which sees to
+/// it that the formation ends with its purpose. Comes back when there is nothing, or nothing more, to see to.
+///
+/// # Errors
+/// What the system refused.
+pub fn inherit(dir: &StateDir, program: &Path) -> LaunchResult<()> {
+    let _until_this_process_ends = become_heir(&dir.heir_path())?;
+    loop {
+        let Some(state) = dir.read()? else { return Ok(()) };
+        let mut guard = Guard::of(&state);
+        if guard.owner.is_none() && !guard.owner_ended && guard.ends.is_none() {
+            return Ok(());
+        }
+        log::info!("this daemon sees to it that the formation ends with its purpose");
+        wait_for_end(dir, program, &mut guard)?;
+    }
+}
+
+/// Waits until the formation has no purpose any more, and takes it down: then this process is told to end. What is kept
+/// stays, and is looked at again later.
+fn wait_for_end(dir: &StateDir, program: &Path, guard: &mut Guard) -> LaunchResult<()> {
+    loop {
+        let mut polled: Vec<PollFd<'_>> =
+            guard.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let timeout = guard.wait_ms().map(|ms| timespec(ms.min(POLL_MS_MAX)));
+        retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| LaunchError::system("poll", e))?;
+        if dir.read()?.is_none() {
+            return Ok(());
+        }
+        guard.attend(program, dir);
+    }
+}
+
+/// Waits until no other daemon is the heir.
+fn become_heir(path: &Path) -> LaunchResult<File> {
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = opened.map_err(|e| LaunchError::path(path, "open it", e))?;
+    let locked = retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
+    locked.map_err(|e| LaunchError::path(path, "lock it", e))?;
+    Ok(file)
+}
+
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    crate::control::wait_readable(descriptor.as_fd(), 0)
+}
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long it is until a moment, in milliseconds; a thousand years at most, which every clock here can add.
+#[must_use]
+pub fn left_ms(ends_unix_ms: u64) -> u64 {
+    const LONGEST: u64 = 1000 * 366 * 24 * 3600 * 1000;
+    ends_unix_ms.saturating_sub(unix_ms()).min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::ProcessId;
+    use crate::state::tests::sample;
+
+    #[test]
+    fn a_formation_without_limits_is_never_over() {
+        let mut guard = Guard::of(&sample());
+        assert_eq!((guard.due(), guard.wait_ms(), guard.descriptors().count()), (None, None, 0));
+    }
+
+    #[test]
+    fn its_time_ends_it() {
+        let mut state = sample();
+        state.ends_unix_ms = Some(unix_ms() + 3_600_000);
+        let mut guard = Guard::of(&state);
+        assert_eq!(guard.due(), None);
+        assert!((3_000_000..=3_600_001).contains(&guard.wait_ms().unwrap()));
+        state.ends_unix_ms = Some(1);
+        let mut guard = Guard::of(&state);
+        assert_eq!(guard.due(), Some("its life time (--ttl) is over"));
+        state.ends_unix_ms = Some(u64::MAX);
+        assert_eq!(Guard::of(&state).due(), None);
+    }
+
+    #[test]
+    fn its_owners_end_ends_it() {
+        let mut owner = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut state = sample();
+        state.owner = ProcessId::of(owner.id());
+        let mut guard = Guard::of(&state);
+        assert_eq!((guard.due(), guard.descriptors().count()), (None, 1));
+        owner.kill().unwrap();
+        let mut polled: Vec<_> =
+            guard.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        poll(&mut polled, None).unwrap();
+        assert_eq!(guard.due(), Some("the process that it was made for has ended"));
+        owner.wait().unwrap();
+        assert!(Guard::of(&state).due().is_some(), "one that ended earlier is no owner either");
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_tried_again_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut state = sample();
+        state.ends_unix_ms = Some(1);
+        let mut guard = Guard::of(&state);
+        guard.end(Path::new("/nonexistent/program"), &StateDir::at(dir.path().into()));
+        assert_eq!((guard.due(), guard.descriptors().count()), (None, 0));
+        guard.end(Path::new("/bin/false"), &StateDir::at(dir.path().into()));
+        let mut polled: Vec<_> =
+            guard.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        poll(&mut polled, None).unwrap();
+        assert!(!guard.look());
+        assert!(guard.descriptors().count() == 0 && guard.due().is_none() && guard.wait_ms().unwrap() > 1000);
+    }
+
+    #[test]
+    fn there_is_one_heir_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("heir");
+        let first = become_heir(&path).unwrap();
+        let other = File::open(&path).unwrap();
+        assert_eq!(
+            flock(&other, FlockOperation::NonBlockingLockExclusive),
+            Err(rustix::io::Errno::WOULDBLOCK)
+        );
+        drop(first);
+        become_heir(&path).unwrap();
+    }
+}

@@ -1,0 +1,388 @@
+//! Removes what formations of this user left on this host whose processes were all killed: nothing else would.
+//!
+//! Only what is provably dead is touched. Of a formation with a state that is told by its lock, which every process of
+//! it holds; of memory without a state by the locks of its directory and volumes; of a mount by the kernel, which
+//! says that nobody can serve it any more. What holds data that is to be kept is only shown.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::memory_root::{Abandoned, abandoned};
+use crate::mounts::{MountEntry, WhenBusy, mounted, unmount};
+use crate::state::State;
+use crate::state_dir::{Claim, StateDir, WHOLE};
+use crate::surroundings::Surroundings;
+use crate::teardown::remove_leftovers;
+use crate::{FormationName, LaunchResult};
+
+/// How long a mount may take to say that it is dead; one that lives may take for ever.
+const DEAD_WAIT: Duration = Duration::from_millis(500);
+/// How long it may take to look at all processes.
+const LIVING_WAIT: Duration = Duration::from_secs(10);
+/// What the source of our mounts begins with.
+const SOURCE: &str = "bivouac:";
+
+/// Something that a crash left.
+#[derive(Debug)]
+pub struct Left {
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// Locked meanwhile, so that no new one begins.
+    Formation(FormationName, Claim, Box<State>),
+    /// The directory of one that was killed before it had a state.
+    Unfinished(FormationName, Claim),
+    Memory(Abandoned),
+    Mount(PathBuf),
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Leftovers {
+    /// What can be removed.
+    pub dead: Vec<Left>,
+    /// What has to be left, and why.
+    pub kept: Vec<String>,
+}
+
+/// Looks for what dead formations left.
+///
+/// # Errors
+/// What the system refused.
+pub fn find_leftovers(here: &Surroundings) -> LaunchResult<Leftovers> {
+    let mut found = Leftovers::default();
+    for (name, claim) in formations(here) {
+        look_at(here, name, claim, &mut found);
+    }
+    let memory = abandoned(here, &mut |doubt| found.kept.push(doubt));
+    found.dead.extend(memory.into_iter().map(|memory| Left { what: What::Memory(memory) }));
+    let told = |dir: &Path| {
+        let of_state = |left: &Left| match &left.what {
+            What::Formation(_, _, state) => state.mounts.iter().any(|mount| mount.dir == dir),
+            _ => false,
+        };
+        found.dead.iter().any(of_state)
+    };
+    let mounts: Vec<PathBuf> = dead_mounts(here).into_iter().filter(|dir| !told(dir)).collect();
+    found.dead.extend(mounts.into_iter().map(|dir| Left { what: What::Mount(dir) }));
+    Ok(found)
+}
+
+/// How a formation's directory is taken: that of one on this host, or of a host's part, or that of the whole.
+type ClaimOf = fn(&Surroundings, &FormationName) -> LaunchResult<Claim>;
+
+/// All names that have a directory, also without a state.
+fn formations(here: &Surroundings) -> Vec<(FormationName, ClaimOf)> {
+    let Some(base) = here.existing_base() else { return Vec::new() };
+    let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| {
+        let text = entry.file_name().into_string().ok()?;
+        match text.strip_suffix(WHOLE) {
+            Some(name) => Some((name.parse().ok()?, StateDir::claim_whole as ClaimOf)),
+            None => Some((text.parse().ok()?, StateDir::claim as ClaimOf)),
+        }
+    });
+    let mut names: Vec<(FormationName, ClaimOf)> = named.collect();
+    names.sort_by(|a, b| a.0.cmp(&b.0));
+    names
+}
+
+fn look_at(here: &Surroundings, name: FormationName, claim: ClaimOf, found: &mut Leftovers) {
+    // Taken by whoever lives, or by another one that looks.
+    let mut claim = match claim(here, &name) {
+        Ok(claim) => claim,
+        Err(error) if error.kind() == crate::Kind::Running => return,
+        Err(error) => return found.kept.push(error.to_string()),
+    };
+    let what = match claim.stale.take() {
+        None => What::Unfinished(name, claim),
+        Some(state) => match why_kept(here, &state) {
+            Some(why) => return found.kept.push(why),
+            None => What::Formation(name, claim, Box::new(state)),
+        },
+    };
+    found.dead.push(Left { what });
+}
+
+fn why_kept(here: &Surroundings, state: &State) -> Option<String> {
+    let name = &state.name;
+    if let Some(reason) = state.why_kept() {
+        let remedy = format!("save it from its volumes, then: bivouac down --name {name} --discard");
+        return Some(format!("formation {name}: holds data that is nowhere else: {reason}; {remedy}"));
+    }
+    // The lock of a directory that several hosts see proves nothing about the others.
+    let mut hosts = match &state.kept_on {
+        Some(host) => vec![host],
+        None => state.nodes.iter().map(|node| &node.host).collect(),
+    };
+    hosts.retain(|host| **host != here.host);
+    Some(format!("formation {name}: ran on host {}; look there", hosts.first()?))
+}
+
+/// Mounts of this user that nobody can serve any more.
+fn dead_mounts(here: &Surroundings) -> Vec<PathBuf> {
+    let Some(living) = living_in_time() else { return Vec::new() };
+    let ours = |entry: &MountEntry| {
+        let name = entry.source.strip_prefix(SOURCE);
+        name.is_some_and(|name| !living.contains(name)) && entry.user == Some(here.uid)
+    };
+    // The latest first: one may be inside another.
+    let mounts = mounted().into_iter().rev().filter(ours);
+    mounts.map(|entry| entry.dir).filter(|dir| is_dead(dir)).collect()
+}
+
+/// The same, unless that cannot be told in time: what a process is called may have to wait for a mount that hangs.
+fn living_in_time() -> Option<BTreeSet<String>> {
+    let (sender, answer) = mpsc::channel();
+    std::thread::spawn(move || sender.send(living()));
+    answer.recv_timeout(LIVING_WAIT).ok()
+}
+
+/// Names of formations that have a process, whatever runtime directory they live in: their processes have them among
+/// their arguments.
+fn living() -> BTreeSet<String> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|process| name_of(&std::fs::read(process.path().join("cmdline")).ok()?)).collect()
+}
+
+/// The formation that a process belongs to, by its arguments.
+fn name_of(arguments: &[u8]) -> Option<String> {
+    let arguments = String::from_utf8_lossy(arguments);
+    let mut arguments = arguments.split('\0').skip(1);
+    match (arguments.next()?, arguments.next()?) {
+        ("node", label) => Some(label.rsplit_once(':')?.0.into()),
+        ("supervise", dir) => Some(Path::new(dir).file_name()?.to_str()?.into()),
+        _ => None,
+    }
+}
+
+/// Whether the kernel says that a mount's connection is gone for good.
+fn is_dead(dir: &Path) -> bool {
+    let (sender, answer) = mpsc::channel();
+    let dir = dir.to_owned();
+    // One that lives and does not answer holds this thread, not the command.
+    std::thread::spawn(move || sender.send(rustix::fs::statfs(&dir).map(drop)));
+    answer.recv_timeout(DEAD_WAIT) == Ok(Err(Errno::NOTCONN))
+}
+
+impl Left {
+    /// What it is, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.what {
+            What::Formation(name, claim, state) if state.is_over_hosts() => {
+                let dir = claim.dir.path().display();
+                format!("formation {name}, the whole of {} hosts: {dir}", state.hosts.len())
+            }
+            What::Formation(name, claim, state) => {
+                let volumes: usize = state.nodes.iter().map(|node| node.volumes.len()).sum();
+                let mounts = state.mounts.len();
+                let dir = claim.dir.path().display();
+                format!("formation {name}: {dir}, {volumes} volume(s), {mounts} mount(s)")
+            }
+            What::Unfinished(name, claim) => {
+                format!("formation {name}, killed while it started: {}", claim.dir.path().display())
+            }
+            What::Memory(memory) => {
+                format!(
+                    "memory of a dead formation: {}, {} volume(s)",
+                    memory.path().display(),
+                    memory.volumes()
+                )
+            }
+            What::Mount(dir) => format!("dead mount: {}", dir.display()),
+        }
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// What could not be removed; it can be tried again.
+    pub fn remove(&self, here: &Surroundings, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
+        match &self.what {
+            What::Formation(_, claim, state) => remove_leftovers(here, &claim.dir, state, notice),
+            What::Unfinished(_, claim) => claim.dir.remove(),
+            What::Memory(memory) => memory.remove(),
+            What::Mount(dir) => unmount(here, dir, WhenBusy::Detach, true).map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory_root::{self, hold_all, make};
+    use crate::state::tests::sample;
+    use crate::surroundings::tests::surroundings;
+    use bivouac_store::DirVolume;
+    use bivouac_types::{FormationId, NodeId};
+
+    /// Who looks at memory has it locked for a moment, and is taken for its owner by others who look.
+    static LOOKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    fn texts(here: &Surroundings) -> (Vec<String>, Vec<String>) {
+        let found = find_leftovers(here).unwrap();
+        let dead = found.dead.iter().map(Left::describe);
+        let ours = |text: &String| !text.starts_with("dead mount");
+        (dead.filter(ours).filter(|text| !text.starts_with("memory")).collect(), found.kept)
+    }
+
+    /// A formation that was killed, with this state.
+    fn killed(here: &Surroundings, change: impl FnOnce(&mut State)) -> StateDir {
+        let claim = StateDir::claim(here, &"sample".parse().unwrap()).unwrap();
+        let mut state = sample();
+        state.nodes[0].host = here.host.clone();
+        state.nodes[0].volumes.clear();
+        change(&mut state);
+        claim.dir.write(&state).unwrap();
+        let dir = claim.dir.clone();
+        drop(claim);
+        released(&dir);
+        dir
+    }
+
+    /// What another test starts just then has a copy of a lock for a moment.
+    fn released(dir: &StateDir) {
+        assert!(dir.wait_released(10_000));
+    }
+
+    #[test]
+    fn what_was_killed_is_shown_and_removed() {
+        let _alone = LOOKING.lock();
+        let dir = tempfile::tempdir().unwrap();
+        let here = surroundings(Some(dir.path()));
+        assert_eq!(texts(&here).0, [""; 0]);
+        let left = killed(&here, |_| {});
+        let found = find_leftovers(&here).unwrap();
+        assert!(found.dead[0].describe().starts_with("formation sample: /"), "{found:?}");
+        found.dead[0].remove(&here, &mut |text| panic!("{text}")).unwrap();
+        assert!(!left.path().exists());
+    }
+
+    #[test]
+    fn one_that_never_had_a_state_is_found_too() {
+        let _alone = LOOKING.lock();
+        let dir = tempfile::tempdir().unwrap();
+        let here = surroundings(Some(dir.path()));
+        let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
+        assert_eq!(texts(&here).0, [""; 0], "somebody lives");
+        let path = claim.dir.path().to_owned();
+        drop(claim);
+        released(&StateDir::at(path.clone()));
+        let found = find_leftovers(&here).unwrap();
+        assert!(found.dead[0].describe().contains("killed while it started"));
+        found.dead[0].remove(&here, &mut |_| {}).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_whole_of_several_hosts_is_found_where_its_keeper_ran() {
+        let _alone = LOOKING.lock();
+        let dir = tempfile::tempdir().unwrap();
+        let here = surroundings(Some(dir.path()));
+        let claim = StateDir::claim_whole(&here, &"sample".parse().unwrap()).unwrap();
+        let mut state = sample();
+        let host = |name: &str| crate::state::HostState {
+            name: name.into(),
+            life: crate::state::HostLife::Up,
+            message: None,
+            nodes: vec![0],
+            mount: None,
+        };
+        (state.hosts, state.nodes[0].host) = (vec![host("n1"), host("n2")], "n1".into());
+        state.kept_on = Some("another".into());
+        claim.dir.write(&state).unwrap();
+        let path = claim.dir.path().to_owned();
+        assert_eq!(texts(&here), (vec![], vec![]), "its keeper lives");
+        drop(claim);
+        released(&StateDir::at(path.clone()));
+        let (dead, kept) = texts(&here);
+        assert!(dead.is_empty() && kept[0].contains("ran on host another"), "{kept:?}");
+        state.kept_on = Some(here.host.clone());
+        StateDir::at(path.clone()).write(&state).unwrap();
+        let found = find_leftovers(&here).unwrap();
+        assert!(
+            found.dead[0].describe().starts_with("formation sample, the whole of 2 hosts: /"),
+            "{found:?}"
+        );
+        found.dead[0].remove(&here, &mut |text| panic!("{text}")).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_to_be_kept_or_ran_elsewhere_stays() {
+        let _alone = LOOKING.lock();
+        let dir = tempfile::tempdir().unwrap();
+        let here = surroundings(Some(dir.path()));
+        let left = killed(&here, |state| state.keep = Some("results".into()));
+        let (dead, kept) = texts(&here);
+        assert!(dead.is_empty() && kept[0].contains("nowhere else: results"), "{kept:?}");
+        let elsewhere = killed(&here, |state| state.nodes[0].host = "another".into());
+        let (dead, kept) = texts(&here);
+        assert!(dead.is_empty() && kept[0].contains("ran on host another"), "{kept:?}");
+        assert!(left.path().exists() && elsewhere.path().exists());
+        let written = killed(&here, |state| state.sources = Some("/part (/site)".into()));
+        assert!(texts(&here).1.iter().any(|kept| kept.contains("not flushed in /part (/site)")));
+        assert!(written.path().exists());
+    }
+
+    #[test]
+    fn processes_say_whose_they_are() {
+        assert_eq!(name_of(b"bivouac\0node\0my:name:3\0").as_deref(), Some("my:name"));
+        assert_eq!(name_of(b"bivouac\0supervise\0/run/user/0/bivouac/x\0").as_deref(), Some("x"));
+        for other in [&b"bivouac\0up\0--name\0x\0"[..], b"sh\0", b"", b"vi\0node\0", b"a\0node\0x\0"] {
+            assert_eq!(name_of(other), None);
+        }
+    }
+
+    #[test]
+    fn memory_without_a_state_goes_when_nobody_holds_it() {
+        let _alone = LOOKING.lock();
+        let dir = tempfile::tempdir().unwrap();
+        let here = surroundings(Some(dir.path()));
+        let name = format!("reap{}", std::process::id()).parse().unwrap();
+        let root = Path::new(memory_root::MEMORY_DIR).join(memory_root::name_of(&here, &name, "0123456789"));
+        let home = StateDir::at(dir.path().join("bivouac/x"));
+        make(&root, &home).unwrap();
+        let mut state = sample();
+        state.own_dirs = vec![root.clone()];
+        let identity =
+            bivouac_store::VolumeIdentity { formation: FormationId([3; 16]), node: NodeId(0), index: 0 };
+        let volume = DirVolume::open(&root.join("n0"), identity, true).unwrap();
+        let ours = || abandoned(&here, &mut |_| {}).into_iter().find(|memory| memory.path() == root);
+        assert!(ours().is_none(), "a daemon has a volume");
+        drop(volume);
+        let held = hold_all(&state).unwrap();
+        assert!(held.len() == 1 && ours().is_none(), "a supervisor lives");
+        drop(held);
+        std::fs::create_dir_all(home.path()).unwrap();
+        assert!(ours().is_none(), "there is a state");
+        std::fs::remove_dir(home.path()).unwrap();
+        let memory = ours().unwrap();
+        assert_eq!(memory.volumes(), 1);
+        assert!(hold_all(&state).is_err(), "nobody can begin meanwhile");
+        memory.remove().unwrap();
+        assert!(!root.exists());
+    }
+
+    #[test]
+    fn memory_whose_home_is_not_seen_here_is_doubtful() {
+        let _alone = LOOKING.lock();
+        let here = surroundings(None);
+        let name = format!("doubt{}", std::process::id()).parse().unwrap();
+        let root = Path::new(memory_root::MEMORY_DIR).join(memory_root::name_of(&here, &name, "0123456789"));
+        make(&root, &StateDir::at("/nonexistent/bivouac/x".into())).unwrap();
+        let mut doubts = String::new();
+        let found = abandoned(&here, &mut |doubt| doubts.push_str(&doubt));
+        assert!(!found.iter().any(|memory| memory.path() == root));
+        assert!(doubts.contains(root.to_str().unwrap()) && doubts.contains("cannot be told"), "{doubts}");
+        memory_root::remove(&root).unwrap();
+        assert!(!root.exists());
+    }
+}

@@ -1,0 +1,132 @@
+//! Does what a job is to do, or what of it is not done yet.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::journal::{Journal, Recorder, control};
+use crate::tree::{Way as Going, copy_one};
+use crate::{Baseline, CopyOptions, Failure, Limiter, Progress, Side, StageError, Summary, Transfer, Views};
+
+use super::order::{Changed, Order, Way};
+use super::{Held, manifest};
+
+/// Under what conditions a job is worked on.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// Where the formation is mounted: at least once.
+    pub mounts: Vec<PathBuf>,
+    /// Set it to stop; the job can be resumed then.
+    pub cancel: Arc<AtomicBool>,
+}
+
+/// What became of a job.
+#[derive(Debug)]
+pub struct Ended {
+    /// Of each transfer that was begun, what became of it.
+    pub transfers: Vec<(Transfer, Result<Summary, StageError>)>,
+    /// The manifest that the job keeps.
+    pub manifest: PathBuf,
+    /// Why the manifest is not where it should be.
+    pub manifest_failure: Option<Failure>,
+}
+
+impl Ended {
+    /// Whether everything is at the target.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.transfers.iter().all(|(_, outcome)| outcome.is_ok()) && self.manifest_failure.is_none()
+    }
+
+    /// Whether it was stopped.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.transfers.iter().any(|(_, outcome)| matches!(outcome, Err(StageError::Cancelled)))
+    }
+}
+
+impl Held {
+    /// Copies what is not copied yet, and leaves a manifest. Goes on after a failure, so that as much as possible is copied.
+    ///
+    /// # Errors
+    /// When the job's journal cannot be read or written, or its order makes no sense.
+    pub fn run(&self, conditions: &Conditions, progress: &dyn Progress) -> Result<Ended, Failure> {
+        let dir = self.jobs.path(self.number);
+        let log = dir.join("log");
+        let failed = |error| Failure::io("use the job's journal", &log, error);
+        let (journal, mut history) = Journal::open(&log).map_err(failed)?;
+        let mount = conditions.mounts.first().cloned().unwrap_or_default();
+        journal.note(&control("mount", &mount)).map_err(failed)?;
+        let opts = self.options(conditions)?;
+        let mut transfers = Vec::new();
+        for (number, transfer) in self.order.transfers.iter().enumerate() {
+            journal.note(&format!("#transfer\t{number}\n")).map_err(failed)?;
+            progress.transfer(transfer);
+            let (src, dst) = match self.order.way {
+                Way::In => (transfer.src.clone(), crate::scan::below(&mount, &transfer.dst)),
+                Way::Out => (crate::scan::below(&mount, &transfer.src), transfer.dst.clone()),
+            };
+            let baseline = self.baseline(transfer);
+            let going = Going {
+                recorder: &journal,
+                past: history.past(number),
+                tag: &self.order.tag,
+                is_resumable: true,
+                baseline: baseline.as_ref(),
+            };
+            let outcome = copy_one(&src, &dst, &opts, progress, &going);
+            progress.transferred(transfer, &outcome);
+            transfers.push((transfer.clone(), outcome));
+            if conditions.cancel.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        let mut ended = Ended { transfers, manifest: dir.join("manifest"), manifest_failure: None };
+        if !ended.is_cancelled() {
+            ended.manifest_failure = self.write_manifests(&ended).err();
+            let word = if ended.is_complete() { "done" } else { "incomplete" };
+            journal.note(&format!("#end\t{word}\n")).map_err(failed)?;
+        }
+        Ok(ended)
+    }
+
+    fn options(&self, conditions: &Conditions) -> Result<CopyOptions, Failure> {
+        let Order { way, verify, jobs, limit, .. } = self.order;
+        let wrong = |text: String| {
+            let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, text);
+            Failure::io("understand the patterns", &self.jobs.path(self.number), error)
+        };
+        Ok(CopyOptions {
+            jobs,
+            verify,
+            side: if way == Way::In { Side::Target } else { Side::Source },
+            select: self.order.select().map_err(wrong)?,
+            limit: (limit > 0).then(|| Arc::new(Limiter::new(limit))),
+            views: Views::new(conditions.mounts.clone()),
+            cancel: Arc::clone(&conditions.cancel),
+            ..CopyOptions::default()
+        })
+    }
+
+    fn baseline(&self, transfer: &Transfer) -> Option<Baseline> {
+        let below = |baseline: Baseline| Some(baseline.below(&transfer.src));
+        match self.order.changed {
+            Changed::All => None,
+            Changed::SinceIn => below(self.jobs.baseline(None)),
+            Changed::SinceStaged => below(self.jobs.baseline(Some(transfer))),
+            Changed::Since(time) => Some(Baseline::since(time)),
+        }
+    }
+
+    fn write_manifests(&self, ended: &Ended) -> Result<(), Failure> {
+        let outcomes: Vec<_> = ended.transfers.iter().map(|(_, outcome)| outcome).collect();
+        let wanted = std::iter::once(&ended.manifest).chain(&self.order.manifest);
+        let failed = |error| Failure::io("read the job's journal", &ended.manifest, error);
+        let history = self.jobs.history(self.number).map_err(failed)?;
+        for path in wanted {
+            manifest::write(path, &self.order, &history, &outcomes)
+                .map_err(|error| Failure::io("write the manifest", path, error))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! The journal of a copy: what is complete at the target, so that an interrupted copy can go on and be undone.
+//!
+//! Lines are appended in one write each time; what a kill cut off has no end and counts as not written. Besides the
+//! lines of the manifest there are, with `#` in front: `transfer N` (what follows belongs to it), `scan FILES BYTES`, `mount PATH`, `above PATH`, `dir
+//! PATH` (temporary files may be in it), `made PATH` (the directory is ours), `part …` (a piece of a large file) and `end WORD`.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::Totals;
+use crate::blocks::Value;
+use crate::line::{Line, State, escape, unescape};
+use crate::meta::Mark;
+
+/// What hears of each step of a copy.
+pub(crate) trait Recorder: Sync {
+    /// Writes lines down, each with its end.
+    fn note(&self, lines: &str) -> io::Result<()>;
+}
+
+/// Writes nothing: for copies that are undone when they are interrupted.
+pub(crate) struct Nowhere;
+
+impl Recorder for Nowhere {
+    fn note(&self, _lines: &str) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The journal of a copy that can be resumed.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: Mutex<File>,
+}
+
+impl Journal {
+    /// Opens a journal at its end; makes it if there is none.
+    pub(crate) fn open(path: &Path) -> io::Result<(Journal, History)> {
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        file.set_len(whole as u64)?;
+        bytes.truncate(whole);
+        Ok((Journal { file: Mutex::new(file) }, History::read(&bytes)))
+    }
+}
+
+impl Recorder for Journal {
+    fn note(&self, lines: &str) -> io::Result<()> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(lines.as_bytes())
+    }
+}
+
+/// A piece of a large file that was copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) number: u64,
+    pub(crate) size: u64,
+    pub(crate) source: Mark,
+    pub(crate) values: Vec<Value>,
+}
+
+impl Part {
+    pub(crate) fn encode(&self, name: &Path) -> String {
+        let values: String =
+            self.values.iter().map(|value| blake3::Hash::from_bytes(*value).to_hex().to_string()).collect();
+        format!("#part\t{}\t{}\t{}\t{}\t{values}\n", escape(name), self.number, self.size, self.source)
+    }
+
+    fn decode(fields: &[&str]) -> Option<(PathBuf, Part)> {
+        let [name, number, size, source, values] = fields else { return None };
+        let value = |hex: &[u8]| blake3::Hash::from_hex(hex).ok().map(|hash| *hash.as_bytes());
+        let part = Part {
+            number: number.parse().ok()?,
+            size: size.parse().ok()?,
+            source: Mark::parse(source)?,
+            values: values.as_bytes().chunks(64).map(value).collect::<Option<_>>()?,
+        };
+        Some((unescape(name)?, part))
+    }
+}
+
+/// What a journal says of one of its transfers.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    /// The last line of each object, by its path below the target.
+    pub(crate) lines: HashMap<PathBuf, Line>,
+    /// Pieces of large files that are not complete.
+    pub(crate) parts: HashMap<PathBuf, Vec<Part>>,
+    /// Directories at the target that the copy made.
+    pub(crate) made: HashSet<PathBuf>,
+    pub(crate) totals: Totals,
+}
+
+/// What a journal says.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    pub(crate) transfers: Vec<Past>,
+    /// Directories at the target in which temporary files may be.
+    pub(crate) dirs: Vec<PathBuf>,
+    /// Directories above a target that were made.
+    pub(crate) above: Vec<PathBuf>,
+    /// Where the formation was mounted, the last time.
+    pub(crate) mount: Option<PathBuf>,
+    /// The word with which the copy ended the last time.
+    pub(crate) end: Option<String>,
+}
+
+impl History {
+    /// What is no line is left out: then what it told of is done again.
+    pub(crate) fn read(bytes: &[u8]) -> History {
+        let mut history = History::default();
+        let mut current = 0;
+        for line in bytes.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok()) {
+            match line.strip_prefix('#') {
+                Some(control) => history.control(&mut current, &control.split('\t').collect::<Vec<_>>()),
+                None => {
+                    if let Some(line) = Line::decode(line) {
+                        history.past(current).add(line);
+                    }
+                }
+            }
+        }
+        history
+    }
+
+    fn control(&mut self, current: &mut usize, fields: &[&str]) {
+        match fields {
+            ["transfer", number] => {
+                *current = number.parse().unwrap_or(*current).min(TRANSFERS_MAX);
+                self.end = None;
+                self.past(*current);
+            }
+            ["scan", files, bytes] => {
+                let totals = Totals { files: files.parse().unwrap_or(0), bytes: bytes.parse().unwrap_or(0) };
+                self.past(*current).totals = totals;
+            }
+            ["dir", path] => self.dirs.extend(unescape(path)),
+            ["mount", path] => self.mount = unescape(path),
+            ["above", path] => self.above.extend(unescape(path)),
+            ["made", path] => self.past(*current).made.extend(unescape(path)),
+            ["part", part @ ..] => {
+                if let Some((name, part)) = Part::decode(part) {
+                    self.past(*current).parts.entry(name).or_default().push(part);
+                }
+            }
+            ["end", word] => self.end = Some((*word).to_owned()),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn past(&mut self, number: usize) -> &mut Past {
+        if self.transfers.len() <= number {
+            self.transfers.resize_with(number + 1, Past::default);
+        }
+        // It was made just now.
+        &mut self.transfers[number]
+    }
+}
+
+/// Most transfers of one job: more than an argument list holds.
+pub(crate) const TRANSFERS_MAX: usize = 1 << 16;
+
+impl Past {
+    fn add(&mut self, line: Line) {
+        if line.state == State::Done {
+            self.parts.remove(&line.name);
+            self.lines.insert(line.name.clone(), line);
+        }
+    }
+
+    /// Files that are complete, and their bytes.
+    pub(crate) fn done(&self) -> Totals {
+        let files = self.lines.values().filter(|line| line.kind == crate::line::LineKind::File);
+        files.fold(Totals::default(), |sum, line| Totals {
+            files: sum.files + 1,
+            bytes: sum.bytes.saturating_add(line.size),
+        })
+    }
+}
+
+/// A control line.
+pub(crate) fn control(word: &str, path: &Path) -> String {
+    format!("#{word}\t{}\n", escape(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::LineKind;
+    use proptest::prelude::*;
+
+    fn done(name: &str, size: u64) -> Line {
+        Line { kind: LineKind::File, size, ..Line::said(State::Done, Path::new(name), "") }
+    }
+
+    #[test]
+    fn what_was_written_is_read_again_and_a_torn_end_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let part = Part {
+            number: 1,
+            size: 9,
+            source: Mark { ino: 4, ctime: (5, 6) },
+            values: vec![[7; 32], [8; 32]],
+        };
+        let (journal, history) = Journal::open(&path).unwrap();
+        assert!(history.transfers.is_empty());
+        journal.note("#transfer\t1\n#scan\t2\t30\n").unwrap();
+        journal.note(&control("dir", Path::new("/t/a\tb"))).unwrap();
+        journal
+            .note(
+                &(control("made", Path::new("sub"))
+                    + &part.encode(Path::new("big"))
+                    + &part.encode(Path::new("c"))),
+            )
+            .unwrap();
+        journal.note(&(done("a", 3).encode() + &done("c", 9).encode())).unwrap();
+        journal.note("done\tf\t0644").unwrap();
+        drop(journal);
+
+        let (journal, mut history) = Journal::open(&path).unwrap();
+        let past = history.past(1);
+        assert_eq!(
+            (past.totals, past.done()),
+            (Totals { files: 2, bytes: 30 }, Totals { files: 2, bytes: 12 })
+        );
+        assert_eq!(past.parts.get(Path::new("big")), Some(&vec![part]));
+        assert!(!past.parts.contains_key(Path::new("c")), "a file that is complete has no parts");
+        assert!(past.made.contains(Path::new("sub")));
+        assert_eq!((history.dirs, history.end), (vec![PathBuf::from("/t/a\tb")], None));
+        journal.note(&(done("b", 4).encode() + "#end\tdone\n")).unwrap();
+        let (_, history) = Journal::open(&path).unwrap();
+        assert_eq!((history.transfers[1].lines.len(), history.end.as_deref()), (3, Some("done")));
+    }
+
+    #[test]
+    fn only_what_is_done_counts() {
+        let failed = Line { state: State::Failed, ..done("a", 3) };
+        let history = History::read((failed.encode() + "#transfer\tx\n#part\tx\n").as_bytes());
+        assert!(history.transfers[0].lines.is_empty() && history.transfers[0].parts.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_history(bytes: Vec<u8>, number: u64) {
+            History::read(&bytes);
+            History::read(format!("#transfer\t{}\n#part\ta\t{number}\t{number}\t1@2.000000000\tab\n", number % 100).as_bytes());
+        }
+    }
+}

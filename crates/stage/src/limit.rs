@@ -1,0 +1,86 @@
+//! A limit on bytes per second: a bucket that fills at the rate, and from which all workers take.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The bucket holds what flows in this time, so that a pause is not made up for by a flood.
+const BURST_MS: u64 = 100;
+/// How often one who waits looks whether to stop, in milliseconds.
+const LOOK_MS: u64 = 50;
+
+/// Bytes per second that all workers of a copy together may move.
+#[derive(Debug)]
+pub struct Limiter {
+    rate: u64,
+    /// When the bucket is full again.
+    full_at: Mutex<Option<Instant>>,
+}
+
+impl Limiter {
+    /// At most `rate` bytes per second, at least 1.
+    #[must_use]
+    pub fn new(rate: u64) -> Limiter {
+        Limiter { rate: rate.max(1), full_at: Mutex::new(None) }
+    }
+
+    /// Takes so many bytes, and waits until they are due or `cancel` is set.
+    pub(crate) fn take(&self, bytes: u64, cancel: &AtomicBool) {
+        let due = {
+            let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let (next, due) = after(Instant::now(), *full_at, self.time_of(bytes));
+            *full_at = Some(next);
+            due
+        };
+        while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            if cancel.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::park_timeout(left.min(Duration::from_millis(LOOK_MS)));
+        }
+    }
+
+    fn time_of(&self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// When the bucket is full again after something was taken, and when that may be used.
+fn after(now: Instant, full_at: Option<Instant>, takes: Duration) -> (Instant, Instant) {
+    let next = full_at.map_or(now, |full| full.max(now)).checked_add(takes).unwrap_or(now);
+    let due = next.checked_sub(Duration::from_millis(BURST_MS)).unwrap_or(now);
+    (next, due.max(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_due_at_the_rate_after_a_short_burst() {
+        let now = Instant::now();
+        let ms = Duration::from_millis;
+        let (full, due) = after(now, None, ms(60));
+        assert_eq!((full, due), (now + ms(60), now));
+        let (full, due) = after(now, Some(full), ms(1000));
+        assert_eq!((full, due), (now + ms(1060), now + ms(960)));
+        let later = now + ms(5000);
+        assert_eq!(after(later, Some(full), ms(10)), (later + ms(10), later), "a pause saves nothing up");
+    }
+
+    #[test]
+    fn times_follow_from_the_rate() {
+        assert_eq!(Limiter::new(1000).time_of(500), Duration::from_millis(500));
+        assert_eq!(Limiter::new(0).time_of(1), Duration::from_secs(1));
+        let _no_overflow = Limiter::new(1).time_of(u64::MAX);
+    }
+
+    #[test]
+    fn who_is_cancelled_does_not_wait() {
+        let limiter = Limiter::new(1);
+        let cancel = AtomicBool::new(true);
+        limiter.take(1 << 40, &cancel);
+        limiter.take(1 << 40, &cancel);
+    }
+}
