@@ -1,10 +1,11 @@
 # What a newcomer types. Each target installs what is missing, and says so before it does.
 
-.PHONY: help demo test
+.PHONY: help demo test static
 
 help:
 	@echo 'make demo   a formation of four nodes on this machine, with real data'
 	@echo 'make test   everything that has to hold, in one run'
+	@echo 'make static one binary without libraries, to be sent to any host'
 
 demo:
 	@scripts/setup demo
@@ -12,3 +13,6 @@ demo:
 
 test:
 	@scripts/test
+
+static:
+	@scripts/static

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use bivouac_store::{MemVolume, OpenMode, Records, RecordsOptions, Volume};
 use bivouac_types::limits::FRAME_HEADER_LEN;
-use bivouac_types::{FormationId, NodeId, Slot, units};
+use bivouac_types::{FormationId, NodeId, PartitionSettings, Slot, units};
 use bivouac_wire::subfile::SubfileHeader;
-use bivouac_wire::{Decode, Encode, FormationMap, Frame, Op, Operation, op};
+use bivouac_wire::{Decode, Encode, FormationMap, Frame, Op, Operation, op, rendezvous};
 
 /// Where a frame header has its checksum.
 const FRAME_CRC_AT: usize = 60;
@@ -56,15 +56,29 @@ pub fn message(bytes: &[u8]) {
     let Some((number, body)) = bytes.split_first() else { return };
     by_number!(
         u16::from(*number), body,
-        Ping GetMap Lookup GetAttr SetAttr Make Unlink Rmdir Rename Link ReadLink ReadDir Parent GetXattr ListXattr
+        Ping GetMap Lookup GetAttr SetAttr Make Unlink Rmdir Rename Link ReadLink ReadDir ListHashes Parent GetXattr ListXattr
         SetXattr RemoveXattr Open Close Reassert Extend Append Touch StatFs Status SyncRecords Read Write
         StatSubfile SyncSubfile Settle Shutdown Leave PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
         RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
-        UpdateShard ListRecords ListSubfiles Watch ListTouched
+        UpdateShard ChangePartition ListPartitions PutPartition BindDirectory ListRecords ListSubfiles Watch ListTouched
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
-        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient
-        OpenSession GrantDirect WidenDirect AccessList
+        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient Probe ProbeFor Reached FindOrigin ListDirty
+        ListSeen NoteSeen Flush MarkFlush FlushParts FindPlace BringFile FlushHere Fence
+        OpenSession GrantDirect WidenDirect AccessList LendSize
     );
+    match u16::from(*number) {
+        rendezvous::JOIN => same::<rendezvous::Join>(body),
+        rendezvous::BEGIN => same::<rendezvous::Begin>(body),
+        rendezvous::ORDER => same::<rendezvous::Order>(body),
+        rendezvous::REPORT => same::<rendezvous::Report>(body),
+        _ => {}
+    }
+}
+
+fn same<T: Encode + for<'a> Decode<'a>>(bytes: &[u8]) {
+    if let Ok(message) = T::from_bytes(bytes) {
+        assert_eq!(message.to_bytes(), bytes);
+    }
 }
 
 fn both<O: Operation>(bytes: &[u8]) {
@@ -172,6 +186,9 @@ pub fn text(bytes: &[u8]) {
         assert!(!units::format_size(size).is_empty());
     }
     let _a_duration_or_not = units::parse_duration_ms(text);
+    if let Ok(settings) = text.parse::<PartitionSettings>() {
+        assert_eq!(settings.to_string().parse(), Ok(settings));
+    }
     if let Ok(name) = text.parse::<bivouac_launch::FormationName>() {
         assert_eq!(name.as_str(), text);
     }

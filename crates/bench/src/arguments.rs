@@ -99,6 +99,7 @@ mod tests {
             &["net", "--size", "4k", "--streams", "2"],
             &["remote", "--name", "x", "--reps", "3"],
             &["startup", "--nodes", "1,2"],
+            &["startup", "--nodes", "1,256", "--host-delay-ms", "100"],
             &["idle", "--seconds", "3"],
             &["all", "--quick"],
             &["worker"],

@@ -52,7 +52,10 @@ impl<'h, 'a> Formation<'h, 'a> {
     pub fn up(host: &'h Host<'a>, options: &[&str]) -> BenchResult<Formation<'h, 'a>> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("bench-{}-{number}", std::process::id());
-        let arguments: Vec<&str> = ["up", "--json", "--name", &name].iter().chain(options).copied().collect();
+        // What is measured ends with who measures, however that ends.
+        let owner = std::process::id().to_string();
+        let own = ["up", "--json", "--owner", &owner, "--name", &name];
+        let arguments: Vec<&str> = own.iter().chain(options).copied().collect();
         let start = clock::now_ns();
         let output = run(host, &arguments);
         let up_ns = clock::now_ns().saturating_sub(start);
@@ -247,7 +250,7 @@ esac"#;
         assert!(formation.up_ns() > 0);
         assert!(formation.down(&host).unwrap() > 0);
         let expected = [
-            format!("up --json --name {name} --nodes 2"),
+            format!("up --json --owner {} --name {name} --nodes 2", std::process::id()),
             format!("status --json --name {name}"),
             format!("down --discard --name {name}"),
         ];

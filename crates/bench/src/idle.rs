@@ -166,6 +166,11 @@ mod tests {
     #[test]
     fn a_sleeping_process_wakes_nobody() {
         let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        // Within clock_nanosleep: on its way there it gives its processor away.
+        let call = format!("/proc/{}/syscall", sleeper.id());
+        while !std::fs::read_to_string(&call).unwrap().starts_with("230 ") {
+            std::thread::yield_now();
+        }
         let report = watch(&host(), sleeper.id(), 1);
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();

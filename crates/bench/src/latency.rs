@@ -91,12 +91,20 @@ pub struct LatencyTask {
 /// # Errors
 /// Arguments that make no sense, too little room, what the file systems refuse.
 pub fn run(host: &Host<'_>, args: &LatencyArgs) -> BenchResult<()> {
+    let names: Vec<String> = args.dirs.iter().map(|dir| dir.display().to_string()).collect();
+    show(host, &compare(host, &names, args)?, &args.output)
+}
+
+/// Times calls in directories that are called by these names.
+///
+/// # Errors
+/// As [`run`].
+pub fn compare(host: &Host<'_>, names: &[String], args: &LatencyArgs) -> BenchResult<Report> {
     check(args)?;
     for dir in &args.dirs {
         check_room(dir, FILE_LEN * u64::from(args.procs))?;
     }
-    let names: Vec<String> = args.dirs.iter().map(|dir| dir.display().to_string()).collect();
-    let rows = alternate(host, &names, args.reps, |index| match args.dirs.get(index) {
+    let rows = alternate(host, names, args.reps, |index| match args.dirs.get(index) {
         Some(dir) => once(host, dir, args),
         None => Ok(Vec::new()),
     })?;
@@ -104,7 +112,7 @@ pub fn run(host: &Host<'_>, args: &LatencyArgs) -> BenchResult<()> {
     let LatencyArgs { procs, calls, reps, .. } = args;
     let title = format!("{procs} process(es), {calls} calls of each kind, {size} each, {reps} repetitions");
     let notes = vec!["each figure is the percentile of a repetition; stat in spite of caches".to_owned()];
-    show(host, &Report { title, notes, rows }, &args.output)
+    Ok(Report { title, notes, rows })
 }
 
 fn check(args: &LatencyArgs) -> BenchResult<()> {

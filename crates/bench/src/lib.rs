@@ -12,6 +12,7 @@ mod chart;
 mod clock;
 mod error;
 mod formation;
+mod fuse;
 mod host;
 mod idle;
 mod interrupt;

@@ -1,5 +1,7 @@
 //! How long formations take to start until they are usable, and to stop, by their number of nodes.
 
+use std::path::Path;
+
 use clap::Args;
 
 use crate::chart::{Curve, curves};
@@ -7,12 +9,19 @@ use crate::formation::Formation;
 use crate::measure::{alternate, check_reps, in_range};
 use crate::output::{OutputArgs, write_chart, write_json};
 use crate::report::{Figure, Report, Unit};
+use crate::scratch::Scratch;
 use crate::{BenchError, BenchResult, Host};
 
 /// Most nodes of a formation on one machine.
 const NODES_MAX: u64 = 256;
+/// Longest delay of a launcher, in milliseconds: `up` gives a formation 60 s to start.
+const DELAY_MS_MAX: u64 = 30_000;
 const UP: &str = "up, until usable";
+/// Of hosts that a launcher has to reach first.
+const BEYOND: &str = "  beyond the launcher's delay";
 const DOWN: &str = "down";
+/// Where directories are that play hosts.
+const HOSTS_DIR: &str = "/tmp";
 
 /// Start and stop formations on this machine
 #[derive(Args, Clone, Debug)]
@@ -23,6 +32,9 @@ pub struct StartupArgs {
     /// Do not mount them
     #[arg(long)]
     pub no_mount: bool,
+    /// Make each node a host of its own, in a directory, which a launcher takes so long to reach; not mounted
+    #[arg(long, value_name = "MS", conflicts_with = "no_mount")]
+    pub host_delay_ms: Option<u32>,
     /// Repetitions
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub reps: u32,
@@ -53,15 +65,15 @@ pub fn measure(host: &Host<'_>, args: &StartupArgs) -> BenchResult<Report> {
     if args.nodes.is_empty() {
         return Err(BenchError::usage("--nodes", "names nothing", "write for instance --nodes 1,4,16"));
     }
+    in_range("--host-delay-ms", u64::from(args.host_delay_ms.unwrap_or(0)), 0, DELAY_MS_MAX)?;
     args.nodes.iter().try_for_each(|nodes| in_range("--nodes", u64::from(*nodes), 1, NODES_MAX))?;
     let mut rows = Vec::new();
     for nodes in &args.nodes {
         let name = nodes_name(*nodes);
         host.say(&name);
-        rows.extend(alternate(host, &[name], args.reps, |_| once(host, *nodes, args.no_mount))?);
+        rows.extend(alternate(host, &[name], args.reps, |_| once(host, *nodes, args))?);
     }
-    let mounts = if args.no_mount { "without" } else { "with" };
-    let title = format!("formations on this machine, {mounts} a mount, {} repetitions", args.reps);
+    let title = title(args);
     let notes = vec!["as the caller of the command sees it; the steps are what `up` says".to_owned()];
     Ok(Report { title, notes, rows })
 }
@@ -82,18 +94,47 @@ pub fn times<'r>(report: &'r Report, nodes: &str) -> Option<(&'r [f64], &'r [f64
     Some((of(UP)?, of(DOWN)?))
 }
 
-fn once(host: &Host<'_>, nodes: u16, no_mount: bool) -> BenchResult<Vec<Figure>> {
+fn title(args: &StartupArgs) -> String {
+    let what = match args.host_delay_ms {
+        Some(ms) => format!("formations of hosts that take {ms} ms to reach"),
+        None if args.no_mount => "formations on this machine, without a mount".into(),
+        None => "formations on this machine, with a mount".into(),
+    };
+    format!("{what}, {} repetitions", args.reps)
+}
+
+fn once(host: &Host<'_>, nodes: u16, args: &StartupArgs) -> BenchResult<Vec<Figure>> {
+    if let Some(delay_ms) = args.host_delay_ms {
+        return once_on_hosts(host, nodes, delay_ms);
+    }
     let number = nodes.to_string();
     let mut options = vec!["--nodes", &number];
-    if no_mount {
+    if args.no_mount {
         options.push("--no-mount");
     }
-    let formation = Formation::up(host, &options)?;
-    let ms = |what: &str, ns: u64| Figure::new(what, Unit::Milliseconds, ns as f64 / 1e6);
-    let mut figures = vec![ms(UP, formation.up_ns())];
+    figures(host, Formation::up(host, &options)?, None)
+}
+
+/// Hosts are runtime directories; their names are short, since paths of sockets have to be.
+fn once_on_hosts(host: &Host<'_>, nodes: u16, delay_ms: u32) -> BenchResult<Vec<Figure>> {
+    let scratch = Scratch::new(Path::new(HOSTS_DIR))?;
+    (1..=nodes).try_for_each(|number| scratch.subdir(&format!("h{number}")).map(drop))?;
+    let hosts = format!("h[1-{nodes}]");
+    let (seconds, rest) = (delay_ms / 1000, delay_ms % 1000);
+    let place = scratch.path().display();
+    let launch = format!("sleep {seconds}.{rest:03}; XDG_RUNTIME_DIR='{place}'/{{host}} exec {{args}}");
+    let formation = Formation::up(host, &["--hosts", &hosts, "--launch", &launch, "--no-mount"])?;
+    figures(host, formation, Some(delay_ms))
+}
+
+fn figures(host: &Host<'_>, formation: Formation<'_, '_>, delay_ms: Option<u32>) -> BenchResult<Vec<Figure>> {
+    let ms = |what: &str, value: f64| Figure::new(what, Unit::Milliseconds, value);
+    let up = formation.up_ns() as f64 / 1e6;
+    let mut figures = vec![ms(UP, up)];
+    figures.extend(delay_ms.map(|delay| ms(BEYOND, up - f64::from(delay))));
     let steps = formation.steps().into_iter();
-    figures.extend(steps.map(|(step, ms)| Figure::new(format!("  {step}"), Unit::Milliseconds, ms)));
-    figures.push(ms(DOWN, formation.down(host)?));
+    figures.extend(steps.map(|(step, took)| ms(&format!("  {step}"), took)));
+    figures.push(ms(DOWN, formation.down(host)? as f64 / 1e6));
     Ok(figures)
 }
 
@@ -144,8 +185,16 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let args = StartupArgs { nodes: vec![0], no_mount: true, reps: 1, output: OutputArgs::default() };
+        let args = StartupArgs {
+            nodes: vec![0],
+            no_mount: true,
+            host_delay_ms: None,
+            reps: 1,
+            output: OutputArgs::default(),
+        };
         assert!(run(&host(), &args).unwrap_err().to_string().starts_with("--nodes 0: is out of range"));
+        let slow = StartupArgs { nodes: vec![1], host_delay_ms: Some(90_000), ..args.clone() };
+        assert!(run(&host(), &slow).unwrap_err().to_string().starts_with("--host-delay-ms 90000: is out"));
         let none = StartupArgs { nodes: Vec::new(), ..args };
         assert!(run(&host(), &none).unwrap_err().to_string().starts_with("--nodes: names nothing"));
     }

@@ -21,6 +21,8 @@ pub enum Task {
     Grow(GrowTask),
     /// Timing single calls.
     Latency(LatencyTask),
+    /// Serving a bare file system at a directory.
+    BareFuse(PathBuf),
     /// Serving a file below a directory over bare TCP.
     TcpServer(PathBuf),
     /// Copying to and from that.
@@ -36,6 +38,8 @@ pub enum Task {
 pub enum Said {
     /// It is at a barrier.
     Barrier,
+    /// It serves.
+    Serving,
     /// It listens at this port.
     Port(u16),
     /// It has ended with this outcome.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use serde_json::Value;
 
 use crate::task::{GO, Said, Task};
-use crate::{BenchError, BenchResult, Host, io, latency, meta, net};
+use crate::{BenchError, BenchResult, Host, fuse, io, latency, meta, net};
 
 /// Longest task, in bytes.
 const TASK_LEN_MAX: u64 = 1 << 20;
@@ -40,10 +40,11 @@ pub fn work(host: &Host<'_>) -> BenchResult<()> {
 
 fn perform(host: &Host<'_>, task: &Task, line: &mut Line) -> BenchResult<Value> {
     match task {
-        Task::Io(task) => outcome(io::perform(task, line)?),
+        Task::Io(task) => outcome(io::perform(host, task, line)?),
         Task::Meta(task) => outcome(meta::perform(task, line)?),
         Task::Grow(task) => outcome(meta::growth::perform(task, line)?),
         Task::Latency(task) => outcome(latency::perform(task, line)?),
+        Task::BareFuse(dir) => fuse::serve(dir, || line.say(&Said::Serving)).and_then(outcome),
         Task::TcpServer(dir) => net::serve(dir, |port| line.say(&Said::Port(port))).and_then(outcome),
         Task::TcpClient(task) => outcome(net::perform(task, line)?),
         Task::File(task) => outcome(net::perform_file(task, line)?),

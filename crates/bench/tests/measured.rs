@@ -180,7 +180,7 @@ status) echo '{{"nodes": [{{"pid": {daemon}}}]}}';;
 down) ;;
 *) exec {this} "$@";;
 esac
-echo "$1 $4 $5 $6 $7" >> {list}
+echo "$*" >> {list}
 "#,
         this = this.display(),
         list = list.display(),

@@ -4,9 +4,12 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::many::{STRIDED, clients_name};
 use super::steps::{
-    IDLE, LIBRARY_LOCAL, META, MOUNT, MOUNT_LARGE, MOUNT_SMALL, REMOTE, REMOTE_SMALL, STARTUP,
+    CLIENTS, IDLE, LIBRARY_LOCAL, LIBRARY_SMALL, META, MOUNT, MOUNT_LARGE, MOUNT_SMALL, REMOTE, REMOTE_SMALL,
+    STARTUP, TURNS,
 };
+use crate::fuse::BARE_FUSE;
 use crate::idle::{RESIDENT, WAKE_UPS};
 use crate::meta::directory::{LAST_TO_FIRST, LISTING, MEMORY, RESTART};
 use crate::net::{BARE, LIBRARY};
@@ -31,7 +34,7 @@ enum Bound {
 /// One promise: table, row, target, bound, and the words for it.
 struct Budget(&'static str, &'static str, &'static str, Bound, &'static str);
 
-const BUDGETS: [Budget; 25] = [
+const BUDGETS: [Budget; 31] = [
     Budget(MOUNT_LARGE, "write", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, write"),
     Budget(MOUNT_LARGE, "rewrite", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, rewrite"),
     Budget(MOUNT_LARGE, "read", MOUNT, Bound::PartOfLimit(0.85), "mount, 1 MiB, read"),
@@ -54,6 +57,12 @@ const BUDGETS: [Budget; 25] = [
     Budget(LIBRARY_LOCAL, "write", LIBRARY, Bound::PartOfLimit(0.9), "local data, library, 1 MiB, write"),
     Budget(LIBRARY_LOCAL, "rewrite", LIBRARY, Bound::PartOfLimit(0.9), "local data, library, 1 MiB, rewrite"),
     Budget(LIBRARY_LOCAL, "read", LIBRARY, Bound::PartOfLimit(0.9), "local data, library, 1 MiB, read"),
+    Budget(LIBRARY_SMALL, "write", LIBRARY, Bound::PartOfLimit(0.5), "local data, library, 4 KiB, write"),
+    Budget(LIBRARY_SMALL, "rewrite", LIBRARY, Bound::PartOfLimit(0.5), "local data, library, 4 KiB, rewrite"),
+    Budget(LIBRARY_SMALL, "read", LIBRARY, Bound::PartOfLimit(0.5), "local data, library, 4 KiB, read"),
+    Budget(TURNS, "write", STRIDED, Bound::PartOfLimit(0.8), "strided beside segmented, write"),
+    Budget(TURNS, "rewrite", STRIDED, Bound::PartOfLimit(0.8), "strided beside segmented, rewrite"),
+    Budget(TURNS, "read", STRIDED, Bound::PartOfLimit(0.8), "strided beside segmented, read"),
     Budget(REMOTE, "write", LIBRARY, Bound::PartOfLimit(0.85), "remote data, TCP, 1 MiB, write"),
     Budget(REMOTE, "rewrite", LIBRARY, Bound::PartOfLimit(0.85), "remote data, TCP, 1 MiB, rewrite"),
     Budget(REMOTE, "read", LIBRARY, Bound::PartOfLimit(0.85), "remote data, TCP, 1 MiB, read"),
@@ -83,6 +92,10 @@ pub const DIRECTORY: &str = "directory";
 pub const ONE_CORE: &str = "-one-core";
 /// Small requests over TCP: at most so many times the bare ping-pong.
 const PINGS_MAX: f64 = 1.5;
+/// Small requests of the mount: at least this part of a bare FUSE file system's.
+const OF_BARE: f64 = 0.8;
+/// More processes than the best number of them: at least this part of the best. The rest is noise.
+const DECLINE: f64 = 0.85;
 
 /// Whether a promise is kept.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -132,6 +145,13 @@ pub fn judge(table: &str, report: &Report) -> Vec<Verdict> {
     if table == REMOTE_SMALL {
         verdicts.extend(["write", "read"].into_iter().filter_map(|call| small_requests(report, call)));
     }
+    if table == MOUNT_SMALL {
+        let calls = ["write", "rewrite", "read"].into_iter();
+        verdicts.extend(calls.filter_map(|call| beside_bare(report, call, how)));
+    }
+    if table == CLIENTS {
+        verdicts.extend(["write", "read"].into_iter().filter_map(|call| no_decline(report, call)));
+    }
     verdicts
 }
 
@@ -147,6 +167,28 @@ fn verdict(budget: &Budget, report: &Report) -> Option<Verdict> {
     let beside_limit = matches!(bound, Bound::PartOfLimit(_) | Bound::TimesLimit(_));
     let summary = if beside_limit { measured.ratio? } else { measured.summary };
     Some(Verdict::of(what, bound, row.unit.symbol(), summary))
+}
+
+/// The mount beside a bare FUSE file system in the same repetition.
+fn beside_bare(report: &Report, call: &str, how: &str) -> Option<Verdict> {
+    let row = report.row(call)?;
+    let (mount, bare) = (row.of(MOUNT)?, row.of(BARE_FUSE)?);
+    let summary = Summary::of(&ratios(&mount.values, &bare.values))?;
+    let what = format!("mount, 4 KiB, {call}, beside bare FUSE{how}");
+    Some(Verdict::of(&what, Bound::AtLeast(OF_BARE), "of bare FUSE", summary))
+}
+
+/// The most processes beside the number of them that was fastest in the same repetition.
+fn no_decline(report: &Report, call: &str) -> Option<Verdict> {
+    let row = report.row(call)?;
+    let most = row.of(&clients_name(12))?;
+    let best = |rep: usize| {
+        row.targets.iter().filter_map(|target| target.values.get(rep)).copied().fold(0.0, f64::max)
+    };
+    let best: Vec<f64> = (0..most.values.len()).map(best).collect();
+    let summary = Summary::of(&ratios(&most.values, &best))?;
+    let what = format!("12 processes of a node, {call}, beside the best number of them");
+    Some(Verdict::of(&what, Bound::AtLeast(DECLINE), "of the best", summary))
 }
 
 /// A small request of the library beside the bare ping-pong of the same repetition.
@@ -254,6 +296,36 @@ mod tests {
                 ("remote data, TCP, 4 KiB, read, latency", true),
                 ("remote data, TCP, 4 KiB, write, latency", false),
                 ("remote data, TCP, 4 KiB, read, latency", true),
+            ]
+        );
+    }
+
+    #[test]
+    fn small_requests_of_the_mount_are_judged_by_bare_fuse_too() {
+        let figures =
+            [("write", Unit::PerSecond, [90_000.0, 100_000.0]), ("read", Unit::PerSecond, [70.0, 100.0])];
+        let verdicts = judge("mount-4k-one-core", &report([MOUNT, BARE_FUSE], &figures));
+        let beside: Vec<(&str, bool)> = kept(&verdicts).into_iter().skip(2).collect();
+        assert_eq!(
+            beside,
+            [
+                ("mount, 4 KiB, write, beside bare FUSE, one processor", true),
+                ("mount, 4 KiB, read, beside bare FUSE, one processor", false)
+            ]
+        );
+    }
+
+    #[test]
+    fn many_processes_are_judged_by_the_best_number_of_them() {
+        let gb = Unit::GigabytesPerSecond;
+        let (most, few) = (clients_name(12), clients_name(4));
+        let figures = [("write", gb, [3.0, 3.1]), ("read", gb, [3.0, 4.0])];
+        let verdicts = judge(CLIENTS, &report([most.as_str(), few.as_str()], &figures));
+        assert_eq!(
+            kept(&verdicts),
+            [
+                ("12 processes of a node, write, beside the best number of them", true),
+                ("12 processes of a node, read, beside the best number of them", false)
             ]
         );
     }

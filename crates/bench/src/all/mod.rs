@@ -2,6 +2,7 @@
 
 pub mod budgets;
 mod machine;
+mod many;
 mod steps;
 
 use std::path::{Path, PathBuf};

@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use super::many;
 use crate::formation::Formation;
+use crate::fuse::{BARE_FUSE, BareFuse};
 use crate::idle::{self, IdleArgs};
-use crate::io::{self, Arrangement, IoOp, IoPlan, Mode};
+use crate::io::{self, Api, Arrangement, IoOp, IoPlan, Mode};
+use crate::latency::{self, Call, LatencyArgs};
 use crate::meta::{self, Layout, MetaPlan, Target};
 use crate::net::{self, CopyPlan, NetArgs};
 use crate::one_core::OneCore;
@@ -26,6 +29,16 @@ pub const META: &str = "meta";
 const META_ONE_CORE: &str = "meta-one-core";
 /// The library beside tmpfs.
 pub const LIBRARY_LOCAL: &str = "library-local";
+/// Small calls of the library beside tmpfs.
+pub const LIBRARY_SMALL: &str = "library-4k";
+/// The same with all processes on one processor.
+const LIBRARY_SMALL_ONE_CORE: &str = "library-4k-one-core";
+/// Processes that take turns in a file, beside others.
+pub const TURNS: &str = "strided";
+/// More and more processes.
+pub const CLIENTS: &str = "clients";
+/// Percentiles of single calls.
+const LATENCY: &str = "latency";
 /// The library beside bare TCP.
 pub const REMOTE: &str = "remote";
 /// Small requests of the library beside bare TCP.
@@ -44,8 +57,10 @@ const SMALL_FILE: u64 = 32 << 20;
 
 /// How much is measured.
 pub struct Size {
-    reps: u32,
-    large: u64,
+    /// Repetitions.
+    pub reps: u32,
+    /// Bytes that large calls go to.
+    pub large: u64,
     small: u64,
     files: u32,
     calls: u32,
@@ -90,8 +105,12 @@ pub enum Step {
     Mount,
     /// The same, all processes on one processor.
     MountOneCore,
+    /// One node and its mount, many processes.
+    Many,
     /// One node, from another process of its machine.
     Library,
+    /// The same with small calls.
+    LibrarySmall,
     /// Nodes over TCP.
     Remote,
     /// The same with small requests.
@@ -107,10 +126,12 @@ type Tables = Vec<(&'static str, Report)>;
 
 impl Step {
     /// All of them, in order.
-    pub const ALL: [Step; 7] = [
+    pub const ALL: [Step; 9] = [
         Step::Mount,
         Step::MountOneCore,
+        Step::Many,
         Step::Library,
+        Step::LibrarySmall,
         Step::Remote,
         Step::RemoteSmall,
         Step::Startup,
@@ -123,7 +144,9 @@ impl Step {
         match self {
             Step::Mount => "mount beside tmpfs",
             Step::MountOneCore => "mount beside tmpfs, on one processor",
+            Step::Many => "many processes on a mount",
             Step::Library => "library beside tmpfs",
+            Step::LibrarySmall => "small calls of the library beside tmpfs",
             Step::Remote => "library over TCP beside bare TCP",
             Step::RemoteSmall => "small requests over TCP beside bare TCP",
             Step::Startup => "start and stop",
@@ -139,8 +162,8 @@ impl Step {
         let output = OutputArgs::default;
         match self {
             Step::Mount => on_mount(host, memory, |targets| {
-                let large = io::compare(host, targets, &transfers(1 << 20, size.large), size.reps)?;
-                let small = io::compare(host, targets, &transfers(4096, size.small), size.reps)?;
+                let large = beside_bare(host, memory, targets, &transfers(1 << 20, size.large), size.reps)?;
+                let small = beside_bare(host, memory, targets, &transfers(4096, size.small), size.reps)?;
                 let files = meta::compare(host, &single_mounts(targets), &files(size), size.reps)?;
                 Ok(vec![(MOUNT_LARGE, large), (MOUNT_SMALL, small), (META, files)])
             }),
@@ -148,10 +171,27 @@ impl Step {
                 // Before the formation starts, so that its daemon is there, too.
                 let _one_core = OneCore::enter()?;
                 on_mount(host, memory, |targets| {
-                    let small = io::compare(host, targets, &transfers(4096, size.small), size.reps)?;
+                    let plan = transfers(4096, size.small);
+                    let small = beside_bare(host, memory, targets, &plan, size.reps)?;
                     let files = meta::compare(host, &single_mounts(targets), &files(size), size.reps)?;
                     Ok(vec![(MOUNT_SMALL_ONE_CORE, small), (META_ONE_CORE, files)])
                 })
+            }
+            Step::Many => on_mount(host, memory, |targets| {
+                let Some((_, mount)) = targets.first() else { return Ok(Vec::new()) };
+                let strided = many::strided(host, mount, size)?;
+                let clients = many::clients(host, mount, size)?;
+                Ok(vec![(TURNS, strided), (CLIENTS, clients), (LATENCY, latencies(host, targets, size)?)])
+            }),
+            Step::LibrarySmall => {
+                let two = on_mount(host, memory, |targets| {
+                    Ok(vec![(LIBRARY_SMALL, small_calls(host, targets, size)?)])
+                })?;
+                let _one_core = OneCore::enter()?;
+                let one = on_mount(host, memory, |targets| {
+                    Ok(vec![(LIBRARY_SMALL_ONE_CORE, small_calls(host, targets, size)?)])
+                })?;
+                Ok(two.into_iter().chain(one).collect())
             }
             Step::Library => {
                 let formation = Formation::up(host, &["--no-mount"])?;
@@ -178,7 +218,8 @@ impl Step {
             }
             Step::Startup => {
                 let (nodes, reps) = (size.nodes.clone(), size.reps);
-                let args = StartupArgs { nodes, no_mount: false, reps, output: output() };
+                let args =
+                    StartupArgs { nodes, no_mount: false, host_delay_ms: None, reps, output: output() };
                 Ok(vec![(STARTUP, startup::measure(host, &args)?)])
             }
             Step::Idle => {
@@ -187,6 +228,57 @@ impl Step {
             }
         }
     }
+}
+
+/// Reading and writing, also on a bare file system where this user may mount one.
+fn beside_bare(
+    host: &Host<'_>,
+    memory: &Path,
+    targets: &[(String, PathBuf)],
+    plan: &IoPlan,
+    reps: u32,
+) -> BenchResult<Report> {
+    let scratch = Scratch::new(memory)?;
+    let dir = scratch.subdir("bare")?;
+    let mut targets = targets.to_vec();
+    // Taken away again before its directory is.
+    let bare = match BareFuse::at(host, &dir) {
+        Ok(bare) => Some(bare),
+        Err(error) if error.kind() == crate::Kind::Interrupted => return Err(error),
+        Err(error) => {
+            host.say(&format!("without a bare FUSE file system: {error}"));
+            None
+        }
+    };
+    if bare.is_some() {
+        targets.insert(1.min(targets.len()), (BARE_FUSE.to_owned(), dir));
+    }
+    let report = io::compare(host, &targets, plan, reps);
+    drop(bare);
+    report
+}
+
+/// Small calls of the library: making a file longer, then random places of it.
+fn small_calls(host: &Host<'_>, targets: &[(String, PathBuf)], size: &Size) -> BenchResult<Report> {
+    let names = [net::LIBRARY, TMPFS].map(str::to_owned);
+    let targets: Vec<_> = names.into_iter().zip(targets.iter().map(|(_, dir)| dir.clone())).collect();
+    let random = IoPlan { api: Api::Client, ..transfers(4096, size.small) };
+    let ops = vec![IoOp::Write];
+    let growing = IoPlan { arrangement: Arrangement::Segmented, ops, ..random.clone() };
+    let random = IoPlan { ops: vec![IoOp::Rewrite, IoOp::Read], ..random };
+    let mut report = io::compare(host, &targets, &growing, size.reps)?;
+    report.rows.extend(io::compare(host, &targets, &random, size.reps)?.rows);
+    report
+        .notes
+        .push("write makes the file longer from its start; the others are at random places".to_owned());
+    Ok(report)
+}
+
+fn latencies(host: &Host<'_>, targets: &[(String, PathBuf)], size: &Size) -> BenchResult<Report> {
+    let (names, dirs): (Vec<String>, Vec<PathBuf>) = targets.iter().cloned().unzip();
+    let ops = vec![Call::Read, Call::Write, Call::Stat, Call::Create];
+    let (calls, reps, output) = (size.calls, size.reps, OutputArgs::default());
+    latency::compare(host, &names, &LatencyArgs { dirs, transfer: 4096, procs: 1, ops, calls, reps, output })
 }
 
 /// Two nodes, and a file on one of them, from a process that is neither.
@@ -229,6 +321,7 @@ fn transfers(transfer: u64, size: u64) -> IoPlan {
         transfer,
         size,
         ops: vec![IoOp::Write, IoOp::Rewrite, IoOp::Read],
+        api: Api::Calls,
         verify: true,
     }
 }
@@ -249,7 +342,8 @@ mod tests {
             assert!(size.reps >= 5 && size.nodes.contains(&32));
             assert!(size.large.is_multiple_of(1 << 20) && size.small.is_multiple_of(4096));
         }
-        assert!([MOUNT_SMALL_ONE_CORE, META_ONE_CORE].iter().all(|name| name.ends_with(ONE_CORE)));
+        let one_core = [MOUNT_SMALL_ONE_CORE, META_ONE_CORE, LIBRARY_SMALL_ONE_CORE];
+        assert!(one_core.iter().all(|name| name.ends_with(ONE_CORE)));
         assert_eq!(transfers(4096, 8192).arrangement, Arrangement::Random);
         assert_eq!(transfers(1 << 20, 1 << 20).arrangement, Arrangement::Segmented);
     }

@@ -2,10 +2,11 @@
 //! creates the file; barrier; all open, transfer without gaps or overlap, close; each records its end.
 //! Throughput is bytes / (latest end − earliest start).
 
+mod file;
 mod order;
 mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bivouac_types::units::{format_size, parse_size};
 use clap::{Args, ValueEnum};
@@ -46,6 +47,15 @@ pub enum Arrangement {
     Random,
 }
 
+/// How files of formations are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum Api {
+    /// By system calls
+    Calls,
+    /// Through the client library; directories that are no formation's by system calls
+    Client,
+}
+
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum IoOp {
@@ -84,6 +94,9 @@ pub struct IoArgs {
     /// Where the blocks of a process are
     #[arg(long, value_enum, default_value_t = Arrangement::Segmented)]
     pub pattern: Arrangement,
+    /// Divide the processes over the subdirectories 0, 1 and so on of each directory, as `partition create --dedicated` makes them; needs --mode own
+    #[arg(long)]
+    pub grouped: bool,
     /// Bytes of one call
     #[arg(long, default_value = "1MiB", value_parser = parse_size, value_name = "SIZE")]
     pub transfer: u64,
@@ -96,6 +109,9 @@ pub struct IoArgs {
     /// Repetitions
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub reps: u32,
+    /// How files of formations are reached
+    #[arg(long, value_enum, default_value_t = Api::Calls)]
+    pub api: Api,
     /// Compare every byte at the end of a repetition, in a pass of its own that is not timed
     #[arg(long)]
     pub verify: bool,
@@ -119,6 +135,8 @@ pub struct IoPlan {
     pub size: u64,
     /// What to do.
     pub ops: Vec<IoOp>,
+    /// How formations are reached.
+    pub api: Api,
     /// Whether to compare at the end.
     pub verify: bool,
 }
@@ -141,7 +159,7 @@ pub struct IoTask {
 pub fn run(host: &Host<'_>, args: &IoArgs) -> BenchResult<()> {
     let plan = plan(args)?;
     let targets: Vec<_> = args.dirs.iter().map(|dir| (dir.display().to_string(), dir.clone())).collect();
-    show(host, &compare(host, &targets, &plan, args.reps)?, &args.output)
+    show(host, &compare_grouped(host, &targets, &plan, args.reps, args.grouped)?, &args.output)
 }
 
 /// Measures named directories side by side.
@@ -154,22 +172,48 @@ pub fn compare(
     plan: &IoPlan,
     reps: u32,
 ) -> BenchResult<Report> {
+    compare_grouped(host, targets, plan, reps, false)
+}
+
+fn compare_grouped(
+    host: &Host<'_>,
+    targets: &[(String, PathBuf)],
+    plan: &IoPlan,
+    reps: u32,
+    grouped: bool,
+) -> BenchResult<Report> {
     check_reps(reps)?;
     for (_, dir) in targets {
         check_room(dir, plan.size.saturating_mul(u64::from(plan.procs)))?;
     }
     let names: Vec<String> = targets.iter().map(|(name, _)| name.clone()).collect();
     let rows = alternate(host, &names, reps, |index| match targets.get(index) {
-        Some((_, dir)) => once(host, dir, plan),
+        Some((_, dir)) if grouped => once(host, &groups(dir)?, plan),
+        Some((_, dir)) => once(host, std::slice::from_ref(dir), plan),
         None => Ok(Vec::new()),
     })?;
     Ok(Report { title: title(plan, reps), notes: notes(plan), rows })
 }
 
-/// One repetition in one directory, of which nothing stays.
-fn once(host: &Host<'_>, dir: &std::path::Path, plan: &IoPlan) -> BenchResult<Vec<Figure>> {
-    let scratch = Scratch::new(dir)?;
-    let task = |rank| Task::Io(IoTask { dir: scratch.path().to_owned(), rank, plan: plan.clone() });
+/// The subdirectories 0, 1 and so on.
+fn groups(dir: &Path) -> BenchResult<Vec<PathBuf>> {
+    let groups: Vec<PathBuf> =
+        (0..PROCS_MAX).map(|group| dir.join(group.to_string())).take_while(|path| path.is_dir()).collect();
+    if groups.is_empty() {
+        let remedy = "make some with: bivouac partition create DIR --dedicated --clients N";
+        return Err(BenchError::usage(dir.display(), "has no subdirectory 0 to be a group's", remedy));
+    }
+    Ok(groups)
+}
+
+/// One repetition in directories that as many groups of processes have for themselves, of which nothing stays.
+pub(crate) fn once(host: &Host<'_>, dirs: &[PathBuf], plan: &IoPlan) -> BenchResult<Vec<Figure>> {
+    let scratches = dirs.iter().map(|dir| Scratch::new(dir)).collect::<BenchResult<Vec<_>>>()?;
+    let of_rank = |rank: u32| (rank as usize * dirs.len() / plan.procs.max(1) as usize).min(dirs.len() - 1);
+    let task = |rank| {
+        let dir = scratches.get(of_rank(rank)).map_or_else(PathBuf::new, |scratch| scratch.path().to_owned());
+        Task::Io(IoTask { dir, rank, plan: plan.clone() })
+    };
     let outcomes: Vec<Vec<Timed>> = team::run(host, &(0..plan.procs).map(task).collect::<Vec<_>>())?;
     let figures = |(what, bytes_per_second): (String, f64)| {
         let small = plan.transfer < SMALL;
@@ -186,8 +230,9 @@ const SMALL: u64 = 64 << 10;
 fn title(plan: &IoPlan, reps: u32) -> String {
     let file = if plan.mode == Mode::Shared { "one shared file" } else { "a file each" };
     let arrangement = format!("{:?}", plan.arrangement).to_lowercase();
+    let library = if plan.api == Api::Client { ", formations through the library" } else { "" };
     format!(
-        "{} process(es), {file}, {arrangement}, {} in calls of {} each, {reps} repetitions",
+        "{} process(es), {file}, {arrangement}, {} in calls of {} each{library}, {reps} repetitions",
         plan.procs,
         format_size(plan.size),
         format_size(plan.transfer),
@@ -201,7 +246,7 @@ fn notes(plan: &IoPlan) -> Vec<String> {
 
 /// Checks the arguments.
 fn plan(args: &IoArgs) -> BenchResult<IoPlan> {
-    let IoArgs { procs, mode, pattern, transfer, size, verify, .. } = *args;
+    let IoArgs { procs, mode, pattern, transfer, size, api, verify, .. } = *args;
     in_range("--procs", u64::from(procs), 1, PROCS_MAX)?;
     in_range("--transfer", transfer, 1, TRANSFER_MAX)?;
     if size == 0 || !size.is_multiple_of(transfer) {
@@ -212,10 +257,14 @@ fn plan(args: &IoArgs) -> BenchResult<IoPlan> {
         let cause = "has one process per file, so there is nobody to take turns with";
         return Err(BenchError::usage("--mode own --pattern strided", cause, "write --mode shared"));
     }
+    if args.grouped && mode != Mode::Own {
+        let cause = "divides the processes, and one file of all cannot be divided";
+        return Err(BenchError::usage("--grouped --mode shared", cause, "write --mode own"));
+    }
     if args.ops.is_empty() {
         return Err(BenchError::usage("--ops", "names nothing", "write for instance --ops write,read"));
     }
-    Ok(IoPlan { procs, mode, arrangement: pattern, transfer, size, ops: args.ops.clone(), verify })
+    Ok(IoPlan { procs, mode, arrangement: pattern, transfer, size, ops: args.ops.clone(), api, verify })
 }
 
 #[cfg(test)]
@@ -231,6 +280,7 @@ pub(crate) mod tests {
             transfer: 5000,
             size: 20_000,
             ops: vec![IoOp::Write, IoOp::Rewrite, IoOp::Read],
+            api: Api::Calls,
             verify: true,
         }
     }
@@ -264,6 +314,8 @@ pub(crate) mod tests {
         );
         assert!(refusal(&["/d", "--size", "0"]).starts_with("--size 0: "));
         assert!(refusal(&["/d", "--mode", "own", "--pattern", "strided"]).ends_with("write --mode shared"));
+        assert!(refusal(&["/d", "--grouped"]).ends_with("write --mode own"));
+        assert!(groups(Path::new("/nonexistent")).unwrap_err().to_string().contains("--dedicated"));
     }
 
     #[test]

@@ -65,12 +65,21 @@ fn shuffle(count: u64, seed: u64) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::IoOp;
+    use crate::io::{Api, IoOp};
     use proptest::prelude::*;
 
     fn plan(procs: u32, mode: Mode, arrangement: Arrangement, transfer: u64, blocks: u64) -> IoPlan {
         let size = transfer * blocks;
-        IoPlan { procs, mode, arrangement, transfer, size, ops: vec![IoOp::Write], verify: false }
+        IoPlan {
+            procs,
+            mode,
+            arrangement,
+            transfer,
+            size,
+            ops: vec![IoOp::Write],
+            api: Api::Calls,
+            verify: false,
+        }
     }
 
     fn offsets(plan: &IoPlan, rank: u32) -> Vec<u64> {

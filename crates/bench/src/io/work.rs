@@ -1,21 +1,22 @@
 //! One process's part of reading and writing.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs::OpenOptions;
 use std::path::PathBuf;
 
+use super::file::{Access, Open};
 use super::{IoOp, IoTask, Mode, Order};
 use crate::pattern::Pattern;
 use crate::task::Timed;
 use crate::worker::Meet;
-use crate::{BenchError, BenchResult, clock};
+use crate::{BenchError, BenchResult, Host, clock};
 
 /// Does one process's part.
 ///
 /// # Errors
 /// What the file system refuses; a byte that is not what was written.
-pub fn perform(task: &IoTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>> {
-    let mut part = Part::new(task);
+pub fn perform(host: &Host<'_>, task: &IoTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>> {
+    let access = Access::to(host, &task.dir, task.plan.api)?;
+    let mut part = Part::new(task, &access);
     let mut timed = Vec::new();
     if task.plan.ops.first() != Some(&IoOp::Write) {
         part.timed(IoOp::Write, meet)?;
@@ -32,6 +33,7 @@ pub fn perform(task: &IoTask, meet: &mut dyn Meet) -> BenchResult<Vec<Timed>> {
 
 struct Part<'t> {
     task: &'t IoTask,
+    access: &'t Access,
     order: Order,
     buffer: Vec<u8>,
     /// What the file holds; a new one for each writing, so that old data does not pass for new.
@@ -39,11 +41,11 @@ struct Part<'t> {
     generation: u64,
 }
 
-impl Part<'_> {
-    fn new(task: &IoTask) -> Part<'_> {
+impl<'t> Part<'t> {
+    fn new(task: &'t IoTask, access: &'t Access) -> Part<'t> {
         let order = Order::of(&task.plan, task.rank);
         let buffer = vec![1; usize::try_from(order.transfer()).unwrap_or(0)];
-        Part { task, order, buffer, content: Pattern::new(0), generation: 0 }
+        Part { task, access, order, buffer, content: Pattern::new(0), generation: 0 }
     }
 
     fn timed(&mut self, op: IoOp, meet: &mut dyn Meet) -> BenchResult<Timed> {
@@ -86,34 +88,26 @@ impl Part<'_> {
         created.map(drop).map_err(BenchError::system(path.display()))
     }
 
-    fn open(&self, write: bool) -> BenchResult<File> {
-        let path = self.path();
-        let opened = OpenOptions::new().read(!write).write(write).open(&path);
-        opened.map_err(BenchError::system(path.display()))
+    fn open(&self, write: bool) -> BenchResult<Open<'t>> {
+        self.access.open(&self.path(), write)
     }
 
-    fn write(&mut self, file: &File) -> BenchResult<()> {
+    fn write(&mut self, file: &Open<'_>) -> BenchResult<()> {
         for offset in self.order.offsets() {
             self.content.restamp(&mut self.buffer, offset);
-            let written = file.write_all_at(&self.buffer, offset);
-            written.map_err(BenchError::system(format_args!("write at {offset}")))?;
+            file.write(&self.buffer, offset)?;
         }
         Ok(())
     }
 
-    fn read(&mut self, file: &File) -> BenchResult<()> {
-        for offset in self.order.offsets() {
-            let read = file.read_exact_at(&mut self.buffer, offset);
-            read.map_err(BenchError::system(format_args!("read at {offset}")))?;
-        }
-        Ok(())
+    fn read(&mut self, file: &Open<'_>) -> BenchResult<()> {
+        self.order.offsets().try_for_each(|offset| file.read(&mut self.buffer, offset))
     }
 
     fn verify(&mut self) -> BenchResult<()> {
         let file = self.open(false)?;
         for offset in self.order.offsets() {
-            let read = file.read_exact_at(&mut self.buffer, offset);
-            read.map_err(BenchError::system(format_args!("read at {offset}")))?;
+            file.read(&mut self.buffer, offset)?;
             if let Some(at) = self.content.mismatch(&self.buffer, offset) {
                 let at = offset + at as u64;
                 return Err(BenchError::refused(
@@ -132,11 +126,12 @@ mod tests {
     use crate::io::tests::small;
     use crate::io::{Arrangement, IoPlan};
     use crate::worker::Alone;
+    use std::os::unix::fs::FileExt;
 
     fn work(dir: &std::path::Path, plan: &IoPlan) -> BenchResult<(Vec<Timed>, usize)> {
         let mut meet = Alone(0);
         let task = IoTask { dir: dir.to_owned(), rank: 0, plan: plan.clone() };
-        perform(&task, &mut meet).map(|timed| (timed, meet.0))
+        perform(&crate::tests::host(), &task, &mut meet).map(|timed| (timed, meet.0))
     }
 
     #[test]
@@ -175,10 +170,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let plan = IoPlan { procs: 1, ..small() };
         let task = IoTask { dir: dir.path().to_owned(), rank: 0, plan };
-        let mut part = Part::new(&task);
+        let mut part = Part::new(&task, &Access::Calls);
         part.timed(IoOp::Write, &mut Alone(0)).unwrap();
         part.verify().unwrap();
-        let file = File::options().write(true).open(part.path()).unwrap();
+        let file = std::fs::File::options().write(true).open(part.path()).unwrap();
         file.write_all_at(b"?!", 12_345).unwrap();
         assert!(part.verify().unwrap_err().to_string().ends_with("byte 12345 is not what was written"));
     }

@@ -1,0 +1,102 @@
+//! The kernel's structs, as far as the bare file system needs them.
+
+use rustix::io::Errno;
+
+/// Length of a request's header, in bytes.
+const IN_HEADER: usize = 40;
+
+/// One request.
+pub struct Request<'a> {
+    /// Its operation.
+    pub op: u32,
+    /// Its number.
+    pub unique: u64,
+    /// The inode that it is about.
+    pub ino: u64,
+    /// The first of its arguments.
+    head: &'a [u8],
+    /// The rest of them, or a write's data.
+    rest: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// A request of `len` bytes, part of which is behind the head.
+    pub fn of(head: &'a [u8], block: &'a [u8], len: usize) -> Option<Request<'a>> {
+        let rest = block.get(..len.saturating_sub(head.len()))?;
+        let (op, unique, ino) = (u32_at(head, 4)?, u64_at(head, 8)?, u64_at(head, 16)?);
+        Some(Request { op, unique, ino, head: head.get(IN_HEADER..len.min(head.len()))?, rest })
+    }
+
+    /// Whether the kernel waits.
+    pub fn expects_reply(&self) -> bool {
+        !matches!(self.op, op::FORGET | op::BATCH_FORGET | op::INTERRUPT)
+    }
+
+    /// A number among its first 40 bytes of arguments.
+    pub fn word(&self, at: usize) -> Result<u32, Errno> {
+        u32_at(self.head, at).ok_or(Errno::INVAL)
+    }
+
+    /// A long one.
+    pub fn long(&self, at: usize) -> Result<u64, Errno> {
+        u64_at(self.head, at).ok_or(Errno::INVAL)
+    }
+
+    /// A name behind arguments of `at` bytes.
+    pub fn name(&self, at: usize) -> Vec<u8> {
+        let all = self.head.iter().chain(self.rest).skip(at);
+        all.copied().take_while(|byte| *byte != 0).collect()
+    }
+
+    /// A write's data.
+    pub fn payload(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
+}
+
+/// Header of a reply with so many bytes behind it.
+pub fn header(unique: u64, error: Option<Errno>, len: usize) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&(16 + len as u32).to_ne_bytes());
+    bytes[4..8].copy_from_slice(&(-error.map_or(0, Errno::raw_os_error)).to_ne_bytes());
+    bytes[8..].copy_from_slice(&unique.to_ne_bytes());
+    bytes
+}
+
+/// Numbers of operations.
+pub mod op {
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
+    pub const BATCH_FORGET: u32 = 42;
+}
+
+/// Appends numbers.
+pub fn put(out: &mut Vec<u8>, longs: &[u64], words: &[u32]) {
+    longs.iter().for_each(|long| out.extend(long.to_ne_bytes()));
+    words.iter().for_each(|word| out.extend(word.to_ne_bytes()));
+}
