@@ -15,7 +15,7 @@
 //! ```
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -319,17 +319,20 @@ impl StateDir {
     }
 
     /// Removes the directory with all that is ours in it, the lock last. A mount point that still has
-    /// something mounted is left, and the directory with it.
+    /// something mounted is left, and the directory with it. A copy that still writes down how far it is does not
+    /// hold this up: it finds its directory gone.
     ///
     /// # Errors
     /// What the system refused.
     pub fn remove(&self) -> LaunchResult<()> {
+        let stage = self.stage_path();
+        remove_growing(&stage).map_err(|e| LaunchError::path(&stage, "remove it", e))?;
         let entries = fs::read_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "list it", e))?;
         for entry in entries.flatten().filter(|entry| entry.file_name() != "lock") {
             let path = entry.path();
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let removed = match is_dir {
-                true if path == self.stage_path() => fs::remove_dir_all(&path),
+                true if path == stage => remove_growing(&path),
                 true => fs::remove_dir(&path),
                 false => fs::remove_file(&path),
             };
@@ -337,12 +340,27 @@ impl StateDir {
         }
         let lock = self.path.join("lock");
         fs::remove_file(&lock).map_err(|e| LaunchError::path(&lock, "remove it", e))?;
-        fs::remove_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "remove it", e))?;
+        self.remove_itself().map_err(|e| LaunchError::path(&self.path, "remove it", e))?;
         // The directory of all formations goes with the last of them.
         if let Some(base) = self.path.parent() {
             let _others_are_there = fs::remove_dir(base);
         }
         Ok(())
+    }
+
+    /// Removes the directory, after its lock: what is in it again is a job's that has just begun to copy, or a new
+    /// formation's of that name, which then has it.
+    fn remove_itself(&self) -> io::Result<()> {
+        loop {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+                ended => return ended,
+            }
+            if !self.stage_path().exists() {
+                return Ok(());
+            }
+            remove_growing(&self.stage_path())?;
+        }
     }
 
     fn state_path(&self) -> PathBuf {
@@ -399,6 +417,27 @@ impl StateDir {
         }
         Err(running(name))
     }
+}
+
+/// Removes a directory to which others add, who stop when they find it gone: moved aside, it does not grow.
+fn remove_growing(path: &Path) -> io::Result<()> {
+    let aside = set_aside(path);
+    loop {
+        match fs::remove_dir_all(&aside) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        match fs::rename(path, &aside) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(()) => {}
+        }
+    }
+}
+
+/// Where a directory is while it is removed.
+fn set_aside(path: &Path) -> PathBuf {
+    path.with_extension("gone")
 }
 
 fn is_still(file: &File, path: &Path) -> bool {
@@ -493,6 +532,30 @@ mod tests {
         assert!(!claim.dir.path().exists() && other.dir.path().exists());
         other.dir.remove().unwrap();
         assert_eq!(place.here.existing_base(), None, "the last one takes the base with it");
+    }
+
+    #[test]
+    fn a_job_that_is_writing_keeps_nothing() {
+        let place = place();
+        let claim = StateDir::claim(&place.here, &name("a")).unwrap();
+        let (stage, gone) = (claim.dir.stage_path(), claim.dir.path().to_owned());
+        let writes = std::thread::spawn(move || {
+            // As a job does: its directory in one that has to be there, and what it notes in that.
+            for number in 0.. {
+                let made = match fs::create_dir(&stage) {
+                    Err(error) if error.kind() != ErrorKind::AlreadyExists => break,
+                    _ => fs::create_dir(stage.join(format!("{number}"))),
+                };
+                let _gone = made.and_then(|()| fs::write(stage.join(format!("{number}/log")), b"line"));
+                std::thread::yield_now();
+            }
+        });
+        while !claim.dir.stage_path().join("1").exists() {
+            std::thread::yield_now();
+        }
+        claim.dir.remove().unwrap();
+        writes.join().unwrap();
+        assert!(!gone.exists());
     }
 
     #[test]

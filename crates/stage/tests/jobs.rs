@@ -139,6 +139,15 @@ fn temporary(root: &Path) -> Vec<String> {
 
 // S180.
 #[test]
+fn a_job_of_a_formation_that_is_gone_brings_nothing_back() {
+    let site = site();
+    let gone = site.path("formation");
+    let failed = Jobs::at(gone.join("stage")).create(site.order_in("a")).map(|_| ()).unwrap_err();
+    assert!(failed.to_string().contains("(ENOENT)"), "{failed}");
+    assert!(!gone.exists());
+}
+
+#[test]
 fn a_job_copies_everything_and_its_manifest_says_so() {
     let site = site();
     one_of_everything(&site.path("src"));

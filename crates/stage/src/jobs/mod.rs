@@ -94,7 +94,8 @@ pub struct Known {
 }
 
 impl Jobs {
-    /// The jobs that are kept in a directory, which need not exist.
+    /// The jobs that are kept in a directory, which need not exist; but the one that it is in must: that of a formation
+    /// that has been taken down meanwhile does not come back.
     #[must_use]
     pub fn at(dir: PathBuf) -> Jobs {
         Jobs { dir }
@@ -106,9 +107,9 @@ impl Jobs {
     /// When it cannot be written.
     pub fn create(&self, order: Order) -> Result<Held, Failure> {
         let failed = |error| Failure::io("write the job", &self.dir, error);
-        private_dir(&self.dir, true).map_err(failed)?;
+        self.make_dir().map_err(failed)?;
         let mut number = self.numbers().last().map_or(1, |last| last + 1);
-        while let Err(error) = private_dir(&self.path(number), false) {
+        while let Err(error) = private_dir(&self.path(number)) {
             if error.kind() != ErrorKind::AlreadyExists {
                 return Err(failed(error));
             }
@@ -135,6 +136,13 @@ impl Jobs {
     #[must_use]
     pub fn list(&self) -> Vec<Known> {
         self.numbers().into_iter().filter_map(|number| self.known(number).ok()).collect()
+    }
+
+    fn make_dir(&self) -> io::Result<()> {
+        match private_dir(&self.dir) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
     }
 
     fn known(&self, number: u64) -> io::Result<Known> {
@@ -243,8 +251,8 @@ impl Held {
     }
 }
 
-fn private_dir(path: &Path, recursive: bool) -> io::Result<()> {
-    fs::DirBuilder::new().mode(0o700).recursive(recursive).create(path)
+fn private_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path)
 }
 
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {

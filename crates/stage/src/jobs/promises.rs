@@ -8,7 +8,7 @@ use crate::scan::{Entry, Kind, below, scan};
 use crate::{CopyOptions, Failure, Transfer};
 
 use super::order::{parse_transfer, transfer_line};
-use super::{Jobs, private_dir};
+use super::Jobs;
 
 /// A promise that is not kept.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Jobs {
         let text: String = new.map(|transfer| transfer_line("out", transfer)).collect();
         let path = self.dir.join("promises");
         let write = || {
-            private_dir(&self.dir, true)?;
+            self.make_dir()?;
             let mut file = fs::OpenOptions::new().create(true).append(true).open(&path)?;
             file.write_all(text.as_bytes())
         };
