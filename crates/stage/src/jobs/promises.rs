@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::scan::{Entry, Kind, below, scan};
 use crate::{CopyOptions, Failure, Transfer};
 
-use super::order::{parse_transfer, transfer_line};
 use super::Jobs;
+use super::order::{parse_transfer, transfer_line};
 
 /// A promise that is not kept.
 #[derive(Debug)]
