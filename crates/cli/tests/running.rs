@@ -36,11 +36,13 @@ fn inputs_go_in_and_outputs_come_out() {
     let input = site.path().join("data").display().to_string();
     let single = pair(&site.path().join("single"), "other/name");
     let results = format!("results:{}", site.path().join("kept/results").display());
-    let options = ["--nodes", "2", "--in", &input, "--in", &single, "--out", &results];
+    let unchanged = format!("data:{}", site.path().join("again").display());
+    let options = ["--nodes", "2", "--in", &input, "--in", &single, "--out", &results, "--out", &unchanged];
     let script = "cd \"$BIVOUAC\" && mkdir results && cat data/sub/a other/name > results/both && echo said";
     let said = run(&place, &options, script);
     assert_eq!((said.code, said.out.as_str()), (0, "said\n"), "{}", said.err);
     assert_eq!(fs::read(site.path().join("kept/results/both")).unwrap(), b"one\ntwo\n");
+    assert_eq!(fs::read(site.path().join("again/sub/a")).unwrap(), b"one\n", "unchanged, but not there yet");
     assert!(said.err.contains("1 files, 8 B") && said.err.contains("verified"), "{}", said.err);
     assert!(place.is_empty());
 }

@@ -486,6 +486,32 @@ fn only_what_changed_since_it_was_staged_in_goes_out() {
     }
 }
 
+// S188.
+#[test]
+fn what_the_place_it_goes_to_has_not_goes_out() {
+    let site = site();
+    fs::create_dir(site.path("src/d")).unwrap();
+    fs::write(site.path("src/d/a"), "a").unwrap();
+    fs::write(site.path("src/b"), "b").unwrap();
+    complete(site.run(site.order_in("data")));
+    let out = |src: &str, dst: &str| {
+        let mut order = site.order_out(src, dst);
+        order.changed = Changed::SinceStaged;
+        let summary = complete(site.run(order));
+        (summary.files, summary.unchanged)
+    };
+    assert_eq!(out("data", "src"), (0, 2), "it came from there");
+    assert_eq!(out("data/d", "src/d"), (0, 1), "so did a part of it");
+    assert_eq!(out("data/d", "src"), (1, 0), "not from there");
+    assert_eq!(out("data/b", "copy"), (1, 0), "a file under a new name");
+    assert_eq!(fs::read_to_string(site.path("copy")).unwrap(), "b");
+    assert_eq!(out("data", "elsewhere"), (2, 0));
+    assert_eq!(out("data", "elsewhere"), (0, 2), "it was staged out to there");
+    fs::write(site.path("mount/data/b"), "new").unwrap();
+    assert_eq!(out("data", "src"), (1, 1));
+    assert_eq!(fs::read_to_string(site.path("src/b")).unwrap(), "new");
+}
+
 #[test]
 fn what_was_promised_is_listed_until_it_is_out() {
     let site = site();

@@ -143,7 +143,7 @@ impl Job<'_> {
     fn copy(&self, way: Way) -> Result<(), NotCopied> {
         let given = if way == Way::In { &self.args.inputs } else { &self.args.outputs };
         let transfers = given.iter().map(|transfer| absolute(way, transfer)).collect();
-        let changed = if way == Way::In || self.args.out_all { Changed::All } else { Changed::SinceIn };
+        let changed = if way == Way::In || self.args.out_all { Changed::All } else { Changed::SinceStaged };
         let mut order = Order::new(way, transfers);
         (order.changed, order.verify) = (changed, !self.args.no_verify);
         let jobs = Jobs::at(self.formed.dir.stage_path());

@@ -29,6 +29,7 @@ pub use promises::Unstaged;
 pub use run::{Conditions, Ended};
 
 use crate::journal::History;
+use crate::scan::below;
 use crate::{Baseline, Failure, Totals, Transfer};
 
 /// The jobs of a formation.
@@ -172,20 +173,24 @@ impl Jobs {
         })
     }
 
-    /// What was staged: in, and, to the same place as `out`, out.
+    /// What was staged in. With `out`, of that only what came from where `out` would bring it, and what was staged out to
+    /// the same place: what is unchanged since is at the target.
     pub(crate) fn baseline(&self, out: Option<&Transfer>) -> Baseline {
         let mut baseline = Baseline::default();
         for number in self.numbers() {
             let (Ok(order), Ok(history)) = (self.order(number), self.history(number)) else { continue };
             for (transfer, past) in order.transfers.iter().zip(&history.transfers) {
                 let lines = past.lines.values();
-                let marks = match order.way {
+                let mut marks = match order.way {
                     Way::In => crate::baseline::marks(lines, &transfer.dst, |line| line.target),
                     Way::Out if Some(transfer) == out => {
                         crate::baseline::marks(lines, &transfer.src, |line| line.source)
                     }
                     Way::Out => continue,
                 };
+                if let (Way::In, Some(out)) = (order.way, out) {
+                    marks.retain(|(path, _)| goes_back(path, transfer, out));
+                }
                 marks.into_iter().for_each(|(path, mark)| baseline.add(path, mark));
             }
         }
@@ -249,6 +254,13 @@ impl Held {
     pub fn now_secs() -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
+}
+
+/// Whether `out` brings a path of the formation to where `into` brought it from.
+fn goes_back(path: &Path, into: &Transfer, out: &Transfer) -> bool {
+    let came_from = path.strip_prefix(&into.dst).map(|name| below(&into.src, name));
+    let goes_to = path.strip_prefix(&out.src).map(|name| below(&out.dst, name));
+    matches!((came_from, goes_to), (Ok(from), Ok(to)) if from == to)
 }
 
 fn private_dir(path: &Path) -> io::Result<()> {

@@ -35,7 +35,8 @@ pub enum Changed {
     All,
     /// What is not as it was staged in.
     SinceIn,
-    /// What is neither as it was staged in nor as it was staged out to the same place.
+    /// What the place that it goes to has not: neither was it staged in from there, nor out to there, and is unchanged
+    /// since.
     SinceStaged,
     /// What changed at or after a time.
     Since(Time),
