@@ -109,9 +109,12 @@ pub enum Command {
 /// What a formation is made of.
 #[derive(Clone, Debug, Args)]
 pub struct FormationArgs {
-    /// Number of nodes, all on this machine, 1 to 256 [default: 1; inside a batch job one on each of its hosts]
+    /// Number of nodes, all on this machine, 1 to 256, with --in-process 1024 [default: 1; inside a batch job one on each of its hosts]
     #[arg(long, value_name = "N")]
     pub nodes: Option<u16>,
+    /// Have the nodes of a machine share one process: for tests of many nodes; what ends one of them ends all
+    #[arg(long)]
+    pub in_process: bool,
     #[command(flatten)]
     pub hosts: HostsArgs,
     /// Directory that the nodes lend, and how much of it per node, in bytes (10g, 500MiB); several nodes use DIR/n0, DIR/n1 and so on
@@ -479,6 +482,7 @@ impl FormationArgs {
             wait_ms: self.wait.0,
             dead_after_ms: self.dead_after.map(|after| after.0),
             port: self.port,
+            in_process: self.in_process,
             tolerance: self.deaths_max,
             ttl_ms: self.ttl.map(|ttl| ttl.0),
             owner,
