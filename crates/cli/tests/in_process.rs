@@ -56,6 +56,7 @@ fn nodes_with(camp: &Camp, file: &Path) -> BTreeSet<u64> {
     seats.iter().map(|seat| seat["node"].as_u64().unwrap()).collect()
 }
 
+/// S99.
 #[test]
 fn a_hundred_nodes_in_one_process_are_a_formation_like_any_other() {
     let Some(camp) = start(&[]) else { return };
@@ -102,6 +103,7 @@ fn a_hundred_nodes_in_one_process_are_a_formation_like_any_other() {
     camp.down();
 }
 
+/// S99.
 #[test]
 fn what_was_acknowledged_survives_the_death_of_all_nodes_at_once() {
     let Some(camp) = start(&[]) else { return };
