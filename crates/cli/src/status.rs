@@ -556,6 +556,7 @@ mod tests {
             wait_ms: 1,
             dead_after_ms: None,
             port: 0,
+            in_process: false,
             tolerance: bivouac_launch::Tolerance::default(),
             stripe: 4096,
             width: 0,
