@@ -113,7 +113,7 @@ pub struct FormationArgs {
     #[arg(long, value_name = "N")]
     pub nodes: Option<u16>,
     /// Have the nodes of a machine share one process: for tests of many nodes; what ends one of them ends all
-    #[arg(long)]
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
     pub in_process: bool,
     #[command(flatten)]
     pub hosts: HostsArgs,
@@ -554,6 +554,7 @@ mod tests {
         let Ok(Command::Up(up)) = parse(&["up"]) else { panic!() };
         let wishes = up.formation.wishes(up.name, None);
         assert_eq!((wishes.name.as_str(), wishes.nodes, wishes.volumes.len()), ("default", 1, 0));
+        assert!(!wishes.in_process);
         assert_eq!((wishes.stripe, wishes.width, wishes.wait_ms, wishes.port), (1 << 20, 0, 30_000, 0));
         assert_eq!(up.formation.start_timeout, Duration(60_000));
     }
