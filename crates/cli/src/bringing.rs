@@ -48,7 +48,7 @@ pub fn bring_at_start(client: &Client, partition: &Partition, path: &str) -> FsR
     });
     for (file, error) in failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         let name = String::from_utf8_lossy(&file.path);
-        eprintln!("bivouac: {path}/{name}: is not here yet, and comes when it is read: {error}");
+        errln!("bivouac: {path}/{name}: is not here yet, and comes when it is read: {error}");
     }
     Ok(())
 }

@@ -69,7 +69,7 @@ impl Closing {
         let thread = std::thread::spawn(move || {
             while ended.recv_timeout(RENEWAL) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = client.fence(token, HOLD_MS) {
-                    eprintln!("bivouac: changes may not be held up any more: {error}");
+                    errln!("bivouac: changes may not be held up any more: {error}");
                 }
             }
         });
@@ -79,7 +79,7 @@ impl Closing {
 
     fn flush_rest(&mut self, name: &FormationName, manner: Manner) -> Result<(), Failure> {
         let outcome = unflushed::flush_by(&self.client, manner)?;
-        outcome.lost.iter().for_each(|lost| eprintln!("bivouac: {lost}"));
+        outcome.lost.iter().for_each(|lost| errln!("bivouac: {lost}"));
         let unflushed = unflushed::list(&self.client)?;
         if !unflushed.is_empty() {
             return Err(refusal(name, &unflushed, &outcome));
@@ -110,7 +110,7 @@ impl Closing {
 
     fn open(&self) {
         if let Err(error) = self.client.fence(self.token, 0) {
-            eprintln!("bivouac: changes are held up for {} s more: {error}", HOLD_LAST_MS / 1000);
+            errln!("bivouac: changes are held up for {} s more: {error}", HOLD_LAST_MS / 1000);
         }
     }
 }

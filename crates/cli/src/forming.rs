@@ -47,7 +47,7 @@ impl Formed {
             let left = take_down_hosts(here, whole, true).map_err(|e| e.to_string())?;
             return if left.is_nothing() { Ok(()) } else { Err(left.to_string()) };
         }
-        let down = take_down(here, &self.dir, true, &mut |text| eprintln!("bivouac: {text}"));
+        let down = take_down(here, &self.dir, true, &mut |text| errln!("bivouac: {text}"));
         let remains = down.map_err(|e| e.to_string())?;
         if remains.is_nothing() { Ok(()) } else { Err(remains.to_string()) }
     }
@@ -55,7 +55,7 @@ impl Formed {
     /// Takes it down because of a failure, which is what is answered.
     pub fn give_up(&self, here: &Surroundings, failure: Failure) -> Failure {
         if let Err(text) = self.take_down(here) {
-            eprintln!("bivouac: {text}");
+            errln!("bivouac: {text}");
         }
         failure
     }
@@ -78,7 +78,7 @@ pub fn form(
     let bound = Duration::from_millis(args.start_timeout.0);
     let partitions = partitions_of(file)?;
     let mut started =
-        start(here, &args.wishes(name, owner), bound, signals, &mut |text| eprintln!("bivouac: {text}"))?;
+        start(here, &args.wishes(name, owner), bound, signals, &mut |text| errln!("bivouac: {text}"))?;
     let mounted = make_partitions(here, &started.dir, &started.state, &partitions).and_then(|()| {
         if !partitions.is_empty() {
             started.phases.end("partitions");
@@ -99,7 +99,7 @@ pub fn form(
         }
         Err(failure) => {
             if let Err(error) = take_down(here, &started.dir, true, &mut |_| {}) {
-                eprintln!("bivouac: {error}");
+                errln!("bivouac: {error}");
             }
             Err(failure)
         }
@@ -131,7 +131,7 @@ pub fn make_partitions(
     let maker = Maker { client: &client, uid: here.uid, gid: rustix::process::getegid().as_raw() };
     for plan in plans {
         for made in maker.make(plan)? {
-            made.reason.iter().for_each(|reason| eprintln!("bivouac: partition {}: {reason}", made.path));
+            made.reason.iter().for_each(|reason| errln!("bivouac: partition {}: {reason}", made.path));
             if let Some(source) = &made.partition.settings.source {
                 unflushed::note_source(dir, &made.path, source.as_str())?;
                 bring_at_start(&client, &made.partition, &made.path)?;

@@ -98,9 +98,9 @@ pub fn form(
         attend(here, &wishes, bound, signals)?;
         return formed_by_another(here, name, mount);
     }
-    let started = start_hosts(here, &wishes, bound, signals, &mut |text| eprintln!("bivouac: {text}"))?;
+    let started = start_hosts(here, &wishes, bound, signals, &mut |text| errln!("bivouac: {text}"))?;
     for host in started.state.hosts.iter().filter(|host| host.life != HostLife::Up) {
-        eprintln!("bivouac: host {} is missing: {}", host.name, host.message.as_deref().unwrap_or("?"));
+        errln!("bivouac: host {} is missing: {}", host.name, host.message.as_deref().unwrap_or("?"));
     }
     let dir = part_of(here, &name, &started.state.formation).unwrap_or_else(|| started.dir.clone());
     let (mounts, steps) = (mount.into_iter().collect(), started.phases.into_steps());

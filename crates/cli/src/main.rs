@@ -1,5 +1,10 @@
 //! The one binary: commands for users, and the daemons that they start.
 
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "they panic where nobody reads; see `output`")]
+
+#[macro_use]
+mod output;
+
 mod attach;
 mod bringing;
 mod closing;
@@ -47,13 +52,19 @@ fn main() -> ExitCode {
     };
     let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| refuse(&error));
     logging::start(here.log_level.as_deref());
-    match commands::run(&here, cli.command) {
-        Ok(code) => code,
-        Err(failure) => fail(&failure),
+    let ended = commands::run(&here, cli.command);
+    match (ended, output::failure()) {
+        (Ok(code), Some(error)) if code == ExitCode::SUCCESS => {
+            let text =
+                format_args!("standard output: {error}; not all was written there, look at where it leads");
+            fail(&Failure::new(1, text))
+        }
+        (Ok(code), _) => code,
+        (Err(failure), _) => fail(&failure),
     }
 }
 
 fn fail(failure: &Failure) -> ExitCode {
-    eprintln!("bivouac: {failure}");
+    errln!("bivouac: {failure}");
     ExitCode::from(failure.exit_code())
 }

@@ -95,7 +95,7 @@ impl Told {
 
     fn line(&self, now: &Now, text: &str) {
         if now.bar.is_none() && !self.json {
-            eprintln!("{:>4} {text}", self.way.word());
+            errln!("{:>4} {text}", self.way.word());
         }
     }
 
@@ -123,12 +123,12 @@ impl Told {
 
     fn tell_outcome(&self, now: &Now, summary: &Summary) {
         let prefix = self.way.word();
-        eprintln!("{prefix:>4} {}", outcome(&now.what, summary, now.since.elapsed(), self.verifies));
+        errln!("{prefix:>4} {}", outcome(&now.what, summary, now.since.elapsed(), self.verifies));
         for skipped in &summary.skipped {
-            eprintln!("{prefix:>4} not copied: {} ({})", skipped.path.display(), skipped.what);
+            errln!("{prefix:>4} not copied: {} ({})", skipped.path.display(), skipped.what);
         }
         for path in &summary.deleted {
-            eprintln!("{prefix:>4} deleted in the formation, left at the target: {}", path.display());
+            errln!("{prefix:>4} deleted in the formation, left at the target: {}", path.display());
         }
     }
 }
@@ -192,7 +192,7 @@ impl Progress for Told {
 
 /// A line of JSON for scripts.
 pub fn print_line(event: &Value) {
-    println!("{event}");
+    outln!("{event}");
 }
 
 fn ended_event(transfer: &Transfer, ended: &Result<Summary, StageError>) -> Value {

@@ -181,7 +181,7 @@ fn interrupt(script: &str, with: Signal, out: &str) -> i32 {
     // Whoever runs the tests may have had signals ignored, as nohup does.
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP,INT,QUIT,TERM,USR1").arg(plain.get_program()).args(plain.get_args());
-    plain.get_envs().for_each(|(name, value)| drop(value.map(|value| command.env(name, value))));
+    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the command runs", || flag.exists());
     signal(u64::from(child.id()), with);
@@ -215,4 +215,34 @@ fn the_command_may_finish_its_work_after_a_signal() {
     let script = "trap 'kill $!; echo saved > \"$BIVOUAC/x\"; exit 0' TERM; sleep 1000 & runs; wait $!";
     assert_eq!(interrupt(script, Signal::TERM, &out), 0);
     assert_eq!(fs::read(site.path().join("x")).unwrap(), b"saved\n");
+}
+
+/// Who reads what is said may go at any time; data comes out all the same.
+#[test]
+fn nobody_has_to_listen() {
+    if !can_mount() {
+        return;
+    }
+    let (place, site) = (Place::new(), tempfile::tempdir().unwrap());
+    let out = format!("x:{}", site.path().join("x").display());
+    let name = Place::unique_name();
+    let script = "echo content > \"$BIVOUAC/x\"";
+    let arguments = ["run", "--name", &name, "--out", &out, "--", "sh", "-c", script];
+    let mut child = place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(fs::read(site.path().join("x")).unwrap(), b"content\n");
+    let camp = place.run(&["up", "--name", &name, "--no-mount"]);
+    assert_eq!(camp.code, 0, "{}", camp.err);
+    let mut status =
+        place.command(&["status"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(status.stdout.take());
+    let said = status.wait_with_output().unwrap();
+    assert_eq!((said.status.code(), said.stderr.as_slice()), (Some(0), &b""[..]));
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let said = place.command(&["status"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.code() == Some(1) && text.contains("standard output: No space left"), "{text}");
+    assert_eq!(place.run(&["down", "--name", &name]).code, 0);
+    assert!(place.is_empty());
 }

@@ -23,7 +23,7 @@ pub fn run(here: &Surroundings, args: &BenchArgs) -> Result<ExitCode, Failure> {
         connect: &connect,
         interrupts: Interrupts::catch().map_err(failure)?,
         out: RefCell::new(Box::new(std::io::stdout())),
-        progress: &|line| eprintln!("bivouac: {line}"),
+        progress: &|line| errln!("bivouac: {line}"),
     };
     bivouac_bench::run(&host, args).map_err(failure)?;
     Ok(ExitCode::SUCCESS)

@@ -9,8 +9,8 @@ use crate::options::ConfigArgs;
 /// Checks a file, and says what it makes.
 pub fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
     let file = read(&args.check)?;
-    println!("{}: makes sense", args.check.display());
-    file.formation.iter().for_each(|(key, value)| println!("--{key} {value}"));
+    outln!("{}: makes sense", args.check.display());
+    file.formation.iter().for_each(|(key, value)| outln!("--{key} {value}"));
     for plan in &file.partitions {
         let nodes = match (&plan.nodes, plan.sizing) {
             (Some(nodes), _) => format!("nodes {nodes}"),
@@ -20,7 +20,7 @@ pub fn run(args: &ConfigArgs) -> Result<ExitCode, Failure> {
         let settings =
             plan.settings.pairs().into_iter().filter(|(key, _)| *key != "stripe" || plan.says_stripe);
         let settings: Vec<String> = settings.map(|(key, value)| format!("{key}={value}")).collect();
-        println!("partition {}: {nodes}; {}", String::from_utf8_lossy(&plan.path), settings.join(" "));
+        outln!("partition {}: {nodes}; {}", String::from_utf8_lossy(&plan.path), settings.join(" "));
     }
     Ok(ExitCode::SUCCESS)
 }

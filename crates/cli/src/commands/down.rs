@@ -35,7 +35,7 @@ pub fn take_away(
     state: State,
     discard: bool,
 ) -> Result<ExitCode, Failure> {
-    let mut notice = |text: &str| eprintln!("bivouac: {text}");
+    let mut notice = |text: &str| errln!("bivouac: {text}");
     let name = &state.name;
     // What is copied goes through this host's part, and is written down there.
     let part = if state.is_over_hosts() { part_of(here, name, &state.formation) } else { None };
@@ -62,11 +62,11 @@ fn end(
     let name = &state.name;
     if state.is_over_hosts() {
         let left = take_down_hosts(here, dir, discard)?;
-        println!("formation {name} is down on all its hosts; {left}");
+        outln!("formation {name} is down on all its hosts; {left}");
         return Ok(if left.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let remains = take_down(here, dir, discard, notice)?;
-    println!("formation {name} is down; {remains}");
+    outln!("formation {name} is down; {remains}");
     Ok(if remains.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -40,9 +40,9 @@ pub fn run(here: &Surroundings, args: &ExplainArgs) -> Result<ExitCode, Failure>
 
 fn show<T: Serialize>(json: bool, shown: &T, to_text: fn(&T) -> String) -> Result<ExitCode, Failure> {
     if json {
-        println!("{}", serde_json::to_string_pretty(shown).map_err(std::io::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(shown).map_err(std::io::Error::from)?);
     } else {
-        print!("{}", to_text(shown));
+        out!("{}", to_text(shown));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -42,16 +42,16 @@ pub fn run(here: &Surroundings, args: &FlushArgs) -> Result<ExitCode, Failure> {
 /// Says what came of it; whether all is there.
 fn tell(what: &str, outcome: &Outcome) -> bool {
     for lost in &outcome.lost {
-        eprintln!("bivouac: {lost}");
+        errln!("bivouac: {lost}");
     }
     for (path, error) in &outcome.failed {
-        eprintln!("bivouac: {}: not flushed: {error}", path.display());
+        errln!("bivouac: {}: not flushed: {error}", path.display());
     }
     let (files, bytes) = (outcome.files, format_size(outcome.bytes));
     let failed = outcome.failed.len();
     match failed {
-        0 => println!("{what}: flushed {files} files, {bytes}"),
-        _ => println!("{what}: flushed {files} files, {bytes}; {failed} were not, and stay in the formation"),
+        0 => outln!("{what}: flushed {files} files, {bytes}"),
+        _ => outln!("{what}: flushed {files} files, {bytes}; {failed} were not, and stay in the formation"),
     }
     failed == 0
 }

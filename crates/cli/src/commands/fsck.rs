@@ -174,9 +174,9 @@ fn show(report: &Report, args: &FsckArgs) -> Result<u8, Failure> {
             report: &'a Report,
         }
         let shown = Shown { exit_code: code, report };
-        println!("{}", serde_json::to_string_pretty(&shown).map_err(io::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(&shown).map_err(io::Error::from)?);
     } else {
-        print!("{}", to_text(report));
+        out!("{}", to_text(report));
     }
     Ok(code)
 }
@@ -244,9 +244,9 @@ fn rebuild(here: &Surroundings, args: &FsckArgs) -> Result<u8, Failure> {
             unusable: Vec<String>,
         }
         let shown = Shown { exit_code: code, files, unusable };
-        println!("{}", serde_json::to_string_pretty(&shown).map_err(io::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(&shown).map_err(io::Error::from)?);
     } else {
-        print!("{}", rebuilt_text(&files, &unusable, dir));
+        out!("{}", rebuilt_text(&files, &unusable, dir));
     }
     Ok(code)
 }

@@ -17,6 +17,6 @@ pub fn run(here: &Surroundings, args: &MountArgs) -> Result<ExitCode, Failure> {
     let node = args.node.unwrap_or(first);
     let wanted = Wanted { node, dir: &args.dir, own_dir: false, allow_other: args.allow_other };
     let place = attach(here, &dir, &state, wanted)?;
-    println!("{}", place.display());
+    outln!("{}", place.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -144,7 +144,7 @@ fn create(here: &Surroundings, args: &CreateArgs) -> Result<(), Failure> {
             made.iter().map(|made| shown(&target.client, &made.partition, &made.path)).collect();
         return print_json(&shown);
     }
-    made.iter().for_each(|made| print!("{}", created(&target.client, made)));
+    made.iter().for_each(|made| out!("{}", created(&target.client, made)));
     Ok(())
 }
 
@@ -167,10 +167,10 @@ fn list(here: &Surroundings, args: &ListArgs) -> Result<(), Failure> {
         return print_json(&all);
     }
     if all.is_empty() {
-        println!("no partitions but the formation's own, over all seats");
+        outln!("no partitions but the formation's own, over all seats");
         return Ok(());
     }
-    print!("{}", table_of(&all));
+    out!("{}", table_of(&all));
     Ok(())
 }
 
@@ -216,7 +216,7 @@ fn show(here: &Surroundings, args: &ShowArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&shown);
     }
-    print!("{}", shown.to_text());
+    out!("{}", shown.to_text());
     Ok(())
 }
 
@@ -231,7 +231,7 @@ fn set(here: &Surroundings, args: &SetArgs) -> Result<(), Failure> {
     }
     let ctx = target.client.new_op(0, target.uid, target.gid);
     let changed = target.client.set_partition(&ctx, partition.id, partition.version, settings)?;
-    print!("{}", shown(&target.client, &changed, &target.shown()).to_text());
+    out!("{}", shown(&target.client, &changed, &target.shown()).to_text());
     Ok(())
 }
 
@@ -250,7 +250,7 @@ fn remove(here: &Surroundings, args: &RemoveArgs) -> Result<(), Failure> {
     })?;
     let ctx = target.client.new_op(0, target.uid, target.gid);
     target.client.forget_partition(&ctx, partition.id)?;
-    println!("partition {} is gone, with its directory {shown}", partition.id.0);
+    outln!("partition {} is gone, with its directory {shown}", partition.id.0);
     Ok(())
 }
 
@@ -325,7 +325,7 @@ fn nodes_of(nodes: impl Iterator<Item = u16>) -> String {
 }
 
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    println!("{}", serde_json::to_string_pretty(value).map_err(io::Error::from)?);
+    outln!("{}", serde_json::to_string_pretty(value).map_err(io::Error::from)?);
     Ok(())
 }
 

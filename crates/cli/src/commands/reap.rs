@@ -13,22 +13,22 @@ pub fn run(here: &Surroundings, args: &ReapArgs) -> Result<ExitCode, Failure> {
     let mut failed = false;
     for left in &found.dead {
         if args.dry_run {
-            println!("would remove {}", left.describe());
+            outln!("would remove {}", left.describe());
             continue;
         }
-        match left.remove(here, &mut |text| eprintln!("bivouac: {text}")) {
-            Ok(()) => println!("removed {}", left.describe()),
+        match left.remove(here, &mut |text| errln!("bivouac: {text}")) {
+            Ok(()) => outln!("removed {}", left.describe()),
             Err(error) => {
                 failed = true;
-                eprintln!("bivouac: {}: {error}", left.describe());
+                errln!("bivouac: {}: {error}", left.describe());
             }
         }
     }
     for kept in &found.kept {
-        println!("left {kept}");
+        outln!("left {kept}");
     }
     if found.dead.is_empty() && found.kept.is_empty() {
-        println!("nothing is left of dead formations");
+        outln!("nothing is left of dead formations");
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

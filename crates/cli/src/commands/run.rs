@@ -122,14 +122,14 @@ impl Job<'_> {
         let ended = run_command(&self.args.command, &environment, &self.signals, self.until);
         let code = match ended {
             Ok(ended) => {
-                ended.trouble.iter().for_each(|trouble| eprintln!("bivouac: {trouble}"));
+                ended.trouble.iter().for_each(|trouble| errln!("bivouac: {trouble}"));
                 if ended.overtime {
-                    eprintln!("bivouac: the life time (--ttl) was over, so the command was told to end");
+                    errln!("bivouac: the life time (--ttl) was over, so the command was told to end");
                 }
                 ended.code
             }
             Err(error) => {
-                eprintln!("bivouac: {error}");
+                errln!("bivouac: {error}");
                 CODE_NOT_STARTED
             }
         };
@@ -156,7 +156,7 @@ impl Job<'_> {
         let manner = Manner { force: false, jobs: FLUSH_JOBS };
         let dir = self.formed.whole.as_ref().unwrap_or(&self.formed.dir);
         let outcome = flush_all(dir, manner).map_err(|failure| not_copied(failure.to_string()))?;
-        outcome.lost.iter().for_each(|lost| eprintln!("bivouac: {lost}"));
+        outcome.lost.iter().for_each(|lost| errln!("bivouac: {lost}"));
         let failed: Vec<String> =
             outcome.failed.iter().map(|(path, error)| format!("{}: {error}", path.display())).collect();
         if failed.is_empty() { Ok(()) } else { Err(not_copied(failed.join("\n"))) }
@@ -169,7 +169,7 @@ impl Job<'_> {
             return self.copy(Way::Out).inspect(|()| self.mark(None));
         }
         if !self.args.outputs.is_empty() {
-            eprintln!(
+            errln!(
                 "bivouac: the command failed (exit code {code}), so its outputs are not copied out (see --out-always)"
             );
         }
@@ -193,7 +193,7 @@ impl Job<'_> {
         if !self.args.outputs.is_empty()
             && let Err(error) = unsaved::keep(self.whole(), reason)
         {
-            eprintln!("bivouac: {error}");
+            errln!("bivouac: {error}");
         }
     }
 
@@ -217,7 +217,7 @@ impl Job<'_> {
             let failure = Failure::from(error);
             return Err(if code == 0 { failure } else { failure.with_code(code) });
         }
-        eprintln!("bivouac: formation {} is left running{}", self.formed.name, self.way_in(mount));
+        errln!("bivouac: formation {} is left running{}", self.formed.name, self.way_in(mount));
         Ok(ExitCode::from(code))
     }
 

@@ -90,7 +90,7 @@ impl Desk {
         };
         let (missing, there): (Vec<_>, Vec<_>) = promises.into_iter().partition(is_missing);
         for promise in missing {
-            eprintln!(" out {}: is not there, so there is nothing to copy", name(Way::Out, &promise));
+            errln!(" out {}: is not there, so there is nothing to copy", name(Way::Out, &promise));
         }
         there
     }
@@ -114,7 +114,7 @@ impl Desk {
         if json {
             print_line(&json!({"event": "job", "job": held.number}));
         } else {
-            eprintln!("{:>4} job {}", held.order.way.word(), held.number);
+            errln!("{:>4} job {}", held.order.way.word(), held.number);
         }
         let worked = work(held, &self.mounts, json, &self.signals);
         if json {
@@ -127,7 +127,7 @@ impl Desk {
             Ok(ended) => {
                 settled(&self.dir, held.number)?;
                 if !json && std::io::stderr().is_terminal() {
-                    eprintln!("{:>4} manifest {}", held.order.way.word(), ended.manifest.display());
+                    errln!("{:>4} manifest {}", held.order.way.word(), ended.manifest.display());
                 }
                 Ok(ExitCode::SUCCESS)
             }
@@ -211,7 +211,7 @@ fn cancel(here: &Surroundings, which: &NameArgs, id: u64) -> Result<ExitCode, Fa
         return Err(Failure::new(1, text));
     }
     let removed = held.cancel(mount.as_deref()).map_err(|failure| Failure::new(1, failure))?;
-    println!("job {id} is cancelled; {removed} unfinished objects removed, what was complete stays");
+    outln!("job {id} is cancelled; {removed} unfinished objects removed, what was complete stays");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -226,9 +226,9 @@ fn status(here: &Surroundings, args: &StageStatusArgs) -> Result<ExitCode, Failu
     }
     if args.json {
         let jobs: Vec<Value> = known.iter().map(job_json).collect();
-        println!("{}", serde_json::to_string_pretty(&jobs).map_err(std::io::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(&jobs).map_err(std::io::Error::from)?);
     } else {
-        print!("{}", status_text(&known));
+        out!("{}", status_text(&known));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,9 +13,9 @@ pub fn run(here: &Surroundings, args: &StatusArgs) -> Result<ExitCode, Failure> 
     let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
     let report = look(&dir)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(&report).map_err(std::io::Error::from)?);
     } else {
-        print!("{}", report.to_text(args.operations));
+        out!("{}", report.to_text(args.operations));
     }
     Ok(if report.state == "dead" { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -54,9 +54,9 @@ fn promised(here: &Surroundings, formed: &Formed, outputs: &[Transfer]) -> Resul
 
 fn show(args: &UpArgs, formed: &Formed) -> Result<ExitCode, Failure> {
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&json(formed)).map_err(std::io::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(&json(formed)).map_err(std::io::Error::from)?);
     } else {
-        print!("{}", text(formed));
+        out!("{}", text(formed));
     }
     Ok(ExitCode::SUCCESS)
 }

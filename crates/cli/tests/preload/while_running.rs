@@ -122,7 +122,9 @@ fn the_path_of_each_descriptor_is_explained() {
         let with = way == Way::AtOnce;
         assert_eq!((&json["program"], &json["has_preload"]), (&"python3".into(), &with.into()));
         let files = json["files"].as_array().unwrap();
-        let of = |number: &str| files.iter().find(|file| file["descriptor"].to_string() == number).unwrap();
+        let of = |number: &str| {
+            files.iter().find(|file| file["descriptor"].as_u64() == number.parse().ok()).unwrap()
+        };
         assert_eq!(of(f)["path"], camp.mount().join("f").to_str().unwrap());
         assert_eq!((&of(f)["formation"], &of(f)["mounted_through"]), (&camp.name().into(), &0.into()));
         assert_eq!(of(f)["calls"], if with { "direct" } else { "mount" }, "{json}");

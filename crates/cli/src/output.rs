@@ -1,0 +1,68 @@
+//! What is said on standard output and standard error, whoever still listens.
+//!
+//! `println!` and `eprintln!` panic where the reader has gone (`bivouac run … 2>&1 | head -1`), in the middle of whatever is
+//! going on. Here a reader that has gone has read enough, and what cannot be written for another reason is remembered
+//! until the end.
+
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
+use std::sync::Mutex;
+
+/// Why something was not written to standard output.
+static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// As `print!`.
+macro_rules! out {
+    ($($text:tt)*) => { $crate::output::write(format_args!($($text)*)) };
+}
+
+/// As `println!`.
+macro_rules! outln {
+    ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// As `eprintln!`.
+macro_rules! errln {
+    ($($text:tt)*) => { $crate::output::complain(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// Writes to standard output.
+pub fn write(text: Arguments<'_>) {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_fmt(text).and_then(|()| stdout.flush());
+    note(&FAILURE, written);
+}
+
+/// Writes to standard error. There is nobody to tell that it failed.
+pub fn complain(text: Arguments<'_>) {
+    let _nobody_listens = io::stderr().lock().write_fmt(text);
+}
+
+/// What could not be written to standard output, if anything.
+pub fn failure() -> Option<io::Error> {
+    FAILURE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+}
+
+fn note(failure: &Mutex<Option<io::Error>>, written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_has_gone_is_no_failure_and_a_full_disk_is() {
+        let failure = Mutex::new(None);
+        note(&failure, Ok(()));
+        note(&failure, Err(ErrorKind::BrokenPipe.into()));
+        assert!(failure.lock().unwrap().is_none());
+        note(&failure, Err(ErrorKind::StorageFull.into()));
+        note(&failure, Err(ErrorKind::Other.into()));
+        assert_eq!(failure.lock().unwrap().take().unwrap().kind(), ErrorKind::StorageFull);
+    }
+}
