@@ -117,7 +117,7 @@ impl Target {
 pub fn carry_out(client: &Client, target: &Target, plan: &FlushPlan, manner: Manner) -> Outcome {
     let mut outcome = Outcome::default();
     for dir in &plan.dirs {
-        take(&mut outcome, target, dir, client.flush(dir, None, manner.force), true);
+        take(&mut outcome, target, dir, client.flush_open(dir), true);
     }
     let seen = SeenCache::default();
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

@@ -141,3 +141,104 @@ fn a_failing_source_fails_when_told_and_counts() {
     assert_eq!(failing.bytes_read(), 4);
     put(&failing, b"g", b"x").unwrap();
 }
+
+/// Writes beside the target as a flush does, and takes its place if that is still what was seen.
+fn replace(source: &dyn Source, path: &[u8], content: &[u8], expect: &Expect) -> SourceResult<Kept> {
+    let attrs = Attrs { perm: 0o600, ..Attrs::default() };
+    let upload = source.begin(path, content.len() as u64, &attrs)?;
+    let piece = source.put(&upload, 0, content)?;
+    let outcome = source.commit(&upload, &[piece], &attrs, expect);
+    if outcome.is_err() {
+        source.abort(&upload)?;
+    }
+    outcome
+}
+
+/// What somebody else puts in a file's place, again and again; what went each time.
+fn others(dir: &Path, rounds: usize) -> Vec<Vec<u8>> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let (mine, place) = (dir.join("mine"), dir.join("f"));
+    let put = |round: usize| {
+        fs::write(&mine, vec![b't'; 2 * round + 2]).unwrap();
+        renameat_with(CWD, &mine, CWD, &place, RenameFlags::EXCHANGE).unwrap();
+        let went = fs::read(&mine).unwrap();
+        fs::remove_file(&mine).unwrap();
+        went
+    };
+    (0..rounds).map(put).collect()
+}
+
+/// S163: also in the moment between the look and the change.
+#[test]
+fn what_takes_a_file_s_place_in_the_last_moment_is_not_overwritten() {
+    const ROUNDS: usize = 1500;
+    let (source, dir) = made();
+    fs::write(dir.path().join("f"), "").unwrap();
+    let (mut gone, mut written, mut refused) = (Vec::new(), Vec::new(), 0);
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| others(dir.path(), ROUNDS));
+        for round in 0.. {
+            let seen = source.stat(b"f").unwrap().version;
+            let ours = vec![b'o'; 2 * round + 1];
+            match replace(&source, b"f", &ours, &Expect::Version(seen.clone())) {
+                Ok(_) => {
+                    gone.push(seen.size as usize);
+                    written.push(ours.len());
+                }
+                Err(error) => {
+                    assert_eq!(error.cause(), Cause::Changed, "{error}");
+                    refused += 1;
+                }
+            }
+            if others.is_finished() {
+                break;
+            }
+        }
+        gone.extend(others.join().unwrap().iter().map(Vec::len));
+    });
+    // What is still there, also what could not get its place back.
+    let there = fs::read_dir(dir.path()).unwrap();
+    gone.extend(there.map(|entry| entry.unwrap().metadata().unwrap().len() as usize));
+    for size in (0..ROUNDS).map(|round| 2 * round + 2).chain(written) {
+        assert!(gone.contains(&size), "{size} bytes went without having been seen; {refused} were refused");
+    }
+}
+
+#[test]
+fn who_was_killed_while_taking_a_place_goes_on_or_gives_it_back() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let attrs = Attrs { perm: 0o600, ..Attrs::default() };
+    let (source, dir) = made();
+    let at = |name: &str| dir.path().join(name);
+    for (is_placed, is_as_seen) in [(false, true), (true, true), (true, false)] {
+        fs::write(at("f"), "seen").unwrap();
+        let seen = source.stat(b"f").unwrap().version;
+        let upload = source.begin(b"f", 4, &attrs).unwrap();
+        source.put(&upload, 0, b"ours").unwrap();
+        if !is_as_seen {
+            fs::write(at("f"), "theirs").unwrap();
+        }
+        if is_placed {
+            renameat_with(CWD, at(&upload.token), CWD, at("f"), RenameFlags::EXCHANGE).unwrap();
+        }
+        let resumed = source.resume(&upload, &Expect::Version(seen)).unwrap();
+        let expected = match (is_placed, is_as_seen) {
+            (true, true) => "ours",
+            (true, false) => "theirs",
+            _ => "seen",
+        };
+        assert_eq!(fs::read(at("f")).unwrap(), expected.as_bytes());
+        assert_eq!(resumed.is_some(), is_placed && is_as_seen, "{expected}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing stays beside");
+    }
+}
+
+#[test]
+fn what_has_come_under_the_name_of_an_upload_is_not_thrown_away_with_it() {
+    let (source, dir) = made();
+    let upload = source.begin(b"f", 1, &Attrs::default()).unwrap();
+    fs::write(dir.path().join("theirs"), "theirs").unwrap();
+    fs::rename(dir.path().join("theirs"), dir.path().join(&upload.token)).unwrap();
+    source.abort(&upload).unwrap();
+    assert_eq!(fs::read(dir.path().join(&upload.token)).unwrap(), b"theirs");
+}

@@ -158,7 +158,8 @@ impl Node {
         let parent = self.dir_at_site(dir, 0)?;
         let seen = self.place_at_site(dir, name.as_bytes())?.seen;
         let path = join_path(&parent, name.as_bytes());
-        let state = self.flush_now(&FlushRequest { ino, path, seen, force: false, job: 0 }, job)?;
+        let state =
+            self.flush_now(&FlushRequest { ino, path, seen, force: false, open: false, job: 0 }, job)?;
         if let Some(version) = &state.version {
             let seen = Some(version.clone());
             let note = NoteSeenRequest { dir, name: name.as_bytes().to_vec(), seen };
@@ -191,7 +192,8 @@ impl Node {
             return Ok(path);
         }
         let path = join_path(&self.dir_at_site(place.dir, depth + 1)?, &place.name);
-        let mut request = FlushRequest { ino: dir, path: path.clone(), seen: None, force: false, job: 0 };
+        let (seen, force, open) = (None, false, true);
+        let mut request = FlushRequest { ino: dir, path: path.clone(), seen, force, open, job: 0 };
         loop {
             let state =
                 self.step::<op::Flush>(self.home_of(dir)?, Steps::question(NOBODY), 0, request.clone())?;

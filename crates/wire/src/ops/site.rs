@@ -259,6 +259,8 @@ owned! {
         seen: Option<SiteVersion>,
         /// Overwrite whatever is there.
         force: bool,
+        /// A directory: files are to be brought into it first, so its owner may do so until it is flushed again.
+        open: bool,
         /// The flush that was begun before, if one was; otherwise 0.
         job: u64,
     }
