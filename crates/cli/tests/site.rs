@@ -409,6 +409,60 @@ fn two_formations_on_one_source_keep_what_both_have_written() {
     second.down();
 }
 
+/// S174 to S178, for programs: over mounts, with killed daemons, and `down`, which waits for deletions as well.
+#[test]
+fn deletions_go_to_the_source_where_it_is_said() {
+    let fill = |site: &Path| {
+        fs::create_dir_all(site.join("old/deep")).unwrap();
+        (0..4)
+            .for_each(|file| fs::write(site.join(format!("old/deep/{file}")), bytes(100_000, file)).unwrap());
+        ["theirs", "renamed", "kept"].iter().for_each(|name| fs::write(site.join(name), name).unwrap());
+    };
+    let Some(camp) = Camp::start_each(&["--nodes", "3", "--deaths-max", "1000/1s"]) else { return };
+    let site = TempDir::new().unwrap();
+    fill(site.path());
+    let proxied = Proxied { camp, site };
+    proxied.bind_with(proxied.site.path(), &["--mirror-deletes"]);
+    let there = |name: &str| proxied.site.path().join(name).exists();
+    let shown = proxied.camp.place().run(&["partition", "show", proxied.part(0).to_str().unwrap()]);
+    assert!(shown.out.contains("mirror-deletes") && shown.out.contains("yes"), "{}", shown.out);
+    fs::remove_dir_all(proxied.part(1).join("old")).unwrap();
+    fs::remove_file(proxied.part(2).join("theirs")).unwrap();
+    fs::rename(proxied.part(0).join("renamed"), proxied.part(0).join("new name")).unwrap();
+    (0..3).for_each(|node| drop(proxied.camp.kill_node(node)));
+    let status = proxied.camp.run("status", &[]);
+    assert!(
+        there("old/deep/3") && status.out.contains("still at their source: 8 deleted names"),
+        "{}",
+        status.out
+    );
+    fs::write(proxied.site.path().join("theirs"), "changed there").unwrap();
+    let away = proxied.site.path().with_extension("away");
+    fs::rename(proxied.site.path(), &away).unwrap();
+    let refused = proxied.camp.run("down", &[]);
+    assert!(refused.code != 0 && refused.err.contains("8 deletions that were not made"), "{}", refused.err);
+    assert!(
+        refused.err.contains("/part/old/deep/0: ") && refused.err.contains("still mounted"),
+        "{}",
+        refused.err
+    );
+    fs::rename(&away, proxied.site.path()).unwrap();
+    let said = proxied.flush(&[]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.out.contains("deleted 7"), "{}", said.out);
+    assert!(said.err.contains("part/theirs: deleted here, and stays at the source"), "{}", said.err);
+    assert_eq!(fs::read(proxied.site.path().join("theirs")).unwrap(), b"changed there");
+    assert!(!there("old") && !there("renamed") && there("kept"));
+    assert_eq!(fs::read(proxied.site.path().join("new name")).unwrap(), b"renamed");
+    // `down` makes those that nobody has flushed.
+    fs::remove_file(proxied.part(1).join("kept")).unwrap();
+    let site = proxied.site.path().to_owned();
+    let Proxied { camp, site: _kept } = proxied;
+    assert_eq!(camp.run("fsck", &[]).code, 0);
+    camp.down();
+    assert!(!site.join("kept").exists() && site.join("new name").exists());
+}
+
 #[test]
 fn run_flushes_at_its_end_only_what_is_there_to_be_flushed() {
     let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };

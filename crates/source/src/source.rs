@@ -107,7 +107,8 @@ pub trait Source: Send + Sync {
     /// [`Cause::Changed`] when it does not; as [`Source::begin`].
     fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept>;
 
-    /// Removes a file or link that still looks like `version`, or an empty directory; none there is no error.
+    /// Removes a file or link that still looks like `version`, or an empty directory that is still that one; none there
+    /// is no error.
     ///
     /// # Errors
     /// [`Cause::Changed`], [`Cause::NotEmpty`]; as [`Source::begin`].

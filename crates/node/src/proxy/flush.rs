@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bivouac_layout::seats_of;
-use bivouac_source::{Attrs, Cause, Expect, Kept, Piece, SourceError, Upload, check_path};
+use bivouac_source::{Attrs, Cause, Expect, Kept, Piece, SourceError, Upload, check_path, split_path};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, SeatIndex, mode};
 use bivouac_wire::{
     FlushMark, FlushPartsRequest, FlushRequest, FlushState, MarkFlushRequest, Origin, Whence, op,
@@ -18,7 +18,7 @@ use super::sites::{Site, from_wire, to_wire};
 use crate::dispatch::NOBODY;
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::{Inode, SiteFile, target_key, xattr_key};
+use crate::record::{Inode, Removed, SiteFile, target_key, xattr_key};
 
 /// How long a flush is waited for before its asker asks again: a client, or a peer, whose lane is for short answers.
 pub const WAIT: Duration = Duration::from_secs(2);
@@ -395,7 +395,24 @@ impl Flush<'_> {
             settled = file.limit;
         })?;
         self.file.limit = settled;
+        self.look_back(&kept)?;
         Ok(kept)
+    }
+
+    /// Its name may have gone while it took its place there.
+    fn look_back(&self, kept: &Kept) -> FsResult<()> {
+        let (ino, partition) = (self.request.ino, self.inode.attr.layout.partition());
+        let (dir, name) = (self.file.dir, &self.file.name[..]);
+        if !self.node.mirrors(partition) || split_path(&self.request.path).1 != name {
+            return Ok(());
+        }
+        let has_name = self.node.inode(ino).is_ok_and(|inode| inode.attr.nlink > 0);
+        let now = self.node.site_file(ino)?.filter(|_| has_name);
+        if now.is_some_and(|now| (now.dir, &now.name[..]) == (dir, name)) {
+            return Ok(());
+        }
+        let seen = Some(to_wire(kept.version.clone()));
+        self.node.note_left_behind(ino, dir, name, &Removed { ino, is_dir: false, partition, seen })
     }
 
     /// What was changed since the flush began stays changed; everything else is saved, or is as it was.

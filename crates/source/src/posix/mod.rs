@@ -8,7 +8,6 @@ mod upload;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use bivouac_types::mode;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::error::Cause;
@@ -224,10 +223,14 @@ impl Source for PosixSource {
         check_path(path)?;
         self.check()?;
         let found = match self.stat(path) {
-            Err(error) if error.cause() == Cause::NotFound => return Ok(()),
+            Err(error) if error.cause() == Cause::NotFound && version.is_none() => return Ok(()),
+            Err(error) if error.cause() == Cause::NotFound => Meta::default(),
             found => found?,
         };
-        if found.kind != mode::DIR && version.is_some_and(|version| *version != found.version) {
+        if let (false, Some(version)) = (found.is_dir(), version) {
+            return self.remove_seen(path, version);
+        }
+        if version.is_some_and(|version| version.tag != found.version.tag) {
             return Err(SourceError::changed(&self.object(path)));
         }
         let flags = if found.is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() };

@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, RenameFlags, renameat, renameat_with};
 use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::PosixSource;
 use super::attrs::meta_of;
+use super::{PosixSource, TEMPORARY};
 use crate::error::Cause;
 use crate::source::split_path;
 use crate::{Expect, Meta, SourceError, SourceResult, Upload, Version};
@@ -131,6 +132,52 @@ impl PosixSource {
             }
             (Some(_), Expect::Absent) => Ok(Some(placed)),
             (Some(_), _) => self.remove_beside(&new).map(|()| Some(placed)),
+        }
+    }
+    /// Removes a file or link that still looks like `version`: it is put aside first, under a name that a second try
+    /// knows, and looked at there.
+    pub(super) fn remove_seen(&self, path: &[u8], version: &Version) -> SourceResult<()> {
+        let (parent, name) = split_path(path);
+        let dir = match self.open_dir(parent) {
+            Err(error) if error.cause() == Cause::NotFound => return Ok(()),
+            dir => dir?,
+        };
+        let aside = format!("{TEMPORARY}gone-{:016x}", xxh3_64(name));
+        let aside = Beside { dir: &dir, name: aside.as_bytes(), tag: &version.tag, path };
+        // Left by somebody who was killed.
+        if let Some(left) = self.beside(&aside)? {
+            return self.settle_removal(&aside, &left.version, version);
+        }
+        match meta_of(&dir, name) {
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(self.failed(path)(error)),
+            Ok(found) if found.version != *version => return Err(SourceError::changed(&self.object(path))),
+            Ok(_) => {}
+        }
+        match renameat_with(&dir, name, &dir, aside.name, RenameFlags::NOREPLACE) {
+            Ok(()) => match self.beside(&aside)? {
+                Some(found) => self.settle_removal(&aside, &found.version, version),
+                None => Ok(()),
+            },
+            Err(Errno::NOENT) => Ok(()),
+            // A file system without this kind of rename: the look just before has to do.
+            Err(Errno::INVAL | Errno::NOSYS) => match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+                Err(Errno::NOENT) | Ok(()) => Ok(()),
+                Err(error) => Err(self.failed(path)(error)),
+            },
+            Err(error) => Err(self.failed(path)(error)),
+        }
+    }
+
+    /// What was put aside goes if it is what was to be removed, and back to its place otherwise.
+    fn settle_removal(&self, aside: &Beside<'_>, found: &Version, version: &Version) -> SourceResult<()> {
+        if found == version {
+            return self.remove_beside(aside);
+        }
+        match aside.rename(RenameFlags::NOREPLACE) {
+            Ok(()) | Err(Errno::NOENT) => Err(SourceError::changed(&self.object(aside.path))),
+            Err(Errno::EXIST) => Err(self.kept_beside(aside)),
+            Err(error) => Err(self.failed(aside.path)(error)),
         }
     }
 }
