@@ -25,6 +25,85 @@ fn become_user(script: &str) -> Option<Output> {
     chown(dir.path(), Some(USER), Some(USER)).unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let device = device.display();
+    let prepare = format!("mknod -m 666 '{device}' c 10 229 && mount --bind '{device}' /dev/fuse");
+    let probe = Command::new("unshare").args(["-m", "sh", "-c", &prepare]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        println!("skipped: this root may not make namespaces or devices");
+        return None;
+    }
+    let user = format!("setpriv --reuid {USER} --regid {USER} --clear-groups");
+    let run = format!(
+        "mount --bind '{device}' /dev/fuse && D='{path}' B='{path}/program' XDG_RUNTIME_DIR='{path}' {user} sh -c \"$0\""
+    );
+    Some(Command::new("unshare").args(["-m", "sh", "-c", &run, script]).output().unwrap())
+}
+
+fn stay_user(script: &str) -> Option<Output> {
+    let dir = user_dir();
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        println!("skipped: /dev/fuse is not open to this user");
+        return None;
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).env("XDG_RUNTIME_DIR", dir.path()).env("D", dir.path());
+    Some(command.env("B", dir.path().join("program")).output().unwrap())
+}
+
+/// A directory with a copy of the binary that everybody may run.
+fn user_dir() -> tempfile::TempDir {
+    let dir = tempfile::Builder::new().prefix("bvk").tempdir().unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_bivouac"), dir.path().join("program")).unwrap();
+    dir
+}
+
+fn has_helper() -> bool {
+    let found = ["/usr/bin/fusermount3", "/bin/fusermount3"].iter().any(|path| Path::new(path).exists());
+    if !found {
+        println!("skipped: fusermount3 is not installed");
+    }
+    found
+}
+
+#[test]
+fn a_formation_is_mounted_through_the_helper_and_goes_down() {
+    if !has_helper() {
+        return;
+    }
+    let script = "set -e; $B up --nodes 2 --name u >/dev/null; M=$D/bivouac/u/mnt; echo content > $M/f; cat $M/f; \
+                  mkdir $D/second; $B mount --node 1 $D/second >/dev/null; cat $D/second/f; $B unmount $D/second; \
+                  $B down --name u";
+    let Some((code, out, err)) = as_user(script) else { return };
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.starts_with("content\ncontent\nformation u is down; nothing left"), "{out}");
+}
+
+#[test]
+fn without_helper_run_makes_namespaces_of_its_own() {
+    let script = "PATH=/nonexistent $B run --nodes 2 --name u -- /bin/sh -c \
+                  'echo content > $BIVOUAC/f; read line < $BIVOUAC/f; echo $line; exit 6'; echo code $?; $B status";
+    let Some((code, out, err)) = as_user(script) else { return };
+    if err.contains("a user namespace") {
+        return println!("skipped: {err}");
+    }
+    assert_eq!((code, out.as_str()), (1, "content\ncode 6\n"), "{err}");
+    assert!(err.contains("no formation is running"), "{err}");
+}
+
+#[test]
+fn without_helper_up_says_what_to_do() {
+    let script = "PATH=/nonexistent $B up --name u; echo code $?; PATH=/nonexistent $B up --name u --no-mount >/dev/null && $B down";
+    let Some((code, out, err)) = as_user(script) else { return };
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with("code 1\n") && out.contains("nothing left"), "{out}");
+    assert!(err.contains("needs fusermount3 for an ordinary user") && err.contains("--no-mount"), "{err}");
+}
+
+/// What this user may not read or write at a source: named, and nothing is lost.
+#[test]
+fn a_source_that_denies_keeps_nobody_from_the_rest() {
+    if !has_helper() {
+        return;
+    }
     let prepare = "mkdir -p $D/site/closed $D/site/open; cd $D/site; echo content > readable; echo content > secret; \
                    echo old > closed/f; chmod 555 closed; ";
     // What is denied there only after it was looked at is denied by the source alone.

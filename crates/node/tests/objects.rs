@@ -253,6 +253,37 @@ fn a_store_that_denies_is_named_and_loses_nothing() {
     assert_eq!(camp.read(1, "secret").unwrap(), b"not for us");
 }
 
+/// S175, S176 for objects: what is deleted here goes, and what somebody else has put there since does not.
+#[test]
+fn deletions_go_to_a_store_where_it_is_said() {
+    let camp = Camp::new(|server| {
+        server.put("p/d/one", b"1", &[]);
+        server.put("p/d/two", b"2", &[]);
+        server.put("p/changed", b"as it was", &[]);
+    });
+    let client = camp.client(0);
+    let partition = client.partition_now(camp.partition.id).unwrap();
+    let mut settings = partition.settings.clone();
+    settings.assign("mirror-deletes", "yes").unwrap();
+    client.set_partition(&op(client), partition.id, partition.version, settings).unwrap();
+    let dir = camp.ino(0, "d").unwrap();
+    for name in ["one", "two"] {
+        client.lookup(dir, name.as_bytes()).unwrap();
+        client.unlink(&op(client), dir, name.as_bytes()).unwrap();
+    }
+    client.rmdir(&op(client), camp.partition.dir, b"d").unwrap();
+    camp.ino(0, "changed").unwrap();
+    client.unlink(&op(client), camp.partition.dir, b"changed").unwrap();
+    camp.server.put("p/changed", b"theirs", &[]);
+    assert!(camp.server.object("p/d/one").is_some(), "nobody has flushed");
+    let removals = client.mirror(camp.partition.id, b"").unwrap();
+    assert_eq!((removals.done, removals.left), (3, vec![]));
+    assert_eq!(removals.kept.iter().map(|kept| &kept.path[..]).collect::<Vec<_>>(), [b"changed"]);
+    assert!(camp.server.object("p/d/one").is_none() && camp.server.object("p/d/two").is_none());
+    assert_eq!(camp.content("p/changed"), b"theirs");
+    assert_eq!(camp.flush(false), []);
+}
+
 /// A name that the store does not take, since keys are short: named, kept, and no hindrance to others.
 #[test]
 fn a_name_that_is_too_long_for_a_store_stays_here() {

@@ -263,7 +263,7 @@ fn a_file_is_brought_as_a_whole_when_it_is_opened() {
     client.close(large);
 }
 
-/// A directory whose owner may not write into it gets its files, and then its mode.
+/// S179: a directory whose owner may not write into it gets its files, and then its mode.
 #[test]
 fn a_closed_directory_is_open_only_until_its_files_are_there() {
     let mut camp = Camp::new(tree);

@@ -17,7 +17,7 @@ use crate::{Expect, Meta, SourceError, SourceResult, Upload, Version};
 pub struct Beside<'a> {
     /// The directory of both.
     pub dir: &'a OwnedFd,
-    /// Its name for now.
+    /// The name that it has there.
     pub name: &'a [u8],
     /// What tells it from everything else: its inode number, as versions have it.
     pub tag: &'a str,
