@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use bivouac_client::{Client, FlushPlan, Flushed, Found, SeenNames, Unsaved};
-use bivouac_types::{FsError, FsResult, Ino, PartitionId};
+use bivouac_types::{FsError, FsResult, Ino, MirrorDeletes, PartitionId};
 
 use crate::failure::Failure;
 
@@ -37,6 +37,8 @@ pub struct Outcome {
     pub files: usize,
     /// Bytes moved.
     pub bytes: u64,
+    /// Names that were deleted there.
+    pub deleted: u64,
     /// What site storage could not keep: sentences.
     pub lost: Vec<String>,
     /// What could not be brought there: path and reason.
@@ -48,6 +50,7 @@ impl Outcome {
     pub fn add(&mut self, other: Outcome) {
         self.files += other.files;
         self.bytes += other.bytes;
+        self.deleted += other.deleted;
         self.lost.extend(other.lost);
         self.failed.extend(other.failed);
     }
@@ -94,6 +97,12 @@ impl Target {
         Ok(Target { top, above: Vec::new(), place })
     }
 
+    /// Whether what is deleted here is to be deleted there.
+    fn mirrors(&self, client: &Client) -> FsResult<bool> {
+        let partition = client.partition(self.top.attr.layout.partition())?;
+        Ok(partition.is_some_and(|partition| partition.settings.mirror_deletes == MirrorDeletes::Yes))
+    }
+
     /// What is to be done for it.
     ///
     /// # Errors
@@ -112,12 +121,52 @@ impl Target {
     }
 }
 
-/// Brings everything of a plan to site storage: directories first, then files and links, then the times of the
-/// directories, which those have changed.
-pub fn carry_out(client: &Client, target: &Target, plan: &FlushPlan, manner: Manner) -> Outcome {
+/// Makes site storage what a target is: deletes what was deleted, brings there what it does not have, and deletes what was
+/// needed for that.
+///
+/// # Errors
+/// When it cannot be found out what there is.
+pub fn bring_all(client: &Client, target: &Target, unsaved: &Unsaved, manner: Manner) -> FsResult<Outcome> {
+    let mut outcome = Outcome::default();
+    if target.mirrors(client)? {
+        mirror(client, target, &mut outcome)?;
+    }
+    let plan = target.plan(client, unsaved)?;
+    // What was renamed is needed there until it is flushed under its new name.
+    let has_left = !outcome.failed.is_empty();
+    outcome.failed.clear();
+    outcome.add(carry_out(client, target, &plan, manner, has_left)?);
+    Ok(outcome)
+}
+
+/// Deletes there what was deleted here.
+fn mirror(client: &Client, target: &Target, outcome: &mut Outcome) -> FsResult<()> {
+    let removals = client.mirror(target.top.attr.layout.partition(), &target.top.path)?;
+    let place = |path: &[u8]| target.place.join(OsStr::from_bytes(path));
+    outcome.deleted += removals.done;
+    outcome.lost.extend(removals.kept.iter().map(|kept| {
+        format!("{}: deleted here, and stays at the source: {}", place(&kept.path).display(), kept.why)
+    }));
+    let failed = |left: &bivouac_client::Removal| {
+        let text = format!("deleted here, and not yet at the source: {}", left.why);
+        (place(&left.path), FsError::with(bivouac_types::Errno::EIO, text))
+    };
+    outcome.failed.extend(removals.left.iter().map(failed));
+    Ok(())
+}
+
+/// Brings everything of a plan to site storage: directories first, then files and links, then deletions that had to wait for
+/// those, then the times of the directories, which all of it has changed.
+fn carry_out(
+    client: &Client,
+    target: &Target,
+    plan: &FlushPlan,
+    manner: Manner,
+    mirrors: bool,
+) -> FsResult<Outcome> {
     let mut outcome = Outcome::default();
     for dir in &plan.dirs {
-        take(&mut outcome, target, dir, client.flush(dir, None, manner.force), true);
+        take(&mut outcome, target, dir, client.flush_open(dir), true);
     }
     let seen = SeenCache::default();
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -135,10 +184,13 @@ pub fn carry_out(client: &Client, target: &Target, plan: &FlushPlan, manner: Man
     for (file, flushed) in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
         take(&mut outcome, target, file, flushed, true);
     }
+    if mirrors {
+        mirror(client, target, &mut outcome)?;
+    }
     for dir in plan.dirs.iter().rev() {
         take(&mut outcome, target, dir, client.flush(dir, None, manner.force), false);
     }
-    outcome
+    Ok(outcome)
 }
 
 fn take(outcome: &mut Outcome, target: &Target, found: &Found, flushed: FsResult<Flushed>, counts: bool) {

@@ -9,14 +9,15 @@ use std::time::Duration;
 use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus};
 use bivouac_launch::hosts::look_at_hosts;
 use bivouac_launch::{HostLife, HostState, NodeLife, NodeState, Stage, State, StateDir, left_ms};
-use bivouac_types::NodeId;
 use bivouac_types::units::format_size;
+use bivouac_types::{FsResult, NodeId};
 use serde::Serialize;
 
 use crate::commands::partition::{Shown, list_all, table_of};
 use crate::failure::Failure;
 use crate::reach;
 use crate::table::{duration, layout};
+use crate::unflushed::mirrors;
 use silence::SilentReport;
 
 /// How long a node may take to answer.
@@ -122,6 +123,8 @@ pub struct UnflushedReport {
     pub files: usize,
     /// About how much of their content, rounded up to stripes.
     pub bytes: u64,
+    /// Names that were deleted, and are still there.
+    pub deletions: usize,
     /// Why some of it could not be flushed the last time.
     pub failing: Vec<String>,
 }
@@ -245,12 +248,16 @@ pub fn look(dir: &StateDir) -> Result<Report, Failure> {
     let all_answer = answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
     let partitions = if all_answer { list_all(&client).unwrap_or_default() } else { Vec::new() };
     let has_sources = partitions.iter().any(|partition| partition.has_source());
-    let unflushed = has_sources.then(|| client.unsaved().ok()).flatten().map(|unsaved| UnflushedReport {
-        files: unsaved.count(),
-        bytes: unsaved.bytes(),
-        failing: unsaved.failing().map(str::to_owned).collect(),
-    });
+    let unflushed = has_sources.then(|| unflushed(&client).ok()).flatten();
     Ok(report(dir, state, held, answers, (partitions, unflushed)))
+}
+
+fn unflushed(client: &Client) -> FsResult<UnflushedReport> {
+    let (unsaved, mirrors) = (client.unsaved()?, client.list_partitions()?.iter().any(mirrors));
+    let left = if mirrors { client.removals()?.left } else { Vec::new() };
+    let mut failing: Vec<String> = unsaved.failing().map(str::to_owned).collect();
+    failing.extend(left.iter().filter(|left| !left.why.is_empty()).map(|left| left.why.clone()));
+    Ok(UnflushedReport { files: unsaved.count(), bytes: unsaved.bytes(), deletions: left.len(), failing })
 }
 
 type Answer = Option<Result<NodeStatus, String>>;
@@ -411,8 +418,11 @@ impl Report {
         if !self.partitions.is_empty() {
             text.push_str(&format!("\n{}", table_of(&self.partitions)));
         }
-        if let Some(UnflushedReport { files, bytes, failing }) = &self.unflushed {
+        if let Some(UnflushedReport { files, bytes, deletions, failing }) = &self.unflushed {
             let bytes = format_size(*bytes);
+            if *deletions > 0 {
+                text.push_str(&format!("still at their source: {deletions} deleted names\n"));
+            }
             text.push_str(&format!("not at their source: {files} files, about {bytes}\n"));
             failing.iter().for_each(|why| text.push_str(&format!("  not flushed: {why}\n")));
         }

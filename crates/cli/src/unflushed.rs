@@ -1,15 +1,18 @@
 //! What is in a formation and not at the source of its partition keeps the formation from being taken down.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bivouac_client::{Client, PartitionState};
+use bivouac_client::{Client, Partition, PartitionState};
 use bivouac_launch::control::{Request, ask};
 use bivouac_launch::{State, StateDir};
+use bivouac_types::MirrorDeletes;
 use bivouac_types::units::format_size;
 
 use crate::failure::Failure;
-use crate::flushing::{Manner, Outcome, Target, carry_out};
+use crate::flushing::{Manner, Outcome, Target, bring_all};
 use crate::partitioning::path_of;
 use crate::reach;
 
@@ -63,7 +66,36 @@ pub fn list(client: &Client) -> Result<Vec<String>, Failure> {
     if !lines.is_empty() {
         lines.insert(0, format!("{} files that are not at their source:", unsaved.len()));
     }
+    lines.extend(deletions(client)?);
     Ok(lines)
+}
+
+/// What was deleted and is still at the source, a line each.
+fn deletions(client: &Client) -> Result<Vec<String>, Failure> {
+    let (partitions, mut lines) = (client.list_partitions()?, Vec::new());
+    if !partitions.iter().any(mirrors) {
+        return Ok(lines);
+    }
+    let left = client.removals()?.left;
+    for removal in left.iter().take(NAMED_MAX) {
+        let dir = partitions.iter().find(|known| known.id == removal.partition).map(|known| known.dir);
+        let place = dir.map_or(Ok(None), |dir| path_of(client, dir))?.unwrap_or_default();
+        let path = PathBuf::from(place).join(OsStr::from_bytes(&removal.path));
+        let why = if removal.why.is_empty() { String::new() } else { format!(": {}", removal.why) };
+        lines.push(format!("  {}{why}", path.display()));
+    }
+    if left.len() > NAMED_MAX {
+        lines.push(format!("  and {} more", left.len() - NAMED_MAX));
+    }
+    if !lines.is_empty() {
+        lines.insert(0, format!("{} deletions that were not made at their source:", left.len()));
+    }
+    Ok(lines)
+}
+
+/// Whether what is deleted in a partition is to be deleted at its source.
+pub fn mirrors(partition: &Partition) -> bool {
+    partition.settings.source.is_some() && partition.settings.mirror_deletes == MirrorDeletes::Yes
 }
 
 /// Paths from the formation's own directory on, and about how many bytes.
@@ -113,10 +145,9 @@ pub fn flush_all(dir: &StateDir, manner: Manner) -> Result<Outcome, Failure> {
 /// As [`flush_all`].
 pub fn flush_by(client: &Client, manner: Manner) -> Result<Outcome, Failure> {
     let (mut all, unsaved) = (Outcome::default(), client.unsaved()?);
-    if !unsaved.is_empty() {
+    if !unsaved.is_empty() || client.list_partitions()?.iter().any(mirrors) {
         for target in targets(client)? {
-            let plan = target.plan(client, &unsaved)?;
-            all.add(carry_out(client, &target, &plan, manner));
+            all.add(bring_all(client, &target, &unsaved, manner)?);
         }
     }
     Ok(all)

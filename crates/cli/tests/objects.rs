@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bivouac_objects::{ACCESS_KEY, SECRET_KEY, Server};
-use harness::{Camp, Place, Said, can_mount};
+use harness::{Camp, Place, Said, can_mount, is_alive, signal, wait_until};
+use rustix::process::Signal;
 
 /// A formation of three nodes with a partition in front of a store.
 fn start(server: &Server) -> Option<Camp> {
@@ -96,5 +97,31 @@ fn daemons_and_store_may_die_on_the_way() {
         let line = fs::read_to_string(format!("/proc/{}/cmdline", camp.node_pid(node))).unwrap();
         assert!(!line.contains(SECRET_KEY), "{line}");
     }
+    camp.down();
+}
+
+/// P9: the store's own log says that nothing was asked for twice.
+#[test]
+fn after_a_kill_of_all_daemons_nothing_is_asked_of_the_store_again() {
+    let server = Server::start();
+    let input = bytes(11 << 20, 1);
+    server.put("run 7/input", &input, &[]);
+    let Some(camp) = start(&server) else { return };
+    assert!(fs::read(part(&camp, 1).join("input")).unwrap() == input);
+    assert_eq!(server.count("GET", "/input?"), 3, "three stripes");
+    let output = bytes(6 << 20, 2);
+    fs::write(part(&camp, 2).join("output"), &output).unwrap();
+    let pids: Vec<u64> = (0..3).map(|node| camp.node_pid(node)).collect();
+    pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
+    wait_until("all daemons are gone", || pids.iter().all(|pid| !is_alive(*pid)));
+    for node in 0..3 {
+        assert!(fs::read(part(&camp, node).join("input")).unwrap() == input, "{node}");
+    }
+    assert_eq!(server.count("GET", "/input?"), 3, "none of them again");
+    assert!(server.object("run 7/output").is_none());
+    let said = flush(&camp);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(server.object("run 7/output").unwrap().bytes[..] == output);
+    assert_eq!((server.count("PUT", "/input?"), server.count("POST", "/input?")), (0, 0));
     camp.down();
 }

@@ -98,6 +98,30 @@ fn without_helper_up_says_what_to_do() {
     assert!(err.contains("needs fusermount3 for an ordinary user") && err.contains("--no-mount"), "{err}");
 }
 
+/// What this user may not read or write at a source: named, and nothing is lost.
+#[test]
+fn a_source_that_denies_keeps_nobody_from_the_rest() {
+    if !has_helper() {
+        return;
+    }
+    let prepare = "mkdir -p $D/site/closed $D/site/open; cd $D/site; echo content > readable; echo content > secret; \
+                   echo old > closed/f; chmod 555 closed; ";
+    // What is denied there only after it was looked at is denied by the source alone.
+    let script = "set -e; $B up --nodes 2 --name u >/dev/null; P=$D/bivouac/u/mnt/p; \
+                  $B partition create $P --source $D/site >/dev/null; cat $P/readable; chmod 000 secret; \
+                  if cat $P/secret; then exit 9; fi; echo changed > $P/closed/f; echo new > $P/open/g; \
+                  if $B flush $P; then exit 9; fi; cat closed/f open/g $P/closed/f; \
+                  if $B down --name u; then exit 9; fi; chmod 755 closed; chmod 644 secret; \
+                  $B flush $P >/dev/null; cat closed/f $P/secret; $B down --name u";
+    let Some((code, out, err)) = as_user(&format!("{prepare}{script}")) else { return };
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("content\n") && out.contains("old\nnew\nchanged\n"), "{out}");
+    assert!(out.contains("changed\ncontent\nformation u is down; nothing left"), "{out}");
+    assert!(err.contains("secret: Permission denied"), "{err}");
+    assert!(err.contains("p/closed/f: not flushed") && err.contains("site/closed/f"), "{err}");
+    assert!(err.contains("formation u has 1 files that are not at their source"), "{err}");
+}
+
 #[test]
 fn a_directory_of_another_user_is_refused() {
     let script = "XDG_RUNTIME_DIR= $B up --no-mount --volume /usr; echo code $?";

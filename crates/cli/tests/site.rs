@@ -337,6 +337,136 @@ fn the_beginning_is_brought_when_the_end_is_here() {
     proxied.down();
 }
 
+/// P9: kill -9 of all daemons at once. What was written stays to be flushed, and nothing comes a second time.
+#[test]
+fn after_a_kill_of_all_daemons_what_is_dirty_is_flushed_and_nothing_is_fetched_again() {
+    let fill = |site: &Path| {
+        fs::write(site.join("input"), bytes(500_000, 1)).unwrap();
+        fs::write(site.join("partly"), bytes(500_000, 2)).unwrap();
+    };
+    let arguments = ["--nodes", "3", "--deaths-max", "1000/1s"];
+    let Some(proxied) = Proxied::start(&arguments, fill) else { return };
+    assert!(fs::read(proxied.part(1).join("input")).unwrap() == bytes(500_000, 1));
+    let partly = fs::File::options().write(true).open(proxied.part(2).join("partly")).unwrap();
+    partly.write_all_at(b"changed", 100_000).unwrap();
+    drop(partly);
+    fs::create_dir(proxied.part(0).join("out")).unwrap();
+    fs::write(proxied.part(0).join("out/new"), bytes(300_000, 3)).unwrap();
+    for _ in 0..2 {
+        let pids: Vec<u64> = (0..3).map(|node| proxied.camp.node_pid(node)).collect();
+        pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
+        wait_until("all daemons are gone", || pids.iter().all(|pid| !is_alive(*pid)));
+    }
+    // Whoever fetched it again would find nothing.
+    fs::remove_file(proxied.site.path().join("input")).unwrap();
+    for node in 0..3 {
+        assert!(fs::read(proxied.part(node).join("input")).unwrap() == bytes(500_000, 1), "{node}");
+    }
+    let unsaved = &proxied.camp.run("status", &[]).out;
+    assert!(unsaved.contains("not at their source"), "{unsaved}");
+    let said = proxied.flush(&[]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let mut expected = bytes(500_000, 2);
+    expected[100_000..100_007].copy_from_slice(b"changed");
+    assert!(fs::read(proxied.site.path().join("partly")).unwrap() == expected);
+    assert!(fs::read(proxied.site.path().join("out/new")).unwrap() == bytes(300_000, 3));
+    assert!(!proxied.site.path().join("input").exists(), "what was only read is not written");
+    proxied.down();
+}
+
+/// Two jobs on one source: each brings its own there, and of what both have written the second is told.
+#[test]
+fn two_formations_on_one_source_keep_what_both_have_written() {
+    let fill = |site: &Path| fs::write(site.join("both"), "old").unwrap();
+    let Some(first) = Proxied::start(&["--nodes", "2"], fill) else { return };
+    let Some(camp) = Camp::start_each(&["--nodes", "2"]) else { return };
+    let second = Proxied { camp, site: TempDir::new().unwrap() };
+    second.bind(first.site.path());
+    for (job, seed) in [(&first, 1), (&second, 2)] {
+        fs::create_dir(job.part(0).join("shared")).unwrap();
+        fs::write(job.part(1).join(format!("shared/of-{seed}")), bytes(200_000, seed)).unwrap();
+        fs::write(job.part(1).join("both"), bytes(150_000, seed)).unwrap();
+    }
+    let said = std::thread::scope(|scope| {
+        let flushing = [scope.spawn(|| first.flush(&[])), scope.spawn(|| second.flush(&[]))];
+        flushing.map(|flushing| flushing.join().unwrap())
+    });
+    let codes = [said[0].code, said[1].code];
+    assert!(codes == [0, 1] || codes == [1, 0], "{said:?}");
+    let (winner, loser, seed) = if codes[0] == 0 { (&first, &second, 1) } else { (&second, &first, 2) };
+    let refusal = &said[2 - seed].err;
+    assert!(refusal.contains("both: ") && refusal.contains("both are kept"), "{refusal}");
+    let there = |name: &str| fs::read(first.site.path().join(name)).unwrap();
+    assert!(there("both") == bytes(150_000, seed));
+    assert!(fs::read(loser.part(0).join("both")).unwrap() == bytes(150_000, 3 - seed));
+    assert!((1..3).all(|seed| there(&format!("shared/of-{seed}")) == bytes(200_000, seed)));
+    let refused = loser.camp.run("down", &[]);
+    assert!(refused.code != 0 && refused.err.contains("/part/both"), "{}", refused.err);
+    assert_eq!(winner.flush(&[]).code, 0);
+    assert_eq!(loser.flush(&["--force"]).code, 0);
+    assert!(there("both") == bytes(150_000, 3 - seed));
+    first.down();
+    second.down();
+}
+
+/// S174 to S178, for programs: over mounts, with killed daemons, and `down`, which waits for deletions as well.
+#[test]
+fn deletions_go_to_the_source_where_it_is_said() {
+    let fill = |site: &Path| {
+        fs::create_dir_all(site.join("old/deep")).unwrap();
+        (0..4)
+            .for_each(|file| fs::write(site.join(format!("old/deep/{file}")), bytes(100_000, file)).unwrap());
+        ["theirs", "renamed", "kept"].iter().for_each(|name| fs::write(site.join(name), name).unwrap());
+    };
+    let Some(camp) = Camp::start_each(&["--nodes", "3", "--deaths-max", "1000/1s"]) else { return };
+    let site = TempDir::new().unwrap();
+    fill(site.path());
+    let proxied = Proxied { camp, site };
+    proxied.bind_with(proxied.site.path(), &["--mirror-deletes"]);
+    let there = |name: &str| proxied.site.path().join(name).exists();
+    let shown = proxied.camp.place().run(&["partition", "show", proxied.part(0).to_str().unwrap()]);
+    assert!(shown.out.contains("mirror-deletes") && shown.out.contains("yes"), "{}", shown.out);
+    fs::remove_dir_all(proxied.part(1).join("old")).unwrap();
+    fs::remove_file(proxied.part(2).join("theirs")).unwrap();
+    fs::rename(proxied.part(0).join("renamed"), proxied.part(0).join("new name")).unwrap();
+    for node in 0..3 {
+        proxied.camp.kill_node(node);
+    }
+    // Each is back.
+    assert!((0..3).all(|node| is_alive(proxied.camp.node_pid(node))));
+    let status = proxied.camp.run("status", &[]);
+    assert!(
+        there("old/deep/3") && status.out.contains("still at their source: 8 deleted names"),
+        "{}",
+        status.out
+    );
+    fs::write(proxied.site.path().join("theirs"), "changed there").unwrap();
+    let away = proxied.site.path().with_extension("away");
+    fs::rename(proxied.site.path(), &away).unwrap();
+    let refused = proxied.camp.run("down", &[]);
+    assert!(refused.code != 0 && refused.err.contains("8 deletions that were not made"), "{}", refused.err);
+    assert!(
+        refused.err.contains("/part/old/deep/0: ") && refused.err.contains("No such file or directory"),
+        "{}",
+        refused.err
+    );
+    fs::rename(&away, proxied.site.path()).unwrap();
+    let said = proxied.flush(&[]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.out.contains("deleted 7"), "{}", said.out);
+    assert!(said.err.contains("part/theirs: deleted here, and stays at the source"), "{}", said.err);
+    assert_eq!(fs::read(proxied.site.path().join("theirs")).unwrap(), b"changed there");
+    assert!(!there("old") && !there("renamed") && there("kept"));
+    assert_eq!(fs::read(proxied.site.path().join("new name")).unwrap(), b"renamed");
+    // `down` makes those that nobody has flushed.
+    fs::remove_file(proxied.part(1).join("kept")).unwrap();
+    let site = proxied.site.path().to_owned();
+    let Proxied { camp, site: _kept } = proxied;
+    assert_eq!(camp.run("fsck", &[]).code, 0);
+    camp.down();
+    assert!(!site.join("kept").exists() && site.join("new name").exists());
+}
+
 #[test]
 fn run_flushes_at_its_end_only_what_is_there_to_be_flushed() {
     let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };

@@ -24,6 +24,7 @@ mod names;
 mod opens;
 mod partitions;
 mod paths;
+mod removals;
 mod saving;
 mod session;
 mod site;
@@ -38,8 +39,8 @@ pub use attendant::Attendant;
 pub use bivouac_net::{keep_sockets, on_block};
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
 pub use bivouac_wire::{
-    DirEntry, NodeStatus, OpCount, Partition, PartitionState, PoolStatus, SeatEntry, Silent, SiteVersion,
-    SubfileState, VolumeStatus,
+    DirEntry, NodeStatus, OpCount, Partition, PartitionState, PoolStatus, Removal, SeatEntry, Silent,
+    SiteVersion, SubfileState, VolumeStatus,
 };
 pub use bivouac_wire::{FileLock, LOCK_END_MAX, LockKind, LockMode, LockWait};
 pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, SeekKind};
@@ -51,4 +52,5 @@ pub use local::{LocalFiles, SendPart};
 pub use locks::{LockAnswer, LockDesk, LockWaiting, Locked};
 pub use member::{Change, Member};
 pub use paths::Place;
+pub use removals::Removals;
 pub use site::{FlushPlan, Flushed, Found, SeenNames, Unsaved};

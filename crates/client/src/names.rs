@@ -237,7 +237,7 @@ impl Client {
             })
         })?;
         self.glimpses.changed(parent, -1, 0);
-        Ok(())
+        self.save_removed(parent, name)
     }
 
     /// Removes an empty directory.
@@ -252,7 +252,7 @@ impl Client {
             })
         })?;
         self.glimpses.changed(parent, -1, -1);
-        Ok(())
+        self.save_removed(parent, name)
     }
 
     /// Moves an entry. `flags` are the kernel's.
@@ -278,7 +278,8 @@ impl Client {
         // What it replaced is not known here.
         self.glimpses.forget(parent);
         self.glimpses.forget(new_parent);
-        self.save_named(new_parent, new_name)
+        self.save_named(new_parent, new_name)?;
+        self.save_removed(parent, name)
     }
 
     /// Makes one more name for an inode.

@@ -22,6 +22,8 @@ pub struct Asked {
     last: Mutex<Vec<(PartitionId, Instant)>>,
     /// Whether anything was seen that is in a partition.
     any: AtomicBool,
+    /// A directory, and the partition that it is in for ever.
+    last_dir: Mutex<Option<(Ino, PartitionId)>>,
 }
 
 impl Asked {
@@ -52,6 +54,24 @@ impl Client {
             // Not as a program would: that sends what was written, which may be what is being done.
             None => self.attr_now(ino)?.layout.partition(),
         };
+        Ok(self.partition(id)?.filter(|partition| partition.settings.source.is_some()))
+    }
+
+    /// The same of a directory, which is asked for once in a row.
+    pub(crate) fn bound_dir(&self, dir: Ino) -> FsResult<Option<Arc<Partition>>> {
+        // Nothing is in a partition that was not looked up.
+        if !self.asked.any.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let known = (*self.asked.last_dir.lock()).filter(|(last, _)| *last == dir);
+        let id = match known {
+            Some((_, id)) => id,
+            None => self.attr_now(dir)?.layout.partition(),
+        };
+        // An empty directory of the root may become that of a partition.
+        if id != PartitionId::ROOT {
+            *self.asked.last_dir.lock() = Some((dir, id));
+        }
         Ok(self.partition(id)?.filter(|partition| partition.settings.source.is_some()))
     }
 
@@ -152,6 +172,6 @@ impl Client {
 }
 
 /// Whether any file of a partition has such a policy.
-fn writes(settings: &PartitionSettings, is_such: impl Fn(WritePolicy) -> bool) -> bool {
+pub fn writes(settings: &PartitionSettings, is_such: impl Fn(WritePolicy) -> bool) -> bool {
     is_such(settings.write) || settings.rules.iter().filter_map(|rule| rule.write).any(is_such)
 }

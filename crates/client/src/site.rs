@@ -185,9 +185,21 @@ impl Client {
     /// one that was seen, and `force` is not set.
     pub fn flush(&self, found: &Found, seen: Option<SiteVersion>, force: bool) -> FsResult<Flushed> {
         let (ino, path) = (found.attr.ino, found.path.clone());
-        self.tell_times(ino)?;
-        let home = self.home(ino)?;
-        let mut request = FlushRequest { ino, path, seen, force, job: 0 };
+        self.flush_by(found, FlushRequest { ino, path, seen, force, open: false, job: 0 })
+    }
+
+    /// Has site storage make a directory that files can be brought into; it is flushed afterwards.
+    ///
+    /// # Errors
+    /// As [`Client::flush`].
+    pub fn flush_open(&self, dir: &Found) -> FsResult<Flushed> {
+        let (ino, path) = (dir.attr.ino, dir.path.clone());
+        self.flush_by(dir, FlushRequest { ino, path, seen: None, force: false, open: true, job: 0 })
+    }
+
+    fn flush_by(&self, found: &Found, mut request: FlushRequest) -> FsResult<Flushed> {
+        self.tell_times(request.ino)?;
+        let home = self.home(request.ino)?;
         loop {
             let state = self.ask::<op::Flush>(home, &request)?;
             if !state.done {

@@ -9,7 +9,7 @@ use bivouac_wire::{Encode, Inherited};
 use crate::locks::{InDir, Target};
 use crate::namespace::{Change, decode};
 use crate::node::Node;
-use crate::record::{Dentry, Inode, Shard, hashed_key, shard_key};
+use crate::record::{DENTRY_NAME_AT, Dentry, Inode, Shard, hashed_key, shard_key};
 use crate::session::Ctx;
 
 /// The slot of a directory's entry with this hash, of so many slots: that of the directory, or if it is spread that of the hash.
@@ -45,6 +45,11 @@ impl Place {
     /// Whether the directory is spread.
     pub fn is_spread(&self) -> bool {
         self.inherited.is_none()
+    }
+
+    /// The entry's name.
+    pub fn name(&self) -> &[u8] {
+        self.key.get(DENTRY_NAME_AT..).unwrap_or_default()
     }
 
     /// The slots of a change to the entry.
@@ -233,6 +238,7 @@ impl Change<'_> {
     /// Removes an entry that is there.
     pub fn remove_entry(&mut self, dir: &mut Dir, place: &Place, dentry: Dentry) {
         self.touch(dentry.ino);
+        self.note_removed(dir.partition(), place, dentry);
         self.txn.delete(place.slot, &place.key);
         self.count(dir, place, -1, -i32::from(dentry.kind == mode::DIR));
     }

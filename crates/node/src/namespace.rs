@@ -279,8 +279,10 @@ impl Change<'_> {
         }
         if self.bound_dir(inode.attr.layout.partition()).is_some() {
             self.node.forget_failing(ino);
-            let known = self.keys_below(slot, &site_prefix(ino));
-            known.iter().for_each(|key| self.txn.delete(slot, key));
+            if !self.is_told_of(inode) {
+                let known = self.keys_below(slot, &site_prefix(ino));
+                known.iter().for_each(|key| self.txn.delete(slot, key));
+            }
         }
         self.txn.delete(slot, &inode_key(ino));
         self.files -= 1;

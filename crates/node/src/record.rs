@@ -5,12 +5,12 @@
 //! cookie of a listing: it stays good while entries come and go.
 
 use bivouac_types::{Attr, ClientId, Ino, Layout, NodeId, PartitionId, Placement, SeatIndex};
-use bivouac_wire::{Inherited, LockKind, Origin, Whence, codec_struct};
+use bivouac_wire::{Inherited, LockKind, Origin, SiteVersion, Whence, codec_struct};
 
 /// Bytes in front of the hash in an entry's key.
 const DENTRY_HASH_AT: usize = 9;
 /// Bytes in front of the name in an entry's key.
-const DENTRY_NAME_AT: usize = 17;
+pub const DENTRY_NAME_AT: usize = 17;
 /// Length of a locked range's key.
 const LOCK_KEY_LEN: usize = 34;
 
@@ -113,6 +113,33 @@ pub struct SiteFile {
     pub name: Vec<u8>,
 }
 codec_struct!(SiteFile { origin, limit, changed, flushing, listed, pending, dir, name });
+
+/// A name that was deleted here and is to be deleted at site storage: `E`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// What it led to.
+    pub ino: Ino,
+    /// Whether that was a directory.
+    pub is_dir: bool,
+    /// Its partition.
+    pub partition: PartitionId,
+    /// How it looks there, if the directory's home does not know yet.
+    pub seen: Option<SiteVersion>,
+}
+codec_struct!(Removed { ino, is_dir, partition, seen });
+
+/// Key of a name that was deleted here.
+pub fn removed_key(dir: Ino, name: &[u8]) -> Vec<u8> {
+    let mut key = tagged(b'E', dir.0).to_vec();
+    key.extend_from_slice(name);
+    key
+}
+
+/// Directory and name of such a key.
+pub fn name_of_removed(key: &[u8]) -> Option<(Ino, &[u8])> {
+    let (number, name) = key.split_at_checked(9)?;
+    Some((Ino(number_of_key(number)?), name))
+}
 
 /// What a seat knows of the origin of a subfile: `Q`.
 #[derive(Clone, Debug, PartialEq, Eq)]

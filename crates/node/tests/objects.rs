@@ -76,7 +76,7 @@ impl Camp {
         let (client, dir) = (self.client(1), self.partition.dir);
         let top = Found { attr: client.getattr(dir).unwrap(), dir, path: Vec::new() };
         let plan = client.plan_flush(&client.unsaved().unwrap(), &[], &top).unwrap();
-        let mut outcomes: Vec<_> = plan.dirs.iter().map(|dir| client.flush(dir, None, force)).collect();
+        let mut outcomes: Vec<_> = plan.dirs.iter().map(|dir| client.flush_open(dir)).collect();
         outcomes.extend(plan.files.iter().map(|file| {
             let name = file.path.rsplit(|byte| *byte == b'/').next().unwrap();
             client.flush(file, client.seen_names(file.dir).unwrap().get(name).cloned(), force)
@@ -215,6 +215,97 @@ fn an_object_that_took_its_place_unheard_is_known_again() {
     camp.server.heal();
     assert_eq!(camp.flush(false), []);
     assert!(camp.is_saved());
+}
+
+/// What a store does not let us do: who reads and who flushes is told, and nothing that is here goes.
+#[test]
+fn a_store_that_denies_is_named_and_loses_nothing() {
+    let content = bytes(STRIPE + 9, 8);
+    let camp = Camp::new(|server| {
+        server.put("p/secret", b"not for us", &[]);
+        server.put("p/old", b"as it was", &[]);
+    });
+    let denied = || What::Refuse(403, "AccessDenied");
+    camp.server.fail("GET", "/p/secret?", usize::MAX, denied());
+    let refused = camp.read(1, "secret").unwrap_err();
+    assert_eq!(refused.errno(), Errno::EACCES);
+    assert!(refused.to_string().contains("secret"), "{refused}");
+    camp.write(0, "new", &content);
+    camp.write(1, "old", b"changed");
+    for method in ["PUT", "POST"] {
+        camp.server.fail(method, "/p/", usize::MAX, denied());
+    }
+    let refused = camp.flush(false);
+    assert_eq!(
+        refused.iter().map(|refusal| refusal.0).collect::<Vec<_>>(),
+        [Errno::EACCES; 2],
+        "{refused:?}"
+    );
+    for name in ["p/new", "p/old"] {
+        assert!(refused.iter().any(|(_, text)| text.contains(name)), "{name}: {refused:?}");
+    }
+    assert!(camp.server.object("p/new").is_none() && camp.content("p/old") == b"as it was");
+    assert!(camp.read(2, "new").unwrap() == content && camp.read(0, "old").unwrap() == b"changed");
+    assert!(!camp.is_saved());
+    camp.server.heal();
+    assert_eq!(camp.flush(false), []);
+    assert!(camp.is_saved() && camp.content("p/new") == content && camp.content("p/old") == b"changed");
+    assert_eq!(camp.read(1, "secret").unwrap(), b"not for us");
+}
+
+/// S175, S176 for objects: what is deleted here goes, and what somebody else has put there since does not.
+#[test]
+fn deletions_go_to_a_store_where_it_is_said() {
+    let camp = Camp::new(|server| {
+        server.put("p/d/one", b"1", &[]);
+        server.put("p/d/two", b"2", &[]);
+        server.put("p/changed", b"as it was", &[]);
+    });
+    let client = camp.client(0);
+    let partition = client.partition_now(camp.partition.id).unwrap();
+    let mut settings = partition.settings.clone();
+    settings.assign("mirror-deletes", "yes").unwrap();
+    client.set_partition(&op(client), partition.id, partition.version, settings).unwrap();
+    let dir = camp.ino(0, "d").unwrap();
+    for name in ["one", "two"] {
+        client.lookup(dir, name.as_bytes()).unwrap();
+        client.unlink(&op(client), dir, name.as_bytes()).unwrap();
+    }
+    client.rmdir(&op(client), camp.partition.dir, b"d").unwrap();
+    camp.ino(0, "changed").unwrap();
+    client.unlink(&op(client), camp.partition.dir, b"changed").unwrap();
+    camp.server.put("p/changed", b"theirs", &[]);
+    assert!(camp.server.object("p/d/one").is_some(), "nobody has flushed");
+    let removals = client.mirror(camp.partition.id, b"").unwrap();
+    assert_eq!((removals.done, removals.left), (3, vec![]));
+    assert_eq!(removals.kept.iter().map(|kept| &kept.path[..]).collect::<Vec<_>>(), [b"changed"]);
+    assert!(camp.server.object("p/d/one").is_none() && camp.server.object("p/d/two").is_none());
+    assert_eq!(camp.content("p/changed"), b"theirs");
+    assert_eq!(camp.flush(false), []);
+}
+
+/// A name that the store does not take, since keys are short: named, kept, and no hindrance to others.
+#[test]
+fn a_name_that_is_too_long_for_a_store_stays_here() {
+    let camp = Camp::new(|_| {});
+    let part = "n".repeat(240);
+    let mut path = String::new();
+    for _ in 0..4 {
+        path = if path.is_empty() { part.clone() } else { format!("{path}/{part}") };
+        camp.make(&path, &DIR);
+    }
+    camp.write(1, &format!("{path}/{part}"), b"deep");
+    camp.write(2, "short", b"not deep");
+    let refused = camp.flush(false);
+    assert_eq!(
+        refused.iter().map(|refusal| refusal.0).collect::<Vec<_>>(),
+        [Errno::ENAMETOOLONG],
+        "{refused:?}"
+    );
+    assert!(refused[0].1.contains(&part), "{refused:?}");
+    assert_eq!(camp.content("p/short"), b"not deep");
+    assert_eq!(camp.read(0, &format!("{path}/{part}")).unwrap(), b"deep");
+    assert!(!camp.is_saved());
 }
 
 /// S169: what cannot work is refused when the partition is made.

@@ -5,183 +5,14 @@
 mod formation;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use bivouac_client::{Client, Flushed, Found, NewInode, Partition, SeekKind};
-use bivouac_types::{Errno, FsResult, Ino, NodeId, SeatIndex, SetAttr, SetTime, Timestamp, mode};
+use bivouac_client::{Found, NewInode, SeekKind};
+use bivouac_types::{Errno, Ino, NodeId, SeatIndex, SetAttr, SetTime, Timestamp, mode};
 use bivouac_wire::Op;
+use formation::site::{Camp, DIR, FILE, STRIPE, bind, bytes, tree, with_settings};
 use formation::{Formation, op};
-use tempfile::TempDir;
-
-const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
-const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o640, rdev: 0, target: b"" };
-const STRIPE: usize = 64 << 10;
-
-/// A formation with a partition in front of a directory.
-struct Camp {
-    formation: Formation,
-    partition: Partition,
-    site: TempDir,
-}
-
-impl Camp {
-    /// Of four nodes; `fill` makes what is there before.
-    fn new(fill: impl FnOnce(&Path)) -> Camp {
-        Camp::of(Formation::new(4, 4096), fill)
-    }
-
-    fn of(formation: Formation, fill: impl FnOnce(&Path)) -> Camp {
-        let site = TempDir::new().unwrap();
-        fill(site.path());
-        let partition = bind(&formation, "part", site.path()).unwrap();
-        Camp { formation, partition, site }
-    }
-
-    fn client(&self, node: usize) -> &Client {
-        &self.formation.clients[node]
-    }
-
-    fn at(&self, path: &str) -> std::path::PathBuf {
-        self.site.path().join(path)
-    }
-
-    /// The inode at a path of the partition.
-    fn ino(&self, node: usize, path: &str) -> FsResult<Ino> {
-        let names = path.split('/').filter(|name| !name.is_empty());
-        names.into_iter().try_fold(self.partition.dir, |dir, name| {
-            self.client(node).lookup(dir, name.as_bytes()).map(|attr| attr.ino)
-        })
-    }
-
-    fn read(&self, node: usize, path: &str) -> FsResult<Vec<u8>> {
-        let (client, ino) = (self.client(node), self.ino(node, path)?);
-        let mut bytes = vec![0xee; client.getattr(ino)?.size as usize + 10];
-        let len = client.read(ino, 0, &mut bytes)?;
-        bytes.truncate(len);
-        Ok(bytes)
-    }
-
-    /// Makes a file, or cuts it to nothing, and writes it.
-    fn write(&self, node: usize, path: &str, bytes: &[u8]) -> Ino {
-        let (client, (dir, name)) = (self.client(node), path.rsplit_once('/').unwrap_or(("", path)));
-        let dir = self.ino(node, dir).unwrap();
-        let made = client.create(&op(client), dir, name.as_bytes(), &FILE, false, true).unwrap();
-        client.write(&op(client), made.attr.ino, 0, bytes, false).unwrap();
-        client.close(made.attr.ino);
-        made.attr.ino
-    }
-
-    /// Flushes all; the failures.
-    fn flush(&self, node: usize, force: bool) -> Vec<(String, Errno, String)> {
-        let client = self.client(node);
-        let dir = self.partition.dir;
-        let top = Found { attr: client.getattr(dir).unwrap(), dir, path: Vec::new() };
-        let plan = client.plan_flush(&client.unsaved().unwrap(), &[], &top).unwrap();
-        let mut failed = Vec::new();
-        let mut take = |found: &Found, flushed: FsResult<Flushed>| {
-            if let Err(error) = flushed {
-                let path = String::from_utf8_lossy(&found.path).into_owned();
-                failed.push((path, error.errno(), error.to_string()));
-            }
-        };
-        plan.dirs.iter().for_each(|dir| take(dir, client.flush(dir, None, force)));
-        for file in &plan.files {
-            let name = file.path.rsplit(|byte| *byte == b'/').next().unwrap();
-            let seen = client.seen_names(file.dir).unwrap().get(name).cloned();
-            take(file, client.flush(file, seen, force));
-        }
-        plan.dirs.iter().rev().for_each(|dir| take(dir, client.flush(dir, None, force)));
-        failed
-    }
-
-    fn is_saved(&self) -> bool {
-        self.client(0).unsaved().unwrap().is_empty()
-    }
-
-    /// What is at the source is what is here.
-    fn check_same(&self, node: usize) {
-        let mut dirs = vec![String::new()];
-        while let Some(dir) = dirs.pop() {
-            let here: Vec<_> =
-                self.client(node).readdir(self.ino(node, &dir).unwrap(), 0, 1 << 20, false).unwrap();
-            let mut here: Vec<_> =
-                here.into_iter().map(|entry| String::from_utf8(entry.name).unwrap()).collect();
-            let there = fs::read_dir(self.at(&dir)).unwrap();
-            let mut there: Vec<_> =
-                there.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-            here.sort();
-            there.sort();
-            assert_eq!(here, there, "{dir}");
-            for name in here {
-                let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
-                self.check_same_at(node, &path);
-                if self.at(&path).symlink_metadata().unwrap().is_dir() {
-                    dirs.push(path);
-                }
-            }
-        }
-    }
-
-    fn check_same_at(&self, node: usize, path: &str) {
-        let client = self.client(node);
-        let here = client.getattr(self.ino(node, path).unwrap()).unwrap();
-        let there = self.at(path).symlink_metadata().unwrap();
-        assert_eq!((here.uid, here.gid), (there.uid(), there.gid()), "{path}");
-        assert_eq!(
-            (here.mtime.secs, i64::from(here.mtime.nanos)),
-            (there.mtime(), there.mtime_nsec()),
-            "{path}"
-        );
-        if there.is_symlink() {
-            let target = fs::read_link(self.at(path)).unwrap();
-            assert_eq!(client.readlink(here.ino).unwrap(), target.to_str().unwrap().as_bytes());
-            return;
-        }
-        assert_eq!(here.mode, there.mode(), "{path}");
-        if there.is_file() {
-            assert!(self.read(node, path).unwrap() == fs::read(self.at(path)).unwrap(), "{path}");
-        }
-    }
-}
-
-/// A partition of four nodes with more settings.
-fn with_settings(more: &str, fill: impl FnOnce(&Path)) -> Camp {
-    let (formation, site) = (Formation::new(4, 4096), TempDir::new().unwrap());
-    fill(site.path());
-    let partition = bind_with(&formation, "part", site.path(), more).unwrap();
-    Camp { formation, partition, site }
-}
-
-fn bind(formation: &Formation, name: &str, site: &Path) -> FsResult<Partition> {
-    bind_with(formation, name, site, "")
-}
-
-fn bind_with(formation: &Formation, name: &str, site: &Path, more: &str) -> FsResult<Partition> {
-    let client = &formation.clients[0];
-    let dir = client.mknod(&op(client), Ino::ROOT, name.as_bytes(), &DIR)?.ino;
-    let seats = (0..formation.map().seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
-    let settings = format!("stripe=64k\nsource={}\n{more}", site.display());
-    client.make_partition(&op(client), dir, seats, settings.parse().unwrap())
-}
-
-fn bytes(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|at| (at / 255) as u8 ^ at as u8 ^ seed).collect()
-}
-
-/// A tree with everything that a directory can hold.
-fn tree(site: &Path) {
-    fs::create_dir_all(site.join("a/b/c")).unwrap();
-    fs::create_dir(site.join("empty")).unwrap();
-    fs::write(site.join("top"), bytes(10, 1)).unwrap();
-    fs::write(site.join("a/large"), bytes(10 * STRIPE + 77, 2)).unwrap();
-    fs::write(site.join("a/b/c/deep"), bytes(STRIPE, 3)).unwrap();
-    fs::write(site.join("nothing"), "").unwrap();
-    symlink("../no/where", site.join("a/link")).unwrap();
-    fs::set_permissions(site.join("top"), fs::Permissions::from_mode(0o4750)).unwrap();
-    fs::set_permissions(site.join("empty"), fs::Permissions::from_mode(0o1777)).unwrap();
-    rustix::fs::setxattr(site.join("top"), "user.note", b"hello", rustix::fs::XattrFlags::empty()).unwrap();
-}
 
 /// S160.
 #[test]
@@ -430,6 +261,36 @@ fn a_file_is_brought_as_a_whole_when_it_is_opened() {
     fs::remove_file(camp.at("a/large")).unwrap();
     assert!(camp.read(0, "a/large").unwrap() == bytes(10 * STRIPE + 77, 2));
     client.close(large);
+}
+
+/// S179: a directory whose owner may not write into it gets its files, and then its mode.
+#[test]
+fn a_closed_directory_is_open_only_until_its_files_are_there() {
+    let mut camp = Camp::new(tree);
+    let client = camp.client(1);
+    let new = client.mknod(&op(client), camp.partition.dir, b"new", &DIR).unwrap().ino;
+    camp.write(2, "new/file", b"x");
+    camp.write(2, "a/other", b"y");
+    let closed = SetAttr { mode: Some(0o555), ..SetAttr::default() };
+    camp.client(1).setattr(&op(camp.client(1)), new, &closed).unwrap();
+    let dir =
+        Found { attr: camp.client(1).getattr(new).unwrap(), dir: camp.partition.dir, path: b"new".to_vec() };
+    let mode_of = |camp: &Camp, name: &str| fs::metadata(camp.at(name)).unwrap().mode() & 0o7777;
+    camp.client(0).flush_open(&dir).unwrap();
+    assert_eq!(mode_of(&camp, "new"), 0o755);
+    camp.formation.restart();
+    assert!(!camp.is_saved(), "who was killed in between has something left to do");
+    assert_eq!(camp.flush(0, false), []);
+    assert_eq!(mode_of(&camp, "new"), 0o555);
+    assert!(camp.is_saved());
+    camp.check_same(3);
+    // One that has not changed here keeps the mode that it has got there.
+    fs::set_permissions(camp.at("new"), fs::Permissions::from_mode(0o700)).unwrap();
+    let file = camp.ino(1, "new/file").unwrap();
+    camp.client(1).write(&op(camp.client(1)), file, 0, b"changed", false).unwrap();
+    assert_eq!(camp.flush(0, false), []);
+    assert_eq!(mode_of(&camp, "new"), 0o700);
+    assert_eq!(fs::read(camp.at("new/file")).unwrap(), b"changed");
 }
 
 /// S163.

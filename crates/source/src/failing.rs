@@ -102,6 +102,10 @@ impl<S: Source> Source for FailingSource<S> {
         self.inner.is_made_by(found, tag)
     }
 
+    fn resume(&self, upload: &Upload, expect: &Expect) -> SourceResult<Option<Version>> {
+        self.pass()?.resume(upload, expect)
+    }
+
     fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
         self.pass()?.put_dir(path, attrs)
     }

@@ -98,6 +98,11 @@ impl<S: Source> Source for LimitedSource<S> {
         self.inner.is_made_by(found, tag)
     }
 
+    fn resume(&self, upload: &Upload, expect: &Expect) -> SourceResult<Option<Version>> {
+        self.pay(0);
+        self.inner.resume(upload, expect)
+    }
+
     fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
         self.pay(0);
         self.inner.put_dir(path, attrs)

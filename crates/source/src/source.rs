@@ -75,6 +75,20 @@ pub trait Source: Send + Sync {
         !tag.is_empty() && found.tag == tag
     }
 
+    /// What became of an upload, known by path, token and tag, whose maker was killed while it was to take the place of
+    /// what is expected: how it looks if it has, and otherwise it is thrown away.
+    ///
+    /// # Errors
+    /// As [`Source::commit`].
+    fn resume(&self, upload: &Upload, expect: &Expect) -> SourceResult<Option<Version>> {
+        let _ = expect;
+        match self.stat(&upload.path) {
+            Ok(meta) if self.is_made_by(&meta.version, &upload.tag) => Ok(Some(meta.version)),
+            Err(error) if error.cause() != Cause::NotFound => Err(error),
+            _ => self.abort(upload).map(|()| None),
+        }
+    }
+
     /// Makes a directory, or gives an existing one these attributes.
     ///
     /// # Errors
@@ -93,7 +107,8 @@ pub trait Source: Send + Sync {
     /// [`Cause::Changed`] when it does not; as [`Source::begin`].
     fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept>;
 
-    /// Removes a file or link that still looks like `version`, or an empty directory; none there is no error.
+    /// Removes a file or link that still looks like `version`, or an empty directory that is still that one; none there
+    /// is no error.
     ///
     /// # Errors
     /// [`Cause::Changed`], [`Cause::NotEmpty`]; as [`Source::begin`].

@@ -1,9 +1,11 @@
 //! A directory tree as a source, and the decorators around it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_source::{
@@ -140,4 +142,94 @@ fn a_failing_source_fails_when_told_and_counts() {
     failing.heal();
     assert_eq!(failing.bytes_read(), 4);
     put(&failing, b"g", b"x").unwrap();
+}
+
+/// What somebody else puts in a file's place, again and again until all is over: how large each was, and what went.
+fn others(dir: &Path, is_over: &AtomicBool) -> (Vec<u64>, Vec<u64>) {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let (mine, place) = (dir.join("mine"), dir.join("f"));
+    let (mut put, mut gone) = (Vec::new(), Vec::new());
+    while !is_over.load(Ordering::Relaxed) {
+        let size = 2 * put.len() as u64 + 2;
+        fs::File::create(&mine).unwrap().set_len(size).unwrap();
+        renameat_with(CWD, &mine, CWD, &place, RenameFlags::EXCHANGE).unwrap();
+        put.push(size);
+        gone.push(fs::metadata(&mine).unwrap().len());
+        fs::remove_file(&mine).unwrap();
+    }
+    (put, gone)
+}
+
+/// S163: also in the moment between the look and the change. Each version is known by its size.
+#[test]
+fn what_takes_a_file_s_place_in_the_last_moment_is_not_overwritten() {
+    const ROUNDS: u64 = 2000;
+    let (source, dir) = made();
+    let attrs = Attrs { perm: 0o600, ..Attrs::default() };
+    fs::write(dir.path().join("f"), "").unwrap();
+    let (mut gone, mut written, is_over) = (HashSet::new(), Vec::new(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| others(dir.path(), &is_over));
+        for size in (0..ROUNDS).map(|round| 2 * round + 1) {
+            let upload = source.begin(b"f", size, &attrs).unwrap();
+            let seen = source.stat(b"f").unwrap().version;
+            match source.commit(&upload, &[], &attrs, &Expect::Version(seen.clone())) {
+                Ok(_) => {
+                    gone.insert(seen.size);
+                    written.push(size);
+                }
+                Err(error) => {
+                    assert_eq!(error.cause(), Cause::Changed, "{error}");
+                    source.abort(&upload).unwrap();
+                }
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let (put, went) = others.join().unwrap();
+        written.extend(put);
+        gone.extend(went);
+    });
+    // What is still there, also what could not get its place back.
+    gone.extend(fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()));
+    let unseen: Vec<u64> = written.into_iter().filter(|size| !gone.contains(size)).collect();
+    assert_eq!(unseen, [0; 0], "these went without having been seen");
+}
+
+#[test]
+fn who_was_killed_while_taking_a_place_goes_on_or_gives_it_back() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let attrs = Attrs { perm: 0o600, ..Attrs::default() };
+    let (source, dir) = made();
+    let at = |name: &str| dir.path().join(name);
+    for (is_placed, is_as_seen) in [(false, true), (true, true), (true, false)] {
+        fs::write(at("f"), "seen").unwrap();
+        let seen = source.stat(b"f").unwrap().version;
+        let upload = source.begin(b"f", 4, &attrs).unwrap();
+        source.put(&upload, 0, b"ours").unwrap();
+        if !is_as_seen {
+            fs::write(at("f"), "theirs").unwrap();
+        }
+        if is_placed {
+            renameat_with(CWD, at(&upload.token), CWD, at("f"), RenameFlags::EXCHANGE).unwrap();
+        }
+        let resumed = source.resume(&upload, &Expect::Version(seen)).unwrap();
+        let expected = match (is_placed, is_as_seen) {
+            (true, true) => "ours",
+            (true, false) => "theirs",
+            _ => "seen",
+        };
+        assert_eq!(fs::read(at("f")).unwrap(), expected.as_bytes());
+        assert_eq!(resumed.is_some(), is_placed && is_as_seen, "{expected}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing stays beside");
+    }
+}
+
+#[test]
+fn what_has_come_under_the_name_of_an_upload_is_not_thrown_away_with_it() {
+    let (source, dir) = made();
+    let upload = source.begin(b"f", 1, &Attrs::default()).unwrap();
+    fs::write(dir.path().join("theirs"), "theirs").unwrap();
+    fs::rename(dir.path().join("theirs"), dir.path().join(&upload.token)).unwrap();
+    source.abort(&upload).unwrap();
+    assert_eq!(fs::read(dir.path().join(&upload.token)).unwrap(), b"theirs");
 }

@@ -21,8 +21,8 @@ pub use ids::{ClientId, FormationId, Ino, NodeId, OpId, OpenId, PartitionId, Sea
 pub use layout::{Layout, Placement, check_stripe};
 pub use name::Name;
 pub use partition::{
-    Contract, FsyncPolicy, Glob, KEYS as PARTITION_KEYS, MasterHash, PartitionSettings, ReadPolicy, Rule,
-    SettingError, Site, Source, VolumeKind, WritePolicy,
+    Contract, FsyncPolicy, Glob, KEYS as PARTITION_KEYS, MasterHash, MirrorDeletes, PartitionSettings,
+    ReadPolicy, Rule, SettingError, Site, Source, VolumeKind, WritePolicy,
 };
 pub use spread::SpreadAt;
 pub use time::Timestamp;

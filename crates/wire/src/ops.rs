@@ -310,6 +310,8 @@ operations! {
     BringFile = 121, Client, BringRequest => Option<u64>;
     /// Brings a file to site storage wherever it belongs there, if its policy says so; asked again until it is over.
     FlushHere = 122, Both, FlushHereRequest => FlushState;
+    /// Deletes at site storage what was deleted here, or tells what is to be.
+    Mirror = 34, Client, MirrorRequest => MirrorPage;
     /// Nobody changes anything for a while: held, or lifted. Answers whether it had been held until now.
     Fence = 124, Client, FenceRequest => bool;
     /// Asks for a sign of life, and tells news of the nodes; the answer has news too.

@@ -8,7 +8,7 @@ use bivouac_launch::{FormationName, StateDir, Surroundings};
 use bivouac_types::units::format_size;
 
 use crate::failure::Failure;
-use crate::flushing::{Manner, Outcome, Target, carry_out};
+use crate::flushing::{Manner, Outcome, Target, bring_all};
 use crate::options::FlushArgs;
 use crate::reach;
 
@@ -29,8 +29,8 @@ pub fn run(here: &Surroundings, args: &FlushArgs) -> Result<ExitCode, Failure> {
         let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
         let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
         let target = Target::at(&client, &entry.dir, below)?;
-        let plan = target.plan(&client, &client.unsaved()?)?;
-        let outcome = carry_out(&client, &target, &plan, Manner { force: args.force, jobs: args.jobs });
+        let manner = Manner { force: args.force, jobs: args.jobs };
+        let outcome = bring_all(&client, &target, &client.unsaved()?, manner)?;
         client.leave();
         if !tell(&path.display().to_string(), &outcome) {
             code = ExitCode::FAILURE;
@@ -47,7 +47,10 @@ fn tell(what: &str, outcome: &Outcome) -> bool {
     for (path, error) in &outcome.failed {
         errln!("bivouac: {}: not flushed: {error}", path.display());
     }
-    let (files, bytes) = (outcome.files, format_size(outcome.bytes));
+    let (files, mut bytes) = (outcome.files, format_size(outcome.bytes));
+    if outcome.deleted > 0 {
+        bytes.push_str(&format!("; deleted {}", outcome.deleted));
+    }
     let failed = outcome.failed.len();
     match failed {
         0 => outln!("{what}: flushed {files} files, {bytes}"),

@@ -75,6 +75,10 @@ pub struct SettingArgs {
     /// What fsync waits for: the volumes, or the source as well
     #[arg(long, value_name = "volumes|source", value_parser = setting("fsync"))]
     pub fsync: Option<String>,
+    /// Delete at the source what is deleted here; without it nothing ever is
+    #[arg(long, value_name = "no|yes", num_args = 0..=1, require_equals = true, default_missing_value = "yes",
+          value_parser = setting("mirror-deletes"))]
+    pub mirror_deletes: Option<String>,
     /// Most bytes on its seats together, shared out evenly among them; none for no limit but that of the volumes
     #[arg(long, value_name = "SIZE", value_parser = setting("capacity"))]
     pub capacity: Option<String>,
@@ -184,6 +188,7 @@ impl SettingArgs {
             ("read", &self.read),
             ("write", &self.write),
             ("fsync", &self.fsync),
+            ("mirror-deletes", &self.mirror_deletes),
             ("capacity", &self.capacity),
         ];
         let given = single.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));

@@ -305,10 +305,11 @@ fn check_implemented(settings: &PartitionSettings) -> FsResult<()> {
     let has_policies = settings.read != Default::default()
         || settings.write != Default::default()
         || settings.fsync != Default::default()
+        || settings.mirror_deletes != Default::default()
         || settings.rules.iter().any(|rule| rule.read.is_some() || rule.write.is_some());
     match &settings.source {
         None if has_policies => {
-            let text = "read, write and fsync policies are about a source, and the partition has none: name one, or leave them out";
+            let text = "read, write, fsync and mirror-deletes are about a source, and the partition has none: name one, or leave them out";
             Err(FsError::with(Errno::EINVAL, text))
         }
         _ => Ok(()),

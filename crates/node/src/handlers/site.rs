@@ -6,7 +6,7 @@ use bivouac_types::FsResult;
 use bivouac_wire::{
     BringRequest, DirtyPage, FenceRequest, FindPlaceRequest, FlushHereRequest, FlushPartsRequest,
     FlushRequest, FlushState, FlushedParts, InoOnly, ListDirtyRequest, ListSeenRequest, MarkFlushRequest,
-    NoteSeenRequest, SeenPage, SitePlace, Whence, op,
+    MirrorPage, MirrorRequest, NoteSeenRequest, SeenPage, SitePlace, Whence, op,
 };
 
 use crate::dispatch::Handle;
@@ -70,6 +70,12 @@ impl Handle for op::FindPlace {
 impl Handle for op::MarkFlush {
     fn handle(node: &Node, _: &Ctx<'_>, request: MarkFlushRequest) -> FsResult<u64> {
         node.mark_flush(request)
+    }
+}
+
+impl Handle for op::Mirror {
+    fn handle(node: &Node, _: &Ctx<'_>, request: MirrorRequest) -> FsResult<MirrorPage> {
+        node.mirror(&request)
     }
 }
 

@@ -98,9 +98,12 @@ impl Node {
         Ok(page)
     }
 
-    /// Takes down what site storage has under a name.
+    /// Takes down what site storage has under a name; without a name, that it has nothing of a directory that is gone.
     pub(crate) fn note_seen(&self, dir: Ino, name: &[u8], seen: Option<SiteVersion>) -> FsResult<()> {
         self.check_slot(dir.slot())?;
+        if name.is_empty() {
+            return self.forget_dir(dir);
+        }
         let (slot, key) = (dir.slot(), seen_key(dir, name));
         let mut txn = self.records.txn(&[slot]);
         match seen {

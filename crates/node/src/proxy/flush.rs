@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bivouac_layout::seats_of;
-use bivouac_source::{Attrs, Cause, Expect, Kept, Piece, SourceError, Upload, check_path};
+use bivouac_source::{Attrs, Cause, Expect, Kept, Piece, SourceError, Upload, check_path, split_path};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, SeatIndex, mode};
 use bivouac_wire::{
     FlushMark, FlushPartsRequest, FlushRequest, FlushState, MarkFlushRequest, Origin, Whence, op,
@@ -18,11 +18,14 @@ use super::sites::{Site, from_wire, to_wire};
 use crate::dispatch::NOBODY;
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::{Inode, SiteFile, target_key, xattr_key};
+use crate::record::{Inode, Removed, SiteFile, target_key, xattr_key};
 
 /// How long a flush is waited for before its asker asks again: a client, or a peer, whose lane is for short answers.
 pub const WAIT: Duration = Duration::from_secs(2);
 pub const PEER_WAIT: Duration = Duration::from_millis(20);
+
+/// What lets the owner of a directory bring files into it.
+const OPEN: u32 = 0o700;
 
 /// A flush under way.
 pub struct Job {
@@ -161,8 +164,8 @@ impl Node {
         let mut flush = Flush { node: self, request, job, site: &site, inode, file, begun };
         let outcome = flush.adopt().and_then(|()| flush.run());
         let ended = flush.end(outcome.as_ref().ok().and_then(Option::as_ref));
-        if outcome.is_err() {
-            // Listed with the reason.
+        // Listed with the reason; one that was flushed for its room alone, and is there, stays clean.
+        if outcome.is_err() && flush.file.is_unsaved() {
             flush.update(|file| file.changed = true)?;
         }
         let kept = outcome?;
@@ -190,7 +193,7 @@ impl Flush<'_> {
         let (path, source) = (&self.request.path[..], &self.site.source);
         match self.inode.attr.mode & mode::TYPE {
             mode::DIR if path.is_empty() => Ok(None),
-            mode::DIR => Ok(Some(source.put_dir(path, &self.attrs())?)),
+            mode::DIR => self.put_dir().map(Some),
             mode::LINK if self.is_there() => Ok(None),
             mode::LINK => {
                 Ok(Some(source.put_link(path, &self.target()?, &self.attrs(), &self.expected())?))
@@ -202,6 +205,32 @@ impl Flush<'_> {
                 Ok(Some(Kept { lost, ..Kept::default() }))
             }
         }
+    }
+
+    /// Of a directory that has not changed here only the times are given back, which changes in it have moved on.
+    fn put_dir(&self) -> FsResult<Kept> {
+        let (path, source, mut attrs) = (&self.request.path[..], &self.site.source, self.attrs());
+        if self.is_there() {
+            match source.stat(path) {
+                Ok(meta) if meta.is_dir() => {
+                    let Attrs { mtime, atime, .. } = attrs;
+                    attrs = Attrs { mtime, atime, ..meta.attrs };
+                }
+                Err(error) if error.cause() != Cause::NotFound => return Err(error.into()),
+                _ => {}
+            }
+        } else if self.request.open {
+            attrs.perm |= OPEN;
+        }
+        Ok(source.put_dir(path, &attrs)?)
+    }
+
+    /// Whether a directory has another mode there than it is to have in the end.
+    fn is_left_open(&self) -> bool {
+        self.request.open
+            && self.inode.attr.is_dir()
+            && self.inode.attr.mode & OPEN != OPEN
+            && !self.is_there()
     }
 
     /// Whether nothing but content can differ.
@@ -339,15 +368,9 @@ impl Flush<'_> {
             return Ok(());
         }
         let (tag, token) = self.file.pending.split_once(' ').unwrap_or_default();
-        match self.site.source.stat(path) {
-            Ok(meta) if self.site.source.is_made_by(&meta.version, tag) => {
-                self.file.origin = Some(Origin { path: path.clone(), seen: to_wire(meta.version) });
-            }
-            Err(error) if error.cause() != Cause::NotFound => return Err(error.into()),
-            _ => {
-                let (path, token) = (path.clone(), token.to_owned());
-                self.site.source.abort(&Upload { path, size: 0, token, tag: String::new() })?;
-            }
+        let upload = Upload { path: path.clone(), size: 0, token: token.to_owned(), tag: tag.to_owned() };
+        if let Some(version) = self.site.source.resume(&upload, &self.expected()).map_err(explained)? {
+            self.file.origin = Some(Origin { path: upload.path, seen: to_wire(version) });
         }
         self.file.pending.clear();
         self.update(|_| {})
@@ -372,19 +395,36 @@ impl Flush<'_> {
             settled = file.limit;
         })?;
         self.file.limit = settled;
+        self.look_back(&kept)?;
         Ok(kept)
+    }
+
+    /// Its name may have gone while it took its place there.
+    fn look_back(&self, kept: &Kept) -> FsResult<()> {
+        let (ino, partition) = (self.request.ino, self.inode.attr.layout.partition());
+        let (dir, name) = (self.file.dir, &self.file.name[..]);
+        if !self.node.mirrors(partition) || split_path(&self.request.path).1 != name {
+            return Ok(());
+        }
+        let has_name = self.node.inode(ino).is_ok_and(|inode| inode.attr.nlink > 0);
+        let now = self.node.site_file(ino)?.filter(|_| has_name);
+        if now.is_some_and(|now| (now.dir, &now.name[..]) == (dir, name)) {
+            return Ok(());
+        }
+        let seen = Some(to_wire(kept.version.clone()));
+        self.node.note_left_behind(ino, dir, name, &Removed { ino, is_dir: false, partition, seen })
     }
 
     /// What was changed since the flush began stays changed; everything else is saved, or is as it was.
     fn end(&mut self, kept: Option<&Kept>) -> FsResult<()> {
-        let is_dir = self.inode.attr.is_dir();
+        let (is_dir, is_left_open) = (self.inode.attr.is_dir(), self.is_left_open());
         if let (Some(kept), true) = (kept, !self.inode.attr.is_file()) {
             let (path, seen) = (self.request.path.clone(), to_wire(kept.version.clone()));
             self.file.origin = Some(Origin { path, seen });
         }
         let saved = kept.is_some() || !self.file.is_unsaved() || is_dir && self.request.path.is_empty();
         self.update(|file| {
-            file.changed |= file.flushing && !saved;
+            file.changed |= file.flushing && !saved || is_left_open;
             file.flushing = false;
         })
     }

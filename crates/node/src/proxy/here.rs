@@ -129,7 +129,7 @@ impl Node {
         Err(nameless(ino))
     }
 
-    fn place_at_site(&self, dir: Ino, name: &[u8]) -> FsResult<SitePlace> {
+    pub(super) fn place_at_site(&self, dir: Ino, name: &[u8]) -> FsResult<SitePlace> {
         let request = FindPlaceRequest { dir, name: name.to_vec() };
         self.step::<op::FindPlace>(self.home_of(dir)?, Steps::question(NOBODY), 0, request)
     }
@@ -137,8 +137,12 @@ impl Node {
     /// Where site storage has a directory of this node, and what was seen there under a name in it.
     pub(crate) fn find_place(&self, request: &FindPlaceRequest) -> FsResult<SitePlace> {
         let FindPlaceRequest { dir, name } = request;
-        let inode = self.inode(*dir)?;
-        let root = self.bound_dir(inode.attr.layout.partition());
+        let inode = match self.inode(*dir) {
+            // One that is gone may still be there.
+            Err(error) if error.errno() == Errno::ENOENT => None,
+            inode => Some(inode?),
+        };
+        let root = inode.as_ref().and_then(|inode| self.bound_dir(inode.attr.layout.partition()));
         let key = seen_key(*dir, name);
         let seen = self.records.read(dir.slot(), &key, |bytes| {
             bytes.map(|bytes| decode::<SiteVersion>(bytes, "site storage", *dir)).transpose()
@@ -148,7 +152,8 @@ impl Node {
         }
         let file = self.site_file(*dir)?.ok_or_else(|| nameless(*dir))?;
         let path = file.origin.map(|origin| origin.path);
-        Ok(SitePlace { path, dir: inode.parent, name: file.name, seen })
+        let dir = inode.map_or(file.dir, |inode| inode.parent);
+        Ok(SitePlace { path, dir, name: file.name, seen })
     }
 
     fn flush_where_it_belongs(&self, ino: Ino, job: &Job) -> FsResult<FlushState> {
@@ -158,7 +163,8 @@ impl Node {
         let parent = self.dir_at_site(dir, 0)?;
         let seen = self.place_at_site(dir, name.as_bytes())?.seen;
         let path = join_path(&parent, name.as_bytes());
-        let state = self.flush_now(&FlushRequest { ino, path, seen, force: false, job: 0 }, job)?;
+        let state =
+            self.flush_now(&FlushRequest { ino, path, seen, force: false, open: false, job: 0 }, job)?;
         if let Some(version) = &state.version {
             let seen = Some(version.clone());
             let note = NoteSeenRequest { dir, name: name.as_bytes().to_vec(), seen };
@@ -191,7 +197,8 @@ impl Node {
             return Ok(path);
         }
         let path = join_path(&self.dir_at_site(place.dir, depth + 1)?, &place.name);
-        let mut request = FlushRequest { ino: dir, path: path.clone(), seen: None, force: false, job: 0 };
+        let (seen, force, open) = (None, false, true);
+        let mut request = FlushRequest { ino: dir, path: path.clone(), seen, force, open, job: 0 };
         loop {
             let state =
                 self.step::<op::Flush>(self.home_of(dir)?, Steps::question(NOBODY), 0, request.clone())?;

@@ -15,6 +15,7 @@ mod flush;
 mod flusher;
 mod here;
 mod marks;
+mod mirror;
 mod parts;
 mod refresh;
 mod sites;
@@ -36,6 +37,7 @@ use flush::Job;
 use flusher::Flusher;
 use here::Failing;
 use marks::Part;
+use mirror::Mirror;
 use sites::Sites;
 use stale::Stale;
 
@@ -59,6 +61,7 @@ pub struct Proxy {
     /// Files that are being flushed.
     jobs: Mutex<HashMap<Ino, Arc<Job>>>,
     flusher: Arc<Flusher>,
+    mirror: Arc<Mirror>,
     /// Files that are looked at there.
     looking: AtomicUsize,
     failing: Failing,
@@ -83,5 +86,6 @@ impl Proxy {
         // Only the first start counts.
         let _ = self.node.set(Arc::downgrade(node));
         node.resume_flushes();
+        node.resume_mirror();
     }
 }

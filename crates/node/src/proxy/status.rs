@@ -115,6 +115,14 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// Whether what site storage has of an inode that goes has to be known on: a directory below which names were deleted
+    /// that it may still have.
+    pub(crate) fn is_told_of(&self, inode: &Inode) -> bool {
+        inode.attr.is_dir()
+            && self.node.mirrors(inode.attr.layout.partition())
+            && self.site_file(inode.attr.ino).is_ok_and(|file| file.is_some_and(|file| file.origin.is_some()))
+    }
+
     /// Writes down what site storage has of an inode.
     pub(crate) fn put_site_file(&mut self, ino: Ino, file: &SiteFile) {
         self.txn.put(ino.slot(), &site_key(ino), &file.to_bytes());

@@ -1,22 +1,26 @@
 //! A directory tree as a source: any mounted file system.
 
 mod attrs;
+mod place;
 mod tree;
 mod upload;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use bivouac_types::mode;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::error::Cause;
 use crate::source::{check_path, split_path};
 use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version};
 use attrs::{meta_of, version_of};
+use place::Beside;
 
 /// What a file that is being written beside its target is called, in front of a number. Such names are not listed.
 pub const TEMPORARY: &str = ".bivouac-";
+
+/// Characters of a path that are shown.
+const SHOWN_MAX: usize = 600;
 
 /// A directory tree. The root is kept open, so that nobody takes what appears in its place for it.
 pub struct PosixSource {
@@ -44,11 +48,16 @@ impl PosixSource {
         if path.is_empty() {
             return self.path.display().to_string();
         }
-        format!("{}/{}", self.path.display(), String::from_utf8_lossy(path))
+        format!("{}/{}", self.path.display(), shown(path))
     }
 
     fn failed<'a>(&'a self, path: &'a [u8]) -> impl Fn(rustix::io::Errno) -> SourceError + 'a {
         move |error| SourceError::system(&self.object(path), error)
+    }
+
+    /// How an open file looks.
+    fn look(&self, file: &OwnedFd, path: &[u8]) -> SourceResult<Version> {
+        rustix::fs::fstat(file).map(|stat| version_of(&stat)).map_err(self.failed(path))
     }
 
     /// The file is what is expected to be at its place.
@@ -68,6 +77,18 @@ impl PosixSource {
         };
         if is_right { Ok(()) } else { Err(SourceError::changed(&self.object(path))) }
     }
+}
+
+/// A path as it is shown: what is said of a very long one must not be lost behind it.
+fn shown(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(path);
+    let count = text.chars().count();
+    if count <= SHOWN_MAX {
+        return text.into_owned();
+    }
+    let begin: String = text.chars().take(SHOWN_MAX / 2).collect();
+    let end: String = text.chars().skip(count - SHOWN_MAX / 2).collect();
+    format!("{begin}…{end}")
 }
 
 impl Source for PosixSource {
@@ -112,12 +133,11 @@ impl Source for PosixSource {
 
     fn read(&self, path: &[u8], version: &Version, offset: u64, into: &mut [u8]) -> SourceResult<usize> {
         let file = self.open_file(path, OFlags::RDONLY)?;
-        let look = || rustix::fs::fstat(&file).map(|stat| version_of(&stat)).map_err(self.failed(path));
-        if look()? != *version {
+        if self.look(&file, path)? != *version {
             return Err(SourceError::changed(&self.object(path)));
         }
         let len = upload::read_full(&file, offset, into).map_err(self.failed(path))?;
-        if look()? != *version {
+        if self.look(&file, path)? != *version {
             return Err(SourceError::changed(&self.object(path)));
         }
         Ok(len)
@@ -151,10 +171,14 @@ impl Source for PosixSource {
             Err(error) if error.cause() == Cause::NotFound => return Ok(()),
             dir => dir?,
         };
-        match rustix::fs::unlinkat(&dir, upload.token.as_str(), AtFlags::empty()) {
-            Err(rustix::io::Errno::NOENT) | Ok(()) => Ok(()),
-            Err(error) => Err(self.failed(&upload.path)(error)),
-        }
+        let (name, tag, path) = (upload.token.as_bytes(), &upload.tag[..], &upload.path[..]);
+        self.throw_away(&Beside { dir: &dir, name, tag, path })
+    }
+
+    fn resume(&self, upload: &Upload, expect: &Expect) -> SourceResult<Option<Version>> {
+        check_path(&upload.path)?;
+        self.check()?;
+        self.resume_upload(upload, expect)
     }
 
     fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
@@ -181,20 +205,32 @@ impl Source for PosixSource {
 
     fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
         self.check()?;
-        self.expect(path, &Expect::Version(version.clone()))?;
-        let file = self.open_file(path, OFlags::RDONLY)?;
+        let file = match self.open_file(path, OFlags::RDONLY) {
+            Err(error) if error.cause() == Cause::NotFound => {
+                return Err(SourceError::changed(&self.object(path)));
+            }
+            file => file?,
+        };
+        // Of the file that was looked at, also when another takes its place meanwhile.
+        if self.look(&file, path)? != *version {
+            return Err(SourceError::changed(&self.object(path)));
+        }
         let lost = attrs::give(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
-        Ok(Kept { version: self.stat(path)?.version, lost })
+        Ok(Kept { version: self.look(&file, path)?, lost })
     }
 
     fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()> {
         check_path(path)?;
         self.check()?;
         let found = match self.stat(path) {
-            Err(error) if error.cause() == Cause::NotFound => return Ok(()),
+            Err(error) if error.cause() == Cause::NotFound && version.is_none() => return Ok(()),
+            Err(error) if error.cause() == Cause::NotFound => Meta::default(),
             found => found?,
         };
-        if found.kind != mode::DIR && version.is_some_and(|version| *version != found.version) {
+        if let (false, Some(version)) = (found.is_dir(), version) {
+            return self.remove_seen(path, version);
+        }
+        if version.is_some_and(|version| version.tag != found.version.tag) {
             return Err(SourceError::changed(&self.object(path)));
         }
         let flags = if found.is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() };

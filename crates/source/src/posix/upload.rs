@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::attrs::{give, times, version_of};
+use super::place::Beside;
 use super::{PosixSource, TEMPORARY};
 use crate::error::Cause;
 use crate::source::{join_path, split_path};
@@ -96,23 +97,10 @@ impl PosixSource {
         rustix::fs::fsync(&file).map_err(self.failed(path))?;
         let dir = self.open_dir(split_path(path).0)?;
         self.expect(path, expect)?;
-        self.take_place(&dir, upload.token.as_bytes(), path, expect)?;
+        let tag = self.look(&file, path)?.tag;
+        self.take_place(&Beside { dir: &dir, name: upload.token.as_bytes(), tag: &tag, path }, expect)?;
         rustix::fs::fsync(&dir).map_err(self.failed(path))?;
-        let stat = rustix::fs::fstat(&file).map_err(self.failed(path))?;
-        Ok(Kept { version: super::version_of(&stat), lost })
-    }
-
-    fn take_place(&self, dir: &OwnedFd, from: &[u8], path: &[u8], expect: &Expect) -> SourceResult<()> {
-        let (_, name) = split_path(path);
-        let flags = if *expect == Expect::Absent { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-        match rustix::fs::renameat_with(dir, from, dir, name, flags) {
-            Err(Errno::EXIST) => Err(SourceError::changed(&self.object(path))),
-            // A file system without this kind of rename: the look just before has to do.
-            Err(Errno::INVAL | Errno::NOSYS) if !flags.is_empty() => {
-                rustix::fs::renameat(dir, from, dir, name).map_err(self.failed(path))
-            }
-            outcome => outcome.map_err(self.failed(path)),
-        }
+        Ok(Kept { version: self.look(&file, path)?, lost })
     }
 
     /// A link is made under another name first, so that an old one is replaced as a whole.
@@ -127,11 +115,11 @@ impl PosixSource {
         let name = temporary_name();
         rustix::fs::symlinkat(target, &dir, name.as_str()).map_err(self.failed(path))?;
         let set = rustix::fs::utimensat(&dir, name.as_str(), &times(attrs), AtFlags::SYMLINK_NOFOLLOW);
-        let placed = set
-            .map_err(self.failed(path))
-            .and_then(|()| self.take_place(&dir, name.as_bytes(), path, expect));
+        let made = super::meta_of(&dir, name.as_bytes()).map_err(self.failed(path))?.version;
+        let new = Beside { dir: &dir, name: name.as_bytes(), tag: &made.tag, path };
+        let placed = set.map_err(self.failed(path)).and_then(|()| self.take_place(&new, expect));
         if let Err(error) = placed {
-            let _ = rustix::fs::unlinkat(&dir, name.as_str(), AtFlags::empty());
+            self.throw_away(&new)?;
             return Err(error);
         }
         let meta = super::meta_of(&dir, split_path(path).1).map_err(self.failed(path))?;

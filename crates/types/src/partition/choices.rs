@@ -75,6 +75,14 @@ words! {
         /// At the source as well.
         Source = "source",
     }
+    /// Whether what is deleted here is deleted at the source.
+    MirrorDeletes ("mirror-deletes") {
+        /// Nothing is ever deleted there.
+        #[default]
+        No = "no",
+        /// As the write policy says, if it is there what it was when it was last seen.
+        Yes = "yes",
+    }
     /// When content of site storage is brought to the nodes.
     ReadPolicy ("read policy") {
         /// By stripes, when they are first read.

@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::rule::stripe;
-use super::{Contract, FsyncPolicy, MasterHash, ReadPolicy, Rule, Source, VolumeKind, WritePolicy};
+use super::{
+    Contract, FsyncPolicy, MasterHash, MirrorDeletes, ReadPolicy, Rule, Source, VolumeKind, WritePolicy,
+};
 use crate::Placement;
 use crate::limits::{PARTITION_RULES_MAX, STRIPE_DEFAULT};
 use crate::units::{exact_size, parse_size};
@@ -21,6 +23,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("read", "on-demand|at-start|on-open"),
     ("write", WritePolicy::FORMS),
     ("fsync", "volumes|source"),
+    ("mirror-deletes", "no|yes"),
     ("capacity", "SIZE|none"),
     ("rule", "'GLOB: read=… write=… stripe=…'|none"),
 ];
@@ -52,6 +55,8 @@ pub struct PartitionSettings {
     pub write: WritePolicy,
     /// What `fsync` means.
     pub fsync: FsyncPolicy,
+    /// Whether what is deleted here is deleted there.
+    pub mirror_deletes: MirrorDeletes,
     /// Most bytes on its seats together.
     pub capacity: Option<u64>,
     /// Exceptions; the first that names a file and says something about a matter decides on it.
@@ -102,6 +107,7 @@ impl Default for PartitionSettings {
             read: ReadPolicy::default(),
             write: WritePolicy::default(),
             fsync: FsyncPolicy::default(),
+            mirror_deletes: MirrorDeletes::default(),
             capacity: None,
             rules: Vec::new(),
         }
@@ -125,6 +131,7 @@ impl PartitionSettings {
             "read" => value.parse().map(|policy| self.read = policy),
             "write" => value.parse().map(|policy| self.write = policy),
             "fsync" => value.parse().map(|policy| self.fsync = policy),
+            "mirror-deletes" => value.parse().map(|mirror| self.mirror_deletes = mirror),
             "capacity" => unless_none(value, capacity).map(|capacity| self.capacity = capacity),
             "rule" if value == NONE => {
                 self.rules.clear();
@@ -151,6 +158,9 @@ impl PartitionSettings {
             ("fsync", self.fsync.to_string()),
         ];
         let mut pairs = Vec::from(always);
+        if self.mirror_deletes != MirrorDeletes::default() {
+            pairs.push(("mirror-deletes", self.mirror_deletes.to_string()));
+        }
         pairs.extend(self.source.iter().map(|source| ("source", source.to_string())));
         pairs.extend(self.capacity.iter().map(|bytes| ("capacity", exact_size(*bytes))));
         pairs.extend(self.rules.iter().map(|rule| ("rule", rule.to_string())));
@@ -311,6 +321,7 @@ mod tests {
                 read: ReadPolicy::ALL[second.0],
                 write: second.1,
                 fsync: FsyncPolicy::ALL[second.0 % 2],
+                mirror_deletes: MirrorDeletes::ALL[second.0 % 2],
                 capacity: second.2,
                 rules,
             }

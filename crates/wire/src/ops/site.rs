@@ -1,6 +1,6 @@
 //! Messages about files whose partition stands in front of site storage.
 
-use bivouac_types::{Ino, Layout, SeatIndex, Slot, Timestamp};
+use bivouac_types::{Ino, Layout, PartitionId, SeatIndex, Slot, Timestamp};
 
 use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
 
@@ -259,6 +259,8 @@ owned! {
         seen: Option<SiteVersion>,
         /// Overwrite whatever is there.
         force: bool,
+        /// A directory: files are to be brought into it first, so its owner may do so until it is flushed again.
+        open: bool,
         /// The flush that was begun before, if one was; otherwise 0.
         job: u64,
     }
@@ -300,6 +302,41 @@ owned! {
         token: String,
         /// The first part that is still to be written, as a number of a stripe of the subfile.
         from: u64,
+    }
+    /// Names that were deleted here and are to be deleted at site storage.
+    MirrorRequest {
+        /// One of them alone: a directory, and the name in it; if the write policy says now.
+        only: Option<(Ino, Vec<u8>)>,
+        /// Otherwise those of a partition that are below a path there, or all.
+        below: Option<(PartitionId, Vec<u8>)>,
+        /// Behind this one.
+        after: Option<(Slot, Vec<u8>)>,
+        /// Whether it is to be done; otherwise they are only told.
+        act: bool,
+        /// Whether a directory that is not empty there stays, and is forgotten here.
+        last: bool,
+    }
+    /// A name that is to be deleted at site storage.
+    Removal {
+        /// Its path there, as far as it is known.
+        path: Vec<u8>,
+        /// The partition.
+        partition: PartitionId,
+        /// Why it was not deleted; empty if nobody has tried.
+        why: String,
+        /// Whether it stays there for good.
+        kept: bool,
+        /// Whether it is a directory with something in it.
+        filled: bool,
+    }
+    /// What came of it.
+    MirrorPage {
+        /// Names that were deleted.
+        done: u64,
+        /// Names that were not.
+        left: Vec<Removal>,
+        /// Where to go on; nothing at the end.
+        next: Option<(Slot, Vec<u8>)>,
     }
     /// A part that site storage has.
     FlushedPart {
@@ -343,6 +380,8 @@ mod tests {
             let _ = FlushedParts::from_bytes(&bytes);
             let _ = DirtyPage::from_bytes(&bytes);
             let _ = SeenPage::from_bytes(&bytes);
+            let _ = MirrorRequest::from_bytes(&bytes);
+            let _ = MirrorPage::from_bytes(&bytes);
         }
     }
 }

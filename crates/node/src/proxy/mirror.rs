@@ -1,0 +1,475 @@
+//! Deleting at site storage what was deleted here, where the partition says so. The change that takes a name away leaves a
+//! record of it; whoever carries it out looks first that the name is still gone, and that nobody needs what it led to.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_source::{Cause, SourceError, join_path};
+use bivouac_types::{Errno, FsResult, Ino, MirrorDeletes, Name, PartitionId, Slot, WritePolicy, mode};
+use bivouac_wire::{
+    Encode, EntryName, InoOnly, MirrorPage, MirrorRequest, NoteSeenRequest, Removal, SiteVersion, op,
+};
+use parking_lot::{Condvar, Mutex};
+
+use super::bring::in_progress;
+use super::sites::from_wire;
+use crate::directory::Place;
+use crate::dispatch::NOBODY;
+use crate::namespace::{Change, decode};
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::record::{Dentry, Removed, inode_key, name_of_removed, removed_key, seen_key, site_key, table};
+
+/// Requests that are carried out at the same time, at most: the other threads serve what is here.
+const ACTING_MAX: usize = 3;
+/// For how long one request goes on.
+const TIME_MAX: Duration = Duration::from_millis(500);
+/// Names in one answer, at most.
+const PAGE: usize = 1000;
+/// First and longest pause before what was not possible is tried again by itself.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// When deletions are carried out by themselves, and why some were not possible.
+#[derive(Default)]
+pub struct Mirror {
+    state: Mutex<State>,
+    changed: Condvar,
+    acting: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    due: Option<Instant>,
+    has_thread: bool,
+    why: HashMap<Vec<u8>, String>,
+}
+
+/// Counts those who act.
+struct Acting<'a>(&'a AtomicUsize);
+
+impl Drop for Acting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Who wants deletions to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    /// Nobody waits: only where the policy says so.
+    Policy,
+    /// A flush.
+    Flush,
+    /// A flush that has done all that could be done.
+    LastFlush,
+}
+
+/// A name that was deleted, and where its record is.
+struct Gone {
+    slot: Slot,
+    key: Vec<u8>,
+    dir: Ino,
+    name: Name,
+    removed: Removed,
+}
+
+/// What is at site storage under such a name.
+struct There {
+    path: Vec<u8>,
+    seen: SiteVersion,
+}
+
+/// What becomes of it.
+enum Fate {
+    /// It is deleted there.
+    Done,
+    /// There is nothing to be deleted.
+    Moot,
+    /// It stays there for good.
+    Kept(SourceError),
+    /// It is tried again.
+    Waits(SourceError),
+    /// Somebody still needs it.
+    Needed,
+    /// Its policy does not say so.
+    NotNow,
+}
+
+impl Node {
+    /// Whether deletions in a partition go to its source.
+    pub(crate) fn mirrors(&self, partition: PartitionId) -> bool {
+        let known = self.partitions.get(partition);
+        known.is_some_and(|known| {
+            known.settings.source.is_some() && known.settings.mirror_deletes == MirrorDeletes::Yes
+        })
+    }
+
+    /// Deletes what was asked for, or tells of it.
+    ///
+    /// # Errors
+    /// `EINPROGRESS` when the asker is to ask again; of a single name, why it is not deleted.
+    pub(crate) fn mirror(&self, request: &MirrorRequest) -> FsResult<MirrorPage> {
+        let acting = &self.proxy.mirror.acting;
+        let _acting = Acting(acting);
+        if acting.fetch_add(1, Ordering::Relaxed) >= ACTING_MAX {
+            return Err(in_progress(Ino::ROOT));
+        }
+        bivouac_net::before_waiting();
+        if let Some((dir, name)) = &request.only {
+            return self.mirror_only(*dir, &Name::new(name)?);
+        }
+        let mut page = MirrorPage { done: 0, left: Vec::new(), next: request.after.clone() };
+        let begun = Instant::now();
+        loop {
+            let (found, is_end) = self.removed_behind(page.next.as_ref());
+            for gone in found {
+                if page.left.len() >= PAGE || begun.elapsed() > TIME_MAX {
+                    return Ok(page);
+                }
+                page.next = Some((gone.slot, gone.key.clone()));
+                self.take_up(&gone, request, &mut page)?;
+            }
+            if is_end {
+                return Ok(MirrorPage { next: None, ..page });
+            }
+        }
+    }
+
+    /// One of those that were asked for.
+    fn take_up(&self, gone: &Gone, request: &MirrorRequest, page: &mut MirrorPage) -> FsResult<()> {
+        let partition = gone.removed.partition;
+        let path = self.there(gone)?.map(|there| there.path);
+        let is_below = |path: &[u8], top: &[u8]| {
+            top.is_empty() || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        };
+        if let Some((wanted, top)) = &request.below
+            && (*wanted != partition || path.as_ref().is_some_and(|path| !is_below(path, top)))
+        {
+            return Ok(());
+        }
+        let left = |why: String, kept, filled| {
+            let path = path.clone().unwrap_or_else(|| gone.name.as_bytes().to_vec());
+            Removal { path, partition, why, kept, filled }
+        };
+        if !request.act {
+            // What is not there need not be deleted.
+            page.left.extend(path.is_some().then(|| left(self.proxy.mirror.why(gone), false, false)));
+            return Ok(());
+        }
+        match self.mirror_one(gone, if request.last { For::LastFlush } else { For::Flush })? {
+            Fate::Done => page.done += 1,
+            Fate::Kept(error) => page.left.push(left(error.to_string(), true, false)),
+            Fate::Waits(error) => {
+                let filled = error.cause() == Cause::NotEmpty;
+                page.left.push(left(error.to_string(), false, filled));
+            }
+            Fate::Needed => page.left.push(left(
+                "it is open, or what it was renamed to is not there".into(),
+                false,
+                false,
+            )),
+            Fate::Moot | Fate::NotNow => {}
+        }
+        Ok(())
+    }
+
+    /// A name that was just deleted, if its policy says so.
+    fn mirror_only(&self, dir: Ino, name: &Name) -> FsResult<MirrorPage> {
+        let mut page = MirrorPage { done: 0, left: Vec::new(), next: None };
+        let place = match self.place(dir, name) {
+            Err(error) if error.errno() == Errno::ENOENT => return Ok(page),
+            place => place?,
+        };
+        let key = removed_key(dir, name.as_bytes());
+        let found = self.records.read(place.slot, &key, |bytes| {
+            bytes.map(|bytes| decode::<Removed>(bytes, "deleted name", dir)).transpose()
+        })?;
+        let Some(removed) = found else { return Ok(page) };
+        let gone = Gone { slot: place.slot, key, dir, name: name.clone(), removed };
+        match self.mirror_one(&gone, For::Policy)? {
+            Fate::Done => page.done = 1,
+            Fate::Kept(error) | Fate::Waits(error) => return Err(error.into()),
+            Fate::Moot | Fate::Needed | Fate::NotNow => {}
+        }
+        Ok(page)
+    }
+
+    /// Some of the records of this node behind a position, and whether those are the last.
+    fn removed_behind(&self, after: Option<&(Slot, Vec<u8>)>) -> (Vec<Gone>, bool) {
+        let (mut found, mut is_end) = (Vec::new(), true);
+        let prefix = table(b'E');
+        for slot in self.own_slots().filter(|slot| after.is_none_or(|(at, _)| slot >= at)) {
+            let from = after.filter(|(at, _)| *at == slot).map(|(_, key)| key.as_slice());
+            self.records.scan(slot, from.unwrap_or(&prefix), &prefix, |key, value| {
+                if found.len() == PAGE {
+                    is_end = false;
+                    return ControlFlow::Break(());
+                }
+                found.extend((from != Some(key)).then(|| gone_of(slot, key, value)).flatten());
+                ControlFlow::Continue(())
+            });
+            if !is_end {
+                break;
+            }
+        }
+        (found, is_end)
+    }
+
+    /// What site storage has under a name that was deleted, as far as that is known.
+    fn there(&self, gone: &Gone) -> FsResult<Option<There>> {
+        let place = match self.place_at_site(gone.dir, gone.name.as_bytes()) {
+            Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
+            place => place?,
+        };
+        let seen = gone.removed.seen.clone().or(place.seen);
+        let path = place.path.map(|dir| join_path(&dir, gone.name.as_bytes()));
+        Ok(path.zip(seen).map(|(path, seen)| There { path, seen }))
+    }
+
+    /// Carries one out.
+    fn mirror_one(&self, gone: &Gone, whom: For) -> FsResult<Fate> {
+        let fate = match self.there(gone)?.filter(|_| self.mirrors(gone.removed.partition)) {
+            Some(there) => self.delete_there(gone, &there, whom)?,
+            None => Fate::Moot,
+        };
+        match &fate {
+            Fate::Waits(error) => self.proxy.mirror.note(gone, error),
+            Fate::Needed | Fate::NotNow => {}
+            Fate::Moot => self.forget_removed(gone)?,
+            Fate::Done | Fate::Kept(_) => {
+                if let Fate::Kept(error) = &fate {
+                    log::warn!("deleted in the formation and kept at the source: {error}");
+                }
+                self.forget_seen(gone)?;
+                self.forget_removed(gone)?;
+            }
+        }
+        Ok(fate)
+    }
+
+    fn delete_there(&self, gone: &Gone, there: &There, whom: For) -> FsResult<Fate> {
+        let partition = gone.removed.partition;
+        if whom == For::Policy && !self.goes_by_itself(partition, &there.path) {
+            return Ok(Fate::NotNow);
+        }
+        if self.is_there_again(gone)? {
+            return Ok(Fate::Moot);
+        }
+        if self.is_needed(gone, there)? {
+            return Ok(Fate::Needed);
+        }
+        let site = match self.site_of(partition) {
+            Ok(site) => site,
+            Err(error) => return Ok(Fate::Waits(SourceError::new(Cause::Lost, error.to_string()))),
+        };
+        let Err(error) = site.source.remove(&there.path, Some(&from_wire(there.seen.clone()))) else {
+            return Ok(Fate::Done);
+        };
+        Ok(match error.cause() {
+            Cause::Changed if self.is_there_again(gone)? => Fate::Moot,
+            Cause::Changed => Fate::Kept(error),
+            Cause::NotEmpty if whom == For::LastFlush => Fate::Kept(error),
+            _ => Fate::Waits(error),
+        })
+    }
+
+    /// Whether the write policy of a path has it deleted without a flush.
+    fn goes_by_itself(&self, partition: PartitionId, path: &[u8]) -> bool {
+        let known = self.partitions.get(partition);
+        known.is_some_and(|known| known.settings.write_of(path) != WritePolicy::OnFlush)
+    }
+
+    /// Whether something of the same kind has the name now: it takes the place of what is there when it is flushed.
+    fn is_there_again(&self, gone: &Gone) -> FsResult<bool> {
+        let question = || EntryName { parent: gone.dir, name: gone.name.as_bytes() };
+        let found = self.at_entry(gone.dir, &gone.name, |node| {
+            self.step::<op::Lookup>(node, Steps::question(NOBODY), 0, question())
+        });
+        match found {
+            Ok(found) => Ok((found.kind == mode::DIR) == gone.removed.is_dir),
+            Err(error) if error.errno() == Errno::ENOENT => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether content of what the name led to may still have to be brought from there.
+    fn is_needed(&self, gone: &Gone, there: &There) -> FsResult<bool> {
+        let ino = gone.removed.ino;
+        match self.step::<op::FindOrigin>(self.home_of(ino)?, Steps::question(NOBODY), 0, InoOnly { ino }) {
+            Ok(whence) => Ok(whence.origin.is_some_and(|origin| origin.path == there.path)),
+            Err(error) if error.errno() == Errno::ENOENT => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Site storage has nothing of ours under the name any more, nor below it.
+    fn forget_seen(&self, gone: &Gone) -> FsResult<()> {
+        let forget = |dir: Ino, name: &[u8]| {
+            let note = NoteSeenRequest { dir, name: name.to_vec(), seen: None };
+            self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(NOBODY), 0, note)
+        };
+        forget(gone.dir, gone.name.as_bytes())?;
+        if gone.removed.is_dir { forget(gone.removed.ino, b"") } else { Ok(()) }
+    }
+
+    /// The record goes, unless the name was deleted once more.
+    fn forget_removed(&self, gone: &Gone) -> FsResult<()> {
+        self.proxy.mirror.state.lock().why.remove(&gone.key);
+        let mut txn = self.records.txn(&[gone.slot]);
+        if txn.get(gone.slot, &gone.key) != Some(&gone.removed.to_bytes()[..]) {
+            return Ok(());
+        }
+        txn.delete(gone.slot, &gone.key);
+        self.commit_note(txn)
+    }
+
+    /// A flush has put a file there whose name has gone meanwhile.
+    pub(super) fn note_left_behind(
+        &self,
+        ino: Ino,
+        dir: Ino,
+        name: &[u8],
+        removed: &Removed,
+    ) -> FsResult<()> {
+        let (slot, key) = (ino.slot(), removed_key(dir, name));
+        let mut txn = self.records.txn(&[slot]);
+        txn.put(slot, &key, &removed.to_bytes());
+        self.commit_note(txn)?;
+        self.mirror_later(removed.partition);
+        Ok(())
+    }
+
+    /// A deleted directory need not be known any more.
+    pub(super) fn forget_dir(&self, dir: Ino) -> FsResult<()> {
+        let slot = dir.slot();
+        let mut txn = self.records.txn(&[slot]);
+        if txn.get(slot, &inode_key(dir)).is_none() {
+            txn.delete(slot, &site_key(dir));
+        }
+        self.commit_note(txn)
+    }
+
+    /// Something was deleted in a partition: sees to it that it is deleted there by itself, where a policy says so.
+    fn mirror_later(&self, partition: PartitionId) {
+        let Some(known) = self.partitions.get(partition) else { return };
+        let rules = known.settings.rules.iter().filter_map(|rule| rule.write);
+        let wait = |policy| match policy {
+            WritePolicy::OnFlush => None,
+            WritePolicy::Delayed { age_ms, .. } => Some(Duration::from_millis(age_ms)),
+            // For those whose client does not come and see to it.
+            WritePolicy::Through | WritePolicy::OnClose => Some(PAUSES.0),
+        };
+        let Some(wait) = rules.chain([known.settings.write]).filter_map(wait).min() else { return };
+        let Some(node) = self.proxy.node.get().cloned() else { return };
+        let mirror = Arc::clone(&self.proxy.mirror);
+        let mut state = mirror.state.lock();
+        let at = Instant::now() + wait;
+        state.due = Some(state.due.map_or(at, |due| due.min(at)));
+        mirror.changed.notify_all();
+        if state.has_thread {
+            return;
+        }
+        let acting = Arc::clone(&mirror);
+        let work = move || {
+            let mut pause = PAUSES.0;
+            while acting.wait_until_due() {
+                let Some(node) = node.upgrade() else { return };
+                let is_done = node.mirror_by_policy();
+                drop(node);
+                pause = if is_done { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
+                if !is_done {
+                    acting.state.lock().due.get_or_insert(Instant::now() + pause);
+                }
+            }
+        };
+        match std::thread::Builder::new().name("mirror".to_owned()).spawn(work) {
+            Ok(_) => state.has_thread = true,
+            Err(error) => log::error!("deletions wait for a flush: no thread: {error}"),
+        }
+    }
+
+    /// Carries out all that need no flush. Whether none is left to be tried again.
+    fn mirror_by_policy(&self) -> bool {
+        let (mut after, mut is_done) = (None, true);
+        loop {
+            let (found, is_end) = self.removed_behind(after.as_ref());
+            for gone in found {
+                match self.mirror_one(&gone, For::Policy) {
+                    Ok(Fate::Waits(_) | Fate::Needed) => is_done = false,
+                    Ok(_) => {}
+                    Err(error) => {
+                        log::warn!("a deletion in inode {} waits: {error}", gone.dir);
+                        is_done = false;
+                    }
+                }
+                after = Some((gone.slot, gone.key));
+            }
+            if is_end {
+                return is_done;
+            }
+        }
+    }
+
+    /// What an earlier daemon left to be deleted by itself.
+    pub(crate) fn resume_mirror(&self) {
+        let (found, _) = self.removed_behind(None);
+        let mut partitions: Vec<PartitionId> = found.iter().map(|gone| gone.removed.partition).collect();
+        partitions.dedup();
+        partitions.into_iter().for_each(|partition| self.mirror_later(partition));
+    }
+}
+
+impl Mirror {
+    /// Waits for the next turn; whether there is one.
+    fn wait_until_due(&self) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            match state.due {
+                None => {
+                    state.has_thread = false;
+                    return false;
+                }
+                Some(due) if due <= Instant::now() => {
+                    state.due = None;
+                    return true;
+                }
+                Some(due) => drop(self.changed.wait_until(&mut state, due)),
+            }
+        }
+    }
+
+    fn note(&self, gone: &Gone, error: &SourceError) {
+        self.state.lock().why.insert(gone.key.clone(), error.to_string());
+    }
+
+    fn why(&self, gone: &Gone) -> String {
+        self.state.lock().why.get(&gone.key).cloned().unwrap_or_default()
+    }
+}
+
+fn gone_of(slot: Slot, key: &[u8], value: &[u8]) -> Option<Gone> {
+    let (dir, name) = name_of_removed(key)?;
+    let removed = decode(value, "deleted name", dir).ok()?;
+    Some(Gone { slot, key: key.to_vec(), dir, name: Name::new(name).ok()?, removed })
+}
+
+impl Change<'_> {
+    /// A name goes: what site storage has under it is to go as well, if its partition says so.
+    pub(crate) fn note_removed(&mut self, partition: PartitionId, place: &Place, dentry: Dentry) {
+        if !self.node.mirrors(partition) {
+            return;
+        }
+        let name = place.name();
+        // What has never been there need not be deleted. Of a spread directory its home knows.
+        if !place.is_spread() && self.txn.get(place.slot, &seen_key(place.dir, name)).is_none() {
+            return;
+        }
+        let is_dir = dentry.kind == mode::DIR;
+        let removed = Removed { ino: dentry.ino, is_dir, partition, seen: None };
+        self.txn.put(place.slot, &removed_key(place.dir, name), &removed.to_bytes());
+        self.node.mirror_later(partition);
+    }
+}
