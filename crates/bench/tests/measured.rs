@@ -295,7 +295,7 @@ fn checkpoints_are_written_to_a_source_and_in_front_of_it() {
     let flushes = vec!["flush"; 12];
     assert_eq!(commands(dir.path()), [&["up", "partition"], &flushes[..], &["down"]].concat());
     let list = std::fs::read_to_string(dir.path().join("list")).unwrap();
-    assert!(list.contains("--stripe 65536 --write delayed=1s --contract coherent"), "{list}");
+    assert!(list.contains("--stripe 65536 --write delayed=1s"), "{list}");
 }
 
 #[test]

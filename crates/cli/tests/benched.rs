@@ -69,10 +69,10 @@ fn checkpoints_arrive_at_a_slow_source_through_a_formation() {
     }
     let place = Place::new();
     let json = place.path().join("out.json");
-    for how in [&["--contract", "coherent"][..], &["--contract", "session", "--write", "delayed=0s"]] {
+    for how in [&["--write", "on-flush"], &["--write", "delayed=0s"]] {
         let size = ["--procs", "2", "--nodes", "2", "--stripe", "64k", "--reps", "1"];
         let slow = ["--delay", "1", "--rate", "2g", "--json", json.to_str().unwrap()];
-        let said = place.run(&[&["bench", "flash"], &size[..], &slow, how].concat());
+        let said = place.run(&[&["bench", "flash"], &size[..], &slow, &how[..]].concat());
         assert_eq!(said.code, 0, "{}", said.err);
         assert!(place.is_empty(), "a formation is left");
         let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();

@@ -4,10 +4,11 @@ mod places;
 mod plan;
 mod work;
 
+use std::path::PathBuf;
+
 use bivouac_types::limits::STRIPE_MIN;
 use bivouac_types::units::{format_size, parse_size};
-use clap::{Args, ValueEnum};
-use std::path::PathBuf;
+use clap::Args;
 
 use crate::chart::{Curve, curves};
 use crate::measure::{alternate, check_reps, in_range};
@@ -35,25 +36,6 @@ const SEEN: &str = "application";
 const THERE: &str = "source";
 const ASKED: &str = "requests";
 
-/// What readers may expect of writers in the partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Contract {
-    /// With the next call
-    Coherent,
-    /// After close
-    Session,
-}
-
-impl Contract {
-    /// Its name as a setting.
-    pub fn name(self) -> &'static str {
-        match self {
-            Contract::Coherent => "coherent",
-            Contract::Session => "session",
-        }
-    }
-}
-
 /// Write checkpoints to a slow source, directly (the limit) and through a formation in front of it
 ///
 /// In the manner of FLASH-IO: each process has 80 blocks of cells; all write 24 variables in double precision to one
@@ -76,9 +58,6 @@ pub struct FlashArgs {
     /// Write policy of the partition
     #[arg(long, default_value = "on-flush", value_name = "POLICY")]
     pub write: String,
-    /// Contract of the partition
-    #[arg(long, value_enum, default_value_t = Contract::Coherent)]
-    pub contract: Contract,
     /// Measure a directory that is slow by itself, for instance of the site's file system, instead of a slow one made for it
     #[arg(long, value_name = "DIR", conflicts_with_all = ["delay_ms", "rate", "pay_for_reads"])]
     pub source: Option<PathBuf>,
@@ -183,7 +162,7 @@ fn once(
         kinds.iter().try_for_each(|kind| work::verify(&dirs.at_source, plan, *kind, seed))?;
         figures.extend(speeds(name, &outcomes, there_ns));
         if let Some(asked) = asked {
-            log::debug!("{name}: {asked:?}");
+            log::info!("{name}: {asked:?}");
             figures.push(Figure::new(format!("{name}, {ASKED}"), Unit::Requests, asked.total() as f64));
         }
     }
@@ -238,9 +217,8 @@ fn title(args: &FlashArgs) -> String {
     };
     format!(
         "checkpoints of 24 variables, blocks of {b}x{b}x{b}, to {source}, and to a partition in front of it \
-         (write={}, contract={}, stripe={}), {} repetitions",
+         (write={}, stripe={}), {} repetitions",
         args.write,
-        args.contract.name(),
         format_size(args.stripe),
         args.reps,
         b = args.block,

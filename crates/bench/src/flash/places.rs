@@ -58,9 +58,9 @@ impl<'h, 'a> Places<'h, 'a> {
 
     fn make_partition(&self, args: &FlashArgs) -> BenchResult<()> {
         let (path, source) = (self.partition()?.display().to_string(), self.front.display().to_string());
-        let (stripe, contract) = (args.stripe.to_string(), args.contract.name());
+        let stripe = args.stripe.to_string();
         let place = ["partition", "create", &path, "--source", &source];
-        let how = ["--stripe", &stripe, "--write", &args.write, "--contract", contract];
+        let how = ["--stripe", &stripe, "--write", &args.write];
         self.formation.run(&[&place[..], &how].concat()).map(drop)
     }
 

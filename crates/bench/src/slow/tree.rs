@@ -216,7 +216,7 @@ impl Tree {
             let (now, later) = rest.split_at(rest.len().min(BLOCK as usize - from));
             let block =
                 node.blocks.entry(at / BLOCK).or_insert_with(|| vec![0; BLOCK as usize].into_boxed_slice());
-            block.iter_mut().skip(from).zip(now).for_each(|(place, byte)| *place = *byte);
+            block.get_mut(from..from + now.len()).ok_or(Errno::IO)?.copy_from_slice(now);
             (at, rest) = (at + now.len() as u64, later);
         }
         node.attrs.size = node.attrs.size.max(end);
