@@ -69,7 +69,7 @@ fn checkpoints_arrive_at_a_slow_source_through_a_formation() {
     }
     let place = Place::new();
     let json = place.path().join("out.json");
-    for how in [&["--write", "on-flush"], &["--write", "delayed=0s"]] {
+    for how in [&["--write", "on-flush"], &["--write", "delayed=1s"]] {
         let size = ["--procs", "2", "--nodes", "2", "--stripe", "64k", "--reps", "1"];
         let slow = ["--delay", "1", "--rate", "2g", "--json", json.to_str().unwrap()];
         let said = place.run(&[&["bench", "flash"], &size[..], &slow, &how[..]].concat());

@@ -20,11 +20,22 @@ use crate::record::Held;
 
 /// Bytes that one request moves at most, and for how long it goes on at most: it is answered within the bounded time.
 const BYTES_MAX: u64 = 64 << 20;
-const TIME_MAX: Duration = Duration::from_millis(500);
-/// Stripes that are put at the same time, and how many bytes of memory they may take unless a single one is larger: site
-/// storage lets each wait for a while, so a seat that puts one after the other mostly waits.
+const TIME_MAX: Duration = Duration::from_secs(1);
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Stripes that are put at the same time, since site storage lets each wait for a while; and how many bytes these are at
+/// most unless a single one is larger: what has been begun has to end within the bounded time, too.
 const AT_ONCE_MAX: u64 = 8;
-const AT_ONCE_BYTES: u64 = 8 << 20;
+const AT_ONCE_BYTES: u64 = 4 << 20;
+
+/// The part of some memory that begins with a page. File systems that take whole pages take such a stripe as one request,
+/// and others as two, the second of which waits for everything that has been asked meanwhile.
+fn on_a_page(memory: &mut [u8], len: usize) -> &mut [u8] {
+    let from = memory.as_ptr().align_offset(PAGE).min(memory.len());
+    let rest = memory.split_at_mut(from).1;
+    let len = len.min(rest.len());
+    rest.split_at_mut(len).0
+}
 
 /// The stripes of one request, as several threads put them.
 struct Putting {
@@ -135,8 +146,8 @@ impl Node {
             while let Some(stripe) = putting.take().filter(|stripe| is_of_file(*stripe)) {
                 own.extend(putting.moved(self.put_stripe(&site, &upload, request, stripe)));
             }
+            // Not sooner: on some file systems a sync and writes of others wait for each other.
             if !own.is_empty() {
-                // While others still put theirs.
                 putting.settled(site.source.settle(&upload, &own).map(|()| own));
             }
         };
@@ -168,21 +179,23 @@ impl Node {
         // Nothing that is here makes room for something else meanwhile.
         let _here = self.proxy.uses.stay();
         let is_there = at < whence.limit && whence.origin.is_some();
-        let mut content = match is_there && !self.marks(part, stripe)?.is_present(stripe) {
-            true => self.read_origin(part, whence, stripe)?,
-            false => self.read_stripe(part, whence, stripe, len)?,
-        };
-        content.resize(len, 0);
-        Ok(site.source.put(upload, at, &content)?)
+        if is_there && !self.marks(part, stripe)?.is_present(stripe) {
+            let mut content = self.read_origin(part, whence, stripe)?;
+            content.resize(len, 0);
+            return Ok(site.source.put(upload, at, &content)?);
+        }
+        let mut memory = vec![0; len + PAGE];
+        let content = on_a_page(&mut memory, len);
+        self.read_stripe(part, whence, stripe, content)?;
+        Ok(site.source.put(upload, at, content)?)
     }
 
-    fn read_stripe(&self, part: Part, whence: &Whence, stripe: u64, len: usize) -> FsResult<Vec<u8>> {
-        let mut content = vec![0; len];
+    fn read_stripe(&self, part: Part, whence: &Whence, stripe: u64, content: &mut [u8]) -> FsResult<()> {
         let id = self.subfile(part.ino, part.seat)?;
         let offset = stripe * u64::from(whence.layout.stripe);
-        let (read, _) = self.data.read(id, offset, &mut [IoSliceMut::new(&mut content)])?;
+        let (read, _) = self.data.read(id, offset, &mut [IoSliceMut::new(content)])?;
         content.get_mut(read..).unwrap_or_default().fill(0);
-        Ok(content)
+        Ok(())
     }
 
     /// The same content under a new name and version: what is here is still right. What was written here only is there
@@ -245,6 +258,15 @@ mod tests {
         assert_eq!(put, (10..next).collect::<Vec<_>>());
         // Those that were under way when it was enough are put as well.
         assert!(next - 10 <= (BYTES_MAX >> 20) + 3, "{next}");
+    }
+
+    #[test]
+    fn a_stripe_begins_with_a_page() {
+        for len in [0, 1, PAGE, 3 * PAGE + 5] {
+            let mut memory = vec![0; len + PAGE];
+            let stripe = on_a_page(&mut memory, len);
+            assert_eq!((stripe.as_ptr().align_offset(PAGE), stripe.len()), (0, len));
+        }
     }
 
     #[test]
