@@ -365,7 +365,11 @@ pub struct UnmountArgs {
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
     /// A path in a mounted formation
-    pub path: PathBuf,
+    #[arg(required_unless_present = "pid")]
+    pub path: Option<PathBuf>,
+    /// Show instead which files of formations this process has open, and which path its calls on each take
+    #[arg(long, value_name = "PID", conflicts_with_all = ["path", "offset"], value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Option<u32>,
     /// Show where the byte at this offset of the file is, too
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub offset: Option<u64>,

@@ -6,7 +6,7 @@ mod harness;
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use harness::{Place, Said, can_mount, is_alive, signal, wait_until};
 use rustix::process::Signal;
@@ -177,7 +177,12 @@ fn interrupt(script: &str, with: Signal, out: &str) -> i32 {
     let script = format!("runs() {{ touch '{}'; }}; {script}", flag.display());
     let name = Place::unique_name();
     let arguments = ["run", "--name", &name, "--out", out, "--", "sh", "-c", &script];
-    let mut child = place.command(&arguments).stderr(Stdio::null()).spawn().unwrap();
+    let plain = place.command(&arguments);
+    // Whoever runs the tests may have had signals ignored, as nohup does.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP,INT,QUIT,TERM,USR1").arg(plain.get_program()).args(plain.get_args());
+    plain.get_envs().for_each(|(name, value)| drop(value.map(|value| command.env(name, value))));
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the command runs", || flag.exists());
     signal(u64::from(child.id()), with);
     let code = child.wait().unwrap().code().unwrap();

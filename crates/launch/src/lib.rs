@@ -12,6 +12,7 @@
 //! This is the only crate that starts processes.
 
 pub mod control;
+pub mod descriptors;
 mod error;
 pub mod handover;
 pub mod hex;

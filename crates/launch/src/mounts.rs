@@ -44,6 +44,14 @@ pub fn mounted() -> Vec<MountEntry> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
+/// As [`mounted`], as a process sees it, each with the kernel's number for it.
+pub(crate) fn mounted_for(pid: u32) -> Vec<(u64, MountEntry)> {
+    let text = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let number =
+        |line: &[u8]| std::str::from_utf8(line.split(|byte| *byte == b' ').next()?).ok()?.parse().ok();
+    text.split(|byte| *byte == b'\n').filter_map(|line| Some((number(line)?, parse_line(line)?))).collect()
+}
+
 /// The mounts of one formation of one user.
 #[must_use]
 pub fn mounted_of(name: &FormationName, uid: u32) -> Vec<MountEntry> {

@@ -14,9 +14,8 @@ use bivouac_types::{Fate, FsResult, News, NodeId};
 use bivouac_wire::{Encode, NewsList, Operation, ProbeForRequest, Silent, op};
 use parking_lot::{Condvar, Mutex};
 
-use crate::dispatch::NOBODY;
 use crate::node::Node;
-use crate::peers::{PeerRequest, node_as_client};
+use crate::peers::PeerRequest;
 
 /// Messages that may be under way at a time; further ones are taken for lost.
 const UNDER_WAY_MAX: usize = 64;
@@ -268,16 +267,7 @@ impl Node {
 
     fn exchange<O: Operation>(&self, to: NodeId, request: &O::Request<'_>) -> FsResult<O::Reply> {
         let body = request.to_bytes();
-        let request = PeerRequest {
-            op: O::OP,
-            id: bivouac_types::OpId(0),
-            client: node_as_client(self.id),
-            channel: 0,
-            retry: false,
-            origin: NOBODY,
-            body: &body,
-            payload: &[],
-        };
+        let request = PeerRequest::of_node(self.id, O::OP, &body);
         self.ask_within::<O>(Some(self.members.patience), to, &request)
     }
 }

@@ -95,6 +95,11 @@ impl Partitions {
         self.table.read().get(id).cloned()
     }
 
+    /// Whether none is known besides the root partition, so that nothing can be at site storage.
+    pub fn is_empty(&self) -> bool {
+        self.table.read().is_empty()
+    }
+
     /// All that are known, in the order of their numbers.
     pub fn all(&self) -> Vec<Arc<Partition>> {
         self.table.read().all()

@@ -9,7 +9,7 @@ use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
 use bivouac_wire::{Decode, Encode, Flags, Frame, Op, Operation};
 use parking_lot::Mutex;
 
-use crate::dispatch::Handle;
+use crate::dispatch::{Handle, NOBODY};
 use crate::node::Node;
 use crate::session::Ctx;
 
@@ -31,6 +31,22 @@ pub struct PeerRequest<'a> {
     pub body: &'a [u8],
     /// Bytes to write.
     pub payload: &'a [IoSlice<'a>],
+}
+
+impl<'a> PeerRequest<'a> {
+    /// One of a node of its own accord, which may be done twice without harm.
+    pub(crate) fn of_node(node: NodeId, op: Op, body: &'a [u8]) -> PeerRequest<'a> {
+        PeerRequest {
+            op,
+            id: OpId(0),
+            client: node_as_client(node),
+            channel: 0,
+            retry: false,
+            origin: NOBODY,
+            body,
+            payload: &[],
+        }
+    }
 }
 
 /// The way to the peers.

@@ -134,6 +134,12 @@ impl PartitionTable {
         }
     }
 
+    /// Whether none is known besides the root partition.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     /// All that are known, in the order of their numbers.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Partition>> {

@@ -1,4 +1,6 @@
-//! `bivouac explain`: where the bytes of a file are, and why there.
+//! `bivouac explain`: where the bytes of a file are, and why there; which way calls on it go.
+
+mod process;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -6,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_client::{Client, Partition, SeatReport};
-use bivouac_launch::mounts::{mount_of, mounted};
+use bivouac_launch::mounts::{MountEntry, mount_of, mounted};
 use bivouac_launch::{FormationName, StateDir, Surroundings};
 use bivouac_layout::{locate, subfile_len};
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
@@ -25,16 +27,61 @@ const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// Shows a file.
 pub fn run(here: &Surroundings, args: &ExplainArgs) -> Result<ExitCode, Failure> {
-    let (name, ino) = find(&args.path)?;
-    let (_, dir) = StateDir::find(here, Some(&name))?;
-    let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
-    let explanation = explain(&client, &args.path, ino, args.offset)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&explanation).map_err(std::io::Error::from)?);
+    if let Some(pid) = args.pid {
+        let explanation = process::explain(here, pid)?;
+        return show(args.json, &explanation, process::Explanation::to_text);
+    }
+    let path = args.path.as_deref().unwrap_or(Path::new("."));
+    let (entry, ino) = find(path)?;
+    let formation = Reached::new(here, &entry, path)?;
+    let explanation = explain(&formation, path, ino, args.offset)?;
+    show(args.json, &explanation, Explanation::to_text)
+}
+
+fn show<T: Serialize>(json: bool, shown: &T, to_text: fn(&T) -> String) -> Result<ExitCode, Failure> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(shown).map_err(std::io::Error::from)?);
     } else {
-        print!("{}", explanation.to_text());
+        print!("{}", to_text(shown));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A formation that can be asked, as seen from one of its mounts.
+struct Reached {
+    client: Client,
+    /// The node that serves the mount, if that is known.
+    through: Option<u16>,
+}
+
+impl Reached {
+    fn new(here: &Surroundings, mount: &MountEntry, path: &Path) -> Result<Reached, Failure> {
+        let unknown = || {
+            let text = format!(
+                "{}: the mount's source '{}' names no formation; is it a mount of another program?",
+                path.display(),
+                mount.source
+            );
+            Failure::new(1, text)
+        };
+        let name = mount.source.strip_prefix("bivouac:").and_then(|name| name.parse::<FormationName>().ok());
+        let (_, dir) = StateDir::find(here, Some(&name.ok_or_else(unknown)?))?;
+        let state = reach::living(&dir)?;
+        let through = state.mounts.iter().find(|known| known.dir == mount.dir).map(|known| known.node);
+        Ok(Reached { client: reach::client(&dir, &state, ANSWER_WAIT)?, through })
+    }
+
+    /// How the daemon behind the mount comes to what a node has.
+    fn way_to(&self, node: u16) -> Option<&'static str> {
+        let through = self.through?;
+        let entry = |node: u16| self.client.map().nodes.get(usize::from(node));
+        let (here, there) = (entry(through)?, entry(node)?);
+        Some(match node == through {
+            true => "itself",
+            false if here.host == there.host && !there.unix_path.is_empty() => "Unix socket",
+            false => "TCP",
+        })
+    }
 }
 
 /// Everything that is shown. Sizes and offsets in bytes.
@@ -53,6 +100,8 @@ struct Explanation {
     /// Seats that there are to choose from: those of the partition.
     seats_of_partition: u16,
     partition: Option<PartitionExplanation>,
+    /// The node whose daemon serves the mount that the path is below.
+    mounted_through: Option<u16>,
     /// For a regular file, in the order of its stripes.
     seats: Vec<SeatExplanation>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,6 +123,8 @@ struct SeatExplanation {
     seat: u16,
     node: u16,
     host: String,
+    /// How the daemon that serves the mount comes to its bytes.
+    way: Option<&'static str>,
     volume: u16,
     subfile: Option<String>,
     data_bytes: u64,
@@ -92,8 +143,8 @@ struct ByteExplanation {
     local_file_offset: u64,
 }
 
-/// The formation that a path is in, and its inode there.
-fn find(path: &Path) -> Result<(FormationName, Ino), Failure> {
+/// The mount that a path is in, and its inode there.
+fn find(path: &Path) -> Result<(MountEntry, Ino), Failure> {
     let absolute = std::path::absolute(path)?;
     let failed = |e| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));
     // The parent is resolved, not the file: a symbolic link is explained as such.
@@ -110,18 +161,12 @@ fn find(path: &Path) -> Result<(FormationName, Ino), Failure> {
         };
         Failure::new(1, format_args!("{}: is not in a formation; {known}", path.display()))
     })?;
-    let name = entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
-    let unknown = || {
-        Failure::new(
-            1,
-            format_args!("{}: the mount's source '{}' names no formation", path.display(), entry.source),
-        )
-    };
     let seen = std::fs::symlink_metadata(&resolved).map_err(failed)?;
-    Ok((name.ok_or_else(unknown)?, Ino(seen.ino())))
+    Ok((entry, Ino(seen.ino())))
 }
 
-fn explain(client: &Client, path: &Path, ino: Ino, offset: Option<u64>) -> Result<Explanation, Failure> {
+fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> Result<Explanation, Failure> {
+    let client = &formation.client;
     let map = client.map();
     let attr = client.getattr(ino)?;
     let partition = match attr.layout.partition() {
@@ -147,7 +192,8 @@ fn explain(client: &Client, path: &Path, ino: Ino, offset: Option<u64>) -> Resul
         base_seat: attr.layout.base.position(),
         seats_of_partition: attr.layout.seats,
         partition: partition.as_deref().map(|partition| explain_partition(map, partition)),
-        seats: reports.into_iter().map(|report| seat(map, &attr, report)).collect(),
+        mounted_through: formation.through,
+        seats: reports.into_iter().map(|report| seat(formation, &attr, report)).collect(),
         byte: offset.filter(|_| attr.is_file()).map(|offset| byte(client, &attr, offset)),
     })
 }
@@ -166,13 +212,14 @@ fn explain_partition(map: &FormationMap, partition: &Partition) -> PartitionExpl
     PartitionExplanation { id: partition.id.0, nodes, settings: partition.settings.pairs() }
 }
 
-fn seat(map: &FormationMap, attr: &Attr, report: SeatReport) -> SeatExplanation {
-    let node = map.nodes.get(usize::from(report.node.0));
+fn seat(formation: &Reached, attr: &Attr, report: SeatReport) -> SeatExplanation {
+    let node = formation.client.map().nodes.get(usize::from(report.node.0));
     SeatExplanation {
         column: report.column,
         seat: report.seat.position(),
         node: report.node.0,
         host: node.map_or_else(String::new, |node| node.host.clone()),
+        way: formation.way_to(report.node.0),
         volume: report.volume,
         subfile: report.subfile.exists.then_some(report.subfile.path),
         data_bytes: report.subfile.len,
@@ -245,10 +292,16 @@ impl Explanation {
         ));
         let rows: Vec<Vec<String>> = self.seats.iter().map(SeatExplanation::row).collect();
         text.push_str(&layout(
-            &["SEAT", "NODE", "HOST", "VOLUME", "DATA", "ALLOCATED", "SUBFILE"],
-            &[0, 1, 3, 4, 5],
+            &["SEAT", "NODE", "HOST", "WAY", "VOLUME", "DATA", "ALLOCATED", "SUBFILE"],
+            &[0, 1, 4, 5, 6],
             &rows,
         ));
+        if let Some(node) = self.mounted_through {
+            text.push_str(&format!(
+                "WAY is how the daemon of node {node}, which serves this mount, comes to the bytes; the library and the \
+                 preload have the subfiles of this machine themselves (explain --pid shows it for a process)\n"
+            ));
+        }
         if let Some(byte) = &self.byte {
             let ByteExplanation { offset, stripe, seat, subfile_offset, local_file_offset, .. } = byte;
             text.push_str(&format!(
@@ -273,6 +326,7 @@ impl SeatExplanation {
             self.seat.to_string(),
             self.node.to_string(),
             self.host.clone(),
+            self.way.unwrap_or("-").to_owned(),
             self.volume.to_string(),
             format!("{} of {}", self.data_bytes, self.full_bytes),
             self.allocated_bytes.to_string(),
@@ -291,6 +345,7 @@ mod tests {
             seat,
             node: seat,
             host: "h".into(),
+            way: Some("Unix socket"),
             volume: 0,
             subfile: (column == 0).then(|| format!("/v/n{seat}/2f/x")),
             data_bytes: 4096,
@@ -310,6 +365,7 @@ mod tests {
             base_seat: 3,
             seats_of_partition: 4,
             partition: None,
+            mounted_through: Some(2),
             seats: vec![seat(0, 3), seat(1, 0)],
             byte: None,
         }
@@ -320,7 +376,10 @@ mod tests {
         let text = sample().to_text();
         assert!(text.contains("stripe k = offset div 4096 is on seat (3 + k mod 2) mod 4"), "{text}");
         assert!(text.contains("/v/n3/2f/x") && text.contains("(none: never written)"), "{text}");
-        assert!(text.contains("   3     3  h          0  4096 of 4096       8192  /v/n3/2f/x"), "{text}");
+        assert!(
+            text.contains("   3     3  h     Unix socket       0  4096 of 4096       8192  /v/n3/2f/x"),
+            "{text}"
+        );
     }
 
     #[test]

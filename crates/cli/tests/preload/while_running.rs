@@ -95,3 +95,49 @@ fn nothing_is_left_of_a_program_that_has_ended() {
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 300_000);
     camp.down();
 }
+
+/// Which path each descriptor takes is told from outside, with and without the library.
+#[test]
+fn the_path_of_each_descriptor_is_explained() {
+    let Some(camp) = Camp::start(&["--nodes", "2", "--stripe", "64k"]) else { return };
+    let script = "import os, sys\n\
+        f = os.open(sys.argv[1] + '/f', os.O_RDWR | os.O_CREAT)\n\
+        for turn in range(40): os.pwrite(f, b'x' * 4096, turn * 4096)\n\
+        a = os.open(sys.argv[1] + '/a', os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+        print(f, a, flush=True)\n\
+        sys.stdin.read()\n";
+    for way in [Way::Plain, Way::AtOnce] {
+        let mut run = command("python3", way);
+        run.args(["-c", script]).arg(camp.mount()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut child) = run.stderr(Stdio::null()).spawn() else {
+            println!("skipped: python3 is not installed");
+            return;
+        };
+        let said = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        let [f, a]: [&str; 2] = said.split(' ').collect::<Vec<_>>().try_into().unwrap();
+        let pid = child.id().to_string();
+        let json = camp.place().run(&["explain", "--json", "--pid", &pid]);
+        assert_eq!(json.code, 0, "{}", json.err);
+        let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        let with = way == Way::AtOnce;
+        assert_eq!((&json["program"], &json["has_preload"]), (&"python3".into(), &with.into()));
+        let files = json["files"].as_array().unwrap();
+        let of = |number: &str| files.iter().find(|file| file["descriptor"].to_string() == number).unwrap();
+        assert_eq!(of(f)["path"], camp.mount().join("f").to_str().unwrap());
+        assert_eq!((&of(f)["formation"], &of(f)["mounted_through"]), (&camp.name().into(), &0.into()));
+        assert_eq!(of(f)["calls"], if with { "direct" } else { "mount" }, "{json}");
+        assert_eq!(of(f)["own_seats"].as_array().unwrap().len(), if with { 2 } else { 0 }, "{json}");
+        assert_eq!(of(a)["calls"], "mount");
+        let text = camp.place().run(&["explain", "--pid", &pid]).out;
+        assert!(text.contains("O_APPEND") && text.contains("FD  OPENED TO"), "{text}");
+        assert_eq!(text.contains("by itself: it has 2 of 2 subfiles open"), with, "{text}");
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+    let none = camp.place().run(&["explain", "--pid", &std::process::id().to_string()]);
+    assert!(none.out.contains("it has no file of a formation open"), "{}{}", none.out, none.err);
+    let gone = camp.place().run(&["explain", "--pid", "4194305"]);
+    assert!(gone.code == 1 && gone.err.contains("process 4194305: is not there"), "{}", gone.err);
+    assert_eq!(camp.place().run(&["explain"]).code, 2);
+    camp.down();
+}

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_types::limits::LOCKS_PER_MESSAGE_MAX;
-use bivouac_types::{ClientId, NodeId, OpId};
+use bivouac_types::{ClientId, NodeId};
 use bivouac_wire::{Encode, GrantedLocks, Op};
 use parking_lot::{Condvar, Mutex};
 
-use crate::dispatch::NOBODY;
-use crate::peers::{PeerRequest, Peers, node_as_client};
+use crate::peers::{PeerRequest, Peers};
 
 /// For how long a thread waits for more to tell.
 const IDLE: Duration = Duration::from_secs(2);
@@ -50,16 +49,7 @@ impl Hints {
     fn work(&self, node: NodeId) {
         while let Some(tickets) = self.next(node) {
             let body = GrantedLocks { tickets }.to_bytes();
-            let request = PeerRequest {
-                op: Op::LocksGranted,
-                id: OpId(0),
-                client: node_as_client(self.id),
-                channel: 0,
-                retry: false,
-                origin: NOBODY,
-                body: &body,
-                payload: &[],
-            };
+            let request = PeerRequest::of_node(self.id, Op::LocksGranted, &body);
             if let Err(error) = self.peers.call(node, &request, &mut Vec::new()) {
                 log::debug!("{node} was not told of locks that it has: {error}");
             }

@@ -204,18 +204,8 @@ impl Node {
                 accepted(&data::write(self, &request, &pieces, true)?)?;
             } else {
                 let body = request.to_bytes();
-                let (client, op) = (self.as_client(), Op::Write);
-                let id = bivouac_types::OpId(0);
-                let step = PeerRequest {
-                    op,
-                    id,
-                    client,
-                    channel: 0,
-                    retry: false,
-                    origin: crate::dispatch::NOBODY,
-                    body: &body,
-                    payload: &pieces,
-                };
+                let step =
+                    PeerRequest { payload: &pieces, ..PeerRequest::of_node(self.id, Op::Write, &body) };
                 let written = match self.ask::<op::Write>(place.node, &step) {
                     Err(error) if error.errno() == Errno::EINPROGRESS => {
                         self.have_brought(inode, &range)?;

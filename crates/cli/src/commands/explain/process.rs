@@ -1,0 +1,207 @@
+//! Which path the calls of a process on its open files take.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use bivouac_launch::Surroundings;
+use bivouac_launch::descriptors::{Descriptor, Files, files_of};
+use bivouac_launch::mounts::MountEntry;
+use bivouac_types::Ino;
+use rustix::fs::OFlags;
+use serde::Serialize;
+
+use super::Reached;
+use crate::failure::Failure;
+use crate::table::layout;
+
+/// The preload, as the kernel lists it among a process's libraries.
+const PRELOAD: &str = "libbivouac_preload.so";
+
+/// Everything that is shown.
+#[derive(Debug, Serialize)]
+pub struct Explanation {
+    pid: u32,
+    program: String,
+    /// Whether the preload is in the process.
+    has_preload: bool,
+    files: Vec<FileExplanation>,
+}
+
+#[derive(Debug, Serialize)]
+struct FileExplanation {
+    descriptor: u32,
+    path: PathBuf,
+    formation: String,
+    flags: Vec<&'static str>,
+    /// The node whose daemon serves the mount.
+    mounted_through: Option<u16>,
+    /// Seats whose subfiles the process has open itself.
+    own_seats: Vec<u16>,
+    /// Seats of the file that exist.
+    seats: usize,
+    calls: Calls,
+    /// Why the mount serves them, if it is known.
+    why: Option<&'static str>,
+}
+
+/// Who does reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Calls {
+    /// The process itself, by the preload or the library.
+    Direct,
+    /// The preload, once the file has been used enough.
+    Soon,
+    /// The daemon behind the mount.
+    Mount,
+}
+
+/// Looks at a process.
+///
+/// # Errors
+/// When there is none, it may not be looked at, or its formation does not answer.
+pub fn explain(here: &Surroundings, pid: u32) -> Result<Explanation, Failure> {
+    let files = files_of(pid)?;
+    let has_preload = files.mapped.iter().any(|path| path.ends_with(PRELOAD));
+    let mut formations: HashMap<PathBuf, Reached> = HashMap::new();
+    let mut explained = Vec::new();
+    for descriptor in &files.descriptors {
+        let Some(mount) = &descriptor.mount else { continue };
+        // Closed meanwhile: there is nothing to show.
+        let Ok(seen) = std::fs::metadata(&descriptor.way) else { continue };
+        if !formations.contains_key(&mount.dir) {
+            let reached = Reached::new(here, mount, &descriptor.target)?;
+            formations.insert(mount.dir.clone(), reached);
+        }
+        if let Some(formation) = formations.get(&mount.dir) {
+            explained.push(file(formation, mount, descriptor, Ino(seen.ino()), &files, has_preload)?);
+        }
+    }
+    Ok(Explanation { pid, program: files.program, has_preload, files: explained })
+}
+
+fn file(
+    formation: &Reached,
+    mount: &MountEntry,
+    descriptor: &Descriptor,
+    ino: Ino,
+    files: &Files,
+    has_preload: bool,
+) -> Result<FileExplanation, Failure> {
+    let attr = formation.client.getattr(ino)?;
+    let reports = if attr.is_file() { formation.client.seats(&attr)? } else { Vec::new() };
+    let subfiles: Vec<_> = reports.into_iter().filter(|report| report.subfile.exists).collect();
+    let has = |path: &str| files.descriptors.iter().any(|open| open.target == Path::new(path));
+    let own = subfiles.iter().filter(|report| has(&report.subfile.path));
+    let own_seats: Vec<u16> = own.map(|report| report.seat.position()).collect();
+    let (calls, why) = match why_mount(attr.is_file(), descriptor, files) {
+        Some(why) => (Calls::Mount, Some(why)),
+        None if !own_seats.is_empty() => (Calls::Direct, None),
+        None if has_preload => (Calls::Soon, None),
+        None => (Calls::Mount, Some("the process has no preload")),
+    };
+    Ok(FileExplanation {
+        descriptor: descriptor.number,
+        path: descriptor.target.clone(),
+        formation: mount.source.strip_prefix("bivouac:").unwrap_or_default().to_owned(),
+        flags: words(descriptor.flags),
+        mounted_through: formation.through,
+        own_seats,
+        seats: subfiles.len(),
+        calls,
+        why,
+    })
+}
+
+/// What leaves a file to the mount whatever the process has loaded.
+fn why_mount(is_file: bool, descriptor: &Descriptor, files: &Files) -> Option<&'static str> {
+    let flags = OFlags::from_bits_retain(descriptor.flags);
+    if !is_file {
+        Some("not a regular file")
+    } else if flags.contains(OFlags::APPEND) {
+        Some("O_APPEND: the home of the file says where")
+    } else if flags.contains(OFlags::DSYNC) {
+        Some("O_SYNC or O_DSYNC")
+    } else if files.mapped.contains(&descriptor.target) {
+        Some("it is mapped")
+    } else {
+        None
+    }
+}
+
+fn words(flags: u32) -> Vec<&'static str> {
+    let flags = OFlags::from_bits_retain(flags);
+    let access = match flags & OFlags::ACCMODE {
+        OFlags::WRONLY => "write",
+        OFlags::RDWR => "read and write",
+        _ => "read",
+    };
+    let more = [(OFlags::APPEND, "append"), (OFlags::DSYNC, "sync"), (OFlags::DIRECT, "direct")];
+    let more = more.into_iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, word)| word);
+    std::iter::once(access).chain(more).collect()
+}
+
+impl Explanation {
+    /// As people read it.
+    pub fn to_text(&self) -> String {
+        let with = if self.has_preload { "with" } else { "without" };
+        let mut text = format!("process {} ({}), {with} the preload\n", self.pid, self.program);
+        if self.files.is_empty() {
+            return text + "it has no file of a formation open\n";
+        }
+        let rows: Vec<Vec<String>> = self.files.iter().map(FileExplanation::row).collect();
+        text.push_str(&layout(&["FD", "OPENED TO", "READS AND WRITES GO", "FILE"], &[0], &rows));
+        text
+    }
+}
+
+impl FileExplanation {
+    fn row(&self) -> Vec<String> {
+        let through = match self.mounted_through {
+            Some(node) => format!("through the mount, to node {node}"),
+            None => "through the mount".to_owned(),
+        };
+        let go = match self.calls {
+            Calls::Direct => {
+                let seats: Vec<String> = self.own_seats.iter().map(u16::to_string).collect();
+                let (all, listed) = (self.seats, seats.join(", "));
+                let rest = if seats.len() < all { "; to the others by messages" } else { "" };
+                format!("by itself: it has {} of {all} subfiles open (seats {listed}){rest}", seats.len())
+            }
+            Calls::Soon => format!(
+                "by itself, from the seventh call or 512 KiB on, unless others share its position; else {through}"
+            ),
+            Calls::Mount => format!("{through}: {}", self.why.unwrap_or("that is what serves it")),
+        };
+        vec![self.descriptor.to_string(), self.flags.join(", "), go, self.path.display().to_string()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(flags: OFlags) -> Descriptor {
+        Descriptor {
+            number: 5,
+            target: "/m/f".into(),
+            flags: flags.bits(),
+            mount: None,
+            way: "/proc/1/fd/5".into(),
+        }
+    }
+
+    #[test]
+    fn what_the_mount_has_to_do_is_said_with_the_reason() {
+        let (none, mapped) = (Files::default(), Files { mapped: vec!["/m/f".into()], ..Files::default() });
+        let plain = open(OFlags::RDWR);
+        assert_eq!(why_mount(true, &plain, &none), None);
+        assert_eq!(why_mount(false, &plain, &none), Some("not a regular file"));
+        assert_eq!(why_mount(true, &plain, &mapped), Some("it is mapped"));
+        let append = open(OFlags::WRONLY | OFlags::APPEND);
+        assert!(why_mount(true, &append, &none).is_some_and(|why| why.contains("O_APPEND")));
+        assert_eq!(words(append.flags), ["write", "append"]);
+        assert_eq!(words(OFlags::RDWR.bits()), ["read and write"]);
+    }
+}

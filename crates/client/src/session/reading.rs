@@ -1,0 +1,165 @@
+//! Reads of the session contract: from pages, and more than was asked for where that is a habit.
+
+use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX};
+use bivouac_types::{Errno, FsError, FsResult, Ino};
+use std::sync::atomic::Ordering;
+
+use super::ahead::Ahead;
+use super::arena::PAGE;
+use super::file::{CachedFile, pages_of};
+use super::pool::Pool;
+use super::{LARGE, broken};
+use crate::client::Client;
+use crate::data::OVERTAKEN_MAX;
+
+impl Client {
+    /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EIO` when a node cannot be reached.
+    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        let Some(pool) = self.pool_for(ino)? else { return self.read_through(ino, offset, into) };
+        if offset.checked_add(into.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return self.read_through(ino, offset, into);
+        }
+        let file = pool.file(ino);
+        if into.len() >= LARGE {
+            return self.read_fresh(pool, &file, offset, into);
+        }
+        let mut state = file.state.lock();
+        let done = state.read(&pool.arena, offset, into).map_err(|error| broken(&error))?;
+        let ahead = state.streams.note(offset, into.len() as u64, done < into.len());
+        drop(state);
+        if done == into.len() {
+            pool.counts.hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(done);
+        }
+        pool.counts.misses.fetch_add(1, Ordering::Relaxed);
+        let rest = into.get_mut(done..).unwrap_or_default();
+        let read = match ahead {
+            Ahead::Nothing => self.read_fresh(pool, &file, offset + done as u64, rest),
+            Ahead::Run(window) => {
+                self.read_run(pool, &file, offset + done as u64, window - done as u64, rest)
+            }
+            Ahead::Places(step, count) if done == 0 => {
+                self.read_places(pool, &file, offset, (step, count), rest)
+            }
+            Ahead::Places(..) => self.read_fresh(pool, &file, offset + done as u64, rest),
+        };
+        Ok(done + read?)
+    }
+
+    /// Whether a read has to be served from pages, or is better.
+    pub(crate) fn prefers_pages(&self, ino: Ino, len: usize) -> FsResult<bool> {
+        let Some(pool) = self.pool_for(ino)? else { return Ok(false) };
+        Ok(len < LARGE || pool.find(ino).is_some_and(|file| file.state.lock().unsent() > 0))
+    }
+
+    /// Reads from the seats, with what was written here, sent or not.
+    fn read_fresh(&self, pool: &Pool, file: &CachedFile, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        for _ in 0..OVERTAKEN_MAX {
+            let (drops, end) = {
+                let mut state = file.state.lock();
+                state.reads += 1;
+                (state.drops, state.unsent_end())
+            };
+            let read = self.read_through(file.ino, offset, into);
+            let mut state = file.state.lock();
+            state.reads -= 1;
+            let read = read?;
+            // The file may be longer than its home knows.
+            let len = (end.saturating_sub(offset).min(into.len() as u64) as usize).max(read);
+            into.get_mut(read..len).unwrap_or_default().fill(0);
+            if state.drops == drops {
+                state
+                    .overlay(&pool.arena, offset, into.get_mut(..len).unwrap_or_default())
+                    .map_err(|e| broken(&e))?;
+                return Ok(len);
+            }
+            // What was written here and sent meanwhile may be missing.
+        }
+        Err(FsError::with(
+            Errno::EIO,
+            format!("read of inode {} was overtaken {OVERTAKEN_MAX} times", file.ino),
+        ))
+    }
+
+    /// As [`Client::read_fresh`], and keeps what is behind it.
+    fn read_run(
+        &self,
+        pool: &Pool,
+        file: &CachedFile,
+        offset: u64,
+        window: u64,
+        into: &mut [u8],
+    ) -> FsResult<usize> {
+        let end = offset.saturating_add(window.min(pool.size() / 4)).min(FILE_SIZE_MAX);
+        // Windows end with pages: the next one begins with a new page.
+        let end = (end - end % PAGE).max(offset + into.len() as u64);
+        let Some(mut free) = pool.obtain(file.ino, pages_of(offset..end).count()) else {
+            return self.read_fresh(pool, file, offset, into);
+        };
+        let drops = file.state.lock().drops;
+        let mut bytes = vec![0; (end - offset) as usize];
+        let read = self.read_fresh(pool, file, offset, &mut bytes);
+        if let Ok(read) = read {
+            let mut state = file.state.lock();
+            if state.drops == drops && !state.is_over {
+                let bytes = bytes.get(..read).unwrap_or_default();
+                let kept = state.take_in(&pool.arena, offset, bytes, &mut free);
+                kept.unwrap_or_else(|error| log::debug!("what was read ahead is not kept: {error}"));
+            }
+        }
+        pool.give_back(free);
+        let len = read?.min(into.len());
+        into.get_mut(..len).unwrap_or_default().copy_from_slice(bytes.get(..len).unwrap_or_default());
+        Ok(len)
+    }
+
+    /// As [`Client::read_fresh`], and keeps the places that are as far from each other.
+    fn read_places(
+        &self,
+        pool: &Pool,
+        file: &CachedFile,
+        offset: u64,
+        (step, count): (i64, u64),
+        into: &mut [u8],
+    ) -> FsResult<usize> {
+        let len = into.len() as u64;
+        let count = count.min(pool.size() / 4 / len.max(1)).clamp(1, LIST_EXTENTS_MAX as u64);
+        let place = |turn: u64| offset.checked_add_signed(step.checked_mul(turn.cast_signed())?);
+        let starts: Vec<u64> = (0..count)
+            .map_while(place)
+            .take_while(|start| start.checked_add(len).is_some_and(|end| end <= FILE_SIZE_MAX))
+            .collect();
+        let wanted = starts.iter().map(|start| pages_of(*start..start + len).count()).sum();
+        let Some(mut free) = pool.obtain(file.ino, wanted) else {
+            return self.read_fresh(pool, file, offset, into);
+        };
+        let drops = file.state.lock().drops;
+        let mut bytes = vec![0; starts.len() * into.len()];
+        let mut places: Vec<(u64, &mut [u8])> =
+            starts.iter().copied().zip(bytes.chunks_mut(into.len().max(1))).collect();
+        let read = self.read_list_through(file.ino, &mut places);
+        if let Ok(lens) = &read {
+            let mut state = file.state.lock();
+            if state.drops == drops && !state.is_over {
+                for ((start, bytes), len) in places.iter().zip(lens) {
+                    let bytes = bytes.get(..*len).unwrap_or_default();
+                    let kept = state.take_in(&pool.arena, *start, bytes, &mut free);
+                    kept.unwrap_or_else(|error| log::debug!("what was read ahead is not kept: {error}"));
+                }
+            }
+        }
+        pool.give_back(free);
+        read?;
+        let mut state = file.state.lock();
+        match state.read(&pool.arena, offset, into).map_err(|error| broken(&error))? {
+            len if len == into.len() => Ok(len),
+            _ => {
+                drop(state);
+                self.read_fresh(pool, file, offset, into)
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Writes of the session contract: to pages, which are sent in large messages.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
+use bivouac_types::{Errno, FsError, FsResult, Ino};
+
+use super::file::{Batch, CachedFile};
+use super::pool::Pool;
+use super::{LARGE, broken};
+use crate::client::{Client, OpCtx};
+
+/// Unsent bytes of one file from which on who writes sends them first: as many as one message may carry.
+const SEND_AT: u64 = TRANSFER_MAX as u64;
+
+/// Somebody sends pages of a file; nobody else does until this is over.
+struct Sending<'a>(&'a CachedFile);
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_sending = false;
+        self.0.sent.notify_all();
+    }
+}
+
+impl Client {
+    /// Writes `data`: all of it, or an error. With `append` the home decides where, and `offset` is not used.
+    ///
+    /// # Errors
+    /// `ENOSPC` when a volume is full, `EFBIG`, `ENOENT`, `EIO`. Parts may have been written. Under the session contract
+    /// an error may be about what was written before, which is kept.
+    pub fn write(&self, ctx: &OpCtx, ino: Ino, offset: u64, data: &[u8], append: bool) -> FsResult<usize> {
+        let _fenced = self.locks.guard(ino)?;
+        if !append {
+            return self.write_at(ino, offset, data);
+        }
+        // The home says where it goes: behind what was written before.
+        self.send_unsent(ino)?;
+        self.write_append(ctx, ino, data)
+    }
+
+    /// Writes `data` at `offset`: all of it, or an error. Done twice it is the same, so it needs no identity.
+    ///
+    /// # Errors
+    /// As [`Client::write`].
+    pub fn write_at(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
+        let Some(pool) = self.pool_for(ino)? else { return self.write_through(ino, offset, data) };
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
+        let range = offset..end.ok_or(Errno::EFBIG)?;
+        let file = pool.file(ino);
+        let (unsent, has_lost) = {
+            let state = file.state.lock();
+            (state.unsent(), state.has_lost)
+        };
+        if unsent >= SEND_AT || has_lost {
+            self.send_pages(pool, &file)?;
+        }
+        if data.len() < LARGE && self.write_behind(pool, &file, range.clone(), data)? {
+            return Ok(data.len());
+        }
+        self.send_if(pool, &file, range.clone())?;
+        let written = self.write_through(ino, offset, data);
+        file.state.lock().drop_range(range);
+        written
+    }
+
+    /// Writes to pages; whether there was room.
+    fn write_behind(&self, pool: &Pool, file: &CachedFile, range: Range<u64>, data: &[u8]) -> FsResult<bool> {
+        loop {
+            let (missing, takes) = {
+                let state = file.state.lock();
+                (state.missing(range.clone()), state.takes(range.clone()))
+            };
+            if !takes {
+                self.send_pages(pool, file)?;
+            }
+            let Some(mut free) = pool.obtain(file.ino, missing) else {
+                // Everything is unsent: who wants room makes it.
+                let Some(fullest) = pool.fullest() else { return Ok(false) };
+                self.send_pages(pool, &fullest)?;
+                continue;
+            };
+            let mut state = file.state.lock();
+            // Others may have been quicker.
+            let fits = state.missing(range.clone()) <= free.len() && state.takes(range.clone());
+            if !fits && !state.is_over {
+                drop(state);
+                pool.give_back(free);
+                continue;
+            }
+            let before = state.unsent();
+            let over = state.is_over;
+            let written =
+                if over { Ok(()) } else { state.write(&pool.arena, file.ino, range.start, data, &mut free) };
+            pool.count_unsent(state.unsent().cast_signed() - before.cast_signed());
+            drop(state);
+            pool.give_back(free);
+            let failed =
+                written.inspect_err(|error| log::warn!("the page pool takes nothing: {error}")).is_err();
+            return Ok(!over && !failed);
+        }
+    }
+
+    /// Sends what was written to a file, if any of it lies in a range.
+    fn send_if(&self, pool: &Pool, file: &CachedFile, range: Range<u64>) -> FsResult<()> {
+        if file.state.lock().has_unsent(range) { self.send_pages(pool, file) } else { Ok(()) }
+    }
+
+    /// Sends what was written to a file up to now. What cannot be sent is kept.
+    pub(super) fn send_pages(&self, pool: &Pool, file: &CachedFile) -> FsResult<()> {
+        let mut state = file.state.lock();
+        if state.is_sending {
+            bivouac_net::before_waiting();
+            file.sent.wait_while(&mut state, |state| state.is_sending);
+        }
+        if state.has_lost {
+            return Err(given_up(file.ino));
+        }
+        if state.unsent() == 0 {
+            return Ok(());
+        }
+        state.is_sending = true;
+        drop(state);
+        let _sending = Sending(file);
+        let _fenced = match self.locks.guard(file.ino) {
+            Err(error) if self.locks.has_lost(file.ino) => {
+                // It belongs to whoever has the lock now.
+                self.give_up(pool, file, &error);
+                return Err(error);
+            }
+            fenced => fenced?,
+        };
+        let (mut batch, mut from) = (Batch::default(), 0);
+        loop {
+            let limits = (TRANSFER_MAX, LIST_EXTENTS_MAX);
+            let next = file.state.lock().batch(&pool.arena, from, limits, &mut batch);
+            let Some(next) = next.map_err(|error| broken(&error))? else { return Ok(()) };
+            self.send_batch(file.ino, &batch)?;
+            let mut state = file.state.lock();
+            let before = state.unsent();
+            state.arrived(&pool.arena, file.ino, &batch);
+            pool.count_unsent(state.unsent().cast_signed() - before.cast_signed());
+            pool.counts.sent.fetch_add(batch.bytes.len() as u64, Ordering::Relaxed);
+            from = next;
+        }
+    }
+
+    /// One message per seat, whatever the number of places.
+    fn send_batch(&self, ino: Ino, batch: &Batch) -> FsResult<()> {
+        let bytes = |range: &Range<usize>| batch.bytes.get(range.clone()).unwrap_or_default();
+        match batch.places.as_slice() {
+            [(offset, range)] => self.write_through(ino, *offset, bytes(range)).map(drop),
+            places => {
+                let places: Vec<(u64, &[u8])> =
+                    places.iter().map(|(offset, range)| (*offset, bytes(range))).collect();
+                self.write_list_through(ino, &places)
+            }
+        }
+    }
+
+    /// Sends what was written to this file and has not been sent, for others to see it.
+    ///
+    /// # Errors
+    /// As [`Client::write`]; what cannot be sent is kept, and tried again by the next call.
+    pub fn send_unsent(&self, ino: Ino) -> FsResult<()> {
+        match self.pool().and_then(|pool| Some((pool, pool.find(ino)?))) {
+            Some((pool, file)) => self.send_pages(pool, &file),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends what was written to this file; what cannot be sent shows up at the next call that may fail.
+    pub(crate) fn try_send_unsent(&self, ino: Ino) {
+        if let Err(error) = self.send_unsent(ino) {
+            log::debug!("inode {ino}: what was written is not sent yet: {error}");
+        }
+    }
+
+    /// Sends everything, at the end of the client.
+    pub fn send_all(&self) {
+        let Some(pool) = self.pool() else { return };
+        pool.files().iter().for_each(|file| self.try_send_unsent(file.ino));
+    }
+}
+
+fn given_up(ino: Ino) -> FsError {
+    let text = format!(
+        "bytes that were written to inode {ino} before are lost; close the file and write them again"
+    );
+    FsError::with(Errno::EIO, text)
+}

@@ -1,0 +1,119 @@
+//! The descriptors of a process, as the kernel lists them.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use crate::mounts::{MountEntry, mounted_for};
+use crate::{Kind, LaunchError, LaunchResult};
+
+/// An open descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its number.
+    pub number: u32,
+    /// What it leads to, as the process names it.
+    pub target: PathBuf,
+    /// How it was opened: `O_` flags, as Linux numbers them.
+    pub flags: u32,
+    /// The mount of a formation that it is in.
+    pub mount: Option<MountEntry>,
+    /// A path to the same file, whatever has become of its name.
+    pub way: PathBuf,
+}
+
+/// What there is to know of a process that uses files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// Its program's name.
+    pub program: String,
+    /// In the order of their numbers.
+    pub descriptors: Vec<Descriptor>,
+    /// Files that it has mapped, its libraries among them.
+    pub mapped: Vec<PathBuf>,
+}
+
+/// The files of a process.
+///
+/// # Errors
+/// When there is no such process, or it is another user's.
+pub fn files_of(pid: u32) -> LaunchResult<Files> {
+    let root = PathBuf::from(format!("/proc/{pid}"));
+    let refused = |error: std::io::Error| {
+        let gone = error.raw_os_error() == Some(Errno::NOENT.raw_os_error());
+        let (cause, remedy) = match gone {
+            true => ("is not there".to_owned(), "look at its number: pgrep -a NAME"),
+            false => (error.to_string(), "only its own user and root may look at its files"),
+        };
+        LaunchError::new(Kind::Refused, format_args!("process {pid}"), cause, remedy)
+    };
+    let listed = std::fs::read_dir(root.join("fd")).map_err(refused)?;
+    let mounts = mounted_for(pid);
+    let mut descriptors: Vec<Descriptor> =
+        listed.flatten().filter_map(|entry| descriptor(&root, &entry.path(), &mounts)).collect();
+    descriptors.sort_by_key(|descriptor| descriptor.number);
+    let program = std::fs::read_to_string(root.join("comm")).unwrap_or_default().trim().to_owned();
+    let maps = std::fs::read(root.join("maps")).unwrap_or_default();
+    let mut mapped: Vec<PathBuf> = maps.split(|byte| *byte == b'\n').filter_map(mapped_file).collect();
+    mapped.dedup();
+    Ok(Files { program, descriptors, mapped })
+}
+
+/// `None` if it was closed meanwhile.
+fn descriptor(root: &Path, way: &Path, mounts: &[(u64, MountEntry)]) -> Option<Descriptor> {
+    let name = way.file_name()?.to_str()?;
+    let info = std::fs::read_to_string(root.join("fdinfo").join(name)).ok()?;
+    let field = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let number: u64 = field("mnt_id:")?.parse().ok()?;
+    Some(Descriptor {
+        number: name.parse().ok()?,
+        target: std::fs::read_link(way).ok()?,
+        flags: u32::from_str_radix(field("flags:")?, 8).ok()?,
+        mount: mounts.iter().find(|(known, _)| *known == number).map(|(_, entry)| entry.clone()),
+        way: way.to_owned(),
+    })
+}
+
+/// The path of a line of /proc/PID/maps: its sixth column, which may have spaces.
+fn mapped_file(line: &[u8]) -> Option<PathBuf> {
+    let start = line.iter().position(|byte| *byte == b'/')?;
+    line.get(start..).map(|path| PathBuf::from(OsStr::from_bytes(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_process_is_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join("a b");
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(&path).unwrap();
+        let files = files_of(std::process::id()).unwrap();
+        let number = file.as_raw_fd().cast_unsigned();
+        let found = files.descriptors.iter().find(|descriptor| descriptor.number == number).unwrap();
+        assert_eq!((&found.target, &found.mount), (&path, &None));
+        assert_ne!(found.flags & rustix::fs::OFlags::APPEND.bits(), 0, "{found:?}");
+        std::fs::remove_file(&path).unwrap();
+        assert!(std::fs::metadata(&found.way).is_ok(), "found without its name");
+        let program = std::env::current_exe().unwrap().canonicalize().unwrap();
+        assert!(files.mapped.contains(&program), "{:?}", files.mapped);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_said() {
+        let error = files_of(u32::MAX).unwrap_err().to_string();
+        assert!(error.contains("process 4294967295: is not there; look at its number"), "{error}");
+    }
+
+    #[test]
+    fn paths_are_taken_out_of_maps() {
+        let line = b"7f00-7f01 r--p 00000000 fe:00 42    /tmp/a b (deleted)";
+        assert_eq!(mapped_file(line), Some("/tmp/a b (deleted)".into()));
+        assert_eq!(mapped_file(b"7f00-7f01 rw-p 00000000 00:00 0    [heap]"), None);
+        assert_eq!(mapped_file(b""), None);
+    }
+}
