@@ -12,8 +12,9 @@ use crate::report::{Figure, Report, Unit};
 use crate::scratch::Scratch;
 use crate::{BenchError, BenchResult, Host};
 
-/// Most nodes of a formation on one machine.
+/// Most nodes of a formation on one machine, each with a process of its own, and in one process.
 const NODES_MAX: u64 = 256;
+const NODES_IN_PROCESS_MAX: u64 = 1024;
 /// Longest delay of a launcher, in milliseconds: `up` gives a formation 60 s to start.
 const DELAY_MS_MAX: u64 = 30_000;
 const UP: &str = "up, until usable";
@@ -32,6 +33,9 @@ pub struct StartupArgs {
     /// Do not mount them
     #[arg(long)]
     pub no_mount: bool,
+    /// Have the nodes of a formation share one process
+    #[arg(long, conflicts_with = "host_delay_ms")]
+    pub in_process: bool,
     /// Make each node a host of its own, in a directory, which a launcher takes so long to reach; not mounted
     #[arg(long, value_name = "MS", conflicts_with = "no_mount")]
     pub host_delay_ms: Option<u32>,
@@ -66,7 +70,8 @@ pub fn measure(host: &Host<'_>, args: &StartupArgs) -> BenchResult<Report> {
         return Err(BenchError::usage("--nodes", "names nothing", "write for instance --nodes 1,4,16"));
     }
     in_range("--host-delay-ms", u64::from(args.host_delay_ms.unwrap_or(0)), 0, DELAY_MS_MAX)?;
-    args.nodes.iter().try_for_each(|nodes| in_range("--nodes", u64::from(*nodes), 1, NODES_MAX))?;
+    let most = if args.in_process { NODES_IN_PROCESS_MAX } else { NODES_MAX };
+    args.nodes.iter().try_for_each(|nodes| in_range("--nodes", u64::from(*nodes), 1, most))?;
     let mut rows = Vec::new();
     for nodes in &args.nodes {
         let name = nodes_name(*nodes);
@@ -100,7 +105,8 @@ fn title(args: &StartupArgs) -> String {
         None if args.no_mount => "formations on this machine, without a mount".into(),
         None => "formations on this machine, with a mount".into(),
     };
-    format!("{what}, {} repetitions", args.reps)
+    let shared = if args.in_process { ", all nodes in one process" } else { "" };
+    format!("{what}{shared}, {} repetitions", args.reps)
 }
 
 fn once(host: &Host<'_>, nodes: u16, args: &StartupArgs) -> BenchResult<Vec<Figure>> {
@@ -111,6 +117,9 @@ fn once(host: &Host<'_>, nodes: u16, args: &StartupArgs) -> BenchResult<Vec<Figu
     let mut options = vec!["--nodes", &number];
     if args.no_mount {
         options.push("--no-mount");
+    }
+    if args.in_process {
+        options.push("--in-process");
     }
     figures(host, Formation::up(host, &options)?, None)
 }
@@ -188,6 +197,7 @@ mod tests {
         let args = StartupArgs {
             nodes: vec![0],
             no_mount: true,
+            in_process: false,
             host_delay_ms: None,
             reps: 1,
             output: OutputArgs::default(),

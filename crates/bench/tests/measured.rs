@@ -292,7 +292,7 @@ fn checkpoints_are_written_to_a_source_and_in_front_of_it() {
     assert_eq!(std::fs::read_to_string(&svg).unwrap().matches("<polyline").count(), 4);
     assert_eq!(left(source.path()), 0, "the source is as it was");
     // A start, a partition, two flushes in each of three rounds of two numbers of processes, an end.
-    let flushes = vec!["flush"; 12];
+    let flushes = ["flush"; 12];
     assert_eq!(commands(dir.path()), [&["up", "partition"], &flushes[..], &["down"]].concat());
     let list = std::fs::read_to_string(dir.path().join("list")).unwrap();
     assert!(list.contains("--stripe 65536 --write delayed=1s"), "{list}");

@@ -109,9 +109,12 @@ pub enum Command {
 /// What a formation is made of.
 #[derive(Clone, Debug, Args)]
 pub struct FormationArgs {
-    /// Number of nodes, all on this machine, 1 to 256 [default: 1; inside a batch job one on each of its hosts]
+    /// Number of nodes, all on this machine, 1 to 256, with --in-process 1024 [default: 1; inside a batch job one on each of its hosts]
     #[arg(long, value_name = "N")]
     pub nodes: Option<u16>,
+    /// Have the nodes of a machine share one process: for tests of many nodes; what ends one of them ends all
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
+    pub in_process: bool,
     #[command(flatten)]
     pub hosts: HostsArgs,
     /// Directory that the nodes lend, and how much of it per node, in bytes (10g, 500MiB); several nodes use DIR/n0, DIR/n1 and so on
@@ -483,6 +486,7 @@ impl FormationArgs {
             wait_ms: self.wait.0,
             dead_after_ms: self.dead_after.map(|after| after.0),
             port: self.port,
+            in_process: self.in_process,
             tolerance: self.deaths_max,
             ttl_ms: self.ttl.map(|ttl| ttl.0),
             owner,
@@ -550,6 +554,7 @@ mod tests {
         let Ok(Command::Up(up)) = parse(&["up"]) else { panic!() };
         let wishes = up.formation.wishes(up.name, None);
         assert_eq!((wishes.name.as_str(), wishes.nodes, wishes.volumes.len()), ("default", 1, 0));
+        assert!(!wishes.in_process);
         assert_eq!((wishes.stripe, wishes.width, wishes.wait_ms, wishes.port), (1 << 20, 0, 30_000, 0));
         assert_eq!(up.formation.start_timeout, Duration(60_000));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_client::{Client, ClientOptions};
-use bivouac_launch::{Kind, LaunchError, State, StateDir, random_bytes};
+use bivouac_launch::{Kind, LaunchError, State, StateDir, raise_descriptor_limit, random_bytes};
 use bivouac_net::{Auth, Secret};
 use bivouac_types::ClientId;
 use bivouac_types::limits::PAGE_POOL_DEFAULT;
@@ -13,6 +13,9 @@ use crate::failure::Failure;
 
 /// Highest bit of a client's number: set for nodes that are clients of their peers.
 const NODE_BIT: u64 = 1 << 63;
+
+/// As many nodes can be talked to with as few open files as a process is usually allowed.
+const NODES_PLAIN_MAX: usize = 256;
 
 /// The state of a formation of which at least one process lives.
 ///
@@ -59,6 +62,9 @@ pub fn client_by(way: Way, dir: &StateDir, state: &State, wait: Duration) -> Res
         LaunchError::new(Kind::Refused, dir.path().display(), "has no usable map", remedy)
     };
     let map = state.map().ok_or_else(damaged)?;
+    if map.nodes.len() > NODES_PLAIN_MAX {
+        raise_descriptor_limit();
+    }
     let auth = Auth { formation: map.formation, secret: Secret::new(dir.secret()?) };
     let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
     let (map, options) =

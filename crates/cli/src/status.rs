@@ -22,6 +22,9 @@ use silence::SilentReport;
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
+/// Threads that ask them: at least one for each of as many nodes as have processes of their own on one machine.
+const ASKERS_MAX: usize = 256;
+
 /// Everything that `status --json` shows. Sizes in bytes, times in milliseconds.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -258,9 +261,18 @@ fn ask_all(client: &Client, state: &State) -> Vec<Answer> {
         let serves = node.life == NodeLife::Ready && lives;
         serves.then(|| client.status(NodeId(node.id)).map_err(|error| error.to_string()))
     };
+    // One thread for several nodes, so that a thousand nodes are not as many threads; those that answer do so at once.
+    let share = state.nodes.len().div_ceil(ASKERS_MAX).max(1);
+    let ask_some = |nodes: &[NodeState]| nodes.iter().map(ask).collect::<Vec<Answer>>();
     std::thread::scope(|scope| {
-        let asking: Vec<_> = state.nodes.iter().map(|node| scope.spawn(move || ask(node))).collect();
-        asking.into_iter().map(|thread| thread.join().unwrap_or(None)).collect()
+        let ask_some = &ask_some;
+        let asking: Vec<_> = state
+            .nodes
+            .chunks(share)
+            .map(|nodes| (nodes.len(), scope.spawn(move || ask_some(nodes))))
+            .collect();
+        let none = |count: usize| (0..count).map(|_| None).collect();
+        asking.into_iter().flat_map(|(count, thread)| thread.join().unwrap_or_else(|_| none(count))).collect()
     })
 }
 
@@ -544,6 +556,7 @@ mod tests {
             wait_ms: 1,
             dead_after_ms: None,
             port: 0,
+            in_process: false,
             tolerance: bivouac_launch::Tolerance::default(),
             stripe: 4096,
             width: 0,

@@ -7,6 +7,9 @@ mod harness;
 
 use std::path::PathBuf;
 
+use bivouac_client::NewInode;
+use bivouac_types::{Ino, mode};
+use harness::library::{create, ctx, library, read, write};
 use harness::{Place, Said, is_alive, signal, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -68,6 +71,54 @@ impl Drop for Hosts {
 
 fn texts<'a>(report: &'a Value, list: &str, field: &str) -> Vec<&'a str> {
     report[list].as_array().unwrap().iter().map(|item| item[field].as_str().unwrap()).collect()
+}
+
+/// S99.
+#[test]
+fn nodes_of_a_host_share_a_process_and_talk_to_those_of_others() {
+    let hosts = Hosts::new();
+    let said = hosts.up("a:3,b:4", "", &["--in-process", "--stripe", "4096"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let status = hosts.status();
+    let nodes = status["nodes"].as_array().unwrap();
+    assert!(nodes.iter().all(|node| node["state"] == "ready"), "{status}");
+    let pids: Vec<u64> = nodes.iter().map(|node| node["pid"].as_u64().unwrap()).collect();
+    assert!(
+        pids[..3].iter().all(|pid| *pid == pids[0]) && pids[3..].iter().all(|pid| *pid == pids[3]),
+        "{pids:?}"
+    );
+    assert_ne!(pids[0], pids[3], "one process on each host");
+    // Seen from each host: its own nodes over their sockets, the others over the network.
+    let [a, b] = ["a", "b"].map(|host| library(&hosts.runtime(host).join("bivouac").join(&hosts.name)));
+    let content: Vec<u8> = (0..100_000).map(|at| (at / 4096 * 31 + at * 7) as u8).collect();
+    let new = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
+    for number in 0..30 {
+        // Its inode is on any node, made by the one that has the root.
+        a.mknod(&ctx(&a), Ino::ROOT, format!("d{number}").as_bytes(), &new).unwrap();
+        let (name, part) = (format!("f{number}"), &content[number * 1000..]);
+        write(&b, create(&b, &name), 0, part);
+    }
+    // A rename from directory to directory needs the nodes of both.
+    for number in 0..30 {
+        let dir = b.lookup(Ino::ROOT, format!("d{number}").as_bytes()).unwrap().ino;
+        b.rename(&ctx(&b), Ino::ROOT, format!("f{number}").as_bytes(), dir, b"g", 0).unwrap();
+    }
+    signal(pids[0], Signal::KILL);
+    for number in 0..30 {
+        let file = b.resolve(format!("d{number}/g").as_bytes()).unwrap();
+        assert_eq!(read(&b, file.ino, 0, 100_000), content[number * 1000..], "{number}");
+    }
+    drop((a, b));
+    wait_until("the killed ones are back", || hosts.status()["state"] == "running");
+    let deaths: Vec<u64> = hosts.status()["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| node["deaths"].as_u64().unwrap())
+        .collect();
+    assert_eq!(deaths, [1, 1, 1, 0, 0, 0, 0]);
+    assert!(hosts.down().out.contains("nothing left"));
+    assert!(hosts.are_empty());
 }
 
 #[test]

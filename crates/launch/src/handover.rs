@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::hex::{from_hex, to_hex};
 use crate::packets;
 use crate::phases::Phase;
-use crate::state::{RELEASE, STATE_VERSION, State, VolumeState};
+use crate::state::{NodeState, RELEASE, STATE_VERSION, State, VolumeState};
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -24,11 +25,15 @@ use crate::{Kind, LaunchError, LaunchResult};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToNode {
-    /// The first packet. Descriptors: configuration, client lane, peer lane, Unix socket, lock,
-    /// memory for direct access.
+    /// The first packet. Descriptors: configuration, lock.
     Begin,
+    /// What outlives daemons of the next nodes, in the order of the configuration. Descriptors, of each: client lane, peer
+    /// lane, Unix socket, memory for direct access.
+    Nodes,
     /// Serve a mount. Descriptors: FUSE device, memory.
     Serve {
+        /// The node that serves it.
+        node: u16,
         /// Number of the mount.
         mount: u32,
         /// Where it is, for messages.
@@ -69,17 +74,24 @@ pub enum FromNode {
     },
 }
 
-/// What a daemon needs to know.
+/// One of a daemon's nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeConfig {
-    version: u32,
-    release: String,
+pub struct NodeShare {
     /// Position in the map.
     pub node: u16,
-    /// The formation's directory.
-    pub dir: PathBuf,
     /// Its volumes, by index.
     pub volumes: Vec<VolumeState>,
+}
+
+/// What a daemon needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonConfig {
+    version: u32,
+    release: String,
+    /// The nodes that it is: one, unless nodes share a process.
+    pub nodes: Vec<NodeShare>,
+    /// The formation's directory.
+    pub dir: PathBuf,
     /// How long clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// Entries from which on a directory spreads over all nodes.
@@ -95,17 +107,23 @@ pub struct NodeConfig {
     map: String,
 }
 
-impl NodeConfig {
-    /// The configuration of the node at a position among those of this machine; `None` if there is none.
+impl DaemonConfig {
+    /// The configuration of the daemon that is the nodes at these positions among those of this machine; `None` if there
+    /// are none.
     #[must_use]
-    pub fn of(state: &State, dir: &StateDir, secret: &[u8; SECRET_LEN], index: usize) -> Option<NodeConfig> {
-        let node = state.nodes.get(index)?;
-        Some(NodeConfig {
+    pub fn of(
+        state: &State,
+        dir: &StateDir,
+        secret: &[u8; SECRET_LEN],
+        nodes: Range<usize>,
+    ) -> Option<DaemonConfig> {
+        let nodes = state.nodes.get(nodes).filter(|nodes| !nodes.is_empty())?;
+        let share = |node: &NodeState| NodeShare { node: node.id, volumes: node.volumes.clone() };
+        Some(DaemonConfig {
             version: STATE_VERSION,
             release: RELEASE.into(),
-            node: node.id,
+            nodes: nodes.iter().map(share).collect(),
             dir: dir.path().to_owned(),
-            volumes: node.volumes.clone(),
             wait_ms: state.wait_ms,
             spread_at: state.spread_at,
             page_pool: state.page_pool,
@@ -140,22 +158,47 @@ impl NodeConfig {
 #[derive(Debug)]
 pub struct Start {
     /// What it needs to know.
-    pub config: NodeConfig,
+    pub config: DaemonConfig,
+    /// Shows that the formation lives as long as it is open.
+    pub lock: OwnedFd,
+    /// What there is of each of its nodes.
+    pub nodes: Vec<NodeHandles>,
+}
+
+/// What of a node outlives its daemons.
+#[derive(Debug)]
+pub struct NodeHandles {
     /// Client lane.
     pub client: TcpListener,
     /// Peer lane.
     pub peer: TcpListener,
     /// Client lane of this machine.
     pub unix: UnixListener,
-    /// Shows that the formation lives as long as it is open.
-    pub lock: OwnedFd,
     /// Memory that is shared with processes that read and write subfiles themselves.
     pub board: OwnedFd,
+}
+
+impl NodeHandles {
+    /// How many descriptors that is.
+    pub(crate) const COUNT: usize = 4;
+
+    /// In the order of [`ToNode::Nodes`].
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; NodeHandles::COUNT] {
+        [self.client.as_fd(), self.peer.as_fd(), self.unix.as_fd(), self.board.as_fd()]
+    }
+}
+
+impl From<[OwnedFd; NodeHandles::COUNT]> for NodeHandles {
+    fn from([client, peer, unix, board]: [OwnedFd; NodeHandles::COUNT]) -> NodeHandles {
+        NodeHandles { client: client.into(), peer: peer.into(), unix: unix.into(), board }
+    }
 }
 
 /// A mount that a daemon is to serve.
 #[derive(Debug)]
 pub struct ServeMount {
+    /// Which of its nodes serves it.
+    pub node: NodeId,
     /// Its number.
     pub mount: u32,
     /// Where it is.
@@ -190,17 +233,14 @@ impl Handover {
         let socket = take_stdin()?;
         let received = packets::receive::<ToNode>(&socket).map_err(|_| not_supervised())?;
         let (message, descriptors) = received.ok_or_else(not_supervised)?;
-        let descriptors: [OwnedFd; 6] = descriptors.try_into().map_err(|_| not_supervised())?;
-        let (ToNode::Begin, [config, client, peer, unix, lock, board]) = (message, descriptors) else {
-            return Err(not_supervised());
-        };
-        let config: NodeConfig = packets::from_memory(config).map_err(|_| damaged("configuration"))?;
+        let descriptors: [OwnedFd; 2] = descriptors.try_into().map_err(|_| not_supervised())?;
+        let (ToNode::Begin, [config, lock]) = (message, descriptors) else { return Err(not_supervised()) };
+        let config: DaemonConfig = packets::from_memory(config).map_err(|_| damaged("configuration"))?;
         if (config.version, config.release.as_str()) != (STATE_VERSION, RELEASE) {
             return Err(damaged("configuration of another release"));
         }
-        let (client, peer, unix) = (client.into(), peer.into(), unix.into());
-        let start = Start { config, client, peer, unix, lock, board };
-        Ok((Handover { socket }, start))
+        let nodes = take_nodes(&socket, config.nodes.len())?;
+        Ok((Handover { socket }, Start { config, lock, nodes }))
     }
 
     /// Tells the supervisor something. That it is gone is no error: a daemon serves on.
@@ -218,12 +258,12 @@ impl Handover {
         let Some((message, descriptors)) = packets::receive::<ToNode>(&self.socket)? else { return Ok(None) };
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, "unexpected packet from the supervisor");
         match message {
-            ToNode::Serve { mount, dir } => {
+            ToNode::Serve { node, mount, dir } => {
                 let [device, memory]: [OwnedFd; 2] = descriptors.try_into().map_err(|_| invalid())?;
-                Ok(Some(Told::Serve(ServeMount { mount, dir, device, memory })))
+                Ok(Some(Told::Serve(ServeMount { node: NodeId(node), mount, dir, device, memory })))
             }
             ToNode::Lost { node } => Ok(Some(Told::Lost(NodeId(node)))),
-            ToNode::Begin => Err(invalid()),
+            ToNode::Begin | ToNode::Nodes => Err(invalid()),
         }
     }
 }
@@ -232,6 +272,39 @@ impl AsFd for Handover {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Hands over what outlives a daemon of each of its nodes. Nobody is waited for: there are few packets.
+pub(crate) fn hand_nodes(socket: &OwnedFd, nodes: &[NodeHandles]) -> io::Result<()> {
+    nodes.chunks(packets::DESCRIPTORS_MAX / NodeHandles::COUNT).try_for_each(|some| {
+        let descriptors: Vec<_> = some.iter().flat_map(NodeHandles::descriptors).collect();
+        packets::send(socket, &ToNode::Nodes, &descriptors)
+    })
+}
+
+fn take_nodes(socket: &OwnedFd, count: usize) -> LaunchResult<Vec<NodeHandles>> {
+    let mut nodes: Vec<NodeHandles> = Vec::with_capacity(count);
+    while nodes.len() < count {
+        let received = packets::receive::<ToNode>(socket).map_err(|error| cut_short(&error))?;
+        let Some((ToNode::Nodes, descriptors)) = received else { return Err(not_supervised()) };
+        let before = nodes.len();
+        let mut rest = descriptors.into_iter();
+        while let (Some(client), Some(peer), Some(unix), Some(board)) =
+            (rest.next(), rest.next(), rest.next(), rest.next())
+        {
+            nodes.push([client, peer, unix, board].into());
+        }
+        if nodes.len() == before {
+            return Err(not_supervised());
+        }
+    }
+    Ok(nodes)
+}
+
+/// The kernel leaves out what would be beyond the limit of open files.
+fn cut_short(error: &io::Error) -> LaunchError {
+    let object = "what the supervisor handed over";
+    LaunchError::new(Kind::Refused, object, error.to_string(), "raise the limit of open files: ulimit -n")
 }
 
 /// Standard input as a descriptor of our own, with nothing in its place.
@@ -268,19 +341,42 @@ mod tests {
     fn a_configuration_travels_through_memory() {
         let mut state = sample();
         state.map = to_hex(&first_map(&state, FormationId([7; 16])).to_bytes());
-        let config = NodeConfig::of(&state, &StateDir::at("/run/s".into()), &[9; SECRET_LEN], 0).unwrap();
-        let back: NodeConfig = packets::from_memory(packets::to_memory(&config).unwrap()).unwrap();
+        let config =
+            DaemonConfig::of(&state, &StateDir::at("/run/s".into()), &[9; SECRET_LEN], 0..1).unwrap();
+        let back: DaemonConfig = packets::from_memory(packets::to_memory(&config).unwrap()).unwrap();
         assert_eq!(back, config);
         assert_eq!(back.secret().unwrap(), [9; SECRET_LEN]);
         assert_eq!(back.map().unwrap().name, "sample");
-        assert_eq!(NodeConfig::of(&state, &StateDir::at("/run/s".into()), &[9; SECRET_LEN], 1), None);
+        assert_eq!(DaemonConfig::of(&state, &StateDir::at("/run/s".into()), &[9; SECRET_LEN], 1..2), None);
+    }
+
+    #[test]
+    fn many_nodes_are_handed_over_before_anybody_reads() {
+        let (here, there) = packets::pair().unwrap();
+        let one = || {
+            let tcp = || TcpListener::bind("127.0.0.1:0").unwrap();
+            let place = tempfile::tempdir().unwrap();
+            let unix = UnixListener::bind(place.path().join("s")).unwrap();
+            NodeHandles { client: tcp(), peer: tcp(), unix, board: packets::to_memory(&1).unwrap() }
+        };
+        let handles: Vec<NodeHandles> = (0..150).map(|_| one()).collect();
+        hand_nodes(&here, &handles).unwrap();
+        let taken = take_nodes(&there, handles.len()).unwrap();
+        let ports = |all: &[NodeHandles]| -> Vec<_> {
+            let of = |one: &NodeHandles| (one.client.local_addr().unwrap(), one.peer.local_addr().unwrap());
+            all.iter().map(of).collect()
+        };
+        assert_eq!(ports(&taken), ports(&handles));
+        drop(here);
+        assert!(take_nodes(&there, 1).is_err());
     }
 
     #[test]
     fn damage_is_said() {
         let mut state = sample();
         state.map = "00".into();
-        let config = NodeConfig::of(&state, &StateDir::at("/run/s".into()), &[9; SECRET_LEN], 0).unwrap();
+        let config =
+            DaemonConfig::of(&state, &StateDir::at("/run/s".into()), &[9; SECRET_LEN], 0..1).unwrap();
         assert!(config.map().unwrap_err().to_string().contains("(map): is damaged"));
     }
 
@@ -289,13 +385,13 @@ mod tests {
         let (here, there) = packets::pair().unwrap();
         let daemon = Handover { socket: there };
         let memory = packets::to_memory(&1).unwrap();
-        let serve = ToNode::Serve { mount: 3, dir: "/m".into() };
+        let serve = ToNode::Serve { node: 2, mount: 3, dir: "/m".into() };
         packets::send(&here, &serve, &[memory.as_fd(), memory.as_fd()]).unwrap();
         packets::send(&here, &serve, &[]).unwrap();
         packets::send(&here, &ToNode::Begin, &[memory.as_fd(), memory.as_fd()]).unwrap();
         let mount = daemon.next().unwrap().unwrap();
         let Told::Serve(mount) = mount else { panic!("{mount:?}") };
-        assert_eq!((mount.mount, mount.dir), (3, PathBuf::from("/m")));
+        assert_eq!((mount.node, mount.mount, mount.dir), (NodeId(2), 3, PathBuf::from("/m")));
         assert!(daemon.next().is_err());
         assert!(daemon.next().is_err());
         daemon.tell(&FromNode::Serving { mount: 3 });

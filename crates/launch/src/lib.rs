@@ -46,7 +46,7 @@ pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, r
 pub use memory::available_memory;
 pub use name::{FormationName, NAME_LEN_MAX};
 pub use phases::{Phase, Phases, table};
-pub use plan::{NODES_HERE_MAX, Wishes};
+pub use plan::{NODES_HERE_MAX, NODES_IN_PROCESS_MAX, Wishes};
 pub use privileges::{MountWay, cannot_mount, enter_namespaces, run_helper};
 pub use process::{ProcessId, users_of};
 pub use purpose::{inherit, left_ms, unix_ms};
@@ -54,7 +54,7 @@ pub use random::random_bytes;
 pub use reap::{Left, Leftovers, find_leftovers};
 pub use restarts::Tolerance;
 pub use signals::{Arrived, Signals};
-pub use start::{Started, start, supervise};
+pub use start::{Started, raise_descriptor_limit, start, supervise};
 pub use state::{
     HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, STATE_VERSION, Stage, State,
     VolumeState,

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 /// Longest packet, in bytes.
 pub const PACKET_LEN_MAX: usize = 1 << 16;
 /// Most descriptors with one packet.
-pub const DESCRIPTORS_MAX: usize = 8;
+pub const DESCRIPTORS_MAX: usize = 252;
 
 /// A connected pair of sockets for packets.
 ///

@@ -21,8 +21,10 @@ use crate::surroundings::Surroundings;
 use crate::volumes::{Place, VolumeArg, share_out};
 use crate::{LaunchError, LaunchResult};
 
-/// Most nodes that one machine plays.
+/// Most nodes that one machine plays, each with a process of its own.
 pub const NODES_HERE_MAX: u16 = 256;
+/// Most nodes that share a process: then each still has a slot.
+pub const NODES_IN_PROCESS_MAX: u16 = SLOTS_DEFAULT;
 
 /// What the user asks for.
 #[derive(Clone, Debug)]
@@ -47,6 +49,8 @@ pub struct Wishes {
     pub dead_after_ms: Option<u64>,
     /// First port to listen on; 0 for any free ones.
     pub port: u16,
+    /// Whether the nodes of a machine share a process.
+    pub in_process: bool,
     /// When a daemon that dies is started no more.
     pub tolerance: Tolerance,
     /// How long it lives, in milliseconds; for ever if not given.
@@ -65,8 +69,14 @@ impl Wishes {
         if self.nodes == 0 {
             return Err(LaunchError::usage(nodes, "a formation needs a node", "write --nodes 1 or more"));
         }
-        if self.nodes > NODES_HERE_MAX {
-            let cause = format!("one machine plays at most {NODES_HERE_MAX} nodes");
+        if self.nodes > NODES_HERE_MAX && !self.in_process {
+            let cause = format!("one machine plays at most {NODES_HERE_MAX} nodes with a process each");
+            let remedy =
+                format!("use less, more machines, or up to {NODES_IN_PROCESS_MAX} with --in-process");
+            return Err(LaunchError::usage(nodes, cause, &remedy));
+        }
+        if self.nodes > NODES_IN_PROCESS_MAX {
+            let cause = format!("one process is at most {NODES_IN_PROCESS_MAX} nodes");
             return Err(LaunchError::usage(nodes, cause, "use less, or more machines"));
         }
         check_stripe(self.stripe)
@@ -101,6 +111,7 @@ impl Wishes {
 /// What makes no sense, or does not fit this machine.
 pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResult<State> {
     wishes.check()?;
+    check_descriptors(wishes)?;
     let id: [u8; 16] = random_bytes()?;
     let formation = to_hex(&id);
     let now = unix_ms();
@@ -122,6 +133,7 @@ pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResul
         wait_ms: wishes.wait_ms,
         dead_after_ms: wishes.dead_after_ms,
         port: wishes.port,
+        in_process: wishes.in_process,
         tolerance: wishes.tolerance,
         stripe: wishes.stripe as u32,
         width: wishes.width,
@@ -164,6 +176,32 @@ pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
         stripe: state.stripe,
         width: state.width,
     }
+}
+
+/// Descriptors of a node that shares a process: three listeners, memory for direct access, its volume's directory and log, and
+/// those of a mount and a command to it, both ends of which may be in that process, and open subfiles.
+const DESCRIPTORS_PER_NODE: u64 = 12;
+/// Descriptors of a node as its supervisor has them: the four that outlive daemons, a socket to its daemon, its end.
+const DESCRIPTORS_SUPERVISED: u64 = 6;
+/// Descriptors besides: for commands, mounts and logs.
+const DESCRIPTORS_BESIDES: u64 = 200;
+
+/// Whether as many nodes can be, given how many files a process of this user may have open.
+fn check_descriptors(wishes: &Wishes) -> LaunchResult<()> {
+    check_descriptors_by(wishes, rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum)
+}
+
+fn check_descriptors_by(wishes: &Wishes, maximum: Option<u64>) -> LaunchResult<()> {
+    let volumes = wishes.volumes.len().max(1) as u64;
+    let each = if wishes.in_process { DESCRIPTORS_PER_NODE + volumes - 1 } else { DESCRIPTORS_SUPERVISED };
+    let needed = u64::from(wishes.nodes) * each + DESCRIPTORS_BESIDES;
+    let Some(maximum) = maximum.filter(|maximum| *maximum < needed) else { return Ok(()) };
+    let object = format!("--nodes {}", wishes.nodes);
+    let cause =
+        format!("needs a process with {needed} open files, and the limit (RLIMIT_NOFILE) is {maximum}");
+    let fits = maximum.saturating_sub(DESCRIPTORS_BESIDES) / each;
+    let remedy = format!("have the limit raised (ulimit -Hn {needed}), or use at most {} nodes", fits.max(1));
+    Err(LaunchError::new(crate::Kind::Refused, object, cause, &remedy))
 }
 
 type Volumes = (Vec<Vec<VolumeState>>, Vec<PathBuf>);
@@ -235,6 +273,7 @@ mod tests {
             wait_ms: 30_000,
             dead_after_ms: None,
             port: 0,
+            in_process: false,
             tolerance: Tolerance::default(),
             ttl_ms: None,
             owner: None,
@@ -247,7 +286,11 @@ mod tests {
         let refusal = |wishes: Wishes| wishes.check().unwrap_err();
         for (bad, says) in [
             (Wishes { nodes: 0, ..wishes() }, "--nodes 0: a formation needs a node; write --nodes 1 or more"),
-            (Wishes { nodes: 257, ..wishes() }, "at most 256 nodes"),
+            (
+                Wishes { nodes: 257, ..wishes() },
+                "at most 256 nodes with a process each; use less, more machines, or",
+            ),
+            (Wishes { nodes: 1025, in_process: true, ..wishes() }, "one process is at most 1024 nodes"),
             (Wishes { stripe: 5, ..wishes() }, "stripe size 5 is not within"),
             (Wishes { stripe: 4097, ..wishes() }, "not a multiple"),
             (Wishes { stripe: 1 << 40, ..wishes() }, "is not within"),
@@ -258,7 +301,36 @@ mod tests {
             assert!(error.to_string().contains(says), "{error}");
             assert_eq!(error.exit_code(), 2);
         }
+        assert_eq!(Wishes { nodes: 1024, in_process: true, ..wishes() }.check(), Ok(()));
         assert_eq!(Wishes { port: 65_532, width: 2, ..wishes() }.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_limit_of_open_files_that_is_too_low_is_named() {
+        let many = Wishes { nodes: 1000, in_process: true, ..wishes() };
+        assert_eq!(check_descriptors_by(&many, None), Ok(()));
+        assert_eq!(check_descriptors_by(&many, Some(12200)), Ok(()));
+        let error = check_descriptors_by(&many, Some(4096)).unwrap_err().to_string();
+        let says = "--nodes 1000: needs a process with 12200 open files, and the limit (RLIMIT_NOFILE) is 4096; \
+                    have the limit raised (ulimit -Hn 12200), or use at most 324 nodes";
+        assert_eq!(error, says);
+        assert_eq!(check_descriptors_by(&Wishes { nodes: 256, ..wishes() }, Some(4096)), Ok(()));
+    }
+
+    #[test]
+    fn a_thousand_nodes_have_a_slot_and_a_seat_each() {
+        let mut state = sample();
+        let one = state.nodes[0].clone();
+        state.nodes = (0..1000).map(|id| NodeState { id, ..one.clone() }).collect();
+        let map = first_map(&state, FormationId([7; 16]));
+        assert_eq!(map.check(), Ok(()));
+        let mut slots = vec![0; 1000];
+        map.slots.iter().for_each(|node| slots[usize::from(node.0)] += 1);
+        assert!(slots.iter().all(|count| (1..=2).contains(count)), "{slots:?}");
+        assert_eq!(slots.iter().sum::<u16>(), SLOTS_DEFAULT);
+        assert!(map.seats.iter().enumerate().all(|(seat, of)| usize::from(of.node.0) == seat));
+        let bytes = bivouac_wire::Encode::to_bytes(&map);
+        assert_eq!(<FormationMap as bivouac_wire::Decode>::from_bytes(&bytes), Ok(map));
     }
 
     #[test]

@@ -281,7 +281,7 @@ pub(crate) fn end_supervisor(report: &OwnedFd, mut child: Child, wait_ms: u64) {
 }
 
 /// As many descriptors as this user may have: a few per node, mount and connection.
-pub(crate) fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {

@@ -84,6 +84,9 @@ pub struct State {
     pub dead_after_ms: Option<u64>,
     /// First port to listen on; 0 for any free ones.
     pub port: u16,
+    /// Whether one daemon is all nodes of this machine.
+    #[serde(default)]
+    pub in_process: bool,
     /// When a daemon that dies is started no more.
     #[serde(default)]
     pub tolerance: Tolerance,
@@ -168,7 +171,7 @@ pub struct NodeState {
     pub id: u16,
     /// Its host.
     pub host: String,
-    /// Its daemon.
+    /// Its daemon; others' as well where nodes share a process.
     pub process: Option<ProcessId>,
     /// How that is.
     pub life: NodeLife,
@@ -294,9 +297,12 @@ impl State {
         formation_from_hex(&self.formation)
     }
 
-    /// Every process of it that is said to run: daemons and supervisor.
+    /// Every process of it that is said to run, once: daemons and supervisor.
     pub fn processes(&self) -> impl Iterator<Item = ProcessId> {
-        self.nodes.iter().filter_map(|node| node.process).chain(self.supervisor)
+        let mut daemons: Vec<ProcessId> = self.nodes.iter().filter_map(|node| node.process).collect();
+        // Nodes of one process are neighbours.
+        daemons.dedup();
+        daemons.into_iter().chain(self.supervisor)
     }
 }
 
@@ -342,6 +348,7 @@ pub(crate) mod tests {
             wait_ms: 30_000,
             dead_after_ms: None,
             port: 0,
+            in_process: false,
             tolerance: Tolerance::default(),
             stripe: 1 << 20,
             width: 0,
@@ -365,6 +372,9 @@ pub(crate) mod tests {
         assert_eq!(sample().processes().map(|p| p.pid).collect::<Vec<_>>(), [4_000_000, 4_000_001]);
         assert_eq!(sample().formation_id(), Some(FormationId([7; 16])));
         assert_eq!(sample().map(), None);
+        let mut shared = sample();
+        shared.nodes = vec![shared.nodes[0].clone(); 3];
+        assert_eq!(shared.processes().count(), 2, "nodes of one process, and the supervisor");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Takes a formation down and makes sure that nothing is left.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -234,7 +235,7 @@ fn look(here: &Surroundings, dir: &StateDir, state: &State) -> Remains {
     let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
     let files = volumes.filter(|volume| is_volume(volume)).map(|volume| &volume.path).chain(&state.own_dirs);
     let files = files.map(PathBuf::as_path).chain([dir.path()]).filter(|path| path.exists()).count();
-    let listening = listening_addresses();
+    let listening: HashSet<SocketAddr> = listening_addresses().into_iter().collect();
     let addresses = state.nodes.iter().flat_map(|node| [&node.client_address, &node.peer_address]);
     let ports = addresses.filter_map(|address| address.parse().ok());
     let unix = state.nodes.iter().map(|node| node.unix_path.clone()).chain([dir.control_path()]);

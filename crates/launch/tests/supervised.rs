@@ -26,7 +26,7 @@ const WAIT_MS: u64 = 60_000;
 #[ignore = "started by the tests below"]
 fn pretended_daemon() {
     let (handover, start) = Handover::from_stdin().unwrap();
-    match start.config.volumes[0].path.to_str().unwrap() {
+    match start.config.nodes[0].volumes[0].path.to_str().unwrap() {
         "fails" => handover.tell(&FromNode::Failed { message: "the volume is full".into() }),
         "dies" => {
             writeln!(std::io::stderr(), "last words").unwrap();
@@ -165,6 +165,7 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         wait_ms: 1000,
         tolerance: Default::default(),
         port: 0,
+        in_process: false,
         stripe: 4096,
         width: 0,
         spread_at: SpreadAt::default(),

@@ -47,7 +47,7 @@ pub use line::Line;
 pub use link::{Link, Message};
 pub use listener::Listener;
 pub use peer::{OnReconnect, Peer, PeerOptions};
-pub use server::{Server, ServerOptions};
+pub use server::{Served, Server, ServerOptions};
 pub use service::{Asker, Call, LaneKind, Reply, Service};
 pub use socket::{SocketOptions, SocketTransport};
 pub use transport::{Pending, ReplyHead, Request, Transport, Waiting};

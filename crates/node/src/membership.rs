@@ -1,6 +1,6 @@
 //! Which nodes live: the protocol's state machine (crate `members`), and what carries its messages.
 //!
-//! One thread waits for time to pass. What is to be sent goes on threads that end with their answer: there are a few per
+//! One thread, shared by the nodes of a process (`rounds.rs`), waits for time to pass. What is to be sent goes on threads that end with their answer: there are a few per
 //! period, and a node that does not answer must hold up nobody. Nothing runs unless nodes watch each other.
 
 use std::collections::HashMap;
@@ -12,10 +12,11 @@ use bivouac_members::{Command, Event, Members, Options};
 use bivouac_net::Fates;
 use bivouac_types::{Fate, FsResult, News, NodeId};
 use bivouac_wire::{Encode, NewsList, Operation, ProbeForRequest, Silent, op};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::node::Node;
 use crate::peers::PeerRequest;
+use crate::rounds::{Next, Place, Round};
 
 /// Messages that may be under way at a time; further ones are taken for lost.
 const UNDER_WAY_MAX: usize = 64;
@@ -24,7 +25,8 @@ const STACK: usize = 256 << 10;
 /// This node's part in it.
 pub struct Membership {
     state: Mutex<State>,
-    news: Condvar,
+    /// Where somebody comes when time has passed.
+    place: OnceLock<Place>,
     since: Instant,
     /// How long a message may take.
     patience: Duration,
@@ -60,7 +62,7 @@ impl Membership {
         let members = Members::new(id, count, options, seed, 0);
         Membership {
             state: Mutex::new(State { members, since: HashMap::new(), stopping: false }),
-            news: Condvar::new(),
+            place: OnceLock::new(),
             since: Instant::now(),
             patience: Duration::from_millis(options.period_ms),
             fates,
@@ -70,23 +72,23 @@ impl Membership {
     }
 
     /// Starts to watch, if there is anybody to watch.
-    pub fn start(&self, node: &Arc<Node>) -> std::io::Result<()> {
+    pub fn start(&self, node: &Arc<Node>, round: &Arc<Round>) -> std::io::Result<()> {
         // Told once.
         let _ = self.node.set(Arc::downgrade(node));
         if self.state.lock().members.next_tick().is_none() {
             return Ok(());
         }
         let weak = Arc::downgrade(node);
-        let thread = std::thread::Builder::new().name("members".into()).stack_size(STACK);
-        thread
-            .spawn(move || while weak.upgrade().is_some_and(|node| node.members.wait_and_tick()) {})
-            .map(drop)
+        let place = round.join(move || weak.upgrade().map_or(Next::Never, |node| node.members.tick()))?;
+        // Begun once.
+        let _ = self.place.set(place);
+        Ok(())
     }
 
     /// Ends the watching.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
-        self.news.notify_all();
+        self.place.get().map(Place::call);
     }
 
     /// The epoch of a map of this version, and the nodes that do not answer.
@@ -120,37 +122,32 @@ impl Membership {
         self.state.lock().members.news_for(from)
     }
 
-    /// Waits until something is due, at most a few seconds, so that the end of the node is noticed. Whether to go on.
-    fn wait_and_tick(&self) -> bool {
-        const LONGEST: Duration = Duration::from_secs(10);
-        let mut state = self.state.lock();
-        if state.stopping {
-            return false;
+    /// Does what is due; when to do so again.
+    fn tick(&self) -> Next {
+        let due = {
+            let state = self.state.lock();
+            if state.stopping {
+                return Next::Never;
+            }
+            state.members.next_tick()
+        };
+        if due.is_some_and(|due| due <= self.now()) {
+            self.handle(&[Event::Tick]);
         }
-        let now = self.now();
-        let due =
-            state.members.next_tick().map_or(LONGEST, |at| Duration::from_millis(at.saturating_sub(now)));
-        if !due.is_zero() {
-            // Woken early by whatever happens: what is due may have changed.
-            self.news.wait_for(&mut state, due.min(LONGEST));
-            return true;
-        }
-        drop(state);
-        self.handle(&[Event::Tick]);
-        true
+        self.state.lock().members.next_tick().map_or(Next::Called, |at| Next::At(self.moment(at)))
     }
 
     fn handle(&self, events: &[Event<'_>]) {
         let mut commands = Vec::new();
-        let changed = {
+        let (before, after) = {
             let mut state = self.state.lock();
             let before = state.members.next_tick();
             let now = self.now();
             events.iter().for_each(|event| commands.extend(state.members.handle(now, event)));
-            state.members.next_tick() < before
+            (before, state.members.next_tick())
         };
-        if changed {
-            self.news.notify_all();
+        if let (Some(place), Some(at)) = (self.place.get(), after.filter(|_| after < before)) {
+            place.call_at(self.moment(at));
         }
         commands.into_iter().for_each(|command| self.act(command));
     }
@@ -233,6 +230,10 @@ impl Membership {
         if sent.is_err() {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    fn moment(&self, at_ms: u64) -> Instant {
+        self.since.checked_add(Duration::from_millis(at_ms)).unwrap_or_else(Instant::now)
     }
 
     fn now(&self) -> u64 {

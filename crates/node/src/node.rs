@@ -30,6 +30,7 @@ use crate::peers::{Channels, Peers};
 use crate::proxy::Proxy;
 use crate::reaper::Reaper;
 use crate::record::Inode;
+use crate::rounds::Rounds;
 use crate::sizes::Sizes;
 use crate::sweep::Sweeper;
 use crate::unsettled::Unsettled;
@@ -64,6 +65,8 @@ pub struct NodeConfig {
     pub fates: Arc<Fates>,
     /// What the environment says of object stores.
     pub objects: bivouac_source::Surroundings,
+    /// The threads that it shares with other nodes of its process.
+    pub rounds: Rounds,
 }
 
 /// A running node.
@@ -97,6 +100,7 @@ pub struct Node {
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
+    pub(crate) rounds: Rounds,
     /// Who lives.
     pub(crate) members: Membership,
     /// Clients that are connected.
@@ -155,6 +159,7 @@ impl Node {
             openers,
             partitions,
             reaper: Reaper::new(config.grace),
+            rounds: config.rounds,
             members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.fates),
             connected: Mutex::default(),
             on_forgotten: OnceLock::new(),
@@ -201,18 +206,18 @@ impl Node {
         Ok((Arc::new(node), recovery))
     }
 
-    /// Starts the background work: intents that were left half done, garbage, compaction.
+    /// Begins the background work: intents that were left half done, garbage, compaction.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// When there is no thread for it.
     pub fn start(self: &Arc<Self>) -> std::io::Result<()> {
         self.proxy.serve(self);
         self.sweeper.start(self);
         if self.data.usage().iter().any(|volume| volume.files > 0) {
             self.sweeper.request();
         }
-        self.members.start(self)?;
-        self.reaper.start(self)
+        self.members.start(self, &self.rounds.members)?;
+        self.reaper.start(self, &self.rounds.reaper)
     }
 
     /// What a request to shut down calls, after its answer is on its way.

@@ -235,6 +235,33 @@ impl NetPeers {
     pub fn new(peers: Vec<Option<Arc<dyn Transport>>>) -> NetPeers {
         NetPeers { peers }
     }
+
+    /// Carries a step over one way.
+    ///
+    /// # Errors
+    /// As [`Peers::call_within`].
+    pub fn exchange(
+        way: &dyn Transport,
+        wait: Duration,
+        request: &PeerRequest<'_>,
+        reply: &mut Vec<u8>,
+    ) -> FsResult<()> {
+        let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);
+        frame.origin = request.origin;
+        // 0 leaves it to the transport.
+        frame.wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        if request.retry {
+            frame.flags = Flags::RETRY;
+        }
+        let request = Request::new(frame, request.body, request.payload);
+        let head = way.exchange(&request, reply, &mut [])?;
+        if head.status == 0 {
+            return Ok(());
+        }
+        let text = String::from_utf8_lossy(reply).into_owned();
+        let errno = Errno::from_code(head.status);
+        Err(if text.is_empty() { errno.into() } else { FsError::with(errno, text) })
+    }
 }
 
 impl Peers for NetPeers {
@@ -250,21 +277,7 @@ impl Peers for NetPeers {
         reply: &mut Vec<u8>,
     ) -> FsResult<()> {
         let unknown = || FsError::with(Errno::ESTALE, format!("{node} is not a peer"));
-        let transport = self.peers.get(usize::from(node.0)).and_then(Option::as_ref).ok_or_else(unknown)?;
-        let mut frame = Frame::request(request.op as u16, request.id, request.client, request.channel);
-        frame.origin = request.origin;
-        // 0 leaves it to the transport.
-        frame.wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        if request.retry {
-            frame.flags = Flags::RETRY;
-        }
-        let request = Request::new(frame, request.body, request.payload);
-        let head = transport.exchange(&request, reply, &mut [])?;
-        if head.status == 0 {
-            return Ok(());
-        }
-        let text = String::from_utf8_lossy(reply).into_owned();
-        let errno = Errno::from_code(head.status);
-        Err(if text.is_empty() { errno.into() } else { FsError::with(errno, text) })
+        let way = self.peers.get(usize::from(node.0)).and_then(Option::as_ref).ok_or_else(unknown)?;
+        NetPeers::exchange(way.as_ref(), wait, request, reply)
     }
 }

@@ -1,25 +1,26 @@
 //! Background work of a node: garbage, intents that wait for a peer, opens of clients that are gone, compaction.
 //!
-//! One thread, asleep unless there is something to do, does what needs no peer. What needs peers is done by a few
-//! threads that exist only while there is such work; what waits for a peer that is away waits apart from the rest.
+//! One thread, asleep unless there is something to do and shared by the nodes of a process (`rounds.rs`), does what needs no
+//! peer. What needs peers is done by a few threads that exist only while there is such work; what waits for a peer that is away waits apart from the rest.
 
 mod agenda;
 mod garbage;
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bivouac_types::limits::UNFINISHED_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::op;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::away::take_blamed;
 use crate::dispatch::NOBODY;
 use crate::namespace::LOOKED_UP;
 use crate::node::Node;
 use crate::peers::Steps;
+use crate::rounds::{Next, Place, Round};
 use agenda::{Agenda, Errand};
 
 pub(crate) use agenda::Job;
@@ -35,14 +36,15 @@ const STACK: usize = 512 << 10;
 /// The workers and their agenda.
 pub struct Reaper {
     agenda: Mutex<Agenda>,
-    news: Condvar,
+    /// Where somebody comes to look at the agenda.
+    place: OnceLock<Place>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     grace: Duration,
 }
 
 impl Reaper {
     pub fn new(grace: Duration) -> Reaper {
-        Reaper { agenda: Mutex::default(), news: Condvar::new(), threads: Mutex::default(), grace }
+        Reaper { agenda: Mutex::default(), place: OnceLock::new(), threads: Mutex::default(), grace }
     }
 
     /// How long those who are gone may take to come back.
@@ -50,22 +52,25 @@ impl Reaper {
         self.grace
     }
 
-    /// Starts the thread.
-    pub fn start(&self, node: &Arc<Node>) -> std::io::Result<()> {
+    /// Begins to work.
+    pub fn start(&self, node: &Arc<Node>, round: &Arc<Round>) -> std::io::Result<()> {
         let weak = Arc::downgrade(node);
-        self.threads.lock().push(thread("reaper").spawn(move || work(&weak))?);
+        let place = round.join(move || work(&weak))?;
+        // Begun once.
+        let _ = self.place.set(place);
         Ok(())
     }
 
     /// Tells the threads to end, without waiting for peers that they may be waiting for.
     pub fn dismiss(&self) {
         self.agenda.lock().stopping = true;
-        self.news.notify_all();
+        self.call();
     }
 
     /// Ends the threads.
     pub fn stop(&self) {
         self.dismiss();
+        self.place.get().map(Place::leave);
         while let Some(thread) = self.first_thread() {
             // A thread that panicked has said so; there is nothing left to end.
             let _ = thread.join();
@@ -176,31 +181,29 @@ impl Reaper {
 
     fn tell(&self, change: impl FnOnce(&mut Agenda) -> bool) {
         if change(&mut self.agenda.lock()) {
-            self.news.notify_all();
+            self.call();
         }
     }
 
-    /// Waits for something to do without peers. Starts runners for the rest.
-    fn next(&self, node: &Weak<Node>) -> Option<Chores> {
+    fn call(&self) {
+        self.place.get().map(Place::call);
+    }
+
+    /// What is to be done now without peers, or when to look again. Starts runners for the rest.
+    fn next(&self, node: &Weak<Node>) -> Result<Chores, Next> {
         let mut agenda = self.agenda.lock();
-        loop {
-            if agenda.stopping {
-                return None;
-            }
-            let now = Instant::now();
-            agenda.recall(now);
-            let compaction = agenda.take_tidying(now);
-            self.employ(&mut agenda, node);
-            let chores =
-                Chores { compaction, gone: agenda.has_gone(now), lingered: agenda.take_lingered(now) };
-            if chores.compaction || chores.gone || !chores.lingered.is_empty() {
-                return Some(chores);
-            }
-            match agenda.next_moment() {
-                Some(moment) => drop(self.news.wait_until(&mut agenda, moment)),
-                None => self.news.wait(&mut agenda),
-            }
+        if agenda.stopping {
+            return Err(Next::Never);
         }
+        let now = Instant::now();
+        agenda.recall(now);
+        let compaction = agenda.take_tidying(now);
+        self.employ(&mut agenda, node);
+        let chores = Chores { compaction, gone: agenda.has_gone(now), lingered: agenda.take_lingered(now) };
+        if chores.compaction || chores.gone || !chores.lingered.is_empty() {
+            return Ok(chores);
+        }
+        Err(agenda.next_moment().map_or(Next::Called, Next::At))
     }
 
     /// As many threads as there are jobs, up to the limit.
@@ -250,11 +253,13 @@ fn thread(name: &str) -> std::thread::Builder {
     std::thread::Builder::new().name(name.into()).stack_size(STACK)
 }
 
-fn work(node: &Weak<Node>) {
+fn work(node: &Weak<Node>) -> Next {
+    let Some(strong) = node.upgrade() else { return Next::Never };
     loop {
-        let Some(strong) = node.upgrade() else { return };
-        let Some(chores) = strong.reaper.next(node) else { return };
-        strong.do_chores(chores);
+        match strong.reaper.next(node) {
+            Ok(chores) => strong.do_chores(chores),
+            Err(next) => return next,
+        }
     }
 }
 

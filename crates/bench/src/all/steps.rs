@@ -218,8 +218,10 @@ impl Step {
             }
             Step::Startup => {
                 let (nodes, reps) = (size.nodes.clone(), size.reps);
-                let args =
-                    StartupArgs { nodes, no_mount: false, host_delay_ms: None, reps, output: output() };
+                let args = {
+                    let (no_mount, in_process, host_delay_ms) = (false, false, None);
+                    StartupArgs { nodes, no_mount, in_process, host_delay_ms, reps, output: output() }
+                };
                 Ok(vec![(STARTUP, startup::measure(host, &args)?)])
             }
             Step::Idle => {

@@ -63,6 +63,9 @@ mod tests {
             ["run", "--nodes=4", "--stripe=64k", "--volume", "/c", "--", "app", "--stripe", "1m"]
         );
         assert_eq!(merged("", &["up"]), ["up"]);
+        let many = "[formation]\nnodes = 1000\nin-process = true\n";
+        assert_eq!(merged(many, &["up"]), ["up", "--nodes=1000", "--in-process=true"]);
+        assert_eq!(merged(many, &["up", "--in-process"]), ["up", "--nodes=1000", "--in-process"]);
     }
 
     #[test]

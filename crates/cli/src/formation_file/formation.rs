@@ -1,8 +1,8 @@
 //! The table `[formation]`: keys and values are checked by the option table of `up` itself.
 
 use bivouac_launch::Wishes;
-use clap::{ArgAction, Args, Command, FromArgMatches};
-use toml::de::DeTable;
+use clap::{Arg, ArgAction, Args, Command, FromArgMatches};
+use toml::de::{DeTable, DeValue};
 
 use super::{Problem, unknown, values};
 use crate::options::FormationArgs;
@@ -24,8 +24,11 @@ pub fn read(table: &DeTable<'_>, start: usize, problems: &mut Vec<Problem>) -> V
             problems.push(unknown(at, name, &known));
             continue;
         };
-        let given = match argument.get_action() {
-            ArgAction::Append => values::list(name, value, problems),
+        let given = match (argument.get_action(), value.get_ref()) {
+            (_, DeValue::Boolean(word)) if is_switch(argument) => {
+                vec![(value.span().start, word.to_string())]
+            }
+            (ArgAction::Append, _) => values::list(name, value, problems),
             _ => values::scalar(name, value, problems).map(|text| (at, text)).into_iter().collect(),
         };
         for (at, text) in given {
@@ -42,6 +45,11 @@ pub fn read(table: &DeTable<'_>, start: usize, problems: &mut Vec<Problem>) -> V
     let said: Vec<(String, String)> = said.into_iter().map(|(_, key, value)| (key, value)).collect();
     problems.extend(together(&said, &places, start));
     said
+}
+
+/// Whether an option is on or off.
+fn is_switch(argument: &Arg) -> bool {
+    argument.get_possible_values().iter().any(|word| word.get_name() == "true")
 }
 
 /// Whether an option takes this value.

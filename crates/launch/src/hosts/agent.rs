@@ -562,6 +562,7 @@ fn wishes(here: &Surroundings, ticket: &Ticket) -> Wishes {
         wait_ms: ticket.wait_ms,
         dead_after_ms: ticket.dead_after_ms,
         port: ticket.port,
+        in_process: ticket.in_process,
         tolerance: ticket.tolerance,
         // The keeper sees to that, for all hosts at once.
         ttl_ms: None,

@@ -59,6 +59,8 @@ pub(crate) struct Ticket {
     pub spread_at: SpreadAt,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
+    /// Whether the nodes of a host share a process.
+    pub in_process: bool,
     /// When a daemon that dies is started no more.
     pub tolerance: Tolerance,
     /// Silence after which a host takes its part down, in milliseconds.
@@ -158,6 +160,7 @@ pub(crate) mod tests {
             width: 0,
             spread_at: SpreadAt::default(),
             page_pool: 64 << 20,
+            in_process: false,
             tolerance: Tolerance::default(),
             silence_ms: 60_000,
             start_ms: 60_000,

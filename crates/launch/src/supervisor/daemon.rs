@@ -1,15 +1,16 @@
-//! One daemon as its supervisor sees it: what is its for ever, and the process that serves at the moment.
+//! One daemon as its supervisor sees it: what is its for ever, and the process that serves at the moment. It is one node, or,
+//! where nodes share a process, all of this machine.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::DaemonProgram;
-use super::listeners::Listeners;
-use crate::handover::{FromNode, NodeConfig, ToNode};
+use crate::handover::{DaemonConfig, FromNode, NodeHandles, ToNode, hand_nodes};
 use crate::packets;
 use crate::process::{ProcessId, pidfd};
 use crate::signals::unblock_in;
@@ -20,10 +21,12 @@ use crate::{Kind, LaunchError, LaunchResult};
 /// So much of the end of a log is looked at, in bytes.
 const LOG_TAIL: u64 = 4096;
 
-/// What belongs to a node for ever, and its present process.
+/// What belongs to its nodes for ever, and their present process.
 #[derive(Debug)]
 pub(super) struct Daemon {
-    listeners: Listeners,
+    /// Their positions among the nodes of this machine.
+    pub(super) nodes: Range<usize>,
+    handles: Vec<NodeHandles>,
     pub(super) mounts: Vec<HeldMount>,
     pub(super) running: Option<Running>,
 }
@@ -32,6 +35,7 @@ pub(super) struct Daemon {
 #[derive(Debug)]
 pub(super) struct HeldMount {
     pub(super) id: u32,
+    pub(super) node: u16,
     pub(super) dir: PathBuf,
     pub(super) device: OwnedFd,
     pub(super) memory: OwnedFd,
@@ -52,14 +56,21 @@ pub(super) struct Running {
 }
 
 impl Daemon {
-    pub(super) fn new(listeners: Listeners) -> Daemon {
-        Daemon { listeners, mounts: Vec::new(), running: None }
+    pub(super) fn new(first: usize, handles: Vec<NodeHandles>) -> Daemon {
+        Daemon { nodes: first..first + handles.len(), handles, mounts: Vec::new(), running: None }
+    }
+
+    /// The daemons of all nodes of this machine: one of each, or one of all.
+    pub(super) fn of_all(handles: Vec<NodeHandles>, in_process: bool) -> Vec<Daemon> {
+        if in_process {
+            return vec![Daemon::new(0, handles)];
+        }
+        handles.into_iter().enumerate().map(|(index, handles)| Daemon::new(index, vec![handles])).collect()
     }
 
     /// Starts a process and hands everything over to it. Waits for nothing.
     pub(super) fn start(
         &mut self,
-        index: usize,
         program: &DaemonProgram,
         dir: &StateDir,
         state: &State,
@@ -68,24 +79,22 @@ impl Daemon {
     ) -> LaunchResult<ProcessId> {
         let refused = |e: std::io::Error| LaunchError::system("a daemon's process", e);
         let (socket, theirs) = packets::pair().map_err(refused)?;
-        let config = NodeConfig::of(state, dir, secret, index).ok_or_else(|| {
+        let config = DaemonConfig::of(state, dir, secret, self.nodes.clone()).ok_or_else(|| {
             LaunchError::new(
                 Kind::Refused,
-                format_args!("node {index} of this machine"),
+                format_args!("node {} of this machine", self.nodes.start),
                 "is not in the state",
                 "take the formation down",
             )
         })?;
-        let node = config.node;
+        let called = called(&config);
+        let log = StateDir::open_log(&dir.node_log(config.nodes.first().map_or(0, |node| node.node)))?;
         let config = packets::to_memory(&config).map_err(refused)?;
-        let Listeners { client, peer, unix, board } = &self.listeners;
-        let mut descriptors = vec![config.as_fd(), client.as_fd(), peer.as_fd(), unix.as_fd()];
-        descriptors.extend([lock.as_fd(), board.as_fd()]);
-        packets::send(&socket, &ToNode::Begin, &descriptors).map_err(refused)?;
+        packets::send(&socket, &ToNode::Begin, &[config.as_fd(), lock.as_fd()]).map_err(refused)?;
+        hand_nodes(&socket, &self.handles).map_err(refused)?;
         rustix::io::ioctl_fionbio(&socket, true).map_err(|e| refused(e.into()))?;
-        let log = StateDir::open_log(&dir.node_log(node))?;
         let mut command = Command::new(&program.program);
-        command.arg0("bivouac").args(&program.arguments).arg(format!("{}:{node}", state.name));
+        command.arg0("bivouac").args(&program.arguments).arg(format!("{}:{called}", state.name));
         command.stdin(theirs).stdout(Stdio::null()).stderr(log).current_dir("/");
         unblock_in(&mut command);
         let child = command.spawn().map_err(refused)?;
@@ -155,11 +164,19 @@ impl Daemon {
 
 impl Running {
     fn serve(&self, mount: &HeldMount) {
-        let message = ToNode::Serve { mount: mount.id, dir: mount.dir.clone() };
+        let message = ToNode::Serve { node: mount.node, mount: mount.id, dir: mount.dir.clone() };
         let Some(socket) = &self.socket else { return };
         if let Err(error) = packets::send(socket, &message, &[mount.device.as_fd(), mount.memory.as_fd()]) {
             log::error!("mount {} could not be handed over: {error}", mount.dir.display());
         }
+    }
+}
+
+/// What a list of processes shows of its nodes.
+fn called(config: &DaemonConfig) -> String {
+    match config.nodes.as_slice() {
+        [first, .., last] => format!("{}-{}", first.node, last.node),
+        nodes => nodes.first().map_or_else(String::new, |only| only.node.to_string()),
     }
 }
 

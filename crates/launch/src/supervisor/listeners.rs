@@ -2,13 +2,13 @@
 //! daemon's death changes no port, and who connects meanwhile waits instead of being refused.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 
 use bivouac_direct::Board;
 use bivouac_wire::Encode;
 
 use crate::control::for_this_user_only;
+use crate::handover::NodeHandles;
 use crate::hex::to_hex;
 use crate::plan::first_map;
 use crate::state::{NodeState, State};
@@ -17,21 +17,11 @@ use crate::{Kind, LaunchError, LaunchResult};
 /// Most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// The sockets of one node, and what else outlives its daemons.
-#[derive(Debug)]
-pub(super) struct Listeners {
-    pub(super) client: TcpListener,
-    pub(super) peer: TcpListener,
-    pub(super) unix: UnixListener,
-    /// Memory that daemons share with processes that read and write their subfiles.
-    pub(super) board: OwnedFd,
-}
-
 /// The sockets of one node that other hosts reach: client lane, peer lane.
 pub(super) type Ports = (TcpListener, TcpListener);
 
 /// Opens the sockets of all nodes, and writes addresses and map into the state.
-pub(super) fn open(state: &mut State) -> LaunchResult<Vec<Listeners>> {
+pub(super) fn open(state: &mut State) -> LaunchResult<Vec<NodeHandles>> {
     let ports = open_ports(state)?;
     let all = open_here(state, ports)?;
     write_map(state)?;
@@ -56,13 +46,13 @@ pub(super) fn open_ports(state: &mut State) -> LaunchResult<Vec<Ports>> {
 }
 
 /// Opens what is for this machine alone, of nodes whose ports are open.
-pub(super) fn open_here(state: &State, ports: Vec<Ports>) -> LaunchResult<Vec<Listeners>> {
+pub(super) fn open_here(state: &State, ports: Vec<Ports>) -> LaunchResult<Vec<NodeHandles>> {
     let open = |(node, (client, peer)): (&NodeState, Ports)| {
         let unix = UnixListener::bind(&node.unix_path)
             .map_err(|e| LaunchError::path(&node.unix_path, "listen there", e))?;
         for_this_user_only(&node.unix_path)?;
         let board = Board::make().map_err(|e| LaunchError::system("memory for direct access", e))?;
-        Ok(Listeners { client, peer, unix, board })
+        Ok(NodeHandles { client, peer, unix, board })
     };
     state.nodes.iter().zip(ports).map(open).collect()
 }

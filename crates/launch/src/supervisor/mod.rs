@@ -130,11 +130,11 @@ impl Supervisor {
             )
         })?;
         state.supervisor = Some(ProcessId::current());
-        let listeners = match state.part {
+        let handles = match state.part {
             Some(_) => part::open(&dir, &mut state, &report)?,
             None => listeners::open(&mut state)?,
         };
-        let daemons = listeners.into_iter().map(Daemon::new).collect();
+        let daemons = Daemon::of_all(handles, state.in_process);
         dir.write_map(&state)?;
         phases.end("bind");
         let guard = Guard::of(&state);
@@ -142,7 +142,7 @@ impl Supervisor {
             secret: dir.secret()?,
             control: listen_at(&dir)?,
             restarts: Restarts::new(
-                state.nodes.len(),
+                daemons.len(),
                 Policy { tolerance: state.tolerance, ..Policy::default() },
             ),
             _memory: hold_all(&state)?,
@@ -333,7 +333,7 @@ impl Supervisor {
     }
 
     fn add_mount(&mut self, token: u64, node: u16, dir: PathBuf, own_dir: bool, descriptors: Vec<OwnedFd>) {
-        let index = self.state.index_of(node).unwrap_or(usize::MAX);
+        let index = self.daemon_of(node).unwrap_or(usize::MAX);
         let refuse = |message: String| Answer::Refused { message };
         let life = self.restarts.life(index);
         let Some(daemon) = self.daemons.get_mut(index).filter(|_| life.is_some()) else {
@@ -353,7 +353,7 @@ impl Supervisor {
         };
         self.mounts_made += 1;
         let id = self.mounts_made;
-        daemon.mounts.push(HeldMount { id, dir: dir.clone(), device, memory, caller: Some(token) });
+        daemon.mounts.push(HeldMount { id, node, dir: dir.clone(), device, memory, caller: Some(token) });
         if own_dir {
             self.state.own_dirs.push(dir.clone());
         }
@@ -362,6 +362,24 @@ impl Supervisor {
         if life == Some(Life::Ready) {
             daemon.serve(id);
         }
+    }
+
+    /// The daemon that is a node.
+    fn daemon_of(&self, node: u16) -> Option<usize> {
+        let index = self.state.index_of(node)?;
+        self.daemons.iter().position(|daemon| daemon.nodes.contains(&index))
+    }
+
+    /// The nodes that a daemon is.
+    fn nodes_of(&mut self, index: usize) -> &mut [NodeState] {
+        let nodes = self.daemons.get(index).map_or(0..0, |daemon| daemon.nodes.clone());
+        self.state.nodes.get_mut(nodes).unwrap_or_default()
+    }
+
+    /// A daemon by the first of its nodes, for messages and its log.
+    fn first_node(&self, index: usize) -> u16 {
+        let first = self.daemons.get(index).map_or(0, |daemon| daemon.nodes.start);
+        self.state.nodes.get(first).map_or(0, |node| node.id)
     }
 
     fn take_said(&mut self, index: usize) {
@@ -376,7 +394,7 @@ impl Supervisor {
     }
 
     fn node_ready(&mut self, index: usize, phases: &[Phase]) {
-        log::info!("node {index} is ready: {phases:?}");
+        log::info!("the daemon of node {} is ready: {phases:?}", self.first_node(index));
         self.set_life(index, NodeLife::Ready, None);
         self.event(Event::Ready(index));
         if let Some(daemon) = self.daemons.get_mut(index) {
@@ -399,7 +417,7 @@ impl Supervisor {
     }
 
     fn mount_ended(&mut self, index: usize, mount: u32, message: Option<String>) {
-        log::info!("mount {mount} of node {index} is over: {}", message.as_deref().unwrap_or("unmounted"));
+        log::info!("mount {mount} is over: {}", message.as_deref().unwrap_or("unmounted"));
         let caller = self.daemons.get_mut(index).and_then(|daemon| daemon.drop_mount(mount));
         self.state.mounts.retain(|known| known.id != mount);
         self.changed = true;
@@ -411,10 +429,10 @@ impl Supervisor {
 
     fn take_death(&mut self, index: usize) {
         self.take_said(index);
-        let log = self.dir.node_log(self.state.nodes.get(index).map_or(0, |node| node.id));
+        let log = self.dir.node_log(self.first_node(index));
         let Some(how) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
-        log::warn!("the daemon of node {index} ended: {how}");
-        if let Some(node) = self.state.nodes.get_mut(index) {
+        log::warn!("the daemon of node {} ended: {how}", self.first_node(index));
+        for node in self.nodes_of(index) {
             node.process = None;
             node.deaths += 1;
         }
@@ -440,14 +458,12 @@ impl Supervisor {
 
     fn start(&mut self, index: usize) {
         let started = match self.daemons.get_mut(index) {
-            Some(daemon) => {
-                daemon.start(index, &self.program, &self.dir, &self.state, &self.secret, &self.lock)
-            }
+            Some(daemon) => daemon.start(&self.program, &self.dir, &self.state, &self.secret, &self.lock),
             None => return,
         };
         match started {
             Ok(process) => {
-                if let Some(node) = self.state.nodes.get_mut(index) {
+                for node in self.nodes_of(index) {
                     node.process = Some(process);
                     node.life = NodeLife::Starting;
                 }
@@ -458,14 +474,15 @@ impl Supervisor {
     }
 
     fn give_up(&mut self, index: usize, reason: String) {
-        log::error!("node {index} is not started again: {reason}");
+        let id = self.first_node(index);
+        log::error!("the daemon of node {id} is not started again: {reason}");
         // Without the device, programs on its mounts get an error instead of waiting for ever.
         if let Some(daemon) = self.daemons.get_mut(index) {
             daemon.mounts.clear();
         }
         self.set_life(index, NodeLife::Failed, Some(reason.clone()));
-        let id = self.state.nodes.get(index).map_or(0, |node| node.id);
-        self.daemons.iter().for_each(|daemon| daemon.tell_lost(id));
+        let lost: Vec<u16> = self.nodes_of(index).iter().map(|node| node.id).collect();
+        lost.iter().for_each(|id| self.daemons.iter().for_each(|daemon| daemon.tell_lost(*id)));
         if self.phases.is_none() && self.state.part.is_some() {
             // Who is told reads how its nodes are.
             self.write_state();
@@ -489,11 +506,11 @@ impl Supervisor {
     }
 
     fn set_life(&mut self, index: usize, life: NodeLife, message: Option<String>) {
-        if let Some(node) = self.state.nodes.get_mut(index) {
+        for node in self.nodes_of(index) {
             node.life = life;
-            node.message = message.or(node.message.take());
-            self.changed = true;
+            node.message = message.clone().or(node.message.take());
         }
+        self.changed = true;
     }
 
     /// Tells the `up` that waits, as soon as the state file says so too.

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use super::Report;
-use super::listeners::{Listeners, open_here, open_ports};
+use super::listeners::{open_here, open_ports};
+use crate::handover::NodeHandles;
 use crate::hex::from_hex;
 use crate::packets;
 use crate::state::State;
@@ -24,7 +25,7 @@ pub(crate) struct PartBegins {
 }
 
 /// Opens ports, says which, waits until the nodes are known, and opens the rest.
-pub(super) fn open(dir: &StateDir, state: &mut State, report: &OwnedFd) -> LaunchResult<Vec<Listeners>> {
+pub(super) fn open(dir: &StateDir, state: &mut State, report: &OwnedFd) -> LaunchResult<Vec<NodeHandles>> {
     let ports = open_ports(state)?;
     // From here on whoever takes this part down knows of this process.
     dir.write(state)?;

@@ -133,8 +133,10 @@ impl Stalled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LaneKind;
     use crate::handshake::ServerSide;
+    use crate::server::Hosted;
+    use crate::server::registry::Clients;
+    use crate::{Call, LaneKind, Reply, Service};
     use std::io::Read;
     use std::os::unix::net::UnixStream;
 
@@ -157,10 +159,17 @@ mod tests {
         assert_eq!(buffers.idle.lock().bytes, 1 << 20);
     }
 
+    struct Mute;
+
+    impl Service for Mute {
+        fn serve(&self, _call: &Call<'_>, _reply: &mut Reply<'_>) {}
+    }
+
     fn connection(key: u64) -> (Arc<Connection>, UnixStream) {
         let (own, other) = UnixStream::pair().unwrap();
         let handshake = ServerSide::new(LaneKind::Client, [0; 32]);
-        (Arc::new(Connection::new(key, own.into(), handshake)), other)
+        let hosted = Arc::new(Hosted { service: Arc::new(Mute), clients: Clients::default() });
+        (Arc::new(Connection::new(key, own.into(), hosted, handshake)), other)
     }
 
     #[test]

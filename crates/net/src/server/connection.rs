@@ -11,9 +11,9 @@ use bivouac_wire::{Frame, FrameError, Kind};
 use parking_lot::Mutex;
 use rustix::net::Shutdown;
 
-use super::Shared;
 use super::buffers::Buffer;
 use super::transfer::{Hitch, Incoming, Outgoing, Pooled, receive, send, send_along};
+use super::{Hosted, Shared};
 use crate::handshake::{self, ServerSide, Step};
 use crate::service::{Asker, Outcome, Reply, dispatch};
 use crate::{LaneKind, Refusal};
@@ -49,6 +49,8 @@ pub(super) enum Next {
 pub(super) struct Connection {
     key: u64,
     socket: OwnedFd,
+    /// Whose listener accepted it.
+    hosted: Arc<Hosted>,
     /// Number of the proven client, for those who do not work on the connection; 0 before.
     client: AtomicU64,
     state: Mutex<State>,
@@ -90,7 +92,7 @@ struct Context<'a> {
 }
 
 impl Connection {
-    pub fn new(key: u64, socket: OwnedFd, handshake: ServerSide) -> Connection {
+    pub fn new(key: u64, socket: OwnedFd, hosted: Arc<Hosted>, handshake: ServerSide) -> Connection {
         let state = State {
             phase: Phase::Shaking(Box::new(handshake)),
             inbox: Vec::new(),
@@ -99,16 +101,16 @@ impl Connection {
             outgoing: None,
             stalled: None,
         };
-        Connection { key, socket, client: AtomicU64::new(0), state: Mutex::new(state) }
+        Connection { key, socket, hosted, client: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
     pub fn key(&self) -> u64 {
         self.key
     }
 
-    /// Whether it is this client's.
-    pub fn is_of(&self, client: ClientId) -> bool {
-        self.client.load(Ordering::Acquire) == client.0
+    /// Whether it is this client's, to this service.
+    pub fn is_of(&self, hosted: &Arc<Hosted>, client: ClientId) -> bool {
+        Arc::ptr_eq(&self.hosted, hosted) && self.client.load(Ordering::Acquire) == client.0
     }
 
     /// Makes the other side, and this one, see the end of the stream.
@@ -154,7 +156,7 @@ impl Connection {
         state.phase = Phase::Ending(None);
         drop(state);
         if let Some(client) = client {
-            shared.clients.disconnected(client, &*shared.service);
+            self.hosted.clients.disconnected(client, &*self.hosted.service);
         }
     }
 }
@@ -297,12 +299,12 @@ impl State {
     }
 
     fn shake(&mut self, context: &Context<'_>, step: Step) -> Result<(), Hitch> {
-        let shared = context.shared;
+        let hosted = &context.connection.hosted;
         match step {
             Step::Reply(message) => self.send(context, Outgoing::message(message)),
             Step::Admit(message, client) => {
                 // Told before the client hears of its success, so before its first request.
-                shared.clients.connected(client, &*shared.service);
+                hosted.clients.connected(client, &*hosted.service);
                 context.connection.client.store(client.0, Ordering::Release);
                 self.phase = Phase::Open(client);
                 self.send(context, Outgoing::message(message))
@@ -334,7 +336,7 @@ impl State {
             let slices = [IoSlice::new(payload)];
             let slices = if payload.is_empty() { &slices[..0] } else { &slices[..] };
             let source = (context.lane, Asker::behind(context.connection.as_fd()));
-            dispatch(&*context.shared.service, source, frame, (body, slices), &mut reply)
+            dispatch(&*context.connection.hosted.service, source, frame, (body, slices), &mut reply)
         };
         let (status, payload_len, descriptor) =
             (reply.status(), reply.payload_len(), reply.take_descriptor());

@@ -15,9 +15,9 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
-use super::Shared;
 use super::connection::{Connection, Next, Worker};
 use super::registry::Handshakes;
+use super::{Hosted, Shared};
 use crate::handshake::{self, ServerSide};
 use crate::{LaneKind, Listener, Refusal, auth};
 
@@ -46,7 +46,7 @@ pub(super) struct Lane {
     shared: Arc<Shared>,
     epoll: OwnedFd,
     wake: OwnedFd,
-    listeners: Vec<Listener>,
+    listeners: Vec<(Listener, Arc<Hosted>)>,
     connections: RwLock<HashMap<u64, Arc<Connection>>>,
     handshakes: Mutex<Handshakes>,
     next_key: AtomicU64,
@@ -56,7 +56,11 @@ pub(super) struct Lane {
 
 impl Lane {
     /// Arms the listeners; nothing happens before [`Lane::run`].
-    pub fn new(kind: LaneKind, shared: Arc<Shared>, listeners: Vec<Listener>) -> io::Result<Lane> {
+    pub fn new(
+        kind: LaneKind,
+        shared: Arc<Shared>,
+        listeners: Vec<(Listener, Arc<Hosted>)>,
+    ) -> io::Result<Lane> {
         let limit = Duration::from_millis(shared.options.handshake_ms);
         let lane = Lane {
             kind,
@@ -70,7 +74,7 @@ impl Lane {
             starved: AtomicBool::new(false),
         };
         epoll::add(&lane.epoll, &lane.wake, EventData::new_u64(KEY_WAKE), EventFlags::IN)?;
-        for (key, listener) in (KEY_LISTENERS..).zip(&lane.listeners) {
+        for (key, (listener, _)) in (KEY_LISTENERS..).zip(&lane.listeners) {
             rustix::io::ioctl_fionbio(listener, true)?;
             rustix::net::listen(listener, BACKLOG)?;
             epoll::add(&lane.epoll, listener, EventData::new_u64(key), EventFlags::IN | EventFlags::ONESHOT)?;
@@ -103,16 +107,16 @@ impl Lane {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Ends all connections of a client.
-    pub fn hang_up_on(&self, client: ClientId) {
+    /// Ends all connections of a client to one service.
+    pub fn hang_up_on(&self, hosted: &Arc<Hosted>, client: ClientId) {
         let connections = self.connections.read();
-        connections.values().filter(|connection| connection.is_of(client)).for_each(|own| own.hang_up());
+        connections.values().filter(|known| known.is_of(hosted, client)).for_each(|own| own.hang_up());
     }
 
     /// Closes everything; for the end.
     pub fn close_all(&self) {
         self.connections.write().drain().for_each(|(_, connection)| connection.hang_up());
-        for listener in &self.listeners {
+        for (listener, _) in &self.listeners {
             let _ = epoll::delete(&self.epoll, listener);
         }
     }
@@ -158,18 +162,19 @@ impl Lane {
     fn retry_accepting(&self) {
         if self.starved.swap(false, Ordering::AcqRel) {
             let keyed = (KEY_LISTENERS..).zip(&self.listeners);
-            keyed.for_each(|(key, listener)| self.arm(listener, key, EventFlags::IN));
+            keyed.for_each(|(key, (listener, _))| self.arm(listener, key, EventFlags::IN));
         }
     }
 
     fn accept_some(&self, key: u64) {
-        let Some(listener) = usize::try_from(key - KEY_LISTENERS).ok().and_then(|at| self.listeners.get(at))
+        let Some((listener, hosted)) =
+            usize::try_from(key - KEY_LISTENERS).ok().and_then(|at| self.listeners.get(at))
         else {
             return;
         };
         for _ in 0..ACCEPTS_MAX {
             match rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok(socket) => self.welcome(socket, listener),
+                Ok(socket) => self.welcome(socket, listener, hosted),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return self.starve(listener, error),
@@ -188,7 +193,7 @@ impl Lane {
         self.starved.store(true, Ordering::Release);
     }
 
-    fn welcome(&self, socket: OwnedFd, listener: &Listener) {
+    fn welcome(&self, socket: OwnedFd, listener: &Listener, hosted: &Arc<Hosted>) {
         if listener.is_unix() && !is_own_process(&socket) {
             log::warn!("refused another user's process on {}", listener.address());
             let _ = rustix::net::send(
@@ -203,7 +208,8 @@ impl Lane {
         }
         let Ok(nonce) = auth::nonce() else { return };
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        let connection = Arc::new(Connection::new(key, socket, ServerSide::new(self.kind, nonce)));
+        let connection =
+            Arc::new(Connection::new(key, socket, Arc::clone(hosted), ServerSide::new(self.kind, nonce)));
         self.connections.write().insert(key, Arc::clone(&connection));
         let surplus = self.handshakes.lock().begin(key, Instant::now());
         if let Some(surplus) = surplus {

@@ -3,7 +3,8 @@
 //! Each lane has an epoll set and threads of its own, so that handlers of the client lane may wait for
 //! peers. A thread takes one ready connection, reads without waiting, serves every whole frame that it
 //! has read, and gives the connection back to the epoll set. Sockets never block: parts of frames and of answers
-//! stay with their connection, so neither a slow nor a hostile peer holds a thread.
+//! stay with their connection, so neither a slow nor a hostile peer holds a thread. Several services of one process
+//! share lanes and threads; a connection belongs to the service whose listener accepted it.
 
 mod buffers;
 mod connection;
@@ -56,23 +57,36 @@ impl Default for ServerOptions {
     }
 }
 
+/// One of the services that a server's threads answer for.
+pub struct Served {
+    /// Where it is reached.
+    pub listeners: Vec<(Listener, LaneKind)>,
+    /// What answers.
+    pub service: Arc<dyn Service>,
+}
+
 /// A running server. Dropping it stops it.
 pub struct Server {
     shared: Arc<Shared>,
+    hosted: Vec<Arc<Hosted>>,
     lanes: Vec<Arc<Lane>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// A service, and who is connected to it.
+pub(crate) struct Hosted {
+    service: Arc<dyn Service>,
+    clients: Clients,
+}
+
 /// What all lanes have in common.
 pub(crate) struct Shared {
-    service: Arc<dyn Service>,
     auth: Auth,
     options: ServerOptions,
     // Random: tells this run from the one before a restart.
     instance: u64,
     buffers: Arc<Buffers>,
     stalled: Stalled,
-    clients: Clients,
     stopping: AtomicBool,
     running: Mutex<usize>,
     ended: Condvar,
@@ -89,10 +103,25 @@ impl Server {
         auth: Auth,
         options: ServerOptions,
     ) -> Result<Server, NetError> {
-        let shared = Arc::new(Shared::new(service, auth, options)?);
-        let (client, peer): (Vec<_>, Vec<_>) =
-            listeners.into_iter().partition(|(_, kind)| *kind == LaneKind::Client);
-        let mut server = Server { shared, lanes: Vec::new(), threads: Mutex::default() };
+        Server::start_all(vec![Served { listeners, service }], auth, options)
+    }
+
+    /// Starts to answer for several services, with the same threads.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_all(services: Vec<Served>, auth: Auth, options: ServerOptions) -> Result<Server, NetError> {
+        let shared = Arc::new(Shared::new(auth, options)?);
+        let (mut hosted, mut client, mut peer) = (Vec::new(), Vec::new(), Vec::new());
+        for Served { listeners, service } in services {
+            let own = Arc::new(Hosted { service, clients: Clients::default() });
+            for (listener, kind) in listeners {
+                let lane = if kind == LaneKind::Client { &mut client } else { &mut peer };
+                lane.push((listener, Arc::clone(&own)));
+            }
+            hosted.push(own);
+        }
+        let mut server = Server { shared, hosted, lanes: Vec::new(), threads: Mutex::default() };
         server.open_lane(LaneKind::Client, client, options.threads_client)?;
         server.open_lane(LaneKind::Peer, peer, options.threads_peer)?;
         Ok(server)
@@ -101,14 +130,13 @@ impl Server {
     fn open_lane(
         &mut self,
         kind: LaneKind,
-        listeners: Vec<(Listener, LaneKind)>,
+        listeners: Vec<(Listener, Arc<Hosted>)>,
         threads: usize,
     ) -> Result<(), NetError> {
         if listeners.is_empty() {
             return Ok(());
         }
         let failed = |cause| NetError::System { what: "set up a server", cause };
-        let listeners = listeners.into_iter().map(|(listener, _)| listener).collect();
         let lane = Arc::new(Lane::new(kind, Arc::clone(&self.shared), listeners).map_err(failed)?);
         self.lanes.push(Arc::clone(&lane));
         for number in 0..threads.max(1) {
@@ -121,13 +149,16 @@ impl Server {
     /// Proven connections.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.shared.clients.connections()
+        self.hosted.iter().map(|hosted| hosted.clients.connections()).sum()
     }
 
-    /// What ends all connections of a client, which then has to connect again and to say who it is.
-    pub fn hang_up(&self) -> impl Fn(ClientId) + Send + Sync + use<> {
-        let lanes = self.lanes.clone();
-        move |client| lanes.iter().for_each(|lane| lane.hang_up_on(client))
+    /// What ends all connections of a client to one of the services, by its position among them; the client then has to
+    /// connect again and to say who it is.
+    pub fn hang_up(&self, service: usize) -> impl Fn(ClientId) + Send + Sync + use<> {
+        let (lanes, hosted) = (self.lanes.clone(), self.hosted.get(service).cloned());
+        move |client| {
+            hosted.iter().for_each(|hosted| lanes.iter().for_each(|lane| lane.hang_up_on(hosted, client)));
+        }
     }
 
     /// Ends all threads and closes all connections; listeners close with the server. Handlers that run get
@@ -157,16 +188,14 @@ impl Drop for Server {
 }
 
 impl Shared {
-    fn new(service: Arc<dyn Service>, auth: Auth, options: ServerOptions) -> Result<Shared, NetError> {
+    fn new(auth: Auth, options: ServerOptions) -> Result<Shared, NetError> {
         let [a, b, c, d, e, f, g, h, ..] = auth::nonce()?;
         Ok(Shared {
-            service,
             auth,
             options,
             instance: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
             buffers: Buffers::new(options.idle_bytes_max),
             stalled: Stalled::new(options.stalled_bytes_max),
-            clients: Clients::default(),
             stopping: AtomicBool::new(false),
             running: Mutex::new(0),
             ended: Condvar::new(),

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_net::{Fates, InProcess, LaneKind, Request, Transport};
-use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, SystemClock};
+use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, Rounds, SystemClock};
 use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, VolumeConfig};
+use bivouac_types::limits::SLOTS_DEFAULT;
 use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId, Slot, SpreadAt};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Op, SeatEntry};
 use tempfile::TempDir;
@@ -183,7 +184,10 @@ fn scatter(turn: u32) -> u32 {
     (z ^ z >> 31) as u32
 }
 
-/// N nodes and as many clients, client i on node i.
+/// Clients that a formation has from its start, at most.
+const CLIENTS_MAX: usize = 64;
+
+/// N nodes and as many clients as that, client i on node i.
 pub struct Formation {
     pub nodes: Vec<Arc<Node>>,
     pub clients: Vec<Client>,
@@ -200,6 +204,8 @@ pub struct Formation {
     starts: u64,
     /// Clients that were made so far.
     processes: AtomicU32,
+    /// What its nodes share.
+    rounds: Rounds,
 }
 
 impl Formation {
@@ -244,19 +250,24 @@ impl Formation {
             peer_address: String::new(),
             unix_path: String::new(),
         };
+        let slots = if nodes <= 64 { 64 } else { SLOTS_DEFAULT };
         let map = FormationMap {
             version: 1,
             formation: FormationId([3; 16]),
             name: "test".into(),
-            slots: (0..64).map(|slot| NodeId(slot % nodes)).collect(),
+            slots: (0..slots).map(|slot| NodeId(slot % nodes)).collect(),
             nodes: (0..nodes).map(entry).collect(),
             seats: (0..nodes).map(|node| SeatEntry { node: NodeId(node), volume: 0 }).collect(),
             stripe,
             width: 0,
         };
-        // What a full volume gives back costs a disk its time.
+        // What a full volume gives back costs a disk its time, and so do many.
         let memory = std::path::Path::new("/dev/shm");
-        let root = if capacity > 0 && memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+        let root = if (capacity > 0 || nodes > 64) && memory.is_dir() {
+            TempDir::new_in(memory)
+        } else {
+            TempDir::new()
+        };
         let root = root.unwrap();
         let switchboard = Arc::new(Switchboard::default());
         let (nodes, clients) = (Vec::new(), Vec::new());
@@ -272,6 +283,7 @@ impl Formation {
             objects: bivouac_source::Surroundings::default(),
             starts: 0,
             processes: AtomicU32::new(0),
+            rounds: Rounds::default(),
         };
         formation.start();
         formation
@@ -292,6 +304,7 @@ impl Formation {
         for id in 0..self.map.nodes.len() as u16 {
             let volume = VolumeConfig { path: self.volume(id), capacity: self.capacity, create: true };
             let config = NodeConfig {
+                rounds: self.rounds.clone(),
                 map: self.map.clone(),
                 id: NodeId(id),
                 volumes: vec![volume],
@@ -308,7 +321,7 @@ impl Formation {
         }
         *self.switchboard.nodes.write() = self.nodes.iter().cloned().map(Some).collect();
         self.nodes.iter().for_each(|node| node.start().unwrap());
-        self.clients = (0..self.nodes.len()).map(|i| self.client(i)).collect();
+        self.clients = (0..self.nodes.len().min(CLIENTS_MAX)).map(|i| self.client(i)).collect();
     }
 
     /// A client through node `i`.

@@ -1,24 +1,31 @@
 //! The connections of hosts, proven and not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bivouac_net::{Auth, Link, Message, NetError};
 use bivouac_wire::Encode;
 use bivouac_wire::rendezvous::{self, Report};
-use rustix::event::PollFlags;
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 /// Most connections of which nobody has proven who they are; the oldest goes for a newer one.
 const UNPROVEN_MAX: usize = 256;
 /// How long one may take to prove itself.
 const UNPROVEN_WAIT: Duration = Duration::from_secs(10);
+/// Connections that are taken care of in a row.
+const READY_MAX: usize = 256;
 
-/// Connections by a number that is never used again.
-#[derive(Default)]
+/// Connections by a number that is never used again. The kernel knows which of them have something to say, so that a thousand
+/// that are silent cost nothing.
 pub(super) struct Links {
+    epoll: OwnedFd,
     links: BTreeMap<u64, Slot>,
+    unproven: BTreeSet<u64>,
     last: u64,
 }
 
@@ -26,44 +33,90 @@ struct Slot {
     link: Link,
     host: Option<usize>,
     since: Duration,
+    /// Whether it is watched for room to send.
+    sends: bool,
+}
+
+impl AsFd for Links {
+    /// Readable when one of them has something to say.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
 }
 
 impl Links {
+    /// None yet.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new() -> io::Result<Links> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Links { epoll, links: BTreeMap::new(), unproven: BTreeSet::new(), last: 0 })
+    }
+
     /// Takes the next connection. `now` is a time that rises.
     pub fn accept(&mut self, listener: &TcpListener, auth: &Auth, now: Duration) -> Result<(), NetError> {
         let link = Link::accept(listener, auth)?;
         self.drop_late(now);
-        let unproven = self.links.iter().filter(|(_, slot)| !slot.link.is_proven());
-        let (count, oldest) = (unproven.clone().count(), unproven.map(|(id, _)| *id).next());
-        if count >= UNPROVEN_MAX {
-            oldest.into_iter().for_each(|id| self.drop(id));
+        if self.unproven.len() >= UNPROVEN_MAX {
+            self.unproven.first().copied().into_iter().for_each(|id| self.drop(id));
         }
         self.last += 1;
-        self.links.insert(self.last, Slot { link, host: None, since: now });
+        let watched = epoll::add(&self.epoll, &link, EventData::new_u64(self.last), EventFlags::IN);
+        watched.map_err(|cause| NetError::System { what: "watch a connection", cause: cause.into() })?;
+        self.links.insert(self.last, Slot { link, host: None, since: now, sends: false });
+        self.unproven.insert(self.last);
         Ok(())
     }
 
     /// Who did not prove itself in time, goes. A host may take longer to prepare its part.
     pub fn drop_late(&mut self, now: Duration) {
-        self.links.retain(|_, slot| slot.link.is_proven() || now.saturating_sub(slot.since) < UNPROVEN_WAIT);
+        let is_late =
+            |id: &u64| self.links.get(id).is_none_or(|slot| now.saturating_sub(slot.since) >= UNPROVEN_WAIT);
+        // The oldest come first.
+        let late: Vec<u64> = self.unproven.iter().copied().take_while(is_late).collect();
+        late.into_iter().for_each(|id| self.drop(id));
     }
 
     /// Nobody is let in any more.
     pub fn drop_strangers(&mut self) {
         self.links.retain(|_, slot| slot.host.is_some());
+        self.unproven.clear();
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>, PollFlags)> {
-        self.links.iter().map(|(id, slot)| {
-            let out = if slot.link.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
-            (*id, slot.link.as_fd(), PollFlags::IN | out)
-        })
+    /// Those that have something to say, or room for what is to be said to them.
+    pub fn ready(&self) -> Vec<u64> {
+        let mut events = Vec::with_capacity(READY_MAX);
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&at_once)) {
+            Ok(_) => events.iter().map(|event| event.data.u64()).collect(),
+            // Interrupted: they are still there at the next look.
+            Err(_) => Vec::new(),
+        }
     }
 
     pub fn receive(&mut self, id: u64) -> Result<Vec<Message>, NetError> {
         let Some(slot) = self.links.get_mut(&id) else { return Ok(Vec::new()) };
         slot.link.flush()?;
-        slot.link.receive()
+        let heard = slot.link.receive()?;
+        if slot.link.is_proven() {
+            self.unproven.remove(&id);
+        }
+        self.watch(id);
+        Ok(heard)
+    }
+
+    /// Watches for room to send exactly as long as something waits for it.
+    fn watch(&mut self, id: u64) {
+        let Some(slot) = self.links.get_mut(&id).filter(|slot| slot.sends != slot.link.wants_to_send())
+        else {
+            return;
+        };
+        slot.sends = !slot.sends;
+        let flags = if slot.sends { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        if let Err(error) = epoll::modify(&self.epoll, &slot.link, EventData::new_u64(id), flags) {
+            log::warn!("a host's connection cannot be watched: {error}");
+        }
     }
 
     pub fn host(&self, id: u64) -> Option<usize> {
@@ -87,6 +140,7 @@ impl Links {
         {
             log::warn!("{error}");
         }
+        self.watch(id);
     }
 
     /// Tells why, and forgets it.
@@ -96,6 +150,8 @@ impl Links {
     }
 
     pub fn drop(&mut self, id: u64) {
+        // Closed, it is not watched any more.
         self.links.remove(&id);
+        self.unproven.remove(&id);
     }
 }

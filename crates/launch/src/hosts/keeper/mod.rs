@@ -147,7 +147,7 @@ enum Source {
     Report,
     Caller(u64),
     Listener,
-    Link(u64),
+    Links,
     Launched(usize),
     Guard,
 }
@@ -179,7 +179,7 @@ impl Keeper {
             callers: Callers::default(),
             listener: Some(listener),
             auth: Auth { formation, secret: Secret::new(one_time) },
-            links: Links::default(),
+            links: Links::new().map_err(|e| LaunchError::system("the hosts' connections", e))?,
             launched,
             muster: Muster::new(plan.hosts.clone(), plan.min_nodes),
             hosts,
@@ -247,7 +247,7 @@ impl Keeper {
         sources.extend(guard.map(|descriptor| (Source::Guard, descriptor, input)));
         sources.extend(self.listener.iter().map(|listener| (Source::Listener, listener.as_fd(), input)));
         sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket, input)));
-        sources.extend(self.links.iter().map(|(id, socket, events)| (Source::Link(id), socket, events)));
+        sources.push((Source::Links, self.links.as_fd(), input));
         for (index, launched) in self.launched.iter().enumerate() {
             sources.extend(launched.descriptors().map(|(fd, events)| (Source::Launched(index), fd, events)));
         }
@@ -261,7 +261,7 @@ impl Keeper {
             Source::Report => self.take_report_end(),
             Source::Caller(token) => self.take_request(token),
             Source::Listener => self.take_newcomer(),
-            Source::Link(id) => self.take_messages(id),
+            Source::Links => self.links.ready().into_iter().for_each(|id| self.take_messages(id)),
             Source::Launched(index) => self.take_launched(index),
             // Looked at after all else.
             Source::Guard => {}

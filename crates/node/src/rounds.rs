@@ -1,0 +1,278 @@
+//! One thread that looks after all nodes of a process when something is due for one of them: a thread of each node's own
+//! would be a thousand of them where a thousand nodes share a process. What is done for a node must not wait for others.
+
+use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::ThreadId;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+const STACK: usize = 512 << 10;
+
+/// The threads that nodes of one process share. The thread of each of them lives as long as a node needs it.
+#[derive(Clone)]
+pub struct Rounds {
+    /// Background work.
+    pub(crate) reaper: Arc<Round>,
+    /// Who lives.
+    pub(crate) members: Arc<Round>,
+}
+
+impl Default for Rounds {
+    fn default() -> Rounds {
+        Rounds { reaper: Round::new("reaper"), members: Round::new("members") }
+    }
+}
+
+/// When to come again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Then, or when called.
+    At(Instant),
+    /// When called.
+    Called,
+    /// Never.
+    Never,
+}
+
+type Work = dyn Fn() -> Next + Send + Sync;
+
+/// One thread, and whom it visits.
+pub(crate) struct Round {
+    name: &'static str,
+    state: Mutex<State>,
+    /// Something is due earlier than was known.
+    news: Condvar,
+    /// A visit is over.
+    left: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    visited: HashMap<u64, Visited>,
+    due: BTreeSet<(Instant, u64)>,
+    last: u64,
+    runs: bool,
+    /// Whom the thread is with, and which thread it is.
+    with: Option<(u64, ThreadId)>,
+}
+
+struct Visited {
+    work: Arc<Work>,
+    due: Option<Instant>,
+}
+
+/// A place in a round, given up when this is dropped.
+pub(crate) struct Place {
+    round: Arc<Round>,
+    key: u64,
+}
+
+impl Round {
+    fn new(name: &'static str) -> Arc<Round> {
+        let (state, news, left) = (Mutex::default(), Condvar::new(), Condvar::new());
+        Arc::new(Round { name, state, news, left })
+    }
+
+    /// From now on `work` is done when it is due, at first at once.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn join(
+        self: &Arc<Round>,
+        work: impl Fn() -> Next + Send + Sync + 'static,
+    ) -> std::io::Result<Place> {
+        let mut state = self.state.lock();
+        if !state.runs {
+            let own = Arc::clone(self);
+            let thread = std::thread::Builder::new().name(self.name.into()).stack_size(STACK);
+            thread.spawn(move || own.run())?;
+            state.runs = true;
+        }
+        state.last += 1;
+        let key = state.last;
+        state.visited.insert(key, Visited { work: Arc::new(work), due: None });
+        state.set_due(key, Instant::now());
+        drop(state);
+        self.news.notify_one();
+        Ok(Place { round: Arc::clone(self), key })
+    }
+
+    fn run(&self) {
+        let mut state = self.state.lock();
+        while !state.visited.is_empty() {
+            match state.due.first().copied() {
+                None => self.news.wait(&mut state),
+                Some((moment, _)) if moment > Instant::now() => {
+                    // Due, or called: what is first is looked at again.
+                    let _ = self.news.wait_until(&mut state, moment);
+                }
+                Some((_, key)) => {
+                    let Some(work) = state.begin(key) else { continue };
+                    drop(state);
+                    // What panics has said so; others are to be looked after all the same.
+                    let next = catch_unwind(AssertUnwindSafe(|| work())).unwrap_or(Next::Never);
+                    drop(work);
+                    state = self.state.lock();
+                    state.end(key, next);
+                    self.left.notify_all();
+                }
+            }
+        }
+        state.runs = false;
+    }
+}
+
+impl State {
+    /// Something is due for a node, unless something is due for it earlier. Whether that is now the first of all.
+    fn set_due(&mut self, key: u64, moment: Instant) -> bool {
+        let Some(visited) = self.visited.get_mut(&key) else { return false };
+        if visited.due.is_some_and(|due| due <= moment) {
+            return false;
+        }
+        if let Some(later) = visited.due.replace(moment) {
+            self.due.remove(&(later, key));
+        }
+        self.due.insert((moment, key));
+        self.due.first().is_some_and(|(_, first)| *first == key)
+    }
+
+    fn begin(&mut self, key: u64) -> Option<Arc<Work>> {
+        self.due.pop_first();
+        let visited = self.visited.get_mut(&key)?;
+        visited.due = None;
+        self.with = Some((key, std::thread::current().id()));
+        Some(Arc::clone(&visited.work))
+    }
+
+    fn end(&mut self, key: u64, next: Next) {
+        self.with = None;
+        match next {
+            Next::At(moment) => drop(self.set_due(key, moment)),
+            Next::Called => {}
+            Next::Never => self.remove(key),
+        }
+    }
+
+    fn remove(&mut self, key: u64) {
+        if let Some(due) = self.visited.remove(&key).and_then(|visited| visited.due) {
+            self.due.remove(&(due, key));
+        }
+    }
+}
+
+impl Place {
+    /// Something is due at `moment`, if not earlier.
+    pub fn call_at(&self, moment: Instant) {
+        if self.round.state.lock().set_due(self.key, moment) {
+            self.round.news.notify_one();
+        }
+    }
+
+    /// Something is due now.
+    pub fn call(&self) {
+        self.call_at(Instant::now());
+    }
+
+    /// Waits until nothing is done for this node any more, nor will be.
+    pub fn leave(&self) {
+        let mut state = self.round.state.lock();
+        state.remove(self.key);
+        let this = std::thread::current().id();
+        let at_work = |state: &mut State| state.with.is_some_and(|(key, by)| key == self.key && by != this);
+        self.round.left.wait_while(&mut state, at_work);
+        drop(state);
+        self.round.news.notify_one();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.round.state.lock().remove(self.key);
+        self.round.news.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn each_is_visited_when_it_is_due() {
+        let round = Round::new("test");
+        let (said, heard) = channel();
+        let start = Instant::now();
+        let join = |name: char, after: &'static [u64]| {
+            let (said, turn) = (said.clone(), Mutex::new(after.iter()));
+            let work = move || {
+                said.send((name, Instant::now())).unwrap();
+                let next = turn.lock().next();
+                next.map_or(Next::Called, |ms| Next::At(start + Duration::from_millis(*ms)))
+            };
+            round.join(work).unwrap()
+        };
+        let _a = join('a', &[80]);
+        let b = join('b', &[40, 120]);
+        let visits: Vec<_> = (0..5).map(|_| heard.recv().unwrap()).collect();
+        let mut names: Vec<char> = visits.iter().map(|(name, _)| *name).collect();
+        names[..2].sort_unstable();
+        assert_eq!(names, ['a', 'b', 'b', 'a', 'b']);
+        let earliest = [0, 0, 40, 80, 120].map(|ms| start + Duration::from_millis(ms));
+        assert!(visits.iter().zip(earliest).all(|((_, at), earliest)| *at >= earliest));
+        b.call();
+        assert_eq!(heard.recv().unwrap().0, 'b');
+    }
+
+    #[test]
+    fn a_call_during_a_visit_is_not_lost() {
+        let round = Round::new("test");
+        let (said, heard) = channel();
+        let (allow, allowed) = channel::<()>();
+        let allowed = Mutex::new(allowed);
+        let place = round.join(move || {
+            said.send(()).unwrap();
+            let _ended = allowed.lock().recv();
+            Next::Called
+        });
+        let place = place.unwrap();
+        heard.recv().unwrap();
+        place.call();
+        allow.send(()).unwrap();
+        heard.recv().unwrap();
+        drop(allow);
+        place.leave();
+        assert!(heard.try_recv().is_err());
+    }
+
+    #[test]
+    fn what_panics_or_leaves_is_not_visited_again_and_others_are() {
+        let round = Round::new("test");
+        let (said, heard) = channel();
+        let bad = round.join(|| panic!("on purpose")).unwrap();
+        let good = round.join(move || {
+            said.send(()).unwrap();
+            Next::Called
+        });
+        let good = good.unwrap();
+        heard.recv().unwrap();
+        bad.call();
+        good.call();
+        heard.recv().unwrap();
+        good.leave();
+        good.call();
+        assert!(heard.try_recv().is_err());
+        drop((bad, good));
+        // The thread has ended or is about to; who joins is visited in any case.
+        let (said, heard) = channel();
+        let again = round.join(move || {
+            said.send(()).unwrap();
+            Next::Never
+        });
+        heard.recv().unwrap();
+        drop(again);
+    }
+}
