@@ -3,13 +3,14 @@
 use clap::{Args, Subcommand};
 
 use crate::all::AllArgs;
+use crate::flash::FlashArgs;
 use crate::idle::IdleArgs;
 use crate::io::IoArgs;
 use crate::latency::LatencyArgs;
 use crate::meta::MetaArgs;
 use crate::net::{NetArgs, RemoteArgs};
 use crate::startup::StartupArgs;
-use crate::{BenchResult, Host, all, idle, io, latency, meta, net, startup};
+use crate::{BenchResult, Host, all, flash, idle, io, latency, meta, net, startup};
 
 /// Arguments of `bench`.
 #[derive(Args, Clone, Debug)]
@@ -27,6 +28,7 @@ enum Bench {
     Remote(RemoteArgs),
     Startup(StartupArgs),
     Idle(IdleArgs),
+    Flash(FlashArgs),
     All(AllArgs),
     /// A process of a measurement
     #[command(hide = true)]
@@ -46,6 +48,7 @@ pub fn run(host: &Host<'_>, args: &BenchArgs) -> BenchResult<()> {
         Bench::Remote(args) => net::run_remote(host, args),
         Bench::Startup(args) => startup::run(host, args),
         Bench::Idle(args) => idle::run(host, args),
+        Bench::Flash(args) => flash::run(host, args),
         Bench::All(args) => all::run(host, args),
         Bench::Worker => crate::work(host),
     }
@@ -101,6 +104,8 @@ mod tests {
             &["startup", "--nodes", "1,2"],
             &["startup", "--nodes", "1,256", "--host-delay-ms", "100"],
             &["idle", "--seconds", "3"],
+            &["flash", "--procs", "1,8,32", "--nodes", "4", "--stripe", "64k", "--write", "delayed=1s"],
+            &["flash", "--source", "/d", "--block", "16"],
             &["all", "--quick"],
             &["worker"],
         ] {

@@ -95,6 +95,14 @@ impl<'h, 'a> Formation<'h, 'a> {
         mounts.filter_map(|mount| mount.as_str().map(PathBuf::from)).collect()
     }
 
+    /// Runs a command on it, or on a path of its mounts, and answers what it prints.
+    ///
+    /// # Errors
+    /// What the command says.
+    pub fn run(&self, arguments: &[&str]) -> BenchResult<String> {
+        run(self.host, arguments)
+    }
+
     /// Its nodes, in order.
     ///
     /// # Errors

@@ -12,6 +12,9 @@ pub enum Unit {
     /// 10^9 bytes per second.
     #[serde(rename = "GB/s")]
     GigabytesPerSecond,
+    /// 10^6 bytes per second.
+    #[serde(rename = "MB/s")]
+    MegabytesPerSecond,
     /// Operations per second.
     #[serde(rename = "1/s")]
     PerSecond,
@@ -30,6 +33,9 @@ pub enum Unit {
     /// One figure beside another.
     #[serde(rename = "times")]
     Times,
+    /// Requests.
+    #[serde(rename = "requests")]
+    Requests,
     /// Events per second.
     #[serde(rename = "events/s")]
     EventsPerSecond,
@@ -41,12 +47,14 @@ impl Unit {
     pub fn symbol(self) -> &'static str {
         match self {
             Unit::GigabytesPerSecond => "GB/s",
+            Unit::MegabytesPerSecond => "MB/s",
             Unit::PerSecond => "1/s",
             Unit::Microseconds => "us",
             Unit::Milliseconds => "ms",
             Unit::Megabytes => "MB",
             Unit::Bytes => "B",
             Unit::Times => "times",
+            Unit::Requests => "requests",
             Unit::EventsPerSecond => "events/s",
         }
     }

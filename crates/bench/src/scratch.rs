@@ -42,6 +42,12 @@ impl Scratch {
         Ok(Scratch { path })
     }
 
+    /// One that somebody else makes, or does not.
+    #[must_use]
+    pub fn of(path: PathBuf) -> Scratch {
+        Scratch { path }
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -61,7 +67,9 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
+        if let Err(error) = fs::remove_dir_all(&self.path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
             log::error!("{}: cannot be removed: {error}; remove it by hand", self.path.display());
         }
     }

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::flash::FlashTask;
 use crate::io::IoTask;
 use crate::latency::LatencyTask;
 use crate::meta::MetaTask;
 use crate::meta::growth::GrowTask;
 use crate::net::{FileTask, NetTask, RemoteTask};
+use crate::slow::Slowness;
 
 /// What a process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +23,10 @@ pub enum Task {
     Grow(GrowTask),
     /// Timing single calls.
     Latency(LatencyTask),
+    /// Its part of writing checkpoints.
+    Flash(FlashTask),
+    /// Serving a slow directory.
+    SlowDir(Slowness),
     /// Serving a bare file system at a directory.
     BareFuse(PathBuf),
     /// Serving a file below a directory over bare TCP.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use serde_json::Value;
 
 use crate::task::{GO, Said, Task};
-use crate::{BenchError, BenchResult, Host, fuse, io, latency, meta, net};
+use crate::{BenchError, BenchResult, Host, flash, fuse, io, latency, meta, net, slow};
 
 /// Longest task, in bytes.
 const TASK_LEN_MAX: u64 = 1 << 20;
@@ -44,6 +44,8 @@ fn perform(host: &Host<'_>, task: &Task, line: &mut Line) -> BenchResult<Value> 
         Task::Meta(task) => outcome(meta::perform(task, line)?),
         Task::Grow(task) => outcome(meta::growth::perform(task, line)?),
         Task::Latency(task) => outcome(latency::perform(task, line)?),
+        Task::Flash(task) => outcome(flash::perform(task, line)?),
+        Task::SlowDir(slowness) => slow::serve(slowness, || line.say(&Said::Serving)).and_then(outcome),
         Task::BareFuse(dir) => fuse::serve(dir, || line.say(&Said::Serving)).and_then(outcome),
         Task::TcpServer(dir) => net::serve(dir, |port| line.say(&Said::Port(port))).and_then(outcome),
         Task::TcpClient(task) => outcome(net::perform(task, line)?),

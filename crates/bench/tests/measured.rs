@@ -247,3 +247,64 @@ fn a_formation_of_a_failed_measurement_is_taken_down() {
     assert!(error.contains("there is no formation bench-"), "{error}");
     assert_eq!(commands(dir.path()), ["up", "down"]);
 }
+
+/// A program in whose formations everything that is written in a partition is at the source at once, or, without one, is
+/// nowhere else.
+fn proxy(dir: &Path, printed: &Printed, has_source: bool) -> Host<'static> {
+    let program = dir.join("proxy");
+    let make = if has_source { r#"ln -s "$5" "$3""# } else { r#"mkdir "$3" "$5/lost""# };
+    let script = format!(
+        r#"#!/bin/sh
+case $1 in up|partition|flush|down) echo "$*" >> {list};; esac
+case "$1 $2" in
+"up "*) for place; do :; done; mkdir $place/0 $place/1; echo "{{\"mounts\": [\"$place/0\", \"$place/1\"]}}";;
+"partition create") {make}; ln -s "$3" "${{3%/0/flash}}/1/flash";;
+"flush "*|"down "*) ;;
+*) exec {this} "$@";;
+esac
+"#,
+        list = dir.join("list").display(),
+        this = std::env::current_exe().unwrap().display(),
+    );
+    let write = ["-c", r#"printf %s "$1" > "$2" && chmod 700 "$2""#, "sh", &script];
+    assert!(std::process::Command::new("sh").args(write).arg(&program).status().unwrap().success());
+    Host { program, ..host(printed) }
+}
+
+#[test]
+fn checkpoints_are_written_to_a_source_and_in_front_of_it() {
+    let (dir, source) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let host = proxy(dir.path(), &Printed::default(), true);
+    let (json, svg) = (dir.path().join("out.json"), dir.path().join("out.svg"));
+    let files = ["--json", json.to_str().unwrap(), "--svg", svg.to_str().unwrap()];
+    let words = ["flash", "--source", source.path().to_str().unwrap(), "--procs", "1,3", "--nodes", "2"];
+    let more = ["--reps", "2", "--stripe", "64k", "--write", "delayed=1s"];
+    run(&host, &arguments(&[&words[..], &more, &files].concat())).unwrap();
+    let report: Report = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let wanted: Vec<String> = ["1 proc", "3 proc"]
+        .iter()
+        .flat_map(|procs| {
+            ["checkpoint, application", "checkpoint, source", "plots, application", "plots, source"]
+                .map(|what| format!("{what}, {procs}"))
+        })
+        .collect();
+    assert_eq!(done(&report, 2), wanted);
+    assert_eq!(std::fs::read_to_string(&svg).unwrap().matches("<polyline").count(), 4);
+    assert_eq!(left(source.path()), 0, "the source is as it was");
+    // A start, a partition, two flushes in each of three rounds of two numbers of processes, an end.
+    let flushes = ["flush"; 12];
+    assert_eq!(commands(dir.path()), [&["up", "partition"], &flushes[..], &["down"]].concat());
+    let list = std::fs::read_to_string(dir.path().join("list")).unwrap();
+    assert!(list.contains("--stripe 65536 --write delayed=1s"), "{list}");
+}
+
+#[test]
+fn a_checkpoint_that_does_not_arrive_is_an_error() {
+    let (dir, source) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let host = proxy(dir.path(), &Printed::default(), false);
+    let words = ["flash", "--source", source.path().to_str().unwrap(), "--procs", "2", "--reps", "1"];
+    let error = run(&host, &arguments(&words)).unwrap_err().to_string();
+    assert!(error.contains("/checkpoint: No such file"), "{error}");
+    assert_eq!(commands(dir.path()).last().unwrap(), "down");
+    assert_eq!(left(source.path()), 0);
+}

@@ -61,3 +61,35 @@ fn a_huge_directory_is_filled_listed_and_survives_its_daemon() {
         }
     }
 }
+
+#[test]
+fn checkpoints_arrive_at_a_slow_source_through_a_formation() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let json = place.path().join("out.json");
+    for how in [&["--write", "on-flush"], &["--write", "delayed=1s"]] {
+        let size = ["--procs", "2", "--nodes", "2", "--stripe", "64k", "--reps", "1"];
+        let slow = ["--delay", "1", "--rate", "2g", "--json", json.to_str().unwrap()];
+        let said = place.run(&[&["bench", "flash"], &size[..], &slow, &how[..]].concat());
+        assert_eq!(said.code, 0, "{}", said.err);
+        assert!(place.is_empty(), "a formation is left");
+        let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let files = ["checkpoint", "plots"];
+        let wanted: Vec<String> = files
+            .iter()
+            .flat_map(|file| {
+                ["application", "source", "requests"].map(|what| format!("{file}, {what}, 2 proc"))
+            })
+            .collect();
+        assert_eq!(rows(&report), wanted);
+        // Directly, the first of two processes makes the directory's file and gives it its size; both open it and write
+        // 24 variables each.
+        let direct = &report["rows"][2]["targets"][1];
+        assert_eq!(direct["target"], "direct");
+        assert!(direct["values"][0].as_f64().unwrap() >= 52.0, "{direct}");
+        let through = report["rows"][2]["targets"][0]["values"][0].as_f64().unwrap();
+        assert!(through >= 2.0, "{through}");
+    }
+}

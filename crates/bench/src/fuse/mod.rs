@@ -2,7 +2,7 @@
 //! block, and nothing of what a real one must do. It is the limit that the mount is measured beside, and no more.
 
 mod files;
-mod wire;
+pub mod wire;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -77,7 +77,11 @@ pub fn serve(dir: &Path, ready: impl FnOnce() -> BenchResult<()>) -> BenchResult
     Ok(())
 }
 
-fn attach(dir: &Path) -> BenchResult<OwnedFd> {
+/// Mounts at a directory; what is asked there is read from the descriptor.
+///
+/// # Errors
+/// Where this user may not mount.
+pub fn attach(dir: &Path) -> BenchResult<OwnedFd> {
     let refused = |what: &'static str| BenchError::system::<Errno>(what);
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(refused("/dev/fuse"))?;

@@ -1,4 +1,4 @@
-//! The kernel's structs, as far as the bare file system needs them.
+//! The kernel's structs, as far as the file systems of measurements need them.
 
 use rustix::io::Errno;
 
@@ -27,6 +27,11 @@ impl<'a> Request<'a> {
         Some(Request { op, unique, ino, head: head.get(IN_HEADER..len.min(head.len()))?, rest })
     }
 
+    /// A request that came as one message.
+    pub fn whole(message: &'a [u8]) -> Option<Request<'a>> {
+        Request::of(message, &[], message.len())
+    }
+
     /// Whether the kernel waits.
     pub fn expects_reply(&self) -> bool {
         !matches!(self.op, op::FORGET | op::BATCH_FORGET | op::INTERRUPT)
@@ -46,6 +51,17 @@ impl<'a> Request<'a> {
     pub fn name(&self, at: usize) -> Vec<u8> {
         let all = self.head.iter().chain(self.rest).skip(at);
         all.copied().take_while(|byte| *byte != 0).collect()
+    }
+
+    /// The names behind arguments of `at` bytes, each with a zero behind it.
+    pub fn names(&self, at: usize) -> impl Iterator<Item = Vec<u8>> + 'a {
+        let all = self.head.iter().chain(self.rest).skip(at).copied().collect::<Vec<u8>>();
+        all.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
+    }
+
+    /// What is behind arguments of `at` bytes, of a request that came as one message.
+    pub fn behind(&self, at: usize) -> &'a [u8] {
+        self.head.get(at..).unwrap_or_default()
     }
 
     /// A write's data.
@@ -80,19 +96,23 @@ pub mod op {
     pub const MKDIR: u32 = 9;
     pub const UNLINK: u32 = 10;
     pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
     pub const OPEN: u32 = 14;
     pub const READ: u32 = 15;
     pub const WRITE: u32 = 16;
     pub const STATFS: u32 = 17;
     pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
     pub const FLUSH: u32 = 25;
     pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
+    pub const FSYNCDIR: u32 = 30;
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const BATCH_FORGET: u32 = 42;
+    pub const RENAME2: u32 = 45;
 }
 
 /// Appends numbers.

@@ -1,13 +1,16 @@
 //! A seat's part of a flush: its stripes are written beside the target, made durable and read again.
 
 use std::io::IoSliceMut;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_source::{Piece, Upload};
-use bivouac_types::{Errno, FsResult, Ino, SeatIndex};
+use bivouac_source::{Piece, SourceResult, Upload};
+use bivouac_types::{Errno, FsError, FsResult, Ino, SeatIndex};
 use bivouac_wire::{
     FlushMark, FlushPartsRequest, FlushedPart, FlushedParts, MarkFlushRequest, Origin, Whence,
 };
+
+use parking_lot::Mutex;
 
 use super::bring::offset_in_file;
 use super::marks::{Part, Turn};
@@ -17,7 +20,79 @@ use crate::record::Held;
 
 /// Bytes that one request moves at most, and for how long it goes on at most: it is answered within the bounded time.
 const BYTES_MAX: u64 = 64 << 20;
-const TIME_MAX: Duration = Duration::from_millis(500);
+const TIME_MAX: Duration = Duration::from_secs(1);
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Stripes that are put at the same time, since site storage lets each wait for a while; and how many bytes these are at
+/// most unless a single one is larger: what has been begun has to end within the bounded time, too.
+const AT_ONCE_MAX: u64 = 8;
+const AT_ONCE_BYTES: u64 = 4 << 20;
+
+/// The part of some memory that begins with a page. File systems that take whole pages take such a stripe as one request,
+/// and others as two, the second of which waits for everything that has been asked meanwhile.
+fn on_a_page(memory: &mut [u8], len: usize) -> &mut [u8] {
+    let from = memory.as_ptr().align_offset(PAGE).min(memory.len());
+    let rest = memory.split_at_mut(from).1;
+    let len = len.min(rest.len());
+    rest.split_at_mut(len).0
+}
+
+/// The stripes of one request, as several threads put them.
+struct Putting {
+    begun: Instant,
+    next: AtomicU64,
+    moved: AtomicU64,
+    settled: Mutex<FsResult<Vec<Piece>>>,
+}
+
+impl Putting {
+    fn from(stripe: u64) -> Putting {
+        let (next, moved) = (AtomicU64::new(stripe), AtomicU64::new(0));
+        Putting { begun: Instant::now(), next, moved, settled: Mutex::new(Ok(Vec::new())) }
+    }
+
+    /// The next stripe, which has to be put; nothing when that is enough for one request, or something failed.
+    fn take(&self) -> Option<u64> {
+        let is_enough = self.moved.load(Ordering::Relaxed) >= BYTES_MAX || self.begun.elapsed() > TIME_MAX;
+        let goes_on = !is_enough && self.settled.lock().is_ok();
+        goes_on.then(|| self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A stripe was put, or was not.
+    fn moved(&self, put: FsResult<Piece>) -> Option<Piece> {
+        match put {
+            Ok(piece) => {
+                self.moved.fetch_add(piece.len, Ordering::Relaxed);
+                Some(piece)
+            }
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        }
+    }
+
+    /// A thread's stripes are durable, and as they were put; or are not.
+    fn settled(&self, own: SourceResult<Vec<Piece>>) {
+        match own {
+            Ok(own) => drop(self.settled.lock().as_mut().map(|all| all.extend(own))),
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// The first failure is told.
+    fn fail(&self, error: FsError) {
+        let mut settled = self.settled.lock();
+        if settled.is_ok() {
+            *settled = Err(error);
+        }
+    }
+
+    /// What was put, without a gap, and the stripe behind it.
+    fn over(self) -> FsResult<(Vec<Piece>, u64)> {
+        Ok((self.settled.into_inner()?, self.next.into_inner()))
+    }
+}
 
 impl Node {
     /// Marks what a flush takes, or what came of it. Answers the bytes that are not saved.
@@ -59,27 +134,34 @@ impl Node {
         if stripes == 0 { Ok(0) } else { Ok(stripes * self.stripe_of(part.ino, part.seat)?) }
     }
 
-    /// Writes stripes from one on.
+    /// Writes stripes from one on, several at the same time.
     pub(crate) fn flush_parts(&self, request: &FlushPartsRequest) -> FsResult<FlushedParts> {
-        let FlushPartsRequest { ino, seat, whence, path, size, token, from } = request;
+        let FlushPartsRequest { seat, whence, path, size, token, from, .. } = request;
         let site = self.site_of(seat.partition())?;
         let upload = Upload { path: path.clone(), size: *size, token: token.clone(), tag: String::new() };
-        let begun = Instant::now();
-        let (mut pieces, mut moved, mut next) = (Vec::new(), 0, None);
-        for stripe in *from.. {
-            if offset_in_file(whence, *seat, stripe).is_none_or(|at| at >= *size) {
-                break;
+        let is_of_file = |stripe| offset_in_file(whence, *seat, stripe).is_some_and(|at| at < *size);
+        let putting = Putting::from(*from);
+        let put = || {
+            let mut own = Vec::new();
+            while let Some(stripe) = putting.take().filter(|stripe| is_of_file(*stripe)) {
+                own.extend(putting.moved(self.put_stripe(&site, &upload, request, stripe)));
             }
-            if moved >= BYTES_MAX || begun.elapsed() > TIME_MAX {
-                next = Some(stripe);
-                break;
+            // Not sooner: on some file systems a sync and writes of others wait for each other.
+            if !own.is_empty() {
+                putting.settled(site.source.settle(&upload, &own).map(|()| own));
             }
-            let piece = self.put_stripe(&site, &upload, Part { ino: *ino, seat: *seat }, whence, stripe)?;
-            moved += piece.len;
-            pieces.push(piece);
-        }
-        site.source.settle(&upload, &pieces)?;
+        };
+        let at_once = (AT_ONCE_BYTES / u64::from(whence.layout.stripe).max(1)).clamp(1, AT_ONCE_MAX);
+        std::thread::scope(|scope| {
+            for _ in (*from + 1..*from + at_once).take_while(|stripe| is_of_file(*stripe)) {
+                // Without another thread it goes on in this one.
+                let _started = std::thread::Builder::new().name("flush".to_owned()).spawn_scoped(scope, put);
+            }
+            put();
+        });
+        let (pieces, next) = putting.over()?;
         let part = |Piece { offset, len, tag }| FlushedPart { offset, len, tag };
+        let next = Some(next).filter(|next| is_of_file(*next));
         Ok(FlushedParts { parts: pieces.into_iter().map(part).collect(), next })
     }
 
@@ -88,30 +170,32 @@ impl Node {
         &self,
         site: &Site,
         upload: &Upload,
-        part: Part,
-        whence: &Whence,
+        request: &FlushPartsRequest,
         stripe: u64,
     ) -> FsResult<Piece> {
+        let (part, whence) = (Part { ino: request.ino, seat: request.seat }, &request.whence);
         let at = offset_in_file(whence, part.seat, stripe).ok_or(Errno::EINVAL)?;
         let len = (upload.size - at).min(u64::from(whence.layout.stripe)) as usize;
         // Nothing that is here makes room for something else meanwhile.
         let _here = self.proxy.uses.stay();
         let is_there = at < whence.limit && whence.origin.is_some();
-        let mut content = match is_there && !self.marks(part, stripe)?.is_present(stripe) {
-            true => self.read_origin(part, whence, stripe)?,
-            false => self.read_stripe(part, whence, stripe, len)?,
-        };
-        content.resize(len, 0);
-        Ok(site.source.put(upload, at, &content)?)
+        if is_there && !self.marks(part, stripe)?.is_present(stripe) {
+            let mut content = self.read_origin(part, whence, stripe)?;
+            content.resize(len, 0);
+            return Ok(site.source.put(upload, at, &content)?);
+        }
+        let mut memory = vec![0; len + PAGE];
+        let content = on_a_page(&mut memory, len);
+        self.read_stripe(part, whence, stripe, content)?;
+        Ok(site.source.put(upload, at, content)?)
     }
 
-    fn read_stripe(&self, part: Part, whence: &Whence, stripe: u64, len: usize) -> FsResult<Vec<u8>> {
-        let mut content = vec![0; len];
+    fn read_stripe(&self, part: Part, whence: &Whence, stripe: u64, content: &mut [u8]) -> FsResult<()> {
         let id = self.subfile(part.ino, part.seat)?;
         let offset = stripe * u64::from(whence.layout.stripe);
-        let (read, _) = self.data.read(id, offset, &mut [IoSliceMut::new(&mut content)])?;
+        let (read, _) = self.data.read(id, offset, &mut [IoSliceMut::new(content)])?;
         content.get_mut(read..).unwrap_or_default().fill(0);
-        Ok(content)
+        Ok(())
     }
 
     /// The same content under a new name and version: what is here is still right. What was written here only is there
@@ -142,5 +226,67 @@ impl Node {
     pub(super) fn stripe_of(&self, ino: Ino, seat: SeatIndex) -> FsResult<u64> {
         let held = self.stored_held(Part { ino, seat })?;
         Ok(held.map_or(0, |held| u64::from(held.whence.layout.stripe)).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_source::{Cause, SourceError};
+
+    fn piece(stripe: u64, len: u64) -> Piece {
+        Piece { offset: stripe, len, tag: String::new() }
+    }
+
+    #[test]
+    fn several_threads_put_all_stripes_once_and_leave_no_gap() {
+        let putting = Putting::from(10);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut own = Vec::new();
+                    while let Some(stripe) = putting.take() {
+                        own.extend(putting.moved(Ok(piece(stripe, 1 << 20))));
+                    }
+                    putting.settled(Ok(own));
+                });
+            }
+        });
+        let (mut pieces, next) = putting.over().unwrap();
+        pieces.sort_by_key(|piece| piece.offset);
+        let put: Vec<u64> = pieces.iter().map(|piece| piece.offset).collect();
+        assert_eq!(put, (10..next).collect::<Vec<_>>());
+        // Those that were under way when it was enough are put as well.
+        assert!(next - 10 <= (BYTES_MAX >> 20) + 3, "{next}");
+    }
+
+    #[test]
+    fn a_stripe_begins_with_a_page() {
+        for len in [0, 1, PAGE, 3 * PAGE + 5] {
+            let mut memory = vec![0; len + PAGE];
+            let stripe = on_a_page(&mut memory, len);
+            assert_eq!((stripe.as_ptr().align_offset(PAGE), stripe.len()), (0, len));
+        }
+    }
+
+    #[test]
+    fn it_is_enough_when_the_bytes_are() {
+        let putting = Putting::from(0);
+        assert_eq!(putting.take(), Some(0));
+        let put = putting.moved(Ok(piece(0, BYTES_MAX))).unwrap();
+        assert_eq!(putting.take(), None);
+        putting.settled(Ok(vec![put.clone()]));
+        assert_eq!(putting.over().unwrap(), (vec![put], 1));
+    }
+
+    #[test]
+    fn the_first_failure_ends_it_and_is_told() {
+        let putting = Putting::from(0);
+        assert_eq!((putting.take(), putting.take()), (Some(0), Some(1)));
+        assert_eq!(putting.moved(Err(Errno::ENOSPC.into())), None);
+        assert_eq!(putting.take(), None);
+        putting.settled(Err(SourceError::new(Cause::Other, "read back differently".to_owned())));
+        putting.settled(Ok(vec![piece(1, 1)]));
+        assert_eq!(putting.over().unwrap_err().errno(), Errno::ENOSPC);
     }
 }
