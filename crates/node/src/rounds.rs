@@ -205,26 +205,36 @@ mod tests {
     fn each_is_visited_when_it_is_due() {
         let round = Round::new("test");
         let (said, heard) = channel();
-        let start = Instant::now();
-        let join = |name: char, after: &'static [u64]| {
-            let (said, turn) = (said.clone(), Mutex::new(after.iter()));
+        let join = |name: char| {
+            let said = said.clone();
             let work = move || {
                 said.send((name, Instant::now())).unwrap();
-                let next = turn.lock().next();
-                next.map_or(Next::Called, |ms| Next::At(start + Duration::from_millis(*ms)))
+                Next::Called
             };
             round.join(work).unwrap()
         };
-        let _a = join('a', &[80]);
-        let b = join('b', &[40, 120]);
-        let visits: Vec<_> = (0..5).map(|_| heard.recv().unwrap()).collect();
-        let mut names: Vec<char> = visits.iter().map(|(name, _)| *name).collect();
-        names[..2].sort_unstable();
-        assert_eq!(names, ['a', 'b', 'b', 'a', 'b']);
-        let earliest = [0, 0, 40, 80, 120].map(|ms| start + Duration::from_millis(ms));
-        assert!(visits.iter().zip(earliest).all(|((_, at), earliest)| *at >= earliest));
-        b.call();
-        assert_eq!(heard.recv().unwrap().0, 'b');
+        let (a, b) = (join('a'), join('b'));
+        assert_eq!([(); 2].map(|()| heard.recv().unwrap().0), ['a', 'b'], "at first at once");
+        // While somebody is visited, what becomes due for others waits.
+        let (allow, allowed) = channel::<()>();
+        let (begin, begun) = channel();
+        let allowed = Mutex::new(allowed);
+        let gate = round.join(move || {
+            begin.send(()).unwrap();
+            let _ended = allowed.lock().recv();
+            Next::Never
+        });
+        let gate = gate.unwrap();
+        begun.recv().unwrap();
+        let (later, soon) = (Instant::now() + Duration::from_millis(40), Instant::now());
+        a.call_at(later);
+        b.call_at(later + Duration::from_secs(1000));
+        b.call_at(soon);
+        allow.send(()).unwrap();
+        assert_eq!(heard.recv().unwrap().0, 'b', "what is due first, not what was said first");
+        let (name, visited) = heard.recv().unwrap();
+        assert!(name == 'a' && visited >= later);
+        drop(gate);
     }
 
     #[test]

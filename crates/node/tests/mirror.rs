@@ -2,14 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod at_site;
 mod formation;
 
 use std::fs;
 use std::path::Path;
 
+use at_site::{Camp, DIR, FILE, STRIPE, bind_with, bytes, tree, with_settings};
 use bivouac_client::{Found, Removals};
 use bivouac_types::Errno;
-use formation::site::{Camp, DIR, FILE, STRIPE, bind_with, bytes, tree, with_settings};
 use formation::{Formation, op, wait_until};
 use tempfile::TempDir;
 

@@ -2,16 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod at_site;
 mod formation;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use at_site::{Camp, DIR, FILE, STRIPE, bind, bytes, tree, with_settings};
 use bivouac_client::{Found, NewInode, SeekKind};
 use bivouac_types::{Errno, Ino, NodeId, SeatIndex, SetAttr, SetTime, Timestamp, mode};
 use bivouac_wire::Op;
-use formation::site::{Camp, DIR, FILE, STRIPE, bind, bytes, tree, with_settings};
 use formation::{Formation, op};
 
 /// S160.

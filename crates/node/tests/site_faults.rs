@@ -3,16 +3,17 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod at_site;
 mod formation;
 
 use std::fs;
 use std::path::Path;
 use std::sync::Barrier;
 
+use at_site::{Camp, DIR, STRIPE, bind, bytes, tree};
 use bivouac_client::{Client, Found, Partition};
 use bivouac_types::{Errno, FsResult};
 use bivouac_wire::Op;
-use formation::site::{Camp, DIR, STRIPE, bind, bytes, tree};
 use formation::{Formation, op};
 
 /// Temporary names below a directory.
@@ -116,7 +117,7 @@ impl Other {
 
     fn write(&self, name: &str, bytes: &[u8]) {
         let (client, dir) = (self.client(), self.partition.dir);
-        let file = formation::site::FILE;
+        let file = at_site::FILE;
         let made = client.create(&op(client), dir, name.as_bytes(), &file, false, true).unwrap();
         client.write(&op(client), made.attr.ino, 0, bytes, false).unwrap();
         client.close(made.attr.ino);

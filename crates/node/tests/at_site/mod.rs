@@ -11,7 +11,7 @@ use bivouac_client::{Client, Flushed, Found, NewInode, Partition};
 use bivouac_types::{Errno, FsResult, Ino, SeatIndex, mode};
 use tempfile::TempDir;
 
-use super::{Formation, op};
+use crate::formation::{Formation, op};
 
 pub const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
 pub const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o640, rdev: 0, target: b"" };
