@@ -186,16 +186,23 @@ impl Drop for Unmount {
     }
 }
 
-#[test]
-fn a_full_source_and_one_that_is_unmounted_leave_the_data_here() {
-    let Some(camp) = Camp::start_each(&["--nodes", "2"]) else { return };
+/// A formation whose partition stands in front of a small file system.
+fn on_small_source(arguments: &[&str]) -> Option<(Proxied, Unmount)> {
+    let camp = Camp::start_each(arguments)?;
     let site = TempDir::new().unwrap();
     if small_file_system(site.path()).is_none() {
-        return camp.down();
+        camp.down();
+        return None;
     }
-    let _unmount = Unmount(site.path().to_owned());
+    let unmount = Unmount(site.path().to_owned());
     let proxied = Proxied { camp, site };
     proxied.bind(proxied.site.path());
+    Some((proxied, unmount))
+}
+
+#[test]
+fn a_full_source_and_one_that_is_unmounted_leave_the_data_here() {
+    let Some((proxied, _unmount)) = on_small_source(&["--nodes", "2"]) else { return };
     fs::write(proxied.part(0).join("small"), bytes(100_000, 1)).unwrap();
     fs::write(proxied.part(0).join("large"), bytes(3_000_000, 2)).unwrap();
     let said = proxied.flush(&[]);
@@ -248,14 +255,7 @@ fn files_may_be_larger_than_the_volume_together_and_alone() {
 fn what_cannot_be_flushed_stays_on_a_full_volume() {
     let lent = TempDir::new().unwrap();
     let volume = format!("{}:24m", lent.path().display());
-    let Some(camp) = Camp::start_each(&["--nodes", "1", "--volume", &volume]) else { return };
-    let site = TempDir::new().unwrap();
-    if small_file_system(site.path()).is_none() {
-        return camp.down();
-    }
-    let _unmount = Unmount(site.path().to_owned());
-    let proxied = Proxied { camp, site };
-    proxied.bind(proxied.site.path());
+    let Some((proxied, _unmount)) = on_small_source(&["--nodes", "1", "--volume", &volume]) else { return };
     fs::write(proxied.part(0).join("first"), bytes(10_000_000, 1)).unwrap();
     let refused = fs::write(proxied.part(0).join("second"), bytes(20_000_000, 2)).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{refused}");
