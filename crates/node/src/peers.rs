@@ -55,9 +55,11 @@ pub trait Peers: Send + Sync {
     ///
     /// # Errors
     /// The peer's, or `EIO` when it does not answer within the bounded time.
-    fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()>;
+    fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
+        self.call_within(Duration::ZERO, node, request, reply)
+    }
 
-    /// The same, waiting for `wait` at most if the way can be told to.
+    /// The same, waiting for `wait` at most; zero leaves it to the way.
     ///
     /// # Errors
     /// As [`Peers::call`].
@@ -67,10 +69,7 @@ pub trait Peers: Send + Sync {
         node: NodeId,
         request: &PeerRequest<'_>,
         reply: &mut Vec<u8>,
-    ) -> FsResult<()> {
-        let _ = wait;
-        self.call(node, request, reply)
-    }
+    ) -> FsResult<()>;
 }
 
 /// The identity of all steps of one intent.
@@ -265,10 +264,6 @@ impl NetPeers {
 }
 
 impl Peers for NetPeers {
-    fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
-        self.call_within(Duration::ZERO, node, request, reply)
-    }
-
     fn call_within(
         &self,
         wait: Duration,

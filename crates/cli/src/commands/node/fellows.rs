@@ -38,10 +38,6 @@ struct Ways {
 }
 
 impl Peers for Ways {
-    fn call(&self, node: NodeId, request: &PeerRequest<'_>, reply: &mut Vec<u8>) -> FsResult<()> {
-        self.call_within(Duration::ZERO, node, request, reply)
-    }
-
     fn call_within(
         &self,
         wait: Duration,
