@@ -232,6 +232,12 @@ fn nobody_has_to_listen() {
     drop((child.stdout.take(), child.stderr.take()));
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(fs::read(site.path().join("x")).unwrap(), b"content\n");
+    for told in [&["completions", "bash"][..], &["man"], &["status", "--help"]] {
+        let mut child = place.command(told).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let said = child.wait_with_output().unwrap();
+        assert_eq!((said.status.code(), said.stderr.as_slice()), (Some(0), &b""[..]), "{told:?}");
+    }
     let camp = place.run(&["up", "--name", &name, "--no-mount"]);
     assert_eq!(camp.code, 0, "{}", camp.err);
     let mut status =

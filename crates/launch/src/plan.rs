@@ -103,6 +103,42 @@ impl Wishes {
         }
         Ok(())
     }
+
+    /// The state of a formation that has nothing yet.
+    pub(crate) fn first_state(&self, formation: String) -> State {
+        let now = unix_ms();
+        State {
+            version: STATE_VERSION,
+            release: RELEASE.into(),
+            name: self.name.clone(),
+            formation,
+            created_unix_ms: now,
+            stage: Stage::Starting,
+            supervisor: None,
+            keep: None,
+            sources: None,
+            message: None,
+            owner: self.owner,
+            ends_unix_ms: self.ttl_ms.map(|ttl| now.saturating_add(ttl)),
+            wait_ms: self.wait_ms,
+            dead_after_ms: self.dead_after_ms,
+            port: self.port,
+            in_process: self.in_process,
+            tolerance: self.tolerance,
+            stripe: self.stripe as u32,
+            width: self.width,
+            spread_at: self.spread_at,
+            page_pool: self.page_pool,
+            map: String::new(),
+            nodes: Vec::new(),
+            lost_elsewhere: Vec::new(),
+            own_dirs: Vec::new(),
+            mounts: Vec::new(),
+            part: None,
+            kept_on: None,
+            hosts: Vec::new(),
+        }
+    }
 }
 
 /// The state of a formation that is about to be started. Makes the directory for its memory volumes.
@@ -114,40 +150,9 @@ pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResul
     check_descriptors(wishes)?;
     let id: [u8; 16] = random_bytes()?;
     let formation = to_hex(&id);
-    let now = unix_ms();
     let (volumes, own_dirs) = plan_volumes(here, wishes, dir, &formation)?;
     let nodes = volumes.into_iter().enumerate().map(|(id, volumes)| new_node(here, dir, id as u16, volumes));
-    Ok(State {
-        version: STATE_VERSION,
-        release: RELEASE.into(),
-        name: wishes.name.clone(),
-        formation,
-        created_unix_ms: now,
-        stage: Stage::Starting,
-        supervisor: None,
-        keep: None,
-        sources: None,
-        message: None,
-        owner: wishes.owner,
-        ends_unix_ms: wishes.ttl_ms.map(|ttl| now.saturating_add(ttl)),
-        wait_ms: wishes.wait_ms,
-        dead_after_ms: wishes.dead_after_ms,
-        port: wishes.port,
-        in_process: wishes.in_process,
-        tolerance: wishes.tolerance,
-        stripe: wishes.stripe as u32,
-        width: wishes.width,
-        spread_at: wishes.spread_at,
-        page_pool: wishes.page_pool,
-        map: String::new(),
-        nodes: nodes.collect(),
-        lost_elsewhere: Vec::new(),
-        own_dirs,
-        mounts: Vec::new(),
-        part: None,
-        kept_on: None,
-        hosts: Vec::new(),
-    })
+    Ok(State { nodes: nodes.collect(), own_dirs, ..wishes.first_state(formation) })
 }
 
 /// The map of a formation whose addresses are known: every node has as many slots as any other; seats go round

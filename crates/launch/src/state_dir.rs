@@ -328,17 +328,16 @@ impl StateDir {
         let stage = self.stage_path();
         remove_growing(&stage).map_err(|e| LaunchError::path(&stage, "remove it", e))?;
         let entries = fs::read_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "list it", e))?;
-        for entry in entries.flatten().filter(|entry| entry.file_name() != "lock") {
-            let path = entry.path();
-            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let removed = match is_dir {
-                true if path == stage => remove_growing(&path),
-                true => fs::remove_dir(&path),
-                false => fs::remove_file(&path),
+        let lock = self.path.join("lock");
+        for path in entries.flatten().map(|entry| entry.path()).filter(|path| *path != lock && *path != stage)
+        {
+            let removed = if path.is_symlink() || !path.is_dir() {
+                fs::remove_file(&path)
+            } else {
+                fs::remove_dir(&path)
             };
             removed.map_err(|e| LaunchError::path(&path, "remove it", e))?;
         }
-        let lock = self.path.join("lock");
         fs::remove_file(&lock).map_err(|e| LaunchError::path(&lock, "remove it", e))?;
         self.remove_itself().map_err(|e| LaunchError::path(&self.path, "remove it", e))?;
         // The directory of all formations goes with the last of them.
@@ -353,13 +352,11 @@ impl StateDir {
     fn remove_itself(&self) -> io::Result<()> {
         loop {
             match fs::remove_dir(&self.path) {
-                Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+                Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => return Err(error),
+                Err(_) if self.stage_path().exists() => remove_growing(&self.stage_path())?,
+                Err(_) if self.path.join("lock").exists() => return Ok(()),
                 ended => return ended,
             }
-            if !self.stage_path().exists() {
-                return Ok(());
-            }
-            remove_growing(&self.stage_path())?;
         }
     }
 

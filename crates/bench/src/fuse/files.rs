@@ -4,18 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use rustix::io::Errno;
 
-use super::wire::{Request, op, put};
+use super::wire::{BLOCK, OPENED, PAGE, ROOT, Request, init, op, put, statfs};
 
-/// Bytes of a block: of the largest request.
-pub const BLOCK: usize = 1 << 20;
-const PAGE: usize = 4096;
-const ROOT: u64 = 1;
 const DIR: u32 = 0o040_755;
 const FILE: u32 = 0o100_644;
-/// Requests of a page's many, several reads of a file at once, and large writes (`FUSE_INIT`).
-const WISHES: u32 = 1 | 1 << 5 | 1 << 15 | 1 << 22;
-/// Files bypass the page cache, and writers do not wait for each other (`FOPEN_…`).
-const OPENED: u32 = 1 | 1 << 6;
 /// `FATTR_SIZE`.
 const SETS_SIZE: u32 = 1 << 3;
 
@@ -103,11 +95,7 @@ impl Files {
             op::OPENDIR => put(out, &[0], &[0, 0]),
             op::READDIR => self.list(request, out)?,
             op::WRITE => return self.write(request, out),
-            op::STATFS => put(
-                out,
-                &[1 << 40, 1 << 40, 1 << 40, 1 << 30, 1 << 30],
-                &[4096, 255, 4096, 0, 0, 0, 0, 0, 0, 0],
-            ),
+            op::STATFS => statfs(out),
             op::READ | op::RELEASE | op::RELEASEDIR | op::FLUSH => {}
             _ => return Err(Errno::NOSYS),
         }
@@ -198,11 +186,4 @@ impl Files {
         }
         Ok(())
     }
-}
-
-/// Protocol 7.31: all that is needed is in it.
-fn init(out: &mut Vec<u8>) {
-    put(out, &[], &[7, 31, 1 << 17, WISHES, 0, BLOCK as u32, 1]);
-    out.extend(((BLOCK / PAGE) as u16).to_ne_bytes());
-    out.resize(64, 0);
 }

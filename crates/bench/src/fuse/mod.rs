@@ -93,8 +93,11 @@ pub fn attach(dir: &Path) -> BenchResult<OwnedFd> {
     Ok(device)
 }
 
-/// The next request; `None` when it is unmounted.
-fn receive(device: &OwnedFd, head: &mut [u8], block: &mut [u8]) -> BenchResult<Option<usize>> {
+/// The next request, its beginning into `head` and the rest into `block`: its length. `None` when it is unmounted.
+///
+/// # Errors
+/// What the device says.
+pub fn receive(device: &OwnedFd, head: &mut [u8], block: &mut [u8]) -> BenchResult<Option<usize>> {
     loop {
         let parts = &mut [IoSliceMut::new(head), IoSliceMut::new(block)];
         match rustix::io::readv(device.as_fd(), parts) {
@@ -117,7 +120,14 @@ fn answer(
     let len = if outcome.is_ok() { out.len() + data.len() } else { 0 };
     let head = header(request.unique, outcome.err(), len);
     let parts = [IoSlice::new(&head), IoSlice::new(out), IoSlice::new(data)];
-    let parts = if len == 0 { &parts[..1] } else { &parts[..] };
+    tell(device, if len == 0 { &parts[..1] } else { &parts[..] })
+}
+
+/// Answers with these parts of a message.
+///
+/// # Errors
+/// What the device says.
+pub fn tell(device: &OwnedFd, parts: &[IoSlice<'_>]) -> BenchResult<()> {
     match rustix::io::writev(device.as_fd(), parts) {
         // Who asked is gone, or the whole file system.
         Ok(_) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
@@ -127,7 +137,7 @@ fn answer(
 
 #[cfg(test)]
 mod tests {
-    use super::files::BLOCK;
+    use super::wire::BLOCK;
     use super::*;
     use std::os::unix::fs::FileExt;
 

@@ -2,6 +2,16 @@
 
 use rustix::io::Errno;
 
+/// Bytes of the largest read or write.
+pub const BLOCK: usize = 1 << 20;
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// The inode of the root.
+pub const ROOT: u64 = 1;
+/// Files bypass the page cache, and writers do not wait for each other (`FOPEN_…`).
+pub const OPENED: u32 = 1 | 1 << 6;
+/// Requests of a page's many, several reads of a file at once, and large writes (`FUSE_INIT`).
+const WISHES: u32 = 1 | 1 << 5 | 1 << 15 | 1 << 22;
 /// Length of a request's header, in bytes.
 const IN_HEADER: usize = 40;
 
@@ -113,6 +123,22 @@ pub mod op {
     pub const INTERRUPT: u32 = 36;
     pub const BATCH_FORGET: u32 = 42;
     pub const RENAME2: u32 = 45;
+}
+
+/// Appends the answer to the first request. Protocol 7.31: all that is needed is in it.
+pub fn init(out: &mut Vec<u8>) {
+    put(out, &[], &[7, 31, 1 << 17, WISHES, 0, BLOCK as u32, 1]);
+    out.extend(((BLOCK / PAGE) as u16).to_ne_bytes());
+    out.resize(64, 0);
+}
+
+/// Appends that there is room for everything.
+pub fn statfs(out: &mut Vec<u8>) {
+    put(
+        out,
+        &[1 << 40, 1 << 40, 1 << 40, 1 << 30, 1 << 30],
+        &[PAGE as u32, 255, PAGE as u32, 0, 0, 0, 0, 0, 0, 0],
+    );
 }
 
 /// Appends numbers.

@@ -10,19 +10,19 @@ mod serve;
 mod throttle;
 mod tree;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
 
 use self::answers::Answers;
-use self::serve::{COUNTS, Site, TRANSFER_MAX};
+use self::serve::{COUNTS, Site};
 use self::throttle::{Cost, Throttle};
-use crate::fuse::attach;
-use crate::fuse::wire::Request;
+use crate::fuse::wire::{BLOCK, Request};
+use crate::fuse::{attach, receive, tell};
 use crate::task::{Said, Task};
 use crate::team::Member;
 use crate::{BenchError, BenchResult, Host};
@@ -106,7 +106,7 @@ pub fn serve(slowness: &Slowness, ready: impl FnOnce() -> BenchResult<()>) -> Be
     std::thread::scope(|scope| {
         let later = scope.spawn(|| {
             while let Some(answer) = answers.next() {
-                tell(&device, &answer)?;
+                tell(&device, &[IoSlice::new(&answer)])?;
             }
             Ok(())
         });
@@ -123,36 +123,16 @@ fn take_requests(slowness: &Slowness, device: &OwnedFd, answers: &Answers) -> Be
     let mut throttle = Throttle::new(delay, slowness.rate, Instant::now());
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut site = Site::new(owner, slowness.pays_for_reads);
-    let mut message = vec![0; HEAD + TRANSFER_MAX];
-    while let Some(len) = receive(device, &mut message)? {
+    let mut message = vec![0; HEAD + BLOCK];
+    while let Some(len) = receive(device, &mut message, &mut [])? {
         let Some(request) = message.get(..len).and_then(Request::whole) else { continue };
         match site.serve(&request) {
-            Some((answer, Cost::Free)) => tell(device, &answer)?,
+            Some((answer, Cost::Free)) => tell(device, &[IoSlice::new(&answer)])?,
             Some((answer, cost)) => answers.put(throttle.over(Instant::now(), cost), answer),
             None => {}
         }
     }
     Ok(())
-}
-
-/// The next request; `None` when it is unmounted.
-fn receive(device: &OwnedFd, message: &mut [u8]) -> BenchResult<Option<usize>> {
-    loop {
-        match rustix::io::read(device.as_fd(), &mut *message) {
-            Ok(len) => return Ok(Some(len)),
-            Err(Errno::NODEV) => return Ok(None),
-            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
-            Err(error) => return Err(BenchError::system("/dev/fuse")(error)),
-        }
-    }
-}
-
-fn tell(device: &OwnedFd, answer: &[u8]) -> BenchResult<()> {
-    match rustix::io::write(device.as_fd(), answer) {
-        // Who asked is gone, or the whole file system.
-        Ok(_) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
-        Err(error) => Err(BenchError::system("/dev/fuse")(error)),
-    }
 }
 
 #[cfg(test)]

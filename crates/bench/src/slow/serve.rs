@@ -7,16 +7,9 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::throttle::Cost;
-use super::tree::{Change, ROOT, Tree, now};
-use crate::fuse::wire::{Request, header, op, put};
+use super::tree::{Change, Tree, now};
+use crate::fuse::wire::{OPENED, ROOT, Request, header, init, op, put, statfs};
 
-/// Largest read or write, in bytes.
-pub const TRANSFER_MAX: usize = 1 << 20;
-const PAGE: usize = 4096;
-/// Requests of many pages, several reads of a file at once, large writes (`FUSE_INIT`).
-const WISHES: u32 = 1 | 1 << 5 | 1 << 15 | 1 << 22;
-/// Files bypass the page cache, and writers do not wait for each other (`FOPEN_…`).
-const OPENED: u32 = 1 | 1 << 6;
 /// Seconds for which the kernel may believe names and attributes that it was told.
 const VALID_SECS: u64 = 1;
 /// `RENAME_NOREPLACE`.
@@ -149,11 +142,7 @@ impl Site {
                 self.tree.write(ino, request.long(8)?, data)?;
                 put(out, &[], &[data.len() as u32, 0]);
             }
-            op::STATFS => put(
-                out,
-                &[1 << 30, 1 << 30, 1 << 30, 1 << 30, 1 << 30],
-                &[4096, 255, 4096, 0, 0, 0, 0, 0, 0, 0],
-            ),
+            op::STATFS => statfs(out),
             // Everything is where it stays as soon as it is here.
             op::FSYNC | op::FSYNCDIR | op::RELEASE | op::RELEASEDIR | op::INTERRUPT => {}
             _ => return Err(Errno::NOSYS),
@@ -264,13 +253,6 @@ fn change(request: &Request<'_>) -> Result<Change, Errno> {
         size: if has(3) { Some(request.long(16)?) } else { None },
         times: [time(4, 7, 32, 56)?, time(5, 8, 40, 60)?],
     })
-}
-
-/// Protocol 7.31: all that is needed is in it.
-fn init(out: &mut Vec<u8>) {
-    put(out, &[], &[7, 31, 1 << 17, WISHES, 0, TRANSFER_MAX as u32, 1]);
-    out.extend(((TRANSFER_MAX / PAGE) as u16).to_ne_bytes());
-    out.resize(64, 0);
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-/// Inode of the root.
-pub const ROOT: u64 = 1;
+use crate::fuse::wire::ROOT;
+
 /// First inode that is given to something new.
 const FIRST: u64 = 1000;
 /// Bytes of a block; one that nobody has written to is a hole.

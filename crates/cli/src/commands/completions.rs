@@ -9,7 +9,9 @@ use crate::options::{Cli, CompletionsArgs};
 
 /// Writes them to standard output.
 pub fn run(args: &CompletionsArgs) -> Result<ExitCode, Failure> {
-    clap_complete::generate(args.shell, &mut Cli::command(), "bivouac", &mut std::io::stdout());
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "bivouac", &mut text);
+    out!("{}", String::from_utf8_lossy(&text));
     Ok(ExitCode::SUCCESS)
 }
 

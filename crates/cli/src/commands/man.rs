@@ -16,7 +16,11 @@ pub fn run(args: &ManArgs) -> Result<ExitCode, Failure> {
                 |e| Failure::new(1, format_args!("{}: {e}; name a directory that exists", dir.display()));
             clap_mangen::generate_to(Cli::command(), dir).map_err(failed)?;
         }
-        None => Man::new(Cli::command()).render(&mut std::io::stdout())?,
+        None => {
+            let mut page = Vec::new();
+            Man::new(Cli::command()).render(&mut page)?;
+            out!("{}", String::from_utf8_lossy(&page));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,11 +16,10 @@ use crate::hex::to_hex;
 use crate::packets;
 use crate::phases::Phases;
 use crate::plan::Wishes;
-use crate::purpose::unix_ms;
 use crate::random::random_bytes;
 use crate::signals::Signals;
 use crate::start::{Attempt, GIVE_UP_MS, Started, claim_whole, end_supervisor, start_supervisor, wait_ready};
-use crate::state::{HostLife, HostState, RELEASE, STATE_VERSION, Stage, State};
+use crate::state::{HostLife, HostState, RELEASE, State};
 use crate::surroundings::Surroundings;
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -136,7 +135,6 @@ fn check(wishes: &HostsWishes) -> LaunchResult<()> {
 }
 
 fn first_state(here: &Surroundings, wishes: &HostsWishes, formation: &[u8; 16]) -> State {
-    let asked = &wishes.wishes;
     let host = |host: &HostArg| HostState {
         name: host.name.clone(),
         life: HostLife::Called,
@@ -144,37 +142,10 @@ fn first_state(here: &Surroundings, wishes: &HostsWishes, formation: &[u8; 16]) 
         nodes: Vec::new(),
         mount: None,
     };
-    let now = unix_ms();
     State {
-        version: STATE_VERSION,
-        release: RELEASE.into(),
-        name: asked.name.clone(),
-        formation: to_hex(formation),
-        created_unix_ms: now,
-        stage: Stage::Starting,
-        supervisor: None,
-        keep: None,
-        sources: None,
-        message: None,
-        owner: asked.owner,
-        ends_unix_ms: asked.ttl_ms.map(|ttl| now.saturating_add(ttl)),
-        wait_ms: asked.wait_ms,
-        dead_after_ms: asked.dead_after_ms,
-        port: asked.port,
-        in_process: asked.in_process,
-        tolerance: asked.tolerance,
-        stripe: asked.stripe as u32,
-        width: asked.width,
-        spread_at: asked.spread_at,
-        page_pool: asked.page_pool,
-        map: String::new(),
-        nodes: Vec::new(),
-        lost_elsewhere: Vec::new(),
-        own_dirs: Vec::new(),
-        mounts: Vec::new(),
-        part: None,
         kept_on: Some(here.host.clone()),
         hosts: wishes.hosts.iter().map(host).collect(),
+        ..wishes.wishes.first_state(to_hex(formation))
     }
 }
 

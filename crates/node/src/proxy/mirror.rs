@@ -126,11 +126,12 @@ impl Node {
         loop {
             let (found, is_end) = self.removed_behind(page.next.as_ref());
             for gone in found {
+                self.take_up(&gone, request, &mut page)?;
+                page.next = Some((gone.slot, gone.key));
+                // Only behind one: an answer without a position says that there are no more.
                 if page.left.len() >= PAGE || begun.elapsed() > TIME_MAX {
                     return Ok(page);
                 }
-                page.next = Some((gone.slot, gone.key.clone()));
-                self.take_up(&gone, request, &mut page)?;
             }
             if is_end {
                 return Ok(MirrorPage { next: None, ..page });
@@ -416,9 +417,10 @@ impl Node {
     /// What an earlier daemon left to be deleted by itself.
     pub(crate) fn resume_mirror(&self) {
         let (found, _) = self.removed_behind(None);
-        let mut partitions: Vec<PartitionId> = found.iter().map(|gone| gone.removed.partition).collect();
-        partitions.dedup();
-        partitions.into_iter().for_each(|partition| self.mirror_later(partition));
+        // One look is for those of all partitions.
+        let partitions = self.partitions.all().into_iter().map(|partition| partition.id);
+        let mirroring = partitions.filter(|partition| !found.is_empty() && self.mirrors(*partition));
+        mirroring.for_each(|partition| self.mirror_later(partition));
     }
 }
 
@@ -452,7 +454,9 @@ impl Mirror {
 
 fn gone_of(slot: Slot, key: &[u8], value: &[u8]) -> Option<Gone> {
     let (dir, name) = name_of_removed(key)?;
-    let removed = decode(value, "deleted name", dir).ok()?;
+    let decoded = decode(value, "deleted name", dir);
+    let removed =
+        decoded.inspect_err(|error| log::error!("a deletion is not made at the source: {error}")).ok()?;
     Some(Gone { slot, key: key.to_vec(), dir, name: Name::new(name).ok()?, removed })
 }
 
