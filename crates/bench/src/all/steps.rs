@@ -162,9 +162,9 @@ impl Step {
         let output = OutputArgs::default;
         match self {
             Step::Mount => on_mount(host, memory, |targets| {
-                let large = beside_bare(host, memory, targets, &transfers(1 << 20, size.large), size.reps)?;
-                let small = beside_bare(host, memory, targets, &transfers(4096, size.small), size.reps)?;
-                let files = meta::compare(host, &single_mounts(targets), &files(size), size.reps)?;
+                let large = transfer(host, memory, targets, &transfers(1 << 20, size.large), size.reps)?;
+                let small = transfer(host, memory, targets, &transfers(4096, size.small), size.reps)?;
+                let files = names(host, memory, targets, size)?;
                 Ok(vec![(MOUNT_LARGE, large), (MOUNT_SMALL, small), (META, files)])
             }),
             Step::MountOneCore => {
@@ -172,8 +172,8 @@ impl Step {
                 let _one_core = OneCore::enter()?;
                 on_mount(host, memory, |targets| {
                     let plan = transfers(4096, size.small);
-                    let small = beside_bare(host, memory, targets, &plan, size.reps)?;
-                    let files = meta::compare(host, &single_mounts(targets), &files(size), size.reps)?;
+                    let small = transfer(host, memory, targets, &plan, size.reps)?;
+                    let files = names(host, memory, targets, size)?;
                     Ok(vec![(MOUNT_SMALL_ONE_CORE, small), (META_ONE_CORE, files)])
                 })
             }
@@ -232,13 +232,30 @@ impl Step {
     }
 }
 
-/// Reading and writing, also on a bare file system where this user may mount one.
-fn beside_bare(
+/// Reading and writing, also on a bare file system.
+fn transfer(
     host: &Host<'_>,
     memory: &Path,
     targets: &[(String, PathBuf)],
     plan: &IoPlan,
     reps: u32,
+) -> BenchResult<Report> {
+    beside_bare(host, memory, targets, |targets| io::compare(host, targets, plan, reps))
+}
+
+/// Files, also on a bare file system.
+fn names(host: &Host<'_>, memory: &Path, targets: &[(String, PathBuf)], size: &Size) -> BenchResult<Report> {
+    beside_bare(host, memory, targets, |targets| {
+        meta::compare(host, &single_mounts(targets), &files(size), size.reps)
+    })
+}
+
+/// Measures also on a bare file system, behind the first target, where this user may mount one.
+fn beside_bare(
+    host: &Host<'_>,
+    memory: &Path,
+    targets: &[(String, PathBuf)],
+    measure: impl FnOnce(&[(String, PathBuf)]) -> BenchResult<Report>,
 ) -> BenchResult<Report> {
     let scratch = Scratch::new(memory)?;
     let dir = scratch.subdir("bare")?;
@@ -255,7 +272,7 @@ fn beside_bare(
     if bare.is_some() {
         targets.insert(1.min(targets.len()), (BARE_FUSE.to_owned(), dir));
     }
-    let report = io::compare(host, &targets, plan, reps);
+    let report = measure(&targets);
     drop(bare);
     report
 }

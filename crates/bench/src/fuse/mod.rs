@@ -175,6 +175,22 @@ mod tests {
         file.read_exact_at(&mut part, BLOCK as u64 - 4096).unwrap();
         assert_eq!(part, expected[BLOCK - 4096..BLOCK]);
         drop(file);
+        let small = options.open(sub.join("small")).unwrap();
+        small.write_all_at(b"seldom", 10).unwrap();
+        assert_eq!(std::fs::read(sub.join("small")).unwrap(), b"\0\0\0\0\0\0\0\0\0\0seldom");
+        small.write_all_at(b"large", BLOCK as u64).unwrap();
+        let grown = std::fs::read(sub.join("small")).unwrap();
+        assert_eq!(
+            (grown.len(), &grown[10..16], &grown[BLOCK..]),
+            (BLOCK + 5, &b"seldom"[..], &b"large"[..])
+        );
+        drop(small);
+        std::fs::remove_file(sub.join("small")).unwrap();
+        let many = path.join("many");
+        std::fs::create_dir(&many).unwrap();
+        (0..1000).for_each(|i| std::fs::write(many.join(format!("file-{i}")), b"").unwrap());
+        assert_eq!(std::fs::read_dir(&many).unwrap().count(), 1000);
+        std::fs::remove_dir_all(&many).unwrap();
         let names: Vec<_> =
             std::fs::read_dir(&sub).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["f"]);
