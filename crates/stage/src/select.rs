@@ -1,22 +1,16 @@
 //! Which objects of a tree are wanted.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use bivouac_types::Glob;
 
-/// Patterns for what is copied. One without a slash is compared with an object's own name, one with a slash
-/// with its path below the source; `**` goes over slashes. What is excluded takes with it what is in it. With
+/// Patterns for what is copied, of names or of paths below the source. What is excluded takes with it what is in it. With
 /// inclusions, only what matches one of them is copied, and the directories that lead to it.
 #[derive(Clone, Debug, Default)]
 pub struct Select {
-    include: Option<Patterns>,
-    exclude: Patterns,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Patterns {
-    names: GlobSet,
-    paths: GlobSet,
+    include: Vec<Glob>,
+    exclude: Vec<Glob>,
 }
 
 impl Select {
@@ -25,60 +19,39 @@ impl Select {
     /// # Errors
     /// A sentence that names the pattern and what is wrong with it.
     pub fn new(include: &[String], exclude: &[String]) -> Result<Select, String> {
-        let include = if include.is_empty() { None } else { Some(Patterns::new(include)?) };
-        Ok(Select { include, exclude: Patterns::new(exclude)? })
+        Ok(Select { include: globs(include)?, exclude: globs(exclude)? })
     }
 
     /// Whether an object, and what is in it, is left out.
     pub(crate) fn excludes(&self, path: &Path) -> bool {
-        !path.as_os_str().is_empty() && self.exclude.matches(path)
+        !path.as_os_str().is_empty() && any(&self.exclude, path)
     }
 
     /// Whether only some objects are wanted.
     pub(crate) fn is_partial(&self) -> bool {
-        self.include.is_some()
+        !self.include.is_empty()
     }
 
     /// Whether something that is no directory is wanted, by its own name or one of a directory above it.
     pub(crate) fn includes(&self, path: &Path) -> bool {
-        let Some(include) = &self.include else { return true };
-        path.as_os_str().is_empty() || path.ancestors().any(|part| include.matches(part))
+        !self.is_partial()
+            || path.as_os_str().is_empty()
+            || path.ancestors().any(|part| any(&self.include, part))
     }
 }
 
-impl Patterns {
-    fn new(texts: &[String]) -> Result<Patterns, String> {
-        let (paths, names): (Vec<_>, Vec<_>) = texts.iter().partition(|text| text.contains('/'));
-        Ok(Patterns { names: set(&names)?, paths: set(&paths)? })
-    }
-
-    fn matches(&self, path: &Path) -> bool {
-        let name = path.file_name().is_some_and(|name| self.names.is_match(Path::new(name)));
-        name || self.paths.is_match(path)
-    }
+fn globs(texts: &[String]) -> Result<Vec<Glob>, String> {
+    texts.iter().map(|text| text.parse()).collect()
 }
 
-fn set(texts: &[&String]) -> Result<GlobSet, String> {
-    let mut set = GlobSetBuilder::new();
-    for text in texts {
-        set.add(glob(text.trim_start_matches('/')).map_err(|error| wrong(text, &error))?);
-    }
-    set.build().map_err(|error| format!("the patterns are too large: {error}"))
-}
-
-fn glob(text: &str) -> Result<Glob, globset::Error> {
-    GlobBuilder::new(text).literal_separator(true).backslash_escape(true).build()
-}
-
-fn wrong(text: &str, error: &globset::Error) -> String {
-    format!("'{text}' is not a pattern: {}; quote special characters with \\", error.kind())
+fn any(globs: &[Glob], path: &Path) -> bool {
+    globs.iter().any(|glob| glob.matches(path.as_os_str().as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
 
     fn select(include: &[&str], exclude: &[&str]) -> Select {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
@@ -121,6 +94,6 @@ mod tests {
     #[test]
     fn a_broken_pattern_is_named() {
         let refusal = Select::new(&["a[".into()], &[]).unwrap_err();
-        assert!(refusal.contains("'a['") && refusal.contains("is not a pattern"), "{refusal}");
+        assert!(refusal.contains("'a['") && refusal.contains("not closed"), "{refusal}");
     }
 }
