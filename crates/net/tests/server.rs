@@ -162,7 +162,7 @@ impl Service for Together {
 
 #[test]
 fn as_many_requests_wait_at_once_as_there_may_be_threads() {
-    let threads = options().threads_client;
+    let threads = world::options().threads_client;
     let world = World::new(Arc::new(Together(std::sync::Barrier::new(threads))));
     // Twice: those that the first ones had started serve the next ones.
     for _ in 0..2 {
