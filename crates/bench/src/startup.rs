@@ -21,8 +21,8 @@ const UP: &str = "up, until usable";
 /// Of hosts that a launcher has to reach first.
 const BEYOND: &str = "  beyond the launcher's delay";
 const DOWN: &str = "down";
-/// Where directories are that play hosts.
-const HOSTS_DIR: &str = "/tmp";
+/// Where directories are that play hosts: in memory, as a user's runtime directory is.
+const HOSTS_DIR: &str = "/dev/shm";
 
 /// Start and stop formations on this machine
 #[derive(Args, Clone, Debug)]
@@ -131,7 +131,8 @@ fn once_on_hosts(host: &Host<'_>, nodes: u16, delay_ms: u32) -> BenchResult<Vec<
     let hosts = format!("h[1-{nodes}]");
     let (seconds, rest) = (delay_ms / 1000, delay_ms % 1000);
     let place = scratch.path().display();
-    let launch = format!("sleep {seconds}.{rest:03}; XDG_RUNTIME_DIR='{place}'/{{host}} exec {{args}}");
+    let launch =
+        format!("LC_ALL=C sleep {seconds}.{rest:03}; XDG_RUNTIME_DIR='{place}'/{{host}} exec {{args}}");
     let formation = Formation::up(host, &["--hosts", &hosts, "--launch", &launch, "--no-mount"])?;
     figures(host, formation, Some(delay_ms))
 }

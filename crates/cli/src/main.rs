@@ -29,8 +29,6 @@ mod unsaved;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use failure::{CODE_FSCK_USAGE, Failure};
 use options::Cli;
 
@@ -50,7 +48,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(failure) => return fail(&failure),
     };
-    let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| refuse(&error));
+    let cli = Cli::read(arguments).unwrap_or_else(|error| refuse(&error));
     logging::start(here.log_level.as_deref());
     let ended = commands::run(&here, cli.command);
     match (ended, output::failure()) {

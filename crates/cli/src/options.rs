@@ -32,6 +32,29 @@ pub struct Cli {
     pub command: Command,
 }
 
+#[derive(Debug, Parser)]
+struct StartedCli {
+    #[command(subcommand)]
+    command: Started,
+}
+
+impl Cli {
+    /// What the arguments say. The parser of all commands takes longer to make than a daemon to start, so those that are
+    /// started by hundreds do without; it also says what is wrong with theirs.
+    ///
+    /// # Errors
+    /// What makes no sense in them, or the help that was asked for.
+    pub fn read(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+        let name = arguments.get(1).and_then(|name| name.to_str());
+        if name.is_some_and(Started::has_subcommand)
+            && let Ok(StartedCli { command }) = StartedCli::try_parse_from(&arguments)
+        {
+            return Ok(Cli { command: Command::Started(command) });
+        }
+        Cli::try_parse_from(arguments)
+    }
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -89,6 +112,13 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Write the manual page to standard output, or one page per command into a directory
     Man(ManArgs),
+    #[command(flatten)]
+    Started(Started),
+}
+
+/// The commands that this program starts itself, many at a time. They have a parser of their own, which is made in no time.
+#[derive(Debug, Subcommand)]
+pub enum Started {
     /// The daemon of a node; started by the supervisor
     #[command(hide = true)]
     Node(NodeArgs),

@@ -63,6 +63,25 @@ impl Hosts {
     }
 }
 
+/// What runs on a host, by numbers.
+struct Processes {
+    agent: u64,
+    supervisor: u64,
+    daemon: u64,
+}
+
+impl Hosts {
+    fn processes(&self, host: &str) -> Processes {
+        let state = self.runtime(host).join("bivouac").join(&self.name).join("state.json");
+        let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+        let supervisor = state["supervisor"]["pid"].as_u64().unwrap();
+        // The part's supervisor is held up by its part: whoever started it.
+        let stat = std::fs::read_to_string(format!("/proc/{supervisor}/stat")).unwrap();
+        let agent = stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap();
+        Processes { agent, supervisor, daemon: state["nodes"][0]["process"]["pid"].as_u64().unwrap() }
+    }
+}
+
 impl Drop for Hosts {
     fn drop(&mut self) {
         self.down();
@@ -186,19 +205,79 @@ fn a_keeper_that_is_told_to_end_says_what_is_lost() {
 fn a_killed_part_leaves_nothing_and_the_others_go_on() {
     let hosts = Hosts::new();
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
-    // The part's supervisor is held up by its part: whoever started it.
-    let state = hosts.runtime("b").join("bivouac").join(&hosts.name).join("state.json");
-    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
-    let supervisor = state["supervisor"]["pid"].as_u64().unwrap();
-    let stat = std::fs::read_to_string(format!("/proc/{supervisor}/stat")).unwrap();
-    let parent = stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap();
-    signal(parent, Signal::KILL);
+    signal(hosts.processes("b").agent, Signal::KILL);
     wait_until("b has left", || !hosts.runtime("b").join("bivouac").exists());
     wait_until("the keeper knows", || texts(&hosts.status(), "hosts", "state") == ["up", "lost"]);
     let report = hosts.status();
     assert_eq!(texts(&report, "nodes", "state"), ["ready", "failed"]);
     assert!(hosts.down().out.contains("down on all its hosts; nothing left"));
     assert!(hosts.are_empty());
+}
+
+/// S240.
+#[test]
+fn whichever_process_of_a_host_is_killed_nothing_is_left_there() {
+    type Victims = fn(&Processes) -> Vec<u64>;
+    let cases: [(&str, Victims); 3] = [
+        ("its agent", |host| vec![host.agent]),
+        ("its supervisor, then its agent", |host| vec![host.supervisor, host.agent]),
+        ("its agent and its daemon", |host| vec![host.agent, host.daemon]),
+    ];
+    for (what, victims) in cases {
+        let hosts = Hosts::new();
+        assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+        let processes = hosts.processes("b");
+        let Processes { agent, supervisor, daemon } = processes;
+        for pid in victims(&processes) {
+            // The earlier one's death may have ended it already.
+            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+            let _gone_meanwhile = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        let left = hosts.runtime("b").join("bivouac");
+        wait_until(what, || !left.exists() && ![agent, supervisor, daemon].into_iter().any(is_alive));
+        wait_until("the keeper knows", || texts(&hosts.status(), "hosts", "state") == ["up", "lost"]);
+        assert!(hosts.down().out.contains("down on all its hosts; nothing left"), "{what}");
+        assert!(hosts.are_empty() && hosts.place.is_empty(), "{what}");
+    }
+}
+
+/// S240.
+#[test]
+fn a_host_that_is_killed_while_it_waits_for_others_leaves_nothing() {
+    let hosts = Hosts::new();
+    // The other one does not come before it is told to.
+    let go = hosts.place.path().join("go");
+    let before =
+        format!("if [ {{host}} = a ]; then while [ ! -e {} ]; do sleep 0.01; done; fi;", go.display());
+    let base = hosts.place.path().display();
+    let launch = format!("{before} XDG_RUNTIME_DIR={base}/{{host}} exec {{args}}");
+    let mut up = hosts.place.command(&[
+        "up",
+        "--name",
+        &hosts.name,
+        "--hosts",
+        "a,b",
+        "--launch",
+        &launch,
+        "--no-mount",
+    ]);
+    let up = up.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let state = hosts.runtime("b").join("bivouac").join(&hosts.name).join("state.json");
+    let has_reported = || {
+        let state = std::fs::read(&state).unwrap_or_default();
+        let state: Value = serde_json::from_slice(&state).unwrap_or_default();
+        state["supervisor"]["pid"].is_u64()
+    };
+    wait_until("b waits for a", has_reported);
+    let supervisor = std::fs::read(&state).unwrap();
+    let supervisor: Value = serde_json::from_slice(&supervisor).unwrap();
+    let owner = supervisor["owner"]["pid"].as_u64().unwrap();
+    signal(owner, Signal::KILL);
+    wait_until("b has left nothing", || !hosts.runtime("b").join("bivouac").exists());
+    std::fs::write(go, "").unwrap();
+    let (succeeded, text) = words_of(up);
+    assert!(!succeeded && text.contains("host b: "), "{text}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
 }
 
 #[test]

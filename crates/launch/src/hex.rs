@@ -5,7 +5,8 @@ use bivouac_types::FormationId;
 /// Writes bytes.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.map(|digit| char::from(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })).collect()
 }
 
 /// Reads bytes; `None` for anything that [`to_hex`] does not write.

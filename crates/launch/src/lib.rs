@@ -14,6 +14,7 @@
 pub mod control;
 pub mod descriptors;
 mod error;
+mod forked;
 pub mod handover;
 pub mod hex;
 pub mod hosts;
@@ -53,7 +54,7 @@ pub use purpose::{inherit, left_ms, unix_ms};
 pub use random::random_bytes;
 pub use reap::{Left, Leftovers, find_leftovers};
 pub use restarts::Tolerance;
-pub use signals::{Arrived, Signals};
+pub use signals::{Arrived, Signals, unblock};
 pub use start::{Started, raise_descriptor_limit, start, supervise};
 pub use state::{
     HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, STATE_VERSION, Stage, State,

@@ -17,7 +17,6 @@ use rustix::io::retry_on_intr;
 
 use crate::control::timespec;
 use crate::process::pidfd;
-use crate::signals::unblock_in;
 use crate::state::State;
 use crate::state_dir::StateDir;
 use crate::{CODE_KEEP, LaunchError, LaunchResult};
@@ -138,7 +137,6 @@ impl Ender {
         let mut command = Command::new(program);
         command.arg("end").arg(dir.path()).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        unblock_in(&mut command);
         let child = command.spawn().map_err(refused)?;
         let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
         Ok(Ender { child, end })

@@ -74,15 +74,21 @@ impl Signals {
 /// Lets a program begin with no signal blocked, whatever this process has caught.
 pub fn unblock_in(command: &mut Command) {
     // SAFETY: between fork and exec only the one system call is made, on a set of the child's own.
-    unsafe {
-        command.pre_exec(|| {
-            let none = set_of(&[]);
-            match libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) {
-                0 => Ok(()),
-                error => Err(std::io::Error::from_raw_os_error(error)),
-            }
-        })
-    };
+    unsafe { command.pre_exec(unblock) };
+}
+
+/// Begins with no signal blocked, whatever the process has caught that started this one: this program does so itself where
+/// it starts itself, and can then be started without a copy of the process that does.
+///
+/// # Errors
+/// What the system says.
+pub fn unblock() -> std::io::Result<()> {
+    let none = set_of(&[]);
+    // SAFETY: the set was initialised by `set_of`; the old mask is not asked for.
+    match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(std::io::Error::from_raw_os_error(error)),
+    }
 }
 
 /// Has a program told to end (SIGTERM) when this process ends, however that happens. To be started by the first

@@ -1,5 +1,6 @@
 //! Brings a formation up: makes its directory, starts the supervisor, waits until it is usable.
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -11,13 +12,13 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Resource, Rlimit, Signal};
 
 use crate::control::timespec;
+use crate::forked::{OwnChild, fork};
 use crate::handover::take_stdin;
 use crate::name::FormationName;
 use crate::packets;
 use crate::phases::Phases;
 use crate::plan::{Wishes, plan};
-use crate::process::pidfd;
-use crate::signals::{Signals, unblock_in};
+use crate::signals::Signals;
 use crate::state::State;
 use crate::state_dir::{Claim, StateDir};
 use crate::supervisor::{DaemonProgram, Report, Supervisor};
@@ -68,7 +69,7 @@ pub fn start(
     drop(claim.lock);
     phases.end("supervisor");
     let steps = wait_ready(&report, signals, bound, &claim.dir).inspect_err(|_| {
-        end_supervisor(&report, child, GIVE_UP_MS);
+        end_supervisor(&report, (&child).into(), GIVE_UP_MS);
     })?;
     phases.insert(steps);
     let state = claim.dir.read()?.ok_or_else(|| vanished(&wishes.name))?;
@@ -82,6 +83,7 @@ pub fn start(
 /// What kept it from supervising; the command that started it is told too.
 pub fn supervise(here: &Surroundings, dir: PathBuf, program: DaemonProgram) -> LaunchResult<()> {
     let report = take_stdin()?;
+    let _for_lists_only = rustix::thread::set_name(c"supervise");
     let _already_a_leader = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(|e| LaunchError::system("/", e))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -183,17 +185,38 @@ pub(crate) fn start_supervisor(
     command: &str,
     more: Option<BorrowedFd<'_>>,
 ) -> LaunchResult<(OwnedFd, Child)> {
+    let (report, theirs, log) = prepare_supervisor(claim, more)?;
+    let mut process = Command::new(&here.program);
+    process.arg0("bivouac").arg(command).arg(claim.dir.path());
+    process.stdin(theirs).stdout(Stdio::null()).stderr(log);
+    let child = process.spawn().map_err(|e| LaunchError::system("the supervisor's process", e))?;
+    Ok((report, child))
+}
+
+/// As [`start_supervisor`], by a copy of this process, which has one thread: `supervise` is what it does.
+pub(crate) fn fork_supervisor(
+    claim: &Claim,
+    supervise: &dyn Fn(PathBuf) -> LaunchResult<()>,
+) -> LaunchResult<(OwnedFd, OwnChild)> {
+    let (report, theirs, log) = prepare_supervisor(claim, None)?;
+    let act = || match supervise(claim.dir.path().to_owned()) {
+        Ok(()) => 0,
+        Err(error) => {
+            log::error!("{error}");
+            i32::from(error.exit_code())
+        }
+    };
+    let forked = fork(theirs.as_fd(), &log, act);
+    Ok((report, forked.map_err(|e| LaunchError::system("the supervisor's process", e))?))
+}
+
+/// The socket where a supervisor is heard, the one that it begins with, and its log.
+fn prepare_supervisor(claim: &Claim, more: Option<BorrowedFd<'_>>) -> LaunchResult<(OwnedFd, OwnedFd, File)> {
     let refused = |e: std::io::Error| LaunchError::system("the supervisor's process", e);
     let (report, theirs) = packets::pair().map_err(refused)?;
     let descriptors: Vec<_> = [claim.lock.as_fd()].into_iter().chain(more).collect();
     packets::send(&report, &"lock", &descriptors).map_err(refused)?;
-    let log = StateDir::open_log(&claim.dir.supervisor_log())?;
-    let mut process = Command::new(&here.program);
-    process.arg0("bivouac").arg(command).arg(claim.dir.path());
-    process.stdin(theirs).stdout(Stdio::null()).stderr(log);
-    unblock_in(&mut process);
-    let child = process.spawn().map_err(refused)?;
-    Ok((report, child))
+    Ok((report, theirs, StateDir::open_log(&claim.dir.supervisor_log())?))
 }
 
 fn take_lock(report: &OwnedFd) -> LaunchResult<OwnedFd> {
@@ -271,13 +294,9 @@ pub(crate) fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Repo
 }
 
 /// The supervisor ends its daemons and itself when nobody listens to its report.
-pub(crate) fn end_supervisor(report: &OwnedFd, mut child: Child, wait_ms: u64) {
+pub(crate) fn end_supervisor(report: &OwnedFd, supervisor: OwnChild, wait_ms: u64) {
     let _ends_listening = rustix::net::shutdown(report, rustix::net::Shutdown::Both);
-    let ended = pidfd(child.id()).is_ok_and(|end| crate::control::wait_readable(end.as_fd(), wait_ms));
-    if !ended {
-        let _gone_meanwhile = child.kill();
-    }
-    let _reaped = child.wait();
+    supervisor.end_within(wait_ms);
 }
 
 /// As many descriptors as this user may have: a few per node, mount and connection.

@@ -306,8 +306,11 @@ impl StateDir {
     /// to be started by one that was, takes a moment to end. Whether none does.
     #[must_use]
     pub fn wait_released(&self, ms: u64) -> bool {
-        let (sender, released) = std::sync::mpsc::channel();
         let Ok(file) = File::open(self.path.join("lock")) else { return true };
+        if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+            return true;
+        }
+        let (sender, released) = std::sync::mpsc::channel();
         // Left behind if it waits for longer: this process ends soon.
         std::thread::spawn(move || {
             let is_released = flock(&file, FlockOperation::LockShared).is_ok();

@@ -1,6 +1,5 @@
 //! Takes a formation down and makes sure that nothing is left.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_store::{IDENTITY_NAME, StoreError, remove_volume};
 use bivouac_types::FormationId;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use rustix::process::Signal;
 
 use crate::control::{Request, ask, wait_readable};
@@ -235,17 +235,30 @@ fn look(here: &Surroundings, dir: &StateDir, state: &State) -> Remains {
     let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
     let files = volumes.filter(|volume| is_volume(volume)).map(|volume| &volume.path).chain(&state.own_dirs);
     let files = files.map(PathBuf::as_path).chain([dir.path()]).filter(|path| path.exists()).count();
-    let listening: HashSet<SocketAddr> = listening_addresses().into_iter().collect();
     let addresses = state.nodes.iter().flat_map(|node| [&node.client_address, &node.peer_address]);
-    let ports = addresses.filter_map(|address| address.parse().ok());
+    let taken: Vec<SocketAddr> =
+        addresses.filter_map(|address| address.parse().ok()).filter(|port| !is_free(*port)).collect();
+    // The kernel lists the sockets of all processes, so that is only asked for when somebody has one of ours.
+    let listening = if taken.is_empty() { Vec::new() } else { listening_addresses() };
     let unix = state.nodes.iter().map(|node| node.unix_path.clone()).chain([dir.control_path()]);
     Remains {
         processes: state.processes().filter(ProcessId::is_alive).count(),
         mounts: mounted_of(&state.name, here.uid).len(),
         files,
-        sockets: ports.filter(|port| listening.contains(port)).count()
+        sockets: taken.iter().filter(|port| listening.contains(port)).count()
             + unix.filter(|path| path.exists()).count(),
     }
+}
+
+/// Whether certainly nobody listens there: the address could be taken at once, beside connections that are ending.
+fn is_free(address: SocketAddr) -> bool {
+    let take = || {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &address)
+    };
+    take().is_ok()
 }
 
 /// TCP addresses of this machine that somebody listens on.
@@ -296,6 +309,21 @@ mod tests {
         assert!(listening_addresses().contains(&listener.local_addr().unwrap()));
         if let Ok(listener) = std::net::TcpListener::bind("[::1]:0") {
             assert!(listening_addresses().contains(&listener.local_addr().unwrap()));
+        }
+    }
+
+    #[test]
+    fn a_port_is_free_when_nobody_listens_there_any_more() {
+        for place in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(place) else { continue };
+            let address = listener.local_addr().unwrap();
+            assert!(!is_free(address));
+            let client = std::net::TcpStream::connect(address).unwrap();
+            let (served, _) = listener.accept().unwrap();
+            drop(listener);
+            assert!(is_free(address), "connections do not count");
+            drop((client, served));
+            assert!(is_free(address));
         }
     }
 

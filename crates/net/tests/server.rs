@@ -151,6 +151,31 @@ fn a_panic_is_an_error_of_one_request() {
     assert!(is_hung_up(&mut raw.0));
 }
 
+/// Answers when as many requests are there at once.
+struct Together(std::sync::Barrier);
+
+impl Service for Together {
+    fn serve(&self, _call: &Call<'_>, _reply: &mut Reply<'_>) {
+        self.0.wait();
+    }
+}
+
+#[test]
+fn as_many_requests_wait_at_once_as_there_may_be_threads() {
+    let threads = world::options().threads_client;
+    let world = World::new(Arc::new(Together(std::sync::Barrier::new(threads))));
+    // Twice: those that the first ones had started serve the next ones.
+    for _ in 0..2 {
+        std::thread::scope(|scope| {
+            for client in 0..threads as u64 {
+                let transport = world.transport_as(client);
+                scope.spawn(move || ping(&transport, client, 1));
+            }
+        });
+    }
+    assert_eq!(world.server.stop(), 0);
+}
+
 /// Tells the test who comes and goes.
 struct Door(parking_lot::Mutex<Sender<(char, u64)>>);
 

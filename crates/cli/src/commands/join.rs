@@ -11,6 +11,7 @@ use bivouac_launch::{
 };
 use bivouac_mount::fusermount;
 
+use super::supervise::supervise_at;
 use crate::attach::{Wanted, attach, wait_usable};
 use crate::failure::Failure;
 use crate::options::JoinArgs;
@@ -23,7 +24,7 @@ const DEVICE_NUMBER: (u32, u32) = (10, 229);
 /// Plays this host's part until it is over.
 pub fn run(here: &Surroundings, args: JoinArgs) -> Result<ExitCode, Failure> {
     let options = JoinOptions { ticket: args.ticket, sent: args.sent, meet: args.meet };
-    join(here, &options, &Fuse(here))?;
+    join(here, &options, &Fuse(here), &|dir| supervise_at(here, dir))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use bivouac_launch::Surroundings;
 
 use crate::failure::Failure;
-use crate::options::Command;
+use crate::options::{Command, Started};
 
 /// Does what a command says; answers its exit code.
 ///
@@ -51,10 +51,17 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
-        Command::Node(_) => node::run(here),
-        Command::Supervise(args) => supervise::run(here, args),
-        Command::End(args) => end::run(here, args),
-        Command::Join(args) => join::run(here, args),
-        Command::Keep(args) => keep::run(here, args),
+        Command::Started(command) => run_started(here, command),
+    }
+}
+
+fn run_started(here: &Surroundings, command: Started) -> Result<ExitCode, Failure> {
+    bivouac_launch::unblock()?;
+    match command {
+        Started::Node(_) => node::run(here),
+        Started::Supervise(args) => supervise::run(here, args),
+        Started::End(args) => end::run(here, args),
+        Started::Join(args) => join::run(here, args),
+        Started::Keep(args) => keep::run(here, args),
     }
 }

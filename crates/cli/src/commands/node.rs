@@ -180,7 +180,9 @@ impl Daemon {
 
 /// Opens all nodes, several at a time.
 fn make_all(shared: &Shared, handles: Vec<NodeHandles>) -> Result<Vec<Made>, Failure> {
-    let threads = available_parallelism().map_or(1, usize::from).min(handles.len()).max(1);
+    // It is looked for in several files, so not for one node.
+    let processors = || available_parallelism().map_or(1, usize::from);
+    let threads = if handles.len() == 1 { 1 } else { processors().min(handles.len()).max(1) };
     let each = handles.len().div_ceil(threads);
     let mut todo = shared.config.nodes.iter().zip(handles);
     let make = |some: Vec<(&NodeShare, NodeHandles)>| -> Result<Vec<Made>, Failure> {

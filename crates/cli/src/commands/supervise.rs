@@ -1,8 +1,9 @@
 //! `bivouac supervise`: what `up` leaves behind.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bivouac_launch::{DaemonProgram, Surroundings, supervise};
+use bivouac_launch::{DaemonProgram, LaunchResult, Surroundings, supervise};
 
 use crate::failure::Failure;
 use crate::logging;
@@ -10,8 +11,16 @@ use crate::options::SuperviseArgs;
 
 /// Supervises until it is told to end.
 pub fn run(here: &Surroundings, args: SuperviseArgs) -> Result<ExitCode, Failure> {
+    supervise_at(here, args.dir)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Supervises the formation of this directory.
+///
+/// # Errors
+/// What kept it from supervising.
+pub fn supervise_at(here: &Surroundings, dir: PathBuf) -> LaunchResult<()> {
     logging::raise(here.log_level.as_deref());
     let daemon = DaemonProgram { program: here.program.clone(), arguments: vec!["node".into()] };
-    supervise(here, args.dir, daemon)?;
-    Ok(ExitCode::SUCCESS)
+    supervise(here, dir, daemon)
 }

@@ -15,6 +15,9 @@ use crate::options::Cli;
 /// # Errors
 /// What is wrong with the file. Arguments that make no sense are as they were: the parser says so.
 pub fn with_file(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
+    if !arguments.get(1).is_some_and(|name| name == "up" || name == "run") {
+        return Ok(arguments);
+    }
     let Ok(matches) = Cli::command().try_get_matches_from(&arguments) else { return Ok(arguments) };
     let Some(("up" | "run", command)) = matches.subcommand() else { return Ok(arguments) };
     let Some(path) = command.get_one::<PathBuf>("config") else { return Ok(arguments) };

@@ -8,7 +8,6 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
@@ -22,13 +21,15 @@ use rustix::process::Signal;
 use super::meet::say_usable;
 use super::ticket::{Ticket, read_line};
 use crate::control::{Request, ask, timespec};
+use crate::forked::OwnChild;
 use crate::hex::to_hex;
 use crate::packets;
 use crate::plan::{Wishes, plan};
+use crate::process::ProcessId;
 use crate::purpose::unix_ms;
 use crate::signals::Signals;
 use crate::start::{
-    Attempt, GIVE_UP_MS, claim, end_supervisor, raise_descriptor_limit, start_supervisor, take_report,
+    Attempt, GIVE_UP_MS, claim, end_supervisor, fork_supervisor, raise_descriptor_limit, take_report,
     wait_for_report,
 };
 use crate::state::{NodeLife, PartState, RELEASE, State};
@@ -83,11 +84,16 @@ pub trait Mounter {
     ) -> Result<PathBuf, String>;
 }
 
-/// Plays one host's part until that is over.
+/// Plays one host's part until that is over. `supervise` is what its supervisor does, in a copy of this process.
 ///
 /// # Errors
 /// Why this host cannot take part, or what is left of its part.
-pub fn join(here: &Surroundings, options: &JoinOptions, mounter: &dyn Mounter) -> LaunchResult<()> {
+pub fn join(
+    here: &Surroundings,
+    options: &JoinOptions,
+    mounter: &dyn Mounter,
+    supervise: &dyn Fn(PathBuf) -> LaunchResult<()>,
+) -> LaunchResult<()> {
     if let Some(dir) = &options.sent {
         forget_program(dir);
     }
@@ -103,7 +109,7 @@ pub fn join(here: &Surroundings, options: &JoinOptions, mounter: &dyn Mounter) -
     let ip = link.local_ip().filter(|ip| !ip.is_unspecified());
     let ip =
         ip.ok_or_else(|| LaunchError::system("this host's address", std::io::ErrorKind::NotConnected))?;
-    match Part::prepare(here, &ticket, ip, &signals, mounter) {
+    match Part::prepare(here, &ticket, ip, &signals, (mounter, supervise)) {
         Ok((part, nodes)) => {
             let told = send(&mut link, rendezvous::JOIN, &introduce(here, &ticket, &part.dir, nodes));
             let part = Part { link: Some(link), lifeline, meet: options.meet, ..part };
@@ -200,7 +206,7 @@ struct Part<'a> {
     dir: StateDir,
     /// The supervisor's socket; `None` once it is gone.
     report: Option<OwnedFd>,
-    supervisor: Child,
+    supervisor: Option<OwnChild>,
     link: Option<Link>,
     lifeline: Option<OwnedFd>,
     /// Whether somebody is to be told when the formation can be used here.
@@ -225,7 +231,7 @@ impl<'a> Part<'a> {
         ticket: &'a Ticket,
         ip: IpAddr,
         signals: &'a Signals,
-        mounter: &'a dyn Mounter,
+        (mounter, supervise): (&'a dyn Mounter, &dyn Fn(PathBuf) -> LaunchResult<()>),
     ) -> LaunchResult<(Part<'a>, Vec<JoinNode>)> {
         if ticket.mount.is_some() {
             mounter.check()?;
@@ -236,8 +242,10 @@ impl<'a> Part<'a> {
         state.formation.clone_from(&ticket.formation);
         let started_from = ticket.addresses.first().cloned().unwrap_or_default();
         state.part = Some(PartState { bind: ip, started_from });
+        // Its supervisor sees that it is gone; without one, so does a daemon.
+        state.owner = Some(ProcessId::current());
         claim.dir.write(&state)?;
-        let (report, supervisor) = start_supervisor(here, &claim, "supervise", None)?;
+        let (report, supervisor) = fork_supervisor(&claim, supervise)?;
         drop(claim.lock);
         let bound = Duration::from_millis(ticket.start_ms);
         let addresses = match wait_for_report(&report, signals, bound, &claim.dir) {
@@ -265,7 +273,7 @@ impl<'a> Part<'a> {
             mounter,
             dir: claim.dir.clone(),
             report: Some(report),
-            supervisor,
+            supervisor: Some(supervisor),
             link: None,
             lifeline: None,
             meet: false,
@@ -513,20 +521,17 @@ impl<'a> Part<'a> {
     }
 
     fn take_down(&mut self) -> LaunchResult<Remains> {
-        let down = match self.dir.read()? {
+        match self.dir.read()? {
             Some(state) if state.map.is_empty() => {
                 // Its daemons never began: the supervisor waits, and ends when nobody is there any more.
                 drop(self.report.take());
-                let _reaped = self.supervisor.wait();
+                self.supervisor.take().into_iter().for_each(OwnChild::wait);
                 // It has removed everything, unless it was killed.
                 let left = self.dir.read()?.map(|_| remove_leftovers(self.here, &self.dir, &state, &mut say));
                 left.unwrap_or(Ok(())).map(|()| Remains::default())
             }
             _ => take_down(self.here, &self.dir, true, &mut say),
-        };
-        // What it was told to end has ended.
-        let _reaped = self.supervisor.try_wait();
-        down
+        }
     }
 }
 

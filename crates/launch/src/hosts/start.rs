@@ -101,7 +101,7 @@ pub fn start_hosts(
     phases.end("keeper");
     let wait = bound + Duration::from_millis(GIVE_UP_MS);
     let steps = wait_ready(&report, signals, wait, &claim.dir).inspect_err(|_| {
-        end_supervisor(&report, child, GIVE_UP_MS);
+        end_supervisor(&report, (&child).into(), GIVE_UP_MS);
     })?;
     phases.insert(steps);
     let state = claim.dir.read()?.ok_or_else(|| crate::start::vanished(name))?;

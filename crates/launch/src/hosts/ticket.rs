@@ -1,11 +1,11 @@
 //! What a host is told by the launcher: where to report, the one-time secret to prove itself with, and
 //! what it brings. One line of text, over standard input, the environment, or a file that only its owner reads.
 
-use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use bivouac_types::{FormationId, SpreadAt};
+use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
 
 use crate::hex::{formation_from_hex, from_hex};
@@ -119,19 +119,20 @@ impl Ticket {
     }
 }
 
-/// Reads one line and not a byte behind it: what follows is not ours.
+/// Reads one line. What follows has no meaning, and what of it has come is thrown away: a call per byte would take longer than
+/// all else that a host does to report.
 pub(crate) fn read_line(input: BorrowedFd<'_>) -> LaunchResult<String> {
-    let refused = |e: std::io::Error| LaunchError::system("standard input", e);
-    let mut file = std::fs::File::from(input.as_fd().try_clone_to_owned().map_err(refused)?);
     let mut line = Vec::new();
-    let mut byte = [0];
-    while line.len() < TICKET_LEN_MAX && file.read(&mut byte).map_err(refused)? == 1 {
-        line.push(byte[0]);
-        if byte[0] == b'\n' {
-            break;
+    let mut chunk = [0; 4096];
+    while line.len() < TICKET_LEN_MAX && !line.contains(&b'\n') {
+        let read = retry_on_intr(|| rustix::io::read(input, &mut chunk));
+        match read.map_err(|e| LaunchError::system("standard input", e))? {
+            0 => break,
+            len => line.extend_from_slice(chunk.get(..len).unwrap_or_default()),
         }
     }
-    Ok(String::from_utf8_lossy(&line).into_owned())
+    let line = line.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(line).into_owned())
 }
 
 #[cfg(test)]
@@ -139,6 +140,7 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::io::Write;
+    use std::os::fd::AsFd;
 
     pub(crate) fn sample() -> Ticket {
         Ticket {
@@ -191,12 +193,22 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn only_the_line_is_read() {
+    fn one_line_is_read_however_it_comes() {
         let (input, mut output) = std::io::pipe().unwrap();
+        let long = "x".repeat(10_000) + "\n";
+        let writes = std::thread::spawn(move || {
+            output.write_all(long.as_bytes()).unwrap();
+            // It stays open: nobody waits for its end.
+            (output, long)
+        });
+        let line = read_line(input.as_fd()).unwrap();
+        let (mut output, long) = writes.join().unwrap();
+        assert_eq!(line, long);
         output.write_all(b"first\nsecond").unwrap();
-        drop(output);
         assert_eq!(read_line(input.as_fd()).unwrap(), "first\n");
-        assert_eq!(std::io::read_to_string(input).unwrap(), "second");
+        output.write_all(b"cut").unwrap();
+        drop(output);
+        assert_eq!(read_line(input.as_fd()).unwrap(), "cut");
     }
 
     proptest! {

@@ -13,7 +13,6 @@ use super::DaemonProgram;
 use crate::handover::{DaemonConfig, FromNode, NodeHandles, ToNode, hand_nodes};
 use crate::packets;
 use crate::process::{ProcessId, pidfd};
-use crate::signals::unblock_in;
 use crate::state::State;
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
@@ -96,7 +95,6 @@ impl Daemon {
         let mut command = Command::new(&program.program);
         command.arg0("bivouac").args(&program.arguments).arg(format!("{}:{called}", state.name));
         command.stdin(theirs).stdout(Stdio::null()).stderr(log).current_dir("/");
-        unblock_in(&mut command);
         let child = command.spawn().map_err(refused)?;
         let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
         let process = ProcessId::of(child.id()).unwrap_or(ProcessId { pid: child.id(), started_ticks: 0 });

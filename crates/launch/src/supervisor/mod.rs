@@ -137,7 +137,8 @@ impl Supervisor {
         let daemons = Daemon::of_all(handles, state.in_process);
         dir.write_map(&state)?;
         phases.end("bind");
-        let guard = Guard::of(&state);
+        // The end of who holds a part is heard at once, and all that needs is done here.
+        let guard = if state.part.is_some() { Guard::default() } else { Guard::of(&state) };
         Ok(Supervisor {
             secret: dir.secret()?,
             control: listen_at(&dir)?,
@@ -178,10 +179,11 @@ impl Supervisor {
         // last of many nodes would wait for as many.
         self.write_state();
         while !self.finished {
-            if self.phases.is_none() && std::mem::take(&mut self.changed) {
+            self.tell_when_ready();
+            // Who ends one after the other is not worth a file each either.
+            if self.phases.is_none() && self.changed && self.state.stage != Stage::Stopping {
                 self.write_state();
             }
-            self.tell_when_ready();
             for source in self.wait()? {
                 self.take(source);
             }
@@ -194,7 +196,8 @@ impl Supervisor {
     }
 
     /// A full disk must not end what looks after the daemons.
-    fn write_state(&self) {
+    fn write_state(&mut self) {
+        self.changed = false;
         if let Err(error) = self.dir.write(&self.state) {
             log::error!("{error}");
         }
@@ -501,8 +504,10 @@ impl Supervisor {
         if let Some(running) = self.daemons.get(index).and_then(|daemon| daemon.running.as_ref()) {
             let _gone_meanwhile = rustix::process::pidfd_send_signal(&running.end, signal);
         }
-        self.state.stage = Stage::Stopping;
-        self.changed = true;
+        if self.state.stage != Stage::Stopping {
+            self.state.stage = Stage::Stopping;
+            self.write_state();
+        }
     }
 
     fn set_life(&mut self, index: usize, life: NodeLife, message: Option<String>) {

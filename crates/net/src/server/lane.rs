@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_types::ClientId;
@@ -17,7 +17,7 @@ use rustix::net::{SocketFlags, sockopt};
 
 use super::connection::{Connection, Next, Worker};
 use super::registry::Handshakes;
-use super::{Hosted, Shared};
+use super::{Hosted, Running, Shared};
 use crate::handshake::{self, ServerSide};
 use crate::{LaneKind, Listener, Refusal, auth};
 
@@ -52,6 +52,10 @@ pub(super) struct Lane {
     next_key: AtomicU64,
     // Descriptors have run out: listeners are not armed.
     starved: AtomicBool,
+    threads_max: usize,
+    /// Threads that there are, and those of them that wait for something to do.
+    threads: AtomicUsize,
+    idle: AtomicUsize,
 }
 
 impl Lane {
@@ -60,6 +64,7 @@ impl Lane {
         kind: LaneKind,
         shared: Arc<Shared>,
         listeners: Vec<(Listener, Arc<Hosted>)>,
+        threads_max: usize,
     ) -> io::Result<Lane> {
         let limit = Duration::from_millis(shared.options.handshake_ms);
         let lane = Lane {
@@ -72,6 +77,9 @@ impl Lane {
             handshakes: Mutex::new(Handshakes::new(limit)),
             next_key: AtomicU64::new(KEY_CONNECTIONS),
             starved: AtomicBool::new(false),
+            threads_max: threads_max.max(1),
+            threads: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
         };
         epoll::add(&lane.epoll, &lane.wake, EventData::new_u64(KEY_WAKE), EventFlags::IN)?;
         for (key, (listener, _)) in (KEY_LISTENERS..).zip(&lane.listeners) {
@@ -82,16 +90,52 @@ impl Lane {
         Ok(lane)
     }
 
-    pub fn shared(&self) -> &Shared {
-        &self.shared
+    /// Starts a thread that serves until the server stops, unless there are as many as there may be.
+    pub fn add_thread(self: &Arc<Lane>) -> io::Result<()> {
+        let more = |threads| (threads < self.threads_max).then_some(threads + 1);
+        let Ok(number) = self.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) else {
+            return Ok(());
+        };
+        let name = match self.kind {
+            LaneKind::Client => format!("client-{number}"),
+            LaneKind::Peer => format!("peer-{number}"),
+        };
+        let (own, running) = (Arc::clone(self), Running::new(&self.shared));
+        let spawned = std::thread::Builder::new().name(name).spawn(move || {
+            let _running = running;
+            own.run();
+        });
+        match spawned {
+            Ok(thread) => self.shared.threads.lock().push(thread),
+            Err(error) => {
+                self.threads.fetch_sub(1, Ordering::AcqRel);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever is about to be busy leaves a thread that waits.
+    fn leave_one(self: &Arc<Lane>) {
+        if self.idle.load(Ordering::Acquire) == 0
+            && let Err(error) = self.add_thread()
+        {
+            log::warn!("requests wait for each other: there is no thread for more at once: {error}");
+        }
     }
 
     /// Serves until the server stops. Several threads run this.
-    pub fn run(&self) {
+    fn run(self: &Arc<Lane>) {
         let mut worker = Worker::default();
         let mut events = Vec::with_capacity(1);
         while !self.shared.is_stopping() {
-            match self.next_event(&mut events) {
+            self.idle.fetch_add(1, Ordering::AcqRel);
+            let event = self.next_event(&mut events);
+            self.idle.fetch_sub(1, Ordering::AcqRel);
+            if event.is_some_and(|key| key >= KEY_CONNECTIONS) {
+                self.leave_one();
+            }
+            match event {
                 Some(KEY_WAKE) => break,
                 Some(key) if key < KEY_CONNECTIONS => self.accept_some(key),
                 Some(key) => self.serve(key, &mut worker),

@@ -2,7 +2,8 @@
 //!
 //! Each lane has an epoll set and threads of its own, so that handlers of the client lane may wait for
 //! peers. A thread takes one ready connection, reads without waiting, serves every whole frame that it
-//! has read, and gives the connection back to the epoll set. Sockets never block: parts of frames and of answers
+//! has read, and gives the connection back to the epoll set. The last thread that waits starts another one before it serves,
+//! as long as there may be more: where little happens, there are few. Sockets never block: parts of frames and of answers
 //! stay with their connection, so neither a slow nor a hostile peer holds a thread. Several services of one process
 //! share lanes and threads; a connection belongs to the service whose listener accepted it.
 
@@ -29,9 +30,9 @@ use registry::Clients;
 /// Sizes of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// Threads that serve clients: as many requests as may wait for peers at once.
+    /// Most threads that serve clients: as many requests as may wait for peers at once.
     pub threads_client: usize,
-    /// Threads that serve peers.
+    /// Most threads that serve peers.
     pub threads_peer: usize,
     /// Time that a connection has to prove itself, in milliseconds.
     pub handshake_ms: u64,
@@ -70,7 +71,6 @@ pub struct Server {
     shared: Arc<Shared>,
     hosted: Vec<Arc<Hosted>>,
     lanes: Vec<Arc<Lane>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// A service, and who is connected to it.
@@ -90,6 +90,7 @@ pub(crate) struct Shared {
     stopping: AtomicBool,
     running: Mutex<usize>,
     ended: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Server {
@@ -121,7 +122,7 @@ impl Server {
             }
             hosted.push(own);
         }
-        let mut server = Server { shared, hosted, lanes: Vec::new(), threads: Mutex::default() };
+        let mut server = Server { shared, hosted, lanes: Vec::new() };
         server.open_lane(LaneKind::Client, client, options.threads_client)?;
         server.open_lane(LaneKind::Peer, peer, options.threads_peer)?;
         Ok(server)
@@ -137,13 +138,10 @@ impl Server {
             return Ok(());
         }
         let failed = |cause| NetError::System { what: "set up a server", cause };
-        let lane = Arc::new(Lane::new(kind, Arc::clone(&self.shared), listeners).map_err(failed)?);
+        let lane = Lane::new(kind, Arc::clone(&self.shared), listeners, threads).map_err(failed)?;
+        let lane = Arc::new(lane);
         self.lanes.push(Arc::clone(&lane));
-        for number in 0..threads.max(1) {
-            let thread = spawn(&lane, kind, number).map_err(failed)?;
-            self.threads.lock().push(thread);
-        }
-        Ok(())
+        lane.add_thread().map_err(failed)
     }
 
     /// Proven connections.
@@ -169,7 +167,7 @@ impl Server {
         }
         self.lanes.iter().for_each(|lane| lane.wake());
         let left = self.shared.await_end(Duration::from_millis(self.shared.options.stop_ms));
-        let threads = std::mem::take(&mut *self.threads.lock());
+        let threads = std::mem::take(&mut *self.shared.threads.lock());
         if left == 0 {
             // The threads have nothing left to do; a panic of one was logged when it happened.
             threads.into_iter().for_each(|thread| drop(thread.join()));
@@ -199,6 +197,7 @@ impl Shared {
             stopping: AtomicBool::new(false),
             running: Mutex::new(0),
             ended: Condvar::new(),
+            threads: Mutex::default(),
         })
     }
 
@@ -213,29 +212,19 @@ impl Shared {
     }
 }
 
-fn spawn(lane: &Arc<Lane>, kind: LaneKind, number: usize) -> std::io::Result<JoinHandle<()>> {
-    let name = match kind {
-        LaneKind::Client => format!("client-{number}"),
-        LaneKind::Peer => format!("peer-{number}"),
-    };
-    *lane.shared().running.lock() += 1;
-    let own = Arc::clone(lane);
-    let spawned = std::thread::Builder::new().name(name).spawn(move || {
-        let _running = Running(Arc::clone(&own));
-        own.run();
-    });
-    if spawned.is_err() {
-        *lane.shared().running.lock() -= 1;
-    }
-    spawned
-}
-
 /// Counts a thread as long as it runs, however it ends.
-struct Running(Arc<Lane>);
+struct Running(Arc<Shared>);
+
+impl Running {
+    fn new(shared: &Arc<Shared>) -> Running {
+        *shared.running.lock() += 1;
+        Running(Arc::clone(shared))
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        *self.0.shared().running.lock() -= 1;
-        self.0.shared().ended.notify_all();
+        *self.0.running.lock() -= 1;
+        self.0.ended.notify_all();
     }
 }

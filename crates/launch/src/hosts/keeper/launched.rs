@@ -83,7 +83,11 @@ fn start(
     };
     let host = call.hosts.first().filter(|_| plan.launcher.is_per_host());
     let host = host.and_then(|host| plan.hosts.get(*host)).map(|host| host.name.clone());
-    let ticket = crate::hosts::ticket::Ticket { host, ..plan.ticket.clone() }.to_line();
+    let mut ticket = crate::hosts::ticket::Ticket { host, ..plan.ticket.clone() };
+    if let Some(host) = &ticket.host {
+        ticket.nodes_of.retain(|(name, _)| name == host);
+    }
+    let ticket = ticket.to_line();
     let (output, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| refused(e.into()))?;
     rustix::io::ioctl_fionbio(&output, true).map_err(|e| refused(e.into()))?;
     let mut command = Command::new(program);

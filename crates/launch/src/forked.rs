@@ -1,0 +1,108 @@
+//! Children of this process: also one that goes on with what this one has in memory, which takes a fraction of what the start of
+//! a program does.
+#![allow(unsafe_code, reason = "fork has no safe interface")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::Child;
+
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::control::wait_readable;
+
+/// First descriptor that is not a standard one.
+const DESCRIPTORS_FIRST: RawFd = 3;
+/// Links of a directory besides those of what is in it.
+const LINKS_OWN: u64 = 2;
+/// Exit code of one that panicked.
+const CODE_PANICKED: i32 = 101;
+
+/// A child of this process.
+#[derive(Debug)]
+pub(crate) struct OwnChild(Pid);
+
+/// Runs `act` in a child of this process, and ends that with the result as its exit code. Of all descriptors it has only
+/// these two: its standard input, and its standard error. What `act` uses of this process is a copy, nothing of which is dropped.
+///
+/// # Errors
+/// What the system says; also when this process has other threads, which the child would not have.
+pub(crate) fn fork(input: BorrowedFd<'_>, errors: &File, act: impl FnOnce() -> i32) -> io::Result<OwnChild> {
+    if std::fs::metadata("/proc/self/task")?.nlink() != LINKS_OWN + 1 {
+        return Err(io::Error::other("a process with several threads cannot be forked"));
+    }
+    let nothing = File::options().write(true).open("/dev/null")?;
+    // SAFETY: this is the only thread, so the child has all that it may find locked or half done.
+    match unsafe { libc::fork() } {
+        0 => {
+            let run = || keep_only(input, &nothing, errors).map_or(1, |()| act());
+            let code = catch_unwind(AssertUnwindSafe(run)).unwrap_or(CODE_PANICKED);
+            // SAFETY: ends the process; what its parent has not written out yet is the parent's to write.
+            unsafe { libc::_exit(code) }
+        }
+        child => {
+            let pid = Pid::from_raw(child).filter(|_| child > 0);
+            pid.map(OwnChild).ok_or_else(io::Error::last_os_error)
+        }
+    }
+}
+
+/// Leaves three descriptors open: those that began as these.
+fn keep_only(input: BorrowedFd<'_>, output: &File, errors: &File) -> io::Result<()> {
+    let standard = [input, output.as_fd(), errors.as_fd()];
+    for (descriptor, number) in standard.into_iter().zip(0..) {
+        // SAFETY: the standard descriptors belong to nobody, and a process of Rust always has them.
+        if unsafe { libc::dup2(descriptor.as_raw_fd(), number) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    for descriptor in open_descriptors(Path::new("/proc/self/fd"))? {
+        // SAFETY: whoever owned it is a copy that nothing uses any more.
+        unsafe { libc::close(descriptor) };
+    }
+    Ok(())
+}
+
+fn open_descriptors(list: &Path) -> io::Result<Vec<RawFd>> {
+    let numbers = std::fs::read_dir(list)?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Ok(numbers.filter(|descriptor| *descriptor >= DESCRIPTORS_FIRST).collect())
+}
+
+impl From<&Child> for OwnChild {
+    fn from(child: &Child) -> OwnChild {
+        OwnChild(Pid::from_child(child))
+    }
+}
+
+impl OwnChild {
+    /// Waits for its end, `wait_ms` milliseconds at most: then it is killed.
+    pub(crate) fn end_within(self, wait_ms: u64) {
+        let end = rustix::process::pidfd_open(self.0, PidfdFlags::empty());
+        if !end.is_ok_and(|end| wait_readable(end.as_fd(), wait_ms)) {
+            let _gone_meanwhile = kill_process(self.0, Signal::KILL);
+        }
+        self.wait();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(self) {
+        let _it_is_ours = retry_on_intr(|| waitpid(Some(self.0), WaitOptions::empty()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a test program always is. What is forked in earnest: crates/cli/tests/hosts.rs.
+    #[test]
+    fn a_process_with_threads_is_not_forked() {
+        let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+        let error = fork(null.as_fd(), &null, || 0).unwrap_err();
+        assert!(error.to_string().contains("several threads"), "{error}");
+    }
+}
