@@ -314,6 +314,9 @@ operations! {
     Mirror = 34, Client, MirrorRequest => MirrorPage;
     /// Nobody changes anything for a while: held, or lifted. Answers whether it had been held until now.
     Fence = 124, Client, FenceRequest => bool;
+    /// Tells what mounts of this node have written behind in front of site storage and not sent; has them send it, and write
+    /// nothing behind there for a while.
+    SendUnsent = 78, Client, FenceRequest => Vec<Dirty>;
     /// Asks for a sign of life, and tells news of the nodes; the answer has news too.
     Probe = 87, Peer, NewsList => NewsList;
     /// Asks to probe another node, later, and to report if that answers.
