@@ -15,6 +15,9 @@ use crate::client::{Client, OpCtx};
 /// Unsent bytes of one file from which on who writes sends them first: as many as one message may carry.
 pub const SEND_AT: u64 = TRANSFER_MAX as u64;
 
+/// Most bytes of one message in front of site storage, where room for them may have to be made at once.
+const AT_ONCE_BOUND: usize = 1 << 20;
+
 /// Somebody sends pages of a file, or drops them; nobody else does until this is over.
 pub struct Sending<'a>(&'a CachedFile);
 
@@ -177,8 +180,9 @@ impl Client {
             fenced => fenced?,
         };
         let (mut batch, mut from) = (Batch::default(), 0);
+        let bytes_max = if self.may_be_bound(file.ino) { AT_ONCE_BOUND } else { TRANSFER_MAX };
         loop {
-            let limits = (TRANSFER_MAX, LIST_EXTENTS_MAX);
+            let limits = (bytes_max, LIST_EXTENTS_MAX);
             let next = {
                 let state = file.state.lock();
                 if state.unsent() <= keep {
