@@ -172,7 +172,12 @@ impl Desk {
             Ok(()) => Some(Turn::new(turn.ino, state.writes)),
             Err(error) => {
                 let level = if turn.pause.is_zero() { log::Level::Warn } else { log::Level::Debug };
-                log::log!(level, "inode {}: {} bytes are kept and sent later: {error}", turn.ino, state.unsent());
+                log::log!(
+                    level,
+                    "inode {}: {} bytes are kept and sent later: {error}",
+                    turn.ino,
+                    state.unsent()
+                );
                 Some(turn.failed())
             }
         }
