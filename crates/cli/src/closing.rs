@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bivouac_client::Client;
 use bivouac_launch::{CODE_KEEP, FormationName, State, StateDir, random_bytes};
+use bivouac_types::FsResult;
 
 use crate::failure::Failure;
 use crate::flushing::{Manner, Outcome};
@@ -65,10 +66,13 @@ impl Closing {
         let token = u64::from_le_bytes(random_bytes()?);
         let (renewals, ended) = channel();
         let mut closing = Closing { client: Arc::clone(&client), token, renewals: None };
-        client.fence(token, HOLD_MS).inspect_err(|_| closing.open())?;
+        // What mounts have acknowledged and not sent arrives before nobody changes anything any more; what cannot is among
+        // what is not at its source.
+        let held = client.hold_behind(token, HOLD_MS).and_then(|_| client.fence(token, HOLD_MS));
+        held.inspect_err(|_| closing.open())?;
         let thread = std::thread::spawn(move || {
             while ended.recv_timeout(RENEWAL) == Err(RecvTimeoutError::Timeout) {
-                if let Err(error) = client.fence(token, HOLD_MS) {
+                if let Err(error) = hold_on(&client, token, HOLD_MS) {
                     errln!("bivouac: changes may not be held up any more: {error}");
                 }
             }
@@ -78,14 +82,14 @@ impl Closing {
     }
 
     fn flush_rest(&mut self, name: &FormationName, manner: Manner) -> Result<(), Failure> {
-        let outcome = unflushed::flush_by(&self.client, manner)?;
+        let outcome = unflushed::flush_sent(&self.client, manner)?;
         outcome.lost.iter().for_each(|lost| errln!("bivouac: {lost}"));
         let unflushed = unflushed::list(&self.client)?;
         if !unflushed.is_empty() {
             return Err(refusal(name, &unflushed, &outcome));
         }
         self.end_renewals();
-        if !self.client.fence(self.token, HOLD_LAST_MS)? {
+        if !hold_on(&self.client, self.token, HOLD_LAST_MS)? {
             let text = format!(
                 "formation {name}: a daemon was restarted while it was looked whether all is at its source; try again"
             );
@@ -109,10 +113,17 @@ impl Closing {
     }
 
     fn open(&self) {
-        if let Err(error) = self.client.fence(self.token, 0) {
+        if let Err(error) = hold_on(&self.client, self.token, 0) {
             errln!("bivouac: changes are held up for {} s more: {error}", HOLD_LAST_MS / 1000);
         }
     }
+}
+
+/// Goes on holding up changes, and that any are acknowledged before they are sent; or lets them go on. Whether changes had
+/// been held up until now.
+fn hold_on(client: &Client, token: u64, hold_ms: u32) -> FsResult<bool> {
+    client.ask_unsent(token, hold_ms)?;
+    client.fence(token, hold_ms)
 }
 
 fn refusal(name: &FormationName, unflushed: &[String], outcome: &Outcome) -> Failure {

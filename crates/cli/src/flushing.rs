@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use bivouac_client::{Client, FlushPlan, Flushed, Found, SeenNames, Unsaved};
-use bivouac_types::{FsError, FsResult, Ino, MirrorDeletes, PartitionId};
+use bivouac_types::{Errno, FsError, FsResult, Ino, MirrorDeletes, PartitionId};
 
 use crate::failure::Failure;
 
@@ -149,7 +149,7 @@ fn mirror(client: &Client, target: &Target, outcome: &mut Outcome) -> FsResult<(
     }));
     let failed = |left: &bivouac_client::Removal| {
         let text = format!("deleted here, and not yet at the source: {}", left.why);
-        (place(&left.path), FsError::with(bivouac_types::Errno::EIO, text))
+        (place(&left.path), FsError::with(Errno::EIO, text))
     };
     outcome.failed.extend(removals.left.iter().map(failed));
     Ok(())
@@ -183,6 +183,11 @@ fn carry_out(
     });
     for (file, flushed) in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
         take(&mut outcome, target, file, flushed, true);
+    }
+    for (file, why) in &plan.unsent {
+        let why = if why.is_empty() { "it is being written to" } else { why };
+        let text = format!("what was written behind has not been sent: {why}");
+        take(&mut outcome, target, file, Err(FsError::with(Errno::EIO, text)), true);
     }
     if mirrors {
         mirror(client, target, &mut outcome)?;

@@ -144,6 +144,15 @@ pub fn flush_all(dir: &StateDir, manner: Manner) -> Result<Outcome, Failure> {
 /// # Errors
 /// As [`flush_all`].
 pub fn flush_by(client: &Client, manner: Manner) -> Result<Outcome, Failure> {
+    client.send_behind()?;
+    flush_sent(client, manner)
+}
+
+/// As [`flush_by`], of what has been sent.
+///
+/// # Errors
+/// As [`flush_all`].
+pub fn flush_sent(client: &Client, manner: Manner) -> Result<Outcome, Failure> {
     let (mut all, unsaved) = (Outcome::default(), client.unsaved()?);
     if !unsaved.is_empty() || client.list_partitions()?.iter().any(mirrors) {
         for target in targets(client)? {

@@ -114,6 +114,71 @@ fn nothing_is_written_between_the_look_and_the_end() {
     assert!(kept >= written, "{written} were written, {kept} are kept");
 }
 
+/// A partition under the session contract, with more settings.
+fn with_sessions(nodes: &str, more: &[&str]) -> Option<Proxied> {
+    let (camp, site) = (Camp::start_each(&["--nodes", nodes])?, TempDir::new().unwrap());
+    fs::write(site.path().join("old"), bytes(300_000, 1)).unwrap();
+    let proxied = Proxied { camp, site };
+    proxied.bind_with(proxied.site.path(), &[&["--contract", "session"], more].concat());
+    Some(proxied)
+}
+
+/// S256, S257, S260.
+#[test]
+fn what_is_written_behind_reaches_the_source() {
+    let Some(proxied) = with_sessions("2", &["--write", "on-close", "--rule", "*.log: write=through"]) else {
+        return;
+    };
+    let (content, at) = (Random::new(3).bytes(400_000), |name: &str| proxied.site.path().join(name));
+    let mut new = fs::File::create(proxied.part(1).join("new")).unwrap();
+    content.chunks(1000).for_each(|piece| new.write_all(piece).unwrap());
+    drop(new);
+    assert!(fs::read(at("new")).unwrap() == content, "close says that it is there");
+    assert!(fs::read(proxied.part(0).join("new")).unwrap() == content);
+    let mut log = fs::File::create(proxied.part(0).join("x.log")).unwrap();
+    log.write_all(b"line\n").unwrap();
+    log.sync_all().unwrap();
+    assert_eq!(fs::read(at("x.log")).unwrap(), b"line\n");
+    // Of a file that is open, a flush finds what its program was told to be written.
+    let old = fs::OpenOptions::new().write(true).open(proxied.part(1).join("old")).unwrap();
+    old.write_all_at(&content[..1000], 70_000).unwrap();
+    let said = proxied.flush(&[]);
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    let mut expected = bytes(300_000, 1);
+    expected[70_000..71_000].copy_from_slice(&content[..1000]);
+    assert!(fs::read(at("old")).unwrap() == expected);
+    // Over kills of the daemon that has it.
+    old.write_all_at(&content[..1000], 140_000).unwrap();
+    proxied.camp.kill_node(1);
+    expected[140_000..141_000].copy_from_slice(&content[..1000]);
+    drop(old);
+    wait_until("it is there", || fs::read(at("old")).unwrap() == expected);
+    drop(log);
+    proxied.down();
+}
+
+/// S164, S260: under the session contract, too, everything that a program was told to be written is at the source
+/// afterwards.
+#[test]
+fn nothing_is_written_behind_between_the_look_and_the_end() {
+    let Some(proxied) = with_sessions("2", &[]) else { return };
+    let file = proxied.part(1).join("log");
+    let writer = std::thread::spawn(move || {
+        let mut log = fs::File::create(file).unwrap();
+        let mut written = 0;
+        while log.write_all(&[b'x'; 100]).is_ok() {
+            written += 100;
+        }
+        written
+    });
+    wait_until("it writes", || fs::metadata(proxied.part(0).join("log")).is_ok_and(|log| log.len() > 50_000));
+    let Proxied { camp, site } = proxied;
+    camp.down();
+    let written = writer.join().unwrap();
+    let kept = fs::metadata(site.path().join("log")).unwrap().len();
+    assert!(kept >= written, "{written} were written, {kept} are kept");
+}
+
 #[test]
 fn after_a_kill_of_everything_the_data_is_kept_until_it_is_discarded() {
     let Some(proxied) = Proxied::start(&["--nodes", "2"], |_| {}) else { return };

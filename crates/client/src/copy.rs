@@ -52,7 +52,8 @@ impl Client {
         self.send_unsent(copy.to)?;
         let copied = self.copy_sent(copy);
         self.drop_copies(copy.to);
-        copied
+        let copied = copied?;
+        self.save_written(copy.to).map(|()| copied)
     }
 
     /// Copies what the seats have.

@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use bivouac_layout::SeatRange;
 use bivouac_net::Started;
 use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpId, PartitionId, StatFs};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Layout, NodeId, OpId, PartitionId, StatFs};
 use bivouac_wire::{
     ExtendRequest, InoOnly, ReadRequest, StatFsRequest, SubfileName, WriteRequest, Written, op,
 };
@@ -16,6 +16,10 @@ use crate::known::Known;
 
 /// How often a grant is asked for while others end it.
 const GRANTS_MAX: usize = 3;
+/// Seats that get a full message each for one large call, at most.
+const SEATS_AT_ONCE: u16 = 16;
+/// Least bytes of a stripe of such files.
+const STRIPE_AT_ONCE: u32 = 64 << 10;
 /// How often a write is made again because cuts of the file overtake it.
 pub const OVERTAKEN_MAX: usize = 64;
 
@@ -23,7 +27,8 @@ impl Client {
     /// Reads from the seats; as [`Client::read`].
     pub(crate) fn read_through(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let mut done = 0;
-        for part in into.chunks_mut(TRANSFER_MAX) {
+        let at_once = self.at_once(ino, into.len())?;
+        for part in into.chunks_mut(at_once) {
             let wanted = part.len();
             let at = offset.saturating_add(done as u64);
             let read = self.when_here(|| self.read_part(ino, at, part))?;
@@ -33,6 +38,19 @@ impl Client {
             }
         }
         Ok(done)
+    }
+
+    /// How many bytes are read or written at once: a full message for each seat, so that none waits for the others more
+    /// often than it has to.
+    fn at_once(&self, ino: Ino, wanted: usize) -> FsResult<usize> {
+        // Pieces of small stripes are too many for one system call.
+        match if wanted > TRANSFER_MAX { Some(self.know(ino)?.layout) } else { None } {
+            Some(Layout { stripe, width, .. }) if stripe >= STRIPE_AT_ONCE => {
+                let rounds = TRANSFER_MAX / stripe as usize;
+                Ok((rounds * stripe as usize * width.min(SEATS_AT_ONCE) as usize).max(TRANSFER_MAX))
+            }
+            _ => Ok(TRANSFER_MAX),
+        }
     }
 
     fn read_part(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
@@ -130,7 +148,7 @@ impl Client {
     /// Writes to the seats; as [`Client::write_at`].
     pub(crate) fn write_through(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
         let mut at = offset;
-        for part in data.chunks(TRANSFER_MAX) {
+        for part in data.chunks(self.at_once(ino, data.len())?) {
             let end = at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
             let end = end.ok_or(Errno::EFBIG)?;
             self.when_here(|| self.write_part(ino, at, end, part))?;
@@ -410,7 +428,7 @@ pub(crate) fn zero_slices_behind(slices: &mut [IoSliceMut<'_>], mut read: usize)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Layout, SeatIndex};
+    use bivouac_types::SeatIndex;
 
     #[test]
     fn what_is_gathered_is_scattered_to_the_same_places() {

@@ -136,7 +136,7 @@ impl Client {
         self.glimpses.forget(ino);
         let attr = self.saw(asked, seen);
         if attr.is_file() && attr.layout.partition() != PartitionId::ROOT {
-            self.save_written(ino)?;
+            self.save_changed(ino)?;
         }
         Ok(attr)
     }
@@ -175,7 +175,7 @@ impl Client {
             let attr = self.attr_of(made.found)?;
             self.known.add(&attr, opening.id);
             if attr.layout.partition() != PartitionId::ROOT {
-                self.save_written(attr.ino)?;
+                self.save_changed(attr.ino)?;
             }
             Ok(Some(Opened { attr, existed: false }))
         })
@@ -189,7 +189,7 @@ impl Client {
         let made = self.make(ctx, parent, name, new, None, true)?;
         let attr = self.attr_of(made.found)?;
         if attr.layout.partition() != PartitionId::ROOT {
-            self.save_written(attr.ino)?;
+            self.save_changed(attr.ino)?;
         }
         Ok(attr)
     }

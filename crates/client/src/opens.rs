@@ -23,6 +23,9 @@ impl Client {
         self.watch(home);
         if flags & O_TRUNC != 0 {
             self.before_cut_to_nothing(ino);
+        } else if self.has_unsent(ino) && self.may_be_bound(ino) {
+            // Its home looks whether it has changed at site storage and not here.
+            self.try_send_unsent(ino);
         }
         let opening = self.known.under_way.begin();
         let (id, floor) = (opening.id, self.known.under_way.floor());
@@ -39,7 +42,11 @@ impl Client {
 
     /// Closes an open. It does not fail: what was written behind is to be [sent](Client::send_unsent) before.
     pub fn close(&self, ino: Ino) {
+        let is_late = self.has_unsent(ino);
         let sent = self.send_unsent(ino);
+        if is_late && sent.is_ok() {
+            self.try_save_sent(ino);
+        }
         if self.known.take_filled(ino) {
             self.count_holes(ino);
         }

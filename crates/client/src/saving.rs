@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_types::{
-    Attr, FsResult, FsyncPolicy, Ino, PartitionId, PartitionSettings, ReadPolicy, Rule, WritePolicy,
+    Attr, Contract, FsResult, FsyncPolicy, Ino, PartitionId, PartitionSettings, ReadPolicy, Rule, WritePolicy,
 };
 use bivouac_wire::{BringRequest, FlushHereRequest, Occasion, Partition, op};
 use parking_lot::Mutex;
@@ -95,13 +95,28 @@ impl Client {
         Ok(())
     }
 
-    /// A file was changed, and who changed it waits.
+    /// A file was written to, and who wrote waits. Under the session contract that is told when it is synced or closed.
     pub(crate) fn save_written(&self, ino: Ino) -> FsResult<()> {
         match self.bound(ino)? {
-            Some(bound) if writes(&bound.settings, |policy| policy == WritePolicy::Through) => {
-                self.save(ino, Occasion::Write)
-            }
+            Some(bound) if bound.settings.contract != Contract::Session => self.save_through(ino, &bound),
             _ => Ok(()),
+        }
+    }
+
+    /// A file was changed otherwise, and who changed it waits.
+    pub(crate) fn save_changed(&self, ino: Ino) -> FsResult<()> {
+        self.bound(ino)?.map_or(Ok(()), |bound| self.save_through(ino, &bound))
+    }
+
+    fn save_through(&self, ino: Ino, bound: &Partition) -> FsResult<()> {
+        let goes_through = writes(&bound.settings, |policy| policy == WritePolicy::Through);
+        if goes_through { self.save(ino, Occasion::Write) } else { Ok(()) }
+    }
+
+    /// What was written behind by who is gone, and sent now, is at site storage as if it had been closed.
+    pub(crate) fn try_save_sent(&self, ino: Ino) {
+        if let Err(error) = self.save_at_close(ino) {
+            log::warn!("inode {ino} is not at site storage yet: {error}");
         }
     }
 
@@ -124,6 +139,7 @@ impl Client {
     pub(crate) fn save_synced(&self, ino: Ino) -> FsResult<()> {
         match self.bound(ino)? {
             Some(bound) if bound.settings.fsync == FsyncPolicy::Source => self.save(ino, Occasion::Sync),
+            Some(bound) if bound.settings.contract == Contract::Session => self.save_through(ino, &bound),
             _ => Ok(()),
         }
     }

@@ -20,6 +20,8 @@ const WAIT: Duration = Duration::from_secs(120);
 pub struct Unsaved {
     files: HashMap<Ino, u64>,
     failing: BTreeSet<String>,
+    /// What mounts have written behind and not sent, with why.
+    unsent: HashMap<Ino, String>,
 }
 
 impl Unsaved {
@@ -105,7 +107,13 @@ impl Client {
                 }
             }
         }
-        Ok(Unsaved { files, failing })
+        let mut unsent = HashMap::new();
+        for dirty in self.ask_unsent(0, 0)? {
+            *files.entry(dirty.ino).or_insert(0) += dirty.bytes;
+            failing.extend((!dirty.why.is_empty()).then(|| dirty.why.clone()));
+            unsent.insert(dirty.ino, dirty.why);
+        }
+        Ok(Unsaved { files, failing, unsent })
     }
 
     /// Everything below a directory that is in the same partition, a directory before what is in it, as far as
@@ -241,6 +249,8 @@ pub struct FlushPlan {
     pub dirs: Vec<Found>,
     /// Files and links that are new or changed.
     pub files: Vec<Found>,
+    /// Files that mounts have written behind to and not sent, with why, as far as that is known: they are among the others, too.
+    pub unsent: Vec<(Found, String)>,
 }
 
 impl Client {
@@ -267,6 +277,11 @@ impl Client {
             wanted.insert(top.dir);
             plan.files.push(top.clone());
         }
+        plan.unsent = plan
+            .files
+            .iter()
+            .filter_map(|file| Some((file.clone(), unsaved.unsent.get(&file.attr.ino)?.clone())))
+            .collect();
         plan.dirs = all
             .into_iter()
             .filter(|dir| wanted.contains(&dir.attr.ino) || unsaved.has(dir.attr.ino))

@@ -59,7 +59,7 @@ impl Client {
         })?;
         self.drop_copies(ino);
         self.count_holes(ino);
-        self.save_written(ino)
+        self.save_changed(ino)
     }
 
     /// Tells the home how much of a file occupies nothing. What cannot be counted now is as it was.

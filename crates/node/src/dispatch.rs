@@ -121,6 +121,7 @@ impl Service for Node {
             Op::BringFile => run::<op::BringFile>,
             Op::FlushHere => run::<op::FlushHere>,
             Op::Fence => run::<op::Fence>,
+            Op::SendUnsent => run::<op::SendUnsent>,
             Op::Mirror => run::<op::Mirror>,
             Op::Probe => run::<op::Probe>,
             Op::ProbeFor => run::<op::ProbeFor>,

@@ -47,7 +47,7 @@ pub use clock::{Clock, SystemClock};
 pub use directory::{entry_slot, shard_slot};
 pub use handlers::check::{record_page, subfile_facts};
 pub use intent::{Concerns, concerns};
-pub use node::{Node, NodeConfig};
+pub use node::{Node, NodeConfig, PagePool};
 pub use peers::{NetPeers, PeerRequest, Peers};
 pub use rounds::Rounds;
 pub use watch::ENTRIES_MOVE;

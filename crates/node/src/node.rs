@@ -10,7 +10,7 @@ use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, Recovery, V
 use bivouac_types::{
     Attr, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt, mode,
 };
-use bivouac_wire::{FormationMap, PoolStatus};
+use bivouac_wire::{Dirty, FenceRequest, FormationMap, PoolStatus};
 use parking_lot::Mutex;
 
 use crate::advisory::{Advisory, LockClient};
@@ -37,8 +37,14 @@ use crate::unsettled::Unsettled;
 use crate::users::Users;
 use crate::watch::Watches;
 
-/// Says how a page pool is.
-pub type LookAtPages = dyn Fn() -> PoolStatus + Send;
+/// The page pool of a client in the node's process.
+pub trait PagePool: Send + Sync {
+    /// How it is.
+    fn status(&self) -> PoolStatus;
+    /// What was written behind in front of site storage and has not been sent; unless the token is 0 it is sent, and
+    /// nothing more is written behind there for a while.
+    fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty>;
+}
 
 /// The volume that a node keeps its records on.
 pub(crate) const RECORDS_VOLUME: u16 = 0;
@@ -118,8 +124,8 @@ pub struct Node {
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
-    /// By client of this process: how its page pool is.
-    pub(crate) pages: Mutex<HashMap<ClientId, Box<LookAtPages>>>,
+    /// By client of this process: its page pool.
+    pub(crate) pages: Mutex<HashMap<ClientId, Arc<dyn PagePool>>>,
     pub(crate) started: Instant,
 }
 
@@ -271,13 +277,18 @@ impl Node {
         self.advisory.serve(client, by);
     }
 
-    /// A client of this process has a page pool from now on, to be shown in the status; or no more.
-    pub fn shows_pages(&self, client: ClientId, look: Option<Box<LookAtPages>>) {
+    /// A client of this process has a page pool from now on, or no more.
+    pub fn shows_pages(&self, client: ClientId, pool: Option<Arc<dyn PagePool>>) {
         let mut pages = self.pages.lock();
-        match look {
-            Some(look) => drop(pages.insert(client, look)),
+        match pool {
+            Some(pool) => drop(pages.insert(client, pool)),
             None => drop(pages.remove(&client)),
         }
+    }
+
+    /// The page pools of clients of this process.
+    pub(crate) fn page_pools(&self) -> Vec<Arc<dyn PagePool>> {
+        self.pages.lock().values().map(Arc::clone).collect()
     }
 
     fn make_root(&self, owner: (u32, u32)) -> FsResult<()> {

@@ -189,7 +189,6 @@ fn a_partition_that_cannot_be_is_refused_and_leaves_nothing() {
         (dir, &[3], "", Errno::EINVAL),
         (dir, &[1, 1], "", Errno::EINVAL),
         (dir, &[1, 0], "width=3", Errno::EINVAL),
-        (dir, &[1], "contract=session\nsource=/", Errno::EOPNOTSUPP),
         (dir, &[1], "source=s3://b/p", Errno::EACCES),
         (dir, &[1], "write=through", Errno::EINVAL),
         (dir, &[1], "rule=*.x: read=on-open", Errno::EINVAL),

@@ -314,6 +314,9 @@ operations! {
     Mirror = 34, Client, MirrorRequest => MirrorPage;
     /// Nobody changes anything for a while: held, or lifted. Answers whether it had been held until now.
     Fence = 124, Client, FenceRequest => bool;
+    /// Tells what mounts of this node have written behind in front of site storage and not sent; has them send it, and write
+    /// nothing behind there for a while.
+    SendUnsent = 78, Client, FenceRequest => Vec<Dirty>;
     /// Asks for a sign of life, and tells news of the nodes; the answer has news too.
     Probe = 87, Peer, NewsList => NewsList;
     /// Asks to probe another node, later, and to report if that answers.
@@ -724,8 +727,8 @@ mod tests {
     #[test]
     fn peer_steps_stay_off_the_client_lane() {
         for op in Op::ALL {
-            // Numbers of site storage are in one place, whoever asks; one of listing had no other left.
-            if (113..=125).contains(&(*op as u16)) || *op == Op::ListHashes {
+            // Numbers of site storage are in one place, whoever asks; two had no other left.
+            if (113..=125).contains(&(*op as u16)) || matches!(op, Op::ListHashes | Op::SendUnsent) {
                 continue;
             }
             assert_eq!(op.lane() == Lane::Peer, *op as u16 >= 64, "{}", op.name());

@@ -58,6 +58,9 @@ pub struct FlashArgs {
     /// Write policy of the partition
     #[arg(long, default_value = "on-flush", value_name = "POLICY")]
     pub write: String,
+    /// What readers of that partition may expect of writers: coherent or session
+    #[arg(long, default_value = "coherent", value_name = "CONTRACT")]
+    pub contract: String,
     /// Measure a directory that is slow by itself, for instance of the site's file system, instead of a slow one made for it
     #[arg(long, value_name = "DIR", conflicts_with_all = ["delay_ms", "rate", "pay_for_reads"])]
     pub source: Option<PathBuf>,
@@ -217,7 +220,8 @@ fn title(args: &FlashArgs) -> String {
     };
     format!(
         "checkpoints of 24 variables, blocks of {b}x{b}x{b}, to {source}, and to a partition in front of it \
-         (write={}, stripe={}), {} repetitions",
+         (contract={}, write={}, stripe={}), {} repetitions",
+        args.contract,
         args.write,
         format_size(args.stripe),
         args.reps,

@@ -60,7 +60,7 @@ impl<'h, 'a> Places<'h, 'a> {
         let (path, source) = (self.partition()?.display().to_string(), self.front.display().to_string());
         let stripe = args.stripe.to_string();
         let place = ["partition", "create", &path, "--source", &source];
-        let how = ["--stripe", &stripe, "--write", &args.write];
+        let how = ["--stripe", &stripe, "--write", &args.write, "--contract", &args.contract];
         self.formation.run(&[&place[..], &how].concat()).map(drop)
     }
 

@@ -29,6 +29,7 @@ pub fn run(here: &Surroundings, args: &FlushArgs) -> Result<ExitCode, Failure> {
         let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
         let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
         let target = Target::at(&client, &entry.dir, below)?;
+        client.send_behind()?;
         let manner = Manner { force: args.force, jobs: args.jobs };
         let outcome = bring_all(&client, &target, &client.unsaved()?, manner)?;
         client.leave();

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::io;
 use std::ops::Range;
 
-use bivouac_types::Ino;
+use bivouac_types::{FsError, Ino};
 use parking_lot::{Condvar, Mutex};
 
 use super::ahead::Streams;
@@ -39,6 +39,14 @@ pub struct Pages {
     pub has_lost: bool,
     /// Nobody has the file open any more.
     pub is_over: bool,
+    /// What was written is to be sent beside the programs.
+    pub is_listed: bool,
+    /// And soon.
+    pub is_urged: bool,
+    /// How often it was written to.
+    pub writes: u64,
+    /// Why pages could not be sent the last time; nothing if they could.
+    pub failure: Option<FsError>,
     unsent: u64,
 }
 
@@ -117,6 +125,7 @@ impl Pages {
         data: &[u8],
         free: &mut Vec<u32>,
     ) -> io::Result<()> {
+        self.writes += 1;
         let mut rest = data;
         for (number, part) in pages_of(offset..offset + data.len() as u64) {
             let (piece, behind) = rest.split_at((part.end - part.start) as usize);
@@ -195,12 +204,12 @@ impl Pages {
         Ok(())
     }
 
-    /// The next bytes to be sent from page `from` on: at most so many bytes, and so many places. The page behind
-    /// them; `None` if there are none.
+    /// The next bytes to be sent of these pages: at most so many bytes, and so many places. The page behind them; `None`
+    /// if there are none.
     pub fn batch(
         &self,
         arena: &Arena,
-        from: u64,
+        range: Range<u64>,
         (bytes_max, places_max): (usize, usize),
         batch: &mut Batch,
     ) -> io::Result<Option<u64>> {
@@ -208,7 +217,7 @@ impl Pages {
         batch.bytes.clear();
         batch.taken.clear();
         let mut next = None;
-        for (number, page) in self.pages.range(from..).filter(|(_, page)| !page.unsent.is_empty()) {
+        for (number, page) in self.pages.range(range).filter(|(_, page)| !page.unsent.is_empty()) {
             let more = page.unsent.bytes() as usize;
             let full =
                 batch.bytes.len() + more > bytes_max || batch.places.len() + page.unsent.count() > places_max;

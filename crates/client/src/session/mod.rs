@@ -1,11 +1,14 @@
 //! The *session* contract: what is written is sent later, in large messages, and what is read is read ahead; others see it
 //! after close or fsync, and who opens a file later sees that. Why it is right: docs/decisions/0021-session-contract.md.
 //!
-//! Everything but reading and writing begins by sending what was written, so only these two know of pages.
+//! Everything but reading and writing begins by sending what was written, so only these two know of pages. In a mount's
+//! daemon threads send it beside the programs, too ([`beside`]): docs/decisions/0044-sending-beside.md.
 
 mod ahead;
 mod arena;
+mod beside;
 mod file;
+mod hold;
 mod pool;
 mod reading;
 mod spans;
@@ -21,8 +24,11 @@ use bivouac_types::{Contract, Errno, FsError, FsResult, Ino, Layout, PartitionId
 use bivouac_wire::PoolStatus;
 
 use crate::client::Client;
+use beside::Beside;
 use file::CachedFile;
+use hold::Holds;
 use pool::Pool;
+use writing::Sending;
 
 /// Reads and writes of so many bytes are messages that are large enough.
 const LARGE: usize = 512 << 10;
@@ -33,12 +39,15 @@ pub struct Sessions {
     pool: OnceLock<Option<Arc<Pool>>>,
     /// Most bytes of its pages.
     size: u64,
+    /// Where threads may be started: who sends what rests.
+    beside: OnceLock<Beside>,
+    holds: Holds,
 }
 
 impl Sessions {
     /// For a pool of at most so many bytes, within the limits of pools.
     pub fn new(size: u64) -> Sessions {
-        Sessions { pool: OnceLock::new(), size: size.clamp(PAGE_POOL_MIN, PAGE_POOL_MAX) }
+        Sessions { size: size.clamp(PAGE_POOL_MIN, PAGE_POOL_MAX), ..Sessions::default() }
     }
 }
 
@@ -143,6 +152,7 @@ impl Client {
             && self.send_unsent(ino).is_err()
             && let Some(file) = pool.find(ino)
         {
+            let _sending = Sending::begin(&file);
             pool.discard(&file);
         }
     }
@@ -154,11 +164,13 @@ impl Client {
             && file.state.lock().unsent() > 0
             && self.locks.concerns(ino)
         {
+            let _sending = Sending::begin(&file);
             self.give_up(pool, &file, &FsError::with(Errno::EIO, "a lock of it is given back"));
         }
     }
 
-    /// Gives up what could not be sent while the file is open: every call that could say so says so from now on.
+    /// Gives up what could not be sent while the file is open: every call that could say so says so from now on. Nobody may
+    /// be sending it: what is under way would come behind what others write.
     fn give_up(&self, pool: &Pool, file: &CachedFile, why: &FsError) {
         let lost = pool.discard(file);
         if lost > 0 {
@@ -172,7 +184,10 @@ impl Client {
     /// given up: who closed it was told.
     pub(crate) fn end_session(&self, ino: Ino, sent: FsResult<()>) {
         let Some((pool, file)) = self.pool().and_then(|pool| Some((pool, pool.find(ino)?))) else { return };
-        let lost = pool.forget(&file);
+        let lost = {
+            let _sending = Sending::begin(&file);
+            pool.forget(&file)
+        };
         if lost == 0 {
             return;
         }
@@ -193,8 +208,13 @@ impl Client {
     pub(crate) fn end_sessions_left(&self) {
         let Some(pool) = self.pool() else { return };
         for file in pool.files().iter().filter(|file| !self.known.is_open(file.ino)) {
-            self.end_session(file.ino, self.send_pages(pool, file));
+            let sent = self.send_pages(pool, file);
+            if sent.is_ok() {
+                self.try_save_sent(file.ino);
+            }
+            self.end_session(file.ino, sent);
         }
+        self.list_all(pool);
     }
 }
 

@@ -3,6 +3,7 @@
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::ahead::Ahead;
 use super::arena::PAGE;
@@ -11,6 +12,9 @@ use super::pool::Pool;
 use super::{LARGE, broken};
 use crate::client::Client;
 use crate::data::OVERTAKEN_MAX;
+
+/// What takes longer is not tried again without what is read ahead.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Client {
     /// Reads into `into`; fewer bytes than fit only at the end of the file. Holes read as zeros.
@@ -36,17 +40,19 @@ impl Client {
         }
         pool.counts.misses.fetch_add(1, Ordering::Relaxed);
         let rest = into.get_mut(done..).unwrap_or_default();
+        let (at, begun) = (offset + done as u64, Instant::now());
         let read = match ahead {
-            Ahead::Nothing => self.read_fresh(pool, &file, offset + done as u64, rest),
-            Ahead::Run(window) => {
-                self.read_run(pool, &file, offset + done as u64, window - done as u64, rest)
-            }
-            Ahead::Places(step, count) if done == 0 => {
-                self.read_places(pool, &file, offset, (step, count), rest)
-            }
-            Ahead::Places(..) => self.read_fresh(pool, &file, offset + done as u64, rest),
+            Ahead::Run(window) => self.read_run(pool, &file, at, window - done as u64, rest),
+            Ahead::Places(step, count) if done == 0 => self.read_places(pool, &file, at, (step, count), rest),
+            Ahead::Nothing | Ahead::Places(..) => self.read_fresh(pool, &file, at, rest),
         };
-        Ok(done + read?)
+        match read {
+            // What was not asked for may be what cannot be had.
+            Err(_) if ahead != Ahead::Nothing && begun.elapsed() < PATIENCE => {
+                self.read_fresh(pool, &file, at, rest).map(|read| done + read)
+            }
+            read => Ok(done + read?),
+        }
     }
 
     /// Whether a read has to be served from pages, or is better.

@@ -6,16 +6,33 @@ use std::sync::atomic::Ordering;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 
+use super::arena::PAGE;
 use super::file::{Batch, CachedFile};
 use super::pool::Pool;
 use super::{LARGE, broken};
 use crate::client::{Client, OpCtx};
 
 /// Unsent bytes of one file from which on who writes sends them first: as many as one message may carry.
-const SEND_AT: u64 = TRANSFER_MAX as u64;
+pub const SEND_AT: u64 = TRANSFER_MAX as u64;
 
-/// Somebody sends pages of a file; nobody else does until this is over.
-struct Sending<'a>(&'a CachedFile);
+/// Most bytes of one message in front of site storage, where room for them may have to be made at once.
+const AT_ONCE_BOUND: usize = 1 << 20;
+
+/// Somebody sends pages of a file, or drops them; nobody else does until this is over.
+pub struct Sending<'a>(&'a CachedFile);
+
+impl<'a> Sending<'a> {
+    /// Waits until nobody else does.
+    pub fn begin(file: &'a CachedFile) -> Sending<'a> {
+        let mut state = file.state.lock();
+        if state.is_sending {
+            bivouac_net::before_waiting();
+            file.sent.wait_while(&mut state, |state| state.is_sending);
+        }
+        state.is_sending = true;
+        Sending(file)
+    }
+}
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
@@ -49,11 +66,7 @@ impl Client {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;
         let file = pool.file(ino);
-        let (unsent, has_lost) = {
-            let state = file.state.lock();
-            (state.unsent(), state.has_lost)
-        };
-        if unsent >= SEND_AT || has_lost {
+        if self.must_send(pool, &file) {
             self.send_pages(pool, &file)?;
         }
         if data.len() < LARGE && self.write_behind(pool, &file, range.clone(), data)? {
@@ -65,7 +78,24 @@ impl Client {
         written
     }
 
-    /// Writes to pages; whether there was room.
+    /// Whether who writes has to send what was written before.
+    fn must_send(&self, pool: &Pool, file: &CachedFile) -> bool {
+        let mut state = file.state.lock();
+        if state.has_lost || state.failure.is_some() {
+            return true;
+        }
+        match self.sessions.beside.get() {
+            Some(beside) if state.unsent() < (pool.size() / 4).max(SEND_AT) => {
+                if state.unsent() >= SEND_AT && !std::mem::replace(&mut state.is_urged, true) {
+                    beside.urge(file.ino);
+                }
+                false
+            }
+            _ => state.unsent() >= SEND_AT,
+        }
+    }
+
+    /// Writes to pages; whether there was room, and it may be done.
     fn write_behind(&self, pool: &Pool, file: &CachedFile, range: Range<u64>, data: &[u8]) -> FsResult<bool> {
         loop {
             let (missing, takes) = {
@@ -78,9 +108,14 @@ impl Client {
             let Some(mut free) = pool.obtain(file.ino, missing) else {
                 // Everything is unsent: who wants room makes it.
                 let Some(fullest) = pool.fullest() else { return Ok(false) };
-                self.send_pages(pool, &fullest)?;
-                continue;
+                match self.send_pages(pool, &fullest) {
+                    Err(error) if fullest.ino == file.ino => return Err(error),
+                    // That is for those to hear who write there.
+                    Err(_) => return Ok(false),
+                    Ok(()) => continue,
+                }
             };
+            let allowed = self.sessions.holds.allow(|| self.may_be_bound(file.ino));
             let mut state = file.state.lock();
             // Others may have been quicker.
             let fits = state.missing(range.clone()) <= free.len() && state.takes(range.clone());
@@ -89,16 +124,19 @@ impl Client {
                 pool.give_back(free);
                 continue;
             }
+            let may = !state.is_over && allowed.is_some();
             let before = state.unsent();
-            let over = state.is_over;
             let written =
-                if over { Ok(()) } else { state.write(&pool.arena, file.ino, range.start, data, &mut free) };
+                if may { state.write(&pool.arena, file.ino, range.start, data, &mut free) } else { Ok(()) };
             pool.count_unsent(state.unsent().cast_signed() - before.cast_signed());
+            if let Some(beside) = self.sessions.beside.get() {
+                beside.add(file, &mut state);
+            }
             drop(state);
             pool.give_back(free);
             let failed =
                 written.inspect_err(|error| log::warn!("the page pool takes nothing: {error}")).is_err();
-            return Ok(!over && !failed);
+            return Ok(may && !failed);
         }
     }
 
@@ -109,20 +147,30 @@ impl Client {
 
     /// Sends what was written to a file up to now. What cannot be sent is kept.
     pub(super) fn send_pages(&self, pool: &Pool, file: &CachedFile) -> FsResult<()> {
-        let mut state = file.state.lock();
-        if state.is_sending {
-            bivouac_net::before_waiting();
-            file.sent.wait_while(&mut state, |state| state.is_sending);
-        }
-        if state.has_lost {
-            return Err(given_up(file.ino));
-        }
-        if state.unsent() == 0 {
-            return Ok(());
-        }
-        state.is_sending = true;
-        drop(state);
-        let _sending = Sending(file);
+        self.send_down_to(pool, file, 0)
+    }
+
+    /// As [`Client::send_pages`], until so many bytes are left.
+    pub(super) fn send_down_to(&self, pool: &Pool, file: &CachedFile, keep: u64) -> FsResult<()> {
+        let _sending = Sending::begin(file);
+        let end = {
+            let mut state = file.state.lock();
+            if state.has_lost {
+                return Err(given_up(file.ino));
+            }
+            if state.unsent() == 0 {
+                state.failure = None;
+                return Ok(());
+            }
+            state.unsent_end().div_ceil(PAGE)
+        };
+        let sent = self.send_claimed(pool, file, end, keep);
+        file.state.lock().failure = sent.as_ref().err().cloned();
+        sent
+    }
+
+    /// Sends the pages in front of `end`; nobody else does meanwhile.
+    fn send_claimed(&self, pool: &Pool, file: &CachedFile, end: u64, keep: u64) -> FsResult<()> {
         let _fenced = match self.locks.guard(file.ino) {
             Err(error) if self.locks.has_lost(file.ino) => {
                 // It belongs to whoever has the lock now.
@@ -132,9 +180,16 @@ impl Client {
             fenced => fenced?,
         };
         let (mut batch, mut from) = (Batch::default(), 0);
+        let bytes_max = if self.may_be_bound(file.ino) { AT_ONCE_BOUND } else { TRANSFER_MAX };
         loop {
-            let limits = (TRANSFER_MAX, LIST_EXTENTS_MAX);
-            let next = file.state.lock().batch(&pool.arena, from, limits, &mut batch);
+            let limits = (bytes_max, LIST_EXTENTS_MAX);
+            let next = {
+                let state = file.state.lock();
+                if state.unsent() <= keep {
+                    return Ok(());
+                }
+                state.batch(&pool.arena, from..end, limits, &mut batch)
+            };
             let Some(next) = next.map_err(|error| broken(&error))? else { return Ok(()) };
             self.send_batch(file.ino, &batch)?;
             let mut state = file.state.lock();

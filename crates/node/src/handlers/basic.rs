@@ -74,7 +74,7 @@ impl Handle for op::Status {
             records: records.records,
             record_bytes: records.bytes,
             volumes: node.data.usage().into_iter().map(volume_status).collect(),
-            page_pool: node.pages.lock().values().map(|look| look()).sum(),
+            page_pool: node.page_pools().iter().map(|pool| pool.status()).sum(),
             operations: node.counters.list(),
             epoch,
             silent,

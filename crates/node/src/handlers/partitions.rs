@@ -297,11 +297,6 @@ impl Node {
 
 /// Refuses what there is no implementation of, and policies about nothing.
 fn check_implemented(settings: &PartitionSettings) -> FsResult<()> {
-    if settings.source.is_some() && settings.contract != Default::default() {
-        let text =
-            "this release does not have contract session in front of a source yet: leave one of them out";
-        return Err(FsError::with(Errno::EOPNOTSUPP, text));
-    }
     let has_policies = settings.read != Default::default()
         || settings.write != Default::default()
         || settings.fsync != Default::default()

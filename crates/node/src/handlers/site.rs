@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bivouac_types::FsResult;
 use bivouac_wire::{
-    BringRequest, DirtyPage, FenceRequest, FindPlaceRequest, FlushHereRequest, FlushPartsRequest,
+    BringRequest, Dirty, DirtyPage, FenceRequest, FindPlaceRequest, FlushHereRequest, FlushPartsRequest,
     FlushRequest, FlushState, FlushedParts, InoOnly, ListDirtyRequest, ListSeenRequest, MarkFlushRequest,
     MirrorPage, MirrorRequest, NoteSeenRequest, SeenPage, SitePlace, Whence, op,
 };
@@ -82,6 +82,12 @@ impl Handle for op::Mirror {
 impl Handle for op::Fence {
     fn handle(node: &Node, _: &Ctx<'_>, request: FenceRequest) -> FsResult<bool> {
         node.hold_fence(&request)
+    }
+}
+
+impl Handle for op::SendUnsent {
+    fn handle(node: &Node, _: &Ctx<'_>, request: FenceRequest) -> FsResult<Vec<Dirty>> {
+        Ok(node.page_pools().iter().flat_map(|pool| pool.tell_unsent(&request)).collect())
     }
 }
 

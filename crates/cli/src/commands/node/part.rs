@@ -4,18 +4,19 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bivouac_client::{
-    Client, ClientOptions, FormationPlace, LocalFiles, LocalNode, LockDesk, LockWait, SendPart,
+    Client, ClientOptions, Dirty, FenceRequest, FormationPlace, LocalFiles, LocalNode, LockDesk, LockWait,
+    PoolStatus, SendPart,
 };
 use bivouac_direct::{Board, Gate};
 use bivouac_launch::LaunchError;
 use bivouac_launch::handover::{FromNode, Handover, NodeHandles, NodeShare, ServeMount};
 use bivouac_mount::{Mount, MountError, Options};
 use bivouac_net::{Fates, LaneKind, Listener, Served};
-use bivouac_node::{LockClient, Node, NodeConfig, SystemClock};
+use bivouac_node::{LockClient, Node, NodeConfig, PagePool, SystemClock};
 use bivouac_store::VolumeConfig;
 use bivouac_types::{ClientId, Ino, NodeId, SeatIndex};
 use log::Level;
@@ -57,6 +58,19 @@ impl LockClient for Desk {
 
     fn doubt(&self) {
         self.0.doubt();
+    }
+}
+
+/// The page pool of a mount, while that is there.
+struct Pages(Weak<Client>);
+
+impl PagePool for Pages {
+    fn status(&self) -> PoolStatus {
+        self.0.upgrade().map(|client| client.page_pool()).unwrap_or_default()
+    }
+
+    fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty> {
+        self.0.upgrade().map(|client| client.tell_unsent(request)).unwrap_or_default()
     }
 }
 
@@ -113,9 +127,8 @@ impl Part {
         let id = ClientId::of_mount(shared.map.formation, self.id, number);
         // Before the mount says what it has: from then on the homes know it, and may tell it.
         self.node.serves(id, Some(Arc::new(Desk(Arc::clone(client.locks())))));
-        let pool = Arc::downgrade(&client);
-        let look = move || pool.upgrade().map(|client| client.page_pool()).unwrap_or_default();
-        self.node.shows_pages(id, Some(Box::new(look)));
+        self.node.shows_pages(id, Some(Arc::new(Pages(Arc::downgrade(&client)))));
+        client.send_beside();
         let node = Arc::clone(&self.node);
         let options = Options { identity: id.0, formation: self.place(shared), ..Options::default() };
         let handover = Arc::clone(handover);
