@@ -27,8 +27,7 @@ impl Client {
     /// Reads from the seats; as [`Client::read`].
     pub(crate) fn read_through(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let mut done = 0;
-        let at_once = self.at_once(ino, into.len())?;
-        for part in into.chunks_mut(at_once) {
+        for part in into.chunks_mut(self.at_once(ino, into.len())) {
             let wanted = part.len();
             let at = offset.saturating_add(done as u64);
             let read = self.when_here(|| self.read_part(ino, at, part))?;
@@ -41,15 +40,18 @@ impl Client {
     }
 
     /// How many bytes are read or written at once: a full message for each seat, so that none waits for the others more
-    /// often than it has to.
-    fn at_once(&self, ino: Ino, wanted: usize) -> FsResult<usize> {
-        // Pieces of small stripes are too many for one system call.
-        match if wanted > TRANSFER_MAX { Some(self.know(ino)?.layout) } else { None } {
+    /// often than it has to. Not in front of site storage, where room for a whole message may have to be made.
+    fn at_once(&self, ino: Ino, wanted: usize) -> usize {
+        if wanted <= TRANSFER_MAX || self.may_be_bound(ino) {
+            return TRANSFER_MAX;
+        }
+        match self.known.get(ino).map(|known| known.layout) {
+            // Pieces of small stripes are too many for one system call.
             Some(Layout { stripe, width, .. }) if stripe >= STRIPE_AT_ONCE => {
                 let rounds = TRANSFER_MAX / stripe as usize;
-                Ok((rounds * stripe as usize * width.min(SEATS_AT_ONCE) as usize).max(TRANSFER_MAX))
+                (rounds * stripe as usize * usize::from(width.min(SEATS_AT_ONCE))).max(TRANSFER_MAX)
             }
-            _ => Ok(TRANSFER_MAX),
+            _ => TRANSFER_MAX,
         }
     }
 
@@ -148,7 +150,7 @@ impl Client {
     /// Writes to the seats; as [`Client::write_at`].
     pub(crate) fn write_through(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
         let mut at = offset;
-        for part in data.chunks(self.at_once(ino, data.len())?) {
+        for part in data.chunks(self.at_once(ino, data.len())) {
             let end = at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
             let end = end.ok_or(Errno::EFBIG)?;
             self.when_here(|| self.write_part(ino, at, end, part))?;

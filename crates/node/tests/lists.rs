@@ -121,6 +121,7 @@ fn a_large_call_is_full_messages() {
     let writes = served(&formation, "Write");
     assert!(writes <= 12, "{writes} messages for 40 MiB");
     let mut seen = vec![0xee; data.len() + 12_400];
+    other.open(&context(other), ino, 0).unwrap();
     assert_eq!(other.read(ino, 0, &mut seen).unwrap(), data.len() + 12_345);
     assert!(seen[..12_345].iter().all(|byte| *byte == 0) && seen[12_345..][..data.len()] == data[..]);
     let reads = served(&formation, "Read");
