@@ -368,7 +368,8 @@ impl Flush<'_> {
             return Ok(());
         }
         let (tag, token) = self.file.pending.split_once(' ').unwrap_or_default();
-        let upload = Upload { path: path.clone(), size: 0, token: token.to_owned(), tag: tag.to_owned() };
+        let (token, tag) = (token.to_owned(), tag.to_owned());
+        let upload = Upload { path: path.clone(), token, tag, ..Upload::default() };
         if let Some(version) = self.site.source.resume(&upload, &self.expected()).map_err(explained)? {
             self.file.origin = Some(Origin { path: upload.path, seen: to_wire(version) });
         }
