@@ -120,6 +120,8 @@ impl Service for Node {
             Op::FindPlace => run::<op::FindPlace>,
             Op::BringFile => run::<op::BringFile>,
             Op::FlushHere => run::<op::FlushHere>,
+            Op::Pin => run::<op::Pin>,
+            Op::ListPinned => run::<op::ListPinned>,
             Op::Fence => run::<op::Fence>,
             Op::Mirror => run::<op::Mirror>,
             Op::Probe => run::<op::Probe>,

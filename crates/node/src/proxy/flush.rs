@@ -243,7 +243,10 @@ impl Flush<'_> {
         let dirty = self.mark_all(&FlushMark::Begin)?;
         let outcome = self.put_file(dirty);
         let mark = match (&outcome, &self.file.origin) {
-            (Ok(_), Some(origin)) => FlushMark::Done { origin: origin.clone(), limit: self.file.limit },
+            (Ok(_), Some(origin)) => {
+                let (origin, limit, pin) = (origin.clone(), self.file.limit, self.file.pin);
+                FlushMark::Done { origin, limit, pin }
+            }
             _ => FlushMark::Failed,
         };
         match (outcome, self.mark_all(&mark)) {
@@ -297,7 +300,8 @@ impl Flush<'_> {
     /// Every seat puts its own stripes, all at the same time.
     fn put_parts(&self, upload: &Upload) -> FsResult<Vec<Piece>> {
         let layout = self.inode.attr.layout;
-        let whence = Whence { origin: self.file.origin.clone(), limit: self.file.limit, layout };
+        let (origin, limit, pin) = (self.file.origin.clone(), self.file.limit, self.file.pin);
+        let whence = Whence { origin, limit, layout, pin };
         let parts = std::thread::scope(|scope| {
             let start = |seat| {
                 let whence = whence.clone();

@@ -110,16 +110,22 @@ impl Node {
                 }
                 unsaved
             }
-            FlushMark::Drop { epoch, whence } => {
+            FlushMark::Drop { epoch, mut whence } => {
                 let _alone = self.proxy.uses.no_writes(part);
                 let id = self.subfile(part.ino, part.seat)?;
                 self.data.trim(id, &self.spec(whence.layout)?.get(), epoch, 0)?;
+                let pin = self.stored_held(part)?.map_or(0, |held| held.whence.pin);
+                whence.pin = whence.pin.max(pin);
                 self.turn_marks(part, Turn::Remove)?;
                 self.hold(part, Held { whence, epoch })?;
                 0
             }
             FlushMark::Failed => self.turn_marks(part, Turn::Fail)?,
-            FlushMark::Done { origin, limit } => self.end_flush(part, origin, limit)?,
+            FlushMark::Done { origin, limit, pin } => self.end_flush(part, origin, limit, pin)?,
+            FlushMark::Pin { epoch, whence } => {
+                self.note_pin(part, epoch, whence)?;
+                0
+            }
         };
         if stripes == 0 { Ok(0) } else { Ok(stripes * self.stripe_of(part.ino, part.seat)?) }
     }
@@ -190,10 +196,10 @@ impl Node {
 
     /// The same content under a new name and version: what is here is still right. What was written here only is there
     /// as well now, up to the limit; so it counts as brought.
-    fn end_flush(&self, part: Part, origin: Origin, limit: u64) -> FsResult<u64> {
+    fn end_flush(&self, part: Part, origin: Origin, limit: u64, pin: u32) -> FsResult<u64> {
         let Some(held) = self.stored_held(part)? else { return self.turn_marks(part, Turn::End) };
         let old = held.whence.limit;
-        let whence = Whence { origin: Some(origin), limit, layout: held.whence.layout };
+        let whence = Whence { origin: Some(origin), limit, layout: held.whence.layout, pin };
         let stripe_at = |at: u64| {
             // The first stripe of this subfile that begins at or behind a place of the file.
             let round = u64::from(whence.layout.stripe) * u64::from(whence.layout.width);
@@ -208,7 +214,7 @@ impl Node {
         }
         let unsaved = self.turn_marks(part, Turn::End)?;
         let limit = if is_behind { limit } else { old.min(limit) };
-        self.replace_held(part, &Held { whence: Whence { limit, ..whence }, epoch: held.epoch })?;
+        self.replace_held(part, Held { whence: Whence { limit, ..whence }, epoch: held.epoch })?;
         Ok(unsaved)
     }
 
