@@ -62,6 +62,21 @@ impl Target {
     /// # Errors
     /// That it is not there, or in no partition with a source.
     pub fn at(client: &Client, mount: &Path, below: &Path) -> Result<Target, Failure> {
+        let target = Target::find(client, mount, below)?;
+        if target.top.attr.layout.partition() == PartitionId::ROOT {
+            let place = mount.join(below);
+            let text =
+                format!("{}: is in no partition with a source: nothing is to be flushed", place.display());
+            return Err(Failure::new(1, text));
+        }
+        Ok(target)
+    }
+
+    /// The same, in whichever partition it is.
+    ///
+    /// # Errors
+    /// That it is not there.
+    pub fn find(client: &Client, mount: &Path, below: &Path) -> Result<Target, Failure> {
         let mut attr = client.getattr(Ino::ROOT)?;
         let mut found = Found { attr, dir: Ino::ROOT, path: Vec::new() };
         let (mut above, mut place) = (Vec::new(), mount.to_owned());
@@ -77,11 +92,6 @@ impl Target {
                 above.clear();
                 found = Found { attr, dir, path: Vec::new() };
             }
-        }
-        if found.attr.layout.partition() == PartitionId::ROOT {
-            let text =
-                format!("{}: is in no partition with a source: nothing is to be flushed", place.display());
-            return Err(Failure::new(1, text));
         }
         let depth = found.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
         let place = place.ancestors().nth(depth).unwrap_or(mount).to_owned();

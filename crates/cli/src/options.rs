@@ -106,6 +106,13 @@ pub enum Command {
     /// Each file is written beside its target, synced, read again and renamed. What cannot be brought there stays in the
     /// formation and is named; the exit code is 1 then.
     Flush(FlushArgs),
+    /// Bring files of a partition with a source whole, and have them stay however full the volumes are
+    ///
+    /// A directory is meant with all files that are below it now; for later ones, give the partition a rule with pin=yes. What
+    /// was written in a pinned file is flushed as usual. If something does not fit, nothing is pinned, and the exit code is 1.
+    Pin(PinArgs),
+    /// Let pinned files make room again for what is read and written
+    Unpin(PinArgs),
     /// Measure file systems, formations and the network, side by side
     Bench(bivouac_bench::BenchArgs),
     /// Write the completions of a shell to standard output
@@ -423,6 +430,14 @@ pub struct FlushArgs {
     /// Number of files at the same time
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub jobs: usize,
+}
+
+/// Arguments of `pin` and `unpin`.
+#[derive(Debug, Args)]
+pub struct PinArgs {
+    /// Files and directories in partitions with a source
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
 }
 
 /// Arguments of `fsck`.

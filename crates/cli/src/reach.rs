@@ -1,10 +1,14 @@
 //! The way from a command to a running formation.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_client::{Client, ClientOptions};
-use bivouac_launch::{Kind, LaunchError, State, StateDir, raise_descriptor_limit, random_bytes};
+use bivouac_launch::mounts::{MountEntry, mount_of};
+use bivouac_launch::{
+    FormationName, Kind, LaunchError, State, StateDir, Surroundings, raise_descriptor_limit, random_bytes,
+};
 use bivouac_net::{Auth, Secret};
 use bivouac_types::ClientId;
 use bivouac_types::limits::PAGE_POOL_DEFAULT;
@@ -42,6 +46,32 @@ pub enum Way {
     Best,
     /// As to any other.
     Network,
+}
+
+/// Something in a mounted formation, and the way there.
+pub struct Reached {
+    /// A client of the formation.
+    pub client: Client,
+    /// Its mount.
+    pub entry: MountEntry,
+    /// The path without symbolic links.
+    pub resolved: PathBuf,
+}
+
+/// The formation that a path is mounted from.
+///
+/// # Errors
+/// That there is nothing at the path, or no formation that runs.
+pub fn of_path(here: &Surroundings, path: &Path, wait: Duration) -> Result<Reached, Failure> {
+    let failed = |e| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));
+    let resolved = path.canonicalize().map_err(failed)?;
+    let entry = mount_of(&resolved)
+        .ok_or_else(|| Failure::new(1, format_args!("{}: is not in a formation", path.display())))?;
+    let name: Option<FormationName> =
+        entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
+    let (_, dir) = StateDir::find(here, name.as_ref())?;
+    let client = client(&dir, &living(&dir)?, wait)?;
+    Ok(Reached { client, entry, resolved })
 }
 
 /// A client of a formation, that waits for nodes for at most `wait`.

@@ -417,6 +417,7 @@ impl Report {
         text.push_str(&self.node_table());
         if !self.partitions.is_empty() {
             text.push_str(&format!("\n{}", table_of(&self.partitions)));
+            text.extend(self.partitions.iter().filter_map(Shown::pinned_text));
         }
         if let Some(UnflushedReport { files, bytes, deletions, failing }) = &self.unflushed {
             let bytes = format_size(*bytes);

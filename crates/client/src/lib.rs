@@ -39,8 +39,8 @@ pub use attendant::Attendant;
 pub use bivouac_net::{keep_sockets, on_block};
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
 pub use bivouac_wire::{
-    DirEntry, Dirty, FenceRequest, NodeStatus, OpCount, Partition, PartitionState, PoolStatus, Removal,
-    SeatEntry, Silent, SiteVersion, SubfileState, VolumeStatus,
+    DirEntry, Dirty, FenceRequest, NodeStatus, OpCount, Partition, PartitionState, Pinned, PoolStatus,
+    Removal, SeatEntry, Silent, SiteVersion, SubfileState, VolumeStatus,
 };
 pub use bivouac_wire::{FileLock, LOCK_END_MAX, LockKind, LockMode, LockWait};
 pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, SeekKind};

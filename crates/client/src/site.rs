@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino};
 use bivouac_wire::{
-    FenceRequest, FlushRequest, ListDirtyRequest, ListSeenRequest, NoteSeenRequest, SiteVersion, op,
+    FenceRequest, FlushRequest, ListDirtyRequest, ListPinnedRequest, ListSeenRequest, NoteSeenRequest,
+    PinRequest, Pinned, SiteVersion, op,
 };
 
 use crate::client::Client;
@@ -114,6 +115,44 @@ impl Client {
             unsent.insert(dirty.ino, dirty.why);
         }
         Ok(Unsaved { files, failing, unsent })
+    }
+
+    /// Has what is here of a file stay however full its volumes are, or not any more.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no file in front of site storage; `EIO` when a node cannot be reached.
+    pub fn pin(&self, ino: Ino, pin: bool) -> FsResult<()> {
+        self.ask::<op::Pin>(self.home(ino)?, &PinRequest { ino, pin })
+    }
+
+    /// Whether a file is pinned.
+    ///
+    /// # Errors
+    /// `EIO` when its home cannot be reached.
+    pub fn is_pinned(&self, ino: Ino) -> FsResult<bool> {
+        let before = Some(Ino(ino.0.wrapping_sub(1))).filter(|before| before.slot() == ino.slot());
+        let page = self.ask::<op::ListPinned>(self.home(ino)?, &ListPinnedRequest { after: before })?;
+        Ok(page.files.iter().any(|file| file.ino == ino))
+    }
+
+    /// All files that are pinned.
+    ///
+    /// # Errors
+    /// `EIO` when a node cannot be reached.
+    pub fn pinned(&self) -> FsResult<Vec<Pinned>> {
+        let mut files = Vec::new();
+        for node in self.node_ids() {
+            let mut request = ListPinnedRequest { after: None };
+            loop {
+                let page = self.ask::<op::ListPinned>(node, &request)?;
+                files.extend(page.files);
+                match page.next {
+                    Some(next) => request.after = Some(next),
+                    None => break,
+                }
+            }
+        }
+        Ok(files)
     }
 
     /// Everything below a directory that is in the same partition, a directory before what is in it, as far as

@@ -120,6 +120,8 @@ impl Service for Node {
             Op::FindPlace => run::<op::FindPlace>,
             Op::BringFile => run::<op::BringFile>,
             Op::FlushHere => run::<op::FlushHere>,
+            Op::Pin => run::<op::Pin>,
+            Op::ListPinned => run::<op::ListPinned>,
             Op::Fence => run::<op::Fence>,
             Op::SendUnsent => run::<op::SendUnsent>,
             Op::Mirror => run::<op::Mirror>,

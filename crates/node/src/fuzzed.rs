@@ -50,7 +50,7 @@ fn records() {
     let lock = lock_key(INO, (LockKind::Whole, ClientId(7), 8), 9).to_vec();
     let seen = SiteVersion { size: 3, mtime: Timestamp { secs: 4, nanos: 5 }, tag: "6".to_owned() };
     let origin = Some(Origin { path: b"a/b".to_vec(), seen: seen.clone() });
-    let whence = Whence { origin, limit: 3, layout: LAYOUT };
+    let whence = Whence { origin, limit: 3, layout: LAYOUT, pin: 1 };
     let held = Held { whence, epoch: 1 }.to_bytes();
     let site = SiteFile::brought((Ino(1), b"b"), b"a/b".to_vec(), seen, false).to_bytes();
     let small = [dentry.to_bytes(), done.to_bytes(), garbage.to_bytes(), Folded { versions: 3 }.to_bytes()];

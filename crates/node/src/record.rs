@@ -111,8 +111,10 @@ pub struct SiteFile {
     pub dir: Ino,
     /// That name.
     pub name: Vec<u8>,
+    /// As in [`Whence`].
+    pub pin: u32,
 }
-codec_struct!(SiteFile { origin, limit, changed, flushing, listed, pending, dir, name });
+codec_struct!(SiteFile { origin, limit, changed, flushing, listed, pending, dir, name, pin });
 
 /// A name that was deleted here and is to be deleted at site storage: `E`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ mod source;
 pub use error::{Cause, SourceError, SourceResult};
 pub use failing::FailingSource;
 pub use limited::LimitedSource;
-pub use model::{Attrs, Entry, Expect, Kept, Meta, Piece, Upload, Version};
+pub use model::{Attrs, Entry, Expect, Kept, Meta, Opened, Piece, Upload, Version};
 pub use posix::{PosixSource, TEMPORARY};
 pub use s3::{S3Place, S3Source, Surroundings};
 pub use source::{Source, check_path, join_path, split_path};

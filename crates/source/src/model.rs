@@ -1,6 +1,10 @@
 //! What site storage is said to hold: names, attributes, versions, uploads.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use bivouac_types::{Timestamp, mode};
+use parking_lot::Mutex;
 
 /// How a file looked when it was last seen. Two looks that agree are taken for the same content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -71,7 +75,7 @@ pub struct Entry {
 }
 
 /// A file in the making, beside its target. Anybody who has this may write parts of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Upload {
     /// Path that it is to have.
     pub path: Vec<u8>,
@@ -82,6 +86,48 @@ pub struct Upload {
     /// What tells that a file came of it, see [`Source::is_made_by`](crate::Source::is_made_by); empty where nobody
     /// needs to know.
     pub tag: String,
+    /// What the source keeps open for it as long as this lives.
+    pub opened: Opened,
+}
+
+/// A file that is opened once for all that is done with an upload: on some storage that costs as much as writing. It says
+/// nothing of the upload, so all are equal.
+#[derive(Clone, Default)]
+pub struct Opened(Arc<Mutex<Option<Arc<OwnedFd>>>>);
+
+impl Opened {
+    /// One that is open already.
+    pub(crate) fn holding(file: OwnedFd) -> Opened {
+        Opened(Arc::new(Mutex::new(Some(Arc::new(file)))))
+    }
+
+    /// The file, opened by the first who asks while others wait.
+    pub(crate) fn get<E>(&self, open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Arc<OwnedFd>, E> {
+        let mut opened = self.0.lock();
+        if let Some(file) = &*opened {
+            return Ok(Arc::clone(file));
+        }
+        Ok(Arc::clone(opened.insert(Arc::new(open()?))))
+    }
+
+    /// It is thrown away.
+    pub(crate) fn close(&self) {
+        *self.0.lock() = None;
+    }
+}
+
+impl PartialEq for Opened {
+    fn eq(&self, _: &Opened) -> bool {
+        true
+    }
+}
+
+impl Eq for Opened {}
+
+impl std::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opened")
+    }
 }
 
 /// A part of an upload that the source has.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_source::{
-    Attrs, Cause, Expect, FailingSource, Kept, LimitedSource, PosixSource, Source, SourceResult, TEMPORARY,
-    conformance,
+    Attrs, Cause, Expect, FailingSource, Kept, LimitedSource, Opened, PosixSource, Source, SourceResult,
+    TEMPORARY, Upload, conformance,
 };
 use tempfile::TempDir;
 
@@ -64,6 +64,23 @@ fn sparse_files_stay_sparse() {
     let path = dir.path().join("sparse");
     assert_eq!(fs::read(&path).unwrap(), content);
     assert!(fs::metadata(&path).unwrap().blocks() * 512 < 1 << 20);
+}
+
+/// Each further way to it would be a request to the storage.
+#[test]
+fn an_upload_is_opened_once() {
+    let (source, dir) = made();
+    let attrs = Attrs { perm: 0o600, ..Attrs::default() };
+    let upload = source.begin(b"f", 3, &attrs).unwrap();
+    fs::rename(dir.path().join(&upload.token), dir.path().join("aside")).unwrap();
+    let piece = source.put(&upload, 0, b"abc").unwrap();
+    source.settle(&upload, std::slice::from_ref(&piece)).unwrap();
+    assert_eq!(fs::read(dir.path().join("aside")).unwrap(), b"abc");
+    // Nothing but its name leads to its place, and others know it only by that.
+    let refused = source.commit(&upload, &[piece], &attrs, &Expect::Absent).unwrap_err();
+    assert_eq!(refused.cause(), Cause::Changed, "{refused}");
+    let known = Upload { opened: Opened::default(), ..upload };
+    assert_eq!(source.put(&known, 0, b"abc").unwrap_err().cause(), Cause::NotFound);
 }
 
 #[test]

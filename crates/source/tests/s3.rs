@@ -424,7 +424,8 @@ fn garbage_is_refused() {
                 assert!(source.stat(b"f").is_err());
                 assert!(source.read(b"f", seen, 5, &mut [0; 10]).is_err());
                 assert!(source.begin(b"f", 5, &attrs()).is_err());
-                let upload = Upload { path: b"f".to_vec(), size: 1, token: "t".into(), tag: "t".into() };
+                let (token, tag) = ("t".to_owned(), "t".to_owned());
+                let upload = Upload { path: b"f".to_vec(), size: 1, token, tag, ..Upload::default() };
                 let piece = Piece { offset: 0, len: 1, tag: "t".to_owned() };
                 assert!(source.commit(&upload, &[piece], &attrs(), &Expect::Anything).is_err());
             });

@@ -21,7 +21,7 @@ pub use ids::{ClientId, FormationId, Ino, NodeId, OpId, OpenId, PartitionId, Sea
 pub use layout::{Layout, Placement, check_stripe};
 pub use name::Name;
 pub use partition::{
-    Contract, FsyncPolicy, Glob, KEYS as PARTITION_KEYS, MasterHash, MirrorDeletes, PartitionSettings,
+    Contract, FsyncPolicy, Glob, KEYS as PARTITION_KEYS, MasterHash, MirrorDeletes, PartitionSettings, Pin,
     ReadPolicy, Rule, SettingError, Site, Source, VolumeKind, WritePolicy,
 };
 pub use spread::SpreadAt;

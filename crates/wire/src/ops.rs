@@ -310,6 +310,10 @@ operations! {
     BringFile = 121, Client, BringRequest => Option<u64>;
     /// Brings a file to site storage wherever it belongs there, if its policy says so; asked again until it is over.
     FlushHere = 122, Both, FlushHereRequest => FlushState;
+    /// Has what is here of a file stay, however full its volumes are; or not any more.
+    Pin = 38, Client, PinRequest => ();
+    /// Which files of this node's are pinned.
+    ListPinned = 39, Client, ListPinnedRequest => PinnedPage;
     /// Deletes at site storage what was deleted here, or tells what is to be.
     Mirror = 34, Client, MirrorRequest => MirrorPage;
     /// Nobody changes anything for a while: held, or lifted. Answers whether it had been held until now.

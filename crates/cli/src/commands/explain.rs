@@ -100,6 +100,9 @@ struct Explanation {
     /// Seats that there are to choose from: those of the partition.
     seats_of_partition: u16,
     partition: Option<PartitionExplanation>,
+    /// Whether what is here of it stays however full the volumes are; of files in front of a source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pinned: Option<bool>,
     /// The node whose daemon serves the mount that the path is below.
     mounted_through: Option<u16>,
     /// For a regular file, in the order of its stripes.
@@ -178,6 +181,8 @@ fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> R
         Ok(text) if attr.is_dir() => as_said(&String::from_utf8_lossy(&text), attr.layout),
         _ => attr.layout,
     };
+    let is_bound = partition.as_ref().is_some_and(|partition| partition.settings.source.is_some());
+    let pinned = if is_bound && attr.is_file() { Some(client.is_pinned(ino)?) } else { None };
     let reports = if attr.is_file() { client.seats(&attr)? } else { Vec::new() };
     Ok(Explanation {
         path: path.to_owned(),
@@ -192,6 +197,7 @@ fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> R
         base_seat: attr.layout.base.position(),
         seats_of_partition: attr.layout.seats,
         partition: partition.as_deref().map(|partition| explain_partition(map, partition)),
+        pinned,
         mounted_through: formation.through,
         seats: reports.into_iter().map(|report| seat(formation, &attr, report)).collect(),
         byte: offset.filter(|_| attr.is_file()).map(|offset| byte(client, &attr, offset)),
@@ -264,6 +270,9 @@ impl Explanation {
             self.home
         );
         text.extend(self.partition.as_ref().map(PartitionExplanation::to_text));
+        if self.pinned == Some(true) {
+            text.push_str("pinned: what is here of it stays, however full the volumes are\n");
+        }
         match self.kind {
             "file" => text.push_str(&self.file_text()),
             "directory" => text.push_str(&format!(
@@ -365,6 +374,7 @@ mod tests {
             base_seat: 3,
             seats_of_partition: 4,
             partition: None,
+            pinned: None,
             mounted_through: Some(2),
             seats: vec![seat(0, 3), seat(1, 0)],
             byte: None,

@@ -3,14 +3,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bivouac_launch::mounts::mount_of;
-use bivouac_launch::{FormationName, StateDir, Surroundings};
+use bivouac_launch::Surroundings;
 use bivouac_types::units::format_size;
 
 use crate::failure::Failure;
 use crate::flushing::{Manner, Outcome, Target, bring_all};
 use crate::options::FlushArgs;
-use crate::reach;
+use crate::reach::{self, Reached};
 
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -19,14 +18,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(30);
 pub fn run(here: &Surroundings, args: &FlushArgs) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     for path in &args.paths {
-        let failed = |e| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));
-        let resolved = path.canonicalize().map_err(failed)?;
-        let entry = mount_of(&resolved)
-            .ok_or_else(|| Failure::new(1, format_args!("{}: is not in a formation", path.display())))?;
-        let name: Option<FormationName> =
-            entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
-        let (_, dir) = StateDir::find(here, name.as_ref())?;
-        let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
+        let Reached { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;
         let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
         let target = Target::at(&client, &entry.dir, below)?;
         client.send_behind()?;

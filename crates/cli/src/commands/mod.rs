@@ -14,6 +14,7 @@ mod man;
 mod mount;
 mod node;
 pub mod partition;
+mod pin;
 mod reap;
 mod run;
 mod stage;
@@ -45,6 +46,8 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
         Command::Unmount(args) => unmount::run(here, &args),
         Command::Explain(args) => explain::run(here, &args),
         Command::Flush(args) => flush::run(here, &args),
+        Command::Pin(args) => pin::pin(here, &args),
+        Command::Unpin(args) => pin::unpin(here, &args),
         Command::Partition(args) => partition::run(here, &args.command),
         Command::Fsck(args) => fsck::run(here, &args),
         Command::Bench(args) => bench::run(here, &args),

@@ -264,12 +264,16 @@ pub struct Shown {
     settings: Vec<(&'static str, String)>,
     used_bytes: u64,
     capacity_bytes: u64,
+    pinned_files: usize,
+    pinned_bytes: u64,
 }
 
 fn shown(client: &Client, partition: &Partition, path: &str) -> Shown {
     let places = partition.places(client.map());
     let space = client.statfs(partition.dir).unwrap_or_default();
     let bytes = |blocks: u64| blocks * u64::from(space.block_size);
+    let pinned = partition.settings.source.as_ref().and_then(|_| client.pinned().ok()).unwrap_or_default();
+    let pinned = || pinned.iter().filter(|file| file.partition == partition.id);
     Shown {
         id: partition.id.0,
         path: path.to_owned(),
@@ -277,6 +281,8 @@ fn shown(client: &Client, partition: &Partition, path: &str) -> Shown {
         settings: partition.settings.pairs(),
         used_bytes: bytes(space.blocks.saturating_sub(space.blocks_free)),
         capacity_bytes: bytes(space.blocks),
+        pinned_files: pinned().count(),
+        pinned_bytes: pinned().map(|file| file.bytes).sum(),
     }
 }
 
@@ -288,6 +294,12 @@ impl Shown {
     /// Whether it stands in front of site storage.
     pub fn has_source(&self) -> bool {
         self.setting("source").is_some()
+    }
+
+    /// What is pinned, if anything is.
+    pub fn pinned_text(&self) -> Option<String> {
+        let (files, bytes) = (self.pinned_files, format_size(self.pinned_bytes));
+        (files > 0).then(|| format!("pinned in {}: {files} files, {bytes}\n", self.path))
     }
 
     fn nodes_text(&self) -> String {
@@ -304,6 +316,7 @@ impl Shown {
             format_size(self.used_bytes),
             format_size(self.capacity_bytes)
         );
+        text.extend(self.pinned_text());
         self.settings.iter().for_each(|(key, value)| text.push_str(&format!("{key} = {value}\n")));
         text
     }
@@ -341,6 +354,8 @@ mod tests {
             settings: vec![("stripe", "1m".into()), ("width", "0".into()), ("placement", "striped".into())],
             used_bytes: 1 << 20,
             capacity_bytes: 1 << 30,
+            pinned_files: 0,
+            pinned_bytes: 0,
         }
     }
 
@@ -351,6 +366,8 @@ mod tests {
             text.starts_with("partition 3: /chk\n3 seats, on nodes 2, 0\n1 MiB of 1 GiB used\nstripe = 1m\n"),
             "{text}"
         );
+        let pinned = Shown { pinned_files: 2, pinned_bytes: 3 << 20, ..sample() }.to_text();
+        assert!(pinned.contains("used\npinned in /chk: 2 files, 3 MiB\nstripe"), "{pinned}");
         let table = table_of(&[sample()]);
         assert_eq!(
             table.lines().nth(1),

@@ -83,7 +83,7 @@ pub struct SettingArgs {
     #[arg(long, value_name = "SIZE", value_parser = setting("capacity"))]
     pub capacity: Option<String>,
     /// Exception for files whose names match; the first that says something about a matter decides. May be given several times
-    #[arg(long = "rule", value_name = "GLOB: read=… write=… stripe=…", value_parser = setting("rule"))]
+    #[arg(long = "rule", value_name = "GLOB: read=… write=… stripe=… pin=…", value_parser = setting("rule"))]
     pub rules: Vec<String>,
 }
 

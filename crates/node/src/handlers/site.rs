@@ -5,8 +5,9 @@ use std::time::Duration;
 use bivouac_types::FsResult;
 use bivouac_wire::{
     BringRequest, Dirty, DirtyPage, FenceRequest, FindPlaceRequest, FlushHereRequest, FlushPartsRequest,
-    FlushRequest, FlushState, FlushedParts, InoOnly, ListDirtyRequest, ListSeenRequest, MarkFlushRequest,
-    MirrorPage, MirrorRequest, NoteSeenRequest, SeenPage, SitePlace, Whence, op,
+    FlushRequest, FlushState, FlushedParts, InoOnly, ListDirtyRequest, ListPinnedRequest, ListSeenRequest,
+    MarkFlushRequest, MirrorPage, MirrorRequest, NoteSeenRequest, PinRequest, PinnedPage, SeenPage,
+    SitePlace, Whence, op,
 };
 
 use crate::dispatch::Handle;
@@ -76,6 +77,18 @@ impl Handle for op::MarkFlush {
 impl Handle for op::Mirror {
     fn handle(node: &Node, _: &Ctx<'_>, request: MirrorRequest) -> FsResult<MirrorPage> {
         node.mirror(&request)
+    }
+}
+
+impl Handle for op::Pin {
+    fn handle(node: &Node, _: &Ctx<'_>, request: PinRequest) -> FsResult<()> {
+        node.pin(&request)
+    }
+}
+
+impl Handle for op::ListPinned {
+    fn handle(node: &Node, _: &Ctx<'_>, request: ListPinnedRequest) -> FsResult<PinnedPage> {
+        node.list_pinned(&request)
     }
 }
 

@@ -30,8 +30,9 @@ impl Node {
         let (closed, dropped) = (new.epoch.wrapping_add(1), new.epoch.wrapping_add(2));
         let close = FlushMark::Close { epoch: closed, layout: new.layout };
         let is_unsaved = self.mark_seats(new, &close, steps)? > 0;
-        let whence =
-            Whence { origin: Some(new.origin.clone()), limit: new.origin.seen.size, layout: new.layout };
+        let pin = self.site_file(new.ino)?.map_or(0, |file| file.pin);
+        let (origin, limit) = (Some(new.origin.clone()), new.origin.seen.size);
+        let whence = Whence { origin, limit, layout: new.layout, pin };
         if !is_unsaved {
             self.mark_seats(new, &FlushMark::Drop { epoch: dropped, whence: whence.clone() }, steps)?;
         }

@@ -12,6 +12,7 @@ use bivouac_wire::{Decode, Encode, FoundData, InoOnly, Whence, op};
 
 use super::evict::{Here, Writing};
 use super::marks::{Part, Turn, turn_in};
+use super::pin::keep_pin;
 use super::sites::from_wire;
 use crate::dispatch::NOBODY;
 use crate::namespace::decode;
@@ -97,6 +98,7 @@ impl Node {
     pub(super) fn hold(&self, part: Part, held: Held) -> FsResult<Held> {
         let (slot, key) = (self.part_slot(part.ino), held_key(part.ino, part.seat));
         let mut txn = self.records.txn(&[slot]);
+        let held = keep_pin(&txn, slot, part, held);
         let old = txn.get(slot, &key).map(Held::from_bytes);
         let seen = |held: &Held| held.whence.origin.as_ref().map(|origin| origin.seen.clone());
         if matches!(&old, Some(Ok(old)) if seen(old) != seen(&held)) {
@@ -108,9 +110,10 @@ impl Node {
     }
 
     /// As [`Node::hold`], when what is here is still right.
-    pub(super) fn replace_held(&self, part: Part, held: &Held) -> FsResult<()> {
+    pub(super) fn replace_held(&self, part: Part, held: Held) -> FsResult<()> {
         let slot = self.part_slot(part.ino);
         let mut txn = self.records.txn(&[slot]);
+        let held = keep_pin(&txn, slot, part, held);
         txn.put(slot, &held_key(part.ino, part.seat), &held.to_bytes());
         self.commit_note(txn)
     }

@@ -108,12 +108,11 @@ impl Node {
             return Ok(());
         }
         let inode = self.inode_brought(&place, &name, &entry.meta)?;
-        let file = SiteFile::brought(
-            (dir, &entry.name),
-            path,
-            to_wire(entry.meta.version.clone()),
-            entry.meta.is_dir(),
-        );
+        let seen = to_wire(entry.meta.version.clone());
+        let mut file = SiteFile::brought((dir, &entry.name), path, seen, entry.meta.is_dir());
+        let partition = self.partitions.get(inode.attr.layout.partition());
+        let pins = partition.is_some_and(|partition| partition.settings.pins(&entry.name));
+        file.pin = u32::from(entry.meta.is_file() && pins);
         if self.map.home(inode.attr.ino) == Some(self.id) {
             return self.put_entry(&place, &entry.name, &entry.meta, &inode, &file);
         }

@@ -1,5 +1,5 @@
 //! Room on a full volume: stripes that site storage has as well go, those of the subfiles first that were not used for
-//! the longest time. What was written and not flushed stays.
+//! the longest time. What was written and not flushed stays, and so does what is pinned.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, Range};
@@ -134,7 +134,7 @@ impl Node {
         freed > 0
     }
 
-    /// Subfiles of a volume that have something that came from site storage, the one first that was not used for longest.
+    /// Subfiles of a volume that have something that came from site storage and may go, the one first that was not used for longest.
     fn by_use(&self, volume: u16) -> Vec<Part> {
         let mut parts = BTreeMap::new();
         for slot in self.own_slots() {
@@ -147,17 +147,22 @@ impl Node {
                 ControlFlow::Continue(())
             });
         }
-        let is_there =
-            |part: &Part| self.subfile(part.ino, part.seat).is_ok_and(|subfile| subfile.volume == volume);
-        let mut parts: Vec<Part> = parts.into_values().filter(is_there).collect();
+        let may_go = |part: &Part| {
+            self.subfile(part.ino, part.seat).is_ok_and(|subfile| subfile.volume == volume)
+                && self.is_part_pinned(*part).is_ok_and(|pinned| !pinned)
+        };
+        let mut parts: Vec<Part> = parts.into_values().filter(may_go).collect();
         parts.sort_by_key(|part| self.proxy.uses.last_of(*part));
         parts
     }
 
     /// Frees about so many bytes of a subfile, from its beginning on. Answers how many.
     fn evict_part(&self, part: Part, wanted: u64) -> FsResult<u64> {
-        let Some(held) = self.stored_held(part)? else { return Ok(0) };
         let Some(_alone) = self.proxy.uses.here.try_write_for(READERS_WAIT) else { return Ok(0) };
+        // It may have been pinned until now.
+        let Some(held) = self.stored_held(part)?.filter(|held| !held.whence.is_pinned()) else {
+            return Ok(0);
+        };
         if held.epoch < self.subfile_epoch(part)? {
             return Ok(0);
         }

@@ -243,7 +243,10 @@ impl Flush<'_> {
         let dirty = self.mark_all(&FlushMark::Begin)?;
         let outcome = self.put_file(dirty);
         let mark = match (&outcome, &self.file.origin) {
-            (Ok(_), Some(origin)) => FlushMark::Done { origin: origin.clone(), limit: self.file.limit },
+            (Ok(_), Some(origin)) => {
+                let (origin, limit, pin) = (origin.clone(), self.file.limit, self.file.pin);
+                FlushMark::Done { origin, limit, pin }
+            }
             _ => FlushMark::Failed,
         };
         match (outcome, self.mark_all(&mark)) {
@@ -297,7 +300,8 @@ impl Flush<'_> {
     /// Every seat puts its own stripes, all at the same time.
     fn put_parts(&self, upload: &Upload) -> FsResult<Vec<Piece>> {
         let layout = self.inode.attr.layout;
-        let whence = Whence { origin: self.file.origin.clone(), limit: self.file.limit, layout };
+        let (origin, limit, pin) = (self.file.origin.clone(), self.file.limit, self.file.pin);
+        let whence = Whence { origin, limit, layout, pin };
         let parts = std::thread::scope(|scope| {
             let start = |seat| {
                 let whence = whence.clone();
@@ -368,7 +372,8 @@ impl Flush<'_> {
             return Ok(());
         }
         let (tag, token) = self.file.pending.split_once(' ').unwrap_or_default();
-        let upload = Upload { path: path.clone(), size: 0, token: token.to_owned(), tag: tag.to_owned() };
+        let (token, tag) = (token.to_owned(), tag.to_owned());
+        let upload = Upload { path: path.clone(), token, tag, ..Upload::default() };
         if let Some(version) = self.site.source.resume(&upload, &self.expected()).map_err(explained)? {
             self.file.origin = Some(Origin { path: upload.path, seen: to_wire(version) });
         }

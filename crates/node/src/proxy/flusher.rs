@@ -195,7 +195,11 @@ impl Node {
                 ControlFlow::Continue(())
             });
         }
-        parts.retain(|part| self.subfile(part.ino, part.seat).is_ok_and(|id| id.volume == volume));
+        // What is pinned makes no room by being flushed.
+        parts.retain(|part| {
+            self.subfile(part.ino, part.seat).is_ok_and(|id| id.volume == volume)
+                && self.is_part_pinned(*part).is_ok_and(|pinned| !pinned)
+        });
         parts
     }
 

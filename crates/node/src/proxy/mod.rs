@@ -17,6 +17,7 @@ mod here;
 mod marks;
 mod mirror;
 mod parts;
+mod pin;
 mod refresh;
 mod sites;
 mod stale;

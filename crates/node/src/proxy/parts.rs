@@ -4,8 +4,8 @@ use std::io::IoSliceMut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_source::{Piece, SourceResult, Upload};
-use bivouac_types::{Errno, FsError, FsResult, Ino, SeatIndex};
+use bivouac_source::{Piece, Upload};
+use bivouac_types::{Errno, FsResult, Ino, SeatIndex};
 use bivouac_wire::{
     FlushMark, FlushPartsRequest, FlushedPart, FlushedParts, MarkFlushRequest, Origin, Whence,
 };
@@ -21,6 +21,8 @@ use crate::record::Held;
 /// Bytes that one request moves at most, and for how long it goes on at most: it is answered within the bounded time.
 const BYTES_MAX: u64 = 64 << 20;
 const TIME_MAX: Duration = Duration::from_secs(1);
+/// Seats with different times, by their positions: while one syncs and reads again, the others put.
+const TIMES: u16 = 4;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 /// Stripes that are put at the same time, since site storage lets each wait for a while; and how many bytes these are at
@@ -37,60 +39,48 @@ fn on_a_page(memory: &mut [u8], len: usize) -> &mut [u8] {
     rest.split_at_mut(len).0
 }
 
+/// For how long a request of a seat goes on.
+fn time_of(seat: SeatIndex) -> Duration {
+    TIME_MAX * u32::from(seat.position() % TIMES + TIMES) / u32::from(2 * TIMES - 1)
+}
+
 /// The stripes of one request, as several threads put them.
 struct Putting {
-    begun: Instant,
+    until: Instant,
     next: AtomicU64,
     moved: AtomicU64,
-    settled: Mutex<FsResult<Vec<Piece>>>,
+    put: Mutex<FsResult<Vec<Piece>>>,
 }
 
 impl Putting {
-    fn from(stripe: u64) -> Putting {
+    fn from(stripe: u64, time: Duration) -> Putting {
         let (next, moved) = (AtomicU64::new(stripe), AtomicU64::new(0));
-        Putting { begun: Instant::now(), next, moved, settled: Mutex::new(Ok(Vec::new())) }
+        Putting { until: Instant::now() + time, next, moved, put: Mutex::new(Ok(Vec::new())) }
     }
 
     /// The next stripe, which has to be put; nothing when that is enough for one request, or something failed.
     fn take(&self) -> Option<u64> {
-        let is_enough = self.moved.load(Ordering::Relaxed) >= BYTES_MAX || self.begun.elapsed() > TIME_MAX;
-        let goes_on = !is_enough && self.settled.lock().is_ok();
+        let is_enough = self.moved.load(Ordering::Relaxed) >= BYTES_MAX || Instant::now() > self.until;
+        let goes_on = !is_enough && self.put.lock().is_ok();
         goes_on.then(|| self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A stripe was put, or was not.
-    fn moved(&self, put: FsResult<Piece>) -> Option<Piece> {
-        match put {
-            Ok(piece) => {
+    /// A stripe was put, or was not. The first failure is told.
+    fn moved(&self, piece: FsResult<Piece>) {
+        let mut put = self.put.lock();
+        match (&mut *put, piece) {
+            (Ok(all), Ok(piece)) => {
                 self.moved.fetch_add(piece.len, Ordering::Relaxed);
-                Some(piece)
+                all.push(piece);
             }
-            Err(error) => {
-                self.fail(error);
-                None
-            }
-        }
-    }
-
-    /// A thread's stripes are durable, and as they were put; or are not.
-    fn settled(&self, own: SourceResult<Vec<Piece>>) {
-        match own {
-            Ok(own) => drop(self.settled.lock().as_mut().map(|all| all.extend(own))),
-            Err(error) => self.fail(error.into()),
-        }
-    }
-
-    /// The first failure is told.
-    fn fail(&self, error: FsError) {
-        let mut settled = self.settled.lock();
-        if settled.is_ok() {
-            *settled = Err(error);
+            (Ok(_), Err(error)) => *put = Err(error),
+            (Err(_), _) => {}
         }
     }
 
     /// What was put, without a gap, and the stripe behind it.
     fn over(self) -> FsResult<(Vec<Piece>, u64)> {
-        Ok((self.settled.into_inner()?, self.next.into_inner()))
+        Ok((self.put.into_inner()?, self.next.into_inner()))
     }
 }
 
@@ -120,16 +110,22 @@ impl Node {
                 }
                 unsaved
             }
-            FlushMark::Drop { epoch, whence } => {
+            FlushMark::Drop { epoch, mut whence } => {
                 let _alone = self.proxy.uses.no_writes(part);
                 let id = self.subfile(part.ino, part.seat)?;
                 self.data.trim(id, &self.spec(whence.layout)?.get(), epoch, 0)?;
+                let pin = self.stored_held(part)?.map_or(0, |held| held.whence.pin);
+                whence.pin = whence.pin.max(pin);
                 self.turn_marks(part, Turn::Remove)?;
                 self.hold(part, Held { whence, epoch })?;
                 0
             }
             FlushMark::Failed => self.turn_marks(part, Turn::Fail)?,
-            FlushMark::Done { origin, limit } => self.end_flush(part, origin, limit)?,
+            FlushMark::Done { origin, limit, pin } => self.end_flush(part, origin, limit, pin)?,
+            FlushMark::Pin { epoch, whence } => {
+                self.note_pin(part, epoch, whence)?;
+                0
+            }
         };
         if stripes == 0 { Ok(0) } else { Ok(stripes * self.stripe_of(part.ino, part.seat)?) }
     }
@@ -138,17 +134,13 @@ impl Node {
     pub(crate) fn flush_parts(&self, request: &FlushPartsRequest) -> FsResult<FlushedParts> {
         let FlushPartsRequest { seat, whence, path, size, token, from, .. } = request;
         let site = self.site_of(seat.partition())?;
-        let upload = Upload { path: path.clone(), size: *size, token: token.clone(), tag: String::new() };
+        let (path, token) = (path.clone(), token.clone());
+        let upload = Upload { path, size: *size, token, ..Upload::default() };
         let is_of_file = |stripe| offset_in_file(whence, *seat, stripe).is_some_and(|at| at < *size);
-        let putting = Putting::from(*from);
+        let putting = Putting::from(*from, time_of(*seat));
         let put = || {
-            let mut own = Vec::new();
             while let Some(stripe) = putting.take().filter(|stripe| is_of_file(*stripe)) {
-                own.extend(putting.moved(self.put_stripe(&site, &upload, request, stripe)));
-            }
-            // Not sooner: on some file systems a sync and writes of others wait for each other.
-            if !own.is_empty() {
-                putting.settled(site.source.settle(&upload, &own).map(|()| own));
+                putting.moved(self.put_stripe(&site, &upload, request, stripe));
             }
         };
         let at_once = (AT_ONCE_BYTES / u64::from(whence.layout.stripe).max(1)).clamp(1, AT_ONCE_MAX);
@@ -160,6 +152,10 @@ impl Node {
             put();
         });
         let (pieces, next) = putting.over()?;
+        // All at once: on some file systems a sync and the writes of others wait for each other.
+        if !pieces.is_empty() {
+            site.source.settle(&upload, &pieces)?;
+        }
         let part = |Piece { offset, len, tag }| FlushedPart { offset, len, tag };
         let next = Some(next).filter(|next| is_of_file(*next));
         Ok(FlushedParts { parts: pieces.into_iter().map(part).collect(), next })
@@ -200,10 +196,10 @@ impl Node {
 
     /// The same content under a new name and version: what is here is still right. What was written here only is there
     /// as well now, up to the limit; so it counts as brought.
-    fn end_flush(&self, part: Part, origin: Origin, limit: u64) -> FsResult<u64> {
+    fn end_flush(&self, part: Part, origin: Origin, limit: u64, pin: u32) -> FsResult<u64> {
         let Some(held) = self.stored_held(part)? else { return self.turn_marks(part, Turn::End) };
         let old = held.whence.limit;
-        let whence = Whence { origin: Some(origin), limit, layout: held.whence.layout };
+        let whence = Whence { origin: Some(origin), limit, layout: held.whence.layout, pin };
         let stripe_at = |at: u64| {
             // The first stripe of this subfile that begins at or behind a place of the file.
             let round = u64::from(whence.layout.stripe) * u64::from(whence.layout.width);
@@ -218,7 +214,7 @@ impl Node {
         }
         let unsaved = self.turn_marks(part, Turn::End)?;
         let limit = if is_behind { limit } else { old.min(limit) };
-        self.replace_held(part, &Held { whence: Whence { limit, ..whence }, epoch: held.epoch })?;
+        self.replace_held(part, Held { whence: Whence { limit, ..whence }, epoch: held.epoch })?;
         Ok(unsaved)
     }
 
@@ -232,7 +228,6 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_source::{Cause, SourceError};
 
     fn piece(stripe: u64, len: u64) -> Piece {
         Piece { offset: stripe, len, tag: String::new() }
@@ -240,15 +235,13 @@ mod tests {
 
     #[test]
     fn several_threads_put_all_stripes_once_and_leave_no_gap() {
-        let putting = Putting::from(10);
+        let putting = Putting::from(10, TIME_MAX);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let mut own = Vec::new();
                     while let Some(stripe) = putting.take() {
-                        own.extend(putting.moved(Ok(piece(stripe, 1 << 20))));
+                        putting.moved(Ok(piece(stripe, 1 << 20)));
                     }
-                    putting.settled(Ok(own));
                 });
             }
         });
@@ -258,6 +251,13 @@ mod tests {
         assert_eq!(put, (10..next).collect::<Vec<_>>());
         // Those that were under way when it was enough are put as well.
         assert!(next - 10 <= (BYTES_MAX >> 20) + 3, "{next}");
+    }
+
+    #[test]
+    fn seats_beside_each_other_go_on_for_different_times() {
+        let times: Vec<Duration> = (0..4).map(|seat| time_of(SeatIndex(seat))).collect();
+        assert!(times.is_sorted_by(|one, other| one < other) && times[0] > TIME_MAX / 2, "{times:?}");
+        assert_eq!((times[3], time_of(SeatIndex(4))), (TIME_MAX, times[0]));
     }
 
     #[test]
@@ -271,22 +271,21 @@ mod tests {
 
     #[test]
     fn it_is_enough_when_the_bytes_are() {
-        let putting = Putting::from(0);
+        let putting = Putting::from(0, TIME_MAX);
         assert_eq!(putting.take(), Some(0));
-        let put = putting.moved(Ok(piece(0, BYTES_MAX))).unwrap();
+        putting.moved(Ok(piece(0, BYTES_MAX)));
         assert_eq!(putting.take(), None);
-        putting.settled(Ok(vec![put.clone()]));
-        assert_eq!(putting.over().unwrap(), (vec![put], 1));
+        assert_eq!(putting.over().unwrap(), (vec![piece(0, BYTES_MAX)], 1));
     }
 
     #[test]
     fn the_first_failure_ends_it_and_is_told() {
-        let putting = Putting::from(0);
+        let putting = Putting::from(0, TIME_MAX);
         assert_eq!((putting.take(), putting.take()), (Some(0), Some(1)));
-        assert_eq!(putting.moved(Err(Errno::ENOSPC.into())), None);
+        putting.moved(Err(Errno::ENOSPC.into()));
         assert_eq!(putting.take(), None);
-        putting.settled(Err(SourceError::new(Cause::Other, "read back differently".to_owned())));
-        putting.settled(Ok(vec![piece(1, 1)]));
+        putting.moved(Err(Errno::EIO.into()));
+        putting.moved(Ok(piece(1, 1)));
         assert_eq!(putting.over().unwrap_err().errno(), Errno::ENOSPC);
     }
 }

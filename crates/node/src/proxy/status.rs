@@ -13,7 +13,17 @@ impl SiteFile {
     /// Of an inode that has never been there.
     pub fn new_here() -> SiteFile {
         let (origin, pending, dir, name) = (None, String::new(), Ino(0), Vec::new());
-        SiteFile { origin, limit: 0, changed: true, flushing: false, listed: true, pending, dir, name }
+        SiteFile {
+            origin,
+            limit: 0,
+            changed: true,
+            flushing: false,
+            listed: true,
+            pending,
+            dir,
+            name,
+            pin: 0,
+        }
     }
 
     /// Of an inode that has never been there, and has a name here.
@@ -25,7 +35,8 @@ impl SiteFile {
     pub fn brought((dir, name): (Ino, &[u8]), path: Vec<u8>, seen: SiteVersion, is_dir: bool) -> SiteFile {
         let (limit, origin, name) = (seen.size, Some(Origin { path, seen }), name.to_vec());
         let pending = String::new();
-        SiteFile { origin, limit, changed: false, flushing: false, listed: !is_dir, pending, dir, name }
+        let listed = !is_dir;
+        SiteFile { origin, limit, changed: false, flushing: false, listed, pending, dir, name, pin: 0 }
     }
 
     /// Whether anything but content is not there.
@@ -36,7 +47,7 @@ impl SiteFile {
 
 impl Node {
     /// What site storage has of an inode, if its partition stands in front of any.
-    pub(super) fn site_file(&self, ino: Ino) -> FsResult<Option<SiteFile>> {
+    pub(crate) fn site_file(&self, ino: Ino) -> FsResult<Option<SiteFile>> {
         self.records.read(ino.slot(), &site_key(ino), |bytes| {
             bytes.map(|bytes| decode(bytes, "site storage", ino)).transpose()
         })
@@ -46,7 +57,7 @@ impl Node {
     pub(crate) fn whence(&self, ino: Ino) -> FsResult<Whence> {
         let layout = self.inode(ino)?.attr.layout;
         let file = self.site_file(ino)?.unwrap_or_else(SiteFile::new_here);
-        Ok(Whence { origin: file.origin, limit: file.limit, layout })
+        Ok(Whence { origin: file.origin, limit: file.limit, layout, pin: file.pin })
     }
 
     /// Whether a directory may get another path: one that site storage has may not, since all below it would have to move
@@ -110,7 +121,8 @@ impl Change<'_> {
     /// `EIO` for a record that is damaged.
     pub(crate) fn note_name(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> FsResult<()> {
         if let Some(file) = self.site_file(ino)? {
-            self.put_site_file(ino, &SiteFile { dir, name: name.to_vec(), ..file });
+            let pin = self.pin_of(ino, name, file.pin)?;
+            self.put_site_file(ino, &SiteFile { dir, name: name.to_vec(), pin, ..file });
         }
         Ok(())
     }

@@ -37,6 +37,14 @@ pub fn meta_of(dir: &OwnedFd, name: &[u8]) -> Result<Meta> {
     Ok(Meta { kind, attrs, version, links: stat.st_nlink, target, rdev: stat.st_rdev })
 }
 
+/// How an entry of a directory looks, if it is there. Of a file that is all, and it need not be opened for it.
+pub fn version_at(dir: &OwnedFd, name: &[u8]) -> Result<Option<Version>> {
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(None),
+        stat => Ok(Some(version_of(&stat?))),
+    }
+}
+
 /// How a file looks.
 pub fn version_of(stat: &Stat) -> Version {
     Version {
@@ -81,7 +89,8 @@ fn xattrs(file: &OwnedFd) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
 pub fn give(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<Vec<String>> {
     let mut lost = Vec::new();
     let stat = rustix::fs::fstat(file)?;
-    if (stat.st_uid, stat.st_gid) != (attrs.uid, attrs.gid) {
+    let is_owned = (stat.st_uid, stat.st_gid) == (attrs.uid, attrs.gid);
+    if !is_owned {
         let owner = (Some(Uid::from_raw(attrs.uid)), Some(Gid::from_raw(attrs.gid)));
         match rustix::fs::fchown(file, owner.0, owner.1) {
             Err(Errno::PERM) => {
@@ -90,7 +99,10 @@ pub fn give(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<Vec<String>> 
             outcome => outcome?,
         }
     }
-    rustix::fs::fchmod(file, Mode::from_raw_mode(attrs.perm))?;
+    // A new owner may have taken bits away.
+    if !is_owned || stat.st_mode & mode::PERM != attrs.perm {
+        rustix::fs::fchmod(file, Mode::from_raw_mode(attrs.perm))?;
+    }
     give_xattrs(file, attrs, object, &mut lost)?;
     rustix::fs::futimens(file, &times(attrs))?;
     Ok(lost)

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use crate::error::Cause;
 use crate::source::{check_path, split_path};
 use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version};
-use attrs::{meta_of, version_of};
+use attrs::{meta_of, version_at, version_of};
 use place::Beside;
 
 /// What a file that is being written beside its target is called, in front of a number. Such names are not listed.
@@ -65,13 +65,13 @@ impl PosixSource {
         if *expect == Expect::Anything {
             return Ok(());
         }
-        let found = match self.stat(path) {
-            Ok(meta) => Some(meta),
+        let (parent, name) = split_path(path);
+        let found = match self.open_place(parent) {
             Err(error) if error.cause() == Cause::NotFound => None,
-            Err(error) => return Err(error),
+            dir => version_at(&dir?, name).map_err(self.failed(path))?,
         };
         let is_right = match (expect, found) {
-            (Expect::Version(version), Some(meta)) => meta.version == *version,
+            (Expect::Version(version), Some(found)) => found == *version,
             (Expect::Version(_), None) => false,
             (_, found) => found.is_none(),
         };
@@ -127,7 +127,7 @@ impl Source for PosixSource {
     fn stat(&self, path: &[u8]) -> SourceResult<Meta> {
         check_path(path)?;
         let (parent, name) = split_path(path);
-        let fd = self.open_dir(parent)?;
+        let fd = self.open_place(parent)?;
         meta_of(&fd, if name.is_empty() { b"." } else { name }).map_err(self.failed(path))
     }
 
@@ -167,7 +167,8 @@ impl Source for PosixSource {
     }
 
     fn abort(&self, upload: &Upload) -> SourceResult<()> {
-        let dir = match self.open_dir(split_path(&upload.path).0) {
+        upload.opened.close();
+        let dir = match self.open_place(split_path(&upload.path).0) {
             Err(error) if error.cause() == Cause::NotFound => return Ok(()),
             dir => dir?,
         };
@@ -185,15 +186,15 @@ impl Source for PosixSource {
         self.check()?;
         let (parent, name) = split_path(path);
         if !name.is_empty() {
-            let fd = self.open_dir(parent)?;
-            match rustix::fs::mkdirat(&fd, name, Mode::RWXU) {
+            let fd = self.open_place(parent)?;
+            match rustix::fs::mkdirat(&fd, name, Mode::from_raw_mode(attrs.perm & 0o777) | Mode::RWXU) {
                 Err(rustix::io::Errno::EXIST) | Ok(()) => {}
                 Err(error) => return Err(self.failed(path)(error)),
             }
         }
         let dir = self.open_dir(path)?;
         let lost = attrs::give(&dir, attrs, &self.object(path)).map_err(self.failed(path))?;
-        Ok(Kept { version: self.stat(path)?.version, lost })
+        Ok(Kept { version: self.look(&dir, path)?, lost })
     }
 
     fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
@@ -235,7 +236,7 @@ impl Source for PosixSource {
         }
         let flags = if found.is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let (parent, name) = split_path(path);
-        match rustix::fs::unlinkat(&self.open_dir(parent)?, name, flags) {
+        match rustix::fs::unlinkat(&self.open_place(parent)?, name, flags) {
             Err(rustix::io::Errno::NOENT) | Ok(()) => Ok(()),
             Err(error) => Err(self.failed(path)(error)),
         }

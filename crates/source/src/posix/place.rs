@@ -7,11 +7,11 @@ use rustix::fs::{AtFlags, RenameFlags, renameat, renameat_with};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::attrs::meta_of;
+use super::attrs::version_at;
 use super::{PosixSource, TEMPORARY};
 use crate::error::Cause;
 use crate::source::split_path;
-use crate::{Expect, Meta, SourceError, SourceResult, Upload, Version};
+use crate::{Expect, SourceError, SourceResult, Upload, Version};
 
 /// Something beside the place that it is to take.
 pub struct Beside<'a> {
@@ -40,11 +40,17 @@ impl PosixSource {
         let outcome = match expect {
             Expect::Anything => Err(Errno::INVAL),
             Expect::Absent => new.rename(RenameFlags::NOREPLACE),
-            Expect::Version(_) => new.rename(RenameFlags::EXCHANGE),
+            Expect::Version(_) => {
+                self.expect(new.path, expect)?;
+                new.rename(RenameFlags::EXCHANGE)
+            }
         };
         match (outcome, expect) {
             // Nothing is expected; or a file system without this kind of rename: the look just before has to do.
             (Err(Errno::INVAL | Errno::NOSYS), _) => {
+                if *expect == Expect::Absent {
+                    self.expect(new.path, expect)?;
+                }
                 renameat(new.dir, new.name, new.dir, new.target()).map_err(self.failed(new.path))
             }
             (Err(Errno::EXIST | Errno::NOENT), _) => Err(SourceError::changed(&self.object(new.path))),
@@ -56,7 +62,7 @@ impl PosixSource {
 
     /// Both have changed places: what was expected goes, anything else gets its place back.
     fn settle_place(&self, new: &Beside<'_>, version: &Version) -> SourceResult<()> {
-        if self.beside(new)?.is_some_and(|displaced| displaced.version == *version) {
+        if self.beside(new)?.is_some_and(|displaced| displaced == *version) {
             return self.remove_beside(new);
         }
         self.give_back(new)?;
@@ -72,7 +78,7 @@ impl PosixSource {
             },
             outcome => outcome.map_err(self.failed(new.path))?,
         }
-        if self.beside(new)?.is_none_or(|back| back.version.tag == new.tag) {
+        if self.beside(new)?.is_none_or(|back| back.tag == new.tag) {
             return Ok(());
         }
         // Somebody has overwritten ours meanwhile, which is the latest.
@@ -88,11 +94,8 @@ impl PosixSource {
         SourceError::new(Cause::Changed, text)
     }
 
-    fn beside(&self, new: &Beside<'_>) -> SourceResult<Option<Meta>> {
-        match meta_of(new.dir, new.name) {
-            Err(Errno::NOENT) => Ok(None),
-            found => found.map(Some).map_err(self.failed(new.path)),
-        }
+    fn beside(&self, new: &Beside<'_>) -> SourceResult<Option<Version>> {
+        version_at(new.dir, new.name).map_err(self.failed(new.path))
     }
 
     fn remove_beside(&self, new: &Beside<'_>) -> SourceResult<()> {
@@ -104,29 +107,26 @@ impl PosixSource {
 
     /// Removes what was to take a place, and nothing that has come under its name since.
     pub(super) fn throw_away(&self, new: &Beside<'_>) -> SourceResult<()> {
-        let is_ours = |found: Meta| new.tag.is_empty() || found.version.tag == new.tag;
+        let is_ours = |found: Version| new.tag.is_empty() || found.tag == new.tag;
         if self.beside(new)?.is_some_and(is_ours) { self.remove_beside(new) } else { Ok(()) }
     }
 
     /// What became of an upload whose maker was killed, see [`Source::resume`](crate::Source::resume).
     pub(super) fn resume_upload(&self, upload: &Upload, expect: &Expect) -> SourceResult<Option<Version>> {
         let (parent, name) = split_path(&upload.path);
-        let dir = match self.open_dir(parent) {
+        let dir = match self.open_place(parent) {
             Err(error) if error.cause() == Cause::NotFound => return Ok(None),
             dir => dir?,
         };
         let new = Beside { dir: &dir, name: upload.token.as_bytes(), tag: &upload.tag, path: &upload.path };
-        let placed = match meta_of(&dir, name) {
-            Err(Errno::NOENT) => None,
-            found => Some(found.map_err(self.failed(&upload.path))?.version),
-        };
+        let placed = version_at(&dir, name).map_err(self.failed(&upload.path))?;
         let Some(placed) = placed.filter(|placed| placed.tag == upload.tag) else {
             return self.throw_away(&new).map(|()| None);
         };
         // Killed in the middle of changing places.
         match (self.beside(&new)?, expect) {
             (None, _) => Ok(Some(placed)),
-            (Some(displaced), Expect::Version(version)) if displaced.version != *version => {
+            (Some(displaced), Expect::Version(version)) if displaced != *version => {
                 self.give_back(&new)?;
                 self.throw_away(&new).map(|()| None)
             }
@@ -138,7 +138,7 @@ impl PosixSource {
     /// knows, and looked at there.
     pub(super) fn remove_seen(&self, path: &[u8], version: &Version) -> SourceResult<()> {
         let (parent, name) = split_path(path);
-        let dir = match self.open_dir(parent) {
+        let dir = match self.open_place(parent) {
             Err(error) if error.cause() == Cause::NotFound => return Ok(()),
             dir => dir?,
         };
@@ -146,17 +146,16 @@ impl PosixSource {
         let aside = Beside { dir: &dir, name: aside.as_bytes(), tag: &version.tag, path };
         // Left by somebody who was killed.
         if let Some(left) = self.beside(&aside)? {
-            return self.settle_removal(&aside, &left.version, version);
+            return self.settle_removal(&aside, &left, version);
         }
-        match meta_of(&dir, name) {
-            Err(Errno::NOENT) => return Ok(()),
-            Err(error) => return Err(self.failed(path)(error)),
-            Ok(found) if found.version != *version => return Err(SourceError::changed(&self.object(path))),
-            Ok(_) => {}
+        match version_at(&dir, name).map_err(self.failed(path))? {
+            None => return Ok(()),
+            Some(found) if found != *version => return Err(SourceError::changed(&self.object(path))),
+            Some(_) => {}
         }
         match renameat_with(&dir, name, &dir, aside.name, RenameFlags::NOREPLACE) {
             Ok(()) => match self.beside(&aside)? {
-                Some(found) => self.settle_removal(&aside, &found.version, version),
+                Some(found) => self.settle_removal(&aside, &found, version),
                 None => Ok(()),
             },
             Err(Errno::NOENT) => Ok(()),

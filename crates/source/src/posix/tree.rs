@@ -16,6 +16,11 @@ impl PosixSource {
         self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
+    /// A directory below the root, to name things in: it is not asked whether it may be listed, and cannot be synced.
+    pub(super) fn open_place(&self, path: &[u8]) -> SourceResult<OwnedFd> {
+        self.open_below(path, OFlags::PATH | OFlags::DIRECTORY)
+    }
+
     /// A regular file below the root.
     pub(super) fn open_file(&self, path: &[u8], flags: OFlags) -> SourceResult<OwnedFd> {
         // Not to wait for the other end of a pipe that has taken the file's place.

@@ -1,6 +1,7 @@
 //! Files in the making: written beside their target under another name, then renamed.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
@@ -11,8 +12,9 @@ use super::attrs::{give, times, version_of};
 use super::place::Beside;
 use super::{PosixSource, TEMPORARY};
 use crate::error::Cause;
+use crate::model::Opened;
 use crate::source::{join_path, split_path};
-use crate::{Attrs, Expect, Kept, Piece, SourceError, SourceResult, Upload};
+use crate::{Attrs, Expect, Kept, Piece, SourceError, SourceResult, Upload, Version};
 
 /// Blocks of zeros of this size are left out, so that sparse files stay sparse.
 const BLOCK: usize = 4096;
@@ -24,20 +26,21 @@ const PIECE_MAX: usize = 64 << 20;
 impl PosixSource {
     pub(super) fn make_temporary(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
         let (parent, name) = split_path(path);
-        let dir = self.open_dir(parent)?;
+        let dir = self.open_place(parent)?;
         // A name that the storage does not take is refused before anything is written.
         match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) | Ok(_) => {}
             Err(error) => return Err(self.failed(path)(error)),
         }
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TRIES_MAX {
             let token = temporary_name();
             match rustix::fs::openat(&dir, token.as_str(), flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => {
                     rustix::fs::ftruncate(&file, size).map_err(self.failed(path))?;
                     let stat = rustix::fs::fstat(&file).map_err(self.failed(path))?;
-                    return Ok(Upload { path: path.to_vec(), size, token, tag: version_of(&stat).tag });
+                    let (path, tag, opened) = (path.to_vec(), version_of(&stat).tag, Opened::holding(file));
+                    return Ok(Upload { path, size, token, tag, opened });
                 }
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(self.failed(path)(error)),
@@ -48,23 +51,24 @@ impl PosixSource {
     }
 
     pub(super) fn put_piece(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece> {
-        let file = self.open_upload(upload, OFlags::WRONLY)?;
+        let file = self.file_of(upload)?;
         write_sparse(&file, offset, data).map_err(self.failed(&upload.path))?;
         Ok(Piece { offset, len: data.len() as u64, tag: format!("{:032x}", xxh3_128(data)) })
     }
 
     /// The temporary file, which must be what it was made as: its name cannot lead elsewhere.
-    fn open_upload(&self, upload: &Upload, flags: OFlags) -> SourceResult<OwnedFd> {
+    fn file_of(&self, upload: &Upload) -> SourceResult<Arc<OwnedFd>> {
         if !upload.token.starts_with(TEMPORARY) {
             let text = format!("'{}' is no name of a file in the making", upload.token);
             return Err(SourceError::new(Cause::BadName, text));
         }
-        self.open_file(&join_path(split_path(&upload.path).0, upload.token.as_bytes()), flags)
+        let path = join_path(split_path(&upload.path).0, upload.token.as_bytes());
+        upload.opened.get(|| self.open_file(&path, OFlags::RDWR))
     }
 
     /// Synced first: what is read again then may still come from memory, but an error of the storage has been told.
     pub(super) fn settle_pieces(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
-        let file = self.open_upload(upload, OFlags::RDONLY)?;
+        let file = self.file_of(upload)?;
         rustix::fs::fsync(&file).map_err(self.failed(&upload.path))?;
         let mut buffer = Vec::new();
         for piece in pieces {
@@ -86,21 +90,21 @@ impl PosixSource {
         expect: &Expect,
     ) -> SourceResult<Kept> {
         let path = &upload.path;
-        let file = self.open_upload(upload, OFlags::RDONLY)?;
-        let size = rustix::fs::fstat(&file).map_err(self.failed(path))?.st_size.unsigned_abs();
+        let file = self.file_of(upload)?;
+        let Version { size, tag, .. } = self.look(&file, path)?;
         if size != upload.size {
             let text =
                 format!("{}: is {size} bytes beside its target, not {}", self.object(path), upload.size);
             return Err(SourceError::new(Cause::Other, text));
         }
         let lost = give(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
+        // What it looks like from now on: another name changes nothing of that.
+        let version = self.look(&file, path)?;
         rustix::fs::fsync(&file).map_err(self.failed(path))?;
         let dir = self.open_dir(split_path(path).0)?;
-        self.expect(path, expect)?;
-        let tag = self.look(&file, path)?.tag;
         self.take_place(&Beside { dir: &dir, name: upload.token.as_bytes(), tag: &tag, path }, expect)?;
         rustix::fs::fsync(&dir).map_err(self.failed(path))?;
-        Ok(Kept { version: self.look(&file, path)?, lost })
+        Ok(Kept { version, lost })
     }
 
     /// A link is made under another name first, so that an old one is replaced as a whole.
@@ -111,7 +115,7 @@ impl PosixSource {
         attrs: &Attrs,
         expect: &Expect,
     ) -> SourceResult<Kept> {
-        let dir = self.open_dir(split_path(path).0)?;
+        let dir = self.open_place(split_path(path).0)?;
         let name = temporary_name();
         rustix::fs::symlinkat(target, &dir, name.as_str()).map_err(self.failed(path))?;
         let set = rustix::fs::utimensat(&dir, name.as_str(), &times(attrs), AtFlags::SYMLINK_NOFOLLOW);

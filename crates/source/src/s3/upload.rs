@@ -41,7 +41,7 @@ impl S3Source {
         let key = self.wire.place().key(path)?;
         let (path, tag) = (path.to_vec(), new_tag()?);
         if size == 0 {
-            return Ok(Upload { path, size, token: NOTHING.to_owned(), tag });
+            return Ok(Upload { path, size, token: NOTHING.to_owned(), tag, ..Upload::default() });
         }
         let (mut headers, _) = headers_of(mode::FILE, attrs, &self.object(&path));
         headers.insert(UPLOAD.to_owned(), tag.clone());
@@ -62,7 +62,7 @@ impl S3Source {
             let nonsense = || Trouble::Final(self.wire.nonsense(&path, "something else than an upload"));
             token.filter(is_token).filter(|token| token != NOTHING).ok_or_else(nonsense)
         })?;
-        Ok(Upload { path, size, token, tag })
+        Ok(Upload { path, size, token, tag, ..Upload::default() })
     }
 
     /// The number of a part.

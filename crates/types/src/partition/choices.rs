@@ -83,6 +83,14 @@ words! {
         /// As the write policy says, if it is there what it was when it was last seen.
         Yes = "yes",
     }
+    /// Whether content stays here, however full the volumes are.
+    Pin ("pin") {
+        /// It makes room.
+        #[default]
+        No = "no",
+        /// It stays.
+        Yes = "yes",
+    }
     /// When content of site storage is brought to the nodes.
     ReadPolicy ("read policy") {
         /// By stripes, when they are first read.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Glob, ReadPolicy, WritePolicy};
+use super::{Glob, Pin, ReadPolicy, WritePolicy};
 use crate::check_stripe;
 use crate::units::{exact_size, parse_size};
 
@@ -18,6 +18,8 @@ pub struct Rule {
     pub write: Option<WritePolicy>,
     /// Stripe size of new ones, in bytes.
     pub stripe: Option<u32>,
+    /// Whether new ones are pinned.
+    pub pin: Option<Pin>,
 }
 
 impl fmt::Display for Rule {
@@ -25,7 +27,8 @@ impl fmt::Display for Rule {
         write!(f, "{}:", self.glob)?;
         self.read.iter().try_for_each(|read| write!(f, " read={read}"))?;
         self.write.iter().try_for_each(|policy| write!(f, " write={policy}"))?;
-        self.stripe.iter().try_for_each(|stripe| write!(f, " stripe={}", exact_size(u64::from(*stripe))))
+        self.stripe.iter().try_for_each(|stripe| write!(f, " stripe={}", exact_size(u64::from(*stripe))))?;
+        self.pin.iter().try_for_each(|pin| write!(f, " pin={pin}"))
     }
 }
 
@@ -33,10 +36,11 @@ impl FromStr for Rule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rule, String> {
-        let shape = || format!("rule '{text}' is not of the form 'GLOB: read=… write=… stripe=…'");
+        let shape = || format!("rule '{text}' is not of the form 'GLOB: read=… write=… stripe=… pin=…'");
         // The colon that ends a pattern is followed by a space: patterns may have colons of their own.
         let (glob, words) = text.split_once(": ").ok_or_else(shape)?;
-        let mut rule = Rule { glob: glob.trim().parse()?, read: None, write: None, stripe: None };
+        let glob = glob.trim().parse()?;
+        let mut rule = Rule { glob, read: None, write: None, stripe: None, pin: None };
         for word in words.split_ascii_whitespace() {
             let (key, value) = word.split_once('=').ok_or_else(shape)?;
             rule.assign(key, value).map_err(|why| format!("rule '{text}': {why}"))?;
@@ -51,18 +55,22 @@ impl Rule {
             "read" => self.read.replace(value.parse()?).is_none(),
             "write" => self.write.replace(value.parse()?).is_none(),
             "stripe" => self.stripe.replace(stripe(value)?).is_none(),
-            _ => return Err(format!("'{key}' is none of read, write, stripe")),
+            "pin" => self.pin.replace(value.parse()?).is_none(),
+            _ => return Err(format!("'{key}' is none of read, write, stripe, pin")),
         };
         if is_new { Ok(()) } else { Err(format!("'{key}' is said twice")) }
     }
 
     fn check(&self) -> Result<(), &'static str> {
-        if self.read.is_none() && self.write.is_none() && self.stripe.is_none() {
-            return Err("changes nothing: say read=, write= or stripe=");
+        if self.read.is_none() && self.write.is_none() && self.stripe.is_none() && self.pin.is_none() {
+            return Err("changes nothing: say read=, write=, stripe= or pin=");
         }
+        // A node that makes a file knows its name, not its path.
         if self.stripe.is_some() && self.glob.is_of_paths() {
-            // A node that makes a file knows its name, not its path.
             return Err("gives a path a stripe size: stripe= goes by names only, without a slash");
+        }
+        if self.pin.is_some() && self.glob.is_of_paths() {
+            return Err("pins a path: pin= goes by names only, without a slash; bivouac pin takes paths");
         }
         Ok(())
     }
@@ -84,6 +92,8 @@ mod tests {
         let rule: Rule = "*.chk: write=through  stripe=4MiB".parse().unwrap();
         assert_eq!((rule.read, rule.write, rule.stripe), (None, Some(WritePolicy::Through), Some(4 << 20)));
         assert_eq!(rule.to_string(), "*.chk: write=through stripe=4m");
+        let pinned: Rule = "*.so: pin=yes".parse().unwrap();
+        assert_eq!((pinned.pin, pinned.to_string()), (Some(Pin::Yes), "*.so: pin=yes".to_owned()));
         let odd: Rule = "a:b/*: read=at-start".parse().unwrap();
         assert_eq!((odd.glob.as_str(), odd.read), ("a:b/*", Some(ReadPolicy::AtStart)));
     }
@@ -93,10 +103,12 @@ mod tests {
         let refusal = |text: &str| text.parse::<Rule>().unwrap_err();
         assert!(refusal("*.chk").contains("not of the form"));
         assert!(refusal("*.chk: fast").contains("not of the form"));
-        assert!(refusal("*.chk: speed=9").contains("'speed' is none of read, write, stripe"));
+        assert!(refusal("*.chk: speed=9").contains("'speed' is none of read, write, stripe, pin"));
         assert!(refusal("*.chk: stripe=5000").contains("multiple"));
         assert!(refusal("*.chk: stripe=4k stripe=8k").contains("said twice"));
         assert!(refusal("a/*.chk: stripe=4k").contains("without a slash"));
+        assert!(refusal("a/*.chk: pin=yes").contains("without a slash"));
+        assert!(refusal("*.chk: pin=maybe").contains("'maybe' is none of no, yes"));
         assert!(refusal("*.chk: ").contains("changes nothing"));
         assert!(refusal("[: read=on-open").contains("not closed"));
     }

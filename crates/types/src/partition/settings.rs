@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::rule::stripe;
 use super::{
-    Contract, FsyncPolicy, MasterHash, MirrorDeletes, ReadPolicy, Rule, Source, VolumeKind, WritePolicy,
+    Contract, FsyncPolicy, MasterHash, MirrorDeletes, Pin, ReadPolicy, Rule, Source, VolumeKind, WritePolicy,
 };
 use crate::Placement;
 use crate::limits::{PARTITION_RULES_MAX, STRIPE_DEFAULT};
@@ -25,7 +25,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("fsync", "volumes|source"),
     ("mirror-deletes", "no|yes"),
     ("capacity", "SIZE|none"),
-    ("rule", "'GLOB: read=… write=… stripe=…'|none"),
+    ("rule", "'GLOB: read=… write=… stripe=… pin=…'|none"),
 ];
 
 /// The value that takes a setting away which need not be there.
@@ -173,6 +173,12 @@ impl PartitionSettings {
         self.by_rule(name, |rule| rule.stripe).unwrap_or(self.stripe)
     }
 
+    /// Whether a file that gets this name is pinned.
+    #[must_use]
+    pub fn pins(&self, name: &[u8]) -> bool {
+        self.by_rule(name, |rule| rule.pin) == Some(Pin::Yes)
+    }
+
     /// When content of a file comes from site storage; `path` is from the partition's directory on.
     #[must_use]
     pub fn read_of(&self, path: &[u8]) -> ReadPolicy {
@@ -288,11 +294,13 @@ mod tests {
         let read = proptest::option::of(proptest::sample::select(ReadPolicy::ALL));
         let stripe = proptest::option::of((1u32..1000).prop_map(|pages| pages * 4096));
         let glob = proptest::sample::select(&["*", "*.h5", "chk_[0-9]*", "{a,b}?:c"][..]);
-        (glob, read, any_write(), stripe).prop_map(|(glob, read, write, stripe)| Rule {
+        let pin = proptest::option::of(proptest::sample::select(Pin::ALL));
+        (glob, read, any_write(), stripe, pin).prop_map(|(glob, read, write, stripe, pin)| Rule {
             glob: glob.parse::<Glob>().unwrap(),
             read,
             write: Some(write),
             stripe,
+            pin,
         })
     }
 

@@ -15,6 +15,8 @@ pub enum FlushMark {
         origin: Origin,
         /// As in [`Whence`].
         limit: u64,
+        /// As in [`Whence`].
+        pin: u32,
     },
     /// It is not: it is as it was before.
     Failed,
@@ -39,6 +41,13 @@ pub enum FlushMark {
         /// The epoch.
         epoch: u32,
         /// Whence its content comes.
+        whence: Whence,
+    },
+    /// The file is pinned, or is not any more.
+    Pin {
+        /// The file's epoch.
+        epoch: u32,
+        /// Whence its content comes, with what is new.
         whence: Whence,
     },
 }
@@ -80,9 +89,10 @@ impl Encode for FlushMark {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             FlushMark::Begin => out.push(0),
-            FlushMark::Done { origin, limit } => {
+            FlushMark::Done { origin, limit, pin } => {
                 out.push(1);
-                (origin.clone(), *limit).encode(out);
+                origin.encode(out);
+                (*limit, *pin).encode(out);
             }
             FlushMark::Failed => out.push(2),
             FlushMark::Known { whence, offset, len } => {
@@ -98,6 +108,10 @@ impl Encode for FlushMark {
                 out.push(5);
                 (*epoch, whence.clone()).encode(out);
             }
+            FlushMark::Pin { epoch, whence } => {
+                out.push(6);
+                (*epoch, whence.clone()).encode(out);
+            }
         }
     }
 }
@@ -107,8 +121,9 @@ impl Decode<'_> for FlushMark {
         match u8::decode(input)? {
             0 => Ok(FlushMark::Begin),
             1 => {
-                let (origin, limit) = Decode::decode(input)?;
-                Ok(FlushMark::Done { origin, limit })
+                let origin = Decode::decode(input)?;
+                let (limit, pin) = Decode::decode(input)?;
+                Ok(FlushMark::Done { origin, limit, pin })
             }
             2 => Ok(FlushMark::Failed),
             3 => {
@@ -123,6 +138,10 @@ impl Decode<'_> for FlushMark {
             5 => {
                 let (epoch, whence) = Decode::decode(input)?;
                 Ok(FlushMark::Drop { epoch, whence })
+            }
+            6 => {
+                let (epoch, whence) = Decode::decode(input)?;
+                Ok(FlushMark::Pin { epoch, whence })
             }
             _ => Err(DecodeError::Invalid("mark of a flush")),
         }
@@ -154,6 +173,8 @@ owned! {
         limit: u64,
         /// Where its bytes are.
         layout: Layout,
+        /// How often the file was pinned and unpinned: odd while it is pinned. What is greater is newer.
+        pin: u32,
     }
     /// A position among the records of a node.
     ListDirtyRequest {
@@ -175,6 +196,34 @@ owned! {
         files: Vec<Dirty>,
         /// Where to go on; nothing at the end.
         next: Option<(Slot, Vec<u8>)>,
+    }
+    /// A file that is to be pinned, or not any more.
+    PinRequest {
+        /// It.
+        ino: Ino,
+        /// Which of both.
+        pin: bool,
+    }
+    /// A position among the files of a node.
+    ListPinnedRequest {
+        /// Files behind this one.
+        after: Option<Ino>,
+    }
+    /// A file that is pinned.
+    Pinned {
+        /// It.
+        ino: Ino,
+        /// Its partition.
+        partition: PartitionId,
+        /// Its size, in bytes.
+        bytes: u64,
+    }
+    /// Some of those that are.
+    PinnedPage {
+        /// They.
+        files: Vec<Pinned>,
+        /// Behind which one to go on; nothing at the end.
+        next: Option<Ino>,
     }
     /// A file that is to be brought as a whole.
     BringRequest {
@@ -356,6 +405,14 @@ owned! {
     }
 }
 
+impl Whence {
+    /// Whether what is here is to stay.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.pin % 2 == 1
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -365,7 +422,10 @@ mod tests {
     fn marks_travel() {
         let seen = SiteVersion { size: 1, mtime: Timestamp { secs: 2, nanos: 3 }, tag: "4".into() };
         let origin = Origin { path: b"a/b".to_vec(), seen };
-        for mark in [FlushMark::Begin, FlushMark::Done { origin, limit: 5 }, FlushMark::Failed] {
+        let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+        let whence = Whence { origin: Some(origin.clone()), limit: 5, layout, pin: 3 };
+        let done = FlushMark::Done { origin, limit: 5, pin: 1 };
+        for mark in [FlushMark::Begin, done, FlushMark::Failed, FlushMark::Pin { epoch: 2, whence }] {
             assert_eq!(FlushMark::from_bytes(&mark.to_bytes()), Ok(mark));
         }
     }
@@ -379,6 +439,9 @@ mod tests {
             let _ = FlushState::from_bytes(&bytes);
             let _ = FlushedParts::from_bytes(&bytes);
             let _ = DirtyPage::from_bytes(&bytes);
+            let _ = PinRequest::from_bytes(&bytes);
+            let _ = ListPinnedRequest::from_bytes(&bytes);
+            let _ = PinnedPage::from_bytes(&bytes);
             let _ = SeenPage::from_bytes(&bytes);
             let _ = MirrorRequest::from_bytes(&bytes);
             let _ = MirrorPage::from_bytes(&bytes);

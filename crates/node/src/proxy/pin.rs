@@ -1,0 +1,128 @@
+//! Files whose content stays however full their volumes are. The home counts how often a file was pinned and unpinned, and
+//! tells the seats; of two numbers the greater is the newer, so what comes late takes nothing back.
+
+use std::ops::ControlFlow;
+
+use bivouac_layout::seats_of;
+use bivouac_store::Txn;
+use bivouac_types::{Errno, FsError, FsResult, Ino, Slot};
+use bivouac_wire::{
+    Decode, Encode, FlushMark, ListPinnedRequest, MarkFlushRequest, PinRequest, Pinned, PinnedPage, Whence,
+    op,
+};
+
+use super::marks::Part;
+use crate::dispatch::NOBODY;
+use crate::namespace::{Change, decode};
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::record::{Held, SiteFile, held_key, ino_of_site_key, site_key, table};
+
+/// Most files in one answer, unless those of one slot are more.
+const PAGE: usize = 2000;
+
+impl SiteFile {
+    fn is_pinned(&self) -> bool {
+        self.pin % 2 == 1
+    }
+}
+
+impl Node {
+    /// Has what is here of a file stay, or not any more. What is not here is not brought.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no file in front of site storage; `EIO` when a seat was not told: it holds nevertheless where
+    /// it was.
+    pub(crate) fn pin(&self, request: &PinRequest) -> FsResult<()> {
+        let PinRequest { ino, pin } = *request;
+        let mut change = self.change(&[ino.slot()])?;
+        let attr = change.inode(ino)?.attr;
+        if !attr.is_file() || !self.is_bound(attr.layout.partition()) {
+            let text = format!("inode {ino} is no file of a partition with a source: it is not pinned");
+            return Err(FsError::with(Errno::EINVAL, text));
+        }
+        let mut file = change.site_file(ino)?.unwrap_or_else(SiteFile::new_here);
+        if file.is_pinned() != pin {
+            file.pin = file.pin.wrapping_add(1);
+        }
+        change.put_site_file(ino, &file);
+        change.commit()?;
+        let whence = Whence { origin: file.origin, limit: file.limit, layout: attr.layout, pin: file.pin };
+        let mark = FlushMark::Pin { epoch: attr.epoch, whence };
+        for seat in seats_of(&attr.layout) {
+            let request = MarkFlushRequest { ino, seat, mark: mark.clone() };
+            let node = self.seat_place(seat)?.node;
+            self.step::<op::MarkFlush>(node, Steps::question(NOBODY), 0, request)?;
+        }
+        Ok(())
+    }
+
+    /// A seat hears of it.
+    pub(super) fn note_pin(&self, part: Part, epoch: u32, whence: Whence) -> FsResult<()> {
+        // Who makes room has either ended, or finds it pinned.
+        let _here = self.proxy.uses.stay();
+        let (slot, key) = (self.part_slot(part.ino), held_key(part.ino, part.seat));
+        let mut txn = self.records.txn(&[slot]);
+        let known = txn.get(slot, &key).map(|bytes| decode::<Held>(bytes, "origin", part.ino)).transpose()?;
+        let pin = whence.pin;
+        let mut held = known.unwrap_or(Held { whence, epoch });
+        held.whence.pin = held.whence.pin.max(pin);
+        txn.put(slot, &key, &held.to_bytes());
+        self.commit_note(txn)
+    }
+
+    /// Whether what is here of a subfile is to stay.
+    pub(super) fn is_part_pinned(&self, part: Part) -> FsResult<bool> {
+        Ok(self.stored_held(part)?.is_some_and(|held| held.whence.is_pinned()))
+    }
+
+    /// Files of this node's that are pinned.
+    pub(crate) fn list_pinned(&self, request: &ListPinnedRequest) -> FsResult<PinnedPage> {
+        let mut page = PinnedPage { files: Vec::new(), next: None };
+        let first = request.after.map_or(Slot(0), Ino::slot);
+        for slot in self.own_slots().filter(|slot| *slot >= first) {
+            let after = request.after.filter(|ino| ino.slot() == slot);
+            let from = after.map_or_else(|| table(b'H').to_vec(), |ino| site_key(ino).to_vec());
+            let mut found = Vec::new();
+            self.records.scan(slot, &from, &table(b'H'), |key, value| {
+                if let Some(ino) = ino_of_site_key(key).filter(|ino| Some(*ino) != after)
+                    && SiteFile::from_bytes(value).is_ok_and(|file| file.is_pinned())
+                {
+                    found.push(ino);
+                }
+                if found.len() < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            let last = found.last().copied();
+            // Read outside of the scan, which holds the slot. One without a name is about to go.
+            let attrs = found.into_iter().filter_map(|ino| self.inode(ino).ok()).map(|inode| inode.attr);
+            page.files.extend(attrs.filter(|attr| attr.nlink > 0).map(|attr| Pinned {
+                ino: attr.ino,
+                partition: attr.layout.partition(),
+                bytes: attr.size,
+            }));
+            if page.files.len() >= PAGE {
+                page.next = last;
+                break;
+            }
+        }
+        Ok(page)
+    }
+}
+
+impl Change<'_> {
+    /// The number of an inode that gets a name which a rule may pin, and that had `known` so far: what was pinned or
+    /// unpinned by hand stays so.
+    pub(super) fn pin_of(&mut self, ino: Ino, name: &[u8], known: u32) -> FsResult<u32> {
+        let attr = self.inode(ino)?.attr;
+        let partition = self.node.partitions.get(attr.layout.partition());
+        let pins = attr.is_file() && partition.is_some_and(|partition| partition.settings.pins(name));
+        Ok(known.max(u32::from(pins)))
+    }
+}
+
+/// What a seat is about to keep of an origin is no older than what it knows of pins.
+pub fn keep_pin(txn: &Txn<'_>, slot: Slot, part: Part, held: Held) -> Held {
+    let known = txn.get(slot, &held_key(part.ino, part.seat)).map(Held::from_bytes);
+    let pin = known.and_then(Result::ok).map_or(0, |known| known.whence.pin).max(held.whence.pin);
+    Held { whence: Whence { pin, ..held.whence }, ..held }
+}
