@@ -5,8 +5,10 @@ use bivouac_types::FormationId;
 /// Writes bytes.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
-    digits.map(|digit| char::from(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })).collect()
+    text.extend(digits.map(|digit| char::from(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })));
+    text
 }
 
 /// Reads bytes; `None` for anything that [`to_hex`] does not write.
@@ -16,7 +18,11 @@ pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !rest.is_empty() {
         return None;
     }
-    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
+    let mut bytes = Vec::with_capacity(pairs.len());
+    for [high, low] in pairs {
+        bytes.push(digit(*high)? << 4 | digit(*low)?);
+    }
+    Some(bytes)
 }
 
 /// Reads a formation's id.

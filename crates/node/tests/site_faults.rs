@@ -10,9 +10,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Barrier;
 
-use at_site::{Camp, DIR, STRIPE, bind, bytes, tree};
+use at_site::{Camp, DIR, FILE, STRIPE, bind, bytes, tree};
 use bivouac_client::{Client, Found, Partition};
-use bivouac_types::{Errno, FsResult};
+use bivouac_types::{Errno, FsResult, Ino};
 use bivouac_wire::Op;
 use formation::{Formation, op};
 
@@ -213,4 +213,27 @@ fn a_volume_that_fills_in_the_middle_of_a_fetch_harms_nothing() {
     assert!(camp.read(0, "mine").unwrap() == mine);
     assert!(fs::read(camp.at("mine")).unwrap() == mine);
     assert!(camp.is_saved());
+}
+
+/// S165: what takes the room is of no source, so nothing that is flushed makes any.
+#[test]
+fn what_does_not_fit_beside_files_of_no_source_is_refused() {
+    let camp = Camp::of(Formation::with_capacity(2, 4096, 6 << 20), |_| {});
+    let client = camp.client(0);
+    let fill = client.create(&op(client), Ino::ROOT, b"fill", &FILE, true, false).unwrap().attr.ino;
+    let block = bytes(4096, 1);
+    let mut written = 0;
+    while let Ok(len) = client.write(&op(client), fill, written, &block, false) {
+        written += len as u64;
+    }
+    let dir = camp.ino(0, "").unwrap();
+    let made = client.create(&op(client), dir, b"late", &FILE, true, false).unwrap().attr.ino;
+    let refused = client.write(&op(client), made, 0, &bytes(400 << 10, 2), false).unwrap_err();
+    assert_eq!(refused.errno(), Errno::ENOSPC, "{refused}");
+    client.close(made);
+    client.unlink(&op(client), Ino::ROOT, b"fill").unwrap();
+    client.close(fill);
+    camp.write(0, "late", &bytes(400 << 10, 2));
+    assert_eq!(camp.flush(0, false), []);
+    camp.check_same_at(1, "late");
 }

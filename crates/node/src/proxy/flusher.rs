@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::{FsResult, Ino, PartitionId, WritePolicy};
 use bivouac_wire::{FlushHereRequest, Occasion, op};
 use parking_lot::{Condvar, Mutex};
@@ -197,10 +198,16 @@ impl Node {
         }
         // What is pinned makes no room by being flushed.
         parts.retain(|part| {
-            self.subfile(part.ino, part.seat).is_ok_and(|id| id.volume == volume)
-                && self.is_part_pinned(*part).is_ok_and(|pinned| !pinned)
+            self.occupies(*part, volume) && self.is_part_pinned(*part).is_ok_and(|pinned| !pinned)
         });
         parts
+    }
+
+    /// Whether a subfile has data on a volume. Marks alone may be those of a write that does not fit.
+    fn occupies(&self, part: Part, volume: u16) -> bool {
+        let Ok(id) = self.subfile(part.ino, part.seat) else { return false };
+        let stat = || self.data.stat(id).ok().flatten();
+        id.volume == volume && stat().is_some_and(|stat| stat.allocated > SUBFILE_HEADER_LEN)
     }
 
     /// What an earlier daemon left to be flushed by itself.
