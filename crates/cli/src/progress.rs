@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_stage::jobs::Way;
 use bivouac_stage::{Progress, StageError, Summary, Totals, Transfer};
-use bivouac_types::units::format_size;
+use bivouac_types::units::{format_count, format_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -157,7 +157,8 @@ impl Progress for Told {
         self.found.set(totals);
         self.with(|now| {
             now.bar.iter().for_each(|bar| bar.set_length(totals.bytes));
-            self.line(now, &format!("{}: {} files, {}", now.what, totals.files, format_size(totals.bytes)));
+            let (files, bytes) = (format_count(totals.files, "file"), format_size(totals.bytes));
+            self.line(now, &format!("{}: {files}, {bytes}", now.what));
         });
     }
 
@@ -234,10 +235,10 @@ fn new_bar(prefix: &'static str) -> ProgressBar {
 }
 
 fn outcome(what: &str, summary: &Summary, time: Duration, verified: bool) -> String {
-    let (files, bytes) = (summary.files, format_size(summary.bytes));
+    let (files, bytes) = (format_count(summary.files, "file"), format_size(summary.bytes));
     let moved = summary.bytes.saturating_sub(summary.already.bytes);
     let rate = format_size((moved as f64 / time.as_secs_f64().max(0.001)) as u64);
-    let mut text = format!("{what}: {files} files, {bytes} in {:.1} s ({rate}/s)", time.as_secs_f64());
+    let mut text = format!("{what}: {files}, {bytes} in {:.1} s ({rate}/s)", time.as_secs_f64());
     if verified {
         text.push_str(", verified");
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus};
 use bivouac_launch::hosts::look_at_hosts;
 use bivouac_launch::{HostLife, HostState, NodeLife, NodeState, Stage, State, StateDir, left_ms};
-use bivouac_types::units::format_size;
+use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{FsResult, NodeId};
 use serde::Serialize;
 
@@ -420,11 +420,12 @@ impl Report {
             text.extend(self.partitions.iter().filter_map(Shown::pinned_text));
         }
         if let Some(UnflushedReport { files, bytes, deletions, failing }) = &self.unflushed {
-            let bytes = format_size(*bytes);
+            let (files, bytes) = (format_count(*files as u64, "file"), format_size(*bytes));
             if *deletions > 0 {
-                text.push_str(&format!("still at their source: {deletions} deleted names\n"));
+                let names = format_count(*deletions as u64, "deleted name");
+                text.push_str(&format!("still at their source: {names}\n"));
             }
-            text.push_str(&format!("not at their source: {files} files, about {bytes}\n"));
+            text.push_str(&format!("not at their source: {files}, about {bytes}\n"));
             failing.iter().for_each(|why| text.push_str(&format!("  not flushed: {why}\n")));
         }
         let operations = self.nodes.iter().map(|node| (node.id, node.operations.as_slice()));
@@ -470,7 +471,7 @@ impl Report {
         let (capacity, used) = (format_size(*capacity_bytes), format_size(*used_bytes));
         let records = format_size(*records_bytes);
         text.push_str(&format!("{used} of data, {records} for names, {free} free of {capacity}; "));
-        text + &format!("{files} files, {open_files} open\n\n")
+        text + &format!("{}, {open_files} open\n\n", format_count(*files, "file"))
     }
 
     fn node_table(&self) -> String {

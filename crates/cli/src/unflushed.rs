@@ -9,7 +9,7 @@ use bivouac_client::{Client, Partition, PartitionState};
 use bivouac_launch::control::{Request, ask};
 use bivouac_launch::{State, StateDir};
 use bivouac_types::MirrorDeletes;
-use bivouac_types::units::format_size;
+use bivouac_types::units::{format_count, format_size};
 
 use crate::failure::Failure;
 use crate::flushing::{Manner, Outcome, Target, bring_all};
@@ -64,7 +64,7 @@ pub fn list(client: &Client) -> Result<Vec<String>, Failure> {
         lines.push(format!("  and {} more", unsaved.len() - NAMED_MAX));
     }
     if !lines.is_empty() {
-        lines.insert(0, format!("{} files that are not at their source:", unsaved.len()));
+        lines.insert(0, format!("{} not at the source:", format_count(unsaved.len() as u64, "file")));
     }
     lines.extend(deletions(client)?);
     Ok(lines)

@@ -119,7 +119,7 @@ fn a_source_that_denies_keeps_nobody_from_the_rest() {
     assert!(out.contains("changed\ncontent\nformation u is down; nothing left"), "{out}");
     assert!(err.contains("secret: Permission denied"), "{err}");
     assert!(err.contains("p/closed/f: not flushed") && err.contains("site/closed/f"), "{err}");
-    assert!(err.contains("formation u has 1 files that are not at their source"), "{err}");
+    assert!(err.contains("formation u has 1 file not at the source"), "{err}");
 }
 
 #[test]

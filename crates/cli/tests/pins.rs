@@ -107,7 +107,7 @@ fn a_directory_that_is_pinned_stays_beside_full_volumes_and_killed_daemons() {
     let said = pins.run(&["unpin", &set]);
     assert_eq!(
         (said.code, said.out.trim_end()),
-        (0, &*format!("{set}: unpinned 1 files, 3 MiB")),
+        (0, &*format!("{set}: unpinned 1 file, 3 MiB")),
         "{}",
         said.err
     );

@@ -43,7 +43,7 @@ fn inputs_go_in_and_outputs_come_out() {
     assert_eq!((said.code, said.out.as_str()), (0, "said\n"), "{}", said.err);
     assert_eq!(fs::read(site.path().join("kept/results/both")).unwrap(), b"one\ntwo\n");
     assert_eq!(fs::read(site.path().join("again/sub/a")).unwrap(), b"one\n", "unchanged, but not there yet");
-    assert!(said.err.contains("1 files, 8 B") && said.err.contains("verified"), "{}", said.err);
+    assert!(said.err.contains("1 file, 8 B") && said.err.contains("verified"), "{}", said.err);
     assert!(place.is_empty());
 }
 

@@ -51,6 +51,12 @@ pub fn format_size(bytes: u64) -> String {
     format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
 }
 
+/// Writes a number of things: `1 file`, `2 files`.
+#[must_use]
+pub fn format_count(number: u64, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}
+
 /// Writes a size so that [`parse_size`] reads the same: `64k`, `1500`.
 #[must_use]
 pub fn exact_size(bytes: u64) -> String {
@@ -100,6 +106,11 @@ pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_one_thing() {
+        assert_eq!([0, 1, 2].map(|number| format_count(number, "file")), ["0 files", "1 file", "2 files"]);
+    }
 
     #[test]
     fn sizes_are_read() {

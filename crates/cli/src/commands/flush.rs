@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_launch::Surroundings;
-use bivouac_types::units::format_size;
+use bivouac_types::units::{format_count, format_size};
 
 use crate::failure::Failure;
 use crate::flushing::{Manner, Outcome, Target, bring_all};
@@ -40,14 +40,14 @@ fn tell(what: &str, outcome: &Outcome) -> bool {
     for (path, error) in &outcome.failed {
         errln!("bivouac: {}: not flushed: {error}", path.display());
     }
-    let (files, mut bytes) = (outcome.files, format_size(outcome.bytes));
+    let (files, mut bytes) = (format_count(outcome.files as u64, "file"), format_size(outcome.bytes));
     if outcome.deleted > 0 {
         bytes.push_str(&format!("; deleted {}", outcome.deleted));
     }
     let failed = outcome.failed.len();
     match failed {
-        0 => outln!("{what}: flushed {files} files, {bytes}"),
-        _ => outln!("{what}: flushed {files} files, {bytes}; {failed} were not, and stay in the formation"),
+        0 => outln!("{what}: flushed {files}, {bytes}"),
+        _ => outln!("{what}: flushed {files}, {bytes}; {failed} were not, and stay in the formation"),
     }
     failed == 0
 }

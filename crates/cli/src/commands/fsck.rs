@@ -13,7 +13,7 @@ use bivouac_fsck::{
 };
 use bivouac_launch::{FormationName, State, StateDir, Surroundings};
 use bivouac_store::IDENTITY_NAME;
-use bivouac_types::units::format_size;
+use bivouac_types::units::{format_count, format_size};
 use bivouac_wire::FormationMap;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -273,8 +273,8 @@ fn rebuilt_text(files: &[Rebuilt], unusable: &[String], dir: &Path) -> String {
     unusable.iter().for_each(|what| text.push_str(&format!("not used: {what}\n")));
     let complete = files.iter().filter(|file| file.complete).count();
     text.push_str(&format!(
-        "{} files in {}, {complete} of them complete; sizes are those that the subfiles explain: a hole at the end of a file is not seen\n",
-        files.len(),
+        "{} in {}, {complete} of them complete; sizes are those that the subfiles explain: a hole at the end of a file is not seen\n",
+        format_count(files.len() as u64, "file"),
         dir.display()
     ));
     text
@@ -371,7 +371,7 @@ mod tests {
         let file = Rebuilt { inode: "2f".into(), size: 7, missing_seats: vec![1, 2], ..Rebuilt::default() };
         let text = rebuilt_text(&[file], &["x: damaged".into()], Path::new("/o"));
         assert!(text.contains("2f       7  incomplete  1,2            -"), "{text}");
-        assert!(text.contains("not used: x: damaged\n1 files in /o, 0 of them complete"), "{text}");
+        assert!(text.contains("not used: x: damaged\n1 file in /o, 0 of them complete"), "{text}");
     }
 
     #[test]

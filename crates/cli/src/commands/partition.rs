@@ -9,7 +9,7 @@ use std::time::Duration;
 use bivouac_client::{Client, Partition};
 use bivouac_launch::mounts::{mount_of, mounted};
 use bivouac_launch::{FormationName, StateDir, Surroundings};
-use bivouac_types::units::format_size;
+use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{Errno, Ino, PartitionId, PartitionSettings};
 use serde::Serialize;
 
@@ -298,8 +298,8 @@ impl Shown {
 
     /// What is pinned, if anything is.
     pub fn pinned_text(&self) -> Option<String> {
-        let (files, bytes) = (self.pinned_files, format_size(self.pinned_bytes));
-        (files > 0).then(|| format!("pinned in {}: {files} files, {bytes}\n", self.path))
+        let (files, bytes) = (format_count(self.pinned_files as u64, "file"), format_size(self.pinned_bytes));
+        (self.pinned_files > 0).then(|| format!("pinned in {}: {files}, {bytes}\n", self.path))
     }
 
     fn nodes_text(&self) -> String {

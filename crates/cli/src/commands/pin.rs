@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bivouac_client::{Client, Found};
 use bivouac_launch::Surroundings;
-use bivouac_types::units::format_size;
+use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{Errno, FsError, Ino};
 
 use crate::failure::Failure;
@@ -162,7 +162,8 @@ fn on_all(
 
 fn said(shown: &Path, what: &str, files: &[Found]) -> String {
     let bytes = files.iter().map(|file| file.attr.size).sum();
-    format!("{}: {what} {} files, {}", shown.display(), files.len(), format_size(bytes))
+    let count = format_count(files.len() as u64, "file");
+    format!("{}: {what} {count}, {}", shown.display(), format_size(bytes))
 }
 
 /// Why nothing is pinned that was not before; or what could not be unpinned again.
