@@ -307,7 +307,11 @@ impl Change<'_> {
     /// Subfiles of an inode that is gone become garbage.
     pub fn discard_subfiles(&mut self, ino: Ino, layout: Layout) {
         self.touch(ino);
-        self.txn.put(ino.slot(), &garbage_key(ino), &Garbage { layout }.to_bytes());
+        let key = garbage_key(ino);
+        if self.txn.get(ino.slot(), &key).is_some() {
+            self.node.discarded_again.lock().insert(ino);
+        }
+        self.txn.put(ino.slot(), &key, &Garbage { layout }.to_bytes());
         self.garbage = true;
     }
 

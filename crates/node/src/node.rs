@@ -106,6 +106,8 @@ pub struct Node {
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
+    /// Inodes whose subfiles became garbage once more, perhaps while they were removed.
+    pub(crate) discarded_again: Mutex<HashSet<Ino>>,
     pub(crate) rounds: Rounds,
     /// Who lives.
     pub(crate) members: Membership,
@@ -165,6 +167,7 @@ impl Node {
             openers,
             partitions,
             reaper: Reaper::new(config.grace),
+            discarded_again: Mutex::default(),
             rounds: config.rounds,
             members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.fates),
             connected: Mutex::default(),

@@ -250,3 +250,32 @@ fn a_file_that_loses_its_name_before_its_holder_is_heard_again_stays() {
     b.close(inos[0]);
     assert_eq!(b.getattr(inos[0]).unwrap_err().errno(), Errno::ENOENT);
 }
+
+/// A file that loses its last name while it is cut, so that a step of the cut makes a subfile anew behind the first
+/// removal; and that removal is over after the cut is.
+#[test]
+fn what_a_cut_makes_behind_a_removal_goes_too() {
+    let formation = Arc::new(Formation::new(2, 4096));
+    let client = &formation.clients[0];
+    let dir = dir_on(&formation, 0, "p");
+    let before = formation.nodes[1].usage();
+    let ino = file(client, dir, b"f", &[1; 16_384]);
+    let (say_removed, removed) = std::sync::mpsc::channel();
+    let (say_cut, cut) = std::sync::mpsc::channel();
+    let other = Arc::clone(&formation);
+    let unlink = move || {
+        let client = &other.clients[1];
+        client.unlink(&op(client), dir, b"f").unwrap();
+        removed.recv().unwrap();
+    };
+    let wait = move || {
+        say_removed.send(()).unwrap();
+        cut.recv().unwrap();
+    };
+    *formation.switchboard.after.lock() = Some((Op::RemoveSubfiles as u16, Box::new(wait)));
+    *formation.switchboard.before.lock() = Some((Op::Trim as u16, Box::new(unlink)));
+    let set = SetAttr { size: Some(5), ..SetAttr::default() };
+    assert_eq!(client.setattr(&op(client), ino, &set).unwrap_err().errno(), Errno::ENOENT);
+    say_cut.send(()).unwrap();
+    wait_until("nothing of the file is left", || formation.nodes[1].usage() <= before);
+}

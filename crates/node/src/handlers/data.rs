@@ -122,7 +122,7 @@ impl Node {
             self.make_room();
             outcome = change();
         }
-        if outcome.as_ref().is_err_and(StoreError::is_full) && self.evict(volume) {
+        while outcome.as_ref().is_err_and(StoreError::is_full) && self.evict(volume) {
             outcome = change();
         }
         // What is flushed meanwhile can go: the asker asks again.

@@ -181,7 +181,7 @@ impl Node {
                 self.make_room();
                 written = write();
             }
-            if written.as_ref().is_err_and(StoreError::is_full) && self.evict(id.volume) {
+            while written.as_ref().is_err_and(StoreError::is_full) && self.evict(id.volume) {
                 written = write();
             }
             if written.as_ref().is_err_and(StoreError::is_full) && self.flush_for_room(id.volume) {

@@ -33,6 +33,10 @@ impl Node {
     }
 
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
+        {
+            let mut again = self.discarded_again.lock();
+            batch.iter().for_each(|(_, ino)| drop(again.remove(&Ino(*ino))));
+        }
         let pieces = self.pieces(batch, |ino| garbage_key(ino).to_vec())?;
         let mut silent = BTreeSet::new();
         for (node, subfiles) in self.per_node(&pieces)? {
@@ -46,6 +50,10 @@ impl Node {
         let slots: Vec<Slot> = pieces.iter().map(|piece| piece.slot).collect();
         let mut change = self.change(&slots)?;
         for Piece { slot, ino, garbage } in &pieces {
+            if self.discarded_again.lock().contains(ino) {
+                // Something of it may have been made behind its removal: the next round looks.
+                continue;
+            }
             change.touch(*ino);
             change.txn.delete(*slot, &garbage_key(*ino));
             for node in

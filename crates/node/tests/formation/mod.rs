@@ -165,7 +165,8 @@ impl Peers for Switchboard {
         // Where it is refused because another node is meant, it has not arrived.
         let elsewhere = Errno::from_code(head.status) == Errno::EREMOTE;
         let lose = lose || !elsewhere && self.lose_reply.compare_exchange(op, 0, none, none).is_ok();
-        if let Some((_, act)) = self.after.lock().take_if(|interlude| due(interlude)) {
+        let interlude = self.after.lock().take_if(|interlude| due(interlude));
+        if let Some((_, act)) = interlude {
             act();
         }
         match head.status {
