@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use harness::random::Random;
 use harness::{Camp, wait_until};
@@ -133,7 +133,8 @@ fn small_calls_at_a_remote_seat_are_few_messages() {
     }
     drop(file);
     let writes = count(&camp, "Write") + count(&camp, "AccessList") - writes;
-    assert!(writes <= 64, "{writes} messages for {} writes", LEN / 4096);
+    // What rests goes by itself: how often that is depends on how long the writes take.
+    assert!(writes <= LEN as u64 / 4096 / 32, "{writes} messages for {} writes", LEN / 4096);
     let reads = count(&camp, "Read");
     let mut file = File::open(at(&camp, 0, "f")).unwrap();
     let mut piece = [0; 4096];
@@ -193,12 +194,18 @@ fn the_pool_keeps_to_its_size() {
 fn a_kill_of_any_daemon_loses_nothing_that_was_written_behind() {
     let Some(camp) = camp_with(&["--nodes", "2", "--deaths-max", "1000/1ms"], "1,0") else { return };
     let (content, ends) = (Random::new(5).bytes(6 << 20), AtomicBool::new(false));
+    // Calls that have returned. Daemons that live for less than a call takes keep it from ever returning.
+    let calls = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut turn = 0;
             while !ends.load(Ordering::Relaxed) {
+                let before = calls.load(Ordering::Relaxed);
                 camp.kill_node(turn % 2);
                 turn += 1;
+                while calls.load(Ordering::Relaxed) == before && !ends.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
             }
         });
         for round in 0..4 {
@@ -206,11 +213,14 @@ fn a_kill_of_any_daemon_loses_nothing_that_was_written_behind() {
             for (turn, piece) in content.chunks(1000).enumerate() {
                 if turn % 4 == round {
                     file.write_all_at(piece, turn as u64 * 1000).unwrap();
+                    calls.fetch_add(1, Ordering::Relaxed);
                 }
             }
             let mut seen = vec![0; 1000];
             file.read_exact_at(&mut seen, round as u64 * 1000).unwrap();
             assert!(seen == content[round * 1000..][..1000]);
+            drop(file);
+            calls.fetch_add(1, Ordering::Relaxed);
         }
         ends.store(true, Ordering::Relaxed);
     });
