@@ -35,7 +35,9 @@ impl Node {
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
         {
             let mut again = self.discarded_again.lock();
-            batch.iter().for_each(|(_, ino)| drop(again.remove(&Ino(*ino))));
+            for (_, ino) in batch {
+                again.remove(&Ino(*ino));
+            }
         }
         let pieces = self.pieces(batch, |ino| garbage_key(ino).to_vec())?;
         let mut silent = BTreeSet::new();
