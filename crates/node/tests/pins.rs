@@ -8,8 +8,8 @@ mod formation;
 use std::fs;
 use std::path::Path;
 
-use at_site::{Camp, bind_with, bytes};
-use bivouac_types::Errno;
+use at_site::{Camp, FILE, bind_with, bytes};
+use bivouac_types::{Errno, Ino};
 use formation::{Formation, op};
 use tempfile::TempDir;
 
@@ -148,4 +148,26 @@ fn what_is_pinned_and_has_changed_at_the_source_stays_as_it_is_there() {
     assert!(camp.read(1, "keep").unwrap() == bytes(KEPT + 5, 9));
     sweep(&camp);
     check_is_here(&camp, "keep", &bytes(KEPT + 5, 9));
+}
+
+/// S245: the files of one directory, more than one answer has, the first of which has no name any more.
+#[test]
+fn all_that_is_pinned_is_listed() {
+    let camp = small("");
+    let (client, dir) = (camp.client(0), camp.ino(0, "").unwrap());
+    let make = |i: usize| {
+        let name = format!("f{i}");
+        let ino = client.create(&op(client), dir, name.as_bytes(), &FILE, true, false).unwrap().attr.ino;
+        client.pin(ino, true).unwrap();
+        ino
+    };
+    let mut made: Vec<Ino> = (0..2100).map(make).collect();
+    made.sort_unstable();
+    let first = made.remove(0);
+    let names = (0..2100).map(|i| format!("f{i}"));
+    let name = names.into_iter().find(|name| camp.ino(0, name).unwrap() == first).unwrap();
+    client.unlink(&op(client), dir, name.as_bytes()).unwrap();
+    let mut listed: Vec<Ino> = client.pinned().unwrap().into_iter().map(|pinned| pinned.ino).collect();
+    listed.sort_unstable();
+    assert!(listed == made, "{} of {}", listed.len(), made.len());
 }

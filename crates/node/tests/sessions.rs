@@ -11,7 +11,7 @@ use bivouac_client::{
 };
 use bivouac_types::limits::PAGE_POOL_MIN;
 use bivouac_types::{Errno, Ino, SeatIndex, mode};
-use formation::{Formation, op};
+use formation::{Formation, op, read, write};
 use proptest::prelude::*;
 
 const UNIT: usize = 5000;
@@ -37,17 +37,6 @@ fn file(formation: &Formation, dir: Ino) -> Ino {
 
 fn open(client: &Client, ino: Ino) {
     client.open(&op(client), ino, 0).unwrap();
-}
-
-fn write(client: &Client, ino: Ino, offset: usize, data: &[u8]) {
-    assert_eq!(client.write(&op(client), ino, offset as u64, data, false).unwrap(), data.len());
-}
-
-fn read(client: &Client, ino: Ino, offset: usize, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0xee; len];
-    let read = client.read(ino, offset as u64, &mut bytes).unwrap();
-    bytes.truncate(read);
-    bytes
 }
 
 fn cut(client: &Client, ino: Ino, size: usize) {

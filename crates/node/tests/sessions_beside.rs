@@ -13,7 +13,7 @@ use bivouac_client::{Client, FileLock, LOCK_END_MAX, LockKind, LockMode, NewInod
 use bivouac_net::{FailingTransport, Fault, Latch, Transport};
 use bivouac_types::{Errno, Ino, SeatIndex, mode};
 use bivouac_wire::Op;
-use formation::{Formation, op, wait_until};
+use formation::{Formation, op, read, wait_until, write};
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o600, rdev: 0, target: &[] };
 const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o700, rdev: 0, target: &[] };
@@ -31,17 +31,6 @@ fn file(formation: &Formation, client: &Client) -> Ino {
     let seats = (0..formation.map.seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
     client.make_partition(&op(client), dir, seats, "contract=session".parse().unwrap()).unwrap();
     client.create(&op(client), dir, b"file", &FILE, true, false).unwrap().attr.ino
-}
-
-fn write(client: &Client, ino: Ino, offset: usize, data: &[u8]) {
-    assert_eq!(client.write(&op(client), ino, offset as u64, data, false).unwrap(), data.len());
-}
-
-fn read(client: &Client, ino: Ino, offset: usize, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0xee; len];
-    let read = client.read(ino, offset as u64, &mut bytes).unwrap();
-    bytes.truncate(read);
-    bytes
 }
 
 fn has_sent_all(client: &Client) -> bool {

@@ -106,7 +106,7 @@ impl Handle for op::SyncSubfile {
 impl Node {
     /// Changes a subfile. If there is no room it is tried again: after what processes that write directly do not need
     /// of their windows was taken back, and if `may_collect` after garbage was removed.
-    pub(super) fn with_room(
+    pub(crate) fn with_room(
         &self,
         volume: u16,
         may_collect: bool,

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bivouac_layout::file_offset;
 use bivouac_source::Cause;
-use bivouac_store::StoreError;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, SeatIndex};
 use bivouac_wire::{Decode, Encode, FoundData, InoOnly, Whence, op};
 
@@ -176,22 +175,10 @@ impl Node {
             let write = || {
                 self.data.write(id, &spec.get(), held.epoch, start + run.start as u64, &[IoSlice::new(bytes)])
             };
-            let mut written = write();
-            if written.as_ref().is_err_and(StoreError::is_full) {
-                self.make_room();
-                written = write();
+            // Cut meanwhile.
+            if !self.with_room(id.volume, true, write)?.accepted {
+                return Ok(false);
             }
-            while written.as_ref().is_err_and(StoreError::is_full) && self.evict(id.volume) {
-                written = write();
-            }
-            if written.as_ref().is_err_and(StoreError::is_full) && self.flush_for_room(id.volume) {
-                return Err(making_room());
-            }
-            match written {
-                // Cut meanwhile.
-                Err(StoreError::StaleEpoch { .. }) => return Ok(false),
-                written => written?,
-            };
         }
         let _writing = self.proxy.uses.write(part);
         // Dropped meanwhile, with all of its marks.

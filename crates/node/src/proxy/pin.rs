@@ -93,6 +93,7 @@ impl Node {
                 if found.len() < PAGE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
             let last = found.last().copied();
+            let has_more = found.len() >= PAGE;
             // Read outside of the scan, which holds the slot. One without a name is about to go.
             let attrs = found.into_iter().filter_map(|ino| self.inode(ino).ok()).map(|inode| inode.attr);
             page.files.extend(attrs.filter(|attr| attr.nlink > 0).map(|attr| Pinned {
@@ -100,7 +101,7 @@ impl Node {
                 partition: attr.layout.partition(),
                 bytes: attr.size,
             }));
-            if page.files.len() >= PAGE {
+            if has_more || page.files.len() >= PAGE {
                 page.next = last;
                 break;
             }

@@ -15,7 +15,7 @@ use bivouac_net::{Fates, InProcess, LaneKind, Request, Transport};
 use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, Rounds, SystemClock};
 use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, VolumeConfig};
 use bivouac_types::limits::SLOTS_DEFAULT;
-use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, NodeId, Slot, SpreadAt};
+use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, Ino, NodeId, Slot, SpreadAt};
 use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Op, SeatEntry};
 use tempfile::TempDir;
 
@@ -426,6 +426,19 @@ impl Formation {
         let status = self.clients[0].status(NodeId(node as u16)).unwrap();
         status.operations.iter().find(|count| count.name == op.name()).map_or(0, |count| count.client)
     }
+}
+
+/// Writes all of it.
+pub fn write(client: &Client, ino: Ino, offset: usize, data: &[u8]) {
+    assert_eq!(client.write(&op(client), ino, offset as u64, data, false).unwrap(), data.len());
+}
+
+/// What is there of so many bytes.
+pub fn read(client: &Client, ino: Ino, offset: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; len];
+    let read = client.read(ino, offset as u64, &mut bytes).unwrap();
+    bytes.truncate(read);
+    bytes
 }
 
 /// An operation's identity for tests that do not care.
