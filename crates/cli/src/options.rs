@@ -515,6 +515,9 @@ pub struct JoinArgs {
     /// Try until the first host lets this one in, and say when the formation can be used here
     #[arg(long)]
     pub meet: bool,
+    /// Play the part in a session of its own, which goes on when the launcher ends this process; its exit code is 0 in any case
+    #[arg(long)]
+    pub apart: bool,
 }
 
 impl FormationArgs {

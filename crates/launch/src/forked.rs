@@ -32,9 +32,7 @@ pub(crate) struct OwnChild(Pid);
 /// # Errors
 /// What the system says; also when this process has other threads, which the child would not have.
 pub(crate) fn fork(input: BorrowedFd<'_>, errors: &File, act: impl FnOnce() -> i32) -> io::Result<OwnChild> {
-    if std::fs::metadata("/proc/self/task")?.nlink() != LINKS_OWN + 1 {
-        return Err(io::Error::other("a process with several threads cannot be forked"));
-    }
+    alone()?;
     let nothing = File::options().write(true).open("/dev/null")?;
     // SAFETY: this is the only thread, so the child has all that it may find locked or half done.
     match unsafe { libc::fork() } {
@@ -49,6 +47,34 @@ pub(crate) fn fork(input: BorrowedFd<'_>, errors: &File, act: impl FnOnce() -> i
             pid.map(OwnChild).ok_or_else(io::Error::last_os_error)
         }
     }
+}
+
+/// Goes on in a child of this process, in a session of its own: whoever ends this process, or its group, does not end that one.
+/// `true` in the child; `false` in this process, once the child has ended.
+///
+/// # Errors
+/// What the system says; also when this process has other threads, which the child would not have.
+pub(crate) fn go_apart() -> io::Result<bool> {
+    alone()?;
+    // SAFETY: this is the only thread, so the child has all that it may find locked or half done.
+    match unsafe { libc::fork() } {
+        0 => {
+            rustix::process::setsid()?;
+            Ok(true)
+        }
+        child => {
+            let child = Pid::from_raw(child).filter(|_| child > 0).ok_or_else(io::Error::last_os_error)?;
+            OwnChild(child).wait();
+            Ok(false)
+        }
+    }
+}
+
+fn alone() -> io::Result<()> {
+    if std::fs::metadata("/proc/self/task")?.nlink() == LINKS_OWN + 1 {
+        return Ok(());
+    }
+    Err(io::Error::other("a process with several threads cannot be forked"))
 }
 
 /// Leaves three descriptors open: those that began as these.

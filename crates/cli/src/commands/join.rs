@@ -23,7 +23,7 @@ const DEVICE_NUMBER: (u32, u32) = (10, 229);
 
 /// Plays this host's part until it is over.
 pub fn run(here: &Surroundings, args: JoinArgs) -> Result<ExitCode, Failure> {
-    let options = JoinOptions { ticket: args.ticket, sent: args.sent, meet: args.meet };
+    let options = JoinOptions { ticket: args.ticket, sent: args.sent, meet: args.meet, apart: args.apart };
     join(here, &options, &Fuse(here), &|dir| supervise_at(here, dir))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ use rustix::process::Signal;
 use super::meet::say_usable;
 use super::ticket::{Ticket, read_line};
 use crate::control::{Request, ask, timespec};
-use crate::forked::OwnChild;
+use crate::forked::{OwnChild, go_apart};
 use crate::hex::to_hex;
 use crate::packets;
 use crate::plan::{Wishes, plan};
@@ -60,6 +60,8 @@ pub struct JoinOptions {
     pub sent: Option<PathBuf>,
     /// Whether it comes by itself: it tries until it is let in, and says when the formation can be used here.
     pub meet: bool,
+    /// Whether what started it may end it without meaning it: `mpiexec` ends all that it has started when one of them ends badly.
+    pub apart: bool,
 }
 
 /// Mounting, which is not this crate's business.
@@ -96,6 +98,9 @@ pub fn join(
 ) -> LaunchResult<()> {
     if let Some(dir) = &options.sent {
         forget_program(dir);
+    }
+    if options.apart && !go_apart().map_err(|e| LaunchError::system("fork", e))? {
+        return Ok(());
     }
     if options.meet {
         // What ends the script that started it is not its end.

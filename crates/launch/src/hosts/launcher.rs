@@ -29,6 +29,32 @@ pub enum Launcher {
     Custom(String),
 }
 
+/// Whose `mpiexec` it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MpiFamily {
+    /// Open MPI.
+    OpenMpi,
+    /// MPICH, and what has its Hydra unchanged.
+    Mpich,
+    /// Another one, which takes the options that Hydra and its relatives share.
+    Other,
+}
+
+impl MpiFamily {
+    /// By what `mpiexec --version` says.
+    pub(crate) fn of_version(said: &str) -> MpiFamily {
+        let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+        if has(&["Open MPI", "OpenRTE", "PRTE"]) {
+            MpiFamily::OpenMpi
+        } else if has(&["HYDRA build details"]) {
+            MpiFamily::Mpich
+        } else {
+            MpiFamily::Other
+        }
+    }
+}
+
 /// How a launcher hands a ticket on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -104,15 +130,18 @@ impl Launcher {
     }
 
     /// The processes that start `remote` on all hosts.
-    pub(crate) fn calls(&self, hosts: &[HostArg], remote: &Remote, open_mpi: bool) -> Vec<Call> {
+    pub(crate) fn calls(&self, hosts: &[HostArg], remote: &Remote, mpi: MpiFamily) -> Vec<Call> {
         let all = |front: Vec<String>| {
-            let arguments = front.into_iter().chain(remote.words.clone()).collect();
+            let arguments = front.into_iter().chain(remote.words.clone());
+            // Where one process that ends badly, or one host that is lost, is the end of all that it started.
+            let apart = (*self == Launcher::Mpi).then(|| "--apart".to_owned());
+            let arguments = arguments.chain(apart).collect();
             vec![Call { arguments, hosts: (0..hosts.len()).collect() }]
         };
         match self {
             Launcher::Slurm => all(srun(hosts)),
             Launcher::Flux => all(words("flux exec --rank=all")),
-            Launcher::Mpi => all(mpiexec(hosts, open_mpi)),
+            Launcher::Mpi => all(mpiexec(hosts, mpi)),
             Launcher::Meet => vec![Call { arguments: remote.words.clone(), hosts: vec![0] }],
             Launcher::Ssh | Launcher::Pbs | Launcher::Custom(_) => {
                 let call = |(index, host): (usize, &HostArg)| Call {
@@ -147,13 +176,12 @@ impl Launcher {
     }
 }
 
-/// Beside the steps of the job: it takes no processor from them, ends no step and is ended by none.
+/// Beside the steps of the job: it takes no processor from them, as steps that overlap share them all; it ends no step and is ended by none.
 fn srun(hosts: &[HostArg]) -> Vec<String> {
     let count = hosts.len();
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
-    let mut srun = words(
-        "srun --overlap --ntasks-per-node=1 --cpus-per-task=1 --mpi=none --kill-on-bad-exit=0 --wait=0",
-    );
+    let mut srun =
+        words("srun --overlap --ntasks-per-node=1 --cpu-bind=none --mpi=none --kill-on-bad-exit=0 --wait=0");
     srun.extend(words("--no-kill --unbuffered --label --job-name=bivouac --input=all"));
     srun.extend([
         format!("--nodes={count}"),
@@ -163,14 +191,15 @@ fn srun(hosts: &[HostArg]) -> Vec<String> {
     srun
 }
 
-fn mpiexec(hosts: &[HostArg], open_mpi: bool) -> Vec<String> {
+/// One process per host, bound to no processor: what it starts serves all of them.
+fn mpiexec(hosts: &[HostArg], mpi: MpiFamily) -> Vec<String> {
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     let (names, count) = (names.join(","), hosts.len().to_string());
-    if open_mpi {
-        let front = words("mpiexec --map-by node -x BIVOUAC_TICKET --host");
-        return front.into_iter().chain([names, "-n".into(), count]).collect();
-    }
-    let front = words("mpiexec -ppn 1 -hosts");
+    let front = words(match mpi {
+        MpiFamily::OpenMpi => "mpiexec --map-by node --bind-to none -x BIVOUAC_TICKET --host",
+        MpiFamily::Mpich => "mpiexec -bind-to none -ppn 1 -hosts",
+        MpiFamily::Other => "mpiexec -ppn 1 -hosts",
+    });
     front.into_iter().chain([names, "-n".into(), count]).collect()
 }
 
@@ -279,7 +308,11 @@ mod tests {
     }
 
     fn lines(launcher: &Launcher, remote: &Remote) -> Vec<String> {
-        launcher.calls(&hosts(), remote, false).iter().map(|call| call.arguments.join(" ")).collect()
+        launcher
+            .calls(&hosts(), remote, MpiFamily::Other)
+            .iter()
+            .map(|call| call.arguments.join(" "))
+            .collect()
     }
 
     #[test]
@@ -295,15 +328,40 @@ mod tests {
         );
         assert!(srun[0].starts_with("srun --overlap "), "{srun:?}");
         assert_eq!(lines(&Launcher::Flux, &remote), ["flux exec --rank=all /opt/bivouac join"]);
-        assert_eq!(lines(&Launcher::Mpi, &remote), ["mpiexec -ppn 1 -hosts n1,n2 -n 2 /opt/bivouac join"]);
-        let open_mpi = Launcher::Mpi.calls(&hosts(), &remote, true)[0].arguments.join(" ");
-        assert_eq!(open_mpi, "mpiexec --map-by node -x BIVOUAC_TICKET --host n1,n2 -n 2 /opt/bivouac join");
+        assert_eq!(
+            lines(&Launcher::Mpi, &remote),
+            ["mpiexec -ppn 1 -hosts n1,n2 -n 2 /opt/bivouac join --apart"]
+        );
+        let of = |mpi| Launcher::Mpi.calls(&hosts(), &remote, mpi)[0].arguments.join(" ");
+        assert_eq!(
+            of(MpiFamily::OpenMpi),
+            "mpiexec --map-by node --bind-to none -x BIVOUAC_TICKET --host n1,n2 -n 2 /opt/bivouac join --apart"
+        );
+        assert_eq!(
+            of(MpiFamily::Mpich),
+            "mpiexec -bind-to none -ppn 1 -hosts n1,n2 -n 2 /opt/bivouac join --apart"
+        );
         let remote = Remote::installed("bivouac", Some("/home/u/t"));
         assert_eq!(lines(&Launcher::Pbs, &remote)[1], "pbsdsh -n 0 -- bivouac join --ticket /home/u/t");
         let custom: Launcher = "go {host} {args}".parse().unwrap();
         assert_eq!(lines(&custom, &remote)[0], "sh -c go n1 bivouac join --ticket /home/u/t");
         let custom: Launcher = "ssh {host} {command}".parse().unwrap();
         assert_eq!(lines(&custom, &remote)[0], "sh -c ssh n1 'bivouac join --ticket /home/u/t'");
+    }
+
+    #[test]
+    fn families_of_mpi_are_known_by_what_they_say() {
+        let cases = [
+            ("mpiexec (OpenRTE) 4.1.4\n", MpiFamily::OpenMpi),
+            ("mpiexec (Open MPI) 5.0.3\n", MpiFamily::OpenMpi),
+            ("prterun (PRTE) 3.0.5\n", MpiFamily::OpenMpi),
+            ("HYDRA build details:\n    Version:    4.0.2\n", MpiFamily::Mpich),
+            ("Intel(R) MPI Library for Linux* OS, Version 2021.12\n", MpiFamily::Other),
+            ("", MpiFamily::Other),
+        ];
+        for (said, family) in cases {
+            assert_eq!(MpiFamily::of_version(said), family, "{said}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::launcher::{Launcher, Remote, Sent, needs_input};
+use super::launcher::{Launcher, MpiFamily, Remote, Sent, needs_input};
 use super::list::HostArg;
 use super::meet::{Meeting, which_host};
 use super::network::{Network, addresses};
@@ -66,8 +66,8 @@ pub(super) struct Plan {
     /// The port where hosts report; 0 for any.
     pub port: u16,
     pub tied: bool,
-    /// Whether `mpiexec` is that of Open MPI.
-    pub open_mpi: bool,
+    /// Whose `mpiexec` it is, if that is the launcher.
+    pub mpi: MpiFamily,
     /// A directory of the user's that all hosts see, for launchers that carry no secret.
     pub home: Option<PathBuf>,
 }
@@ -167,7 +167,7 @@ fn keepers_plan(
         network: wishes.network.clone(),
         port: wishes.meeting.as_ref().map_or(0, |meeting| meeting.place.port),
         tied: wishes.tied,
-        open_mpi: wishes.launcher == Launcher::Mpi && is_open_mpi(),
+        mpi: if wishes.launcher == Launcher::Mpi { mpi_family() } else { MpiFamily::Other },
         home: here.batch.home.clone(),
     })
 }
@@ -232,12 +232,9 @@ fn program(here: &Surroundings, wishes: &HostsWishes) -> LaunchResult<String> {
     Ok(program.to_string_lossy().into_owned())
 }
 
-fn is_open_mpi() -> bool {
+fn mpi_family() -> MpiFamily {
     let output = std::process::Command::new("mpiexec").arg("--version").output();
-    output.is_ok_and(|output| {
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.contains("Open MPI") || text.contains("OpenRTE") || text.contains("PRTE")
-    })
+    output.map_or(MpiFamily::Other, |output| MpiFamily::of_version(&String::from_utf8_lossy(&output.stdout)))
 }
 
 /// The program to send, and what is to be started to receive it.

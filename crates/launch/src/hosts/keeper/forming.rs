@@ -53,7 +53,10 @@ impl Keeper {
             Step::Mustering => match self.muster.verdict() {
                 Verdict::Wait => {}
                 Verdict::Go => self.begin(),
-                Verdict::TooFew => self.give_up(self.muster.too_few()),
+                Verdict::TooFew => {
+                    let said: String = self.launched.iter().filter_map(Launched::of_no_host).collect();
+                    self.give_up(self.muster.too_few() + &said);
+                }
             },
             Step::Starting if self.all_done() => self.mount(),
             Step::Mounting if self.all_done() => self.be_ready(),

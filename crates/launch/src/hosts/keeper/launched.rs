@@ -23,6 +23,8 @@ use crate::{LaunchError, LaunchResult};
 
 /// So much of what a launcher says is kept, in bytes.
 const SAID_MAX: usize = 1 << 16;
+/// So many lines of it are shown where it cannot be told which of them matter.
+const SAID_LINES: usize = 12;
 /// Exit code of a shell for a program that it does not find.
 const CODE_NOT_FOUND: i32 = 127;
 /// Exit code of ssh when there was no connection, or no more.
@@ -65,7 +67,7 @@ pub(super) fn launch(dir: &StateDir, plan: &Plan) -> LaunchResult<Vec<Launched>>
         }
         Way::Input | Way::Environment => (remote, None),
     };
-    let calls = plan.launcher.calls(&plan.hosts, &remote, plan.open_mpi);
+    let calls = plan.launcher.calls(&plan.hosts, &remote, plan.mpi);
     let mut file = file;
     calls.into_iter().map(|call| start(plan, call, content.as_ref(), file.take())).collect()
 }
@@ -213,14 +215,20 @@ impl Launched {
             let name = self.names.get(position)?;
             let exit = exit_line(&text, name);
             let status = self.status.map(|status| format!("the launcher ended ({})", describe(status)));
-            let last =
-                labelled(&text, position).or_else(|| last_line(&text).filter(|_| self.status.is_some()));
+            let last = labelled(&text, position);
             return exit.or(status).map(|how| last.map_or(how.clone(), |line| format!("{line} ({how})")));
         }
         let status = self.status?;
         let error = text.lines().find(|line| line.starts_with("error: unrecognized")).map(str::to_owned);
         let last = error.or_else(|| last_line(&text)).unwrap_or_else(|| "it said nothing".into());
         Some(explain(status, &last, &self.program, self.is_ssh))
+    }
+
+    /// What a launcher of several hosts says, if it says of none of them how that one ended.
+    pub fn of_no_host(&self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.said);
+        let silent = self.names.iter().all(|name| exit_line(&text, name).is_none());
+        (self.hosts.len() > 1 && silent).then(|| quoted(&text))
     }
 
     /// What a host has said last, though it may still report.
@@ -290,6 +298,13 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
+/// The first lines with something in them, for below an error: what follows on a cause comes behind it.
+fn quoted(text: &str) -> String {
+    let lines = text.lines().map(str::trim_end).filter(|line| line.contains(char::is_alphanumeric));
+    let lines: Vec<String> = lines.take(SAID_LINES).map(|line| format!("\n  {line}")).collect();
+    if lines.is_empty() { String::new() } else { format!("\nthe launcher said:{}", lines.concat()) }
+}
+
 fn last_line(text: &str) -> Option<String> {
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
     Some(line.strip_prefix("bivouac: ").unwrap_or(line).to_owned())
@@ -339,5 +354,10 @@ mod tests {
         assert_eq!(exit_line(text, "n1"), None);
         assert_eq!(last_line("a\nbivouac: b\n\n").as_deref(), Some("b"));
         assert_eq!(last_line("\n"), None);
+        assert_eq!(
+            quoted("-----\n\nno such host: x \nand so on\n"),
+            "\nthe launcher said:\n  no such host: x\n  and so on"
+        );
+        assert_eq!(quoted("--\n"), "");
     }
 }
