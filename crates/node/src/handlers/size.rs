@@ -225,7 +225,8 @@ impl Node {
     fn have_brought(&self, inode: &Inode, range: &bivouac_layout::SeatRange) -> FsResult<()> {
         let (ino, seat) = (inode.attr.ino, range.seat);
         let (whence, offset, len) = (self.whence(ino)?, range.subfile_offset, range.len);
-        let request = MarkFlushRequest { ino, seat, mark: FlushMark::Known { whence, offset, len } };
+        let mark = FlushMark::Known { epoch: inode.attr.epoch, whence, offset, len };
+        let request = MarkFlushRequest { ino, seat, mark };
         let steps = Steps::question(crate::dispatch::NOBODY);
         self.step::<op::MarkFlush>(self.seat_place(seat)?.node, steps, 0, request).map(drop)
     }

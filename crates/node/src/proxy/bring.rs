@@ -43,16 +43,45 @@ impl Node {
         offset: u64,
         len: u64,
     ) -> FsResult<Option<Here<'_>>> {
-        if len == 0 || !self.is_bound(seat.partition()) {
+        self.bring_by(Part { ino, seat }, offset, len, |part| self.held(part))
+    }
+
+    /// As [`Node::bring`], for a step, which asks nobody: whence the content comes is told by the file's home, as of an epoch.
+    ///
+    /// # Errors
+    /// `EINPROGRESS` also when that is not so any more.
+    pub(super) fn bring_known(
+        &self,
+        part: Part,
+        known: Held,
+        offset: u64,
+        len: u64,
+    ) -> FsResult<Option<Here<'_>>> {
+        if known.epoch < self.subfile_epoch(part)? {
+            return Err(in_progress(part.ino));
+        }
+        self.hold(part, known)?;
+        let still = |part| self.held_here(part, self.subfile_epoch(part)?);
+        self.bring_by(part, offset, len, |part| still(part)?.ok_or_else(|| in_progress(part.ino)))
+    }
+
+    /// `whence` says where the content of a subfile comes from as of now.
+    fn bring_by(
+        &self,
+        part: Part,
+        offset: u64,
+        len: u64,
+        whence: impl Fn(Part) -> FsResult<Held>,
+    ) -> FsResult<Option<Here<'_>>> {
+        if len == 0 || !self.is_bound(part.seat.partition()) {
             return Ok(None);
         }
-        let part = Part { ino, seat };
         self.proxy.uses.note(part);
-        let layout = self.held(part)?.whence.layout;
+        let layout = whence(part)?.whence.layout;
         let _wanted = self.proxy.uses.want(part, stripes(&layout, offset, len));
         let mut asked = 0;
         loop {
-            let held = self.held(part)?;
+            let held = whence(part)?;
             let here = self.proxy.uses.stay();
             let Some(stripe) = self.first_missing(part, &held.whence, offset, len)? else {
                 return Ok(Some(here));
@@ -64,7 +93,7 @@ impl Node {
             if asked > ASKED_MAX {
                 return Err(FsError::with(
                     Errno::EIO,
-                    format!("inode {ino} was cut or replaced all the time"),
+                    format!("inode {} was cut or replaced all the time", part.ino),
                 ));
             }
         }
@@ -73,13 +102,18 @@ impl Node {
     /// Whence content of a subfile comes; asks the file's home if it is not known, or out of date.
     fn held(&self, part: Part) -> FsResult<Held> {
         let epoch = self.subfile_epoch(part)?;
-        if let Some(held) = self.stored_held(part)?.filter(|held| held.epoch >= epoch) {
+        if let Some(held) = self.held_here(part, epoch)? {
             return Ok(held);
         }
         let (home, steps) = (self.home_of(part.ino)?, Steps::question(NOBODY));
         let whence = self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: part.ino })?;
         // As of before the question: a cut since is noticed by the epoch.
         self.hold(part, Held { whence, epoch })
+    }
+
+    /// Whence content of a subfile comes, if that is known as of this epoch of it.
+    fn held_here(&self, part: Part, epoch: u32) -> FsResult<Option<Held>> {
+        Ok(self.stored_held(part)?.filter(|held| held.epoch >= epoch))
     }
 
     pub(super) fn subfile_epoch(&self, part: Part) -> FsResult<u32> {

@@ -94,11 +94,8 @@ impl Node {
                 let _alone = self.proxy.uses.no_writes(part);
                 self.turn_marks(part, Turn::Begin)?
             }
-            FlushMark::Known { whence, offset, len } => {
-                let epoch = self.subfile_epoch(part)?;
-                self.hold(part, Held { whence, epoch })?;
-                // Asks nobody: whence it comes is known.
-                drop(self.bring(part.ino, part.seat, offset, len)?);
+            FlushMark::Known { epoch, whence, offset, len } => {
+                drop(self.bring_known(part, Held { whence, epoch }, offset, len)?);
                 0
             }
             FlushMark::Close { epoch, layout } => {

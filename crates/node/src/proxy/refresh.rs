@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bivouac_layout::{SeatRange, split};
 use bivouac_source::Cause;
-use bivouac_types::{FsResult, Ino, PartitionId, ReadPolicy};
+use bivouac_types::{Attr, FsResult, Ino, PartitionId, ReadPolicy};
 use bivouac_wire::{BringRequest, FlushMark, MarkFlushRequest, Origin, Whence, op};
 
 use super::bring::in_progress;
@@ -93,7 +93,7 @@ impl Node {
     /// Brings some of a whole file. Where to go on; nothing at its end, or if its policy does not say so.
     pub(crate) fn bring_file(&self, request: &BringRequest) -> FsResult<Option<u64>> {
         let BringRequest { ino, from, opened } = *request;
-        let layout = self.inode(ino)?.attr.layout;
+        let Attr { layout, epoch, .. } = self.inode(ino)?.attr;
         let Some(partition) = self.partitions.get(layout.partition()) else { return Ok(None) };
         if opened && from == 0 {
             let path = self.path_in_partition(ino)?;
@@ -106,16 +106,16 @@ impl Node {
         if whence.origin.is_none() || from >= end {
             return Ok(None);
         }
-        self.bring_range(ino, &whence, from..end)?;
+        self.bring_range(ino, epoch, &whence, from..end)?;
         Ok((end < whence.limit).then_some(end))
     }
 
     /// Every seat brings its own stripes, all at the same time.
-    fn bring_range(&self, ino: Ino, whence: &Whence, range: Range<u64>) -> FsResult<()> {
+    fn bring_range(&self, ino: Ino, epoch: u32, whence: &Whence, range: Range<u64>) -> FsResult<()> {
         let ranges: Vec<SeatRange> = split(&whence.layout, range.start, range.end - range.start).collect();
         let bring = |range: &SeatRange| {
-            let known =
-                FlushMark::Known { whence: whence.clone(), offset: range.subfile_offset, len: range.len };
+            let (whence, offset, len) = (whence.clone(), range.subfile_offset, range.len);
+            let known = FlushMark::Known { epoch, whence, offset, len };
             let request = MarkFlushRequest { ino, seat: range.seat, mark: known };
             let node = self.seat_place(range.seat)?.node;
             self.step::<op::MarkFlush>(node, Steps::question(NOBODY), 0, request).map(drop)

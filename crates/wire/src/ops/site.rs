@@ -22,6 +22,8 @@ pub enum FlushMark {
     Failed,
     /// Nothing is flushed: a range of the subfile is about to be written by a step, and must be here.
     Known {
+        /// The file's epoch as of when that was known.
+        epoch: u32,
         /// Whence its content comes.
         whence: Whence,
         /// Where the range begins in the subfile's data.
@@ -95,9 +97,9 @@ impl Encode for FlushMark {
                 (*limit, *pin).encode(out);
             }
             FlushMark::Failed => out.push(2),
-            FlushMark::Known { whence, offset, len } => {
+            FlushMark::Known { epoch, whence, offset, len } => {
                 out.push(3);
-                whence.encode(out);
+                (*epoch, whence.clone()).encode(out);
                 (*offset, *len).encode(out);
             }
             FlushMark::Close { epoch, layout } => {
@@ -127,9 +129,9 @@ impl Decode<'_> for FlushMark {
             }
             2 => Ok(FlushMark::Failed),
             3 => {
-                let whence = Decode::decode(input)?;
+                let (epoch, whence) = Decode::decode(input)?;
                 let (offset, len) = Decode::decode(input)?;
-                Ok(FlushMark::Known { whence, offset, len })
+                Ok(FlushMark::Known { epoch, whence, offset, len })
             }
             4 => {
                 let (epoch, layout) = Decode::decode(input)?;
