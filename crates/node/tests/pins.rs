@@ -7,11 +7,9 @@ mod formation;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
-use at_site::{Camp, FILE, STRIPE, bind_with, bytes};
-use bivouac_types::{Errno, Ino, SetAttr};
-use bivouac_wire::Op;
+use at_site::{Camp, FILE, bind_with, bytes};
+use bivouac_types::{Errno, Ino};
 use formation::{Formation, op};
 use tempfile::TempDir;
 
@@ -172,28 +170,4 @@ fn all_that_is_pinned_is_listed() {
     let mut listed: Vec<Ino> = client.pinned().unwrap().into_iter().map(|pinned| pinned.ino).collect();
     listed.sort_unstable();
     assert!(listed == made, "{} of {}", listed.len(), made.len());
-}
-
-/// What was known of a file before it was cut is not believed behind the cut: what it had there would come back.
-#[test]
-fn what_is_brought_while_the_file_is_cut_does_not_come_back() {
-    let formation = Arc::new(Formation::new(2, 4096));
-    let site = TempDir::new().unwrap();
-    fs::write(site.path().join("f"), bytes(8 * STRIPE, 1)).unwrap();
-    let partition = bind_with(&formation, "part", site.path(), "").unwrap();
-    let ino = formation.clients[0].lookup(partition.dir, b"f").unwrap().ino;
-    let other = Arc::clone(&formation);
-    let cut = move || {
-        let client = &other.clients[1];
-        for size in [STRIPE as u64, 8 * STRIPE as u64] {
-            let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            client.setattr(&op(client), ino, &set).unwrap();
-        }
-    };
-    *formation.switchboard.before.lock() = Some((Op::MarkFlush as u16, Box::new(cut)));
-    formation.clients[0].bring_file(ino).unwrap();
-    let mut read = vec![0xee; 8 * STRIPE];
-    assert_eq!(formation.clients[0].read(ino, 0, &mut read).unwrap(), read.len());
-    assert!(read[..STRIPE] == bytes(8 * STRIPE, 1)[..STRIPE], "what was not cut off");
-    assert!(read[STRIPE..].iter().all(|byte| *byte == 0), "what was cut off has come back");
 }
