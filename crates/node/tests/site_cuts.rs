@@ -1,4 +1,5 @@
-//! Files in front of site storage that are cut while they are brought, or flushed: what was cut off does not come back.
+//! Files in front of site storage that are cut, also while they are brought or flushed: what was cut off does not come back, and
+//! what is left goes when room is needed.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -14,11 +15,16 @@ use bivouac_wire::Op;
 use formation::{Formation, op};
 
 const LEN: usize = 8 * STRIPE;
+/// Of each volume: the file fits, and not much more.
+const CAPACITY: u64 = 6 * STRIPE as u64;
 
-/// Two nodes, and a file at the source.
+/// Two nodes, and two files at the source.
 fn camp() -> (Arc<Camp>, Ino) {
-    let fill = |site: &std::path::Path| fs::write(site.join("f"), bytes(LEN, 1)).unwrap();
-    let camp = Camp::of(Formation::new(2, 4096), fill);
+    let fill = |site: &std::path::Path| {
+        fs::write(site.join("f"), bytes(LEN, 1)).unwrap();
+        fs::write(site.join("other"), bytes(LEN, 2)).unwrap();
+    };
+    let camp = Camp::of(Formation::with_capacity(2, 4096, CAPACITY), fill);
     let ino = camp.ino(0, "f").unwrap();
     (Arc::new(camp), ino)
 }
@@ -81,4 +87,15 @@ fn what_is_flushed_while_the_file_is_cut_does_not_come_back() {
     cut.recv().unwrap();
     resize(&camp, ino, LEN);
     check_is_cut(&camp);
+}
+
+/// S165: a seat that has heard of the cut alone, and of nothing that came after it but the flush.
+#[test]
+fn what_was_cut_and_flushed_makes_room() {
+    let (camp, ino) = camp();
+    assert!(camp.read(0, "f").unwrap() == bytes(LEN, 1));
+    resize(&camp, ino, LEN - 1);
+    assert_eq!(camp.flush(0, false), []);
+    assert!(camp.read(0, "other").unwrap() == bytes(LEN, 2), "there was room for it");
+    assert!(camp.read(0, "f").unwrap() == bytes(LEN, 1)[..LEN - 1]);
 }

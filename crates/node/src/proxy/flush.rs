@@ -78,6 +78,8 @@ struct Flush<'a> {
     file: SiteFile,
     /// Attributes when it began.
     begun: Attr,
+    /// Those of which `file` tells.
+    known: Attr,
 }
 
 impl Node {
@@ -161,12 +163,12 @@ impl Node {
         site.source.check()?;
         let file = self.begin_site_file(request.ino)?;
         let begun = inode.attr;
-        let mut flush = Flush { node: self, request, job, site: &site, inode, file, begun };
+        let mut flush = Flush { node: self, request, job, site: &site, inode, file, begun, known: begun };
         let outcome = flush.adopt().and_then(|()| flush.run());
         let ended = flush.end(outcome.as_ref().ok().and_then(Option::as_ref));
         // Listed with the reason; one that was flushed for its room alone, and is there, stays clean.
         if outcome.is_err() && flush.file.is_unsaved() {
-            flush.update(|file| file.changed = true)?;
+            flush.update(|file, _| file.changed = true)?;
         }
         let kept = outcome?;
         ended?;
@@ -244,8 +246,9 @@ impl Flush<'_> {
         let outcome = self.put_file(dirty);
         let mark = match (&outcome, &self.file.origin) {
             (Ok(_), Some(origin)) => {
-                let (origin, limit, pin) = (origin.clone(), self.file.limit, self.file.pin);
-                FlushMark::Done { origin, limit, pin }
+                let (origin, limit, pin) = (Some(origin.clone()), self.file.limit, self.file.pin);
+                let Attr { epoch, layout, .. } = self.known;
+                FlushMark::Done { epoch, whence: Whence { origin, limit, layout, pin } }
             }
             _ => FlushMark::Failed,
         };
@@ -378,13 +381,13 @@ impl Flush<'_> {
             self.file.origin = Some(Origin { path: upload.path, seen: to_wire(version) });
         }
         self.file.pending.clear();
-        self.update(|_| {})
+        self.update(|_, _| {})
     }
 
     /// Written down before the upload takes its place: after a kill it is known again.
     fn note_upload(&mut self, upload: &Upload) -> FsResult<()> {
         self.file.pending = format!("{} {}", upload.tag, upload.token);
-        self.update(|_| {})
+        self.update(|_, _| {})
     }
 
     /// It has taken its place. All of its first `whole` bytes are there, unless it was cut meanwhile.
@@ -392,14 +395,15 @@ impl Flush<'_> {
         let (path, seen) = (self.request.path.clone(), to_wire(kept.version.clone()));
         self.file.origin = Some(Origin { path, seen });
         self.file.pending.clear();
-        let is_uncut = self.node.inode(self.request.ino).is_ok_and(|now| now.attr.epoch == self.begun.epoch);
-        let limit = whole.filter(|_| is_uncut).map_or(self.file.limit, |whole| whole.max(self.file.limit));
-        let mut settled = limit;
-        self.update(|file| {
-            file.limit = if is_uncut { limit } else { file.limit };
-            settled = file.limit;
+        let (mut limit, mut known) = (self.file.limit, self.known);
+        self.update(|file, now| {
+            if let Some(whole) = whole.filter(|_| now.epoch == self.begun.epoch) {
+                // It may be being cut.
+                file.limit = whole.max(file.limit).min(now.size);
+            }
+            (limit, known) = (file.limit, *now);
         })?;
-        self.file.limit = settled;
+        (self.file.limit, self.known) = (limit, known);
         self.look_back(&kept)?;
         Ok(kept)
     }
@@ -428,26 +432,25 @@ impl Flush<'_> {
             self.file.origin = Some(Origin { path, seen });
         }
         let saved = kept.is_some() || !self.file.is_unsaved() || is_dir && self.request.path.is_empty();
-        self.update(|file| {
+        self.update(|file, _| {
             file.changed |= file.flushing && !saved || is_left_open;
             file.flushing = false;
         })
     }
 
-    fn update(&self, change: impl FnOnce(&mut SiteFile)) -> FsResult<()> {
+    /// Of a file as it is now, with its attributes.
+    fn update(&self, change: impl FnOnce(&mut SiteFile, &Attr)) -> FsResult<()> {
         let ino = self.request.ino;
         let mut update = self.node.change(&[ino.slot()])?;
         // It may have been removed meanwhile.
-        if update.inode(ino).is_err() {
-            return Ok(());
-        }
+        let Ok(now) = update.inode(ino) else { return Ok(()) };
         let mut file = update.site_file(ino)?.unwrap_or_else(|| self.file.clone());
         let is_moved = self.inode.attr.is_dir() && (file.dir, &file.name) != (self.file.dir, &self.file.name);
         // What is at the old path of a directory that has been moved since is not it.
         if !is_moved {
             (file.origin, file.pending) = (self.file.origin.clone(), self.file.pending.clone());
         }
-        change(&mut file);
+        change(&mut file, &now.attr);
         file.changed |= is_moved;
         update.put_site_file(ino, &file);
         update.commit()

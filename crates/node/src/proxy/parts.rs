@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_source::{Piece, Upload};
 use bivouac_types::{Errno, FsResult, Ino, SeatIndex};
-use bivouac_wire::{
-    FlushMark, FlushPartsRequest, FlushedPart, FlushedParts, MarkFlushRequest, Origin, Whence,
-};
+use bivouac_wire::{FlushMark, FlushPartsRequest, FlushedPart, FlushedParts, MarkFlushRequest, Whence};
 
 use parking_lot::Mutex;
 
@@ -118,7 +116,7 @@ impl Node {
                 0
             }
             FlushMark::Failed => self.turn_marks(part, Turn::Fail)?,
-            FlushMark::Done { origin, limit, pin } => self.end_flush(part, origin, limit, pin)?,
+            FlushMark::Done { epoch, whence } => self.end_flush(part, epoch, whence)?,
             FlushMark::Pin { epoch, whence } => {
                 self.note_pin(part, epoch, whence)?;
                 0
@@ -193,10 +191,18 @@ impl Node {
 
     /// The same content under a new name and version: what is here is still right. What was written here only is there
     /// as well now, up to the limit; so it counts as brought.
-    fn end_flush(&self, part: Part, origin: Origin, limit: u64, pin: u32) -> FsResult<u64> {
-        let Some(held) = self.stored_held(part)? else { return self.turn_marks(part, Turn::End) };
-        let old = held.whence.limit;
-        let whence = Whence { origin: Some(origin), limit, layout: held.whence.layout, pin };
+    fn end_flush(&self, part: Part, epoch: u32, whence: Whence) -> FsResult<u64> {
+        let now = self.subfile_epoch(part)?;
+        let known = self.stored_held(part)?;
+        if epoch >= now && known.as_ref().is_none_or(|held| held.epoch < now) {
+            // Cut since, and not asked for: as it is now, it can make room.
+            let unsaved = self.turn_marks(part, Turn::End)?;
+            self.replace_held(part, Held { whence, epoch })?;
+            return Ok(unsaved);
+        }
+        let Some(held) = known else { return self.turn_marks(part, Turn::End) };
+        let (old, limit) = (held.whence.limit, whence.limit);
+        let whence = Whence { layout: held.whence.layout, ..whence };
         let stripe_at = |at: u64| {
             // The first stripe of this subfile that begins at or behind a place of the file.
             let round = u64::from(whence.layout.stripe) * u64::from(whence.layout.width);
@@ -204,7 +210,7 @@ impl Node {
             (guess..guess + 2)
                 .find(|stripe| offset_in_file(&whence, part.seat, *stripe).is_none_or(|from| from >= at))
         };
-        let is_behind = old < limit && self.subfile_epoch(part)? <= held.epoch;
+        let is_behind = old < limit && now <= held.epoch;
         let behind = stripe_at(old).unwrap_or(0)..stripe_at(limit).unwrap_or(0);
         if is_behind {
             self.mark_all_present(part, behind)?;

@@ -11,12 +11,10 @@ pub enum FlushMark {
     Begin,
     /// It is at site storage.
     Done {
-        /// What the file is there now.
-        origin: Origin,
-        /// As in [`Whence`].
-        limit: u64,
-        /// As in [`Whence`].
-        pin: u32,
+        /// The file's epoch as of when the rest was known.
+        epoch: u32,
+        /// What the file is there now, and how much of it is its content.
+        whence: Whence,
     },
     /// It is not: it is as it was before.
     Failed,
@@ -91,10 +89,9 @@ impl Encode for FlushMark {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
             FlushMark::Begin => out.push(0),
-            FlushMark::Done { origin, limit, pin } => {
+            FlushMark::Done { epoch, whence } => {
                 out.push(1);
-                origin.encode(out);
-                (*limit, *pin).encode(out);
+                (*epoch, whence.clone()).encode(out);
             }
             FlushMark::Failed => out.push(2),
             FlushMark::Known { epoch, whence, offset, len } => {
@@ -123,9 +120,8 @@ impl Decode<'_> for FlushMark {
         match u8::decode(input)? {
             0 => Ok(FlushMark::Begin),
             1 => {
-                let origin = Decode::decode(input)?;
-                let (limit, pin) = Decode::decode(input)?;
-                Ok(FlushMark::Done { origin, limit, pin })
+                let (epoch, whence) = Decode::decode(input)?;
+                Ok(FlushMark::Done { epoch, whence })
             }
             2 => Ok(FlushMark::Failed),
             3 => {
@@ -425,9 +421,17 @@ mod tests {
         let seen = SiteVersion { size: 1, mtime: Timestamp { secs: 2, nanos: 3 }, tag: "4".into() };
         let origin = Origin { path: b"a/b".to_vec(), seen };
         let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
-        let whence = Whence { origin: Some(origin.clone()), limit: 5, layout, pin: 3 };
-        let done = FlushMark::Done { origin, limit: 5, pin: 1 };
-        for mark in [FlushMark::Begin, done, FlushMark::Failed, FlushMark::Pin { epoch: 2, whence }] {
+        let whence = Whence { origin: Some(origin), limit: 5, layout, pin: 3 };
+        let marks = [
+            FlushMark::Begin,
+            FlushMark::Done { epoch: 1, whence: whence.clone() },
+            FlushMark::Failed,
+            FlushMark::Known { epoch: 2, whence: whence.clone(), offset: 3, len: 4 },
+            FlushMark::Close { epoch: 3, layout },
+            FlushMark::Drop { epoch: 4, whence: whence.clone() },
+            FlushMark::Pin { epoch: 5, whence },
+        ];
+        for mark in marks {
             assert_eq!(FlushMark::from_bytes(&mark.to_bytes()), Ok(mark));
         }
     }
