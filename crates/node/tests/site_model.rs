@@ -192,14 +192,15 @@ fn check_flushed(camp: &Camp, model: &Model) {
     }
 }
 
-fn run(steps: &[Step]) {
+fn run(steps: &[Step], policy: &str) {
     let (formation, site) = (Formation::with_capacity(NODES as u16, 4096, CAPACITY), TempDir::new().unwrap());
     let mut model = Model::new();
     for (name, len) in [(0, 4 * STRIPE + 77), (1, STRIPE)] {
         model.insert(name, bytes(len, 1));
         fs::write(site.path().join(NAMES[name]), &model[&name]).unwrap();
     }
-    let partition = bind_with(&formation, "part", site.path(), "mirror-deletes=yes").unwrap();
+    let partition =
+        bind_with(&formation, "part", site.path(), &format!("mirror-deletes=yes\n{policy}")).unwrap();
     let mut camp = Arc::new(Camp { formation, partition, site });
     for step in steps {
         match step {
@@ -328,7 +329,10 @@ proptest! {
 
     /// S161, S162, S165, S174.
     #[test]
-    fn files_in_front_of_a_source_behave_like_the_model(steps in proptest::collection::vec(step(), 1..20)) {
-        run(&steps);
+    fn files_in_front_of_a_source_behave_like_the_model(
+        steps in proptest::collection::vec(step(), 1..20),
+        policy in prop::sample::select(vec!["", "", "write=on-close", "write=through", "write=delayed"]),
+    ) {
+        run(&steps, policy);
     }
 }
