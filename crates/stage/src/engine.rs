@@ -100,7 +100,8 @@ impl Engine<'_> {
             entry.is_some_and(|entry| entry.stamp.size <= SMALL && !entry.sparse)
         };
         let (small, large): (Vec<usize>, Vec<usize>) = numbers.into_iter().partition(is_small);
-        let batches = small.chunks(BATCH).map(|batch| Task::Batch(batch.to_vec()));
+        let batches = apart(small.chunks(BATCH).collect(), self.opts.threads());
+        let batches = batches.into_iter().map(|batch| Task::Batch(batch.to_vec()));
         large.into_iter().map(|number| Task::Large(number, 0)).chain(batches).collect()
     }
 
@@ -109,6 +110,14 @@ impl Engine<'_> {
         let is_hidden = self.target.spot.is_staged();
         self.durability == Durability::Together && (self.opts.verify || !is_hidden)
     }
+}
+
+/// Orders batches for so many workers that each goes through a part of the tree of its own: the kernel makes one name at
+/// a time in a directory, so those who work in the same one wait for each other.
+fn apart<T: Copy>(batches: Vec<T>, workers: usize) -> Vec<T> {
+    let each = batches.len().div_ceil(workers.max(1)).max(1);
+    let parts: Vec<&[T]> = batches.chunks(each).collect();
+    (0..each).flat_map(|turn| parts.iter().filter_map(move |part| part.get(turn).copied())).collect()
 }
 
 struct Worker<'a> {
@@ -359,5 +368,21 @@ impl<'a> Worker<'a> {
 
     fn note(&self, what: impl FnOnce(&mut Copied)) {
         what(&mut self.copied.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_begin_apart_and_every_batch_comes_once() {
+        assert_eq!(apart((0..8).collect(), 4), [0, 2, 4, 6, 1, 3, 5, 7]);
+        assert_eq!(apart((0..7).collect(), 3), [0, 3, 6, 1, 4, 2, 5]);
+        for (batches, workers) in [(0, 4), (1, 4), (3, 4), (9, 4), (5, 0), (100, 32)] {
+            let mut all = apart((0..batches).collect(), workers);
+            all.sort_unstable();
+            assert_eq!(all, (0..batches).collect::<Vec<_>>(), "{batches} for {workers}");
+        }
     }
 }

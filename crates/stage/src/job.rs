@@ -84,7 +84,7 @@ impl Job {
         let begun = if sparse || resumed.is_empty() { None } else { spot.begun(path) };
         let was_begun = begun.is_some();
         let make = || {
-            let (draft, to) = begun.map_or_else(|| spot.file(path, 0o600), Ok)?;
+            let (draft, to) = begun.map_or_else(|| spot.file(path, 0o600, true), Ok)?;
             // Holes are not written, so that the file would stay shorter without this; what was begun may be longer.
             if sparse || was_begun { to.set_len(meta.len()) } else { Ok(()) }.map(|()| (draft, to))
         };

@@ -64,7 +64,7 @@ impl SmallCopy<'_> {
             let place = &place;
             move |error| Failure::io(doing, place, error)
         };
-        let (draft, to) = self.spot.file(path, before.attrs.mode).map_err(write("make it"))?;
+        let (draft, to) = self.spot.file(path, before.attrs.mode, false).map_err(write("make it"))?;
         // Asked before the first write, the kernel knows the answer.
         let fresh = to.metadata().map_err(write("look at it"))?;
         to.write_all_at(bytes, 0).map_err(write("write"))?;

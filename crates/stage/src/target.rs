@@ -141,12 +141,13 @@ impl Spot {
         if path.symlink_metadata()?.is_dir() { Ok(false) } else { Err(Errno::NOTDIR.into()) }
     }
 
-    /// Makes an empty file. In a tree that nobody sees yet it has the permissions at once.
-    pub(crate) fn file(&self, relative: &Path, mode: u32) -> io::Result<(Draft, File)> {
+    /// Makes an empty file, and opens it for writing; if `reads`, for reading too, which costs a formation's mount a request
+    /// when it is closed. In a tree that nobody sees yet it has the permissions at once.
+    pub(crate) fn file(&self, relative: &Path, mode: u32, reads: bool) -> io::Result<(Draft, File)> {
         // Attributes are set by who may write.
         let mode = if self.is_staged() && mode & 0o200 != 0 { mode & 0o777 } else { 0o600 };
         self.draft(relative, |path| {
-            OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
+            OpenOptions::new().read(reads).write(true).create_new(true).mode(mode).open(path)
         })
     }
 
