@@ -11,6 +11,7 @@ use crate::job::{Job, Seen, Wanted};
 use crate::journal::{Past, Recorder};
 use crate::line::Line;
 use crate::meta::Mark;
+use crate::put::Putter;
 use crate::queue::Queue;
 use crate::scan::Plan;
 use crate::small::{Attempt, SMALL, Sealed, SmallCopy};
@@ -19,6 +20,9 @@ use crate::{Cause, CopyOptions, Failure, Progress, Skipped};
 
 /// How often a file is copied that changes while it is copied.
 const TRIES: u32 = 3;
+
+/// Workers on one file where only one at a time can write to it: one reads while the other one writes.
+const LANES: u64 = 2;
 
 /// What the workers share.
 pub(crate) struct Engine<'a> {
@@ -132,6 +136,12 @@ struct Worker<'a> {
     is_last_try: bool,
 }
 
+/// What a worker has for itself.
+struct Desk {
+    buffer: Vec<u8>,
+    putter: Putter,
+}
+
 impl<'a> Worker<'a> {
     fn new(
         engine: &'a Engine<'a>,
@@ -147,46 +157,48 @@ impl<'a> Worker<'a> {
     }
 
     fn work(&self) {
-        let mut buffer = vec![0; BUFFER];
+        let mut desk = Desk { buffer: vec![0; BUFFER], putter: Putter::default() };
         self.queue.work(|task| {
             let is_cancelled = self.engine.opts.cancelled();
             match task {
                 // Of large files the parts are counted down, so that what is begun is ended properly.
-                Task::Copy(job, part) => self.copy(job, part, &mut buffer),
-                Task::Verify(job, part) => self.verify(job, part, &mut buffer),
+                Task::Copy(job, part) => self.copy(job, part, &mut desk.buffer),
+                Task::Verify(job, part) => self.verify(job, part, &mut desk.buffer),
                 _ if is_cancelled => {}
-                Task::Batch(numbers) => self.batch(&numbers, &mut buffer),
+                Task::Batch(numbers) => self.batch(&numbers, &mut desk),
                 Task::Large(number, tried) => self.large(number, tried),
                 Task::Settle(sealed) => self.settle(sealed),
-                Task::Commit(sealed) => self.commit(sealed, &mut buffer),
+                Task::Commit(sealed) => self.commit(sealed, &mut desk.buffer),
             }
         });
     }
 
-    fn batch(&self, numbers: &[usize], buffer: &mut [u8]) {
+    fn batch(&self, numbers: &[usize], desk: &mut Desk) {
         let mut sealed = Vec::with_capacity(numbers.len());
         for number in numbers {
             if self.engine.opts.cancelled() {
                 break;
             }
-            sealed.extend(self.small(*number, buffer));
+            sealed.extend(self.small(*number, desk));
         }
         if !self.engine.in_groups() {
-            return self.commit(sealed, buffer);
+            return self.commit(sealed, &mut desk.buffer);
         }
         if let Some(full) = self.group.add(sealed) {
             self.settle(full);
         }
     }
 
-    fn small(&self, number: usize, buffer: &mut [u8]) -> Option<Sealed> {
+    fn small(&self, number: usize, desk: &mut Desk) -> Option<Sealed> {
         let entry = self.engine.plan.entries.get(number)?;
         let mut tried = 0;
         loop {
             self.engine.opts.wait_for(entry.stamp.size);
             let sync = self.engine.durability == Durability::Each;
             let source = crate::scan::below(&self.root, &entry.path);
-            let mut copy = SmallCopy { spot: &self.spot, sync, buffer };
+            let is_formation = self.engine.durability == Durability::Acknowledged;
+            let putter = is_formation.then_some(&mut desk.putter);
+            let mut copy = SmallCopy { spot: &self.spot, sync, buffer: &mut desk.buffer, putter };
             match copy.copy(number, source, &entry.path) {
                 Ok(Attempt::Sealed(sealed)) => {
                     self.engine.progress.copied(sealed.line.size);
@@ -271,12 +283,21 @@ impl<'a> Worker<'a> {
         let Some(entry) = self.engine.plan.entries.get(number) else { return };
         let parts = self.engine.past.parts.get(&entry.path).map_or(&[][..], Vec::as_slice);
         let source = self.engine.plan.source(entry);
-        let wanted = Wanted { number, tried, source, path: &entry.path, parts };
+        let is_shared = self.engine.splits;
+        let wanted = Wanted { number, tried, source, path: &entry.path, parts, is_shared };
         match Job::open(wanted, &self.engine.target.spot, &self.engine.opts.views) {
-            Ok(job) if self.engine.splits => self.push(Arc::new(job), Task::Copy),
-            Ok(job) => self.queue.push_first(std::iter::once(Task::Copy(Arc::new(job), 0))),
+            Ok(job) => {
+                let (job, lanes) = (Arc::new(job), self.lanes());
+                let first = 0..lanes.min(job.parts());
+                self.queue.push_first(first.map(|part| Task::Copy(Arc::clone(&job), part)));
+            }
             Err(failure) => self.note(|copied| copied.failures.push(failure)),
         }
+    }
+
+    /// How many parts of a file are begun at once; who ends one goes on with the next.
+    fn lanes(&self) -> u64 {
+        if self.engine.splits { u64::MAX } else { LANES.min(self.engine.opts.threads() as u64) }
     }
 
     fn copy(&self, job: Arc<Job>, part: u64, buffer: &mut [u8]) {
@@ -292,10 +313,11 @@ impl<'a> Worker<'a> {
         {
             self.record(&line);
         }
+        let next = part.saturating_add(self.lanes());
         if job.part_done() {
             self.seal(job);
-        } else if !self.engine.splits {
-            self.queue.push_first(std::iter::once(Task::Copy(job, part + 1)));
+        } else if next < job.parts() {
+            self.queue.push_first(std::iter::once(Task::Copy(job, next)));
         }
     }
 
