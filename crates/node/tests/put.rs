@@ -84,18 +84,19 @@ fn one_that_is_sent_again_is_made_once_and_completed() {
     let mut formation = Formation::new(2, 4096);
     let (made, dir) = {
         let client = &formation.clients[0];
-        let (made, dir) = (op(client), dir(client, "d"));
+        let dir = dir(client, "d");
+        let made = op(client);
         let first = client.put(&made, dir, &file("f", b"content")).unwrap();
         let again = client.put(&OpCtx { retry: true, ..made }, dir, &file("f", b"content")).unwrap();
         assert_eq!((first.ino, first.ctime), (again.ino, again.ctime));
         // As far as a daemon that was killed had come.
-        let begun = op(client);
+        let begun = client.new_op(1, 0, 0);
         let half = client.mknod(&begun, dir, b"half", &FILE).unwrap();
         let whole = client.put(&OpCtx { retry: true, ..begun }, dir, &file("half", b"content")).unwrap();
         assert_eq!((whole.ino, whole.mtime), (half.ino, MTIME));
         assert_eq!(read(client, half.ino, 0, 9), b"content");
         // Somebody writes to the file before it is sent again.
-        client.open(&op(client), first.ino, 0).unwrap();
+        client.open(&client.new_op(2, 0, 0), first.ino, 0).unwrap();
         formation::write(client, first.ino, 7, b" and more");
         let late = client.put(&OpCtx { retry: true, ..made }, dir, &file("f", b"content"));
         assert_eq!(refusal(late), Errno::EIO);
@@ -117,15 +118,18 @@ fn what_a_failed_one_left_does_not_come_up() {
     let client = &formation.clients[0];
     let dir = dir(client, "d");
     let content = [b'x'; 3 * 4096];
-    // Each stripe on another seat than the one before: one of them is written before another one is lost.
-    formation.switchboard.lose_request.store(u32::from(Op::Write as u16), Ordering::Relaxed);
-    assert_eq!(refusal(client.put(&op(client), dir, &file("f", &content))), Errno::EIO);
-    let attr = client.lookup(dir, b"f").unwrap();
-    assert_eq!(attr.size, 0);
-    let longer = SetAttr { size: Some(5 * 4096), ..SetAttr::default() };
-    client.setattr(&op(client), attr.ino, &longer).unwrap();
-    assert_eq!(read(client, attr.ino, 0, 5 * 4096), vec![0; 5 * 4096]);
-    client.unlink(&op(client), dir, b"f").unwrap();
-    client.put(&op(client), dir, &file("f", &content)).unwrap();
-    assert_eq!(read(client, client.lookup(dir, b"f").unwrap().ino, 0, 5 * 4096), content);
+    // Each stripe on another seat than the one before: in some of these files one is written before another one is lost.
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        formation.switchboard.lose_request.store(u32::from(Op::Write as u16), Ordering::Relaxed);
+        assert_eq!(refusal(client.put(&op(client), dir, &file(name, &content))), Errno::EIO);
+        let attr = client.lookup(dir, name.as_bytes()).unwrap();
+        assert_eq!(attr.size, 0);
+        let longer = SetAttr { size: Some(5 * 4096), ..SetAttr::default() };
+        client.setattr(&op(client), attr.ino, &longer).unwrap();
+        assert!(read(client, attr.ino, 0, 5 * 4096) == vec![0; 5 * 4096], "{name}");
+        client.unlink(&op(client), dir, name.as_bytes()).unwrap();
+        client.put(&op(client), dir, &file(name, &content)).unwrap();
+        let attr = client.lookup(dir, name.as_bytes()).unwrap();
+        assert_eq!(read(client, attr.ino, 0, 5 * 4096), content);
+    }
 }

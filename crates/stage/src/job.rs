@@ -93,7 +93,8 @@ impl Job {
             let (draft, to) = begun.map_or_else(|| spot.file(path, 0o600, true), Ok)?;
             // Holes are not written, so that the file would stay shorter without this; what was begun may be longer. Where several
             // write at once they would wait for each other to make it longer, and each time its home would be told.
-            if sparse || was_begun || is_shared { to.set_len(meta.len()) } else { Ok(()) }.map(|()| (draft, to))
+            if sparse || was_begun || is_shared { to.set_len(meta.len()) } else { Ok(()) }
+                .map(|()| (draft, to))
         };
         let (draft, to) = make().map_err(|error| Failure::io("make it", &place, error))?;
         let pairs: Vec<OnceLock<Pair>> = (0..views.count()).map(|_| OnceLock::new()).collect();

@@ -66,6 +66,9 @@ impl Node {
             return Err(not_here("the directory is a large one"));
         }
         let parent = self.inode(request.parent)?;
+        if !parent.attr.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
         if parent.attr.uid != request.by || parent.attr.mode & MAY_MAKE != MAY_MAKE {
             return Err(FsError::with(
                 Errno::EACCES,
