@@ -63,7 +63,7 @@ impl SmallCopy<'_> {
         let mut line = Line::of(LineKind::File, &before, path);
         line.digest = Some(blake3::hash(bytes));
         let place = self.spot.place(path);
-        let made = Made { path, place: &place, before: &before, from: &from, bytes };
+        let made = Made { path, source: &source, place: &place, before: &before, from: &from, bytes };
         let (draft, mark, refused) = match made.at_once(self.spot, self.putter.as_deref_mut())? {
             Some((draft, mark)) => (draft, mark, Vec::new()),
             None => made.in_steps(self.spot, self.sync)?,
@@ -80,6 +80,7 @@ impl SmallCopy<'_> {
 /// A file to be made at the target.
 struct Made<'a> {
     path: &'a Path,
+    source: &'a Path,
     place: &'a Path,
     before: &'a Stamp,
     from: &'a File,
@@ -109,19 +110,14 @@ impl Made<'_> {
             to.sync_all().map_err(self.failed("write to stable storage"))?;
         }
         let made = to.metadata().map_err(self.failed("look at it"))?;
-        if made.len() == self.before.size {
-            Ok((draft, Mark::of(&made), refused))
-        } else {
-            Err(self.changed())
+        if made.len() != self.before.size {
+            return Err(Failure::new(self.source, Cause::Changed));
         }
+        Ok((draft, Mark::of(&made), refused))
     }
 
     fn failed(&self, doing: &'static str) -> impl Fn(std::io::Error) -> Failure {
         move |error| Failure::io(doing, self.place, error)
-    }
-
-    fn changed(&self) -> Failure {
-        Failure::new(self.place, Cause::Changed)
     }
 }
 
