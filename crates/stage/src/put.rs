@@ -58,7 +58,7 @@ impl Putter {
                 self.leave(parent, Some(dir));
                 Ok(Some(Mark { ino: ino.0, ctime: (ctime.secs, i64::from(ctime.nanos)) }))
             }
-            // Only for now.
+            // That passes.
             Err(OsErrno::AGAIN) => {
                 self.leave(parent, Some(dir));
                 Ok(None)
