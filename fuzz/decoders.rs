@@ -56,7 +56,7 @@ pub fn message(bytes: &[u8]) {
     let Some((number, body)) = bytes.split_first() else { return };
     by_number!(
         u16::from(*number), body,
-        Ping GetMap Lookup GetAttr SetAttr Make Unlink Rmdir Rename Link ReadLink ReadDir ListHashes Parent GetXattr ListXattr
+        Ping GetMap Lookup GetAttr SetAttr Make Put Unlink Rmdir Rename Link ReadLink ReadDir ListHashes Parent GetXattr ListXattr
         SetXattr RemoveXattr Open Close Reassert Extend Append Touch StatFs Status SyncRecords Read Write
         StatSubfile SyncSubfile Settle Shutdown Leave PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
         RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged

@@ -167,6 +167,53 @@ fn a_tree_goes_in_and_comes_out_through_all_nodes() {
     assert!(done.code == 1 && done.err.contains("job 1 is done"), "{}", done.err);
     assert!(stage(&camp, &["cancel", "9"]).err.contains("job 9 is not known"));
     assert_eq!(stage(&camp, &["in", "x", "../y"]).code, 2);
+    for (way, paths) in [("in", ["s3://bucket/run", "data"]), ("out", ["deep/data", "s3://bucket/run"])] {
+        let refused = stage(&camp, &[way, paths[0], paths[1]]);
+        assert!(refused.code == 2 && refused.err.contains("partition create"), "{}", refused.err);
+    }
+    camp.down();
+}
+
+/// How many files were made at once, over all nodes.
+fn puts(camp: &Camp) -> u64 {
+    let status = camp.status();
+    let operations = |node: &Value| node["operations"].as_array().unwrap().clone();
+    let all = status["nodes"].as_array().unwrap().iter().flat_map(operations);
+    all.filter(|op| op["name"] == "Put").map(|op| op["client"].as_u64().unwrap()).sum()
+}
+
+/// S267, S269: what nobody looks into is made with a request per small file, and is what the steps make.
+#[test]
+fn small_files_of_a_new_tree_are_made_by_one_request_each() {
+    let Some(camp) = Camp::start_each(&["--nodes", "3"]) else { return };
+    let site = site();
+    make_tree(&site.path().join("src"));
+    let src = site.path().join("src");
+    // A mount that has just begun makes files in steps for a moment, so the second copy is the one that is counted.
+    for name in ["first", "second"] {
+        let before = puts(&camp);
+        let said = stage(&camp, &["in", src.to_str().unwrap(), name]);
+        assert_eq!(said.code, 0, "{}", said.err);
+        camp.mounts().iter().for_each(|mount| same(&mount.join(name), &src));
+        let mut made = without_dirs(&camp.mount().join(name));
+        made.retain(|_, line| line.starts_with("10"));
+        assert_eq!(made.len(), 122);
+        assert!(name == "first" || puts(&camp) - before == 120, "{}", puts(&camp) - before);
+    }
+    // Into a directory that is there they are made in steps; the manifest's marks are right for both.
+    fs::remove_file(camp.mount().join("second/d1/f6")).unwrap();
+    let before = puts(&camp);
+    let said = stage(&camp, &["in", src.to_str().unwrap(), "second"]);
+    assert_eq!((said.code, puts(&camp) - before), (0, 0), "{}", said.err);
+    equal(&without_dirs(&camp.mount().join("second")), &without_dirs(&src));
+    let out = site.path().join("out");
+    let said = stage(&camp, &["out", "first", out.to_str().unwrap(), "--changed-since", "in"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(
+        without_dirs(&out).into_keys().collect::<Vec<_>>(),
+        Vec::<String>::new(),
+        "nothing has changed"
+    );
     camp.down();
 }
 

@@ -24,6 +24,7 @@ mod names;
 mod opens;
 mod partitions;
 mod paths;
+mod put;
 mod removals;
 mod saving;
 mod session;

@@ -8,7 +8,7 @@ use bivouac_types::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as OsErrno;
 
-use crate::abi::{REQUEST_HEADER_LEN, WRITE_ARGS_LEN, reply_header};
+use crate::abi::{NOTIFY_INVAL_INODE, REQUEST_HEADER_LEN, WRITE_ARGS_LEN, inval_inode, reply_header};
 use crate::pipe::{NotSent, Pipe};
 
 /// Alignment of payloads in memory, in bytes.
@@ -141,6 +141,14 @@ impl Channel {
     /// What the kernel says to it.
     pub fn notify(&self, code: i32) -> io::Result<()> {
         self.send(0, code, &[])
+    }
+
+    /// Has the kernel ask for the attributes of an inode when it needs them next. It takes no lock that a request may hold.
+    ///
+    /// # Errors
+    /// What the kernel says to it; that it does not know the inode is none.
+    pub fn forget_attributes(&self, nodeid: u64) -> io::Result<()> {
+        self.send(0, NOTIFY_INVAL_INODE, &inval_inode(nodeid))
     }
 
     fn send(&self, unique: u64, error: i32, body: &[u8]) -> io::Result<()> {

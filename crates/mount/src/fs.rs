@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bivouac_client::Client;
+use bivouac_types::put::NewFile;
 use bivouac_types::{Attr, FsResult, Ino, SetAttr, StatFs};
 
 pub use bivouac_client::{CopyJob, DirEntry, NewInode, OpCtx, Opened, SeekKind, SendPart};
@@ -39,6 +40,7 @@ operations! {
         exclusive: bool,
         truncate: bool
     ) -> FsResult<Opened>;
+    fn put(&self, ctx: &OpCtx, parent: Ino, file: &NewFile<'_>) -> FsResult<Attr>;
     fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr>;
     fn unlink(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()>;
     fn rmdir(&self, ctx: &OpCtx, parent: Ino, name: &[u8]) -> FsResult<()>;

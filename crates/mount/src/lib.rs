@@ -6,6 +6,7 @@
 //! the thread that read it, and node ids are inode numbers, so there is no table of inodes.
 
 mod abi;
+mod absences;
 mod attach;
 mod channel;
 mod fs;

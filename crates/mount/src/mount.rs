@@ -9,6 +9,7 @@ use bivouac_types::{Errno, FsError};
 use parking_lot::Mutex;
 
 use crate::abi::{Header, InitRequest, NOTIFY_RESEND, Negotiated, Opcode, Reader, Reply, Wishes, flags};
+use crate::absences::Absences;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::opens::Opens;
@@ -97,6 +98,7 @@ impl<F: FileSystem> Mount<F> {
             channel: Arc::clone(&self.channel),
             state,
             opens,
+            absences: Absences::since_before(),
             negotiated,
             stats: Arc::clone(&self.stats),
             parked,

@@ -10,6 +10,7 @@ use bivouac_types::{Errno, FsError, FsResult};
 use parking_lot::Mutex;
 
 use crate::abi::{Header, Negotiated, Opcode, Reader, Reply, flags};
+use crate::absences::Absences;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::opens::Opens;
@@ -29,6 +30,7 @@ pub struct Session<F> {
     pub channel: Arc<Channel>,
     pub state: State,
     pub opens: Opens,
+    pub absences: Absences,
     pub negotiated: Negotiated,
     pub stats: Arc<Stats>,
     pub parked: Arc<Parked>,

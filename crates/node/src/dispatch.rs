@@ -92,6 +92,7 @@ impl Service for Node {
             Op::ChangeSpace => run::<op::ChangeSpace>,
             Op::FindData => run::<op::FindData>,
             Op::MakeUnnamed => run::<op::MakeUnnamed>,
+            Op::Put => run::<op::Put>,
             Op::CopyRange => run::<op::CopyRange>,
             Op::ExtendOver => run::<op::ExtendOver>,
             Op::Count => run::<op::Count>,
@@ -201,7 +202,7 @@ fn check_fence(node: &Node, call: &Call<'_>) -> FsResult<()> {
 fn serve<O: Handle>(node: &Node, call: &Call<'_>, ctx: &Ctx<'_>) -> FsResult<O::Reply> {
     let handle = || O::handle(node, ctx, request::<O>(call)?);
     let outcome = handle();
-    let adds = matches!(O::OP, Op::Make | Op::MakeUnnamed | Op::Link | Op::SetXattr | Op::PutInode);
+    let adds = matches!(O::OP, Op::Make | Op::MakeUnnamed | Op::Put | Op::Link | Op::SetXattr | Op::PutInode);
     let is_full = adds && outcome.as_ref().is_err_and(|error| error.errno() == Errno::ENOSPC);
     if is_full && node.reclaim_direct(RECORDS_VOLUME) { handle() } else { outcome }
 }

@@ -41,8 +41,32 @@ pub fn parse_out(argument: impl AsRef<OsStr>) -> Result<Transfer, String> {
     Ok(Transfer { src: inside(argument, &src)?, dst })
 }
 
+/// Refuses what looks like a URL: copies are made between paths.
+///
+/// # Errors
+/// A sentence that says what to do instead.
+pub fn refuse_url(path: &OsStr) -> Result<(), String> {
+    let bytes = path.as_bytes();
+    let scheme = bytes.windows(3).position(|three| three == b"://").and_then(|end| bytes.get(..end));
+    let is_scheme = |scheme: &[u8]| {
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        scheme.first().is_some_and(u8::is_ascii_alphabetic) && scheme.iter().all(is_part)
+    };
+    if !scheme.is_some_and(is_scheme) {
+        return Ok(());
+    }
+    let remedy = "is a URL, and copies are made between paths; to use an object store, put a partition in front of it, \
+                  which brings and flushes by itself: bivouac partition create DIR --source s3://BUCKET/PREFIX \
+                  (a file of that name is written ./NAME)";
+    Err(refusal(path, remedy))
+}
+
 /// Splits at the one colon that is not escaped.
 fn sides(argument: &OsStr) -> Result<(PathBuf, Option<PathBuf>), String> {
+    let url = |at: &usize| refuse_url(OsStr::from_bytes(argument.as_bytes().get(*at..).unwrap_or_default()));
+    let behind_colons =
+        argument.as_bytes().iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at + 1);
+    std::iter::once(0).chain(behind_colons).try_for_each(|at| url(&at))?;
     let mut sides = vec![Vec::new()];
     let mut bytes = argument.as_bytes().iter().copied().peekable();
     while let Some(byte) = bytes.next() {
@@ -92,6 +116,20 @@ mod tests {
     fn pair(transfer: Result<Transfer, String>) -> (String, String) {
         let transfer = transfer.unwrap();
         (transfer.src.display().to_string(), transfer.dst.display().to_string())
+    }
+
+    /// S270.
+    #[test]
+    fn urls_are_refused_with_what_to_do_instead() {
+        for argument in ["s3://bucket/run", "https://h/x", "res:s3://bucket/run", "s3://bucket/run:in"] {
+            for outcome in [parse_in(argument), parse_out(argument)] {
+                let text = outcome.unwrap_err();
+                assert!(text.contains("is a URL") && text.contains("partition create"), "{text}");
+            }
+        }
+        for path in ["./s3://bucket", "/a/s3://b", "s3:/bucket", "://x", "1s://x", "a"] {
+            refuse_url(OsStr::new(path)).unwrap();
+        }
     }
 
     #[test]

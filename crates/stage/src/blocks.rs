@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, PoisonError};
 
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use blake3::{Hash, Hasher};
@@ -97,13 +98,28 @@ pub(crate) struct Block {
     pub(crate) sparse: bool,
 }
 
+/// A file that is written. Where only one at a time is let in, those who want to take turns before they ask.
+#[derive(Clone, Copy)]
+pub(crate) struct Sink<'a> {
+    pub(crate) file: &'a File,
+    pub(crate) turn: Option<&'a Mutex<()>>,
+}
+
+impl Sink<'_> {
+    fn write(&self, bytes: &[u8], start: u64, sparse: bool) -> io::Result<()> {
+        let _turn = self.turn.map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
+        write(self.file, bytes, start, sparse)
+    }
+}
+
 /// Copies a block of a file into one that has zeros there. Returns its value.
 pub(crate) fn copy_block(
-    (from, to): (&File, &File),
+    from: &File,
+    to: Sink<'_>,
     block: Block,
     buffer: &mut [u8],
 ) -> Result<Value, BlockError> {
-    each_run(from, block, buffer, |bytes, at| write(to, bytes, at, block.sparse))
+    each_run(from, block, buffer, |bytes, at| to.write(bytes, at, block.sparse))
 }
 
 /// Whether a block of a file has this value.
@@ -121,12 +137,12 @@ pub(crate) fn block_is(
 
 /// Copies a block over what is there, which need not be zeros.
 pub(crate) fn rewrite_block(
-    (from, to): (&File, &File),
+    from: &File,
+    to: Sink<'_>,
     block: Block,
     buffer: &mut [u8],
 ) -> Result<Value, BlockError> {
-    let dense = Block { sparse: false, ..block };
-    each_run(from, dense, buffer, |bytes, at| to.write_all_at(bytes, at))
+    copy_block(from, to, Block { sparse: false, ..block }, buffer)
 }
 
 /// Hashes a block, giving what is data to `data`; holes need no reading.
@@ -244,7 +260,9 @@ mod tests {
             let to = tempfile::tempfile().unwrap();
             to.set_len(SIZE).unwrap();
             let copy = |block| {
-                let value = copy_block((&from, &to), block, &mut buffer).unwrap();
+                let value =
+                    copy_block(&from, Sink { file: &to, turn: Some(&Mutex::default()) }, block, &mut buffer)
+                        .unwrap();
                 assert!(block_is(&to, block, &value, &mut buffer).unwrap());
                 value
             };
@@ -261,7 +279,8 @@ mod tests {
         let mut buffer = vec![0; BUFFER];
         let to = tempfile::tempfile().unwrap();
         to.write_all_at(&vec![7; SIZE as usize], 0).unwrap();
-        let rewrite = |block| rewrite_block((&from, &to), block, &mut buffer).unwrap();
+        let rewrite =
+            |block| rewrite_block(&from, Sink { file: &to, turn: None }, block, &mut buffer).unwrap();
         let values: Vec<Value> = blocks(SIZE, true).map(rewrite).collect();
         assert_eq!(file_digest(&values), blake3::hash(&contents));
         assert!(read(&to) == contents);
@@ -290,7 +309,7 @@ mod tests {
         from.set_len(10).unwrap();
         let to = tempfile::tempfile().unwrap();
         let first = blocks(SIZE, false).next().unwrap();
-        let outcome = copy_block((&from, &to), first, &mut vec![0; BUFFER]);
+        let outcome = copy_block(&from, Sink { file: &to, turn: None }, first, &mut vec![0; BUFFER]);
         assert!(matches!(outcome, Err(BlockError::Short)), "{outcome:?}");
     }
 

@@ -24,7 +24,7 @@ impl Draft {
     /// Makes an object under its own name, in a directory that is all ours.
     pub(crate) fn in_place<T>(
         path: PathBuf,
-        make: impl Fn(&Path) -> io::Result<T>,
+        make: impl FnMut(&Path) -> io::Result<T>,
     ) -> io::Result<(Draft, T)> {
         let made = make_anew(&path, make)?;
         Ok((Draft { path, place: None, kept: false }, made))
@@ -34,7 +34,7 @@ impl Draft {
     pub(crate) fn beside<T>(
         place: PathBuf,
         tag: &Tag,
-        make: impl Fn(&Path) -> io::Result<T>,
+        make: impl FnMut(&Path) -> io::Result<T>,
     ) -> io::Result<(Draft, T)> {
         let path = temporary(&place, tag);
         let made = make_anew(&path, make)?;
@@ -84,7 +84,7 @@ impl Drop for Draft {
 
 /// Makes an object; what an interrupted copy left under the name, which is ours, goes first. It is never written
 /// into, because it may be another name of something complete.
-fn make_anew<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
+fn make_anew<T>(path: &Path, mut make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<T> {
     match make(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             std::fs::remove_file(path)?;

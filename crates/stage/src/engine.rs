@@ -11,6 +11,7 @@ use crate::job::{Job, Seen, Wanted};
 use crate::journal::{Past, Recorder};
 use crate::line::Line;
 use crate::meta::Mark;
+use crate::put::Putter;
 use crate::queue::Queue;
 use crate::scan::Plan;
 use crate::small::{Attempt, SMALL, Sealed, SmallCopy};
@@ -19,6 +20,9 @@ use crate::{Cause, CopyOptions, Failure, Progress, Skipped};
 
 /// How often a file is copied that changes while it is copied.
 const TRIES: u32 = 3;
+
+/// Workers on one file where only one at a time can write to it: one reads while the other one writes.
+const LANES: u64 = 2;
 
 /// What the workers share.
 pub(crate) struct Engine<'a> {
@@ -100,7 +104,8 @@ impl Engine<'_> {
             entry.is_some_and(|entry| entry.stamp.size <= SMALL && !entry.sparse)
         };
         let (small, large): (Vec<usize>, Vec<usize>) = numbers.into_iter().partition(is_small);
-        let batches = small.chunks(BATCH).map(|batch| Task::Batch(batch.to_vec()));
+        let batches = apart(small.chunks(BATCH).collect(), self.opts.threads());
+        let batches = batches.into_iter().map(|batch| Task::Batch(batch.to_vec()));
         large.into_iter().map(|number| Task::Large(number, 0)).chain(batches).collect()
     }
 
@@ -109,6 +114,14 @@ impl Engine<'_> {
         let is_hidden = self.target.spot.is_staged();
         self.durability == Durability::Together && (self.opts.verify || !is_hidden)
     }
+}
+
+/// Orders batches for so many workers that each goes through a part of the tree of its own: the kernel makes one name at
+/// a time in a directory, so those who work in the same one wait for each other.
+fn apart<T: Copy>(batches: Vec<T>, workers: usize) -> Vec<T> {
+    let each = batches.len().div_ceil(workers.max(1)).max(1);
+    let parts: Vec<&[T]> = batches.chunks(each).collect();
+    (0..each).flat_map(|turn| parts.iter().filter_map(move |part| part.get(turn).copied())).collect()
 }
 
 struct Worker<'a> {
@@ -121,6 +134,12 @@ struct Worker<'a> {
     root: std::path::PathBuf,
     /// Whether files for which there is no space fail now.
     is_last_try: bool,
+}
+
+/// What a worker has for itself.
+struct Desk {
+    buffer: Vec<u8>,
+    putter: Putter,
 }
 
 impl<'a> Worker<'a> {
@@ -138,46 +157,48 @@ impl<'a> Worker<'a> {
     }
 
     fn work(&self) {
-        let mut buffer = vec![0; BUFFER];
+        let mut desk = Desk { buffer: vec![0; BUFFER], putter: Putter::default() };
         self.queue.work(|task| {
             let is_cancelled = self.engine.opts.cancelled();
             match task {
                 // Of large files the parts are counted down, so that what is begun is ended properly.
-                Task::Copy(job, part) => self.copy(job, part, &mut buffer),
-                Task::Verify(job, part) => self.verify(job, part, &mut buffer),
+                Task::Copy(job, part) => self.copy(job, part, &mut desk.buffer),
+                Task::Verify(job, part) => self.verify(job, part, &mut desk.buffer),
                 _ if is_cancelled => {}
-                Task::Batch(numbers) => self.batch(&numbers, &mut buffer),
+                Task::Batch(numbers) => self.batch(&numbers, &mut desk),
                 Task::Large(number, tried) => self.large(number, tried),
                 Task::Settle(sealed) => self.settle(sealed),
-                Task::Commit(sealed) => self.commit(sealed, &mut buffer),
+                Task::Commit(sealed) => self.commit(sealed, &mut desk.buffer),
             }
         });
     }
 
-    fn batch(&self, numbers: &[usize], buffer: &mut [u8]) {
+    fn batch(&self, numbers: &[usize], desk: &mut Desk) {
         let mut sealed = Vec::with_capacity(numbers.len());
         for number in numbers {
             if self.engine.opts.cancelled() {
                 break;
             }
-            sealed.extend(self.small(*number, buffer));
+            sealed.extend(self.small(*number, desk));
         }
         if !self.engine.in_groups() {
-            return self.commit(sealed, buffer);
+            return self.commit(sealed, &mut desk.buffer);
         }
         if let Some(full) = self.group.add(sealed) {
             self.settle(full);
         }
     }
 
-    fn small(&self, number: usize, buffer: &mut [u8]) -> Option<Sealed> {
+    fn small(&self, number: usize, desk: &mut Desk) -> Option<Sealed> {
         let entry = self.engine.plan.entries.get(number)?;
         let mut tried = 0;
         loop {
             self.engine.opts.wait_for(entry.stamp.size);
             let sync = self.engine.durability == Durability::Each;
             let source = crate::scan::below(&self.root, &entry.path);
-            let mut copy = SmallCopy { spot: &self.spot, sync, buffer };
+            let is_formation = self.engine.durability == Durability::Acknowledged;
+            let putter = is_formation.then_some(&mut desk.putter);
+            let mut copy = SmallCopy { spot: &self.spot, sync, buffer: &mut desk.buffer, putter };
             match copy.copy(number, source, &entry.path) {
                 Ok(Attempt::Sealed(sealed)) => {
                     self.engine.progress.copied(sealed.line.size);
@@ -262,12 +283,21 @@ impl<'a> Worker<'a> {
         let Some(entry) = self.engine.plan.entries.get(number) else { return };
         let parts = self.engine.past.parts.get(&entry.path).map_or(&[][..], Vec::as_slice);
         let source = self.engine.plan.source(entry);
-        let wanted = Wanted { number, tried, source, path: &entry.path, parts };
+        let is_shared = self.engine.splits;
+        let wanted = Wanted { number, tried, source, path: &entry.path, parts, is_shared };
         match Job::open(wanted, &self.engine.target.spot, &self.engine.opts.views) {
-            Ok(job) if self.engine.splits => self.push(Arc::new(job), Task::Copy),
-            Ok(job) => self.queue.push_first(std::iter::once(Task::Copy(Arc::new(job), 0))),
+            Ok(job) => {
+                let (job, lanes) = (Arc::new(job), self.lanes());
+                let first = 0..lanes.min(job.parts());
+                self.queue.push_first(first.map(|part| Task::Copy(Arc::clone(&job), part)));
+            }
             Err(failure) => self.note(|copied| copied.failures.push(failure)),
         }
+    }
+
+    /// How many parts of a file are begun at once; who ends one goes on with the next.
+    fn lanes(&self) -> u64 {
+        if self.engine.splits { u64::MAX } else { LANES.min(self.engine.opts.threads() as u64) }
     }
 
     fn copy(&self, job: Arc<Job>, part: u64, buffer: &mut [u8]) {
@@ -283,10 +313,11 @@ impl<'a> Worker<'a> {
         {
             self.record(&line);
         }
+        let next = part.saturating_add(self.lanes());
         if job.part_done() {
             self.seal(job);
-        } else if !self.engine.splits {
-            self.queue.push_first(std::iter::once(Task::Copy(job, part + 1)));
+        } else if next < job.parts() {
+            self.queue.push_first(std::iter::once(Task::Copy(job, next)));
         }
     }
 
@@ -359,5 +390,21 @@ impl<'a> Worker<'a> {
 
     fn note(&self, what: impl FnOnce(&mut Copied)) {
         what(&mut self.copied.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_begin_apart_and_every_batch_comes_once() {
+        assert_eq!(apart((0..8).collect(), 4), [0, 2, 4, 6, 1, 3, 5, 7]);
+        assert_eq!(apart((0..7).collect(), 3), [0, 3, 6, 1, 4, 2, 5]);
+        for (batches, workers) in [(0, 4), (1, 4), (3, 4), (9, 4), (5, 0), (100, 32)] {
+            let mut all = apart((0..batches).collect(), workers);
+            all.sort_unstable();
+            assert_eq!(all, (0..batches).collect::<Vec<_>>(), "{batches} for {workers}");
+        }
     }
 }

@@ -9,7 +9,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use blake3::Hash;
 
-use crate::blocks::{BLOCK, Block, BlockError, Value, block_is, copy_block, file_digest, rewrite_block};
+use crate::blocks::{
+    BLOCK, Block, BlockError, Sink, Value, block_is, copy_block, file_digest, rewrite_block,
+};
 use crate::draft::Draft;
 use crate::journal::Part;
 use crate::line::{Line, LineKind};
@@ -41,6 +43,8 @@ pub(crate) struct Job {
     resumed: HashMap<u64, Value>,
     /// Values of the blocks that were copied.
     blocks: Vec<OnceLock<Value>>,
+    /// Where the file system lets one writer at a time into a file: whose turn it is.
+    turn: Option<Mutex<()>>,
     /// Parts that are still to be copied or compared.
     left: AtomicU64,
     outcome: Mutex<Outcome>,
@@ -65,12 +69,14 @@ pub(crate) struct Wanted<'a> {
     pub(crate) path: &'a Path,
     /// Parts that an interrupted copy completed.
     pub(crate) parts: &'a [Part],
+    /// Whether the target's file system lets several writers into a file at once.
+    pub(crate) is_shared: bool,
 }
 
 impl Job {
     /// Opens the source and makes the file at the target.
     pub(crate) fn open(wanted: Wanted<'_>, spot: &Spot, views: &Views) -> Result<Job, Failure> {
-        let Wanted { number, tried, source, path, parts: resumed } = wanted;
+        let Wanted { number, tried, source, path, parts: resumed, is_shared } = wanted;
         let open = || {
             let from = open_for_reading(&source)?;
             from.metadata().map(|meta| (from, meta))
@@ -84,9 +90,11 @@ impl Job {
         let begun = if sparse || resumed.is_empty() { None } else { spot.begun(path) };
         let was_begun = begun.is_some();
         let make = || {
-            let (draft, to) = begun.map_or_else(|| spot.file(path, 0o600), Ok)?;
-            // Holes are not written, so that the file would stay shorter without this; what was begun may be longer.
-            if sparse || was_begun { to.set_len(meta.len()) } else { Ok(()) }.map(|()| (draft, to))
+            let (draft, to) = begun.map_or_else(|| spot.file(path, 0o600, true), Ok)?;
+            // Holes are not written, so that the file would stay shorter without this; what was begun may be longer. Where several
+            // write at once they would wait for each other to make it longer, and each time its home would be told.
+            if sparse || was_begun || is_shared { to.set_len(meta.len()) } else { Ok(()) }
+                .map(|()| (draft, to))
         };
         let (draft, to) = make().map_err(|error| Failure::io("make it", &place, error))?;
         let pairs: Vec<OnceLock<Pair>> = (0..views.count()).map(|_| OnceLock::new()).collect();
@@ -105,6 +113,7 @@ impl Job {
             begun: was_begun,
             resumed: if was_begun { resumed } else { HashMap::new() },
             blocks: (0..meta.len().div_ceil(BLOCK)).map(|_| OnceLock::new()).collect(),
+            turn: (!is_shared).then(Mutex::default),
             left: AtomicU64::new(parts(meta.len())),
             outcome: Mutex::new(Outcome { draft: Some(draft), failure: None, target: None }),
         })
@@ -142,10 +151,11 @@ impl Job {
         let (pair, block) = (self.pair(seen)?, self.block(number));
         let failed = |error| self.block_failure(error);
         let resumed = self.resumed.get(&number).copied();
+        let to = Sink { file: &pair.to, turn: self.turn.as_ref() };
         let value = match resumed {
             Some(value) if block_is(&pair.to, block, &value, buffer).map_err(failed)? => value,
-            _ if self.begun => rewrite_block((&pair.from, &pair.to), block, buffer).map_err(failed)?,
-            _ => copy_block((&pair.from, &pair.to), block, buffer).map_err(failed)?,
+            _ if self.begun => rewrite_block(&pair.from, to, block, buffer).map_err(failed)?,
+            _ => copy_block(&pair.from, to, block, buffer).map_err(failed)?,
         };
         if let Some(slot) = self.blocks.get(number as usize) {
             let _ = slot.set(value);

@@ -34,6 +34,7 @@ mod journal;
 mod limit;
 mod line;
 mod meta;
+mod put;
 mod queue;
 mod report;
 mod scan;
@@ -47,7 +48,7 @@ mod views;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use args::{Transfer, parse_in, parse_out};
+pub use args::{Transfer, parse_in, parse_out, refuse_url};
 pub use baseline::Baseline;
 pub use error::{Cause, Failure, StageError};
 pub use limit::Limiter;

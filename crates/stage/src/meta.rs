@@ -161,6 +161,11 @@ pub(crate) fn copy_xattrs(from: &File, to: &File) -> io::Result<Vec<String>> {
     Ok(refused)
 }
 
+/// Whether a file has attributes that are copied.
+pub(crate) fn has_xattrs(file: &File) -> io::Result<bool> {
+    kept_xattrs(file).map(|names| !names.is_empty())
+}
+
 fn kept_xattrs(file: &File) -> io::Result<Vec<CString>> {
     let Some(len) = supported(rustix::fs::flistxattr_query(file))?.filter(|len| *len > 0) else {
         return Ok(Vec::new());

@@ -9,7 +9,8 @@ use rustix::fs::Advice;
 use crate::draft::Draft;
 use crate::job::open_for_reading;
 use crate::line::{Line, LineKind};
-use crate::meta::{Mark, Stamp, copy_xattrs};
+use crate::meta::{Mark, Stamp, copy_xattrs, has_xattrs};
+use crate::put::Putter;
 use crate::target::Spot;
 use crate::{Cause, Failure, Skipped};
 
@@ -40,6 +41,8 @@ pub(crate) struct SmallCopy<'a> {
     /// Whether each file is written to stable storage by itself.
     pub(crate) sync: bool,
     pub(crate) buffer: &'a mut [u8],
+    /// Where the target may make files at once.
+    pub(crate) putter: Option<&'a mut Putter>,
 }
 
 impl SmallCopy<'_> {
@@ -60,26 +63,61 @@ impl SmallCopy<'_> {
         let mut line = Line::of(LineKind::File, &before, path);
         line.digest = Some(blake3::hash(bytes));
         let place = self.spot.place(path);
-        let write = |doing| {
-            let place = &place;
-            move |error| Failure::io(doing, place, error)
+        let made = Made { path, source: &source, place: &place, before: &before, from: &from, bytes };
+        let (draft, mark, refused) = match made.at_once(self.spot, self.putter.as_deref_mut())? {
+            Some((draft, mark)) => (draft, mark, Vec::new()),
+            None => made.in_steps(self.spot, self.sync)?,
         };
-        let (draft, to) = self.spot.file(path, before.attrs.mode).map_err(write("make it"))?;
-        // Asked before the first write, the kernel knows the answer.
-        let fresh = to.metadata().map_err(write("look at it"))?;
-        to.write_all_at(bytes, 0).map_err(write("write"))?;
-        let refused = copy_xattrs(&from, &to).map_err(write("set attributes"))?;
-        before.attrs.apply_over(&to, fresh).map_err(write("set mode and times"))?;
-        if self.sync {
-            to.sync_all().map_err(write("write to stable storage"))?;
-        }
-        let made = to.metadata().map_err(write("look at it"))?;
-        if Stamp::of(&from.metadata().map_err(read)?) != before || made.len() != before.size {
+        if Stamp::of(&from.metadata().map_err(read)?) != before {
             return Err(Failure::new(&source, Cause::Changed));
         }
-        line.target = Some(Mark::of(&made));
+        line.target = Some(mark);
         let skipped = refused.into_iter().map(|what| Skipped { path: source.clone(), what }).collect();
         Ok(Attempt::Sealed(Box::new(Sealed { number, draft, line, skipped })))
+    }
+}
+
+/// A file to be made at the target.
+struct Made<'a> {
+    path: &'a Path,
+    source: &'a Path,
+    place: &'a Path,
+    before: &'a Stamp,
+    from: &'a File,
+    bytes: &'a [u8],
+}
+
+impl Made<'_> {
+    /// Has the formation make it by one request, if that is possible.
+    fn at_once(&self, spot: &Spot, putter: Option<&mut Putter>) -> Result<Option<(Draft, Mark)>, Failure> {
+        let Some(putter) = putter else { return Ok(None) };
+        if has_xattrs(self.from).map_err(self.failed("copy attributes"))? {
+            return Ok(None);
+        }
+        let made = spot.put_file(self.path, putter, &self.before.attrs, self.bytes);
+        made.map_err(self.failed("make it"))
+    }
+
+    fn in_steps(&self, spot: &Spot, sync: bool) -> Result<(Draft, Mark, Vec<String>), Failure> {
+        let attrs = &self.before.attrs;
+        let (draft, to) = spot.file(self.path, attrs.mode, false).map_err(self.failed("make it"))?;
+        // Asked before the first write, the kernel knows the answer.
+        let fresh = to.metadata().map_err(self.failed("look at it"))?;
+        to.write_all_at(self.bytes, 0).map_err(self.failed("write"))?;
+        let refused = copy_xattrs(self.from, &to).map_err(self.failed("set attributes"))?;
+        attrs.apply_over(&to, fresh).map_err(self.failed("set mode and times"))?;
+        if sync {
+            to.sync_all().map_err(self.failed("write to stable storage"))?;
+        }
+        let made = to.metadata().map_err(self.failed("look at it"))?;
+        if made.len() != self.before.size {
+            return Err(Failure::new(self.source, Cause::Changed));
+        }
+        Ok((draft, Mark::of(&made), refused))
+    }
+
+    fn failed(&self, doing: &'static str) -> impl Fn(std::io::Error) -> Failure {
+        move |error| Failure::io(doing, self.place, error)
     }
 }
 

@@ -9,6 +9,8 @@ use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 
 use crate::draft::{Draft, rename_to_free, temporary};
+use crate::meta::{Attrs, Mark};
+use crate::put::Putter;
 use crate::scan::below;
 use crate::tag::Tag;
 use crate::views::Views;
@@ -141,13 +143,44 @@ impl Spot {
         if path.symlink_metadata()?.is_dir() { Ok(false) } else { Err(Errno::NOTDIR.into()) }
     }
 
-    /// Makes an empty file. In a tree that nobody sees yet it has the permissions at once.
-    pub(crate) fn file(&self, relative: &Path, mode: u32) -> io::Result<(Draft, File)> {
+    /// Makes an empty file, and opens it for writing; if `reads`, for reading too, which costs a formation's mount a request
+    /// when it is closed. In a tree that nobody sees yet it has the permissions at once.
+    pub(crate) fn file(&self, relative: &Path, mode: u32, reads: bool) -> io::Result<(Draft, File)> {
         // Attributes are set by who may write.
         let mode = if self.is_staged() && mode & 0o200 != 0 { mode & 0o777 } else { 0o600 };
         self.draft(relative, |path| {
-            OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
+            OpenOptions::new().read(reads).write(true).create_new(true).mode(mode).open(path)
         })
+    }
+
+    /// Makes a whole file at once; `None` if it has to be made in steps. In a tree that nobody sees yet: elsewhere names are
+    /// looked for first, and what the kernel believes of them is in the way.
+    pub(crate) fn put_file(
+        &self,
+        relative: &Path,
+        putter: &mut Putter,
+        attrs: &Attrs,
+        content: &[u8],
+    ) -> io::Result<Option<(Draft, Mark)>> {
+        if !self.is_staged() {
+            return Ok(None);
+        }
+        let (draft, made) = self.draft(relative, |path| {
+            let made = putter.put(path, attrs, content);
+            if made.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::AlreadyExists) {
+                // It may be there, and empty.
+                let _ = fs::remove_file(path);
+            }
+            made
+        })?;
+        match made {
+            Some(mark) => Ok(Some((draft, mark))),
+            None => {
+                // Nothing was made.
+                draft.keep();
+                Ok(None)
+            }
+        }
     }
 
     /// The file that an interrupted copy began; `None` if there is none that is only ours.
@@ -185,7 +218,7 @@ impl Spot {
         draft.commit(self.overwrite)
     }
 
-    fn draft<T>(&self, relative: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(Draft, T)> {
+    fn draft<T>(&self, relative: &Path, make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<(Draft, T)> {
         let path = self.path(relative);
         if self.is_staged() {
             return Draft::in_place(path, make);
@@ -322,7 +355,7 @@ mod tests {
         let place = dir.path().join("above/tree");
         let target = open(&place, true).unwrap();
         assert!(target.spot.dir(Path::new("")).unwrap() && target.spot.dir(Path::new("sub")).unwrap());
-        let (draft, _file) = target.spot.file(Path::new("sub/file"), 0o644).unwrap();
+        let (draft, _file) = target.spot.file(Path::new("sub/file"), 0o644, true).unwrap();
         target.spot.put(draft).unwrap();
         assert!(!place.exists());
         assert_eq!(target.spot.place(Path::new("sub/file")), place.join("sub/file"));
@@ -336,7 +369,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let target = open(&dir.path().join("a/b/tree"), true).unwrap();
         target.spot.dir(Path::new("sealed")).unwrap();
-        let (draft, _file) = target.spot.file(Path::new("sealed/file"), 0o644).unwrap();
+        let (draft, _file) = target.spot.file(Path::new("sealed/file"), 0o644, true).unwrap();
         target.spot.put(draft).unwrap();
         let sealed = target.spot.path(Path::new("sealed"));
         fs::set_permissions(&sealed, fs::Permissions::from_mode(0o500)).unwrap();
@@ -368,7 +401,7 @@ mod tests {
     fn a_long_name_is_refused_although_its_temporary_name_would_fit() {
         let dir = tempfile::tempdir().unwrap();
         let target = open(dir.path(), true).unwrap();
-        let refusal = target.spot.file(Path::new(&"n".repeat(256)), 0o644).unwrap_err();
+        let refusal = target.spot.file(Path::new(&"n".repeat(256)), 0o644, true).unwrap_err();
         assert_eq!(refusal.kind(), io::ErrorKind::InvalidFilename);
         assert_eq!(names(dir.path()), [""; 0]);
     }
@@ -381,7 +414,7 @@ mod tests {
         let target = Target::open(&place, true, &manner).unwrap();
         target.spot.dir(Path::new("sub")).unwrap();
         fs::set_permissions(target.spot.path(Path::new("sub")), fs::Permissions::from_mode(0o500)).unwrap();
-        target.spot.file(Path::new("begun"), 0o600).unwrap().0.keep();
+        target.spot.file(Path::new("begun"), 0o600, true).unwrap().0.keep();
         drop(target);
         let again = Target::open(&place, true, &manner).unwrap();
         assert!(again.spot.dir(Path::new("sub")).unwrap());

@@ -9,6 +9,7 @@ mod layout;
 pub mod limits;
 mod name;
 mod partition;
+pub mod put;
 mod spread;
 mod time;
 pub mod units;

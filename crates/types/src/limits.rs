@@ -177,6 +177,10 @@ pub const DIRECT_CALM_MS: u64 = 50;
 /// How long others wait for a process that stands still in the middle of an access, in milliseconds.
 pub const DIRECT_DRAIN_MS: u64 = 5_000;
 
+/// Most bytes of content of a file that is made by one request. With its name and attributes it has to fit into an ioctl,
+/// whose number has 14 bits for that.
+pub const PUT_LEN_MAX: usize = 15 << 10;
+
 const _: () = assert!(INO_SLOT_BITS + INO_ALLOCATOR_BITS + INO_COUNTER_BITS == 64);
 // Channels are 16 bits; those of requests that are being served come on top.
 const _: () = assert!(UNFINISHED_MAX <= 1 << 15);
@@ -207,3 +211,4 @@ const _: () = assert!(SEATS_MAX * 4 + PARTITION_TEXT_MAX + 1024 <= FRAME_BODY_MA
 const _: () = assert!(LIST_EXTENTS_MAX * 12 + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(STRIPE_MIN as u64 >= SUBFILE_HEADER_LEN);
 const _: () = assert!(STRIPE_MIN.is_power_of_two() && STRIPE_MAX.is_power_of_two());
+const _: () = assert!(PUT_LEN_MAX + NAME_LEN_MAX + 64 < 1 << 14);

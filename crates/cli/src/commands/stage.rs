@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use bivouac_launch::{CAUGHT, FormationName, LaunchError, Signals, State, StateDir, Surroundings};
 use bivouac_stage::jobs::{Changed, Held, Jobs, Known, Order, Stage, Way};
-use bivouac_stage::{Select, Transfer};
+use bivouac_stage::{Select, Transfer, refuse_url};
 use bivouac_types::units::format_size;
 use serde_json::{Value, json};
 
@@ -162,6 +162,7 @@ impl Desk {
 
 /// The last of the operands is the target.
 fn split(paths: &[PathBuf]) -> Result<(&[PathBuf], PathBuf), Failure> {
+    paths.iter().try_for_each(|path| refuse_url(path.as_os_str())).map_err(|text| usage(&text))?;
     match paths.split_last() {
         Some((dst, sources)) if !sources.is_empty() => Ok((sources, dst.clone())),
         _ => Err(usage("SRC or DST is missing; write SRC... DST")),
@@ -290,6 +291,8 @@ mod tests {
         assert_eq!(to("/a/b", "c", 2), Path::new("c/b"));
         assert!(target(Path::new("/"), Path::new("c"), 2).unwrap_err().to_string().contains("end in a name"));
         assert_eq!(split(&["x".into()]).unwrap_err().exit_code(), 2);
+        let url = split(&["x".into(), "s3://bucket/x".into()]).unwrap_err();
+        assert!(url.exit_code() == 2 && url.to_string().contains("is a URL"), "{url}");
     }
 
     #[test]

@@ -28,6 +28,19 @@ pub const UNIQUE_RESEND: u64 = 1 << 63;
 /// Notification that makes the kernel send every request again that was read but not answered.
 pub const NOTIFY_RESEND: i32 = 7;
 
+/// Notification that makes the kernel forget what it knows of an inode.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
+
+/// Body of [`NOTIFY_INVAL_INODE`] for the attributes alone (`fuse_notify_inval_inode_out`).
+#[must_use]
+pub fn inval_inode(nodeid: u64) -> [u8; 24] {
+    let mut body = [0; 24];
+    body[..8].copy_from_slice(&nodeid.to_ne_bytes());
+    // No pages: an offset below 0.
+    body[8..16].copy_from_slice(&(-1i64).to_ne_bytes());
+    body
+}
+
 /// Header of a reply: `error` is 0 or a negative errno; for a notification its code, with unique 0.
 #[must_use]
 pub fn reply_header(unique: u64, error: i32, body_len: usize) -> [u8; REPLY_HEADER_LEN] {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bivouac_client::{FileIdentity, IDENTIFY, IDENTITY_LEN};
-use bivouac_types::{Errno, FsError, FsResult};
+use bivouac_types::{Errno, FsError, FsResult, put};
 
 use super::{Answer, Call};
 use crate::abi::{IoCtlIn, flags};
@@ -25,10 +25,13 @@ pub fn nothing<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Nothing)
 }
 
-/// IOCTL: only what says which file it is. Of a file whose writes are sent later that is nobody else's business: what
+/// IOCTL: a small file to be made at once, or what says which file it is. Of a file whose writes are sent later that is nobody else's business: what
 /// has not been sent is here.
 pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = IoCtlIn::decode(&mut call.input)?;
+    if put::is_number(request.cmd) {
+        return put_file(call, &request);
+    }
     let asked = request.cmd == IDENTIFY
         && request.flags & (flags::IOCTL_UNRESTRICTED | flags::IOCTL_DIR) == 0
         && (request.in_size, request.out_size as usize) == (0, IDENTITY_LEN);
@@ -38,6 +41,28 @@ pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
         .and_then(|formation| FileIdentity { ino: call.ino(), formation: Arc::clone(formation) }.to_bytes());
     let Some(identity) = identity else { return Err(FsError::new(Errno::ENOTTY)) };
     call.out.ioctl_out(&identity);
+    Ok(Answer::Reply)
+}
+
+/// Makes a file in a directory. The kernel does not see it do so: it must not believe anything that is not so any more.
+fn put_file<F: FileSystem>(mut call: Call<'_, F>, request: &IoCtlIn) -> FsResult<Answer> {
+    let is_restricted =
+        request.flags & flags::IOCTL_UNRESTRICTED == 0 && request.flags & flags::IOCTL_DIR != 0;
+    let bytes = call.input.bytes(request.in_size)?;
+    let file =
+        put::NewFile::decode(bytes).filter(|_| is_restricted && request.out_size as usize >= put::MADE_LEN);
+    let file = file.ok_or(FsError::new(Errno::ENOTTY))?;
+    let dir = call.ino();
+    let believed = "that names are not there is believed of the directory; make the file in steps";
+    let making = call.session.absences.make(dir).ok_or_else(|| FsError::with(Errno::EAGAIN, believed))?;
+    let made = call.session.fs.put(&call.ctx(), dir, &file);
+    // Whatever came of it.
+    call.session.channel.forget_attributes(dir.0).map_err(|error| {
+        FsError::with(Errno::EIO, format!("tell the kernel that a directory has changed: {error}"))
+    })?;
+    drop(making);
+    let attr = made?;
+    call.out.ioctl_out(&put::MadeFile { ino: attr.ino, ctime: attr.ctime }.to_bytes());
     Ok(Answer::Reply)
 }
 

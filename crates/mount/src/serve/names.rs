@@ -2,16 +2,18 @@
 
 use bivouac_types::{Attr, Errno, FsResult, Ino, mode};
 
-use super::{Answer, Call};
-use crate::abi::{LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn};
+use super::{Answer, Call, millis};
+use crate::abi::{LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn, Validity};
+use crate::absences::Look;
 use crate::fs::{FileSystem, NewInode};
 
 /// LOOKUP.
 pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
+    let look = call.session.absences.look();
     match call.session.fs.glance_at(call.ino(), name) {
         Ok(attr) => entry(call, name, &attr),
-        Err(error) if error.errno() == Errno::ENOENT => absent(call, name),
+        Err(error) if error.errno() == Errno::ENOENT => absent(call, name, look),
         Err(error) => Err(error),
     }
 }
@@ -97,8 +99,10 @@ fn entry<F: FileSystem>(call: Call<'_, F>, name: &[u8], attr: &Attr) -> FsResult
 }
 
 /// That there is no such entry; the kernel may believe it as long as a lease runs.
-fn absent<F: FileSystem>(call: Call<'_, F>, name: &[u8]) -> FsResult<Answer> {
-    let validity = call.validity(name, call.ino());
+fn absent<F: FileSystem>(call: Call<'_, F>, name: &[u8], look: Look) -> FsResult<Answer> {
+    let lease = call.session.fs.entry_lease(call.ino(), name);
+    let entry_ms = millis(call.session.absences.absent(call.ino(), look, lease));
+    let validity = Validity { entry_ms, ..call.attr_validity(call.ino()) };
     if validity.entry_ms == 0 {
         return Err(Errno::ENOENT.into());
     }

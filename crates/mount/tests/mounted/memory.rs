@@ -9,6 +9,7 @@ use bivouac_mount::{
     CopyJob, DirEntry, FileLock, FileSystem, LockKind, LockWaiting, Locked, NewInode, OpCtx, Opened,
     SeekKind, SendPart,
 };
+use bivouac_types::put::NewFile;
 use bivouac_types::{
     Attr, Errno, FsError, FsResult, Ino, Layout, SeatIndex, SetAttr, SetTime, StatFs, Timestamp, mode,
 };
@@ -283,6 +284,20 @@ impl FileSystem for Memory {
         };
         *inner.opens.entry(attr.ino).or_default() += 1;
         Ok(Opened { attr, existed: found.is_some() })
+    }
+
+    fn put(&self, ctx: &OpCtx, parent: Ino, file: &NewFile<'_>) -> FsResult<Attr> {
+        let mut inner = self.note("put", ctx);
+        if inner.node(parent)?.find(file.name).is_some() {
+            return fail(Errno::EEXIST);
+        }
+        let new = NewInode { mode: mode::FILE | file.mode, rdev: 0, target: b"" };
+        let ino = inner.make(parent, file.name, &new, (ctx.uid, ctx.gid))?.ino;
+        let node = inner.node(ino)?;
+        node.resize(file.content.len() as u64);
+        node.data.copy_from_slice(file.content);
+        node.attr.mtime = file.mtime;
+        Ok(node.attr)
     }
 
     fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr> {

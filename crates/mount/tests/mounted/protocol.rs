@@ -4,19 +4,22 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bivouac_client::{FileIdentity, FormationPlace, IDENTIFY, IDENTITY_LEN};
-use bivouac_mount::{MountError, Options};
-use bivouac_types::{FormationId, Ino};
+use bivouac_mount::{FileSystem, MountError, Options};
+use bivouac_types::put::{self, MadeFile, NewFile};
+use bivouac_types::{FormationId, Ino, Timestamp};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use crate::memory::{Memory, SEED};
 use crate::socket::{
-    HAS_RESEND, INIT_EXT, Kernel, UNIQUE_RESEND, init_body, long, longs, read_body, word, words, write_body,
+    Answer, HAS_RESEND, INIT_EXT, Kernel, UNIQUE_RESEND, init_body, long, longs, read_body, word, words,
+    write_body,
 };
 
 const ALL: u64 = u64::MAX;
 const ENOSYS: i32 = -38;
 const ENOTTY: i32 = -25;
+const EAGAIN: i32 = -11;
 
 fn opened(kernel: &mut Kernel) -> u64 {
     let mut body = Vec::new();
@@ -402,6 +405,58 @@ fn a_file_says_who_it_is_to_who_asks_rightly() {
     daemon.ended().unwrap();
     let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
     assert_eq!(kernel.ask(39, SEED.0, &ioctl_body(0, IDENTIFY, 0, size)).error, ENOTTY, "of no formation");
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+/// The number of an ioctl that makes a file from so many bytes, and the request with those bytes behind it.
+fn put_body(flags: u32, bytes: &[u8]) -> Vec<u8> {
+    let size = bytes.len() as u32;
+    let mut body = ioctl_body(flags, put::number(bytes.len()).unwrap(), size, size);
+    body.extend(bytes);
+    body
+}
+
+/// Asks for a file in the root directory; as long as what a daemon before may have said counts, again.
+fn put_file(kernel: &mut Kernel, bytes: &[u8]) -> (Vec<Answer>, Answer) {
+    loop {
+        let unique = kernel.send(39, Ino::ROOT.0, &put_body(1 << 4, bytes));
+        let mut notes = Vec::new();
+        let answer = loop {
+            match kernel.receive() {
+                answer if answer.unique == unique => break answer,
+                note => notes.push(note),
+            }
+        };
+        if answer.error != EAGAIN {
+            return (notes, answer);
+        }
+        assert!(notes.is_empty(), "nothing has changed");
+    }
+}
+
+/// S269.
+#[test]
+fn a_file_is_made_behind_the_back_of_the_kernel_which_is_told() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    let mtime = Timestamp { secs: 7, nanos: 8 };
+    let (mut bytes, file) = (Vec::new(), NewFile { name: b"new", mode: 0o600, mtime, content: b"content" });
+    assert!(file.encode(&mut bytes));
+    let (notes, answer) = put_file(&mut kernel, &bytes);
+    assert_eq!((answer.error, answer.body.len()), (0, 16 + put::MADE_LEN));
+    let made = MadeFile::from_bytes(&answer.body[16..]).unwrap();
+    let told: Vec<_> = notes.iter().map(|note| (note.unique, note.error, long(&note.body, 0))).collect();
+    assert_eq!(told, [(0, 2, Ino::ROOT.0)], "the directory's attributes");
+    assert_eq!(long(&notes[0].body, 8), u64::MAX, "and no pages");
+    let attr = daemon.fs.glance_at(Ino::ROOT, b"new").unwrap();
+    assert_eq!((attr.ino, attr.size, attr.mtime, attr.uid), (made.ino, 7, mtime, 1000));
+    let (notes, again) = put_file(&mut kernel, &bytes);
+    assert_eq!((notes.len(), again.error), (1, -17), "it is there");
+    for wrong in [put_body(0, &bytes), put_body(1 << 4 | 1 << 1, &bytes), put_body(1 << 4, &bytes[1..])] {
+        assert_eq!(kernel.ask(39, Ino::ROOT.0, &wrong).error, ENOTTY);
+    }
+    let cut = put_body(1 << 4, &bytes);
+    assert_eq!(kernel.ask(39, Ino::ROOT.0, &cut[..cut.len() - 1]).error, -22, "shorter than it says");
     kernel.unmount();
     daemon.ended().unwrap();
 }

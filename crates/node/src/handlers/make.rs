@@ -107,7 +107,7 @@ impl Node {
     }
 
     /// All records are this node's: one transaction.
-    fn make_here(
+    pub(super) fn make_here(
         &self,
         ctx: &Ctx<'_>,
         request: &MakeRequest<'_>,

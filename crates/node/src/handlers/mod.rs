@@ -15,6 +15,7 @@ mod members;
 mod moves;
 mod open;
 mod partitions;
+mod put;
 mod remove;
 mod rename;
 mod shards;

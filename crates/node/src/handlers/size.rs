@@ -192,7 +192,7 @@ impl Node {
     }
 
     /// Writes the pieces of a contiguous range of the file to its seats, here and on peers.
-    fn write_striped(&self, inode: &Inode, offset: u64, payload: &[IoSlice<'_>]) -> FsResult<()> {
+    pub(super) fn write_striped(&self, inode: &Inode, offset: u64, payload: &[IoSlice<'_>]) -> FsResult<()> {
         let bytes = contiguous(payload);
         let Attr { ino, layout, epoch, .. } = inode.attr;
         for range in bivouac_layout::split(&layout, offset, bytes.len() as u64) {
