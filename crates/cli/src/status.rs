@@ -295,6 +295,8 @@ fn report(
     (partitions, unflushed): (Vec<Shown>, Option<UnflushedReport>),
 ) -> Report {
     let alive = state.supervisor.is_some_and(|process| process.is_alive());
+    let idle_poll = state.idle_poll.to_string();
+    let idle_polling = (!state.is_over_hosts()).then(|| state.idle_poll.is_on());
     let seen = || answers.iter().flatten().flatten();
     let epoch = seen().map(|status| status.epoch).max().unwrap_or(0);
     let silent = silence::silent(seen());
@@ -325,8 +327,8 @@ fn report(
         directory: dir.path().to_owned(),
         stripe_bytes: state.stripe,
         width: state.width,
-        idle_poll: state.idle_poll.to_string(),
-        idle_polling: (!state.is_over_hosts()).then(|| state.idle_poll.is_on()),
+        idle_poll,
+        idle_polling,
         mounts: state
             .mounts
             .into_iter()

@@ -44,7 +44,8 @@ fn ask(file: &File, block: u8) {
 
 /// Makes small requests until the daemon has another polling process than those.
 fn ask_until_polled(mount: &Path, daemon: u64, but: &[u64]) -> u64 {
-    let file = File::options().create(true).read(true).write(true).truncate(false).open(mount.join("f")).unwrap();
+    let file =
+        File::options().create(true).read(true).write(true).truncate(false).open(mount.join("f")).unwrap();
     let (mut found, mut block) = (None, 0u8);
     wait_until("small requests are polled for", || {
         (0..64).for_each(|_| {
@@ -71,7 +72,7 @@ fn is_asleep(pid: u64) -> bool {
 fn who_polls_goes_behind_everybody_has_nothing_and_sleeps_without_requests() {
     let Some(camp) = Camp::start(&["--idle-poll", "on"]) else { return };
     let daemon = camp.node_pid(0);
-    assert_eq!(children(daemon), [], "nobody has asked for anything yet");
+    assert!(children(daemon).is_empty(), "nobody has asked for anything yet");
     let poller = ask_until_polled(camp.mount(), daemon, &[]);
     wait_until("it sleeps", || is_asleep(poller));
     assert_eq!(field(poller, 6), Some(poller.to_string()), "a session of its own");
@@ -136,7 +137,7 @@ fn idle_polling_is_an_option_and_shown() {
     assert!(camp.run("status", &[]).out.contains("idle polling off\n"));
     let file = File::options().create_new(true).read(true).write(true).open(camp.mount().join("f")).unwrap();
     (0..2000u32).for_each(|block| ask(&file, block as u8));
-    assert_eq!(children(camp.node_pid(0)), []);
+    assert!(children(camp.node_pid(0)).is_empty());
     camp.down();
 
     let file = tempfile::NamedTempFile::new().unwrap();

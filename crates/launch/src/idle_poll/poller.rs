@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, set
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::pace::{Verdict, Watch, patience_after};
+use crate::forked::close_all_but_standard;
 use crate::handover::take_stdin;
 use crate::{LaunchError, LaunchResult};
 
@@ -32,6 +33,8 @@ pub fn serve(parent: u32) -> LaunchResult<()> {
         // The daemon is gone already, and with it who would be told.
         return Ok(());
     }
+    // What whoever started the formation had open is none of this process's business.
+    close_all_but_standard().map_err(refused)?;
     let page = Arc::new(PollPage::open(take_stdin()?).map_err(refused)?);
     setsid().map_err(|e| refused(e.into()))?;
     go_behind_everybody().map_err(refused)?;
