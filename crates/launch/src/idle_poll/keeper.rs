@@ -15,7 +15,7 @@ use rustix::thread::sched_getcpu;
 use super::pace::Pace;
 
 /// Of so many requests one is asked which processor its program runs on.
-const ASKED_EVERY: u32 = 256;
+const ASKED_EVERY: u32 = 64;
 /// Processes after whose death there are no more.
 const DEATHS_MAX: u32 = 5;
 /// How long the process may take to end with the daemon.
@@ -73,8 +73,12 @@ impl IdlePolling {
         }
         let now = || u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         if !awake && self.pace.begins(number, self.page.patience(), now) {
-            self.page.set_processor(Whose::Server, Some(sched_getcpu()));
-            self.page.set_processor(Whose::Requester, processor_of(requester));
+            let (ours, theirs) = (sched_getcpu(), processor_of(requester));
+            if theirs == Some(ours) {
+                return;
+            }
+            self.page.set_processor(Whose::Server, Some(ours));
+            self.page.set_processor(Whose::Requester, theirs);
             self.page.wake();
             if !self.asked.swap(true, Ordering::Relaxed) {
                 self.wish().process = true;
@@ -173,7 +177,7 @@ mod tests {
         while !polling.wish().ended {
             polling.note(0);
             let began = Instant::now();
-            while began.elapsed() < Duration::from_micros(40) {
+            while began.elapsed() < Duration::from_micros(60) {
                 std::hint::spin_loop();
             }
         }

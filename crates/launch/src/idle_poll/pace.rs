@@ -9,17 +9,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// So long after the last request polling goes on, in nanoseconds.
 pub const QUIET_NS: u64 = 300_000;
 /// Who has not got to run for so long polls where others have work to do, in nanoseconds.
-pub const WANTED_NS: u64 = 1_000_000;
+const AWAY_NS: u64 = 1_000_000;
 /// Requests after which polling begins, unless it has not paid.
 pub const PATIENCE_MIN: u32 = 8;
 /// Requests after which it is tried again at the latest.
-pub const PATIENCE_MAX: u32 = 1 << 15;
+pub const PATIENCE_MAX: u32 = 1 << 13;
 /// Requests that polling must have served to have paid.
 const PAYS: u32 = 32;
 /// Time between two requests above which polling would not last until the next one, in nanoseconds.
 const GAP_NS_MAX: u64 = QUIET_NS;
-/// Time between two requests below which no processor went idle meanwhile, in nanoseconds.
-const GAP_NS_MIN: u64 = 20_000;
+/// Time between two requests below which no processor went idle meanwhile, in nanoseconds: program and daemon share one, and are
+/// quickest so.
+const GAP_NS_MIN: u64 = 40_000;
 
 /// Patience is a power of two, so that requests divide evenly by it whenever it changes.
 const _: () = assert!(PATIENCE_MIN.is_power_of_two() && PATIENCE_MAX.is_power_of_two());
@@ -47,6 +48,9 @@ impl Pace {
     }
 }
 
+/// Requests while a thread did not get to run that say that they were what ran.
+const OURS: u32 = (AWAY_NS / GAP_NS_MIN) as u32;
+
 /// What a thread that polls sees.
 #[derive(Debug)]
 pub struct Watch {
@@ -62,6 +66,8 @@ pub enum Verdict {
     Goes,
     /// No request has come for a while.
     Quiet,
+    /// Program and daemon share the processor: none goes idle.
+    Shared,
     /// Others have work for this processor.
     Wanted,
 }
@@ -76,11 +82,13 @@ impl Watch {
     pub fn look(&mut self, now_ns: u64, requests: u32) -> Verdict {
         let away = now_ns.saturating_sub(self.looked_ns);
         self.looked_ns = now_ns;
-        if requests != self.requests {
+        let came = requests.wrapping_sub(self.requests);
+        if came != 0 {
             (self.requests, self.moved_ns) = (requests, now_ns);
         }
         match now_ns.saturating_sub(self.moved_ns) {
-            _ if away >= WANTED_NS => Verdict::Wanted,
+            _ if away >= AWAY_NS && came >= OURS => Verdict::Shared,
+            _ if away >= AWAY_NS => Verdict::Wanted,
             quiet if quiet >= QUIET_NS => Verdict::Quiet,
             _ => Verdict::Goes,
         }
@@ -91,7 +99,8 @@ impl Watch {
 pub fn patience_after(patience: u32, ended: Verdict, served: u32) -> u32 {
     let patience = patience.clamp(PATIENCE_MIN, PATIENCE_MAX);
     let next = match ended {
-        Verdict::Wanted => patience.saturating_mul(4),
+        Verdict::Shared => patience,
+        Verdict::Wanted => patience.saturating_mul(2),
         _ if served < PAYS => patience.saturating_mul(2),
         _ => patience / 2,
     };
@@ -119,7 +128,7 @@ mod tests {
     #[test]
     fn neither_slow_requests_nor_those_of_one_processor_begin_it() {
         assert!(!begins(1000, 0, QUIET_NS));
-        assert!(!begins(1000, 0, 10_000));
+        assert!(!begins(1000, 0, GAP_NS_MIN - 1));
         assert!(!begins(1000, 0, 5_000_000));
     }
 
@@ -134,7 +143,13 @@ mod tests {
     #[test]
     fn polling_ends_where_others_have_work() {
         let mut watch = Watch::begin(0, 5);
-        assert_eq!(watch.look(WANTED_NS, 6), Verdict::Wanted);
+        assert_eq!(watch.look(AWAY_NS, 6), Verdict::Wanted);
+    }
+
+    #[test]
+    fn polling_ends_where_program_and_daemon_share_the_processor() {
+        let mut watch = Watch::begin(0, u32::MAX);
+        assert_eq!(watch.look(AWAY_NS, OURS - 1), Verdict::Shared);
     }
 
     #[test]
@@ -144,7 +159,8 @@ mod tests {
             patience = patience_after(patience, Verdict::Quiet, PAYS - 1);
             assert_eq!(patience, doubled);
         }
-        assert_eq!(patience_after(patience, Verdict::Wanted, 1_000_000), 256);
+        assert_eq!(patience_after(patience, Verdict::Wanted, 1_000_000), 128);
+        assert_eq!(patience_after(patience, Verdict::Shared, 0), 64);
         assert_eq!(patience_after(u32::MAX, Verdict::Wanted, 0), PATIENCE_MAX);
         assert_eq!(patience_after(patience, Verdict::Quiet, PAYS), 32);
         assert_eq!(patience_after(PATIENCE_MIN, Verdict::Quiet, PAYS), PATIENCE_MIN);
