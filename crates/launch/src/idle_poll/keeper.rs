@@ -61,29 +61,36 @@ impl IdlePolling {
         Ok(polling)
     }
 
-    /// A small request of this thread was served, by the calling one. Costs next to nothing, and never waits.
+    /// A small request of this thread was served by the calling one; 0 is none that is known, and counts for nothing. Costs next to
+    /// nothing, and never waits.
     pub fn note(&self, requester: u32) {
-        let number = self.page.count();
-        let awake = self.page.is_awake();
-        if awake {
-            self.page.set_processor(Whose::Server, Some(sched_getcpu()));
+        if requester != 0 {
+            self.note_of(sched_getcpu(), || processor_of(requester));
         }
-        if number.is_multiple_of(ASKED_EVERY) && awake {
-            self.page.set_processor(Whose::Requester, processor_of(requester));
+    }
+
+    /// As [`IdlePolling::note`], of a request that was served on the processor `ours`; `theirs` finds that of the program.
+    fn note_of(&self, ours: usize, theirs: impl FnOnce() -> Option<usize>) {
+        let number = self.page.count();
+        if self.page.is_awake() {
+            self.page.set_processor(Whose::Server, Some(ours));
+            if number.is_multiple_of(ASKED_EVERY) {
+                self.page.set_processor(Whose::Requester, theirs());
+            }
+            return;
         }
         let now = || u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        if !awake && self.pace.begins(number, self.page.patience(), now) {
-            let (ours, theirs) = (sched_getcpu(), processor_of(requester));
-            if theirs == Some(ours) {
-                return;
-            }
-            self.page.set_processor(Whose::Server, Some(ours));
-            self.page.set_processor(Whose::Requester, theirs);
-            self.page.wake();
-            if !self.asked.swap(true, Ordering::Relaxed) {
-                self.wish().process = true;
-                self.changed.notify_all();
-            }
+        if !self.pace.begins(number, self.page.patience(), now) {
+            return;
+        }
+        // On one processor they are quickest as they are.
+        let Some(theirs) = theirs().filter(|theirs| *theirs != ours) else { return };
+        self.page.set_processor(Whose::Server, Some(ours));
+        self.page.set_processor(Whose::Requester, Some(theirs));
+        self.page.wake();
+        if !self.asked.swap(true, Ordering::Relaxed) {
+            self.wish().process = true;
+            self.changed.notify_all();
         }
     }
 
@@ -142,11 +149,8 @@ impl IdlePolling {
     }
 }
 
-/// The processor that a thread runs on, or ran on last; `None` if that cannot be told, for instance in another container.
+/// The processor that a thread runs on, or ran on last; `None` if that cannot be told.
 fn processor_of(thread: u32) -> Option<usize> {
-    if thread == 0 {
-        return None;
-    }
     processor_in(&std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?)
 }
 
@@ -167,7 +171,7 @@ mod tests {
         assert_eq!(processor_in("1 (a) S 1"), None);
         assert_eq!(processor_in(""), None);
         assert!(processor_of(std::process::id()).is_some());
-        assert_eq!((processor_of(0), processor_of(u32::MAX)), (None, None));
+        assert_eq!(processor_of(u32::MAX), None);
     }
 
     #[test]
@@ -175,7 +179,7 @@ mod tests {
         let polling = IdlePolling::begin("/nonexistent/program".into()).unwrap();
         // As fast as it pays, for as long as it is tried.
         while !polling.wish().ended {
-            polling.note(0);
+            polling.note_of(0, || Some(1));
             let began = Instant::now();
             while began.elapsed() < Duration::from_micros(60) {
                 std::hint::spin_loop();
@@ -188,7 +192,10 @@ mod tests {
     #[test]
     fn what_is_not_asked_for_is_not_started() {
         let polling = IdlePolling::begin("/nonexistent/program".into()).unwrap();
-        polling.note(0);
+        polling.note(std::process::id());
+        // However many: nobody waits on another processor.
+        (0..1000).for_each(|_| polling.note_of(0, || Some(0)));
+        (0..1000).for_each(|_| polling.note(0));
         assert!(!polling.asked.load(Ordering::Relaxed) && !polling.wish().process);
         polling.end();
         assert!(polling.wish().ended);

@@ -99,8 +99,7 @@ impl Watch {
 pub fn patience_after(patience: u32, ended: Verdict, served: u32) -> u32 {
     let patience = patience.clamp(PATIENCE_MIN, PATIENCE_MAX);
     let next = match ended {
-        Verdict::Shared => patience,
-        Verdict::Wanted => patience.saturating_mul(2),
+        Verdict::Shared | Verdict::Wanted => patience.saturating_mul(2),
         _ if served < PAYS => patience.saturating_mul(2),
         _ => patience / 2,
     };
@@ -160,7 +159,7 @@ mod tests {
             assert_eq!(patience, doubled);
         }
         assert_eq!(patience_after(patience, Verdict::Wanted, 1_000_000), 128);
-        assert_eq!(patience_after(patience, Verdict::Shared, 0), 64);
+        assert_eq!(patience_after(patience, Verdict::Shared, 1_000_000), 128);
         assert_eq!(patience_after(u32::MAX, Verdict::Wanted, 0), PATIENCE_MAX);
         assert_eq!(patience_after(patience, Verdict::Quiet, PAYS), 32);
         assert_eq!(patience_after(PATIENCE_MIN, Verdict::Quiet, PAYS), PATIENCE_MIN);
