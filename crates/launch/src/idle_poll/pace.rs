@@ -113,7 +113,7 @@ mod tests {
     /// Whether polling begins within `count` requests, one each `gap_ns`.
     fn begins(count: u32, patience: u32, gap_ns: u64) -> bool {
         let pace = Pace::default();
-        (1..=count).any(|number| pace.begins(number, patience, || 1 << 40 | u64::from(number) * gap_ns))
+        (1..=count).any(|number| pace.begins(number, patience, || (1 << 40) + u64::from(number) * gap_ns))
     }
 
     #[test]
