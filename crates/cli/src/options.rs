@@ -157,7 +157,7 @@ pub struct FormationArgs {
     #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
     pub in_process: bool,
     /// Keep processors from going idle while small requests come one behind the other: auto (on virtual machines), on or off
-    #[arg(long, value_name = "WHEN", default_value_t = IdlePoll::Auto)]
+    #[arg(long, value_name = "WHEN", default_value_t = IdlePoll::default())]
     pub idle_poll: IdlePoll,
     #[command(flatten)]
     pub hosts: HostsArgs,
@@ -614,7 +614,7 @@ mod tests {
         let Ok(Command::Up(up)) = parse(&["up"]) else { panic!() };
         let wishes = up.formation.wishes(up.name, None);
         assert_eq!((wishes.name.as_str(), wishes.nodes, wishes.volumes.len()), ("default", 1, 0));
-        assert!(!wishes.in_process && wishes.idle_poll == IdlePoll::Auto);
+        assert!(!wishes.in_process && wishes.idle_poll == IdlePoll::Off);
         assert_eq!((wishes.stripe, wishes.width, wishes.wait_ms, wishes.port), (1 << 20, 0, 30_000, 0));
         assert_eq!(up.formation.start_timeout, Duration(60_000));
     }

@@ -22,11 +22,11 @@ pub use poller::serve;
 #[serde(rename_all = "lowercase")]
 pub enum IdlePoll {
     /// On virtual machines.
-    #[default]
     Auto,
     /// Everywhere.
     On,
     /// Nowhere.
+    #[default]
     Off,
 }
 
