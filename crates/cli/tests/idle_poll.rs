@@ -11,7 +11,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use harness::{Camp, is_alive, signal, wait_until};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Number of the class `SCHED_IDLE`.
 const CLASS_IDLE: &str = "5";
@@ -39,13 +40,39 @@ fn children(pid: u64) -> Vec<u64> {
     all.filter(|child| field(*child, 4) == Some(pid.to_string()) && is_alive(*child)).collect()
 }
 
-/// Writes a block at the beginning of a file and reads it, as somebody does who computes a little in between.
-fn ask(file: &File, block: u8) {
-    file.write_all_at(&[block; 4096], 0).unwrap();
+/// Computes a little.
+fn compute() {
     let began = Instant::now();
-    while began.elapsed() < Duration::from_micros(60) {
+    while began.elapsed() < Duration::from_micros(40) {
         hint::spin_loop();
     }
+}
+
+/// Has the calling thread and those that serve a daemon's mounts on two processors.
+fn be_apart(daemon: u64) {
+    let allowed = sched_getaffinity(None).unwrap();
+    let mut two = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).map(|cpu| {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        only
+    });
+    let (theirs, ours) = (two.next().unwrap(), two.next().unwrap());
+    for thread in fs::read_dir(format!("/proc/{daemon}/task")).unwrap().flatten() {
+        let name = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+        if name.starts_with("mount") {
+            let thread = thread.file_name().to_str().unwrap().parse().unwrap();
+            // One that has ended meanwhile serves nothing.
+            let _ = sched_setaffinity(Pid::from_raw(thread), &theirs);
+        }
+    }
+    sched_setaffinity(None, &ours).unwrap();
+}
+
+/// Writes a block at the beginning of a file and reads it, as somebody does who computes a little in between.
+fn ask(file: &File, block: u8) {
+    compute();
+    file.write_all_at(&[block; 4096], 0).unwrap();
+    compute();
     let mut read = [0; 4096];
     file.read_exact_at(&mut read, 0).unwrap();
     assert_eq!(read, [block; 4096]);
@@ -55,6 +82,8 @@ fn ask(file: &File, block: u8) {
 fn ask_until_polled(mount: &Path, daemon: u64, but: &[u64]) -> u64 {
     let file =
         File::options().create(true).read(true).write(true).truncate(false).open(mount.join("f")).unwrap();
+    let everywhere = sched_getaffinity(None).unwrap();
+    be_apart(daemon);
     let (mut found, mut block) = (None, 0u8);
     wait_until("small requests are polled for", || {
         (0..64).for_each(|_| {
@@ -64,6 +93,7 @@ fn ask_until_polled(mount: &Path, daemon: u64, but: &[u64]) -> u64 {
         found = children(daemon).into_iter().find(|child| !but.contains(child));
         found.is_some()
     });
+    sched_setaffinity(None, &everywhere).unwrap();
     found.unwrap()
 }
 

@@ -116,6 +116,8 @@ impl IdlePolling {
             }
             // One that was killed has not said that it polls no more.
             self.page.rest();
+            // What it has learned ends with it.
+            self.page.set_patience(0);
             deaths += 1;
             if deaths >= DEATHS_MAX {
                 log::warn!("there is no idle polling any more: its process ended {deaths} times");
