@@ -9,7 +9,6 @@ use std::path::PathBuf;
 pub use stage::{StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageStatusArgs};
 
 use bivouac_launch::hosts::{Launcher, MeetingPlace, Network};
-use bivouac_launch::idle_poll::IdlePoll;
 use bivouac_launch::{FormationName, ProcessId, Tolerance, VolumeArg, Wishes, parse_volume};
 use bivouac_stage::{Transfer, parse_in, parse_out};
 use bivouac_types::SpreadAt;
@@ -136,9 +135,6 @@ pub enum Started {
     /// Takes a formation down whose purpose is over; started by its supervisor
     #[command(hide = true)]
     End(EndArgs),
-    /// Keeps processors from going idle between small requests; started by a daemon
-    #[command(hide = true)]
-    Poll(PollArgs),
     /// One host's part of a formation over several; started by a launcher
     #[command(hide = true)]
     Join(JoinArgs),
@@ -156,9 +152,6 @@ pub struct FormationArgs {
     /// Have the nodes of a machine share one process: for tests of many nodes; what ends one of them ends all
     #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
     pub in_process: bool,
-    /// Keep processors from going idle while small requests come one behind the other: auto (on virtual machines), on or off
-    #[arg(long, value_name = "WHEN", default_value_t = IdlePoll::default())]
-    pub idle_poll: IdlePoll,
     #[command(flatten)]
     pub hosts: HostsArgs,
     /// Directory that the nodes lend, and how much of it per node, in bytes (10g, 500MiB); several nodes use DIR/n0, DIR/n1 and so on
@@ -510,13 +503,6 @@ pub struct EndArgs {
     pub dir: PathBuf,
 }
 
-/// Arguments of `poll`.
-#[derive(Debug, Args)]
-pub struct PollArgs {
-    /// Process of the daemon
-    pub daemon: u32,
-}
-
 /// Arguments of `join`.
 #[derive(Debug, Args)]
 pub struct JoinArgs {
@@ -546,7 +532,6 @@ impl FormationArgs {
             dead_after_ms: self.dead_after.map(|after| after.0),
             port: self.port,
             in_process: self.in_process,
-            idle_poll: self.idle_poll,
             tolerance: self.deaths_max,
             ttl_ms: self.ttl.map(|ttl| ttl.0),
             owner,
@@ -614,7 +599,7 @@ mod tests {
         let Ok(Command::Up(up)) = parse(&["up"]) else { panic!() };
         let wishes = up.formation.wishes(up.name, None);
         assert_eq!((wishes.name.as_str(), wishes.nodes, wishes.volumes.len()), ("default", 1, 0));
-        assert!(!wishes.in_process && wishes.idle_poll == IdlePoll::Off);
+        assert!(!wishes.in_process);
         assert_eq!((wishes.stripe, wishes.width, wishes.wait_ms, wishes.port), (1 << 20, 0, 30_000, 0));
         assert_eq!(up.formation.start_timeout, Duration(60_000));
     }
@@ -664,7 +649,6 @@ mod tests {
             (&["up", "--stripe", "big"], "'big' is not a size"),
             (&["up", "--wait", "soon"], "'soon' is not a duration"),
             (&["up", "--deaths-max", "many"], "write for instance 5/60s"),
-            (&["up", "--idle-poll", "often"], "'often' is none of auto, on and off"),
             (&["up", "--nodes=-1"], "--nodes"),
             (&["up", "--nodes", "99999"], "99999"),
             (&["up", "--volume", ":1g"], "names no directory"),

@@ -61,10 +61,6 @@ pub struct Report {
     pub stripe_bytes: u32,
     /// Width of new files; 0 is all seats.
     pub width: u16,
-    /// Whether idle polling was chosen: `auto`, `on` or `off`.
-    pub idle_poll: String,
-    /// Whether there is any; of a formation over several hosts that is each host's to know.
-    pub idle_polling: Option<bool>,
     /// The mounts.
     pub mounts: Vec<MountReport>,
     /// Partitions besides the formation's own.
@@ -295,8 +291,6 @@ fn report(
     (partitions, unflushed): (Vec<Shown>, Option<UnflushedReport>),
 ) -> Report {
     let alive = state.supervisor.is_some_and(|process| process.is_alive());
-    let idle_poll = state.idle_poll.to_string();
-    let idle_polling = (!state.is_over_hosts()).then(|| state.idle_poll.is_on());
     let seen = || answers.iter().flatten().flatten();
     let epoch = seen().map(|status| status.epoch).max().unwrap_or(0);
     let silent = silence::silent(seen());
@@ -327,8 +321,6 @@ fn report(
         directory: dir.path().to_owned(),
         stripe_bytes: state.stripe,
         width: state.width,
-        idle_poll,
-        idle_polling,
         mounts: state
             .mounts
             .into_iter()
@@ -476,7 +468,6 @@ impl Report {
             text.push_str(&format!("mount {} (node {})\n", mount.dir.display(), mount.node));
         }
         text.push_str(&hosts_text(&self.hosts));
-        text.push_str(&polling_text(&self.idle_poll, self.idle_polling));
         let (capacity, used) = (format_size(*capacity_bytes), format_size(*used_bytes));
         let records = format_size(*records_bytes);
         text.push_str(&format!("{used} of data, {records} for names, {free} free of {capacity}; "));
@@ -490,18 +481,6 @@ impl Report {
         ];
         let rows: Vec<Vec<String>> = self.nodes.iter().flat_map(NodeReport::rows).collect();
         layout(&head, &[0, 3, 4, 5, 6, 7, 10, 11, 12], &rows)
-    }
-}
-
-/// What is said of idle polling.
-fn polling_text(chosen: &str, is_on: Option<bool>) -> String {
-    match is_on {
-        Some(is_on) if chosen == "auto" => {
-            let (state, why) = if is_on { ("on", "this is") } else { ("off", "this is not") };
-            format!("idle polling {state}: {why} a virtual machine\n")
-        }
-        None if chosen == "auto" => "idle polling on hosts that are virtual machines\n".into(),
-        _ => format!("idle polling {chosen}\n"),
     }
 }
 
@@ -590,7 +569,6 @@ mod tests {
             dead_after_ms: None,
             port: 0,
             in_process: false,
-            idle_poll: bivouac_launch::idle_poll::IdlePoll::On,
             tolerance: bivouac_launch::Tolerance::default(),
             stripe: 4096,
             width: 0,

@@ -6,20 +6,17 @@
 //! enters any more, and when those inside have left, the daemon may do what must not meet an access. A
 //! process that is killed inside loses its lock, which the kernel does when its last system call is over.
 //! Why it is sound is in docs/decisions/0017-local-direct-access.md. A gate may also be for the size of a file that its
-//! process makes longer: [`SizeGate`], docs/decisions/0019-sizes-are-lent.md. Besides, there is a page
-//! by which a daemon has processors kept from going idle: [`PollPage`], docs/decisions/0048-idle-polling.md.
+//! process makes longer: [`SizeGate`], docs/decisions/0019-sizes-are-lent.md.
 
 mod board;
 mod gate;
 mod lock;
 mod memory;
-mod poll;
 mod session;
 mod size;
 
 pub use board::Board;
 pub use gate::{Gate, Pass};
-pub use poll::{PollPage, Whose};
 pub use session::{Session, forked, forks};
 pub use size::{SizeGate, Told};
 

@@ -60,17 +60,8 @@ fn keep_only(input: BorrowedFd<'_>, output: &File, errors: &File) -> io::Result<
             return Err(io::Error::last_os_error());
         }
     }
-    close_all_but_standard()
-}
-
-/// Closes all descriptors but the standard ones, in a process that owns no others: what it was started with, or what the owners
-/// in its parent are copies of.
-///
-/// # Errors
-/// When they cannot be listed.
-pub(crate) fn close_all_but_standard() -> io::Result<()> {
     for descriptor in open_descriptors(Path::new("/proc/self/fd"))? {
-        // SAFETY: nobody owns it, or nothing uses its owner any more.
+        // SAFETY: whoever owned it is a copy that nothing uses any more.
         unsafe { libc::close(descriptor) };
     }
     Ok(())

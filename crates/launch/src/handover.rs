@@ -15,7 +15,6 @@ use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
 use crate::hex::{from_hex, to_hex};
-use crate::idle_poll::IdlePoll;
 use crate::packets;
 use crate::phases::Phase;
 use crate::state::{NodeState, RELEASE, STATE_VERSION, State, VolumeState};
@@ -100,8 +99,6 @@ pub struct DaemonConfig {
     pub spread_at: SpreadAt,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
-    /// Whether processors are kept from going idle between small requests.
-    pub idle_poll: IdlePoll,
     /// After how long a node that does not answer is dead, in milliseconds, if nodes watch each other.
     pub dead_after_ms: Option<u64>,
     /// Nodes that will not be started again.
@@ -130,7 +127,6 @@ impl DaemonConfig {
             wait_ms: state.wait_ms,
             spread_at: state.spread_at,
             page_pool: state.page_pool,
-            idle_poll: state.idle_poll,
             dead_after_ms: state.watching_ms(),
             lost: state.lost().collect(),
             secret: to_hex(secret),

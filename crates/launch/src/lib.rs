@@ -7,7 +7,6 @@
 //! - [`take_down`] ends all of that, and looks that nothing is left.
 //! - [`hosts`] does the same over several hosts, each of which has a supervisor.
 //! - [`find_leftovers`] finds what a crash left, for `bivouac reap`.
-//! - [`idle_poll`] keeps processors from going idle while a daemon serves small requests.
 //! - [`run_command`] is the user's command under `bivouac run`.
 //!
 //! This is the only crate that starts processes.
@@ -19,7 +18,6 @@ mod forked;
 pub mod handover;
 pub mod hex;
 pub mod hosts;
-pub mod idle_poll;
 mod job;
 mod memory;
 mod memory_root;

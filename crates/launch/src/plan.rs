@@ -8,7 +8,6 @@ use bivouac_types::{FormationId, NodeId, Slot, SpreadAt, check_stripe};
 use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
 
 use crate::hex::to_hex;
-use crate::idle_poll::IdlePoll;
 use crate::memory::available_memory;
 use crate::memory_root;
 use crate::name::FormationName;
@@ -52,8 +51,6 @@ pub struct Wishes {
     pub port: u16,
     /// Whether the nodes of a machine share a process.
     pub in_process: bool,
-    /// Whether processors are kept from going idle between small requests.
-    pub idle_poll: IdlePoll,
     /// When a daemon that dies is started no more.
     pub tolerance: Tolerance,
     /// How long it lives, in milliseconds; for ever if not given.
@@ -127,7 +124,6 @@ impl Wishes {
             dead_after_ms: self.dead_after_ms,
             port: self.port,
             in_process: self.in_process,
-            idle_poll: self.idle_poll,
             tolerance: self.tolerance,
             stripe: self.stripe as u32,
             width: self.width,
@@ -283,7 +279,6 @@ mod tests {
             dead_after_ms: None,
             port: 0,
             in_process: false,
-            idle_poll: IdlePoll::Auto,
             tolerance: Tolerance::default(),
             ttl_ms: None,
             owner: None,

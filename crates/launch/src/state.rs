@@ -9,7 +9,6 @@ use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
 use crate::hex::{formation_from_hex, from_hex};
-use crate::idle_poll::IdlePoll;
 use crate::name::FormationName;
 use crate::process::ProcessId;
 use crate::restarts::Tolerance;
@@ -88,9 +87,6 @@ pub struct State {
     /// Whether one daemon is all nodes of this machine.
     #[serde(default)]
     pub in_process: bool,
-    /// Whether processors are kept from going idle between small requests.
-    #[serde(default)]
-    pub idle_poll: IdlePoll,
     /// When a daemon that dies is started no more.
     #[serde(default)]
     pub tolerance: Tolerance,
@@ -353,7 +349,6 @@ pub(crate) mod tests {
             dead_after_ms: None,
             port: 0,
             in_process: false,
-            idle_poll: IdlePoll::Auto,
             tolerance: Tolerance::default(),
             stripe: 1 << 20,
             width: 0,

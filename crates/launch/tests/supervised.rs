@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use bivouac_launch::control::{Request, ask, wait_readable};
 use bivouac_launch::handover::{FromNode, Handover, Told};
-use bivouac_launch::idle_poll::IdlePoll;
 use bivouac_launch::{
     DaemonProgram, LaunchResult, NodeLife, NodeState, ProcessId, Report, STATE_VERSION, Signals, Stage,
     State, StateDir, Supervisor, VolumeState, packets,
@@ -167,7 +166,6 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         tolerance: Default::default(),
         port: 0,
         in_process: false,
-        idle_poll: IdlePoll::Off,
         stripe: 4096,
         width: 0,
         spread_at: SpreadAt::default(),

@@ -24,7 +24,7 @@ mod stats;
 pub use attach::{AttachError, AttachOptions, fusermount, mount_fuse, unmount};
 pub use fs::*;
 pub use mount::{Mount, MountError};
-pub use options::{Notice, Options};
+pub use options::Options;
 pub use pool::about_to_block;
 pub use state::{PAGES_AT, StateError, create_state, incarnations};
 pub use stats::Count;

@@ -101,7 +101,6 @@ impl<F: FileSystem> Mount<F> {
             stats: Arc::clone(&self.stats),
             parked,
             formation: self.options.formation.clone(),
-            small: self.options.small.clone(),
             failure: Mutex::new(None),
         });
         let limits = Limits { resident: self.options.resident, threads_max: self.options.threads_max };

@@ -1,6 +1,5 @@
 //! How a mount is served.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread;
 
@@ -28,30 +27,6 @@ pub struct Options {
     pub readdirplus: bool,
     /// Where processes of this machine find the formation, for those that reach its files without the mount.
     pub formation: Option<Arc<FormationPlace>>,
-    /// Who hears of every small request.
-    pub small: Option<Notice>,
-}
-
-/// Told of every request of less than 32 KiB once it was answered, with the thread that made it, 0 if that is not
-/// known; by the thread that served it, so it must not wait.
-#[derive(Clone)]
-pub struct Notice(Arc<dyn Fn(u32) + Send + Sync>);
-
-impl Notice {
-    /// What is told.
-    pub fn new(tell: impl Fn(u32) + Send + Sync + 'static) -> Notice {
-        Notice(Arc::new(tell))
-    }
-
-    pub(crate) fn tell(&self, requester: u32) {
-        (self.0)(requester);
-    }
-}
-
-impl fmt::Debug for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Notice")
-    }
 }
 
 impl Default for Options {
@@ -64,7 +39,6 @@ impl Default for Options {
             max_write: MAX_WRITE_DEFAULT,
             readdirplus: true,
             formation: None,
-            small: None,
         }
     }
 }

@@ -13,7 +13,6 @@ use crate::abi::{Header, Negotiated, Opcode, Reader, Reply, flags};
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::opens::Opens;
-use crate::options::Notice;
 use crate::parked::{Parked, Place};
 use crate::pipe::Pipe;
 use crate::pool::{Pool, about_to_block};
@@ -34,7 +33,6 @@ pub struct Session<F> {
     pub stats: Arc<Stats>,
     pub parked: Arc<Parked>,
     pub formation: Option<Arc<FormationPlace>>,
-    pub small: Option<Notice>,
     pub failure: Mutex<Option<io::Error>>,
 }
 
@@ -90,13 +88,9 @@ impl<F: FileSystem> Session<F> {
         let noted = op.expects_reply() && self.note_in_flight(desk.channel, header.id());
         let outcome = catch_unwind(AssertUnwindSafe(|| self.answer(desk, len, &header, op)));
         let outcome = outcome.unwrap_or_else(|_| Err(FsError::with(Errno::EIO, "bug: the request panicked")));
-        let small = len < SENT_MIN as usize && answers_little(&outcome);
         self.send(desk, &header, op, outcome);
         if noted {
             self.note_in_flight(desk.channel, 0);
-        }
-        if let Some(notice) = self.small.as_ref().filter(|_| small) {
-            notice.tell(header.pid);
         }
     }
 
@@ -154,15 +148,6 @@ impl<F: FileSystem> Session<F> {
                 self.channel.reply_error(header.unique, for_the_kernel(error.errno()));
             }
         }
-    }
-}
-
-/// Whether an answer has little content.
-fn answers_little(outcome: &FsResult<Answer>) -> bool {
-    match outcome {
-        Ok(Answer::Sent) => false,
-        Ok(Answer::Payload(len)) => *len < SENT_MIN as usize,
-        _ => true,
     }
 }
 

@@ -15,7 +15,6 @@ mod mount;
 mod node;
 pub mod partition;
 mod pin;
-mod poll;
 mod reap;
 mod run;
 mod stage;
@@ -65,7 +64,6 @@ fn run_started(here: &Surroundings, command: Started) -> Result<ExitCode, Failur
         Started::Node(_) => node::run(here),
         Started::Supervise(args) => supervise::run(here, args),
         Started::End(args) => end::run(here, args),
-        Started::Poll(args) => poll::run(&args),
         Started::Join(args) => join::run(here, args),
         Started::Keep(args) => keep::run(here, args),
     }

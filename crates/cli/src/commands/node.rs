@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use bivouac_launch::handover::{DaemonConfig, FromNode, Handover, NodeHandles, NodeShare, Start, Told};
-use bivouac_launch::idle_poll::IdlePolling;
 use bivouac_launch::{LaunchError, Phases, Signals, StateDir, Surroundings, inherit, raise_descriptor_limit};
 use bivouac_net::{Auth, NetError, Secret, Server, ServerOptions};
 use bivouac_node::Rounds;
@@ -70,8 +69,6 @@ struct Shared {
     objects: bivouac_source::Surroundings,
     fellows: Arc<Fellows>,
     rounds: Rounds,
-    /// Keeps processors from going idle, if something is to.
-    idle_polling: Option<Arc<IdlePolling>>,
 }
 
 /// The parts of a daemon.
@@ -95,7 +92,6 @@ impl Daemon {
         let shared = Arc::new(Shared {
             fellows: Arc::new(Fellows::new(config.nodes.iter().map(|node| NodeId(node.node)))),
             rounds: Rounds::default(),
-            idle_polling: config.idle_poll.is_on().then(|| begin_polling(here)).flatten(),
             handles_max: handles_max(getrlimit(Resource::Nofile).current, config.nodes.len()),
             owner: (here.uid, rustix::process::getegid().as_raw()),
             objects: environment::objects(),
@@ -173,7 +169,6 @@ impl Daemon {
     fn end(self) -> ExitCode {
         log::info!("ending");
         self.server.stop();
-        self.shared.idle_polling.iter().for_each(|polling| polling.end());
         for part in &self.parts {
             if let Err(error) = part.node.stop() {
                 log::error!("{}: {error}", part.id);
@@ -204,12 +199,6 @@ fn make_all(shared: &Shared, handles: Vec<NodeHandles>) -> Result<Vec<Made>, Fai
         }
         Ok(made)
     })
-}
-
-/// Without it requests are slower, and nothing else.
-fn begin_polling(here: &Surroundings) -> Option<Arc<IdlePolling>> {
-    let begun = IdlePolling::begin(here.program.clone());
-    begun.inspect_err(|error| log::warn!("there is no idle polling: {error}")).ok()
 }
 
 /// One node's threads are enough for it; those of many are shared.

@@ -568,7 +568,6 @@ fn wishes(here: &Surroundings, ticket: &Ticket) -> Wishes {
         dead_after_ms: ticket.dead_after_ms,
         port: ticket.port,
         in_process: ticket.in_process,
-        idle_poll: ticket.idle_poll,
         tolerance: ticket.tolerance,
         // The keeper sees to that, for all hosts at once.
         ttl_ms: None,

@@ -189,7 +189,6 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
         allow_other: wishes.allow_other,
         port: asked.port,
         in_process: asked.in_process,
-        idle_poll: asked.idle_poll,
         wait_ms: asked.wait_ms,
         dead_after_ms: asked.dead_after_ms,
         stripe: asked.stripe as u32,

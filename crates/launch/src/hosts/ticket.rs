@@ -9,7 +9,6 @@ use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
 
 use crate::hex::{formation_from_hex, from_hex};
-use crate::idle_poll::IdlePoll;
 use crate::name::FormationName;
 use crate::restarts::Tolerance;
 use crate::state::RELEASE;
@@ -62,8 +61,6 @@ pub(crate) struct Ticket {
     pub page_pool: u64,
     /// Whether the nodes of a host share a process.
     pub in_process: bool,
-    /// Whether processors are kept from going idle between small requests.
-    pub idle_poll: IdlePoll,
     /// When a daemon that dies is started no more.
     pub tolerance: Tolerance,
     /// Silence after which a host takes its part down, in milliseconds.
@@ -166,7 +163,6 @@ pub(crate) mod tests {
             spread_at: SpreadAt::default(),
             page_pool: 64 << 20,
             in_process: false,
-            idle_poll: IdlePoll::Auto,
             tolerance: Tolerance::default(),
             silence_ms: 60_000,
             start_ms: 60_000,

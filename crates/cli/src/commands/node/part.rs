@@ -14,7 +14,7 @@ use bivouac_client::{
 use bivouac_direct::{Board, Gate};
 use bivouac_launch::LaunchError;
 use bivouac_launch::handover::{FromNode, Handover, NodeHandles, NodeShare, ServeMount};
-use bivouac_mount::{Mount, MountError, Notice, Options};
+use bivouac_mount::{Mount, MountError, Options};
 use bivouac_net::{Fates, LaneKind, Listener, Served};
 use bivouac_node::{LockClient, Node, NodeConfig, PagePool, SystemClock};
 use bivouac_store::VolumeConfig;
@@ -130,9 +130,7 @@ impl Part {
         self.node.shows_pages(id, Some(Arc::new(Pages(Arc::downgrade(&client)))));
         client.send_beside();
         let node = Arc::clone(&self.node);
-        let polling = shared.idle_polling.clone();
-        let small = polling.map(|polling| Notice::new(move |requester| polling.note(requester)));
-        let options = Options { identity: id.0, formation: self.place(shared), small, ..Options::default() };
+        let options = Options { identity: id.0, formation: self.place(shared), ..Options::default() };
         let handover = Arc::clone(handover);
         let serve = move || {
             let pages = memory.try_clone();
