@@ -108,6 +108,36 @@ pub fn give(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<Vec<String>> 
     Ok(lost)
 }
 
+/// The same for a file that nobody else has given anything, and how it looks then. The times come first, because the answer
+/// says how it looks, and in most cases there is nothing else to give.
+pub fn give_new(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<(Vec<String>, Version)> {
+    rustix::fs::futimens(file, &times(attrs))?;
+    let stat = rustix::fs::fstat(file)?;
+    if is_given(&stat, attrs) && attrs.xattrs.is_empty() {
+        return Ok((Vec::new(), version_of(&stat)));
+    }
+    let lost = give(file, attrs, object)?;
+    Ok((lost, version_of(&rustix::fs::fstat(file)?)))
+}
+
+/// Whether owner and permissions are as they are to be.
+pub fn is_given(stat: &Stat, attrs: &Attrs) -> bool {
+    (stat.st_uid, stat.st_gid, stat.st_mode & mode::PERM) == (attrs.uid, attrs.gid, attrs.perm)
+}
+
+/// Gives a directory times, known by a descriptor that it need not be listed for.
+pub fn give_times(place: &OwnedFd, attrs: &Attrs) -> Result<()> {
+    match rustix::fs::utimensat(place, "", &times(attrs), AtFlags::EMPTY_PATH) {
+        // Before Linux 5.8.
+        Err(Errno::INVAL) => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let dir = rustix::fs::openat(place, ".", flags, Mode::empty())?;
+            rustix::fs::futimens(dir, &times(attrs))
+        }
+        given => given,
+    }
+}
+
 fn give_xattrs(file: &OwnedFd, attrs: &Attrs, object: &str, lost: &mut Vec<String>) -> Result<()> {
     let old = xattrs(file).unwrap_or_default();
     for (name, value) in attrs.xattrs.iter().filter(|new| !old.contains(new)) {
