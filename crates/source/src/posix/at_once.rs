@@ -14,9 +14,15 @@ const SLOW: Duration = Duration::from_micros(500);
 #[derive(Debug, Default)]
 pub struct Pace {
     lately_ns: AtomicU64,
+    is_always_slow: bool,
 }
 
 impl Pace {
+    /// Of storage that is taken for slow, whatever it takes.
+    pub fn slow() -> Pace {
+        Pace { is_always_slow: true, ..Pace::default() }
+    }
+
     /// Does something for which storage has to be asked, and takes down how long that took.
     pub fn timed<T>(&self, ask: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
@@ -31,7 +37,7 @@ impl Pace {
     }
 
     fn is_slow(&self) -> bool {
-        self.lately_ns.load(Ordering::Relaxed) >= SLOW.as_nanos() as u64
+        self.is_always_slow || self.lately_ns.load(Ordering::Relaxed) >= SLOW.as_nanos() as u64
     }
 
     /// Does both: at the same time if storage is slow, and then `undo` takes back what was done in vain because the first

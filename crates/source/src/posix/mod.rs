@@ -47,6 +47,12 @@ impl PosixSource {
         Ok(PosixSource { path, root, identity, pace: Pace::default() })
     }
 
+    /// The same, asked for several things at once from the first request on, as storage is that takes its time.
+    #[must_use]
+    pub fn taken_for_slow(self) -> PosixSource {
+        PosixSource { pace: Pace::slow(), ..self }
+    }
+
     /// Does something below the root, which is kept open. Who hears of it knows that it is what it was.
     fn checked<T>(&self, work: impl FnOnce() -> SourceResult<T>) -> SourceResult<T> {
         self.pace.both(|| self.check(), work, leave).map(|((), done)| done)
