@@ -299,7 +299,7 @@ mod tests {
         Found { attr, dir: Ino::ROOT, path: path.into() }
     }
 
-    /// S264.
+    /// S263.
     #[test]
     fn directories_are_made_before_what_is_in_them() {
         let dirs = ["", "b", "b/c/d", "a", "b/c", "a/e"].map(found);

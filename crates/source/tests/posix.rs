@@ -151,39 +151,29 @@ fn a_name_that_is_not_taken_leaves_nothing_beside() {
     }
 }
 
-/// S263: nobody may read it before who may not read it afterwards; and what has its permissions from the beginning is not asked to
-/// be given them.
 #[test]
-fn an_upload_has_no_more_permissions_than_its_file() {
+fn an_upload_is_for_its_owner_alone_until_it_has_the_permissions_of_its_file() {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let (source, dir) = slow();
-    let mode_of = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o7777;
-    let ours = Attrs { uid, gid, ..Attrs::default() };
-    for (attrs, first) in [
-        (Attrs { perm: 0o644, ..ours.clone() }, 0o644),
-        (Attrs { perm: 0o4755, ..ours.clone() }, 0o600),
-        (Attrs { perm: 0o444, ..ours.clone() }, 0o600),
-        (Attrs { perm: 0o644, gid: gid + 1, ..ours.clone() }, 0o600),
-    ] {
-        let upload = source.begin(b"f", 1, &attrs).unwrap();
-        assert_eq!(mode_of(&upload.token), first, "{attrs:?}");
-        let piece = source.put(&upload, 0, b"x").unwrap();
-        source.settle(&upload, std::slice::from_ref(&piece)).unwrap();
-        let kept = source.commit(&upload, &[piece], &attrs, &Expect::Anything).unwrap();
-        assert_eq!(mode_of("f"), attrs.perm, "{attrs:?}");
-        assert_eq!(source.stat(b"f").unwrap().version, kept.version);
-    }
-    // Where a directory gives its own group to what is made in it.
-    let dir = dir.path().join("d");
-    fs::create_dir(&dir).unwrap();
-    if std::os::unix::fs::chown(&dir, None, Some(gid + 1)).is_ok() {
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o2775)).unwrap();
-        let upload = source.begin(b"d/f", 1, &Attrs { perm: 0o660, ..ours }).unwrap();
-        assert_eq!(fs::metadata(dir.join(&upload.token)).unwrap().mode() & 0o777, 0o600);
+    for (source, dir) in [made(), slow()] {
+        let mode_of = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o7777;
+        let xattrs = vec![(b"user.note".to_vec(), b"value".to_vec())];
+        let ours = Attrs { uid, gid, ..Attrs::default() };
+        let noted = Attrs { perm: 0o640, xattrs: xattrs.clone(), ..ours.clone() };
+        let modes = [0o644, 0o4755, 0o444].map(|perm| Attrs { perm, ..ours.clone() });
+        for attrs in modes.into_iter().chain([noted]) {
+            let upload = source.begin(b"f", 1, &attrs).unwrap();
+            assert_eq!(mode_of(&upload.token), 0o600, "{attrs:?}");
+            let piece = source.put(&upload, 0, b"x").unwrap();
+            source.settle(&upload, std::slice::from_ref(&piece)).unwrap();
+            let kept = source.commit(&upload, &[piece], &attrs, &Expect::Anything).unwrap();
+            let there = source.stat(b"f").unwrap();
+            assert_eq!((there.attrs.perm, there.version, kept.lost), (attrs.perm, kept.version, vec![]));
+            assert_eq!((there.attrs.xattrs, there.attrs.mtime), (attrs.xattrs, attrs.mtime));
+        }
     }
 }
 
-/// S264.
+/// S263.
 #[test]
 fn a_directory_that_is_made_for_more_has_all_but_its_times() {
     for (source, dir) in [made(), slow()] {

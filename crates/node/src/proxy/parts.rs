@@ -20,7 +20,7 @@ use crate::record::Held;
 
 /// Bytes that one request moves at most, and for how long it goes on at most: it is answered within the bounded time.
 const BYTES_MAX: u64 = 64 << 20;
-const TIME_MAX: Duration = Duration::from_secs(1);
+const TIME_MAX: Duration = Duration::from_secs(2);
 /// Seats with different times, by their positions: while one syncs and reads again, the others put.
 const TIMES: u16 = 4;
 /// Bytes of a page.

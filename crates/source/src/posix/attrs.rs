@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use bivouac_types::{Timestamp, mode};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, Stat, Statx, StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
 use rustix::io::{Errno, Result};
 
 use crate::{Attrs, Meta, Version};
@@ -108,9 +110,15 @@ pub fn give(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<Vec<String>> 
     Ok(lost)
 }
 
-/// The same for a file that nobody else has given anything, and how it looks then. The times come first, because the answer
-/// says how it looks, and in most cases there is nothing else to give.
+/// The same for a file that nobody else has given anything, and how it looks then. It is not asked for how it looks before
+/// the times are given, because the answer to those says it; until then what was known when it was made has to do.
 pub fn give_new(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<(Vec<String>, Version)> {
+    let (as_known, wanted) = (AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
+    let known = rustix::fs::statx(file, "", as_known, wanted);
+    let is_owned = |stat: &Statx| (stat.stx_uid, stat.stx_gid) == (attrs.uid, attrs.gid);
+    if known.is_ok_and(|stat| is_owned(&stat) && u32::from(stat.stx_mode) & mode::PERM != attrs.perm) {
+        rustix::fs::fchmod(file, Mode::from_raw_mode(attrs.perm))?;
+    }
     rustix::fs::futimens(file, &times(attrs))?;
     let stat = rustix::fs::fstat(file)?;
     if is_given(&stat, attrs) && attrs.xattrs.is_empty() {

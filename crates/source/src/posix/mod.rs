@@ -165,9 +165,9 @@ impl Source for PosixSource {
         Ok(len)
     }
 
-    fn begin(&self, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<Upload> {
+    fn begin(&self, path: &[u8], size: u64, _: &Attrs) -> SourceResult<Upload> {
         check_path(path)?;
-        let make = || self.make_temporary(path, size, attrs);
+        let make = || self.make_temporary(path, size);
         self.pace.both(|| self.check(), make, |upload| self.abort(&upload)).map(|((), upload)| upload)
     }
 

@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bivouac_types::mode;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
@@ -24,13 +23,9 @@ const BLOCK: usize = 4096;
 const TRIES_MAX: usize = 64;
 /// Largest piece, in bytes: it is read again as a whole.
 const PIECE_MAX: usize = 64 << 20;
-/// What whoever writes a file needs.
-const OWN: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Permission bits that a write takes away.
-const SPECIAL: u32 = 0o7000;
 
 impl PosixSource {
-    pub(super) fn make_temporary(&self, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<Upload> {
+    pub(super) fn make_temporary(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
         let (parent, name) = split_path(path);
         let dir = self.open_place(parent)?;
         // A name that the storage does not take is refused before anything is written.
@@ -39,8 +34,8 @@ impl PosixSource {
             Err(error) => Err(self.failed(path)(error)),
         };
         let make = || {
-            let (token, file) = self.create_temporary(&dir, path, first_mode(attrs))?;
-            let made = self.size_temporary(&file, path, size, attrs);
+            let (token, file) = self.create_temporary(&dir, path)?;
+            let made = self.size_temporary(&file, path, size);
             match made {
                 Ok(tag) => {
                     Ok(Upload { path: path.to_vec(), size, token, tag, opened: Opened::holding(file) })
@@ -54,7 +49,8 @@ impl PosixSource {
         self.pace.both(is_taken, make, |upload| self.abort(&upload)).map(|((), upload)| upload)
     }
 
-    fn create_temporary(&self, dir: &OwnedFd, path: &[u8], mode: Mode) -> SourceResult<(String, OwnedFd)> {
+    fn create_temporary(&self, dir: &OwnedFd, path: &[u8]) -> SourceResult<(String, OwnedFd)> {
+        let mode = Mode::RUSR | Mode::WUSR;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TRIES_MAX {
             let token = temporary_name();
@@ -68,16 +64,12 @@ impl PosixSource {
         Err(SourceError::new(Cause::Other, text))
     }
 
-    /// Gives a new temporary file its size, and answers its tag. Nobody may read it who may not read the file.
-    fn size_temporary(&self, file: &OwnedFd, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<String> {
+    /// Gives a new temporary file its size, and answers its tag.
+    fn size_temporary(&self, file: &OwnedFd, path: &[u8], size: u64) -> SourceResult<String> {
         if size > 0 {
             rustix::fs::ftruncate(file, size).map_err(self.failed(path))?;
         }
         let stat = rustix::fs::fstat(file).map_err(self.failed(path))?;
-        let is_owned = (stat.st_uid, stat.st_gid) == (attrs.uid, attrs.gid);
-        if !is_owned && stat.st_mode & mode::PERM & !OWN.as_raw_mode() != 0 {
-            rustix::fs::fchmod(file, OWN).map_err(self.failed(path))?;
-        }
         Ok(version_of(&stat).tag)
     }
 
@@ -167,15 +159,6 @@ impl PosixSource {
         let meta = super::meta_of(&dir, split_path(path).1).map_err(self.failed(path))?;
         Ok(Kept { version: meta.version, lost: Vec::new() })
     }
-}
-
-/// The permissions that a temporary file begins with: those that it is to have, if it belongs to whoever it is to belong to
-/// and can be written to with them.
-fn first_mode(attrs: &Attrs) -> Mode {
-    let own = OWN.as_raw_mode();
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let is_fit = (attrs.uid, attrs.gid) == (uid, gid) && attrs.perm & (own | SPECIAL) == own;
-    if is_fit { Mode::from_raw_mode(attrs.perm) } else { OWN }
 }
 
 /// Unlikely to be taken; whoever makes a file sees to it that it is not.
