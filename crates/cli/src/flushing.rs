@@ -1,5 +1,6 @@
 //! Brings what was written to site storage, several files at a time.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -165,8 +166,8 @@ fn mirror(client: &Client, target: &Target, outcome: &mut Outcome) -> FsResult<(
     Ok(())
 }
 
-/// Brings everything of a plan to site storage: directories first, then files and links, then deletions that had to wait for
-/// those, then the times of the directories, which all of it has changed.
+/// Brings everything of a plan to site storage: directories first, what is in others behind those, then files and links, then
+/// deletions that had to wait for those, then the times of the directories, which all of it has changed.
 fn carry_out(
     client: &Client,
     target: &Target,
@@ -175,23 +176,15 @@ fn carry_out(
     mirrors: bool,
 ) -> FsResult<Outcome> {
     let mut outcome = Outcome::default();
-    for dir in &plan.dirs {
-        take(&mut outcome, target, dir, client.flush_open(dir), true);
-    }
-    let seen = SeenCache::default();
-    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        let work = || {
-            while let Some(file) = plan.files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let flushed = seen.of(client, file).and_then(|seen| client.flush(file, seen, manner.force));
-                results.lock().unwrap_or_else(PoisonError::into_inner).push((file, flushed));
-            }
-        };
-        for _ in 0..manner.jobs.clamp(1, plan.files.len().max(1)) {
-            scope.spawn(work);
+    let levels = by_depth(&plan.dirs);
+    for dirs in &levels {
+        for (dir, flushed) in at_once(manner.jobs, dirs, |dir| client.flush_open(dir)) {
+            take(&mut outcome, target, dir, flushed, true);
         }
-    });
-    for (file, flushed) in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    }
+    let (seen, files) = (SeenCache::default(), plan.files.iter().collect::<Vec<_>>());
+    let flush = |file: &Found| seen.of(client, file).and_then(|seen| client.flush(file, seen, manner.force));
+    for (file, flushed) in at_once(manner.jobs, &files, flush) {
         take(&mut outcome, target, file, flushed, true);
     }
     for (file, why) in &plan.unsent {
@@ -202,10 +195,44 @@ fn carry_out(
     if mirrors {
         mirror(client, target, &mut outcome)?;
     }
-    for dir in plan.dirs.iter().rev() {
-        take(&mut outcome, target, dir, client.flush(dir, None, manner.force), false);
+    for dirs in levels.iter().rev() {
+        for (dir, flushed) in at_once(manner.jobs, dirs, |dir| client.flush(dir, None, manner.force)) {
+            take(&mut outcome, target, dir, flushed, false);
+        }
     }
     Ok(outcome)
+}
+
+/// Directories by how deep they are: those of one depth do not depend on each other.
+fn by_depth(dirs: &[Found]) -> Vec<Vec<&Found>> {
+    let mut levels: BTreeMap<usize, Vec<&Found>> = BTreeMap::new();
+    for dir in dirs {
+        let depth = dir.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
+        levels.entry(depth).or_default().push(dir);
+    }
+    levels.into_values().collect()
+}
+
+/// Does something to each, so many at the same time.
+fn at_once<'a>(
+    jobs: usize,
+    all: &[&'a Found],
+    act: impl Fn(&Found) -> FsResult<Flushed> + Sync,
+) -> Vec<(&'a Found, FsResult<Flushed>)> {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let flushed = act(one);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((*one, flushed));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..jobs.min(all.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    results.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn take(outcome: &mut Outcome, target: &Target, found: &Found, flushed: FsResult<Flushed>, counts: bool) {
@@ -244,5 +271,56 @@ impl SeenCache {
             }
         };
         Ok(names.get(name).cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::{Attr, Layout, SeatIndex, Timestamp};
+    use std::sync::Barrier;
+
+    fn found(path: &str) -> Found {
+        let attr = Attr {
+            ino: Ino(7),
+            mode: 0o040_755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            epoch: 0,
+            layout: Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 },
+            holes: 0,
+        };
+        Found { attr, dir: Ino::ROOT, path: path.into() }
+    }
+
+    /// S263.
+    #[test]
+    fn directories_are_made_before_what_is_in_them() {
+        let dirs = ["", "b", "b/c/d", "a", "b/c", "a/e"].map(found);
+        let levels: Vec<Vec<_>> =
+            by_depth(&dirs).iter().map(|dirs| dirs.iter().map(|dir| &dir.path[..]).collect()).collect();
+        assert_eq!(levels, [vec![&b""[..]], vec![b"b", b"a"], vec![b"b/c", b"a/e"], vec![b"b/c/d"]]);
+    }
+
+    #[test]
+    fn each_is_done_once_and_so_many_at_the_same_time() {
+        let all: Vec<Found> = (0..9).map(|number| found(&number.to_string())).collect();
+        let all: Vec<&Found> = all.iter().collect();
+        let three = Barrier::new(3);
+        let done = at_once(3, &all, |one| {
+            three.wait();
+            Ok(Flushed { bytes: one.path[0].into(), ..Flushed::default() })
+        });
+        let mut names: Vec<_> = done.iter().map(|(one, _)| one.path.clone()).collect();
+        names.sort();
+        assert_eq!(names, (b'0'..=b'8').map(|name| vec![name]).collect::<Vec<_>>());
+        assert!(done.iter().all(|(one, flushed)| flushed.as_ref().unwrap().bytes == u64::from(one.path[0])));
+        assert_eq!(at_once(0, &all, |_| Ok(Flushed::default())).len(), 9);
     }
 }

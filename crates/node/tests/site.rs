@@ -449,6 +449,18 @@ fn a_source_that_takes_nothing_is_reported_and_the_data_stays() {
     assert!(!camp.is_saved());
 }
 
+/// S262: of each seat more than it puts before it syncs and compares the first of it.
+#[test]
+fn a_large_file_is_compared_while_it_is_put() {
+    let camp = Camp::new(tree);
+    let content = bytes(72 << 20, 9);
+    camp.write(0, "a/huge", &content);
+    assert_eq!(camp.flush(1, false), []);
+    assert!(fs::read(camp.at("a/huge")).unwrap() == content);
+    assert!(camp.is_saved());
+    camp.check_same(2);
+}
+
 #[test]
 fn what_is_written_during_a_flush_stays_dirty() {
     let camp = Camp::new(tree);

@@ -110,6 +110,14 @@ impl<S: Source> Source for FailingSource<S> {
         self.pass()?.put_dir(path, attrs)
     }
 
+    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        self.pass()?.put_open_dir(path, attrs)
+    }
+
+    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        self.pass()?.put_dir_times(path, attrs)
+    }
+
     fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
         self.pass()?.put_link(path, target, attrs, expect)
     }

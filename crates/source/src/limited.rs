@@ -108,6 +108,16 @@ impl<S: Source> Source for LimitedSource<S> {
         self.inner.put_dir(path, attrs)
     }
 
+    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        self.pay(0);
+        self.inner.put_open_dir(path, attrs)
+    }
+
+    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        self.pay(0);
+        self.inner.put_dir_times(path, attrs)
+    }
+
     fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
         self.pay(0);
         self.inner.put_link(path, target, attrs, expect)

@@ -95,6 +95,28 @@ pub trait Source: Send + Sync {
     /// [`Cause::WrongKind`] when something else is there; as [`Source::begin`].
     fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept>;
 
+    /// As [`Source::put_dir`], of a directory that more is to be put into: its times can be left as they come.
+    ///
+    /// # Errors
+    /// As [`Source::put_dir`].
+    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        self.put_dir(path, attrs)
+    }
+
+    /// Gives a directory only its times, which what was put into it has moved on. One that is not there is made.
+    ///
+    /// # Errors
+    /// As [`Source::put_dir`].
+    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        let found = match self.stat(path) {
+            Err(error) if error.cause() == Cause::NotFound => None,
+            found => Some(found?).filter(Meta::is_dir),
+        };
+        let Some(Meta { attrs: there, .. }) = found else { return self.put_dir(path, attrs) };
+        let Attrs { mtime, atime, .. } = *attrs;
+        self.put_dir(path, &Attrs { mtime, atime, ..there })
+    }
+
     /// Makes a symbolic link.
     ///
     /// # Errors

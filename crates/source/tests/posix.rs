@@ -24,6 +24,17 @@ fn a_tree_conforms() {
     conformance::source(made);
 }
 
+/// Asked for several things at once.
+fn slow() -> (PosixSource, TempDir) {
+    let (source, dir) = made();
+    (source.taken_for_slow(), dir)
+}
+
+#[test]
+fn a_slow_tree_conforms() {
+    conformance::source(slow);
+}
+
 #[test]
 fn a_limited_and_a_failing_source_conform() {
     conformance::source(|| {
@@ -100,20 +111,96 @@ fn what_is_half_done_is_not_listed_and_what_is_damaged_not_taken() {
     assert!(!dir.path().join("f").exists());
 }
 
+/// S261: also when the source is asked for other things meanwhile.
 #[test]
 fn another_directory_in_the_place_of_the_root_is_not_taken_for_it() {
-    let around = TempDir::new().unwrap();
-    let root = around.path().join("root");
-    fs::create_dir(&root).unwrap();
-    let source = PosixSource::open(&root).unwrap();
-    fs::rename(&root, around.path().join("away")).unwrap();
-    assert_eq!(source.check().unwrap_err().cause(), Cause::Lost);
-    fs::create_dir(&root).unwrap();
-    assert_eq!(source.check().unwrap_err().cause(), Cause::Lost);
-    assert_eq!(put(&source, b"f", b"x").unwrap_err().cause(), Cause::Lost);
-    fs::remove_dir(&root).unwrap();
-    fs::rename(around.path().join("away"), &root).unwrap();
-    put(&source, b"f", b"x").unwrap();
+    for is_slow in [false, true] {
+        let around = TempDir::new().unwrap();
+        let (root, away) = (around.path().join("root"), around.path().join("away"));
+        fs::create_dir(&root).unwrap();
+        let source = PosixSource::open(&root).unwrap();
+        let source = if is_slow { source.taken_for_slow() } else { source };
+        let attrs = Attrs { perm: 0o700, ..Attrs::default() };
+        let begun = source.begin(b"f", 0, &attrs).unwrap();
+        fs::rename(&root, &away).unwrap();
+        assert_eq!(source.check().unwrap_err().cause(), Cause::Lost);
+        fs::create_dir(&root).unwrap();
+        let cause = |outcome: SourceResult<Kept>| outcome.unwrap_err().cause();
+        assert_eq!(source.check().unwrap_err().cause(), Cause::Lost);
+        assert_eq!(cause(put(&source, b"g", b"x")), Cause::Lost);
+        assert_eq!(cause(source.commit(&begun, &[], &attrs, &Expect::Absent)), Cause::Lost);
+        assert_eq!(cause(source.put_open_dir(b"d", &attrs)), Cause::Lost);
+        assert_eq!(cause(source.put_dir_times(b"d", &attrs)), Cause::Lost);
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+        // What was begun while the root was looked at has gone again, and nothing has taken a place.
+        source.abort(&begun).unwrap();
+        let files = fs::read_dir(&away).unwrap().map(|entry| entry.unwrap());
+        assert_eq!(files.filter(|entry| entry.file_type().unwrap().is_file()).count(), 0);
+        fs::remove_dir(&root).unwrap();
+        fs::rename(&away, &root).unwrap();
+        put(&source, b"f", b"x").unwrap();
+    }
+}
+
+#[test]
+fn a_name_that_is_not_taken_leaves_nothing_beside() {
+    for (source, dir) in [made(), slow()] {
+        let refused = source.begin(&[b'n'; 300], 3, &Attrs::default()).unwrap_err();
+        assert_eq!(refused.cause(), Cause::BadName);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn an_upload_is_for_its_owner_alone_until_it_has_the_permissions_of_its_file() {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    for (source, dir) in [made(), slow()] {
+        let mode_of = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o7777;
+        let xattrs = vec![(b"user.note".to_vec(), b"value".to_vec())];
+        let ours = Attrs { uid, gid, ..Attrs::default() };
+        let noted = Attrs { perm: 0o640, xattrs: xattrs.clone(), ..ours.clone() };
+        let modes = [0o644, 0o4755, 0o444].map(|perm| Attrs { perm, ..ours.clone() });
+        for attrs in modes.into_iter().chain([noted]) {
+            let upload = source.begin(b"f", 1, &attrs).unwrap();
+            assert_eq!(mode_of(&upload.token), 0o600, "{attrs:?}");
+            let piece = source.put(&upload, 0, b"x").unwrap();
+            source.settle(&upload, std::slice::from_ref(&piece)).unwrap();
+            let kept = source.commit(&upload, &[piece], &attrs, &Expect::Anything).unwrap();
+            let there = source.stat(b"f").unwrap();
+            assert_eq!((there.attrs.perm, there.version, kept.lost), (attrs.perm, kept.version, vec![]));
+            assert_eq!((there.attrs.xattrs, there.attrs.mtime), (attrs.xattrs, attrs.mtime));
+        }
+    }
+}
+
+/// S263.
+#[test]
+fn a_directory_that_is_made_for_more_has_all_but_its_times() {
+    for (source, dir) in [made(), slow()] {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let time = bivouac_types::Timestamp { secs: 1_000, nanos: 5 };
+        let attrs = Attrs { perm: 0o1775, uid, gid, mtime: time, atime: time, ..Attrs::default() };
+        let plain = Attrs { perm: 0o755, ..attrs.clone() };
+        let meta = |name: &str| fs::metadata(dir.path().join(name)).unwrap();
+        for (name, attrs) in [("sticky", &attrs), ("plain", &plain)] {
+            let kept = source.put_open_dir(name.as_bytes(), attrs).unwrap();
+            assert_eq!(kept.version.tag, source.stat(name.as_bytes()).unwrap().version.tag);
+            assert_eq!(meta(name).mode() & 0o7777, attrs.perm);
+            fs::write(dir.path().join(name).join("file"), "").unwrap();
+            let kept = source.put_dir_times(name.as_bytes(), attrs).unwrap();
+            assert_eq!((meta(name).mtime(), meta(name).mtime_nsec()), (1_000, 5));
+            assert_eq!(kept.version, source.stat(name.as_bytes()).unwrap().version);
+        }
+        // What it has got there stays; one that has gone there is made again as it is here.
+        fs::set_permissions(dir.path().join("plain"), fs::Permissions::from_mode(0o700)).unwrap();
+        source.put_open_dir(b"sticky", &plain).unwrap();
+        source.put_dir_times(b"plain", &plain).unwrap();
+        source.put_dir_times(b"gone", &attrs).unwrap();
+        let modes = ["sticky", "plain", "gone"].map(|name| meta(name).mode() & 0o7777);
+        assert_eq!(modes, [0o755, 0o700, 0o1775]);
+        fs::write(dir.path().join("file"), "").unwrap();
+        assert_eq!(source.put_dir_times(b"file", &plain).unwrap_err().cause(), Cause::WrongKind);
+    }
 }
 
 #[test]
@@ -181,7 +268,7 @@ fn others(dir: &Path, is_over: &AtomicBool) -> (Vec<u64>, Vec<u64>) {
 #[test]
 fn what_takes_a_file_s_place_in_the_last_moment_is_not_overwritten() {
     const ROUNDS: u64 = 2000;
-    let (source, dir) = made();
+    let (source, dir) = slow();
     let attrs = Attrs { perm: 0o600, ..Attrs::default() };
     fs::write(dir.path().join("f"), "").unwrap();
     let (mut gone, mut written, is_over) = (HashSet::new(), Vec::new(), AtomicBool::new(false));

@@ -160,7 +160,6 @@ impl Node {
     pub(super) fn flush_now(&self, request: &FlushRequest, job: &Job) -> FsResult<FlushState> {
         let inode = self.inode(request.ino)?;
         let site = self.site_of(inode.attr.layout.partition())?;
-        site.source.check()?;
         let file = self.begin_site_file(request.ino)?;
         let begun = inode.attr;
         let mut flush = Flush { node: self, request, job, site: &site, inode, file, begun, known: begun };
@@ -194,9 +193,9 @@ impl Flush<'_> {
     fn run(&mut self) -> FsResult<Option<Kept>> {
         let (path, source) = (&self.request.path[..], &self.site.source);
         match self.inode.attr.mode & mode::TYPE {
-            mode::DIR if path.is_empty() => Ok(None),
+            mode::DIR if path.is_empty() => self.nothing(),
             mode::DIR => self.put_dir().map(Some),
-            mode::LINK if self.is_there() => Ok(None),
+            mode::LINK if self.is_there() => self.nothing(),
             mode::LINK => {
                 Ok(Some(source.put_link(path, &self.target()?, &self.attrs(), &self.expected())?))
             }
@@ -209,22 +208,24 @@ impl Flush<'_> {
         }
     }
 
-    /// Of a directory that has not changed here only the times are given back, which changes in it have moved on.
+    /// Nothing has to be done; who is asked for more sees by himself whether the source is what it was.
+    fn nothing(&self) -> FsResult<Option<Kept>> {
+        self.site.source.check()?;
+        Ok(None)
+    }
+
+    /// Of a directory that has not changed here only the times are given back, which changes in it have moved on; so they
+    /// need not be given while it is open for such changes.
     fn put_dir(&self) -> FsResult<Kept> {
         let (path, source, mut attrs) = (&self.request.path[..], &self.site.source, self.attrs());
         if self.is_there() {
-            match source.stat(path) {
-                Ok(meta) if meta.is_dir() => {
-                    let Attrs { mtime, atime, .. } = attrs;
-                    attrs = Attrs { mtime, atime, ..meta.attrs };
-                }
-                Err(error) if error.cause() != Cause::NotFound => return Err(error.into()),
-                _ => {}
-            }
-        } else if self.request.open {
-            attrs.perm |= OPEN;
+            return Ok(source.put_dir_times(path, &attrs)?);
         }
-        Ok(source.put_dir(path, &attrs)?)
+        if !self.request.open {
+            return Ok(source.put_dir(path, &attrs)?);
+        }
+        attrs.perm |= OPEN;
+        Ok(source.put_open_dir(path, &attrs)?)
     }
 
     /// Whether a directory has another mode there than it is to have in the end.
@@ -264,7 +265,7 @@ impl Flush<'_> {
 
     fn put_file(&mut self, dirty: u64) -> FsResult<Option<Kept>> {
         if dirty == 0 && self.is_there() {
-            return Ok(None);
+            return self.nothing();
         }
         let (size, origin) = (self.inode.attr.size, self.file.origin.clone());
         // One that was cut and has grown again has other content behind the limit.

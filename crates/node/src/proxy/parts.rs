@@ -18,7 +18,7 @@ use crate::record::Held;
 
 /// Bytes that one request moves at most, and for how long it goes on at most: it is answered within the bounded time.
 const BYTES_MAX: u64 = 64 << 20;
-const TIME_MAX: Duration = Duration::from_secs(1);
+const TIME_MAX: Duration = Duration::from_secs(2);
 /// Seats with different times, by their positions: while one syncs and reads again, the others put.
 const TIMES: u16 = 4;
 /// Bytes of a page.
@@ -27,6 +27,9 @@ const PAGE: usize = 4096;
 /// most unless a single one is larger: what has been begun has to end within the bounded time, too.
 const AT_ONCE_MAX: u64 = 8;
 const AT_ONCE_BYTES: u64 = 4 << 20;
+/// So many bytes that were put are synced and read again by one of the threads while the others go on putting: at the end
+/// the storage would wait meanwhile.
+const SETTLE_BYTES: u64 = 8 << 20;
 
 /// The part of some memory that begins with a page. File systems that take whole pages take such a stripe as one request,
 /// and others as two, the second of which waits for everything that has been asked meanwhile.
@@ -47,13 +50,20 @@ struct Putting {
     until: Instant,
     next: AtomicU64,
     moved: AtomicU64,
-    put: Mutex<FsResult<Vec<Piece>>>,
+    put: Mutex<FsResult<Put>>,
+}
+
+/// What was put.
+#[derive(Default)]
+struct Put {
+    settled: Vec<Piece>,
+    rest: Vec<Piece>,
 }
 
 impl Putting {
     fn from(stripe: u64, time: Duration) -> Putting {
         let (next, moved) = (AtomicU64::new(stripe), AtomicU64::new(0));
-        Putting { until: Instant::now() + time, next, moved, put: Mutex::new(Ok(Vec::new())) }
+        Putting { until: Instant::now() + time, next, moved, put: Mutex::new(Ok(Put::default())) }
     }
 
     /// The next stripe, which has to be put; nothing when that is enough for one request, or something failed.
@@ -63,21 +73,34 @@ impl Putting {
         goes_on.then(|| self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A stripe was put, or was not. The first failure is told.
-    fn moved(&self, piece: FsResult<Piece>) {
+    /// A stripe was put, or was not. The first failure is told. Whoever is answered pieces settles them.
+    fn moved(&self, piece: FsResult<Piece>) -> Vec<Piece> {
         let mut put = self.put.lock();
         match (&mut *put, piece) {
             (Ok(all), Ok(piece)) => {
                 self.moved.fetch_add(piece.len, Ordering::Relaxed);
-                all.push(piece);
+                all.rest.push(piece);
+                let is_much = all.rest.iter().map(|piece| piece.len).sum::<u64>() >= SETTLE_BYTES;
+                return if is_much { std::mem::take(&mut all.rest) } else { Vec::new() };
             }
+            (Ok(_), Err(error)) => *put = Err(error),
+            (Err(_), _) => {}
+        }
+        Vec::new()
+    }
+
+    /// Pieces were settled, or were not.
+    fn settled(&self, pieces: Vec<Piece>, outcome: FsResult<()>) {
+        let mut put = self.put.lock();
+        match (&mut *put, outcome) {
+            (Ok(all), Ok(())) => all.settled.extend(pieces),
             (Ok(_), Err(error)) => *put = Err(error),
             (Err(_), _) => {}
         }
     }
 
     /// What was put, without a gap, and the stripe behind it.
-    fn over(self) -> FsResult<(Vec<Piece>, u64)> {
+    fn over(self) -> FsResult<(Put, u64)> {
         Ok((self.put.into_inner()?, self.next.into_inner()))
     }
 }
@@ -133,9 +156,15 @@ impl Node {
         let upload = Upload { path, size: *size, token, ..Upload::default() };
         let is_of_file = |stripe| offset_in_file(whence, *seat, stripe).is_some_and(|at| at < *size);
         let putting = Putting::from(*from, time_of(*seat));
+        // Many at once: on some file systems a sync and the writes of others wait for each other.
+        let settle = |pieces: &[Piece]| -> FsResult<()> { Ok(site.source.settle(&upload, pieces)?) };
         let put = || {
             while let Some(stripe) = putting.take().filter(|stripe| is_of_file(*stripe)) {
-                putting.moved(self.put_stripe(&site, &upload, request, stripe));
+                let pieces = putting.moved(self.put_stripe(&site, &upload, request, stripe));
+                if !pieces.is_empty() {
+                    let outcome = settle(&pieces);
+                    putting.settled(pieces, outcome);
+                }
             }
         };
         let at_once = (AT_ONCE_BYTES / u64::from(whence.layout.stripe).max(1)).clamp(1, AT_ONCE_MAX);
@@ -146,11 +175,11 @@ impl Node {
             }
             put();
         });
-        let (pieces, next) = putting.over()?;
-        // All at once: on some file systems a sync and the writes of others wait for each other.
-        if !pieces.is_empty() {
-            site.source.settle(&upload, &pieces)?;
+        let (Put { settled: mut pieces, rest }, next) = putting.over()?;
+        if !rest.is_empty() {
+            settle(&rest)?;
         }
+        pieces.extend(rest);
         let part = |Piece { offset, len, tag }| FlushedPart { offset, len, tag };
         let next = Some(next).filter(|next| is_of_file(*next));
         Ok(FlushedParts { parts: pieces.into_iter().map(part).collect(), next })
@@ -243,12 +272,16 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while let Some(stripe) = putting.take() {
-                        putting.moved(Ok(piece(stripe, 1 << 20)));
+                        let pieces = putting.moved(Ok(piece(stripe, 1 << 20)));
+                        assert!(pieces.is_empty() || pieces.len() == (SETTLE_BYTES >> 20) as usize);
+                        putting.settled(pieces, Ok(()));
                     }
                 });
             }
         });
-        let (mut pieces, next) = putting.over().unwrap();
+        let (Put { settled: mut pieces, rest }, next) = putting.over().unwrap();
+        assert!(pieces.len() >= rest.len() && rest.len() < (SETTLE_BYTES >> 20) as usize);
+        pieces.extend(rest);
         pieces.sort_by_key(|piece| piece.offset);
         let put: Vec<u64> = pieces.iter().map(|piece| piece.offset).collect();
         assert_eq!(put, (10..next).collect::<Vec<_>>());
@@ -276,9 +309,12 @@ mod tests {
     fn it_is_enough_when_the_bytes_are() {
         let putting = Putting::from(0, TIME_MAX);
         assert_eq!(putting.take(), Some(0));
-        putting.moved(Ok(piece(0, BYTES_MAX)));
+        let pieces = putting.moved(Ok(piece(0, BYTES_MAX)));
+        assert_eq!(pieces, [piece(0, BYTES_MAX)]);
         assert_eq!(putting.take(), None);
-        assert_eq!(putting.over().unwrap(), (vec![piece(0, BYTES_MAX)], 1));
+        putting.settled(pieces, Ok(()));
+        let (put, next) = putting.over().unwrap();
+        assert_eq!((put.settled, put.rest, next), (vec![piece(0, BYTES_MAX)], vec![], 1));
     }
 
     #[test]
@@ -289,6 +325,16 @@ mod tests {
         assert_eq!(putting.take(), None);
         putting.moved(Err(Errno::EIO.into()));
         putting.moved(Ok(piece(1, 1)));
-        assert_eq!(putting.over().unwrap_err().errno(), Errno::ENOSPC);
+        assert_eq!(putting.over().map(|(_, next)| next).unwrap_err().errno(), Errno::ENOSPC);
+    }
+
+    #[test]
+    fn what_cannot_be_settled_ends_it_and_is_told() {
+        let putting = Putting::from(0, TIME_MAX);
+        assert_eq!(putting.take(), Some(0));
+        let pieces = putting.moved(Ok(piece(0, SETTLE_BYTES)));
+        putting.settled(pieces, Err(Errno::EIO.into()));
+        assert_eq!(putting.take(), None);
+        assert_eq!(putting.over().map(|(_, next)| next).unwrap_err().errno(), Errno::EIO);
     }
 }

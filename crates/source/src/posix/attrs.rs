@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use bivouac_types::{Timestamp, mode};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, Stat, Statx, StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
 use rustix::io::{Errno, Result};
 
 use crate::{Attrs, Meta, Version};
@@ -106,6 +108,42 @@ pub fn give(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<Vec<String>> 
     give_xattrs(file, attrs, object, &mut lost)?;
     rustix::fs::futimens(file, &times(attrs))?;
     Ok(lost)
+}
+
+/// The same for a file that nobody else has given anything, and how it looks then. It is not asked for how it looks before
+/// the times are given, because the answer to those says it; until then what was known when it was made has to do.
+pub fn give_new(file: &OwnedFd, attrs: &Attrs, object: &str) -> Result<(Vec<String>, Version)> {
+    let (as_known, wanted) = (AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS);
+    let known = rustix::fs::statx(file, "", as_known, wanted);
+    let is_owned = |stat: &Statx| (stat.stx_uid, stat.stx_gid) == (attrs.uid, attrs.gid);
+    if known.is_ok_and(|stat| is_owned(&stat) && u32::from(stat.stx_mode) & mode::PERM != attrs.perm) {
+        rustix::fs::fchmod(file, Mode::from_raw_mode(attrs.perm))?;
+    }
+    rustix::fs::futimens(file, &times(attrs))?;
+    let stat = rustix::fs::fstat(file)?;
+    if is_given(&stat, attrs) && attrs.xattrs.is_empty() {
+        return Ok((Vec::new(), version_of(&stat)));
+    }
+    let lost = give(file, attrs, object)?;
+    Ok((lost, version_of(&rustix::fs::fstat(file)?)))
+}
+
+/// Whether owner and permissions are as they are to be.
+pub fn is_given(stat: &Stat, attrs: &Attrs) -> bool {
+    (stat.st_uid, stat.st_gid, stat.st_mode & mode::PERM) == (attrs.uid, attrs.gid, attrs.perm)
+}
+
+/// Gives a directory times, known by a descriptor that it need not be listed for.
+pub fn give_times(place: &OwnedFd, attrs: &Attrs) -> Result<()> {
+    match rustix::fs::utimensat(place, "", &times(attrs), AtFlags::EMPTY_PATH) {
+        // Before Linux 5.8.
+        Err(Errno::INVAL) => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let dir = rustix::fs::openat(place, ".", flags, Mode::empty())?;
+            rustix::fs::futimens(dir, &times(attrs))
+        }
+        given => given,
+    }
 }
 
 fn give_xattrs(file: &OwnedFd, attrs: &Attrs, object: &str, lost: &mut Vec<String>) -> Result<()> {

@@ -1,5 +1,6 @@
 //! A directory tree as a source: any mounted file system.
 
+mod at_once;
 mod attrs;
 mod place;
 mod tree;
@@ -13,7 +14,8 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use crate::error::Cause;
 use crate::source::{check_path, split_path};
 use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version};
-use attrs::{meta_of, version_at, version_of};
+use at_once::{Pace, leave};
+use attrs::{give, meta_of, version_at, version_of};
 use place::Beside;
 
 /// What a file that is being written beside its target is called, in front of a number. Such names are not listed.
@@ -27,6 +29,7 @@ pub struct PosixSource {
     path: PathBuf,
     root: OwnedFd,
     identity: (u64, u64),
+    pace: Pace,
 }
 
 impl PosixSource {
@@ -40,7 +43,26 @@ impl PosixSource {
         let root = rustix::fs::open(path, flags, Mode::empty());
         let root = root.map_err(|error| SourceError::system(&object, error))?;
         let stat = rustix::fs::fstat(&root).map_err(|error| SourceError::system(&object, error))?;
-        Ok(PosixSource { path: path.to_owned(), root, identity: (stat.st_dev, stat.st_ino) })
+        let (path, identity) = (path.to_owned(), (stat.st_dev, stat.st_ino));
+        Ok(PosixSource { path, root, identity, pace: Pace::default() })
+    }
+
+    /// The same, asked for several things at once from the first request on, as storage is that takes its time.
+    #[must_use]
+    pub fn taken_for_slow(self) -> PosixSource {
+        PosixSource { pace: Pace::slow(), ..self }
+    }
+
+    /// Does something below the root, which is kept open. Who hears of it knows that it is what it was.
+    fn checked<T>(&self, work: impl FnOnce() -> SourceResult<T>) -> SourceResult<T> {
+        self.pace.both(|| self.check(), work, leave).map(|((), done)| done)
+    }
+
+    /// Gives a directory attributes.
+    fn give_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        let dir = self.open_dir(path)?;
+        let lost = give(&dir, attrs, &self.object(path)).map_err(self.failed(path))?;
+        Ok(Kept { version: self.look(&dir, path)?, lost })
     }
 
     /// A path as users know it.
@@ -145,8 +167,8 @@ impl Source for PosixSource {
 
     fn begin(&self, path: &[u8], size: u64, _: &Attrs) -> SourceResult<Upload> {
         check_path(path)?;
-        self.check()?;
-        self.make_temporary(path, size)
+        let make = || self.make_temporary(path, size);
+        self.pace.both(|| self.check(), make, |upload| self.abort(&upload)).map(|((), upload)| upload)
     }
 
     fn piece_size(&self, _: u64) -> Option<u64> {
@@ -162,7 +184,6 @@ impl Source for PosixSource {
     }
 
     fn commit(&self, upload: &Upload, _: &[Piece], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
-        self.check()?;
         self.commit_upload(upload, attrs, expect)
     }
 
@@ -183,18 +204,42 @@ impl Source for PosixSource {
     }
 
     fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
-        self.check()?;
-        let (parent, name) = split_path(path);
-        if !name.is_empty() {
-            let fd = self.open_place(parent)?;
-            match rustix::fs::mkdirat(&fd, name, Mode::from_raw_mode(attrs.perm & 0o777) | Mode::RWXU) {
-                Err(rustix::io::Errno::EXIST) | Ok(()) => {}
-                Err(error) => return Err(self.failed(path)(error)),
+        check_path(path)?;
+        self.checked(|| {
+            self.make_dir(path, attrs)?;
+            self.give_dir(path, attrs)
+        })
+    }
+
+    fn put_open_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        check_path(path)?;
+        self.checked(|| {
+            if !self.make_dir(path, attrs)? || !attrs.xattrs.is_empty() {
+                return self.give_dir(path, attrs);
             }
+            let made = self.open_place(path)?;
+            let stat = rustix::fs::fstat(&made).map_err(self.failed(path))?;
+            if !attrs::is_given(&stat, attrs) {
+                return self.give_dir(path, attrs);
+            }
+            Ok(Kept { version: version_of(&stat), lost: Vec::new() })
+        })
+    }
+
+    fn put_dir_times(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        check_path(path)?;
+        let there = self.checked(|| match self.open_place(path) {
+            Err(error) if matches!(error.cause(), Cause::NotFound | Cause::WrongKind) => Ok(None),
+            dir => {
+                let dir = dir?;
+                attrs::give_times(&dir, attrs).map_err(self.failed(path))?;
+                self.look(&dir, path).map(Some)
+            }
+        })?;
+        match there {
+            Some(version) => Ok(Kept { version, lost: Vec::new() }),
+            None => self.put_dir(path, attrs),
         }
-        let dir = self.open_dir(path)?;
-        let lost = attrs::give(&dir, attrs, &self.object(path)).map_err(self.failed(path))?;
-        Ok(Kept { version: self.look(&dir, path)?, lost })
     }
 
     fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
@@ -216,7 +261,7 @@ impl Source for PosixSource {
         if self.look(&file, path)? != *version {
             return Err(SourceError::changed(&self.object(path)));
         }
-        let lost = attrs::give(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
+        let lost = give(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
         Ok(Kept { version: self.look(&file, path)?, lost })
     }
 

@@ -8,13 +8,14 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::attrs::{give, times, version_of};
+use super::at_once::leave;
+use super::attrs::{give_new, times, version_of};
 use super::place::Beside;
 use super::{PosixSource, TEMPORARY};
 use crate::error::Cause;
 use crate::model::Opened;
 use crate::source::{join_path, split_path};
-use crate::{Attrs, Expect, Kept, Piece, SourceError, SourceResult, Upload, Version};
+use crate::{Attrs, Expect, Kept, Piece, Source, SourceError, SourceResult, Upload};
 
 /// Blocks of zeros of this size are left out, so that sparse files stay sparse.
 const BLOCK: usize = 4096;
@@ -28,26 +29,48 @@ impl PosixSource {
         let (parent, name) = split_path(path);
         let dir = self.open_place(parent)?;
         // A name that the storage does not take is refused before anything is written.
-        match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) | Ok(_) => {}
-            Err(error) => return Err(self.failed(path)(error)),
-        }
+        let is_taken = || match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) | Ok(_) => Ok(()),
+            Err(error) => Err(self.failed(path)(error)),
+        };
+        let make = || {
+            let (token, file) = self.create_temporary(&dir, path)?;
+            let made = self.size_temporary(&file, path, size);
+            match made {
+                Ok(tag) => {
+                    Ok(Upload { path: path.to_vec(), size, token, tag, opened: Opened::holding(file) })
+                }
+                Err(error) => {
+                    self.throw_away(&Beside { dir: &dir, name: token.as_bytes(), tag: "", path })?;
+                    Err(error)
+                }
+            }
+        };
+        self.pace.both(is_taken, make, |upload| self.abort(&upload)).map(|((), upload)| upload)
+    }
+
+    fn create_temporary(&self, dir: &OwnedFd, path: &[u8]) -> SourceResult<(String, OwnedFd)> {
+        let mode = Mode::RUSR | Mode::WUSR;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TRIES_MAX {
             let token = temporary_name();
-            match rustix::fs::openat(&dir, token.as_str(), flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => {
-                    rustix::fs::ftruncate(&file, size).map_err(self.failed(path))?;
-                    let stat = rustix::fs::fstat(&file).map_err(self.failed(path))?;
-                    let (path, tag, opened) = (path.to_vec(), version_of(&stat).tag, Opened::holding(file));
-                    return Ok(Upload { path, size, token, tag, opened });
-                }
+            match self.pace.timed(|| rustix::fs::openat(dir, token.as_str(), flags, mode)) {
+                Ok(file) => return Ok((token, file)),
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(self.failed(path)(error)),
             }
         }
         let text = format!("{}: no temporary name is free", self.object(path));
         Err(SourceError::new(Cause::Other, text))
+    }
+
+    /// Gives a new temporary file its size, and answers its tag.
+    fn size_temporary(&self, file: &OwnedFd, path: &[u8], size: u64) -> SourceResult<String> {
+        if size > 0 {
+            rustix::fs::ftruncate(file, size).map_err(self.failed(path))?;
+        }
+        let stat = rustix::fs::fstat(file).map_err(self.failed(path))?;
+        Ok(version_of(&stat).tag)
     }
 
     pub(super) fn put_piece(&self, upload: &Upload, offset: u64, data: &[u8]) -> SourceResult<Piece> {
@@ -91,20 +114,27 @@ impl PosixSource {
     ) -> SourceResult<Kept> {
         let path = &upload.path;
         let file = self.file_of(upload)?;
-        let Version { size, tag, .. } = self.look(&file, path)?;
-        if size != upload.size {
-            let text =
-                format!("{}: is {size} bytes beside its target, not {}", self.object(path), upload.size);
-            return Err(SourceError::new(Cause::Other, text));
-        }
-        let lost = give(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
-        // What it looks like from now on: another name changes nothing of that.
-        let version = self.look(&file, path)?;
-        rustix::fs::fsync(&file).map_err(self.failed(path))?;
-        let dir = self.open_dir(split_path(path).0)?;
-        self.take_place(&Beside { dir: &dir, name: upload.token.as_bytes(), tag: &tag, path }, expect)?;
+        let make_ready = || {
+            let (lost, version) = give_new(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
+            let size = version.size;
+            if size != upload.size {
+                let text =
+                    format!("{}: is {size} bytes beside its target, not {}", self.object(path), upload.size);
+                return Err(SourceError::new(Cause::Other, text));
+            }
+            rustix::fs::fsync(&file).map_err(self.failed(path))?;
+            // What it looks like from now on: another name changes nothing of that.
+            Ok(Kept { version, lost })
+        };
+        let find_place = || {
+            self.check()?;
+            self.open_dir(split_path(path).0)
+        };
+        let (dir, kept) = self.pace.both(find_place, make_ready, leave)?;
+        let (name, tag) = (upload.token.as_bytes(), &kept.version.tag[..]);
+        self.take_place(&Beside { dir: &dir, name, tag, path }, expect)?;
         rustix::fs::fsync(&dir).map_err(self.failed(path))?;
-        Ok(Kept { version, lost })
+        Ok(kept)
     }
 
     /// A link is made under another name first, so that an old one is replaced as a whole.

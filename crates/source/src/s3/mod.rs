@@ -127,6 +127,7 @@ impl Source for S3Source {
     }
 
     fn begin(&self, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<Upload> {
+        self.check()?;
         self.begin_upload(path, size, attrs)
     }
 
@@ -162,6 +163,7 @@ impl Source for S3Source {
     }
 
     fn put_dir(&self, path: &[u8], attrs: &Attrs) -> SourceResult<Kept> {
+        self.check()?;
         let key = self.wire.place().dir_key(path)?;
         if key.is_empty() {
             let lost = vec![format!("{}: a bucket has no attributes", self.object(path))];
@@ -187,6 +189,7 @@ impl Source for S3Source {
     }
 
     fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+        self.check()?;
         let key = self.wire.place().key(path)?;
         let condition = self.expect(path, expect)?;
         let (mut headers, lost) = metadata::headers_of(mode::LINK, attrs, &self.object(path));
@@ -198,6 +201,7 @@ impl Source for S3Source {
     }
 
     fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
+        self.check()?;
         let found = self.find(path)?;
         if found.meta.version != *version {
             return Err(SourceError::changed(&self.object(path)));
