@@ -123,6 +123,22 @@ fn what_has_changed_there_is_not_deleted() {
     assert_eq!(fs::read(camp.at("top")).unwrap(), b"theirs");
 }
 
+/// S175, S176: what somebody else has put there and was seen here, since it was opened, is what was deleted.
+#[test]
+fn what_has_changed_there_and_was_opened_is_deleted() {
+    let camp = with_settings("mirror-deletes=yes", tree);
+    let (client, top) = (camp.client(0), camp.ino(0, "top").unwrap());
+    fs::write(camp.at("new"), "theirs").unwrap();
+    fs::rename(camp.at("new"), camp.at("top")).unwrap();
+    client.open(&op(client), top, 0).unwrap();
+    client.close(top);
+    assert_eq!(camp.read(1, "top").unwrap(), b"theirs");
+    remove(&camp, 1, "top");
+    let removals = mirror(&camp);
+    assert_eq!((removals.done, paths(&removals.kept)), (1, vec![]), "{removals:?}");
+    assert!(!camp.at("top").exists());
+}
+
 /// S175: a name that is used again takes the place of what was there, also where it is of another kind.
 #[test]
 fn a_name_that_is_used_again_is_not_deleted() {

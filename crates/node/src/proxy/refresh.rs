@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bivouac_layout::{SeatRange, split};
-use bivouac_source::Cause;
+use bivouac_source::{Cause, split_path};
 use bivouac_types::{Attr, FsResult, Ino, PartitionId, ReadPolicy};
-use bivouac_wire::{BringRequest, FlushMark, MarkFlushRequest, Origin, Whence, op};
+use bivouac_wire::{BringRequest, FlushMark, MarkFlushRequest, NoteSeenRequest, Origin, Whence, op};
 
 use super::bring::in_progress;
 use super::sites::{from_wire, to_wire};
@@ -46,13 +46,30 @@ impl Node {
         }
         let Some(origin) = self.clean_origin(ino)? else { return Ok(()) };
         let Some(now) = self.look_there(ino, partition, &origin)? else { return Ok(()) };
-        let _size = self.lock_size(ino)?;
+        let size = self.lock_size(ino)?;
         if self.clean_origin(ino)?.as_ref() != Some(&origin) || self.proxy.jobs.lock().contains_key(&ino) {
             return Ok(());
         }
         let attr = self.inode(ino)?.attr;
-        let renewal = Renewal { ino, epoch: attr.epoch, layout: attr.layout, origin: now };
-        self.carry_out(&Ctx::of_node(self.as_client()), ino.slot(), Intent::Renew(renewal))
+        let renewal = Renewal { ino, epoch: attr.epoch, layout: attr.layout, origin: now.clone() };
+        self.carry_out(&Ctx::of_node(self.as_client()), ino.slot(), Intent::Renew(renewal))?;
+        drop(size);
+        if self.clean_origin(ino)?.as_ref() == Some(&now)
+            && let Err(error) = self.note_renewed(ino, now)
+        {
+            // Its name is not deleted there then, as what has changed there is not.
+            log::warn!("inode {ino}: what it is at the source by now is not noted: {error}");
+        }
+        Ok(())
+    }
+
+    /// What is there by now under its name was seen, and may be replaced or deleted.
+    fn note_renewed(&self, ino: Ino, now: Origin) -> FsResult<()> {
+        let Some(file) = self.site_file(ino)?.filter(|file| split_path(&now.path).1 == file.name) else {
+            return Ok(());
+        };
+        let note = NoteSeenRequest { dir: file.dir, name: file.name.to_vec(), seen: Some(now.seen) };
+        self.step::<op::NoteSeen>(self.home_of(file.dir)?, Steps::question(NOBODY), 0, note)
     }
 
     /// What a file is at site storage, if nothing but that is known of it here.
