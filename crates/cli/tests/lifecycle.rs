@@ -5,7 +5,7 @@
 mod harness;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use harness::{Camp, Place, can_mount};
@@ -27,6 +27,22 @@ fn a_formation_comes_up_stores_files_and_leaves_nothing() {
     assert!(Path::new(&path).exists());
     camp.down();
     assert!(!Path::new(&path).exists() && !Path::new(&path).parent().unwrap().exists());
+}
+
+/// As `9>lock` in a script, or the pipe of a job server: they end with the command that they were given to.
+#[test]
+fn what_stays_behind_holds_nothing_of_its_caller() {
+    if !can_mount() {
+        return;
+    }
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty()).unwrap();
+    let camp = Camp::start_in(Place::new(), &["--nodes", "2"]);
+    drop(writer);
+    // Whoever else had the other end would keep this from ending.
+    let mut rest = Vec::new();
+    reader.read_to_end(&mut rest).unwrap();
+    camp.down();
 }
 
 #[test]

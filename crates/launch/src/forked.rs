@@ -4,10 +4,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::process::Child;
 
 use rustix::io::retry_on_intr;
@@ -16,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, waitpi
 use crate::control::wait_readable;
 
 /// First descriptor that is not a standard one.
-const DESCRIPTORS_FIRST: RawFd = 3;
+const DESCRIPTORS_FIRST: libc::c_uint = 3;
 /// Links of a directory besides those of what is in it.
 const LINKS_OWN: u64 = 2;
 /// Exit code of one that panicked.
@@ -86,16 +85,28 @@ fn keep_only(input: BorrowedFd<'_>, output: &File, errors: &File) -> io::Result<
             return Err(io::Error::last_os_error());
         }
     }
-    for descriptor in open_descriptors(Path::new("/proc/self/fd"))? {
-        // SAFETY: whoever owned it is a copy that nothing uses any more.
-        unsafe { libc::close(descriptor) };
-    }
-    Ok(())
+    // SAFETY: whoever owned them is a copy that nothing uses any more.
+    unsafe { close_others() }
 }
 
-fn open_descriptors(list: &Path) -> io::Result<Vec<RawFd>> {
-    let numbers = std::fs::read_dir(list)?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    Ok(numbers.filter(|descriptor| *descriptor >= DESCRIPTORS_FIRST).collect())
+/// For a program that was just started, and has opened nothing: closes what it has inherited but the standard descriptors. What
+/// stays behind when a command ends must not hold its caller's pipes, locks and files.
+///
+/// # Errors
+/// What the system says.
+pub fn close_inherited() -> io::Result<()> {
+    // SAFETY: called before anything is opened, so they are nobody's.
+    unsafe { close_others() }
+}
+
+/// # Safety
+/// Nobody may use a descriptor that is not a standard one any more.
+unsafe fn close_others() -> io::Result<()> {
+    // SAFETY: the call takes numbers alone; what it closes is the caller's to judge.
+    match unsafe { libc::syscall(libc::SYS_close_range, DESCRIPTORS_FIRST, libc::c_uint::MAX, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 impl From<&Child> for OwnChild {

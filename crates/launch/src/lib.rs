@@ -43,6 +43,7 @@ mod text;
 mod volumes;
 
 pub use error::{CODE_KEEP, Kind, LaunchError, LaunchResult};
+pub use forked::close_inherited;
 pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, run_command};
 pub use memory::available_memory;
 pub use name::{FormationName, NAME_LEN_MAX};

@@ -59,6 +59,7 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
 }
 
 fn run_started(here: &Surroundings, command: Started) -> Result<ExitCode, Failure> {
+    bivouac_launch::close_inherited()?;
     bivouac_launch::unblock()?;
     match command {
         Started::Node(_) => node::run(here),
