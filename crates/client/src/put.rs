@@ -16,8 +16,8 @@ impl Client {
     /// directories, those that pass on their group, and in front of site storage. `ENOENT`, `ENOSPC`, `EIO`: then there may be an empty file.
     pub fn put(&self, ctx: &OpCtx, parent: Ino, file: &NewFile<'_>) -> FsResult<Attr> {
         let NewFile { name, mode, mtime, content } = *file;
-        let (by, uid, gid, near) = (ctx.uid, ctx.uid, ctx.gid, self.near_seat());
-        let request = PutRequest { parent, name, by, mode, uid, gid, mtime, near };
+        let (uid, gid, near) = (ctx.uid, ctx.gid, self.near_seat());
+        let request = PutRequest { parent, name, mode, uid, gid, mtime, near };
         let asked = self.now();
         let seen = self.making(parent, name, || {
             let payload = [IoSlice::new(content)];

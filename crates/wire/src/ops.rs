@@ -402,11 +402,9 @@ borrowed! {
         parent: Ino,
         /// The name in it.
         name: &'a [u8],
-        /// The user who asks: the directory has to be theirs.
-        by: u32,
         /// Permission bits.
         mode: u32,
-        /// Owner.
+        /// Its owner, who asks: the directory has to be theirs.
         uid: u32,
         /// Group.
         gid: u32,
@@ -775,10 +773,9 @@ mod tests {
     fn golden_bytes_of_a_put() {
         let mtime = Timestamp { secs: -1, nanos: 5 };
         let near = Some(SeatIndex(3));
-        let request =
-            PutRequest { parent: Ino(1), name: b"ab", by: 7, mode: 0o640, uid: 8, gid: 9, mtime, near };
+        let request = PutRequest { parent: Ino(1), name: b"ab", mode: 0o640, uid: 8, gid: 9, mtime, near };
         let bytes = [
-            &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, b'a', b'b', 7, 0, 0, 0, 0xa0, 1, 0, 0][..],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, b'a', b'b', 0xa0, 1, 0, 0][..],
             &[8, 0, 0, 0, 9, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 5, 0, 0, 0, 1, 3, 0, 0, 0],
         ];
         assert_eq!(request.to_bytes(), bytes.concat());

@@ -69,7 +69,7 @@ impl Node {
         if !parent.attr.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
-        if parent.attr.uid != request.by || parent.attr.mode & MAY_MAKE != MAY_MAKE {
+        if parent.attr.uid != request.uid || parent.attr.mode & MAY_MAKE != MAY_MAKE {
             return Err(FsError::with(
                 Errno::EACCES,
                 "the directory is not the asking user's to make files in",

@@ -4,12 +4,15 @@ use std::ops::ControlFlow;
 
 use bivouac_types::{FsResult, Ino, Slot};
 use bivouac_wire::{
-    Decode, Dirty, DirtyPage, Encode, ListDirtyRequest, ListSeenRequest, SeenName, SeenPage, SiteVersion,
+    Decode, Dirty, DirtyPage, Encode, ListDirtyRequest, ListSeenRequest, NoteSeenRequest, SeenName, SeenPage,
+    SiteVersion, op,
 };
 
 use super::marks::read_marks;
+use crate::dispatch::NOBODY;
 use crate::namespace::decode;
 use crate::node::Node;
+use crate::peers::Steps;
 use crate::record::{SiteFile, ino_of_site_key, marks_of_key, seen_key, table};
 
 /// Most files or names in one answer.
@@ -96,6 +99,12 @@ impl Node {
             ControlFlow::Continue(())
         });
         Ok(page)
+    }
+
+    /// Has a directory's home take down what site storage has under a name, or that it has nothing.
+    pub(super) fn tell_seen(&self, dir: Ino, name: &[u8], seen: Option<SiteVersion>) -> FsResult<()> {
+        let note = NoteSeenRequest { dir, name: name.to_vec(), seen };
+        self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(NOBODY), 0, note)
     }
 
     /// Takes down what site storage has under a name; without a name, that it has nothing of a directory that is gone.

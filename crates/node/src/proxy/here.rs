@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use bivouac_source::join_path;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, PartitionSettings, WritePolicy};
 use bivouac_wire::{
-    EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, NoteSeenRequest, Occasion,
-    SitePlace, SiteVersion, op,
+    EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, Occasion, SitePlace,
+    SiteVersion, op,
 };
 use parking_lot::Mutex;
 
@@ -166,9 +166,7 @@ impl Node {
         let state =
             self.flush_now(&FlushRequest { ino, path, seen, force: false, open: false, job: 0 }, job)?;
         if let Some(version) = &state.version {
-            let seen = Some(version.clone());
-            let note = NoteSeenRequest { dir, name: name.as_bytes().to_vec(), seen };
-            self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(NOBODY), 0, note)?;
+            self.tell_seen(dir, name.as_bytes(), Some(version.clone()))?;
         }
         Ok(state)
     }
@@ -207,9 +205,8 @@ impl Node {
                 bivouac_net::pause(DIR_PAUSE);
                 continue;
             }
-            let note = NoteSeenRequest { dir: place.dir, name: place.name, seen: state.version };
-            if note.seen.is_some() {
-                self.step::<op::NoteSeen>(self.home_of(place.dir)?, Steps::question(NOBODY), 0, note)?;
+            if state.version.is_some() {
+                self.tell_seen(place.dir, &place.name, state.version)?;
             }
             return Ok(path);
         }

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_source::{Cause, SourceError, join_path};
 use bivouac_types::{Errno, FsResult, Ino, MirrorDeletes, Name, PartitionId, Slot, WritePolicy, mode};
-use bivouac_wire::{
-    Encode, EntryName, InoOnly, MirrorPage, MirrorRequest, NoteSeenRequest, Removal, SiteVersion, op,
-};
+use bivouac_wire::{Encode, EntryName, InoOnly, MirrorPage, MirrorRequest, Removal, SiteVersion, op};
 use parking_lot::{Condvar, Mutex};
 
 use super::bring::in_progress;
@@ -308,12 +306,8 @@ impl Node {
 
     /// Site storage has nothing of ours under the name any more, nor below it.
     fn forget_seen(&self, gone: &Gone) -> FsResult<()> {
-        let forget = |dir: Ino, name: &[u8]| {
-            let note = NoteSeenRequest { dir, name: name.to_vec(), seen: None };
-            self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(NOBODY), 0, note)
-        };
-        forget(gone.dir, gone.name.as_bytes())?;
-        if gone.removed.is_dir { forget(gone.removed.ino, b"") } else { Ok(()) }
+        self.tell_seen(gone.dir, gone.name.as_bytes(), None)?;
+        if gone.removed.is_dir { self.tell_seen(gone.removed.ino, b"", None) } else { Ok(()) }
     }
 
     /// The record goes, unless the name was deleted once more.

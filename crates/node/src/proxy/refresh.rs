@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bivouac_layout::{SeatRange, split};
 use bivouac_source::{Cause, split_path};
 use bivouac_types::{Attr, FsResult, Ino, PartitionId, ReadPolicy};
-use bivouac_wire::{BringRequest, FlushMark, MarkFlushRequest, NoteSeenRequest, Origin, Whence, op};
+use bivouac_wire::{BringRequest, FlushMark, MarkFlushRequest, Origin, Whence, op};
 
 use super::bring::in_progress;
 use super::sites::{from_wire, to_wire};
@@ -68,8 +68,7 @@ impl Node {
         let Some(file) = self.site_file(ino)?.filter(|file| split_path(&now.path).1 == file.name) else {
             return Ok(());
         };
-        let note = NoteSeenRequest { dir: file.dir, name: file.name.to_vec(), seen: Some(now.seen) };
-        self.step::<op::NoteSeen>(self.home_of(file.dir)?, Steps::question(NOBODY), 0, note)
+        self.tell_seen(file.dir, &file.name, Some(now.seen))
     }
 
     /// What a file is at site storage, if nothing but that is known of it here.
