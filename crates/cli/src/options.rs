@@ -80,6 +80,13 @@ pub enum Command {
     /// safely, 122 if something was left behind, 125 if the formation did not start. A signal is passed on to
     /// the command; a second one kills it. What did not come out stays in the formation, which is then left running.
     Run(RunArgs),
+    /// Become a command on a formation that runs, with the preload and its variables
+    ///
+    /// Sets BIVOUAC to the mount point on this host, BIVOUAC_NAME to the formation's name and BIVOUAC_DIR to its directory, has the
+    /// dynamic linker load the preload if it is there, and is replaced by the command, so the exit code is the command's: 126 if it cannot be
+    /// executed, 127 if it was not found; 125 if there is no such formation. In a job, each host's processes begin with it: srun
+    /// bivouac exec -- COMMAND. Without --name it takes the formation that BIVOUAC_DIR or BIVOUAC_NAME say, then as all commands.
+    Exec(ExecArgs),
     /// Copy into a formation and out of it: verified, resumable, with a manifest
     ///
     /// Every file is written beside its name, made safe, and renamed; digests are taken while the bytes pass. Interrupted at any
@@ -368,10 +375,25 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
+/// Arguments of `exec`.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// Begin in the mount point, or in this directory below it
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "/")]
+    pub cd: Option<PathBuf>,
+    #[command(flatten)]
+    pub preload: PreloadArgs,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
 /// Whether the command's reads and writes are done without the daemon where that is possible.
 #[derive(Debug, Args)]
 pub struct PreloadArgs {
-    /// The library that does the command's reads and writes without the daemon [default: libbivouac_preload.so beside this program, or in ../lib, if it is there; over several hosts only one that is named]
+    /// The library that does the command's reads and writes without the daemon [default: libbivouac_preload.so beside this program, or in ../lib, if it is there; for `run` over several hosts only one that is named]
     #[arg(long, value_name = "FILE", conflicts_with = "no_preload")]
     pub preload: Option<PathBuf>,
     /// Let the mount do everything

@@ -54,9 +54,13 @@ fn is_understood(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':')
 }
 
-/// What is preloaded already comes first: it wants to see the calls as the program makes them.
+/// What is preloaded already comes first: it wants to see the calls as the program makes them. It may be the library itself.
 fn joined(before: Option<&OsStr>, library: &Path) -> OsString {
-    let mut value = before.filter(|before| !before.is_empty()).map(OsStr::to_owned).unwrap_or_default();
+    let mut value = before.map(OsStr::to_owned).unwrap_or_default();
+    let mut names = value.as_bytes().split(|byte| byte.is_ascii_whitespace() || *byte == b':');
+    if names.any(|name| name == library.as_os_str().as_bytes()) {
+        return value;
+    }
     if !value.is_empty() {
         value.push(":");
     }
@@ -88,6 +92,8 @@ mod tests {
         assert_eq!(joined(None, library), "/lib/x.so");
         assert_eq!(joined(Some(OsStr::new("")), library), "/lib/x.so");
         assert_eq!(joined(Some(OsStr::new("a.so b.so")), library), "a.so b.so:/lib/x.so");
+        assert_eq!(joined(Some(OsStr::new("a.so:/lib/x.so b.so")), library), "a.so:/lib/x.so b.so");
+        assert_eq!(joined(Some(OsStr::new("/lib/x.so.1")), library), "/lib/x.so.1:/lib/x.so");
     }
 
     #[test]

@@ -252,3 +252,71 @@ fn nobody_has_to_listen() {
     assert_eq!(place.run(&["down", "--name", &name]).code, 0);
     assert!(place.is_empty());
 }
+
+#[test]
+fn exec_becomes_a_command_on_a_formation_that_runs() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let none = place.run(&["exec", "--", "true"]);
+    assert!(none.code == 125 && none.err.contains("no formation is running"), "{}", none.err);
+    let name = Place::unique_name();
+    let up = place.run(&["up", "--name", &name, "--nodes", "2", "--json"]);
+    let up: serde_json::Value = serde_json::from_str(&up.out).unwrap();
+    let mount = up["mounts"][0].as_str().unwrap();
+
+    let exec = |options: &[&str], script: &str| {
+        let mut all = vec!["exec"];
+        all.extend(options);
+        all.extend(["--", "sh", "-c", script]);
+        place.run(&all)
+    };
+    let said =
+        exec(&[], "echo $BIVOUAC $BIVOUAC_NAME; test -r $BIVOUAC_DIR/map && mkdir $BIVOUAC/sub && exit 42");
+    assert_eq!((said.code, said.out), (42, format!("{mount} {name}\n")), "{}", said.err);
+    assert_eq!(exec(&["--cd"], "pwd").out, format!("{mount}\n"));
+    for below in ["--cd=sub", "--cd=/sub"] {
+        assert_eq!(exec(&[below], "pwd").out, format!("{mount}/sub\n"));
+    }
+    let said = exec(&["--cd=none"], "true");
+    assert!(
+        said.code == 125 && said.err.contains("/none: ") && said.err.contains("counts from"),
+        "{}",
+        said.err
+    );
+    let said = exec(&["--name", "another"], "true");
+    assert!(said.code == 125 && said.err.contains("another is not running"), "{}", said.err);
+    assert_eq!(exec(&[], "kill -KILL $$").code, 137);
+    let missing = place.run(&["exec", "--", "/nonexistent/command"]);
+    assert!(missing.code == 127 && missing.err.contains("was not found"), "{}", missing.err);
+    let alien = place.run(&["exec", "--", "/etc/passwd"]);
+    assert!(alien.code == 126 && alien.err.contains("cannot be executed"), "{}", alien.err);
+    assert_eq!(place.run(&["exec"]).code, 2);
+    assert_eq!(place.run(&["down"]).code, 0);
+    assert!(place.is_empty());
+}
+
+#[test]
+fn exec_below_another_command_is_on_the_same_formation() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let other = Place::unique_name();
+    assert_eq!(place.run(&["up", "--name", &other, "--no-mount"]).code, 0);
+    let exec = format!("{} exec", env!("CARGO_BIN_EXE_bivouac"));
+    let script = format!(
+        "echo $BIVOUAC_NAME; {exec} --cd -- sh -c 'echo $BIVOUAC_NAME; test $PWD = $BIVOUAC && echo there'; \
+         {exec} --name {other} -- sh -c 'echo $BIVOUAC_NAME ${{BIVOUAC-not mounted}}'; {exec} --name {other} --cd -- true; echo $?; \
+         BIVOUAC_DIR=/stale {exec} -- sh -c 'echo $BIVOUAC_NAME'"
+    );
+    let said = run(&place, &[], &script);
+    let lines: Vec<&str> = said.out.lines().collect();
+    let name = lines[0];
+    let expected = [name, name, "there", &format!("{other} not mounted"), "125", name];
+    assert!(name != other && lines == expected, "{lines:?} {}", said.err);
+    assert!(said.err.contains(&format!("mount it: bivouac mount --name {other}")), "{}", said.err);
+    assert_eq!(place.run(&["down"]).code, 0);
+    assert!(place.is_empty());
+}

@@ -6,7 +6,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,41 @@ pub fn asks_to_end(arrived: Arrived) -> bool {
     ENDING.iter().any(|signal| signal.as_raw() == arrived.number)
 }
 
+/// Replaces this process by a command, with these variables set or, without a value, taken away, and beginning in `dir`. Returns
+/// only if that fails: the exit code, and why.
+#[must_use]
+pub fn become_command(
+    command: &[OsString],
+    environment: &[(&str, Option<&OsStr>)],
+    dir: Option<&Path>,
+) -> (u8, String) {
+    let (program, arguments) = command
+        .split_first()
+        .map_or((OsStr::new(""), &[][..]), |(program, rest)| (program.as_os_str(), rest));
+    let mut prepared = Command::new(program);
+    prepared.args(arguments);
+    for (name, value) in environment {
+        match value {
+            Some(value) => prepared.env(name, value),
+            None => prepared.env_remove(name),
+        };
+    }
+    if let Some(dir) = dir {
+        prepared.current_dir(dir);
+    }
+    not_executed(program, &prepared.exec())
+}
+
+/// Exit code and message for a command that the system refuses to execute.
+fn not_executed(program: &OsStr, error: &std::io::Error) -> (u8, String) {
+    let name = program.to_string_lossy();
+    if error.kind() == std::io::ErrorKind::NotFound {
+        return (CODE_NOT_FOUND, format!("command '{name}' was not found; check its spelling and PATH"));
+    }
+    let advice = "check its mode (chmod +x) and format";
+    (CODE_NOT_EXECUTABLE, format!("command '{name}' cannot be executed: {error}; {advice}"))
+}
+
 /// Runs a command to its end, which comes at `until` at the latest. Not to be called by a thread that ends before its
 /// process does.
 ///
@@ -79,14 +115,7 @@ pub fn run_command(
     match prepared.spawn() {
         Ok(child) => wait(child, signals, until),
         Err(error) => {
-            let not_found = error.kind() == std::io::ErrorKind::NotFound;
-            let name = program.to_string_lossy();
-            let (code, trouble) = if not_found {
-                (CODE_NOT_FOUND, format!("command '{name}' was not found; check its spelling and PATH"))
-            } else {
-                let advice = "check its mode (chmod +x) and format";
-                (CODE_NOT_EXECUTABLE, format!("command '{name}' cannot be executed: {error}; {advice}"))
-            };
+            let (code, trouble) = not_executed(program, &error);
             Ok(Ended { code, asked_to_end: None, overtime: false, trouble: Some(trouble) })
         }
     }

@@ -44,7 +44,7 @@ mod volumes;
 
 pub use error::{CODE_KEEP, Kind, LaunchError, LaunchResult};
 pub use forked::close_inherited;
-pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, run_command};
+pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, become_command, run_command};
 pub use memory::available_memory;
 pub use name::{FormationName, NAME_LEN_MAX};
 pub use phases::{Phase, Phases, table};

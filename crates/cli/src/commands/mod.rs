@@ -5,6 +5,7 @@ mod completions;
 mod config;
 mod down;
 mod end;
+pub mod exec;
 mod explain;
 mod flush;
 mod fsck;
@@ -41,6 +42,7 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
         Command::Down(args) => down::run(here, &args),
         Command::Reap(args) => reap::run(here, &args),
         Command::Run(args) => run::run(here, &args),
+        Command::Exec(args) => exec::run(here, &args),
         Command::Stage(args) => stage::run(here, &args),
         Command::Mount(args) => mount::run(here, &args),
         Command::Unmount(args) => unmount::run(here, &args),

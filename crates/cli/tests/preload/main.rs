@@ -108,6 +108,27 @@ fn a_command_that_is_run_is_accelerated_unless_told_not_to() {
 }
 
 #[test]
+fn a_command_of_exec_is_accelerated_unless_told_not_to() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    let written = |options: &[&str], file: &str| {
+        let script = format!("dd if=/dev/zero of=$BIVOUAC/{file} bs=4096 count=100 status=none");
+        let mut all = vec!["exec", "--name", camp.name()];
+        all.extend(options);
+        all.extend(["--", "sh", "-c", &script]);
+        let (_, report) = succeed(&camp.place().command(&all).env("BIVOUAC_REPORT", "1").output().unwrap());
+        assert_eq!(std::fs::read(camp.mount().join(file)).unwrap(), vec![0; 409_600]);
+        report
+    };
+    let path = library().display().to_string();
+    for options in [&[][..], &["--preload", &path]] {
+        let (direct, mount) = calls(&written(options, "a"), "write");
+        assert!(direct > 50 && mount > 0, "{direct} {mount}");
+    }
+    assert_eq!(written(&["--no-preload"], "b"), "");
+    camp.down();
+}
+
+#[test]
 fn a_library_that_is_not_there_is_named() {
     let place = harness::Place::new();
     let said = place.run(&["run", "--preload", "/none/x.so", "--", "true"]);

@@ -1,0 +1,71 @@
+//! `bivouac exec`: a command on a formation that runs.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bivouac_launch::{FormationName, State, StateDir, Surroundings, become_command};
+
+use crate::failure::{CODE_NOT_STARTED, Failure};
+use crate::options::ExecArgs;
+use crate::{preloading, reach};
+
+/// What a command on a formation finds in its environment: mount point, name, and the formation's directory.
+pub const VARIABLES: [&str; 3] = ["BIVOUAC", "BIVOUAC_NAME", "BIVOUAC_DIR"];
+
+/// Becomes the command. Returns only if that fails.
+pub fn run(here: &Surroundings, args: &ExecArgs) -> Result<ExitCode, Failure> {
+    let not_started = |failure: Failure| match failure.exit_code() {
+        2 => failure,
+        _ => failure.with_code(CODE_NOT_STARTED),
+    };
+    let (dir, state) = formation(here, args.which.name.as_ref()).map_err(not_started)?;
+    let mount = state.mounts.iter().min_by_key(|mount| mount.id).map(|mount| mount.dir.as_path());
+    let work_dir = args.cd.as_deref().map(|below| work_dir(&state, mount, below)).transpose()?;
+    let preload = preloading::value(&args.preload, std::env::var_os(preloading::VARIABLE).as_deref())?;
+
+    let values =
+        [mount.map(Path::as_os_str), Some(OsStr::new(state.name.as_str())), Some(dir.path().as_os_str())];
+    let mut environment: Vec<_> = VARIABLES.into_iter().zip(values).collect();
+    environment.extend(preload.as_deref().map(|preload| (preloading::VARIABLE, Some(preload))));
+    let (code, text) = become_command(&args.command, &environment, work_dir.as_deref());
+    Err(Failure::new(code, text))
+}
+
+/// The formation that is named; else the one of the command that we are called by; else as every command has it.
+fn formation(here: &Surroundings, name: Option<&FormationName>) -> Result<(StateDir, State), Failure> {
+    let [_, name_of, dir_of] = VARIABLES.map(std::env::var_os);
+    let around = dir_of.filter(|_| name.is_none()).map(|dir| StateDir::at(PathBuf::from(dir)));
+    let dir = match around.filter(|dir| dir.read().is_ok_and(|state| state.is_some())) {
+        Some(dir) => dir,
+        None => {
+            let around = name_of.and_then(|name| name.to_str()?.parse().ok());
+            StateDir::find(here, name.or(around.as_ref()))?.1
+        }
+    };
+    let state = reach::living(&dir)?;
+    Ok((dir, state))
+}
+
+/// Where in the mount the command begins.
+fn work_dir(state: &State, mount: Option<&Path>, below: &Path) -> Result<PathBuf, Failure> {
+    let Some(mount) = mount else {
+        let text = format!(
+            "--cd: formation {0} is not mounted on this host; mount it: bivouac mount --name {0} DIR",
+            state.name
+        );
+        return Err(Failure::new(CODE_NOT_STARTED, text));
+    };
+    let dir = mount.join(below.strip_prefix("/").unwrap_or(below));
+    match std::fs::metadata(&dir) {
+        Ok(found) if found.is_dir() => Ok(dir),
+        Ok(_) => {
+            Err(Failure::new(CODE_NOT_STARTED, format_args!("--cd: {} is not a directory", dir.display())))
+        }
+        Err(error) => {
+            let text =
+                format_args!("--cd: {}: {error}; a path counts from the formation's root", dir.display());
+            Err(Failure::new(CODE_NOT_STARTED, text))
+        }
+    }
+}
