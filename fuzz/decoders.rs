@@ -62,7 +62,7 @@ pub fn message(bytes: &[u8]) {
         RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
         UpdateShard ChangePartition ListPartitions PutPartition BindDirectory ListRecords ListSubfiles Watch ListTouched
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
-        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient Probe ProbeFor Reached FindOrigin ListDirty
+        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient Disbelieve Probe ProbeFor Reached FindOrigin ListDirty
         ListSeen NoteSeen Flush MarkFlush FlushParts FindPlace BringFile FlushHere Fence SendUnsent Mirror Pin ListPinned
         OpenSession GrantDirect WidenDirect AccessList LendSize
     );

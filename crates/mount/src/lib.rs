@@ -8,6 +8,7 @@
 mod abi;
 mod absences;
 mod attach;
+mod beliefs;
 mod channel;
 mod fs;
 mod lingering;

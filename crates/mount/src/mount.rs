@@ -5,11 +5,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bivouac_types::{Errno, FsError};
+use bivouac_types::{Errno, FsError, Ino};
 use parking_lot::Mutex;
 
 use crate::abi::{Header, InitRequest, NOTIFY_RESEND, Negotiated, Opcode, Reader, Reply, Wishes, flags};
 use crate::absences::Absences;
+use crate::beliefs::Beliefs;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::opens::Opens;
@@ -47,6 +48,7 @@ pub struct Mount<F> {
     state: Mutex<Option<State>>,
     options: Options,
     stats: Arc<Stats>,
+    beliefs: Arc<Beliefs>,
 }
 
 impl<F: FileSystem> Mount<F> {
@@ -57,12 +59,14 @@ impl<F: FileSystem> Mount<F> {
     /// When the state is damaged or belongs to another mount.
     pub fn new(fs: Arc<F>, device: OwnedFd, state: File, options: Options) -> Result<Mount<F>, MountError> {
         let state = State::open(state, options.identity)?;
+        let beliefs = Beliefs::new(state.is_resumed());
         Ok(Mount {
             fs,
             channel: Arc::new(Channel::new(device)),
             state: Mutex::new(Some(state)),
             options,
             stats: Arc::default(),
+            beliefs: Arc::new(beliefs),
         })
     }
 
@@ -85,6 +89,18 @@ impl<F: FileSystem> Mount<F> {
         self.serve(state, opens, negotiated)
     }
 
+    /// Has the kernel believe nothing of an inode's attributes for as long as a lease may run. Whether it surely does
+    /// not; otherwise it may until the leases are over that run now.
+    #[must_use]
+    pub fn disbelieve(&self, ino: Ino) -> bool {
+        self.beliefs.silence(ino)
+            && self
+                .channel
+                .forget_attributes(ino.0)
+                .inspect_err(|error| log::debug!("{ino}: {error}"))
+                .is_ok()
+    }
+
     /// Requests of each kind so far.
     #[must_use]
     pub fn stats(&self) -> Vec<Count> {
@@ -99,6 +115,7 @@ impl<F: FileSystem> Mount<F> {
             state,
             opens,
             absences: Absences::since_before(),
+            beliefs: Arc::clone(&self.beliefs),
             negotiated,
             stats: Arc::clone(&self.stats),
             parked,

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::abi::{Header, Negotiated, Opcode, Reader, Reply, flags};
 use crate::absences::Absences;
+use crate::beliefs::Beliefs;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::opens::Opens;
@@ -31,6 +32,7 @@ pub struct Session<F> {
     pub state: State,
     pub opens: Opens,
     pub absences: Absences,
+    pub beliefs: Arc<Beliefs>,
     pub negotiated: Negotiated,
     pub stats: Arc<Stats>,
     pub parked: Arc<Parked>,

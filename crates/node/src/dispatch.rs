@@ -111,6 +111,7 @@ impl Service for Node {
             Op::LookAgain => run::<op::LookAgain>,
             Op::LocksGranted => run::<op::LocksGranted>,
             Op::ServesClient => run::<op::ServesClient>,
+            Op::Disbelieve => run::<op::Disbelieve>,
             Op::FindOrigin => run::<op::FindOrigin>,
             Op::ListDirty => run::<op::ListDirty>,
             Op::ListSeen => run::<op::ListSeen>,

@@ -7,19 +7,21 @@
 //! that are short beside that while: so changes wait for a small part of the time only, however they come.
 //! A lone client, or many readers, keep what they know, and others are told the truth at once. Who had to be
 //! waited for several times gets none in any slot of this node for a while: clients that work on the same things go
-//! from one to the next, and would otherwise be waited for at each.
+//! from one to the next, and would otherwise be waited for at each. Where nothing changes but one inode's attributes,
+//! those whose leases run are asked first whether they can do without believing these: then they are not waited for.
 //! The idea is that of Gray and Cheriton, "Leases", SOSP 1989.
 //!
 //! Changes come in transactions that know their slots but not who wants them: that is what the thread *acts* for.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_types::limits::{
-    LEASE_MARGIN_MS, LEASE_MS, LEASE_MS_MIN, LEASE_PART, LEASE_QUIET_MS, MEETINGS_MAX, MEETINGS_MS,
+    DISBELIEVERS_MAX, LEASE_MARGIN_MS, LEASE_MS, LEASE_MS_MIN, LEASE_PART, LEASE_QUIET_MS, MEETINGS_MAX,
+    MEETINGS_MS,
 };
-use bivouac_types::{ClientId, Slot};
+use bivouac_types::{ClientId, Ino, Slot};
 use parking_lot::Mutex;
 
 use crate::dispatch::NOBODY;
@@ -33,13 +35,33 @@ pub struct Leases {
     any_met: AtomicBool,
     /// Until when leases of an earlier daemon may run.
     earlier: Option<Instant>,
+    /// Changes that had to wait.
+    waits: AtomicU64,
 }
+
+/// Inodes of whose attributes a client believes nothing, as far as is kept.
+const DISBELIEVED_MAX: usize = 32;
 
 #[derive(Default)]
 struct State {
-    /// Until when each client may believe what it knows.
-    holders: Vec<(ClientId, Instant)>,
+    /// Who may believe what it knows.
+    holders: Vec<Holder>,
     changers: Vec<Changer>,
+}
+
+/// A client that has a lease.
+struct Holder {
+    client: ClientId,
+    until: Instant,
+    /// Inodes of whose attributes it believes nothing for as long as this lease runs.
+    disbelieves: Vec<Ino>,
+}
+
+impl Holder {
+    /// Who, and until when.
+    fn known(&self) -> (ClientId, Instant) {
+        (self.client, self.until)
+    }
 }
 
 /// A client that had to be waited for.
@@ -102,7 +124,13 @@ impl Leases {
             met: Mutex::default(),
             any_met: AtomicBool::new(false),
             earlier: restarted.then_some(given),
+            waits: AtomicU64::new(0),
         }
+    }
+
+    /// Changes that had to wait so far.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// A client looks at something: how long it may believe it, in milliseconds. Whether that is asked before or
@@ -152,21 +180,81 @@ impl Leases {
 
     /// As [`Leases::change`], for a client's change of different slots that goes on until [`Leases::end`].
     pub fn begin(&self, client: ClientId, slots: &[Slot]) {
-        let mut now = Instant::now();
+        let now = Instant::now();
         let states = || slots.iter().filter_map(|slot| self.slots.get(usize::from(slot.0)));
         states().for_each(|state| state.lock().changer(client, now).active += 1);
-        while let Some(until) = states()
-            .filter_map(|state| state.lock().others_until(client, now))
-            .chain(self.earlier.filter(|until| *until > now))
-            .max()
-        {
-            let mut others: Vec<_> = states().flat_map(|state| state.lock().others(client, now)).collect();
+        self.wait_for(|now| {
+            states()
+                .flat_map(|state| state.lock().running(client, now).map(Holder::known).collect::<Vec<_>>())
+                .collect()
+        });
+    }
+
+    /// As [`Leases::change`], of nothing but the attributes of one inode. `ask` has a client believe nothing of them,
+    /// and has so long for that; its answer is whether the client surely does not: then it is not waited for.
+    pub fn change_of(&self, ino: Ino, ask: impl Fn(ClientId, Duration) -> bool) -> Option<Changing<'_>> {
+        let client = ACTS_FOR.get()?;
+        self.begin_of(client, ino, ask);
+        Some(Changing { leases: self, client, slots: vec![ino.slot()] })
+    }
+
+    /// As [`Leases::begin`], of nothing but the attributes of one inode; `ask` as for [`Leases::change_of`].
+    ///
+    /// Why it is right: from the first step on nobody else gets a lease here. Who believes nothing of the inode from when
+    /// it was asked, for as long as the leases run that there are, has none with which to believe what was so before the change.
+    pub fn begin_of(&self, client: ClientId, ino: Ino, ask: impl Fn(ClientId, Duration) -> bool) {
+        let Some(state) = self.slots.get(usize::from(ino.slot().0)) else { return };
+        state.lock().changer(client, Instant::now()).active += 1;
+        let refused = self.ask_believers(state, client, ino, ask);
+        let has_waited = self.wait_for(|now| state.lock().believers(client, ino, now));
+        if !has_waited && !refused.is_empty() {
+            // It took them until their leases were over.
+            self.meet(refused, Instant::now());
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until the leases of these are over, and those of an earlier daemon; whether there were any.
+    fn wait_for(&self, holders: impl Fn(Instant) -> Vec<(ClientId, Instant)>) -> bool {
+        let mut has_waited = false;
+        loop {
+            let now = Instant::now();
+            let left = holders(now);
+            let earlier = self.earlier.filter(|until| *until > now);
+            let Some(until) = left.iter().map(|(_, until)| *until).chain(earlier).max() else { break };
+            let mut others: Vec<_> = left.into_iter().map(|(client, _)| client).collect();
             others.sort_unstable();
             others.dedup();
             self.meet(others, now);
+            has_waited = true;
             bivouac_net::pause(until.saturating_duration_since(now));
-            now = Instant::now();
         }
+        if has_waited {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+        has_waited
+    }
+
+    /// Asks who may believe an inode's attributes not to, unless they are too many. Those that do not say yes.
+    fn ask_believers(
+        &self,
+        state: &Mutex<State>,
+        client: ClientId,
+        ino: Ino,
+        ask: impl Fn(ClientId, Duration) -> bool,
+    ) -> Vec<ClientId> {
+        let mut believers = state.lock().believers(client, ino, Instant::now());
+        if believers.len() > DISBELIEVERS_MAX {
+            believers.clear();
+        }
+        let refuses = |(believer, until): (ClientId, Instant)| {
+            if !ask(believer, until.saturating_duration_since(Instant::now())) {
+                return Some(believer);
+            }
+            state.lock().disbelieves(believer, ino);
+            None
+        };
+        believers.into_iter().filter_map(refuses).collect()
     }
 
     /// A change of a client's is over.
@@ -194,11 +282,15 @@ impl State {
             return 0;
         }
         let until = now + Duration::from_millis(lease_ms);
-        match self.holders.iter_mut().find(|(holder, _)| *holder == client) {
-            Some((_, end)) => *end = until.max(*end),
+        match self.holders.iter_mut().find(|holder| holder.client == client) {
+            Some(holder) => {
+                holder.until = until.max(holder.until);
+                // It said so of the leases that it had.
+                holder.disbelieves.clear();
+            }
             None => {
-                self.holders.retain(|(_, end)| *end > now);
-                self.holders.push((client, until));
+                self.holders.retain(|holder| holder.until > now);
+                self.holders.push(Holder { client, until, disbelieves: Vec::new() });
             }
         }
         (lease_ms - LEASE_MARGIN_MS) as u32
@@ -218,15 +310,26 @@ impl State {
     }
 
     /// The others whose leases run.
-    fn others(&self, client: ClientId, now: Instant) -> Vec<ClientId> {
-        let others = self.holders.iter().filter(|(holder, until)| *holder != client && *until > now);
-        others.map(|(holder, _)| *holder).collect()
+    fn running(&self, client: ClientId, now: Instant) -> impl Iterator<Item = &Holder> {
+        self.holders.iter().filter(move |holder| holder.client != client && holder.until > now)
     }
 
-    /// When the last lease of another client ends, if one runs.
-    fn others_until(&self, client: ClientId, now: Instant) -> Option<Instant> {
-        let others = self.holders.iter().filter(|(holder, _)| *holder != client);
-        others.map(|(_, until)| *until).max().filter(|until| *until > now)
+    /// Those of them that may believe an inode's attributes, and until when.
+    fn believers(&self, client: ClientId, ino: Ino, now: Instant) -> Vec<(ClientId, Instant)> {
+        let others = self.running(client, now).filter(|holder| !holder.disbelieves.contains(&ino));
+        others.map(Holder::known).collect()
+    }
+
+    /// A client believes nothing of an inode's attributes for as long as its lease runs.
+    fn disbelieves(&mut self, client: ClientId, ino: Ino) {
+        if let Some(holder) = self.holders.iter_mut().find(|holder| holder.client == client) {
+            holder.disbelieves.retain(|other| *other != ino);
+            if holder.disbelieves.len() >= DISBELIEVED_MAX {
+                // It is asked again.
+                holder.disbelieves.remove(0);
+            }
+            holder.disbelieves.push(ino);
+        }
     }
 }
 
@@ -258,7 +361,7 @@ mod tests {
         let mut state = State::default();
         state.changer(A, now);
         assert_eq!((state.grant(A, now), state.grant(B, now)), (GIVEN, 0));
-        assert_eq!(state.others_until(A, now), None);
+        assert_eq!(others_until(&state, A, now), None);
     }
 
     /// S60.
@@ -267,11 +370,11 @@ mod tests {
         let (mut state, now) = (State::default(), Instant::now());
         state.grant(B, now);
         state.changer(A, now);
-        assert_eq!(state.others_until(A, now), Some(after(LEASE_MS, now)));
+        assert_eq!(others_until(&state, A, now), Some(after(LEASE_MS, now)));
         let later = after(LEASE_MS, now);
-        assert_eq!(state.others_until(A, later), None);
+        assert_eq!(others_until(&state, A, later), None);
         assert_eq!(state.grant(B, later), 0, "from now on B asks every time");
-        assert_eq!(state.others_until(A, after(1, later)), None);
+        assert_eq!(others_until(&state, A, after(1, later)), None);
     }
 
     /// S61.
@@ -295,7 +398,7 @@ mod tests {
         assert_eq!(given(&mut state, LEASE_MS_MIN * LEASE_PART), (LEASE_MS_MIN - LEASE_MARGIN_MS) as u32);
         let half = LEASE_QUIET_MS / 2;
         assert_eq!(given(&mut state, half), (LEASE_MS / 2 - LEASE_MARGIN_MS) as u32);
-        assert_eq!(state.others_until(A, after(half, now)), Some(after(half + LEASE_MS / 2, now)));
+        assert_eq!(others_until(&state, A, after(half, now)), Some(after(half + LEASE_MS / 2, now)));
     }
 
     #[test]
@@ -303,7 +406,7 @@ mod tests {
         let (mut state, now) = (State::default(), Instant::now());
         state.grant(B, after(50, now));
         state.grant(B, now);
-        assert_eq!(state.others_until(A, now), Some(after(50 + LEASE_MS, now)));
+        assert_eq!(others_until(&state, A, now), Some(after(50 + LEASE_MS, now)));
     }
 
     #[test]
@@ -361,6 +464,96 @@ mod tests {
         assert_eq!(leases.look(A, Slot(3)), 0, "a slot that there is not");
         drop(acting);
         assert!(leases.change(&[Slot(2)]).is_none(), "nobody is told of it");
+    }
+
+    const INO: Ino = Ino(5);
+
+    /// When the last lease on slot 0 ends.
+    fn until(leases: &Leases) -> Instant {
+        leases.slots[0].lock().holders.iter().map(|holder| holder.until).max().unwrap()
+    }
+
+    fn others_until(state: &State, client: ClientId, now: Instant) -> Option<Instant> {
+        state.running(client, now).map(|holder| holder.until).max()
+    }
+
+    /// Leases of these clients on slot 0 that run for an hour.
+    fn given_to(clients: &[ClientId]) -> Leases {
+        let leases = Leases::new(1, false);
+        clients.iter().for_each(|client| assert_eq!(leases.look(*client, Slot(0)), GIVEN));
+        let hour = Duration::from_secs(3600);
+        leases.slots[0].lock().holders.iter_mut().for_each(|holder| holder.until += hour);
+        leases
+    }
+
+    /// S271.
+    #[test]
+    fn who_believes_nothing_of_an_inode_is_not_waited_for() {
+        let (leases, asked) = (given_to(&[A, B]), Mutex::new(Vec::new()));
+        let _acting = Acting::on_behalf_of(A);
+        let ask = |client, _| {
+            asked.lock().push(client);
+            true
+        };
+        let changing = leases.change_of(INO, ask);
+        assert!(changing.is_some() && leases.waits() == 0);
+        assert_eq!((std::mem::take(&mut *asked.lock()), leases.look(B, Slot(0))), (vec![B], 0));
+        drop(changing);
+        drop(leases.change_of(INO, |_, _| panic!("it has said so")));
+        drop(leases.change_of(Ino(6), ask));
+        assert_eq!(*asked.lock(), [B], "of each inode");
+        assert!(leases.met.lock().is_empty(), "nobody had to be waited for");
+        let others = leases.slots[0].lock().running(A, Instant::now()).count();
+        assert_eq!(others, 1, "names may still be believed, and their changes wait");
+    }
+
+    /// S62, S271.
+    #[test]
+    fn who_cannot_tell_is_waited_for() {
+        let leases = Leases::new(1, false);
+        [B, C].iter().for_each(|client| assert_eq!(leases.look(*client, Slot(0)), GIVEN));
+        let until = until(&leases);
+        let _acting = Acting::on_behalf_of(A);
+        drop(leases.change_of(INO, |client, _| client == B));
+        assert!(Instant::now() >= until);
+        let met: Vec<_> = leases.met.lock().iter().map(|met| met.client).collect();
+        assert!(met.is_empty() || met == [C], "B was not waited for");
+        assert_eq!(leases.waits(), met.len() as u64);
+    }
+
+    #[test]
+    fn many_are_waited_for_and_not_asked() {
+        let clients: Vec<ClientId> = (10..).map(ClientId).take(DISBELIEVERS_MAX + 1).collect();
+        let leases = Leases::new(1, false);
+        clients.iter().for_each(|client| assert_eq!(leases.look(*client, Slot(0)), GIVEN));
+        let until = until(&leases);
+        let _acting = Acting::on_behalf_of(A);
+        drop(leases.change_of(INO, |_, _| panic!("they are too many")));
+        assert!(Instant::now() >= until);
+    }
+
+    #[test]
+    fn what_was_said_is_of_the_leases_that_there_were() {
+        let (mut state, now) = (State::default(), Instant::now());
+        state.grant(B, now);
+        state.disbelieves(B, INO);
+        assert!(state.believers(A, INO, now).is_empty());
+        assert_eq!(state.believers(A, Ino(6), now), [(B, after(LEASE_MS, now))]);
+        (0..DISBELIEVED_MAX as u64).for_each(|number| state.disbelieves(B, Ino(100 + number)));
+        assert_eq!(state.holders[0].disbelieves.len(), DISBELIEVED_MAX);
+        assert!(!state.believers(A, INO, now).is_empty(), "it is asked again");
+        state.disbelieves(B, INO);
+        state.grant(B, now);
+        assert!(!state.believers(A, INO, now).is_empty(), "a new lease");
+    }
+
+    #[test]
+    fn leases_of_an_earlier_daemon_are_waited_for_whatever_is_said() {
+        let leases = Leases::new(1, true);
+        let until = leases.earlier.unwrap();
+        let _acting = Acting::on_behalf_of(A);
+        drop(leases.change_of(INO, |_, _| true));
+        assert!(Instant::now() >= until);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod advisory;
 mod alloc;
 mod away;
+mod believers;
 mod clock;
 mod counters;
 mod direct;
@@ -43,6 +44,7 @@ mod users;
 mod watch;
 
 pub use advisory::LockClient;
+pub use believers::Believer;
 pub use clock::{Clock, SystemClock};
 pub use directory::{entry_slot, shard_slot};
 pub use handlers::check::{record_page, subfile_facts};

@@ -52,19 +52,7 @@ impl Node {
     /// Begins a change of records in these slots, all of which must be this node's.
     pub(crate) fn change(&self, slots: &[Slot]) -> FsResult<Change<'_>> {
         slots.iter().try_for_each(|slot| self.check_slot(*slot))?;
-        let changing = self.leases.change(slots);
-        Ok(Change {
-            node: self,
-            _changing: changing,
-            txn: self.records.txn(slots),
-            now: self.clock.now(),
-            garbage: false,
-            files: 0,
-            lingering: Vec::new(),
-            touched: Vec::new(),
-            shards: Vec::new(),
-            grown: None,
-        })
+        Ok(Change::begun(self, self.leases.change(slots), slots))
     }
 
     /// Whether the slot is this node's.
@@ -107,6 +95,24 @@ pub struct Change<'a> {
     shards: Vec<Ino>,
     /// A directory that has grown so large that it should spread.
     grown: Option<Ino>,
+}
+
+impl<'a> Change<'a> {
+    /// A change of records in these slots that nobody's leases are in the way of any more.
+    pub(crate) fn begun(node: &'a Node, changing: Option<Changing<'a>>, slots: &[Slot]) -> Change<'a> {
+        Change {
+            node,
+            _changing: changing,
+            txn: node.records.txn(slots),
+            now: node.clock.now(),
+            garbage: false,
+            files: 0,
+            lingering: Vec::new(),
+            touched: Vec::new(),
+            shards: Vec::new(),
+            grown: None,
+        }
+    }
 }
 
 impl Change<'_> {

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use crate::advisory::{Advisory, LockClient};
 use crate::alloc::Allocator;
 use crate::away::Away;
+use crate::believers::Believers;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::direct::Lending;
@@ -97,6 +98,7 @@ pub struct Node {
     /// The locks that programs take.
     pub(crate) advisory: Advisory,
     pub(crate) leases: Leases,
+    pub(crate) believers: Believers,
     pub(crate) users: Users,
     pub(crate) opens: Opens,
     pub(crate) openers: Openers,
@@ -188,6 +190,7 @@ impl Node {
             spread_at: config.spread_at,
             objects: config.objects,
             leases,
+            believers: Believers::default(),
             users: Users::default(),
             opens: Opens::new(),
             reassertions: Mutex::default(),

@@ -169,7 +169,7 @@ impl Node {
         }
         let Some((board, number, gate)) = self.lending.gate(session, client) else { return Ok(None) };
         // From now on it may change at any moment: nobody else is promised that it does not.
-        self.leases.begin(client, &[ino.slot()]);
+        self.leases.begin_of(client, ino, |_, _| false);
         let gate = SizeGate::open(&gate, ino.0, attr.epoch);
         let lent = Lent { gate: number, turn: gate.turn(), epoch: attr.epoch };
         self.sizes.add(ino, gate, attr.epoch, Some(Holder { client, session, gate: number, board }));
@@ -235,7 +235,7 @@ impl Node {
 
     /// Writes down what was told of a file so far.
     fn write_down(&self, ino: Ino) -> FsResult<()> {
-        let mut change = self.change(&[ino.slot()])?;
+        let mut change = self.change_of(ino)?;
         let Some(record) = change.txn.get(ino.slot(), &inode_key(ino)) else { return Ok(()) };
         let told = self.told_inode(ino, Some(record))?;
         if told.to_bytes() == record {

@@ -111,6 +111,8 @@ pub const LIST_BYTES_MAX: usize = 1 << 16;
 pub const LEASE_MS: u64 = 100;
 /// What of that the client is not told of: the kernel counts time in ticks of up to 10 ms.
 pub const LEASE_MARGIN_MS: u64 = 25;
+/// So many clients at most are asked to believe nothing of what is about to change; more are waited for.
+pub const DISBELIEVERS_MAX: usize = 4;
 /// The part of the time since the last change by somebody else that a lease may last: changes are kept waiting for no more
 /// than that part of the time.
 pub const LEASE_PART: u64 = 10;

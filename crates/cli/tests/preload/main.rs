@@ -4,6 +4,7 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+mod leases;
 mod programs;
 mod tools;
 mod while_running;

@@ -82,7 +82,7 @@ kernel_structs! {
     /// `fuse_interrupt_in`
     InterruptIn { unique: u64 }
     /// `fuse_ioctl_in`
-    IoCtlIn { _fh: u64, flags: u32, cmd: u32, _arg: u64, in_size: u32, out_size: u32 }
+    IoCtlIn { fh: u64, flags: u32, cmd: u32, _arg: u64, in_size: u32, out_size: u32 }
     /// `fuse_lseek_in`
     LSeekIn { _fh: u64, offset: u64, whence: u32, _padding: u32 }
 }

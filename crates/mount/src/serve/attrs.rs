@@ -10,7 +10,7 @@ use crate::fs::FileSystem;
 /// GETATTR.
 pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
     let attr = call.session.fs.glance(call.ino())?;
-    let validity = call.attr_validity(attr.ino);
+    let validity = call.attr_validity(&attr);
     call.out.attr_out(&attr, validity);
     Ok(Answer::Reply)
 }
@@ -35,7 +35,7 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     if set.mode.is_some_and(|mode| mode & (mode::SETUID | mode::SETGID) != 0) {
         call.session.opens.may_have_gained_set_id();
     }
-    let validity = call.attr_validity(attr.ino);
+    let validity = call.attr_validity(&attr);
     call.out.attr_out(&attr, validity);
     Ok(Answer::Reply)
 }

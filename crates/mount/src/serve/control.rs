@@ -8,6 +8,7 @@ use bivouac_types::{Errno, FsError, FsResult, put};
 use super::{Answer, Call};
 use crate::abi::{IoCtlIn, flags};
 use crate::fs::FileSystem;
+use crate::opens::Handle;
 
 /// INIT again: the daemon before died between keeping and sending the answer.
 pub fn init<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
@@ -29,6 +30,9 @@ pub fn nothing<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
 /// has not been sent is here.
 pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = IoCtlIn::decode(&mut call.input)?;
+    // Who asks is about to write the file by itself: what it was told so far is no longer on its way.
+    call.session.beliefs.hears_from(call.ino(), call.header.pid);
+    call.session.beliefs.hears_of(call.ino(), Handle(request.fh));
     if put::is_number(request.cmd) {
         return put_file(call, &request);
     }

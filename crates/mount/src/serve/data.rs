@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use super::{Answer, Call};
 use crate::abi::{
-    CreateIn, FAllocateIn, FSyncIn, Header, LSeekIn, OpenIn, ReadIn, ReleaseIn, WriteIn, flags,
+    CreateIn, FAllocateIn, FSyncIn, Header, LSeekIn, OpenIn, ReadIn, ReleaseIn, Validity, WriteIn, flags,
 };
 use crate::channel::Buffer;
 use crate::fs::{FileSystem, NewInode, SeekKind};
@@ -32,6 +32,7 @@ fn kernel_flags<F: FileSystem>(session: &Session<F>, ino: Ino, flags: u32) -> u3
 /// OPEN.
 pub fn open<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = OpenIn::decode(&mut call.input)?;
+    call.session.beliefs.hears_from(call.ino(), call.header.pid);
     let attr = call.session.fs.open(&call.ctx(), call.ino(), request.flags)?;
     let handle = register(&call, &attr, request.flags, request.open_flags)?;
     call.out.open_out(handle.0, kernel_flags(call.session, attr.ino, request.flags));
@@ -47,7 +48,8 @@ pub fn create<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let opened = call.session.fs.create(&call.ctx(), call.ino(), name, &new, exclusive, truncate)?;
     let open_flags = if opened.existed { request.open_flags } else { 0 };
     let handle = register(&call, &opened.attr, request.flags, open_flags)?;
-    let validity = call.validity(name, opened.attr.ino);
+    let of_attr = call.attr_validity_of(&opened.attr, Some(handle));
+    let validity = Validity { entry_ms: call.entry_ms(name), ..of_attr };
     call.out.entry_out(&opened.attr, validity);
     call.out.open_out(handle.0, kernel_flags(call.session, opened.attr.ino, request.flags));
     Ok(Answer::Reply)
@@ -60,7 +62,7 @@ pub fn tmpfile<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let linkable = !has(request.flags, OFlags::EXCL);
     let attr = call.session.fs.tmpfile(&call.ctx(), call.ino(), &new, linkable)?;
     let handle = register(&call, &attr, request.flags, 0)?;
-    let validity = call.attr_validity(attr.ino);
+    let validity = call.attr_validity_of(&attr, Some(handle));
     call.out.entry_out(&attr, validity);
     call.out.open_out(handle.0, kernel_flags(call.session, attr.ino, request.flags));
     Ok(Answer::Reply)
@@ -94,6 +96,7 @@ fn drop_set_id<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResult<()> {
 /// RELEASE: the last descriptor is closed.
 pub fn release<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = ReleaseIn::decode(&mut call.input)?;
+    call.session.beliefs.hears_of(call.ino(), Handle(request.fh));
     // Pages of mappings come after the last FLUSH. What cannot be sent now is said when the file is closed.
     if let Err(error) = call.session.fs.send_unsent(call.ino()) {
         log::debug!("{} before its close: {error}", call.ino());

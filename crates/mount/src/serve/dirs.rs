@@ -59,7 +59,8 @@ fn list<F: FileSystem>(mut call: Call<'_, F>, with_attrs: bool, put: Put) -> FsR
         return Ok(Answer::Reply);
     }
     for entry in call.session.fs.readdir(call.ino(), cookie, room, with_attrs)? {
-        let validity = call.validity(&entry.name, entry.ino);
+        let validity =
+            entry.attr.as_ref().map_or(Validity::default(), |attr| call.validity(&entry.name, attr));
         if !put(call.out, &entry, limit, validity) {
             break;
         }

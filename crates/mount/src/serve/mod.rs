@@ -11,10 +11,12 @@ mod xattrs;
 
 use std::time::Duration;
 
-use bivouac_types::{Errno, FsError, FsResult, Ino, OpId};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, OpId};
 
 use crate::abi::{Header, Opcode, Reader, Reply, Validity};
+use crate::beliefs::Hearer;
 use crate::fs::{FileSystem, OpCtx};
+use crate::opens::Handle;
 use crate::session::Session;
 
 pub use crate::abi::ReadIn;
@@ -70,16 +72,29 @@ impl<F> Call<'_, F> {
 }
 
 impl<F: FileSystem> Call<'_, F> {
-    /// For how long the kernel may believe the attributes of `ino`, which were just learned.
-    fn attr_validity(&self, ino: Ino) -> Validity {
-        Validity { entry_ms: 0, attr_ms: millis(self.session.fs.lease(ino)) }
+    /// For how long the kernel may believe attributes, which were just learned.
+    fn attr_validity(&self, attr: &Attr) -> Validity {
+        self.attr_validity_of(attr, None)
+    }
+
+    /// The same of a file that the answer opens.
+    fn attr_validity_of(&self, attr: &Attr, opens: Option<Handle>) -> Validity {
+        let lease = self.session.fs.lease(attr.ino);
+        let to = Hearer { thread: self.header.pid, opens };
+        // Nobody asks about other things than files.
+        let lease = if attr.is_file() { self.session.beliefs.tell(attr.ino, to, lease) } else { lease };
+        Validity { entry_ms: 0, attr_ms: millis(lease) }
     }
 
     /// For how long the kernel may believe an entry of the directory that the request is about, and the attributes
-    /// of `ino`, which were just learned.
-    fn validity(&self, name: &[u8], ino: Ino) -> Validity {
-        let entry_ms = millis(self.session.fs.entry_lease(self.ino(), name));
-        Validity { entry_ms, ..self.attr_validity(ino) }
+    /// of what it leads to, which were just learned.
+    fn validity(&self, name: &[u8], attr: &Attr) -> Validity {
+        Validity { entry_ms: self.entry_ms(name), ..self.attr_validity(attr) }
+    }
+
+    /// For how long the kernel may believe an entry of the directory that the request is about.
+    fn entry_ms(&self, name: &[u8]) -> u64 {
+        millis(self.session.fs.entry_lease(self.ino(), name))
     }
 }
 

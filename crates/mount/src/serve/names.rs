@@ -93,7 +93,7 @@ pub fn link<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 }
 
 fn entry<F: FileSystem>(call: Call<'_, F>, name: &[u8], attr: &Attr) -> FsResult<Answer> {
-    let validity = call.validity(name, attr.ino);
+    let validity = call.validity(name, attr);
     call.out.entry_out(attr, validity);
     Ok(Answer::Reply)
 }
@@ -102,8 +102,8 @@ fn entry<F: FileSystem>(call: Call<'_, F>, name: &[u8], attr: &Attr) -> FsResult
 fn absent<F: FileSystem>(call: Call<'_, F>, name: &[u8], look: Look) -> FsResult<Answer> {
     let lease = call.session.fs.entry_lease(call.ino(), name);
     let entry_ms = millis(call.session.absences.absent(call.ino(), look, lease));
-    let validity = Validity { entry_ms, ..call.attr_validity(call.ino()) };
-    if validity.entry_ms == 0 {
+    let validity = Validity { entry_ms, attr_ms: 0 };
+    if entry_ms == 0 {
         return Err(Errno::ENOENT.into());
     }
     call.out.no_entry_out(validity);

@@ -12,8 +12,8 @@ use proptest::prelude::*;
 
 use crate::memory::{Memory, SEED};
 use crate::socket::{
-    Answer, HAS_RESEND, INIT_EXT, Kernel, UNIQUE_RESEND, init_body, long, longs, read_body, word, words,
-    write_body,
+    Answer, Daemon, HAS_RESEND, INIT_EXT, Kernel, UNIQUE_RESEND, init_body, long, longs, read_body, word,
+    words, write_body,
 };
 
 const ALL: u64 = u64::MAX;
@@ -457,6 +457,77 @@ fn a_file_is_made_behind_the_back_of_the_kernel_which_is_told() {
     }
     let cut = put_body(1 << 4, &bytes);
     assert_eq!(kernel.ask(39, Ino::ROOT.0, &cut[..cut.len() - 1]).error, -22, "shorter than it says");
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+/// `OPEN` of a file by the one thread that there is.
+fn reopened(kernel: &mut Kernel) {
+    let mut body = Vec::new();
+    words(&mut body, &[2, 0]);
+    assert_eq!(kernel.ask(14, SEED.0, &body).error, 0);
+}
+
+/// For how long attributes may be believed, in whole seconds.
+fn believed(kernel: &mut Kernel) -> u64 {
+    long(&kernel.ask(3, SEED.0, &[0; 16]).body, 0)
+}
+
+/// A kernel that may believe what it is told.
+fn believing() -> (Kernel, Daemon) {
+    let (kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    daemon.fs.give_lease(Duration::from_secs(5));
+    (kernel, daemon)
+}
+
+fn is_told_to_forget(note: &Answer, ino: Ino) -> bool {
+    let body = &note.body;
+    (note.unique, note.error, long(body, 0), long(body, 8)) == (0, 2, ino.0, u64::MAX)
+}
+
+/// S271.
+#[test]
+fn a_kernel_that_is_asked_believes_nothing() {
+    let (mut kernel, daemon) = believing();
+    assert!(daemon.mount.disbelieve(SEED), "it was told nothing");
+    assert!(is_told_to_forget(&kernel.receive(), SEED));
+    assert_eq!(believed(&mut kernel), 0, "and nothing from now on");
+    let seed = kernel.ask(1, 1, b"seed\0");
+    assert_eq!((long(&seed.body, 16), long(&seed.body, 24)), (5, 0), "its name is another matter");
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+/// S271.
+#[test]
+fn a_kernel_that_may_not_have_heard_yet_cannot_forget() {
+    let (mut kernel, daemon) = believing();
+    assert_eq!(believed(&mut kernel), 5);
+    // On a busy machine the answer may be old by now.
+    if daemon.mount.disbelieve(SEED) {
+        assert!(is_told_to_forget(&kernel.receive(), SEED));
+    }
+    reopened(&mut kernel);
+    assert!(daemon.mount.disbelieve(SEED), "who sends another request has heard");
+    assert!(is_told_to_forget(&kernel.receive(), SEED));
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+/// S271.
+#[test]
+fn a_file_that_was_closed_had_been_opened() {
+    let (mut kernel, daemon) = believing();
+    let mut body = Vec::new();
+    words(&mut body, &[1, 0o100_644, 0, 0]);
+    body.extend(b"made\0");
+    let made = kernel.ask(35, 1, &body);
+    let (ino, handle) = (Ino(long(&made.body, 0)), long(&made.body, 128));
+    let mut body = Vec::new();
+    longs(&mut body, &[handle, 0, 0]);
+    assert_eq!(kernel.ask(18, ino.0, &body).error, 0);
+    assert!(daemon.mount.disbelieve(ino));
+    assert!(is_told_to_forget(&kernel.receive(), ino));
     kernel.unmount();
     daemon.ended().unwrap();
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bivouac_store::VolumeUsage;
 use bivouac_types::{FsResult, PartitionId, StatFs};
-use bivouac_wire::{FormationMap, NodeStatus, SeatEntry, StatFsRequest, VolumeStatus, op};
+use bivouac_wire::{FormationMap, NodeStatus, OpCount, SeatEntry, StatFsRequest, VolumeStatus, op};
 
 use crate::dispatch::Handle;
 use crate::node::Node;
@@ -75,11 +75,18 @@ impl Handle for op::Status {
             record_bytes: records.bytes,
             volumes: node.data.usage().into_iter().map(volume_status).collect(),
             page_pool: node.page_pools().iter().map(|pool| pool.status()).sum(),
-            operations: node.counters.list(),
+            operations: operations(node),
             epoch,
             silent,
         })
     }
+}
+
+/// Requests of each kind, and behind them the changes that had to wait for leases.
+fn operations(node: &Node) -> Vec<OpCount> {
+    let waits = OpCount { name: "LeaseWait".into(), client: node.lease_waits(), peer: 0, calls: 0 };
+    let waits = (waits.client > 0).then_some(waits);
+    node.counters.list().into_iter().chain(waits).collect()
 }
 
 fn volume_status(usage: VolumeUsage) -> VolumeStatus {

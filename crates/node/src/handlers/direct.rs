@@ -7,7 +7,8 @@ use bivouac_net::{Call, Reply};
 use bivouac_store::Access;
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::{
-    DirectSession, Encode, Grant, GrantRequest, LendSizeRequest, SizeLease, WidenRequest, Window, op,
+    DirectSession, DisbeliefRequest, Encode, Grant, GrantRequest, LendSizeRequest, SizeLease, WidenRequest,
+    Window, op,
 };
 
 use crate::dispatch::{Handle, request};
@@ -71,6 +72,7 @@ impl Handle for op::WidenDirect {
 impl Handle for op::LendSize {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: LendSizeRequest) -> FsResult<SizeLease> {
         let LendSizeRequest { session, ino } = request;
+        let _quiet = node.quieten(ino);
         // A size that nobody has written down would not be known to be flushed.
         if node.is_bound(node.inode(ino)?.attr.layout.partition()) {
             return Ok(NOT_LENT);
@@ -79,6 +81,12 @@ impl Handle for op::LendSize {
         let Some(_size) = node.locks.try_lock(Target::Size(ino)) else { return Ok(NOT_LENT) };
         let lent = node.lend_size(ctx.client, session, ino)?;
         Ok(lent.map_or(NOT_LENT, |Lent { gate, turn, epoch }| SizeLease { lent: true, gate, turn, epoch }))
+    }
+}
+
+impl Handle for op::Disbelieve {
+    fn handle(node: &Node, _: &Ctx<'_>, request: DisbeliefRequest) -> FsResult<bool> {
+        Ok(node.disbelieve(request.client, request.ino))
     }
 }
 

@@ -21,6 +21,7 @@ use crate::session::Ctx;
 
 impl Handle for op::Extend {
     fn handle(node: &Node, _: &Ctx<'_>, request: ExtendRequest) -> FsResult<Extended> {
+        let _quiet = node.quieten(request.ino);
         let _size = node.locks.lock(Target::Size(request.ino))?;
         node.extend(&request, 0)
     }
@@ -28,7 +29,8 @@ impl Handle for op::Extend {
 
 impl Handle for op::Count {
     fn handle(node: &Node, _: &Ctx<'_>, request: CountRequest) -> FsResult<()> {
-        let mut change = node.change(&[request.ino.slot()])?;
+        let _quiet = node.quieten(request.ino);
+        let mut change = node.change_of(request.ino)?;
         let mut inode = change.inode(request.ino)?;
         let holes = request.holes.min(inode.attr.size);
         if inode.attr.epoch != request.epoch || inode.attr.holes == holes {
@@ -43,6 +45,7 @@ impl Handle for op::Count {
 impl Handle for op::ExtendOver {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ExtendOverRequest) -> FsResult<Extended> {
         let ExtendOverRequest { ino, start, end, epoch } = request;
+        let _quiet = node.quieten(ino);
         let _size = node.lock_size(ino)?;
         let inode = node.regular_file(ino)?;
         if inode.attr.epoch == epoch && start > inode.attr.size && node.unsettled.may_have_rest(ino) {
@@ -56,7 +59,7 @@ impl Handle for op::ExtendOver {
 impl Node {
     /// Takes note of the end of a write and of a hole in front of its start. The caller holds the lock on the size.
     fn extend(&self, request: &ExtendRequest, start: u64) -> FsResult<Extended> {
-        let mut change = self.change(&[request.ino.slot()])?;
+        let mut change = self.change_of(request.ino)?;
         let mut inode = change.inode(request.ino)?;
         if inode.attr.epoch != request.epoch || request.end > FILE_SIZE_MAX {
             return Ok(Extended { accepted: false, attr: inode.attr });
@@ -75,7 +78,8 @@ impl Node {
 
 impl Handle for op::Touch {
     fn handle(node: &Node, _: &Ctx<'_>, request: InoOnly) -> FsResult<()> {
-        let mut change = node.change(&[request.ino.slot()])?;
+        let _quiet = node.quieten(request.ino);
+        let mut change = node.change_of(request.ino)?;
         let mut inode = change.inode(request.ino)?;
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
@@ -93,6 +97,7 @@ fn written(attr: &mut Attr, now: bivouac_types::Timestamp) {
 impl Handle for op::Append {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Appended> {
         let ino = request.ino;
+        let _quiet = node.quieten(ino);
         let _size = node.lock_size(ino)?;
         let mut inode = node.regular_file(ino)?;
         if let Some(offset) = ctx.done_before(&node.records, ino.slot())? {
@@ -102,7 +107,7 @@ impl Handle for op::Append {
         let len: u64 = ctx.payload.iter().map(|piece| piece.len() as u64).sum();
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
         node.write_striped(&inode, offset, ctx.payload)?;
-        let mut change = node.change(&[ino.slot()])?;
+        let mut change = node.change_of(ino)?;
         inode = change.inode(ino)?;
         inode.attr.size = end;
         written(&mut inode.attr, change.now);

@@ -1,7 +1,7 @@
 //! Lists of accesses in one message, and local direct access: processes that read and write subfiles themselves.
 //! See docs/decisions/0017-local-direct-access.md.
 
-use bivouac_types::{Ino, Layout, SeatIndex};
+use bivouac_types::{ClientId, Ino, Layout, SeatIndex};
 
 use crate::codec_struct;
 
@@ -97,6 +97,13 @@ owned! {
         turn: u32,
         /// The epoch of the file as long as it is lent.
         epoch: u32,
+    }
+    /// A client whose kernel is to believe nothing of an inode's attributes.
+    DisbeliefRequest {
+        /// The client, which the asked node's process serves.
+        client: ClientId,
+        /// The inode.
+        ino: Ino,
     }
     /// The window in which a holder may write from now on.
     Window {

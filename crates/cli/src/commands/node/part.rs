@@ -16,7 +16,7 @@ use bivouac_launch::LaunchError;
 use bivouac_launch::handover::{FromNode, Handover, NodeHandles, NodeShare, ServeMount};
 use bivouac_mount::{Mount, MountError, Options};
 use bivouac_net::{Fates, LaneKind, Listener, Served};
-use bivouac_node::{LockClient, Node, NodeConfig, PagePool, SystemClock};
+use bivouac_node::{Believer, LockClient, Node, NodeConfig, PagePool, SystemClock};
 use bivouac_store::VolumeConfig;
 use bivouac_types::{ClientId, Ino, NodeId, SeatIndex};
 use log::Level;
@@ -71,6 +71,15 @@ impl PagePool for Pages {
 
     fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty> {
         self.0.upgrade().map(|client| client.tell_unsent(request)).unwrap_or_default()
+    }
+}
+
+/// The kernel that a mount answers, while that is there.
+struct Kernel(Weak<Mount<Client>>);
+
+impl Believer for Kernel {
+    fn disbelieve(&self, ino: Ino) -> bool {
+        self.0.upgrade().is_some_and(|mount| mount.disbelieve(ino))
     }
 }
 
@@ -137,6 +146,8 @@ impl Part {
             let mounted = Mount::new(Arc::clone(&client), mount.device, memory, options);
             let message = match mounted.and_then(|mounted| keep_pages(&client, pages).map(|()| mounted)) {
                 Ok(mounted) => {
+                    let mounted = Arc::new(mounted);
+                    node.is_believed_through(id, Some(Arc::new(Kernel(Arc::downgrade(&mounted)))));
                     handover.tell(&FromNode::Serving { mount: number });
                     let outcome = mounted.run();
                     if outcome.is_ok() {
@@ -148,6 +159,7 @@ impl Part {
                 Err(error) => Some(error.to_string()),
             };
             node.serves(id, None);
+            node.is_believed_through(id, None);
             node.shows_pages(id, None);
             if let Some(message) = &message {
                 log::error!("mount {}: {message}", dir.display());
