@@ -108,11 +108,13 @@ fn counts(camp: &Camp) -> Counts {
     sums
 }
 
+/// What looking costs, what happens in the background, and what is no message.
+const BESIDES: [&str; 7] =
+    ["Status", "ListPartitions", "Close", "RemoveSubfiles", "StatFs", "WhichGone", "LeaseWait"];
+
 /// What was counted in between, without what looking costs and what happens in the background.
 fn since(before: &Counts, mut now: Counts) -> Counts {
-    now.retain(|op, _| {
-        !["Status", "ListPartitions", "Close", "RemoveSubfiles", "StatFs"].contains(&op.as_str())
-    });
+    now.retain(|op, _| !BESIDES.contains(&op.as_str()));
     for (op, counts) in &mut now {
         let before = before.get(op).copied().unwrap_or_default();
         *counts = [counts[0] - before[0], counts[1] - before[1]];
