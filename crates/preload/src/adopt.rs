@@ -123,6 +123,9 @@ pub fn is_mapped(fd: c_int) {
     // SAFETY: as above.
     let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     let Ok(stat) = rustix::fs::fstat(file) else { return };
+    if !devices::is_formation(stat.st_dev) {
+        return;
+    }
     mapped::add(stat.st_dev, stat.st_ino);
     let Some(_inside) = settle::Inside::enter() else { return };
     for held in crate::file::held() {

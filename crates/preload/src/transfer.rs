@@ -101,7 +101,9 @@ fn serve(
     let _busy = Busy::enter().filter(|_| settle::is_open())?;
     let held = name.hold()?;
     let count = total(pieces)?;
-    if held.flags() & libc::O_ACCMODE == forbidden || matches!(asked.place, Place::At(at) if at < 0) {
+    if held.flags() & libc::O_ACCMODE == forbidden
+        || matches!(asked.place, Place::At(at) if !u64::try_from(at).is_ok_and(|at| is_place(at, count)))
+    {
         return None;
     }
     let writes = forbidden == libc::O_RDONLY;
@@ -129,6 +131,11 @@ fn serve(
         }
         Err(Miss::Alien) => None,
     }
+}
+
+/// Whether so many bytes can be there at all. If not, it is the kernel's to say.
+fn is_place(at: u64, count: usize) -> bool {
+    at.checked_add(count as u64).is_some_and(|end| i64::try_from(end).is_ok())
 }
 
 /// Bytes of all pieces; `None` for what is the kernel's to refuse, or nothing.
@@ -245,7 +252,8 @@ type Done = Result<(u64, usize), Miss>;
 impl AtPosition {
     /// Moves the position behind what was read.
     fn read(self, work: impl Fn(u64) -> Result<usize, Miss>) -> Done {
-        let at = real::seek(self.fd, 0, libc::SEEK_CUR).ok_or(Why::Odd)?;
+        let at =
+            real::seek(self.fd, 0, libc::SEEK_CUR).filter(|at| is_place(*at, self.count)).ok_or(Why::Odd)?;
         let read = work(at)?;
         let end =
             if read > 0 { real::seek(self.fd, read as i64, libc::SEEK_CUR).ok_or(Why::Odd)? } else { at };

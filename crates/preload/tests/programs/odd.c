@@ -1,0 +1,222 @@
+/* What few programs do: descriptors in other hands, calls by number, copies by the kernel, places where nothing can be. */
+#include "check.h"
+#include <sched.h>
+#include <sys/sendfile.h>
+
+#pragma GCC diagnostic ignored "-Wnonnull"
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+/* Opened, and used as often as it takes. Holds a "w". */
+static int warm(const char *path, int flags) {
+    int fd = open(path, flags | O_RDWR | O_CREAT, 0644);
+    CHECK(fd >= 0);
+    for (int i = 0; i < 20; i++)
+        CHECK(pwrite(fd, "w", 1, 0) == 1);
+    return fd;
+}
+
+/* A mapping of a descriptor that was opened by other means than the one that is written to. */
+static void mapped(const char *dir) {
+    char *path = in(dir, "mapped"), byte;
+    for (int way = 0; way < 2; way++) {
+        int fd = warm(path, O_TRUNC);
+        CHECK(pwrite(fd, "abc", 3, 8000) == 3);
+        FILE *stream = fopen(path, "r+");
+        CHECK(stream != NULL);
+        int access = PROT_READ | PROT_WRITE;
+        char *map = way == 0 ? mmap(NULL, 8192, access, MAP_SHARED, fileno(stream), 0)
+                             : (char *)syscall(SYS_mmap, NULL, 8192, access, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED) {
+            CHECK(errno == ENODEV);
+            return;
+        }
+        CHECK(map[0] == 'w' && map[8001] == 'b');
+        CHECK(pwrite(fd, "XY", 2, 0) == 2 && map[0] == 'X' && map[1] == 'Y');
+        map[10] = 'q';
+        CHECK(pread(fd, &byte, 1, 10) == 1 && byte == 'q');
+        CHECK(munmap(map, 8192) == 0 && fclose(stream) == 0 && close(fd) == 0);
+    }
+}
+
+static int first, second;
+
+static int exchange(void *argument) {
+    (void)argument;
+    CHECK(dup2(first, second) == second && close(first) == 0);
+    return 0;
+}
+
+static void *exchange_own(void *argument) {
+    CHECK(unshare(CLONE_FILES) == 0);
+    return exchange(argument) == 0 ? argument : NULL;
+}
+
+static void *open_own(void *argument) {
+    CHECK(close_range(3, ~0u, CLOSE_RANGE_UNSHARE) == 0);
+    int fd = -1;
+    while (fd < second)
+        CHECK((fd = open(argument, O_RDWR | O_CREAT, 0644)) >= 0);
+    CHECK(pwrite(second, "C", 1, 0) == 1);
+    return argument;
+}
+
+/* Descriptors of threads and children that have this memory, but numbers of their own. */
+static void numbered(const char *dir) {
+    char *paths[] = {in(dir, "numbered.a"), in(dir, "numbered.b"), in(dir, "numbered.c")};
+    for (int way = 0; way < 3; way++) {
+        pid_t child = fork();
+        if (child == 0) {
+            first = warm(paths[0], O_TRUNC);
+            second = warm(paths[1], O_TRUNC);
+            if (way == 0) {
+                char *stack = malloc(1 << 16);
+                pid_t other = clone(exchange, stack + (1 << 16), CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+                CHECK(other > 0 && ended(other) == 0);
+            } else {
+                pthread_t thread;
+                CHECK(pthread_create(&thread, NULL, way == 1 ? exchange_own : open_own, paths[2]) == 0);
+                CHECK(pthread_join(thread, NULL) == 0);
+            }
+            for (int i = 0; i < 20; i++)
+                CHECK(pwrite(first, "A", 1, 0) == 1 && pwrite(second, "B", 1, 0) == 1);
+            _exit(0);
+        }
+        CHECK(ended(child) == 0);
+        holds(paths[0], "A");
+        holds(paths[1], "B");
+    }
+    holds(paths[2], "C");
+}
+
+/* Lists that are longer than any may be: behind them nobody looks. */
+static void lists(const char *dir) {
+    int fd = warm(in(dir, "lists"), O_TRUNC);
+    char *two = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(two != MAP_FAILED && mprotect(two + 4096, 4096, PROT_NONE) == 0);
+    struct iovec *last = (struct iovec *)(two + 4096) - 2;
+    last[0] = last[1] = (struct iovec){two, 1};
+    CHECK(writev(fd, last, 2) == 2);
+    int lengths[] = {1025, 100000, INT_MAX};
+    for (int i = 0; i < 3; i++) {
+        FAILS(writev(fd, last, lengths[i]), EINVAL);
+        FAILS(readv(fd, last, lengths[i]), EINVAL);
+        FAILS(pwritev(fd, last, lengths[i], 0), EINVAL);
+        FAILS(preadv(fd, last, lengths[i], 0), EINVAL);
+    }
+    FAILS(readv(fd, NULL, 1), EFAULT);
+    CHECK(close(fd) == 0);
+}
+
+/* Places behind which there can be nothing. */
+static void ends(const char *dir) {
+    int fd = warm(in(dir, "ends"), O_TRUNC);
+    char bytes[40] = {0};
+    for (int before = 0; before < 40; before++) {
+        FAILS(pread(fd, bytes, 40, INT64_MAX - before), EINVAL);
+        FAILS(pwrite(fd, bytes, 40, INT64_MAX - before), EINVAL);
+        CHECK(lseek(fd, INT64_MAX - before, SEEK_SET) == INT64_MAX - before);
+        FAILS(read(fd, bytes, 40), EINVAL);
+        FAILS(write(fd, bytes, 40), EINVAL);
+        CHECK(lseek(fd, 0, SEEK_CUR) == INT64_MAX - before);
+    }
+    CHECK(pread(fd, bytes, 40, INT64_MAX - 40) == 0 && close(fd) == 0);
+}
+
+/* Calls by number. */
+static void numbers(const char *dir) {
+    char *path = in(dir, "numbers");
+    int fd = warm(path, O_TRUNC);
+    CHECK(pwrite(fd, "0123456789", 10, 0) == 10);
+    CHECK(syscall(SYS_fcntl, fd, F_SETFL, O_APPEND) == 0 && write(fd, "end", 3) == 3);
+    int copy = (int)syscall(SYS_dup, fd);
+    CHECK(copy >= 0 && close(fd) == 0 && write(copy, "END", 3) == 3 && close(copy) == 0);
+    holds(path, "0123456789endEND");
+}
+
+/* What the kernel copies by itself, from and to where it has been written without it. */
+static void copies(const char *dir) {
+    char *from = in(dir, "copies.a"), *to = in(dir, "copies.b"), bytes[100];
+    int a = warm(from, O_TRUNC), b = warm(to, O_TRUNC), ends[2];
+    for (int i = 0; i < 10; i++)
+        CHECK(pwrite(a, "0123456789", 10, i * 10) == 10);
+    CHECK(lseek(a, 5, SEEK_SET) == 5 && sendfile(b, a, NULL, 20) == 20);
+    CHECK(lseek(a, 0, SEEK_CUR) == 25 && lseek(b, 0, SEEK_CUR) == 20);
+    CHECK(write(b, "!", 1) == 1 && read(a, bytes, 5) == 5 && memcmp(bytes, "56789", 5) == 0);
+    CHECK(pwrite(a, "abc", 3, 100) == 3);
+    off_t at = 100;
+    CHECK(copy_file_range(a, &at, b, NULL, 10, 0) == 3 && at == 103 && lseek(b, 0, SEEK_CUR) == 24);
+    CHECK(pipe(ends) == 0);
+    for (int i = 0; i < 10; i++) {
+        bytes[0] = (char)('k' + i);
+        CHECK(pwrite(a, bytes, 1, 50) == 1);
+        at = 50;
+        CHECK(splice(a, &at, ends[1], NULL, 2, 0) == 2 && read(ends[0], bytes + 1, 2) == 2 && bytes[1] == bytes[0]);
+        at = 50;
+        CHECK(sendfile(ends[1], a, &at, 1) == 1 && read(ends[0], bytes + 1, 1) == 1 && bytes[1] == bytes[0]);
+    }
+    CHECK(write(ends[1], "pipe", 4) == 4 && splice(ends[0], NULL, b, NULL, 4, 0) == 4 && write(b, "end", 3) == 3);
+    struct iovec piece = {"APP", 3};
+    CHECK(pwritev2(b, &piece, 1, 0, RWF_APPEND) == 3 && pwritev2(b, &piece, 1, -1, RWF_DSYNC) == 3);
+    CHECK(close(a) == 0 && close(b) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+    holds(to, "56789012345678901234!abcpipeendAPP");
+}
+
+static volatile int handled;
+
+static void one(int signal) {
+    (void)signal;
+    handled = 1;
+}
+
+static void two(int signal) {
+    (void)signal;
+    handled = 2;
+}
+
+/* Handlers are what the program set, by whichever function. */
+static void handlers(const char *dir) {
+    (void)dir;
+    struct sigaction a = {.sa_handler = one, .sa_flags = SA_NODEFER}, b = {.sa_handler = two, .sa_flags = SA_NODEFER};
+    CHECK(sigaction(SIGUSR1, &a, NULL) == 0);
+    void (*old)(int) = signal(SIGUSR1, SIG_IGN);
+    CHECK(old == one && sigaction(SIGUSR1, &b, NULL) == 0 && signal(SIGUSR1, old) == two);
+    CHECK(raise(SIGUSR1) == 0 && handled == 1);
+    CHECK(sigaction(SIGUSR1, NULL, &a) == 0 && a.sa_handler == one && signal(SIGUSR1, SIG_DFL) == one);
+}
+
+/* A program that becomes another, or ends in a hurry, has told when it wrote. */
+static void left(const char *dir) {
+    char *path = in(dir, "left");
+    for (int way = 0; way < 6; way++) {
+        pid_t child = fork();
+        if (child == 0) {
+            int fd = warm(path, O_TRUNC);
+            struct timespec old[2] = {{1000, 0}, {1000, 0}};
+            CHECK(futimens(fd, old) == 0 && pwrite(fd, "q", 1, 0) == 1);
+            char *arguments[] = {"sh", "-c", "exit $((0$A + $#))", "sh", "1", "2", "3", "4", "5", "6", NULL}, *with[] = {"A=1", NULL};
+            if (way == 0)
+                execl("/bin/sh", "sh", "-c", "exit $((1 + $#))", "sh", "1", "2", "3", "4", "5", "6", NULL);
+            if (way == 1)
+                execlp("sh", "sh", "-c", "exit $((1 + $#))", "sh", "1", "2", "3", "4", "5", "6", NULL);
+            if (way == 2)
+                execle("/bin/sh", "sh", "-c", "exit $((0$A + $#))", "sh", "1", "2", "3", "4", "5", "6", NULL, with);
+            if (way == 3)
+                execveat(AT_FDCWD, "/bin/sh", arguments, with, 0);
+            if (way == 4)
+                syscall(SYS_execve, "/bin/sh", arguments, with);
+            quick_exit(7);
+        }
+        CHECK(ended(child) == 7);
+        struct stat stat_;
+        CHECK(stat(path, &stat_) == 0 && stat_.st_mtim.tv_sec > 2000);
+    }
+}
+
+static const struct test TESTS[] = {
+    {"mapped", mapped},   {"lists", lists},   {"ends", ends}, {"numbers", numbers},   {"copies", copies},
+    {"handlers", handlers}, {"left", left}, {"numbered", numbered}, {NULL, NULL},
+};
+
+int main(int argc, char **argv) {
+    return run(TESTS, argc, argv);
+}
