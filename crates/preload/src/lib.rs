@@ -23,7 +23,7 @@ mod errno;
 mod file;
 mod handlers;
 mod hidden;
-mod mapped;
+mod known;
 mod members;
 mod pool;
 mod process;

@@ -22,8 +22,6 @@ static INSIDE: AtomicU32 = AtomicU32::new(0);
 static CLOSED: AtomicBool = AtomicBool::new(true);
 /// Whether anything was written whose time may not have been told.
 static UNTOLD: AtomicBool = AtomicBool::new(false);
-/// Whether anything was ever written here.
-static WRITTEN: AtomicBool = AtomicBool::new(false);
 /// What could not be closed where it was given up.
 static GIVEN_UP: AtomicPtr<Direct> = AtomicPtr::new(ptr::null_mut());
 
@@ -101,19 +99,8 @@ fn close_all() {
 /// Something was written whose time may be told late.
 pub fn is_untold() {
     if !UNTOLD.load(Ordering::Relaxed) {
-        WRITTEN.store(true, Ordering::Release);
         UNTOLD.store(true, Ordering::Release);
     }
-}
-
-/// Whether this program, or one that it was forked from, has written anything that the kernel has not seen.
-pub fn has_written() -> bool {
-    WRITTEN.load(Ordering::Acquire)
-}
-
-/// Whether the kernel may know less of files than there is.
-pub fn concerns_kernel() -> bool {
-    is_open() || has_written()
 }
 
 /// Tells the times of all that was written: the kernel is about to be asked for them, or told others.

@@ -12,8 +12,9 @@ use bivouac_client::Client;
 use bivouac_types::{Errno, FsResult};
 use libc::{iovec, ssize_t};
 
-use crate::adopt::{Direct, adopt, identify};
+use crate::adopt::{Direct, adopt, identify, look_at};
 use crate::file::{File, Held, Name, State};
+use crate::known::WRITTEN;
 use crate::quiet::Quiet;
 use crate::report::{self, Call, Why};
 use crate::settle::{self, Inside};
@@ -25,6 +26,9 @@ const BYTES_MAX: usize = 0x7fff_f000;
 /// Most pieces of one call that are put together here, and bytes of them.
 const PIECES_MAX: usize = 64;
 const GATHERED_MAX: usize = 256 << 10;
+/// Flags by which a write is not for us: the home chooses the place of an append, and what has to be durable is synchronised by the
+/// kernel.
+const KERNELS: c_int = libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC;
 
 /// Where a call reads or writes.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +111,9 @@ fn serve(
         return None;
     }
     let writes = forbidden == libc::O_RDONLY;
+    if writes && held.flags() & libc::O_APPEND != 0 {
+        look_at_end(&held, asked.fd);
+    }
     let outcome = prepare(&held, asked, name, writes, count).and_then(|quiet| {
         if !are_few(pieces) {
             return Err(Why::Pieces.into());
@@ -159,7 +166,7 @@ fn prepare(held: &Held, asked: Asked, name: Name, writes: bool, count: usize) ->
     if matches!(asked.place, Place::Position) && held.is_shared() {
         return Err(Why::Shared.into());
     }
-    if writes && (must_be_kernels(held, asked.fd) || settings::writes_are_limited()) {
+    if writes && (flags_of(held, asked.fd) & KERNELS != 0 || settings::writes_are_limited()) {
         return Err(Why::Flags.into());
     }
     let quiet = Quiet::enter().ok_or(Why::Signal)?;
@@ -188,16 +195,24 @@ fn is_due(held: &File, fd: c_int, count: usize) -> Result<bool, Miss> {
     Ok(due)
 }
 
-/// Whether the flags say that a write is not for us: the home chooses the place of an append, and what has to be durable
-/// is synchronised by the kernel. Flags of a description that others have may change without our knowing.
-fn must_be_kernels(held: &File, fd: c_int) -> bool {
-    let flags = if held.is_shared() {
+/// The flags of a description. Those that others have may change without our knowing.
+fn flags_of(held: &File, fd: c_int) -> c_int {
+    if held.is_shared() {
         // SAFETY: a question about a descriptor.
         unsafe { real::fcntl(fd, libc::F_GETFL, 0) }
     } else {
         held.flags()
-    };
-    flags & (libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC) != 0
+    }
+}
+
+/// The kernel is about to append: where the position is then, it knows by the size that it has heard of.
+fn look_at_end(held: &File, fd: c_int) {
+    if !WRITTEN.has_any() || held.ino().is_some_and(|ino| !WRITTEN.has(0, ino)) {
+        return;
+    }
+    if let Some(ino) = look_at(fd) {
+        held.set_ino(ino);
+    }
 }
 
 fn perform(

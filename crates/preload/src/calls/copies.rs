@@ -5,30 +5,22 @@
 use std::ffi::{c_int, c_uint};
 
 use libc::{iovec, off_t, size_t, ssize_t};
-use rustix::fs::FileType;
 
-use crate::{devices, errno, real, settle, thread};
+use crate::known::WRITTEN;
+use crate::{adopt, errno, process, real, settle, thread};
 
-/// The kernel is about to read a file by itself.
+/// The kernel is about to read a file by itself. Children may have written to it, too.
 fn looks_anew(fd: c_int) {
-    if fd < 0 || !settle::concerns_kernel() || !thread::is_idle() {
+    if !thread::is_idle() || !(settle::is_open() || WRITTEN.has_any()) {
         return;
     }
-    let _errno = errno::Kept::new();
-    if has_size(fd) && settle::has_written() {
+    let Some(ino) = adopt::look_at(fd) else { return };
+    if process::shares() > 0 || WRITTEN.has(0, ino) {
+        let _errno = errno::Kept::new();
         // All of it: a part would leave what reaches over its ends. Mapped pages stay, and those that are not written yet.
         // SAFETY: numbers only.
         unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
     }
-}
-
-/// Has the kernel ask for the size of a file of a formation; whether it is one.
-pub(super) fn has_size(fd: c_int) -> bool {
-    // SAFETY: the caller's descriptor, which is used during this call only.
-    let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    rustix::fs::fstat(file).is_ok_and(|stat| {
-        FileType::from_raw_mode(stat.st_mode).is_file() && devices::is_formation(stat.st_dev)
-    })
 }
 
 macro_rules! copying {
@@ -75,9 +67,8 @@ pub(super) unsafe fn write_flagged(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    if flags & libc::RWF_APPEND != 0 && settle::concerns_kernel() && thread::is_idle() {
-        let _errno = errno::Kept::new();
-        has_size(fd);
+    if flags & libc::RWF_APPEND != 0 && (settle::is_open() || WRITTEN.has_any()) && thread::is_idle() {
+        adopt::look_at(fd);
     }
     // SAFETY: as the caller says.
     unsafe { real::pwritev2(fd, pieces, count, offset, flags) }

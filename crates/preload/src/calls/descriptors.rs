@@ -7,6 +7,7 @@ use libc::{msghdr, off_t, size_t, ssize_t};
 
 use super::processes;
 use crate::file::Held;
+use crate::known::WRITTEN;
 use crate::{adopt, errno, hidden, process, real, settle, table, thread};
 
 /// What a program is told that names a descriptor of this library: for it there is none.
@@ -209,7 +210,11 @@ unsafe extern "C-unwind" fn sendmmsg(
 
 /// Also what was not opened here: the same file may be open by a name as well.
 pub(super) fn maps(fd: c_int, flags: c_int) {
-    if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && !thread::is_vforked() && settle::concerns_kernel() {
+    if fd >= 0
+        && flags & libc::MAP_ANONYMOUS == 0
+        && !thread::is_vforked()
+        && (settle::is_open() || WRITTEN.has_any())
+    {
         let _errno = errno::Kept::new();
         adopt::is_mapped(fd);
     }

@@ -154,11 +154,35 @@ static void copies(const char *dir) {
         at = 50;
         CHECK(sendfile(ends[1], a, &at, 1) == 1 && read(ends[0], bytes + 1, 1) == 1 && bytes[1] == bytes[0]);
     }
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 20; i++)
+            CHECK(pwrite(a, "child", 5, 50) == 5 && pwrite(a, "child", 5, 200) == 5);
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+    at = 50;
+    CHECK(splice(a, &at, ends[1], NULL, 5, 0) == 5 && read(ends[0], bytes, 5) == 5 && memcmp(bytes, "child", 5) == 0);
+    at = 200;
+    CHECK(splice(a, &at, ends[1], NULL, 9, 0) == 5 && read(ends[0], bytes, 5) == 5 && memcmp(bytes, "child", 5) == 0);
     CHECK(write(ends[1], "pipe", 4) == 4 && splice(ends[0], NULL, b, NULL, 4, 0) == 4 && write(b, "end", 3) == 3);
     struct iovec piece = {"APP", 3};
     CHECK(pwritev2(b, &piece, 1, 0, RWF_APPEND) == 3 && pwritev2(b, &piece, 1, -1, RWF_DSYNC) == 3);
     CHECK(close(a) == 0 && close(b) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
     holds(to, "56789012345678901234!abcpipeendAPP");
+}
+
+/* The position after an append is behind it, also where the kernel has not seen the file grow. */
+static void appended(const char *dir) {
+    char *path = in(dir, "appended");
+    int fd = warm(path, O_TRUNC), log = open(path, O_WRONLY | O_APPEND);
+    for (int i = 0; i < 40; i++) {
+        CHECK(pwrite(fd, "abcdefgh", 8, 100 * i) == 8 && write(log, "end", 3) == 3);
+        CHECK(lseek(log, 0, SEEK_CUR) == 100 * i + 11);
+        if (i == 20)
+            CHECK(system("true") == 0);
+    }
+    CHECK(close(fd) == 0 && close(log) == 0);
 }
 
 static volatile int handled;
@@ -214,7 +238,7 @@ static void left(const char *dir) {
 
 static const struct test TESTS[] = {
     {"mapped", mapped},   {"lists", lists},   {"ends", ends}, {"numbers", numbers},   {"copies", copies},
-    {"handlers", handlers}, {"left", left}, {"numbered", numbered}, {NULL, NULL},
+    {"appended", appended}, {"handlers", handlers}, {"left", left}, {"numbered", numbered}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) {
