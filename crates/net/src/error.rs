@@ -130,6 +130,14 @@ impl NetError {
         passes && !self.is_fault()
     }
 
+    /// Whether this process has no descriptors left.
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        use rustix::io::Errno;
+        let NetError::Connect { cause, .. } = self else { return false };
+        matches!(Errno::from_io_error(cause), Some(Errno::MFILE | Errno::NFILE))
+    }
+
     /// Whether the caller's buffer cannot be read or written.
     fn is_fault(&self) -> bool {
         let NetError::Lost { cause, .. } = self else { return false };
@@ -139,7 +147,11 @@ impl NetError {
 
 impl From<NetError> for FsError {
     fn from(error: NetError) -> FsError {
-        let errno = if error.is_fault() { Errno::EFAULT } else { Errno::EIO };
+        let errno = match &error {
+            error if error.is_fault() => Errno::EFAULT,
+            error if error.is_starved() => Errno::EMFILE,
+            _ => Errno::EIO,
+        };
         FsError::with(errno, error.to_string())
     }
 }
@@ -203,6 +215,9 @@ mod tests {
         let fault = NetError::Lost { address: address(), cause: rustix::io::Errno::FAULT.into() };
         assert!(fault.maybe_sent() && !fault.is_passing(), "the same buffer will not be better later");
         assert_eq!(FsError::from(fault).errno(), Errno::EFAULT);
+        let starved = NetError::Connect { address: address(), cause: rustix::io::Errno::MFILE.into() };
+        assert!(starved.is_starved() && !starved.maybe_sent());
+        assert_eq!(FsError::from(starved).errno(), Errno::EMFILE);
         let restarted = NetError::Restarted { address: address() };
         assert!(!restarted.maybe_sent() && restarted.is_passing());
         let refused = NetError::Refused { address: address(), reason: Refusal::Secret };

@@ -236,9 +236,47 @@ static void left(const char *dir) {
     }
 }
 
+/* A program that has as many descriptors as it may have. */
+static void starved(const char *dir) {
+    enum { FILES = 4, LENGTH = 100000, LIMIT = 100 };
+    char *paths[FILES], *bytes = malloc(LENGTH + 1);
+    int fds[FILES], held = 0;
+    pid_t child = fork();
+    for (int i = 0; i < FILES; i++) {
+        char name[20];
+        snprintf(name, sizeof name, "starved.%d", i);
+        paths[i] = in(dir, name);
+    }
+    if (child == 0) {
+        struct rlimit limit = {LIMIT, LIMIT};
+        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        for (int i = 0; i < FILES; i++)
+            CHECK((fds[i] = open(paths[i], O_RDWR | O_CREAT | O_TRUNC, 0644)) >= 0);
+        for (int i = 0; i < 20; i++)
+            CHECK(pwrite(fds[0], "w", 1, 0) == 1);
+        while (open("/dev/null", O_RDONLY) >= 0)
+            held++;
+        CHECK(errno == EMFILE && held > LIMIT / 2);
+        for (int turn = 0; turn < 10; turn++)
+            for (int i = 0; i < FILES; i++) {
+                memset(bytes, 'a' + i, LENGTH);
+                CHECK(pwrite(fds[i], bytes, LENGTH, (off_t)turn * LENGTH) == LENGTH);
+            }
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+    for (int i = 0; i < FILES; i++) {
+        size_t size = 0;
+        char *found = content(paths[i], &size);
+        CHECK(size == 10 * LENGTH && found[0] == 'a' + i && memcmp(found, found + 1, size - 1) == 0);
+        free(found);
+    }
+    free(bytes);
+}
+
 static const struct test TESTS[] = {
     {"mapped", mapped},   {"lists", lists},   {"ends", ends}, {"numbers", numbers},   {"copies", copies},
-    {"appended", appended}, {"handlers", handlers}, {"left", left}, {"numbered", numbered}, {NULL, NULL},
+    {"appended", appended}, {"handlers", handlers}, {"left", left}, {"numbered", numbered}, {"starved", starved}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) {
