@@ -85,7 +85,8 @@ fn others_see_each_call_when_it_has_returned() {
 /// S138: when a program has ended, nobody has its files open any more, and nothing of its client is left.
 #[test]
 fn nothing_is_left_of_a_program_that_has_ended() {
-    let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };
+    // Who is taken for gone for its silence is so after a longer time than this test takes.
+    let Some(camp) = Camp::start(&["--nodes", "1", "--wait", "10m"]) else { return };
     let file = camp.mount().join("a");
     let mut dd = command("dd", Way::AtOnce);
     dd.arg("if=/dev/zero").arg(format!("of={}", file.display())).args(["bs=10000", "count=30"]);
@@ -93,6 +94,11 @@ fn nothing_is_left_of_a_program_that_has_ended() {
     assert_eq!(calls(&report, "write").0, 30, "{report}");
     wait_until("all files are closed", || camp.status()["totals"]["open_files"] == 0);
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 300_000);
+    // One that leaves the closing to its end.
+    let dir = tempfile::tempdir().unwrap();
+    let Some(odd) = build("odd", dir.path()) else { return };
+    succeed(&command(odd, Way::AtOnce).arg(camp.mount()).arg("left").output().unwrap());
+    wait_until("all files are closed", || camp.status()["totals"]["open_files"] == 0);
     camp.down();
 }
 
