@@ -26,6 +26,8 @@ const BYTES_MAX: usize = 0x7fff_f000;
 /// Most pieces of one call that are put together here, and bytes of them.
 const PIECES_MAX: usize = 64;
 const GATHERED_MAX: usize = 256 << 10;
+/// Bytes that the kernel makes one request of, at most.
+const REQUEST_MAX: usize = 1 << 20;
 /// Flags by which a write is not for us: the home chooses the place of an append, and what has to be durable is synchronised by the
 /// kernel.
 const KERNELS: c_int = libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC;
@@ -227,7 +229,7 @@ fn perform(
     let guarded = |at: u64| {
         let outcome = catch_unwind(AssertUnwindSafe(|| work(direct, at)));
         let outcome = outcome.unwrap_or_else(|_| Err(Errno::EPROTO.into()));
-        outcome.map_err(|error| judge(held, error.errno()))
+        outcome.map_err(|error| judge(held, error.errno(), count))
     };
     match asked.place {
         Place::At(at) => guarded(u64::try_from(at).map_err(|_| Why::Odd)?),
@@ -308,8 +310,10 @@ impl AtPosition {
 }
 
 /// What a failure means for the call: some are its answer, all others are for the kernel to find out anew.
-fn judge(held: &File, failure: Errno) -> Miss {
+fn judge(held: &File, failure: Errno, count: usize) -> Miss {
     match failure {
+        // A part of it may have room.
+        Errno::ENOSPC | Errno::EDQUOT if count > REQUEST_MAX => Why::Odd.into(),
         Errno::ENOSPC | Errno::EDQUOT | Errno::EIO => Miss::Failed(failure),
         Errno::EFAULT | Errno::EFBIG => Why::Odd.into(),
         _ => {

@@ -80,6 +80,32 @@ fn copies_by_the_kernel_have_what_was_looked_at() {
     camp.down();
 }
 
+/// S130: a write that has room for a part of itself writes that.
+#[test]
+fn what_is_left_of_a_volume_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = format!("{}:24m", dir.path().display());
+    let Some(camp) = Camp::start(&["--nodes", "2", "--volume", &volume]) else { return };
+    let script = "import os, sys\n\
+        f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n\
+        for turn in range(20): os.pwrite(f, b'x', 0)\n\
+        data = bytes(range(256)) * (60 << 12)\n\
+        done = os.write(f, data)\n\
+        assert os.fstat(f).st_size == os.lseek(f, 0, 1) == done\n\
+        assert os.pread(f, done + 1, 0) == data[:done]\n\
+        print(0 < done < len(data))\n\
+        os.unlink(sys.argv[1])\n";
+    for way in WAYS {
+        let mut run = command("python3", way);
+        let Ok(output) = run.args(["-c", script]).arg(camp.mount().join("full")).output() else {
+            println!("skipped: python3 is not installed");
+            return;
+        };
+        assert_eq!(succeed(&output).0, "True\n", "{way:?}");
+    }
+    camp.down();
+}
+
 /// S134, S136.
 #[test]
 fn processes_threads_signals_and_streams_are_as_everywhere() {
