@@ -32,6 +32,7 @@ mod real;
 mod report;
 mod settings;
 mod settle;
+mod stack;
 mod table;
 mod thread;
 mod transfer;

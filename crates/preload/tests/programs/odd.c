@@ -2,6 +2,7 @@
 #include "check.h"
 #include <sched.h>
 #include <sys/sendfile.h>
+#include <ucontext.h>
 
 #pragma GCC diagnostic ignored "-Wnonnull"
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -278,9 +279,50 @@ static void starved(const char *dir) {
     free(bytes);
 }
 
+static const char *narrow_path;
+
+static void use_narrowly(void) {
+    static char bytes[70000], back[70000];
+    int fd = open(narrow_path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    for (int i = 0; i < 20; i++) {
+        memset(bytes, 'a' + i, sizeof bytes);
+        off_t at = (off_t)i * (off_t)sizeof bytes;
+        CHECK(pwrite(fd, bytes, sizeof bytes, at) == sizeof bytes && pread(fd, back, sizeof back, at) == sizeof back);
+        CHECK(memcmp(bytes, back, sizeof back) == 0);
+    }
+    CHECK(close(fd) == 0);
+}
+
+static void *narrow_thread(void *argument) {
+    use_narrowly();
+    return argument;
+}
+
+/* Threads with as little stack as there can be, and a coroutine. */
+static void narrow(const char *dir) {
+    narrow_path = in(dir, "narrow");
+    for (size_t length = PTHREAD_STACK_MIN; length <= 1 << 20; length *= 2) {
+        pthread_attr_t attributes;
+        pthread_t thread;
+        CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, length) == 0);
+        CHECK(pthread_create(&thread, &attributes, narrow_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+        CHECK(pthread_attr_destroy(&attributes) == 0);
+    }
+    enum { LENGTH = 16384 };
+    char *stack = mmap(NULL, 2 * LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED && mprotect(stack, LENGTH, PROT_NONE) == 0);
+    ucontext_t here, there;
+    CHECK(getcontext(&there) == 0);
+    there.uc_stack.ss_sp = stack + LENGTH;
+    there.uc_stack.ss_size = LENGTH;
+    there.uc_link = &here;
+    makecontext(&there, use_narrowly, 0);
+    CHECK(swapcontext(&here, &there) == 0 && munmap(stack, 2 * LENGTH) == 0);
+}
+
 static const struct test TESTS[] = {
     {"mapped", mapped},   {"lists", lists},   {"ends", ends}, {"numbers", numbers},   {"copies", copies},
-    {"appended", appended}, {"handlers", handlers}, {"left", left}, {"numbered", numbered}, {"starved", starved}, {NULL, NULL},
+    {"appended", appended}, {"handlers", handlers}, {"left", left}, {"numbered", numbered}, {"starved", starved}, {"narrow", narrow}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) {
