@@ -12,6 +12,7 @@
  *   ends an object (bivouac_close, bivouac_closedir, bivouac_disconnect) must not meet other calls on it.
  * - A connection keeps descriptors open, at most a quarter of what the process may have. A program must not close
  *   descriptors that are not its own. If it has left none to reach a node with, a call fails at once (EMFILE).
+ * - They take up to 48 KiB of the calling thread's stack.
  * - They start no threads, catch no signals and never end the process. A call that a signal interrupts goes on.
  * - A node that does not answer is waited for as long as was said at the connection; then EIO.
  * - Paths begin at the root of the formation, with or without a slash in front. Symbolic links are followed as the
