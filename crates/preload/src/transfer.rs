@@ -172,6 +172,8 @@ fn prepare(held: &Held, asked: Asked, name: Name, writes: bool, count: usize) ->
         return Err(Why::Flags.into());
     }
     let quiet = Quiet::enter().ok_or(Why::Signal)?;
+    // Nothing is opened any more once all is being closed.
+    let _inside = Inside::enter().ok_or(Why::Odd)?;
     if held.begin_look() {
         held.end_look(catch_unwind(AssertUnwindSafe(|| adopt(asked.fd))).unwrap_or(Err(State::Mount)));
     }

@@ -279,6 +279,47 @@ static void starved(const char *dir) {
     free(bytes);
 }
 
+static volatile int stopped;
+
+/* Opens, writes, reads and closes, again and again. */
+static void *use_always(void *path) {
+    static char bytes[20000];
+    char back[1000];
+    while (!stopped) {
+        int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+        CHECK(fd >= 0);
+        for (int i = 0; i < 10; i++) {
+            CHECK(pwrite(fd, bytes, sizeof bytes, i * 1000) == sizeof bytes && pwrite(fd, path, 5, i) == 5);
+            CHECK(pread(fd, back, sizeof back, i) == sizeof back && memcmp(back, path, 5) == 0);
+        }
+        CHECK(close(fd) == 0);
+    }
+    return NULL;
+}
+
+/* Children are made while threads join, open and close; each has files of its own. */
+static void busy(const char *dir) {
+    char *paths[] = {in(dir, "busy.a"), in(dir, "busy.b"), in(dir, "busy.c")}, *own = in(dir, "busy.child"), byte;
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, use_always, paths[i]) == 0);
+    for (int turn = 0; turn < 150; turn++) {
+        pid_t child = fork();
+        if (child == 0) {
+            int fd = open(own, O_RDWR | O_CREAT, 0644);
+            for (int i = 0; i < 10; i++) {
+                char number = (char)(turn + i);
+                CHECK(pwrite(fd, &number, 1, i) == 1 && pread(fd, &byte, 1, i) == 1 && byte == number);
+            }
+            _exit(turn % 2);
+        }
+        CHECK(ended(child) == turn % 2);
+    }
+    stopped = 1;
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
 static const char *narrow_path;
 
 static void use_narrowly(void) {
@@ -322,7 +363,7 @@ static void narrow(const char *dir) {
 
 static const struct test TESTS[] = {
     {"mapped", mapped},   {"lists", lists},   {"ends", ends}, {"numbers", numbers},   {"copies", copies},
-    {"appended", appended}, {"handlers", handlers}, {"left", left}, {"numbered", numbered}, {"starved", starved}, {"narrow", narrow}, {NULL, NULL},
+    {"appended", appended}, {"handlers", handlers}, {"left", left}, {"numbered", numbered}, {"starved", starved}, {"narrow", narrow}, {"busy", busy}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) {
