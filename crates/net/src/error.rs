@@ -138,6 +138,13 @@ impl NetError {
         matches!(Errno::from_io_error(cause), Some(Errno::MFILE | Errno::NFILE))
     }
 
+    /// Whether the node's socket is not there any more: its supervisor keeps that until the formation is taken down.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let NetError::Connect { address: Address::Unix(_), cause } = self else { return false };
+        cause.kind() == io::ErrorKind::NotFound
+    }
+
     /// Whether the caller's buffer cannot be read or written.
     fn is_fault(&self) -> bool {
         let NetError::Lost { cause, .. } = self else { return false };
@@ -150,9 +157,15 @@ impl From<NetError> for FsError {
         let errno = match &error {
             error if error.is_fault() => Errno::EFAULT,
             error if error.is_starved() => Errno::EMFILE,
+            error if error.is_gone() => Errno::ENOTCONN,
             _ => Errno::EIO,
         };
-        FsError::with(errno, error.to_string())
+        let cause = if error.is_fault() {
+            "the buffer is not there, or cannot be written to".to_owned()
+        } else {
+            error.to_string()
+        };
+        FsError::with(errno, cause)
     }
 }
 
@@ -218,6 +231,10 @@ mod tests {
         let starved = NetError::Connect { address: address(), cause: rustix::io::Errno::MFILE.into() };
         assert!(starved.is_starved() && !starved.maybe_sent());
         assert_eq!(FsError::from(starved).errno(), Errno::EMFILE);
+        let gone = NetError::Connect { address: Address::unix("/n"), cause: io::ErrorKind::NotFound.into() };
+        assert!(gone.is_gone() && FsError::from(gone).errno() == Errno::ENOTCONN);
+        let other = NetError::Connect { address: address(), cause: io::ErrorKind::NotFound.into() };
+        assert!(!other.is_gone(), "a host that has no name may get one");
         let restarted = NetError::Restarted { address: address() };
         assert!(!restarted.maybe_sent() && restarted.is_passing());
         let refused = NetError::Refused { address: address(), reason: Refusal::Secret };

@@ -28,13 +28,14 @@ pub type OnReconnect = dyn Fn(NodeId, &dyn Transport) -> Result<(), NetError> + 
 pub struct PeerOptions {
     /// How long to wait for a node that is away, in milliseconds, unless the request says otherwise.
     pub wait_ms: u64,
-    /// Whether a process that may open nothing more waits until it may. In programs of others nobody knows when that is.
-    pub waits_for_descriptors: bool,
+    /// Whether this is a program of others: it does not wait until it may open something again, which may be never, nor for a
+    /// formation that has been taken down.
+    pub is_guest: bool,
 }
 
 impl Default for PeerOptions {
     fn default() -> PeerOptions {
-        PeerOptions { wait_ms: WAIT_MS_DEFAULT, waits_for_descriptors: true }
+        PeerOptions { wait_ms: WAIT_MS_DEFAULT, is_guest: false }
     }
 }
 
@@ -262,7 +263,7 @@ impl Peer {
     }
 
     fn is_passing(&self, cause: &NetError) -> bool {
-        cause.is_passing() && (self.options.waits_for_descriptors || !cause.is_starved())
+        cause.is_passing() && !(self.options.is_guest && (cause.is_starved() || cause.is_gone()))
     }
 
     fn lost(&self, episode: u64, patience: Duration) {

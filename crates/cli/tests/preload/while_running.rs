@@ -28,6 +28,37 @@ fn daemons_may_be_killed() {
     camp.down();
 }
 
+/// S137: a formation that has been taken down is not waited for.
+#[test]
+fn what_is_down_is_not_connected() {
+    let script = "import os, sys\n\
+        fd = os.open(sys.argv[1] + '/a', os.O_RDWR | os.O_CREAT)\n\
+        for turn in range(20): os.pwrite(fd, b'x' * 50000, turn * 50000)\n\
+        print('begun', flush=True)\n\
+        sys.stdin.readline()\n\
+        def told(call):\n    \
+            try: return call()\n    \
+            except OSError as error: return error.errno\n\
+        print(told(lambda: os.pwrite(fd, b'y', 2000000)), told(lambda: os.pread(fd, 1, 0)), told(lambda: os.close(fd)))\n";
+    let mut answers = Vec::new();
+    for way in [Way::Plain, Way::AtOnce] {
+        let Some(camp) = Camp::start(&["--nodes", "2", "--stripe", "16k", "--wait", "5s"]) else { return };
+        let mut run = command("python3", way);
+        run.args(["-c", script]).arg(camp.mount()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut child) = run.stderr(Stdio::piped()).spawn() else {
+            println!("skipped: python3 is not installed");
+            return;
+        };
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "begun");
+        camp.down();
+        drop(child.stdin.take());
+        answers.push(said.next().unwrap().unwrap());
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(answers, ["107 107 107"; 2]);
+}
+
 /// S1, S2, S130: what a program writes with the preload is read by others at once, and the other way round.
 #[test]
 fn others_see_each_call_when_it_has_returned() {
