@@ -9,6 +9,7 @@ use crate::io::IoArgs;
 use crate::latency::LatencyArgs;
 use crate::meta::MetaArgs;
 use crate::net::{NetArgs, RemoteArgs};
+use crate::output::OutputArgs;
 use crate::startup::StartupArgs;
 use crate::{BenchResult, Host, all, flash, idle, io, latency, meta, net, startup};
 
@@ -35,11 +36,29 @@ enum Bench {
     Worker,
 }
 
+impl Bench {
+    /// Where its figures go, if that is by file.
+    fn output(&self) -> Option<&OutputArgs> {
+        match self {
+            Bench::Io(args) => Some(&args.output),
+            Bench::Meta(args) => Some(&args.output),
+            Bench::Latency(args) => Some(&args.output),
+            Bench::Net(args) => Some(&args.output),
+            Bench::Remote(args) => Some(&args.net.output),
+            Bench::Startup(args) => Some(&args.output),
+            Bench::Idle(args) => Some(&args.output),
+            Bench::Flash(args) => Some(&args.output),
+            Bench::All(_) | Bench::Worker => None,
+        }
+    }
+}
+
 /// Measures what the arguments say.
 ///
 /// # Errors
 /// Arguments that make no sense, what the system refuses, a request to end.
 pub fn run(host: &Host<'_>, args: &BenchArgs) -> BenchResult<()> {
+    args.command.output().map_or(Ok(()), OutputArgs::check)?;
     match &args.command {
         Bench::Io(args) => io::run(host, args),
         Bench::Meta(args) => meta::run(host, args),

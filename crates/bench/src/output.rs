@@ -25,6 +25,30 @@ pub struct OutputArgs {
     pub svg: Option<PathBuf>,
 }
 
+impl OutputArgs {
+    /// Looks whether all can be written, before anything is measured in vain. What is there stays as it is.
+    ///
+    /// # Errors
+    /// Names the file, and why not.
+    pub fn check(&self) -> BenchResult<()> {
+        for (option, path) in [("--json", &self.json), ("--svg", &self.svg)] {
+            let Some(path) = path else { continue };
+            let found = fs::symlink_metadata(path);
+            if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+                // Somebody may read there until it is closed.
+                continue;
+            }
+            let opened = fs::File::options().append(true).create(true).open(path);
+            let object = format_args!("{option} {}", path.display());
+            opened.map_err(|error| BenchError::usage(object, error, "name a file that can be written"))?;
+            if found.is_err() {
+                fs::remove_file(path).map_err(BenchError::system(path.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Shows a report, and writes what was asked for.
 ///
 /// # Errors
@@ -90,6 +114,24 @@ mod tests {
         let json = fs::read(dir.path().join("a.json")).unwrap();
         assert_eq!(serde_json::from_slice::<Report>(&json).unwrap(), sample());
         assert_eq!(fs::read_to_string(dir.path().join("a.svg")).unwrap(), chart::bars(&sample()));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_before_anything_is_measured() {
+        let dir = tempfile::tempdir().unwrap();
+        let (there, new) = (dir.path().join("there"), dir.path().join("new"));
+        fs::write(&there, "kept").unwrap();
+        let check = |json: &Path, svg: &Path| {
+            OutputArgs { json: Some(json.to_owned()), svg: Some(svg.to_owned()) }.check()
+        };
+        assert_eq!(check(&there, &new), Ok(()));
+        assert_eq!((fs::read_to_string(&there).unwrap().as_str(), new.exists()), ("kept", false));
+        assert_eq!(check(Path::new("/dev/null"), &new), Ok(()));
+        let error = check(&there, dir.path()).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().starts_with("--svg /"), "{error}");
+        assert!(check(&dir.path().join("none/a"), &new).is_err() && !new.exists());
+        std::os::unix::fs::symlink("target", dir.path().join("link")).unwrap();
+        assert!(check(&dir.path().join("link"), &new).is_ok());
     }
 
     #[test]

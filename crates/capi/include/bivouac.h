@@ -11,9 +11,11 @@
  * - They may be called from any number of threads at once, also on the same connection and the same file. Only what
  *   ends an object (bivouac_close, bivouac_closedir, bivouac_disconnect) must not meet other calls on it.
  * - A connection keeps descriptors open, at most a quarter of what the process may have. A program must not close
- *   descriptors that are not its own.
+ *   descriptors that are not its own. If it has left none to reach a node with, a call fails at once (EMFILE).
+ * - They take up to 48 KiB of the calling thread's stack.
  * - They start no threads, catch no signals and never end the process. A call that a signal interrupts goes on.
- * - A node that does not answer is waited for as long as was said at the connection; then EIO.
+ * - A node that does not answer is waited for as long as was said at the connection; then EIO. If the formation has been
+ *   taken down, ENOTCONN at once.
  * - Paths begin at the root of the formation, with or without a slash in front. Symbolic links are followed as the
  *   kernel does; one with an absolute target leads out of the formation (EXDEV).
  * - After a fork the child must not use the parent's objects (EBADF), except to let them be; it connects anew.

@@ -173,9 +173,13 @@ pub unsafe extern "C" fn bivouac_rename(
                 pointers::text(to, "to")?,
             )
         };
-        let (from, to) = (named(formation, from)?, named(formation, to)?);
-        let change = formation.0.change()?;
         let client = formation.0.client()?;
+        let is_dirs = [from, to].into_iter().any(|path| path.ends_with(b"/"));
+        let (from, to) = (named(formation, from)?, named(formation, to)?);
+        if is_dirs && !client.lookup(from.parent, &from.name)?.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let change = formation.0.change()?;
         client.rename(&change.ctx, from.parent, &from.name, to.parent, &to.name, 0).map(|()| 0)
     })
 }

@@ -111,6 +111,9 @@ static void names(bivouac *fs)
     REFUSED(bivouac_stat(fs, "d", NULL), EINVAL);
     CHECK(bivouac_rename(fs, "d/a", "d/sub/b") == 0);
     REFUSED(bivouac_rename(fs, "d/a", "d/c"), ENOENT);
+    REFUSED(bivouac_rename(fs, "d/sub/b", "d/c/"), ENOTDIR);
+    REFUSED(bivouac_rename(fs, "d/sub/b/", "d/c"), ENOTDIR);
+    CHECK(bivouac_mkdir(fs, "d/e/", 0700) == 0 && bivouac_rename(fs, "d/e/", "d/f/") == 0 && bivouac_rmdir(fs, "d/f/") == 0);
     REFUSED(bivouac_rename(fs, "d", "d/sub/d"), EINVAL);
     REFUSED(bivouac_rename(fs, "d/sub/..", "x"), EINVAL);
     REFUSED(bivouac_rmdir(fs, "d/sub"), ENOTEMPTY);

@@ -4,7 +4,8 @@
 
 mod harness;
 
-use harness::{Place, can_mount};
+use harness::{Camp, Place, can_mount, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Runs a measurement; its table as JSON, and what it printed.
@@ -92,4 +93,22 @@ fn checkpoints_arrive_at_a_slow_source_through_a_formation() {
         let through = report["rows"][2]["targets"][0]["values"][0].as_f64().unwrap();
         assert!(through >= 2.0, "{through}");
     }
+}
+
+/// Nothing of a measurement on a formation of others is left there, however it ends.
+#[test]
+fn a_measurement_that_is_interrupted_or_killed_leaves_no_file() {
+    let Some(camp) = Camp::start(&["--nodes", "2", "--wait", "1s"]) else { return };
+    for signal in [Signal::INT, Signal::KILL] {
+        let words =
+            ["bench", "remote", "--name", camp.name(), "--size", "1", "--total", "1g", "--calls", "0"];
+        let mut bench = camp.place().command(&words).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let open = || camp.status()["totals"]["open_files"].as_u64().unwrap();
+        wait_until("the measurement writes", || open() == 1);
+        kill_process(Pid::from_child(&bench), signal).unwrap();
+        assert!(!bench.wait().unwrap().success());
+        wait_until("its file is gone", || open() == 0);
+        assert_eq!(std::fs::read_dir(camp.mount()).unwrap().count(), 0);
+    }
+    camp.down();
 }

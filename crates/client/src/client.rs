@@ -434,7 +434,7 @@ impl Way<'_> {
     fn to(&self, id: NodeId, address: Address) -> Peer {
         let identity = Identity { auth: self.auth.clone(), client: self.options.id, lane: LaneKind::Client };
         let wait_ms = u64::try_from(self.options.wait.as_millis()).unwrap_or(u64::MAX);
-        let options = PeerOptions { wait_ms };
+        let options = PeerOptions { wait_ms, is_guest: self.keeper.is_none() };
         let peer = match self.keeper {
             Some((_, watch)) => Peer::watched(id, address, identity, options, watch),
             None => Peer::to(id, address, identity, options),

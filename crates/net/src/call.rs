@@ -107,13 +107,14 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A thread that ends has none, and asks all the same: at the end of a program, what it has open is closed.
 fn take_buffer() -> Vec<u8> {
-    BUFFERS.with(|buffers| buffers.borrow_mut().pop()).unwrap_or_default()
+    BUFFERS.try_with(|buffers| buffers.borrow_mut().pop()).ok().flatten().unwrap_or_default()
 }
 
 fn give_buffer(mut buffer: Vec<u8>) {
     buffer.clear();
-    BUFFERS.with(|buffers| {
+    let _ends = BUFFERS.try_with(|buffers| {
         let mut buffers = buffers.borrow_mut();
         if buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_LEN_MAX {
             buffers.push(buffer);

@@ -130,6 +130,21 @@ impl NetError {
         passes && !self.is_fault()
     }
 
+    /// Whether this process has no descriptors left.
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        use rustix::io::Errno;
+        let NetError::Connect { cause, .. } = self else { return false };
+        matches!(Errno::from_io_error(cause), Some(Errno::MFILE | Errno::NFILE))
+    }
+
+    /// Whether the node's socket is not there any more: its supervisor keeps that until the formation is taken down.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let NetError::Connect { address: Address::Unix(_), cause } = self else { return false };
+        cause.kind() == io::ErrorKind::NotFound
+    }
+
     /// Whether the caller's buffer cannot be read or written.
     fn is_fault(&self) -> bool {
         let NetError::Lost { cause, .. } = self else { return false };
@@ -139,8 +154,18 @@ impl NetError {
 
 impl From<NetError> for FsError {
     fn from(error: NetError) -> FsError {
-        let errno = if error.is_fault() { Errno::EFAULT } else { Errno::EIO };
-        FsError::with(errno, error.to_string())
+        let errno = match &error {
+            error if error.is_fault() => Errno::EFAULT,
+            error if error.is_starved() => Errno::EMFILE,
+            error if error.is_gone() => Errno::ENOTCONN,
+            _ => Errno::EIO,
+        };
+        let cause = if error.is_fault() {
+            "the buffer is not there, or cannot be written to".to_owned()
+        } else {
+            error.to_string()
+        };
+        FsError::with(errno, cause)
     }
 }
 
@@ -203,6 +228,13 @@ mod tests {
         let fault = NetError::Lost { address: address(), cause: rustix::io::Errno::FAULT.into() };
         assert!(fault.maybe_sent() && !fault.is_passing(), "the same buffer will not be better later");
         assert_eq!(FsError::from(fault).errno(), Errno::EFAULT);
+        let starved = NetError::Connect { address: address(), cause: rustix::io::Errno::MFILE.into() };
+        assert!(starved.is_starved() && !starved.maybe_sent());
+        assert_eq!(FsError::from(starved).errno(), Errno::EMFILE);
+        let gone = NetError::Connect { address: Address::unix("/n"), cause: io::ErrorKind::NotFound.into() };
+        assert!(gone.is_gone() && FsError::from(gone).errno() == Errno::ENOTCONN);
+        let other = NetError::Connect { address: address(), cause: io::ErrorKind::NotFound.into() };
+        assert!(!other.is_gone(), "a host that has no name may get one");
         let restarted = NetError::Restarted { address: address() };
         assert!(!restarted.maybe_sent() && restarted.is_passing());
         let refused = NetError::Refused { address: address(), reason: Refusal::Secret };

@@ -14,12 +14,13 @@ thread_local! {
 /// mount lets another thread read requests meanwhile. The hook may run several times per request, and not
 /// at all if the answer is there already; it never runs for [`crate::InProcess`].
 pub fn on_block(hook: Option<Rc<dyn Fn()>>) -> Option<Rc<dyn Fn()>> {
-    HOOK.with(|cell| cell.replace(hook))
+    // A thread that ends has none any more.
+    HOOK.try_with(|cell| cell.replace(hook)).ok().flatten()
 }
 
 /// Whether the current thread has a hook.
 pub(crate) fn is_set() -> bool {
-    HOOK.with(|cell| cell.borrow().is_some())
+    HOOK.try_with(|cell| cell.borrow().is_some()).unwrap_or(false)
 }
 
 /// Runs the current thread's hook: for a service that has to wait for something else than the network.
@@ -37,7 +38,7 @@ pub fn pause(time: Duration) {
 /// Runs the current thread's hook.
 pub(crate) fn run() {
     // The hook runs outside the borrow, so that it may set another one.
-    if let Some(hook) = HOOK.with(|cell| cell.borrow().clone()) {
+    if let Some(hook) = HOOK.try_with(|cell| cell.borrow().clone()).ok().flatten() {
         hook();
     }
 }

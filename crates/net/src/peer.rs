@@ -28,11 +28,14 @@ pub type OnReconnect = dyn Fn(NodeId, &dyn Transport) -> Result<(), NetError> + 
 pub struct PeerOptions {
     /// How long to wait for a node that is away, in milliseconds, unless the request says otherwise.
     pub wait_ms: u64,
+    /// Whether this is a program of others: it does not wait until it may open something again, which may be never, nor for a
+    /// formation that has been taken down.
+    pub is_guest: bool,
 }
 
 impl Default for PeerOptions {
     fn default() -> PeerOptions {
-        PeerOptions { wait_ms: WAIT_MS_DEFAULT }
+        PeerOptions { wait_ms: WAIT_MS_DEFAULT, is_guest: false }
     }
 }
 
@@ -200,7 +203,7 @@ impl Peer {
         if matches!(cause, NetError::TimedOut { .. }) {
             return Err(self.unreachable(cause, patience.wait));
         }
-        if !cause.is_passing() {
+        if !self.is_passing(&cause) {
             return Err(cause);
         }
         if cause.maybe_sent() {
@@ -237,7 +240,7 @@ impl Peer {
                     log::info!("{} at {} is back", self.node, self.transport.address());
                     return Ok(());
                 }
-                Err(cause) if cause.is_passing() || matches!(cause, NetError::TimedOut { .. }) => {
+                Err(cause) if self.is_passing(&cause) || matches!(cause, NetError::TimedOut { .. }) => {
                     patience.failures += 1;
                     self.pause(cause, patience)?;
                 }
@@ -257,6 +260,10 @@ impl Peer {
             self.closing.wait_for(&mut closed, patience.pause().min(left));
         }
         if *closed { Err(NetError::Closed { address: self.transport.address() }) } else { Ok(()) }
+    }
+
+    fn is_passing(&self, cause: &NetError) -> bool {
+        cause.is_passing() && !(self.options.is_guest && (cause.is_starved() || cause.is_gone()))
     }
 
     fn lost(&self, episode: u64, patience: Duration) {

@@ -24,7 +24,7 @@ fn faulty(service: Arc<Memory>, faults: Vec<Option<Fault>>, wait_ms: u64) -> Pee
     let inner = Arc::new(InProcess::new(service, LaneKind::Client));
     let faults = Mutex::new(faults.into_iter());
     let transport = FailingTransport::new(inner, move |_| faults.lock().next().flatten());
-    Peer::new(NodeId(4), Arc::new(transport), PeerOptions { wait_ms })
+    Peer::new(NodeId(4), Arc::new(transport), PeerOptions { wait_ms, ..PeerOptions::default() })
 }
 
 fn ids_and_marks(memory: &Memory) -> Vec<(u64, bool)> {
@@ -81,7 +81,8 @@ fn an_errno_is_an_answer() {
 fn patience_ends_with_a_clear_error() {
     let inner = Arc::new(InProcess::new(Arc::new(Memory::default()), LaneKind::Client));
     let transport = FailingTransport::new(inner, |_| Some(Fault::NoConnection));
-    let peer = Peer::new(NodeId(4), Arc::new(transport), PeerOptions { wait_ms: 40 });
+    let peer =
+        Peer::new(NodeId(4), Arc::new(transport), PeerOptions { wait_ms: 40, ..PeerOptions::default() });
     let error = call::<op::Ping>(&peer, frame(5), &(), &[]).unwrap_err();
     assert_eq!(error.errno(), Errno::EIO);
     let text = error.to_string();
@@ -94,7 +95,8 @@ fn patience_ends_with_a_clear_error() {
 fn nobody_waits_for_a_node_that_has_long_been_dead_but_who_asks_whether_it_is() {
     let (memory, fates) = (Arc::new(Memory::default()), Arc::new(Fates::new(5)));
     let inner = Arc::new(InProcess::new(Arc::clone(&memory) as Arc<dyn Service>, LaneKind::Peer));
-    let peer = Peer::new(NodeId(4), inner, PeerOptions { wait_ms: 0 }).heeding(&fates);
+    let peer =
+        Peer::new(NodeId(4), inner, PeerOptions { wait_ms: 0, ..PeerOptions::default() }).heeding(&fates);
     call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap();
     fates.set_dead(NodeId(4), true);
     let error = call::<op::Ping>(&peer, frame(2), &(), &[]).unwrap_err().to_string();
@@ -139,7 +141,11 @@ fn closing_a_peer_ends_the_waiting() {
         latch.pass();
         Some(Fault::NoConnection)
     });
-    let peer = Peer::new(NodeId(4), Arc::new(transport), PeerOptions { wait_ms: 3_600_000 });
+    let peer = Peer::new(
+        NodeId(4),
+        Arc::new(transport),
+        PeerOptions { wait_ms: 3_600_000, ..PeerOptions::default() },
+    );
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| call::<op::Ping>(&peer, frame(5), &(), &[]));
         arrived.await_arrivals(1);
@@ -357,7 +363,12 @@ fn wrong_secrets_are_not_waited_for() {
     let mut stranger = identity();
     stranger.auth.secret = bivouac_net::Secret::new([9; 32]);
     assert_ne!(stranger.auth.secret.expose(), auth().secret.expose());
-    let peer = Peer::to(NodeId(4), world.address.clone(), stranger, PeerOptions { wait_ms: 3_600_000 });
+    let peer = Peer::to(
+        NodeId(4),
+        world.address.clone(),
+        stranger,
+        PeerOptions { wait_ms: 3_600_000, ..PeerOptions::default() },
+    );
     let error = call::<op::Ping>(&peer, frame(1), &(), &[]).unwrap_err();
     assert!(error.to_string().contains("secret file"), "{error}");
 }

@@ -15,7 +15,8 @@ use rustix::fs::FileType;
 use rustix::io::Errno as SystemErrno;
 
 use crate::file::State;
-use crate::{devices, mapped, members, settle};
+use crate::known::{MAPPED, WRITTEN};
+use crate::{devices, members, settle};
 
 /// A file, open at its home.
 pub struct Direct {
@@ -25,6 +26,7 @@ pub struct Direct {
     /// One call at a time uses the position, as in the kernel. Where the last one left it.
     pub position: Mutex<Option<u64>>,
     untold: AtomicBool,
+    written: AtomicBool,
     /// The next one that was given up.
     pub next: AtomicPtr<Direct>,
 }
@@ -37,6 +39,10 @@ impl Direct {
 
     /// Something was written, and the home may not have heard when.
     pub fn is_untold(&self) {
+        if !self.written.load(Ordering::Relaxed) {
+            self.written.store(true, Ordering::Relaxed);
+            WRITTEN.add(0, self.ino.0);
+        }
         if !self.untold.load(Ordering::Relaxed) {
             self.untold.store(true, Ordering::Release);
         }
@@ -73,11 +79,23 @@ pub fn identify(fd: c_int) -> Result<FileIdentity, State> {
     if !devices::is_formation(stat.st_dev) || !FileType::from_raw_mode(stat.st_mode).is_file() {
         return Err(State::Alien);
     }
-    if mapped::has(stat.st_dev, stat.st_ino) {
+    if MAPPED.has(stat.st_dev, stat.st_ino) {
         return Err(State::Mount);
     }
     let identity = ask(fd).map_err(|_| State::Mount)?;
     if identity.ino.0 == stat.st_ino { Ok(identity) } else { Err(State::Mount) }
+}
+
+/// Has the kernel look at a file, whose size may be another than it knows. Its number, if it is one that a formation can have.
+pub fn look_at(fd: c_int) -> Option<u64> {
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: as above.
+    let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let stat = rustix::fs::fstat(file).ok()?;
+    (FileType::from_raw_mode(stat.st_mode).is_file() && rustix::fs::major(stat.st_dev) == 0)
+        .then_some(stat.st_ino)
 }
 
 fn ask(fd: c_int) -> Result<FileIdentity, SystemErrno> {
@@ -101,6 +119,7 @@ pub fn adopt(fd: c_int) -> Result<Box<Direct>, State> {
         ino: identity.ino,
         position: Mutex::new(None),
         untold: AtomicBool::new(false),
+        written: AtomicBool::new(false),
         next: AtomicPtr::new(ptr::null_mut()),
     };
     Ok(Box::new(direct))
@@ -123,7 +142,10 @@ pub fn is_mapped(fd: c_int) {
     // SAFETY: as above.
     let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     let Ok(stat) = rustix::fs::fstat(file) else { return };
-    mapped::add(stat.st_dev, stat.st_ino);
+    if !devices::is_formation(stat.st_dev) {
+        return;
+    }
+    MAPPED.add(stat.st_dev, stat.st_ino);
     let Some(_inside) = settle::Inside::enter() else { return };
     for held in crate::file::held() {
         if held.direct().is_some_and(|direct| direct.ino.0 == stat.st_ino) {

@@ -1,11 +1,19 @@
 //! Which devices are mounts of formations. A file is asked for its identity only there.
 
+#![allow(unsafe_code, reason = "memory that is not malloc's is reached by a pointer")]
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Devices that are remembered; beyond, the oldest are looked up again.
 const KNOWN_MAX: usize = 32;
+/// Bytes of the list that there is room for at first.
+const ROOM: usize = 64 << 10;
 /// The type of the mounts, as the kernel lists it.
 const TYPE: &[u8] = b"fuse.bivouac";
 
@@ -24,7 +32,7 @@ pub fn is_formation(device: u64) -> bool {
         return known & 1 == 1;
     }
     let Some(mounts) = mounts() else { return false };
-    let found = lists(&mounts, rustix::fs::minor(device));
+    let found = lists(mounts.text(), rustix::fs::minor(device));
     let place = NEXT.fetch_add(1, Ordering::Relaxed) as usize % KNOWN_MAX;
     if let Some(known) = KNOWN.get(place) {
         known.store(device << 1 | u64::from(found), Ordering::Relaxed);
@@ -32,32 +40,68 @@ pub fn is_formation(device: u64) -> bool {
     found
 }
 
-/// The kernel's list.
-fn mounts() -> Option<Vec<u8>> {
+/// The kernel's list, in memory of its own: whoever asks may be in the middle of malloc.
+struct Mounts {
+    memory: NonNull<c_void>,
+    room: usize,
+    have: usize,
+}
+
+impl Mounts {
+    fn new(room: usize) -> Option<Mounts> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: no address is asked for, so nothing that is mapped already is touched.
+        let memory = unsafe { mmap_anonymous(ptr::null_mut(), room, access, MapFlags::PRIVATE) }.ok()?;
+        Some(Mounts { memory: NonNull::new(memory)?, room, have: 0 })
+    }
+
+    fn text(&self) -> &[u8] {
+        // SAFETY: that much was read into the mapping, which has room for it.
+        unsafe { slice::from_raw_parts(self.memory.as_ptr().cast(), self.have) }
+    }
+
+    fn rest(&mut self) -> &mut [u8] {
+        // SAFETY: what is mapped and not used yet, zeros at first.
+        unsafe {
+            slice::from_raw_parts_mut(self.memory.as_ptr().cast::<u8>().add(self.have), self.room - self.have)
+        }
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nobody has parts of it any more.
+        let _ = unsafe { munmap(self.memory.as_ptr(), self.room) };
+    }
+}
+
+fn mounts() -> Option<Mounts> {
     let list =
         rustix::fs::open("/proc/self/mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let (mut text, mut have) = (vec![0; 16 << 10], 0);
+    let mut mounts = Mounts::new(ROOM)?;
     loop {
-        if have == text.len() {
-            text.resize(have * 2, 0);
+        if mounts.rest().is_empty() {
+            let mut larger = Mounts::new(mounts.room.checked_mul(2)?)?;
+            larger.rest().get_mut(..mounts.have)?.copy_from_slice(mounts.text());
+            larger.have = mounts.have;
+            mounts = larger;
         }
-        match rustix::io::read(&list, text.get_mut(have..)?) {
-            Ok(0) => break,
-            Ok(read) => have += read,
+        match rustix::io::read(&list, mounts.rest()) {
+            Ok(0) => return Some(mounts),
+            Ok(read) => mounts.have += read,
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return None,
         }
     }
-    text.truncate(have);
-    Some(text)
 }
 
 /// Whether device 0:`minor` is in the list as a formation's mount.
 fn lists(mounts: &[u8], minor: u32) -> bool {
-    let wanted = format!("0:{minor}");
+    let number = |word: &[u8]| std::str::from_utf8(word.strip_prefix(b"0:")?).ok()?.parse().ok();
     mounts.split(|byte| *byte == b'\n').any(|line| {
         let mut words = line.split(|byte| *byte == b' ');
-        words.nth(2) == Some(wanted.as_bytes()) && words.skip_while(|word| *word != b"-").nth(1) == Some(TYPE)
+        words.nth(2).and_then(number) == Some(minor)
+            && words.skip_while(|word| *word != b"-").nth(1) == Some(TYPE)
     })
 }
 

@@ -32,6 +32,8 @@ pub struct File {
     /// Data calls and bytes so far.
     calls: AtomicU32,
     bytes: AtomicU64,
+    /// Its inode number, as far as it was looked at.
+    ino: AtomicU64,
     direct: AtomicPtr<Direct>,
 }
 
@@ -112,6 +114,7 @@ impl Held {
         file.born.store(process::shares(), Ordering::Relaxed);
         file.calls.store(0, Ordering::Relaxed);
         file.bytes.store(0, Ordering::Relaxed);
+        file.ino.store(0, Ordering::Relaxed);
         file.state.store(State::New as u8, Ordering::Relaxed);
         // Nobody else changes it while it is free.
         file.life.store(file.life.load(Ordering::Relaxed) + 1, Ordering::Release);
@@ -230,6 +233,15 @@ impl File {
     pub fn count(&self, bytes: usize) -> (u32, u64) {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         (calls, self.bytes.fetch_add(bytes as u64, Ordering::Relaxed))
+    }
+
+    /// Its inode number, if somebody has looked and that is it.
+    pub fn ino(&self) -> Option<u64> {
+        Some(self.ino.load(Ordering::Relaxed)).filter(|ino| *ino != 0)
+    }
+
+    pub fn set_ino(&self, ino: u64) {
+        self.ino.store(ino, Ordering::Relaxed);
     }
 
     /// Takes it upon the caller to look what is to be done; one does.

@@ -50,12 +50,17 @@ pub fn is_counted(handler: Handler) -> bool {
     handler == counted as Function as Handler
 }
 
+/// The program's handler of a signal, if it is called by ours.
+pub fn of(signal: c_int) -> Handler {
+    place(signal).map_or(libc::SIG_DFL, |place| place.load(Ordering::Acquire))
+}
+
 /// As `sigaction`.
 ///
 /// # Safety
 /// As of `sigaction`.
 pub unsafe fn set(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    let before = place(signal).map_or(libc::SIG_DFL, |place| place.load(Ordering::Acquire));
+    let before = of(signal);
     // SAFETY: as the caller says.
     let mut changed = unsafe { new.as_ref() }.copied();
     let counts = changed.as_mut().is_some_and(|new| !thread::is_vforked() && count(signal, new));

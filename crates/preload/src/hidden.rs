@@ -60,8 +60,9 @@ pub fn close_all_but(kept: Option<c_int>) {
             if kept == Some(fd) {
                 word.fetch_or(1 << (fd % 64), Ordering::Relaxed);
             } else {
+                // The kernel copies descriptors before memory: one that another thread has made in between is not here.
                 // SAFETY: the values that own them were the parent's, and are not used here.
-                unsafe { rustix::io::close(fd) };
+                let _ = unsafe { rustix::io::try_close(fd) };
             }
         }
     }

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::errno::Kept;
-use crate::{handlers, real};
+use crate::{handlers, real, stack};
 
 /// Signals by number, the first of them in the lowest bit, as the kernel has them.
 type Signals = u64;
@@ -66,7 +66,8 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// `None` if there may be a handler under way already: where signals are kept waiting that have one.
+    /// `None` if there may be a handler under way already, where signals are kept waiting that have one; or if there is too
+    /// little room on the stack.
     pub fn enter() -> Option<Quiet> {
         if handlers::is_running() {
             return None;
@@ -77,6 +78,10 @@ impl Quiet {
         if let Some(before) = before.filter(|before| before & handled != 0 || NESTING.load(Ordering::Acquire))
         {
             change(libc::SIG_SETMASK, before);
+            return None;
+        }
+        if !stack::has_room() {
+            before.map(|before| change(libc::SIG_SETMASK, before));
             return None;
         }
         let mut cancelling = 0;

@@ -125,6 +125,15 @@ real! {
     fn mmap(at: *mut c_void, length: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
     fn mmap64(at: *mut c_void, length: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void;
 
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    fn splice(
+        from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, count: size_t, flags: c_uint
+    ) -> ssize_t;
+    fn copy_file_range(
+        from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, count: size_t, flags: c_uint
+    ) -> ssize_t;
+
     fn fsync(fd: c_int) -> c_int;
     fn fdatasync(fd: c_int) -> c_int;
     fn stat(path: *const c_char, into: *mut status) -> c_int;
@@ -181,13 +190,29 @@ real! {
     fn execvp(path: *const c_char, arguments: *const *const c_char) -> c_int;
     fn execvpe(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fn fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fn execveat(
+        dir: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char,
+        flags: c_int
+    ) -> c_int;
+    fn unshare(flags: c_int) -> c_int;
     fn _exit(code: c_int);
+    fn __cxa_at_quick_exit(function: extern "C" fn(), library: *mut c_void) -> c_int;
     fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int;
     fn setrlimit(resource: c_uint, limits: *const rlimit) -> c_int;
     fn setrlimit64(resource: c_uint, limits: *const rlimit) -> c_int;
     fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int;
     fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int;
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+}
+
+/// Where a function of libc is that takes any number of arguments; one that fails if there is none.
+pub fn address(name: &CStr) -> *const c_void {
+    extern "C" fn none() -> c_int {
+        Absent::absent()
+    }
+    // SAFETY: the name ends with a NUL; the call has no other conditions.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if found.is_null() { none as extern "C" fn() -> c_int as *const c_void } else { found }
 }
 
 /// Where a file's position is, or where it is moved to: `lseek`, which this library leaves to the kernel.

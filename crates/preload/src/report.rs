@@ -42,7 +42,7 @@ pub enum Why {
     Flags,
     /// Pieces, which the mount takes as one request.
     Pieces,
-    /// A signal handler may be under way.
+    /// A signal handler may be under way, or there is little room on the stack.
     Signal,
     /// The file is mapped, or the formation cannot be reached otherwise.
     Mapped,
@@ -55,7 +55,7 @@ const REASONS: [(Why, &str); 7] = [
     (Why::Shared, "position shared with other processes"),
     (Why::Flags, "O_APPEND, O_SYNC, limits or flags"),
     (Why::Pieces, "long lists of pieces"),
-    (Why::Signal, "handlers of signals"),
+    (Why::Signal, "handlers of signals, small stacks"),
     (Why::Mapped, "mapped, or not to be reached"),
     (Why::Odd, "left to the kernel"),
 ];

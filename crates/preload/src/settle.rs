@@ -136,6 +136,13 @@ fn tell_those<I: Iterator<Item = Held>>(files: impl FnOnce() -> I, all: bool) {
     }
 }
 
+/// Ends it all, also where that cannot be done in order: what is known of descriptors may be wrong from now on.
+#[cold]
+pub fn cease() {
+    end();
+    CLOSED.store(true, Ordering::SeqCst);
+}
+
 /// Ends it all: from now on all calls are the kernel's. At the end of the program, and before it becomes another one or
 /// restricts itself.
 pub fn end() {

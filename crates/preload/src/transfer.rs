@@ -12,8 +12,9 @@ use bivouac_client::Client;
 use bivouac_types::{Errno, FsResult};
 use libc::{iovec, ssize_t};
 
-use crate::adopt::{Direct, adopt, identify};
+use crate::adopt::{Direct, adopt, identify, look_at};
 use crate::file::{File, Held, Name, State};
+use crate::known::WRITTEN;
 use crate::quiet::Quiet;
 use crate::report::{self, Call, Why};
 use crate::settle::{self, Inside};
@@ -25,6 +26,11 @@ const BYTES_MAX: usize = 0x7fff_f000;
 /// Most pieces of one call that are put together here, and bytes of them.
 const PIECES_MAX: usize = 64;
 const GATHERED_MAX: usize = 256 << 10;
+/// Bytes that the kernel makes one request of, at most.
+const REQUEST_MAX: usize = 1 << 20;
+/// Flags by which a write is not for us: the home chooses the place of an append, and what has to be durable is synchronised by the
+/// kernel.
+const KERNELS: c_int = libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC;
 
 /// Where a call reads or writes.
 #[derive(Clone, Copy, Debug)]
@@ -101,10 +107,15 @@ fn serve(
     let _busy = Busy::enter().filter(|_| settle::is_open())?;
     let held = name.hold()?;
     let count = total(pieces)?;
-    if held.flags() & libc::O_ACCMODE == forbidden || matches!(asked.place, Place::At(at) if at < 0) {
+    if held.flags() & libc::O_ACCMODE == forbidden
+        || matches!(asked.place, Place::At(at) if !u64::try_from(at).is_ok_and(|at| is_place(at, count)))
+    {
         return None;
     }
     let writes = forbidden == libc::O_RDONLY;
+    if writes && held.flags() & libc::O_APPEND != 0 {
+        look_at_end(&held, asked.fd);
+    }
     let outcome = prepare(&held, asked, name, writes, count).and_then(|quiet| {
         if !are_few(pieces) {
             return Err(Why::Pieces.into());
@@ -131,6 +142,11 @@ fn serve(
     }
 }
 
+/// Whether so many bytes can be there at all. If not, it is the kernel's to say.
+fn is_place(at: u64, count: usize) -> bool {
+    at.checked_add(count as u64).is_some_and(|end| i64::try_from(end).is_ok())
+}
+
 /// Bytes of all pieces; `None` for what is the kernel's to refuse, or nothing.
 fn total(pieces: &[iovec]) -> Option<usize> {
     let sound = |piece: &iovec| !piece.iov_base.is_null() || piece.iov_len == 0;
@@ -152,10 +168,12 @@ fn prepare(held: &Held, asked: Asked, name: Name, writes: bool, count: usize) ->
     if matches!(asked.place, Place::Position) && held.is_shared() {
         return Err(Why::Shared.into());
     }
-    if writes && (must_be_kernels(held, asked.fd) || settings::writes_are_limited()) {
+    if writes && (flags_of(held, asked.fd) & KERNELS != 0 || settings::writes_are_limited()) {
         return Err(Why::Flags.into());
     }
     let quiet = Quiet::enter().ok_or(Why::Signal)?;
+    // Nothing is opened any more once all is being closed.
+    let _inside = Inside::enter().ok_or(Why::Odd)?;
     if held.begin_look() {
         held.end_look(catch_unwind(AssertUnwindSafe(|| adopt(asked.fd))).unwrap_or(Err(State::Mount)));
     }
@@ -181,16 +199,24 @@ fn is_due(held: &File, fd: c_int, count: usize) -> Result<bool, Miss> {
     Ok(due)
 }
 
-/// Whether the flags say that a write is not for us: the home chooses the place of an append, and what has to be durable
-/// is synchronised by the kernel. Flags of a description that others have may change without our knowing.
-fn must_be_kernels(held: &File, fd: c_int) -> bool {
-    let flags = if held.is_shared() {
+/// The flags of a description. Those that others have may change without our knowing.
+fn flags_of(held: &File, fd: c_int) -> c_int {
+    if held.is_shared() {
         // SAFETY: a question about a descriptor.
         unsafe { real::fcntl(fd, libc::F_GETFL, 0) }
     } else {
         held.flags()
-    };
-    flags & (libc::O_APPEND | libc::O_SYNC | libc::O_DSYNC) != 0
+    }
+}
+
+/// The kernel is about to append: where the position is then, it knows by the size that it has heard of.
+fn look_at_end(held: &File, fd: c_int) {
+    if !WRITTEN.has_any() || held.ino().is_some_and(|ino| !WRITTEN.has(0, ino)) {
+        return;
+    }
+    if let Some(ino) = look_at(fd) {
+        held.set_ino(ino);
+    }
 }
 
 fn perform(
@@ -205,7 +231,7 @@ fn perform(
     let guarded = |at: u64| {
         let outcome = catch_unwind(AssertUnwindSafe(|| work(direct, at)));
         let outcome = outcome.unwrap_or_else(|_| Err(Errno::EPROTO.into()));
-        outcome.map_err(|error| judge(held, error.errno()))
+        outcome.map_err(|error| judge(held, error.errno(), count))
     };
     match asked.place {
         Place::At(at) => guarded(u64::try_from(at).map_err(|_| Why::Odd)?),
@@ -245,7 +271,8 @@ type Done = Result<(u64, usize), Miss>;
 impl AtPosition {
     /// Moves the position behind what was read.
     fn read(self, work: impl Fn(u64) -> Result<usize, Miss>) -> Done {
-        let at = real::seek(self.fd, 0, libc::SEEK_CUR).ok_or(Why::Odd)?;
+        let at =
+            real::seek(self.fd, 0, libc::SEEK_CUR).filter(|at| is_place(*at, self.count)).ok_or(Why::Odd)?;
         let read = work(at)?;
         let end =
             if read > 0 { real::seek(self.fd, read as i64, libc::SEEK_CUR).ok_or(Why::Odd)? } else { at };
@@ -285,8 +312,10 @@ impl AtPosition {
 }
 
 /// What a failure means for the call: some are its answer, all others are for the kernel to find out anew.
-fn judge(held: &File, failure: Errno) -> Miss {
+fn judge(held: &File, failure: Errno, count: usize) -> Miss {
     match failure {
+        // A part of it may have room.
+        Errno::ENOSPC | Errno::EDQUOT if count > REQUEST_MAX => Why::Odd.into(),
         Errno::ENOSPC | Errno::EDQUOT | Errno::EIO => Miss::Failed(failure),
         Errno::EFAULT | Errno::EFBIG => Why::Odd.into(),
         _ => {

@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::net::MEMORY_DIR;
-use crate::output::{write_chart, write_json};
+use crate::output::{OutputArgs, write_chart, write_json};
 use crate::report::Report;
 use crate::{BenchError, BenchResult, Host, chart, startup};
 use budgets::{Verdict, markdown, text};
@@ -57,6 +57,7 @@ struct Table {
 /// When somebody asks to end, or a file cannot be written; not for budgets that are not met.
 pub fn run(host: &Host<'_>, args: &AllArgs) -> BenchResult<()> {
     let size = if args.full { Size::full() } else { Size::quick() };
+    let _made = args.out.as_deref().map(place_for).transpose()?;
     let machine = Machine::look();
     host.print(&format!("{machine}\n"))?;
     let mut outcome = Outcome { machine, verdicts: Vec::new(), tables: Vec::new() };
@@ -78,6 +79,31 @@ pub fn run(host: &Host<'_>, args: &AllArgs) -> BenchResult<()> {
     args.out.as_ref().map_or(Ok(()), |dir| write(dir, &outcome))
 }
 
+/// A directory that was made, and goes again if nothing comes into it.
+struct Made<'d>(&'d Path);
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // Refused as soon as it has something in it.
+        let _ = std::fs::remove_dir(self.0);
+    }
+}
+
+/// Sees to it that figures can be written into a directory, before they are measured.
+fn place_for(dir: &Path) -> BenchResult<Option<Made<'_>>> {
+    let is_new = !dir.exists();
+    std::fs::create_dir_all(dir).map_err(|error| {
+        BenchError::usage(
+            format_args!("--out {}", dir.display()),
+            error,
+            "name a directory that can be written to",
+        )
+    })?;
+    let made = is_new.then(|| Made(dir));
+    OutputArgs { json: Some(dir.join("figures.json")), svg: None }.check()?;
+    Ok(made)
+}
+
 fn write(dir: &Path, outcome: &Outcome) -> BenchResult<()> {
     std::fs::create_dir_all(dir).map_err(BenchError::system(dir.display()))?;
     write_json(&dir.join("figures.json"), outcome)?;
@@ -96,6 +122,21 @@ mod tests {
     use super::*;
     use crate::report::tests::sample;
     use crate::tests::host;
+
+    #[test]
+    fn a_directory_that_cannot_be_written_to_is_said_before_and_an_empty_one_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = place_for(Path::new("/proc/none")).map(drop).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().starts_with("--out /proc/none: "), "{error}");
+        assert!(place_for(dir.path()).unwrap().is_none() && dir.path().exists());
+        let new = dir.path().join("new");
+        drop(place_for(&new).unwrap());
+        assert!(!new.exists());
+        let made = place_for(&new).unwrap();
+        std::fs::write(new.join("figures.json"), "{}").unwrap();
+        drop(made);
+        assert!(new.join("figures.json").exists());
+    }
 
     #[test]
     fn all_is_written_in_three_forms() {

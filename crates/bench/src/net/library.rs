@@ -21,20 +21,17 @@ pub fn perform_remote(host: &Host<'_>, task: &RemoteTask, meet: &mut dyn Meet) -
     copy(&task.plan, &mut ways, meet)
 }
 
-/// A new file, open; gone with this value.
+/// A new file, open, without a name: gone with this value, and with its process however that ends.
 struct OpenFile<'c> {
     client: &'c Client,
-    name: String,
     attr: Attr,
 }
 
 impl OpenFile<'_> {
     fn new(client: &Client) -> BenchResult<OpenFile<'_>> {
-        let name = format!("bivouac-bench-{}", std::process::id());
         let new = NewInode { mode: mode::FILE | 0o600, rdev: 0, target: &[] };
-        let ctx = context(client, 0);
-        let opened = client.create(&ctx, Ino::ROOT, name.as_bytes(), &new, true, false).map_err(refused)?;
-        Ok(OpenFile { client, name, attr: opened.attr })
+        let attr = client.tmpfile(&context(client, 0), Ino::ROOT, &new, false).map_err(refused)?;
+        Ok(OpenFile { client, attr })
     }
 
     fn ctx(&self, channel: u16) -> OpCtx {
@@ -45,10 +42,6 @@ impl OpenFile<'_> {
 impl Drop for OpenFile<'_> {
     fn drop(&mut self) {
         self.client.close(self.attr.ino);
-        let ctx = self.ctx(0);
-        if let Err(error) = self.client.unlink(&ctx, Ino::ROOT, self.name.as_bytes()) {
-            log::error!("{}: cannot be removed from the formation: {error}", self.name);
-        }
     }
 }
 

@@ -9,6 +9,7 @@ mod programs;
 mod tools;
 mod while_running;
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -39,6 +40,71 @@ fn calls_are_as_on_any_file_system() {
     for name in ["read", "pread", "readv", "preadv", "write", "pwrite", "writev", "pwritev"] {
         assert!(calls(&report, name).0 > 0, "{name}: {report}");
     }
+}
+
+/// S130, S133, S134, S138, S277: descriptors in other hands, calls by number, copies by the kernel.
+#[test]
+fn odd_calls_are_as_on_any_file_system() {
+    let Some(report) = all_well("odd") else { return };
+    assert!(calls(&report, "pwrite").0 > 100 && calls(&report, "read").1 > 0, "{report}");
+}
+
+/// S277: what another node wrote is copied once this one has looked at the size, and opened the file.
+#[test]
+fn copies_by_the_kernel_have_what_was_looked_at() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2", "--stripe", "16k"]) else { return };
+    let [here, there] = [0, 1].map(|node| camp.mounts()[node].join("copied"));
+    std::fs::write(&here, vec![b'a'; 10_000]).unwrap();
+    let spliced = |file: &std::fs::File, at: u64, count: usize| {
+        let (from, to) = std::io::pipe().unwrap();
+        let mut at = at;
+        let done =
+            rustix::pipe::splice(file, Some(&mut at), &to, None, count, rustix::pipe::SpliceFlags::empty());
+        drop(to);
+        let bytes = std::io::read_to_string(from).unwrap();
+        assert_eq!(done, Ok(bytes.len()));
+        bytes
+    };
+    let other = std::fs::File::options().write(true).open(there).unwrap();
+    let file = std::fs::File::open(&here).unwrap();
+    assert_eq!(spliced(&file, 0, 4), "aaaa");
+    for turn in 0..10u64 {
+        let byte = b'b' + turn as u8;
+        other.write_all_at(&[byte; 4], 0).unwrap();
+        other.write_all_at(&[byte; 4], 20_000 + 10 * turn).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 20_004 + 10 * turn);
+        let again = std::fs::File::open(&here).unwrap();
+        let expected = String::from_utf8(vec![byte; 4]).unwrap();
+        assert_eq!(spliced(&again, 0, 4), expected);
+        assert_eq!(spliced(&again, 20_000 + 10 * turn, 9), expected);
+    }
+    camp.down();
+}
+
+/// S130: a write that has room for a part of itself writes that.
+#[test]
+fn what_is_left_of_a_volume_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = format!("{}:24m", dir.path().display());
+    let Some(camp) = Camp::start(&["--nodes", "2", "--volume", &volume]) else { return };
+    let script = "import os, sys\n\
+        f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n\
+        for turn in range(20): os.pwrite(f, b'x', 0)\n\
+        data = bytes(range(256)) * (60 << 12)\n\
+        done = os.write(f, data)\n\
+        assert os.fstat(f).st_size == os.lseek(f, 0, 1) == done\n\
+        assert os.pread(f, done + 1, 0) == data[:done]\n\
+        print(0 < done < len(data))\n\
+        os.unlink(sys.argv[1])\n";
+    for way in WAYS {
+        let mut run = command("python3", way);
+        let Ok(output) = run.args(["-c", script]).arg(camp.mount().join("full")).output() else {
+            println!("skipped: python3 is not installed");
+            return;
+        };
+        assert_eq!(succeed(&output).0, "True\n", "{way:?}");
+    }
+    camp.down();
 }
 
 /// S134, S136.

@@ -28,6 +28,37 @@ fn daemons_may_be_killed() {
     camp.down();
 }
 
+/// S137: a formation that has been taken down is not waited for.
+#[test]
+fn what_is_down_is_not_connected() {
+    let script = "import os, sys\n\
+        fd = os.open(sys.argv[1] + '/a', os.O_RDWR | os.O_CREAT)\n\
+        for turn in range(20): os.pwrite(fd, b'x' * 50000, turn * 50000)\n\
+        print('begun', flush=True)\n\
+        sys.stdin.readline()\n\
+        def told(call):\n    \
+            try: return call()\n    \
+            except OSError as error: return error.errno\n\
+        print(told(lambda: os.pwrite(fd, b'y', 2000000)), told(lambda: os.pread(fd, 1, 0)), told(lambda: os.close(fd)))\n";
+    let mut answers = Vec::new();
+    for way in [Way::Plain, Way::AtOnce] {
+        let Some(camp) = Camp::start(&["--nodes", "2", "--stripe", "16k", "--wait", "5s"]) else { return };
+        let mut run = command("python3", way);
+        run.args(["-c", script]).arg(camp.mount()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut child) = run.stderr(Stdio::piped()).spawn() else {
+            println!("skipped: python3 is not installed");
+            return;
+        };
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "begun");
+        camp.down();
+        drop(child.stdin.take());
+        answers.push(said.next().unwrap().unwrap());
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(answers, ["107 107 107"; 2]);
+}
+
 /// S1, S2, S130: what a program writes with the preload is read by others at once, and the other way round.
 #[test]
 fn others_see_each_call_when_it_has_returned() {
@@ -85,7 +116,8 @@ fn others_see_each_call_when_it_has_returned() {
 /// S138: when a program has ended, nobody has its files open any more, and nothing of its client is left.
 #[test]
 fn nothing_is_left_of_a_program_that_has_ended() {
-    let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };
+    // Who is taken for gone for its silence is so after a longer time than this test takes.
+    let Some(camp) = Camp::start(&["--nodes", "1", "--wait", "10m"]) else { return };
     let file = camp.mount().join("a");
     let mut dd = command("dd", Way::AtOnce);
     dd.arg("if=/dev/zero").arg(format!("of={}", file.display())).args(["bs=10000", "count=30"]);
@@ -93,6 +125,11 @@ fn nothing_is_left_of_a_program_that_has_ended() {
     assert_eq!(calls(&report, "write").0, 30, "{report}");
     wait_until("all files are closed", || camp.status()["totals"]["open_files"] == 0);
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 300_000);
+    // One that leaves the closing to its end.
+    let dir = tempfile::tempdir().unwrap();
+    let Some(odd) = build("odd", dir.path()) else { return };
+    succeed(&command(odd, Way::AtOnce).arg(camp.mount()).arg("left").output().unwrap());
+    wait_until("all files are closed", || camp.status()["totals"]["open_files"] == 0);
     camp.down();
 }
 

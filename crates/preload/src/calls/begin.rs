@@ -3,7 +3,7 @@
 
 use std::panic::catch_unwind;
 
-use crate::{hidden, process, quiet, report, settings, settle};
+use crate::{hidden, process, quiet, real, report, settings, settle};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -22,6 +22,9 @@ extern "C" fn begin() {
             return;
         }
         process::watch();
+        // `quick_exit` calls nothing else; what is registered first is called last.
+        // SAFETY: the function is there as long as the library, which is never unloaded.
+        unsafe { real::__cxa_at_quick_exit(end, std::ptr::null_mut()) };
         hidden::choose();
         quiet::look_at_all();
         bivouac_client::keep_sockets(hidden::keep);

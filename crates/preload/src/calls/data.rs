@@ -6,10 +6,14 @@ use std::slice;
 
 use libc::{iovec, off_t, size_t, ssize_t};
 
+use super::copies;
 use crate::file::Name;
 use crate::report::Call;
 use crate::transfer::{self, Asked, Place};
 use crate::{real, settle, table};
+
+/// Most pieces of a list, as in the kernel: behind them nobody looks.
+const PIECES_MAX: usize = 1024;
 
 /// One buffer as a list. The client does not write to those that are written from.
 fn piece(buffer: *const c_void, count: size_t) -> [iovec; 1] {
@@ -109,7 +113,10 @@ unsafe extern "C-unwind" fn pwrite(
 /// # Safety
 /// There are `count` of them, or NULL.
 unsafe fn list<'a>(pieces: *const iovec, count: c_int) -> Option<&'a [iovec]> {
-    let length = usize::try_from(count).ok().filter(|length| *length > 0 && !pieces.is_null())?;
+    let length = usize::try_from(count).ok().filter(|length| (1..=PIECES_MAX).contains(length))?;
+    if pieces.is_null() {
+        return None;
+    }
     // SAFETY: as the caller says.
     Some(unsafe { slice::from_raw_parts(pieces, length) })
 }
@@ -187,7 +194,7 @@ unsafe extern "C-unwind" fn pwritev2(
     // SAFETY: as the caller says.
     let done = asked.and_then(|asked| unsafe { write_list(asked, pieces, count) });
     // SAFETY: as the caller says.
-    done.unwrap_or_else(|| unsafe { real::pwritev2(fd, pieces, count, offset, flags) })
+    done.unwrap_or_else(|| unsafe { copies::write_flagged(fd, pieces, count, offset, flags) })
 }
 
 #[unsafe(no_mangle)]

@@ -5,7 +5,9 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use libc::{msghdr, off_t, size_t, ssize_t};
 
+use super::processes;
 use crate::file::Held;
+use crate::known::WRITTEN;
 use crate::{adopt, errno, hidden, process, real, settle, table, thread};
 
 /// What a program is told that names a descriptor of this library: for it there is none.
@@ -32,6 +34,9 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags.cast_unsigned() & libc::CLOSE_RANGE_UNSHARE != 0 {
+        processes::unshares();
+    }
     let closes = flags.cast_unsigned() & libc::CLOSE_RANGE_CLOEXEC == 0;
     if !closes || first > last {
         // SAFETY: as the caller says.
@@ -76,7 +81,7 @@ fn source(fd: c_int) -> Result<Option<Held>, ()> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     if hidden::is(fd) {
         return not_yours();
     }
@@ -148,7 +153,7 @@ pub(super) fn look_at_flags(fd: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: as the caller says. An argument that was not given is not used either.
     controlled(fd, command, || unsafe { real::fcntl(fd, command, argument) })
 }
@@ -203,8 +208,13 @@ unsafe extern "C-unwind" fn sendmmsg(
     unsafe { real::sendmmsg(fd, messages, count, flags) }
 }
 
-fn maps(fd: c_int, flags: c_int) {
-    if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 && !thread::is_vforked() && table::name(fd).is_some() {
+/// Also what was not opened here: the same file may be open by a name as well.
+pub(super) fn maps(fd: c_int, flags: c_int) {
+    if fd >= 0
+        && flags & libc::MAP_ANONYMOUS == 0
+        && !thread::is_vforked()
+        && (settle::is_open() || WRITTEN.has_any())
+    {
         let _errno = errno::Kept::new();
         adopt::is_mapped(fd);
     }

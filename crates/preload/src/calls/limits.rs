@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_long, c_uint};
 
 use libc::{pid_t, rlimit};
 
-use super::{begin, descriptors};
+use super::{begin, descriptors, processes};
 use crate::{hidden, process, real, settings, settle};
 
 macro_rules! limits {
@@ -56,13 +56,24 @@ unsafe extern "C-unwind" fn syscall(
             libc::SYS_close_range => {
                 return descriptors::close_range(a as c_uint, b as c_uint, c as c_int).into();
             }
+            libc::SYS_dup => return descriptors::dup(a as c_int).into(),
+            libc::SYS_fcntl => return descriptors::fcntl(a as c_int, b as c_int, c).into(),
             libc::SYS_dup3 => return descriptors::dup3(a as c_int, b as c_int, c as c_int).into(),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => return descriptors::dup2(a as c_int, b as c_int).into(),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork | libc::SYS_vfork => process::share(),
-            libc::SYS_clone | libc::SYS_clone3 | libc::SYS_sendmsg | libc::SYS_sendmmsg => process::share(),
+            libc::SYS_clone => processes::is_cloned(a as c_int),
+            libc::SYS_clone3 => {
+                let flags = (a as *const u64).as_ref().map_or(0, |flags| *flags);
+                processes::is_cloned(flags as c_int);
+            }
+            libc::SYS_sendmsg | libc::SYS_sendmmsg => process::share(),
+            libc::SYS_unshare if a as c_int & libc::CLONE_FILES != 0 => processes::unshares(),
+            libc::SYS_mmap => descriptors::maps(e as c_int, d as c_int),
+            libc::SYS_execve | libc::SYS_execveat => processes::becomes_another(),
             libc::SYS_seccomp => settle::end(),
+            libc::SYS_prctl if a == c_long::from(libc::PR_SET_SECCOMP) => settle::end(),
             libc::SYS_exit_group => begin::end(),
             _ => {}
         }

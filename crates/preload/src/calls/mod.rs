@@ -3,6 +3,7 @@
 
 mod attributes;
 mod begin;
+mod copies;
 mod data;
 mod descriptors;
 mod limits;

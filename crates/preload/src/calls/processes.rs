@@ -2,7 +2,7 @@
 //! itself tells by the handlers that [`process::watch`] leaves with libc.
 #![allow(unsafe_code, reason = "the calls of C have no safe interface")]
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use libc::{FILE, pid_t};
 
@@ -23,10 +23,6 @@ macro_rules! sharing {
 
 sharing! {
     _Fork() -> pid_t;
-    clone(
-        function: *mut c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_void,
-        thread: *mut c_void, child: *mut c_void
-    ) -> c_int;
     posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         arguments: *const *mut c_char, environment: *const *mut c_char
@@ -39,14 +35,57 @@ sharing! {
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn clone(
+    function: *mut c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut c_void,
+    thread: *mut c_void,
+    child: *mut c_void,
+) -> c_int {
+    is_cloned(flags);
+    // SAFETY: as the caller says. Arguments that were not given are not used either.
+    unsafe { real::clone(function, stack, flags, argument, parent, thread, child) }
+}
+
+/// A child with this memory, but descriptors of its own, means others by their numbers.
+pub(super) fn is_cloned(flags: c_int) {
+    process::share();
+    if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_FILES == 0 {
+        unshares();
+    }
+}
+
+/// One thread gets descriptors of its own: from now on nobody can tell by its number which is meant.
+pub(super) fn unshares() {
+    if !thread::is_vforked() {
+        settle::cease();
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_FILES != 0 {
+        unshares();
+    }
+    // SAFETY: numbers only.
+    unsafe { real::unshare(flags) }
+}
+
 /// The program becomes another one, unless that fails.
+pub(super) fn becomes_another() {
+    if !thread::is_vforked() {
+        settle::end();
+    }
+}
+
 macro_rules! becoming {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> c_int {
-            if !thread::is_vforked() {
-                settle::end();
-            }
+            becomes_another();
             // SAFETY: as the caller says.
             unsafe { real::$name($($arg),*) }
         }
@@ -59,7 +98,53 @@ becoming! {
     execvp(path: *const c_char, arguments: *const *const c_char);
     execvpe(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char);
     fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char);
+    execveat(
+        dir: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char,
+        flags: c_int
+    );
 }
+
+/// The same for those that take any number of arguments, which stay where they are: in registers, and on the stack.
+#[cfg(target_arch = "x86_64")]
+macro_rules! becoming_with_any {
+    ($($name:ident)*) => {$(
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() -> c_int {
+            extern "C" fn begin() -> *const c_void {
+                const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+                becomes_another();
+                real::address(NAME)
+            }
+            std::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "push rax",
+                "call {begin}",
+                "mov r11, rax",
+                "pop rax",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp r11",
+                begin = sym begin,
+            )
+        }
+    )*};
+}
+
+#[cfg(target_arch = "x86_64")]
+becoming_with_any! { execl execle execlp }
 
 macro_rules! ending {
     ($($name:ident)*) => {$(

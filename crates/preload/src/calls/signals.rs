@@ -30,10 +30,11 @@ macro_rules! handled {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(signal: c_int, handler: Handler) -> Handler {
+            let own = handlers::of(signal);
             // SAFETY: as the caller says.
             let before = unsafe { real::$name(signal, handler) };
             changed(signal);
-            before
+            if handlers::is_counted(before) { own } else { before }
         }
     )*};
 }

@@ -67,7 +67,7 @@ fn over_network(shared: &Shared, own: NodeId, fates: &Arc<Fates>) -> Vec<Option<
     let way = |(id, entry): (u16, &bivouac_wire::NodeEntry)| -> Option<Arc<dyn Transport>> {
         let identity = Identity { auth: shared.auth.clone(), client, lane: LaneKind::Peer };
         let address = Address::tcp(entry.peer_address.clone());
-        let options = PeerOptions { wait_ms: shared.config.wait_ms };
+        let options = PeerOptions { wait_ms: shared.config.wait_ms, ..PeerOptions::default() };
         let peer = || Peer::to(NodeId(id), address, identity, options).heeding(fates);
         let is_fellow = shared.fellows.0.contains_key(&NodeId(id));
         (!is_fellow).then(|| Arc::new(peer()) as Arc<dyn Transport>)
