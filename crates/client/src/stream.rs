@@ -158,9 +158,10 @@ fn stop(course: &mut Course, failure: &mut Option<FsError>, error: FsError) {
 }
 
 fn conclude(course: &mut Course, message: usize, verdict: Verdict) -> bool {
-    course.done(message);
     if verdict == Verdict::Overtaken {
         course.stop();
+    } else {
+        course.done(message);
     }
     verdict == Verdict::Whole
 }

@@ -120,11 +120,16 @@ impl Steps {
             let mut parts = Vec::with_capacity(into.len() + 1);
             parts.push(IoSliceMut::new(body.unwrap_or_default()));
             parts.extend(slices::window_mut(into, paid, payload_len - paid));
+            let room = slices::total_mut(&parts);
             let Some(came) = connection.receive_now(&mut parts)? else { return Ok(None) };
             answer.came += came;
             self.moved = Instant::now();
+            if came < room {
+                break;
+            }
         }
-        Ok(Some(ReplyHead { status: answer.frame.status, payload_len }))
+        let is_whole = answer.came == body_len + payload_len;
+        Ok(is_whole.then_some(ReplyHead { status: answer.frame.status, payload_len }))
     }
 
     /// The body of the answer that came.

@@ -7,10 +7,13 @@ use bivouac_types::Layout;
 use bivouac_types::limits::TRANSFER_MAX;
 
 /// Messages that are under way to one seat at a time, and to all of them.
-pub(super) const WINDOW: usize = 2;
+pub(super) const WINDOW: usize = 3;
 pub(super) const UNDER_WAY_MAX: usize = 16 * WINDOW;
-/// Most bytes of one message: what is under way to a seat at a time is what a single message could be.
-pub(super) const MESSAGE_MAX: u64 = TRANSFER_MAX as u64 / WINDOW as u64;
+/// Most bytes of one message.
+pub(super) const MESSAGE_MAX: u64 = 1 << 20;
+
+// Seats hold no more for a large call than for one that is a single request.
+const _: () = assert!(WINDOW as u64 * MESSAGE_MAX <= TRANSFER_MAX as u64);
 
 /// Which messages have been begun, and which may be.
 ///
@@ -115,20 +118,18 @@ impl Course {
     }
 }
 
-/// The messages of a call, those further in front in the file first. Stripes stay whole where they fit. The first one of each seat is
-/// half as long, so that from then on one is in its middle when the other one ends.
+/// The messages of a call, those further in front in the file first. Stripes stay whole where they fit.
 pub(super) fn cut(layout: &Layout, offset: u64, len: u64) -> Vec<SeatRange> {
     let stripe = u64::from(layout.stripe.max(1));
-    let full = if stripe > MESSAGE_MAX { MESSAGE_MAX } else { MESSAGE_MAX / stripe * stripe };
-    let half = if stripe > MESSAGE_MAX { full / 2 } else { (full / 2 / stripe).max(1) * stripe };
+    let step = if stripe > MESSAGE_MAX { MESSAGE_MAX } else { MESSAGE_MAX / stripe * stripe };
     let mut messages = Vec::new();
     for range in split(layout, offset, len) {
-        let mut len = half - range.subfile_offset % half;
         let mut rest = Some(range);
         while let Some(range) = rest {
-            let (front, behind) = range.split_at(len);
+            let to_end = step - range.subfile_offset % step;
+            let (front, behind) = range.split_at(to_end);
             messages.push(front);
-            (rest, len) = (behind, full);
+            rest = behind;
         }
     }
     messages.sort_by_key(first);
@@ -159,20 +160,14 @@ mod tests {
         let of = |stripe: u32, offset: u64, len: u64| {
             shown(&cut(&layout(stripe << 10, 2), offset << 10, len << 10))
         };
-        assert_eq!(
-            of(1024, 0, 8192),
-            [(0, 0, 1024), (1, 0, 1024), (0, 1024, 2048), (1, 1024, 2048), (0, 3072, 1024), (1, 3072, 1024)]
-        );
+        assert_eq!(of(512, 0, 4096), [(0, 0, 1024), (1, 0, 1024), (0, 1024, 1024), (1, 1024, 1024)]);
         // Ends are those of stripes, wherever it begins.
         assert_eq!(
-            of(768, 100, 6144),
-            [(0, 100, 668), (1, 0, 768), (0, 768, 1536), (1, 768, 1536), (0, 2304, 868), (1, 2304, 768)]
+            of(384, 100, 3072),
+            [(0, 100, 668), (1, 0, 768), (0, 768, 768), (1, 768, 768), (0, 1536, 100)]
         );
         // Stripes that are longer than a message are cut, and all seats have something to do.
-        assert_eq!(
-            of(4096, 0, 8192),
-            [(0, 0, 1024), (0, 1024, 2048), (0, 3072, 1024), (1, 0, 1024), (1, 1024, 2048), (1, 3072, 1024)]
-        );
+        assert_eq!(of(2048, 0, 4096), [(0, 0, 1024), (0, 1024, 1024), (1, 0, 1024), (1, 1024, 1024)]);
     }
 
     #[test]
@@ -188,7 +183,10 @@ mod tests {
         let second = course.next().unwrap();
         assert_eq!((ranges[second].column, ranges[second].subfile_offset), (0, 1 << 20));
         assert!(course.sent(second));
-        assert_eq!(course.next(), None, "two are under way");
+        let third = course.next().unwrap();
+        assert_eq!(ranges[third].subfile_offset, 2 << 20);
+        assert!(course.sent(third));
+        assert_eq!(course.next(), None, "three are under way");
         course.ended(first);
         assert_eq!(course.next().map(|next| ranges[next].column), Some(0));
     }
@@ -208,7 +206,7 @@ mod tests {
         // What cannot be done here after all has a window, too.
         let asked: Vec<usize> =
             std::iter::from_fn(|| course.next_here().inspect(|own| course.begun_here(*own))).collect();
-        assert_eq!((asked.len(), course.next_here()), (2, None));
+        assert_eq!((asked.len(), course.next_here()), (WINDOW, None));
         course.ended(asked[0]);
         course.stop();
         assert_eq!((course.next(), course.next_here(), course.front()), (None, None, Some(2 << 20)));
