@@ -373,6 +373,16 @@ impl Client {
         Ok(bivouac_net::start::<O>(self.transport(node)?, self.question(), request, payload))
     }
 
+    /// As [`Client::start`], without waiting for the node to take the payload.
+    pub(crate) fn begin<'a, O: Operation>(
+        &'a self,
+        node: NodeId,
+        request: &O::Request<'_>,
+        payload: &'a [IoSlice<'a>],
+    ) -> FsResult<Started<'a, O>> {
+        Ok(bivouac_net::begin::<O>(self.transport(node)?, self.question(), request, payload))
+    }
+
     /// Asks a node, with buffers for the payload of its answer.
     pub(crate) fn ask_into<O: Operation>(
         &self,

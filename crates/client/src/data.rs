@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use bivouac_layout::SeatRange;
 use bivouac_net::Started;
 use bivouac_types::limits::{FILE_SIZE_MAX, TRANSFER_MAX};
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Layout, NodeId, OpId, PartitionId, StatFs};
+use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpId, PartitionId, StatFs};
 use bivouac_wire::{
     ExtendRequest, InoOnly, ReadRequest, StatFsRequest, SubfileName, WriteRequest, Written, op,
 };
@@ -16,10 +16,6 @@ use crate::known::Known;
 
 /// How often a grant is asked for while others end it.
 const GRANTS_MAX: usize = 3;
-/// Seats that get a full message each for one large call, at most.
-const SEATS_AT_ONCE: u16 = 16;
-/// Least bytes of a stripe of such files.
-const STRIPE_AT_ONCE: u32 = 64 << 10;
 /// How often a write is made again because cuts of the file overtake it.
 pub const OVERTAKEN_MAX: usize = 64;
 
@@ -27,10 +23,9 @@ impl Client {
     /// Reads from the seats; as [`Client::read`].
     pub(crate) fn read_through(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let mut done = 0;
-        for part in into.chunks_mut(self.at_once(ino, into.len())) {
+        for part in into.chunks_mut(self.stretch(ino, into.len())) {
             let wanted = part.len();
-            let at = offset.saturating_add(done as u64);
-            let read = self.when_here(|| self.read_part(ino, at, part))?;
+            let read = self.read_at_once(ino, offset.saturating_add(done as u64), part)?;
             done += read;
             if read < wanted {
                 break;
@@ -39,44 +34,56 @@ impl Client {
         Ok(done)
     }
 
-    /// How many bytes are read or written at once: a full message for each seat, so that none waits for the others more
-    /// often than it has to. Not in front of site storage, where room for a whole message may have to be made.
-    fn at_once(&self, ino: Ino, wanted: usize) -> usize {
-        if wanted <= TRANSFER_MAX || self.may_be_bound(ino) {
-            return TRANSFER_MAX;
-        }
-        match self.known.get(ino).map(|known| known.layout) {
-            // Pieces of small stripes are too many for one system call.
-            Some(Layout { stripe, width, .. }) if stripe >= STRIPE_AT_ONCE => {
-                let rounds = TRANSFER_MAX / stripe as usize;
-                (rounds * stripe as usize * usize::from(width.min(SEATS_AT_ONCE))).max(TRANSFER_MAX)
+    /// Reads a stretch, or what is one request. Where cuts come in between, what is read again is kept short.
+    fn read_at_once(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        if into.len() > TRANSFER_MAX {
+            let read = |known: &Known, into: &mut [u8]| self.read_stretch(ino, known, offset, into);
+            if let Some(read) = self.read_within(1, ino, offset, into, read)? {
+                return Ok(read);
             }
-            _ => TRANSFER_MAX,
         }
+        let mut done = 0;
+        for part in into.chunks_mut(TRANSFER_MAX) {
+            let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
+            let read = |known: &Known, into: &mut [u8]| self.read_seats(ino, known, at, into);
+            let read = self.when_here(|| self.read_within(OVERTAKEN_MAX, ino, at, part, read))?;
+            let read = read.ok_or_else(|| overtaken("read of", ino))?;
+            done += read;
+            if read < wanted {
+                break;
+            }
+        }
+        Ok(done)
     }
 
-    fn read_part(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+    /// Reads what is within the size; `None` if cuts have overtaken it so often. `read` says whether everything was there,
+    /// as of the epoch that it is given.
+    fn read_within(
+        &self,
+        times: usize,
+        ino: Ino,
+        offset: u64,
+        into: &mut [u8],
+        read: impl Fn(&Known, &mut [u8]) -> FsResult<bool>,
+    ) -> FsResult<Option<usize>> {
         let mut known = self.know(ino)?;
         if offset.saturating_add(into.len() as u64) > known.size {
             known = Known::from(&self.attr_now(ino)?);
         }
-        for _ in 0..OVERTAKEN_MAX {
+        for _ in 0..times {
             let len = known.size.saturating_sub(offset).min(into.len() as u64) as usize;
-            let Some(part) = into.get_mut(..len).filter(|part| !part.is_empty()) else { return Ok(0) };
-            if self.read_seats(ino, &known, offset, part)? {
-                return Ok(len);
+            let Some(part) = into.get_mut(..len).filter(|part| !part.is_empty()) else { return Ok(Some(0)) };
+            if read(&known, part)? {
+                return Ok(Some(len));
             }
             // Some subfile is shorter than the size says, or ahead of it: a hole, or a cut.
             let now = Known::from(&self.attr_now(ino)?);
             if now.epoch == known.epoch {
-                return Ok(now.size.saturating_sub(offset).min(len as u64) as usize);
+                return Ok(Some(now.size.saturating_sub(offset).min(len as u64) as usize));
             }
             known = now;
         }
-        Err(FsError::with(
-            Errno::EIO,
-            format!("read of inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"),
-        ))
+        Ok(None)
     }
 
     /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
@@ -150,13 +157,29 @@ impl Client {
     /// Writes to the seats; as [`Client::write_at`].
     pub(crate) fn write_through(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
         let mut at = offset;
-        for part in data.chunks(self.at_once(ino, data.len())) {
+        for part in data.chunks(self.stretch(ino, data.len())) {
             let end = at.checked_add(part.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
-            let end = end.ok_or(Errno::EFBIG)?;
-            self.when_here(|| self.write_part(ino, at, end, part))?;
+            self.write_at_once(ino, at, end.ok_or(Errno::EFBIG)?, part)?;
             at += part.len() as u64;
         }
         self.save_written(ino).map(|()| data.len())
+    }
+
+    /// Writes a stretch, or what is one request. Where cuts come in between, what is written again is kept short.
+    fn write_at_once(&self, ino: Ino, offset: u64, end: u64, data: &[u8]) -> FsResult<()> {
+        let stretch = |known: &Known| self.write_stretch(ino, known, offset, data);
+        if data.len() > TRANSFER_MAX && self.publish_within(1, ino, end, |_| offset, stretch)? {
+            return Ok(());
+        }
+        let mut at = offset;
+        for part in data.chunks(TRANSFER_MAX) {
+            let end = at + part.len() as u64;
+            self.when_here(|| {
+                self.publish(ino, end, |_| at, |known| self.write_seats(ino, known, at, part))
+            })?;
+            at = end;
+        }
+        Ok(())
     }
 
     /// The size of an open file as last heard: it may be another one by now.
@@ -173,10 +196,6 @@ impl Client {
         Ok(())
     }
 
-    fn write_part(&self, ino: Ino, offset: u64, end: u64, part: &[u8]) -> FsResult<()> {
-        self.publish(ino, end, |_| offset, |known| self.write_seats(ino, known, offset, part))
-    }
-
     /// Data first, then the size: no reader sees a size whose bytes are not there. `write` writes everything, and
     /// says whether no seat had a newer epoch; it is called again if one had. `start` says, of a size, where behind
     /// it what is written without a gap up to `end` begins.
@@ -187,8 +206,21 @@ impl Client {
         start: impl Fn(u64) -> u64,
         write: impl Fn(&Known) -> FsResult<bool>,
     ) -> FsResult<()> {
+        let published = self.publish_within(OVERTAKEN_MAX, ino, end, start, write)?;
+        if published { Ok(()) } else { Err(overtaken("write to", ino)) }
+    }
+
+    /// As [`Client::publish`], or `false` if cuts have overtaken it so often.
+    fn publish_within(
+        &self,
+        times: usize,
+        ino: Ino,
+        end: u64,
+        start: impl Fn(u64) -> u64,
+        write: impl Fn(&Known) -> FsResult<bool>,
+    ) -> FsResult<bool> {
         let mut known = self.know(ino)?;
-        for _ in 0..OVERTAKEN_MAX {
+        for _ in 0..times {
             let written = write(&known);
             let failed = written.as_ref().is_err_and(|error| error.errno() != Errno::EINPROGRESS);
             if failed && end > known.size {
@@ -201,12 +233,12 @@ impl Client {
                 continue;
             }
             if end <= known.size {
-                return if self.known.written(ino) { self.touch(ino) } else { Ok(()) };
+                return if self.known.written(ino) { self.touch(ino).map(|()| true) } else { Ok(true) };
             }
             let start = start(known.size);
             if start <= known.size && self.direct.sizes.tell(ino, end, known.epoch) {
                 self.known.grew(ino, end, known.epoch);
-                return Ok(());
+                return Ok(true);
             }
             let (accepted, attr) = match start > known.size {
                 true => self.extend_over(ino, start..end, known.epoch)?,
@@ -214,14 +246,23 @@ impl Client {
             };
             if accepted {
                 self.direct.grew(&self.known, self.home(ino)?, ino);
-                return Ok(());
+                return Ok(true);
             }
             known = Known::from(&attr);
         }
-        Err(FsError::with(
-            Errno::EIO,
-            format!("write to inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"),
-        ))
+        Ok(false)
+    }
+
+    /// Part of a write failed: what is in front of that belongs to the file nevertheless.
+    pub(crate) fn publish_front(&self, ino: Ino, offset: u64, len: usize, known: &Known) {
+        let end = offset.saturating_add(len as u64);
+        if len == 0 || end <= known.size {
+            return;
+        }
+        let as_written = |now: &Known| Ok(now.epoch == known.epoch);
+        if let Err(error) = self.publish_within(1, ino, end, |_| offset, as_written) {
+            log::warn!("inode {ino}: what was written before a write failed is lost: {error}");
+        }
     }
 
     pub(crate) fn settle(&self, ino: Ino) {
@@ -382,7 +423,11 @@ pub fn finish_all<O: bivouac_wire::Operation>(started: Vec<Started<'_, O>>) -> F
     answers.into_iter().collect()
 }
 
-fn request(ino: Ino, range: &SeatRange) -> ReadRequest {
+fn overtaken(what: &str, ino: Ino) -> FsError {
+    FsError::with(Errno::EIO, format!("{what} inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"))
+}
+
+pub(crate) fn request(ino: Ino, range: &SeatRange) -> ReadRequest {
     ReadRequest { ino, seat: range.seat, offset: range.subfile_offset, len: range.len as u32 }
 }
 
@@ -430,7 +475,7 @@ pub(crate) fn zero_slices_behind(slices: &mut [IoSliceMut<'_>], mut read: usize)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::SeatIndex;
+    use bivouac_types::{Layout, SeatIndex};
 
     #[test]
     fn what_is_gathered_is_scattered_to_the_same_places() {

@@ -31,6 +31,7 @@ mod session;
 mod site;
 mod space;
 mod spread;
+mod stream;
 mod under_way;
 mod watch;
 mod whole;

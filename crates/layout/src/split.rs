@@ -87,6 +87,27 @@ impl SeatRange {
     pub fn pieces(&self) -> Pieces {
         self.pieces.clone()
     }
+
+    /// The first `len` bytes, and what is behind them if anything is. Both keep their places in the request's buffer.
+    #[must_use]
+    pub fn split_at(self, len: u64) -> (SeatRange, Option<SeatRange>) {
+        if len >= self.len {
+            return (self, None);
+        }
+        let behind = Pieces { at: self.pieces.behind(len), ..self.pieces.clone() };
+        // Nothing of this seat is between its last byte and the first one behind.
+        let front = Pieces {
+            end: self.pieces.behind(len.saturating_sub(1)).saturating_add(len.min(1)),
+            ..self.pieces
+        };
+        let rest = SeatRange {
+            subfile_offset: self.subfile_offset + len,
+            len: self.len - len,
+            pieces: behind,
+            ..self
+        };
+        (SeatRange { len, pieces: front, ..self }, Some(rest))
+    }
 }
 
 /// A run of bytes in the request's buffer.
@@ -119,6 +140,19 @@ pub struct Pieces {
     stripe: u64,
     /// Bytes of other seats between two stripes.
     gap: u64,
+}
+
+impl Pieces {
+    /// File offset of the byte that `len` bytes of the same seat are in front of.
+    fn behind(&self, len: u64) -> u64 {
+        let run = self.stripe - self.at % self.stripe;
+        if len < run {
+            return self.at.saturating_add(len);
+        }
+        let (rows, rest) = ((len - run) / self.stripe, (len - run) % self.stripe);
+        let next = self.at.saturating_add(run).saturating_add(self.gap);
+        next.saturating_add(rows.saturating_mul(self.stripe.saturating_add(self.gap))).saturating_add(rest)
+    }
 }
 
 impl Iterator for Pieces {

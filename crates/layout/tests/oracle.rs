@@ -1,6 +1,6 @@
 //! The arithmetic against a brute-force oracle that deals out a file byte by byte, and its properties.
 
-use bivouac_layout::{file_offset, file_size_from, locate, split, subfile_len};
+use bivouac_layout::{SeatRange, file_offset, file_size_from, locate, split, subfile_len};
 use bivouac_types::{Layout, PartitionId, SeatIndex};
 use proptest::prelude::*;
 
@@ -69,6 +69,27 @@ proptest! {
         }
         let expected: Vec<_> = (offset..offset + len).map(Some).collect();
         prop_assert_eq!(buffer, expected);
+    }
+
+    #[test]
+    fn a_range_that_is_cut_has_the_same_bytes_in_the_same_places(
+        layout in small(), offset in 0u64..150, len in 0u64..150, at in 0u64..90,
+    ) {
+        let places = |range: &SeatRange| range.pieces().flat_map(|piece| piece.range()).collect::<Vec<_>>();
+        for range in split(&layout, offset, len) {
+            let all = places(&range);
+            let (start, total, column) = (range.subfile_offset, range.len, range.column);
+            let (front, behind) = range.split_at(at);
+            prop_assert_eq!((front.subfile_offset, front.len), (start, at.min(total)));
+            let mut together = places(&front);
+            prop_assert_eq!(together.len() as u64, front.len);
+            prop_assert_eq!(behind.is_some(), at < total);
+            if let Some(behind) = behind {
+                prop_assert_eq!((behind.subfile_offset, behind.len, behind.column), (start + at, total - at, column));
+                together.extend(places(&behind));
+            }
+            prop_assert_eq!(together, all);
+        }
     }
 
     #[test]

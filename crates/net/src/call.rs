@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Frame, Operation};
 
-use crate::{Pending, ReplyHead, Request, Transport};
+use crate::{Pending, ReplyHead, Request, Transport, Wait};
 
 /// Asks `transport` to carry out an operation whose reply has no payload. `frame` says who asks; its
 /// operation and lengths are set here.
@@ -45,10 +45,30 @@ pub fn start<'a, O: Operation>(
     request: &O::Request<'_>,
     payload: &'a [IoSlice<'a>],
 ) -> Started<'a, O> {
+    start_by(|request| transport.start(request), frame, request, payload)
+}
+
+/// As [`start`], without waiting for the other side to take a payload: [`Started::advance`] carries on. Begin on several
+/// transports, then advance those that [`crate::await_any`] names.
+pub fn begin<'a, O: Operation>(
+    transport: &'a dyn Transport,
+    frame: Frame,
+    request: &O::Request<'_>,
+    payload: &'a [IoSlice<'a>],
+) -> Started<'a, O> {
+    start_by(|request| transport.begin(request), frame, request, payload)
+}
+
+fn start_by<'a, O: Operation>(
+    start: impl FnOnce(&Request<'_>) -> Pending<'a>,
+    frame: Frame,
+    request: &O::Request<'_>,
+    payload: &'a [IoSlice<'a>],
+) -> Started<'a, O> {
     let mut body = take_buffer();
     request.encode(&mut body);
     let request = Request::new(Frame { op: O::OP as u16, ..frame }, &body, payload);
-    let (frame, pending) = (request.frame, transport.start(&request));
+    let (frame, pending) = (request.frame, start(&request));
     Started { frame, body, payload, pending, operation: PhantomData }
 }
 
@@ -63,6 +83,24 @@ pub struct Started<'a, O> {
 }
 
 impl<O: Operation> Started<'_, O> {
+    /// Carries on without waiting, with the buffers that [`Started::finish`] will be given; see [`Pending::advance`].
+    pub fn advance(&mut self, into: &mut [IoSliceMut<'_>]) -> bool {
+        let request = Request { frame: self.frame, body: &self.body, payload: self.payload };
+        self.pending.advance(&request, into)
+    }
+
+    /// Whether all of the request has been given away.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.pending.is_sent()
+    }
+
+    /// What has to happen before it can be carried on; `None` if nothing has.
+    #[must_use]
+    pub fn wait(&self) -> Option<Wait<'_>> {
+        self.pending.wait()
+    }
+
     /// Waits for the answer; its payload goes to the front of `into`. Returns the reply and the number of
     /// bytes of payload.
     ///

@@ -9,7 +9,10 @@ use bivouac_types::{ClientId, Errno, FsError, Ino, Layout, OpId, SeatIndex};
 use bivouac_wire::{Blob, Decode, Frame, Op, ReadDone, ReadRequest, WriteRequest, XattrName, op};
 use parking_lot::Mutex;
 
-use crate::{Call, NetError, Reply, Request, Service, Transport, call, call_into, start};
+use crate::{
+    Call, NetError, Reply, Request, Service, Started, Transport, Wait, await_any, begin, call, call_into,
+    start,
+};
 
 /// The client that the suite calls itself; a transport under test must have proven itself as this one.
 pub const CLIENT: ClientId = ClientId(77);
@@ -102,7 +105,7 @@ type Check = fn(&dyn Transport) -> Result<(), String>;
 /// # Errors
 /// A sentence about the first thing that is not as it must be.
 pub fn transport<G>(make: impl Fn(Arc<dyn Service>) -> (Arc<dyn Transport>, G)) -> Result<(), String> {
-    let checks: [(&str, Check); 7] = [
+    let checks: [(&str, Check); 8] = [
         ("bodies", bodies),
         ("errors", errors),
         ("payloads", payloads),
@@ -110,6 +113,7 @@ pub fn transport<G>(make: impl Fn(Arc<dyn Service>) -> (Arc<dyn Transport>, G)) 
         ("refused operations", refused_operations),
         ("limits", limits),
         ("several at once", several_at_once),
+        ("several in steps", several_in_steps),
     ];
     for (name, check) in checks {
         let (transport, _guard) = make(Arc::new(Memory::default()));
@@ -244,6 +248,59 @@ fn several_at_once(transport: &dyn Transport) -> Result<(), String> {
         })?;
     }
     Ok(())
+}
+
+/// Carries all on until each can be finished.
+fn carry_on<O: bivouac_wire::Operation>(started: &mut [Started<'_, O>], into: &mut [Vec<IoSliceMut<'_>>]) {
+    let mut over = vec![false; started.len()];
+    loop {
+        let steps = started.iter_mut().zip(into.iter_mut()).zip(&mut over);
+        steps.for_each(|((started, into), over)| *over = *over || started.advance(into));
+        let waits: Vec<Wait<'_>> = started.iter().filter_map(Started::wait).collect();
+        if waits.is_empty() {
+            return;
+        }
+        let _all_are_tried = await_any(&waits, true);
+    }
+}
+
+fn several_in_steps(transport: &dyn Transport) -> Result<(), String> {
+    const LEN: usize = 3 << 20;
+    let contents: Vec<Vec<u8>> =
+        (0..4usize).map(|number| (0..LEN).map(|at| (at * (number + 3) % 251) as u8).collect()).collect();
+    let parts: Vec<[IoSlice<'_>; 2]> = contents
+        .iter()
+        .map(|bytes| bytes.split_at(LEN / 5))
+        .map(|(front, behind)| [IoSlice::new(front), IoSlice::new(behind)])
+        .collect();
+    let begun = (0..)
+        .zip(&parts)
+        .map(|(ino, parts)| begin::<op::Write>(transport, frame(ino), &write(ino, 0), parts));
+    let mut begun: Vec<_> = begun.collect();
+    carry_on(&mut begun, &mut (0..4).map(|_| Vec::new()).collect::<Vec<_>>());
+    ensure(begun.iter().all(Started::is_sent), || "an answer came before its request".into())?;
+    begun.into_iter().try_for_each(|write| write.finish(&mut []).map(drop)).map_err(text)?;
+    let mut spaces = vec![vec![0u8; LEN + 9]; 4];
+    let mut into: Vec<Vec<IoSliceMut<'_>>> = spaces
+        .iter_mut()
+        .map(|space| space.split_at_mut(LEN / 3))
+        .map(|(front, behind)| vec![IoSliceMut::new(front), IoSliceMut::new(behind)])
+        .collect();
+    let request = |ino| read(ino, 0, LEN as u32 + 9);
+    let begun = (0..4).map(|ino| begin::<op::Read>(transport, frame(ino), &request(ino), &[]));
+    let mut begun: Vec<_> = begun.collect();
+    carry_on(&mut begun, &mut into);
+    for (read, into) in begun.into_iter().zip(&mut into) {
+        let (_, got) = read.finish(into).map_err(text)?;
+        ensure(got == LEN, || format!("{got} of {LEN} bytes came back"))?;
+    }
+    drop(into);
+    let same = spaces.iter().zip(&contents).all(|(space, bytes)| space.starts_with(bytes));
+    ensure(same, || "what was carried on in steps came back changed".into())?;
+    // Some that are finished without having been carried on, and errors.
+    let begun = begin::<op::Read>(transport, frame(1), &read(99, 0, 10), &[]);
+    let failed = begun.finish(&mut [IoSliceMut::new(&mut [0; 10])]).err().ok_or("no error")?;
+    ensure(failed.errno() == Errno::ENOENT, || format!("errno became {}", failed.errno()))
 }
 
 fn many_threads(transport: &dyn Transport) -> Result<(), String> {

@@ -72,6 +72,11 @@ impl Connection {
         &self.socket
     }
 
+    /// How long each step waits without progress.
+    pub fn patience(&self) -> Duration {
+        self.wait
+    }
+
     /// Limits how long each later step waits without progress.
     pub fn set_wait(&mut self, wait: Duration) -> Result<(), NetError> {
         // Zero would mean for ever.
@@ -114,6 +119,37 @@ impl Connection {
         })
     }
 
+    /// Sends what the connection takes without waiting; `None` if it takes nothing.
+    pub fn send_now(&self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, NetError> {
+        let (parts, flags) =
+            (parts.get(..SLICES_MAX).unwrap_or(parts), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        self.now(|| rustix::net::sendmsg(&self.socket, parts, &mut SendAncillaryBuffer::default(), flags))
+    }
+
+    /// Reads what is there; `None` if nothing is.
+    pub fn receive_now(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, NetError> {
+        let count = parts.len().min(SLICES_MAX);
+        let received = self.now(|| {
+            let mut control = RecvAncillaryBuffer::default();
+            rustix::net::recvmsg(&self.socket, &mut parts[..count], &mut control, RecvFlags::DONTWAIT)
+        })?;
+        match received {
+            Some(message) if message.bytes == 0 => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+            received => Ok(received.map(|message| message.bytes)),
+        }
+    }
+
+    fn now<T>(&self, mut step: impl FnMut() -> rustix::io::Result<T>) -> Result<Option<T>, NetError> {
+        loop {
+            match step() {
+                Ok(outcome) => return Ok(Some(outcome)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(cause) => return Err(self.lost(cause.into())),
+            }
+        }
+    }
+
     /// Reads the reply to `request`.
     pub fn receive(
         &self,
@@ -135,7 +171,8 @@ impl Connection {
         Ok(ReplyHead { status: frame.status, payload_len })
     }
 
-    fn check_reply(&self, request: &Request<'_>, frame: &Frame, room: usize) -> Result<(), NetError> {
+    /// Whether this is an answer to `request` that there is room for.
+    pub fn check_reply(&self, request: &Request<'_>, frame: &Frame, room: usize) -> Result<(), NetError> {
         if frame.kind != Kind::Reply || frame.id != request.frame.id || frame.op != request.frame.op {
             return Err(self.alien("an answer to another question"));
         }
@@ -255,7 +292,8 @@ impl Connection {
         Ok((frame, body))
     }
 
-    fn decode(&self, header: Option<&[u8; FRAME_HEADER_LEN]>) -> Result<Frame, NetError> {
+    /// Reads a header.
+    pub fn decode(&self, header: Option<&[u8; FRAME_HEADER_LEN]>) -> Result<Frame, NetError> {
         let decoded = header.map_or(Err(FrameError::Magic), Frame::from_bytes);
         decoded.map_err(|error| match error {
             FrameError::Version(theirs) => self.refused(Refusal::Version { theirs }),
@@ -267,7 +305,8 @@ impl Connection {
         NetError::Lost { address: self.address.clone(), cause }
     }
 
-    fn timed_out(&self) -> NetError {
+    /// That the other side was silent for too long.
+    pub fn timed_out(&self) -> NetError {
         let waited_ms = u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX);
         NetError::TimedOut { address: self.address.clone(), waited_ms }
     }

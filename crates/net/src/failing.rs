@@ -79,16 +79,13 @@ impl FailingTransport {
         FailingTransport { inner, plan: Box::new(plan) }
     }
 
-    fn lost(&self) -> NetError {
-        NetError::Lost { address: self.address(), cause: io::ErrorKind::ConnectionReset.into() }
-    }
-}
-
-impl Transport for FailingTransport {
-    fn start(&self, request: &Request<'_>) -> Pending<'_> {
-        let fault = (self.plan)(&request.frame);
-        match fault {
-            None => self.inner.start(request),
+    fn start_by<'t>(
+        &'t self,
+        request: &Request<'_>,
+        start: impl Fn(&Request<'_>) -> Pending<'t>,
+    ) -> Pending<'t> {
+        match (self.plan)(&request.frame) {
+            None => start(request),
             Some(Fault::DropBefore) => Pending::failed(self.lost()),
             Some(Fault::NoConnection) => {
                 let cause = io::ErrorKind::ConnectionRefused.into();
@@ -101,6 +98,20 @@ impl Transport for FailingTransport {
             Some(Fault::Fail(errno)) => Pending::new(Box::new(Answer(errno))),
             Some(Fault::Hold(latch)) => Pending::new(Box::new(Held { transport: self, latch })),
         }
+    }
+
+    fn lost(&self) -> NetError {
+        NetError::Lost { address: self.address(), cause: io::ErrorKind::ConnectionReset.into() }
+    }
+}
+
+impl Transport for FailingTransport {
+    fn start(&self, request: &Request<'_>) -> Pending<'_> {
+        self.start_by(request, |request| self.inner.start(request))
+    }
+
+    fn begin(&self, request: &Request<'_>) -> Pending<'_> {
+        self.start_by(request, |request| self.inner.begin(request))
     }
 
     fn connect(&self, wait: Duration) -> Result<(), NetError> {

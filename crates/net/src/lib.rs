@@ -2,7 +2,7 @@
 //!
 //! - Asking: a [`Transport`] carries one [`Request`] at a time ([`SocketTransport`] over TCP or a Unix
 //!   socket, [`InProcess`] as a function call); [`Peer`] adds bounded waiting and resending; [`call`],
-//!   [`call_into`] and [`start`] speak in operations instead of bytes. For those who are known to be dead ([`Fates`])
+//!   [`call_into`], [`start`] and [`begin`] (with [`await_any`], for many at a time) speak in operations instead of bytes. For those who are known to be dead ([`Fates`])
 //!   nobody waits any more.
 //! - Answering: a [`Server`] gives the frames that arrive on its [`Listener`]s to a [`Service`].
 //! - Both sides prove with [`Auth`] that they know the formation's secret before the first request.
@@ -31,12 +31,13 @@ mod server;
 mod service;
 mod slices;
 mod socket;
+mod steps;
 mod transport;
 mod watch;
 
 pub use address::Address;
 pub use auth::{Auth, Identity, Secret};
-pub use call::{Started, call, call_into, start};
+pub use call::{Started, begin, call, call_into, start};
 pub use error::{NetError, Refusal};
 pub use failing::{FailingTransport, Fault, Latch};
 pub use fates::Fates;
@@ -50,5 +51,6 @@ pub use peer::{OnReconnect, Peer, PeerOptions};
 pub use server::{Served, Server, ServerOptions};
 pub use service::{Asker, Call, LaneKind, Reply, Service};
 pub use socket::{SocketOptions, SocketTransport};
+pub use steps::{Wait, await_any};
 pub use transport::{Pending, ReplyHead, Request, Transport, Waiting};
 pub use watch::{Broken, Watch};

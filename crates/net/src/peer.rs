@@ -16,7 +16,7 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use crate::transport::State;
 use crate::{
     Address, Broken, Fates, Identity, NetError, Pending, ReplyHead, Request, SocketOptions, SocketTransport,
-    Transport, Watch, hook,
+    Transport, Wait, Watch, hook,
 };
 
 /// Runs after a loss, before anything else is sent to the node; it may use the given transport, which
@@ -157,6 +157,21 @@ impl Peer {
 
     fn dead_for(&self) -> Option<Duration> {
         self.fates.as_ref()?.dead_for(self.node)
+    }
+
+    fn start_by<'t>(
+        &'t self,
+        request: &Request<'_>,
+        start: impl Fn(&Request<'_>) -> Pending<'t>,
+    ) -> Pending<'t> {
+        // Waiting for a node that is away is left to `finish`, so that others can be started meanwhile.
+        let wait_ms = u32::try_from(self.wait_ms(request)).unwrap_or(u32::MAX);
+        let hopeless = wait_ms == 0 && self.dead_for().is_some();
+        let started = self.link.try_read().filter(|link| link.up && !hopeless).map(|link| {
+            let frame = bivouac_wire::Frame { wait_ms, ..request.frame };
+            (start(&Request { frame, ..*request }), link.episode)
+        });
+        Pending(State::Peer(Box::new(InFlight { peer: self, started })))
     }
 
     /// Sends the request again and again until it is answered or patience ends.
@@ -325,14 +340,11 @@ impl Patience {
 
 impl Transport for Peer {
     fn start(&self, request: &Request<'_>) -> Pending<'_> {
-        // Waiting for a node that is away is left to `finish`, so that others can be started meanwhile.
-        let wait_ms = u32::try_from(self.wait_ms(request)).unwrap_or(u32::MAX);
-        let hopeless = wait_ms == 0 && self.dead_for().is_some();
-        let started = self.link.try_read().filter(|link| link.up && !hopeless).map(|link| {
-            let frame = bivouac_wire::Frame { wait_ms, ..request.frame };
-            (self.transport.start(&Request { frame, ..*request }), link.episode)
-        });
-        Pending(State::Peer(Box::new(InFlight { peer: self, started })))
+        self.start_by(request, |request| self.transport.start(request))
+    }
+
+    fn begin(&self, request: &Request<'_>) -> Pending<'_> {
+        self.start_by(request, |request| self.transport.begin(request))
     }
 
     fn connect(&self, wait: Duration) -> Result<(), NetError> {
@@ -353,6 +365,18 @@ pub(crate) struct InFlight<'t> {
 }
 
 impl InFlight<'_> {
+    pub fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
+        self.started.as_mut().is_none_or(|(pending, _)| pending.advance(request, into))
+    }
+
+    pub fn is_sent(&self) -> bool {
+        self.started.as_ref().is_none_or(|(pending, _)| pending.is_sent())
+    }
+
+    pub fn wait(&self) -> Option<Wait<'_>> {
+        self.started.as_ref().and_then(|(pending, _)| pending.wait())
+    }
+
     pub fn finish(
         mut self,
         request: &Request<'_>,

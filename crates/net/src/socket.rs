@@ -9,6 +9,7 @@ use bivouac_types::limits::WAIT_MS_DEFAULT;
 use parking_lot::Mutex;
 
 use crate::connection::Connection;
+use crate::steps::{Steps, Wait, await_any};
 use crate::transport::State;
 use crate::watch::run_of;
 use crate::{Address, Broken, Identity, NetError, Pending, ReplyHead, Request, Transport, Watch, hook};
@@ -70,14 +71,25 @@ impl SocketTransport {
 
     fn send(&self, request: &Request<'_>) -> Result<Connection, NetError> {
         request.check()?;
-        let wait_ms = match request.frame.wait_ms {
-            0 => self.options.wait_ms,
-            wait_ms => u64::from(wait_ms),
-        };
-        let connection = self.take(Duration::from_millis(wait_ms))?;
+        let connection = self.take(self.wait_of(request))?;
         let sent = connection.send(request);
         sent.inspect_err(|_| self.forget_idle())?;
         Ok(connection)
+    }
+
+    fn begin_steps(&self, request: &Request<'_>) -> Result<Stepwise<'_>, NetError> {
+        request.check()?;
+        let connection = self.take(self.wait_of(request))?;
+        let mut steps = Steps::new(request);
+        steps.send(&connection, request).inspect_err(|_| self.forget_idle())?;
+        Ok(Stepwise { transport: self, connection, steps, outcome: None })
+    }
+
+    fn wait_of(&self, request: &Request<'_>) -> Duration {
+        Duration::from_millis(match request.frame.wait_ms {
+            0 => self.options.wait_ms,
+            wait_ms => u64::from(wait_ms),
+        })
     }
 
     fn take(&self, wait: Duration) -> Result<Connection, NetError> {
@@ -113,6 +125,13 @@ impl Transport for SocketTransport {
     fn start(&self, request: &Request<'_>) -> Pending<'_> {
         match self.send(request) {
             Ok(connection) => Pending(State::Socket(InFlight { transport: self, connection })),
+            Err(error) => Pending::failed(error),
+        }
+    }
+
+    fn begin(&self, request: &Request<'_>) -> Pending<'_> {
+        match self.begin_steps(request) {
+            Ok(stepwise) => Pending(State::Stepwise(Box::new(stepwise))),
             Err(error) => Pending::failed(error),
         }
     }
@@ -158,6 +177,56 @@ impl InFlight<'_> {
                 self.transport.forget_idle();
                 Err(error)
             }
+        }
+    }
+}
+
+/// A request that is carried on without waiting.
+pub(crate) struct Stepwise<'t> {
+    transport: &'t SocketTransport,
+    connection: Connection,
+    steps: Steps,
+    outcome: Option<Result<ReplyHead, NetError>>,
+}
+
+impl Stepwise<'_> {
+    pub fn is_sent(&self) -> bool {
+        self.steps.is_sent() || self.outcome.is_some()
+    }
+
+    pub fn wait(&self) -> Option<Wait<'_>> {
+        if self.outcome.is_some() { None } else { Some(self.steps.wait(&self.connection)) }
+    }
+
+    /// Does what goes without waiting; whether it is over.
+    pub fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
+        if self.outcome.is_none() {
+            self.outcome = self.steps.advance(&self.connection, request, into).transpose();
+        }
+        self.outcome.is_some()
+    }
+
+    pub fn finish(
+        mut self,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        while !self.advance(request, into) {
+            let waits: Vec<Wait<'_>> = self.wait().into_iter().collect();
+            let _it_is_the_only_one = await_any(&waits, true);
+        }
+        match self.outcome {
+            Some(Ok(head)) => {
+                self.transport.give_back(self.connection);
+                *body = self.steps.body();
+                Ok(head)
+            }
+            Some(Err(error)) => {
+                self.transport.forget_idle();
+                Err(error)
+            }
+            None => Err(self.connection.timed_out()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_PAYLOAD_MAX};
 use bivouac_wire::Frame;
 
-use crate::{Address, Broken, NetError, in_process, peer, slices, socket};
+use crate::{Address, Broken, NetError, Wait, in_process, peer, slices, socket};
 
 /// A request with the places where its bytes are.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,12 @@ pub trait Transport: Send + Sync {
     /// [`Pending::finish`], so that a caller can start on several peers and then finish all.
     fn start(&self, request: &Request<'_>) -> Pending<'_>;
 
+    /// As [`Transport::start`], but without waiting for the destination to take the request either, where that can be:
+    /// what is left of it goes by [`Pending::advance`]. For those who carry on several at a time.
+    fn begin(&self, request: &Request<'_>) -> Pending<'_> {
+        self.start(request)
+    }
+
     /// Makes sure that the destination answers, and takes whoever answers there as the one to talk to
     /// from now on.
     ///
@@ -94,6 +100,7 @@ pub(crate) enum State<'t> {
     Failed(NetError),
     InProcess(&'t in_process::InProcess),
     Socket(socket::InFlight<'t>),
+    Stepwise(Box<socket::Stepwise<'t>>),
     Peer(Box<peer::InFlight<'t>>),
     Other(Box<dyn Waiting + 't>),
 }
@@ -123,6 +130,37 @@ impl<'t> Pending<'t> {
         Pending(State::Failed(error))
     }
 
+    /// Carries on what was [begun](Transport::begin), as far as that goes without waiting: what is left of `request` is sent,
+    /// what came of the answer is put into `into`, which must be the same until the end. Whether there is no more to be done
+    /// before [`Pending::finish`]; so it is for what cannot be carried on in steps.
+    pub fn advance(&mut self, request: &Request<'_>, into: &mut [IoSliceMut<'_>]) -> bool {
+        match &mut self.0 {
+            State::Stepwise(stepwise) => stepwise.advance(request, into),
+            State::Peer(in_flight) => in_flight.advance(request, into),
+            State::Failed(_) | State::InProcess(_) | State::Socket(_) | State::Other(_) => true,
+        }
+    }
+
+    /// Whether all of the request has been given away.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        match &self.0 {
+            State::Stepwise(stepwise) => stepwise.is_sent(),
+            State::Peer(in_flight) => in_flight.is_sent(),
+            State::Failed(_) | State::InProcess(_) | State::Socket(_) | State::Other(_) => true,
+        }
+    }
+
+    /// What has to happen before it can be carried on; `None` if nothing has.
+    #[must_use]
+    pub fn wait(&self) -> Option<Wait<'_>> {
+        match &self.0 {
+            State::Stepwise(stepwise) => stepwise.wait(),
+            State::Peer(in_flight) => in_flight.wait(),
+            State::Failed(_) | State::InProcess(_) | State::Socket(_) | State::Other(_) => None,
+        }
+    }
+
     /// Waits for the answer to `request`, which must be the one that was started. The reply's body
     /// replaces the content of `body`; its payload goes to the front of `into`, the rest of which has
     /// undefined content afterwards, as has all of it after an error.
@@ -139,6 +177,7 @@ impl<'t> Pending<'t> {
             State::Failed(error) => Err(error),
             State::InProcess(transport) => transport.serve(request, body, into),
             State::Socket(in_flight) => in_flight.finish(request, body, into),
+            State::Stepwise(stepwise) => stepwise.finish(request, body, into),
             State::Peer(in_flight) => in_flight.finish(request, body, into),
             State::Other(waiting) => waiting.finish(request, body, into),
         }

@@ -9,7 +9,9 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
 use bivouac_net::conformance::CLIENT;
-use bivouac_net::{Address, NetError, ReplyHead, Request, SocketOptions, SocketTransport, Transport};
+use bivouac_net::{
+    Address, NetError, ReplyHead, Request, SocketOptions, SocketTransport, Transport, await_any,
+};
 use bivouac_types::OpId;
 use bivouac_wire::{Frame, Kind, Op};
 use hmac::{Hmac, KeyInit, Mac};
@@ -40,13 +42,38 @@ impl OddServer {
         OddServer { transport: SocketTransport::new(address, identity(), options), thread }
     }
 
-    fn ask(self, body: &mut Vec<u8>, into: &mut [IoSliceMut<'_>]) -> Result<ReplyHead, NetError> {
+    fn ask(
+        self,
+        manner: Manner,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
         let request = Request::new(question(), &[], &[]);
-        let outcome = self.transport.exchange(&request, body, into);
+        let outcome = match manner {
+            Manner::Waiting => self.transport.exchange(&request, body, into),
+            Manner::Steps => {
+                let mut pending = self.transport.begin(&request);
+                while !pending.advance(&request, into) {
+                    let _it_alone = await_any(&[pending.wait().unwrap()], true);
+                }
+                pending.finish(&request, body, into)
+            }
+        };
         drop(self.transport);
         self.thread.join().unwrap();
         outcome
     }
+}
+
+/// How an answer is awaited.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    Waiting,
+    Steps,
+}
+
+fn manner() -> impl Strategy<Value = Manner> {
+    prop_oneof![Just(Manner::Waiting), Just(Manner::Steps)]
 }
 
 /// The server's half of the handshake, as docs/protocol.md has it.
@@ -99,6 +126,7 @@ proptest! {
         cuts in proptest::collection::vec(any::<usize>(), 0..6),
         spare in 0usize..100,
         split in any::<usize>(),
+        manner in manner(),
     ) {
         let (body, payload) = (pattern(body_len, 3), pattern(payload_len, 7));
         let answer = message(question().reply(0, 0, 0), &body, &payload);
@@ -106,7 +134,7 @@ proptest! {
         let mut space = vec![0u8; payload_len + spare];
         let (front, back) = space.split_at_mut(split % (payload_len + spare + 1));
         let mut got = vec![9; 5];
-        let head = server.ask(&mut got, &mut [IoSliceMut::new(front), IoSliceMut::new(back)]).unwrap();
+        let head = server.ask(manner, &mut got, &mut [IoSliceMut::new(front), IoSliceMut::new(back)]).unwrap();
         prop_assert_eq!(head, ReplyHead { status: 0, payload_len });
         prop_assert!(got == body);
         prop_assert!(space[..payload_len] == payload[..]);
@@ -117,31 +145,36 @@ proptest! {
         body_len in 0usize..300,
         payload_len in 0usize..9000,
         end in any::<usize>(),
+        manner in manner(),
     ) {
         let answer = message(question().reply(0, 0, 0), &pattern(body_len, 3), &pattern(payload_len, 7));
         let end = end % answer.len();
         let mut space = vec![0u8; 9000];
         let server = OddServer::new(vec![answer[..end].to_vec()]);
-        let outcome = server.ask(&mut Vec::new(), &mut [IoSliceMut::new(&mut space)]);
+        let outcome = server.ask(manner, &mut Vec::new(), &mut [IoSliceMut::new(&mut space)]);
         prop_assert!(matches!(outcome, Err(NetError::Lost { .. })), "{:?}", outcome);
     }
 
     #[test]
-    fn noise_instead_of_an_answer_is_an_error(noise in proptest::collection::vec(any::<u8>(), 64..400), room in 0usize..300) {
+    fn noise_instead_of_an_answer_is_an_error(noise in proptest::collection::vec(any::<u8>(), 64..400), room in 0usize..300, manner in manner()) {
         let mut space = vec![0u8; room];
-        let outcome = OddServer::new(vec![noise]).ask(&mut Vec::new(), &mut [IoSliceMut::new(&mut space)]);
+        let outcome = OddServer::new(vec![noise]).ask(manner, &mut Vec::new(), &mut [IoSliceMut::new(&mut space)]);
         prop_assert!(matches!(outcome, Err(NetError::Protocol { .. })), "{:?}", outcome);
     }
 }
 
 /// What the client says about an answer, with and without buffers for a payload.
 fn complaints(answer: &[u8]) -> Vec<String> {
+    [Manner::Waiting, Manner::Steps].into_iter().flat_map(|manner| complaints_by(manner, answer)).collect()
+}
+
+fn complaints_by(manner: Manner, answer: &[u8]) -> Vec<String> {
     [0, 100]
         .into_iter()
         .map(|room| {
             let mut space = vec![0u8; room];
             let server = OddServer::new(vec![answer.to_vec()]);
-            match server.ask(&mut Vec::new(), &mut [IoSliceMut::new(&mut space)]) {
+            match server.ask(manner, &mut Vec::new(), &mut [IoSliceMut::new(&mut space)]) {
                 Err(error @ NetError::Protocol { .. }) => error.to_string(),
                 other => format!("{other:?}"),
             }
@@ -174,7 +207,8 @@ fn more_payload_than_asked_for_is_not_taken() {
 #[test]
 fn bytes_behind_the_answer_are_not_taken() {
     let answer = message(question().reply(0, 0, 0), b"body", &[]);
-    for text in complaints(&[&answer[..], b"more"].concat()) {
+    // In steps nothing is read but what was announced.
+    for text in complaints_by(Manner::Waiting, &[&answer[..], b"more"].concat()) {
         assert!(text.contains("more bytes than its header announces"), "{text}");
     }
 }
@@ -185,6 +219,31 @@ fn an_absurd_length_is_not_taken() {
     for text in complaints(&frame.to_bytes()) {
         assert!(text.contains("longer than the limit"), "{text}");
     }
+}
+
+/// Who is silent for too long is given up, also by those who wait for several.
+#[test]
+fn silence_ends_the_wait_in_steps() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::tcp(listener.local_addr().unwrap().to_string());
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        admit(&mut stream);
+        receive(&mut stream);
+        // Until the other side has had enough.
+        stream.read(&mut [0]).unwrap()
+    });
+    let options = SocketOptions { wait_ms: 300, ..SocketOptions::default() };
+    let transport = SocketTransport::new(address, identity(), options);
+    let request = Request::new(question(), &[], &[]);
+    let mut pending = transport.begin(&request);
+    while !pending.advance(&request, &mut []) {
+        let _it_alone = await_any(&[pending.wait().unwrap()], true);
+    }
+    assert!(pending.wait().is_none() && pending.is_sent());
+    let error = pending.finish(&request, &mut Vec::new(), &mut []).unwrap_err();
+    assert!(matches!(error, NetError::TimedOut { waited_ms: 300, .. }), "{error}");
+    assert_eq!(server.join().unwrap(), 0);
 }
 
 #[test]

@@ -9,6 +9,9 @@ use rustix::process::{Resource, getrlimit};
 const AFTER_CALLS: u32 = 6;
 /// Bytes that serve as well.
 pub const AFTER_BYTES: u64 = 512 << 10;
+/// Bytes that are worth it in one call, also in the first: the kernel would make requests of 1 MiB of them, one behind the
+/// other, and here they go to all seats at the same time.
+pub const LARGE_BYTES: u64 = 4 << 20;
 
 static CALLS: AtomicU32 = AtomicU32::new(AFTER_CALLS);
 static REPORTS: AtomicBool = AtomicBool::new(false);

@@ -187,7 +187,9 @@ fn prepare(held: &Held, asked: Asked, name: Name, writes: bool, count: usize) ->
 /// Whether there were calls enough to look at the file. With a report, it is looked at from the first one.
 fn is_due(held: &File, fd: c_int, count: usize) -> Result<bool, Miss> {
     let (calls, bytes) = held.count(count);
-    let due = calls >= settings::after_calls() || bytes >= settings::AFTER_BYTES;
+    let due = calls >= settings::after_calls()
+        || bytes >= settings::AFTER_BYTES
+        || count as u64 > settings::LARGE_BYTES;
     if !due && !settings::reports() {
         // Whose file it is is not known; nothing would tell it either.
         return Err(Miss::Alien);

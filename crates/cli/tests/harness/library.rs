@@ -9,9 +9,22 @@ use bivouac_launch::StateDir;
 use bivouac_net::{Auth, Secret};
 use bivouac_types::limits::PAGE_POOL_DEFAULT;
 use bivouac_types::{ClientId, Ino, NodeId, mode};
+use bivouac_wire::FormationMap;
 
 /// A client as a program with the library has it.
 pub fn library(dir: &std::path::Path) -> Client {
+    client(dir, Client::nearby)
+}
+
+/// The same on a machine without a node: everything is messages over TCP.
+pub fn far_library(dir: &std::path::Path) -> Client {
+    client(dir, |map, auth, options| Client::new(map, auth, None, options))
+}
+
+fn client(
+    dir: &std::path::Path,
+    make: impl FnOnce(Arc<FormationMap>, &Auth, &ClientOptions) -> Client,
+) -> Client {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let dir = StateDir::at(dir.to_owned());
     let map = dir.read().unwrap().unwrap().map().unwrap();
@@ -24,7 +37,7 @@ pub fn library(dir: &std::path::Path) -> Client {
         incarnation: 0,
         page_pool: PAGE_POOL_DEFAULT,
     };
-    Client::nearby(Arc::new(map), &auth, &options)
+    make(Arc::new(map), &auth, &options)
 }
 
 /// An operation of its own.

@@ -147,6 +147,21 @@ fn files_under_the_session_contract_are_the_mounts() {
     camp.down();
 }
 
+/// S274: what is longer than a request is worth a look at once.
+#[test]
+fn a_large_first_call_is_direct() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    for (size, expected) in [("4M", (0, 1)), ("5M", (1, 0))] {
+        let to = format!("of={}", camp.mount().join(size).display());
+        let mut run = command(Path::new("/bin/dd"), Way::Usual);
+        let (_, report) =
+            succeed(&run.args(["if=/dev/zero", &to, &format!("bs={size}"), "count=1"]).output().unwrap());
+        assert_eq!(calls(&report, "write"), expected, "{size}: {report}");
+    }
+    assert_eq!(std::fs::read(camp.mount().join("5M")).unwrap(), vec![0; 5 << 20]);
+    camp.down();
+}
+
 fn run_prints(preload: &[&str]) -> Option<(String, String)> {
     if !can_mount() {
         return None;

@@ -172,12 +172,12 @@ impl State {
         if !self.flush(context)? {
             return Ok(Next::Write);
         }
-        if self.incoming.is_some() {
-            if self.fill(context)? {
-                self.serve_incoming(context, worker)?;
-            }
-        } else {
+        if self.incoming.is_none() {
             self.read_small(context, worker)?;
+        }
+        // More of a long frame is there already, as a rule: to be told so would cost another thread's waking.
+        if self.incoming.is_some() && self.fill(context)? {
+            self.serve_incoming(context, worker)?;
         }
         Ok(if self.outgoing.is_some() { Next::Write } else { Next::Read })
     }

@@ -1,0 +1,175 @@
+//! A request and its answer, carried on without waiting, so that one thread can do so with many.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use bivouac_types::limits::FRAME_HEADER_LEN;
+use bivouac_wire::Frame;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::connection::Connection;
+use crate::{NetError, ReplyHead, Request, hook, slices};
+
+/// How far a request and its answer have got over one connection.
+pub(crate) struct Steps {
+    /// As it is sent, from the first byte to the last.
+    asked: [u8; FRAME_HEADER_LEN],
+    len: usize,
+    sent: usize,
+    header: [u8; FRAME_HEADER_LEN],
+    came: usize,
+    answer: Option<Answer>,
+    moved: Instant,
+}
+
+/// What came behind a header.
+struct Answer {
+    frame: Frame,
+    body: Vec<u8>,
+    came: usize,
+}
+
+/// What a connection has to do for its request to go on.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait<'a> {
+    socket: BorrowedFd<'a>,
+    events: PollFlags,
+    until: Instant,
+}
+
+impl Steps {
+    pub fn new(request: &Request<'_>) -> Steps {
+        let frame = &request.frame;
+        Steps {
+            asked: frame.to_bytes(),
+            len: FRAME_HEADER_LEN + frame.body_len as usize + frame.payload_len as usize,
+            sent: 0,
+            header: [0; FRAME_HEADER_LEN],
+            came: 0,
+            answer: None,
+            moved: Instant::now(),
+        }
+    }
+
+    /// Whether the request has been given away.
+    pub fn is_sent(&self) -> bool {
+        self.sent == self.len
+    }
+
+    /// What this waits for.
+    pub fn wait<'a>(&self, connection: &'a Connection) -> Wait<'a> {
+        let events = if self.is_sent() { PollFlags::IN } else { PollFlags::OUT };
+        Wait { socket: connection.as_fd(), events, until: self.moved + connection.patience() }
+    }
+
+    /// Sends as much as the connection takes; whether that was all.
+    pub fn send(&mut self, connection: &Connection, request: &Request<'_>) -> Result<bool, NetError> {
+        while !self.is_sent() {
+            let mut parts = Vec::with_capacity(request.payload.len() + 2);
+            parts.extend([IoSlice::new(&self.asked), IoSlice::new(request.body)]);
+            parts.extend_from_slice(request.payload);
+            let mut rest = parts.as_mut_slice();
+            IoSlice::advance_slices(&mut rest, self.sent);
+            match connection.send_now(rest)? {
+                Some(sent) => self.sent += sent,
+                None => return Ok(false),
+            }
+            self.moved = Instant::now();
+        }
+        Ok(true)
+    }
+
+    /// Sends and receives what goes without waiting; the answer if it is there.
+    pub fn advance(
+        &mut self,
+        connection: &Connection,
+        request: &Request<'_>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Option<ReplyHead>, NetError> {
+        let outcome =
+            if self.send(connection, request)? { self.receive(connection, request, into)? } else { None };
+        if outcome.is_none() && self.moved.elapsed() >= connection.patience() {
+            return Err(connection.timed_out());
+        }
+        Ok(outcome)
+    }
+
+    fn receive(
+        &mut self,
+        connection: &Connection,
+        request: &Request<'_>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Option<ReplyHead>, NetError> {
+        while self.answer.is_none() {
+            let header = self.header.get_mut(self.came..).unwrap_or_default();
+            let Some(came) = connection.receive_now(&mut [IoSliceMut::new(header)])? else { return Ok(None) };
+            self.came += came;
+            self.moved = Instant::now();
+            if self.came == FRAME_HEADER_LEN {
+                let frame = connection.decode(Some(&self.header))?;
+                connection.check_reply(request, &frame, slices::total_mut(into))?;
+                self.answer = Some(Answer { frame, body: vec![0; frame.body_len as usize], came: 0 });
+            }
+        }
+        let Some(answer) = &mut self.answer else { return Ok(None) };
+        let (body_len, payload_len) = (answer.body.len(), answer.frame.payload_len as usize);
+        while answer.came < body_len + payload_len {
+            let (body, paid) = (answer.body.get_mut(answer.came..), answer.came.saturating_sub(body_len));
+            let mut parts = Vec::with_capacity(into.len() + 1);
+            parts.push(IoSliceMut::new(body.unwrap_or_default()));
+            parts.extend(slices::window_mut(into, paid, payload_len - paid));
+            let room = slices::total_mut(&parts);
+            let Some(came) = connection.receive_now(&mut parts)? else { return Ok(None) };
+            answer.came += came;
+            self.moved = Instant::now();
+            if came < room {
+                break;
+            }
+        }
+        let is_whole = answer.came == body_len + payload_len;
+        Ok(is_whole.then_some(ReplyHead { status: answer.frame.status, payload_len }))
+    }
+
+    /// The body of the answer that came.
+    pub fn body(self) -> Vec<u8> {
+        self.answer.map(|answer| answer.body).unwrap_or_default()
+    }
+}
+
+/// Waits until one of these can go on, or has waited for too long; only looks unless `may_wait`. Which can.
+#[must_use]
+pub fn await_any(waits: &[Wait<'_>], may_wait: bool) -> Vec<bool> {
+    let mut polled: Vec<PollFd<'_>> =
+        waits.iter().map(|wait| PollFd::from_borrowed_fd(wait.socket, wait.events)).collect();
+    if may_wait && !(hook::is_set() && look(&mut polled, Duration::ZERO)) {
+        hook::run();
+        let until = waits.iter().map(|wait| wait.until).min();
+        // Rounded up, so that the time has passed when the wait ends.
+        let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        look(&mut polled, left + Duration::from_millis(1));
+    } else if !may_wait {
+        look(&mut polled, Duration::ZERO);
+    }
+    let now = Instant::now();
+    let ready = |(polled, wait): (&PollFd<'_>, &Wait<'_>)| !polled.revents().is_empty() || wait.until <= now;
+    polled.iter().zip(waits).map(ready).collect()
+}
+
+/// Whether any of them is ready within `time`.
+fn look(polled: &mut [PollFd<'_>], time: Duration) -> bool {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match poll(polled, Timespec::try_from(left).ok().as_ref()) {
+            Err(Errno::INTR) => {}
+            Ok(ready) => return ready > 0,
+            // Without memory for it, all are tried.
+            Err(_) => {
+                polled.iter_mut().for_each(PollFd::clear_revents);
+                return false;
+            }
+        }
+    }
+}
