@@ -82,7 +82,7 @@ ssize_t bivouac_pread(bivouac_file *file, void *buffer, size_t count, off_t offs
 
 /*
  * Writes at an offset, or, to a file opened with O_APPEND, at its end. All of it, or it failed: then parts may have
- * been written, but the file is not longer than before.
+ * been written, but the file is not longer than before; after a failed call of more than 256 MiB by a multiple of that.
  */
 ssize_t bivouac_pwrite(bivouac_file *file, const void *buffer, size_t count, off_t offset);
 

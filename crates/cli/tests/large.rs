@@ -5,7 +5,6 @@
 mod harness;
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bivouac_client::Client;
 use bivouac_types::NodeId;
@@ -56,41 +55,30 @@ fn a_large_call_over_tcp_is_what_everybody_sees() {
     }
 }
 
-/// Says so however the test ends.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn large_calls_are_whole_while_daemons_are_killed() {
+    const ROUNDS: usize = 4;
     let Some(camp) = Camp::start(&["--nodes", "3", "--stripe", "256k", "--deaths-max", "99/1ms"]) else {
         return;
     };
     let client = far_library(&camp.dir());
     let ino = create(&client, "file");
-    let (over, kills) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let end = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                camp.kill_node(kills.fetch_add(1, Ordering::Relaxed) % usize::from(NODES));
-            }
+    // One is killed while a call goes on: those that live shorter than a call are no use to it.
+    let killed = |node: usize, call: &mut dyn FnMut()| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| camp.kill_node(node % usize::from(NODES)));
+            call();
         });
-        let _ends_it = Over(&over);
-        let mut round = 0;
-        while round < 4 || kills.load(Ordering::Relaxed) < 5 {
-            let data = bytes(LEN, round);
-            write(&client, ino, round * 1000, &data);
+    };
+    for round in 0..ROUNDS {
+        let data = bytes(LEN, round);
+        killed(round, &mut || write(&client, ino, round * 1000, &data));
+        killed(round + 1, &mut || {
             assert!(read(&client, ino, round * 1000, LEN + 1) == data, "round {round}");
-            round += 1;
-        }
-        round * 1000 - 1000 + LEN
-    });
+        });
+    }
     let size = client.getattr(ino).unwrap().size;
-    assert_eq!(size as usize, end);
+    assert_eq!(size as usize, (ROUNDS - 1) * 1000 + LEN);
     client.close(ino);
     drop(client);
     camp.down();

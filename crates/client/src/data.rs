@@ -253,18 +253,6 @@ impl Client {
         Ok(false)
     }
 
-    /// Part of a write failed: what is in front of that belongs to the file nevertheless.
-    pub(crate) fn publish_front(&self, ino: Ino, offset: u64, len: usize, known: &Known) {
-        let end = offset.saturating_add(len as u64);
-        if len == 0 || end <= known.size {
-            return;
-        }
-        let as_written = |now: &Known| Ok(now.epoch == known.epoch);
-        if let Err(error) = self.publish_within(1, ino, end, |_| offset, as_written) {
-            log::warn!("inode {ino}: what was written before a write failed is lost: {error}");
-        }
-    }
-
     pub(crate) fn settle(&self, ino: Ino) {
         let settled = self.home(ino).and_then(|home| self.ask::<op::Settle>(home, &InoOnly { ino }));
         if let Err(error) = settled {

@@ -62,19 +62,14 @@ impl Client {
         if wanted <= TRANSFER_MAX || self.may_be_bound(ino) { TRANSFER_MAX } else { STRETCH_MAX }
     }
 
-    /// Writes to all seats. Whether none had a newer epoch. The front part that was written when something failed belongs to
-    /// the file.
+    /// Writes to all seats. Whether none had a newer epoch.
     pub(crate) fn write_stretch(&self, ino: Ino, known: &Known, offset: u64, data: &[u8]) -> FsResult<bool> {
         let ranges = cut(&known.layout, offset, data.len() as u64);
         let payloads: Vec<Vec<IoSlice<'_>>> = ranges.iter().map(|range| gather(range, data)).collect();
         let (nodes, mut course) = self.course(&ranges)?;
         let writing =
             Writing { client: self, ino, known, ranges: &ranges, nodes: &nodes, payloads: &payloads };
-        let outcome = carry(&mut course, writing);
-        if outcome.is_err() {
-            self.publish_front(ino, offset, course.front().unwrap_or(data.len()), known);
-        }
-        outcome
+        carry(&mut course, writing)
     }
 
     /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
@@ -112,7 +107,7 @@ fn carry<'a, W: Work<'a>>(course: &mut Course, mut work: W) -> FsResult<bool> {
         // What is done here is done while the others are on their way.
         let here = course.next_here();
         match here.map(|message| (message, work.here(message))) {
-            Some((message, Some(verdict))) => whole &= conclude(course, message, verdict),
+            Some((_, Some(verdict))) => whole &= conclude(course, verdict),
             Some((message, None)) => {
                 course.begun_here(message);
                 begin(course, &work, message, &mut flows)
@@ -124,7 +119,7 @@ fn carry<'a, W: Work<'a>>(course: &mut Course, mut work: W) -> FsResult<bool> {
         let mut moved = here.is_some();
         for (message, answer) in advance(course, &mut work, &mut flows, &mut moved) {
             match answer.map(|answer| work.take(message, answer)) {
-                Ok(verdict) => whole &= conclude(course, message, verdict),
+                Ok(verdict) => whole &= conclude(course, verdict),
                 Err(error) => stop(course, &mut failure, error),
             }
         }
@@ -157,11 +152,9 @@ fn stop(course: &mut Course, failure: &mut Option<FsError>, error: FsError) {
     failure.get_or_insert(error);
 }
 
-fn conclude(course: &mut Course, message: usize, verdict: Verdict) -> bool {
+fn conclude(course: &mut Course, verdict: Verdict) -> bool {
     if verdict == Verdict::Overtaken {
         course.stop();
-    } else {
-        course.done(message);
     }
     verdict == Verdict::Whole
 }

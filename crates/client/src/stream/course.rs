@@ -19,9 +19,8 @@ const _: () = assert!(WINDOW as u64 * MESSAGE_MAX <= TRANSFER_MAX as u64);
 ///
 /// A message is a number; lower ones begin further in front in the file.
 pub(super) struct Course {
-    /// Where in the call each message begins, and its seat's column.
-    places: Vec<(usize, usize)>,
-    done: Vec<bool>,
+    /// Of each message, its seat's.
+    columns: Vec<usize>,
     seats: Vec<Seat>,
     here: VecDeque<usize>,
     under_way: usize,
@@ -39,16 +38,15 @@ struct Seat {
 impl Course {
     /// The order of these messages. Those that are `here` need not be sent.
     pub fn new(ranges: &[SeatRange], is_here: impl Fn(usize) -> bool) -> Course {
-        let columns = ranges.iter().map(|range| usize::from(range.column) + 1).max().unwrap_or(0);
-        let mut seats = vec![Seat::default(); columns];
+        let columns: Vec<usize> = ranges.iter().map(|range| usize::from(range.column)).collect();
+        let mut seats = vec![Seat::default(); columns.iter().max().map_or(0, |last| last + 1)];
         let mut here = VecDeque::new();
         for (message, range) in ranges.iter().enumerate() {
             let queue =
                 if is_here(message) { &mut here } else { &mut seats[usize::from(range.column)].waiting };
             queue.push_back(message);
         }
-        let places = ranges.iter().map(|range| (first(range), usize::from(range.column))).collect();
-        Course { places, done: vec![false; ranges.len()], seats, here, under_way: 0 }
+        Course { columns, seats, here, under_way: 0 }
     }
 
     /// The message to begin now, if any may be; it is taken as begun.
@@ -95,26 +93,14 @@ impl Course {
         }
     }
 
-    /// What a message was for has been done.
-    pub fn done(&mut self, message: usize) {
-        self.done[message] = true;
-    }
-
     /// Nothing more is begun.
     pub fn stop(&mut self) {
         self.seats.iter_mut().for_each(|seat| seat.waiting.clear());
         self.here.clear();
     }
 
-    /// Where in the call the first byte may be that is not done; `None` if all are.
-    pub fn front(&self) -> Option<usize> {
-        let left = self.places.iter().zip(&self.done).filter(|(_, done)| !**done);
-        left.map(|((place, _), _)| *place).min()
-    }
-
     fn seat(&mut self, message: usize) -> Option<&mut Seat> {
-        let (_, column) = *self.places.get(message)?;
-        self.seats.get_mut(column)
+        self.seats.get_mut(*self.columns.get(message)?)
     }
 }
 
@@ -192,24 +178,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_begun_is_not_done() {
+    fn what_takes_a_message_after_all_has_a_window_too() {
         let ranges = cut(&layout(1 << 20, 2), 0, 8 << 20);
         let mut course = Course::new(&ranges, |message| ranges[message].column == 1);
-        let (there, here) = (course.next().unwrap(), course.next_here().unwrap());
-        assert_eq!((course.front(), there, here), (Some(0), 0, 1));
-        course.done(here);
-        assert_eq!(course.front(), Some(0));
-        course.sent(there);
-        course.ended(there);
-        course.done(there);
-        assert_eq!(course.front(), Some(2 << 20));
-        // What cannot be done here after all has a window, too.
+        assert_eq!((course.next(), course.next_here()), (Some(0), Some(1)));
         let asked: Vec<usize> =
             std::iter::from_fn(|| course.next_here().inspect(|own| course.begun_here(*own))).collect();
         assert_eq!((asked.len(), course.next_here()), (WINDOW, None));
         course.ended(asked[0]);
         course.stop();
-        assert_eq!((course.next(), course.next_here(), course.front()), (None, None, Some(2 << 20)));
+        assert_eq!((course.next(), course.next_here()), (None, None));
     }
 
     proptest! {
@@ -251,7 +229,6 @@ mod tests {
                 if let Some(message) = course.next_here() {
                     prop_assert!(here(message));
                     begun.push(message);
-                    course.done(message);
                 }
                 prop_assert!(sending.len() + waiting.len() <= UNDER_WAY_MAX);
                 for column in 0..width {
@@ -269,7 +246,6 @@ mod tests {
                 } else {
                     let message = waiting.swap_remove(fate % total - sending.len());
                     course.ended(message);
-                    course.done(message);
                 }
             }
             for column in 0..width {
@@ -278,7 +254,6 @@ mod tests {
             }
             begun.sort_unstable();
             prop_assert_eq!(begun, (0..ranges.len()).collect::<Vec<_>>());
-            prop_assert_eq!(course.front(), None);
         }
     }
 }
