@@ -1,5 +1,6 @@
 //! The environment, read once.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use bivouac_launch::{Batch, Surroundings};
@@ -9,6 +10,15 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// Names of the directory for formations, the one that counts first: whoever forms for a user in another session sets ours.
 const RUNTIME_DIRS: [&str; 2] = ["BIVOUAC_RUNTIME_DIR", "XDG_RUNTIME_DIR"];
+
+/// What commands on a formation find in theirs: mount point, name, and the formation's directory.
+pub const OF_COMMANDS: [&str; 3] = ["BIVOUAC", "BIVOUAC_NAME", "BIVOUAC_DIR"];
+
+/// The same of the command that we are called by: the formation's name and directory.
+pub fn around() -> (Option<OsString>, Option<PathBuf>) {
+    let [_, name, dir] = OF_COMMANDS.map(std::env::var_os);
+    (name, dir.map(PathBuf::from))
+}
 
 /// What the environment says.
 pub fn read() -> Surroundings {

@@ -8,10 +8,7 @@ use bivouac_launch::{FormationName, State, StateDir, Surroundings, become_comman
 
 use crate::failure::{CODE_NOT_STARTED, Failure};
 use crate::options::ExecArgs;
-use crate::{preloading, reach};
-
-/// What a command on a formation finds in its environment: mount point, name, and the formation's directory.
-pub const VARIABLES: [&str; 3] = ["BIVOUAC", "BIVOUAC_NAME", "BIVOUAC_DIR"];
+use crate::{environment, preloading, reach};
 
 /// Becomes the command. Returns only if that fails.
 pub fn run(here: &Surroundings, args: &ExecArgs) -> Result<ExitCode, Failure> {
@@ -26,16 +23,16 @@ pub fn run(here: &Surroundings, args: &ExecArgs) -> Result<ExitCode, Failure> {
 
     let values =
         [mount.map(Path::as_os_str), Some(OsStr::new(state.name.as_str())), Some(dir.path().as_os_str())];
-    let mut environment: Vec<_> = VARIABLES.into_iter().zip(values).collect();
-    environment.extend(preload.as_deref().map(|preload| (preloading::VARIABLE, Some(preload))));
-    let (code, text) = become_command(&args.command, &environment, work_dir.as_deref());
+    let mut variables: Vec<_> = environment::OF_COMMANDS.into_iter().zip(values).collect();
+    variables.extend(preload.as_deref().map(|preload| (preloading::VARIABLE, Some(preload))));
+    let (code, text) = become_command(&args.command, &variables, work_dir.as_deref());
     Err(Failure::new(code, text))
 }
 
 /// The formation that is named; else the one of the command that we are called by; else as every command has it.
 fn formation(here: &Surroundings, name: Option<&FormationName>) -> Result<(StateDir, State), Failure> {
-    let [_, name_of, dir_of] = VARIABLES.map(std::env::var_os);
-    let around = dir_of.filter(|_| name.is_none()).map(|dir| StateDir::at(PathBuf::from(dir)));
+    let (name_of, dir_of) = environment::around();
+    let around = dir_of.filter(|_| name.is_none()).map(StateDir::at);
     let dir = match around.filter(|dir| dir.read().is_ok_and(|state| state.is_some())) {
         Some(dir) => dir,
         None => {

@@ -5,7 +5,7 @@ mod completions;
 mod config;
 mod down;
 mod end;
-pub mod exec;
+mod exec;
 mod explain;
 mod flush;
 mod fsck;

@@ -15,7 +15,7 @@ use bivouac_mount::fusermount;
 use bivouac_stage::Transfer;
 use bivouac_stage::jobs::{Changed, Jobs, Order, Way};
 
-use crate::commands::exec::VARIABLES;
+use crate::environment::OF_COMMANDS;
 use crate::failure::{CODE_NOT_CLEAN, CODE_NOT_STAGED_IN, CODE_NOT_STAGED_OUT, CODE_NOT_STARTED, Failure};
 use crate::flushing::Manner;
 use crate::forming::{Formed, form};
@@ -115,7 +115,7 @@ impl Job<'_> {
         let name = self.formed.name.as_str();
         let dir = self.formed.dir.path().as_os_str();
         let values = [mount.as_os_str(), OsStr::new(name), dir];
-        let mut environment: Vec<_> = VARIABLES.into_iter().zip(values).collect();
+        let mut environment: Vec<_> = OF_COMMANDS.into_iter().zip(values).collect();
         environment.extend(self.preload.as_deref().map(|preload| (preloading::VARIABLE, preload)));
         if self.args.out_always {
             self.owe_outputs();

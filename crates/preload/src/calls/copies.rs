@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use libc::{iovec, off_t, size_t, ssize_t};
+use libc::{off_t, size_t, ssize_t};
 
 use crate::known::WRITTEN;
 use crate::{adopt, errno, process, real, settle, thread};
@@ -59,17 +59,9 @@ macro_rules! moving {
 
 moving! { splice copy_file_range }
 
-/// A write with flags, by the kernel: an append goes to the end that it knows of.
-pub(super) unsafe fn write_flagged(
-    fd: c_int,
-    pieces: *const iovec,
-    count: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> ssize_t {
+/// The kernel is about to write with flags: an append goes to the end that it knows of.
+pub(super) fn writes_flagged(fd: c_int, flags: c_int) {
     if flags & libc::RWF_APPEND != 0 && (settle::is_open() || WRITTEN.has_any()) && thread::is_idle() {
         adopt::look_at(fd);
     }
-    // SAFETY: as the caller says.
-    unsafe { real::pwritev2(fd, pieces, count, offset, flags) }
 }

@@ -194,7 +194,10 @@ unsafe extern "C-unwind" fn pwritev2(
     // SAFETY: as the caller says.
     let done = asked.and_then(|asked| unsafe { write_list(asked, pieces, count) });
     // SAFETY: as the caller says.
-    done.unwrap_or_else(|| unsafe { copies::write_flagged(fd, pieces, count, offset, flags) })
+    done.unwrap_or_else(|| unsafe {
+        copies::writes_flagged(fd, flags);
+        real::pwritev2(fd, pieces, count, offset, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
