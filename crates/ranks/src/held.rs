@@ -1,0 +1,263 @@
+//! What a thread holds, in debug builds.
+
+use crate::Rank;
+
+/// A lock's place: its rank, and its number among those of one rank that may be held together.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+    #[cfg(debug_assertions)]
+    number: u32,
+}
+
+/// That the thread holds a lock; ends when dropped.
+pub(crate) struct Held {
+    #[cfg(debug_assertions)]
+    entry: u64,
+    // Guards stay in the thread that took the lock; so does this.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+#[cfg(debug_assertions)]
+mod checked {
+    use super::{Held, Place};
+    use crate::Rank;
+    use std::cell::RefCell;
+
+    /// What a thread holds, in the order in which it was taken.
+    #[derive(Default)]
+    struct Stack {
+        next: u64,
+        entries: Vec<(u64, Place)>,
+    }
+
+    thread_local! {
+        static STACK: RefCell<Stack> = RefCell::default();
+    }
+
+    impl Place {
+        pub(crate) const fn new(rank: Rank, number: u32) -> Place {
+            Place { rank, number }
+        }
+
+        /// Before the lock is waited for: it must stand behind everything that the thread holds.
+        ///
+        /// # Panics
+        /// When it does not.
+        pub(crate) fn check(self) {
+            let broken = STACK.try_with(|stack| {
+                let stack = stack.borrow();
+                stack.entries.iter().map(|(_, place)| *place).find(|held| !held.is_before(self))
+            });
+            if let Ok(Some(held)) = broken {
+                assert!(
+                    std::thread::panicking(),
+                    "lock order: {} is taken while {} is held; crates/ranks/src/rank.rs has the order",
+                    self.rank,
+                    held.rank
+                );
+            }
+        }
+
+        /// The same for a lock that the thread may have already, and that is given to it again.
+        pub(crate) fn check_again(self) {
+            let has_it =
+                |stack: &RefCell<Stack>| stack.borrow().entries.iter().any(|(_, held)| held.is(self));
+            if !STACK.try_with(has_it).unwrap_or(true) {
+                self.check();
+            }
+        }
+
+        fn is(self, other: Place) -> bool {
+            (self.rank.number(), self.number) == (other.rank.number(), other.number)
+        }
+
+        fn is_before(self, next: Place) -> bool {
+            match self.rank.number().cmp(&next.rank.number()) {
+                std::cmp::Ordering::Less => true,
+                std::cmp::Ordering::Equal => self.rank.has_siblings() && self.number < next.number,
+                std::cmp::Ordering::Greater => false,
+            }
+        }
+
+        /// The lock is taken.
+        pub(crate) fn hold(self) -> Held {
+            let push = |stack: &RefCell<Stack>| {
+                let mut stack = stack.borrow_mut();
+                stack.next += 1;
+                let entry = stack.next;
+                stack.entries.push((entry, self));
+                entry
+            };
+            // A thread that ends checks nothing any more.
+            Held { entry: STACK.try_with(push).unwrap_or(0), _here: std::marker::PhantomData }
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            let _ = STACK.try_with(|stack| {
+                let entries = &mut stack.borrow_mut().entries;
+                if let Some(at) = entries.iter().rposition(|(entry, _)| *entry == self.entry) {
+                    entries.remove(at);
+                }
+            });
+        }
+    }
+
+    /// The innermost lock that the thread holds of those for which `is_it` says so, but for one.
+    fn find(except: Option<&Held>, is_it: impl Fn(&Rank) -> bool) -> Option<Rank> {
+        let find = |stack: &std::cell::RefCell<Stack>| {
+            let stack = stack.borrow();
+            let mut held = stack.entries.iter().rev();
+            let is_other = |entry: u64| except.is_none_or(|held| held.entry != entry);
+            held.find(|(entry, place)| is_other(*entry) && is_it(&place.rank)).map(|(_, place)| place.rank)
+        };
+        STACK.try_with(find).ok().flatten()
+    }
+
+    /// Takes everything from the stack.
+    pub(crate) struct Apart(Vec<(u64, Place)>);
+
+    impl Apart {
+        pub(crate) fn begin() -> Apart {
+            Apart(STACK.try_with(|stack| std::mem::take(&mut stack.borrow_mut().entries)).unwrap_or_default())
+        }
+    }
+
+    impl Drop for Apart {
+        fn drop(&mut self) {
+            let _ = STACK.try_with(|stack| {
+                let entries = &mut stack.borrow_mut().entries;
+                // What was taken apart and is still held stays behind what there was.
+                let rest = std::mem::replace(entries, std::mem::take(&mut self.0));
+                entries.extend(rest);
+            });
+        }
+    }
+
+    pub(crate) fn short_held(except: Option<&Held>) -> Option<Rank> {
+        find(except, |rank| !rank.may_wait())
+    }
+}
+
+#[cfg(not(debug_assertions))]
+impl Place {
+    pub(crate) const fn new(_: Rank, _: u32) -> Place {
+        Place {}
+    }
+
+    #[inline(always)]
+    pub(crate) fn check(self) {}
+
+    #[inline(always)]
+    pub(crate) fn check_again(self) {}
+
+    #[inline(always)]
+    pub(crate) fn hold(self) -> Held {
+        Held { _here: std::marker::PhantomData }
+    }
+}
+
+/// Does what another node does when it is asked: with locks of its own, as in a thread of its own. The asker's
+/// locks do not count meanwhile; that none of them is held for a moment only is asserted first.
+pub fn on_behalf_of_peer<R>(act: impl FnOnce() -> R) -> R {
+    assert_may_wait("another node is asked");
+    #[cfg(debug_assertions)]
+    let _apart = checked::Apart::begin();
+    act()
+}
+
+/// Asserts that the thread holds no lock under which nobody may wait for others: in front of everything that asks
+/// another node, pauses, or calls back whoever may do so.
+///
+/// # Panics
+/// When it does, in debug builds.
+#[inline(always)]
+#[track_caller]
+pub fn assert_may_wait(what: &str) {
+    assert_only(what, None);
+}
+
+/// As [`assert_may_wait`], but for one lock, which is given up meanwhile.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn assert_only(what: &str, except: Option<&Held>) {
+    #[cfg(debug_assertions)]
+    if let Some(rank) = checked::short_held(except) {
+        assert!(std::thread::panicking(), "{what} while {rank} is held, under which nobody may wait");
+    }
+    #[cfg(not(debug_assertions))]
+    let _ = (what, except);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::rank::{ADVISORY, AGENDA, PART_WRITES, SLOT};
+    use crate::{Condvar, Mutex, RwLock, assert_may_wait, on_behalf_of_peer};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    fn refusal(act: impl FnOnce()) -> Option<String> {
+        let panic = catch_unwind(AssertUnwindSafe(act)).err()?;
+        panic.downcast_ref::<String>().cloned()
+    }
+
+    #[test]
+    fn locks_are_taken_in_the_order_of_their_ranks() {
+        let (outer, inner) = (Mutex::new(ADVISORY, 1), Mutex::new(SLOT, 2));
+        let guard = outer.lock();
+        assert_eq!((*inner.lock(), *guard), (2, 1));
+        drop(guard);
+        let guard = inner.lock();
+        let said = refusal(|| drop(outer.lock())).unwrap();
+        assert!(
+            said.contains("advisory locks of a file (rank 210) is taken while the lock of a slot's"),
+            "{said}"
+        );
+        assert!(outer.try_lock().is_some(), "who does not wait may ask");
+        drop(guard);
+        drop(outer.lock());
+    }
+
+    #[test]
+    fn those_of_one_rank_are_taken_by_their_numbers() {
+        let slots: Vec<_> = (0..3).map(|number| Mutex::numbered(SLOT, number, ())).collect();
+        let guards = (slots[0].lock(), slots[2].lock());
+        assert!(refusal(|| drop(slots[1].lock())).is_some());
+        drop(guards.1);
+        drop(slots[1].lock());
+        let two = [Mutex::new(ADVISORY, ()), Mutex::new(ADVISORY, ())];
+        drop(guards.0);
+        let _first = two[0].lock();
+        assert!(refusal(|| drop(two[1].lock())).is_some(), "only those that have numbers");
+    }
+
+    #[test]
+    fn nobody_waits_under_a_lock_that_is_held_for_a_moment() {
+        let (long, short) = (RwLock::numbered(PART_WRITES, 1, ()), Mutex::new(AGENDA, ()));
+        let reading = long.read();
+        assert_may_wait("a peer is asked");
+        let again = long.read_recursive();
+        let guard = short.lock();
+        assert!(refusal(|| assert_may_wait("a peer is asked")).unwrap().starts_with("a peer is asked while"));
+        let (other, news) = (Mutex::new(crate::rank::LEAF, ()), Condvar::new());
+        let waits = || _ = news.wait_for(&mut other.lock(), std::time::Duration::ZERO);
+        assert!(refusal(waits).is_some(), "nor for news of another");
+        drop(guard);
+        waits();
+        drop((again, reading));
+    }
+
+    #[test]
+    fn another_node_has_locks_of_its_own() {
+        let (here, there) = (RwLock::new(PART_WRITES, ()), Mutex::new(ADVISORY, ()));
+        let reading = here.read();
+        on_behalf_of_peer(|| {
+            drop(here.read());
+            drop(there.lock());
+        });
+        assert!(refusal(|| drop(here.read())).is_some(), "it holds it still");
+        drop(reading);
+    }
+}

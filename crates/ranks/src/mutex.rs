@@ -1,0 +1,140 @@
+//! A mutex with a rank, and the condition variable that goes with it.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+use crate::Rank;
+use crate::held::{Held, Place, assert_only};
+
+/// As `parking_lot::Mutex`.
+pub struct Mutex<T: ?Sized> {
+    place: Place,
+    inner: parking_lot::Mutex<T>,
+}
+
+/// The lock, until it is dropped.
+#[must_use = "the lock is given up when this is dropped"]
+pub struct MutexGuard<'a, T: ?Sized> {
+    // Dropped first: the lock is free before the thread is said not to hold it.
+    inner: parking_lot::MutexGuard<'a, T>,
+    held: Held,
+}
+
+impl<T> Mutex<T> {
+    /// A lock of this rank.
+    pub const fn new(rank: Rank, value: T) -> Mutex<T> {
+        Mutex::numbered(rank, 0, value)
+    }
+
+    /// The lock with a number among those of its rank. Where a thread may have several of these, it takes them in
+    /// the order of their numbers.
+    pub const fn numbered(rank: Rank, number: u32, value: T) -> Mutex<T> {
+        Mutex { place: Place::new(rank, number), inner: parking_lot::Mutex::new(value) }
+    }
+
+    /// The value of a lock that nobody else knows any more.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner()
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Waits for the lock.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.place.check();
+        MutexGuard { inner: self.inner.lock(), held: self.place.hold() }
+    }
+
+    /// The lock if nobody has it. Who does not wait may ask against the order.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let inner = self.inner.try_lock()?;
+        Some(MutexGuard { inner, held: self.place.hold() })
+    }
+
+    /// The value of a lock that nobody else can have.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+/// As `parking_lot::Condvar`. Who waits has no other lock than the one that it gives up, but for those under which
+/// one may wait.
+#[derive(Debug, Default)]
+pub struct Condvar(parking_lot::Condvar);
+
+impl Condvar {
+    /// Nobody waits.
+    pub const fn new() -> Condvar {
+        Condvar(parking_lot::Condvar::new())
+    }
+
+    /// Wakes one that waits; whether there was one.
+    pub fn notify_one(&self) -> bool {
+        self.0.notify_one()
+    }
+
+    /// Wakes all that wait, and says how many.
+    pub fn notify_all(&self) -> usize {
+        self.0.notify_all()
+    }
+
+    /// Waits until it is woken.
+    pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
+        assert_only("a thread waits", Some(&guard.held));
+        self.0.wait(&mut guard.inner);
+    }
+
+    /// The same until a moment at most.
+    pub fn wait_until<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        until: Instant,
+    ) -> parking_lot::WaitTimeoutResult {
+        assert_only("a thread waits", Some(&guard.held));
+        self.0.wait_until(&mut guard.inner, until)
+    }
+
+    /// The same for a time at most.
+    pub fn wait_for<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        time: Duration,
+    ) -> parking_lot::WaitTimeoutResult {
+        assert_only("a thread waits", Some(&guard.held));
+        self.0.wait_for(&mut guard.inner, time)
+    }
+
+    /// Waits while a condition holds.
+    pub fn wait_while<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) {
+        while condition(guard) {
+            self.wait(guard);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The order in which locks are taken: the one table of all ranks.
+//!
+//! A thread that holds a lock takes only locks with higher numbers. Numbers are spaced so that a new lock finds a place.
+//! The outermost are *long*: they are held while a request is carried out and while other nodes are asked. All others are
+//! held for a moment, and nobody waits for another node, for a client, or for a condition of another lock under them.
+
+use std::fmt;
+
+/// The place of a kind of lock in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    number: u16,
+    name: &'static str,
+    siblings: bool,
+    may_wait: bool,
+}
+
+impl Rank {
+    /// A lock that is held for a moment.
+    const fn new(number: u16, name: &'static str) -> Rank {
+        Rank { number, name, siblings: false, may_wait: false }
+    }
+
+    /// A thread may hold several of this rank, taken in the order of their numbers.
+    const fn numbered(self) -> Rank {
+        Rank { siblings: true, ..self }
+    }
+
+    /// It may be held while others are waited for.
+    const fn long(self) -> Rank {
+        Rank { may_wait: true, ..self }
+    }
+
+    /// Where it stands: locks with higher numbers are taken later.
+    #[must_use]
+    pub const fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Whether a thread may hold several.
+    #[must_use]
+    pub const fn has_siblings(&self) -> bool {
+        self.siblings
+    }
+
+    /// Whether it may be held while others are waited for.
+    #[must_use]
+    pub const fn may_wait(&self) -> bool {
+        self.may_wait
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the lock of {} (rank {})", self.name, self.number)
+    }
+}
+
+/// Writes the table.
+macro_rules! ranks {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal $(, $more:ident)*;)*) => {
+        $($(#[$doc])* pub const $name: Rank = Rank::new($number, $text)$(.$more())*;)*
+
+        /// All of them, outermost first.
+        pub const ALL: &[Rank] = &[$($name),*];
+    };
+}
+
+ranks! {
+    /// Held by changes under way, and alone by who ends the formation.
+    CHANGES_FENCE = 100, "the fence before changes", long;
+    /// Held by who reads what was brought, and alone by who makes room.
+    EVICTION = 110, "making room", long;
+    /// Held by who writes a part of a file in front of site storage.
+    PART_WRITES = 120, "writes of a part", long, numbered;
+    /// The turn at gathering what the shards of a directory have.
+    GATHER_TURN = 130, "gathering a directory's shards", long;
+    /// One client's list of opens is being taken in.
+    RECLAIM = 140, "a client's reclaim", long, numbered;
+    /// What one partition's number is next.
+    PARTITION_NUMBER = 150, "numbers of partitions";
+
+    /// The one thread that compacts the records.
+    COMPACTION = 200, "compaction of records", long;
+    /// Advisory locks of files.
+    ADVISORY = 210, "advisory locks of a file";
+    /// Numbers of new inodes.
+    ALLOCATOR = 220, "numbers of inodes";
+    /// Records of a slot, while a transaction on it lasts.
+    SLOT = 300, "a slot's records", numbered;
+
+    /// Which clients have opens.
+    OPENERS = 310, "known clients";
+    /// Opens of inodes.
+    OPENS = 320, "opens", numbered;
+    /// The first open of each client that may be under way.
+    OPEN_FLOORS = 330, "floors of opens";
+    /// Clients' numbers of advisory locks.
+    ADVISORY_COUNTS = 340, "counts of advisory locks";
+    /// Direct sessions and grants.
+    DIRECT_TABLE = 400, "the table of direct grants";
+    /// Sizes that are lent.
+    LENT_SIZES = 410, "lent sizes";
+    /// A subfile.
+    SUBFILE = 500, "a subfile", long;
+    /// Open subfiles.
+    SUBFILE_CACHE = 510, "open subfiles";
+    /// Rooms of partitions on a volume.
+    VOLUME_ROOMS = 520, "rooms of a volume";
+    /// The tail of the records' log.
+    RECORDS_LOG = 600, "the log of records";
+
+    /// What there is to do in the background.
+    AGENDA = 700, "the agenda";
+    /// Threads for it.
+    AGENDA_THREADS = 710, "background threads";
+    /// Rounds of threads that nodes share.
+    ROUNDS = 720, "rounds";
+    /// A small table under which nothing else is taken.
+    LEAF = 900, "a table of its own";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_its_own_order() {
+        assert!(ALL.is_sorted_by(|a, b| a.number < b.number));
+    }
+
+    #[test]
+    fn long_locks_are_named_by_what_they_are_of() {
+        assert_eq!(SLOT.to_string(), "the lock of a slot's records (rank 300)");
+    }
+}

@@ -1,0 +1,118 @@
+//! A read-write lock with a rank.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use crate::Rank;
+use crate::held::{Held, Place};
+
+/// As `parking_lot::RwLock`. A thread that reads may not read once more: a writer in between would wait for the one
+/// and keep the other waiting.
+pub struct RwLock<T: ?Sized> {
+    place: Place,
+    inner: parking_lot::RwLock<T>,
+}
+
+/// The lock for reading, until it is dropped.
+#[must_use = "the lock is given up when this is dropped"]
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    inner: parking_lot::RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+/// The lock for writing, until it is dropped.
+#[must_use = "the lock is given up when this is dropped"]
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    inner: parking_lot::RwLockWriteGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> RwLock<T> {
+    /// A lock of this rank.
+    pub const fn new(rank: Rank, value: T) -> RwLock<T> {
+        RwLock::numbered(rank, 0, value)
+    }
+
+    /// The lock with a number among those of its rank, as [`crate::Mutex::numbered`].
+    pub const fn numbered(rank: Rank, number: u32, value: T) -> RwLock<T> {
+        RwLock { place: Place::new(rank, number), inner: parking_lot::RwLock::new(value) }
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    /// Waits until nobody writes.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.place.check();
+        RwLockReadGuard { inner: self.inner.read(), _held: self.place.hold() }
+    }
+
+    /// As [`RwLock::read`], also for a thread that reads already: it goes before those who wait to write.
+    #[inline]
+    pub fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
+        self.place.check_again();
+        RwLockReadGuard { inner: self.inner.read_recursive(), _held: self.place.hold() }
+    }
+
+    /// The lock for writing, if nobody has it any more within a time.
+    pub fn try_write_for(&self, time: Duration) -> Option<RwLockWriteGuard<'_, T>> {
+        self.place.check();
+        let inner = self.inner.try_write_for(time)?;
+        Some(RwLockWriteGuard { inner, _held: self.place.hold() })
+    }
+
+    /// Waits until nobody reads or writes.
+    #[inline]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.place.check();
+        RwLockWriteGuard { inner: self.inner.write(), _held: self.place.hold() }
+    }
+
+    /// The lock for reading if nobody writes.
+    #[inline]
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        let inner = self.inner.try_read()?;
+        Some(RwLockReadGuard { inner, _held: self.place.hold() })
+    }
+
+    /// The lock for writing if nobody has it.
+    #[inline]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        let inner = self.inner.try_write()?;
+        Some(RwLockWriteGuard { inner, _held: self.place.hold() })
+    }
+
+    /// The value of a lock that nobody else can have.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
