@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
-use parking_lot::Mutex;
+use bivouac_ranks::{Mutex, rank};
 use rustix::fs::{MemfdFlags, SeekFrom, ftruncate, memfd_create};
 
 use crate::gate::Gate;
@@ -46,7 +46,7 @@ impl Board {
         // The locks of this daemon's own description would not be in its way.
         let file = reopened(&file)?;
         let memory = Arc::new(Memory::map(file.as_fd(), 0, BOARD_LEN)?);
-        Ok(Board { file, memory, next: Mutex::new(0) })
+        Ok(Board { file, memory, next: Mutex::new(rank::BOARD, 0) })
     }
 
     /// Whether the process of a session lives. When in doubt it does.

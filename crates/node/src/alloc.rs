@@ -4,7 +4,7 @@ use bivouac_store::Records;
 use bivouac_types::limits::INO_COUNTER_FIRST;
 use bivouac_types::{FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{Decode, Encode};
-use parking_lot::Mutex;
+use bivouac_ranks::{Mutex, rank};
 
 use crate::record::ALLOCATOR_KEY;
 
@@ -23,7 +23,7 @@ impl Allocator {
     pub fn open(records: &Records, node: NodeId, slot: Slot) -> Allocator {
         let mark = records.read(slot, ALLOCATOR_KEY, |value| value.and_then(|v| u64::from_bytes(v).ok()));
         let first = mark.unwrap_or(INO_COUNTER_FIRST);
-        Allocator { node, slot, range: Mutex::new(first..first) }
+        Allocator { node, slot, range: Mutex::new(rank::ALLOCATOR, first..first) }
     }
 
     /// The next number. The caller must not be inside a transaction.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_types::{Errno, FsError, FsResult, NodeId};
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 /// How long a peer is waited for at first and at most; it doubles in between, for one that is alive but slow.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));

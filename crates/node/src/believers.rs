@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bivouac_types::{ClientId, FsResult, Ino};
 use bivouac_wire::{DisbeliefRequest, Encode, Op, op};
-use parking_lot::RwLock;
+use bivouac_ranks::RwLock;
 
 use crate::leases::Changing;
 use crate::namespace::Change;

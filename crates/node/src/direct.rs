@@ -11,7 +11,7 @@ use bivouac_direct::{Board, Gate, SizeGate};
 use bivouac_store::{Access, Granted, Holder, LocalFile, SubfileId};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, SeatIndex};
-use parking_lot::Mutex;
+use bivouac_ranks::{Mutex, rank};
 
 use crate::node::Node;
 
@@ -19,11 +19,16 @@ use crate::node::Node;
 type Key = (u32, u32);
 
 /// What this node lends to processes of its machine.
-#[derive(Default)]
 pub struct Lending {
     board: OnceLock<Arc<Board>>,
     /// Never locked while a subfile is.
     table: Mutex<Table>,
+}
+
+impl Default for Lending {
+    fn default() -> Lending {
+        Lending { board: OnceLock::new(), table: Mutex::new(rank::DIRECT_TABLE, Table::default()) }
+    }
 }
 
 #[derive(Default)]

@@ -135,8 +135,7 @@ impl Service for Node {
     }
 
     fn client_connected(&self, client: ClientId) {
-        self.connected.lock().insert(client);
-        self.reaper.client_is_back(client);
+        self.sessions.connect(client);
         // A peer that connects has just been started, or is back.
         if let Some(node) = peer_of(client) {
             self.peer_answers(node);
@@ -144,14 +143,14 @@ impl Service for Node {
     }
 
     fn client_gone(&self, client: ClientId) {
-        self.connected.lock().remove(&client);
         let ended = self.lending.forget(client);
         ended.iter().for_each(|session| self.sizes.end_session(*session));
         if !ended.is_empty() {
             self.reaper.wake();
         }
         self.unsettled.mark(self.opens.of_client(client));
-        self.reaper.client_is_gone(client);
+        self.sessions.disconnect(client);
+        self.reaper.call();
     }
 }
 

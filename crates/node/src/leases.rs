@@ -22,7 +22,7 @@ use bivouac_types::limits::{
     MEETINGS_MS,
 };
 use bivouac_types::{ClientId, Ino, Slot};
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 use crate::dispatch::NOBODY;
 
@@ -489,7 +489,7 @@ mod tests {
     /// S271.
     #[test]
     fn who_believes_nothing_of_an_inode_is_not_waited_for() {
-        let (leases, asked) = (given_to(&[A, B]), Mutex::new(Vec::new()));
+        let (leases, asked) = (given_to(&[A, B]), Mutex::<Vec<ClientId>>::default());
         let _acting = Acting::on_behalf_of(A);
         let ask = |client, _| {
             asked.lock().push(client);

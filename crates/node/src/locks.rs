@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bivouac_types::{Errno, FsError, FsResult, Ino};
-use parking_lot::{Condvar, Mutex};
+use bivouac_ranks::{Condvar, Mutex};
 
 const SHARDS: usize = 64;
 /// How long a directory that is to spread waits for those who are at work in it.

@@ -12,7 +12,7 @@ use bivouac_members::{Command, Event, Members, Options};
 use bivouac_net::Fates;
 use bivouac_types::{Fate, FsResult, News, NodeId};
 use bivouac_wire::{Encode, NewsList, Operation, ProbeForRequest, Silent, op};
-use parking_lot::Mutex;
+use bivouac_ranks::{Mutex, rank};
 
 use crate::node::Node;
 use crate::peers::PeerRequest;
@@ -61,7 +61,7 @@ impl Membership {
         let seed = u64::from(std::process::id()) << 16 ^ u64::from(id.0);
         let members = Members::new(id, count, options, seed, 0);
         Membership {
-            state: Mutex::new(State { members, since: HashMap::new(), stopping: false }),
+            state: Mutex::new(rank::LEAF, State { members, since: HashMap::new(), stopping: false }),
             place: OnceLock::new(),
             since: Instant::now(),
             patience: Duration::from_millis(options.period_ms),

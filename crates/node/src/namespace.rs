@@ -249,8 +249,11 @@ impl Change<'_> {
             self.put_inode(&inode);
             return Ok((inode, None));
         }
-        let mut holders = self.node.opens.holders(ino);
-        holders.extend(self.node.openers.unheard());
+        // In this order: who has reclaimed in between is among the holders.
+        let mut holders = self.node.sessions.awaiting();
+        holders.extend(self.node.opens.holders(ino));
+        holders.sort_unstable();
+        holders.dedup();
         Ok((inode, Some(holders)))
     }
 

@@ -11,7 +11,7 @@ use bivouac_types::{
     Attr, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt, mode,
 };
 use bivouac_wire::{Dirty, FenceRequest, FormationMap, PoolStatus};
-use parking_lot::Mutex;
+use bivouac_ranks::{Mutex, rank};
 
 use crate::advisory::{Advisory, LockClient};
 use crate::alloc::Allocator;
@@ -24,8 +24,8 @@ use crate::gather::{Gathers, Shards};
 use crate::leases::Leases;
 use crate::locks::{Dirs, Locks};
 use crate::membership::Membership;
-use crate::openers::Openers;
-use crate::opens::{Opens, Told};
+use crate::sessions::Sessions;
+use crate::opens::Opens;
 use crate::partitions::Partitions;
 use crate::peers::{Channels, Peers};
 use crate::proxy::Proxy;
@@ -101,10 +101,8 @@ pub struct Node {
     pub(crate) believers: Believers,
     pub(crate) users: Users,
     pub(crate) opens: Opens,
-    pub(crate) openers: Openers,
+    pub(crate) sessions: Sessions,
     pub(crate) partitions: Partitions,
-    /// What clients have told so far of what they have open, while they tell it.
-    pub(crate) reassertions: Mutex<HashMap<ClientId, Told>>,
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     pub(crate) reaper: Reaper,
@@ -113,8 +111,6 @@ pub struct Node {
     pub(crate) rounds: Rounds,
     /// Who lives.
     pub(crate) members: Membership,
-    /// Clients that are connected.
-    pub(crate) connected: Mutex<HashSet<ClientId>>,
     /// Ends the connections of a client that was forgotten, so that it says again what it has open.
     pub(crate) on_forgotten: OnceLock<Box<dyn Fn(ClientId) + Send + Sync>>,
     pub(crate) away: Away,
@@ -157,22 +153,21 @@ impl Node {
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
         let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
         let allocator = Allocator::open(&records, config.id, slot);
-        let openers = Openers::open(&records, slot);
+        let sessions = Sessions::open(&records, slot, config.grace);
         let partitions = Partitions::open(&records, slot, &config.map)?;
         let own = slots_of(&config.map, config.id);
         let node = Node {
             advisory: Advisory::open(&records, config.id, own, Arc::clone(&peers)),
-            unsettled: Unsettled::new(config.id, allocator.first(), !openers.unheard().is_empty()),
+            unsettled: Unsettled::new(config.id, allocator.first(), !sessions.awaiting().is_empty()),
             sweeper: Sweeper::default(),
             proxy: Proxy::default(),
             allocator,
-            openers,
+            sessions,
             partitions,
             reaper: Reaper::new(config.grace),
             discarded_again: Mutex::default(),
             rounds: config.rounds,
             members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.fates),
-            connected: Mutex::default(),
             on_forgotten: OnceLock::new(),
             away: Away::new(config.grace),
             watches: Watches::default(),
@@ -193,14 +188,13 @@ impl Node {
             believers: Believers::default(),
             users: Users::default(),
             opens: Opens::new(),
-            reassertions: Mutex::default(),
             channels: Channels::default(),
             counters: Counters::new(),
             lending: Lending::default(),
             sizes: Sizes::default(),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            on_shutdown: Mutex::new(None),
+            on_shutdown: Mutex::new(rank::LEAF, None),
             pages: Mutex::default(),
             started: Instant::now(),
         };
@@ -211,7 +205,6 @@ impl Node {
         if recovery.records > 0 {
             node.adopt_moves_lock()?;
         }
-        node.adopt_openers();
         node.adopt_partitions();
         node.adopt_shards();
         node.adopt_garbage();

@@ -4,12 +4,13 @@
 //! late counts for more than it says. Each client's numbers rise; below its *floor* nothing is under way any more:
 //! what comes with a lower number was overtaken by its own repetition, or belongs to an earlier process.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bivouac_types::limits::CLIENTS_MAX;
 use bivouac_types::{ClientId, Ino, OpenId};
-use parking_lot::Mutex;
+
+use crate::sessions::Told;
+use bivouac_ranks::{Mutex, rank};
 
 const SHARDS: usize = 64;
 
@@ -17,39 +18,23 @@ const SHARDS: usize = 64;
 type Holders = Vec<(ClientId, OpenId)>;
 type Shard = HashMap<Ino, Holders>;
 
-/// What a client says that it has open.
-pub type Told = HashSet<(Ino, OpenId)>;
-
-/// How a floor fits with the one that was known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// It was said before the one that was known.
-    Late,
-    /// It was said after that, or says the same.
-    InOrder,
-    /// A later process of the client says it: what the earlier ones had open has ended.
-    OfAnotherProcess,
-}
-
 /// The table of opens; in memory only: clients repeat theirs after a restart.
 pub struct Opens {
     shards: Vec<Mutex<Shard>>,
-    /// Taken inside of a shard's lock or alone.
-    floors: Mutex<HashMap<ClientId, OpenId>>,
     /// Number of opens.
     count: AtomicU64,
 }
 
 impl Opens {
     pub fn new() -> Opens {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Opens { shards, floors: Mutex::default(), count: AtomicU64::new(0) }
+        let shards = (0..SHARDS).map(|_| Mutex::new(rank::OPENS, Shard::new())).collect();
+        Opens { shards, count: AtomicU64::new(0) }
     }
 
-    /// One more open; `false` if it was overtaken.
-    pub fn add(&self, ino: Ino, client: ClientId, open: OpenId) -> bool {
+    /// One more open; `false` if it was overtaken: `floor` is asked under the lock that [`Opens::replace`] takes too.
+    pub fn add(&self, ino: Ino, client: ClientId, open: OpenId, floor: impl FnOnce() -> OpenId) -> bool {
         let mut shard = self.shard(ino).lock();
-        if self.floors.lock().get(&client).is_some_and(|floor| open < *floor) {
+        if open < floor() {
             return false;
         }
         self.insert(&mut shard, ino, client, open);
@@ -71,25 +56,8 @@ impl Opens {
         free
     }
 
-    /// No open of the client below `floor` is under way. How this fits with what was known.
-    pub fn raise_floor(&self, client: ClientId, floor: OpenId) -> News {
-        let mut floors = self.floors.lock();
-        if !floors.contains_key(&client) && floors.len() >= CLIENTS_MAX {
-            // Those of clients without opens; without a floor, what comes late is not told any more.
-            floors.clear();
-        }
-        let known = floors.entry(client).or_insert(floor);
-        let before = std::mem::replace(known, floor.max(*known));
-        match (before, floor) {
-            _ if before > floor => News::Late,
-            _ if before.first_of_process() < floor.first_of_process() => News::OfAnotherProcess,
-            _ => News::InOrder,
-        }
-    }
-
     /// The client has open what it has told, and what is not below its floor.
-    pub fn replace(&self, client: ClientId, told: &Told) {
-        let floor = self.floors.lock().get(&client).copied().unwrap_or(OpenId(0));
+    pub fn replace(&self, client: ClientId, told: &Told, floor: OpenId) {
         let stays = |ino: Ino, open: OpenId| open >= floor || told.contains(&(ino, open));
         self.retain(|ino, holder, open| holder != client || stays(ino, open));
         for (ino, open) in told {
@@ -100,7 +68,6 @@ impl Opens {
     /// Forgets all of a client's opens.
     pub fn remove_client(&self, client: ClientId) {
         self.retain(|_, holder, _| holder != client);
-        self.floors.lock().remove(&client);
     }
 
     /// Who has the inode open.
@@ -172,6 +139,12 @@ mod tests {
     const B: ClientId = ClientId(2);
     const INO: Ino = Ino(9);
 
+    impl Opens {
+        fn add_any(&self, ino: Ino, client: ClientId, open: OpenId) -> bool {
+            self.add(ino, client, open, || OpenId(0))
+        }
+    }
+
     fn id(number: u64) -> OpenId {
         OpenId(number)
     }
@@ -179,8 +152,8 @@ mod tests {
     #[test]
     fn opens_end_one_by_one() {
         let opens = Opens::new();
-        assert!(opens.add(INO, A, id(1)) && opens.add(INO, A, id(2)) && opens.add(INO, B, id(1)));
-        assert!(opens.add(INO, A, id(2)), "the same one again");
+        assert!(opens.add_any(INO, A, id(1)) && opens.add_any(INO, A, id(2)) && opens.add_any(INO, B, id(1)));
+        assert!(opens.add_any(INO, A, id(2)), "the same one again");
         assert_eq!((opens.count(), opens.holders(INO)), (3, vec![A, B]));
         assert!(!opens.remove(INO, A, id(2)));
         assert!(!opens.remove(INO, A, id(2)), "a close that comes twice takes nothing away");
@@ -193,36 +166,23 @@ mod tests {
     fn what_is_under_way_is_not_forgotten() {
         let opens = Opens::new();
         for number in [3, 5, 7] {
-            opens.add(Ino(number), A, id(number));
+            opens.add_any(Ino(number), A, id(number));
         }
-        opens.add(Ino(3), B, id(3));
-        opens.raise_floor(A, id(6));
-        opens.replace(A, &Told::from([(Ino(3), id(3)), (Ino(4), id(4))]));
+        opens.add_any(Ino(3), B, id(3));
+        opens.replace(A, &Told::from([(Ino(3), id(3)), (Ino(4), id(4))]), id(6));
         let held = |ino| opens.is_held(Ino(ino), A);
         assert_eq!([3, 4, 5, 7].map(held), [true, true, false, true]);
         assert!(opens.is_held(Ino(3), B));
-        assert!(!opens.add(Ino(8), A, id(5)), "it was overtaken");
-        assert!(opens.add(Ino(8), A, id(6)) && opens.add(Ino(8), B, id(5)));
-    }
-
-    #[test]
-    fn a_floor_never_sinks_and_tells_a_new_process() {
-        let opens = Opens::new();
-        assert_eq!(opens.raise_floor(A, id(9)), News::InOrder);
-        assert_eq!(opens.raise_floor(A, id(9)), News::InOrder);
-        assert_eq!(opens.raise_floor(A, id(4)), News::Late);
-        assert!(!opens.add(INO, A, id(8)));
-        assert_eq!(opens.raise_floor(A, OpenId::first(1)), News::OfAnotherProcess);
-        assert_eq!(opens.raise_floor(A, id(9)), News::Late, "of the earlier process");
-        assert!(!opens.add(INO, A, id(10)) && opens.add(INO, A, OpenId::first(1)));
+        assert!(!opens.add(Ino(8), A, id(5), || id(6)), "it was overtaken");
+        assert!(opens.add(Ino(8), A, id(6), || id(6)));
     }
 
     #[test]
     fn a_client_leaves_with_all_its_opens() {
         let opens = Opens::new();
-        opens.add(Ino(1), A, id(1));
-        opens.add(Ino(2), A, id(2));
-        opens.add(Ino(2), B, id(1));
+        opens.add_any(Ino(1), A, id(1));
+        opens.add_any(Ino(2), A, id(2));
+        opens.add_any(Ino(2), B, id(1));
         opens.remove_client(A);
         assert_eq!((opens.count(), opens.is_open(Ino(1)), opens.is_open(Ino(2))), (1, false, true));
     }

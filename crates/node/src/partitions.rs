@@ -14,7 +14,7 @@ use bivouac_types::{
 use bivouac_wire::{
     Decode, FormationMap, Inherited, ListPartitionsRequest, Partition, PartitionTable, SeatEntry, op,
 };
-use parking_lot::{Mutex, RwLock};
+use bivouac_ranks::{Mutex, RwLock, rank};
 
 use crate::dispatch::NOBODY;
 use crate::node::Node;
@@ -72,7 +72,7 @@ impl Partitions {
             return Err(FsError::with(Errno::EIO, text));
         }
         let last = known.all().last().map_or(PartitionId::ROOT, |partition| partition.id);
-        Ok(Partitions { slot, table: RwLock::new(known), last: Mutex::new(last) })
+        Ok(Partitions { slot, table: RwLock::new(rank::PARTITION_TABLE, known), last: Mutex::new(rank::LEAF, last) })
     }
 
     /// A number that no partition had. Only the keeper knows which those are.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bivouac_net::{Asker, Request, Transport};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
 use bivouac_wire::{Decode, Encode, Flags, Frame, Op, Operation};
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 use crate::dispatch::{Handle, NOBODY};
 use crate::node::Node;

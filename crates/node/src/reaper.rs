@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bivouac_types::limits::UNFINISHED_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::op;
-use parking_lot::{Mutex, MutexGuard};
+use bivouac_ranks::{Mutex, MutexGuard, rank};
 
 use crate::away::take_blamed;
 use crate::dispatch::NOBODY;
@@ -21,6 +21,7 @@ use crate::namespace::LOOKED_UP;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::rounds::{Next, Place, Round};
+use crate::sessions::Exclusive;
 use agenda::{Agenda, Errand};
 
 pub(crate) use agenda::Job;
@@ -44,7 +45,7 @@ pub struct Reaper {
 
 impl Reaper {
     pub fn new(grace: Duration) -> Reaper {
-        Reaper { agenda: Mutex::default(), place: OnceLock::new(), threads: Mutex::default(), grace }
+        Reaper { agenda: Mutex::new(rank::AGENDA, Agenda::default()), place: OnceLock::new(), threads: Mutex::new(rank::AGENDA_THREADS, Vec::new()), grace }
     }
 
     /// How long those who are gone may take to come back.
@@ -143,30 +144,6 @@ impl Reaper {
         }
     }
 
-    /// A client lost its last connection.
-    pub fn client_is_gone(&self, client: ClientId) {
-        self.tell(|agenda| {
-            agenda.gone.insert(client, Instant::now() + self.grace);
-            true
-        });
-    }
-
-    /// The node of these clients is dead: from now on they have as long to come back as those who lost their connections.
-    pub fn clients_are_cut_off(&self, clients: &[ClientId]) {
-        self.tell(|agenda| {
-            let until = Instant::now() + self.grace;
-            for client in clients {
-                agenda.gone.entry(*client).or_insert(until);
-            }
-            true
-        });
-    }
-
-    /// A client is here again.
-    pub fn client_is_back(&self, client: ClientId) {
-        self.agenda.lock().gone.remove(&client);
-    }
-
     /// A peer that was away answers again.
     pub fn peer_is_back(&self, node: NodeId) {
         self.tell(|agenda| agenda.release(node));
@@ -185,12 +162,13 @@ impl Reaper {
         }
     }
 
-    fn call(&self) {
+    /// Something is due that the agenda does not know of: it is looked at anew.
+    pub fn call(&self) {
         self.place.get().map(Place::call);
     }
 
     /// What is to be done now without peers, or when to look again. Starts runners for the rest.
-    fn next(&self, node: &Weak<Node>) -> Result<Chores, Next> {
+    fn next(&self, node: &Weak<Node>, expiry: Option<Instant>) -> Result<Chores, Next> {
         let mut agenda = self.agenda.lock();
         if agenda.stopping {
             return Err(Next::Never);
@@ -199,11 +177,11 @@ impl Reaper {
         agenda.recall(now);
         let compaction = agenda.take_tidying(now);
         self.employ(&mut agenda, node);
-        let chores = Chores { compaction, gone: agenda.has_gone(now), lingered: agenda.take_lingered(now) };
-        if chores.compaction || chores.gone || !chores.lingered.is_empty() {
+        let chores = Chores { compaction, expired: expiry.is_some_and(|moment| moment <= now), lingered: agenda.take_lingered(now) };
+        if chores.compaction || chores.expired || !chores.lingered.is_empty() {
             return Ok(chores);
         }
-        Err(agenda.next_moment().map_or(Next::Called, Next::At))
+        Err(agenda.next_moment().into_iter().chain(expiry).min().map_or(Next::Called, Next::At))
     }
 
     /// As many threads as there are jobs, up to the limit.
@@ -245,7 +223,8 @@ impl Reaper {
 /// What is to be done now, without peers.
 struct Chores {
     compaction: bool,
-    gone: bool,
+    /// A session has.
+    expired: bool,
     lingered: Vec<Ino>,
 }
 
@@ -256,7 +235,7 @@ fn thread(name: &str) -> std::thread::Builder {
 fn work(node: &Weak<Node>) -> Next {
     let Some(strong) = node.upgrade() else { return Next::Never };
     loop {
-        match strong.reaper.next(node) {
+        match strong.reaper.next(node, strong.sessions.next_expiry()) {
             Ok(chores) => strong.do_chores(chores),
             Err(next) => return next,
         }
@@ -265,8 +244,8 @@ fn work(node: &Weak<Node>) -> Next {
 
 impl Node {
     fn do_chores(&self, chores: Chores) {
-        if chores.gone {
-            self.forget_gone();
+        if chores.expired {
+            self.end_expired();
         }
         self.forget_lookups(chores.lingered.into_iter());
         self.sweep_direct();
@@ -312,7 +291,7 @@ impl Node {
                 self.unlock_moves(*ticket, steps)
             }
             Job::Alive(client) => {
-                self.forget_unless_alive(*client);
+                self.end_unless_alive(*client);
                 Ok(())
             }
             Job::Partitions(node) if *node == self.id => self.ask_for_partitions(),
@@ -338,95 +317,79 @@ impl Node {
         self.reaper.wake();
     }
 
-    fn forget_gone(&self) {
-        while let Some(client) = self.forget_one() {
-            self.has_closed_orphans(client);
-        }
-    }
-
-    /// Forgets a client that is gone for good. Under the lock that it has to pass when it comes back, so that what
-    /// it says then is not forgotten with the rest.
-    fn forget_one(&self) -> Option<ClientId> {
-        let mut agenda = self.reaper.agenda.lock();
-        loop {
-            let now = Instant::now();
-            let client = agenda.take_gone(now)?;
-            if self.advisory.node_of(client).is_some() {
+    /// Ends the sessions that have expired.
+    fn end_expired(&self) {
+        while let Some(ending) = self.sessions.expire() {
+            if self.advisory.node_of(ending.client()).is_some() {
                 // Whether it is alive takes a question to its node; it stays gone until that is answered.
-                agenda.gone.insert(client, now + 3 * self.reaper.grace);
-                agenda.add_once(Job::Alive(client));
-                continue;
+                self.reaper.add_once(Job::Alive(ending.client()));
+                ending.put_off(3 * self.reaper.grace);
+            } else {
+                self.end_lost(ending);
             }
-            self.forget_lost(client);
-            return Some(client);
         }
     }
 
-    /// Forgets a client that says that it ends.
-    pub(crate) fn forget_client(&self, client: ClientId) {
-        self.reaper.client_is_back(client);
-        self.forget_traces(client);
+    /// Ends the session of a client that says that it ends.
+    ///
+    /// # Errors
+    /// When that cannot be logged: the session ends later then.
+    pub(crate) fn forget_client(&self, client: ClientId) -> FsResult<()> {
+        let ending = self.sessions.end(client);
+        let ended = self.end_session(&ending);
+        ended.inspect_err(|_| ending.put_off(self.reaper.grace))?;
         self.has_closed_orphans(client);
+        Ok(())
     }
 
     /// A node is dead, and so are its mounts, unless they are back before anybody misses what they have.
     pub(crate) fn peer_is_dead(&self, node: NodeId) {
-        self.reaper.clients_are_cut_off(&self.mounts_of(node));
+        self.sessions.cut_off(&self.sessions.of_node(self.map.formation, node));
+        self.reaper.call();
     }
 
     /// A node that was taken for dead is not; nor are its mounts that are connected all the time.
     pub(crate) fn peer_is_alive(&self, node: NodeId) {
-        let connected = self.connected.lock();
-        let here = self.mounts_of(node).into_iter().filter(|client| connected.contains(client));
-        here.for_each(|client| self.reaper.client_is_back(client));
-        drop(connected);
+        self.sessions.reached(&self.sessions.of_node(self.map.formation, node));
         self.peer_answers(node);
     }
 
-    /// Mounts through a node that may have something open or locked here.
-    fn mounts_of(&self, node: NodeId) -> Vec<ClientId> {
-        let formation = self.map.formation;
-        let known = self.openers.known().into_iter();
-        known.filter(|client| client.mounted_through(formation) == Some(node)).collect()
-    }
-
-    /// Forgets a client that ended without saying so. One that is connected all the same has to say again what it has.
-    fn forget_lost(&self, client: ClientId) {
+    /// Ends the session of a client that is gone. One that is connected all the same has to say again what it has.
+    fn end_lost(&self, ending: Exclusive<'_>) {
+        let client = ending.client();
         if let Some(hang_up) = self.on_forgotten.get() {
             hang_up(client);
         }
-        self.forget_traces(client);
+        if let Err(error) = self.end_session(&ending) {
+            log::warn!("the session of client {} ends later: {error}", client.0);
+            return ending.put_off(self.reaper.grace);
+        }
+        drop(ending);
         // What it wrote last may belong to files that are gone.
         self.sweeper.request();
+        self.has_closed_orphans(client);
     }
 
-    fn forget_traces(&self, client: ClientId) {
-        self.advisory.forget(&self.records, client, true);
+    /// Takes everything from a client that it has here.
+    ///
+    /// # Errors
+    /// When that cannot be logged. What is left is taken when this is called again.
+    fn end_session(&self, ending: &Exclusive<'_>) -> FsResult<()> {
+        let client = ending.client();
+        self.advisory.forget(&self.records, client, true)?;
         self.opens.remove_client(client);
         self.watches.set(client, &[]);
-        if let Err(error) = self.openers.forget(&self.records, client) {
-            log::warn!("client {} is not forgotten: {error}", client.0);
-        }
+        ending.forget(&self.records)
     }
 
-    /// Clients of an earlier daemon have as long to come back as those who are gone.
-    pub(crate) fn adopt_openers(&self) {
-        self.openers.unheard().into_iter().for_each(|client| self.reaper.client_is_gone(client));
-    }
-
-    /// Forgets a client whose locks were looked after, unless it is alive, or came back meanwhile.
-    fn forget_unless_alive(&self, client: ClientId) {
+    /// Ends the session of a client whose locks were looked after, unless it is alive, or came back meanwhile.
+    fn end_unless_alive(&self, client: ClientId) {
         if self.locks_are_alive(client) {
-            return self.reaper.client_is_gone(client);
+            self.sessions.disconnect(client);
+            self.reaper.call();
+        } else if let Some(ending) = self.sessions.expire_now(client) {
+            self.end_lost(ending);
         }
-        // Under the lock that it has to pass when it comes back, as in `forget_one`.
-        let mut agenda = self.reaper.agenda.lock();
-        if agenda.gone.remove(&client).is_none() {
-            return;
-        }
-        self.forget_lost(client);
-        drop(agenda);
-        self.has_closed_orphans(client);
     }
 
     /// Whether a client has something locked here and is alive, only without anything to ask. The node that serves

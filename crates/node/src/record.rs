@@ -229,7 +229,7 @@ pub fn unnamed_key(ino: Ino) -> [u8; 9] {
 }
 
 /// Key of a client that may have files open.
-pub fn opener_key(client: ClientId) -> [u8; 9] {
+pub fn session_key(client: ClientId) -> [u8; 9] {
     tagged(b'C', client.0)
 }
 

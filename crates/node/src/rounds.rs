@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use bivouac_ranks::{Condvar, Mutex, rank};
 
 const STACK: usize = 512 << 10;
 
@@ -72,7 +72,7 @@ pub(crate) struct Place {
 
 impl Round {
     fn new(name: &'static str) -> Arc<Round> {
-        let (state, news, left) = (Mutex::default(), Condvar::new(), Condvar::new());
+        let (state, news, left) = (Mutex::new(rank::ROUNDS, State::default()), Condvar::new(), Condvar::new());
         Arc::new(Round { name, state, news, left })
     }
 
@@ -218,7 +218,7 @@ mod tests {
         // While somebody is visited, what becomes due for others waits.
         let (allow, allowed) = channel::<()>();
         let (begin, begun) = channel();
-        let allowed = Mutex::new(allowed);
+        let allowed = Mutex::new(rank::LEAF, allowed);
         let gate = round.join(move || {
             begin.send(()).unwrap();
             let _ended = allowed.lock().recv();
@@ -242,7 +242,7 @@ mod tests {
         let round = Round::new("test");
         let (said, heard) = channel();
         let (allow, allowed) = channel::<()>();
-        let allowed = Mutex::new(allowed);
+        let allowed = Mutex::new(rank::LEAF, allowed);
         let place = round.join(move || {
             said.send(()).unwrap();
             let _ended = allowed.lock().recv();

@@ -11,7 +11,7 @@ use bivouac_direct::{Board, SizeGate, Told};
 use bivouac_types::limits::{DIRECT_DRAIN_MS, DIRECT_SIZES_MAX};
 use bivouac_types::{Attr, ClientId, FsResult, Ino, Timestamp};
 use bivouac_wire::Encode;
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 use crate::handlers::without_set_id;
 use crate::locks::{Guard, Target};

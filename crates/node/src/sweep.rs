@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bivouac_store::SubfileId;
 use bivouac_types::{FsResult, Ino, NodeId};
 use bivouac_wire::{Inodes, op};
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 use crate::dispatch::{Handle, NOBODY};
 use crate::node::Node;

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bivouac_types::{Ino, NodeId};
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 /// What this node knows of the ends of its files.
 pub struct Unsettled {

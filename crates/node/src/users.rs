@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_types::{ClientId, Ino};
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 use crate::dispatch::NOBODY;
 

@@ -39,6 +39,13 @@ impl<T> Mutex<T> {
     }
 }
 
+impl<T: Default> Default for Mutex<T> {
+    /// A lock under which nothing else is taken.
+    fn default() -> Mutex<T> {
+        Mutex::new(crate::rank::LEAF, T::default())
+    }
+}
+
 impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     #[inline]

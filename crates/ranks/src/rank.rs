@@ -75,10 +75,6 @@ ranks! {
     PART_WRITES = 120, "writes of a part", long, numbered;
     /// The turn at gathering what the shards of a directory have.
     GATHER_TURN = 130, "gathering a directory's shards", long;
-    /// One client's list of opens is being taken in.
-    RECLAIM = 140, "a client's reclaim", long, numbered;
-    /// What one partition's number is next.
-    PARTITION_NUMBER = 150, "numbers of partitions";
 
     /// The one thread that compacts the records.
     COMPACTION = 200, "compaction of records", long;
@@ -89,14 +85,10 @@ ranks! {
     /// Records of a slot, while a transaction on it lasts.
     SLOT = 300, "a slot's records", numbered;
 
-    /// Which clients have opens.
-    OPENERS = 310, "known clients";
     /// Opens of inodes.
-    OPENS = 320, "opens", numbered;
-    /// The first open of each client that may be under way.
-    OPEN_FLOORS = 330, "floors of opens";
-    /// Clients' numbers of advisory locks.
-    ADVISORY_COUNTS = 340, "counts of advisory locks";
+    OPENS = 320, "opens";
+    /// The sessions of clients.
+    SESSIONS = 330, "the sessions";
     /// Direct sessions and grants.
     DIRECT_TABLE = 400, "the table of direct grants";
     /// Sizes that are lent.
@@ -107,16 +99,20 @@ ranks! {
     SUBFILE_CACHE = 510, "open subfiles";
     /// Rooms of partitions on a volume.
     VOLUME_ROOMS = 520, "rooms of a volume";
+    /// The board's next session.
+    BOARD = 530, "the next session of the board";
     /// The tail of the records' log.
     RECORDS_LOG = 600, "the log of records";
 
+    /// What is known of partitions.
+    PARTITION_TABLE = 650, "the table of partitions";
     /// What there is to do in the background.
     AGENDA = 700, "the agenda";
     /// Threads for it.
     AGENDA_THREADS = 710, "background threads";
     /// Rounds of threads that nodes share.
     ROUNDS = 720, "rounds";
-    /// A small table under which nothing else is taken.
+    /// A lock under which nothing else is taken: what a lock has that is given no rank.
     LEAF = 900, "a table of its own";
 }
 

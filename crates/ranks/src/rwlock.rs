@@ -40,6 +40,13 @@ impl<T> RwLock<T> {
     }
 }
 
+impl<T: Default> Default for RwLock<T> {
+    /// A lock under which nothing else is taken.
+    fn default() -> RwLock<T> {
+        RwLock::new(crate::rank::LEAF, T::default())
+    }
+}
+
 impl<T: ?Sized> RwLock<T> {
     /// Waits until nobody writes.
     #[inline]

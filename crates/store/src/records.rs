@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use bivouac_types::limits::{SLOTS_DEFAULT, SLOTS_MAX};
 use bivouac_types::{FormationId, NodeId, Slot};
-use parking_lot::Mutex;
+use bivouac_ranks::{Mutex, rank};
 
 pub use compact::Compaction;
 pub use txn::Txn;
@@ -145,10 +145,10 @@ impl Records {
             volume,
             origin,
             options,
-            slots: recovered.slots.into_iter().map(Mutex::new).collect(),
-            log: Mutex::new(recovered.tail),
+            slots: (0..).zip(recovered.slots).map(|(slot, map)| Mutex::numbered(rank::SLOT, slot, map)).collect(),
+            log: Mutex::new(rank::RECORDS_LOG, recovered.tail),
             totals,
-            compacting: Mutex::new(()),
+            compacting: Mutex::new(rank::COMPACTION, ()),
             retry_above: AtomicU64::new(0),
             room: OnceLock::new(),
         };

@@ -115,17 +115,17 @@ impl LockedFile {
         self.waiters.retain(|waiter| waiter.want.client != client);
     }
 
-    /// Drops all locks of a client. A lock whose removal cannot be saved goes all the same: it would be in the way
-    /// of everybody for ever.
-    pub fn forget(&mut self, client: ClientId, save: Save<'_>) {
-        self.cancel_all(client);
+    /// Drops all locks of a client.
+    ///
+    /// # Errors
+    /// The first of `save`. A lock whose removal cannot be saved stays: it would be there again after a restart.
+    pub fn forget(&mut self, client: ClientId, save: Save<'_>) -> FsResult<()> {
+        let mut outcome = Ok(());
         for owner in self.ranges.owners_of(client) {
             let delta = self.ranges.plan_removal(owner);
-            if let Err(error) = save(owner, &delta) {
-                log::warn!("the end of a lock of client {} is not logged: {error}", client.0);
-            }
-            self.ranges.apply(owner, &delta);
+            outcome = outcome.and(self.change(owner, &delta, save));
         }
+        outcome
     }
 
     /// Grants what can be granted, in the order of the queue: to be called when something was unlocked or a request
@@ -334,8 +334,9 @@ mod tests {
         assert!(file.is_idle());
         file.acquire(&want(1, LockMode::Write, 1), now, KEPT).unwrap();
         assert!(file.release(&want(1, LockMode::Unlock, 0), false, full).is_err());
-        assert_eq!(file.ranges.count(), 1);
-        file.forget(ClientId(1), full);
+        assert!(file.forget(ClientId(1), full).is_err());
+        assert_eq!(file.ranges.count(), 1, "it would be there again after a restart");
+        file.forget(ClientId(1), KEPT).unwrap();
         assert!(file.is_idle());
     }
 }

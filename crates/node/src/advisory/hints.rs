@@ -9,7 +9,7 @@ use std::time::Duration;
 use bivouac_types::limits::LOCKS_PER_MESSAGE_MAX;
 use bivouac_types::{ClientId, NodeId};
 use bivouac_wire::{Encode, GrantedLocks, Op};
-use parking_lot::{Condvar, Mutex};
+use bivouac_ranks::{Condvar, Mutex};
 
 use crate::peers::{PeerRequest, Peers};
 

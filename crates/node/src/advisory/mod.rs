@@ -18,7 +18,7 @@ use bivouac_store::Records;
 use bivouac_types::limits::{LOCKS_PER_CLIENT_MAX, LOCKS_PER_MESSAGE_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{Decode, Encode, FileLock, LockKind, LockMode, LockOf, LockWait};
-use parking_lot::{Mutex, RwLock};
+use bivouac_ranks::{Mutex, RwLock, rank};
 
 use crate::peers::Peers;
 use crate::record::{lock_key, lock_of_key, table};
@@ -62,7 +62,7 @@ impl Advisory {
     ) -> Advisory {
         let advisory = Advisory {
             id,
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(rank::ADVISORY, HashMap::new())).collect(),
             counts: Mutex::default(),
             served: RwLock::default(),
             hints: Arc::new(Hints::new(id, peers)),
@@ -138,20 +138,21 @@ impl Advisory {
     }
 
     /// Drops a client's waiting requests, and its locks too if asked.
-    pub fn forget(&self, records: &Records, client: ClientId, locks_too: bool) {
+    ///
+    /// # Errors
+    /// That of the log. A lock whose end is not logged stays: a restarted daemon would have it again.
+    pub fn forget(&self, records: &Records, client: ClientId, locks_too: bool) -> FsResult<()> {
+        let mut outcome = Ok(());
         for ino in self.files() {
-            self.with(records, ino, |file, save, granted| {
-                if locks_too {
-                    file.forget(client, save)
-                } else {
-                    file.cancel_all(client)
-                }
+            let forgotten = self.with(records, ino, |file, save, granted| {
+                file.cancel_all(client);
+                let forgotten = if locks_too { file.forget(client, save) } else { Ok(()) };
                 file.grant(Instant::now(), save, granted);
+                forgotten
             });
+            outcome = outcome.and(forgotten);
         }
-        if locks_too {
-            self.counts.lock().remove(&client);
-        }
+        outcome
     }
 
     /// Locks that are in the way.
@@ -243,12 +244,34 @@ impl Advisory {
     }
 
     fn save(&self, records: &Records, ino: Ino, owner: Owner, delta: &Delta) -> FsResult<()> {
+        let growth = delta.growth();
+        // What it grows by is counted before it is logged, what it shrinks by after that: never too little.
+        self.count(owner.client, growth.max(0))?;
+        let logged = Advisory::log(records, ino, owner, delta);
+        let rest = if logged.is_ok() { growth.min(0) } else { -growth.max(0) };
+        self.count(owner.client, rest)?;
+        logged
+    }
+
+    /// Counts so many of a client's locks more, or less.
+    fn count(&self, client: ClientId, growth: isize) -> FsResult<()> {
+        if growth == 0 {
+            return Ok(());
+        }
         let mut counts = self.counts.lock();
-        let count = counts.get(&owner.client).copied().unwrap_or(0);
-        let grown = count.saturating_add_signed(delta.growth());
-        if grown > count && grown > LOCKS_PER_CLIENT_MAX {
+        let count = counts.get(&client).copied().unwrap_or(0);
+        let grown = count.saturating_add_signed(growth);
+        if growth > 0 && grown > LOCKS_PER_CLIENT_MAX {
             return Err(too_many("ranges are locked by this client", LOCKS_PER_CLIENT_MAX));
         }
+        match grown {
+            0 => drop(counts.remove(&client)),
+            _ => drop(counts.insert(client, grown)),
+        }
+        Ok(())
+    }
+
+    fn log(records: &Records, ino: Ino, owner: Owner, delta: &Delta) -> FsResult<()> {
         let slot = ino.slot();
         let mut txn = records.txn(&[slot]);
         for start in &delta.removed {
@@ -257,12 +280,7 @@ impl Advisory {
         for (start, span) in &delta.added {
             txn.put(slot, &lock_key(ino, (owner.kind, owner.client, owner.id), *start), &span.to_bytes());
         }
-        txn.commit()?;
-        match grown {
-            0 => drop(counts.remove(&owner.client)),
-            _ => drop(counts.insert(owner.client, grown)),
-        }
-        Ok(())
+        Ok(txn.commit()?)
     }
 
     fn files(&self) -> Vec<Ino> {

@@ -23,7 +23,7 @@ impl Handle for op::SetLock {
             return node.advisory.release(&node.records, ino, &want, of_handle, awaited).map(|()| true);
         }
         node.inode(ino)?;
-        node.openers.note(&node.records, ctx.client)?;
+        node.sessions.note(&node.records, ctx.client)?;
         node.advisory.acquire(&node.records, ino, &want, awaited)
     }
 }
@@ -50,10 +50,10 @@ impl Handle for op::TestLock {
 impl Handle for op::ListLocks {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ListLocksRequest) -> FsResult<LockList> {
         if request.drop_waits {
-            node.advisory.forget(&node.records, ctx.client, false);
+            node.advisory.forget(&node.records, ctx.client, false)?;
         }
         // Who asks is here: what it is told that it has, it keeps.
-        node.reaper.client_is_back(ctx.client);
+        node.sessions.renew(ctx.client);
         let (locks, end) = node.advisory.list(ctx.client, request.skip);
         Ok(LockList { locks, end })
     }
@@ -62,8 +62,7 @@ impl Handle for op::ListLocks {
 impl Handle for op::ReleaseLocks {
     fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
         ctx.check_awaited()?;
-        node.advisory.forget(&node.records, ctx.client, true);
-        Ok(())
+        node.advisory.forget(&node.records, ctx.client, true)
     }
 }
 

@@ -82,7 +82,7 @@ impl Node {
             return self.existing(ctx, place.slot, dentry, request);
         }
         if request.open.is_some() {
-            self.openers.note(&self.records, ctx.client)?;
+            self.sessions.note(&self.records, ctx.client)?;
         }
         let inode = self.new_inode_at(&place, name, request)?;
         if self.map.home(inode.attr.ino) == Some(self.id) {

@@ -1,7 +1,5 @@
 //! Opens: what keeps a file alive when its last name goes.
 
-use std::collections::HashSet;
-
 use bivouac_types::limits::OPENS_MAX;
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpenId, mode};
 use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
@@ -9,13 +7,13 @@ use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
 use crate::dispatch::Handle;
 use crate::leases::Acting;
 use crate::node::Node;
-use crate::opens::{News, Told};
+use crate::sessions::{News, Told};
 use crate::session::Ctx;
 
 impl Handle for op::Open {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenRequest) -> FsResult<Seen> {
         let OpenRequest { ino, id, floor, .. } = request;
-        node.openers.note(&node.records, ctx.client)?;
+        node.sessions.note(&node.records, ctx.client)?;
         node.hear_of_opens(ctx.client, floor)?;
         // Registered before it is looked at: an unlink in between then leaves it alive.
         node.register_open(ino, ctx.client, id)?;
@@ -54,13 +52,12 @@ impl Node {
         if self.opens.count() >= OPENS_MAX {
             return Err(too_many(self.id));
         }
-        if self.opens.add(ino, client, open) { Ok(()) } else { Err(overtaken()) }
+        if self.opens.add(ino, client, open, || self.sessions.floor(client)) { Ok(()) } else { Err(overtaken()) }
     }
 
     /// Who asks for anything has said before what it has open, if it has anything open.
     pub(crate) fn hear(&self, client: ClientId) {
-        if self.openers.heard(client) {
-            self.reaper.client_is_back(client);
+        if self.sessions.is_heard(client) {
             self.has_closed_orphans(client);
         }
     }
@@ -77,7 +74,7 @@ impl Node {
     /// A client says that none of its opens below `floor` is under way. What earlier processes of it had open, and
     /// it has not said again, is not open any more.
     fn hear_of_opens(&self, client: ClientId, floor: OpenId) -> FsResult<()> {
-        match self.opens.raise_floor(client, floor) {
+        match self.sessions.raise_floor(client, floor) {
             News::OfAnotherProcess => self.replace_opens(client, &Told::new()),
             News::InOrder | News::Late => Ok(()),
         }
@@ -85,10 +82,13 @@ impl Node {
 
     /// A client has open what it has told, and what is under way.
     fn replace_opens(&self, client: ClientId, told: &Told) -> FsResult<()> {
-        self.opens.replace(client, told);
+        self.opens.replace(client, told, self.sessions.floor(client));
         for (ino, _) in told {
             self.hold_orphan(*ino, client)?;
         }
+        // The opens are known now. Who may have any file open by no more than not having said so is not asked for
+        // what it has any more, only after that: in between both look at an unlink.
+        self.sessions.finish_reclaim(client);
         self.has_closed_orphans(client);
         Ok(())
     }
@@ -117,31 +117,19 @@ impl Handle for op::Reassert {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ReassertRequest) -> FsResult<()> {
         let client = ctx.client;
         if !request.opens.is_empty() {
-            node.openers.note(&node.records, client)?;
+            node.sessions.note(&node.records, client)?;
         }
-        let mut reassertions = node.reassertions.lock();
-        if request.first {
-            reassertions.insert(client, Told::new());
-        }
-        let Some(told) = reassertions.get_mut(&client) else {
-            return Err(FsError::with(Errno::EPROTO, "a list of opens without its beginning"));
-        };
-        told.extend(request.opens);
-        if reassertions.values().map(HashSet::len).sum::<usize>() as u64 > OPENS_MAX {
-            reassertions.remove(&client);
-            return Err(too_many(node.id));
-        }
+        // Until this is dropped: what was begun later is not taken in before what was begun earlier.
+        let reclaim = node.sessions.reclaim(client);
+        reclaim.tell(request.first, request.opens)?;
         if !request.last {
             return Ok(());
         }
-        let told = reassertions.remove(&client).unwrap_or_default();
+        let told = reclaim.take_told();
         ctx.check_awaited()?;
-        if node.opens.raise_floor(client, request.floor) == News::Late {
+        if node.sessions.raise_floor(client, request.floor) == News::Late {
             return Err(overtaken());
         }
-        node.reaper.client_is_back(client);
-        node.openers.heard(client);
-        // The lists are still locked: what was begun later is not taken in before what was begun earlier.
         node.replace_opens(client, &told)
     }
 }
@@ -149,8 +137,7 @@ impl Handle for op::Reassert {
 impl Handle for op::Leave {
     fn handle(node: &Node, ctx: &Ctx<'_>, (): ()) -> FsResult<()> {
         ctx.check_awaited()?;
-        node.reassertions.lock().remove(&ctx.client);
-        node.forget_client(ctx.client);
+        node.forget_client(ctx.client)?;
         node.forget_outcomes(ctx.client)
     }
 }

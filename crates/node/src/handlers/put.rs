@@ -99,7 +99,7 @@ impl Node {
             near,
         };
         // A daemon after this one has to know that there may be something behind the ends of files.
-        self.openers.note(&self.records, ctx.client)?;
+        self.sessions.note(&self.records, ctx.client)?;
         let inode = self.new_inode_at(&place, name, &make)?;
         Ok(self.make_here(ctx, &make, &place, &inode)?.found.ino)
     }

@@ -19,7 +19,7 @@ impl Handle for op::MakeUnnamed {
         }
         // A repetition waits here for the first try.
         let _turn = node.locks.lock(Target::Entry(request.parent, ctx.client.0 ^ u64::from(ctx.channel)))?;
-        node.openers.note(&node.records, ctx.client)?;
+        node.sessions.note(&node.records, ctx.client)?;
         if let Some(ino) = ctx.done_before(&node.records, slot)?.map(Ino)
             && let Ok(inode) = node.inode(ino)
         {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bivouac_store::SpaceChange;
 use bivouac_types::FsResult;
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use bivouac_ranks::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 
 use super::bring::offset_in_file;
 use super::marks::{BLOCK_STRIPES, Part, read_marks};
@@ -62,8 +62,9 @@ pub struct Here<'a> {
 
 impl Default for Uses {
     fn default() -> Uses {
-        let (here, clock, last, wanted) = Default::default();
-        Uses { here, clock, last, wanted, writing: std::array::from_fn(|_| RwLock::default()) }
+        let (clock, last, wanted) = Default::default();
+        let writing = |number| RwLock::numbered(rank::PART_WRITES, number as u32, ());
+        Uses { here: RwLock::new(rank::EVICTION, ()), clock, last, wanted, writing: std::array::from_fn(writing) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::FenceRequest;
-use parking_lot::{RwLock, RwLockReadGuard};
+use bivouac_ranks::{RwLock, RwLockReadGuard, rank};
 
 use crate::node::Node;
 
@@ -13,8 +13,13 @@ use crate::node::Node;
 const PASSING_WAIT: Duration = Duration::from_secs(5);
 
 /// The fence of a node: open, or held by somebody up to a time.
-#[derive(Default)]
 pub struct Fence(RwLock<Option<Held>>);
+
+impl Default for Fence {
+    fn default() -> Fence {
+        Fence(RwLock::new(rank::CHANGES_FENCE, None))
+    }
+}
 
 struct Held {
     token: u64,

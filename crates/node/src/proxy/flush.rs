@@ -12,7 +12,7 @@ use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, SeatIndex, mode};
 use bivouac_wire::{
     FlushMark, FlushPartsRequest, FlushRequest, FlushState, MarkFlushRequest, Origin, Whence, op,
 };
-use parking_lot::{Condvar, Mutex};
+use bivouac_ranks::{Condvar, Mutex};
 
 use super::sites::{Site, from_wire, to_wire};
 use crate::dispatch::NOBODY;

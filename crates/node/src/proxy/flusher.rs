@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::{FsResult, Ino, PartitionId, WritePolicy};
 use bivouac_wire::{FlushHereRequest, Occasion, op};
-use parking_lot::{Condvar, Mutex};
+use bivouac_ranks::{Condvar, Mutex};
 
 use super::marks::{Part, read_marks};
 use crate::dispatch::NOBODY;

@@ -10,7 +10,7 @@ use bivouac_wire::{
     EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, Occasion, SitePlace,
     SiteVersion, op,
 };
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 use super::flush::Job;
 use crate::dispatch::NOBODY;

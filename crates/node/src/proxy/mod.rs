@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use bivouac_store::Txn;
 use bivouac_types::{FsResult, Ino};
-use parking_lot::{Condvar, Mutex};
+use bivouac_ranks::{Condvar, Mutex};
 
 use crate::node::Node;
 use evict::Uses;

@@ -8,7 +8,7 @@ use bivouac_source::{Piece, Upload};
 use bivouac_types::{Errno, FsResult, Ino, SeatIndex};
 use bivouac_wire::{FlushMark, FlushPartsRequest, FlushedPart, FlushedParts, MarkFlushRequest, Whence};
 
-use parking_lot::Mutex;
+use bivouac_ranks::{Mutex, rank};
 
 use super::bring::offset_in_file;
 use super::marks::{Part, Turn};
@@ -63,7 +63,7 @@ struct Put {
 impl Putting {
     fn from(stripe: u64, time: Duration) -> Putting {
         let (next, moved) = (AtomicU64::new(stripe), AtomicU64::new(0));
-        Putting { until: Instant::now() + time, next, moved, put: Mutex::new(Ok(Put::default())) }
+        Putting { until: Instant::now() + time, next, moved, put: Mutex::new(rank::LEAF, Ok(Put::default())) }
     }
 
     /// The next stripe, which has to be put; nothing when that is enough for one request, or something failed.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bivouac_source::{Cause, PosixSource, S3Place, S3Source, Source, SourceError, Surroundings, Version};
 use bivouac_types::{Errno, FsError, FsResult, Ino, PartitionId, Site as Place};
 use bivouac_wire::SiteVersion;
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 use crate::node::Node;
 use crate::record::root_key;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bivouac_types::Ino;
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 /// How long a flush may take from the one to the other.
 const PLACING: Duration = Duration::from_secs(2);

@@ -1,6 +1,6 @@
 //! What there is to do, and when.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use bivouac_types::{ClientId, Ino, NodeId, Slot};
@@ -54,8 +54,6 @@ pub struct Agenda {
     waiting: BTreeMap<NodeId, Waiting>,
     /// Changes that are not finished.
     pub unfinished: usize,
-    /// Clients that lost their last connection, and until when they may come back.
-    pub gone: HashMap<ClientId, Instant>,
     /// Inodes without names that stay for a moment, and until when; in the order of time.
     pub lingering: VecDeque<(Instant, Ino)>,
     /// Threads that do what needs peers.
@@ -162,23 +160,11 @@ impl Agenda {
         self.lingering.drain(..over).map(|(_, ino)| ino).collect()
     }
 
-    /// Whether a client has been gone for long enough.
-    pub fn has_gone(&self, now: Instant) -> bool {
-        self.gone.values().any(|until| *until <= now)
-    }
-
-    /// Takes a client that has been gone for long enough.
-    pub fn take_gone(&mut self, now: Instant) -> Option<ClientId> {
-        let client = self.gone.iter().find(|(_, until)| **until <= now).map(|(client, _)| *client)?;
-        self.gone.remove(&client);
-        Some(client)
-    }
-
     /// When there is something to do next.
     pub fn next_moment(&self) -> Option<Instant> {
         let waiting = self.waiting.values().filter_map(|waiting| waiting.until);
         let lingering = self.lingering.front().map(|(until, _)| *until);
-        self.gone.values().copied().chain(waiting).chain(lingering).chain(self.tidying).min()
+        waiting.chain(lingering).chain(self.tidying).min()
     }
 }
 

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use bivouac_ranks::{Mutex, RwLock, rank};
 
 use super::SubfileId;
 use super::subfile::OpenSubfile;
@@ -14,12 +14,18 @@ const SHARDS_MAX: usize = 64;
 
 /// The place of one subfile: its lock, and its handle while there is one. There is at most one place per
 /// subfile, so that the lock is *the* lock of that subfile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Place {
     /// `None` while it is not open, be there a file or not.
     pub(super) state: RwLock<Option<OpenSubfile>>,
     /// Whether it was asked for since the clock's hand passed.
     used: AtomicBool,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { state: RwLock::new(rank::SUBFILE, None), used: AtomicBool::default() }
+    }
 }
 
 /// Called with the handle of a subfile that leaves the cache.
@@ -45,7 +51,7 @@ impl Cache {
     }
 
     fn with_shards(places_max: usize, count: usize) -> Cache {
-        let shards = (0..count).map(|_| Mutex::default()).collect();
+        let shards = (0..count).map(|_| Mutex::new(rank::SUBFILE_CACHE, Shard::default())).collect();
         Cache { shards, places_max: places_max.div_ceil(count).max(1) }
     }
 

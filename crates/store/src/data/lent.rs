@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bivouac_types::PartitionId;
-use parking_lot::RwLock;
+use bivouac_ranks::{RwLock, rank};
 
 use super::room::Room;
 use crate::{Volume, VolumeKind};
@@ -62,7 +62,7 @@ pub struct PartUsage {
 
 impl Lent {
     pub(super) fn new(volume: Arc<dyn Volume>, capacity: u64) -> Lent {
-        Lent { volume, room: Arc::new(Room::new(capacity)), parts: RwLock::default() }
+        Lent { volume, room: Arc::new(Room::new(capacity)), parts: RwLock::new(rank::VOLUME_ROOMS, HashMap::new()) }
     }
 
     /// What subfiles of a partition take their bytes from.

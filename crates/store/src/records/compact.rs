@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
+use bivouac_ranks::Mutex;
 
 use super::Records;
 use super::format::{CHUNK_LEN, FileHeader, FileKind, HEAD_LEN, HEADER_LEN, Head, Op};

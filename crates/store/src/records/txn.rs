@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow, Range};
 use std::sync::atomic::Ordering;
 
 use bivouac_types::Slot;
-use parking_lot::MutexGuard;
+use bivouac_ranks::MutexGuard;
 
 use super::Records;
 use super::format::{BODY_LEN_MAX, HEAD_LEN, KEY_LEN_MAX, Op, VALUE_LEN_MAX};

@@ -1,0 +1,326 @@
+//! Sessions: what this node knows of each of its clients, in one table under one lock.
+//!
+//! A client that opens or locks anything is written down, so that a restarted daemon knows who may have files open:
+//! those sessions *await reclaim* until the client has said again what it has. A client without a connection *expires*
+//! after a grace time: its session ends, with everything that it held. Reclaim and end are done outside of the lock and
+//! exclude each other, client by client. The terms are those of NFSv4.1 (RFC 8881, 2.10 and 8.4).
+//!
+//! [`Table`] is the machine: it is told what happened and when, and says what follows. [`Sessions`] has its lock, its
+//! records and who waits.
+
+mod table;
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_ranks::{Condvar, Mutex, MutexGuard, rank};
+use bivouac_store::Records;
+use bivouac_types::limits::CLIENTS_MAX;
+use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, Ino, NodeId, OpenId, Slot};
+
+use crate::record::{number_of_key, session_key, table as records_of};
+use table::{Table, Work};
+
+pub use table::{News, Told};
+
+/// The sessions of a node.
+pub struct Sessions {
+    /// Slot of their records.
+    slot: Slot,
+    /// How long a client without a connection may take to come back.
+    grace: Duration,
+    /// Whether any awaits reclaim; for a look without the lock.
+    any_awaits: AtomicBool,
+    table: Mutex<Table>,
+    /// A reclaim or an end is over.
+    over: Condvar,
+}
+
+/// The right to take in what a client reclaims, or to end its session: one at a time for each client.
+#[must_use = "it ends when it is dropped"]
+pub struct Exclusive<'a> {
+    sessions: &'a Sessions,
+    client: ClientId,
+}
+
+impl Sessions {
+    /// The clients that an earlier daemon knew await reclaim, as long as one that has just lost its connection.
+    pub fn open(records: &Records, slot: Slot, grace: Duration) -> Sessions {
+        let mut table = Table::default();
+        let until = Instant::now() + grace;
+        records.scan(slot, &records_of(b'C'), &records_of(b'C'), |key, _| {
+            number_of_key(key).into_iter().for_each(|client| table.adopt(ClientId(client), until));
+            ControlFlow::Continue(())
+        });
+        let any_awaits = AtomicBool::new(table.any_awaits());
+        Sessions { slot, grace, any_awaits, table: Mutex::new(rank::SESSIONS, table), over: Condvar::new() }
+    }
+
+    /// A client is about to open or lock a file. The caller must not be inside a transaction: the record is
+    /// written before the table says so, and transactions look into the table.
+    ///
+    /// # Errors
+    /// `EMFILE` when there are too many; those of the log.
+    pub fn note(&self, records: &Records, client: ClientId) -> FsResult<()> {
+        if self.table.lock().is_logged(client) {
+            return Ok(());
+        }
+        let mut txn = records.txn(&[self.slot]);
+        // Of two that note the same client the second finds it here: the slot is locked.
+        let mut table = self.table.lock();
+        if table.is_logged(client) {
+            return Ok(());
+        }
+        if table.logged() >= CLIENTS_MAX {
+            let text = format!("{CLIENTS_MAX} clients have files open whose home is here");
+            return Err(FsError::with(Errno::EMFILE, text));
+        }
+        txn.put(self.slot, &session_key(client), &[]);
+        txn.commit()?;
+        table.log(client);
+        Ok(())
+    }
+
+    /// The client has a connection. While its session ends this waits, so that what it says next is not ended too.
+    pub fn connect(&self, client: ClientId) {
+        self.unless(client, Work::End).connect(client);
+    }
+
+    /// The client lost its last connection.
+    pub fn disconnect(&self, client: ClientId) {
+        self.table.lock().disconnect(client, Instant::now() + self.grace);
+    }
+
+    /// The client is here, whether it is connected or served by this process. Waits as [`Sessions::connect`].
+    pub fn renew(&self, client: ClientId) {
+        self.unless(client, Work::End).renew(client);
+    }
+
+    /// The node of these clients is dead: they have as long to come back as who has lost its connection.
+    pub fn cut_off(&self, clients: &[ClientId]) {
+        let (mut table, until) = (self.table.lock(), Instant::now() + self.grace);
+        clients.iter().for_each(|client| table.cut_off(*client, until));
+    }
+
+    /// The node of these clients is alive after all: those that were connected all the time need not come back.
+    pub fn reached(&self, clients: &[ClientId]) {
+        let mut table = self.table.lock();
+        clients.iter().for_each(|client| table.renew_connected(*client));
+    }
+
+    /// A client asks for something and has not reclaimed anything: then it has nothing open. Whether that was news.
+    pub fn is_heard(&self, client: ClientId) -> bool {
+        self.any_awaits.load(Ordering::Acquire) && self.finish_reclaim(client)
+    }
+
+    /// A client has said all that it has open, and that was taken in. Whether this was awaited.
+    pub fn finish_reclaim(&self, client: ClientId) -> bool {
+        let mut table = self.unless(client, Work::End);
+        let news = table.finish_reclaim(client);
+        self.any_awaits.store(table.any_awaits(), Ordering::Release);
+        news
+    }
+
+    /// Clients that may have any file open. Asked for before [`crate::opens::Opens::holders`]: a client that is no
+    /// more among these has its opens there.
+    pub fn awaiting(&self) -> Vec<ClientId> {
+        if self.any_awaits.load(Ordering::Acquire) { self.table.lock().awaiting() } else { Vec::new() }
+    }
+
+    /// No open of the client below `floor` is under way. How this fits with what was known.
+    pub fn raise_floor(&self, client: ClientId, floor: OpenId) -> News {
+        self.table.lock().raise_floor(client, floor)
+    }
+
+    /// The client's floor.
+    pub fn floor(&self, client: ClientId) -> OpenId {
+        self.table.lock().floor(client)
+    }
+
+    /// Clients that are written down and are mounts through a node.
+    pub fn of_node(&self, formation: FormationId, node: NodeId) -> Vec<ClientId> {
+        let mut clients = self.table.lock().all_logged();
+        clients.retain(|client| client.mounted_through(formation) == Some(node));
+        clients
+    }
+
+    /// Waits for the right to take in what a client reclaims.
+    pub fn reclaim(&self, client: ClientId) -> Exclusive<'_> {
+        loop {
+            let mut table = self.unless(client, Work::End);
+            if table.begin(client, Work::Reclaim) {
+                return Exclusive { sessions: self, client };
+            }
+            self.over.wait(&mut table);
+        }
+    }
+
+    /// The right to end a session that has expired, if there is one.
+    pub fn expire(&self) -> Option<Exclusive<'_>> {
+        let client = self.table.lock().expire(Instant::now())?;
+        Some(Exclusive { sessions: self, client })
+    }
+
+    /// The right to end a client's session, unless it has come back.
+    pub fn expire_now(&self, client: ClientId) -> Option<Exclusive<'_>> {
+        self.table.lock().expire_now(client).then_some(Exclusive { sessions: self, client })
+    }
+
+    /// Waits for the right to end the session of a client that says that it ends.
+    pub fn end(&self, client: ClientId) -> Exclusive<'_> {
+        let mut table = self.table.lock();
+        while !table.begin(client, Work::End) {
+            self.over.wait(&mut table);
+        }
+        Exclusive { sessions: self, client }
+    }
+
+    /// When the next session expires.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.table.lock().next_expiry()
+    }
+
+    /// The table, once nobody is at this work for the client.
+    fn unless(&self, client: ClientId, work: Work) -> MutexGuard<'_, Table> {
+        let mut table = self.table.lock();
+        while table.is_at(client, work) {
+            self.over.wait(&mut table);
+        }
+        table
+    }
+}
+
+impl Exclusive<'_> {
+    /// Whose session it is.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// The client says that it has these open; `first` begins the list.
+    ///
+    /// # Errors
+    /// `EPROTO` for a list without its beginning; `EMFILE` when all lists together are too long.
+    pub fn tell(&self, first: bool, opens: Vec<(Ino, OpenId)>) -> FsResult<()> {
+        self.sessions.table.lock().tell(self.client, first, opens)
+    }
+
+    /// All that the client has told.
+    pub fn take_told(&self) -> Told {
+        self.sessions.table.lock().take_told(self.client)
+    }
+
+    /// The session cannot end yet: it expires once more, so much later.
+    pub fn put_off(self, time: Duration) {
+        self.sessions.table.lock().disconnect(self.client, Instant::now() + time);
+    }
+
+    /// Everything that the client had has ended; so does its session.
+    ///
+    /// # Errors
+    /// When its record cannot be removed; the session stays.
+    pub fn forget(&self, records: &Records) -> FsResult<()> {
+        let Sessions { slot, table, any_awaits, .. } = self.sessions;
+        let mut txn = records.txn(&[*slot]);
+        let mut table = table.lock();
+        if table.is_logged(self.client) {
+            txn.delete(*slot, &session_key(self.client));
+            txn.commit()?;
+        }
+        table.remove(self.client);
+        any_awaits.store(table.any_awaits(), Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.sessions.table.lock().is_over(self.client);
+        self.sessions.over.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_store::{MemVolume, RecordsOptions, Volume};
+    use std::sync::Arc;
+
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+
+    fn opened(volume: &Arc<dyn Volume>) -> (Records, Sessions) {
+        let options = RecordsOptions { slots: 1, ..RecordsOptions::default() };
+        let records = Records::open(volume.clone(), FormationId([7; 16]), NodeId(0), options).unwrap().0;
+        let sessions = Sessions::open(&records, Slot(0), Duration::from_secs(3600));
+        (records, sessions)
+    }
+
+    #[test]
+    fn who_had_files_open_is_waited_for_after_a_restart() {
+        let volume: Arc<dyn Volume> = Arc::new(MemVolume::default());
+        let (records, sessions) = opened(&volume);
+        let c = ClientId(3);
+        [A, B, c, A].into_iter().for_each(|client| sessions.note(&records, client).unwrap());
+        sessions.end(c).forget(&records).unwrap();
+        assert_eq!((sessions.awaiting(), sessions.is_heard(A)), (vec![], false));
+        drop(records);
+        let (records, sessions) = opened(&volume);
+        let mut awaiting = sessions.awaiting();
+        awaiting.sort_unstable();
+        assert_eq!(awaiting, [A, B]);
+        assert!(sessions.is_heard(A) && !sessions.is_heard(A) && !sessions.is_heard(c));
+        sessions.end(B).forget(&records).unwrap();
+        assert!(sessions.awaiting().is_empty());
+    }
+
+    /// An unlink looks for who may have a file open within its transaction, a first open writes its client down, and
+    /// the two stood still for ever: each held what the other wanted.
+    #[test]
+    fn transactions_look_at_sessions_that_are_being_written_down() {
+        let volume: Arc<dyn Volume> = Arc::new(MemVolume::default());
+        let (records, sessions) = opened(&volume);
+        sessions.note(&records, A).unwrap();
+        drop(records);
+        let (records, sessions) = opened(&volume);
+        std::thread::scope(|scope| {
+            for first in [1000, 2000] {
+                let (records, sessions) = (&records, &sessions);
+                scope.spawn(move || {
+                    for client in (first..first + 500).map(ClientId) {
+                        sessions.note(records, client).unwrap();
+                        sessions.end(client).forget(records).unwrap();
+                    }
+                });
+                scope.spawn(move || {
+                    for _ in 0..500 {
+                        let txn = records.txn(&[Slot(0)]);
+                        assert_eq!(sessions.awaiting(), [A]);
+                        drop(txn);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn who_comes_back_while_its_session_ends_waits_for_that() {
+        let volume: Arc<dyn Volume> = Arc::new(MemVolume::default());
+        let (records, sessions) = opened(&volume);
+        sessions.note(&records, A).unwrap();
+        sessions.raise_floor(A, OpenId(7));
+        sessions.table.lock().disconnect(A, Instant::now());
+        let ending = sessions.expire().unwrap();
+        assert!(ending.client() == A && sessions.expire().is_none(), "one ends it");
+        std::thread::scope(|scope| {
+            let back = scope.spawn(|| {
+                sessions.connect(A);
+                sessions.floor(A)
+            });
+            ending.forget(&records).unwrap();
+            drop(ending);
+            assert_eq!(back.join().unwrap(), OpenId(0), "it begins anew");
+        });
+        assert!(sessions.next_expiry().is_none(), "it is connected");
+    }
+}
