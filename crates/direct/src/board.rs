@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 use bivouac_ranks::{Mutex, rank};
+use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 use rustix::fs::{MemfdFlags, SeekFrom, ftruncate, memfd_create};
 
 use crate::gate::Gate;
@@ -194,6 +194,25 @@ mod tests {
             assert!(waiting.join().unwrap());
         });
         assert!(ours.is_empty());
+    }
+
+    /// Who is late to close looked at the turn, and then closed the next grant's gate.
+    #[test]
+    fn who_closes_a_grant_that_has_ended_leaves_the_next_one_open() {
+        let board = board();
+        let session = session(&board);
+        let (mut ours, _) = opened(&board, &session);
+        let (late, next) = std::sync::mpsc::sync_channel::<Gate>(0);
+        std::thread::scope(|scope| {
+            scope.spawn(move || next.iter().for_each(|gate| (0..200).for_each(|_| gate.close())));
+            for _ in 0..2000 {
+                late.send(ours.clone()).unwrap();
+                ours.close();
+                ours = ours.open_next();
+                assert!((0..50).all(|_| ours.enter().is_some()), "closed by who meant another");
+            }
+            drop(late);
+        });
     }
 
     #[test]

@@ -10,8 +10,13 @@ use rustix::thread::futex;
 use crate::GATE_LEN;
 use crate::memory::Memory;
 
-/// Set in a gate's state when nobody may enter any more; the rest of the state counts who is inside.
-const CLOSED: u32 = 1 << 31;
+/// Set in a gate's state when nobody may enter any more; the lower bits count who is inside, the upper half of the double
+/// word is the turn. They are changed together, so that nobody looks at the one and changes the other's grant.
+const CLOSED: u64 = 1 << 31;
+/// One turn in that double word.
+const TURN: u64 = 1 << 32;
+/// Bits of the state in that double word.
+const STATE: u64 = TURN - 1;
 /// Longest sleep before a look whether those inside still live.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Words of a gate.
@@ -43,11 +48,9 @@ impl Gate {
     /// The same gate, opened for its next grant. It must be closed, with nobody inside.
     #[must_use]
     pub fn open_next(&self) -> Gate {
-        let turn = self.current_turn().load(Ordering::Relaxed).wrapping_add(1);
-        self.current_turn().store(turn, Ordering::Relaxed);
-        // Whoever finds it open finds the new turn too. The count stays: who looked in vain is leaving.
-        self.state().fetch_and(!CLOSED, Ordering::Release);
-        Gate { turn, ..self.clone() }
+        // The count stays: who looked in vain is leaving.
+        let opened = self.change(|current| Some(current.wrapping_add(TURN) & !CLOSED));
+        Gate { turn: turn_of(opened), ..self.clone() }
     }
 
     /// Writes down what the grant is for, for a later daemon.
@@ -65,7 +68,7 @@ impl Gate {
 
     /// Forgets who was inside: only for a session whose process is no more.
     pub(crate) fn reset(&self) {
-        self.state().store(CLOSED, Ordering::Release);
+        self.change(|current| Some(current & !STATE | CLOSED));
     }
 
     /// Goes inside; `None` if the gate is closed or is another grant's by now.
@@ -76,43 +79,43 @@ impl Gate {
         }
         let before = self.state().fetch_add(1, Ordering::Acquire);
         let pass = Pass(self);
-        let valid = before & CLOSED == 0 && self.current_turn().load(Ordering::Relaxed) == self.turn;
+        let valid = before & CLOSED == 0 && turn_of(before) == self.turn;
         valid.then_some(pass)
     }
 
-    /// Lets nobody enter any more on this grant.
+    /// Lets nobody enter any more on this grant; a later one on the same gate stays open.
     pub fn close(&self) {
-        if self.is_current() {
-            self.state().fetch_or(CLOSED, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-        }
+        self.change(|current| (turn_of(current) == self.turn).then_some(current | CLOSED));
+        fence(Ordering::SeqCst);
     }
 
     /// Whether nobody can enter on this grant.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        !self.is_current() || self.state().load(Ordering::Relaxed) & CLOSED != 0
+        let current = self.state().load(Ordering::Acquire);
+        turn_of(current) != self.turn || current & CLOSED != 0
     }
 
     /// Whether it is closed, with nobody inside.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.is_current() || self.state().load(Ordering::Acquire) == CLOSED
+        let current = self.state().load(Ordering::Acquire);
+        turn_of(current) != self.turn || current & STATE == CLOSED
     }
 
     /// Waits until a closed gate is empty, or its process is no more. Whether that came about in time.
     pub fn drain(&self, patience: Duration, lives: impl Fn() -> bool) -> bool {
         let deadline = Instant::now() + patience;
         loop {
-            let state = self.state().load(Ordering::Acquire);
-            if !self.is_current() || state == CLOSED {
+            let current = self.state().load(Ordering::Acquire);
+            if turn_of(current) != self.turn || current & STATE == CLOSED {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return !lives();
             }
-            if !self.sleep(state, left.min(LOOK_EVERY)) && !lives() {
+            if !self.sleep((current & STATE) as u32, left.min(LOOK_EVERY)) && !lives() {
                 return true;
             }
         }
@@ -123,43 +126,43 @@ impl Gate {
         let longest = futex::Timespec::try_from(longest).ok();
         // Woken, interrupted, or changed before it slept: the caller looks again in all cases.
         !matches!(
-            futex::wait(self.state(), futex::Flags::empty(), state, longest.as_ref()),
+            futex::wait(self.word(0), futex::Flags::empty(), state, longest.as_ref()),
             Err(rustix::io::Errno::TIMEDOUT)
         )
     }
 
     fn leave(&self) {
-        if self.state().fetch_sub(1, Ordering::Release) == CLOSED | 1 {
+        if self.state().fetch_sub(1, Ordering::Release) & STATE == CLOSED | 1 {
             // A sleeper that is missed wakes up by itself.
-            let _ = futex::wake(self.state(), futex::Flags::empty(), u32::MAX >> 1);
+            let _ = futex::wake(self.word(0), futex::Flags::empty(), u32::MAX >> 1);
         }
-    }
-
-    fn is_current(&self) -> bool {
-        self.current_turn().load(Ordering::Acquire) == self.turn
     }
 
     /// Whether somebody may enter on this grant, as of after everything that this thread has told.
     pub(crate) fn is_open_still(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.is_current() && self.state().load(Ordering::SeqCst) & CLOSED == 0
+        let current = self.state().load(Ordering::SeqCst);
+        turn_of(current) == self.turn && current & CLOSED == 0
     }
 
-    fn state(&self) -> &AtomicU32 {
-        self.word(0)
+    /// Changes state and turn in one step, unless `next` says that there is nothing to change; what they are then.
+    fn change(&self, next: impl Fn(u64) -> Option<u64>) -> u64 {
+        let changed = self.state().fetch_update(Ordering::SeqCst, Ordering::SeqCst, &next);
+        changed.map_or_else(|current| current, |before| next(before).unwrap_or(before))
     }
 
-    fn current_turn(&self) -> &AtomicU32 {
-        self.word(1)
+    /// State and turn. The kernel alone looks at the first word by itself.
+    fn state(&self) -> &AtomicU64 {
+        self.double(0)
     }
 
     pub(crate) fn double(&self, index: usize) -> &AtomicU64 {
-        static BEHIND: AtomicU64 = AtomicU64::new(0);
+        static BEHIND: AtomicU64 = AtomicU64::new(CLOSED);
         self.memory.double(self.first + index).unwrap_or(&BEHIND)
     }
 
     pub(crate) fn word(&self, index: usize) -> &AtomicU32 {
-        static BEHIND: AtomicU32 = AtomicU32::new(CLOSED);
+        static BEHIND: AtomicU32 = AtomicU32::new(0);
         // `at` has seen that the gate is within the memory.
         self.memory.word(self.first + index).unwrap_or(&BEHIND)
     }
@@ -168,13 +171,17 @@ impl Gate {
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state().load(Ordering::Relaxed);
-        let (closed, inside) = (state & CLOSED != 0, state & !CLOSED);
+        let (closed, inside) = (state & CLOSED != 0, state & STATE & !CLOSED);
         f.debug_struct("Gate")
             .field("turn", &self.turn)
             .field("closed", &closed)
             .field("inside", &inside)
             .finish()
     }
+}
+
+fn turn_of(current: u64) -> u32 {
+    (current >> 32) as u32
 }
 
 /// Somebody inside; leaves when dropped.

@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::Mutex;
 use bivouac_types::Ino;
 use bivouac_types::limits::LEASE_MS;
-use parking_lot::Mutex;
 
 /// So many directories are kept before those are dropped in which nothing is believed any more.
 const KEPT: usize = 1024;

@@ -9,9 +9,9 @@
 
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::Mutex;
 use bivouac_types::Ino;
 use bivouac_types::limits::LEASE_MS;
-use parking_lot::Mutex;
 
 use crate::opens::Handle;
 

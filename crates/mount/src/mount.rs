@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{Errno, FsError, Ino};
-use parking_lot::Mutex;
 
 use crate::abi::{Header, InitRequest, NOTIFY_RESEND, Negotiated, Opcode, Reader, Reply, Wishes, flags};
 use crate::absences::Absences;
@@ -63,7 +63,7 @@ impl<F: FileSystem> Mount<F> {
         Ok(Mount {
             fs,
             channel: Arc::new(Channel::new(device)),
-            state: Mutex::new(Some(state)),
+            state: Mutex::new(rank::LEAF, Some(state)),
             options,
             stats: Arc::default(),
             beliefs: Arc::new(beliefs),
@@ -120,7 +120,7 @@ impl<F: FileSystem> Mount<F> {
             stats: Arc::clone(&self.stats),
             parked,
             formation: self.options.formation.clone(),
-            failure: Mutex::new(None),
+            failure: Mutex::default(),
         });
         let limits = Limits { resident: self.options.resident, threads_max: self.options.threads_max };
         let worker = Arc::clone(&session);

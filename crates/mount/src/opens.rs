@@ -1,8 +1,8 @@
 //! The open files of a mount. A file handle is a slot's number and generation, so that a handle of
 //! the past never closes the file of the present.
 
+use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
-use parking_lot::Mutex;
 
 use crate::state::{SLOTS_MAX, Slot, State, StateError};
 
@@ -49,7 +49,7 @@ impl Opens {
         let slots = state.read_slots()?;
         let free = (0..).zip(&slots).filter(|(_, slot)| !slot.in_use).map(|(index, _)| index).collect();
         let clean_until = vec![0; slots.len()];
-        Ok(Opens { table: Mutex::new(Table { slots, free, clean_until, set_id_changes: 1 }) })
+        Ok(Opens { table: Mutex::new(rank::LEAF, Table { slots, free, clean_until, set_id_changes: 1 }) })
     }
 
     /// Notes an open file, in the state too, before the kernel learns of it.

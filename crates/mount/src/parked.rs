@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{Errno, FsError, FsResult};
-use parking_lot::Mutex;
 
 use crate::state::{Notes, PARKED_MAX};
 
@@ -26,7 +26,7 @@ impl Parked {
     /// All places are free.
     #[must_use]
     pub fn new(notes: Notes) -> Parked {
-        Parked { notes, free: Mutex::new((0..PARKED_MAX).rev().collect()) }
+        Parked { notes, free: Mutex::new(rank::LEAF, (0..PARKED_MAX).rev().collect()) }
     }
 
     /// Notes a request.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use bivouac_ranks::{Condvar, Mutex, MutexGuard, rank};
 
 use crate::lingering::Lingering;
 use crate::state::CHANNELS_PER_INCARNATION;
@@ -110,7 +110,7 @@ impl Pool {
             unread: Box::new(unread),
             lingering: Lingering::default(),
             looker: Mutex::default(),
-            roster: Mutex::new(roster),
+            roster: Mutex::new(rank::MOUNT_POOL, roster),
             permit_freed: Condvar::new(),
             thread_ended: Condvar::new(),
         })
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn without_blocking_no_other_thread_is_made() {
-        let numbers = Arc::new(Mutex::new(Vec::new()));
+        let numbers = Arc::new(Mutex::<Vec<u16>>::default());
         let seen = Arc::clone(&numbers);
         run(Limits { resident: 1, threads_max: 8 }, move |pool, number| {
             while pool.obtain(number) {

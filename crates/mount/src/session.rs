@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bivouac_client::FormationPlace;
+use bivouac_ranks::Mutex;
 use bivouac_types::{Errno, FsError, FsResult};
-use parking_lot::Mutex;
 
 use crate::abi::{Header, Negotiated, Opcode, Reader, Reply, flags};
 use crate::absences::Absences;

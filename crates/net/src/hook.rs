@@ -30,6 +30,7 @@ pub fn before_waiting() {
 
 /// Lets others work for a while: the pause between two looks at what somebody else is changing.
 pub fn pause(time: Duration) {
+    bivouac_ranks::assert_may_wait("a thread pauses");
     run();
     let (mutex, never) = (Mutex::new(()), Condvar::new());
     never.wait_for(&mut mutex.lock(), time);

@@ -32,7 +32,13 @@ impl InProcess {
         let parts: (&[u8], &[IoSlice<'_>]) = (request.body, request.payload);
         let mut target = InPlace(into);
         let mut reply = Reply::new(body, &mut target);
-        dispatch(&*self.service, (self.lane, Asker::HERE), request.frame, parts, &mut reply);
+        let mut call =
+            || dispatch(&*self.service, (self.lane, Asker::HERE), request.frame, parts, &mut reply);
+        match self.lane {
+            // Of another node, or as if it were: it would be in a thread of its own, with its own locks.
+            LaneKind::Peer => bivouac_ranks::on_behalf_of_peer(call),
+            LaneKind::Client => call(),
+        };
         Ok(ReplyHead { status: reply.status(), payload_len: reply.payload_len() })
     }
 }

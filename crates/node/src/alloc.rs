@@ -1,10 +1,10 @@
 //! Numbers that are never given out twice, over restarts too: for inodes and for intents.
 
+use bivouac_ranks::{Mutex, rank};
 use bivouac_store::Records;
 use bivouac_types::limits::INO_COUNTER_FIRST;
 use bivouac_types::{FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{Decode, Encode};
-use bivouac_ranks::{Mutex, rank};
 
 use crate::record::ALLOCATOR_KEY;
 

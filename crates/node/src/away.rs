@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_types::{Errno, FsError, FsResult, NodeId};
 use bivouac_ranks::Mutex;
+use bivouac_types::{Errno, FsError, FsResult, NodeId};
 
 /// How long a peer is waited for at first and at most; it doubles in between, for one that is alive but slow.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bivouac_ranks::RwLock;
 use bivouac_types::{ClientId, FsResult, Ino};
 use bivouac_wire::{DisbeliefRequest, Encode, Op, op};
-use bivouac_ranks::RwLock;
 
 use crate::leases::Changing;
 use crate::namespace::Change;

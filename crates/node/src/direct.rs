@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bivouac_direct::{Board, Gate, SizeGate};
+use bivouac_ranks::{Mutex, rank};
 use bivouac_store::{Access, Granted, Holder, LocalFile, SubfileId};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, SeatIndex};
-use bivouac_ranks::{Mutex, rank};
 
 use crate::node::Node;
 

@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{DirChangedRequest, Encode, FormationMap, InoOnly, ShardState, op};
-use bivouac_ranks::{Mutex, rank};
 
 use crate::directory::shard_slot;
 use crate::dispatch::NOBODY;
@@ -107,7 +107,11 @@ impl Gathers {
     fn of(&self, dir: Ino) -> Arc<Gather> {
         let new = || {
             let known = Known { dirty: self.nodes.iter().copied().collect(), shards: BTreeMap::new() };
-            Arc::new(Gather { begun: AtomicU64::new(0), turn: Mutex::new(rank::GATHER_TURN, 0), known: Mutex::new(rank::LEAF, known) })
+            Arc::new(Gather {
+                begun: AtomicU64::new(0),
+                turn: Mutex::new(rank::GATHER_TURN, 0),
+                known: Mutex::new(rank::LEAF, known),
+            })
         };
         Arc::clone(self.dirs.lock().entry(dir).or_insert_with(new))
     }

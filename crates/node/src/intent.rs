@@ -99,6 +99,7 @@ pub enum Intent {
 }
 
 /// An intent with the identity of who wants it.
+#[derive(Clone)]
 pub(crate) struct Logged {
     /// The slot that holds it; not part of the record.
     slot: Slot,
@@ -258,33 +259,40 @@ impl Node {
     /// Keeps what an unfinished intent touches locked until the reaper has finished it.
     fn postpone(&self, tx: u64, logged: &Logged) {
         log::warn!("change {tx} waits for a peer and is finished later: {:?}", logged.intent);
-        self.keep(&logged.intent);
+        self.keep(tx, logged.clone());
         self.reaper.add_intent(logged.slot, tx);
     }
 
     /// Nobody else works on what an unfinished intent touches, and its entries stay where they are.
-    fn keep(&self, intent: &Intent) {
-        for target in intent.targets() {
+    fn keep(&self, tx: u64, logged: Logged) {
+        for target in logged.intent.targets() {
             if let Target::Entry(dir, _) = target {
                 self.dirs.keep(dir);
             }
-            self.locks.keep(target);
+            self.locks.keep(target, tx);
         }
-        if let Intent::Spread(dir) = intent {
-            self.unspreading.lock().insert(*dir);
+        if let Intent::Spread(dir) = logged.intent {
+            self.unspreading.lock().insert(dir);
         }
+        let before = self.postponed.lock().insert(tx, logged);
+        assert!(before.is_none(), "change {tx} is postponed once");
     }
 
-    /// Ends what [`Node::keep`] began.
-    fn release(&self, intent: &Intent) {
-        for target in intent.targets() {
-            self.locks.release(target);
+    /// Ends what [`Node::keep`] began: the change is over.
+    fn release(&self, tx: u64) {
+        let Some(logged) = self.postponed.lock().remove(&tx) else { return };
+        for target in logged.intent.targets() {
+            self.locks.release(target, tx);
             if let Target::Entry(dir, _) = target {
                 self.dirs.release(dir);
             }
         }
-        if let Intent::Spread(dir) = intent {
-            self.unspreading.lock().remove(dir);
+        if let Intent::Spread(dir) = logged.intent {
+            self.unspreading.lock().remove(&dir);
+        }
+        self.channels.put(logged.steps_channel);
+        if let Some(turn) = logged.intent.turn() {
+            self.reaper.add(Job::Moves(turn));
         }
     }
 
@@ -311,7 +319,7 @@ impl Node {
                 ));
             };
             self.channels.reserve(logged.steps_channel);
-            self.keep(&logged.intent);
+            self.keep(tx, Logged { slot, ..logged });
             self.reaper.add_intent(slot, tx);
         }
         Ok(())
@@ -320,18 +328,21 @@ impl Node {
     /// Goes on with an intent that was left. Whether it is finished.
     pub(crate) fn replay_intent(&self, slot: Slot, tx: u64) -> FsResult<()> {
         let bytes = self.records.read(slot, &intent_key(tx), |bytes| bytes.map(<[u8]>::to_vec));
-        let Some(bytes) = bytes else { return Ok(()) };
-        let logged = Logged { slot, ..crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))? };
+        // Without its record the change is over: its last transaction was made, and what came behind that failed.
+        if let Some(bytes) = bytes {
+            let logged = crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))?;
+            self.resume(Logged { slot, ..logged }, tx)?;
+        }
+        self.release(tx);
+        Ok(())
+    }
+
+    fn resume(&self, logged: Logged, tx: u64) -> FsResult<()> {
         let (channel, origin) = (logged.steps_channel, logged.client);
         let steps = Steps { tx, channel, retry: true, origin, background: true };
         let _acting = Acting::on_behalf_of(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");
-        }
-        self.release(&logged.intent);
-        self.channels.put(logged.steps_channel);
-        if let Some(turn) = logged.intent.turn() {
-            self.reaper.add(Job::Moves(turn));
         }
         Ok(())
     }
@@ -486,5 +497,75 @@ pub mod tests {
     pub fn logged(intent: Intent) -> Vec<u8> {
         Logged { slot: Slot(0), intent, client: ClientId(5), channel: 6, op: OpId(7), steps_channel: 8 }
             .to_bytes()
+    }
+    /// Peers that nobody asks.
+    struct NoPeers;
+
+    impl crate::peers::Peers for NoPeers {
+        fn call_within(
+            &self,
+            _: std::time::Duration,
+            node: NodeId,
+            _: &crate::peers::PeerRequest<'_>,
+            _: &mut Vec<u8>,
+        ) -> FsResult<()> {
+            panic!("{node} is asked")
+        }
+    }
+
+    /// A node that is alone, on a volume below a directory.
+    fn alone(dir: &std::path::Path) -> std::sync::Arc<Node> {
+        let entry = bivouac_wire::NodeEntry {
+            host: "n0".to_owned(),
+            client_address: String::new(),
+            peer_address: String::new(),
+            unix_path: String::new(),
+        };
+        let map = bivouac_wire::FormationMap {
+            version: 1,
+            formation: bivouac_types::FormationId([3; 16]),
+            name: "alone".into(),
+            slots: vec![NodeId(0); 2],
+            nodes: vec![entry],
+            seats: vec![bivouac_wire::SeatEntry { node: NodeId(0), volume: 0 }],
+            stripe: 4096,
+            width: 0,
+        };
+        let volume = bivouac_store::VolumeConfig { path: dir.join("volume"), capacity: 0, create: true };
+        let config = crate::NodeConfig {
+            rounds: crate::Rounds::default(),
+            map: std::sync::Arc::new(map),
+            id: NodeId(0),
+            volumes: vec![volume],
+            handles_max: 64,
+            owner: (0, 0),
+            grace: std::time::Duration::from_secs(30),
+            spread_at: bivouac_types::SpreadAt::default(),
+            dead_after: None,
+            fates: std::sync::Arc::new(bivouac_net::Fates::new(1)),
+            objects: bivouac_source::Surroundings::default(),
+        };
+        Node::open(config, std::sync::Arc::new(NoPeers), std::sync::Arc::new(crate::SystemClock)).unwrap().0
+    }
+
+    /// What came behind the last transaction of a change failed, so that it was postponed: its locks stayed for ever.
+    #[test]
+    fn a_postponed_change_whose_record_is_gone_frees_what_it_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        let old = OldEntry { parent: Ino::ROOT, name: b"name".to_vec(), ino: Ino(7) };
+        let intent = Intent::RemoveDir(old);
+        let [target] = intent.targets()[..] else { panic!("one target") };
+        let steps_channel = node.channels.take();
+        let (client, channel, op) = (ClientId(5), 6, OpId(7));
+        let logged = Logged { slot: Slot(0), intent, client, channel, op, steps_channel };
+        let guard = node.locks.lock(target).unwrap();
+        node.keep(99, logged);
+        drop(guard);
+        assert!(node.locks.try_lock(target).is_none());
+        node.replay_intent(Slot(0), 99).unwrap();
+        assert!(node.locks.try_lock(target).is_some() && !node.locks.is_kept(target));
+        assert!(node.dirs.move_away(Ino::ROOT).is_some(), "nobody is at work in the directory");
+        assert_eq!(node.channels.take(), steps_channel, "the channel is free");
     }
 }

@@ -17,12 +17,12 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::Mutex;
 use bivouac_types::limits::{
     DISBELIEVERS_MAX, LEASE_MARGIN_MS, LEASE_MS, LEASE_MS_MIN, LEASE_PART, LEASE_QUIET_MS, MEETINGS_MAX,
     MEETINGS_MS,
 };
 use bivouac_types::{ClientId, Ino, Slot};
-use bivouac_ranks::Mutex;
 
 use crate::dispatch::NOBODY;
 
@@ -489,19 +489,19 @@ mod tests {
     /// S271.
     #[test]
     fn who_believes_nothing_of_an_inode_is_not_waited_for() {
-        let (leases, asked) = (given_to(&[A, B]), Mutex::<Vec<ClientId>>::default());
+        let (leases, asked) = (given_to(&[A, B]), std::sync::Mutex::new(Vec::new()));
         let _acting = Acting::on_behalf_of(A);
         let ask = |client, _| {
-            asked.lock().push(client);
+            asked.lock().unwrap().push(client);
             true
         };
         let changing = leases.change_of(INO, ask);
         assert!(changing.is_some() && leases.waits() == 0);
-        assert_eq!((std::mem::take(&mut *asked.lock()), leases.look(B, Slot(0))), (vec![B], 0));
+        assert_eq!((std::mem::take(&mut *asked.lock().unwrap()), leases.look(B, Slot(0))), (vec![B], 0));
         drop(changing);
         drop(leases.change_of(INO, |_, _| panic!("it has said so")));
         drop(leases.change_of(Ino(6), ask));
-        assert_eq!(*asked.lock(), [B], "of each inode");
+        assert_eq!(*asked.lock().unwrap(), [B], "of each inode");
         assert!(leases.met.lock().is_empty(), "nobody had to be waited for");
         let others = leases.slots[0].lock().running(A, Instant::now()).count();
         assert_eq!(others, 1, "names may still be believed, and their changes wait");

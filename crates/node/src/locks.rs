@@ -2,10 +2,11 @@
 //! the client lane take them; steps of the peer lane check and change in one transaction instead.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_types::{Errno, FsError, FsResult, Ino};
 use bivouac_ranks::{Condvar, Mutex};
+use bivouac_types::{Errno, FsError, FsResult, Ino};
 
 const SHARDS: usize = 64;
 /// How long a directory that is to spread waits for those who are at work in it.
@@ -22,25 +23,37 @@ pub enum Target {
     Moves,
 }
 
-/// What is locked, and whether it stays so when its guard is dropped.
-type Held = HashMap<Target, bool>;
+/// Whose lock it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// A request's, until its guard with this number is dropped.
+    Request(u64),
+    /// An intent's with this number, until it is released.
+    Intent(u64),
+}
+
+/// What is locked, and whose it is.
+type Held = HashMap<Target, Owner>;
 
 /// The locks of a node.
 pub struct Locks {
     shards: Vec<(Mutex<Held>, Condvar)>,
     bound: Duration,
+    /// Number of the next request's lock.
+    next: AtomicU64,
 }
 
-/// A held lock; dropping it lets the next one in.
+/// A held lock; dropping it lets the next one in, unless an intent has taken it over.
 pub struct Guard<'a> {
     locks: &'a Locks,
     target: Target,
+    number: u64,
 }
 
 impl Locks {
     /// Locks that are waited for so long at most.
     pub fn new(bound: Duration) -> Locks {
-        Locks { shards: (0..SHARDS).map(|_| Default::default()).collect(), bound }
+        Locks { shards: (0..SHARDS).map(|_| Default::default()).collect(), bound, next: AtomicU64::new(0) }
     }
 
     /// Waits until nobody else holds the target. Who takes several takes them by [`Locks::lock_all`].
@@ -62,8 +75,7 @@ impl Locks {
                 ));
             }
         }
-        held.insert(target, false);
-        Ok(Guard { locks: self, target })
+        Ok(self.taken(&mut held, target))
     }
 
     /// The lock if nobody holds it.
@@ -72,8 +84,14 @@ impl Locks {
         if held.contains_key(&target) {
             return None;
         }
-        held.insert(target, false);
-        Some(Guard { locks: self, target })
+        Some(self.taken(&mut held, target))
+    }
+
+    fn taken(&self, held: &mut Held, target: Target) -> Guard<'_> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let before = held.insert(target, Owner::Request(number));
+        assert!(before.is_none(), "{target:?} is locked by {before:?} already");
+        Guard { locks: self, target, number }
     }
 
     /// Locks several targets in one order that all requests share, so that none waits in a circle.
@@ -87,21 +105,31 @@ impl Locks {
         sorted.into_iter().map(|target| self.lock(target)).collect()
     }
 
-    /// Locks a target beyond the life of any guard, whether one holds it now or not.
-    pub fn keep(&self, target: Target) {
-        self.shard(target).0.lock().insert(target, true);
+    /// Locks a target for an unfinished intent, which takes the lock over from the request whose intent it is.
+    pub fn keep(&self, target: Target, intent: u64) {
+        let before = self.shard(target).0.lock().insert(target, Owner::Intent(intent));
+        let is_others = matches!(before, Some(Owner::Intent(other)) if other != intent);
+        assert!(!is_others, "{target:?} is kept by {before:?}, and now by intent {intent}");
     }
 
-    /// Whether a target is locked beyond the life of its guard.
+    /// Whether an unfinished intent has a target locked.
     pub fn is_kept(&self, target: Target) -> bool {
-        self.shard(target).0.lock().get(&target) == Some(&true)
+        matches!(self.shard(target).0.lock().get(&target), Some(Owner::Intent(_)))
     }
 
     /// Ends what [`Locks::keep`] began.
-    pub fn release(&self, target: Target) {
+    pub fn release(&self, target: Target, intent: u64) {
+        self.free(target, Owner::Intent(intent));
+    }
+
+    /// Lets the next one in, if the lock is still this owner's.
+    fn free(&self, target: Target, owner: Owner) {
         let (held, freed) = self.shard(target);
-        held.lock().remove(&target);
-        freed.notify_all();
+        let mut held = held.lock();
+        if held.get(&target) == Some(&owner) {
+            held.remove(&target);
+            freed.notify_all();
+        }
     }
 
     fn shard(&self, target: Target) -> &(Mutex<Held>, Condvar) {
@@ -116,12 +144,7 @@ impl Locks {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let (held, freed) = self.locks.shard(self.target);
-        let mut held = held.lock();
-        if held.get(&self.target) == Some(&false) {
-            held.remove(&self.target);
-            freed.notify_all();
-        }
+        self.locks.free(self.target, Owner::Request(self.number));
     }
 }
 
@@ -286,11 +309,28 @@ mod tests {
     fn what_is_kept_outlives_its_guard() {
         let (locks, target) = (Locks::new(Duration::from_secs(60)), Target::Size(Ino(1)));
         let guard = locks.lock(target).unwrap();
-        locks.keep(target);
+        locks.keep(target, 5);
         drop(guard);
         assert!(locks.is_kept(target));
-        locks.release(target);
+        locks.release(target, 6);
+        assert!(locks.is_kept(target), "it is another's");
+        locks.release(target, 5);
         drop(locks.lock(target).unwrap());
+    }
+
+    /// Who takes over may be done before the request that it was taken over from has returned: the lock is somebody
+    /// else's by then.
+    #[test]
+    fn a_guard_that_is_dropped_late_frees_nobody_elses_lock() {
+        let (locks, target) = (Locks::new(Duration::from_millis(1)), Target::Size(Ino(1)));
+        let late = locks.lock(target).unwrap();
+        locks.keep(target, 5);
+        locks.release(target, 5);
+        let next = locks.lock(target).unwrap();
+        drop(late);
+        assert!(locks.try_lock(target).is_none(), "the next one has it");
+        drop(next);
+        drop(locks.try_lock(target).unwrap());
     }
 
     #[test]
@@ -330,7 +370,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_ever() {
         let locks = Locks::new(Duration::from_millis(1));
-        locks.keep(Target::Size(Ino(1)));
+        locks.keep(Target::Size(Ino(1)), 7);
         let refusal = locks.lock(Target::Size(Ino(1))).map(drop).unwrap_err();
         assert_eq!(refusal.errno(), Errno::EIO);
         assert!(refusal.to_string().contains("another node must finish"));

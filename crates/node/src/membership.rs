@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use bivouac_members::{Command, Event, Members, Options};
 use bivouac_net::Fates;
+use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{Fate, FsResult, News, NodeId};
 use bivouac_wire::{Encode, NewsList, Operation, ProbeForRequest, Silent, op};
-use bivouac_ranks::{Mutex, rank};
 
 use crate::node::Node;
 use crate::peers::PeerRequest;

@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bivouac_net::Fates;
+use bivouac_ranks::{Mutex, rank};
 use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, Recovery, VolumeConfig};
 use bivouac_types::{
     Attr, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt, mode,
 };
 use bivouac_wire::{Dirty, FenceRequest, FormationMap, PoolStatus};
-use bivouac_ranks::{Mutex, rank};
 
 use crate::advisory::{Advisory, LockClient};
 use crate::alloc::Allocator;
@@ -21,10 +21,10 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::direct::Lending;
 use crate::gather::{Gathers, Shards};
+use crate::intent::Logged;
 use crate::leases::Leases;
 use crate::locks::{Dirs, Locks};
 use crate::membership::Membership;
-use crate::sessions::Sessions;
 use crate::opens::Opens;
 use crate::partitions::Partitions;
 use crate::peers::{Channels, Peers};
@@ -32,6 +32,7 @@ use crate::proxy::Proxy;
 use crate::reaper::Reaper;
 use crate::record::Inode;
 use crate::rounds::Rounds;
+use crate::sessions::Sessions;
 use crate::sizes::Sizes;
 use crate::sweep::Sweeper;
 use crate::unsettled::Unsettled;
@@ -89,6 +90,8 @@ pub struct Node {
     pub(crate) dirs: Dirs,
     pub(crate) shards: Shards,
     pub(crate) gathers: Gathers,
+    /// Changes over several nodes that wait to be finished, by their numbers: what they keep locked.
+    pub(crate) postponed: Mutex<HashMap<u64, Logged>>,
     /// Directories that could not spread, and whose shards are still to be removed.
     pub(crate) unspreading: Mutex<HashSet<Ino>>,
     /// Entries at which a directory spreads.
@@ -181,6 +184,7 @@ impl Node {
             dirs: Dirs::new(config.grace),
             shards,
             gathers,
+            postponed: Mutex::default(),
             unspreading: Mutex::default(),
             spread_at: config.spread_at,
             objects: config.objects,

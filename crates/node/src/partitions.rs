@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bivouac_layout::{Wish, layout_for};
+use bivouac_ranks::{Mutex, RwLock, rank};
 use bivouac_store::Records;
 use bivouac_types::limits::PARTITIONS_MAX;
 use bivouac_types::{
@@ -14,7 +15,6 @@ use bivouac_types::{
 use bivouac_wire::{
     Decode, FormationMap, Inherited, ListPartitionsRequest, Partition, PartitionTable, SeatEntry, op,
 };
-use bivouac_ranks::{Mutex, RwLock, rank};
 
 use crate::dispatch::NOBODY;
 use crate::node::Node;
@@ -72,7 +72,11 @@ impl Partitions {
             return Err(FsError::with(Errno::EIO, text));
         }
         let last = known.all().last().map_or(PartitionId::ROOT, |partition| partition.id);
-        Ok(Partitions { slot, table: RwLock::new(rank::PARTITION_TABLE, known), last: Mutex::new(rank::LEAF, last) })
+        Ok(Partitions {
+            slot,
+            table: RwLock::new(rank::PARTITION_TABLE, known),
+            last: Mutex::new(rank::LEAF, last),
+        })
     }
 
     /// A number that no partition had. Only the keeper knows which those are.

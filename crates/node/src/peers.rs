@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_net::{Asker, Request, Transport};
+use bivouac_ranks::Mutex;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
 use bivouac_wire::{Decode, Encode, Flags, Frame, Op, Operation};
-use bivouac_ranks::Mutex;
 
 use crate::dispatch::{Handle, NOBODY};
 use crate::node::Node;

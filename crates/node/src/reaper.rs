@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::{Mutex, MutexGuard, rank};
 use bivouac_types::limits::UNFINISHED_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::op;
-use bivouac_ranks::{Mutex, MutexGuard, rank};
 
 use crate::away::take_blamed;
 use crate::dispatch::NOBODY;
@@ -45,7 +45,12 @@ pub struct Reaper {
 
 impl Reaper {
     pub fn new(grace: Duration) -> Reaper {
-        Reaper { agenda: Mutex::new(rank::AGENDA, Agenda::default()), place: OnceLock::new(), threads: Mutex::new(rank::AGENDA_THREADS, Vec::new()), grace }
+        Reaper {
+            agenda: Mutex::new(rank::AGENDA, Agenda::default()),
+            place: OnceLock::new(),
+            threads: Mutex::new(rank::AGENDA_THREADS, Vec::new()),
+            grace,
+        }
     }
 
     /// How long those who are gone may take to come back.
@@ -177,7 +182,11 @@ impl Reaper {
         agenda.recall(now);
         let compaction = agenda.take_tidying(now);
         self.employ(&mut agenda, node);
-        let chores = Chores { compaction, expired: expiry.is_some_and(|moment| moment <= now), lingered: agenda.take_lingered(now) };
+        let chores = Chores {
+            compaction,
+            expired: expiry.is_some_and(|moment| moment <= now),
+            lingered: agenda.take_lingered(now),
+        };
         if chores.compaction || chores.expired || !chores.lingered.is_empty() {
             return Ok(chores);
         }

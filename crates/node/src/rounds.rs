@@ -72,7 +72,8 @@ pub(crate) struct Place {
 
 impl Round {
     fn new(name: &'static str) -> Arc<Round> {
-        let (state, news, left) = (Mutex::new(rank::ROUNDS, State::default()), Condvar::new(), Condvar::new());
+        let (state, news, left) =
+            (Mutex::new(rank::ROUNDS, State::default()), Condvar::new(), Condvar::new());
         Arc::new(Round { name, state, news, left })
     }
 

@@ -30,8 +30,8 @@ pub struct Sessions {
     slot: Slot,
     /// How long a client without a connection may take to come back.
     grace: Duration,
-    /// Whether any awaits reclaim; for a look without the lock.
-    any_awaits: AtomicBool,
+    /// Whether any awaits reclaim or is being ended; for a look without the lock.
+    unsettled: AtomicBool,
     table: Mutex<Table>,
     /// A reclaim or an end is over.
     over: Condvar,
@@ -53,8 +53,8 @@ impl Sessions {
             number_of_key(key).into_iter().for_each(|client| table.adopt(ClientId(client), until));
             ControlFlow::Continue(())
         });
-        let any_awaits = AtomicBool::new(table.any_awaits());
-        Sessions { slot, grace, any_awaits, table: Mutex::new(rank::SESSIONS, table), over: Condvar::new() }
+        let unsettled = AtomicBool::new(table.is_unsettled());
+        Sessions { slot, grace, unsettled, table: Mutex::new(rank::SESSIONS, table), over: Condvar::new() }
     }
 
     /// A client is about to open or lock a file. The caller must not be inside a transaction: the record is
@@ -82,9 +82,9 @@ impl Sessions {
         Ok(())
     }
 
-    /// The client has a connection. While its session ends this waits, so that what it says next is not ended too.
+    /// The client has a connection.
     pub fn connect(&self, client: ClientId) {
-        self.unless(client, Work::End).connect(client);
+        self.table.lock().connect(client);
     }
 
     /// The client lost its last connection.
@@ -92,7 +92,8 @@ impl Sessions {
         self.table.lock().disconnect(client, Instant::now() + self.grace);
     }
 
-    /// The client is here, whether it is connected or served by this process. Waits as [`Sessions::connect`].
+    /// The client is here, whether it is connected or served by this process. What it is told that it has, it keeps:
+    /// while its session ends this waits.
     pub fn renew(&self, client: ClientId) {
         self.unless(client, Work::End).renew(client);
     }
@@ -110,22 +111,24 @@ impl Sessions {
     }
 
     /// A client asks for something and has not reclaimed anything: then it has nothing open. Whether that was news.
+    /// While its session ends this waits, so that what it asks for now is not ended too.
     pub fn is_heard(&self, client: ClientId) -> bool {
-        self.any_awaits.load(Ordering::Acquire) && self.finish_reclaim(client)
+        if !self.unsettled.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut table = self.unless(client, Work::End);
+        table.is_awaited(client) && self.changed(&mut table, |table| table.finish_reclaim(client))
     }
 
     /// A client has said all that it has open, and that was taken in. Whether this was awaited.
     pub fn finish_reclaim(&self, client: ClientId) -> bool {
-        let mut table = self.unless(client, Work::End);
-        let news = table.finish_reclaim(client);
-        self.any_awaits.store(table.any_awaits(), Ordering::Release);
-        news
+        self.changed(&mut self.table.lock(), |table| table.finish_reclaim(client))
     }
 
     /// Clients that may have any file open. Asked for before [`crate::opens::Opens::holders`]: a client that is no
     /// more among these has its opens there.
     pub fn awaiting(&self) -> Vec<ClientId> {
-        if self.any_awaits.load(Ordering::Acquire) { self.table.lock().awaiting() } else { Vec::new() }
+        if self.unsettled.load(Ordering::Acquire) { self.table.lock().awaiting() } else { Vec::new() }
     }
 
     /// No open of the client below `floor` is under way. How this fits with what was known.
@@ -158,19 +161,20 @@ impl Sessions {
 
     /// The right to end a session that has expired, if there is one.
     pub fn expire(&self) -> Option<Exclusive<'_>> {
-        let client = self.table.lock().expire(Instant::now())?;
+        let client = self.changed(&mut self.table.lock(), |table| table.expire(Instant::now()))?;
         Some(Exclusive { sessions: self, client })
     }
 
     /// The right to end a client's session, unless it has come back.
     pub fn expire_now(&self, client: ClientId) -> Option<Exclusive<'_>> {
-        self.table.lock().expire_now(client).then_some(Exclusive { sessions: self, client })
+        let begun = self.changed(&mut self.table.lock(), |table| table.expire_now(client));
+        begun.then_some(Exclusive { sessions: self, client })
     }
 
     /// Waits for the right to end the session of a client that says that it ends.
     pub fn end(&self, client: ClientId) -> Exclusive<'_> {
         let mut table = self.table.lock();
-        while !table.begin(client, Work::End) {
+        while !self.changed(&mut table, |table| table.begin(client, Work::End)) {
             self.over.wait(&mut table);
         }
         Exclusive { sessions: self, client }
@@ -179,6 +183,13 @@ impl Sessions {
     /// When the next session expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.table.lock().next_expiry()
+    }
+
+    /// Changes the table, and says whether requests have to look into it from now on.
+    fn changed<R>(&self, table: &mut Table, act: impl FnOnce(&mut Table) -> R) -> R {
+        let outcome = act(table);
+        self.unsettled.store(table.is_unsettled(), Ordering::Release);
+        outcome
     }
 
     /// The table, once nobody is at this work for the client.
@@ -220,22 +231,22 @@ impl Exclusive<'_> {
     /// # Errors
     /// When its record cannot be removed; the session stays.
     pub fn forget(&self, records: &Records) -> FsResult<()> {
-        let Sessions { slot, table, any_awaits, .. } = self.sessions;
+        let Sessions { slot, table, .. } = self.sessions;
         let mut txn = records.txn(&[*slot]);
         let mut table = table.lock();
         if table.is_logged(self.client) {
             txn.delete(*slot, &session_key(self.client));
             txn.commit()?;
         }
-        table.remove(self.client);
-        any_awaits.store(table.any_awaits(), Ordering::Release);
+        self.sessions.changed(&mut table, |table| table.remove(self.client));
         Ok(())
     }
 }
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.sessions.table.lock().is_over(self.client);
+        let Exclusive { sessions, client } = self;
+        sessions.changed(&mut sessions.table.lock(), |table| table.is_over(*client));
         self.sessions.over.notify_all();
     }
 }
@@ -315,6 +326,7 @@ mod tests {
         std::thread::scope(|scope| {
             let back = scope.spawn(|| {
                 sessions.connect(A);
+                assert!(!sessions.is_heard(A), "nothing was awaited");
                 sessions.floor(A)
             });
             ending.forget(&records).unwrap();

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bivouac_direct::{Board, SizeGate, Told};
+use bivouac_ranks::Mutex;
 use bivouac_types::limits::{DIRECT_DRAIN_MS, DIRECT_SIZES_MAX};
 use bivouac_types::{Attr, ClientId, FsResult, Ino, Timestamp};
 use bivouac_wire::Encode;
-use bivouac_ranks::Mutex;
 
 use crate::handlers::without_set_id;
 use crate::locks::{Guard, Target};

@@ -12,10 +12,10 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::Mutex;
 use bivouac_store::SubfileId;
 use bivouac_types::{FsResult, Ino, NodeId};
 use bivouac_wire::{Inodes, op};
-use bivouac_ranks::Mutex;
 
 use crate::dispatch::{Handle, NOBODY};
 use crate::node::Node;

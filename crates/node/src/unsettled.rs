@@ -7,8 +7,8 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bivouac_types::{Ino, NodeId};
 use bivouac_ranks::Mutex;
+use bivouac_types::{Ino, NodeId};
 
 /// What this node knows of the ends of its files.
 pub struct Unsettled {

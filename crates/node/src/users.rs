@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_types::{ClientId, Ino};
 use bivouac_ranks::Mutex;
+use bivouac_types::{ClientId, Ino};
 
 use crate::dispatch::NOBODY;
 

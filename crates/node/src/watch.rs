@@ -4,10 +4,10 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bivouac_ranks::Mutex;
 use bivouac_types::limits::{WATCHED_MAX, WATCHERS_MAX};
 use bivouac_types::{ClientId, Ino};
 use bivouac_wire::Watched;
-use bivouac_ranks::Mutex;
 
 /// Watched in place of an inode: touched when entries go from one slot to another as they are, since whoever reads one slot
 /// after the other may then see them twice or not at all.

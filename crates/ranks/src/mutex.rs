@@ -134,6 +134,17 @@ impl Condvar {
         self.0.wait_for(&mut guard.inner, time)
     }
 
+    /// Waits while a condition holds, for a time at most.
+    pub fn wait_while_for<T: ?Sized>(
+        &self,
+        guard: &mut MutexGuard<'_, T>,
+        condition: impl FnMut(&mut T) -> bool,
+        time: Duration,
+    ) -> parking_lot::WaitTimeoutResult {
+        assert_only("a thread waits", Some(&guard.held));
+        self.0.wait_while_for(&mut guard.inner, condition, time)
+    }
+
     /// Waits while a condition holds.
     pub fn wait_while<T: ?Sized>(
         &self,

@@ -67,12 +67,16 @@ macro_rules! ranks {
 }
 
 ranks! {
+    /// A connection, while a request that came over it is carried out.
+    CONNECTION = 50, "a connection", long;
+    /// Who is connected; the service is told of it under the lock.
+    CONNECTED_CLIENTS = 60, "connected clients";
     /// Held by changes under way, and alone by who ends the formation.
     CHANGES_FENCE = 100, "the fence before changes", long;
-    /// Held by who reads what was brought, and alone by who makes room.
-    EVICTION = 110, "making room", long;
     /// Held by who writes a part of a file in front of site storage.
-    PART_WRITES = 120, "writes of a part", long, numbered;
+    PART_WRITES = 110, "writes of a part", long, numbered;
+    /// Held by who reads what was brought, and alone by who makes room; writers make it for themselves.
+    EVICTION = 120, "making room", long;
     /// The turn at gathering what the shards of a directory have.
     GATHER_TURN = 130, "gathering a directory's shards", long;
 
@@ -112,6 +116,10 @@ ranks! {
     AGENDA_THREADS = 710, "background threads";
     /// Rounds of threads that nodes share.
     ROUNDS = 720, "rounds";
+    /// Who of a mount's threads reads requests.
+    MOUNT_POOL = 790, "a mount's threads";
+    /// Files that are being flushed.
+    FLUSH_JOBS = 800, "the jobs of flushes";
     /// A lock under which nothing else is taken: what a lock has that is given no rank.
     LEAF = 900, "a table of its own";
 }

@@ -19,9 +19,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{SLOTS_DEFAULT, SLOTS_MAX};
 use bivouac_types::{FormationId, NodeId, Slot};
-use bivouac_ranks::{Mutex, rank};
 
 pub use compact::Compaction;
 pub use txn::Txn;
@@ -145,7 +145,10 @@ impl Records {
             volume,
             origin,
             options,
-            slots: (0..).zip(recovered.slots).map(|(slot, map)| Mutex::numbered(rank::SLOT, slot, map)).collect(),
+            slots: (0..)
+                .zip(recovered.slots)
+                .map(|(slot, map)| Mutex::numbered(rank::SLOT, slot, map))
+                .collect(),
             log: Mutex::new(rank::RECORDS_LOG, recovered.tail),
             totals,
             compacting: Mutex::new(rank::COMPACTION, ()),

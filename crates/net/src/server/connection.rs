@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
 use bivouac_types::{ClientId, Errno as FsErrno, FsError};
 use bivouac_wire::{Frame, FrameError, Kind};
-use parking_lot::Mutex;
 use rustix::net::Shutdown;
 
 use super::buffers::Buffer;
@@ -101,7 +101,13 @@ impl Connection {
             outgoing: None,
             stalled: None,
         };
-        Connection { key, socket, hosted, client: AtomicU64::new(0), state: Mutex::new(state) }
+        Connection {
+            key,
+            socket,
+            hosted,
+            client: AtomicU64::new(0),
+            state: Mutex::new(rank::CONNECTION, state),
+        }
     }
 
     pub fn key(&self) -> u64 {

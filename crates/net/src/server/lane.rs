@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::{Mutex, RwLock, rank};
 use bivouac_types::ClientId;
-use parking_lot::{Mutex, RwLock};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -74,7 +74,7 @@ impl Lane {
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             listeners,
             connections: RwLock::default(),
-            handshakes: Mutex::new(Handshakes::new(limit)),
+            handshakes: Mutex::new(rank::LEAF, Handshakes::new(limit)),
             next_key: AtomicU64::new(KEY_CONNECTIONS),
             starved: AtomicBool::new(false),
             threads_max: threads_max.max(1),

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bivouac_ranks::{Condvar, Mutex};
 use bivouac_types::ClientId;
 use bivouac_types::limits::HANDSHAKE_MS_MAX;
-use parking_lot::{Condvar, Mutex};
 
 use crate::{Auth, LaneKind, Listener, NetError, Service, auth};
 use buffers::{Buffers, Stalled};
@@ -195,7 +195,7 @@ impl Shared {
             buffers: Buffers::new(options.idle_bytes_max),
             stalled: Stalled::new(options.stalled_bytes_max),
             stopping: AtomicBool::new(false),
-            running: Mutex::new(0),
+            running: Mutex::default(),
             ended: Condvar::new(),
             threads: Mutex::default(),
         })

@@ -3,15 +3,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::{Mutex, rank};
 use bivouac_types::ClientId;
 use bivouac_types::limits::HANDSHAKES_MAX;
-use parking_lot::Mutex;
 
 use crate::Service;
 
 /// Proven connections per client.
-#[derive(Default)]
 pub(super) struct Clients(Mutex<HashMap<ClientId, usize>>);
+
+impl Default for Clients {
+    fn default() -> Clients {
+        Clients(Mutex::new(rank::CONNECTED_CLIENTS, HashMap::new()))
+    }
+}
 
 impl Clients {
     /// Proven connections of all clients.
@@ -84,7 +89,7 @@ impl Handshakes {
 mod tests {
     use super::*;
     use crate::{Call, Reply};
-    use parking_lot::Mutex;
+    use bivouac_ranks::Mutex;
 
     #[derive(Default)]
     struct Diary(Mutex<Vec<String>>);

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bivouac_ranks::{Condvar, Mutex};
 use bivouac_types::limits::LOCKS_PER_MESSAGE_MAX;
 use bivouac_types::{ClientId, NodeId};
 use bivouac_wire::{Encode, GrantedLocks, Op};
-use bivouac_ranks::{Condvar, Mutex};
 
 use crate::peers::{PeerRequest, Peers};
 

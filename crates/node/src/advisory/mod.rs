@@ -14,11 +14,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bivouac_ranks::{Mutex, RwLock, rank};
 use bivouac_store::Records;
 use bivouac_types::limits::{LOCKS_PER_CLIENT_MAX, LOCKS_PER_MESSAGE_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{Decode, Encode, FileLock, LockKind, LockMode, LockOf, LockWait};
-use bivouac_ranks::{Mutex, RwLock, rank};
 
 use crate::peers::Peers;
 use crate::record::{lock_key, lock_of_key, table};
@@ -67,14 +67,14 @@ impl Advisory {
             served: RwLock::default(),
             hints: Arc::new(Hints::new(id, peers)),
         };
+        let mut found = Vec::new();
         for slot in slots {
             records.scan(slot, &table(b'F'), &table(b'F'), |key, value| {
-                if let (Some((ino, owner, start)), Ok(span)) = (lock_of_key(key), Span::from_bytes(value)) {
-                    advisory.adopt(ino, owner, start, span);
-                }
+                found.extend(lock_of_key(key).zip(Span::from_bytes(value).ok()));
                 ControlFlow::Continue(())
             });
         }
+        found.into_iter().for_each(|((ino, owner, start), span)| advisory.adopt(ino, owner, start, span));
         advisory
     }
 

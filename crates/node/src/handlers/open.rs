@@ -7,8 +7,8 @@ use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
 use crate::dispatch::Handle;
 use crate::leases::Acting;
 use crate::node::Node;
-use crate::sessions::{News, Told};
 use crate::session::Ctx;
+use crate::sessions::{News, Told};
 
 impl Handle for op::Open {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenRequest) -> FsResult<Seen> {
@@ -52,7 +52,11 @@ impl Node {
         if self.opens.count() >= OPENS_MAX {
             return Err(too_many(self.id));
         }
-        if self.opens.add(ino, client, open, || self.sessions.floor(client)) { Ok(()) } else { Err(overtaken()) }
+        if self.opens.add(ino, client, open, || self.sessions.floor(client)) {
+            Ok(())
+        } else {
+            Err(overtaken())
+        }
     }
 
     /// Who asks for anything has said before what it has open, if it has anything open.

@@ -6,9 +6,9 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bivouac_ranks::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 use bivouac_store::SpaceChange;
 use bivouac_types::FsResult;
-use bivouac_ranks::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 
 use super::bring::offset_in_file;
 use super::marks::{BLOCK_STRIPES, Part, read_marks};
@@ -64,7 +64,13 @@ impl Default for Uses {
     fn default() -> Uses {
         let (clock, last, wanted) = Default::default();
         let writing = |number| RwLock::numbered(rank::PART_WRITES, number as u32, ());
-        Uses { here: RwLock::new(rank::EVICTION, ()), clock, last, wanted, writing: std::array::from_fn(writing) }
+        Uses {
+            here: RwLock::new(rank::EVICTION, ()),
+            clock,
+            last,
+            wanted,
+            writing: std::array::from_fn(writing),
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::{RwLock, RwLockReadGuard, rank};
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::FenceRequest;
-use bivouac_ranks::{RwLock, RwLockReadGuard, rank};
 
 use crate::node::Node;
 

@@ -1,18 +1,19 @@
 //! Bringing what was written to site storage, driven by the home of the inode. What happens meanwhile to the inode is
 //! not lost: it counts as changed again.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bivouac_layout::seats_of;
+use bivouac_ranks::{Condvar, Mutex};
 use bivouac_source::{Attrs, Cause, Expect, Kept, Piece, SourceError, Upload, check_path, split_path};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, SeatIndex, mode};
 use bivouac_wire::{
     FlushMark, FlushPartsRequest, FlushRequest, FlushState, MarkFlushRequest, Origin, Whence, op,
 };
-use bivouac_ranks::{Condvar, Mutex};
 
 use super::sites::{Site, from_wire, to_wire};
 use crate::dispatch::NOBODY;
@@ -118,17 +119,23 @@ impl Node {
 
     /// The job that was asked for, or a new one. One that is over and nobody has asked for again is forgotten.
     fn job(&self, ino: Ino, wanted: u64) -> FsResult<(Arc<Job>, bool)> {
-        let mut jobs = self.proxy.jobs.lock();
-        match jobs.get(&ino) {
-            Some(job) if job.number == wanted || job.outcome.lock().is_none() => Ok((Arc::clone(job), false)),
-            _ => {
-                let number = self.allocator.next(&self.records)?;
-                let (moved, outcome, over) = Default::default();
-                let job = Arc::new(Job { number, moved, outcome, over });
-                jobs.insert(ino, Arc::clone(&job));
-                Ok((job, true))
-            }
+        let asked_for = |jobs: &HashMap<Ino, Arc<Job>>| {
+            let is_it = |job: &&Arc<Job>| job.number == wanted || job.outcome.lock().is_none();
+            jobs.get(&ino).filter(is_it).cloned()
+        };
+        if let Some(job) = asked_for(&self.proxy.jobs.lock()) {
+            return Ok((job, false));
         }
+        // Not under the lock of all jobs: it may write to the log.
+        let number = self.allocator.next(&self.records)?;
+        let mut jobs = self.proxy.jobs.lock();
+        if let Some(job) = asked_for(&jobs) {
+            return Ok((job, false));
+        }
+        let (moved, outcome, over) = Default::default();
+        let job = Arc::new(Job { number, moved, outcome, over });
+        jobs.insert(ino, Arc::clone(&job));
+        Ok((job, true))
     }
 
     fn forget_job(&self, ino: Ino, job: &Arc<Job>) {

@@ -6,10 +6,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::{Condvar, Mutex};
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::{FsResult, Ino, PartitionId, WritePolicy};
 use bivouac_wire::{FlushHereRequest, Occasion, op};
-use bivouac_ranks::{Condvar, Mutex};
 
 use super::marks::{Part, read_marks};
 use crate::dispatch::NOBODY;

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::Mutex;
 use bivouac_source::join_path;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, PartitionSettings, WritePolicy};
 use bivouac_wire::{
     EntryName, FindPlaceRequest, FlushHereRequest, FlushRequest, FlushState, Occasion, SitePlace,
     SiteVersion, op,
 };
-use bivouac_ranks::Mutex;
 
 use super::flush::Job;
 use crate::dispatch::NOBODY;

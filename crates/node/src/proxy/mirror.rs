@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use bivouac_ranks::{Condvar, Mutex};
 use bivouac_source::{Cause, SourceError, join_path};
 use bivouac_types::{Errno, FsResult, Ino, MirrorDeletes, Name, PartitionId, Slot, WritePolicy, mode};
 use bivouac_wire::{Encode, EntryName, InoOnly, MirrorPage, MirrorRequest, Removal, SiteVersion, op};
-use bivouac_ranks::{Condvar, Mutex};
 
 use super::bring::in_progress;
 use super::sites::from_wire;

@@ -27,9 +27,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock, Weak};
 
+use bivouac_ranks::{Condvar, Mutex, rank};
 use bivouac_store::Txn;
 use bivouac_types::{FsResult, Ino};
-use bivouac_ranks::{Condvar, Mutex};
 
 use crate::node::Node;
 use evict::Uses;
@@ -48,7 +48,6 @@ pub use flush::{PEER_WAIT, WAIT};
 pub use sites::{check_stripes, open};
 
 /// What a node does between its volumes and site storage.
-#[derive(Default)]
 pub struct Proxy {
     sites: Sites,
     uses: Uses,
@@ -78,6 +77,30 @@ impl Node {
             self.reaper.wake();
         }
         Ok(())
+    }
+}
+
+impl Default for Proxy {
+    fn default() -> Proxy {
+        let (sites, uses, fence, bringing, brought, listing, listed) = Default::default();
+        let (flusher, mirror, looking, failing, stale, node) = Default::default();
+        let jobs = Mutex::new(rank::FLUSH_JOBS, HashMap::new());
+        Proxy {
+            sites,
+            uses,
+            fence,
+            bringing,
+            brought,
+            listing,
+            listed,
+            jobs,
+            flusher,
+            mirror,
+            looking,
+            failing,
+            stale,
+            node,
+        }
     }
 }
 

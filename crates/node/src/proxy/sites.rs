@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use bivouac_ranks::Mutex;
 use bivouac_source::{Cause, PosixSource, S3Place, S3Source, Source, SourceError, Surroundings, Version};
 use bivouac_types::{Errno, FsError, FsResult, Ino, PartitionId, Site as Place};
 use bivouac_wire::SiteVersion;
-use bivouac_ranks::Mutex;
 
 use crate::node::Node;
 use crate::record::root_key;

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use bivouac_types::Ino;
 use bivouac_ranks::Mutex;
+use bivouac_types::Ino;
 
 /// How long a flush may take from the one to the other.
 const PLACING: Duration = Duration::from_secs(2);

@@ -61,6 +61,8 @@ pub struct Table {
     sessions: HashMap<ClientId, Session>,
     logged: usize,
     awaiting: usize,
+    /// Sessions that are being ended.
+    ending: usize,
     /// Opens in unfinished lists.
     told: usize,
 }
@@ -125,9 +127,14 @@ impl Table {
         self.sessions.entry(client).or_default().expires.get_or_insert(expires);
     }
 
-    /// Whether any awaits reclaim.
-    pub fn any_awaits(&self) -> bool {
-        self.awaiting > 0
+    /// Whether any awaits reclaim, or is being ended: then requests look for their client's.
+    pub fn is_unsettled(&self) -> bool {
+        self.awaiting + self.ending > 0
+    }
+
+    /// Whether a client awaits reclaim.
+    pub fn is_awaited(&self, client: ClientId) -> bool {
+        self.sessions.get(&client).is_some_and(|session| session.awaits)
     }
 
     /// Those that await reclaim.
@@ -181,7 +188,10 @@ impl Table {
     pub fn raise_floor(&mut self, client: ClientId, floor: OpenId) -> News {
         if self.sessions.len() >= 2 * CLIENTS_MAX && !self.sessions.contains_key(&client) {
             // Of clients without opens; without a floor, what comes late is not told any more.
-            self.sessions.values_mut().filter(|session| !session.logged).for_each(|session| session.floor = None);
+            self.sessions
+                .values_mut()
+                .filter(|session| !session.logged)
+                .for_each(|session| session.floor = None);
             self.sessions.retain(|_, session| !session.is_empty());
         }
         let known = self.sessions.entry(client).or_default().floor.get_or_insert(floor);
@@ -209,32 +219,36 @@ impl Table {
         let is_free = session.work.is_none();
         if is_free {
             session.work = Some(work);
+            self.ending += usize::from(work == Work::End);
         }
         is_free
     }
 
     /// The work for a client is over.
     pub fn is_over(&mut self, client: ClientId) {
-        self.change(client, |session| session.work = None);
+        let mut work = None;
+        self.change(client, |session| work = session.work.take());
+        self.ending -= usize::from(work == Some(Work::End));
     }
 
     /// Begins to end a session that has expired, unless somebody is at work for it.
     pub fn expire(&mut self, now: Instant) -> Option<ClientId> {
         let has_expired = |session: &Session| session.expires.is_some_and(|moment| moment <= now);
-        let mut all = self.sessions.iter_mut();
-        let (client, session) = all.find(|(_, session)| session.work.is_none() && has_expired(session))?;
-        (session.expires, session.work) = (None, Some(Work::End));
-        Some(*client)
+        let mut all = self.sessions.iter();
+        let (client, _) = all.find(|(_, session)| session.work.is_none() && has_expired(session))?;
+        let client = *client;
+        self.expire_now(client).then_some(client)
     }
 
     /// Begins to end the session of a client that is gone, whatever time it has left.
     pub fn expire_now(&mut self, client: ClientId) -> bool {
         let session = self.sessions.get_mut(&client);
-        let Some(session) = session.filter(|session| session.expires.is_some() && session.work.is_none()) else {
+        let Some(session) = session.filter(|session| session.expires.is_some() && session.work.is_none())
+        else {
             return false;
         };
-        (session.expires, session.work) = (None, Some(Work::End));
-        true
+        session.expires = None;
+        self.begin(client, Work::End)
     }
 
     /// When the next session expires at which nobody works.
@@ -351,6 +365,7 @@ mod tests {
                 apply(&mut table, event, start);
                 let count = |is_it: fn(&Session) -> bool| table.sessions.values().filter(|one| is_it(one)).count();
                 prop_assert_eq!(table.logged, count(|session| session.logged));
+                prop_assert_eq!(table.ending, count(|session| session.work == Some(Work::End)));
                 prop_assert_eq!(table.awaiting, count(|session| session.awaits));
                 let told: usize = table.sessions.values().flat_map(|one| &one.told).map(HashSet::len).sum();
                 prop_assert_eq!(table.told, told);

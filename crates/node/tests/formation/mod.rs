@@ -125,7 +125,8 @@ impl Peers for Switchboard {
         let due = |interlude: &Interlude| interlude.0 == request.op as u16;
         let interlude = self.before.lock().take_if(|interlude| due(interlude));
         if let Some((_, act)) = interlude {
-            act();
+            // What happens meanwhile happens in other threads.
+            bivouac_ranks::on_behalf_of_peer(act);
         }
         let target = self.nodes.read().get(usize::from(node.0)).cloned().flatten();
         let lost = || FsError::with(Errno::EIO, format!("{node} is away"));
@@ -167,7 +168,8 @@ impl Peers for Switchboard {
         let lose = lose || !elsewhere && self.lose_reply.compare_exchange(op, 0, none, none).is_ok();
         let interlude = self.after.lock().take_if(|interlude| due(interlude));
         if let Some((_, act)) = interlude {
-            act();
+            // What happens meanwhile happens in other threads.
+            bivouac_ranks::on_behalf_of_peer(act);
         }
         match head.status {
             _ if lose => Err(lost()),

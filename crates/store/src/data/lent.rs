@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bivouac_types::PartitionId;
 use bivouac_ranks::{RwLock, rank};
+use bivouac_types::PartitionId;
 
 use super::room::Room;
 use crate::{Volume, VolumeKind};
@@ -62,7 +62,11 @@ pub struct PartUsage {
 
 impl Lent {
     pub(super) fn new(volume: Arc<dyn Volume>, capacity: u64) -> Lent {
-        Lent { volume, room: Arc::new(Room::new(capacity)), parts: RwLock::new(rank::VOLUME_ROOMS, HashMap::new()) }
+        Lent {
+            volume,
+            room: Arc::new(Room::new(capacity)),
+            parts: RwLock::new(rank::VOLUME_ROOMS, HashMap::new()),
+        }
     }
 
     /// What subfiles of a partition take their bytes from.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Range};
 use std::sync::atomic::Ordering;
 
-use bivouac_types::Slot;
 use bivouac_ranks::MutexGuard;
+use bivouac_types::Slot;
 
 use super::Records;
 use super::format::{BODY_LEN_MAX, HEAD_LEN, KEY_LEN_MAX, Op, VALUE_LEN_MAX};
