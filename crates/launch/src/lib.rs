@@ -33,6 +33,7 @@ mod random;
 mod reap;
 pub mod restarts;
 mod signals;
+mod stacks;
 mod start;
 mod state;
 mod state_dir;
@@ -56,6 +57,7 @@ pub use random::random_bytes;
 pub use reap::{Left, Leftovers, find_leftovers};
 pub use restarts::Tolerance;
 pub use signals::{Arrived, Signals, unblock};
+pub use stacks::stacks_of_all_threads;
 pub use start::{Started, raise_descriptor_limit, start, supervise};
 pub use state::{
     HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, STATE_VERSION, Stage, State,

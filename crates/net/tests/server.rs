@@ -176,6 +176,42 @@ fn as_many_requests_wait_at_once_as_there_may_be_threads() {
     assert_eq!(world.server.stop(), 0);
 }
 
+/// On channel 21 a request waits until one on channel 22 has come, and says so to its lane.
+struct Waiting(std::sync::Barrier);
+
+impl Service for Waiting {
+    fn serve(&self, call: &Call<'_>, _reply: &mut Reply<'_>) {
+        match call.frame.channel {
+            21 => {
+                bivouac_net::before_waiting();
+                self.0.wait();
+            }
+            22 => drop(self.0.wait()),
+            _ => {}
+        }
+    }
+}
+
+/// S390. Requests that wait for others took all threads of the lane, and nobody else was served.
+#[test]
+fn requests_that_wait_do_not_stop_the_lane() {
+    let waiting = 3 * world::options().threads_client;
+    let world = World::new(Arc::new(Waiting(std::sync::Barrier::new(waiting + 1))));
+    for _ in 0..2 {
+        std::thread::scope(|scope| {
+            for client in 0..waiting as u64 {
+                let transport = world.transport_as(client);
+                let waits = Frame { channel: 21, client: ClientId(client), ..frame(1) };
+                scope.spawn(move || call::<op::Ping>(&transport, waits, &(), &[]).unwrap());
+            }
+            let (friend, client) = (world.transport_as(999), ClientId(999));
+            (0..20).for_each(|id| ping(&friend, client.0, id));
+            call::<op::Ping>(&friend, Frame { channel: 22, client, ..frame(30) }, &(), &[]).unwrap();
+        });
+    }
+    assert_eq!(world.server.stop(), 0);
+}
+
 /// Tells the test who comes and goes.
 struct Door(parking_lot::Mutex<Sender<(char, u64)>>);
 

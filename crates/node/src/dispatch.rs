@@ -131,6 +131,7 @@ impl Service for Node {
             Op::ProbeFor => run::<op::ProbeFor>,
             Op::Reached => run::<op::Reached>,
         };
+        let _beat = self.rounds.pulse.begin();
         serve(self, call, reply);
     }
 

@@ -257,6 +257,11 @@ impl Leases {
         believers.into_iter().filter_map(refuses).collect()
     }
 
+    /// Whether all its locks can be had within a time each.
+    pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
+        self.slots.iter().all(|slot| slot.try_lock_for(patience).is_some())
+    }
+
     /// A change of a client's is over.
     pub fn end(&self, client: ClientId, slots: &[Slot]) {
         let now = Instant::now();

@@ -132,6 +132,11 @@ impl Locks {
         }
     }
 
+    /// Whether all its locks can be had within a time each.
+    pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
+        self.shards.iter().all(|(held, _)| held.try_lock_for(patience).is_some())
+    }
+
     fn shard(&self, target: Target) -> &(Mutex<Held>, Condvar) {
         let number = match target {
             Target::Entry(parent, hash) => parent.0 ^ hash,

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bivouac_types::{ClientId, Ino, OpenId};
 
@@ -100,6 +101,11 @@ impl Opens {
     /// Number of opens.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether all its locks can be had within a time each.
+    pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
+        self.shards.iter().all(|shard| shard.try_lock_for(patience).is_some())
     }
 
     fn retain(&self, stays: impl Fn(Ino, ClientId, OpenId) -> bool) {

@@ -161,6 +161,11 @@ impl Reaper {
         node.remove_own_garbage();
     }
 
+    /// Whether all its locks can be had within a time each.
+    pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
+        self.agenda.try_lock_for(patience).is_some()
+    }
+
     fn tell(&self, change: impl FnOnce(&mut Agenda) -> bool) {
         if change(&mut self.agenda.lock()) {
             self.call();

@@ -9,6 +9,8 @@ use std::time::Instant;
 
 use bivouac_ranks::{Condvar, Mutex, rank};
 
+use crate::pulse::Pulse;
+
 const STACK: usize = 512 << 10;
 
 /// The threads that nodes of one process share. The thread of each of them lives as long as a node needs it.
@@ -18,11 +20,13 @@ pub struct Rounds {
     pub(crate) reaper: Arc<Round>,
     /// Who lives.
     pub(crate) members: Arc<Round>,
+    /// Requests under way.
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 impl Default for Rounds {
     fn default() -> Rounds {
-        Rounds { reaper: Round::new("reaper"), members: Round::new("members") }
+        Rounds { reaper: Round::new("reaper"), members: Round::new("members"), pulse: Arc::default() }
     }
 }
 

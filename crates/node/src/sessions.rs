@@ -185,6 +185,11 @@ impl Sessions {
         self.table.lock().next_expiry()
     }
 
+    /// Whether all its locks can be had within a time each.
+    pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
+        self.table.try_lock_for(patience).is_some()
+    }
+
     /// Changes the table, and says whether requests have to look into it from now on.
     fn changed<R>(&self, table: &mut Table, act: impl FnOnce(&mut Table) -> R) -> R {
         let outcome = act(table);

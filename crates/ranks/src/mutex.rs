@@ -61,6 +61,12 @@ impl<T: ?Sized> Mutex<T> {
         Some(MutexGuard { inner, held: self.place.hold() })
     }
 
+    /// The lock, if it becomes free within a time. Who gives up may ask against the order.
+    pub fn try_lock_for(&self, time: Duration) -> Option<MutexGuard<'_, T>> {
+        let inner = self.inner.try_lock_for(time)?;
+        Some(MutexGuard { inner, held: self.place.hold() })
+    }
+
     /// The value of a lock that nobody else can have.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()

@@ -73,10 +73,11 @@ ranks! {
     CONNECTED_CLIENTS = 60, "connected clients";
     /// Held by changes under way, and alone by who ends the formation.
     CHANGES_FENCE = 100, "the fence before changes", long;
+    /// Held by who reads what was brought, and alone by who makes room: a writer does that against the order, and not
+    /// for longer than a time.
+    EVICTION = 110, "making room", long;
     /// Held by who writes a part of a file in front of site storage.
-    PART_WRITES = 110, "writes of a part", long, numbered;
-    /// Held by who reads what was brought, and alone by who makes room; writers make it for themselves.
-    EVICTION = 120, "making room", long;
+    PART_WRITES = 120, "writes of a part", long, numbered;
     /// The turn at gathering what the shards of a directory have.
     GATHER_TURN = 130, "gathering a directory's shards", long;
 

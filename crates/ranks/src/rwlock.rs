@@ -62,9 +62,8 @@ impl<T: ?Sized> RwLock<T> {
         RwLockReadGuard { inner: self.inner.read_recursive(), _held: self.place.hold() }
     }
 
-    /// The lock for writing, if nobody has it any more within a time.
+    /// The lock for writing, if nobody has it any more within a time. Who gives up may ask against the order.
     pub fn try_write_for(&self, time: Duration) -> Option<RwLockWriteGuard<'_, T>> {
-        self.place.check();
         let inner = self.inner.try_write_for(time)?;
         Some(RwLockWriteGuard { inner, _held: self.place.hold() })
     }

@@ -18,6 +18,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{SLOTS_DEFAULT, SLOTS_MAX};
@@ -230,6 +231,13 @@ impl Records {
             disk_bytes: log_bytes + load(&self.totals.snapshot_bytes),
             commits: self.log.lock().sequence,
         }
+    }
+
+    /// Whether all slots and the log can be locked within a time each: who has them gives them up after a moment.
+    #[must_use]
+    pub fn can_be_taken(&self, patience: Duration) -> bool {
+        let slots = self.slots.iter().all(|slot| slot.try_lock_for(patience).is_some());
+        slots && self.log.try_lock_for(patience).is_some()
     }
 
     fn log_error(&self, what: &str, source: std::io::Error) -> StoreError {

@@ -11,7 +11,10 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use bivouac_launch::handover::{DaemonConfig, FromNode, Handover, NodeHandles, NodeShare, Start, Told};
-use bivouac_launch::{LaunchError, Phases, Signals, StateDir, Surroundings, inherit, raise_descriptor_limit};
+use bivouac_launch::{
+    LaunchError, Phases, Signals, StateDir, Surroundings, inherit, raise_descriptor_limit,
+    stacks_of_all_threads,
+};
 use bivouac_net::{Auth, NetError, Secret, Server, ServerOptions};
 use bivouac_node::Rounds;
 use bivouac_types::{FsError, NodeId};
@@ -48,6 +51,7 @@ pub fn run(here: &Surroundings) -> Result<ExitCode, Failure> {
     match Daemon::open(here, start, &mut phases) {
         Ok(daemon) => {
             handover.tell(&FromNode::Ready { phases: phases.into_steps() });
+            daemon.watch(&handover)?;
             daemon.serve(&handover, &signals)
         }
         Err(failure) => {
@@ -113,6 +117,22 @@ impl Daemon {
         }
         phases.end("server");
         Ok(Daemon { shared, parts, program: here.program.clone(), server, shutdown, _lock: lock })
+    }
+
+    /// Looks after the nodes: where one stands still, its process ends, and the supervisor starts another.
+    fn watch(&self, handover: &Arc<Handover>) -> Result<(), Failure> {
+        let nodes: Vec<_> = self.parts.iter().map(|part| Arc::clone(&part.node)).collect();
+        let handover = Arc::clone(handover);
+        let watch = move || {
+            let what = bivouac_node::watch(&nodes, bivouac_node::Patience::default());
+            let message =
+                format!("it stood still and was ended: {what}; its log has the stacks of its threads");
+            log::error!("{message}\n{}", stacks_of_all_threads());
+            handover.tell(&FromNode::Failed { message });
+            std::process::abort();
+        };
+        let thread = std::thread::Builder::new().name("watch".into()).spawn(watch);
+        thread.map(drop).map_err(|e| LaunchError::system("a thread that looks after the nodes", e).into())
     }
 
     /// Waits for mounts to serve, and for the end.

@@ -1,8 +1,10 @@
 //! One lane: listeners, an epoll set, and the loop that its threads run.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +21,7 @@ use super::connection::{Connection, Next, Worker};
 use super::registry::Handshakes;
 use super::{Hosted, Running, Shared};
 use crate::handshake::{self, ServerSide};
-use crate::{LaneKind, Listener, Refusal, auth};
+use crate::{LaneKind, Listener, Refusal, auth, on_block};
 
 /// Number of the event that ends the threads.
 const KEY_WAKE: u64 = 0;
@@ -33,6 +35,8 @@ const ACCEPTS_MAX: usize = 64;
 const BACKLOG: i32 = 4096;
 /// Pause before accepting is tried again when descriptors have run out, in milliseconds.
 const STARVED_MS: u64 = 500;
+/// Threads of a lane, at most, those that wait for something else than requests among them.
+const THREADS_CAP: usize = 128;
 /// Silence after which the kernel asks a connection's other side whether it lives.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Time between two such questions.
@@ -52,10 +56,13 @@ pub(super) struct Lane {
     next_key: AtomicU64,
     // Descriptors have run out: listeners are not armed.
     starved: AtomicBool,
+    /// Threads that are not in the middle of a wait, at most.
     threads_max: usize,
     /// Threads that there are, and those of them that wait for something to do.
     threads: AtomicUsize,
     idle: AtomicUsize,
+    /// Those of them whose request waits for a peer, a lease or a lock: while they do, others take their place.
+    waiting: AtomicUsize,
 }
 
 impl Lane {
@@ -80,6 +87,7 @@ impl Lane {
             threads_max: threads_max.max(1),
             threads: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
         };
         epoll::add(&lane.epoll, &lane.wake, EventData::new_u64(KEY_WAKE), EventFlags::IN)?;
         for (key, (listener, _)) in (KEY_LISTENERS..).zip(&lane.listeners) {
@@ -92,7 +100,8 @@ impl Lane {
 
     /// Starts a thread that serves until the server stops, unless there are as many as there may be.
     pub fn add_thread(self: &Arc<Lane>) -> io::Result<()> {
-        let more = |threads| (threads < self.threads_max).then_some(threads + 1);
+        let enough = self.enough();
+        let more = |threads| (threads < enough).then_some(threads + 1);
         let Ok(number) = self.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) else {
             return Ok(());
         };
@@ -106,13 +115,38 @@ impl Lane {
             own.run();
         });
         match spawned {
-            Ok(thread) => self.shared.threads.lock().push(thread),
+            Ok(thread) => {
+                let mut threads = self.shared.threads.lock();
+                threads.retain(|thread| !thread.is_finished());
+                threads.push(thread);
+            }
             Err(error) => {
                 self.threads.fetch_sub(1, Ordering::AcqRel);
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// How many threads are enough: those that may be at work, and as many as wait.
+    fn enough(&self) -> usize {
+        self.threads_max
+            .saturating_add(self.waiting.load(Ordering::Acquire))
+            .min(self.threads_max.max(THREADS_CAP))
+    }
+
+    /// A thread's request is about to wait: requests that come meanwhile do not wait with it.
+    fn begin_waiting(self: &Arc<Lane>) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.leave_one();
+    }
+
+    /// A thread's request has waited and is over. Whether the thread is one too many now.
+    fn end_waiting(&self) -> bool {
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let enough = self.enough();
+        let fewer = |threads| (threads > enough).then(|| threads - 1);
+        self.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_ok()
     }
 
     /// Whoever is about to be busy leaves a thread that waits.
@@ -128,6 +162,15 @@ impl Lane {
     fn run(self: &Arc<Lane>) {
         let mut worker = Worker::default();
         let mut events = Vec::with_capacity(1);
+        let waits = Rc::new(Cell::new(false));
+        on_block(Some(Rc::new({
+            let (lane, waits) = (Arc::clone(self), Rc::clone(&waits));
+            move || {
+                if !waits.replace(true) {
+                    lane.begin_waiting();
+                }
+            }
+        })));
         while !self.shared.is_stopping() {
             self.idle.fetch_add(1, Ordering::AcqRel);
             let event = self.next_event(&mut events);
@@ -140,6 +183,9 @@ impl Lane {
                 Some(key) if key < KEY_CONNECTIONS => self.accept_some(key),
                 Some(key) => self.serve(key, &mut worker),
                 None => self.retry_accepting(),
+            }
+            if waits.take() && self.end_waiting() {
+                break;
             }
             self.sweep();
         }

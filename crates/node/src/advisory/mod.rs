@@ -12,7 +12,7 @@ mod ranges;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Mutex, RwLock, rank};
 use bivouac_store::Records;
@@ -281,6 +281,11 @@ impl Advisory {
             txn.put(slot, &lock_key(ino, (owner.kind, owner.client, owner.id), *start), &span.to_bytes());
         }
         Ok(txn.commit()?)
+    }
+
+    /// Whether all its locks can be had within a time each.
+    pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
+        self.shards.iter().all(|shard| shard.try_lock_for(patience).is_some())
     }
 
     fn files(&self) -> Vec<Ino> {

@@ -83,7 +83,7 @@ impl Run {
 /// Every kind of change that [`run`] makes, with the names of the files: the kills of the tests below come after each.
 #[test]
 fn the_run_takes_every_step_that_there_is() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::<Mutex<Vec<_>>>::default();
     let noted = seen.clone();
     let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(Arc::new(CrashVolume::default()), move |op| {
         noted.lock().push((op.kind, op.name.to_owned()));
@@ -239,8 +239,10 @@ fn commits_at_the_worst_moments_of_a_compaction_are_whole_on_a_dead_host() {
     for sync in [false, true] {
         // Slot 0 fills a piece of the snapshot, so that pieces are written before slot 1 is copied.
         let first = vec![(0, b"big".to_vec(), Some(vec![1; 300_000]))];
-        let intruder =
-            Arc::new(Intruder { records: OnceLock::new(), commits: Mutex::new(vec![first.clone()]) });
+        let intruder = Arc::new(Intruder {
+            records: OnceLock::new(),
+            commits: Mutex::new(rank::LEAF, vec![first.clone()]),
+        });
         let crashing = Arc::new(CrashVolume::default());
         let inside = intruder.clone();
         let volume: Arc<dyn Volume> = Arc::new(FailingVolume::new(crashing.clone(), move |op| {

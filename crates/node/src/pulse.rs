@@ -1,0 +1,220 @@
+//! Whether the nodes of a process stand still: a heartbeat that needs their locks.
+//!
+//! Requests say when they begin and end. While one has been under way for long, a thread of its own takes each lock that
+//! requests need, one after the other. A request may wait for peers, for clients or for site storage, but no lock is held
+//! meanwhile ([`bivouac_ranks`]): one that cannot be had for [`Patience::lock`] is held by somebody who will never give it up.
+//! A process without requests is not woken.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_ranks::{Condvar, Mutex};
+
+use crate::node::Node;
+
+/// Threads that are told apart. Those beyond share their places with others.
+const THREADS_MAX: usize = 512;
+
+/// How long what may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Time between two looks at what is under way.
+    pub period: Duration,
+    /// From then on a request is under way for long.
+    pub request: Duration,
+    /// How long the watch waits for a lock.
+    pub lock: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        let [period, request, lock] = [5, 20, 60].map(Duration::from_secs);
+        Patience { period, request, lock }
+    }
+}
+
+/// The requests that are under way in a process.
+pub struct Pulse {
+    start: Instant,
+    /// For each thread: when its request began, in milliseconds since the start, and 1; 0 without a request.
+    begun: Box<[AtomicU64]>,
+    /// Whether the watch is to be told of the next request.
+    sleeps: AtomicBool,
+    has_news: Mutex<bool>,
+    news: Condvar,
+}
+
+impl Default for Pulse {
+    fn default() -> Pulse {
+        Pulse {
+            start: Instant::now(),
+            begun: (0..THREADS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            sleeps: AtomicBool::new(false),
+            has_news: Mutex::default(),
+            news: Condvar::new(),
+        }
+    }
+}
+
+/// A request under way.
+#[must_use = "the request is over when this is dropped"]
+pub struct Beat<'a>(Option<&'a AtomicU64>);
+
+thread_local! {
+    static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// This thread's place.
+fn place() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    THREAD.get().unwrap_or_else(|| {
+        let place = NEXT.fetch_add(1, Ordering::Relaxed) % THREADS_MAX;
+        THREAD.set(Some(place));
+        place
+    })
+}
+
+impl Pulse {
+    /// A request begins. One within another, of a node that is asked by a function call, is part of it.
+    pub fn begin(&self) -> Beat<'_> {
+        let Some(begun) = self.begun.get(place()) else { return Beat(None) };
+        if begun.load(Ordering::Relaxed) != 0 {
+            return Beat(None);
+        }
+        // In one order with `sleeps`: either the watch sees the request, or this sees that it sleeps.
+        begun.store(self.start.elapsed().as_millis() as u64 + 1, Ordering::SeqCst);
+        if self.sleeps.load(Ordering::SeqCst) && self.sleeps.swap(false, Ordering::SeqCst) {
+            *self.has_news.lock() = true;
+            self.news.notify_one();
+        }
+        Beat(Some(begun))
+    }
+
+    /// Watches until something stands still, and says what. `look` takes the locks.
+    pub fn watch(&self, patience: Patience, look: impl Fn(Duration) -> Option<String>) -> String {
+        loop {
+            self.wait_for_requests();
+            while let Some(age) = self.oldest() {
+                if age >= patience.request
+                    && let Some(what) = look(patience.lock)
+                {
+                    return what;
+                }
+                let mut has_news = self.has_news.lock();
+                let _ = self.news.wait_for(&mut has_news, patience.period);
+            }
+        }
+    }
+
+    /// How long the oldest request has been under way.
+    fn oldest(&self) -> Option<Duration> {
+        let begun =
+            self.begun.iter().map(|begun| begun.load(Ordering::SeqCst)).filter(|begun| *begun > 0).min()?;
+        Some(self.start.elapsed().saturating_sub(Duration::from_millis(begun - 1)))
+    }
+
+    fn wait_for_requests(&self) {
+        let mut has_news = self.has_news.lock();
+        self.sleeps.store(true, Ordering::SeqCst);
+        while self.oldest().is_none() && !*has_news {
+            self.news.wait(&mut has_news);
+        }
+        *has_news = false;
+        self.sleeps.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Beat<'_> {
+    fn drop(&mut self) {
+        if let Some(begun) = self.0 {
+            begun.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Watches nodes that share a process until one of them stands still, and says what.
+#[must_use]
+pub fn watch(nodes: &[Arc<Node>], patience: Patience) -> String {
+    let Some(first) = nodes.first() else { return "no node is watched".to_owned() };
+    first.rounds.pulse.watch(patience, |lock| nodes.iter().find_map(|node| node.standstill(lock)))
+}
+
+impl Node {
+    /// A lock of this node that cannot be had within a time.
+    fn standstill(&self, patience: Duration) -> Option<String> {
+        let stuck = self.stuck_lock(patience)?;
+        Some(format!("{}: the lock of {stuck} could not be had for {} s", self.id, patience.as_secs_f32()))
+    }
+
+    fn stuck_lock(&self, patience: Duration) -> Option<&'static str> {
+        let tables: [(&'static str, &dyn Fn(Duration) -> bool); 7] = [
+            ("locks of entries", &|time| self.locks.can_be_taken(time)),
+            ("programs' locks", &|time| self.advisory.can_be_taken(time)),
+            ("records", &|time| self.records.can_be_taken(time)),
+            ("opens", &|time| self.opens.can_be_taken(time)),
+            ("sessions", &|time| self.sessions.can_be_taken(time)),
+            ("leases", &|time| self.leases.can_be_taken(time)),
+            ("the agenda", &|time| self.reaper.can_be_taken(time)),
+        ];
+        tables.into_iter().find(|(_, can_be_taken)| !can_be_taken(patience)).map(|(name, _)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    const SOON: Patience = Patience {
+        period: Duration::from_millis(1),
+        request: Duration::ZERO,
+        lock: Duration::from_millis(20),
+    };
+
+    #[test]
+    fn a_request_under_way_is_looked_after_until_something_stands_still() {
+        let pulse = Pulse::default();
+        let (looked, news) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let (looks, looked) = (Cell::new(0), looked);
+                pulse.watch(SOON, |patience| {
+                    looks.set(looks.get() + 1);
+                    looked.send(patience).unwrap();
+                    (looks.get() == 3).then(|| "the lock of the test".to_owned())
+                })
+            });
+            let beat = pulse.begin();
+            let within = pulse.begin();
+            drop(within);
+            assert_eq!(news.recv().unwrap(), SOON.lock);
+            assert!(pulse.oldest().is_some(), "the outer one is still under way");
+            assert_eq!(watch.join().unwrap(), "the lock of the test");
+            drop(beat);
+            assert!(pulse.oldest().is_none());
+        });
+    }
+
+    #[test]
+    fn who_has_no_requests_is_not_looked_after() {
+        let pulse = Pulse::default();
+        drop(pulse.begin());
+        let (looked, news) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pulse.watch(SOON, move |_| {
+                    looked.send(()).unwrap();
+                    Some(String::new())
+                })
+            });
+            while !pulse.sleeps.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            assert!(news.try_recv().is_err());
+            let _beat = pulse.begin();
+            news.recv().unwrap();
+        });
+    }
+}
