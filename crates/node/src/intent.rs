@@ -514,7 +514,7 @@ pub mod tests {
     }
 
     /// A node that is alone, on a volume below a directory.
-    fn alone(dir: &std::path::Path) -> std::sync::Arc<Node> {
+    pub fn alone(dir: &std::path::Path) -> std::sync::Arc<Node> {
         let entry = bivouac_wire::NodeEntry {
             host: "n0".to_owned(),
             client_address: String::new(),

@@ -173,6 +173,30 @@ mod tests {
         lock: Duration::from_millis(20),
     };
 
+    /// S392.
+    #[test]
+    fn a_lock_that_nobody_gives_up_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = crate::intent::tests::alone(dir.path());
+        assert_eq!(node.standstill(SOON.lock), None);
+        let (held, begun) = (Arc::clone(&node), mpsc::channel());
+        let (end, ended) = mpsc::channel::<()>();
+        let holder = std::thread::spawn(move || {
+            let txn = held.records.txn(&[bivouac_types::Slot(1)]);
+            begun.0.send(()).unwrap();
+            let _ = ended.recv();
+            drop(txn);
+        });
+        begun.1.recv().unwrap();
+        let _beat = node.rounds.pulse.begin();
+        let what = watch(&[Arc::clone(&node)], SOON);
+        assert!(what.starts_with("node 0: the lock of records could not be had"), "{what}");
+        drop(end);
+        holder.join().unwrap();
+        assert_eq!(node.standstill(SOON.lock), None);
+    }
+
+    /// S392.
     #[test]
     fn a_request_under_way_is_looked_after_until_something_stands_still() {
         let pulse = Pulse::default();

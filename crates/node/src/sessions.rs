@@ -190,6 +190,16 @@ impl Sessions {
         self.table.try_lock_for(patience).is_some()
     }
 
+    /// The client awaits reclaim, as after a restart.
+    #[cfg(test)]
+    pub fn await_reclaim(&self, client: ClientId) {
+        let later = Instant::now() + Duration::from_secs(3600);
+        self.changed(&mut self.table.lock(), |table| {
+            table.remove(client);
+            table.adopt(client, later);
+        });
+    }
+
     /// Changes the table, and says whether requests have to look into it from now on.
     fn changed<R>(&self, table: &mut Table, act: impl FnOnce(&mut Table) -> R) -> R {
         let outcome = act(table);

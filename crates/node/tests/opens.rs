@@ -186,34 +186,7 @@ fn who_opened_a_file_without_names_is_remembered_over_a_restart() {
     assert!(is_gone(client, ino));
 }
 
-/// S391. Between the moment at which a client was taken for heard and the one at which its opens were known, an unlink
-/// found nobody who had the file open.
-#[test]
-fn a_file_that_is_unlinked_while_its_opener_reclaims_stays() {
-    const FILES: u64 = 40;
-    let mut formation = Formation::new(1, 4096);
-    for _ in 0..5 {
-        let inos: Vec<Ino> =
-            (0..FILES).map(|number| file(&formation.clients[0], format!("f{number}").as_bytes())).collect();
-        let raw = Raw::new(&formation);
-        (1..).zip(&inos).for_each(|(number, ino)| raw.open(*ino, number, 1).unwrap());
-        drop(raw);
-        formation.restart();
-        let (client, raw) = (&formation.clients[0], Raw::new(&formation));
-        let opens: Vec<(Ino, u64)> = inos.iter().copied().zip(1..).collect();
-        std::thread::scope(|scope| {
-            scope.spawn(|| raw.reassert(1, &opens).unwrap());
-            for number in 0..FILES {
-                client.unlink(&op(client), Ino::ROOT, format!("f{number}").as_bytes()).unwrap();
-            }
-        });
-        assert!(inos.iter().all(|ino| is_whole(client, *ino)), "it is open");
-        opens.iter().for_each(|(ino, number)| raw.close(*ino, *number, FILES + 1));
-        wait_until("they are gone", || inos.iter().all(|ino| is_gone(client, *ino)));
-    }
-}
-
-/// S392. An unlink looks, within its transaction, for clients that have not been heard since the restart; a first open writes
+/// An unlink looks, within its transaction, for clients that have not been heard since the restart; a first open writes
 /// its client down. Each held what the other wanted, for ever.
 #[test]
 fn first_opens_and_unlinks_go_on_beside_a_client_that_is_not_heard() {

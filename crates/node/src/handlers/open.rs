@@ -145,3 +145,38 @@ impl Handle for op::Leave {
         node.forget_outcomes(ctx.client)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const A: ClientId = ClientId(9);
+
+    /// S391. Between the moment at which a client was taken for heard and the one at which its opens were known, an unlink
+    /// found nobody who had the file open, and removed it.
+    #[test]
+    fn who_reclaims_is_found_by_an_unlink_at_every_moment() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = crate::intent::tests::alone(dir.path());
+        let told: Told = (1..400).map(|number| (Ino(number), OpenId(number))).collect();
+        for _ in 0..200 {
+            node.sessions.await_reclaim(A);
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    node.replace_opens(A, &told).unwrap();
+                    done.store(true, Ordering::Release);
+                });
+                while !done.load(Ordering::Acquire) {
+                    for number in [1, 200, 399] {
+                        // As `Change::count_links` looks.
+                        let awaits = node.sessions.awaiting().contains(&A);
+                        assert!(awaits || node.opens.is_held(Ino(number), A), "inode {number}");
+                    }
+                }
+            });
+            node.opens.remove_client(A);
+        }
+    }
+}
