@@ -71,6 +71,7 @@ pub fn message(bytes: &[u8]) {
         rendezvous::BEGIN => same::<rendezvous::Begin>(body),
         rendezvous::ORDER => same::<rendezvous::Order>(body),
         rendezvous::REPORT => same::<rendezvous::Report>(body),
+        rendezvous::RESUME => same::<rendezvous::Resume>(body),
         _ => {}
     }
 }

@@ -167,6 +167,7 @@ fn rendezvous_messages() -> Vec<Vec<u8>> {
     let mut messages =
         vec![message(rendezvous::JOIN, join.to_bytes()), message(rendezvous::BEGIN, begin.to_bytes())];
     messages.extend(reports.map(|report| message(rendezvous::REPORT, report.to_bytes())));
+    messages.push(message(rendezvous::RESUME, rendezvous::Resume { first_node: 1, turn: 7 }.to_bytes()));
     messages
 }
 

@@ -16,6 +16,9 @@ pub(crate) const NONCE_LEN: usize = 32;
 /// Length of a proof, in bytes.
 pub(crate) const PROOF_LEN: usize = 32;
 
+/// What the secret is made with by which a host comes back to its formation.
+const RESUME: &[u8] = b"bivouac-resume-1";
+
 /// What a pad is made with, instead of a proof.
 const SEALED: &[u8] = b"bivouac-sealed-1";
 
@@ -28,6 +31,15 @@ impl Secret {
     #[must_use]
     pub fn new(bytes: [u8; SECRET_LEN]) -> Secret {
         Secret(bytes)
+    }
+
+    /// The secret by which hosts come back to the one that keeps them together: HMAC-SHA256 of this one. No proof made
+    /// with it is good at a node, nor the other way round.
+    #[must_use]
+    pub fn to_resume(&self) -> Secret {
+        // HMAC takes keys of any length.
+        let mac = Hmac::<Sha256>::new_from_slice(&self.0).map(|mac| mac.chain_update(RESUME));
+        Secret(mac.map(|mac| mac.finalize().into_bytes().into()).unwrap_or_default())
     }
 
     /// Its bytes, to be written to the secret file.
@@ -175,6 +187,13 @@ mod tests {
             others.iter().chain([&original]).map(|transcript| transcript.pad(&secret)).collect();
         assert_eq!(pads.len(), others.len() + 1);
         assert!(!pads.contains(&proof));
+    }
+
+    /// Computed with Python's `hmac` module.
+    #[test]
+    fn another_secret_follows_from_one() {
+        let hex: String = Secret::new([5; 32]).to_resume().0.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "c564fe35f55d0b7e310ca68b4cec5a7868d758fe9950f86b0e51a341adfc7261");
     }
 
     #[test]

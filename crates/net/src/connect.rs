@@ -47,6 +47,21 @@ fn connect_to(target: SocketAddr, wait: Duration) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Begins to connect a socket that does not block. It can be written to once it is connected.
+///
+/// # Errors
+/// The kernel's, if it knows at once.
+pub(crate) fn begin_to_connect(target: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &target) {
+        Ok(()) if is_own_end(&socket)? => Err(io::ErrorKind::ConnectionRefused.into()),
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn is_own_end(socket: &OwnedFd) -> io::Result<bool> {
     Ok(rustix::net::getpeername(socket)? == Some(rustix::net::getsockname(socket)?))
 }

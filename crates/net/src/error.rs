@@ -138,6 +138,25 @@ impl NetError {
         matches!(Errno::from_io_error(cause), Some(Errno::MFILE | Errno::NFILE))
     }
 
+    /// Whether nobody listens there, or somebody who does not know us.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        match self {
+            NetError::Connect { cause, .. } | NetError::Lost { cause, .. } => {
+                cause.kind() == io::ErrorKind::ConnectionRefused
+            }
+            NetError::Refused { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the other side has closed the connection.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        let NetError::Lost { cause, .. } = self else { return false };
+        cause.kind() == io::ErrorKind::UnexpectedEof
+    }
+
     /// Whether the node's socket is not there any more: its supervisor keeps that until the formation is taken down.
     #[must_use]
     pub fn is_gone(&self) -> bool {

@@ -1,7 +1,7 @@
 //! A connection on which both sides speak when they want, after they have proven themselves: how the supervisors of
 //! a formation's hosts come together.
 //!
-//! It never waits, except in [`Link::connect`]: whoever owns it polls its descriptor, and calls [`Link::receive`]
+//! It never waits, except in [`Link::connect`] ([`Link::reach`] does not): whoever owns it polls its descriptor, and calls [`Link::receive`]
 //! and [`Link::flush`]. Before the other side is proven it takes no more memory than a handshake's frame.
 
 use std::io;
@@ -15,7 +15,7 @@ use bivouac_wire::{Frame, FrameError, Kind};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
-use crate::connect::connect;
+use crate::connect::{begin_to_connect, connect};
 use crate::handshake::{ClientSide, HandshakeError, ServerSide, Step, refusal};
 use crate::{Address, Auth, Identity, LaneKind, NetError, Refusal, auth};
 
@@ -45,6 +45,8 @@ pub struct Link {
 }
 
 enum Stage {
+    /// We ask, and the other side has not proven itself; with the bytes that will hide a secret once it has challenged us.
+    Asking(Box<Identity>, [u8; 32], Option<[u8; 32]>),
     /// The other side has not proven itself.
     Proving(Box<ServerSide>, Auth),
     /// It has; with the bytes that hide a secret.
@@ -80,6 +82,22 @@ impl Link {
         Link::over(socket, address.clone(), Stage::Proven(pad))
     }
 
+    /// Begins to connect to a listener and to prove who we are, without waiting: [`Link::is_proven`] once that is done, an
+    /// error of [`Link::flush`] or [`Link::receive`] if it cannot be done.
+    ///
+    /// # Errors
+    /// That there is no way there, or what the system says.
+    pub fn reach(address: SocketAddr, identity: &Identity) -> Result<Link, NetError> {
+        let to = Address::tcp(address.to_string());
+        let socket = begin_to_connect(address)
+            .map_err(|cause| NetError::Connect { address: to.clone(), cause })?;
+        let nonce = auth::nonce()?;
+        let stage = Stage::Asking(Box::new(identity.clone()), nonce, None);
+        let mut link = Link::over(socket, to, stage)?;
+        link.outgoing = ClientSide::new(identity, nonce).hello();
+        Ok(link)
+    }
+
     fn over(socket: OwnedFd, address: Address, stage: Stage) -> Result<Link, NetError> {
         let failed = |cause: Errno| NetError::System { what: "set up a socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
@@ -99,6 +117,13 @@ impl Link {
     pub fn local_ip(&self) -> Option<IpAddr> {
         let address = rustix::net::getsockname(&self.socket).ok()?;
         SocketAddr::try_from(address).ok().map(|address| address.ip().to_canonical())
+    }
+
+    /// The other side's address, to reach it again.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        let address = rustix::net::getpeername(&self.socket).ok()??;
+        SocketAddr::try_from(address).ok()
     }
 
     /// Whether the other side has proven that it knows the secret.
@@ -212,7 +237,10 @@ impl Link {
             messages.push(Message { op: frame.op, body: rest, payload });
             return Ok(());
         }
-        let Stage::Proving(handshake, auth) = &mut self.stage else { return Ok(()) };
+        let (handshake, auth) = match &mut self.stage {
+            Stage::Proving(handshake, auth) => (handshake, auth),
+            _ => return self.take_answer(frame, &rest),
+        };
         match handshake.take(auth, 0, frame, &rest) {
             Step::Reply(answer) => self.outgoing.extend(answer),
             Step::Admit(answer, _) => {
@@ -230,11 +258,31 @@ impl Link {
         self.flush()
     }
 
+    /// The asking side's next step.
+    fn take_answer(&mut self, frame: &Frame, body: &[u8]) -> Result<(), NetError> {
+        let failed = handshake_failed(&self.address);
+        let Stage::Asking(identity, nonce, pad) = &mut self.stage else { return Ok(()) };
+        match *pad {
+            None => {
+                let client = ClientSide::new(identity, *nonce);
+                let proof = client.prove(frame, body).map_err(&failed)?;
+                *pad = Some(client.pad(body).map_err(&failed)?);
+                self.outgoing.extend(proof);
+                self.flush()
+            }
+            Some(pad) => {
+                ClientSide::welcomed(frame, body).map_err(&failed)?;
+                self.stage = Stage::Proven(pad);
+                Ok(())
+            }
+        }
+    }
+
     /// Answers what speaks another version, so that it can say so where it was started.
     fn not_ours(&mut self, error: FrameError) -> NetError {
         let FrameError::Version(theirs) = error else { return self.alien(&error.to_string()) };
         let reason = Refusal::Version { theirs };
-        if !self.is_proven() {
+        if matches!(self.stage, Stage::Proving(..)) {
             self.outgoing.extend(refusal(reason));
             let _it_may_be_gone = self.flush();
         }
@@ -262,17 +310,22 @@ impl AsFd for Link {
 
 /// The asking side's handshake, waiting for each answer. The bytes that hide a secret on this connection.
 fn shake_hands(socket: &OwnedFd, address: &Address, identity: &Identity) -> Result<[u8; 32], NetError> {
-    let failed = |error| match error {
-        HandshakeError::Refused(reason) => NetError::Refused { address: address.clone(), reason },
-        HandshakeError::Alien(what) => NetError::Protocol { address: address.clone(), what: what.into() },
-    };
+    let failed = handshake_failed(address);
     let client = ClientSide::new(identity, auth::nonce()?);
     let (frame, challenge) = exchange(socket, address, &client.hello())?;
-    let proof = client.prove(&frame, &challenge).map_err(failed)?;
-    let pad = client.pad(&challenge).map_err(failed)?;
+    let proof = client.prove(&frame, &challenge).map_err(&failed)?;
+    let pad = client.pad(&challenge).map_err(&failed)?;
     let (frame, welcome) = exchange(socket, address, &proof)?;
-    ClientSide::welcomed(&frame, &welcome).map_err(failed)?;
+    ClientSide::welcomed(&frame, &welcome).map_err(&failed)?;
     Ok(pad)
+}
+
+fn handshake_failed(address: &Address) -> impl Fn(HandshakeError) -> NetError + use<> {
+    let address = address.clone();
+    move |error| match error {
+        HandshakeError::Refused(reason) => NetError::Refused { address: address.clone(), reason },
+        HandshakeError::Alien(what) => NetError::Protocol { address: address.clone(), what: what.into() },
+    }
 }
 
 fn exchange(socket: &OwnedFd, address: &Address, message: &[u8]) -> Result<(Frame, Vec<u8>), NetError> {
@@ -372,6 +425,60 @@ mod tests {
         assert_eq!(reader.join().unwrap(), long);
         let long = Message { payload: vec![1; FRAME_PAYLOAD_MAX + 1], ..long };
         assert!(matches!(here.send(&long), Err(NetError::TooLong { .. })));
+    }
+
+    /// Both sides of a connection, neither of which waits: what came of the asking one.
+    fn meet(listener: &TcpListener, asks: u8, answers: u8) -> (Result<Link, NetError>, Option<Link>) {
+        let identity = Identity { auth: auth(asks), client: ClientId(0), lane: LaneKind::Peer };
+        let mut asking = Link::reach(listener.local_addr().unwrap(), &identity).unwrap();
+        assert!(asking.wants_to_send() && !asking.is_proven());
+        asking.flush().unwrap();
+        let mut asked = Link::accept(listener, &auth(answers)).unwrap();
+        loop {
+            let both = [&asking, &asked].map(|link| {
+                let events = if link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                (link.as_fd().try_clone_to_owned().unwrap(), events)
+            });
+            poll(&mut both.each_ref().map(|(fd, events)| PollFd::new(fd, *events)), None).unwrap();
+            // It may be gone: then the asking side knows why.
+            let answered = asked.flush().and_then(|()| asked.receive());
+            match asking.flush().and_then(|()| asking.receive()) {
+                Err(error) => return (Err(error), None),
+                Ok(said) => assert_eq!(said, []),
+            }
+            if asking.is_proven() && asked.is_proven() {
+                return (Ok(asking), answered.is_ok().then_some(asked));
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_does_not_wait_proves_itself_too() {
+        let (listener, _) = listener();
+        let (asking, asked) = meet(&listener, 1, 1);
+        let (mut asking, mut asked) = (asking.unwrap(), asked.unwrap());
+        assert_eq!(asking.peer(), listener.local_addr().ok());
+        assert_eq!(asked.seal(&asking.seal(&[9; 32])), [9; 32]);
+        let message = Message { op: 200, body: vec![1], payload: vec![] };
+        asking.send(&message).unwrap();
+        assert_eq!(next(&mut asked).unwrap(), message);
+        asked.send(&message).unwrap();
+        assert_eq!(next(&mut asking).unwrap(), message);
+        let refused = meet(&listener, 2, 1).0.err().unwrap();
+        assert!(matches!(refused, NetError::Refused { reason: Refusal::Secret, .. }), "{refused}");
+    }
+
+    #[test]
+    fn one_that_does_not_wait_hears_that_nobody_is_there() {
+        let (listener, _) = listener();
+        let at = listener.local_addr().unwrap();
+        drop(listener);
+        let identity = Identity { auth: auth(1), client: ClientId(0), lane: LaneKind::Peer };
+        let failed = Link::reach(at, &identity).and_then(|mut link| {
+            wait(&link);
+            link.flush()
+        });
+        assert!(failed.unwrap_err().is_refused());
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub const BEGIN: u16 = 83;
 pub const ORDER: u16 = 84;
 /// Number of [`Report`], from a host.
 pub const REPORT: u16 = 85;
+/// Number of [`Resume`], from a host, on a connection that takes the place of its former one.
+pub const RESUME: u16 = 200;
 
 /// A host is there: the first message of its supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +69,16 @@ pub struct Begin {
     pub reach: Vec<String>,
 }
 codec_struct!(Begin { first_node, sealed_secret, reach });
+
+/// A host that is of the formation has connected anew. The answer is an [`Order`], or a [`Report`] that it was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// Id of the host's first node.
+    pub first_node: u16,
+    /// Rises with every attempt of the host: the latest one counts, in whatever order they arrive.
+    pub turn: u32,
+}
+codec_struct!(Resume { first_node, turn });
 
 /// What a host is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,6 +239,8 @@ mod tests {
         assert_eq!(Join::from_bytes(&join().to_bytes()), Ok(join()));
         let begin = Begin { first_node: 3, sealed_secret: [7; 32], reach: vec!["10.0.0.2:1".into()] };
         assert_eq!(Begin::from_bytes(&begin.to_bytes()), Ok(begin));
+        let resume = Resume { first_node: 3, turn: 1 };
+        assert_eq!(Resume::from_bytes(&resume.to_bytes()), Ok(resume));
         for order in [Order::Live, Order::Mount, Order::Look, Order::Down, Order::Lost { nodes: vec![2, 7] }]
         {
             assert_eq!(Order::from_bytes(&order.to_bytes()), Ok(order));
@@ -249,6 +263,7 @@ mod tests {
     fn golden_vectors() {
         assert_eq!(Order::Down.to_bytes(), [3]);
         assert_eq!(Order::Lost { nodes: vec![2] }.to_bytes(), [4, 1, 0, 0, 0, 2, 0]);
+        assert_eq!(Resume { first_node: 3, turn: 258 }.to_bytes(), [3, 0, 2, 1, 0, 0]);
         let report = Report::Down { left: [0, 0, 1, 0], trouble: Some("x".into()) };
         assert_eq!(
             report.to_bytes(),
@@ -258,7 +273,7 @@ mod tests {
 
     #[test]
     fn no_node_serves_their_numbers() {
-        for number in [JOIN, BEGIN, ORDER, REPORT] {
+        for number in [JOIN, BEGIN, ORDER, REPORT, RESUME] {
             assert_eq!(crate::Op::from_number(number), None);
         }
     }
@@ -271,6 +286,9 @@ mod tests {
             }
             if let Ok(begin) = Begin::from_bytes(&bytes) {
                 prop_assert_eq!(begin.to_bytes(), bytes.clone());
+            }
+            if let Ok(resume) = Resume::from_bytes(&bytes) {
+                prop_assert_eq!(resume.to_bytes(), bytes.clone());
             }
             if let Ok(order) = Order::from_bytes(&bytes) {
                 prop_assert_eq!(order.to_bytes(), bytes.clone());

@@ -18,7 +18,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
+use super::contact::{Contact, Ending, Next};
 use super::meet::say_usable;
+use super::resume::{Attempts, Came};
 use super::ticket::{Ticket, read_line};
 use crate::control::{Request, ask, timespec};
 use crate::forked::{OwnChild, go_apart};
@@ -117,7 +119,8 @@ pub fn join(
     match Part::prepare(here, &ticket, ip, &signals, (mounter, supervise)) {
         Ok((part, nodes)) => {
             let told = send(&mut link, rendezvous::JOIN, &introduce(here, &ticket, &part.dir, nodes));
-            let part = Part { link: Some(link), lifeline, meet: options.meet, ..part };
+            let attempts = Attempts::to(&ticket, link.peer());
+            let part = Part { link: Some(link), lifeline, meet: options.meet, attempts, ..part };
             match told {
                 Ok(()) => part.run(),
                 Err(error) => part.end(Some(error.to_string())),
@@ -216,8 +219,12 @@ struct Part<'a> {
     lifeline: Option<OwnedFd>,
     /// Whether somebody is to be told when the formation can be used here.
     meet: bool,
-    /// When something was heard last.
-    heard: Instant,
+    since: Instant,
+    contact: Contact,
+    /// Attempts to connect to the keeper anew.
+    attempts: Attempts,
+    /// What the keeper was told of how far this part is, to be told again over another connection.
+    told: Vec<Report>,
     /// What is wrong here, as far as the whole can go on with it.
     trouble: Option<String>,
 }
@@ -282,7 +289,10 @@ impl<'a> Part<'a> {
             link: None,
             lifeline: None,
             meet: false,
-            heard: Instant::now(),
+            since: Instant::now(),
+            contact: Contact::new(ticket.silence_ms, 0),
+            attempts: Attempts::default(),
+            told: Vec::new(),
             trouble: None,
         };
         Ok((part, nodes))
@@ -291,7 +301,10 @@ impl<'a> Part<'a> {
     /// Does what it is told until it is over.
     fn run(mut self) -> LaunchResult<()> {
         loop {
-            let outcome = self.wait().and_then(|()| self.look_around());
+            let outcome = self.attend_contact().and_then(|outcome| match outcome {
+                Outcome::GoOn => self.look_around(),
+                over => Ok(over),
+            });
             match outcome {
                 Ok(Outcome::GoOn) => {}
                 Ok(Outcome::Over(reason)) => return self.end(reason),
@@ -300,16 +313,42 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn wait(&self) -> LaunchResult<()> {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Does what keeps the keeper in contact, or waits until there is something to do.
+    fn attend_contact(&mut self) -> LaunchResult<Outcome> {
+        match self.contact.next(self.now_ms()) {
+            Next::Wait { until_ms } => self.wait(until_ms)?,
+            Next::Try { turn } => self.attempts.add(turn),
+            Next::End(ending) => return self.end_unless_heard(ending),
+        }
+        Ok(Outcome::GoOn)
+    }
+
+    /// What has come meanwhile counts: this process may have been busy, or have stood still.
+    fn end_unless_heard(&mut self, ending: Ending) -> LaunchResult<Outcome> {
+        if let Outcome::Over(reason) = self.look_around()? {
+            return Ok(Outcome::Over(reason));
+        }
+        let silence = self.ticket.silence_ms / 1000;
+        Ok(match self.contact.next(self.now_ms()) {
+            Next::End(_) => Outcome::Over(Some(match ending {
+                Ending::Silence => format!("nothing was heard of the formation's keeper for {silence} s"),
+                Ending::Gone => "the formation's keeper is gone".into(),
+            })),
+            _ => Outcome::GoOn,
+        })
+    }
+
+    fn wait(&self, until_ms: u64) -> LaunchResult<()> {
         let mut polled = vec![PollFd::new(self.signals, PollFlags::IN)];
         polled.extend(self.lifeline.iter().map(|input| PollFd::new(input, PollFlags::IN)));
         polled.extend(self.report.iter().map(|report| PollFd::new(report, PollFlags::IN)));
-        let sending = self.link.as_ref().is_some_and(Link::wants_to_send);
-        let events = if sending { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        polled.extend(self.link.iter().map(|link| PollFd::new(link, events)));
-        let silence = Duration::from_millis(self.ticket.silence_ms);
-        let left = silence.saturating_sub(self.heard.elapsed());
-        let timeout = timespec(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1));
+        let links = self.link.iter().chain(self.attempts.links());
+        polled.extend(links.map(|link| PollFd::new(link, wanted(link))));
+        let timeout = timespec(until_ms.saturating_sub(self.now_ms()).saturating_add(1));
         retry_on_intr(|| poll(&mut polled, Some(&timeout))).map_err(|e| LaunchError::system("poll", e))?;
         Ok(())
     }
@@ -326,13 +365,10 @@ impl<'a> Part<'a> {
         if let Outcome::Over(reason) = self.hear_supervisor() {
             return Ok(Outcome::Over(reason));
         }
-        if self.heard.elapsed() >= Duration::from_millis(self.ticket.silence_ms) {
-            let silence = self.ticket.silence_ms / 1000;
-            return Ok(Outcome::Over(Some(format!(
-                "nothing was heard of the formation's keeper for {silence} s"
-            ))));
+        match self.hear_keeper()? {
+            Outcome::GoOn => self.hear_attempts(),
+            over => Ok(over),
         }
-        self.hear_keeper()
     }
 
     fn hear_supervisor(&mut self) -> Outcome {
@@ -342,7 +378,7 @@ impl<'a> Part<'a> {
         match take_report(report, &self.dir) {
             Ok(supervisor::Report::Ready { phases }) => {
                 let steps = phases.into_iter().map(|phase| (phase.name, phase.us)).collect();
-                self.tell(&Report::Ready { steps });
+                self.tell_for_good(Report::Ready { steps });
                 self.usable(self.ticket.mount.is_none());
                 Outcome::GoOn
             }
@@ -367,18 +403,43 @@ impl<'a> Part<'a> {
     }
 
     fn hear_keeper(&mut self) -> LaunchResult<Outcome> {
-        let Some(link) = &mut self.link else { return Ok(Outcome::Over(None)) };
-        let heard = link.flush().and_then(|()| link.receive());
-        let messages = match heard {
-            Ok(messages) => messages,
+        let Some(link) = &mut self.link else { return Ok(Outcome::GoOn) };
+        match link.flush().and_then(|()| link.receive()) {
+            Ok(messages) => self.obey_all(&messages),
             Err(error) => {
+                log::warn!("the connection to the formation's keeper has ended: {error}");
                 self.link = None;
-                return Ok(Outcome::Over(Some(format!("the formation's keeper is gone: {error}"))));
+                self.contact.broke();
+                Ok(Outcome::GoOn)
             }
-        };
+        }
+    }
+
+    /// The first attempt that is answered takes the connection's place.
+    fn hear_attempts(&mut self) -> LaunchResult<Outcome> {
+        match self.attempts.attend() {
+            Came::Nothing => Ok(Outcome::GoOn),
+            Came::Refusal => {
+                self.contact.refused();
+                Ok(Outcome::GoOn)
+            }
+            Came::Answer(link, messages) => {
+                log::info!("connected to the formation's keeper anew, at {}", link.address());
+                self.link = Some(link);
+                self.contact.resumed(self.now_ms());
+                for report in self.told.clone() {
+                    self.tell(&report);
+                }
+                self.tell_nodes();
+                self.obey_all(&messages)
+            }
+        }
+    }
+
+    fn obey_all(&mut self, messages: &[Message]) -> LaunchResult<Outcome> {
         for message in messages {
-            self.heard = Instant::now();
-            if let Outcome::Over(reason) = self.obey(&message)? {
+            self.contact.heard(self.now_ms());
+            if let Outcome::Over(reason) = self.obey(message)? {
                 return Ok(Outcome::Over(reason));
             }
         }
@@ -421,7 +482,7 @@ impl<'a> Part<'a> {
     }
 
     /// All are there: the supervisor may start the daemons, if the others can be reached.
-    fn begin(&self, begin: &Begin, map: &[u8]) -> LaunchResult<()> {
+    fn begin(&mut self, begin: &Begin, map: &[u8]) -> LaunchResult<()> {
         for address in &begin.reach {
             if !Address::tcp(address.clone()).answers(REACH_WAIT) {
                 let remedy =
@@ -436,6 +497,11 @@ impl<'a> Part<'a> {
         }
         let Some((link, report)) = self.link.as_ref().zip(self.report.as_ref()) else { return Ok(()) };
         let secret = link.seal(&begin.sealed_secret);
+        let (formation, _) = self.ticket.credentials()?;
+        let auth = Auth { formation, secret: Secret::new(secret).to_resume() };
+        let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer };
+        self.attempts.allow(identity, begin.first_node);
+        self.contact.allow();
         let begins = PartBegins { first_node: begin.first_node, secret: to_hex(&secret), map: to_hex(map) };
         let refused = |e: std::io::Error| LaunchError::system("the supervisor", e);
         let memory = packets::to_memory(&begins).map_err(refused)?;
@@ -443,12 +509,16 @@ impl<'a> Part<'a> {
     }
 
     fn mount(&mut self) {
+        // Told again, as it is not known whether this was heard: what came of it was told with the connection.
+        if self.told.iter().any(|told| matches!(told, Report::Mounted { .. } | Report::Failed { .. })) {
+            return;
+        }
         let report = match self.try_mount() {
             Ok(dir) => Report::Mounted { dir: dir.display().to_string() },
             Err(text) => Report::Failed { text },
         };
-        self.tell(&report);
         self.usable(matches!(report, Report::Mounted { .. }));
+        self.tell_for_good(report);
     }
 
     /// Says so once, if that is what is waited for.
@@ -493,6 +563,12 @@ impl<'a> Part<'a> {
         };
         let nodes = nodes.into_iter().map(report).collect();
         self.tell(&Report::Nodes { nodes, trouble: self.trouble.clone() });
+    }
+
+    /// Tells what is to be known also after a connection that took it with it.
+    fn tell_for_good(&mut self, report: Report) {
+        self.tell(&report);
+        self.told.push(report);
     }
 
     /// That nobody hears is noticed where something is heard.
@@ -612,10 +688,14 @@ fn say_farewell(link: &mut Link) {
         if left.is_zero() || link.flush().is_err() || link.receive().is_err() {
             return;
         }
-        let events = if link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let events = wanted(link);
         let timeout = timespec(u64::try_from(left.as_millis()).unwrap_or(FAREWELL_MS));
         let _time_is_looked_at = poll(&mut [PollFd::new(link, events)], Some(&timeout));
     }
+}
+
+fn wanted(link: &Link) -> PollFlags {
+    if link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
 }
 
 fn is_readable(descriptor: BorrowedFd<'_>) -> bool {

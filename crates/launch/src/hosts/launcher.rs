@@ -29,6 +29,11 @@ pub enum Launcher {
     Custom(String),
 }
 
+/// Silence after which ssh asks whether the other side lives, in milliseconds.
+const SSH_ALIVE_MS: u64 = 15_000;
+/// Fewest questions without an answer after which it ends.
+const SSH_ALIVE_MIN: u64 = 4;
+
 /// Whose `mpiexec` it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -129,8 +134,14 @@ impl Launcher {
         matches!(self, Launcher::Ssh | Launcher::Pbs | Launcher::Meet | Launcher::Custom(_))
     }
 
-    /// The processes that start `remote` on all hosts.
-    pub(crate) fn calls(&self, hosts: &[HostArg], remote: &Remote, mpi: MpiFamily) -> Vec<Call> {
+    /// The processes that start `remote` on all hosts, which bear so long a silence.
+    pub(crate) fn calls(
+        &self,
+        hosts: &[HostArg],
+        remote: &Remote,
+        mpi: MpiFamily,
+        silence_ms: u64,
+    ) -> Vec<Call> {
         let all = |front: Vec<String>| {
             let arguments = front.into_iter().chain(remote.words.clone());
             // Where one process that ends badly, or one host that is lost, is the end of all that it started.
@@ -145,7 +156,7 @@ impl Launcher {
             Launcher::Meet => vec![Call { arguments: remote.words.clone(), hosts: vec![0] }],
             Launcher::Ssh | Launcher::Pbs | Launcher::Custom(_) => {
                 let call = |(index, host): (usize, &HostArg)| Call {
-                    arguments: self.per_host(host, remote),
+                    arguments: self.per_host(host, remote, silence_ms),
                     hosts: vec![index],
                 };
                 hosts.iter().enumerate().map(call).collect()
@@ -153,7 +164,7 @@ impl Launcher {
         }
     }
 
-    fn per_host(&self, host: &HostArg, remote: &Remote) -> Vec<String> {
+    fn per_host(&self, host: &HostArg, remote: &Remote, silence_ms: u64) -> Vec<String> {
         let name = host.name.as_str();
         match self {
             Launcher::Custom(template) => {
@@ -168,9 +179,14 @@ impl Launcher {
                 front.into_iter().chain(remote.words.clone()).collect()
             }
             _ => {
-                // No terminal, no forwarding, no question; a dead connection is noticed within a minute.
-                let options = "ssh -T -a -x -oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval=15 -oServerAliveCountMax=4";
-                words(options).into_iter().chain([name.to_owned(), remote.line()]).collect()
+                // No terminal, no forwarding, no question. A dead connection is noticed, but not before a cut that the formation
+                // bears is over and TCP has repeated what waits, which takes about as long again.
+                let alive = (silence_ms * 5 / 2).div_ceil(SSH_ALIVE_MS).max(SSH_ALIVE_MIN);
+                let options = format!(
+                    "ssh -T -a -x -oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval={} -oServerAliveCountMax={alive}",
+                    SSH_ALIVE_MS / 1000
+                );
+                words(&options).into_iter().chain([name.to_owned(), remote.line()]).collect()
             }
         }
     }
@@ -309,7 +325,7 @@ mod tests {
 
     fn lines(launcher: &Launcher, remote: &Remote) -> Vec<String> {
         launcher
-            .calls(&hosts(), remote, MpiFamily::Other)
+            .calls(&hosts(), remote, MpiFamily::Other, 60_000)
             .iter()
             .map(|call| call.arguments.join(" "))
             .collect()
@@ -321,6 +337,8 @@ mod tests {
         let ssh = lines(&Launcher::Ssh, &remote);
         assert!(ssh.len() == 2 && ssh[1].ends_with(" n2 /opt/bivouac join"), "{ssh:?}");
         assert!(ssh[0].contains("BatchMode=yes"), "{ssh:?}");
+        // 150 s: as long as a cut of nearly 60 s and what TCP waits behind it.
+        assert!(ssh[0].contains("ServerAliveInterval=15 -oServerAliveCountMax=10 "), "{ssh:?}");
         let srun = lines(&Launcher::Slurm, &remote);
         assert!(
             srun.len() == 1 && srun[0].ends_with("--nodes=2 --ntasks=2 --nodelist=n1,n2 /opt/bivouac join"),
@@ -332,7 +350,7 @@ mod tests {
             lines(&Launcher::Mpi, &remote),
             ["mpiexec -ppn 1 -hosts n1,n2 -n 2 /opt/bivouac join --apart"]
         );
-        let of = |mpi| Launcher::Mpi.calls(&hosts(), &remote, mpi)[0].arguments.join(" ");
+        let of = |mpi| Launcher::Mpi.calls(&hosts(), &remote, mpi, 60_000)[0].arguments.join(" ");
         assert_eq!(
             of(MpiFamily::OpenMpi),
             "mpiexec --map-by node --bind-to none -x BIVOUAC_TICKET --host n1,n2 -n 2 /opt/bivouac join --apart"

@@ -7,6 +7,7 @@
 //! everything down. See docs/decisions/0028-hosts.md.
 
 mod agent;
+mod contact;
 mod down;
 mod keeper;
 mod launcher;
@@ -14,6 +15,7 @@ mod list;
 mod meet;
 mod muster;
 mod network;
+mod resume;
 mod start;
 mod ticket;
 

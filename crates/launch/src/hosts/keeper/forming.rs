@@ -3,13 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 
+use bivouac_net::Secret;
 use bivouac_wire::Encode;
 use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, Order};
 use rustix::process::Signal;
 
 use super::launched::Launched;
-use super::{DOWN_MS, HostSeen, Keeper, LAUNCHER_MS, SIGNS_OF_LIFE, Step};
+use super::{DOWN_MS, HostSeen, Keeper, LAUNCHER_MS, Step};
 use crate::control::Answer;
+use crate::hosts::contact::{SIGNS_OF_LIFE, Tie};
 use crate::hosts::muster::{Presence, Verdict};
 use crate::hosts::network::{Network, addresses};
 use crate::packets;
@@ -70,7 +72,7 @@ impl Keeper {
     }
 
     fn all_done(&self) -> bool {
-        self.hosts.iter().all(|host| host.done || host.link.is_none())
+        self.hosts.iter().all(|host| host.done || !host.is_tied())
     }
 
     pub(super) fn look_at_clock(&mut self) {
@@ -85,6 +87,9 @@ impl Keeper {
         }
         if self.live_due.is_some_and(|due| due <= now) {
             self.live(now);
+        }
+        if self.return_due().is_some_and(|due| due <= now) {
+            self.give_up_silent(HostSeen::is_away, now);
         }
     }
 
@@ -106,7 +111,7 @@ impl Keeper {
             Step::Starting | Step::Mounting => {
                 let slow: Vec<&str> = (0..self.hosts.len())
                     .filter(|host| {
-                        self.hosts.get(*host).is_some_and(|seen| seen.link.is_some() && !seen.done)
+                        self.hosts.get(*host).is_some_and(|seen| seen.is_tied() && !seen.done)
                     })
                     .map(|host| self.muster.host(host))
                     .collect();
@@ -130,8 +135,8 @@ impl Keeper {
                 (state.life, state.message) = (HostLife::Missing, Some(reason.clone()));
             }
         }
-        // Nobody is let in any more: the one-time secret has done its work.
-        self.listener = None;
+        // Nobody is let in any more: the one-time secret has done its work. Who is of the formation may come back.
+        self.auth.secret = Secret::new(self.secret).to_resume();
         self.links.drop_strangers();
         self.launched.iter_mut().for_each(Launched::forget_ticket);
         self.number_nodes();
@@ -236,7 +241,9 @@ impl Keeper {
         self.state.stage = Stage::Stopping;
         self.step = Step::Ending;
         self.write_state();
-        self.listener = None;
+        if self.state.nodes.is_empty() {
+            self.listener = None;
+        }
         self.order_all(&Order::Down);
         // Those that are on their way find nobody, and end.
         for launched in self.launched.iter_mut().filter(|_| self.state.nodes.is_empty()) {
@@ -247,7 +254,7 @@ impl Keeper {
     }
 
     fn finish_if_all_have_ended(&mut self) {
-        if self.hosts.iter().any(|host| host.link.is_some()) {
+        if self.hosts.iter().any(HostSeen::is_tied) {
             return;
         }
         if self.launched.iter().all(Launched::has_ended) {
@@ -262,8 +269,8 @@ impl Keeper {
 
     /// They had their time.
     fn end_launchers(&mut self) {
-        let patient = self.hosts.iter().any(|host| host.link.is_some());
-        self.hosts.iter_mut().for_each(|host| host.link = None);
+        let patient = self.hosts.iter().any(HostSeen::is_tied);
+        self.hosts.iter_mut().for_each(|host| (host.link, host.tie) = (None, Tie::default()));
         self.launched.iter_mut().for_each(Launched::close);
         self.launched
             .iter()
@@ -282,9 +289,13 @@ impl Keeper {
         self.end();
     }
 
+    pub(super) fn order(&mut self, id: u64, order: &Order) {
+        self.links.send(id, rendezvous::ORDER, order.to_bytes(), Vec::new());
+    }
+
     pub(super) fn order_all(&mut self, order: &Order) {
         let links: Vec<u64> = self.hosts.iter().filter_map(|host| host.link).collect();
-        links.into_iter().for_each(|id| self.links.send(id, rendezvous::ORDER, order.to_bytes(), Vec::new()));
+        links.into_iter().for_each(|id| self.order(id, order));
     }
 
     /// Tells all that this process lives, and sees who has not been heard for so long that it is gone.
@@ -292,16 +303,7 @@ impl Keeper {
         self.order_all(&Order::Live);
         let silence_ms = self.plan.ticket.silence_ms;
         self.live_due = Some(now + silence_ms / SIGNS_OF_LIFE);
-        // A host that heard nothing for so long has taken its part down; the rest is for what is under way.
-        let silent =
-            |seen: &HostSeen| seen.link.is_some() && now.saturating_sub(seen.heard_ms) > 2 * silence_ms;
-        let gone: Vec<usize> =
-            self.hosts.iter().enumerate().filter(|(_, s)| silent(s)).map(|(i, _)| i).collect();
-        for host in gone {
-            let link = self.hosts.get(host).and_then(|seen| seen.link);
-            link.into_iter().for_each(|id| self.links.drop(id));
-            self.lost(host, format!("nothing was heard of it for {} s", 2 * silence_ms / 1000));
-        }
+        self.give_up_silent(HostSeen::is_tied, now);
     }
 
     fn answer_lookers(&mut self) {

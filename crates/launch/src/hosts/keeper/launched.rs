@@ -67,7 +67,7 @@ pub(super) fn launch(dir: &StateDir, plan: &Plan) -> LaunchResult<Vec<Launched>>
         }
         Way::Input | Way::Environment => (remote, None),
     };
-    let calls = plan.launcher.calls(&plan.hosts, &remote, plan.mpi);
+    let calls = plan.launcher.calls(&plan.hosts, &remote, plan.mpi, plan.ticket.silence_ms);
     let mut file = file;
     calls.into_iter().map(|call| start(plan, call, content.as_ref(), file.take())).collect()
 }

@@ -6,6 +6,7 @@ mod launched;
 mod links;
 mod lives;
 mod loss;
+mod returns;
 
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,11 +15,12 @@ use std::time::Instant;
 
 use bivouac_net::{Auth, NetError, Secret};
 use bivouac_wire::Decode;
-use bivouac_wire::rendezvous::{self, Join, Order, Report as HostReport};
+use bivouac_wire::rendezvous::{self, Join, Order, Report as HostReport, Resume};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
+use super::contact::Tie;
 use super::muster::Muster;
 use super::start::Plan;
 use crate::control::{Answer, Request, listen_at, timespec};
@@ -47,9 +49,6 @@ const DOWN_MS: u64 = 60_000;
 const LAUNCHER_MS: u64 = 3000;
 /// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
 const WAIT_MS_MAX: u64 = 1 << 30;
-/// How often hosts are told within the silence that they bear that the keeper lives.
-const SIGNS_OF_LIFE: u64 = 4;
-
 /// Keeps a formation over several hosts together until it is told to end, or all are gone.
 ///
 /// # Errors
@@ -98,8 +97,20 @@ struct HostSeen {
     asked: bool,
     /// What it said is left of its part.
     left: Option<([u32; 4], Option<String>)>,
-    /// When it was heard last, in milliseconds.
-    heard_ms: u64,
+    /// Whether it was heard, and until when it may connect anew.
+    tie: Tie,
+}
+
+impl HostSeen {
+    /// Whether it is of the formation: it has a connection, or may come back on a new one.
+    fn is_tied(&self) -> bool {
+        self.link.is_some() || self.is_away()
+    }
+
+    /// Whether it has no connection, and may come back on a new one.
+    fn is_away(&self) -> bool {
+        self.tie.is_away()
+    }
 }
 
 struct Keeper {
@@ -113,7 +124,7 @@ struct Keeper {
     /// The command that started us; as long as it waits, or for ever if the formation ends with it.
     report: Option<OwnedFd>,
     callers: Callers,
-    /// Where hosts report, as long as they may.
+    /// Where hosts report, and where they come back to.
     listener: Option<TcpListener>,
     auth: Auth,
     links: Links,
@@ -227,7 +238,7 @@ impl Keeper {
             .iter()
             .map(|(_, descriptor, events)| PollFd::from_borrowed_fd(*descriptor, *events))
             .collect();
-        let due = [self.step_due, self.look_due, self.live_due].into_iter().flatten();
+        let due = [self.step_due, self.look_due, self.live_due, self.return_due()].into_iter().flatten();
         let left = due.map(|at| at.saturating_sub(self.now_ms()).saturating_add(1));
         let of_guard = self.guard.wait_ms().filter(|_| self.step != Step::Ending);
         let timeout = left.chain(of_guard).min().map(|ms| timespec(ms.min(WAIT_MS_MAX)));
@@ -362,7 +373,7 @@ impl Keeper {
             Err(error) => {
                 self.links.drop(id);
                 match (host, error) {
-                    (Some(host), error) => self.lost(host, error.to_string()),
+                    (Some(host), error) => self.left(host, &error),
                     (None, error @ NetError::Refused { .. }) => log::warn!("{error}"),
                     (None, error) => log::info!("who did not prove itself is gone: {error}"),
                 }
@@ -377,6 +388,11 @@ impl Keeper {
             (rendezvous::JOIN, None) => {
                 let join = Join::from_bytes(body).map_err(|e| e.to_string())?;
                 self.take_join(id, join);
+                Ok(())
+            }
+            (rendezvous::RESUME, None) => {
+                let resume = Resume::from_bytes(body).map_err(|e| e.to_string())?;
+                self.take_resume(id, resume);
                 Ok(())
             }
             (rendezvous::REPORT, Some(host)) => {
@@ -398,7 +414,7 @@ impl Keeper {
             Ok(host) => {
                 self.links.belongs(id, host);
                 if let Some(seen) = self.hosts.get_mut(host) {
-                    (seen.link, seen.heard_ms) = (Some(id), now);
+                    (seen.link, seen.tie) = (Some(id), Tie::new(now));
                 }
             }
             Err(text) => {
@@ -411,13 +427,16 @@ impl Keeper {
     fn take_report(&mut self, host: usize, report: HostReport) {
         let now = self.now_ms();
         let Some(seen) = self.hosts.get_mut(host) else { return };
-        seen.heard_ms = now;
+        seen.tie.heard(now);
         match report {
             HostReport::Alive => {}
             HostReport::Ready { steps } => {
                 log::info!("{}: ready, {steps:?}", self.muster.host(host));
-                seen.done |= self.step == Step::Starting;
-                self.set_nodes(host, NodeLife::Ready);
+                // Said again over a new connection, it is older than what is known of the nodes.
+                if self.step == Step::Starting {
+                    seen.done = true;
+                    self.set_nodes(host, NodeLife::Ready);
+                }
             }
             HostReport::Mounted { dir } => {
                 seen.done |= self.step == Step::Mounting;
@@ -454,7 +473,7 @@ impl Keeper {
     /// A host is gone.
     fn lost(&mut self, host: usize, text: String) {
         if let Some(seen) = self.hosts.get_mut(host) {
-            seen.link = None;
+            (seen.link, seen.tie) = (None, Tie::default());
             seen.asked = false;
         }
         // Its launcher knows better, if it has ended already.
@@ -476,8 +495,12 @@ impl Keeper {
         let has_ended = launched.has_ended();
         for (host, said) in self.launched.get_mut(index).map(Launched::ended_hosts).unwrap_or_default() {
             // One that is connected is lost with its connection, not before.
-            if self.hosts.get(host).is_some_and(|seen| seen.link.is_none()) && self.step == Step::Mustering {
-                self.muster.miss(host, said);
+            match self.hosts.get(host) {
+                Some(seen) if seen.tie.is_away() => self.launcher_of_away_ended(host, said),
+                Some(seen) if seen.link.is_none() && self.step == Step::Mustering => {
+                    self.muster.miss(host, said);
+                }
+                _ => {}
             }
         }
         if has_ended {

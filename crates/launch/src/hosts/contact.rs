@@ -1,0 +1,382 @@
+//! How a host's part and the keeper stay in contact: what each of them does as time passes without a word of the other.
+//!
+//! Both sides are state machines without input or output. Time is an argument, in milliseconds, and rises. A cut connection
+//! of TCP is silent for about as long after the cut as during it, since each repetition waits twice as long as the one
+//! before. So the part does not wait for it: in doubt it connects anew, again and again, and the answer there counts.
+//!
+//! Only what comes from the keeper is a sign of life. Other hosts' nodes do not count: they are there after the
+//! keeper's end, too, and parts that believed each other would never go.
+
+/// How often hosts are told within the silence that they bear that the keeper lives. So often that a cut may last
+/// nearly as long as that silence, whenever it begins.
+pub(super) const SIGNS_OF_LIFE: u64 = 30;
+/// Share of the silence after which a part doubts its connection: some signs of life are missing by then.
+const DOUBT_SHARE: u64 = 12;
+/// Longest time between two attempts to connect anew, in milliseconds: so much later than the network the contact is back.
+const TRY_MS_MAX: u64 = 1000;
+/// Shortest one.
+const TRY_MS_MIN: u64 = 100;
+/// Longest time for which a host that has closed its connection may come back on a new one, in milliseconds.
+const RETURN_MS_MAX: u64 = 5000;
+
+/// What a part does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Look again at this time, unless something is heard.
+    Wait {
+        /// When.
+        until_ms: u64,
+    },
+    /// Connect anew; the number tells later attempts from earlier ones.
+    Try {
+        /// Rises with every attempt.
+        turn: u32,
+    },
+    /// Take the part down.
+    End(Ending),
+}
+
+/// Why a part is taken down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Nothing was heard for as long as is borne.
+    Silence,
+    /// The connection has ended, and nobody is there any more who could be connected to.
+    Gone,
+}
+
+/// A part's contact to the keeper.
+#[derive(Clone, Debug)]
+pub(super) struct Contact {
+    silence_ms: u64,
+    heard_ms: u64,
+    /// Whether the part knows how to connect anew: once it is of the formation.
+    may_resume: bool,
+    /// Whether the connection has ended.
+    broken: bool,
+    /// Whether since then nobody was there to be connected to.
+    refused: bool,
+    tried_ms: Option<u64>,
+    turn: u32,
+}
+
+impl Contact {
+    /// A contact that has just been made.
+    pub fn new(silence_ms: u64, now_ms: u64) -> Contact {
+        let (may_resume, broken, refused) = (false, false, false);
+        Contact { silence_ms, heard_ms: now_ms, may_resume, broken, refused, tried_ms: None, turn: 0 }
+    }
+
+    /// From now on the part can connect anew.
+    pub fn allow(&mut self) {
+        self.may_resume = true;
+    }
+
+    /// The keeper was heard.
+    pub fn heard(&mut self, now_ms: u64) {
+        self.heard_ms = now_ms.max(self.heard_ms);
+    }
+
+    /// The keeper answered on a new connection, which takes the place of the former one.
+    pub fn resumed(&mut self, now_ms: u64) {
+        self.heard(now_ms);
+        (self.broken, self.refused) = (false, false);
+    }
+
+    /// The connection has ended. By itself that says little: what is between may have ended it.
+    pub fn broke(&mut self) {
+        self.broken = true;
+    }
+
+    /// Where the keeper was reached before, nobody listens, or somebody else does.
+    pub fn refused(&mut self) {
+        // While the connection stands it is the network that refuses.
+        self.refused |= self.broken;
+    }
+
+    /// Time between two attempts, in milliseconds.
+    pub fn try_ms(&self) -> u64 {
+        (self.silence_ms / SIGNS_OF_LIFE).clamp(TRY_MS_MIN, TRY_MS_MAX)
+    }
+
+    /// What is to be done now.
+    pub fn next(&mut self, now_ms: u64) -> Next {
+        let end_ms = self.heard_ms.saturating_add(self.silence_ms);
+        if self.broken && (self.refused || !self.may_resume) {
+            return Next::End(Ending::Gone);
+        }
+        if now_ms >= end_ms {
+            return Next::End(Ending::Silence);
+        }
+        if !self.may_resume {
+            return Next::Wait { until_ms: end_ms };
+        }
+        let doubt_ms = self.heard_ms.saturating_add(self.silence_ms / DOUBT_SHARE);
+        let from_ms = if self.broken { 0 } else { doubt_ms };
+        let again_ms = self.tried_ms.map_or(0, |tried| tried.saturating_add(self.try_ms()));
+        let due_ms = from_ms.max(again_ms);
+        if now_ms < due_ms {
+            return Next::Wait { until_ms: due_ms.min(end_ms) };
+        }
+        self.tried_ms = Some(now_ms);
+        self.turn += 1;
+        Next::Try { turn: self.turn }
+    }
+}
+
+/// The keeper's side of a contact: whether a host is still of the formation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tie {
+    /// When it was heard last.
+    heard_ms: u64,
+    /// The latest of its connections.
+    turn: u32,
+    /// Without a connection: until when it may come back.
+    away_until_ms: Option<u64>,
+}
+
+impl Tie {
+    /// A host that has just reported.
+    pub fn new(now_ms: u64) -> Tie {
+        Tie { heard_ms: now_ms, ..Tie::default() }
+    }
+
+    /// It was heard.
+    pub fn heard(&mut self, now_ms: u64) {
+        self.heard_ms = now_ms.max(self.heard_ms);
+    }
+
+    /// Its connection has ended; `closed`, at its own end. An agent that dies does the same as one that gives up an attempt
+    /// whose answer did not arrive in time, so it has the time for another one. Otherwise it may not know yet.
+    pub fn broke(&mut self, closed: bool, silence_ms: u64, now_ms: u64) {
+        let given_up_ms = self.heard_ms.saturating_add(2 * silence_ms);
+        let soon_ms = now_ms.saturating_add((silence_ms / 4).min(RETURN_MS_MAX));
+        self.away_until_ms = Some(if closed { given_up_ms.min(soon_ms) } else { given_up_ms });
+    }
+
+    /// Whether it is without a connection, and may come back.
+    pub fn is_away(&self) -> bool {
+        self.away_until_ms.is_some()
+    }
+
+    /// A new connection of it; whether that is later than the one there is.
+    pub fn resume(&mut self, turn: u32, now_ms: u64) -> bool {
+        if turn <= self.turn {
+            return false;
+        }
+        (self.turn, self.away_until_ms) = (turn, None);
+        self.heard(now_ms);
+        true
+    }
+
+    /// When it is given up unless it is heard. A host that heard nothing for the silence that it bears has taken its part down; the
+    /// rest is for what is under way.
+    pub fn due_ms(&self, silence_ms: u64) -> u64 {
+        self.away_until_ms.unwrap_or(self.heard_ms.saturating_add(2 * silence_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const S: u64 = 60_000;
+
+    fn contact() -> Contact {
+        let mut contact = Contact::new(S, 0);
+        contact.allow();
+        contact
+    }
+
+    #[test]
+    fn doubt_comes_first_and_the_end_comes_last() {
+        let mut contact = contact();
+        assert_eq!(contact.next(0), Next::Wait { until_ms: S / 12 });
+        assert_eq!(contact.next(S / 12), Next::Try { turn: 1 });
+        assert_eq!(contact.next(S / 12), Next::Wait { until_ms: S / 12 + 1000 });
+        assert_eq!(contact.next(S - 1), Next::Try { turn: 2 });
+        assert_eq!(contact.next(S - 1), Next::Wait { until_ms: S });
+        assert_eq!(contact.next(S), Next::End(Ending::Silence));
+        contact.resumed(S);
+        assert_eq!(contact.next(S), Next::Wait { until_ms: S + S / 12 });
+    }
+
+    #[test]
+    fn before_it_is_of_the_formation_a_part_only_waits() {
+        let mut contact = Contact::new(S, 5);
+        assert_eq!(contact.next(S), Next::Wait { until_ms: S + 5 });
+        contact.broke();
+        assert_eq!(contact.next(6), Next::End(Ending::Gone));
+    }
+
+    #[test]
+    fn a_connection_that_ends_is_made_anew_unless_nobody_is_there() {
+        let mut contact = contact();
+        // Refused by the network, while the connection stands.
+        contact.refused();
+        contact.broke();
+        assert_eq!(contact.next(1), Next::Try { turn: 1 });
+        assert_eq!(contact.next(2), Next::Wait { until_ms: 1001 });
+        contact.resumed(500);
+        contact.broke();
+        assert_eq!(contact.next(1001), Next::Try { turn: 2 });
+        contact.refused();
+        assert_eq!(contact.next(1002), Next::End(Ending::Gone));
+    }
+
+    #[test]
+    fn only_a_later_connection_takes_the_place_of_one() {
+        let mut tie = Tie::new(0);
+        assert!(tie.resume(2, 10) && !tie.resume(2, 11) && !tie.resume(1, 12) && tie.resume(3, 13));
+        assert_eq!(tie.due_ms(S), 13 + 2 * S);
+        tie.broke(true, S, 20);
+        assert_eq!((tie.is_away(), tie.due_ms(S)), (true, 20 + RETURN_MS_MAX));
+        assert!(tie.resume(4, 21) && !tie.is_away());
+        tie.broke(false, S, 30);
+        assert_eq!(tie.due_ms(S), 21 + 2 * S);
+        // What was said before and is heard late is no connection.
+        tie.heard(31);
+        assert_eq!(tie.due_ms(S), 21 + 2 * S);
+    }
+
+    /// What there is between a part and the keeper: times at which one direction is cut, and how a message fares.
+    #[derive(Clone, Debug)]
+    struct Cut {
+        from_ms: u64,
+        for_ms: u64,
+        /// Whether what goes up, and what goes down, is lost.
+        up: bool,
+        down: bool,
+    }
+
+    impl Cut {
+        fn at(&self, now_ms: u64) -> (bool, bool) {
+            let is = (self.from_ms..self.from_ms + self.for_ms).contains(&now_ms);
+            (is && self.up, is && self.down)
+        }
+    }
+
+    /// When each side gives the other one up.
+    #[derive(Clone, Copy, Debug, Default)]
+    struct Ends {
+        part_ms: Option<u64>,
+        keeper_ms: Option<u64>,
+        back_ms: Option<u64>,
+    }
+
+    /// Plays both sides in steps of 10 ms. Worse than the truth: a connection that was cut in any direction never carries
+    /// anything again, and an attempt succeeds only when both directions are open when it is made. `dies_ms`: the keeper's end,
+    /// of which nothing is heard.
+    fn play(silence_ms: u64, cuts: &[Cut], dies_ms: u64, until_ms: u64) -> Ends {
+        let (mut part, mut tie, mut ends) = (Contact::new(silence_ms, 0), Tie::new(0), Ends::default());
+        part.allow();
+        let mut is_dead = false;
+        for now in (0..until_ms).step_by(10) {
+            let lost = cuts.iter().map(|cut| cut.at(now)).fold((false, false), |a, b| (a.0 || b.0, a.1 || b.1));
+            let (up, down) = (!lost.0, !lost.1 && now < dies_ms);
+            is_dead |= !up || !down;
+            let sign = now % (silence_ms / SIGNS_OF_LIFE) < 10;
+            if sign && !is_dead {
+                part.heard(now);
+                tie.heard(now);
+            }
+            if now >= tie.due_ms(silence_ms) {
+                ends.keeper_ms.get_or_insert(now);
+            }
+            if ends.part_ms.is_none() {
+                match part.next(now) {
+                    Next::End(_) => ends.part_ms = Some(now),
+                    Next::Try { turn } if up && down && ends.keeper_ms.is_none() => {
+                        assert!(tie.resume(turn, now), "attempts are numbered");
+                        part.resumed(now);
+                        (is_dead, ends.back_ms) = (false, Some(now));
+                    }
+                    Next::Try { .. } | Next::Wait { .. } => {}
+                }
+            }
+        }
+        ends
+    }
+
+    fn cut() -> impl Strategy<Value = Cut> {
+        let directions = prop_oneof![Just((true, true)), Just((true, false)), Just((false, true))];
+        (0..2 * S, 0..2 * S, directions).prop_map(|(from_ms, for_ms, (up, down))| Cut {
+            from_ms,
+            for_ms,
+            up,
+            down,
+        })
+    }
+
+    /// Lengths as of the suite on virtual hosts, at any time between two signs of life.
+    #[test]
+    fn cuts_that_are_shorter_than_the_silence_cost_nobody_anything() {
+        for silence_ms in [1000, 6000, S, 10 * S] {
+            for share in 1..=11 {
+                for phase in 0..4 {
+                    let for_ms = silence_ms * share * 5 / 60;
+                    let from_ms = 3 * silence_ms + phase * silence_ms / SIGNS_OF_LIFE / 4;
+                    for (up, down) in [(true, true), (true, false), (false, true)] {
+                        let cut = Cut { from_ms, for_ms, up, down };
+                        let ends = play(silence_ms, &[cut], u64::MAX, 8 * silence_ms);
+                        assert_eq!((ends.part_ms, ends.keeper_ms), (None, None), "{for_ms} of {silence_ms}");
+                        let doubt = from_ms + silence_ms / DOUBT_SHARE;
+                        let latest = doubt.max(from_ms + for_ms) + TRY_MS_MAX;
+                        assert!(ends.back_ms.is_some_and(|back| back <= latest), "{ends:?}, {latest}");
+                    }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_part_that_was_given_up_has_ended_before(cuts in proptest::collection::vec(cut(), 1..4)) {
+            let ends = play(S, &cuts, u64::MAX, 6 * S);
+            if let Some(keeper) = ends.keeper_ms {
+                prop_assert!(ends.part_ms.is_some_and(|part| part < keeper), "{:?}", ends);
+                prop_assert!(ends.back_ms.is_none_or(|back| back < keeper), "{:?}", ends);
+            }
+            prop_assert_eq!(ends.part_ms.is_some(), ends.keeper_ms.is_some());
+        }
+
+        #[test]
+        fn nothing_outlives_its_keeper(cuts in proptest::collection::vec(cut(), 0..4), dies in 0..3 * S) {
+            let ends = play(S, &cuts, dies, 6 * S);
+            prop_assert!(ends.part_ms.is_some_and(|part| part <= dies + S), "{:?}", ends);
+        }
+
+        /// Whatever happens in whatever order: the end comes in time and not before, and attempts do not come in a rush.
+        #[test]
+        fn any_order_of_events_keeps_the_bounds(events in proptest::collection::vec((0u8..5, 0u64..4000), 1..200)) {
+            let mut contact = contact();
+            let (mut now, mut heard, mut broken, mut refused, mut last) = (0, 0, false, false, None);
+            let mut turns = 0;
+            for (event, pause) in events {
+                now += pause;
+                match event {
+                    0 => { contact.heard(now); heard = now; }
+                    1 => { contact.resumed(now); (heard, broken, refused) = (now, false, false); }
+                    2 => { contact.broke(); broken = true; }
+                    3 => { contact.refused(); refused |= broken; }
+                    _ => {}
+                }
+                match contact.next(now) {
+                    Next::End(Ending::Gone) => prop_assert!(broken && refused),
+                    Next::End(Ending::Silence) => prop_assert!(now >= heard + S),
+                    Next::Wait { until_ms } => {
+                        prop_assert!(now < until_ms && until_ms <= heard + S);
+                        prop_assert!(!(broken && refused));
+                    }
+                    Next::Try { turn } => {
+                        prop_assert!(turn == turns + 1 && (broken || now >= heard + S / DOUBT_SHARE));
+                        prop_assert!(last.is_none_or(|last| now >= last + 1000));
+                        (turns, last) = (turn, Some(now));
+                    }
+                }
+            }
+        }
+    }
+}
