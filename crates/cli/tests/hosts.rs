@@ -346,6 +346,7 @@ fn free_port() -> u16 {
 fn come(hosts: &Hosts, host: &str, port: u16, secret: &str, options: &[&str]) -> std::process::Child {
     let file = hosts.place.path().join(format!("secret-{host}"));
     std::fs::write(&file, secret).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let meet = format!("127.0.0.1:{port}");
     let fixed =
         ["up", "--name", &hosts.name, "--hosts", "a,b,c", "--no-mount", "--meet", &meet, "--meet-secret"];
@@ -399,9 +400,18 @@ fn who_does_not_know_the_secret_does_not_meet_the_others() {
     wait_until("nothing is left", || hosts.are_empty());
 }
 
+/// S283.
 #[test]
 fn meetings_that_make_no_sense_are_refused() {
     let hosts = Hosts::new();
+    let shown = hosts.place.path().join("shown");
+    std::fs::write(&shown, SHARED).unwrap();
+    std::fs::set_permissions(&shown, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+    let mut command = hosts.place.command(&["up", "--hosts", "a,b", "--meet", "7", "--meet-secret"]);
+    let output = command.arg(&shown).env("SLURMD_NODENAME", "a").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2), "{text}");
+    assert!(text.contains("shown") && text.contains("by others (mode 640)"), "{text}");
     let (succeeded, text) = words_of(come(&hosts, "a", 7, "short", &[]));
     assert!(!succeeded && text.contains("can be guessed"), "{text}");
     let stranger = come(&hosts, "a", 7, SHARED, &["--hosts", "x,y"]);

@@ -3,8 +3,10 @@
 //! The first host gathers the others at a port that all know, so nothing has to be started from one host on another. A
 //! secret that they share takes the place of the launcher's connection: who knows it can work out the ticket.
 
+use std::fs::Metadata;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -71,10 +73,11 @@ impl Meeting {
     /// The meeting of these hosts for a formation of this name, by the secret in a file.
     ///
     /// # Errors
-    /// That the file cannot be read, or is too short to be a secret.
+    /// That the file cannot be read, can be read by others, or is too short to be a secret.
     pub fn new(place: MeetingPlace, secret: &Path, name: &str, hosts: &[HostArg]) -> LaunchResult<Meeting> {
         let refused = |e| LaunchError::path(secret, "read the secret of the meeting", e);
         let file = std::fs::File::open(secret).map_err(refused)?;
+        refuse_shown(secret, &file.metadata().map_err(refused)?)?;
         let mut shared = Vec::new();
         file.take(SECRET_LEN_MAX).read_to_end(&mut shared).map_err(refused)?;
         if shared.len() < SECRET_LEN_MIN {
@@ -88,6 +91,25 @@ impl Meeting {
         let formation = formation.first_chunk().copied().unwrap_or_default();
         Ok(Meeting { place, formation, secret: derive(&shared, "ticket", &what) })
     }
+}
+
+/// Who can read the secret can be let in as a host, and is told the formation's own secret then; who can write it chooses it. Looked
+/// at in the open file, which is the one that is read.
+fn refuse_shown(secret: &Path, file: &Metadata) -> LaunchResult<()> {
+    let refused = |cause: String, remedy: &str| {
+        Err(LaunchError::new(Kind::Usage, format_args!("the secret of the meeting {}", secret.display()), cause, remedy))
+    };
+    let mode = file.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        let remedy = "write new random bytes to a file that only you can read: (umask 077; head -c 32 /dev/urandom >FILE)";
+        return refused(format!("can be read or written by others (mode {mode:03o})"), remedy);
+    }
+    let me = rustix::process::geteuid().as_raw();
+    if ![me, 0].contains(&file.uid()) {
+        let remedy = "use one of your own";
+        return refused(format!("belongs to somebody else (user {})", file.uid()), remedy);
+    }
+    Ok(())
 }
 
 /// HMAC's construction: the hash of the secret and a hash, so that nobody can go on from a hash that is known.
@@ -207,6 +229,12 @@ pub(super) fn say_usable() {
 mod tests {
     use super::*;
     use crate::surroundings::tests::surroundings;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn set_mode(file: &Path, mode: u32) {
+        std::fs::set_permissions(file, Permissions::from_mode(mode)).unwrap();
+    }
 
     fn hosts(names: &[&str]) -> Vec<HostArg> {
         let host = |(position, name): (usize, &&str)| HostArg { name: (*name).into(), nodes: 1, position };
@@ -235,6 +263,7 @@ mod tests {
         let file = dir.path().join("secret");
         let meeting = |secret: &str, name: &str, names: &[&str]| {
             std::fs::write(&file, secret).unwrap();
+            set_mode(&file, 0o600);
             Meeting::new(place("7"), &file, name, &hosts(names))
                 .map(|meeting| (meeting.formation, meeting.secret))
         };
@@ -250,6 +279,31 @@ mod tests {
         }
         let refusal = meeting("short", "x", &["n1"]).unwrap_err().to_string();
         assert!(refusal.contains("has 5 bytes, so it can be guessed"), "{refusal}");
+    }
+
+    /// S283.
+    #[test]
+    fn a_secret_that_others_can_read_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("secret");
+        std::fs::write(&file, "0123456789abcdef").unwrap();
+        let meeting = || Meeting::new(place("7"), &file, "x", &hosts(&["n1"]));
+        for mode in [0o644, 0o640, 0o604, 0o620, 0o602, 0o666] {
+            set_mode(&file, mode);
+            let refusal = meeting().unwrap_err();
+            let says = format!("can be read or written by others (mode {mode:03o})");
+            assert!(refusal.to_string().contains(&says), "{refusal}");
+            assert!(refusal.to_string().contains("umask 077"), "{refusal}");
+        }
+        for mode in [0o600, 0o400] {
+            set_mode(&file, mode);
+            assert!(meeting().is_ok(), "{mode:o}");
+        }
+        if rustix::process::geteuid().is_root() {
+            set_mode(&file, 0o600);
+            std::os::unix::fs::chown(&file, Some(12345), None).unwrap();
+            assert!(meeting().unwrap_err().to_string().contains("belongs to somebody else (user 12345)"));
+        }
     }
 
     #[test]
