@@ -192,7 +192,8 @@ mod tests {
     /// Computed with Python's `hmac` module.
     #[test]
     fn another_secret_follows_from_one() {
-        let hex: String = Secret::new([5; 32]).to_resume().0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String =
+            Secret::new([5; 32]).to_resume().0.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "c564fe35f55d0b7e310ca68b4cec5a7868d758fe9950f86b0e51a341adfc7261");
     }
 

@@ -21,6 +21,8 @@ use crate::{Address, Auth, Identity, LaneKind, NetError, Refusal, auth};
 
 /// Bytes that one call reads.
 const READ_LEN: usize = 1 << 16;
+/// Silence after which the kernel asks whether the other side lives.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(3600);
 /// Most bytes that wait to be sent to a side that does not take them.
 const OUTGOING_MAX: usize = 4 * FRAME_PAYLOAD_MAX;
 
@@ -89,8 +91,8 @@ impl Link {
     /// That there is no way there, or what the system says.
     pub fn reach(address: SocketAddr, identity: &Identity) -> Result<Link, NetError> {
         let to = Address::tcp(address.to_string());
-        let socket = begin_to_connect(address)
-            .map_err(|cause| NetError::Connect { address: to.clone(), cause })?;
+        let socket =
+            begin_to_connect(address).map_err(|cause| NetError::Connect { address: to.clone(), cause })?;
         let nonce = auth::nonce()?;
         let stage = Stage::Asking(Box::new(identity.clone()), nonce, None);
         let mut link = Link::over(socket, to, stage)?;
@@ -102,6 +104,9 @@ impl Link {
         let failed = |cause: Errno| NetError::System { what: "set up a socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
         sockopt::set_tcp_nodelay(&socket, true).map_err(failed)?;
+        // Whoever owns it speaks from time to time, and knows better than the kernel how long silence may last.
+        sockopt::set_tcp_user_timeout(&socket, 0).map_err(failed)?;
+        sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE).map_err(failed)?;
         sockopt::set_socket_keepalive(&socket, true).map_err(failed)?;
         Ok(Link { socket, address, stage, incoming: Vec::new(), outgoing: Vec::new() })
     }
@@ -436,7 +441,8 @@ mod tests {
         let mut asked = Link::accept(listener, &auth(answers)).unwrap();
         loop {
             let both = [&asking, &asked].map(|link| {
-                let events = if link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                let events =
+                    if link.wants_to_send() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
                 (link.as_fd().try_clone_to_owned().unwrap(), events)
             });
             poll(&mut both.each_ref().map(|(fd, events)| PollFd::new(fd, *events)), None).unwrap();

@@ -273,7 +273,8 @@ mod tests {
         part.allow();
         let mut is_dead = false;
         for now in (0..until_ms).step_by(10) {
-            let lost = cuts.iter().map(|cut| cut.at(now)).fold((false, false), |a, b| (a.0 || b.0, a.1 || b.1));
+            let lost =
+                cuts.iter().map(|cut| cut.at(now)).fold((false, false), |a, b| (a.0 || b.0, a.1 || b.1));
             let (up, down) = (!lost.0, !lost.1 && now < dies_ms);
             is_dead |= !up || !down;
             let sign = now % (silence_ms / SIGNS_OF_LIFE) < 10;
@@ -309,7 +310,7 @@ mod tests {
         })
     }
 
-    /// Lengths as of the suite on virtual hosts, at any time between two signs of life.
+    /// S280. Lengths as of the suite on virtual hosts, at any time between two signs of life.
     #[test]
     fn cuts_that_are_shorter_than_the_silence_cost_nobody_anything() {
         for silence_ms in [1000, 6000, S, 10 * S] {
@@ -332,6 +333,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
+        /// S281.
         #[test]
         fn a_part_that_was_given_up_has_ended_before(cuts in proptest::collection::vec(cut(), 1..4)) {
             let ends = play(S, &cuts, u64::MAX, 6 * S);
@@ -342,6 +344,7 @@ mod tests {
             prop_assert_eq!(ends.part_ms.is_some(), ends.keeper_ms.is_some());
         }
 
+        /// S281.
         #[test]
         fn nothing_outlives_its_keeper(cuts in proptest::collection::vec(cut(), 0..4), dies in 0..3 * S) {
             let ends = play(S, &cuts, dies, 6 * S);

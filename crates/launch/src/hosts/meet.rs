@@ -97,7 +97,12 @@ impl Meeting {
 /// at in the open file, which is the one that is read.
 fn refuse_shown(secret: &Path, file: &Metadata) -> LaunchResult<()> {
     let refused = |cause: String, remedy: &str| {
-        Err(LaunchError::new(Kind::Usage, format_args!("the secret of the meeting {}", secret.display()), cause, remedy))
+        Err(LaunchError::new(
+            Kind::Usage,
+            format_args!("the secret of the meeting {}", secret.display()),
+            cause,
+            remedy,
+        ))
     };
     let mode = file.mode() & 0o7777;
     if mode & 0o077 != 0 {

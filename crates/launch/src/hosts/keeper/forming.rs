@@ -110,9 +110,7 @@ impl Keeper {
             }
             Step::Starting | Step::Mounting => {
                 let slow: Vec<&str> = (0..self.hosts.len())
-                    .filter(|host| {
-                        self.hosts.get(*host).is_some_and(|seen| seen.is_tied() && !seen.done)
-                    })
+                    .filter(|host| self.hosts.get(*host).is_some_and(|seen| seen.is_tied() && !seen.done))
                     .map(|host| self.muster.host(host))
                     .collect();
                 let text = format!(

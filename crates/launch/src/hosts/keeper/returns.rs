@@ -97,7 +97,8 @@ impl Keeper {
 
     /// Nodes that will not come back.
     fn dead_nodes(&self) -> Vec<u16> {
-        let lost = |node: &u16| self.state.nodes.get(usize::from(*node)).is_some_and(|n| n.life == NodeLife::Failed);
+        let lost =
+            |node: &u16| self.state.nodes.get(usize::from(*node)).is_some_and(|n| n.life == NodeLife::Failed);
         let started = self.state.hosts.iter().filter(|host| host.life != HostLife::Missing);
         started.flat_map(|host| host.nodes.iter().copied()).filter(lost).collect()
     }
