@@ -11,7 +11,7 @@ use std::time::Duration;
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, NetError, Refusal, Secret};
 use bivouac_types::{ClientId, FormationId};
 use bivouac_wire::rendezvous::{
-    BEGIN, Begin, JOIN, Join, JoinNode, ORDER, Order, REPORT, RESUME, Report, Resume,
+    BEGIN, Begin, JOIN, Join, JoinNode, JoinVolume, ORDER, Order, REPORT, RESUME, Report, Resume,
 };
 use bivouac_wire::{Decode, Encode};
 use harness::{Place, said, wait_until};
@@ -28,10 +28,11 @@ fn bytes(hex: &Value) -> Vec<u8> {
 }
 
 fn join(ticket: &Value, host: &str, port: u16) -> Join {
+    let volume = JoinVolume { path: "/local".into(), kind: "disk".into(), capacity_bytes: 1 << 30 };
     let node = JoinNode {
         client_address: format!("127.0.0.1:{port}"),
         peer_address: format!("127.0.0.1:{}", port + 1),
-        volumes: vec![],
+        volumes: vec![volume],
     };
     Join {
         release: ticket["release"].as_str().unwrap().into(),

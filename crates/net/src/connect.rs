@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::Address;
+use crate::{Address, repetition};
 
 /// Connects a blocking socket.
 ///
@@ -22,20 +22,6 @@ pub(crate) fn connect(address: &Address, wait: Duration) -> io::Result<OwnedFd> 
         Address::Unix(path) => connect_unix(path, wait),
         Address::InProcess => Err(io::ErrorKind::Unsupported.into()),
     }
-}
-
-/// How long the kernel repeats what the other side does not confirm, or asks whether it is there, before it ends a connection. Each
-/// repetition waits twice as long as the one before, so behind a cut a connection is silent for about as long again; one
-/// that has ended is made anew at once, and what was under way is sent again.
-const UNCONFIRMED_MS: u32 = 5000;
-/// Silence after which the asking side has the kernel look whether the other side still has the connection, and the time between two looks.
-/// An answer may be on its way over one that only the other side has ended.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Has the kernel end a connection over which nothing arrives any more. Without it that takes longer.
-pub(crate) fn bound_repetition(socket: &OwnedFd) {
-    let _of_no_use_elsewhere = sockopt::set_tcp_user_timeout(socket, UNCONFIRMED_MS);
 }
 
 fn connect_tcp(host_port: &str, wait: Duration) -> io::Result<OwnedFd> {
@@ -53,10 +39,8 @@ fn connect_to(target: SocketAddr, wait: Duration) -> io::Result<OwnedFd> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
-    sockopt::set_socket_keepalive(&socket, true)?;
-    sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
-    bound_repetition(&socket);
+    repetition::bound(&socket);
+    repetition::look_often(&socket);
     connect_within(&socket, &target, wait)?;
     // Asking a dead port of this host can connect a socket to itself, which then takes the port.
     if is_own_end(&socket)? {
@@ -117,8 +101,6 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let socket = connect(&Address::tcp(format!("localhost:{port}")), WAIT).unwrap();
         assert!(sockopt::tcp_nodelay(&socket).unwrap());
-        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), UNCONFIRMED_MS);
-        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), KEEPALIVE_IDLE);
     }
 
     #[test]

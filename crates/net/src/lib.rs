@@ -27,6 +27,7 @@ mod line;
 mod link;
 mod listener;
 mod peer;
+mod repetition;
 mod server;
 mod service;
 mod slices;

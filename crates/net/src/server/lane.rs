@@ -20,9 +20,8 @@ use rustix::net::{SocketFlags, sockopt};
 use super::connection::{Connection, Next, Worker};
 use super::registry::Handshakes;
 use super::{Hosted, Running, Shared};
-use crate::connect::bound_repetition;
 use crate::handshake::{self, ServerSide};
-use crate::{LaneKind, Listener, Refusal, auth, on_block};
+use crate::{LaneKind, Listener, Refusal, auth, on_block, repetition};
 
 /// Number of the event that ends the threads.
 const KEY_WAKE: u64 = 0;
@@ -358,5 +357,5 @@ fn tune(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE);
     let _ = sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL);
     let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_COUNT);
-    bound_repetition(socket);
+    repetition::bound(socket);
 }
