@@ -7,11 +7,16 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use bivouac_launch::control::{Request, ask};
-use bivouac_launch::mounts::{WhenBusy, source_of, unmount};
-use bivouac_launch::{MountWay, State, StateDir, Surroundings, cannot_mount, run_helper};
-use bivouac_mount::{AttachOptions, create_state, fusermount, mount_fuse};
+use bivouac_launch::mount_table::Table;
+use bivouac_launch::mounts::{FS_TYPE, WhenBusy, source_of, unmount};
+use bivouac_launch::{
+    Guarded, Kind, LaunchError, MountWay, State, StateDir, Surroundings, cannot_mount, guarded, run_helper,
+};
+use bivouac_mount::{AttachOptions, check_mount_point, create_state, fusermount, mount_fuse_at};
 
 use crate::failure::Failure;
+use crate::partitioning::refuse_source;
+use crate::reach;
 
 /// Where and how one node's mount is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -37,15 +42,65 @@ pub fn attach(
     wanted: Wanted<'_>,
 ) -> Result<PathBuf, Failure> {
     let Wanted { node, dir, own_dir, allow_other } = wanted;
-    // One that cannot be resolved has its message from the attempt to mount there.
-    let dir = dir.canonicalize().or_else(|_| std::path::absolute(dir))?;
-    let device = open_device(here, &dir, &AttachOptions { source: source_of(&state.name), allow_other })?;
-    let served = hand_over(formation, state, node, &dir, own_dir, &device);
-    if served.is_err() {
-        // Nobody serves it.
-        let _the_first_failure_counts = unmount(here, &dir, WhenBusy::Detach, true);
+    let place = place_of(dir)?;
+    refuse_sources(formation, state, &place.path)?;
+    let source = source_of(&state.name);
+    let device = open_device(here, &place, &AttachOptions { source: source.clone(), allow_other })?;
+    let served = connection_at(&place.path, &source).and_then(|connection| {
+        let request = Request::Mount { node, dir: place.path.clone(), own_dir, connection };
+        let memory = create_state()?;
+        let handed = ask(formation, &request, &[device.as_fd(), memory.as_fd()], state.wait_ms);
+        if handed.is_err() {
+            // Nobody serves it.
+            let _the_first_failure_counts = unmount(here, &place.path, WhenBusy::Detach, true);
+        }
+        Ok(handed?)
+    });
+    served.map(|()| place.path)
+}
+
+/// The place that a mount is to be made at: nobody else can put anything there, and nothing is mounted there.
+fn place_of(dir: &Path) -> Result<Guarded, Failure> {
+    let absolute = std::path::absolute(dir)?;
+    // First by its name: to look at a mount may mean to wait for whoever serves it.
+    refuse_mounted(&absolute)?;
+    check_mount_point(&absolute).map_err(|error| Failure::new(1, error))?;
+    let remedy = "name a directory of your own, which others cannot write to, with --mount or DIR";
+    let place = guarded(&absolute, remedy)?;
+    refuse_mounted(&place.path)?;
+    Ok(place)
+}
+
+/// A formation is not mounted in what one of its partitions stands in front of.
+fn refuse_sources(formation: &StateDir, state: &State, place: &Path) -> Result<(), Failure> {
+    if formation.read()?.is_none_or(|state| state.sources.is_none()) {
+        return Ok(());
     }
-    served.map(|()| dir)
+    let client = reach::client(formation, state, Duration::from_millis(state.wait_ms))?;
+    let partitions = client.list_partitions();
+    client.leave();
+    let partitions = partitions?;
+    let sources = partitions.iter().filter_map(|partition| partition.settings.source.as_ref());
+    refuse_source(place, sources).map_err(|text| Failure::new(1, text))
+}
+
+fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
+    let table = Table::here();
+    let Some(mount) = table.at(dir) else { return Ok(()) };
+    let cause = format!("has a mount already ({})", mount.source);
+    let remedy = "name an empty directory below it or elsewhere; one of a formation goes with: bivouac unmount DIR";
+    Err(LaunchError::new(Kind::Refused, dir.display(), cause, remedy).into())
+}
+
+/// The number of the connection of the mount that has just been made.
+fn connection_at(dir: &Path, source: &str) -> Result<u32, Failure> {
+    let table = Table::here();
+    let made = table.at(dir).filter(|mount| mount.kind == FS_TYPE && mount.source == source);
+    made.map(|mount| mount.connection).ok_or_else(|| {
+        let cause = "is not where it was made: somebody took it away or mounted over it at once";
+        let remedy = "name a directory of your own, which others cannot write to";
+        LaunchError::new(Kind::Refused, format_args!("mount {}", dir.display()), cause, remedy).into()
+    })
 }
 
 /// Waits until the mount answers, for at most `bound`.
@@ -73,10 +128,15 @@ pub fn wait_usable(place: &Path, bound: Duration) -> Result<(), Failure> {
     }
 }
 
-fn open_device(here: &Surroundings, dir: &Path, options: &AttachOptions) -> Result<OwnedFd, Failure> {
+fn open_device(
+    here: &Surroundings,
+    place: &Guarded,
+    options: &AttachOptions,
+) -> Result<OwnedFd, Failure> {
+    let dir = place.path.as_path();
     let refused = |error| Failure::new(1, error);
     match MountWay::choose(here, &fusermount::PROGRAMS) {
-        MountWay::Direct => mount_fuse(dir, options).map_err(refused),
+        MountWay::Direct => mount_fuse_at(place.dir.as_fd(), dir, options).map_err(refused),
         MountWay::Helper(program) => {
             let (arguments, call) = fusermount::prepare(dir, options).map_err(refused)?;
             run_helper(&program, &arguments, fusermount::ENVIRONMENT, call.helper_end)?;
@@ -84,19 +144,6 @@ fn open_device(here: &Surroundings, dir: &Path, options: &AttachOptions) -> Resu
         }
         MountWay::Namespaces => Err(cannot_mount().into()),
     }
-}
-
-fn hand_over(
-    formation: &StateDir,
-    state: &State,
-    node: u16,
-    dir: &Path,
-    own_dir: bool,
-    device: &OwnedFd,
-) -> Result<(), Failure> {
-    let memory = create_state()?;
-    let request = Request::Mount { node, dir: dir.to_owned(), own_dir };
-    Ok(ask(formation, &request, &[device.as_fd(), memory.as_fd()], state.wait_ms)?)
 }
 
 #[cfg(test)]

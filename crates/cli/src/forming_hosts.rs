@@ -141,6 +141,6 @@ pub fn part_of(here: &Surroundings, name: &FormationName, formation: &str) -> Op
 fn mount_point(here: &Surroundings, name: &FormationName, place: &PlaceArgs) -> Result<PathBuf, Failure> {
     match &place.dir {
         Some(dir) => Ok(std::path::absolute(dir)?),
-        None => Ok(PathBuf::from(format!("/tmp/bivouac-{}-{name}", here.uid))),
+        None => Ok(here.hosts_mount(name)),
     }
 }

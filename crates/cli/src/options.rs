@@ -245,7 +245,7 @@ pub struct HostsArgs {
 /// Where a formation is mounted.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PlaceArgs {
-    /// Mount point, an empty directory [default: mnt in the formation's own directory; over several hosts /tmp/bivouac-UID-NAME on each, made if it is missing]
+    /// Mount point, an empty directory [default: mnt in the formation's own directory; over several hosts /tmp/bivouac-UID/NAME+mount on each, made if it is missing]
     #[arg(long = "mount", value_name = "DIR", conflicts_with = "each")]
     pub dir: Option<PathBuf>,
     /// Mount the formation at DIR/0, DIR/1 and so on, each through its own node

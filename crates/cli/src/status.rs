@@ -136,6 +136,9 @@ pub struct MountReport {
     pub dir: PathBuf,
     /// The node that serves it.
     pub node: u16,
+    /// What is wrong with its place, if anything is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// Sums.
@@ -324,7 +327,7 @@ fn report(
         mounts: state
             .mounts
             .into_iter()
-            .map(|mount| MountReport { dir: mount.dir, node: mount.node })
+            .map(|mount| MountReport { dir: mount.dir, node: mount.node, trouble: mount.trouble })
             .collect(),
         partitions,
         unflushed,
@@ -465,7 +468,8 @@ impl Report {
             text.push_str(&format!("ends with process {owner}\n"));
         }
         for mount in &self.mounts {
-            text.push_str(&format!("mount {} (node {})\n", mount.dir.display(), mount.node));
+            let trouble = mount.trouble.as_ref().map_or(String::new(), |trouble| format!(": {trouble}"));
+            text.push_str(&format!("mount {} (node {}){trouble}\n", mount.dir.display(), mount.node));
         }
         text.push_str(&hosts_text(&self.hosts));
         let (capacity, used) = (format_size(*capacity_bytes), format_size(*used_bytes));

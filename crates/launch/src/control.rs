@@ -31,6 +31,8 @@ pub enum Request {
         dir: PathBuf,
         /// Whether the directory is ours to remove.
         own_dir: bool,
+        /// The number of its connection, by which the kernel's table tells it from others at that place.
+        connection: u32,
     },
     /// Mark the formation as one that must not be taken down without being told to discard its data.
     Keep {

@@ -19,7 +19,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use crate::state::State;
 use crate::state_dir::StateDir;
-use crate::surroundings::{Surroundings, make_private_dir};
+use crate::surroundings::{Surroundings, make_private_dir, remove_around};
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Where memory volumes are made.
@@ -67,7 +67,10 @@ pub(crate) fn remove(root: &Path) -> LaunchResult<()> {
         Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
             Err(LaunchError::path(root, "remove the directory", error))
         }
-        _ => Ok(()),
+        _ => {
+            remove_around(root);
+            Ok(())
+        }
     }
 }
 

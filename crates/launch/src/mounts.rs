@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -19,6 +21,9 @@ pub const FS_TYPE: &str = "fuse.bivouac";
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 /// How often a mount that is busy, but with nobody, is tried again; each time all processes are looked at.
 const BUSY_LOOKS: usize = 100;
+
+/// How long a mount may take to say that it is dead; one that lives may take for ever.
+const DEAD_WAIT: Duration = Duration::from_millis(500);
 
 /// A mount of a formation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,14 +55,6 @@ pub(crate) fn mounted_for(pid: u32) -> Vec<(u64, MountEntry)> {
     let number =
         |line: &[u8]| std::str::from_utf8(line.split(|byte| *byte == b' ').next()?).ok()?.parse().ok();
     text.split(|byte| *byte == b'\n').filter_map(|line| Some((number(line)?, parse_line(line)?))).collect()
-}
-
-/// The mounts of one formation of one user.
-#[must_use]
-pub fn mounted_of(name: &FormationName, uid: u32) -> Vec<MountEntry> {
-    let source = source_of(name);
-    let ours = |entry: &MountEntry| entry.source == source && entry.user.is_none_or(|user| user == uid);
-    mounted().into_iter().filter(ours).collect()
 }
 
 /// The mount of a formation that a path is in.
@@ -141,6 +138,15 @@ fn unmount_with_helper(here: &Surroundings, dir: &Path, when_busy: WhenBusy) -> 
     }
 }
 
+/// Whether the kernel says that a mount's connection is gone for good.
+pub(crate) fn is_dead(dir: &Path) -> bool {
+    let (sender, answer) = mpsc::channel();
+    let dir = dir.to_owned();
+    // One that lives and does not answer holds this thread, not the command.
+    std::thread::spawn(move || sender.send(rustix::fs::statfs(&dir).map(drop)));
+    answer.recv_timeout(DEAD_WAIT) == Ok(Err(Errno::NOTCONN))
+}
+
 /// Processes as a list for a message.
 #[must_use]
 pub fn list_users(users: &[(u32, String)]) -> String {
@@ -174,7 +180,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
 }
 
 /// Undoes the kernel's escapes: a backslash and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((byte, tail)) = rest.split_first() {

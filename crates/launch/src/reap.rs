@@ -9,18 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rustix::io::Errno;
-
 use crate::memory_root::{Abandoned, abandoned};
-use crate::mounts::{MountEntry, WhenBusy, mounted, unmount};
+use crate::mounts::{MountEntry, WhenBusy, is_dead, mounted, unmount};
 use crate::state::State;
 use crate::state_dir::{Claim, StateDir, WHOLE};
 use crate::surroundings::Surroundings;
 use crate::teardown::remove_leftovers;
 use crate::{FormationName, LaunchResult};
 
-/// How long a mount may take to say that it is dead; one that lives may take for ever.
-const DEAD_WAIT: Duration = Duration::from_millis(500);
 /// How long it may take to look at all processes.
 const LIVING_WAIT: Duration = Duration::from_secs(10);
 /// What the source of our mounts begins with.
@@ -160,15 +156,6 @@ fn name_of(arguments: &[u8]) -> Option<String> {
         ("supervise", dir) => Some(Path::new(dir).file_name()?.to_str()?.into()),
         _ => None,
     }
-}
-
-/// Whether the kernel says that a mount's connection is gone for good.
-fn is_dead(dir: &Path) -> bool {
-    let (sender, answer) = mpsc::channel();
-    let dir = dir.to_owned();
-    // One that lives and does not answer holds this thread, not the command.
-    std::thread::spawn(move || sender.send(rustix::fs::statfs(&dir).map(drop)));
-    answer.recv_timeout(DEAD_WAIT) == Ok(Err(Errno::NOTCONN))
 }
 
 impl Left {

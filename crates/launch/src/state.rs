@@ -211,6 +211,12 @@ pub struct MountState {
     pub dir: PathBuf,
     /// The node that serves it.
     pub node: u16,
+    /// The number of its connection, by which the kernel's table tells it from others at that place.
+    #[serde(default)]
+    pub connection: u32,
+    /// What is wrong with its place, if anything is: it was taken away there, or covered.
+    #[serde(default)]
+    pub trouble: Option<String>,
 }
 
 impl State {

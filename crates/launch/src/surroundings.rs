@@ -4,9 +4,16 @@ use std::ffi::OsString;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, Mode, accessat, mkdirat};
+use rustix::io::Errno;
 
-use crate::{Kind, LaunchError, LaunchResult};
+use crate::guarded::guarded;
+use crate::{FormationName, Kind, LaunchError, LaunchResult};
+
+/// How often a directory is made that somebody else removes at once.
+const MAKE_TRIES: usize = 100;
+/// What a mount point has behind the name of its formation.
+const MOUNT: &str = "+mount";
 
 /// The user and machine that a command works on.
 #[derive(Clone, Debug)]
@@ -70,12 +77,23 @@ impl Surroundings {
             .find(|file| accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok() && file.is_file())
     }
 
+    /// The mount point of a formation over several hosts unless another is chosen: the same on all, in a directory that is
+    /// this user's. No formation has such a name, so it is the directory of none.
+    #[must_use]
+    pub fn hosts_mount(&self, name: &FormationName) -> PathBuf {
+        self.shared_base().join(format!("{name}{MOUNT}"))
+    }
+
+    fn shared_base(&self) -> PathBuf {
+        PathBuf::from(format!("/tmp/bivouac-{}", self.uid))
+    }
+
     fn base_path(&self) -> PathBuf {
         let user = PathBuf::from(format!("/run/user/{}", self.uid));
         let runtime = self.runtime_dir.clone().into_iter().chain([user]).find(|dir| is_ours(dir, self.uid));
         match runtime {
             Some(dir) => dir.join("bivouac"),
-            None => PathBuf::from(format!("/tmp/bivouac-{}", self.uid)),
+            None => self.shared_base(),
         }
     }
 }
@@ -91,6 +109,38 @@ pub fn make_private_dir(dir: &Path) -> LaunchResult<()> {
             check_private_dir(dir, rustix::process::geteuid().as_raw())
         }
         Err(error) => Err(LaunchError::path(dir, "make the directory", error)),
+    }
+}
+
+/// Makes a mount point, for this user only, where nobody else can put anything in its place; answers whether it is ours to
+/// remove. One that is there is left as it is.
+///
+/// # Errors
+/// When it cannot be made, or others could replace it.
+pub(crate) fn make_mount_point(dir: &Path) -> LaunchResult<bool> {
+    let (parent, name) = (dir.parent().unwrap_or(Path::new("/")), dir.file_name().unwrap_or_default());
+    let is_default = name.as_encoded_bytes().ends_with(MOUNT.as_bytes());
+    // Another formation that ends may remove the directory of all of them just now.
+    for _ in 0..MAKE_TRIES {
+        if is_default {
+            make_private_dir(parent)?;
+        }
+        let parent = guarded(parent, "name another mount point with --mount")?;
+        match mkdirat(&parent.dir, name, Mode::RWXU) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EXIST) => return Ok(is_default),
+            Err(Errno::NOENT) if is_default => {}
+            Err(error) => return Err(LaunchError::path(dir, "make the mount point", error)),
+        }
+    }
+    Err(LaunchError::path(dir, "make the mount point", Errno::NOENT))
+}
+
+/// Removes what [`make_mount_point`] may have made around a mount point.
+pub(crate) fn remove_around(dir: &Path) {
+    let is_default = dir.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(MOUNT.as_bytes()));
+    if let Some(parent) = dir.parent().filter(|_| is_default) {
+        let _others_are_there = std::fs::remove_dir(parent);
     }
 }
 
@@ -166,6 +216,32 @@ pub(crate) mod tests {
         std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o700)).unwrap();
         assert!(check_private_dir(&base, 4_000_000).unwrap_err().to_string().contains("not to 4000000"));
         make_private_dir(&base).unwrap();
+    }
+
+    /// S320.
+    #[test]
+    fn the_mount_point_of_several_hosts_is_in_a_directory_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("base");
+        let at = base.join("x+mount");
+        assert!(make_mount_point(&at).unwrap());
+        assert_eq!(at.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+        assert_eq!(base.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+        assert!(make_mount_point(&at).unwrap(), "what a crash left there is ours");
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(make_mount_point(&at).unwrap_err().to_string().contains("open to other users"));
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::remove_dir(&at).unwrap();
+        remove_around(&at);
+        assert!(!base.exists());
+        symlink(dir.path(), &base).unwrap();
+        assert!(make_mount_point(&at).unwrap_err().to_string().contains("symbolic link"));
+        let chosen = dir.path().join("chosen");
+        assert_eq!((make_mount_point(&chosen).unwrap(), make_mount_point(&chosen).unwrap()), (true, false));
+        let here = surroundings(None);
+        let name: FormationName = "x".parse().unwrap();
+        assert!(here.hosts_mount(&name).starts_with(here.shared_base()));
+        assert!("x+mount".parse::<FormationName>().is_err(), "no formation has that directory");
     }
 
     #[test]

@@ -13,11 +13,11 @@ use rustix::process::Signal;
 
 use crate::control::{Request, ask, wait_readable};
 use crate::memory_root;
-use crate::mounts::{Unmounted, WhenBusy, list_users, mounted_of, unmount};
 use crate::process::ProcessId;
-use crate::state::{NodeLife, State, VolumeState};
+use crate::state::{State, VolumeState};
 use crate::state_dir::StateDir;
 use crate::surroundings::Surroundings;
+use crate::unmounting::{abort_all, mounts_of, unmount_all};
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Most time for the supervisor to end its daemons and itself, in milliseconds: more than it gives them.
@@ -108,38 +108,6 @@ pub(crate) fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
     }
 }
 
-fn unmount_all(here: &Surroundings, state: &State, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
-    if state.is_over_hosts() {
-        return Ok(());
-    }
-    // The latest first: one may be inside another.
-    for entry in mounted_of(&state.name, here.uid).into_iter().rev() {
-        let served = state
-            .mounts
-            .iter()
-            .find(|mount| mount.dir == entry.dir)
-            .is_some_and(|mount| serves(state, mount.node));
-        if let Unmounted::Detached(users) = unmount(here, &entry.dir, WhenBusy::Detach, !served)? {
-            notice(&format!(
-                "{} was in use by {}; taken away from them",
-                entry.dir.display(),
-                list_users(&users)
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Whether a node answers, or will.
-fn serves(state: &State, node: u16) -> bool {
-    let node = state.index_of(node).and_then(|index| state.nodes.get(index));
-    let supervised = state.supervisor.is_some_and(|supervisor| supervisor.is_alive());
-    node.is_some_and(|node| {
-        let runs = node.process.is_some_and(|process| process.is_alive());
-        runs || supervised && !matches!(node.life, NodeLife::Failed | NodeLife::Stopped)
-    })
-}
-
 fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
     if let Some(end) = state.supervisor.and_then(|supervisor| supervisor.watch()) {
         let asked = ask(dir, &Request::Stop, &[], STOP_MS_MAX);
@@ -150,6 +118,10 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
     let last = dir.read()?;
     let processes: Vec<ProcessId> = last.as_ref().unwrap_or(state).processes().collect();
     end_all(&processes, Signal::TERM, TERM_MS);
+    if processes.iter().any(ProcessId::is_alive) {
+        // One that waits for itself, in a mount of ours, hears no signal.
+        abort_all(last.as_ref().unwrap_or(state));
+    }
     end_all(&processes, Signal::KILL, KILL_MS);
     if let Some(stubborn) = processes.iter().find(|process| process.is_alive()) {
         let remedy = "it hangs in the kernel; look at its state in /proc, then repeat: bivouac down";
@@ -203,7 +175,7 @@ fn remove_all(
         return Err(LaunchError::new(Kind::Refused, "volumes", cause, &remedy));
     }
     state.own_dirs.iter().try_for_each(|path| memory_root::remove(path))?;
-    if state.is_over_hosts() || mounted_of(&state.name, here.uid).is_empty() { dir.remove() } else { Ok(()) }
+    if state.is_over_hosts() || mounts_of(here, state).is_empty() { dir.remove() } else { Ok(()) }
 }
 
 /// Removes what is the formation's in a directory; answers whether nothing of it is left there. What others put
@@ -243,7 +215,7 @@ fn look(here: &Surroundings, dir: &StateDir, state: &State) -> Remains {
     let unix = state.nodes.iter().map(|node| node.unix_path.clone()).chain([dir.control_path()]);
     Remains {
         processes: state.processes().filter(ProcessId::is_alive).count(),
-        mounts: mounted_of(&state.name, here.uid).len(),
+        mounts: mounts_of(here, state).len(),
         files,
         sockets: taken.iter().filter(|port| listening.contains(port)).count()
             + unix.filter(|path| path.exists()).count(),

@@ -92,7 +92,7 @@ impl Supervised {
 
     /// Asks for a mount, with a memory of which the test keeps a copy.
     fn mount(&self, node: u16, memory: &OwnedFd) -> LaunchResult<()> {
-        let request = Request::Mount { node, dir: "/m".into(), own_dir: true };
+        let request = Request::Mount { node, dir: "/m".into(), own_dir: true, connection: 0 };
         ask(&self.dir, &request, &[memory.as_fd(), memory.as_fd()], WAIT_MS)
     }
 
@@ -275,7 +275,7 @@ fn requests_that_make_no_sense_are_refused_and_do_no_harm() {
     let memory = packets::to_memory(&1).unwrap();
     let refused = supervised.mount(9, &memory).unwrap_err().to_string();
     assert_eq!(refused, "there is no node 9; nodes are 0 to 0");
-    let bare = Request::Mount { node: 0, dir: "/m".into(), own_dir: false };
+    let bare = Request::Mount { node: 0, dir: "/m".into(), own_dir: false, connection: 0 };
     assert_eq!(supervised.ask(&bare).unwrap_err().to_string(), "a mount comes with two descriptors");
     assert_eq!(supervised.state().mounts, []);
     supervised.ask(&Request::Keep { reason: Some("results".into()) }).unwrap();

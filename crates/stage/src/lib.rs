@@ -11,7 +11,8 @@
 //!
 //! Kept are contents with their holes, mode, modification time, symbolic and hard links, empty
 //! directories, named pipes and `user.` attributes; the owner too, where root copies. Attributes and owners of
-//! directories that existed at the target stay as they were. A `SRC` that is a symbolic link is followed.
+//! directories that existed at the target stay as they were. A `SRC` that is a symbolic link is followed;
+//! one of a formation only as far as it stays there, else it is copied as the links below it are.
 //!
 //! # Digest
 //! ```text
@@ -23,6 +24,7 @@
 
 mod args;
 mod baseline;
+mod beneath;
 mod blocks;
 mod draft;
 mod engine;

@@ -33,7 +33,7 @@ pub fn copy_tree(
     progress: &dyn Progress,
 ) -> Result<Summary, StageError> {
     let (past, tag) = (Past::default(), Tag::draw());
-    let way = Way { recorder: &Nowhere, past: &past, tag: &tag, is_resumable: false, baseline: None };
+    let way = Way { recorder: &Nowhere, past: &past, tag: &tag, is_resumable: false, baseline: None, is_link: false };
     copy_one(src, dst, opts, progress, &way)
 }
 
@@ -45,6 +45,8 @@ pub(crate) struct Way<'a> {
     pub(crate) is_resumable: bool,
     /// Only what changed since is copied.
     pub(crate) baseline: Option<&'a Baseline>,
+    /// Whether the source is a link that is not to be followed, but to be copied.
+    pub(crate) is_link: bool,
 }
 
 impl Way<'_> {
@@ -63,7 +65,8 @@ pub(crate) fn copy_one(
     progress: &dyn Progress,
     way: &Way<'_>,
 ) -> Result<Summary, StageError> {
-    let source = fs::canonicalize(src).map_err(|error| root_failure("look at it", src, error))?;
+    let source = if way.is_link { Ok(src.to_owned()) } else { fs::canonicalize(src) };
+    let source = source.map_err(|error| root_failure("look at it", src, error))?;
     // What a link at the target stands for is replaced or merged, not the link.
     let dst = &fs::canonicalize(dst).unwrap_or_else(|_| dst.to_owned());
     refuse_overlap(&source, dst).map_err(StageError::Root)?;

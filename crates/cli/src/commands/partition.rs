@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bivouac_client::{Client, Partition};
 use bivouac_launch::mounts::{mount_of, mounted};
-use bivouac_launch::{FormationName, StateDir, Surroundings};
+use bivouac_launch::{FormationName, State, StateDir, Surroundings};
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{Errno, Ino, PartitionId, PartitionSettings};
 use serde::Serialize;
@@ -40,6 +40,7 @@ pub fn run(here: &Surroundings, command: &PartitionCommand) -> Result<ExitCode, 
 struct Target {
     client: Client,
     dir: StateDir,
+    state: State,
     /// From the formation's own directory on.
     path: Vec<u8>,
     uid: u32,
@@ -53,12 +54,13 @@ impl Target {
             None => find_mounted(&place.path)?,
         };
         let (_, dir) = StateDir::find_whole(here, Some(&name))?;
-        let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
-        Ok(Target { client, dir, path, uid: here.uid, gid: rustix::process::getegid().as_raw() })
+        let state = reach::living(&dir)?;
+        let client = reach::client(&dir, &state, ANSWER_WAIT)?;
+        Ok(Target { client, dir, state, path, uid: here.uid, gid: rustix::process::getegid().as_raw() })
     }
 
     fn maker(&self) -> Maker<'_> {
-        Maker { client: &self.client, uid: self.uid, gid: self.gid }
+        Maker { client: &self.client, uid: self.uid, gid: self.gid, state: &self.state }
     }
 
     fn shown(&self) -> String {

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use bivouac_launch::Surroundings;
-use bivouac_launch::mounts::{WhenBusy, mounted, unmount};
+use bivouac_launch::mount_table::Table;
+use bivouac_launch::mounts::{FS_TYPE, WhenBusy, mounted, unmount};
+use bivouac_launch::{Kind, LaunchError, Surroundings};
 
 use crate::failure::Failure;
 use crate::options::UnmountArgs;
@@ -16,6 +17,12 @@ pub fn run(here: &Surroundings, args: &UnmountArgs) -> Result<ExitCode, Failure>
     let dir = if listed(&dir) { dir } else { dir.canonicalize().unwrap_or(dir) };
     // This very process must not be what keeps it busy.
     std::env::set_current_dir("/")?;
+    let table = Table::here();
+    if let Some(top) = table.at(&dir).filter(|top| top.kind != FS_TYPE) {
+        let cause = format!("is a mount of something else ({})", top.source);
+        let remedy = "unmount that first if a formation's is below it";
+        return Err(LaunchError::new(Kind::Refused, dir.display(), cause, remedy).into());
+    }
     unmount(here, &dir, WhenBusy::Refuse, false)?;
     Ok(ExitCode::SUCCESS)
 }

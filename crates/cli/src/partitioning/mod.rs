@@ -1,12 +1,15 @@
 //! Makes partitions as commands and formation files ask for them.
 
+mod overlap;
 mod seats;
 
 use bivouac_client::{Client, NewInode, Partition};
+use bivouac_launch::State;
 use bivouac_types::{Attr, Errno, FsError, Ino, NodeId, PartitionSettings, SeatIndex, VolumeKind, mode};
 
 use crate::failure::Failure;
 
+pub use overlap::{refuse_mounted, refuse_source};
 pub use seats::{Candidate, Nodes, Sizing, choose, parse_fraction};
 
 /// Permissions of a directory that is made for a partition, as `mkdir` with the usual umask gives them.
@@ -74,6 +77,8 @@ pub struct Maker<'a> {
     pub uid: u32,
     /// Their group.
     pub gid: u32,
+    /// The formation, whose mounts no source may overlap.
+    pub state: &'a State,
 }
 
 impl Maker<'_> {
@@ -85,6 +90,7 @@ impl Maker<'_> {
     pub fn make(&self, plan: &Plan) -> Result<Vec<Made>, Failure> {
         let shown = String::from_utf8_lossy(&plan.path).into_owned();
         let says = |cause: String| Failure::new(1, format_args!("partition {shown}: {cause}"));
+        refuse_mounted(self.state, plan.settings.source.as_ref()).map_err(says)?;
         let mut settings = plan.settings.clone();
         if !plan.says_stripe {
             settings.stripe = self.client.map().stripe;

@@ -37,7 +37,7 @@ use crate::start::{
 use crate::state::{NodeLife, PartState, RELEASE, State};
 use crate::state_dir::StateDir;
 use crate::supervisor::{self, PartBegins};
-use crate::surroundings::{Surroundings, make_private_dir};
+use crate::surroundings::{Surroundings, make_mount_point, remove_around};
 use crate::teardown::{Remains, remove_leftovers, take_down};
 use crate::volumes::VolumeArg;
 use crate::{Kind, LaunchError, LaunchResult};
@@ -532,14 +532,12 @@ impl<'a> Part<'a> {
         let Some(at) = &self.ticket.mount else { return Err("no mount point was given".into()) };
         let state = self.dir.read().map_err(|e| e.to_string())?;
         let state = state.ok_or("its part was taken down meanwhile")?;
-        let own_dir = !at.exists();
-        if own_dir {
-            make_private_dir(at).map_err(|e| e.to_string())?;
-        }
+        let own_dir = make_mount_point(at).map_err(|e| e.to_string())?;
         let mounted = self.mounter.mount(&self.dir, &state, at, own_dir, self.ticket.allow_other);
         mounted.inspect_err(|_| {
             if own_dir {
                 let _in_the_way = std::fs::remove_dir(at);
+                remove_around(at);
             }
         })
     }

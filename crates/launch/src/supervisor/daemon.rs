@@ -40,6 +40,8 @@ pub(super) struct HeldMount {
     pub(super) memory: OwnedFd,
     /// The command that waits for it to be served.
     pub(super) caller: Option<u64>,
+    /// The number of its connection.
+    pub(super) connection: u32,
 }
 
 /// A process.

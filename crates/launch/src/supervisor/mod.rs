@@ -5,6 +5,7 @@ pub(crate) mod callers;
 mod daemon;
 mod listeners;
 mod part;
+mod places;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,6 +17,7 @@ use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Answer, Request, listen_at, timespec};
+use crate::fuse_connection::{abort, refuse_all};
 use crate::handover::FromNode;
 use crate::memory_root::hold_all;
 use crate::packets;
@@ -31,6 +33,7 @@ use crate::{Kind, LaunchError, LaunchResult};
 use callers::Callers;
 use daemon::{Daemon, HeldMount};
 pub(crate) use part::PartBegins;
+use places::Places;
 
 /// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
 const WAIT_MS_MAX: u64 = 1 << 30;
@@ -82,6 +85,7 @@ pub struct Supervisor {
     /// The `up` that started us, until it has been told how that went.
     report: Option<OwnedFd>,
     callers: Callers,
+    places: Places,
     daemons: Vec<Daemon>,
     restarts: Restarts,
     since: Instant,
@@ -105,6 +109,14 @@ enum Source {
     Said(usize),
     Died(usize),
     Guard,
+    Mounts,
+}
+
+impl Source {
+    /// What it wakes the supervisor by: the kernel's table of mounts is always readable, and says otherwise that it changed.
+    fn events(self) -> PollFlags {
+        if matches!(self, Source::Mounts) { PollFlags::PRI } else { PollFlags::IN }
+    }
 }
 
 impl Supervisor {
@@ -154,6 +166,7 @@ impl Supervisor {
             signals,
             report: Some(report),
             callers: Callers::default(),
+            places: Places::default(),
             daemons,
             since: Instant::now(),
             phases: Some(phases),
@@ -208,7 +221,7 @@ impl Supervisor {
         let sources = self.sources();
         let mut polled: Vec<PollFd<'_>> = sources
             .iter()
-            .map(|(_, descriptor)| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
+            .map(|(source, descriptor)| PollFd::from_borrowed_fd(*descriptor, source.events()))
             .collect();
         let tick = self.restarts.next_tick().map(|at| at.saturating_sub(self.now_ms()));
         let timeout =
@@ -223,6 +236,7 @@ impl Supervisor {
             vec![(Source::Signals, self.signals.as_fd()), (Source::Control, self.control.as_fd())];
         sources.extend(self.report.as_ref().map(|report| (Source::Report, report.as_fd())));
         sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket)));
+        sources.extend(self.places.descriptor().map(|table| (Source::Mounts, table)));
         sources.extend(self.guard.descriptors().map(|descriptor| (Source::Guard, descriptor)));
         for (index, running) in
             self.daemons.iter().enumerate().filter_map(|(i, d)| Some((i, d.running.as_ref()?)))
@@ -241,6 +255,7 @@ impl Supervisor {
             Source::Caller(token) => self.take_request(token),
             Source::Said(index) => self.take_said(index),
             Source::Died(index) => self.take_death(index),
+            Source::Mounts => self.look_at_places(),
             // Looked at after all else.
             Source::Guard => {}
         }
@@ -273,7 +288,9 @@ impl Supervisor {
         let Some((request, descriptors)) = self.callers.receive(token) else { return };
         log::info!("asked for {request:?}");
         match request {
-            Request::Mount { node, dir, own_dir } => self.add_mount(token, node, dir, own_dir, descriptors),
+            Request::Mount { node, dir, own_dir, connection } => {
+                self.add_mount(token, node, (dir, own_dir, connection), descriptors);
+            }
             Request::Sources { which } => {
                 self.state.sources = which;
                 self.changed = true;
@@ -335,7 +352,13 @@ impl Supervisor {
         }
     }
 
-    fn add_mount(&mut self, token: u64, node: u16, dir: PathBuf, own_dir: bool, descriptors: Vec<OwnedFd>) {
+    fn add_mount(
+        &mut self,
+        token: u64,
+        node: u16,
+        (dir, own_dir, connection): (PathBuf, bool, u32),
+        descriptors: Vec<OwnedFd>,
+    ) {
         let index = self.daemon_of(node).unwrap_or(usize::MAX);
         let refuse = |message: String| Answer::Refused { message };
         let life = self.restarts.life(index);
@@ -356,11 +379,13 @@ impl Supervisor {
         };
         self.mounts_made += 1;
         let id = self.mounts_made;
-        daemon.mounts.push(HeldMount { id, node, dir: dir.clone(), device, memory, caller: Some(token) });
+        let caller = Some(token);
+        daemon.mounts.push(HeldMount { id, node, dir: dir.clone(), device, memory, caller, connection });
+        self.places.watch(id, &dir, connection);
         if own_dir {
             self.state.own_dirs.push(dir.clone());
         }
-        self.state.mounts.push(MountState { id, dir, node });
+        self.state.mounts.push(MountState { id, dir, node, connection, trouble: None });
         self.changed = true;
         if life == Some(Life::Ready) {
             daemon.serve(id);
@@ -423,6 +448,7 @@ impl Supervisor {
         log::info!("mount {mount} is over: {}", message.as_deref().unwrap_or("unmounted"));
         let caller = self.daemons.get_mut(index).and_then(|daemon| daemon.drop_mount(mount));
         self.state.mounts.retain(|known| known.id != mount);
+        self.places.forget(mount);
         self.changed = true;
         if let Some(token) = caller {
             let message = message.unwrap_or_else(|| "it was unmounted again".into());
@@ -452,7 +478,7 @@ impl Supervisor {
                 Command::Start(index) => self.start(index),
                 Command::Wait(_) => {}
                 Command::Terminate(index) => self.signal(index, rustix::process::Signal::TERM),
-                Command::Kill(index) => self.signal(index, rustix::process::Signal::KILL),
+                Command::Kill(index) => self.kill(index),
                 Command::GiveUp(index, reason) => self.give_up(index, reason),
                 Command::Finish => self.finished = true,
             }
@@ -497,6 +523,31 @@ impl Supervisor {
             self.state.message = Some(message.clone());
             self.tell(&Report::Failed { message });
             self.event(Event::Stop);
+        }
+    }
+
+    /// Ends a daemon, also one that waits for itself in a mount of ours: only the kernel can answer it then.
+    fn kill(&mut self, index: usize) {
+        self.signal(index, rustix::process::Signal::KILL);
+        // Another daemon may wait in the mount of this one.
+        for mount in self.daemons.iter().flat_map(|daemon| &daemon.mounts) {
+            if !abort(mount.connection)
+                && let Ok(device) = mount.device.try_clone()
+            {
+                refuse_all(device);
+            }
+        }
+    }
+
+    fn look_at_places(&mut self) {
+        for (id, trouble) in self.places.look() {
+            let Some(mount) = self.state.mounts.iter_mut().find(|mount| mount.id == id) else { continue };
+            match &trouble {
+                Some(trouble) => log::error!("mount {}: {trouble}", mount.dir.display()),
+                None => log::info!("mount {} is at its place again", mount.dir.display()),
+            }
+            mount.trouble = trouble;
+            self.changed = true;
         }
     }
 

@@ -5,7 +5,7 @@ pub mod fusermount;
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -66,12 +66,28 @@ pub enum AttachError {
 /// # Errors
 /// `NotPermitted` where [`fusermount`] may still succeed; otherwise what is wrong, and the remedy.
 pub fn mount_fuse(dir: &Path, options: &AttachOptions) -> Result<OwnedFd, AttachError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let place =
+        rustix::fs::open(dir, flags, Mode::empty()).map_err(|error| mount_point_error(dir, error.into()))?;
+    mount_fuse_at(place.as_fd(), dir, options)
+}
+
+/// As [`mount_fuse`], at a directory that is open, whatever is at its path `dir` meanwhile.
+///
+/// # Errors
+/// As [`mount_fuse`].
+pub fn mount_fuse_at(
+    place: BorrowedFd<'_>,
+    dir: &Path,
+    options: &AttachOptions,
+) -> Result<OwnedFd, AttachError> {
     check_mount_point(dir)?;
+    let at = format!("/proc/self/fd/{}", place.as_raw_fd());
     let device = open_device()?;
     let data = mount_data(&device, options, may_do_everything());
     let data = CString::new(data).map_err(|_| AttachError::Other(dir.into(), Errno::INVAL.into()))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    match rustix::mount::mount(options.source.as_str(), dir, "fuse.bivouac", flags, data.as_c_str()) {
+    match rustix::mount::mount(options.source.as_str(), at, "fuse.bivouac", flags, data.as_c_str()) {
         Ok(()) => Ok(device),
         Err(Errno::PERM | Errno::ACCESS) => Err(AttachError::NotPermitted(dir.into())),
         Err(error) => Err(AttachError::Other(dir.into(), error.into())),
@@ -99,7 +115,7 @@ pub fn unmount(dir: &Path) -> Result<(), AttachError> {
 ///
 /// # Errors
 /// Which of these it is not.
-fn check_mount_point(dir: &Path) -> Result<(), AttachError> {
+pub fn check_mount_point(dir: &Path) -> Result<(), AttachError> {
     let seen = fs::metadata(dir).map_err(|error| mount_point_error(dir, error))?;
     if !seen.is_dir() {
         return Err(AttachError::NotADirectory(dir.into()));

@@ -1,9 +1,10 @@
 //! Does what a job is to do, or what of it is not done yet.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::beneath::{Beneath, follow, follow_target};
 use crate::journal::{Journal, Recorder, control};
 use crate::tree::{Way as Going, copy_one};
 use crate::{Baseline, CopyOptions, Failure, Limiter, Progress, Side, StageError, Summary, Transfer, Views};
@@ -62,10 +63,6 @@ impl Held {
         for (number, transfer) in self.order.transfers.iter().enumerate() {
             journal.note(&format!("#transfer\t{number}\n")).map_err(failed)?;
             progress.transfer(transfer);
-            let (src, dst) = match self.order.way {
-                Way::In => (transfer.src.clone(), crate::scan::below(&mount, &transfer.dst)),
-                Way::Out => (crate::scan::below(&mount, &transfer.src), transfer.dst.clone()),
-            };
             let baseline = self.baseline(transfer);
             let going = Going {
                 recorder: &journal,
@@ -73,8 +70,9 @@ impl Held {
                 tag: &self.order.tag,
                 is_resumable: true,
                 baseline: baseline.as_ref(),
+                is_link: false,
             };
-            let outcome = copy_one(&src, &dst, &opts, progress, &going);
+            let outcome = self.copy(transfer, &mount, &opts, progress, going);
             progress.transferred(transfer, &outcome);
             transfers.push((transfer.clone(), outcome));
             if conditions.cancel.load(Ordering::Relaxed) {
@@ -88,6 +86,27 @@ impl Held {
             journal.note(&format!("#end\t{word}\n")).map_err(failed)?;
         }
         Ok(ended)
+    }
+
+    fn copy(
+        &self,
+        transfer: &Transfer,
+        mount: &Path,
+        opts: &CopyOptions,
+        progress: &dyn Progress,
+        going: Going<'_>,
+    ) -> Result<Summary, StageError> {
+        match self.order.way {
+            Way::In => {
+                let dst = follow_target(mount, &transfer.dst).map_err(StageError::Root)?;
+                copy_one(&transfer.src, &dst, opts, progress, &going)
+            }
+            Way::Out => {
+                let Beneath { path, is_link_out } =
+                    follow(mount, &transfer.src).map_err(StageError::Root)?;
+                copy_one(&path, &transfer.dst, opts, progress, &Going { is_link: is_link_out, ..going })
+            }
+        }
     }
 
     fn options(&self, conditions: &Conditions) -> Result<CopyOptions, Failure> {

@@ -1,0 +1,91 @@
+//! Whether mounts are still at the places where they were made: what is written to such a place would go elsewhere otherwise, and
+//! nobody would be told.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use crate::mount_table::{Seen, Table};
+
+/// The mounts that the supervisor sees, and the kernel's table of them, which wakes it when it changes.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    table: Option<File>,
+    watched: Vec<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    id: u32,
+    dir: PathBuf,
+    connection: u32,
+    seen: Seen,
+}
+
+impl Places {
+    /// Looks after a mount from now on. One that was made in a mount namespace of its own is not seen here, and left alone.
+    pub(super) fn watch(&mut self, id: u32, dir: &Path, connection: u32) {
+        if Table::here().see(dir, connection) != Seen::Here {
+            return;
+        }
+        if self.table.is_none() {
+            let opened = File::open("/proc/self/mountinfo");
+            let opened = opened.inspect_err(|error| log::warn!("mounts are not watched: {error}"));
+            self.table = opened.ok();
+        }
+        self.watched.push(Watched { id, dir: dir.to_owned(), connection, seen: Seen::Here });
+    }
+
+    /// Looks no more after a mount that is over.
+    pub(super) fn forget(&mut self, id: u32) {
+        self.watched.retain(|watched| watched.id != id);
+    }
+
+    /// What says that the table has changed, while there is something to look after.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.table.as_ref().filter(|_| !self.watched.is_empty()).map(AsFd::as_fd)
+    }
+
+    /// The mounts with which something has changed, and what is wrong with each now.
+    pub(super) fn look(&mut self) -> Vec<(u32, Option<String>)> {
+        let table = Table::here();
+        let mut changed = Vec::new();
+        for watched in &mut self.watched {
+            let seen = table.see(&watched.dir, watched.connection);
+            if seen != watched.seen {
+                changed.push((watched.id, describe(&seen)));
+                watched.seen = seen;
+            }
+        }
+        changed
+    }
+}
+
+fn describe(seen: &Seen) -> Option<String> {
+    match seen {
+        Seen::Here => None,
+        Seen::Gone => Some("was taken away from its place: what is written there goes elsewhere".into()),
+        Seen::Covered(source) => {
+            Some(format!("is covered by another mount ({source}): what is written there goes elsewhere"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_seen_here_is_not_watched() {
+        let mut places = Places::default();
+        places.watch(1, Path::new("/no/such/place"), 4_000_000);
+        assert!(places.descriptor().is_none() && places.look().is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert_eq!(describe(&Seen::Here), None);
+        assert!(describe(&Seen::Gone).is_some_and(|text| text.contains("taken away")));
+        assert!(describe(&Seen::Covered("x".into())).is_some_and(|text| text.contains("(x)")));
+    }
+}

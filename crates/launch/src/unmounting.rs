@@ -1,0 +1,92 @@
+//! Takes the mounts of a formation away: those that are its own, told from others by the numbers of their connections, and only
+//! where nothing of somebody else's is on top of them.
+
+use std::path::Path;
+
+use crate::fuse_connection::abort;
+use crate::mount_table::{Line, Seen, Table};
+use crate::mounts::{Unmounted, WhenBusy, is_dead, list_users, source_of, unmount};
+use crate::state::{MountState, NodeLife, State};
+use crate::surroundings::Surroundings;
+use crate::{Kind, LaunchResult};
+
+/// The mounts of a formation that are seen here, the latest last.
+pub(crate) fn mounts_of(here: &Surroundings, state: &State) -> Vec<Line> {
+    if state.is_over_hosts() {
+        return Vec::new();
+    }
+    let source = source_of(&state.name);
+    let named = |line: &&Line| line.source == source && line.user.is_none_or(|user| user == here.uid);
+    let table = Table::here();
+    // Another formation may have the same name, in another runtime directory. What no formation serves any more was made by
+    // a command that did not live long enough to say so.
+    let ours = |line: &&Line| known(state, line).is_some() || is_dead(&line.dir);
+    table.formations().filter(named).filter(ours).cloned().collect()
+}
+
+/// The mount of the state that a line shows, there or bound to another place.
+fn known<'a>(state: &'a State, line: &Line) -> Option<&'a MountState> {
+    state.mounts.iter().find(|mount| mount.connection == line.connection)
+}
+
+/// Unmounts all of them.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn unmount_all(
+    here: &Surroundings,
+    state: &State,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<()> {
+    // The latest first: one may be inside another.
+    for line in mounts_of(here, state).into_iter().rev() {
+        let (dir, shown) = (line.dir.as_path(), line.dir.display());
+        if let Seen::Covered(source) = Table::here().see(dir, line.connection) {
+            let remedy = format!("take that away, then: bivouac unmount {shown}");
+            notice(&format!("{shown} is left: another mount ({source}) is on it; {remedy}"));
+            continue;
+        }
+        let served = known(state, &line).is_some_and(|mount| serves(state, mount.node));
+        match unmount(here, dir, WhenBusy::Detach, !served) {
+            Ok(Unmounted::Detached(users)) => {
+                notice(&format!("{shown} was in use by {}; taken away from them", list_users(&users)));
+            }
+            Ok(Unmounted::Cleanly) => {}
+            // It went with its directory, or by itself, meanwhile.
+            Err(error) if error.kind() == Kind::Refused && !is_there(&line) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn is_there(line: &Line) -> bool {
+    Table::here().formations().any(|other| other.id == line.id)
+}
+
+/// Has the kernel refuse whatever waits for the mounts of a formation, whose processes do not end otherwise.
+pub(crate) fn abort_all(state: &State) {
+    for mount in &state.mounts {
+        abort(mount.connection);
+    }
+}
+
+/// Whether a path is below a mount of a formation, or has one below it, as seen here; which.
+#[must_use]
+pub fn overlapping(state: &State, path: &Path) -> Option<std::path::PathBuf> {
+    let table = Table::here();
+    let overlaps = |line: &&Line| {
+        known(state, line).is_some() && (path.starts_with(&line.dir) || line.dir.starts_with(path))
+    };
+    table.formations().find(overlaps).map(|line| line.dir.clone())
+}
+
+/// Whether a node answers, or will.
+fn serves(state: &State, node: u16) -> bool {
+    let node = state.index_of(node).and_then(|index| state.nodes.get(index));
+    let supervised = state.supervisor.is_some_and(|supervisor| supervisor.is_alive());
+    node.is_some_and(|node| {
+        let runs = node.process.is_some_and(|process| process.is_alive());
+        runs || supervised && !matches!(node.life, NodeLife::Failed | NodeLife::Stopped)
+    })
+}
