@@ -230,40 +230,47 @@ fn a_formation_does_not_stand_in_front_of_its_own_mount() {
     camp.down();
 }
 
+/// Waits until a thread of a daemon waits in a mount, and goes on waiting.
+fn wait_until_it_waits_for_itself(daemon: u64) {
+    const LOOKS: usize = 100;
+    let mut in_a_row = 0;
+    wait_until("the daemon waits for itself", || {
+        let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap().flatten();
+        let place = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+        let waits = tasks.map(place).any(|place| place == "request_wait_answer");
+        in_a_row = if waits { in_a_row + 1 } else { 0 };
+        in_a_row >= LOOKS
+    });
+}
+
 /// S325.
 #[test]
 fn a_daemon_that_waits_for_itself_is_ended() {
     if !is_root() {
         return;
     }
-    let Some(camp) = Camp::start(&[]) else { return };
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
     let dir = beside();
     create_dir(dir.path().join("loop")).unwrap();
-    let create = ["partition", "create", "--name", camp.name(), "--source", text(dir.path()), "part"];
+    let create = ["partition", "create", "--name", camp.name(), "--nodes", "0,", "--source", text(dir.path()), "part"];
     assert_eq!(camp.place().run(&create).code, 0);
-    // What no check sees: it comes to be inside the source later, and under another name.
+    for number in 0..20 {
+        create_dir(camp.mount().join(format!("d{number}"))).unwrap();
+    }
+    // What no check sees: it comes to be inside the source later.
     let _end = Unmount(dir.path().join("loop"));
     mount(&["--bind", text(camp.mount()), text(&dir.path().join("loop"))]);
-    let part = camp.mount().join("part");
-    let mut walkers: Vec<_> = (0..3)
-        .map(|_| {
-            let deep = text(&part).to_owned() + &"/loop/part".repeat(3);
-            Command::new("ls").arg("-lR").arg(deep).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap()
-        })
-        .collect();
-    let daemon = camp.node_pid(0);
-    wait_until("the daemon waits for itself", || {
-        let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap().flatten();
-        let waits_at = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
-        tasks.map(waits_at).any(|place| place.contains("fuse") || place.contains("request_wait"))
-    });
+    let mut walker = Command::new("ls");
+    walker.arg("-lR").arg(camp.mount().join("part/loop"));
+    walker.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut walker = walker.spawn().unwrap();
+    let daemons = [camp.node_pid(0), camp.node_pid(1)];
+    wait_until_it_waits_for_itself(daemons[0]);
     let said = camp.run("down", &["--discard"]);
-    for walker in &mut walkers {
-        let _ended = walker.kill();
-        walker.wait().unwrap();
-    }
+    let _ended_already = walker.kill();
+    walker.wait().unwrap();
     assert!(said.code == 0 && said.out.contains("nothing left"), "{said:?}");
-    assert!(!harness::is_alive(daemon));
+    assert!(!daemons.iter().any(|daemon| harness::is_alive(*daemon)));
 }
 
 /// S320.
