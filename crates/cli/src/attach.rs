@@ -88,7 +88,8 @@ fn refuse_mounted(dir: &Path) -> Result<(), Failure> {
     let table = Table::here();
     let Some(mount) = table.at(dir) else { return Ok(()) };
     let cause = format!("has a mount already ({})", mount.source);
-    let remedy = "name an empty directory below it or elsewhere; one of a formation goes with: bivouac unmount DIR";
+    let remedy =
+        "name an empty directory below it or elsewhere; one of a formation goes with: bivouac unmount DIR";
     Err(LaunchError::new(Kind::Refused, dir.display(), cause, remedy).into())
 }
 
@@ -128,11 +129,7 @@ pub fn wait_usable(place: &Path, bound: Duration) -> Result<(), Failure> {
     }
 }
 
-fn open_device(
-    here: &Surroundings,
-    place: &Guarded,
-    options: &AttachOptions,
-) -> Result<OwnedFd, Failure> {
+fn open_device(here: &Surroundings, place: &Guarded, options: &AttachOptions) -> Result<OwnedFd, Failure> {
     let dir = place.path.as_path();
     let refused = |error| Failure::new(1, error);
     match MountWay::choose(here, &fusermount::PROGRAMS) {

@@ -34,12 +34,35 @@ pub fn read() -> Surroundings {
             slurm_nodes: std::env::var("SLURM_JOB_NODELIST").ok(),
             slurm_node: std::env::var("SLURMD_NODENAME").ok(),
             nodefile: std::env::var_os("PBS_NODEFILE").map(PathBuf::from),
+            memory: job_memory(|name| std::env::var(name).ok()?.parse().ok()),
             home: std::env::var_os("HOME").map(PathBuf::from),
         },
     }
 }
 
+/// What a job of Slurm may use of this host's memory; it counts in MiB, and 0 is all.
+fn job_memory(number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let by_processor = || number("SLURM_MEM_PER_CPU")?.checked_mul(number("SLURM_CPUS_ON_NODE")?);
+    let mib = number("SLURM_MEM_PER_NODE").or_else(by_processor).filter(|mib| *mib > 0)?;
+    mib.checked_mul(1 << 20)
+}
+
 /// What it says of object stores, for whoever uses them: the daemons.
 pub fn objects() -> bivouac_source::Surroundings {
     bivouac_source::Surroundings::read(|name| std::env::var(name).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_job_is_read() {
+        let says = |all: &[(&str, u64)]| {
+            job_memory(|name| all.iter().find(|(known, _)| *known == name).map(|(_, number)| *number))
+        };
+        assert_eq!(says(&[("SLURM_MEM_PER_NODE", 400)]), Some(400 << 20));
+        assert_eq!(says(&[("SLURM_MEM_PER_CPU", 100), ("SLURM_CPUS_ON_NODE", 3)]), Some(300 << 20));
+        assert_eq!((says(&[]), says(&[("SLURM_MEM_PER_NODE", 0)])), (None, None));
+    }
 }

@@ -130,7 +130,8 @@ pub fn make_partitions(
     let client = reach::client(dir, state, Duration::from_millis(state.wait_ms))?;
     // What is mounted by now, if anything is.
     let state = dir.read()?.unwrap_or_else(|| state.clone());
-    let maker = Maker { client: &client, uid: here.uid, gid: rustix::process::getegid().as_raw(), state: &state };
+    let maker =
+        Maker { client: &client, uid: here.uid, gid: rustix::process::getegid().as_raw(), state: &state };
     for plan in plans {
         for made in maker.make(plan)? {
             made.reason.iter().for_each(|reason| errln!("bivouac: partition {}: {reason}", made.path));

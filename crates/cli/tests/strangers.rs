@@ -167,7 +167,10 @@ fn links_of_a_job_do_not_lead_copies_out_of_the_formation() {
     symlink("run-7", inside("latest")).unwrap();
     symlink(inside("run-7"), inside("absolute")).unwrap();
     let stage = |arguments: &[&str]| {
-        let all: Vec<&str> = ["stage", arguments[0], "--name", camp.name()].into_iter().chain(arguments[1..].iter().copied()).collect();
+        let all: Vec<&str> = ["stage", arguments[0], "--name", camp.name()]
+            .into_iter()
+            .chain(arguments[1..].iter().copied())
+            .collect();
         camp.place().run(&all)
     };
     // What is written stays inside.
@@ -236,7 +239,8 @@ fn wait_until_it_waits_for_itself(daemon: u64) {
     let mut in_a_row = 0;
     wait_until("the daemon waits for itself", || {
         let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap().flatten();
-        let place = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
+        let place =
+            |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("wchan")).unwrap_or_default();
         let waits = tasks.map(place).any(|place| place == "request_wait_answer");
         in_a_row = if waits { in_a_row + 1 } else { 0 };
         in_a_row >= LOOKS
@@ -252,7 +256,8 @@ fn a_daemon_that_waits_for_itself_is_ended() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
     let dir = beside();
     create_dir(dir.path().join("loop")).unwrap();
-    let create = ["partition", "create", "--name", camp.name(), "--nodes", "0,", "--source", text(dir.path()), "part"];
+    let create =
+        ["partition", "create", "--name", camp.name(), "--nodes", "0,", "--source", text(dir.path()), "part"];
     assert_eq!(camp.place().run(&create).code, 0);
     for number in 0..20 {
         create_dir(camp.mount().join(format!("d{number}"))).unwrap();

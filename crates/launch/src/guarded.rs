@@ -90,9 +90,9 @@ fn knows(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().filter_map(|number| number.parse::<u64>().ok());
         let (first, _, count) = (numbers.next(), numbers.next(), numbers.next());
-        first.zip(count).is_some_and(|(first, count)| {
-            (first..first.saturating_add(count)).contains(&u64::from(id))
-        })
+        first
+            .zip(count)
+            .is_some_and(|(first, count)| (first..first.saturating_add(count)).contains(&u64::from(id)))
     })
 }
 

@@ -73,7 +73,8 @@ impl Table {
     #[must_use]
     pub fn at(&self, dir: &Path) -> Option<&Line> {
         let here = |line: &&Line| line.dir == dir;
-        let is_below = |line: &Line| self.lines.iter().any(|other| other.dir == dir && other.parent == line.id);
+        let is_below =
+            |line: &Line| self.lines.iter().any(|other| other.dir == dir && other.parent == line.id);
         self.lines.iter().filter(here).find(|line| !is_below(line))
     }
 
@@ -92,9 +93,8 @@ impl Table {
         for _ in 0..self.lines.len() {
             let hides = |other: &&Line| {
                 let on_it = other.parent == seen.id && other.dir == seen.dir;
-                let before_it = other.parent == seen.parent
-                    && other.id != seen.id
-                    && seen.dir.starts_with(&other.dir);
+                let before_it =
+                    other.parent == seen.parent && other.id != seen.id && seen.dir.starts_with(&other.dir);
                 // What is on the root directory is not seen by whoever had that before.
                 other.dir != Path::new("/") && (on_it || before_it)
             };
@@ -140,7 +140,10 @@ mod tests {
     #[test]
     fn it_is_told_whether_a_mount_is_still_at_its_place() {
         assert_eq!(see(""), Seen::Here);
-        assert_eq!(see("50 20 0:60 / /home rw - nfs s:/h rw\n50 40 0:61 / /tmp/b/m/in rw - tmpfs t rw\n"), Seen::Here);
+        assert_eq!(
+            see("50 20 0:60 / /home rw - nfs s:/h rw\n50 40 0:61 / /tmp/b/m/in rw - tmpfs t rw\n"),
+            Seen::Here
+        );
         let covered = |source: &str| Seen::Covered(source.into());
         assert_eq!(see("50 40 0:60 / /tmp/b/m rw - tmpfs on-it rw\n"), covered("on-it"));
         assert_eq!(see("50 30 0:60 / /tmp/b rw - tmpfs above rw\n"), covered("above"));

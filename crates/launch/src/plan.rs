@@ -217,7 +217,7 @@ fn plan_volumes(
     dir: &StateDir,
     formation: &str,
 ) -> LaunchResult<Volumes> {
-    let memory = available_memory() / 2;
+    let memory = available_memory(here.batch.memory) / 2;
     if wishes.volumes.is_empty() {
         return memory_volumes(here, wishes, dir, formation, memory);
     }

@@ -68,6 +68,9 @@ pub enum Event {
     Ready(usize),
     /// A daemon ended, and how.
     Died(usize, String),
+    /// A daemon was killed for want of memory, and what is known of it: that is nothing wrong with the daemon, and it does not
+    /// come to be too much.
+    Starved(usize, String),
     /// Time passed.
     Tick,
     /// All are to end.
@@ -121,13 +124,20 @@ struct Node {
     life: Life,
     was_ready: bool,
     deaths: VecDeque<u64>,
+    /// Those for want of memory.
+    starved: VecDeque<u64>,
 }
 
 impl Restarts {
     /// A judgement over `count` daemons, all of which the caller starts now.
     #[must_use]
     pub fn new(count: usize, policy: Policy) -> Restarts {
-        let node = || Node { life: Life::Starting, was_ready: false, deaths: VecDeque::new() };
+        let node = || Node {
+            life: Life::Starting,
+            was_ready: false,
+            deaths: VecDeque::new(),
+            starved: VecDeque::new(),
+        };
         let nodes = std::iter::repeat_with(node).take(count).collect();
         Restarts { policy, nodes, kill_at: None, stopping: false }
     }
@@ -136,7 +146,8 @@ impl Restarts {
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Command> {
         match event {
             Event::Ready(index) => self.ready(index),
-            Event::Died(index, how) => self.died(now_ms, index, how),
+            Event::Died(index, how) => self.died(now_ms, index, how, false),
+            Event::Starved(index, how) => self.died(now_ms, index, how, true),
             Event::Tick => self.tick(now_ms),
             Event::Stop => self.stop(now_ms),
         }
@@ -172,7 +183,7 @@ impl Restarts {
         Vec::new()
     }
 
-    fn died(&mut self, now_ms: u64, index: usize, how: String) -> Vec<Command> {
+    fn died(&mut self, now_ms: u64, index: usize, how: String, starved: bool) -> Vec<Command> {
         let (policy, stopping) = (self.policy, self.stopping);
         let Some(node) = self.nodes.get_mut(index) else { return Vec::new() };
         if !matches!(node.life, Life::Starting | Life::Ready) {
@@ -182,8 +193,12 @@ impl Restarts {
             node.life = Life::Stopped;
             return self.finish_if_over();
         }
-        let command = node.judge(now_ms, index, how, policy);
-        vec![command]
+        let judged = if starved && node.was_ready {
+            node.starved(now_ms, index, policy)
+        } else {
+            node.judge(now_ms, index, how, policy)
+        };
+        vec![judged]
     }
 
     fn tick(&mut self, now_ms: u64) -> Vec<Command> {
@@ -232,12 +247,28 @@ impl Restarts {
 }
 
 impl Node {
+    /// It is started again, later and later: what others take may be given back, and its data is acknowledged.
+    fn starved(&mut self, now_ms: u64, index: usize, policy: Policy) -> Command {
+        count(&mut self.starved, now_ms, policy.tolerance.window_ms);
+        self.start_after(delay_ms(self.starved.len(), policy), now_ms, index)
+    }
+
+    fn start_after(&mut self, delay: u64, now_ms: u64, index: usize) -> Command {
+        match delay {
+            0 => {
+                self.life = Life::Starting;
+                Command::Start(index)
+            }
+            delay => {
+                self.life = Life::Waiting(now_ms.saturating_add(delay));
+                Command::Wait(index)
+            }
+        }
+    }
+
     fn judge(&mut self, now_ms: u64, index: usize, how: String, policy: Policy) -> Command {
         let Tolerance { deaths_max, window_ms } = policy.tolerance;
-        self.deaths.push_back(now_ms);
-        while self.deaths.front().is_some_and(|death| death.saturating_add(window_ms) < now_ms) {
-            self.deaths.pop_front();
-        }
+        count(&mut self.deaths, now_ms, window_ms);
         let deaths = self.deaths.len();
         if !self.was_ready {
             self.life = Life::Failed;
@@ -248,16 +279,15 @@ impl Node {
             let window = format_duration(window_ms);
             return Command::GiveUp(index, format!("died {deaths} times within {window}, at last: {how}"));
         }
-        match delay_ms(deaths, policy) {
-            0 => {
-                self.life = Life::Starting;
-                Command::Start(index)
-            }
-            delay => {
-                self.life = Life::Waiting(now_ms.saturating_add(delay));
-                Command::Wait(index)
-            }
-        }
+        self.start_after(delay_ms(deaths, policy), now_ms, index)
+    }
+}
+
+/// Adds a death, and forgets those that are long ago.
+fn count(deaths: &mut VecDeque<u64>, now_ms: u64, window_ms: u64) {
+    deaths.push_back(now_ms);
+    while deaths.front().is_some_and(|death| death.saturating_add(window_ms) < now_ms) {
+        deaths.pop_front();
     }
 }
 
@@ -306,6 +336,28 @@ mod tests {
         assert_eq!(die(&mut restarts, 1000), [Command::GiveUp(0, reason.into())]);
         assert_eq!((restarts.life(0), restarts.life(1)), (Some(Life::Failed), Some(Life::Ready)));
         assert_eq!(restarts.next_tick(), None);
+    }
+
+    /// S328.
+    #[test]
+    fn deaths_for_want_of_memory_are_never_too_many() {
+        let mut restarts = ready(1);
+        let mut now = 0;
+        for turn in 0..50 {
+            let starved = Event::Starved(0, "killed for want of memory".into());
+            let expected = if turn == 0 { Command::Start(0) } else { Command::Wait(0) };
+            assert_eq!(restarts.handle(now, starved), [expected]);
+            if turn > 0 {
+                now = restarts.next_tick().unwrap();
+                assert_eq!(restarts.handle(now, Event::Tick), [Command::Start(0)]);
+            }
+            restarts.handle(now, Event::Ready(0));
+        }
+        // Crashes are counted as before.
+        assert_eq!(die(&mut restarts, now), [Command::Start(0)]);
+        let mut never_ready = Restarts::new(1, Policy::default());
+        let starved = never_ready.handle(0, Event::Starved(0, "no memory".into()));
+        assert_eq!(starved, [Command::GiveUp(0, "no memory".into())]);
     }
 
     #[test]

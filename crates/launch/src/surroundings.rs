@@ -45,6 +45,9 @@ pub struct Batch {
     pub slurm_node: Option<String>,
     /// `PBS_NODEFILE`, the file with the hosts of a job of PBS.
     pub nodefile: Option<PathBuf>,
+    /// What the job may use of this host's memory, in bytes: `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` and
+    /// `SLURM_CPUS_ON_NODE`.
+    pub memory: Option<u64>,
     /// `HOME`.
     pub home: Option<PathBuf>,
 }

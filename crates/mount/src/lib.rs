@@ -23,7 +23,9 @@ mod session;
 mod state;
 mod stats;
 
-pub use attach::{AttachError, AttachOptions, check_mount_point, fusermount, mount_fuse, mount_fuse_at, unmount};
+pub use attach::{
+    AttachError, AttachOptions, check_mount_point, fusermount, mount_fuse, mount_fuse_at, unmount,
+};
 pub use fs::*;
 pub use mount::{Mount, MountError};
 pub use options::Options;

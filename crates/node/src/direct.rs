@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bivouac_direct::{Board, Gate, SizeGate};
 use bivouac_ranks::{Mutex, rank};
-use bivouac_store::{Access, Granted, Holder, LocalFile, SubfileId};
+use bivouac_store::{Access, Granted, Headroom, Holder, LocalFile, SubfileId};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, SeatIndex};
 
@@ -199,6 +199,11 @@ impl Table {
 }
 
 impl Node {
+    /// Takes no more for its volumes in memory than is left of that, from now on.
+    pub fn shares_memory(&self, headroom: &Arc<dyn Headroom>) {
+        self.data.share_memory(headroom);
+    }
+
     /// Lets processes of this machine read and write subfiles themselves from now on. No gate of the board may be
     /// open; `stuck` are those with somebody inside nevertheless, and their sessions.
     ///

@@ -11,7 +11,8 @@ use crate::{Cause, Failure};
 
 /// As many links as the kernel follows in one path.
 const LINKS_MAX: usize = 40;
-const LEAVES: &str = "is a symbolic link that leads out of the formation; name what is in it, or another path";
+const LEAVES: &str =
+    "is a symbolic link that leads out of the formation; name what is in it, or another path";
 
 /// Where a path in a formation leads.
 #[derive(Debug, PartialEq, Eq)]

@@ -33,7 +33,14 @@ pub fn copy_tree(
     progress: &dyn Progress,
 ) -> Result<Summary, StageError> {
     let (past, tag) = (Past::default(), Tag::draw());
-    let way = Way { recorder: &Nowhere, past: &past, tag: &tag, is_resumable: false, baseline: None, is_link: false };
+    let way = Way {
+        recorder: &Nowhere,
+        past: &past,
+        tag: &tag,
+        is_resumable: false,
+        baseline: None,
+        is_link: false,
+    };
     copy_one(src, dst, opts, progress, &way)
 }
 

@@ -27,7 +27,7 @@ use bivouac_types::{FormationId, NodeId, PartitionId};
 pub use holders::{Access, Granted, Holder};
 pub use lent::{PartUsage, VolumeConfig, VolumeUsage};
 pub use offline::Subfiles;
-pub use room::RecordsRoom;
+pub use room::{Headroom, RecordsRoom};
 pub use scan::ListedSubfile;
 pub use space::SpaceChange;
 pub use spec::{SubfileId, SubfileSpec, SubfileStat};
@@ -36,7 +36,7 @@ use self::cache::{Cache, Place};
 use self::lent::Lent;
 use self::room::Room;
 use self::subfile::OpenSubfile;
-use crate::{DirVolume, StoreError, StoreResult, Volume, VolumeFile, VolumeIdentity};
+use crate::{DirVolume, StoreError, StoreResult, Volume, VolumeFile, VolumeIdentity, VolumeKind};
 
 /// Settings of a [`DataStore`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +125,12 @@ impl DataStore {
     /// `NoVolume`.
     pub fn volume(&self, index: u16) -> StoreResult<Arc<dyn Volume>> {
         self.lent(index).map(|lent| lent.volume.clone())
+    }
+
+    /// From now on volumes in memory take no more than is left of that.
+    pub fn share_memory(&self, headroom: &Arc<dyn Headroom>) {
+        let in_memory = self.volumes.iter().filter(|lent| lent.volume.kind() == VolumeKind::Memory);
+        in_memory.for_each(|lent| lent.room.share(headroom));
     }
 
     /// The part of a volume's capacity that records kept on it take.

@@ -17,8 +17,8 @@ mod records;
 mod volume;
 
 pub use data::{
-    Access, DataOptions, DataStore, Granted, Holder, ListedSubfile, LocalFile, PartUsage, RecordsRoom,
-    SpaceChange, SubfileId, SubfileSpec, SubfileStat, Subfiles, VolumeConfig, VolumeUsage,
+    Access, DataOptions, DataStore, Granted, Headroom, Holder, ListedSubfile, LocalFile, PartUsage,
+    RecordsRoom, SpaceChange, SubfileId, SubfileSpec, SubfileStat, Subfiles, VolumeConfig, VolumeUsage,
 };
 pub use error::{StoreError, StoreResult};
 pub use records::{Compaction, Records, RecordsOptions, RecordsStats, Recovery, Txn};

@@ -12,11 +12,12 @@ use std::thread::available_parallelism;
 
 use bivouac_launch::handover::{DaemonConfig, FromNode, Handover, NodeHandles, NodeShare, Start, Told};
 use bivouac_launch::{
-    LaunchError, Phases, Signals, StateDir, Surroundings, inherit, raise_descriptor_limit,
+    LaunchError, MemoryGauge, Phases, Signals, StateDir, Surroundings, inherit, raise_descriptor_limit,
     stacks_of_all_threads,
 };
 use bivouac_net::{Auth, NetError, Secret, Server, ServerOptions};
 use bivouac_node::Rounds;
+use bivouac_store::Headroom;
 use bivouac_types::{FsError, NodeId};
 use bivouac_wire::FormationMap;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -73,6 +74,8 @@ struct Shared {
     objects: bivouac_source::Surroundings,
     fellows: Arc<Fellows>,
     rounds: Rounds,
+    /// What is left of memory, for all nodes of this process.
+    memory: Arc<dyn Headroom>,
 }
 
 /// The parts of a daemon.
@@ -96,6 +99,7 @@ impl Daemon {
         let shared = Arc::new(Shared {
             fellows: Arc::new(Fellows::new(config.nodes.iter().map(|node| NodeId(node.node)))),
             rounds: Rounds::default(),
+            memory: Arc::new(MemoryGauge::default()),
             handles_max: handles_max(getrlimit(Resource::Nofile).current, config.nodes.len()),
             owner: (here.uid, rustix::process::getegid().as_raw()),
             objects: environment::objects(),

@@ -31,10 +31,7 @@ pub fn refuse_mounted(state: &State, source: Option<&Source>) -> Result<(), Stri
 ///
 /// # Errors
 /// Which source, and what to do.
-pub fn refuse_source<'a>(
-    mount: &Path,
-    sources: impl IntoIterator<Item = &'a Source>,
-) -> Result<(), String> {
+pub fn refuse_source<'a>(mount: &Path, sources: impl IntoIterator<Item = &'a Source>) -> Result<(), String> {
     let overlapping = sources.into_iter().filter_map(directory).find(|dir| overlap(mount, dir));
     overlapping.map_or(Ok(()), |dir| Err(refusal(&dir, mount)))
 }
@@ -62,7 +59,10 @@ mod tests {
         let refuse = |mount: &str, path: &str| refuse_source(Path::new(mount), [&source(path)]);
         for (mount, path) in [("/no/m", "/no/m"), ("/no/m", "/no/m/in/it"), ("/no/site/m", "/no/site")] {
             let text = refuse(mount, path).unwrap_err();
-            assert!(text.contains(mount) && text.contains(path) && text.contains("wait for itself"), "{text}");
+            assert!(
+                text.contains(mount) && text.contains(path) && text.contains("wait for itself"),
+                "{text}"
+            );
         }
         for (mount, path) in [("/no/m", "/no/mine"), ("/no/m", "/no/other"), ("/no/m", "s3://bucket/no/m")] {
             assert_eq!(refuse(mount, path), Ok(()));

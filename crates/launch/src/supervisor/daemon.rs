@@ -180,6 +180,9 @@ fn called(config: &DaemonConfig) -> String {
     }
 }
 
+/// How the end of a process begins that nothing but a signal that cannot be caught has ended.
+pub(super) const KILLED: &str = "killed by signal 9";
+
 fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),

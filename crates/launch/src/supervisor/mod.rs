@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::{Answer, Request, listen_at, timespec};
 use crate::fuse_connection::{abort, refuse_all};
 use crate::handover::FromNode;
+use crate::memory::Killer;
 use crate::memory_root::hold_all;
 use crate::packets;
 use crate::phases::{Phase, Phases};
@@ -31,7 +32,7 @@ use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
 use callers::Callers;
-use daemon::{Daemon, HeldMount};
+use daemon::{Daemon, HeldMount, KILLED};
 pub(crate) use part::PartBegins;
 use places::Places;
 
@@ -86,6 +87,7 @@ pub struct Supervisor {
     report: Option<OwnedFd>,
     callers: Callers,
     places: Places,
+    killer: Killer,
     daemons: Vec<Daemon>,
     restarts: Restarts,
     since: Instant,
@@ -167,6 +169,7 @@ impl Supervisor {
             report: Some(report),
             callers: Callers::default(),
             places: Places::default(),
+            killer: Killer::watch(),
             daemons,
             since: Instant::now(),
             phases: Some(phases),
@@ -459,14 +462,17 @@ impl Supervisor {
     fn take_death(&mut self, index: usize) {
         self.take_said(index);
         let log = self.dir.node_log(self.first_node(index));
-        let Some(how) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
+        let Some(mut how) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
+        let starved = if how.starts_with(KILLED) { self.killer.explains() } else { None };
+        let is_starved = starved.is_some();
+        how = starved.unwrap_or(how);
         log::warn!("the daemon of node {} ended: {how}", self.first_node(index));
         for node in self.nodes_of(index) {
             node.process = None;
             node.deaths += 1;
         }
         self.set_life(index, NodeLife::Restarting, Some(how.clone()));
-        self.event(Event::Died(index, how));
+        self.event(if is_starved { Event::Starved(index, how) } else { Event::Died(index, how) });
         if self.restarts.life(index) == Some(Life::Stopped) {
             self.set_life(index, NodeLife::Stopped, None);
         }

@@ -102,8 +102,7 @@ impl Held {
                 copy_one(&transfer.src, &dst, opts, progress, &going)
             }
             Way::Out => {
-                let Beneath { path, is_link_out } =
-                    follow(mount, &transfer.src).map_err(StageError::Root)?;
+                let Beneath { path, is_link_out } = follow(mount, &transfer.src).map_err(StageError::Root)?;
                 copy_one(&path, &transfer.dst, opts, progress, &Going { is_link: is_link_out, ..going })
             }
         }

@@ -84,7 +84,7 @@ impl Lent {
     pub(super) fn part_usage(&self, partition: PartitionId) -> PartUsage {
         let room = self.room_of(partition);
         let used = room.used();
-        let there = self.volume.space().map_or(u64::MAX, |space| space.free);
+        let there = self.volume.space().map_or(u64::MAX, |space| space.free).min(self.room.memory_left());
         let free = room.free().min(there);
         PartUsage { capacity: used.saturating_add(free), free, used, files: room.files() }
     }
@@ -93,7 +93,8 @@ impl Lent {
         let used = self.room.used();
         let records = self.room.kept();
         let held = used.saturating_add(records);
-        let there = self.volume.space().map_or(held, |space| held.saturating_add(space.free));
+        let free = |space: crate::Space| space.free.min(self.room.memory_left());
+        let there = self.volume.space().map_or(held, |space| held.saturating_add(free(space)));
         let capacity = self.room.limit().map_or(there, |limit| limit.min(there));
         let (path, kind) = (self.volume.path().to_owned(), self.volume.kind());
         VolumeUsage { path, kind, capacity, used, records, files: self.room.files() }

@@ -1,9 +1,10 @@
 //! How much of a volume is taken: reserved before it is written, so that what does not fit is
 //! refused before anything is harmed.
 
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::{StoreError, StoreResult};
 
@@ -26,6 +27,20 @@ pub(super) struct Room {
     records: AtomicU64,
     /// Bytes that only records may take.
     reserve: AtomicU64,
+    /// Of a volume in memory, what is left of that.
+    headroom: OnceLock<Arc<dyn Headroom>>,
+}
+
+/// What is left of memory that others take, too, without asking.
+pub trait Headroom: fmt::Debug + Send + Sync {
+    /// Bytes that may be taken now.
+    fn left(&self) -> u64;
+
+    /// Takes bytes, all or none.
+    ///
+    /// # Errors
+    /// What is left, if that is less.
+    fn take(&self, bytes: u64) -> Result<(), u64>;
 }
 
 /// What the records of a node take of their volume's capacity.
@@ -58,7 +73,12 @@ impl RecordsRoom {
         if must_fit && bytes > free {
             return Err(StoreError::NoSpace { path: self.path.clone(), needed: bytes, free });
         }
-        records.fetch_add(bytes, Ordering::Relaxed);
+        match self.room.take_memory(bytes) {
+            Err(free) if must_fit => {
+                return Err(StoreError::NoSpace { path: self.path.clone(), needed: bytes, free });
+            }
+            _ => records.fetch_add(bytes, Ordering::Relaxed),
+        };
         Ok(())
     }
 
@@ -74,7 +94,30 @@ impl Room {
     pub(super) fn new(capacity: u64) -> Room {
         let capacity = AtomicU64::new(if capacity == 0 { u64::MAX } else { capacity });
         let zero = AtomicU64::default;
-        Room { capacity, volume: None, used: zero(), files: zero(), records: zero(), reserve: zero() }
+        let headroom = OnceLock::new();
+        Room {
+            capacity,
+            volume: None,
+            used: zero(),
+            files: zero(),
+            records: zero(),
+            reserve: zero(),
+            headroom,
+        }
+    }
+
+    /// From now on bytes are taken of this, too.
+    pub(super) fn share(&self, headroom: &Arc<dyn Headroom>) {
+        let _once = self.headroom.set(Arc::clone(headroom));
+    }
+
+    /// Bytes that the memory below has left.
+    pub(super) fn memory_left(&self) -> u64 {
+        self.headroom.get().map_or(u64::MAX, |headroom| headroom.left())
+    }
+
+    fn take_memory(&self, bytes: u64) -> Result<(), u64> {
+        self.headroom.get().map_or(Ok(()), |headroom| headroom.take(bytes))
     }
 
     /// Room for a partition on a volume, without limit of its own.
@@ -106,7 +149,8 @@ impl Room {
         let own = match self.limit() {
             Some(limit) => limit.saturating_sub(self.kept()).saturating_sub(self.used()),
             None => u64::MAX,
-        };
+        }
+        .min(self.memory_left());
         self.volume.as_ref().map_or(own, |volume| own.min(volume.free()))
     }
 
@@ -128,7 +172,8 @@ impl Room {
         let take = |used: u64| used.checked_add(bytes).filter(|used| *used <= capacity);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map_err(|used| capacity.saturating_sub(used))?;
-        let outcome = self.volume.as_ref().map_or(Ok(()), |volume| volume.reserve(bytes));
+        let taken = self.volume.as_ref().map_or(Ok(()), |volume| volume.reserve(bytes));
+        let outcome = taken.and_then(|()| self.take_memory(bytes));
         outcome.inspect_err(|_| self.correct_own(bytes, 0))
     }
 
@@ -210,6 +255,36 @@ mod tests {
         assert_eq!((one.free(), one.reserve(1)), (0, Err(0)));
         one.file_removed();
         assert_eq!((one.files(), volume.files()), (0, 0));
+    }
+
+    #[derive(Debug)]
+    struct Left(AtomicU64);
+
+    impl Headroom for Left {
+        fn left(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn take(&self, bytes: u64) -> Result<(), u64> {
+            let less = |left: u64| left.checked_sub(bytes);
+            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop)
+        }
+    }
+
+    /// S327.
+    #[test]
+    fn memory_that_others_took_is_not_there() {
+        let (room, left) = (Arc::new(Room::new(1000)), Arc::new(Left(AtomicU64::new(100))));
+        room.share(&(Arc::clone(&left) as Arc<dyn Headroom>));
+        let part = Room::within(&room);
+        assert_eq!((part.free(), part.reserve(101), part.reserve(60)), (100, Err(100), Ok(())));
+        assert_eq!((room.used(), room.free()), (60, 40));
+        let records = RecordsRoom { room: room.clone(), path: "/v".into() };
+        assert!(matches!(records.take(41, true), Err(StoreError::NoSpace { free: 40, .. })));
+        records.take(41, false).unwrap();
+        left.0.store(1000, Ordering::Relaxed);
+        records.take(41, true).unwrap();
+        assert_eq!(part.reserve(500), Ok(()));
     }
 
     #[test]

@@ -116,6 +116,7 @@ impl Part {
         // A thousand such lines would say less than those between them.
         let level = if shared.config.nodes.len() == 1 { Level::Info } else { Level::Debug };
         log::log!(level, "{id} of formation {} has its records: {recovery:?}", shared.map.name);
+        node.shares_memory(&shared.memory);
         node.lend(board, stuck).map_err(|e| LaunchError::system("memory for direct access", e))?;
         let listeners = [
             (client.into(), LaneKind::Client),
