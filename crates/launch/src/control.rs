@@ -213,7 +213,7 @@ mod tests {
             })
         });
         let memory = packets::to_memory(&0).unwrap();
-        let mount = Request::Mount { node: 7, dir: "/m".into(), own_dir: false };
+        let mount = Request::Mount { node: 7, dir: "/m".into(), own_dir: false, connection: 0 };
         ask(&state, &mount, &[memory.as_fd(), memory.as_fd()], 10_000).unwrap();
         let error = ask(&state, &Request::Stop, &[], 10_000).unwrap_err();
         assert_eq!(error.to_string(), "no node 7");

@@ -7,6 +7,7 @@ use bivouac_types::limits::{DEAD_AFTER_MS_MIN, SLOTS_DEFAULT};
 use bivouac_types::{FormationId, NodeId, Slot, SpreadAt, check_stripe};
 use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
 
+use crate::guarded::guarded;
 use crate::hex::to_hex;
 use crate::memory::available_memory;
 use crate::memory_root;
@@ -221,7 +222,12 @@ fn plan_volumes(
     if wishes.volumes.is_empty() {
         return memory_volumes(here, wishes, dir, formation, memory);
     }
-    let look = |volume: &VolumeArg| Ok((Place::look(&volume.dir)?, volume.capacity));
+    let look = |volume: &VolumeArg| {
+        let place = Place::look(&volume.dir)?;
+        // What others could put there would be taken for ours.
+        guarded(&volume.dir, "name a directory of your own, which others cannot write to")?;
+        Ok((place, volume.capacity))
+    };
     let places: Vec<_> = wishes.volumes.iter().map(look).collect::<LaunchResult<_>>()?;
     Ok((share_out(&places, wishes.nodes, memory)?, Vec::new()))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, Mode, accessat, mkdirat};
 use rustix::io::Errno;
 
-use crate::guarded::guarded;
+use crate::guarded::{guarded, guarded_parent};
 use crate::{FormationName, Kind, LaunchError, LaunchResult};
 
 /// How often a directory is made that somebody else removes at once.
@@ -57,9 +57,13 @@ impl Surroundings {
     /// `/run/user/UID`, else in `/tmp`. It is made, and checked to be nobody else's.
     ///
     /// # Errors
-    /// When it is a link, another user's or open to others.
+    /// When it is a link, another user's or open to others, or others could replace it.
     pub fn base(&self) -> LaunchResult<PathBuf> {
         let base = self.base_path();
+        guarded_parent(
+            &base,
+            "set BIVOUAC_RUNTIME_DIR to a directory of your own, which others cannot write to",
+        )?;
         make_private_dir(&base)?;
         Ok(base)
     }
