@@ -124,7 +124,7 @@ fn group_of_this_process(group: &Path) -> PathBuf {
     group.parent().unwrap().join(path.trim_start_matches('/'))
 }
 
-/// S326, S327, S328: one after the other, because this process goes from group to group.
+/// S326, S327, S328, P13: one after the other, because this process goes from group to group.
 #[test]
 fn memory_that_is_not_there_is_neither_offered_nor_taken() {
     what_is_offered_is_what_the_job_has_left();

@@ -45,7 +45,7 @@ fn beside() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("bvk").tempdir().unwrap()
 }
 
-/// S320.
+/// S320, P2.
 #[test]
 fn a_mount_point_that_others_could_replace_is_refused() {
     if !can_mount() || !is_root() {
@@ -74,7 +74,7 @@ fn a_mount_point_that_others_could_replace_is_refused() {
     Camp::start_in(place, &["--mount", text(&own)]).down();
 }
 
-/// S321.
+/// S321, P5.
 #[test]
 fn status_says_when_a_mount_is_not_at_its_place_any_more() {
     if !is_root() {
@@ -98,7 +98,7 @@ fn status_says_when_a_mount_is_not_at_its_place_any_more() {
     camp.down();
 }
 
-/// S322.
+/// S322, P5.
 #[test]
 fn nothing_is_mounted_over_a_mount_and_none_of_others_is_taken_away() {
     if !is_root() {
@@ -150,7 +150,7 @@ fn a_formation_of_the_same_name_keeps_its_mount() {
     camp.down();
 }
 
-/// S323.
+/// S323, P12.
 #[test]
 fn links_of_a_job_do_not_lead_copies_out_of_the_formation() {
     let Some(camp) = Camp::start(&[]) else { return };
@@ -247,9 +247,19 @@ fn wait_until_it_waits_for_itself(daemon: u64) {
     });
 }
 
-/// S325.
+/// S325, P14.
 #[test]
 fn a_daemon_that_waits_for_itself_is_ended() {
+    ends_what_waits_for_itself(false);
+}
+
+/// S325, P14.
+#[test]
+fn it_is_ended_also_without_a_supervisor() {
+    ends_what_waits_for_itself(true);
+}
+
+fn ends_what_waits_for_itself(is_without_supervisor: bool) {
     if !is_root() {
         return;
     }
@@ -271,6 +281,11 @@ fn a_daemon_that_waits_for_itself_is_ended() {
     let mut walker = walker.spawn().unwrap();
     let daemons = [camp.node_pid(0), camp.node_pid(1)];
     wait_until_it_waits_for_itself(daemons[0]);
+    if is_without_supervisor {
+        let supervisor = camp.supervisor_pid();
+        harness::signal(supervisor, rustix::process::Signal::KILL);
+        wait_until("the supervisor is gone", || !harness::is_alive(supervisor));
+    }
     let said = camp.run("down", &["--discard"]);
     let _ended_already = walker.kill();
     walker.wait().unwrap();
@@ -278,7 +293,7 @@ fn a_daemon_that_waits_for_itself_is_ended() {
     assert!(!daemons.iter().any(|daemon| harness::is_alive(*daemon)));
 }
 
-/// S320.
+/// S320, P3.
 #[test]
 fn hosts_mount_below_a_directory_of_the_user() {
     if !can_mount() || !is_root() {

@@ -92,7 +92,7 @@ mod tests {
         let answer = |error: i32, number: u64| {
             [&16u32.to_ne_bytes()[..], &error.to_ne_bytes(), &number.to_ne_bytes()].concat()
         };
-        let mut read = |kernel: &mut File| {
+        let read = |kernel: &mut File| {
             let mut bytes = [0; 64];
             let len = kernel.read(&mut bytes).unwrap();
             bytes[..len].to_vec()

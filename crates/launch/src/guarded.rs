@@ -238,7 +238,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let own = statat(CWD, dir.path(), AtFlags::empty()).unwrap();
         let judge = Judge { uid: own.st_uid, groups: vec![7], is_blind: false };
-        let entry = |uid, gid, mode: u32| Stat { st_uid: uid, st_gid: gid, st_mode: 0o40000 | mode, ..own };
+        let entry = |uid, gid, mode: u32| {
+            let mut entry = own;
+            (entry.st_uid, entry.st_gid, entry.st_mode) = (uid, gid, 0o40000 | mode);
+            entry
+        };
         let (us, other) = (own.st_uid, own.st_uid + 4000);
         assert_eq!(judge.judge(&entry(us, 8, 0o755), true), Ok(()));
         assert_eq!(judge.judge(&entry(0, 8, 0o755), true), Ok(()));
@@ -246,7 +250,8 @@ mod tests {
         assert_eq!(judge.judge(&entry(us, 7, 0o770), true), Ok(()), "members of your groups are trusted");
         assert!(judge.judge(&entry(us, 8, 0o770), true).unwrap_err().contains("group 8"));
         assert_eq!(judge.judge(&entry(us, 8, 0o1777), true), Ok(()), "nobody may remove others' entries");
-        let link = Stat { st_mode: 0o120_777, ..entry(other, 8, 0) };
+        let mut link = entry(other, 8, 0);
+        link.st_mode = 0o120_777;
         assert!(judge.judge(&link, true).is_err());
         let blind = Judge { is_blind: true, ..judge };
         assert_eq!(blind.judge(&entry(OVERFLOW, 8, 0o755), false), Ok(()), "root, for all that can be told");

@@ -1,11 +1,13 @@
 //! Processes by identity: a number alone can have been given to another one meanwhile.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd};
 use serde::{Deserialize, Serialize};
+
+const FUSE_DEVICE: &str = "/dev/fuse";
 
 /// A process: its number, and the moment of its start that tells it from later ones with that number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +46,18 @@ impl ProcessId {
         let descriptor = pidfd(self.pid).ok()?;
         // Only what is alive after the descriptor was opened is what the descriptor names.
         self.is_alive().then_some(descriptor)
+    }
+
+    /// The FUSE devices that it has open, as far as this process may look at its memory.
+    pub(crate) fn fuse_devices(&self) -> Vec<OwnedFd> {
+        let Some(process) = self.watch() else { return Vec::new() };
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().flatten();
+        let devices = open
+            .filter(|entry| {
+                std::fs::read_link(entry.path()).is_ok_and(|target| target == Path::new(FUSE_DEVICE))
+            })
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        devices.filter_map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()).collect()
     }
 
     /// Sends a signal, unless it has ended.

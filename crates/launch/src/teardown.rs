@@ -117,10 +117,13 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
     }
     let last = dir.read()?;
     let processes: Vec<ProcessId> = last.as_ref().unwrap_or(state).processes().collect();
+    // Who serves a mount has its device, as long as it has not begun to end.
+    let devices = processes.iter().flat_map(ProcessId::fuse_devices).collect();
     end_all(&processes, Signal::TERM, TERM_MS);
-    if processes.iter().any(ProcessId::is_alive) {
+    // The first thread of a process ends also when another one cannot.
+    if processes.iter().any(ProcessId::is_alive) || dir.is_held() {
         // One that waits for itself, in a mount of ours, hears no signal.
-        abort_all(last.as_ref().unwrap_or(state));
+        abort_all(last.as_ref().unwrap_or(state), devices);
     }
     end_all(&processes, Signal::KILL, KILL_MS);
     if let Some(stubborn) = processes.iter().find(|process| process.is_alive()) {

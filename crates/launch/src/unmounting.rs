@@ -1,9 +1,10 @@
 //! Takes the mounts of a formation away: those that are its own, told from others by the numbers of their connections, and only
 //! where nothing of somebody else's is on top of them.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use crate::fuse_connection::abort;
+use crate::fuse_connection::{abort, refuse_all};
 use crate::mount_table::{Line, Seen, Table};
 use crate::mounts::{Unmounted, WhenBusy, is_dead, list_users, source_of, unmount};
 use crate::state::{MountState, NodeLife, State};
@@ -64,10 +65,12 @@ fn is_there(line: &Line) -> bool {
     Table::here().formations().any(|other| other.id == line.id)
 }
 
-/// Has the kernel refuse whatever waits for the mounts of a formation, whose processes do not end otherwise.
-pub(crate) fn abort_all(state: &State) {
-    for mount in &state.mounts {
-        abort(mount.connection);
+/// Has everything refused that waits for the mounts of a formation, some of whose processes do not end otherwise.
+/// `devices` are those of these mounts.
+pub(crate) fn abort_all(state: &State, devices: Vec<OwnedFd>) {
+    let aborted = state.mounts.iter().filter(|mount| abort(mount.connection)).count();
+    if aborted < state.mounts.len() {
+        devices.into_iter().for_each(refuse_all);
     }
 }
 
