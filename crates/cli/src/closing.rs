@@ -42,8 +42,8 @@ impl Closing {
         }
         if !dir.is_held() {
             let text = format!(
-                "formation {name} was killed, and nobody knows whether all that was written is at its source ({}); save it from \
-                 its volumes, then: bivouac down --name {name} --discard",
+                "formation {name} was killed, and nobody knows whether all that was written is at its source ({}); have it \
+                 back: bivouac recover {name}; or throw it away: bivouac down --name {name} --discard",
                 state.sources.as_deref().unwrap_or("?")
             );
             return Err(Failure::new(CODE_KEEP, text));

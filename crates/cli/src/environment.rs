@@ -26,6 +26,7 @@ pub fn read() -> Surroundings {
         runtime_dir: RUNTIME_DIRS.iter().find_map(std::env::var_os).map(PathBuf::from),
         search_path: std::env::var_os("PATH"),
         log_level: std::env::var("BIVOUAC_LOG").ok(),
+        state_home: state_home(),
         uid: rustix::process::geteuid().as_raw(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         program: PathBuf::from(THIS_PROGRAM),
@@ -45,6 +46,12 @@ fn job_memory(number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let by_processor = || number("SLURM_MEM_PER_CPU")?.checked_mul(number("SLURM_CPUS_ON_NODE")?);
     let mib = number("SLURM_MEM_PER_NODE").or_else(by_processor).filter(|mib| *mib > 0)?;
     mib.checked_mul(1 << 20)
+}
+
+/// Where programs of the user keep what outlives a reboot, as the XDG Base Directory Specification has it.
+fn state_home() -> Option<PathBuf> {
+    let chosen = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    chosen.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")))
 }
 
 /// What it says of object stores, for whoever uses them: the daemons.

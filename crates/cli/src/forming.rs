@@ -144,7 +144,11 @@ pub fn make_partitions(
     Ok(())
 }
 
-fn mount_all(
+/// Mounts a formation at its places; without `place` nowhere.
+///
+/// # Errors
+/// What cannot be made or mounted.
+pub fn mount_all(
     here: &Surroundings,
     dir: &StateDir,
     state: &State,

@@ -66,6 +66,13 @@ pub enum Command {
     Status(StatusArgs),
     /// Stop a formation and remove everything that it made
     Down(DownArgs),
+    /// List all formations of this user on this host: those that run, and those that could be recovered
+    List(ListAllArgs),
+    /// Start a formation again of which every process was killed, on its volumes as they are
+    ///
+    /// Names, content, attributes, partitions, sources and what is not flushed yet are as they were; opens and locks of programs have
+    /// ended. The volumes are found by the name, also after a reboot; or they are named. Nothing is lost if it fails: try again.
+    Recover(RecoverArgs),
     /// Remove what formations left on this host whose processes were all killed
     ///
     /// State, sockets, volumes, memory and mounts of this user's formations of which no process lives any more, as far as that
@@ -328,6 +335,48 @@ pub struct DownArgs {
     /// Throw away data that is nowhere else
     #[arg(long)]
     pub discard: bool,
+}
+
+/// Arguments of `list`.
+#[derive(Debug, Args)]
+pub struct ListAllArgs {
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `recover`.
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// Name of the formation [default: default, or the only one that could be recovered]
+    #[arg(value_name = "NAME")]
+    pub formation: Option<FormationName>,
+    /// The same
+    #[arg(long, value_name = "NAME", conflicts_with = "formation")]
+    pub name: Option<FormationName>,
+    /// Where its volumes are now: each, or a directory that they are in; the others are looked for where they were
+    #[arg(long = "volume", value_name = "DIR")]
+    pub volumes: Vec<PathBuf>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Do not mount it
+    #[arg(long, conflicts_with_all = ["dir", "each", "allow_other"])]
+    pub no_mount: bool,
+    /// First TCP port to listen on, two per node; 0 means any that are free [default: as before]
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// End the formation when this process ends; what it was made for before does not count any more
+    #[arg(long, value_name = "PID")]
+    pub owner: Option<u32>,
+    /// How long the formation lives from now on [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub ttl: Option<Duration>,
+    /// How long the formation may take to start
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    pub start_timeout: Duration,
+    /// Write JSON to standard output: name, mounts, and the steps of the start in microseconds
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `reap`.

@@ -33,7 +33,7 @@ pub fn living(dir: &StateDir) -> Result<State, Failure> {
     }
     let cause = "was killed: none of its processes lives";
     let remedy = format!(
-        "look at what it left: bivouac fsck --offline {0}; remove it: bivouac down --name {0}",
+        "have it back: bivouac recover {0}; look at what it left: bivouac fsck --offline {0}; remove it: bivouac down --name {0}",
         state.name
     );
     Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", state.name), cause, &remedy).into())

@@ -586,6 +586,8 @@ mod tests {
             part: None,
             kept_on: None,
             hosts: vec![],
+            recoveries: 0,
+            recovering: false,
         }
     }
 

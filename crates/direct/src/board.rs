@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
-use rustix::fs::{MemfdFlags, SeekFrom, ftruncate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, memfd_create};
+use rustix::io::retry_on_intr;
 
 use crate::gate::Gate;
 use crate::memory::Memory;
@@ -33,6 +34,18 @@ impl Board {
         let file = memfd_create("bivouac-direct", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, BOARD_LEN as u64)?;
         Ok(file)
+    }
+
+    /// Makes an empty file a board; one that is a board stays as it is, with all that was told on it.
+    ///
+    /// # Errors
+    /// What the system says; `InvalidInput` for a file that is neither.
+    pub fn prepare(file: &OwnedFd) -> io::Result<()> {
+        match rustix::fs::fstat(file)?.st_size {
+            0 => Ok(ftruncate(file, BOARD_LEN as u64)?),
+            len if len == BOARD_LEN as i64 => Ok(()),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
     }
 
     /// Takes a board over.
@@ -102,6 +115,7 @@ impl Board {
             let session = *next;
             *next = (session + 1) % DIRECT_SESSIONS_MAX;
             if !lock::is_taken(self.file.as_fd(), session, 1)? {
+                self.allocate(session)?;
                 (0..DIRECT_GATES_MAX)
                     .filter_map(|gate| self.gate(session, gate))
                     .for_each(|gate| gate.reset());
@@ -109,6 +123,12 @@ impl Board {
             }
         }
         Ok(None)
+    }
+
+    /// Takes memory for a session: where there is none, that is an error here, and a signal for who touches it.
+    fn allocate(&self, session: u32) -> io::Result<()> {
+        let from = u64::from(session) * SESSION_LEN as u64;
+        Ok(retry_on_intr(|| fallocate(&self.file, FallocateFlags::empty(), from, SESSION_LEN as u64))?)
     }
 
     /// A gate with the grant that it is in use for; `None` for one that there is not.

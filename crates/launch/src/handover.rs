@@ -103,6 +103,10 @@ pub struct DaemonConfig {
     pub dead_after_ms: Option<u64>,
     /// Nodes that will not be started again.
     pub lost: Vec<u16>,
+    /// Whether the formation is being recovered: none of its clients lives.
+    pub recovering: bool,
+    /// Whether it ever was.
+    pub was_recovered: bool,
     secret: String,
     map: String,
 }
@@ -129,6 +133,8 @@ impl DaemonConfig {
             page_pool: state.page_pool,
             dead_after_ms: state.watching_ms(),
             lost: state.lost().collect(),
+            recovering: state.recovering,
+            was_recovered: state.recoveries > 0,
             secret: to_hex(secret),
             map: state.map.clone(),
         })

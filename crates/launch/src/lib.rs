@@ -6,11 +6,13 @@
 //! - Daemons take over what they need by [`handover`]; commands ask the supervisor by [`control`].
 //! - [`take_down`] ends all of that, and looks that nothing is left.
 //! - [`hosts`] does the same over several hosts, each of which has a supervisor.
+//! - [`recover`] starts a formation again of which no process lives, on its volumes.
 //! - [`find_leftovers`] finds what a crash left, for `bivouac reap`.
 //! - [`run_command`] is the user's command under `bivouac run`.
 //!
 //! This is the only crate that starts processes.
 
+mod boards;
 pub mod control;
 pub mod descriptors;
 mod error;
@@ -35,6 +37,7 @@ mod process;
 mod purpose;
 mod random;
 mod reap;
+mod recovery;
 pub mod restarts;
 mod signals;
 mod stacks;
@@ -61,6 +64,7 @@ pub use process::{ProcessId, users_of};
 pub use purpose::{inherit, left_ms, unix_ms};
 pub use random::random_bytes;
 pub use reap::{Left, Leftovers, find_leftovers};
+pub use recovery::{Amount, Recoverable, Recovery, discard, recover, recoverable};
 pub use restarts::Tolerance;
 pub use signals::{Arrived, Signals, unblock};
 pub use stacks::stacks_of_all_threads;

@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use crate::state::State;
 use crate::state_dir::StateDir;
 use crate::surroundings::{Surroundings, make_private_dir, remove_around};
-use crate::{Kind, LaunchError, LaunchResult};
+use crate::{Kind, LaunchError, LaunchResult, boards};
 
 /// Where memory volumes are made.
 pub(crate) const MEMORY_DIR: &str = "/dev/shm";
@@ -52,6 +52,33 @@ pub(crate) fn make(root: &Path, home: &StateDir) -> LaunchResult<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Has a directory that was made for a formation say where its state is now; any other is left alone.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn adopt(root: &Path, home: &StateDir) -> LaunchResult<()> {
+    match home_of(root) {
+        Some(known) if known != home.path() => {
+            let (link, new) = (root.join(LINK), root.join(format!("{LINK}.tmp")));
+            let _of_one_that_was_killed = std::fs::remove_file(&new);
+            let replaced = symlink(home.path(), &new).and_then(|()| std::fs::rename(&new, &link));
+            replaced.map_err(|e| LaunchError::path(&link, "replace the link", e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Those of this user.
+pub(crate) fn all(here: &Surroundings) -> Vec<PathBuf> {
+    let prefix = prefix(here);
+    let entries = std::fs::read_dir(MEMORY_DIR).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix));
+        named && entry.metadata().is_ok_and(|seen| seen.is_dir() && seen.uid() == here.uid)
+    });
+    ours.map(|entry| entry.path()).collect()
 }
 
 /// Removes it, or any other directory that was made for a formation; one that is not empty then is left.
@@ -127,6 +154,7 @@ impl Abandoned {
         for (path, identity) in &self.volumes {
             remove_volume(path, identity.formation, true)
                 .map_err(|error| LaunchError::said(Kind::Refused, error.to_string()))?;
+            boards::remove(&crate::hex::to_hex(&identity.formation.0), identity.node.0);
         }
         for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
             // A volume that its daemon had only made, or nothing of ours: then it stays.

@@ -138,6 +138,8 @@ impl Wishes {
             part: None,
             kept_on: None,
             hosts: Vec::new(),
+            recoveries: 0,
+            recovering: false,
         }
     }
 }

@@ -9,13 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
+use crate::boards::unused;
 use crate::memory_root::{Abandoned, abandoned};
 use crate::mounts::{MountEntry, WhenBusy, is_dead, mounted, unmount};
+use crate::recovery::recoverable;
 use crate::state::State;
 use crate::state_dir::{Claim, StateDir, WHOLE};
+use crate::start::ways_on;
 use crate::surroundings::Surroundings;
 use crate::teardown::remove_leftovers;
-use crate::{FormationName, LaunchResult};
+use crate::{FormationName, LaunchError, LaunchResult};
 
 /// How long it may take to look at all processes.
 const LIVING_WAIT: Duration = Duration::from_secs(10);
@@ -36,6 +41,8 @@ enum What {
     Unfinished(FormationName, Claim),
     Memory(Abandoned),
     Mount(PathBuf),
+    /// Memory for direct access to volumes of a formation that is not here.
+    Board(PathBuf),
 }
 
 /// What was found.
@@ -58,6 +65,7 @@ pub fn find_leftovers(here: &Surroundings) -> LaunchResult<Leftovers> {
     }
     let memory = abandoned(here, &mut |doubt| found.kept.push(doubt));
     found.dead.extend(memory.into_iter().map(|memory| Left { what: What::Memory(memory) }));
+    found.dead.extend(boards_of_nobody(here).into_iter().map(|path| Left { what: What::Board(path) }));
     let told = |dir: &Path| {
         let of_state = |left: &Left| match &left.what {
             What::Formation(_, _, state) => state.mounts.iter().any(|mount| mount.dir == dir),
@@ -68,6 +76,18 @@ pub fn find_leftovers(here: &Surroundings) -> LaunchResult<Leftovers> {
     let mounts: Vec<PathBuf> = dead_mounts(here).into_iter().filter(|dir| !told(dir)).collect();
     found.dead.extend(mounts.into_iter().map(|dir| Left { what: What::Mount(dir) }));
     Ok(found)
+}
+
+/// Boards of formations that neither live nor could be recovered.
+fn boards_of_nobody(here: &Surroundings) -> Vec<PathBuf> {
+    let unused = unused(here.uid);
+    if unused.is_empty() {
+        return Vec::new();
+    }
+    let states = StateDir::list(here).into_iter().filter_map(|(_, dir)| Some(dir.read().ok()??.formation));
+    let known: BTreeSet<String> =
+        states.chain(recoverable(here).into_iter().map(|found| found.formation)).collect();
+    unused.into_iter().filter(|(_, formation)| !known.contains(formation)).map(|(path, _)| path).collect()
 }
 
 /// How a formation's directory is taken: that of one on this host, or of a host's part, or that of the whole.
@@ -109,7 +129,7 @@ fn look_at(here: &Surroundings, name: FormationName, claim: ClaimOf, found: &mut
 fn why_kept(here: &Surroundings, state: &State) -> Option<String> {
     let name = &state.name;
     if let Some(reason) = state.why_kept() {
-        let remedy = format!("save it from its volumes, then: bivouac down --name {name} --discard");
+        let remedy = ways_on(state);
         return Some(format!("formation {name}: holds data that is nowhere else: {reason}; {remedy}"));
     }
     // The lock of a directory that several hosts see proves nothing about the others.
@@ -184,6 +204,7 @@ impl Left {
                 )
             }
             What::Mount(dir) => format!("dead mount: {}", dir.display()),
+            What::Board(path) => format!("memory for direct access of a dead formation: {}", path.display()),
         }
     }
 
@@ -196,6 +217,9 @@ impl Left {
             What::Formation(_, claim, state) => remove_leftovers(here, &claim.dir, state, notice),
             What::Unfinished(_, claim) => claim.dir.remove(),
             What::Memory(memory) => memory.remove(),
+            What::Board(path) => {
+                std::fs::remove_file(path).map_err(|e| LaunchError::path(path, "remove it", e))
+            }
             What::Mount(dir) => unmount(here, dir, WhenBusy::Detach, true).map(drop),
         }
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use bivouac_types::units::format_utc;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Resource, Rlimit, Signal};
@@ -17,6 +18,7 @@ use crate::handover::take_stdin;
 use crate::name::FormationName;
 use crate::packets;
 use crate::phases::Phases;
+use crate::recovery::{Amount, remember, without_state};
 use crate::plan::{Wishes, plan};
 use crate::signals::Signals;
 use crate::state::State;
@@ -25,6 +27,7 @@ use crate::supervisor::{DaemonProgram, Report, Supervisor};
 use crate::surroundings::Surroundings;
 use crate::teardown;
 use crate::{Kind, LaunchError, LaunchResult};
+
 
 /// How long a supervisor may take to take down again what it has started, in milliseconds: killed meanwhile, it would
 /// leave daemons that nobody knows of.
@@ -74,6 +77,7 @@ pub fn start(
     phases.insert(steps);
     let state = claim.dir.read()?.ok_or_else(|| vanished(&wishes.name))?;
     attempt.done = true;
+    remember(here, &state);
     Ok(Started { name: wishes.name.clone(), dir: claim.dir, state, phases, tie: None })
 }
 
@@ -140,11 +144,16 @@ fn claim_by(
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<Claim> {
     let claim = take(here, name)?;
-    let Some(stale) = claim.stale.as_ref() else { return Ok(claim) };
+    let Some(stale) = claim.stale.as_ref() else {
+        return refuse_others(here, name, &claim).map(|()| claim);
+    };
     if let Some(reason) = stale.why_kept() {
         let cause = format!("was killed, and its data was to be kept: {reason}");
-        let remedy = format!("save it from its volumes, then: bivouac down --name {name} --discard");
-        return Err(LaunchError::new(Kind::Keep, format_args!("formation {name}"), cause, &remedy));
+        return Err(LaunchError::new(Kind::Keep, format_args!("formation {name}"), cause, &ways_on(stale)));
+    }
+    let amount = Amount::of(stale);
+    if !amount.is_nothing() {
+        return Err(would_lose(stale, &amount));
     }
     notice(&format!(
         "formation {name} was killed earlier (none of its processes lives): removing what it left"
@@ -152,6 +161,37 @@ fn claim_by(
     teardown::remove_leftovers(here, &claim.dir, stale, notice)?;
     drop(claim);
     take(here, name)
+}
+
+/// What to do with a formation of which no process lives.
+pub(crate) fn ways_on(state: &State) -> String {
+    let name = &state.name;
+    let back = match state.part.is_some() || state.is_over_hosts() {
+        true => "save it: bivouac fsck --offline VOLUME... --from-subfiles --out DIR".to_owned(),
+        false => format!("have it back: bivouac recover {name}"),
+    };
+    format!("{back}; or throw it away: bivouac down --name {name} --discard")
+}
+
+/// A new formation is not made in place of one that was killed and holds something.
+fn would_lose(state: &State, amount: &Amount) -> LaunchError {
+    let made = format_utc(state.created_unix_ms / 1000);
+    let cause = format!("was killed as a whole (none of its processes lives); made {made}Z, it holds {amount}");
+    LaunchError::new(Kind::Keep, format_args!("formation {}", state.name), cause, &ways_on(state))
+}
+
+/// The same for one whose state is gone, for instance since a reboot, but not its volumes.
+fn refuse_others(here: &Surroundings, name: &FormationName, claim: &Claim) -> LaunchResult<()> {
+    let refused = without_state(here, name).into_iter().find_map(|other| {
+        let (state, amount) = (other.state.as_ref()?, other.amount());
+        (!amount.is_nothing()).then(|| would_lose(state, &amount))
+    });
+    let Some(error) = refused else { return Ok(()) };
+    // Nothing is in it yet but the lock.
+    if let Err(left) = claim.dir.remove() {
+        log::warn!("{left}");
+    }
+    Err(error)
 }
 
 /// Removes what a failed start has made.

@@ -120,6 +120,12 @@ pub struct State {
     /// The hosts, when this is the whole of a formation over several, as the one who started it sees it.
     #[serde(default)]
     pub hosts: Vec<HostState>,
+    /// How often it was recovered after all of its processes had been killed.
+    #[serde(default)]
+    pub recoveries: u32,
+    /// Whether that is being done: its daemons end what clients had, all of which are dead.
+    #[serde(default)]
+    pub recovering: bool,
 }
 
 /// What ties one host's part of a formation to the whole.
@@ -368,6 +374,8 @@ pub(crate) mod tests {
             part: None,
             kept_on: None,
             hosts: vec![],
+            recoveries: 0,
+            recovering: false,
         }
     }
 

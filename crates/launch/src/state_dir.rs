@@ -17,7 +17,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -123,7 +123,8 @@ impl StateDir {
     }
 
     /// The formations over several hosts that were started here, by name.
-    fn wholes(here: &Surroundings) -> Vec<(FormationName, StateDir)> {
+    #[must_use]
+    pub fn wholes(here: &Surroundings) -> Vec<(FormationName, StateDir)> {
         let Some(base) = here.existing_base() else { return Vec::new() };
         let entries = fs::read_dir(base).into_iter().flatten().flatten();
         let named = entries.filter_map(|entry| {
@@ -363,6 +364,21 @@ impl StateDir {
         }
     }
 
+    /// Removes the sockets of processes that are dead. The caller has the lock.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub(crate) fn remove_sockets(&self) -> LaunchResult<()> {
+        let entries = fs::read_dir(&self.path).map_err(|e| LaunchError::path(&self.path, "list it", e))?;
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+                let path = entry.path();
+                fs::remove_file(&path).map_err(|e| LaunchError::path(&path, "remove the socket", e))?;
+            }
+        }
+        Ok(())
+    }
+
     fn state_path(&self) -> PathBuf {
         self.path.join("state.json")
     }
@@ -478,6 +494,7 @@ mod tests {
             runtime_dir: Some(dir.path().into()),
             search_path: None,
             log_level: None,
+            state_home: None,
             uid: rustix::process::geteuid().as_raw(),
             host: "h".into(),
             program: "/bin/false".into(),

@@ -24,6 +24,8 @@ pub struct Surroundings {
     pub search_path: Option<OsString>,
     /// `BIVOUAC_LOG`.
     pub log_level: Option<String>,
+    /// `XDG_STATE_HOME`, else `.local/state` below `HOME`.
+    pub state_home: Option<PathBuf>,
     /// Effective user id.
     pub uid: u32,
     /// Host name.
@@ -183,6 +185,7 @@ pub(crate) mod tests {
             runtime_dir: runtime_dir.map(Path::to_owned),
             search_path: Some("/nonexistent:/bin:/usr/bin".into()),
             log_level: None,
+            state_home: None,
             uid: rustix::process::geteuid().as_raw(),
             host: "h".into(),
             program: "/bin/false".into(),

@@ -18,7 +18,7 @@ use crate::state::{State, VolumeState};
 use crate::state_dir::StateDir;
 use crate::surroundings::Surroundings;
 use crate::unmounting::{abort_all, mounts_of, unmount_all};
-use crate::{Kind, LaunchError, LaunchResult};
+use crate::{Kind, LaunchError, LaunchResult, boards, recovery};
 
 /// Most time for the supervisor to end its daemons and itself, in milliseconds: more than it gives them.
 const STOP_MS_MAX: u64 = 5000;
@@ -165,8 +165,23 @@ fn remove_all(
     state: &State,
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<()> {
-    let damaged =
-        || LaunchError::new(Kind::Refused, dir.path().display(), "names no formation", "remove it by hand");
+    remove_volumes(here, state, notice)?;
+    if state.is_over_hosts() || mounts_of(here, state).is_empty() { dir.remove() } else { Ok(()) }
+}
+
+/// Removes what is on volumes and in memory, and where that is noted.
+///
+/// # Errors
+/// What could not be removed.
+pub(crate) fn remove_volumes(
+    here: &Surroundings,
+    state: &State,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<()> {
+    let damaged = || {
+        let object = format!("state of formation {}", state.name);
+        LaunchError::new(Kind::Refused, object, "has no formation id", "remove it by hand")
+    };
     let formation = state.formation_id().ok_or_else(damaged)?;
     // Those of other hosts are removed there.
     let here_too = state.nodes.iter().filter(|_| !state.is_over_hosts());
@@ -178,7 +193,11 @@ fn remove_all(
         return Err(LaunchError::new(Kind::Refused, "volumes", cause, &remedy));
     }
     state.own_dirs.iter().try_for_each(|path| memory_root::remove(path))?;
-    if state.is_over_hosts() || mounts_of(here, state).is_empty() { dir.remove() } else { Ok(()) }
+    if !state.is_over_hosts() {
+        boards::remove_all(state);
+        recovery::forget(here, &state.formation);
+    }
+    Ok(())
 }
 
 /// Removes what is the formation's in a directory; answers whether nothing of it is left there. What others put

@@ -178,6 +178,8 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         part: None,
         kept_on: None,
         hosts: vec![],
+        recoveries: 0,
+        recovering: false,
     }
 }
 

@@ -15,6 +15,7 @@ mod counters;
 mod direct;
 mod directory;
 mod dispatch;
+mod ended;
 #[cfg(test)]
 mod fuzzed;
 mod gather;
@@ -50,7 +51,7 @@ pub use clock::{Clock, SystemClock};
 pub use directory::{entry_slot, shard_slot};
 pub use handlers::check::{record_page, subfile_facts};
 pub use intent::{Concerns, concerns};
-pub use node::{Node, NodeConfig, PagePool};
+pub use node::{Node, NodeConfig, PagePool, Past};
 pub use peers::{NetPeers, PeerRequest, Peers};
 pub use pulse::{Patience, watch};
 pub use rounds::Rounds;

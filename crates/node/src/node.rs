@@ -20,6 +20,7 @@ use crate::believers::Believers;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::direct::Lending;
+use crate::ended::end_clients;
 use crate::gather::{Gathers, Shards};
 use crate::intent::Logged;
 use crate::leases::Leases;
@@ -51,6 +52,15 @@ pub trait PagePool: Send + Sync {
 /// The volume that a node keeps its records on.
 pub(crate) const RECORDS_VOLUME: u16 = 0;
 
+/// What was before this daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// The formation was killed as a whole and is recovered just now: none of its clients lives.
+    pub clients_ended: bool,
+    /// That has happened at some time: files may have bytes behind their ends whose writers nobody remembers.
+    pub was_recovered: bool,
+}
+
 /// What a node is made from.
 pub struct NodeConfig {
     /// The map; gives this node its slots and seats.
@@ -75,6 +85,8 @@ pub struct NodeConfig {
     pub objects: bivouac_source::Surroundings,
     /// The threads that it shares with other nodes of its process.
     pub rounds: Rounds,
+    /// What was before this daemon.
+    pub past: Past,
 }
 
 /// A running node.
@@ -152,6 +164,9 @@ impl Node {
             Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
         records.count_in(data.records_room(RECORDS_VOLUME)?);
         let slot = first_slot(&config.map, config.id);
+        if config.past.clients_ended {
+            end_clients(&records, slots_of(&config.map, config.id))?;
+        }
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
         let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
@@ -159,9 +174,10 @@ impl Node {
         let sessions = Sessions::open(&records, slot, config.grace);
         let partitions = Partitions::open(&records, slot, &config.map)?;
         let own = slots_of(&config.map, config.id);
+        let had_opens = config.past.was_recovered || !sessions.awaiting().is_empty();
         let node = Node {
             advisory: Advisory::open(&records, config.id, own, Arc::clone(&peers)),
-            unsettled: Unsettled::new(config.id, allocator.first(), !sessions.awaiting().is_empty()),
+            unsettled: Unsettled::new(config.id, allocator.first(), had_opens),
             sweeper: Sweeper::default(),
             proxy: Proxy::default(),
             allocator,

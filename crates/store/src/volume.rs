@@ -7,6 +7,7 @@ mod dir;
 mod failing;
 mod identity;
 mod memory;
+mod note;
 mod read_only;
 pub(crate) mod transfer;
 
@@ -17,12 +18,13 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use claim::{claim_existing, remove_volume};
+pub use claim::{claim_existing, identity_of, remove_volume};
 pub use crash::{CrashVolume, Loss};
 pub use dir::DirVolume;
 pub use failing::{FailingVolume, Fault, Operation, OperationKind};
 pub use identity::{IDENTITY_NAME, VolumeIdentity};
 pub use memory::MemVolume;
+pub use note::{NOTE_LEN_MAX, NOTE_NAME, read_note, write_note};
 pub use read_only::ReadOnlyVolume;
 
 use bivouac_types::Errno;

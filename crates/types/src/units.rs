@@ -57,6 +57,22 @@ pub fn format_count(number: u64, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
+/// Seconds since 1970 as a date: the civil calendar of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+#[must_use]
+pub fn format_utc(secs: u64) -> String {
+    let (days, rest) = (secs / 86_400, secs % 86_400);
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest % 3600 / 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
+}
+
 /// Writes a size so that [`parse_size`] reads the same: `64k`, `1500`.
 #[must_use]
 pub fn exact_size(bytes: u64) -> String {
@@ -154,5 +170,18 @@ mod tests {
             assert_eq!(parse_duration_ms(text), Ok(ms));
         }
         assert!(parse_duration_ms("1y").is_err() && parse_duration_ms("").is_err());
+    }
+
+    #[test]
+    fn dates_are_right() {
+        for (secs, date) in [
+            (0, "1970-01-01T00:00:00"),
+            (951_782_400, "2000-02-29T00:00:00"),
+            (1_709_210_096, "2024-02-29T12:34:56"),
+            (4_107_542_399, "2100-02-28T23:59:59"),
+            (4_107_542_400, "2100-03-01T00:00:00"),
+        ] {
+            assert_eq!(format_utc(secs), date);
+        }
     }
 }

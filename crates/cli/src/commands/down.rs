@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use bivouac_launch::hosts::take_down_hosts;
 use bivouac_launch::{
-    CODE_KEEP, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, Surroundings, take_down,
+    Amount, CODE_KEEP, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, Surroundings, discard,
+    recoverable, take_down,
 };
 
 use crate::closing::Closing;
@@ -15,13 +16,39 @@ use crate::unsaved;
 
 /// Takes a formation down and says what is left: nothing. Refuses while it holds what is nowhere else.
 pub fn run(here: &Surroundings, args: &DownArgs) -> Result<ExitCode, Failure> {
-    let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
+    let (_, dir) = match StateDir::find_whole(here, args.which.name.as_ref()) {
+        Err(error) if error.kind() == Kind::NotRunning => return discard_left(here, args, error),
+        found => found?,
+    };
     let gone = || LaunchError::said(Kind::NotRunning, "the formation is gone already");
     let state = dir.read()?.ok_or_else(gone)?;
     if !state.is_over_hosts() {
         refuse_part(&state)?;
     }
     take_away(here, &dir, state, args.discard)
+}
+
+/// Throws away what is left of a formation whose state is gone, if that is wished.
+fn discard_left(here: &Surroundings, args: &DownArgs, error: LaunchError) -> Result<ExitCode, Failure> {
+    let name = args.which.name.as_ref().map_or("default", FormationName::as_str);
+    let mut left = recoverable(here);
+    left.retain(|found| found.name.as_str() == name && found.dir.is_none());
+    let Some(first) = left.first() else { return Err(error.into()) };
+    if left.len() > 1 {
+        let text = format!("{} formations called {name} are left on this host; look at them: bivouac list --json", left.len());
+        return Err(Failure::new(2, text));
+    }
+    let amount = first.amount();
+    if !args.discard && !amount.is_nothing() {
+        let text = format!(
+            "formation {name}: was killed as a whole, and its state is gone; its volumes hold {amount}; have it back: bivouac \
+             recover {name}; or throw it away: bivouac down --name {name} --discard"
+        );
+        return Err(Failure::new(CODE_KEEP, text));
+    }
+    discard(here, first, &mut |text| errln!("bivouac: {text}"))?;
+    outln!("formation {name} is thrown away; it held {amount}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Takes a formation down whose state is in `dir`, or all that a host has of it. Refuses while it holds what is nowhere else,
@@ -56,16 +83,20 @@ fn end(
     here: &Surroundings,
     dir: &StateDir,
     state: &State,
-    discard: bool,
+    is_void: bool,
     notice: &mut dyn FnMut(&str),
 ) -> Result<ExitCode, Failure> {
     let name = &state.name;
     if state.is_over_hosts() {
-        let left = take_down_hosts(here, dir, discard)?;
+        let left = take_down_hosts(here, dir, is_void)?;
         outln!("formation {name} is down on all its hosts; {left}");
         return Ok(if left.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    let remains = take_down(here, dir, discard, notice)?;
+    let killed = (!dir.is_held()).then(|| Amount::of(state)).filter(|amount| !amount.is_nothing());
+    let remains = take_down(here, dir, is_void, notice)?;
+    if let Some(amount) = killed {
+        notice(&format!("formation {name} had been killed; what it held was removed: {amount}"));
+    }
     outln!("formation {name} is down; {remains}");
     Ok(if remains.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

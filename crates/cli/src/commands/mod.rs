@@ -11,12 +11,14 @@ mod flush;
 mod fsck;
 mod join;
 mod keep;
+mod list;
 mod man;
 mod mount;
 mod node;
 pub mod partition;
 mod pin;
 mod reap;
+mod recover;
 mod run;
 mod stage;
 mod status;
@@ -40,6 +42,8 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
         Command::Up(args) => up::run(here, &args),
         Command::Status(args) => status::run(here, &args),
         Command::Down(args) => down::run(here, &args),
+        Command::List(args) => list::run(here, &args),
+        Command::Recover(args) => recover::run(here, &args),
         Command::Reap(args) => reap::run(here, &args),
         Command::Run(args) => run::run(here, &args),
         Command::Exec(args) => exec::run(here, &args),

@@ -61,7 +61,7 @@ fn show(args: &UpArgs, formed: &Formed) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn owner(pid: u32) -> Result<ProcessId, LaunchError> {
+pub(super) fn owner(pid: u32) -> Result<ProcessId, LaunchError> {
     let remedy = "name one that runs as long as the formation shall, for instance: --owner $$";
     ProcessId::of(pid)
         .ok_or_else(|| LaunchError::usage(format_args!("--owner {pid}"), "there is no such process", remedy))

@@ -116,6 +116,7 @@ impl Place {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bivouac"));
         command.args(arguments).env("XDG_RUNTIME_DIR", self.path()).stdin(Stdio::null());
+        command.env("XDG_STATE_HOME", self.path().join("state"));
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }

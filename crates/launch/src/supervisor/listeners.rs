@@ -4,7 +4,6 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 
-use bivouac_direct::Board;
 use bivouac_wire::Encode;
 
 use crate::control::for_this_user_only;
@@ -12,7 +11,7 @@ use crate::handover::NodeHandles;
 use crate::hex::to_hex;
 use crate::plan::first_map;
 use crate::state::{NodeState, State};
-use crate::{Kind, LaunchError, LaunchResult};
+use crate::{Kind, LaunchError, LaunchResult, boards};
 
 /// Most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -51,7 +50,7 @@ pub(super) fn open_here(state: &State, ports: Vec<Ports>) -> LaunchResult<Vec<No
         let unix = UnixListener::bind(&node.unix_path)
             .map_err(|e| LaunchError::path(&node.unix_path, "listen there", e))?;
         for_this_user_only(&node.unix_path)?;
-        let board = Board::make().map_err(|e| LaunchError::system("memory for direct access", e))?;
+        let board = boards::open(&state.formation, node.id).map_err(|e| LaunchError::system("memory for direct access", e))?;
         Ok(NodeHandles { client, peer, unix, board })
     };
     state.nodes.iter().zip(ports).map(open).collect()
@@ -89,6 +88,7 @@ mod tests {
         let mut state = sample();
         state.nodes[0].unix_path = dir.path().join("n0");
         let listeners = open(&mut state).unwrap();
+        boards::remove_all(&state);
         let map = state.map().unwrap();
         let address = listeners[0].client.local_addr().unwrap().to_string();
         assert_eq!(map.nodes[0].client_address, address);

@@ -25,6 +25,7 @@ use crate::packets;
 use crate::phases::{Phase, Phases};
 use crate::process::ProcessId;
 use crate::purpose::{Guard, unix_ms};
+use crate::recovery::write_notes;
 use crate::restarts::{Command, Event, Life, Policy, Restarts};
 use crate::signals::Signals;
 use crate::state::{MountState, NodeLife, NodeState, Stage, State};
@@ -38,6 +39,12 @@ use places::Places;
 
 /// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
 const WAIT_MS_MAX: u64 = 1 << 30;
+
+/// Mounts of one life of a formation have other numbers than those of its lives before, and so have their clients: so many
+/// mounts in a life, as a power of two.
+const MOUNTS_BITS: u32 = 20;
+/// Lives that are told apart by that; in later ones, clients of the one before are forgotten all the same.
+const RECOVERIES_TOLD: u32 = (1 << (u32::BITS - MOUNTS_BITS)) - 1;
 
 /// From the supervisor to the `up` that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +158,7 @@ impl Supervisor {
         let daemons = Daemon::of_all(handles, state.in_process);
         dir.write_map(&state)?;
         phases.end("bind");
+        let state_mounts = state.recoveries.min(RECOVERIES_TOLD) << MOUNTS_BITS;
         // The end of who holds a part is heard at once, and all that needs is done here.
         let guard = if state.part.is_some() { Guard::default() } else { Guard::of(&state) };
         Ok(Supervisor {
@@ -173,7 +181,7 @@ impl Supervisor {
             daemons,
             since: Instant::now(),
             phases: Some(phases),
-            mounts_made: 0,
+            mounts_made: state_mounts,
             guard,
             finished: false,
             abandoned: false,
@@ -297,11 +305,13 @@ impl Supervisor {
             Request::Sources { which } => {
                 self.state.sources = which;
                 self.changed = true;
+                write_notes(&self.state);
                 self.callers.answer(token, &Answer::Done);
             }
             Request::Keep { reason } => {
                 self.state.keep = reason;
                 self.write_state();
+                write_notes(&self.state);
                 self.callers.answer(token, &Answer::Done);
             }
             Request::Leave { ttl_ms } => {
@@ -583,7 +593,10 @@ impl Supervisor {
         let Some(mut phases) = self.phases.take() else { return };
         phases.end("daemons");
         self.state.stage = Stage::Running;
+        // From now on there may be clients again.
+        self.state.recovering = false;
         self.write_state();
+        write_notes(&self.state);
         self.tell(&Report::Ready { phases: phases.into_steps() });
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_net::{Fates, InProcess, LaneKind, Request, Transport};
-use bivouac_node::{Node, NodeConfig, PeerRequest, Peers, Rounds, SystemClock};
+use bivouac_node::{Node, NodeConfig, Past, PeerRequest, Peers, Rounds, SystemClock};
 use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, VolumeConfig};
 use bivouac_types::limits::SLOTS_DEFAULT;
 use bivouac_types::{ClientId, Errno, FormationId, FsError, FsResult, Ino, NodeId, Slot, SpreadAt};
@@ -318,6 +318,7 @@ impl Formation {
                 dead_after: self.dead_after,
                 fates: Arc::new(Fates::new(self.map.nodes.len())),
                 objects: self.objects.clone(),
+                past: Past::default(),
             };
             let peers: Arc<dyn Peers> = self.switchboard.clone();
             self.nodes.push(Node::open(config, peers, Arc::new(SystemClock)).unwrap().0);

@@ -10,6 +10,7 @@ use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno as SystemError;
 
 use super::dir::entries;
+use super::note::{NOTE_NAME, NOTE_UNFINISHED_NAME};
 use super::identity::{IDENTITY_LEN, IDENTITY_NAME, IdentityError, VERSION, VolumeIdentity};
 use crate::{StoreError, StoreResult};
 
@@ -41,6 +42,17 @@ pub fn claim_existing(path: &Path) -> StoreResult<(OwnedFd, VolumeIdentity)> {
     let identity = read_identity(path, root.as_fd())?;
     let none = || StoreError::BadIdentity { path: path.to_owned(), cause: "there is none" };
     Ok((root, identity.ok_or_else(none)?))
+}
+
+/// Whose volume a directory is; nobody's if it is none or is missing. Takes no lock: its daemon may be running.
+///
+/// # Errors
+/// When it cannot be read, or is damaged.
+pub fn identity_of(path: &Path) -> StoreResult<Option<VolumeIdentity>> {
+    match open_root(path) {
+        Err(StoreError::Missing { .. } | StoreError::NotADirectory { .. }) => Ok(None),
+        root => read_identity(path, root?.as_fd()),
+    }
 }
 
 /// Removes what a formation kept in a volume, and with `remove_dir` the directory itself. One that is not there, or is
@@ -162,6 +174,12 @@ fn remove_content(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
     let found = entries(root).map_err(StoreError::io(format!("{}: list", path.display())))?;
     for entry in found.iter().filter(|entry| entry.is_dir && is_our_dir(&entry.name)) {
         remove_flat_dir(root, &entry.name).map_err(|e| failed(path, &entry.name, e))?;
+    }
+    for note in [NOTE_NAME, NOTE_UNFINISHED_NAME] {
+        match rustix::fs::unlinkat(root, note, AtFlags::empty()) {
+            Ok(()) | Err(SystemError::NOENT) => {}
+            Err(error) => return Err(failed(path, "remove the note", error)),
+        }
     }
     rustix::fs::unlinkat(root, IDENTITY_NAME, AtFlags::empty())
         .map_err(|e| failed(path, "remove identity file", e))?;

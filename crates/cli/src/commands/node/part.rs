@@ -16,7 +16,7 @@ use bivouac_launch::LaunchError;
 use bivouac_launch::handover::{FromNode, Handover, NodeHandles, NodeShare, ServeMount};
 use bivouac_mount::{Mount, MountError, Options};
 use bivouac_net::{Fates, LaneKind, Listener, Served};
-use bivouac_node::{Believer, LockClient, Node, NodeConfig, PagePool, SystemClock};
+use bivouac_node::{Believer, LockClient, Node, NodeConfig, PagePool, Past, SystemClock};
 use bivouac_store::VolumeConfig;
 use bivouac_types::{ClientId, Ino, NodeId, SeatIndex};
 use log::Level;
@@ -226,5 +226,9 @@ fn config_of(shared: &Shared, share: &NodeShare, fates: &Arc<Fates>) -> NodeConf
         fates: Arc::clone(fates),
         objects: shared.objects.clone(),
         rounds: shared.rounds.clone(),
+        past: Past {
+            clients_ended: shared.config.recovering,
+            was_recovered: shared.config.was_recovered,
+        },
     }
 }

@@ -1,0 +1,202 @@
+//! `bivouac list`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bivouac_launch::{Amount, NodeLife, Recoverable, Stage, State, StateDir, Surroundings, recoverable};
+use bivouac_types::units::format_utc;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::options::ListAllArgs;
+use crate::table::layout;
+
+/// A formation as it is shown.
+#[derive(Debug, Serialize)]
+struct Listed {
+    name: String,
+    formation: String,
+    state: &'static str,
+    created_unix_ms: u64,
+    nodes: usize,
+    hosts: Vec<String>,
+    directory: Option<PathBuf>,
+    mounts: Vec<PathBuf>,
+    /// What it left, if no process of it lives.
+    left: Option<Left>,
+}
+
+#[derive(Debug, Serialize)]
+struct Left {
+    files: u64,
+    bytes: u64,
+    changed_unix_ms: u64,
+    volumes: Vec<PathBuf>,
+    missing: Vec<String>,
+    unreadable: Vec<String>,
+    why_kept: Option<String>,
+    #[serde(skip)]
+    text: String,
+}
+
+/// Lists all formations of this user on this host: those that run, and those that could be recovered.
+pub fn run(here: &Surroundings, args: &ListAllArgs) -> Result<ExitCode, Failure> {
+    let mut all = living(here);
+    all.extend(recoverable(here).iter().map(dead));
+    all.sort_by(|a, b| (&a.name, a.created_unix_ms).cmp(&(&b.name, b.created_unix_ms)));
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&all).map_err(std::io::Error::from)?);
+    } else {
+        out!("{}", text(&all));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Those of which a process lives; of one over several hosts that was started here the whole, not this host's part.
+fn living(here: &Surroundings) -> Vec<Listed> {
+    let wholes = StateDir::wholes(here);
+    let parts = StateDir::list(here).into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
+    let held = parts.chain(wholes.iter().cloned()).filter(|(_, dir)| dir.is_held());
+    held.filter_map(|(_, dir)| {
+        let state = dir.read().ok()??;
+        let running = if is_whole(&state) { "running" } else { "degraded" };
+        Some(Listed {
+            state: match state.stage {
+                Stage::Starting => "starting",
+                Stage::Stopping => "stopping",
+                Stage::Running => running,
+            },
+            mounts: state.mounts.iter().map(|mount| mount.dir.clone()).collect(),
+            directory: Some(dir.path().to_owned()),
+            ..listed(&state)
+        })
+    }).collect()
+}
+
+fn is_whole(state: &State) -> bool {
+    let hosts = state.hosts.iter().all(|host| host.life == bivouac_launch::HostLife::Up);
+    let nodes = state.nodes.iter().all(|node| node.life == NodeLife::Ready);
+    hosts && nodes && state.supervisor.is_some_and(|supervisor| supervisor.is_alive())
+}
+
+fn listed(state: &State) -> Listed {
+    let mut hosts: Vec<String> = match state.hosts.as_slice() {
+        [] => state.nodes.iter().map(|node| node.host.clone()).collect(),
+        hosts => hosts.iter().map(|host| host.name.clone()).collect(),
+    };
+    hosts.dedup();
+    let over_hosts: usize = state.hosts.iter().map(|host| host.nodes.len()).sum();
+    Listed {
+        name: state.name.to_string(),
+        formation: state.formation.clone(),
+        state: "dead",
+        created_unix_ms: state.created_unix_ms,
+        nodes: state.nodes.len().max(over_hosts),
+        hosts,
+        directory: None,
+        mounts: Vec::new(),
+        left: None,
+    }
+}
+
+/// One of which no process lives.
+fn dead(found: &Recoverable) -> Listed {
+    let (amount, missing) = (found.amount(), found.missing());
+    let volumes = found.state.iter().flat_map(|state| &state.nodes).flat_map(|node| &node.volumes);
+    let left = Left {
+        files: amount.files,
+        bytes: amount.bytes,
+        changed_unix_ms: amount.changed_unix_ms,
+        volumes: volumes.map(|volume| volume.path.clone()).collect(),
+        unreadable: amount.unreadable.clone(),
+        why_kept: found.state.as_ref().and_then(State::why_kept),
+        text: said(&amount, &missing, found.obstacle()),
+        missing,
+    };
+    let base = found.state.as_ref().map(listed);
+    let base = base.unwrap_or_else(|| Listed {
+        name: found.name.to_string(),
+        formation: found.formation.clone(),
+        state: "dead",
+        created_unix_ms: found.created_unix_ms,
+        nodes: 0,
+        hosts: Vec::new(),
+        directory: None,
+        mounts: Vec::new(),
+        left: None,
+    });
+    Listed {
+        state: match &left {
+            _ if found.obstacle().is_some() => "dead",
+            left if !left.missing.is_empty() => "incomplete",
+            _ => "recoverable",
+        },
+        directory: found.dir.as_ref().map(|dir| dir.path().to_owned()),
+        left: Some(left),
+        ..base
+    }
+}
+
+fn said(amount: &Amount, missing: &[String], obstacle: Option<&str>) -> String {
+    let mut text = amount.to_string();
+    if !missing.is_empty() {
+        text.push_str(&format!("; missing: {}", missing.join(", ")));
+    }
+    obstacle.iter().for_each(|why| text.push_str(&format!("; {why}")));
+    text
+}
+
+fn text(all: &[Listed]) -> String {
+    if all.is_empty() {
+        return "no formation of this user is running or could be recovered on this host\n".into();
+    }
+    let row = |one: &Listed| {
+        let mounts: Vec<String> = one.mounts.iter().map(|dir| dir.display().to_string()).collect();
+        vec![
+            one.name.clone(),
+            one.state.to_owned(),
+            one.nodes.to_string(),
+            format!("{}Z", format_utc(one.created_unix_ms / 1000)),
+            one.left.as_ref().map_or_else(|| mounts.join(", "), |left| left.text.clone()),
+        ]
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    let mut text = layout(&["NAME", "STATE", "NODES", "MADE", "MOUNTED AT, OR HOLDS"], &[2], &rows);
+    if all.iter().any(|one| one.state == "recoverable") {
+        text.push_str("have one back: bivouac recover NAME; throw it away: bivouac down --name NAME --discard\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_and_something_are_said() {
+        assert!(text(&[]).starts_with("no formation"));
+        let one = Listed {
+            name: "x".into(),
+            formation: "07".into(),
+            state: "recoverable",
+            created_unix_ms: 951_782_400_000,
+            nodes: 2,
+            hosts: Vec::new(),
+            directory: None,
+            mounts: Vec::new(),
+            left: Some(Left {
+                files: 1,
+                bytes: 2,
+                changed_unix_ms: 0,
+                volumes: Vec::new(),
+                missing: Vec::new(),
+                unreadable: Vec::new(),
+                why_kept: None,
+                text: said(&Amount::default(), &["volume 0".into()], Some("why")),
+            }),
+        };
+        let text = text(&[one]);
+        assert!(text.contains("x     recoverable      2  2000-02-29T00:00:00Z  0 files and directories"), "{text}");
+        assert!(text.contains("; missing: volume 0; why\nhave one back: bivouac recover NAME"), "{text}");
+    }
+}

@@ -1,0 +1,381 @@
+//! A formation that was killed as a whole, and is again: from its volumes as they are. See docs/decisions/0053-recovery.md.
+//!
+//! Nothing is lost by a recovery that fails or is killed: the volumes stay as they are, and it can be made again.
+
+mod amount;
+mod found;
+mod index;
+mod note;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bivouac_store::{StoreError, VolumeIdentity, claim_existing};
+
+use crate::forked::OwnChild;
+use crate::hex::to_hex;
+use crate::name::FormationName;
+use crate::phases::Phases;
+use crate::plan::first_map;
+use crate::process::ProcessId;
+use crate::purpose::unix_ms;
+use crate::signals::Signals;
+use crate::start::{GIVE_UP_MS, Started, end_supervisor, start_supervisor, vanished, wait_ready};
+use crate::state::{NodeLife, Stage, State};
+use crate::state_dir::{Claim, StateDir};
+use crate::surroundings::Surroundings;
+use crate::teardown::remove_volumes;
+use crate::unmounting::unmount_all;
+use crate::{Kind, LaunchError, LaunchResult, memory_root};
+
+pub use amount::Amount;
+pub use found::{Recoverable, recoverable};
+pub(crate) use found::without_state;
+pub(crate) use index::{forget, remember};
+pub(crate) use note::write_all as write_notes;
+
+/// What is to be recovered, and how it is to live then.
+#[derive(Clone, Debug, Default)]
+pub struct Recovery {
+    /// The formation's name; the only one that there is, if none is given.
+    pub name: Option<FormationName>,
+    /// Volumes, or directories with volumes in them; where they were, if none is given.
+    pub volumes: Vec<PathBuf>,
+    /// First port to listen on; the one that it had, if none is given.
+    pub port: Option<u16>,
+    /// The process that it ends with; what it was made for before is over.
+    pub owner: Option<ProcessId>,
+    /// How long it lives, in milliseconds.
+    pub ttl_ms: Option<u64>,
+}
+
+/// Starts a formation again on the volumes that it has, and waits until every daemon serves. What fails leaves them as
+/// they are.
+///
+/// # Errors
+/// `NotRunning` when there is nothing to recover, `Running` for one that lives; what is missing, or in the way, or what a
+/// daemon said.
+pub fn recover(
+    here: &Surroundings,
+    wanted: &Recovery,
+    bound: Duration,
+    signals: &Signals,
+    notice: &mut dyn FnMut(&str),
+) -> LaunchResult<Started> {
+    let mut phases = Phases::begin();
+    let old = choose(here, wanted)?;
+    check_whole(&old)?;
+    let claim = claim(here, &old)?;
+    let unfinished = Unfinished { claim: &claim, is_new: claim.stale.is_none() };
+    check_unused(&old)?;
+    let state = again(here, &old, wanted, &claim.dir)?;
+    unmount_all(here, &old, notice)?;
+    claim.dir.remove_sockets()?;
+    for root in &state.own_dirs {
+        memory_root::adopt(root, &claim.dir)?;
+    }
+    claim.dir.write(&state)?;
+    std::mem::forget(unfinished);
+    claim.dir.make_secret()?;
+    remember(here, &state);
+    phases.end("volumes");
+    let (report, child) = start_supervisor(here, &claim, "supervise", None)?;
+    drop(claim.lock);
+    phases.end("supervisor");
+    let steps = wait_ready(&report, signals, bound, &claim.dir).map_err(|error| {
+        end_supervisor(&report, OwnChild::from(&child), GIVE_UP_MS);
+        kept(&error)
+    })?;
+    phases.insert(steps);
+    let state = claim.dir.read()?.ok_or_else(|| vanished(&state.name))?;
+    Ok(Started { name: state.name.clone(), dir: claim.dir, state, phases, tie: None })
+}
+
+/// Throws away what is left of a formation whose state is gone.
+///
+/// # Errors
+/// What could not be removed.
+pub fn discard(here: &Surroundings, left: &Recoverable, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
+    let Some(state) = &left.state else {
+        let text = format!("formation {}: none of its volumes is here: {}", left.name, left.missing().join(", "));
+        return Err(LaunchError::said(Kind::Refused, format!("{text}; it is not noted any more")))
+            .inspect_err(|_| forget(here, &left.formation));
+    };
+    unmount_all(here, state, notice)?;
+    remove_volumes(here, state, notice)
+}
+
+/// Removes a directory that was made for a recovery which did not begin.
+struct Unfinished<'a> {
+    claim: &'a Claim,
+    is_new: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.is_new
+            && let Err(error) = self.claim.dir.remove()
+        {
+            log::warn!("{error}");
+        }
+    }
+}
+
+/// The state of what is to be recovered, with its volumes where they are.
+fn choose(here: &Surroundings, wanted: &Recovery) -> LaunchResult<State> {
+    if wanted.volumes.is_empty() {
+        return by_name(here, wanted.name.as_ref());
+    }
+    let volumes = volumes_in(&wanted.volumes)?;
+    let formation = formation_of(&volumes)?;
+    let known = recoverable(here).into_iter().find(|found| found.formation == formation);
+    let state = known.and_then(|found| found.state).or_else(|| note::newest(&volumes)).ok_or_else(|| {
+        let cause = "no volume that was named says what it is part of, or none that can be read";
+        let remedy = "name all volumes of the formation; what they hold is seen by: bivouac fsck --offline VOLUME...";
+        LaunchError::new(Kind::Refused, format_args!("formation {formation}"), cause, remedy)
+    })?;
+    if let Some(name) = wanted.name.as_ref().filter(|name| **name != state.name) {
+        let remedy = format!("write: bivouac recover {} --volume ...", state.name);
+        let cause = format!("the volumes that were named are of formation {}", state.name);
+        return Err(LaunchError::usage(format_args!("formation {name}"), cause, &remedy));
+    }
+    placed(state, &volumes)
+}
+
+/// The volumes that are meant by directories: themselves, or all in them.
+fn volumes_in(dirs: &[PathBuf]) -> LaunchResult<Vec<(PathBuf, VolumeIdentity)>> {
+    let mut all: Vec<(PathBuf, VolumeIdentity)> = Vec::new();
+    for dir in dirs {
+        let resolved = dir.canonicalize().map_err(|e| LaunchError::path(dir, "find the volume", e))?;
+        let mut doubts = Vec::new();
+        let mut doubt = |text| doubts.push(text);
+        let mut here = note::volumes_at([resolved.clone()], &mut doubt);
+        if here.is_empty() {
+            here = note::volumes_at(found::below(&resolved), &mut doubt);
+        }
+        if here.is_empty() {
+            let cause = doubts.pop().unwrap_or_else(|| "is no volume, nor has any in it".into());
+            return Err(LaunchError::usage(dir.display(), cause, "name the volumes of the formation"));
+        }
+        all.extend(here);
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.dedup_by(|a, b| a.0 == b.0);
+    Ok(all)
+}
+
+/// The formation that all of them are of.
+fn formation_of(volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResult<String> {
+    let Some((path, first)) = volumes.first() else {
+        return Err(LaunchError::usage("--volume", "names no volume", "name the volumes of the formation"));
+    };
+    match volumes.iter().find(|(_, other)| other.formation != first.formation) {
+        None => Ok(to_hex(&first.formation.0)),
+        Some((other, identity)) => {
+            let (a, b) = (path.display(), other.display());
+            let cause =
+                format!("{a} is of formation {}, {b} of formation {}", first.formation, identity.formation);
+            Err(LaunchError::usage("volumes of several formations", cause, "name those of one"))
+        }
+    }
+}
+
+/// A state whose volumes are where these are.
+fn placed(mut state: State, volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResult<State> {
+    for (path, identity) in volumes {
+        if let Some((twin, _)) = volumes.iter().find(|(other, same)| same == identity && other != path) {
+            let (index, node) = (identity.index, identity.node);
+            let cause = format!("{} and {} both say that they are that", path.display(), twin.display());
+            return Err(LaunchError::usage(format_args!("volume {index} of {node}"), cause, "name one of them"));
+        }
+        let node = state.nodes.iter_mut().find(|node| node.id == identity.node.0);
+        let Some(known) = node.and_then(|node| node.volumes.get_mut(usize::from(identity.index))) else {
+            let cause = format!("is volume {} of {}, which the formation does not have", identity.index, identity.node);
+            return Err(LaunchError::usage(path.display(), cause, "name the formation's own volumes"));
+        };
+        if known.path != *path {
+            // Not a directory that the formation made.
+            (known.path, known.own_dir) = (path.clone(), false);
+        }
+    }
+    Ok(state)
+}
+
+fn by_name(here: &Surroundings, name: Option<&FormationName>) -> LaunchResult<State> {
+    let mut found = recoverable(here);
+    let names: Vec<String> = found.iter().map(|one| one.name.to_string()).collect();
+    match name {
+        Some(name) => found.retain(|one| one.name == *name),
+        None if found.len() > 1 => {
+            if !found.iter().any(|one| one.name.as_str() == "default") {
+                let cause = format!("several formations could be recovered: {}", names.join(", "));
+                return Err(LaunchError::usage("the name is missing", cause, "write: bivouac recover NAME"));
+            }
+            found.retain(|one| one.name.as_str() == "default");
+        }
+        None => {}
+    }
+    if found.len() > 1 {
+        let which: Vec<String> = found.iter().map(describe).collect();
+        let cause = format!("{} formations have that name: {}", found.len(), which.join("; "));
+        let remedy = "name the volumes of the one that is meant: bivouac recover --volume DIR";
+        return Err(LaunchError::usage(format_args!("formation {}", found[0].name), cause, remedy));
+    }
+    let Some(found) = found.pop() else { return Err(nothing(here, name, &names)) };
+    let missing = found.missing();
+    found.state.ok_or_else(|| {
+        let remedy = "mount or bring back what they are on, or say where they are now: --volume DIR";
+        let cause = format!("its volumes are missing: {}", missing.join(", "));
+        LaunchError::new(Kind::Refused, format_args!("formation {}", found.name), cause, remedy)
+    })
+}
+
+fn describe(found: &Recoverable) -> String {
+    let paths = found.state.iter().flat_map(|state| &state.nodes).flat_map(|node| &node.volumes);
+    let paths: Vec<String> = paths.take(3).map(|volume| volume.path.display().to_string()).collect();
+    format!("{} on {}", found.formation, paths.join(", "))
+}
+
+/// There is none with that name, or none at all.
+fn nothing(here: &Surroundings, name: Option<&FormationName>, others: &[String]) -> LaunchError {
+    if let Some(name) = name
+        && StateDir::list(here).iter().any(|(known, dir)| known == name && dir.is_held())
+    {
+        return living(here, name);
+    }
+    let what = name.map_or("no formation".to_owned(), |name| format!("formation {name}: nothing"));
+    let others = match others {
+        [] => String::new(),
+        others => format!("; what can be: {}", others.join(", ")),
+    };
+    let remedy = "if its volumes are on this host, name them: bivouac recover --volume DIR";
+    LaunchError::said(Kind::NotRunning, format!("{what} is known here that could be recovered{others}; {remedy}"))
+}
+
+/// One that lives, perhaps without its supervisor.
+fn living(here: &Surroundings, name: &FormationName) -> LaunchError {
+    let dir = StateDir::list(here).into_iter().find(|(known, _)| known == name).map(|(_, dir)| dir);
+    let state = dir.and_then(|dir| dir.read().ok().flatten());
+    let orphaned = state.filter(|state| !state.supervisor.is_some_and(|supervisor| supervisor.is_alive()));
+    let daemons: Vec<String> = orphaned
+        .iter()
+        .flat_map(State::processes)
+        .filter(ProcessId::is_alive)
+        .map(|process| process.pid.to_string())
+        .collect();
+    let object = format!("formation {name}");
+    if daemons.is_empty() {
+        let remedy = format!("mount it with: bivouac mount --name {name} DIR; or look: bivouac status --name {name}");
+        return LaunchError::new(Kind::Running, object, "is running", &remedy);
+    }
+    let cause = format!("its supervisor is gone, but daemons of it still serve (processes {})", daemons.join(", "));
+    let remedy = format!("use it as it is, or end them (kill {}) and repeat", daemons.join(" "));
+    LaunchError::new(Kind::Running, object, cause, &remedy)
+}
+
+/// Refuses what cannot be brought back whole.
+fn check_whole(state: &State) -> LaunchResult<()> {
+    let object = format!("formation {}", state.name);
+    if state.part.is_some() || state.is_over_hosts() {
+        let cause = "is over several hosts, which cannot be recovered";
+        let remedy = "what this host has of its files is rebuilt by: bivouac fsck --offline VOLUME... --from-subfiles --out DIR";
+        return Err(LaunchError::new(Kind::Refused, object, cause, remedy));
+    }
+    if state.nodes.is_empty() || state.nodes.iter().any(|node| node.volumes.is_empty()) {
+        let cause = "what is left of it does not say which volumes it has";
+        return Err(LaunchError::new(Kind::Refused, object, cause, "name them: bivouac recover --volume DIR"));
+    }
+    let missing = found::missing(state);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let which: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    // A node's first volume has its records.
+    let homes: Vec<String> =
+        missing.iter().filter(|gone| gone.index == 0).map(|gone| gone.node.to_string()).collect();
+    let names = match homes.is_empty() {
+        true => String::new(),
+        false => format!("all names, attributes and sizes that node {} keeps, and ", homes.join(", ")),
+    };
+    let seats: usize = state.nodes.iter().map(|node| node.volumes.len()).sum();
+    let cause = format!(
+        "missing: {}; without that, {names}{} of {seats} parts of the content of files would be lost",
+        which.join(", "),
+        missing.len()
+    );
+    let remedy = "mount or bring back what it is on, or say where it is now: --volume DIR; nothing was changed";
+    Err(LaunchError::new(Kind::Refused, object, cause, remedy))
+}
+
+/// Takes the name.
+fn claim(here: &Surroundings, old: &State) -> LaunchResult<Claim> {
+    let claim = StateDir::claim(here, &old.name).map_err(|error| match error.kind() {
+        Kind::Running => living(here, &old.name),
+        _ => error,
+    })?;
+    match claim.stale.as_ref().filter(|stale| stale.formation != old.formation) {
+        None => Ok(claim),
+        Some(stale) => {
+            let name = &old.name;
+            let cause = format!("another one of that name was killed, and its state is here ({})", stale.formation);
+            let remedy =
+                format!("first recover that (bivouac recover {name}) or throw it away (bivouac down --name {name})");
+            Err(LaunchError::new(Kind::Refused, format_args!("formation {name}"), cause, &remedy))
+        }
+    }
+}
+
+/// Refuses volumes that somebody has.
+fn check_unused(state: &State) -> LaunchResult<()> {
+    for volume in state.nodes.iter().flat_map(|node| &node.volumes) {
+        match claim_existing(&volume.path) {
+            Ok(_not_in_use) => {}
+            Err(error @ StoreError::InUse { .. }) => {
+                let cause = error.to_string();
+                let remedy = "the formation may run in another runtime directory (BIVOUAC_RUNTIME_DIR)";
+                return Err(LaunchError::new(Kind::Running, format_args!("formation {}", state.name), cause, remedy));
+            }
+            Err(error) => return Err(LaunchError::said(Kind::Refused, error.to_string())),
+        }
+    }
+    Ok(())
+}
+
+/// The state of a formation that is about to be started again.
+fn again(here: &Surroundings, old: &State, wanted: &Recovery, dir: &StateDir) -> LaunchResult<State> {
+    let mut state = old.clone();
+    state.stage = Stage::Starting;
+    (state.supervisor, state.message) = (None, None);
+    state.owner = wanted.owner;
+    state.ends_unix_ms = wanted.ttl_ms.map(|ttl| unix_ms().saturating_add(ttl));
+    state.port = wanted.port.unwrap_or(old.port);
+    state.mounts.clear();
+    state.lost_elsewhere.clear();
+    state.recoveries = old.recoveries.saturating_add(1);
+    state.recovering = true;
+    for node in &mut state.nodes {
+        node.host = here.host.clone();
+        (node.process, node.life, node.message, node.deaths) = (None, NodeLife::Starting, None, 0);
+        node.unix_path = dir.node_socket(node.id);
+    }
+    let formation = state.formation_id().ok_or_else(|| damaged(&state, "names no formation"))?;
+    let new = first_map(&state, formation);
+    new.check().map_err(|error| damaged(&state, &error.to_string()))?;
+    let same = old.map().is_none_or(|map| (map.slots, map.seats) == (new.slots, new.seats));
+    if !same {
+        return Err(damaged(&state, "was made by a release that placed files in another way; use that one"));
+    }
+    Ok(state)
+}
+
+fn damaged(state: &State, cause: &str) -> LaunchError {
+    let remedy = "name its volumes: bivouac recover --volume DIR";
+    LaunchError::new(Kind::Refused, format_args!("formation {}", state.name), cause, remedy)
+}
+
+/// A failure, and that nothing is lost by it.
+fn kept(error: &LaunchError) -> LaunchError {
+    let text = error.to_string();
+    let text = text.strip_suffix("; everything is removed again").unwrap_or(&text);
+    LaunchError::said(error.kind(), format!("{text}; the volumes are as they were, and it can be tried again"))
+}

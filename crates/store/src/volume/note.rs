@@ -1,0 +1,98 @@
+//! What a volume says of the formation that it is part of, besides the identity: a text whose meaning is that of whoever
+//! brings formations up. It is there for the time when nothing else is left of the formation.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// Name of the note.
+pub const NOTE_NAME: &str = "bivouac-formation";
+/// The same while it is written.
+pub(super) const NOTE_UNFINISHED_NAME: &str = "bivouac-formation.tmp";
+/// Most bytes of a note: a formation of a thousand nodes takes half a mebibyte.
+pub const NOTE_LEN_MAX: u64 = 16 << 20;
+
+/// Writes a volume's note, whole or not at all, and makes it outlive the host.
+///
+/// # Errors
+/// The system's.
+pub fn write_note(volume: &Path, text: &[u8]) -> io::Result<()> {
+    let unfinished = volume.join(NOTE_UNFINISHED_NAME);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    let mut file = options.open(&unfinished)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    std::fs::rename(&unfinished, volume.join(NOTE_NAME))?;
+    File::open(volume)?.sync_all()
+}
+
+/// A volume's note; `None` if it has none.
+///
+/// # Errors
+/// The system's; `InvalidData` for one that is longer than any.
+pub fn read_note(volume: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut options = OpenOptions::new();
+    // What is no file must not hold anybody up.
+    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    let file = match options.open(volume.join(NOTE_NAME)) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        file => file?,
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut text = Vec::new();
+    file.take(NOTE_LEN_MAX + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > NOTE_LEN_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DirVolume, VolumeIdentity, identity_of, remove_volume};
+    use bivouac_types::{FormationId, NodeId};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_note_is_for_its_user_and_goes_with_the_volume() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("v");
+        let formation = FormationId([7; 16]);
+        let identity = VolumeIdentity { formation, node: NodeId(1), index: 2 };
+        assert_eq!(identity_of(&dir).unwrap(), None);
+        assert_eq!(read_note(&dir).unwrap(), None);
+        drop(DirVolume::open(&dir, identity, true).unwrap());
+        assert_eq!(identity_of(&dir).unwrap(), Some(identity));
+        assert_eq!(read_note(&dir).unwrap(), None);
+        write_note(&dir, b"one").unwrap();
+        write_note(&dir, b"two").unwrap();
+        assert_eq!(read_note(&dir).unwrap().unwrap(), b"two");
+        assert_eq!(dir.join(NOTE_NAME).metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::write(dir.join(NOTE_UNFINISHED_NAME), "x").unwrap();
+        drop(DirVolume::open(&dir, identity, true).unwrap());
+        remove_volume(&dir, formation, true).unwrap();
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn what_is_no_note_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join(NOTE_NAME)).unwrap();
+        assert!(read_note(dir.path()).is_err());
+        std::fs::remove_file(dir.path().join(NOTE_NAME)).unwrap();
+        std::fs::create_dir(dir.path().join(NOTE_NAME)).unwrap();
+        assert!(read_note(dir.path()).is_err());
+        std::fs::remove_dir(dir.path().join(NOTE_NAME)).unwrap();
+        File::create(dir.path().join(NOTE_NAME)).unwrap().set_len(NOTE_LEN_MAX + 1).unwrap();
+        assert_eq!(read_note(dir.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}
