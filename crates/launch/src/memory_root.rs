@@ -70,6 +70,11 @@ pub(crate) fn adopt(root: &Path, home: &StateDir) -> LaunchResult<()> {
     }
 }
 
+/// Whether the state of its formation is there, in whatever runtime directory.
+pub(crate) fn has_state(root: &Path) -> bool {
+    home_of(root).is_some_and(|home| home.join("state.json").exists())
+}
+
 /// Those of this user.
 pub(crate) fn all(here: &Surroundings) -> Vec<PathBuf> {
     let prefix = prefix(here);

@@ -77,7 +77,7 @@ pub fn start(
     phases.insert(steps);
     let state = claim.dir.read()?.ok_or_else(|| vanished(&wishes.name))?;
     attempt.done = true;
-    remember(here, &state);
+    remember(here, claim.dir.path(), &state);
     Ok(Started { name: wishes.name.clone(), dir: claim.dir, state, phases, tie: None })
 }
 

@@ -31,6 +31,8 @@ use crate::{Kind, LaunchError, LaunchResult};
 
 /// Length of a formation's secret, in bytes.
 pub const SECRET_LEN: usize = 32;
+/// How long somebody may take who only looks whether a formation lives, in milliseconds.
+const LOOK_MS: u64 = 20;
 /// Longest path of a Unix socket, in bytes: what the kernel's address holds, without the NUL.
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -407,6 +409,7 @@ impl StateDir {
     fn lock_for_ever(&self, name: &FormationName) -> LaunchResult<OwnedFd> {
         let path = self.path.join("lock");
         let base = self.path.parent().unwrap_or(&self.path);
+        let mut looked_at = 0;
         for _ in 0..1000 {
             make_private_dir(base)?;
             match make_private_dir(&self.path) {
@@ -427,6 +430,8 @@ impl StateDir {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if is_still(&file, &path) => return Ok(file.into()),
                 Ok(()) => {}
+                // Who only looks whether it is held has it for a moment.
+                Err(Errno::WOULDBLOCK) if looked_at < 2 && self.wait_released(LOOK_MS) => looked_at += 1,
                 Err(Errno::WOULDBLOCK) => return Err(running(name)),
                 Err(error) => return Err(LaunchError::path(&path, "lock it", error)),
             }

@@ -25,5 +25,5 @@ pub use records::{Compaction, Records, RecordsOptions, RecordsStats, Recovery, T
 pub use volume::{
     CrashVolume, DirVolume, Entry, FailingVolume, Fault, FileStat, IDENTITY_NAME, Loss, MemVolume, OpenMode, NOTE_LEN_MAX, NOTE_NAME,
     Operation, OperationKind, ReadOnlyVolume, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind,
-    claim_existing, identity_of, read_note, remove_volume, write_note,
+    claim_existing, claim_existing_within, identity_of, read_note, remove_volume, write_note,
 };

@@ -18,7 +18,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use claim::{claim_existing, identity_of, remove_volume};
+pub use claim::{claim_existing, claim_existing_within, identity_of, remove_volume};
 pub use crash::{CrashVolume, Loss};
 pub use dir::DirVolume;
 pub use failing::{FailingVolume, Fault, Operation, OperationKind};

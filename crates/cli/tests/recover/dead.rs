@@ -107,10 +107,15 @@ impl Dead {
         all.filter_map(|process| process["pid"].as_u64()).collect()
     }
 
-    /// What goes with a reboot: the runtime directory, mounts, memory.
-    pub fn reboot(&self) {
+    /// The runtime directory goes with the user's last session.
+    pub fn log_out(&self) {
         let _may_be_gone = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH);
         fs::remove_dir_all(self.camp.place().path().join("bivouac")).unwrap();
+    }
+
+    /// What goes with a reboot: the runtime directory, mounts, memory.
+    pub fn reboot(&self) {
+        self.log_out();
         let id = self.identity();
         for entry in fs::read_dir("/dev/shm").unwrap().flatten() {
             if entry.file_name().to_str().is_some_and(|name| name.contains(&format!("board-{id}"))) {

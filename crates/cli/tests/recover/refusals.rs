@@ -110,7 +110,7 @@ fn garbage_on_a_volume_is_refused_and_nothing_is_lost() {
     }
     // One that can be read is enough.
     fs::write(&notes[1], &good).unwrap();
-    let log = fs::read_dir(dead.disk.path().join("n1/records")).unwrap().next().unwrap().unwrap().path();
+    let log = fs::read_dir(dead.disk.path().join("n0/records")).unwrap().next().unwrap().unwrap().path();
     let sound = fs::read(&log).unwrap();
     let mut broken = sound.clone();
     broken[100] ^= 0xff;

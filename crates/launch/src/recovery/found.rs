@@ -144,6 +144,12 @@ fn dead((name, dir): (FormationName, StateDir)) -> Option<Recoverable> {
 fn noted(here: &Surroundings) -> Vec<Recoverable> {
     let entries = index::entries(here).into_iter();
     entries.filter_map(|entry| {
+        // What runs is not touched: its daemons may be about to lock their volumes.
+        let dir = StateDir::at(entry.directory.clone());
+        let state = dir.read().ok().flatten();
+        if state.is_some_and(|state| state.formation == entry.formation) && dir.is_held() {
+            return None;
+        }
         let volumes = of_formation(volumes_of(&entry.volumes), &entry.formation);
         if volumes.is_empty() && entry.volumes.iter().all(|path| path.exists()) {
             // They were used for something else since.
@@ -167,7 +173,8 @@ fn noted(here: &Surroundings) -> Vec<Recoverable> {
 /// Those in memory whose own state is gone.
 fn in_memory(here: &Surroundings) -> Vec<Recoverable> {
     let mut by_formation: BTreeMap<String, Vec<(PathBuf, VolumeIdentity)>> = BTreeMap::new();
-    for root in memory_root::all(here) {
+    // What has a state somewhere is found by that, and may run.
+    for root in memory_root::all(here).into_iter().filter(|root| !memory_root::has_state(root)) {
         for (path, identity) in volumes_of(&below(&root)) {
             by_formation.entry(to_hex(&identity.formation.0)).or_default().push((path, identity));
         }

@@ -34,12 +34,14 @@ pub(crate) struct Entry {
     pub host: String,
     /// When it was made, in milliseconds since 1970.
     pub created_unix_ms: u64,
+    /// Where its state is, or was.
+    pub directory: PathBuf,
     /// Where its volumes are.
     pub volumes: Vec<PathBuf>,
 }
 
 /// Notes where the volumes of a formation are. A user without a place for that has none; then volumes have to be named.
-pub(crate) fn remember(here: &Surroundings, state: &State) {
+pub(crate) fn remember(here: &Surroundings, directory: &Path, state: &State) {
     let volumes = || state.nodes.iter().flat_map(|node| &node.volumes);
     if !volumes().any(|volume| volume.kind == DISK) {
         return;
@@ -50,6 +52,7 @@ pub(crate) fn remember(here: &Surroundings, state: &State) {
         formation: state.formation.clone(),
         host: here.host.clone(),
         created_unix_ms: state.created_unix_ms,
+        directory: directory.to_owned(),
         volumes: volumes().map(|volume| volume.path.clone()).collect(),
     };
     let Some(dir) = dir_of(here) else { return };
@@ -119,14 +122,14 @@ mod tests {
     fn what_is_noted_is_found_until_it_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let mut here = surroundings(None);
-        remember(&here, &sample());
+        remember(&here, dir.path(), &sample());
         assert_eq!(entries(&here), []);
         here.state_home = Some(dir.path().join("a/b"));
         let mut state = sample();
-        remember(&here, &state);
+        remember(&here, dir.path(), &state);
         assert_eq!(entries(&here), [], "memory does not outlive a reboot");
         state.nodes[0].volumes[0].kind = DISK.into();
-        remember(&here, &state);
+        remember(&here, dir.path(), &state);
         let found = entries(&here);
         assert_eq!((found.len(), found[0].volumes.len(), found[0].name.as_str()), (1, 1, "sample"));
         std::fs::write(dir.path().join("a/b/bivouac/garbage.json"), "{").unwrap();

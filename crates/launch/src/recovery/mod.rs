@@ -10,7 +10,7 @@ mod note;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bivouac_store::{StoreError, VolumeIdentity, claim_existing};
+use bivouac_store::{StoreError, VolumeIdentity, claim_existing_within};
 
 use crate::forked::OwnChild;
 use crate::hex::to_hex;
@@ -33,6 +33,9 @@ pub use found::{Recoverable, recoverable};
 pub(crate) use found::without_state;
 pub(crate) use index::{forget, remember};
 pub(crate) use note::write_all as write_notes;
+
+/// How long somebody may look at a volume that is to be recovered.
+const LOOK_WAIT: Duration = Duration::from_millis(1000);
 
 /// What is to be recovered, and how it is to live then.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +80,7 @@ pub fn recover(
     claim.dir.write(&state)?;
     std::mem::forget(unfinished);
     claim.dir.make_secret()?;
-    remember(here, &state);
+    remember(here, claim.dir.path(), &state);
     phases.end("volumes");
     let (report, child) = start_supervisor(here, &claim, "supervise", None)?;
     drop(claim.lock);
@@ -328,7 +331,7 @@ fn claim(here: &Surroundings, old: &State) -> LaunchResult<Claim> {
 /// Refuses volumes that somebody has.
 fn check_unused(state: &State) -> LaunchResult<()> {
     for volume in state.nodes.iter().flat_map(|node| &node.volumes) {
-        match claim_existing(&volume.path) {
+        match claim_existing_within(&volume.path, LOOK_WAIT) {
             Ok(_not_in_use) => {}
             Err(error @ StoreError::InUse { .. }) => {
                 let cause = error.to_string();
@@ -378,4 +381,69 @@ fn kept(error: &LaunchError) -> LaunchError {
     let text = error.to_string();
     let text = text.strip_suffix("; everything is removed again").unwrap_or(&text);
     LaunchError::said(error.kind(), format!("{text}; the volumes are as they were, and it can be tried again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::PartState;
+    use crate::state::tests::sample;
+    use bivouac_types::{FormationId, NodeId};
+
+    fn identity(formation: u8, node: u16) -> VolumeIdentity {
+        VolumeIdentity { formation: FormationId([formation; 16]), node: NodeId(node), index: 0 }
+    }
+
+    #[test]
+    fn a_part_of_several_hosts_is_refused_with_what_else_there_is() {
+        let part = PartState { bind: "10.0.0.1".parse().unwrap(), started_from: "h".into() };
+        let error = check_whole(&State { part: Some(part), ..sample() }).unwrap_err();
+        assert!(error.to_string().contains("over several hosts, which cannot be recovered"), "{error}");
+        assert!(error.to_string().contains("--from-subfiles"), "{error}");
+    }
+
+    #[test]
+    fn what_would_be_lost_with_a_missing_volume_is_said() {
+        let error = check_whole(&sample()).unwrap_err().to_string();
+        let says = "formation sample: missing: volume 0 of node 0 (/dev/shm/x/n0); without that, all names, attributes and \
+                    sizes that node 0 keeps, and 1 of 1 parts of the content of files would be lost; mount or";
+        assert!(error.starts_with(says), "{error}");
+        let none = State { nodes: Vec::new(), ..sample() };
+        assert!(check_whole(&none).unwrap_err().to_string().contains("does not say which volumes"));
+    }
+
+    #[test]
+    fn volumes_are_those_of_one_formation_each_once() {
+        let at = |path: &str, identity| (PathBuf::from(path), identity);
+        let mixed = [at("/a", identity(7, 0)), at("/b", identity(8, 0))];
+        assert!(formation_of(&mixed).unwrap_err().to_string().contains("/a is of formation 0707"));
+        assert_eq!(formation_of(&mixed[..1]).unwrap(), "07".repeat(16));
+        assert!(formation_of(&[]).is_err());
+        let twice = [at("/a", identity(7, 0)), at("/b", identity(7, 0))];
+        let error = placed(sample(), &twice).unwrap_err().to_string();
+        assert!(error.contains("/a and /b both say that they are that"), "{error}");
+        let error = placed(sample(), &[at("/a", identity(7, 1))]).unwrap_err().to_string();
+        assert!(error.contains("which the formation does not have"), "{error}");
+        let moved = placed(sample(), &twice[..1]).unwrap();
+        let volume = &moved.nodes[0].volumes[0];
+        assert_eq!((volume.path.to_str(), volume.own_dir), (Some("/a"), false));
+        assert!(placed(sample(), &[at("/dev/shm/x/n0", identity(7, 0))]).unwrap().nodes[0].volumes[0].own_dir);
+    }
+
+    #[test]
+    fn what_is_started_again_is_the_same_formation_with_a_new_life() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = crate::surroundings::tests::surroundings(Some(dir.path()));
+        let home = StateDir::at(dir.path().join("x"));
+        let mut old = State { keep: Some("why".into()), ends_unix_ms: Some(1), port: 700, ..sample() };
+        old.owner = Some(ProcessId { pid: 1, started_ticks: 1 });
+        old.nodes[0].deaths = 3;
+        let new = again(&here, &old, &Recovery { ttl_ms: Some(1000), ..Recovery::default() }, &home).unwrap();
+        assert_eq!((new.recoveries, new.recovering, new.owner, new.port), (1, true, None, 700));
+        assert_eq!((&new.keep, new.nodes[0].deaths, new.supervisor), (&old.keep, 0, None));
+        assert!(new.ends_unix_ms.is_some_and(|ends| ends > 1000));
+        assert_eq!(new.nodes[0].unix_path, home.node_socket(0));
+        let gone = State { formation: "zz".into(), ..old };
+        assert!(again(&here, &gone, &Recovery::default(), &home).is_err());
+    }
 }

@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::time::Duration;
 
 use bivouac_types::FormationId;
 use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
-use rustix::io::Errno as SystemError;
+use rustix::io::{Errno as SystemError, retry_on_intr};
 
 use super::dir::entries;
 use super::note::{NOTE_NAME, NOTE_UNFINISHED_NAME};
@@ -18,13 +19,16 @@ const UNFINISHED_NAME: &str = "bivouac-volume.tmp";
 /// Directories of ours besides the two-digit ones.
 const RECORDS_DIR: &str = "records";
 
+/// How long a daemon waits for a volume that somebody has: who lists what could be recovered has it for a moment.
+const LOOK_WAIT: Duration = Duration::from_millis(1000);
+
 /// Opens a directory, locks it and checks or writes its identity.
 pub(super) fn claim(path: &Path, identity: VolumeIdentity, create: bool) -> StoreResult<OwnedFd> {
     if create {
         make_dir(path)?;
     }
     let root = open_root(path)?;
-    lock(path, &root)?;
+    lock_within(path, &root, LOOK_WAIT)?;
     match read_identity(path, root.as_fd())? {
         Some(found) => check_identity(path, found, identity)?,
         None => initialise(path, root.as_fd(), identity)?,
@@ -37,8 +41,16 @@ pub(super) fn claim(path: &Path, identity: VolumeIdentity, create: bool) -> Stor
 /// # Errors
 /// When it is none, is in use, or cannot be opened.
 pub fn claim_existing(path: &Path) -> StoreResult<(OwnedFd, VolumeIdentity)> {
+    claim_existing_within(path, Duration::ZERO)
+}
+
+/// As [`claim_existing`], but waits for whoever only looks at it.
+///
+/// # Errors
+/// As [`claim_existing`].
+pub fn claim_existing_within(path: &Path, patience: Duration) -> StoreResult<(OwnedFd, VolumeIdentity)> {
     let root = open_root(path)?;
-    lock(path, &root)?;
+    lock_within(path, &root, patience)?;
     let identity = read_identity(path, root.as_fd())?;
     let none = || StoreError::BadIdentity { path: path.to_owned(), cause: "there is none" };
     Ok((root, identity.ok_or_else(none)?))
@@ -99,6 +111,26 @@ fn open_root(path: &Path) -> StoreResult<OwnedFd> {
     let access = Access::WRITE_OK | Access::EXEC_OK;
     rustix::fs::accessat(&root, ".", access, AtFlags::EACCESS).map_err(|error| not_writable(path, error))?;
     Ok(root)
+}
+
+/// Locks it as soon as nobody has it, if that is soon.
+fn lock_within(path: &Path, root: &OwnedFd, patience: Duration) -> StoreResult<()> {
+    match lock(path, root) {
+        Err(StoreError::InUse { .. }) if !patience.is_zero() && locked_within(root, patience) => Ok(()),
+        locked => locked,
+    }
+}
+
+fn locked_within(root: &OwnedFd, patience: Duration) -> bool {
+    let Ok(same) = root.try_clone() else { return false };
+    let (sender, locked) = std::sync::mpsc::channel();
+    // Left behind if it waits for longer. It locks the description that `root` has, which it lets go of in any case.
+    std::thread::spawn(move || {
+        let done = retry_on_intr(|| rustix::fs::flock(&same, FlockOperation::LockExclusive)).is_ok();
+        drop(same);
+        let _nobody_listens_any_more = sender.send(done);
+    });
+    locked.recv_timeout(patience).unwrap_or(false)
 }
 
 fn lock(path: &Path, root: &OwnedFd) -> StoreResult<()> {
