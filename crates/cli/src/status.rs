@@ -448,6 +448,12 @@ impl Report {
         if !self.supervisor.alive && self.state != "dead" {
             text.push_str("supervisor gone: nothing is restarted; save your data, then: bivouac down\n");
         }
+        if self.state == "dead" && self.hosts.is_empty() {
+            let name = &self.name;
+            text.push_str(&format!(
+                "every process of it was killed; have it back: bivouac recover {name}; or remove it: bivouac down --name {name}\n"
+            ));
+        }
         if let Some(message) = &self.message {
             text.push_str(&format!("{message}\n"));
         }

@@ -18,8 +18,8 @@ use crate::handover::take_stdin;
 use crate::name::FormationName;
 use crate::packets;
 use crate::phases::Phases;
-use crate::recovery::{Amount, remember, without_state};
 use crate::plan::{Wishes, plan};
+use crate::recovery::{Amount, remember, without_state};
 use crate::signals::Signals;
 use crate::state::State;
 use crate::state_dir::{Claim, StateDir};
@@ -27,7 +27,6 @@ use crate::supervisor::{DaemonProgram, Report, Supervisor};
 use crate::surroundings::Surroundings;
 use crate::teardown;
 use crate::{Kind, LaunchError, LaunchResult};
-
 
 /// How long a supervisor may take to take down again what it has started, in milliseconds: killed meanwhile, it would
 /// leave daemons that nobody knows of.
@@ -176,7 +175,8 @@ pub(crate) fn ways_on(state: &State) -> String {
 /// A new formation is not made in place of one that was killed and holds something.
 fn would_lose(state: &State, amount: &Amount) -> LaunchError {
     let made = format_utc(state.created_unix_ms / 1000);
-    let cause = format!("was killed as a whole (none of its processes lives); made {made}Z, it holds {amount}");
+    let cause =
+        format!("was killed as a whole (none of its processes lives); made {made}Z, it holds {amount}");
     LaunchError::new(Kind::Keep, format_args!("formation {}", state.name), cause, &ways_on(state))
 }
 

@@ -23,7 +23,8 @@ pub use data::{
 pub use error::{StoreError, StoreResult};
 pub use records::{Compaction, Records, RecordsOptions, RecordsStats, Recovery, Txn};
 pub use volume::{
-    CrashVolume, DirVolume, Entry, FailingVolume, Fault, FileStat, IDENTITY_NAME, Loss, MemVolume, OpenMode, NOTE_LEN_MAX, NOTE_NAME,
-    Operation, OperationKind, ReadOnlyVolume, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind,
-    claim_existing, claim_existing_within, identity_of, read_note, remove_volume, write_note,
+    CrashVolume, DirVolume, Entry, FailingVolume, Fault, FileStat, IDENTITY_NAME, Loss, MemVolume,
+    NOTE_LEN_MAX, NOTE_NAME, OpenMode, Operation, OperationKind, ReadOnlyVolume, Space, Volume, VolumeFile,
+    VolumeIdentity, VolumeKind, claim_existing, claim_existing_within, identity_of, read_note, remove_volume,
+    write_note,
 };

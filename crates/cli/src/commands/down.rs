@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use bivouac_launch::hosts::take_down_hosts;
 use bivouac_launch::{
-    Amount, CODE_KEEP, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, Surroundings, discard,
-    recoverable, take_down,
+    Amount, CODE_KEEP, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, Surroundings,
+    discard, recoverable, take_down,
 };
 
 use crate::closing::Closing;
@@ -35,7 +35,10 @@ fn discard_left(here: &Surroundings, args: &DownArgs, error: LaunchError) -> Res
     left.retain(|found| found.name.as_str() == name && found.dir.is_none());
     let Some(first) = left.first() else { return Err(error.into()) };
     if left.len() > 1 {
-        let text = format!("{} formations called {name} are left on this host; look at them: bivouac list --json", left.len());
+        let text = format!(
+            "{} formations called {name} are left on this host; look at them: bivouac list --json",
+            left.len()
+        );
         return Err(Failure::new(2, text));
     }
     let amount = first.amount();

@@ -55,7 +55,8 @@ pub fn run(here: &Surroundings, args: &ListAllArgs) -> Result<ExitCode, Failure>
 /// Those of which a process lives; of one over several hosts that was started here the whole, not this host's part.
 fn living(here: &Surroundings) -> Vec<Listed> {
     let wholes = StateDir::wholes(here);
-    let parts = StateDir::list(here).into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
+    let parts =
+        StateDir::list(here).into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
     let held = parts.chain(wholes.iter().cloned()).filter(|(_, dir)| dir.is_held());
     held.filter_map(|(_, dir)| {
         let state = dir.read().ok()??;
@@ -70,7 +71,8 @@ fn living(here: &Surroundings) -> Vec<Listed> {
             directory: Some(dir.path().to_owned()),
             ..listed(&state)
         })
-    }).collect()
+    })
+    .collect()
 }
 
 fn is_whole(state: &State) -> bool {
@@ -163,7 +165,9 @@ fn text(all: &[Listed]) -> String {
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     let mut text = layout(&["NAME", "STATE", "NODES", "MADE", "MOUNTED AT, OR HOLDS"], &[2], &rows);
     if all.iter().any(|one| one.state == "recoverable") {
-        text.push_str("have one back: bivouac recover NAME; throw it away: bivouac down --name NAME --discard\n");
+        text.push_str(
+            "have one back: bivouac recover NAME; throw it away: bivouac down --name NAME --discard\n",
+        );
     }
     text
 }
@@ -196,7 +200,10 @@ mod tests {
             }),
         };
         let text = text(&[one]);
-        assert!(text.contains("x     recoverable      2  2000-02-29T00:00:00Z  0 files and directories"), "{text}");
+        assert!(
+            text.contains("x     recoverable      2  2000-02-29T00:00:00Z  0 files and directories"),
+            "{text}"
+        );
         assert!(text.contains("; missing: volume 0; why\nhave one back: bivouac recover NAME"), "{text}");
     }
 }

@@ -145,7 +145,11 @@ impl Dead {
     pub fn recover(&self, arguments: &[&str]) {
         let said = self.run(&[&[self.camp.name()], arguments].concat());
         assert_eq!(said.code, 0, "{}", said.err);
-        assert!(said.out.starts_with(&format!("formation {} is recovered\nmounted at ", self.camp.name())), "{}", said.out);
+        assert!(
+            said.out.starts_with(&format!("formation {} is recovered\nmounted at ", self.camp.name())),
+            "{}",
+            said.out
+        );
     }
 
     /// What `list` shows of it.

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod dead;
 #[path = "../harness/mod.rs"]
 mod harness;
-mod dead;
 mod refusals;
 mod repeated;
 
@@ -34,7 +34,8 @@ fn a_formation_that_was_killed_whole_comes_back_with_everything() {
     fs::write(part.join("input"), b"mine").unwrap();
     let locked = fs::File::create(dead.mount().join("locked")).unwrap();
     flock(&locked, FlockOperation::LockExclusive).unwrap();
-    let mut nameless = fs::File::options().read(true).write(true).create_new(true).open(dead.mount().join("gone")).unwrap();
+    let mut nameless =
+        fs::File::options().read(true).write(true).create_new(true).open(dead.mount().join("gone")).unwrap();
     std::io::Write::write_all(&mut nameless, &bytes(70_000, 3)).unwrap();
     fs::remove_file(dead.mount().join("gone")).unwrap();
     dead.kill();
@@ -42,12 +43,17 @@ fn a_formation_that_was_killed_whole_comes_back_with_everything() {
     assert!(nameless.read(&mut [0; 10]).is_err());
     let listed = dead.listed();
     assert_eq!((&listed["state"], &listed["nodes"]), (&"recoverable".into(), &2.into()), "{listed}");
-    assert!(listed["left"]["files"].as_u64().unwrap() >= 7 && listed["left"]["bytes"].as_u64().unwrap() > 200_000, "{listed}");
+    assert!(
+        listed["left"]["files"].as_u64().unwrap() >= 7 && listed["left"]["bytes"].as_u64().unwrap() > 200_000,
+        "{listed}"
+    );
     let before = dead.on_disk();
     let said = dead.camp.run("up", &[]);
     let name = dead.camp.name();
     assert_eq!(said.code, 3, "{}", said.err);
-    for says in [format!("bivouac recover {name}"), format!("bivouac down --name {name} --discard"), "part (".into()] {
+    for says in
+        [format!("bivouac recover {name}"), format!("bivouac down --name {name} --discard"), "part (".into()]
+    {
         assert!(said.err.contains(&says), "{}", said.err);
     }
     assert_eq!(dead.on_disk(), before);
@@ -69,7 +75,7 @@ fn a_formation_that_was_killed_whole_comes_back_with_everything() {
     dead.down();
 }
 
-/// S290, S293: the state file goes with a reboot.
+/// S290, S291, S293, S298: the state file goes with a reboot.
 #[test]
 fn after_a_reboot_the_disks_are_enough() {
     let Some(mut dead) = Dead::start(&["--nodes", "2", "--stripe", "4k"]) else { return };
@@ -92,7 +98,11 @@ fn after_a_reboot_the_disks_are_enough() {
     assert_eq!(dead.run(&[dead.camp.name()]).code, 1);
     let moved = tempfile::tempdir().unwrap();
     for node in ["n0", "n1"] {
-        let said = std::process::Command::new("cp").arg("-a").arg(dead.disk.path().join(node)).arg(moved.path()).status();
+        let said = std::process::Command::new("cp")
+            .arg("-a")
+            .arg(dead.disk.path().join(node))
+            .arg(moved.path())
+            .status();
         assert!(said.unwrap().success());
     }
     dead.recover(&["--volume", moved.path().to_str().unwrap()]);
@@ -132,7 +142,9 @@ fn sizes_that_were_told_directly_outlive_supervisor_and_daemons() {
     dead.kill();
     // It goes on for as long as it can.
     let more = (200..220).take_while(|number| {
-        writer.write(&harness::library::ctx(&writer), ino, *number as u64 * 4096, &bytes(4096, *number), false).is_ok()
+        writer
+            .write(&harness::library::ctx(&writer), ino, *number as u64 * 4096, &bytes(4096, *number), false)
+            .is_ok()
     });
     let end = 200 + more.count();
     dead.recover(&[]);
@@ -152,5 +164,31 @@ fn sizes_that_were_told_directly_outlive_supervisor_and_daemons() {
     assert_eq!(read(&other, ino, end * 4096, 4096), bytes(4096, end));
     other.leave();
     assert_eq!(path.metadata().unwrap().size() as usize, (end + 1) * 4096);
+    dead.down();
+}
+
+/// S300: what a mount had in its page pool goes with everything; what was closed or synced does not.
+#[test]
+fn what_the_session_contract_has_acknowledged_is_there() {
+    let Some(dead) = Dead::start(&["--nodes", "2", "--stripe", "4k"]) else { return };
+    let dir = dead.mount().join("session");
+    let said =
+        dead.camp.place().run(&["partition", "create", dir.to_str().unwrap(), "--contract", "session"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    fs::write(dir.join("closed"), bytes(50_000, 1)).unwrap();
+    let mut synced = fs::File::create(dir.join("synced")).unwrap();
+    std::io::Write::write_all(&mut synced, &bytes(60_000, 2)).unwrap();
+    synced.sync_all().unwrap();
+    let mut open = fs::File::create(dir.join("open")).unwrap();
+    std::io::Write::write_all(&mut open, &bytes(70_000, 3)).unwrap();
+    dead.kill();
+    drop((synced, open));
+    dead.recover(&[]);
+    assert!(fs::read(dir.join("closed")).unwrap() == bytes(50_000, 1));
+    assert!(fs::read(dir.join("synced")).unwrap() == bytes(60_000, 2));
+    let left = fs::read(dir.join("open")).unwrap();
+    let whole = bytes(70_000, 3);
+    assert!(left.len() <= whole.len() && left.iter().zip(&whole).all(|(is, was)| is == was || *is == 0));
+    dead.check();
     dead.down();
 }

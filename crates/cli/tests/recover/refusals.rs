@@ -21,7 +21,11 @@ fn a_missing_volume_is_named_and_nothing_is_changed() {
         let said = dead.run(&[dead.camp.name()]);
         let says = format!("missing: volume 0 of node 1 ({})", there.display());
         assert!(said.code == 1 && said.err.contains(&says), "{}", said.err);
-        assert!(said.err.contains("all names, attributes and sizes that node 1 keeps, and 1 of 2 parts"), "{}", said.err);
+        assert!(
+            said.err.contains("all names, attributes and sizes that node 1 keeps, and 1 of 2 parts"),
+            "{}",
+            said.err
+        );
         assert_eq!(dead.listed()["state"], "incomplete");
         assert_eq!(dead.on_disk(), before);
         fs::rename(&aside, &there).unwrap();
@@ -71,7 +75,11 @@ fn what_lives_or_was_taken_down_is_not_recovered() {
     wait_until("that is seen", || dead.listed()["state"] == "degraded");
     let pid = dead.camp.status()["nodes"][0]["pid"].to_string();
     let said = dead.run(&[&name]);
-    assert!(said.code == 1 && said.err.contains("daemons of it still serve") && said.err.contains(&pid), "{}", said.err);
+    assert!(
+        said.code == 1 && said.err.contains("daemons of it still serve") && said.err.contains(&pid),
+        "{}",
+        said.err
+    );
     dead.check();
     dead.kill();
     dead.recover(&[]);
@@ -80,7 +88,11 @@ fn what_lives_or_was_taken_down_is_not_recovered() {
     let said = camp.run("down", &[]);
     assert_eq!(said.code, 0, "{}", said.err);
     let said = camp.place().run(&["recover", &name]);
-    assert!(said.code == 1 && said.err.contains("nothing is known here that could be recovered"), "{}", said.err);
+    assert!(
+        said.code == 1 && said.err.contains("nothing is known here that could be recovered"),
+        "{}",
+        said.err
+    );
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
     let said = camp.place().run(&["list"]);
     assert!(!said.out.contains(&name), "{}", said.out);
@@ -116,7 +128,11 @@ fn garbage_on_a_volume_is_refused_and_nothing_is_lost() {
     broken[100] ^= 0xff;
     fs::write(&log, &broken).unwrap();
     let said = dead.run(&[dead.camp.name()]);
-    assert!(said.code == 1 && said.err.contains("damaged") && said.err.contains("the volumes are as they were"), "{}", said.err);
+    assert!(
+        said.code == 1 && said.err.contains("damaged") && said.err.contains("the volumes are as they were"),
+        "{}",
+        said.err
+    );
     assert_eq!(fs::read(&log).unwrap(), broken);
     let said = dead.camp.run("up", &["--no-mount"]);
     assert!(said.code == 3 && said.err.contains("cannot be read"), "{}", said.err);
@@ -142,7 +158,8 @@ fn empty_leftovers_are_removed_by_up_and_others_thrown_away_on_demand() {
     // Another name on the same directory does not take it either.
     let volume = format!("{}:256m", dead.disk.path().display());
     let before = dead.on_disk();
-    let said = dead.camp.place().run(&["up", "--name", &Place::unique_name(), "--nodes", "2", "--volume", &volume]);
+    let said =
+        dead.camp.place().run(&["up", "--name", &Place::unique_name(), "--nodes", "2", "--volume", &volume]);
     assert_ne!(said.code, 0);
     assert!(said.err.contains("formation"), "{}", said.err);
     assert_eq!(dead.on_disk(), before);

@@ -93,7 +93,9 @@ fn what_was_acknowledged_is_there_after_each_kill_of_everything() {
                     grown.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            wait_until("both have begun", || made.load(Ordering::SeqCst) > 3 && grown.load(Ordering::SeqCst) > 10);
+            wait_until("both have begun", || {
+                made.load(Ordering::SeqCst) > 3 && grown.load(Ordering::SeqCst) > 10
+            });
             // Where they are by then differs from run to run, and shall.
             std::thread::park_timeout(Duration::from_micros(random.next() % 50_000));
             dead.kill();
@@ -105,9 +107,16 @@ fn what_was_acknowledged_is_there_after_each_kill_of_everything() {
         }
         let content = fs::read(dead.mount().join(format!("grown{round}"))).unwrap();
         let blocks = grown.into_inner();
-        assert!(content.len() >= blocks * BLOCK, "round {round}: {} of {blocks} blocks", content.len() / BLOCK);
+        assert!(
+            content.len() >= blocks * BLOCK,
+            "round {round}: {} of {blocks} blocks",
+            content.len() / BLOCK
+        );
         for number in 0..blocks {
-            assert!(content[number * BLOCK..][..BLOCK] == bytes(BLOCK, number), "round {round}, block {number}");
+            assert!(
+                content[number * BLOCK..][..BLOCK] == bytes(BLOCK, number),
+                "round {round}, block {number}"
+            );
         }
         dead.check();
     }

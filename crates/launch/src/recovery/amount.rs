@@ -73,7 +73,8 @@ impl Amount {
         let mut after = None;
         loop {
             let (page, is_end) = subfiles.page(after, PAGE)?;
-            self.bytes += page.iter().map(|one| one.allocated.saturating_sub(SUBFILE_HEADER_LEN)).sum::<u64>();
+            self.bytes +=
+                page.iter().map(|one| one.allocated.saturating_sub(SUBFILE_HEADER_LEN)).sum::<u64>();
             after = page.last().map(|one| one.id);
             if is_end || page.is_empty() {
                 return Ok(());
@@ -156,7 +157,10 @@ mod tests {
         drop((records, volume));
         let amount = Amount::of(&state);
         assert_eq!((amount.files, amount.volumes, amount.is_nothing()), (1, 1, false));
-        assert!(amount.to_string().starts_with("1 file or directory with 0 B on 1 volume, last changed 2"), "{amount}");
+        assert!(
+            amount.to_string().starts_with("1 file or directory with 0 B on 1 volume, last changed 2"),
+            "{amount}"
+        );
         let other = State { formation: "08".repeat(16), ..state.clone() };
         assert!(Amount::of(&other).is_nothing(), "it is another formation's");
         std::fs::write(dir.path().join("v/records/log-0000000000000001"), "garbage").unwrap();

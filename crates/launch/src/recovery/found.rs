@@ -90,7 +90,10 @@ pub(crate) fn missing(state: &State) -> Vec<Missing> {
             };
             let instead = match bivouac_store::identity_of(&volume.path) {
                 Ok(Some(seen)) if wanted(&seen) => continue,
-                Ok(Some(seen)) => Some(format!("there is volume {} of {} of formation {}", seen.index, seen.node, seen.formation)),
+                Ok(Some(seen)) => Some(format!(
+                    "there is volume {} of {} of formation {}",
+                    seen.index, seen.node, seen.formation
+                )),
                 Ok(None) if volume.path.exists() => Some("that directory is no volume".into()),
                 Ok(None) => None,
                 Err(error) => Some(error.to_string()),
@@ -143,31 +146,33 @@ fn dead((name, dir): (FormationName, StateDir)) -> Option<Recoverable> {
 
 fn noted(here: &Surroundings) -> Vec<Recoverable> {
     let entries = index::entries(here).into_iter();
-    entries.filter_map(|entry| {
-        // What runs is not touched: its daemons may be about to lock their volumes.
-        let dir = StateDir::at(entry.directory.clone());
-        let state = dir.read().ok().flatten();
-        if state.is_some_and(|state| state.formation == entry.formation) && dir.is_held() {
-            return None;
-        }
-        let volumes = of_formation(volumes_of(&entry.volumes), &entry.formation);
-        if volumes.is_empty() && entry.volumes.iter().all(|path| path.exists()) {
-            // They were used for something else since.
-            index::forget(here, &entry.formation);
-            return None;
-        }
-        if is_in_use(&volumes) {
-            return None;
-        }
-        Some(Recoverable {
-            state: newest(&volumes),
-            name: entry.name,
-            formation: entry.formation,
-            created_unix_ms: entry.created_unix_ms,
-            dir: None,
-            noted: entry.volumes,
+    entries
+        .filter_map(|entry| {
+            // What runs is not touched: its daemons may be about to lock their volumes.
+            let dir = StateDir::at(entry.directory.clone());
+            let state = dir.read().ok().flatten();
+            if state.is_some_and(|state| state.formation == entry.formation) && dir.is_held() {
+                return None;
+            }
+            let volumes = of_formation(volumes_of(&entry.volumes), &entry.formation);
+            if volumes.is_empty() && entry.volumes.iter().all(|path| path.exists()) {
+                // They were used for something else since.
+                index::forget(here, &entry.formation);
+                return None;
+            }
+            if is_in_use(&volumes) {
+                return None;
+            }
+            Some(Recoverable {
+                state: newest(&volumes),
+                name: entry.name,
+                formation: entry.formation,
+                created_unix_ms: entry.created_unix_ms,
+                dir: None,
+                noted: entry.volumes,
+            })
         })
-    }).collect()
+        .collect()
 }
 
 /// Those in memory whose own state is gone.
@@ -180,12 +185,14 @@ fn in_memory(here: &Surroundings) -> Vec<Recoverable> {
         }
     }
     let unused = by_formation.into_iter().filter(|(_, volumes)| !is_in_use(volumes));
-    unused.filter_map(|(formation, volumes)| {
-        let state = newest(&volumes)?;
-        let noted = volumes.into_iter().map(|(path, _)| path).collect();
-        let (name, created_unix_ms) = (state.name.clone(), state.created_unix_ms);
-        Some(Recoverable { name, formation, created_unix_ms, dir: None, state: Some(state), noted })
-    }).collect()
+    unused
+        .filter_map(|(formation, volumes)| {
+            let state = newest(&volumes)?;
+            let noted = volumes.into_iter().map(|(path, _)| path).collect();
+            let (name, created_unix_ms) = (state.name.clone(), state.created_unix_ms);
+            Some(Recoverable { name, formation, created_unix_ms, dir: None, state: Some(state), noted })
+        })
+        .collect()
 }
 
 /// What is in a directory.

@@ -29,8 +29,8 @@ use crate::unmounting::unmount_all;
 use crate::{Kind, LaunchError, LaunchResult, memory_root};
 
 pub use amount::Amount;
-pub use found::{Recoverable, recoverable};
 pub(crate) use found::without_state;
+pub use found::{Recoverable, recoverable};
 pub(crate) use index::{forget, remember};
 pub(crate) use note::write_all as write_notes;
 
@@ -100,7 +100,8 @@ pub fn recover(
 /// What could not be removed.
 pub fn discard(here: &Surroundings, left: &Recoverable, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
     let Some(state) = &left.state else {
-        let text = format!("formation {}: none of its volumes is here: {}", left.name, left.missing().join(", "));
+        let text =
+            format!("formation {}: none of its volumes is here: {}", left.name, left.missing().join(", "));
         return Err(LaunchError::said(Kind::Refused, format!("{text}; it is not noted any more")))
             .inspect_err(|_| forget(here, &left.formation));
     };
@@ -134,7 +135,8 @@ fn choose(here: &Surroundings, wanted: &Recovery) -> LaunchResult<State> {
     let known = recoverable(here).into_iter().find(|found| found.formation == formation);
     let state = known.and_then(|found| found.state).or_else(|| note::newest(&volumes)).ok_or_else(|| {
         let cause = "no volume that was named says what it is part of, or none that can be read";
-        let remedy = "name all volumes of the formation; what they hold is seen by: bivouac fsck --offline VOLUME...";
+        let remedy =
+            "name all volumes of the formation; what they hold is seen by: bivouac fsck --offline VOLUME...";
         LaunchError::new(Kind::Refused, format_args!("formation {formation}"), cause, remedy)
     })?;
     if let Some(name) = wanted.name.as_ref().filter(|name| **name != state.name) {
@@ -189,11 +191,18 @@ fn placed(mut state: State, volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResu
         if let Some((twin, _)) = volumes.iter().find(|(other, same)| same == identity && other != path) {
             let (index, node) = (identity.index, identity.node);
             let cause = format!("{} and {} both say that they are that", path.display(), twin.display());
-            return Err(LaunchError::usage(format_args!("volume {index} of {node}"), cause, "name one of them"));
+            return Err(LaunchError::usage(
+                format_args!("volume {index} of {node}"),
+                cause,
+                "name one of them",
+            ));
         }
         let node = state.nodes.iter_mut().find(|node| node.id == identity.node.0);
         let Some(known) = node.and_then(|node| node.volumes.get_mut(usize::from(identity.index))) else {
-            let cause = format!("is volume {} of {}, which the formation does not have", identity.index, identity.node);
+            let cause = format!(
+                "is volume {} of {}, which the formation does not have",
+                identity.index, identity.node
+            );
             return Err(LaunchError::usage(path.display(), cause, "name the formation's own volumes"));
         };
         if known.path != *path {
@@ -252,7 +261,10 @@ fn nothing(here: &Surroundings, name: Option<&FormationName>, others: &[String])
         others => format!("; what can be: {}", others.join(", ")),
     };
     let remedy = "if its volumes are on this host, name them: bivouac recover --volume DIR";
-    LaunchError::said(Kind::NotRunning, format!("{what} is known here that could be recovered{others}; {remedy}"))
+    LaunchError::said(
+        Kind::NotRunning,
+        format!("{what} is known here that could be recovered{others}; {remedy}"),
+    )
 }
 
 /// One that lives, perhaps without its supervisor.
@@ -268,10 +280,12 @@ fn living(here: &Surroundings, name: &FormationName) -> LaunchError {
         .collect();
     let object = format!("formation {name}");
     if daemons.is_empty() {
-        let remedy = format!("mount it with: bivouac mount --name {name} DIR; or look: bivouac status --name {name}");
+        let remedy =
+            format!("mount it with: bivouac mount --name {name} DIR; or look: bivouac status --name {name}");
         return LaunchError::new(Kind::Running, object, "is running", &remedy);
     }
-    let cause = format!("its supervisor is gone, but daemons of it still serve (processes {})", daemons.join(", "));
+    let cause =
+        format!("its supervisor is gone, but daemons of it still serve (processes {})", daemons.join(", "));
     let remedy = format!("use it as it is, or end them (kill {}) and repeat", daemons.join(" "));
     LaunchError::new(Kind::Running, object, cause, &remedy)
 }
@@ -286,7 +300,12 @@ fn check_whole(state: &State) -> LaunchResult<()> {
     }
     if state.nodes.is_empty() || state.nodes.iter().any(|node| node.volumes.is_empty()) {
         let cause = "what is left of it does not say which volumes it has";
-        return Err(LaunchError::new(Kind::Refused, object, cause, "name them: bivouac recover --volume DIR"));
+        return Err(LaunchError::new(
+            Kind::Refused,
+            object,
+            cause,
+            "name them: bivouac recover --volume DIR",
+        ));
     }
     let missing = found::missing(state);
     if missing.is_empty() {
@@ -306,7 +325,8 @@ fn check_whole(state: &State) -> LaunchResult<()> {
         which.join(", "),
         missing.len()
     );
-    let remedy = "mount or bring back what it is on, or say where it is now: --volume DIR; nothing was changed";
+    let remedy =
+        "mount or bring back what it is on, or say where it is now: --volume DIR; nothing was changed";
     Err(LaunchError::new(Kind::Refused, object, cause, remedy))
 }
 
@@ -320,9 +340,11 @@ fn claim(here: &Surroundings, old: &State) -> LaunchResult<Claim> {
         None => Ok(claim),
         Some(stale) => {
             let name = &old.name;
-            let cause = format!("another one of that name was killed, and its state is here ({})", stale.formation);
-            let remedy =
-                format!("first recover that (bivouac recover {name}) or throw it away (bivouac down --name {name})");
+            let cause =
+                format!("another one of that name was killed, and its state is here ({})", stale.formation);
+            let remedy = format!(
+                "first recover that (bivouac recover {name}) or throw it away (bivouac down --name {name})"
+            );
             Err(LaunchError::new(Kind::Refused, format_args!("formation {name}"), cause, &remedy))
         }
     }
@@ -336,7 +358,12 @@ fn check_unused(state: &State) -> LaunchResult<()> {
             Err(error @ StoreError::InUse { .. }) => {
                 let cause = error.to_string();
                 let remedy = "the formation may run in another runtime directory (BIVOUAC_RUNTIME_DIR)";
-                return Err(LaunchError::new(Kind::Running, format_args!("formation {}", state.name), cause, remedy));
+                return Err(LaunchError::new(
+                    Kind::Running,
+                    format_args!("formation {}", state.name),
+                    cause,
+                    remedy,
+                ));
             }
             Err(error) => return Err(LaunchError::said(Kind::Refused, error.to_string())),
         }
@@ -380,7 +407,10 @@ fn damaged(state: &State, cause: &str) -> LaunchError {
 fn kept(error: &LaunchError) -> LaunchError {
     let text = error.to_string();
     let text = text.strip_suffix("; everything is removed again").unwrap_or(&text);
-    LaunchError::said(error.kind(), format!("{text}; the volumes are as they were, and it can be tried again"))
+    LaunchError::said(
+        error.kind(),
+        format!("{text}; the volumes are as they were, and it can be tried again"),
+    )
 }
 
 #[cfg(test)]
@@ -394,6 +424,7 @@ mod tests {
         VolumeIdentity { formation: FormationId([formation; 16]), node: NodeId(node), index: 0 }
     }
 
+    /// S302.
     #[test]
     fn a_part_of_several_hosts_is_refused_with_what_else_there_is() {
         let part = PartState { bind: "10.0.0.1".parse().unwrap(), started_from: "h".into() };
@@ -427,7 +458,9 @@ mod tests {
         let moved = placed(sample(), &twice[..1]).unwrap();
         let volume = &moved.nodes[0].volumes[0];
         assert_eq!((volume.path.to_str(), volume.own_dir), (Some("/a"), false));
-        assert!(placed(sample(), &[at("/dev/shm/x/n0", identity(7, 0))]).unwrap().nodes[0].volumes[0].own_dir);
+        assert!(
+            placed(sample(), &[at("/dev/shm/x/n0", identity(7, 0))]).unwrap().nodes[0].volumes[0].own_dir
+        );
     }
 
     #[test]

@@ -79,7 +79,12 @@ pub(crate) fn newest(volumes: &[(PathBuf, VolumeIdentity)]) -> Option<State> {
 fn parse(text: &[u8], path: &Path) -> LaunchResult<Note<State>> {
     let damaged = |cause: String| {
         let remedy = "name the other volumes of the formation as well";
-        LaunchError::new(crate::Kind::Refused, format_args!("note of volume {}", path.display()), cause, remedy)
+        LaunchError::new(
+            crate::Kind::Refused,
+            format_args!("note of volume {}", path.display()),
+            cause,
+            remedy,
+        )
     };
     let note: Note<serde_json::Value> =
         serde_json::from_slice(text).map_err(|error| damaged(format!("is damaged: {error}")))?;
@@ -87,7 +92,11 @@ fn parse(text: &[u8], path: &Path) -> LaunchResult<Note<State>> {
         return Err(damaged(format!("has version {}, this release reads {NOTE_VERSION}", note.version)));
     }
     let text = serde_json::to_vec(&note.state).map_err(|error| damaged(error.to_string()))?;
-    Ok(Note { version: note.version, written_unix_ms: note.written_unix_ms, state: State::parse(&text, path)? })
+    Ok(Note {
+        version: note.version,
+        written_unix_ms: note.written_unix_ms,
+        state: State::parse(&text, path)?,
+    })
 }
 
 /// The volume of a state that has this identity.

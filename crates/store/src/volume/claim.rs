@@ -11,8 +11,8 @@ use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno as SystemError, retry_on_intr};
 
 use super::dir::entries;
-use super::note::{NOTE_NAME, NOTE_UNFINISHED_NAME};
 use super::identity::{IDENTITY_LEN, IDENTITY_NAME, IdentityError, VERSION, VolumeIdentity};
+use super::note::{NOTE_NAME, NOTE_UNFINISHED_NAME};
 use crate::{StoreError, StoreResult};
 
 const UNFINISHED_NAME: &str = "bivouac-volume.tmp";

@@ -226,9 +226,6 @@ fn config_of(shared: &Shared, share: &NodeShare, fates: &Arc<Fates>) -> NodeConf
         fates: Arc::clone(fates),
         objects: shared.objects.clone(),
         rounds: shared.rounds.clone(),
-        past: Past {
-            clients_ended: shared.config.recovering,
-            was_recovered: shared.config.was_recovered,
-        },
+        past: Past { clients_ended: shared.config.recovering, was_recovered: shared.config.was_recovered },
     }
 }
