@@ -47,7 +47,7 @@ pub enum StoreError {
     },
     /// The volume is another formation's.
     #[error(
-        "volume {}: belongs to formation {found}, not {expected}; name another directory, or bring the other formation down",
+        "volume {}: belongs to formation {found}, not {expected}; name another directory, bring the other formation down, or, if it was killed, have it back: bivouac recover --volume DIR",
         path.display()
     )]
     WrongFormation {

@@ -161,7 +161,7 @@ fn empty_leftovers_are_removed_by_up_and_others_thrown_away_on_demand() {
     let said =
         dead.camp.place().run(&["up", "--name", &Place::unique_name(), "--nodes", "2", "--volume", &volume]);
     assert_ne!(said.code, 0);
-    assert!(said.err.contains("formation"), "{}", said.err);
+    assert!(said.err.contains("have it back: bivouac recover --volume DIR"), "{}", said.err);
     assert_eq!(dead.on_disk(), before);
     let said = dead.camp.run("down", &["--discard"]);
     assert!(said.code == 0 && said.out.contains("is thrown away; it held"), "{}{}", said.out, said.err);

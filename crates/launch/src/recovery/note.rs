@@ -1,6 +1,7 @@
 //! What volumes say of their formation, for the time when nothing else is left of it: its state, less what ends with its
 //! processes. It names no credentials, and not the secret: who recovers it draws a new one.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bivouac_store::{VolumeIdentity, identity_of, read_note, write_note};
@@ -113,12 +114,18 @@ pub(crate) fn volumes_at(
     let mut found = Vec::new();
     for dir in dirs {
         match identity_of(&dir) {
+            // What is on it would be believed.
+            Ok(Some(_)) if !is_ours(&dir) => doubt(format!("volume {}: belongs to another user", dir.display())),
             Ok(Some(identity)) => found.push((dir, identity)),
             Ok(None) => {}
             Err(error) => doubt(error.to_string()),
         }
     }
     found
+}
+
+fn is_ours(dir: &Path) -> bool {
+    std::fs::metadata(dir).is_ok_and(|seen| seen.uid() == rustix::process::geteuid().as_raw())
 }
 
 #[cfg(test)]
@@ -154,6 +161,23 @@ mod tests {
         let read = newest(&volumes).unwrap();
         assert_eq!((read.supervisor, read.nodes[0].process, read.name.as_str()), (None, None, "sample"));
         assert_eq!((&read.nodes[1].volumes, read.stripe), (&state.nodes[1].volumes, state.stripe));
+    }
+
+    #[test]
+    fn a_volume_of_another_user_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, identity) = volume(dir.path(), 0);
+        let look = || {
+            let mut said = String::new();
+            let found = volumes_at([path.clone(), dir.path().to_owned()], &mut |doubt| said.push_str(&doubt));
+            (found, said)
+        };
+        assert_eq!(look(), (vec![(path.clone(), identity)], String::new()));
+        // Only root can give it away.
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_ok() {
+            let (found, said) = look();
+            assert!(found.is_empty() && said.contains("belongs to another user"), "{said}");
+        }
     }
 
     #[test]
