@@ -42,8 +42,10 @@ fn a_missing_volume_is_named_and_nothing_is_changed() {
 fn volumes_of_two_formations_are_not_mixed() {
     let Some(mut one) = Dead::start(&["--nodes", "2"]) else { return };
     let Some(mut other) = Dead::start(&["--nodes", "2"]) else { return };
-    (one.fill(), other.fill());
-    (one.kill(), other.kill());
+    one.fill();
+    other.fill();
+    one.kill();
+    other.kill();
     let (a, b) = (one.disk.path().to_str().unwrap(), other.disk.path().to_str().unwrap());
     let said = one.run(&["--volume", a, "--volume", b]);
     assert!(said.code == 2 && said.err.contains("volumes of several formations"), "{}", said.err);

@@ -115,7 +115,9 @@ pub(crate) fn volumes_at(
     for dir in dirs {
         match identity_of(&dir) {
             // What is on it would be believed.
-            Ok(Some(_)) if !is_ours(&dir) => doubt(format!("volume {}: belongs to another user", dir.display())),
+            Ok(Some(_)) if !is_ours(&dir) => {
+                doubt(format!("volume {}: belongs to another user", dir.display()))
+            }
             Ok(Some(identity)) => found.push((dir, identity)),
             Ok(None) => {}
             Err(error) => doubt(error.to_string()),
