@@ -2,6 +2,7 @@
 //!
 //! Each repetition of TCP waits twice as long as the one before, up to two minutes, so behind a cut a connection is silent for
 //! about as long again. Requests do not bear that: they are bounded in time.
+#![allow(unsafe_code, reason = "the option has no safe form yet")]
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -38,7 +39,6 @@ pub(crate) fn look_often(socket: &impl AsFd) {
 }
 
 /// Whether this kernel can.
-#[allow(unsafe_code, reason = "the option has no safe form yet")]
 fn repeat_often(socket: &impl AsFd) -> bool {
     let value: libc::c_int = REPEAT_MS_MAX;
     // SAFETY: the descriptor is open as long as it is borrowed, and the kernel reads `value`, of the length that is given.

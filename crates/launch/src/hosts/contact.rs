@@ -272,26 +272,26 @@ mod tests {
         let (mut part, mut tie, mut ends) = (Contact::new(silence_ms, 0), Tie::new(0), Ends::default());
         part.allow();
         let mut is_dead = false;
-        for now in (0..until_ms).step_by(10) {
+        for time in (0..until_ms).step_by(10) {
             let lost =
-                cuts.iter().map(|cut| cut.at(now)).fold((false, false), |a, b| (a.0 || b.0, a.1 || b.1));
-            let (up, down) = (!lost.0, !lost.1 && now < dies_ms);
+                cuts.iter().map(|cut| cut.at(time)).fold((false, false), |a, b| (a.0 || b.0, a.1 || b.1));
+            let (up, down) = (!lost.0, !lost.1 && time < dies_ms);
             is_dead |= !up || !down;
-            let sign = now % (silence_ms / SIGNS_OF_LIFE) < 10;
+            let sign = time % (silence_ms / SIGNS_OF_LIFE) < 10;
             if sign && !is_dead {
-                part.heard(now);
-                tie.heard(now);
+                part.heard(time);
+                tie.heard(time);
             }
-            if now >= tie.due_ms(silence_ms) {
-                ends.keeper_ms.get_or_insert(now);
+            if time >= tie.due_ms(silence_ms) {
+                ends.keeper_ms.get_or_insert(time);
             }
             if ends.part_ms.is_none() {
-                match part.next(now) {
-                    Next::End(_) => ends.part_ms = Some(now),
+                match part.next(time) {
+                    Next::End(_) => ends.part_ms = Some(time),
                     Next::Try { turn } if up && down && ends.keeper_ms.is_none() => {
-                        assert!(tie.resume(turn, now), "attempts are numbered");
-                        part.resumed(now);
-                        (is_dead, ends.back_ms) = (false, Some(now));
+                        assert!(tie.resume(turn, time), "attempts are numbered");
+                        part.resumed(time);
+                        (is_dead, ends.back_ms) = (false, Some(time));
                     }
                     Next::Try { .. } | Next::Wait { .. } => {}
                 }
