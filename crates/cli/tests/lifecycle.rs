@@ -137,7 +137,7 @@ fn a_mount_is_added_and_taken_away() {
     fs::write(second.path().join("x"), "1").unwrap();
     assert_eq!(fs::read(camp.mount().join("x")).unwrap(), b"1");
     let again = camp.run("mount", &[place]);
-    assert!(again.code == 1 && again.err.contains("is not empty"), "{}", again.err);
+    assert!(again.code == 1 && again.err.contains("has a mount already"), "{}", again.err);
     let open = fs::File::open(second.path().join("x")).unwrap();
     let busy = camp.place().run(&["unmount", place]);
     let pid = std::process::id().to_string();
