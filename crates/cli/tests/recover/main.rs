@@ -192,3 +192,30 @@ fn what_the_session_contract_has_acknowledged_is_there() {
     dead.check();
     dead.down();
 }
+
+/// S290, S292: several volumes of each node, and another mount point.
+#[test]
+fn a_formation_with_several_volumes_comes_back_where_it_is_wanted() {
+    let second = tempfile::tempdir().unwrap();
+    let volume = format!("{}:64m", second.path().display());
+    let Some(mut dead) = Dead::start(&["--nodes", "2", "--stripe", "4k", "--volume", &volume]) else {
+        return;
+    };
+    dead.fill();
+    dead.kill();
+    let said = dead.camp.run("status", &[]);
+    let says = format!("have it back: bivouac recover {}", dead.camp.name());
+    assert!(said.out.contains(&says), "{}", said.out);
+    dead.reboot();
+    let place = tempfile::tempdir().unwrap();
+    dead.recover(&["--mount", place.path().to_str().unwrap(), "--ttl", "1h"]);
+    assert_eq!(fs::read(place.path().join("deep/er/three")).unwrap(), bytes(60_010, 2));
+    assert!(!dead.mount().exists(), "it is mounted only there");
+    let status = dead.camp.status();
+    assert!(status["ends_unix_ms"].as_u64().is_some(), "{status}");
+    assert_eq!(dead.listed()["mounts"][0], place.path().to_str().unwrap());
+    let said = dead.camp.run("fsck", &[]);
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    dead.down();
+    assert_eq!(fs::read_dir(second.path()).unwrap().count(), 0);
+}
