@@ -62,7 +62,7 @@ impl Client {
         let len = size.saturating_sub(copy.from_offset).min(copy.len).min(COPY_MAX);
         let (mut done, mut turns_left) = (0, OVERTAKEN_MAX);
         while done < len {
-            match self.when_here(|| self.copy_run(&copy.part(done, len - done))) {
+            match self.when_there_is_room(|| self.copy_run(&copy.part(done, len - done))) {
                 // Either the end came nearer, or what was data is a hole by now.
                 Ok(0) if turns_left == 0 || self.attr_now(copy.from)?.size <= copy.from_offset + done => {
                     break;

@@ -168,13 +168,14 @@ impl Client {
     /// Writes a stretch, or what is one request. Where cuts come in between, what is written again is kept short.
     fn write_at_once(&self, ino: Ino, offset: u64, end: u64, data: &[u8]) -> FsResult<()> {
         let stretch = |known: &Known| self.write_stretch(ino, known, offset, data);
-        if data.len() > TRANSFER_MAX && self.publish_within(1, ino, end, |_| offset, stretch)? {
+        let all_at_once = || self.publish_within(1, ino, end, |_| offset, stretch);
+        if data.len() > TRANSFER_MAX && self.when_there_is_room(all_at_once)? {
             return Ok(());
         }
         let mut at = offset;
         for part in data.chunks(TRANSFER_MAX) {
             let end = at + part.len() as u64;
-            self.when_here(|| {
+            self.when_there_is_room(|| {
                 self.publish(ino, end, |_| at, |known| self.write_seats(ino, known, at, part))
             })?;
             at = end;
@@ -191,7 +192,8 @@ impl Client {
     fn append(&self, ctx: &OpCtx, ino: Ino, part: &[u8]) -> FsResult<()> {
         let payload = [IoSlice::new(part)];
         let home = self.home(ino)?;
-        let done = self.change::<op::Append>(home, ctx, &InoOnly { ino }, &payload)?;
+        let append = || self.change::<op::Append>(home, ctx, &InoOnly { ino }, &payload);
+        let done = self.when_there_is_room(append)?;
         self.known.update(&done.attr);
         Ok(())
     }

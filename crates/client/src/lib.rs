@@ -26,6 +26,7 @@ mod partitions;
 mod paths;
 mod put;
 mod removals;
+mod room;
 mod saving;
 mod session;
 mod site;

@@ -160,7 +160,7 @@ impl Client {
             let (batch, behind) = rest.split_at(batch_len(rest.iter().map(|(_, data)| data.len())));
             match batch {
                 [(offset, data)] => drop(self.write_through(ino, *offset, data)?),
-                batch => self.when_here(|| self.write_batch(ino, batch))?,
+                batch => self.when_there_is_room(|| self.write_batch(ino, batch))?,
             }
             rest = behind;
         }

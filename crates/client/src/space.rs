@@ -49,7 +49,7 @@ impl Client {
         // The same for a repetition, and for nothing else.
         let ticket = self.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
         let change = Change { ino, offset, end, ticket };
-        self.when_here(|| match mode {
+        self.when_there_is_room(|| match mode {
             0 => self.reserve(&change, false, false),
             KEEP_SIZE => self.reserve(&change, false, true),
             ZERO_RANGE => self.reserve(&change, true, false),

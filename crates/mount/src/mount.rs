@@ -11,8 +11,10 @@ use bivouac_types::{Errno, FsError, Ino};
 use crate::abi::{Header, InitRequest, NOTIFY_RESEND, Negotiated, Opcode, Reader, Reply, Wishes, flags};
 use crate::absences::Absences;
 use crate::beliefs::Beliefs;
+use crate::caller;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
+use crate::interrupts::Interrupts;
 use crate::opens::Opens;
 use crate::options::Options;
 use crate::parked::Parked;
@@ -119,6 +121,7 @@ impl<F: FileSystem> Mount<F> {
             negotiated,
             stats: Arc::clone(&self.stats),
             parked,
+            interrupts: Interrupts::new(Arc::clone(&self.channel), caller::is_killed),
             formation: self.options.formation.clone(),
             failure: Mutex::default(),
         });
@@ -129,6 +132,7 @@ impl<F: FileSystem> Mount<F> {
         let pool = Pool::new(limits, work, move || channel.has_request());
         pool.start()?;
         pool.join();
+        session.interrupts.close();
         self.fs.drop_locks();
         // At an unmount the kernel does not say of every file that it was closed.
         for (ino, count) in session.opens.counts() {

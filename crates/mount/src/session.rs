@@ -14,7 +14,8 @@ use crate::absences::Absences;
 use crate::beliefs::Beliefs;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
-use crate::opens::Opens;
+use crate::interrupts::{Interrupts, Serving};
+use crate::opens::{Handle, Opens};
 use crate::parked::{Parked, Place};
 use crate::pipe::Pipe;
 use crate::pool::{Pool, about_to_block};
@@ -36,6 +37,7 @@ pub struct Session<F> {
     pub negotiated: Negotiated,
     pub stats: Arc<Stats>,
     pub parked: Arc<Parked>,
+    pub interrupts: Arc<Interrupts>,
     pub formation: Option<Arc<FormationPlace>>,
     pub failure: Mutex<Option<io::Error>>,
 }
@@ -47,15 +49,22 @@ struct Desk {
     pipe: Option<Pipe>,
     reply: Reply,
     channel: u16,
+    thread: u16,
+    serving: Serving,
 }
 
 impl<F: FileSystem> Session<F> {
     /// Reads and serves until the mount ends or the pool needs the thread no more.
     pub fn work(&self, pool: &Arc<Pool>, thread: u16) {
-        bivouac_client::on_block(Some(Rc::new(about_to_block)));
+        let serving = Serving::default();
+        let (waits, interrupts) = (serving.clone(), Arc::clone(&self.interrupts));
+        bivouac_client::on_block(Some(Rc::new(move || {
+            interrupts.waits(&waits, thread);
+            about_to_block();
+        })));
         let buffer = Buffer::new(self.negotiated.max_write as usize);
         let channel = self.state.channel(thread);
-        let mut desk = Desk { buffer, pipe: None, reply: Reply::default(), channel };
+        let mut desk = Desk { buffer, pipe: None, reply: Reply::default(), channel, thread, serving };
         while pool.obtain(thread) {
             if !self.serve_while_permitted(&mut desk) {
                 pool.close();
@@ -90,9 +99,14 @@ impl<F: FileSystem> Session<F> {
         };
         self.stats.count(op);
         let noted = op.expects_reply() && self.note_in_flight(desk.channel, header.id());
+        self.interrupts.begin(&desk.serving, &header, op);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.answer(desk, len, &header, op)));
         let outcome = outcome.unwrap_or_else(|_| Err(FsError::with(Errno::EIO, "bug: the request panicked")));
-        self.send(desk, &header, op, outcome);
+        if self.interrupts.end(&desk.serving, desk.thread, op) {
+            self.conclude(desk, &header, op, &outcome);
+        } else {
+            self.send(desk, &header, op, outcome);
+        }
         if noted {
             self.note_in_flight(desk.channel, 0);
         }
@@ -138,6 +152,24 @@ impl<F: FileSystem> Session<F> {
             Call { session: self, header: *header, channel: desk.channel, input, out: &mut desk.reply };
         serve::handler(op)(call)
             .map_err(|error| if serve::is_gone(op, &error) { Errno::ESTALE.into() } else { error })
+    }
+
+    /// A request was done whose program has been killed meanwhile, and was told so. The kernel knows of no file that it
+    /// opened, and will not close it.
+    fn conclude(&self, desk: &Desk, header: &Header, op: Opcode, outcome: &FsResult<Answer>) {
+        let opens = matches!(op, Opcode::Open | Opcode::Create | Opcode::TmpFile);
+        // The handle comes first in what every such answer ends with.
+        let opened = desk.reply.as_bytes().last_chunk::<16>().and_then(|opened| opened.first_chunk());
+        if let (true, Ok(Answer::Reply), Some(handle)) = (opens, outcome, opened) {
+            match self.opens.remove(&self.state, Handle(u64::from_ne_bytes(*handle))) {
+                Ok(ino) => ino.into_iter().for_each(|ino| self.fs.close(ino)),
+                Err(error) => log::warn!("a file that a killed program was opening stays open: {error}"),
+            }
+        }
+        log::info!("{} of inode {:016x} was done for a program that was killed", op.name(), header.nodeid);
+        if let Err(error) = self.channel.forget_attributes(header.nodeid) {
+            log::debug!("the kernel may show old attributes of {:016x} for a moment: {error}", header.nodeid);
+        }
     }
 
     fn send(&self, desk: &Desk, header: &Header, op: Opcode, outcome: FsResult<Answer>) {

@@ -127,6 +127,7 @@ impl Service for Node {
             Op::Fence => run::<op::Fence>,
             Op::SendUnsent => run::<op::SendUnsent>,
             Op::Mirror => run::<op::Mirror>,
+            Op::MakeRoom => run::<op::MakeRoom>,
             Op::Probe => run::<op::Probe>,
             Op::ProbeFor => run::<op::ProbeFor>,
             Op::Reached => run::<op::Reached>,

@@ -157,6 +157,7 @@ fn allocated_ranges(volume: &dyn Volume) {
     file.grow(longer).unwrap();
     file.grow(3).unwrap();
     assert_eq!(file.stat().unwrap(), FileStat { len: longer, ..stat });
+    assert_eq!(file.next_data(6 * PAGE).unwrap(), None, "a page that was only allocated is no data");
     file.set_len(10).unwrap();
     assert!(file.stat().unwrap().allocated < 8 * PAGE, "a cut gives back what was allocated behind it");
     file.allocate(3..3).unwrap();

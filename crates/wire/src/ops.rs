@@ -327,6 +327,9 @@ operations! {
     /// Tells what mounts of this node have written behind in front of site storage and not sent; has them send it, and write
     /// nothing behind there for a while.
     SendUnsent = 78, Client, FenceRequest => Vec<Dirty>;
+    /// Removes everywhere, before it answers, what nobody needs any more of files whose records are here: somebody finds no
+    /// space.
+    MakeRoom = 107, Client, () => ();
     /// Asks for a sign of life, and tells news of the nodes; the answer has news too.
     Probe = 87, Peer, NewsList => NewsList;
     /// Asks to probe another node, later, and to report if that answers.

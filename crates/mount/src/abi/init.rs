@@ -34,13 +34,13 @@ const WANTED: u64 = flag::ASYNC_READ
     | flag::DIRECT_IO_ALLOW_MMAP
     // Locks are ours, so that they hold across mounts.
     | flag::POSIX_LOCKS
+    // Handles of files (`open_by_handle_at`) outlive what the kernel knows of inodes: it looks them up by number.
+    | flag::EXPORT_SUPPORT
     | flag::FLOCK_LOCKS
     | flag::HAS_RESEND;
 
 // Permissions are checked by the kernel, nothing is written back late.
-const _: () = assert!(
-    WANTED & (flag::EXPORT_SUPPORT | flag::POSIX_ACL | flag::WRITEBACK_CACHE | flag::CACHE_SYMLINKS) == 0
-);
+const _: () = assert!(WANTED & (flag::POSIX_ACL | flag::WRITEBACK_CACHE | flag::CACHE_SYMLINKS) == 0);
 
 /// `fuse_init_in`, both halves of the flags joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -68,10 +68,10 @@ kernel_structs! {
     /// `fuse_getxattr_in`
     GetXattrIn { size: u32, _padding: u32 }
     /// `fuse_fallocate_in`
-    FAllocateIn { _fh: u64, offset: u64, length: u64, mode: u32, _padding: u32 }
+    FAllocateIn { fh: u64, offset: u64, length: u64, mode: u32, _padding: u32 }
     /// `fuse_copy_file_range_in`
     CopyFileRangeIn {
-        _fh_in: u64, off_in: u64, nodeid_out: u64, _fh_out: u64, off_out: u64, len: u64, _flags: u64,
+        _fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, _flags: u64,
     }
     /// `fuse_lk_in`
     LkIn {

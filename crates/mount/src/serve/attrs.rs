@@ -5,6 +5,7 @@ use bivouac_types::{Errno, FsResult, SetAttr, SetTime, Timestamp, mode};
 use super::{Answer, Call};
 use crate::abi::flags::{ACCESS_EXECUTE, setattr as valid};
 use crate::abi::{AccessIn, SetAttrIn};
+use crate::caller;
 use crate::fs::FileSystem;
 
 /// GETATTR.
@@ -30,7 +31,10 @@ pub fn access<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 
 /// SETATTR.
 pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
-    let set = changes(&SetAttrIn::decode(&mut call.input)?);
+    let mut set = changes(&SetAttrIn::decode(&mut call.input)?);
+    if (set.uid.is_some() || set.gid.is_some()) && set.mode.is_none() {
+        set.mode = mode_of_a_stranger(&call)?;
+    }
     let attr = call.session.fs.setattr(&call.ctx(), call.ino(), &set)?;
     if set.mode.is_some_and(|mode| mode & (mode::SETUID | mode::SETGID) != 0) {
         call.session.opens.may_have_gained_set_id();
@@ -38,6 +42,20 @@ pub fn setattr<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let validity = call.attr_validity(&attr);
     call.out.attr_out(&attr, validity);
     Ok(Answer::Reply)
+}
+
+/// The mode that a change of owner or group leaves where it depends on who asks: set-group-id without execution by the
+/// group stays for who is in that group, and for root.
+fn mode_of_a_stranger<F: FileSystem>(call: &Call<'_, F>) -> FsResult<Option<u32>> {
+    if call.header.uid == 0 {
+        return Ok(None);
+    }
+    let attr = call.session.fs.glance(call.ino())?;
+    let is_marked = attr.mode & (mode::SETGID | mode::XGRP) == mode::SETGID && !attr.is_dir();
+    if !is_marked || attr.gid == call.header.gid || caller::groups(call.header.pid).contains(&attr.gid) {
+        return Ok(None);
+    }
+    Ok(Some(attr.mode & mode::PERM & !(mode::SETUID | mode::SETGID)))
 }
 
 /// STATFS.

@@ -2,9 +2,11 @@
 
 use bivouac_types::{FsResult, Ino};
 
+use super::data::content_changed;
 use super::{Answer, Call};
 use crate::abi::CopyFileRangeIn;
 use crate::fs::{CopyJob, FileSystem};
+use crate::opens::Handle;
 
 /// COPY_FILE_RANGE: the answer has 32 bits for the number of bytes.
 pub fn copy_file_range<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
@@ -30,6 +32,11 @@ fn copy<F: FileSystem>(mut call: Call<'_, F>, len_max: u64) -> FsResult<(&mut cr
         to_offset: request.off_out,
         len: request.len.min(len_max),
     };
-    let copied = call.session.fs.copy(&call.ctx(), &job)?;
-    Ok((call.out, copied))
+    let handle = Handle(request.fh_out);
+    let may_have_set_id = call.session.opens.may_have_set_id(handle);
+    let copied = call.session.fs.copy(&call.ctx(), &job);
+    if let Some(as_of) = may_have_set_id {
+        content_changed(call.session, job.to, handle, as_of);
+    }
+    Ok((call.out, copied?))
 }

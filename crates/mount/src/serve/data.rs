@@ -35,6 +35,9 @@ pub fn open<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     call.session.beliefs.hears_from(call.ino(), call.header.pid);
     let attr = call.session.fs.open(&call.ctx(), call.ino(), request.flags)?;
     let handle = register(&call, &attr, request.flags, request.open_flags)?;
+    if has(request.flags, OFlags::TRUNC) {
+        forget_mode(call.session, call.ino());
+    }
     call.out.open_out(handle.0, kernel_flags(call.session, attr.ino, request.flags));
     Ok(Answer::Reply)
 }
@@ -147,13 +150,19 @@ pub fn send<F: FileSystem>(
 pub fn write<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = WriteIn::decode(&mut call.input)?;
     let data = call.input.bytes(request.size)?;
+    let handle = Handle(request.fh);
+    let may_have_set_id = call.session.opens.may_have_set_id(handle);
     if request.write_flags & flags::WRITE_KILL_SUIDGID != 0 {
-        drop_set_id_once(&call, Handle(request.fh))?;
+        drop_set_id_once(&call, handle)?;
     }
     // What comes back from the page cache has its place already.
     let from_cache = request.write_flags & flags::WRITE_CACHE != 0;
     let append = has(request.flags, OFlags::APPEND) && !from_cache;
-    let len = call.session.fs.write(&call.ctx(), call.ino(), request.offset, data, append)?;
+    let written = call.session.fs.write(&call.ctx(), call.ino(), request.offset, data, append);
+    if let Some(as_of) = may_have_set_id {
+        content_changed(call.session, call.ino(), handle, as_of);
+    }
+    let len = written?;
     call.out.u32(u32::try_from(len).unwrap_or(u32::MAX).min(request.size));
     call.out.u32(0);
     Ok(Answer::Reply)
@@ -170,6 +179,23 @@ fn drop_set_id_once<F: FileSystem>(call: &Call<'_, F>, handle: Handle) -> FsResu
     }
     opens.has_no_set_id(handle, as_of);
     Ok(())
+}
+
+/// The content of a file was changed that may have had set-id bits. With a change go the bits: the kernel only expects
+/// times and size to be others, and would show what it knows of the mode to whoever asks for nothing else (`stat -c %a`).
+pub fn content_changed<F: FileSystem>(session: &Session<F>, ino: Ino, handle: Handle, as_of: u64) {
+    forget_mode(session, ino);
+    let has_none = |attr: &Attr| attr.mode & (mode::SETUID | mode::SETGID) == 0;
+    if session.opens.may_have_set_id(handle).is_some() && session.fs.glance(ino).is_ok_and(|a| has_none(&a)) {
+        session.opens.has_no_set_id(handle, as_of);
+    }
+}
+
+/// Has the kernel ask for the mode when it needs it next.
+fn forget_mode<F: FileSystem>(session: &Session<F>, ino: Ino) {
+    if let Err(error) = session.channel.forget_attributes(ino.0) {
+        log::debug!("the kernel may show an old mode of inode {ino} for a moment: {error}");
+    }
 }
 
 /// FSYNC and FSYNCDIR.
@@ -195,8 +221,13 @@ pub fn lseek<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 /// FALLOCATE.
 pub fn fallocate<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = FAllocateIn::decode(&mut call.input)?;
-    call.session.fs.fallocate(&call.ctx(), call.ino(), request.mode, request.offset, request.length)?;
-    Ok(Answer::Reply)
+    let may_have_set_id = call.session.opens.may_have_set_id(Handle(request.fh));
+    let FAllocateIn { mode, offset, length, .. } = request;
+    let changed = call.session.fs.fallocate(&call.ctx(), call.ino(), mode, offset, length);
+    if let Some(as_of) = may_have_set_id {
+        content_changed(call.session, call.ino(), Handle(request.fh), as_of);
+    }
+    changed.map(|()| Answer::Reply)
 }
 
 fn has(flags: u32, flag: OFlags) -> bool {

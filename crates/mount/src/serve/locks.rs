@@ -59,10 +59,12 @@ pub fn flush<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     sent.and_then(|()| call.session.fs.save_at_close(call.ino())).map(|()| Answer::Reply)
 }
 
-/// INTERRUPT: a signal came for who waits. Nothing but a wait for a lock ends for it.
+/// INTERRUPT: a signal came for who waits. A wait for a lock ends for any, others for one that kills.
 pub fn interrupt<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = InterruptIn::decode(&mut call.input)?;
-    call.session.fs.interrupt_lock(request.unique & !UNIQUE_RESEND);
+    let id = request.unique & !UNIQUE_RESEND;
+    call.session.fs.interrupt_lock(id);
+    call.session.interrupts.interrupt(id);
     Ok(Answer::Nothing)
 }
 

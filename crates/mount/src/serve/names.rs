@@ -10,12 +10,25 @@ use crate::fs::{FileSystem, NewInode};
 /// LOOKUP.
 pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let name = call.input.name()?;
+    if name == b"." || name == b".." {
+        return lookup_by_number(call, name);
+    }
     let look = call.session.absences.look();
     match call.session.fs.glance_at(call.ino(), name) {
         Ok(attr) => entry(call, name, &attr),
         Err(error) if error.errno() == Errno::ENOENT => absent(call, name, look),
         Err(error) => Err(error),
     }
+}
+
+/// LOOKUP of an inode itself, or of a directory's parent: how the kernel comes from a handle of a file
+/// (`open_by_handle_at`) to an inode that it does not know any more. It asks nothing of the names.
+fn lookup_by_number<F: FileSystem>(call: Call<'_, F>, name: &[u8]) -> FsResult<Answer> {
+    let ino = if name == b"." { call.ino() } else { call.session.fs.parent(call.ino())? };
+    let attr = call.session.fs.glance(ino)?;
+    let validity = Validity { entry_ms: 0, ..call.attr_validity(&attr) };
+    call.out.entry_out(&attr, validity);
+    Ok(Answer::Reply)
 }
 
 /// READLINK.

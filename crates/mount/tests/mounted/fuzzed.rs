@@ -61,7 +61,7 @@ fn damaged_requests_are_answered_once() {
         let opcode = u32::from(*opcode);
         let unique = kernel.send(opcode, u64::from(*node), body);
         if !SILENT.contains(&opcode) {
-            let answer = kernel.receive();
+            let answer = kernel.receive_answer();
             assert_eq!(answer.unique, unique, "{request:?}");
             // EIO would be a request that panicked; but for answers that are too long for this socket.
             let fine =

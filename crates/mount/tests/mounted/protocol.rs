@@ -37,6 +37,19 @@ fn kernel_flags(kernel: &mut Kernel, flags: u32) -> u32 {
     word(&kernel.ask(14, SEED.0, &body).body, 8)
 }
 
+/// S362.
+#[test]
+fn an_inode_is_found_by_its_number_and_a_directory_by_what_is_in_it() {
+    let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
+    for (of, name, found) in [(SEED.0, &b".\0"[..], SEED.0), (1, b".\0", 1), (1, b"..\0", 1)] {
+        let answer = kernel.ask(1, of, name);
+        assert_eq!((answer.error, long(&answer.body, 0)), (0, found), "{name:?} of {of}");
+    }
+    assert_eq!(kernel.ask(1, 999, b".\0").error, -2);
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
 /// S103.
 #[test]
 fn a_close_is_announced_where_it_may_end_locks_of_ranges() {
@@ -357,7 +370,7 @@ proptest! {
         for (opcode, nodeid, body) in requests {
             let unique = kernel.send(opcode, nodeid, &body);
             if !matches!(opcode, 2 | 36 | 41 | 42) {
-                let answer = kernel.receive();
+                let answer = kernel.receive_answer();
                 prop_assert_eq!(answer.unique, unique);
                 prop_assert!(answer.error <= 0 && answer.error > -512);
             }

@@ -100,10 +100,20 @@ impl Kernel {
         }
     }
 
+    /// The next answer: what the daemon has to say besides is passed by.
+    pub fn receive_answer(&mut self) -> Answer {
+        loop {
+            let answer = self.receive();
+            if answer.unique != 0 {
+                return answer;
+            }
+        }
+    }
+
     /// Sends a request and waits for its answer.
     pub fn ask(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> Answer {
         let unique = self.send(opcode, nodeid, body);
-        let answer = self.receive();
+        let answer = self.receive_answer();
         assert_eq!(answer.unique, unique);
         answer
     }

@@ -154,7 +154,8 @@ fn apply(attr: &mut Attr, set: &SetAttr, now: Timestamp) {
     if let Some(mode) = set.mode {
         attr.mode = attr.mode & mode::TYPE | mode & mode::PERM;
     }
-    if set.kill_suid && attr.is_file() {
+    // Directories keep theirs: there the bit says what is passed on.
+    if set.kill_suid && !attr.is_dir() {
         attr.mode = without_set_id(attr.mode);
     }
     attr.atime = set.atime.map_or(attr.atime, time);

@@ -47,6 +47,12 @@ impl Handle for op::FindData {
     }
 }
 
+impl Handle for op::MakeRoom {
+    fn handle(node: &Node, _: &Ctx<'_>, _: ()) -> FsResult<()> {
+        node.free_everywhere()
+    }
+}
+
 impl Handle for op::CopyRange {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: CopyRequest) -> FsResult<Copied> {
         let len = request.len as usize;

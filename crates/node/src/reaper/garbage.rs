@@ -32,6 +32,13 @@ impl Node {
         outcomes.into_iter().collect()
     }
 
+    /// Removes, before it returns, what is unused of this node's files: also what would stay for a moment, and also at
+    /// peers.
+    pub(crate) fn free_everywhere(&self) -> FsResult<()> {
+        self.reaper.collect(self);
+        self.collect_garbage()
+    }
+
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
         {
             let mut again = self.discarded_again.lock();

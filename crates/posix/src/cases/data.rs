@@ -132,6 +132,26 @@ fn sought(env: &Env) -> Outcome {
     seek(SeekFrom::Hole(6)).fails(Errno::NXIO, "a hole behind the end")
 }
 
+/// What is reserved and not written is a hole; holes begin and end where pages do.
+// S13.
+fn sought_in_reserved(env: &Env) -> Outcome {
+    let (mib, page) = (1 << 20, PAGE as u64);
+    let file = open(env)?;
+    match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 16 * mib) {
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        outcome => outcome.must("fallocate")?,
+    }
+    sys::write_all_at(&file, b"12345", 4 * mib + 100).must("write")?;
+    let seek = |to| rustix::fs::seek(&file, to);
+    same("data", seek(SeekFrom::Data(0)).must("SEEK_DATA")?, 4 * mib)?;
+    same("hole", seek(SeekFrom::Hole(4 * mib)).must("SEEK_HOLE")?, 4 * mib + page)?;
+    seek(SeekFrom::Data(4 * mib + page)).fails(Errno::NXIO, "data behind all of it")?;
+    rustix::fs::ftruncate(&file, 0).must("ftruncate")?;
+    sys::write_all_at(&file, b"12345", mib + 100).must("write")?;
+    rustix::fs::ftruncate(&file, 3 * mib).must("ftruncate")?;
+    same("a hole behind the last write", seek(SeekFrom::Hole(mib)).must("SEEK_HOLE")?, mib + page)
+}
+
 fn copied(env: &Env) -> Outcome {
     let bytes: Vec<u8> = (0..300_000u32).map(|n| (n % 239) as u8).collect();
     let (from, to) = env.pair("x", "y");
@@ -215,6 +235,7 @@ pub fn cases() -> Vec<Case> {
         case("fsync/of_everything", synced),
         case("fallocate/extends", allocated),
         case("lseek/data_and_hole", sought),
+        case("lseek/reserved", sought_in_reserved),
         case("copy_file_range/copies", copied),
         case("mmap/shared", mapped_shared),
         case("mmap/private", mapped_private),

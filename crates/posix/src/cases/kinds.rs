@@ -30,6 +30,7 @@ const FOR_EACH: &[(&str, Act)] = &[
 const WITH_USERS: &[(&str, Act)] = &[
     ("belongs_to_who_made_it", owned),
     ("chown_by_root", chown),
+    ("chown_drops_set_id", chown_drops_set_id),
     ("eperm_chown_by_another", not_chowned),
     ("eperm_chmod_by_another", not_chmodded),
     ("eacces_make_in_anothers_dir", not_made),
@@ -180,6 +181,34 @@ fn chown(env: &Env, kind: Kind) -> Outcome {
     same("the group too", owners(env)?, both)?;
     sys::chown(&env.at("x"), None, None, flags).must("chown of nothing")?;
     same("as before", owners(env)?, both)
+}
+
+/// A directory keeps its bits, a symbolic link has none. Without execution by the group, the second bit stays for who
+/// may set it: root, and who is in the file's group.
+// S30.
+fn chown_drops_set_id(env: &Env, kind: Kind) -> Outcome {
+    if kind == Kind::Link {
+        return Ok(());
+    }
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    kind.make(&env.at("x"), 0o700).must("make")?;
+    let root_s = [(0o6755, 0o755), (0o6711, 0o711), (0o2745, 0o2745), (0o4644, 0o644), (0o6644, 0o2644)];
+    let others = [(0o6755, 0o755), (0o6711, 0o711), (0o2745, 0o745), (0o4644, 0o644), (0o6644, 0o644)];
+    for (by, table) in [("root", root_s), ("the owner", root_s), ("an owner outside of the group", others)] {
+        for (before, after) in table {
+            let group = if by.ends_with("the group") { BOB.id } else { ANN.id };
+            sys::chown(&env.at("x"), Some(ANN.id), Some(group), flags).must("chown")?;
+            sys::chmod(&env.at("x"), before).must("chmod")?;
+            let path = env.at("x");
+            let chown = || sys::chown(&path, None, Some(ANN.id), flags);
+            let done = if by == "root" { chown() } else { env.as_user(ANN, chown)? };
+            done.must(by)?;
+            let after = if kind == Kind::Dir { before } else { after };
+            let seen = mode_of(&sys::lstat(&env.at("x")).must("lstat")?);
+            same(&format!("mode that was {before:o}, by {by}"), seen, after)?;
+        }
+    }
+    Ok(())
 }
 
 fn not_chowned(env: &Env, kind: Kind) -> Outcome {

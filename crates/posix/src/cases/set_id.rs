@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rustix::fs::{AtFlags, OFlags};
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags};
 use rustix::io::{Errno, Result};
 
 use crate::case::{Case, Expect, Outcome, root_case, same};
@@ -25,6 +25,24 @@ fn prepare(env: &Env, mode: u32) -> Outcome {
     sys::put(&env.at("x"), b"12345").must("file")?;
     sys::chown(&env.at("x"), Some(ANN.id), Some(ANN.id), AtFlags::empty()).must("chown")?;
     sys::chmod(&env.at("x"), mode).must("chmod")
+}
+
+/// Asks for the mode alone, as `stat -c %a` does: the file system need not be asked for the rest.
+fn mode_alone(env: &Env) -> std::result::Result<u32, String> {
+    let seen = rustix::fs::statx(CWD, env.at("x"), AtFlags::empty(), StatxFlags::MODE).must("statx")?;
+    Ok(u32::from(seen.stx_mode) & 0o7777)
+}
+
+/// Who asks for the mode alone is shown no bits that went, also right behind the change.
+// S30.
+fn shown_without(env: &Env, user: User, change: Change) -> Outcome {
+    prepare(env, 0o6777)?;
+    let path = env.at("x");
+    for _ in 0..3 {
+        same("mode before", mode_alone(env)?, 0o6777)?;
+    }
+    env.as_user(user, || change(&path))?.must("change")?;
+    same("mode alone", mode_alone(env)?, 0o777)
 }
 
 fn mode(env: &Env) -> std::result::Result<u32, String> {
@@ -129,6 +147,7 @@ pub fn cases() -> Vec<Case> {
                 goes(env, user, 0o6777, 0o777, *change)
             }));
         }
+        cases.push(root_case(format!("set_id/{name}_shown"), move |env| shown_without(env, ANN, *change)));
         // Without execution by the group, the bit meant locking, and stays for who is in the group.
         cases.push(root_case(format!("set_id/{name}_setuid_only"), move |env| {
             goes(env, ANN, 0o4766, 0o766, *change)

@@ -391,7 +391,8 @@ impl DataStore {
         if open.take_back(room, ticket) { self.discard(id, &mut state) } else { Ok(()) }
     }
 
-    /// The first stretch of data at or behind `offset`, as far as the subfile goes, and its epoch.
+    /// The first stretch of data at or behind `offset`, up to the end of a page, and its epoch. The page may go on behind
+    /// the end of the subfile: behind that, where the file is longer, there is a hole.
     ///
     /// # Errors
     /// `Corrupt` and the like, `Io`.
@@ -401,7 +402,7 @@ impl DataStore {
         let look = |open: &OpenSubfile| {
             let found = open.file().next_data(HEADER_LEN + offset);
             let found = found.map_err(|error| self.io_error(id, "look for data in", error))?;
-            Ok((found.map(|data| data.start - HEADER_LEN..data.end - HEADER_LEN), open.epoch()))
+            Ok((found.map(|data| data.start - HEADER_LEN..page_up(data.end - HEADER_LEN)), open.epoch()))
         };
         if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {
             return look(open);
