@@ -88,6 +88,30 @@ fn tools_reserve_space_and_keep_holes() {
     camp.down();
 }
 
+/// S24, S363: what was just removed is no reason to refuse what follows.
+#[test]
+fn space_that_is_being_freed_is_waited_for() {
+    let volumes = tempfile::Builder::new().prefix("bvv").tempdir_in("/dev/shm").unwrap();
+    let volume = format!("{}:40m", volumes.path().display());
+    let Some((camp, beside)) = camp(&["--volume", &volume]) else { return };
+    let script = r#"
+import ctypes, os
+name = os.environ["A"] + "/f"
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+for mode in [0, 16] * 10:
+    fd = os.open(name, os.O_RDWR | os.O_CREAT)
+    assert libc.fallocate(fd, mode, 0, 64 << 20) == 0, (mode, os.strerror(ctypes.get_errno()))
+    os.close(fd); os.unlink(name)
+for flags in [0, os.O_APPEND] * 2:
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | flags)
+    for _ in range(64): assert os.write(fd, bytes(1 << 20)) == 1 << 20
+    os.close(fd); os.unlink(name)
+"#;
+    run(&camp, beside.path(), "python3", script);
+    camp.down();
+}
+
 /// S13, S14, S17, S18, S19, S36.
 #[test]
 fn python_programs_use_space_as_elsewhere() {
