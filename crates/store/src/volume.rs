@@ -183,8 +183,8 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     /// `ENOSPC`, `EOPNOTSUPP` where the file system cannot, and the system's.
     fn allocate(&self, range: Range<u64>) -> io::Result<()>;
 
-    /// Makes the file at least this long, and keeps what is allocated behind its end; its last byte gets bytes of the
-    /// volume.
+    /// Makes the file at least this long, and keeps what is allocated behind its end. Who needs bytes of the volume for its
+    /// last byte allocates them before.
     ///
     /// # Errors
     /// As [`VolumeFile::allocate`].
