@@ -432,7 +432,8 @@ impl Report {
             failing.iter().for_each(|why| text.push_str(&format!("  not flushed: {why}\n")));
         }
         let operations = self.nodes.iter().map(|node| (node.id, node.operations.as_slice()));
-        text.push_str(&operations::table(operations, per_node));
+        text.push_str(&operations::table(operations.clone(), per_node));
+        text.push_str(&operations::damage_text(operations));
         let answering = self.nodes.iter().filter(|node| node.state == "ready");
         for silent in &self.silent {
             let of = self.nodes.iter().find(|node| node.id == silent.node);

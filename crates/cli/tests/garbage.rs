@@ -18,7 +18,7 @@ use bivouac_net::{
     Transport, call,
 };
 use bivouac_types::{ClientId, FormationId, OpId};
-use bivouac_wire::{Frame, Lane, Op, op};
+use bivouac_wire::{Frame, Lane, Op, Seal, op, seal_of};
 use harness::random::Random;
 use harness::{Camp, rss_kib, wait_until};
 use rustix::process::{Gid, Resource, Uid, getrlimit};
@@ -84,13 +84,13 @@ fn hangs_up(line: &mut dyn Line, bytes: &[u8]) -> bool {
 }
 
 fn hello(camp: &Camp) -> Vec<u8> {
-    let mut frame = Frame::request(HELLO, OpId(0), ClientId(7), 0);
-    frame.body_len = 49;
-    let mut bytes = frame.to_bytes().to_vec();
-    bytes.extend_from_slice(&camp.auth().formation.0);
-    bytes.push(0);
-    bytes.extend_from_slice(&[3; 32]);
-    bytes
+    let body = [&camp.auth().formation.0[..], &[0], &[3; 32]].concat();
+    sealed(Frame { body_len: 49, ..Frame::request(HELLO, OpId(0), ClientId(7), 0) }, &body)
+}
+
+/// A message as it goes over any connection.
+fn sealed(frame: Frame, body: &[u8]) -> Vec<u8> {
+    [&Frame { seal: seal_of(body, []), ..frame }.to_bytes()[..], body].concat()
 }
 
 /// Lets `disturb` do its worst while programs work on all mounts; then everything is as it was.
@@ -172,7 +172,8 @@ fn nonsense_ends_only_its_connection() {
             for (body_len, payload_len) in
                 [(u32::MAX, 0), (0, u32::MAX), (u32::MAX, u32::MAX), (1 << 18, 1 << 23)]
             {
-                let frame = Frame { body_len, payload_len, ..Frame::request(HELLO, OpId(0), ClientId(7), 0) };
+                let frame = Frame::request(HELLO, OpId(0), ClientId(7), 0);
+                let frame = Frame { body_len, payload_len, seal: Seal::Sum(0), ..frame };
                 assert!(
                     hangs_up(&mut *door.knock(), &frame.to_bytes()),
                     "{body_len} {payload_len} at {door:?}"
@@ -180,7 +181,7 @@ fn nonsense_ends_only_its_connection() {
             }
             for op in 0..60 {
                 let frame = Frame::request(op, OpId(1), ClientId(7), 0);
-                assert!(hangs_up(&mut *door.knock(), &frame.to_bytes()), "operation {op} at {door:?}");
+                assert!(hangs_up(&mut *door.knock(), &sealed(frame, &[])), "operation {op} at {door:?}");
             }
             let mut other = hello.clone();
             other[4] = 9;

@@ -38,6 +38,11 @@ impl Address {
         matches!(self, Address::Unix(path) if rustix::fs::stat(path).is_ok())
     }
 
+    /// Whether what is sent there leaves this machine, so that others may change it on the way: frames are sealed then.
+    pub(crate) fn is_sealed(&self) -> bool {
+        matches!(self, Address::Tcp(_))
+    }
+
     /// Whether somebody listens there, whoever it is.
     #[must_use]
     pub fn answers(&self, wait: Duration) -> bool {

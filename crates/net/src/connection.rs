@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
-use bivouac_wire::{Frame, FrameError, Kind};
+use bivouac_wire::{Frame, FrameError, Kind, Seal, Summing, seal_of};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -14,7 +14,7 @@ use crate::connect::connect;
 use crate::handshake::{ClientSide, HandshakeError};
 use crate::haste::{Haste, Watching};
 use crate::keep::kept;
-use crate::{Address, Identity, NetError, Refusal, ReplyHead, Request, auth, hook, slices};
+use crate::{Address, Damage, Identity, NetError, Refusal, ReplyHead, Request, auth, hook, slices};
 
 /// Longest wait for one attempt to connect, in milliseconds.
 const CONNECT_MS_MAX: u64 = 2_000;
@@ -94,11 +94,18 @@ impl Connection {
 
     /// Sends header, body and payload.
     pub fn send(&self, request: &Request<'_>) -> Result<(), NetError> {
-        let header = request.frame.to_bytes();
+        let header = self.header(request);
         let mut parts = Vec::with_capacity(request.payload.len() + 2);
         parts.extend([IoSlice::new(&header), IoSlice::new(request.body)]);
         parts.extend_from_slice(request.payload);
         self.send_all(&mut parts)
+    }
+
+    /// The header of a request as it is sent over this connection.
+    pub fn header(&self, request: &Request<'_>) -> [u8; FRAME_HEADER_LEN] {
+        let is_sealed = self.address.is_sealed();
+        let seal = || seal_of(request.body, request.payload.iter().map(|part| &**part));
+        Frame { seal: if is_sealed { seal() } else { Seal::None }, ..request.frame }.to_bytes()
     }
 
     fn send_all(&self, parts: &mut [IoSlice<'_>]) -> Result<(), NetError> {
@@ -168,12 +175,30 @@ impl Connection {
         }
         self.receive_rest(body, body_len)?;
         self.receive_payload(into, early, payload_len)?;
+        let mut summing = Summing::default();
+        if frame.seal != Seal::None {
+            summing.add(body);
+            slices::window_mut(into, 0, payload_len).iter().for_each(|part| summing.add(part));
+        }
+        self.check_seal(&frame, &summing)?;
         Ok(ReplyHead { status: frame.status, payload_len })
+    }
+
+    /// Whether what came behind a header is what was sent.
+    pub fn check_seal(&self, frame: &Frame, summing: &Summing) -> Result<(), NetError> {
+        if frame.seal == Seal::None && self.address.is_sealed() {
+            return Err(self.alien("an answer without a checksum"));
+        }
+        if summing.fits(frame.seal) { Ok(()) } else { Err(self.damaged(Damage::Answer)) }
     }
 
     /// Whether this is an answer to `request` that there is room for.
     pub fn check_reply(&self, request: &Request<'_>, frame: &Frame, room: usize) -> Result<(), NetError> {
-        if frame.kind != Kind::Reply || frame.id != request.frame.id || frame.op != request.frame.op {
+        let is_ours = frame.id == request.frame.id && frame.op == request.frame.op;
+        if is_ours && frame.kind == Kind::Damaged {
+            return Err(self.damaged(Damage::Request));
+        }
+        if frame.kind != Kind::Reply || !is_ours {
             return Err(self.alien("an answer to another question"));
         }
         if frame.payload_len as usize > room {
@@ -289,6 +314,12 @@ impl Connection {
             return Err(self.alien("a handshake that is too long"));
         }
         self.receive_rest(&mut body, len).map_err(unsent)?;
+        let mut summing = Summing::default();
+        summing.add(&body);
+        if frame.kind == Kind::Damaged || !summing.fits(frame.seal) {
+            // The next attempt shakes hands anew.
+            return Err(self.damaged(Damage::Request));
+        }
         Ok((frame, body))
     }
 
@@ -303,6 +334,10 @@ impl Connection {
 
     fn lost(&self, cause: io::Error) -> NetError {
         NetError::Lost { address: self.address.clone(), cause }
+    }
+
+    fn damaged(&self, what: Damage) -> NetError {
+        NetError::Damaged { address: self.address.clone(), what, times: 1 }
     }
 
     /// That the other side was silent for too long.

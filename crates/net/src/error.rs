@@ -32,6 +32,16 @@ pub enum NetError {
         /// Where.
         address: Address,
     },
+    /// The bytes of a request, or of its answer, were changed on the way.
+    #[error("{what} {address} was damaged on the way, {times} times; look for a bad cable, card or switch")]
+    Damaged {
+        /// Between here and where.
+        address: Address,
+        /// Which of the two, seen from here.
+        what: Damage,
+        /// How often by now.
+        times: u32,
+    },
     /// No answer in time; the request may have been carried out.
     #[error("{address} did not answer within {waited_ms} ms")]
     TimedOut {
@@ -118,6 +128,7 @@ impl NetError {
             NetError::Lost { .. } | NetError::TimedOut { .. } | NetError::Protocol { .. } => true,
             NetError::Unreachable { cause, .. } => cause.maybe_sent(),
             NetError::Dead { sent, .. } => *sent,
+            NetError::Damaged { what, .. } => *what == Damage::Answer,
             _ => false,
         }
     }
@@ -125,8 +136,13 @@ impl NetError {
     /// Whether a later attempt may succeed.
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        let passes =
-            matches!(self, NetError::Connect { .. } | NetError::Lost { .. } | NetError::Restarted { .. });
+        let passes = matches!(
+            self,
+            NetError::Connect { .. }
+                | NetError::Lost { .. }
+                | NetError::Restarted { .. }
+                | NetError::Damaged { .. }
+        );
         passes && !self.is_fault()
     }
 
@@ -186,6 +202,17 @@ impl From<NetError> for FsError {
         };
         FsError::with(errno, cause)
     }
+}
+
+/// What came with other bytes than it was sent with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// The question: it was not carried out.
+    #[error("a request to")]
+    Request,
+    /// The answer.
+    #[error("an answer from")]
+    Answer,
 }
 
 /// Why a handshake ended without a connection.
@@ -254,6 +281,10 @@ mod tests {
         assert!(gone.is_gone() && FsError::from(gone).errno() == Errno::ENOTCONN);
         let other = NetError::Connect { address: address(), cause: io::ErrorKind::NotFound.into() };
         assert!(!other.is_gone(), "a host that has no name may get one");
+        let damaged = |what| NetError::Damaged { address: address(), what, times: 1 };
+        assert!(damaged(Damage::Answer).maybe_sent() && !damaged(Damage::Request).maybe_sent());
+        assert!(damaged(Damage::Answer).is_passing() && damaged(Damage::Request).is_passing());
+        assert_eq!(FsError::from(damaged(Damage::Request)).errno(), Errno::EIO);
         let restarted = NetError::Restarted { address: address() };
         assert!(!restarted.maybe_sent() && restarted.is_passing());
         let refused = NetError::Refused { address: address(), reason: Refusal::Secret };

@@ -10,7 +10,7 @@
 
 use bivouac_types::limits::FRAME_HEADER_LEN;
 use bivouac_types::{ClientId, Errno, FormationId, OpId};
-use bivouac_wire::{Decode, DecodeError, Encode, Frame, Kind};
+use bivouac_wire::{Decode, DecodeError, Encode, Frame, Kind, seal_of};
 
 use crate::auth::{NONCE_LEN, PROOF_LEN, Side, Transcript, lane_byte};
 use crate::{Auth, Identity, LaneKind, Refusal};
@@ -220,8 +220,10 @@ fn reason(code: i32) -> Refusal {
     known.into_iter().find(|reason| status(*reason) == code).unwrap_or(Refusal::Other { status: code })
 }
 
+/// Sealed whatever carries it: it is short, and comes before either side knows the other.
 fn message(mut frame: Frame, body: &[u8]) -> Vec<u8> {
     frame.body_len = body.len() as u32;
+    frame.seal = seal_of(body, []);
     let mut bytes = Vec::with_capacity(FRAME_HEADER_LEN + body.len());
     bytes.extend_from_slice(&frame.to_bytes());
     bytes.extend_from_slice(body);
@@ -265,7 +267,7 @@ mod tests {
         let client = ClientSide::new(&identity, [0xc1; 32]);
         let mut server = ServerSide::new(LaneKind::Client, [0x51; 32]);
         let hello = client.hello();
-        assert_eq!(&hello[..8], b"BVK1\x01\x00\x01\xff");
+        assert_eq!(&hello[..8], b"BVK1\x02\x00\x01\xff");
         assert_eq!(&hello[32..40], &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
         let expected = format!("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff00{}", "c1".repeat(32));
         assert_eq!(hex(&hello[64..]), expected);

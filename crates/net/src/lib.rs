@@ -7,7 +7,8 @@
 //! - Answering: a [`Server`] gives the frames that arrive on its [`Listener`]s to a [`Service`].
 //! - Both sides prove with [`Auth`] that they know the formation's secret before the first request.
 //! - Both ways at any time: a [`Link`] carries [`Message`]s between supervisors.
-//! - Faults for tests: [`FailingTransport`]; what every transport must do: [`conformance`].
+//! - Over TCP each side compares what comes with its seal; what was damaged is sent again, a few times.
+//! - Faults for tests: [`FailingTransport`], and a network that changes bytes, [`Meddler`]; what every transport must do: [`conformance`].
 
 mod address;
 mod auth;
@@ -26,6 +27,7 @@ mod keep;
 mod line;
 mod link;
 mod listener;
+mod meddling;
 mod peer;
 mod repetition;
 mod server;
@@ -39,7 +41,7 @@ mod watch;
 pub use address::Address;
 pub use auth::{Auth, Identity, Secret};
 pub use call::{Started, begin, call, call_into, start};
-pub use error::{NetError, Refusal};
+pub use error::{Damage, NetError, Refusal};
 pub use failing::{FailingTransport, Fault, Latch};
 pub use fates::Fates;
 pub use hook::{before_waiting, on_block, pause};
@@ -48,6 +50,7 @@ pub use keep::keep_sockets;
 pub use line::Line;
 pub use link::{Link, Message};
 pub use listener::Listener;
+pub use meddling::Meddler;
 pub use peer::{OnReconnect, Peer, PeerOptions};
 pub use server::{Served, Server, ServerOptions};
 pub use service::{Asker, Call, LaneKind, Reply, Service};

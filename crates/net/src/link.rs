@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_HEADER_LEN, FRAME_PAYLOAD_MAX, HANDSHAKE_BODY_MAX};
 use bivouac_types::{ClientId, OpId};
-use bivouac_wire::{Frame, FrameError, Kind};
+use bivouac_wire::{Frame, FrameError, Kind, Seal, Summing, seal_of};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
@@ -23,6 +23,8 @@ use crate::{Address, Auth, Identity, LaneKind, NetError, Refusal, auth};
 const READ_LEN: usize = 1 << 16;
 /// Silence after which the kernel asks whether the other side lives.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(3600);
+/// What is said of bytes that are not those that were sent.
+const DAMAGED: &str = "a message was damaged on the way: look for a bad cable, card or switch";
 /// Most bytes that wait to be sent to a side that does not take them.
 const OUTGOING_MAX: usize = 4 * FRAME_PAYLOAD_MAX;
 
@@ -169,6 +171,7 @@ impl Link {
         }
         let mut frame = Frame::request(*op, OpId(0), ClientId(0), 0);
         (frame.body_len, frame.payload_len) = (body.len() as u32, payload.len() as u32);
+        frame.seal = seal_of(body, [payload.as_slice()]);
         self.outgoing.extend_from_slice(&frame.to_bytes());
         self.outgoing.extend_from_slice(body);
         self.outgoing.extend_from_slice(payload);
@@ -227,7 +230,10 @@ impl Link {
         if self.incoming.len() < len {
             return Ok(None);
         }
-        let rest = self.incoming.drain(..len).skip(FRAME_HEADER_LEN).collect();
+        let rest: Vec<u8> = self.incoming.drain(..len).skip(FRAME_HEADER_LEN).collect();
+        if !is_whole(&frame, &rest) {
+            return Err(self.alien(DAMAGED));
+        }
         Ok(Some((frame, rest)))
     }
 
@@ -313,6 +319,13 @@ impl AsFd for Link {
     }
 }
 
+/// Whether a frame has a seal, and what follows its header is what was sealed.
+fn is_whole(frame: &Frame, rest: &[u8]) -> bool {
+    let mut summing = Summing::default();
+    summing.add(rest);
+    frame.seal != Seal::None && summing.fits(frame.seal)
+}
+
 /// The asking side's handshake, waiting for each answer. The bytes that hide a secret on this connection.
 fn shake_hands(socket: &OwnedFd, address: &Address, identity: &Identity) -> Result<[u8; 32], NetError> {
     let failed = handshake_failed(address);
@@ -356,7 +369,7 @@ fn exchange(socket: &OwnedFd, address: &Address, message: &[u8]) -> Result<(Fram
     }
     let mut body = vec![0; len];
     stream.read_exact(&mut body).map_err(lost)?;
-    Ok((frame, body))
+    if is_whole(&frame, &body) { Ok((frame, body)) } else { Err(alien(DAMAGED.into())) }
 }
 
 #[cfg(test)]

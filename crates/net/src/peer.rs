@@ -4,7 +4,7 @@
 //! until the caller's patience ends. After a loss, one thread connects again and runs the reconnect
 //! callback; every other request waits until that is done, so nothing overtakes it.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use crate::transport::State;
 use crate::{
-    Address, Broken, Fates, Identity, NetError, Pending, ReplyHead, Request, SocketOptions, SocketTransport,
-    Transport, Wait, Watch, hook,
+    Address, Broken, Damage, Fates, Identity, NetError, Pending, ReplyHead, Request, SocketOptions,
+    SocketTransport, Transport, Wait, Watch, hook, slices,
 };
 
 /// Runs after a loss, before anything else is sent to the node; it may use the given transport, which
@@ -43,6 +43,9 @@ impl Default for PeerOptions {
 const BACKOFF_MS_FIRST: u64 = 5;
 /// Longest pause between attempts to connect, in milliseconds.
 const BACKOFF_MS_MAX: u64 = 250;
+
+/// How often a request is sent that is damaged on the way each time.
+const DAMAGED_MAX: u32 = 8;
 
 /// A transport to one node that waits for it when it is away.
 pub struct Peer {
@@ -195,13 +198,37 @@ impl Peer {
             let link = self.enter(&mut patience)?;
             let episode = link.episode;
             request.frame.wait_ms = u32::try_from(patience.left().as_millis()).unwrap_or(u32::MAX).max(1);
-            let pending = self.transport.start(&request);
-            drop(link);
-            match pending.finish(&request, body, into) {
+            let outcome = if patience.damages == 0 {
+                let pending = self.transport.start(&request);
+                drop(link);
+                pending.finish(&request, body, into)
+            } else {
+                self.steadily(link, &request, body, into)
+            };
+            match outcome {
                 Ok(head) => return Ok(head),
                 Err(cause) => failure = Some((cause, episode)),
             }
         }
+    }
+
+    /// Carries out one attempt with memory of our own. A program may change its buffer while it is being sent, which
+    /// looks like damage on the way each time.
+    fn steadily(
+        &self,
+        link: RwLockReadGuard<'_, Link>,
+        request: &Request<'_>,
+        body: &mut Vec<u8>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<ReplyHead, NetError> {
+        let (payload, mut came) = (slices::joined(request.payload), vec![0; slices::total_mut(into)]);
+        let parts = [IoSlice::new(&payload)];
+        let request = Request { payload: &parts, ..*request };
+        let pending = self.transport.start(&request);
+        drop(link);
+        let head = pending.finish(&request, body, &mut [IoSliceMut::new(&mut came)])?;
+        slices::scatter(came.get(..head.payload_len).unwrap_or_default(), into);
+        Ok(head)
     }
 
     /// Decides whether a failed request is worth another attempt, and pauses before all but the first.
@@ -212,15 +239,20 @@ impl Peer {
         request: &mut Request<'_>,
         patience: &mut Patience,
     ) -> Result<(), NetError> {
+        let cause = patience.count(cause);
         if cause.is_passing() || cause.maybe_sent() {
             self.lost(episode, patience.left());
         }
         if matches!(cause, NetError::TimedOut { .. }) {
             return Err(self.unreachable(cause, patience.wait));
         }
-        if !self.is_passing(&cause) {
+        if !self.is_passing(&cause) || patience.damages >= DAMAGED_MAX {
             return Err(cause);
         }
+        let told = Flags::ANSWER_DAMAGED;
+        let is_told = matches!(cause, NetError::Damaged { what: Damage::Answer, .. });
+        let flags = request.frame.flags;
+        request.frame.flags = if is_told { flags.with(told) } else { flags.without(told) };
         if cause.maybe_sent() {
             request.frame.flags = request.frame.flags.with(Flags::RETRY);
         }
@@ -319,13 +351,23 @@ struct Patience {
     wait: Duration,
     deadline: Instant,
     failures: u32,
+    /// How often the request or its answer was damaged on the way.
+    damages: u32,
 }
 
 impl Patience {
     fn new(wait_ms: u64) -> Patience {
         let wait = Duration::from_millis(wait_ms);
         let now = Instant::now();
-        Patience { wait, deadline: now.checked_add(wait).unwrap_or(now), failures: 0 }
+        Patience { wait, deadline: now.checked_add(wait).unwrap_or(now), failures: 0, damages: 0 }
+    }
+
+    /// Counts damage; it says how much there was.
+    fn count(&mut self, cause: NetError) -> NetError {
+        let NetError::Damaged { address, what, .. } = cause else { return cause };
+        self.damages += 1;
+        log::warn!("{what} {address} was damaged on the way ({} of {DAMAGED_MAX} times)", self.damages);
+        NetError::Damaged { address, what, times: self.damages }
     }
 
     fn left(&self) -> Duration {

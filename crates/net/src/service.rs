@@ -23,6 +23,11 @@ pub trait Service: Send + Sync + 'static {
         let _ = client;
     }
 
+    /// A request came with other bytes than it was sent with. It is not served; who sent it is told.
+    fn request_damaged(&self, lane: LaneKind) {
+        let _ = lane;
+    }
+
     /// A client's last connection is closed. Not called for those that [`crate::Server::stop`] closes.
     fn client_gone(&self, client: ClientId) {
         let _ = client;

@@ -34,6 +34,23 @@ pub(crate) fn window_mut<'a>(
     out
 }
 
+/// All bytes, one slice behind the other.
+pub(crate) fn joined(slices: &[IoSlice<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(total(slices));
+    slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+    bytes
+}
+
+/// Puts bytes to the front of slices that have room for them.
+pub(crate) fn scatter(bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
+    let mut rest = bytes;
+    for slice in window_mut(into, 0, bytes.len()).iter_mut() {
+        let (now, later) = rest.split_at(slice.len().min(rest.len()));
+        slice.copy_from_slice(now);
+        rest = later;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +74,13 @@ mod tests {
             let from = skip.min(whole.len());
             let expected = &whole[from..(from + len).min(whole.len())];
             prop_assert_eq!(&seen[..], expected);
+            let given: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+            prop_assert_eq!(joined(&given), whole.clone());
+            let mut empty: Vec<Vec<u8>> = lens.iter().map(|len| vec![0xff; *len]).collect();
+            let front = &whole[..len.min(whole.len())];
+            scatter(front, &mut empty.iter_mut().map(|part| IoSliceMut::new(part)).collect::<Vec<_>>());
+            prop_assert_eq!(&empty.concat()[..front.len()], front);
+            prop_assert!(empty.concat()[front.len()..].iter().all(|byte| *byte == 0xff));
         }
     }
 }

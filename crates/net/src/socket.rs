@@ -80,7 +80,7 @@ impl SocketTransport {
     fn begin_steps(&self, request: &Request<'_>) -> Result<Stepwise<'_>, NetError> {
         request.check()?;
         let connection = self.take(self.wait_of(request))?;
-        let mut steps = Steps::new(request);
+        let mut steps = Steps::new(&connection, request);
         steps.send(&connection, request).inspect_err(|_| self.forget_idle())?;
         Ok(Stepwise { transport: self, connection, steps, outcome: None })
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use bivouac_types::limits::FRAME_HEADER_LEN;
-use bivouac_wire::Frame;
+use bivouac_wire::{Frame, Seal, Summing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -29,6 +29,7 @@ struct Answer {
     frame: Frame,
     body: Vec<u8>,
     came: usize,
+    summing: Summing,
 }
 
 /// What a connection has to do for its request to go on.
@@ -40,10 +41,10 @@ pub struct Wait<'a> {
 }
 
 impl Steps {
-    pub fn new(request: &Request<'_>) -> Steps {
+    pub fn new(connection: &Connection, request: &Request<'_>) -> Steps {
         let frame = &request.frame;
         Steps {
-            asked: frame.to_bytes(),
+            asked: connection.header(request),
             len: FRAME_HEADER_LEN + frame.body_len as usize + frame.payload_len as usize,
             sent: 0,
             header: [0; FRAME_HEADER_LEN],
@@ -110,7 +111,8 @@ impl Steps {
             if self.came == FRAME_HEADER_LEN {
                 let frame = connection.decode(Some(&self.header))?;
                 connection.check_reply(request, &frame, slices::total_mut(into))?;
-                self.answer = Some(Answer { frame, body: vec![0; frame.body_len as usize], came: 0 });
+                let body = vec![0; frame.body_len as usize];
+                self.answer = Some(Answer { frame, body, came: 0, summing: Summing::default() });
             }
         }
         let Some(answer) = &mut self.answer else { return Ok(None) };
@@ -122,19 +124,37 @@ impl Steps {
             parts.extend(slices::window_mut(into, paid, payload_len - paid));
             let room = slices::total_mut(&parts);
             let Some(came) = connection.receive_now(&mut parts)? else { return Ok(None) };
-            answer.came += came;
+            answer.add(came, into);
             self.moved = Instant::now();
             if came < room {
                 break;
             }
         }
         let is_whole = answer.came == body_len + payload_len;
+        if is_whole {
+            connection.check_seal(&answer.frame, &answer.summing)?;
+        }
         Ok(is_whole.then_some(ReplyHead { status: answer.frame.status, payload_len }))
     }
 
     /// The body of the answer that came.
     pub fn body(self) -> Vec<u8> {
         self.answer.map(|answer| answer.body).unwrap_or_default()
+    }
+}
+
+impl Answer {
+    /// Notes that so many bytes more have come, and sums them up while they are near.
+    fn add(&mut self, came: usize, into: &mut [IoSliceMut<'_>]) {
+        let (from, end) = (self.came, self.came + came);
+        self.came = end;
+        if self.frame.seal == Seal::None {
+            return;
+        }
+        let body_len = self.body.len();
+        self.summing.add(self.body.get(from.min(body_len)..end.min(body_len)).unwrap_or_default());
+        let (paid, until) = (from.saturating_sub(body_len), end.saturating_sub(body_len));
+        slices::window_mut(into, paid, until - paid).iter().for_each(|part| self.summing.add(part));
     }
 }
 

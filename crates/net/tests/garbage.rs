@@ -14,8 +14,8 @@ use bivouac_net::{
 };
 use bivouac_types::limits::HANDSHAKES_MAX;
 use bivouac_types::{ClientId, FormationId, OpId};
-use bivouac_wire::{Frame, Op, op};
-use world::{World, auth, frame, identity, is_hung_up, options, say};
+use bivouac_wire::{Frame, Op, Seal, op};
+use world::{World, auth, frame, identity, is_hung_up, message, options, say};
 
 /// Number of the first message of a handshake.
 const HELLO: u16 = 0xff01;
@@ -35,13 +35,8 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
 }
 
 fn hello() -> Vec<u8> {
-    let mut frame = Frame::request(HELLO, OpId(0), CLIENT, 0);
-    frame.body_len = 49;
-    let mut bytes = frame.to_bytes().to_vec();
-    bytes.extend_from_slice(&auth().formation.0);
-    bytes.push(0);
-    bytes.extend_from_slice(&[3; 32]);
-    bytes
+    let body = [&auth().formation.0[..], &[0], &[3; 32]].concat();
+    message(Frame::request(HELLO, OpId(0), CLIENT, 0), &body, &[])
 }
 
 #[test]
@@ -74,7 +69,8 @@ fn damaged_headers_end_the_connection() {
 fn strangers_may_not_announce_long_frames() {
     let world = World::new(Arc::new(Memory::default()));
     for (body_len, payload_len) in [(257, 0), (1 << 18, 0), (49, 1), (0, 1 << 23), (u32::MAX, u32::MAX)] {
-        let frame = Frame { body_len, payload_len, ..Frame::request(HELLO, OpId(0), CLIENT, 0) };
+        let frame = Frame::request(HELLO, OpId(0), CLIENT, 0);
+        let frame = Frame { body_len, payload_len, seal: Seal::Sum(0), ..frame };
         let mut stranger = world.stranger();
         say(&mut stranger, &frame.to_bytes());
         assert!(is_hung_up(&mut stranger), "lengths {body_len} and {payload_len}");
@@ -86,7 +82,7 @@ fn strangers_may_not_announce_long_frames() {
 fn requests_before_the_proof_are_not_served() {
     let memory = Arc::new(Memory::default());
     let world = World::new(Arc::clone(&memory) as Arc<_>);
-    let ping = Frame::request(Op::Ping as u16, OpId(1), CLIENT, 0).to_bytes();
+    let ping = message(Frame::request(Op::Ping as u16, OpId(1), CLIENT, 0), &[], &[]);
     let mut stranger = world.stranger();
     say(&mut stranger, &ping);
     assert!(is_hung_up(&mut stranger));

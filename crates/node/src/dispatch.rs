@@ -25,7 +25,11 @@ pub trait Handle: Operation {
 
 impl Service for Node {
     fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
-        self.counters.add(call.op, call.lane == LaneKind::Peer);
+        let from_peer = call.lane == LaneKind::Peer;
+        self.counters.add(call.op, from_peer);
+        if call.frame.flags.is_answer_damaged() {
+            self.counters.add_damage(from_peer);
+        }
         let serve: fn(&Node, &Call<'_>, &mut Reply<'_>) = match call.op {
             Op::Ping => run::<op::Ping>,
             Op::GetMap => run::<op::GetMap>,
@@ -142,6 +146,10 @@ impl Service for Node {
         if let Some(node) = peer_of(client) {
             self.peer_answers(node);
         }
+    }
+
+    fn request_damaged(&self, lane: LaneKind) {
+        self.counters.add_damage(lane == LaneKind::Peer);
     }
 
     fn client_gone(&self, client: ClientId) {

@@ -3,18 +3,20 @@
 //! ```text
 //!  0 magic u32        4 version u16     6 operation u16    8 request id u64
 //! 16 body length u32 20 payload length u32                24 status i32
-//! 28 channel u16     30 kind u8        31 flags u8        32 client id u64
-//! 40 wait ms u32     44 reserved u32   48 origin u64      56 fence u32     60 crc32c u32
+//! 28 channel u16     30 kind u4 seal u4 31 flags u8       32 client id u64
+//! 40 wait ms u32     44 sum u32        48 origin u64      56 fence u32     60 crc32c u32
 //! ```
-//! The checksum (CRC-32C, Castagnoli, as in RFC 3720 B.4) covers bytes 0 to 59.
+//! The checksum (CRC-32C, Castagnoli, as in RFC 3720 B.4) covers bytes 0 to 59. What follows the header is covered as the seal says.
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_HEADER_LEN, FRAME_PAYLOAD_MAX};
 use bivouac_types::{ClientId, OpId};
 
+use crate::seal::Seal;
+
 /// First four bytes of every frame: `BVK1`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVK1");
 /// Version of the protocol. Peers of another version are refused in the handshake.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub enum Kind {
     Request,
     /// Its answer.
     Reply,
+    /// What comes instead of an answer: the question was damaged on the way, so nobody looked at it.
+    Damaged,
 }
 
 /// Marks on a request.
@@ -34,6 +38,8 @@ impl Flags {
     pub const RETRY: Flags = Flags(1);
     /// The client keeps nothing of what it is told: it needs no lease.
     pub const NO_LEASE: Flags = Flags(2);
+    /// It is asked again because the last answer to it was damaged on the way.
+    pub const ANSWER_DAMAGED: Flags = Flags(4);
 
     /// Whether the request may have been carried out before.
     #[must_use]
@@ -41,10 +47,22 @@ impl Flags {
         self.0 & Flags::RETRY.0 != 0
     }
 
+    /// Whether the last answer to it was damaged on the way.
+    #[must_use]
+    pub fn is_answer_damaged(self) -> bool {
+        self.0 & Flags::ANSWER_DAMAGED.0 != 0
+    }
+
     /// Whether who asks keeps what it is told, as long as it may.
     #[must_use]
     pub fn wants_lease(self) -> bool {
         self.0 & Flags::NO_LEASE.0 == 0
+    }
+
+    /// These without others.
+    #[must_use]
+    pub fn without(self, others: Flags) -> Flags {
+        Flags(self.0 & !others.0)
     }
 
     /// These and others.
@@ -82,6 +100,8 @@ pub struct Frame {
     /// On the client lane, of what is done under locks: the incarnation, and 1, that the client's node had when it began.
     /// 0 otherwise.
     pub fence: u32,
+    /// What tells whether body and payload are what was sent.
+    pub seal: Seal,
 }
 
 /// Why a header was refused.
@@ -97,6 +117,8 @@ pub enum FrameError {
     TooLong,
     /// A kind that does not exist.
     Kind,
+    /// A seal that does not exist.
+    Seal,
 }
 
 impl std::fmt::Display for FrameError {
@@ -109,6 +131,7 @@ impl std::fmt::Display for FrameError {
             FrameError::Checksum => f.write_str("frame header is damaged (checksum)"),
             FrameError::TooLong => f.write_str("frame is longer than the limit"),
             FrameError::Kind => f.write_str("frame is neither request nor reply"),
+            FrameError::Seal => f.write_str("frame is sealed in a way that is not known"),
         }
     }
 }
@@ -132,13 +155,20 @@ impl Frame {
             wait_ms: 0,
             origin: ClientId(0),
             fence: 0,
+            seal: Seal::None,
         }
     }
 
-    /// The header of the answer to this request.
+    /// The header of the answer to this request, not sealed.
     #[must_use]
     pub fn reply(&self, status: i32, body_len: u32, payload_len: u32) -> Frame {
-        Frame { status, body_len, payload_len, kind: Kind::Reply, ..*self }
+        Frame { status, body_len, payload_len, kind: Kind::Reply, seal: Seal::None, ..*self }
+    }
+
+    /// What is sent instead of an answer when this request was damaged on the way.
+    #[must_use]
+    pub fn damaged(&self) -> Frame {
+        Frame { kind: Kind::Damaged, ..self.reply(0, 0, 0) }
     }
 
     /// The header's bytes.
@@ -154,9 +184,11 @@ impl Frame {
         put(20, &self.payload_len.to_le_bytes());
         put(24, &self.status.to_le_bytes());
         put(28, &self.channel.to_le_bytes());
-        put(30, &[self.kind as u8, self.flags.0]);
+        let (seal, sum) = self.seal.to_parts();
+        put(30, &[self.kind as u8 | seal << SEAL_SHIFT, self.flags.0]);
         put(32, &self.client.0.to_le_bytes());
         put(40, &self.wait_ms.to_le_bytes());
+        put(44, &sum.to_le_bytes());
         put(48, &self.origin.0.to_le_bytes());
         put(56, &self.fence.to_le_bytes());
         let crc = checksum(&out);
@@ -179,11 +211,13 @@ impl Frame {
         if word(bytes, 60) != checksum(bytes) {
             return Err(FrameError::Checksum);
         }
-        let kind = match bytes[30] {
+        let kind = match bytes[30] & KIND_MASK {
             0 => Kind::Request,
             1 => Kind::Reply,
+            2 => Kind::Damaged,
             _ => return Err(FrameError::Kind),
         };
+        let seal = Seal::from_parts(bytes[30] >> SEAL_SHIFT, word(bytes, 44)).ok_or(FrameError::Seal)?;
         let (body_len, payload_len) = (word(bytes, 16), word(bytes, 20));
         if body_len as usize > FRAME_BODY_MAX || payload_len as usize > FRAME_PAYLOAD_MAX {
             return Err(FrameError::TooLong);
@@ -201,9 +235,15 @@ impl Frame {
             wait_ms: word(bytes, 40),
             origin: ClientId(long(bytes, 48)),
             fence: word(bytes, 56),
+            seal,
         })
     }
 }
+
+/// The kind's part of its byte.
+const KIND_MASK: u8 = 0x0f;
+/// Where the seal's part of that byte begins.
+const SEAL_SHIFT: u32 = 4;
 
 fn checksum(bytes: &[u8; FRAME_HEADER_LEN]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..60]) as u32
@@ -234,14 +274,16 @@ mod tests {
         frame.wait_ms = 30_000;
         frame.origin = ClientId(2);
         frame.fence = 6;
+        frame.seal = Seal::Sum(0x0403_0201);
         frame
     }
 
     #[test]
     fn golden_vector() {
         let bytes = sample().to_bytes();
-        assert_eq!(&bytes[..16], b"BVK1\x01\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
-        assert_eq!(&bytes[16..32], &[10, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 5, 0, 0, 1]);
+        assert_eq!(&bytes[..16], b"BVK1\x02\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(&bytes[16..32], &[10, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 5, 0, 0x10, 1]);
+        assert_eq!(&bytes[40..48], &[0x30, 0x75, 0, 0, 1, 2, 3, 4]);
         assert_eq!(Frame::from_bytes(&bytes), Ok(sample()));
     }
 
@@ -252,7 +294,37 @@ mod tests {
             (reply.id, reply.client, reply.kind, reply.status),
             (OpId(0x0102_0304_0506_0708), ClientId(9), Kind::Reply, 28)
         );
-        assert_eq!((reply.body_len, reply.payload_len), (1, 2));
+        assert_eq!(
+            (reply.body_len, reply.payload_len, reply.seal),
+            (1, 2, Seal::None),
+            "the question's seal is not its own"
+        );
+        let damaged = Frame::from_bytes(&sample().damaged().to_bytes()).unwrap();
+        assert_eq!(
+            (damaged.kind, damaged.id, damaged.body_len, damaged.payload_len),
+            (Kind::Damaged, reply.id, 0, 0)
+        );
+    }
+
+    /// With its checksum made right again.
+    fn with_byte(at: usize, value: u8) -> [u8; FRAME_HEADER_LEN] {
+        let mut bytes = sample().to_bytes();
+        bytes[at] = value;
+        let crc = checksum(&bytes);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn kinds_and_seals_that_do_not_exist_are_refused() {
+        assert_eq!(Frame::from_bytes(&with_byte(30, 0x10)), Ok(sample()));
+        for kind in 3..16 {
+            assert_eq!(Frame::from_bytes(&with_byte(30, kind)), Err(FrameError::Kind));
+        }
+        for seal in 2..16 {
+            assert_eq!(Frame::from_bytes(&with_byte(30, seal << 4)), Err(FrameError::Seal));
+        }
+        assert_eq!(Frame::from_bytes(&with_byte(30, 0)).map(|frame| frame.seal), Ok(Seal::None));
     }
 
     #[test]
@@ -265,6 +337,9 @@ mod tests {
 
     #[test]
     fn flags_are_independent() {
+        let damaged = Flags::ANSWER_DAMAGED;
+        assert!(damaged.is_answer_damaged() && !damaged.is_retry() && damaged.wants_lease());
+        assert_eq!(Flags::RETRY.with(damaged).without(damaged), Flags::RETRY);
         let both = Flags::RETRY.with(Flags::NO_LEASE);
         assert_eq!((both.is_retry(), both.wants_lease(), both.0), (true, false, 3));
         assert!(!Flags::NO_LEASE.is_retry() && Flags::RETRY.wants_lease() && Flags::default().wants_lease());

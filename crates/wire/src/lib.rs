@@ -8,6 +8,7 @@ mod map;
 mod ops;
 mod partition;
 pub mod rendezvous;
+mod seal;
 mod status;
 pub mod subfile;
 
@@ -16,4 +17,5 @@ pub use frame::{Flags, Frame, FrameError, Kind, MAGIC, VERSION};
 pub use map::{FormationMap, NodeEntry, SeatEntry};
 pub use ops::*;
 pub use partition::{Partition, PartitionState, PartitionTable};
+pub use seal::{Seal, Summing, seal_of};
 pub use status::{NodeStatus, OpCount, PoolStatus, Silent, VolumeStatus};

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use bivouac_types::units::format_count;
+
 use super::OperationReport;
 use crate::table::layout;
+
+/// What nodes call requests and answers that came with other bytes.
+const DAMAGED: &str = "Damaged";
 
 /// Served on the client lane, served on the peer lane, made to peers.
 type Counts = [u64; 3];
@@ -33,6 +38,17 @@ pub fn table<'r>(nodes: impl Iterator<Item = (u16, &'r [OperationReport])>, per_
         rows.extend(parts.iter().map(|(node, counts)| row(&["", &node.to_string()], counts)));
     }
     format!("\n{}", layout(&head, &[1, 2, 3, 4], &rows))
+}
+
+/// That bytes change between hosts, if they do.
+pub fn damage_text<'r>(nodes: impl Iterator<Item = (u16, &'r [OperationReport])>) -> String {
+    let damaged = |(node, operations): (u16, &[OperationReport])| {
+        let report = operations.iter().find(|report| report.name == DAMAGED)?;
+        let messages = format_count(report.client.saturating_add(report.peer), "message");
+        let what = "changed on the way and sent again: look for a bad cable, card or switch";
+        Some(format!("node {node}: {messages} from or to it {what}\n"))
+    };
+    nodes.filter_map(damaged).collect()
 }
 
 fn row(names: &[&str], counts: &Counts) -> Vec<String> {
@@ -75,5 +91,13 @@ mod tests {
             ]
         );
         assert_eq!(table(std::iter::empty(), true), "");
+    }
+
+    #[test]
+    fn a_network_that_changes_bytes_is_named() {
+        let nodes = [node(0, &[("Make", [3, 0, 0])]), node(1, &[("Damaged", [1, 2, 0])])];
+        let text = damage_text(nodes.iter().map(|(id, operations)| (*id, operations.as_slice())));
+        assert!(text.starts_with("node 1: 3 messages from or to it changed on the way"), "{text}");
+        assert_eq!(text.lines().count(), 1);
     }
 }

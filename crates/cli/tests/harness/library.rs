@@ -18,7 +18,15 @@ pub fn library(dir: &std::path::Path) -> Client {
 
 /// The same on a machine without a node: everything is messages over TCP.
 pub fn far_library(dir: &std::path::Path) -> Client {
-    client(dir, |map, auth, options| Client::new(map, auth, None, options))
+    far_library_over(dir, |_| {})
+}
+
+/// The same over a network of which `change` says where it leads to nodes.
+pub fn far_library_over(dir: &std::path::Path, change: impl FnOnce(&mut FormationMap)) -> Client {
+    client(dir, |mut map, auth, options| {
+        change(Arc::make_mut(&mut map));
+        Client::new(map, auth, None, options)
+    })
 }
 
 fn client(

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
 use bivouac_types::{ClientId, Errno as FsErrno, FsError};
-use bivouac_wire::{Frame, FrameError, Kind};
+use bivouac_wire::{Frame, FrameError, Kind, Seal, Summing, seal_of};
 use rustix::net::Shutdown;
 
 use super::buffers::Buffer;
@@ -49,6 +49,8 @@ pub(super) enum Next {
 pub(super) struct Connection {
     key: u64,
     socket: OwnedFd,
+    /// Whether frames come from another machine, and so with a seal.
+    is_sealed: bool,
     /// Whose listener accepted it.
     hosted: Arc<Hosted>,
     /// Number of the proven client, for those who do not work on the connection; 0 before.
@@ -101,13 +103,10 @@ impl Connection {
             outgoing: None,
             stalled: None,
         };
-        Connection {
-            key,
-            socket,
-            hosted,
-            client: AtomicU64::new(0),
-            state: Mutex::new(rank::CONNECTION, state),
-        }
+        let domain = rustix::net::sockopt::socket_domain(&socket);
+        let is_sealed = !domain.is_ok_and(|domain| domain == rustix::net::AddressFamily::UNIX);
+        let state = Mutex::new(rank::CONNECTION, state);
+        Connection { key, socket, is_sealed, hosted, client: AtomicU64::new(0), state }
     }
 
     pub fn key(&self) -> u64 {
@@ -211,6 +210,9 @@ impl State {
 
     fn serve_incoming(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<(), Hitch> {
         let Some(incoming) = self.incoming.take() else { return Ok(()) };
+        if !incoming.is_sound() {
+            return self.refuse_damaged(context, &incoming.frame);
+        }
         let payload = incoming.payload.as_deref().unwrap_or_default();
         self.serve(context, incoming.frame, &incoming.body, payload, &mut worker.body)
     }
@@ -246,7 +248,16 @@ impl State {
             let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
             let Some((body, behind)) = behind.split_at_checked(body_len) else { break };
             let Some((payload, behind)) = behind.split_at_checked(payload_len) else { break };
-            self.serve(context, frame, body, payload, reply)?;
+            let mut summing = Summing::default();
+            if frame.seal != Seal::None {
+                summing.add(body);
+                summing.add(payload);
+            }
+            if summing.fits(frame.seal) {
+                self.serve(context, frame, body, payload, reply)?;
+            } else {
+                self.refuse_damaged(context, &frame)?;
+            }
             rest = behind;
         }
         Ok(rest)
@@ -279,8 +290,24 @@ impl State {
             }
             Err(_) => return Err(Hitch::Close),
         };
+        if frame.seal == Seal::None && context.connection.is_sealed {
+            return Err(Hitch::Close);
+        }
         let too_long = frame.body_len as usize > HANDSHAKE_BODY_MAX || frame.payload_len > 0;
         if frame.kind != Kind::Request || shaking && too_long { Err(Hitch::Close) } else { Ok(frame) }
+    }
+
+    /// Tells the asker that what it sent came with other bytes, and closes: another connection may take another way.
+    fn refuse_damaged(&mut self, context: &Context<'_>, frame: &Frame) -> Result<(), Hitch> {
+        let (client, op) = (frame.client.0, frame.op);
+        log::warn!(
+            "a request of client {client} (operation {op}) was damaged on the way, and is not carried out"
+        );
+        context.connection.hosted.service.request_damaged(context.lane);
+        self.phase = Phase::Ending(self.phase.client());
+        let seal = seal_of(&[], []);
+        self.send(context, Outgoing::message(Frame { seal, ..frame.damaged() }.to_bytes().to_vec()))?;
+        if self.outgoing.is_some() { Ok(()) } else { Err(Hitch::Close) }
     }
 
     fn serve(
@@ -346,7 +373,12 @@ impl State {
         };
         let (status, payload_len, descriptor) =
             (reply.status(), reply.payload_len(), reply.take_descriptor());
-        let header = frame.reply(status, reply_body.len() as u32, payload_len as u32).to_bytes();
+        let mut head = frame.reply(status, reply_body.len() as u32, payload_len as u32);
+        if context.connection.is_sealed {
+            let payload = target.buffer.as_deref().and_then(|buffer| buffer.get(..payload_len));
+            head.seal = seal_of(reply_body, payload);
+        }
+        let header = head.to_bytes();
         if outcome == Outcome::Panicked {
             self.phase = Phase::Ending(Some(client));
         }

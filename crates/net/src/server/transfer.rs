@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use bivouac_wire::Frame;
+use bivouac_wire::{Frame, Seal, Summing};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -67,7 +67,8 @@ pub(super) struct Incoming {
     pub frame: Frame,
     pub body: Vec<u8>,
     pub payload: Option<Buffer>,
-    pub have: usize,
+    have: usize,
+    summing: Summing,
 }
 
 /// An answer that the socket did not take at once.
@@ -92,7 +93,27 @@ impl Incoming {
             }
             payload
         });
-        Incoming { frame, body, payload, have: front.len() }
+        let mut incoming = Incoming { frame, body, payload, have: 0, summing: Summing::default() };
+        incoming.add(front.len());
+        incoming
+    }
+
+    /// Notes that so many bytes more have come, and sums them up while they are near.
+    fn add(&mut self, came: usize) {
+        let (from, end) = (self.have, self.have + came);
+        self.have = end;
+        if self.frame.seal == Seal::None {
+            return;
+        }
+        let (body_len, payload) = (self.body.len(), self.payload.as_deref().unwrap_or_default());
+        self.summing.add(self.body.get(from.min(body_len)..end.min(body_len)).unwrap_or_default());
+        let (from, end) = (from.saturating_sub(body_len), end.saturating_sub(body_len));
+        self.summing.add(payload.get(from..end).unwrap_or_default());
+    }
+
+    /// Whether body and payload, once they are whole, are what was sent.
+    pub fn is_sound(&self) -> bool {
+        self.summing.fits(self.frame.seal)
     }
 
     /// Whether all of it has come.
@@ -106,7 +127,8 @@ impl Incoming {
             let (body_len, payload) = (self.body.len(), self.payload.as_deref_mut().unwrap_or_default());
             let body = self.body.get_mut(self.have..).unwrap_or_default();
             let payload = payload.get_mut(self.have.saturating_sub(body_len)..).unwrap_or_default();
-            self.have += receive(socket, &mut [IoSliceMut::new(body), IoSliceMut::new(payload)])?;
+            let came = receive(socket, &mut [IoSliceMut::new(body), IoSliceMut::new(payload)])?;
+            self.add(came);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use bivouac_net::{
     SocketOptions, SocketTransport,
 };
 use bivouac_types::{ClientId, FormationId, Ino, Layout, NodeId, OpId, SeatIndex};
-use bivouac_wire::{Frame, ReadRequest, WriteRequest};
+use bivouac_wire::{Frame, ReadRequest, WriteRequest, seal_of};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -140,6 +140,7 @@ impl Raw {
 
 pub fn message(mut frame: Frame, body: &[u8], payload: &[u8]) -> Vec<u8> {
     (frame.body_len, frame.payload_len) = (body.len() as u32, payload.len() as u32);
+    frame.seal = seal_of(body, [payload]);
     [&frame.to_bytes()[..], body, payload].concat()
 }
 

@@ -82,11 +82,11 @@ impl Handle for op::Status {
     }
 }
 
-/// Requests of each kind, and behind them the changes that had to wait for leases.
+/// Requests of each kind, and behind them the changes that had to wait for leases, and what came damaged.
 fn operations(node: &Node) -> Vec<OpCount> {
     let waits = OpCount { name: "LeaseWait".into(), client: node.lease_waits(), peer: 0, calls: 0 };
     let waits = (waits.client > 0).then_some(waits);
-    node.counters.list().into_iter().chain(waits).collect()
+    node.counters.list().into_iter().chain(waits).chain(node.counters.damaged()).collect()
 }
 
 fn volume_status(usage: VolumeUsage) -> VolumeStatus {

@@ -1,0 +1,108 @@
+//! What tells a receiver whether the bytes behind a header are those that were sent.
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// How body and payload of a frame are protected. There is room for other ways: a number in the header says which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seal {
+    /// Not at all: over sockets of one machine, whose kernel copies memory.
+    None,
+    /// By their CRC-32C, body first.
+    Sum(u32),
+}
+
+impl Seal {
+    /// The number of the way, and the value in the header.
+    pub(crate) fn to_parts(self) -> (u8, u32) {
+        match self {
+            Seal::None => (0, 0),
+            Seal::Sum(sum) => (1, sum),
+        }
+    }
+
+    pub(crate) fn from_parts(way: u8, value: u32) -> Option<Seal> {
+        match way {
+            0 => Some(Seal::None),
+            1 => Some(Seal::Sum(value)),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes behind a header, summed up as they come.
+#[derive(Clone)]
+pub struct Summing(Digest);
+
+impl Default for Summing {
+    fn default() -> Summing {
+        Summing(Digest::new(CrcAlgorithm::Crc32Iscsi))
+    }
+}
+
+impl Summing {
+    /// Takes the next bytes.
+    pub fn add(&mut self, bytes: &[u8]) {
+        // What is empty may be empty often, and each call costs a little.
+        if !bytes.is_empty() {
+            self.0.update(bytes);
+        }
+    }
+
+    /// The seal of all that was added.
+    #[must_use]
+    pub fn seal(&self) -> Seal {
+        Seal::Sum(self.0.finalize() as u32)
+    }
+
+    /// Whether a seal fits what was added; one of none fits everything.
+    #[must_use]
+    pub fn fits(&self, seal: Seal) -> bool {
+        seal == Seal::None || seal == self.seal()
+    }
+}
+
+/// The seal of a body and the parts of a payload.
+#[must_use]
+pub fn seal_of<'a>(body: &[u8], payload: impl IntoIterator<Item = &'a [u8]>) -> Seal {
+    let mut summing = Summing::default();
+    summing.add(body);
+    payload.into_iter().for_each(|part| summing.add(part));
+    summing.seal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn it_is_the_sum_that_others_know() {
+        assert_eq!(seal_of(b"1234", [&b"56"[..], b"", b"789"]), Seal::Sum(0xe306_9283), "RFC 3720, B.4");
+        assert_eq!(seal_of(b"", []), Seal::Sum(0));
+        assert!(Summing::default().fits(Seal::None) && Summing::default().fits(Seal::Sum(0)));
+    }
+
+    proptest! {
+        #[test]
+        fn wherever_it_is_cut_the_sum_is_one(bytes: Vec<u8>, cuts in proptest::collection::vec(0usize..100, 0..5)) {
+            let (mut summing, mut rest) = (Summing::default(), bytes.as_slice());
+            for cut in cuts {
+                let (front, back) = rest.split_at(cut.min(rest.len()));
+                summing.add(front);
+                rest = back;
+            }
+            summing.add(rest);
+            prop_assert!(summing.fits(seal_of(&bytes, [])) && summing.seal() == seal_of(b"", [&bytes[..]]));
+        }
+
+        #[test]
+        fn a_flipped_bit_does_not_fit(mut bytes in proptest::collection::vec(any::<u8>(), 1..500), at: usize, bit in 0u8..8) {
+            let seal = seal_of(&bytes, []);
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            let mut summing = Summing::default();
+            summing.add(&bytes);
+            prop_assert!(!summing.fits(seal));
+        }
+    }
+}
