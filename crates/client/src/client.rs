@@ -115,6 +115,8 @@ pub struct Client {
     /// How often this process's ancestors had been forked when it was made.
     pub(crate) forks: u32,
     nodes: Vec<Arc<dyn Transport>>,
+    /// Whether some of them are reached over a network.
+    is_spread_out: bool,
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
     leases: Leases,
@@ -208,6 +210,13 @@ impl Client {
         Client { known, direct, flags, ..Client::over(map, nodes, None, &options) }
     }
 
+    /// Whether some nodes are reached over a network. Bytes for those are summed up, so read by this process and not only by
+    /// the kernel: a buffer that is not there would be no error but its end.
+    #[must_use]
+    pub fn is_spread_out(&self) -> bool {
+        self.is_spread_out
+    }
+
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
     /// away, if anybody is to.
     #[must_use]
@@ -225,6 +234,7 @@ impl Client {
         let (direct, forks) = (Direct::default(), bivouac_direct::forks());
         let (keeper, closings, next_op) = (None, None, AtomicU64::new(1));
         let (spread, glimpses, whole, partitions, asked) = Default::default();
+        let is_spread_out = nodes.iter().any(|node| matches!(node.address(), Address::Tcp(_)));
         let sessions = Sessions::new(options.page_pool);
         Client {
             map,
@@ -236,6 +246,7 @@ impl Client {
             flags: Flags::default(),
             forks,
             nodes,
+            is_spread_out,
             near,
             next_op,
             leases,

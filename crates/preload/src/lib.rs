@@ -28,6 +28,7 @@ mod members;
 mod pool;
 mod process;
 mod quiet;
+mod readable;
 mod real;
 mod report;
 mod settings;

@@ -16,6 +16,7 @@ use crate::adopt::{Direct, adopt, identify, look_at};
 use crate::file::{File, Held, Name, State};
 use crate::known::WRITTEN;
 use crate::quiet::Quiet;
+use crate::readable::is_readable;
 use crate::report::{self, Call, Why};
 use crate::settle::{self, Inside};
 use crate::thread::Busy;
@@ -86,8 +87,11 @@ pub unsafe fn read(asked: Asked, name: Name, pieces: &[iovec]) -> Option<ssize_t
 pub unsafe fn write(asked: Asked, name: Name, pieces: &[iovec]) -> Option<ssize_t> {
     serve(asked, name, pieces, libc::O_RDONLY, |direct, at| {
         let (client, ino) = (direct.client()?, direct.ino);
+        if client.is_spread_out() && !pieces.iter().all(is_readable) {
+            return Err(Errno::EFAULT.into());
+        }
         let written = match pieces {
-            // SAFETY: as the caller says; the client reads them by system calls only.
+            // SAFETY: as the caller says; the client reads them by system calls, and where it can be done at all.
             [piece] => client.write_at(ino, at, unsafe { bytes(piece) }),
             pieces => client.write_at(ino, at, &gathered(pieces)),
         }?;

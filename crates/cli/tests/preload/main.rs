@@ -42,6 +42,29 @@ fn calls_are_as_on_any_file_system() {
     }
 }
 
+/// S346: nodes that the program does not find on this machine are reached over the network, by which what it writes is summed up.
+#[test]
+fn calls_over_a_network_are_as_on_any_file_system() {
+    let Some(camp) = Camp::start(&["--nodes", "2", "--stripe", "64k"]) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = build("calls", dir.path()) else { return };
+    let map = bivouac_launch::StateDir::at(camp.dir()).read().unwrap().unwrap().map().unwrap();
+    let hidden = map.nodes.iter().map(|node| format!("mount --bind /dev/null {} && ", node.unix_path));
+    let script = hidden.collect::<String>() + "exec \"$0\" \"$@\"";
+    for way in WAYS {
+        let mut apart = command("unshare", way);
+        apart.args(["-m", "sh", "-c", &script]).arg(&program).arg(camp.mount());
+        let output = apart.output().unwrap();
+        if String::from_utf8_lossy(&output.stderr).contains("unshare failed") {
+            return println!("skipped: no mount namespaces of one's own");
+        }
+        let (said, report) = succeed(&output);
+        assert_eq!(said, "well\n", "{way:?}");
+        assert!(way == Way::Plain || calls(&report, "pwrite").0 > 0, "{report}");
+    }
+    camp.down();
+}
+
 /// S130, S133, S134, S138, S277: descriptors in other hands, calls by number, copies by the kernel.
 #[test]
 fn odd_calls_are_as_on_any_file_system() {
