@@ -123,7 +123,7 @@ impl Told {
 
     fn tell_outcome(&self, now: &Now, summary: &Summary) {
         let prefix = self.way.word();
-        errln!("{prefix:>4} {}", outcome(&now.what, summary, now.since.elapsed(), self.verifies));
+        errln!("{prefix:>4} {}", outcome(&now.what, summary, now.since.elapsed()));
         for skipped in &summary.skipped {
             errln!("{prefix:>4} not copied: {} ({})", skipped.path.display(), skipped.what);
         }
@@ -222,6 +222,7 @@ fn ended_event(transfer: &Transfer, ended: &Result<Summary, StageError>) -> Valu
         fields.insert("bytes".into(), summary.bytes.into());
         fields.insert("files_already".into(), summary.already.files.into());
         fields.insert("bytes_already".into(), summary.already.bytes.into());
+        fields.insert("files_verified".into(), summary.verified.into());
         fields.insert("unchanged".into(), summary.unchanged.into());
         fields.insert("skipped".into(), skipped.into());
         fields.insert("deleted".into(), json!(deleted));
@@ -234,13 +235,15 @@ fn new_bar(prefix: &'static str) -> ProgressBar {
     ProgressBar::new(0).with_style(style).with_prefix(prefix)
 }
 
-fn outcome(what: &str, summary: &Summary, time: Duration, verified: bool) -> String {
+/// What became of a transfer. `Verified` it is if every file was read back and compared by this run.
+fn outcome(what: &str, summary: &Summary, time: Duration) -> String {
     let (files, bytes) = (format_count(summary.files, "file"), format_size(summary.bytes));
     let moved = summary.bytes.saturating_sub(summary.already.bytes);
     let rate = format_size((moved as f64 / time.as_secs_f64().max(0.001)) as u64);
     let mut text = format!("{what}: {files}, {bytes} in {:.1} s ({rate}/s)", time.as_secs_f64());
-    if verified {
-        text.push_str(", verified");
+    if summary.files > 0 {
+        let is_verified = summary.verified == summary.files;
+        text.push_str(if is_verified { ", verified" } else { ", copied without comparing" });
     }
     if summary.already.files > 0 {
         text.push_str(&format!(", {} of them copied before", summary.already.files));
@@ -261,14 +264,19 @@ mod tests {
 
     #[test]
     fn the_outcome_has_its_numbers() {
-        let summary = Summary { files: 3, bytes: 3 << 20, ..Summary::default() };
-        let text = outcome("src", &summary, Duration::from_millis(1500), true);
+        let summary = Summary { files: 3, verified: 3, bytes: 3 << 20, ..Summary::default() };
+        let text = outcome("src", &summary, Duration::from_millis(1500));
         assert_eq!(text, "src: 3 files, 3 MiB in 1.5 s (2 MiB/s), verified");
-        assert!(outcome("src", &summary, Duration::ZERO, false).ends_with("in 0.0 s (2.9 GiB/s)"));
+        let unread = Summary { verified: 2, ..summary.clone() };
+        let text = outcome("src", &unread, Duration::ZERO);
+        assert!(text.ends_with("in 0.0 s (2.9 GiB/s), copied without comparing"), "one was not compared");
         let already = Totals { files: 2, bytes: 2 << 20 };
         let resumed = Summary { already, unchanged: 5, ..summary };
-        let text = outcome("src", &resumed, Duration::from_millis(500), false);
-        assert_eq!(text, "src: 3 files, 3 MiB in 0.5 s (2 MiB/s), 2 of them copied before, 5 unchanged");
+        let text = outcome("src", &resumed, Duration::from_millis(500));
+        assert_eq!(
+            text,
+            "src: 3 files, 3 MiB in 0.5 s (2 MiB/s), verified, 2 of them copied before, 5 unchanged"
+        );
     }
 
     #[test]

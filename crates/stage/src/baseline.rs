@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use blake3::Hash;
+
 use crate::line::{Line, LineKind};
 use crate::meta::{Mark, Time};
 
@@ -15,6 +17,8 @@ use crate::meta::{Mark, Time};
 pub struct Baseline {
     numbers: HashMap<PathBuf, u64>,
     changes: HashMap<u64, Time>,
+    /// What a file's bytes were at that change.
+    digests: HashMap<u64, Hash>,
     /// Instead of what was staged: everything that changed after this is changed.
     since: Option<Time>,
 }
@@ -32,12 +36,24 @@ impl Baseline {
         self.numbers.insert(path, mark.ino);
     }
 
+    /// Adds what a file's bytes were when it had this mark.
+    pub(crate) fn add_digest(&mut self, mark: Mark, digest: Hash) {
+        self.changes.insert(mark.ino, mark.ctime);
+        self.digests.insert(mark.ino, digest);
+    }
+
+    /// What the bytes of a file are, whatever it is called, if it has not changed since they were staged.
+    pub(crate) fn digest(&self, mark: Mark) -> Option<Hash> {
+        let is_unchanged = self.changes.get(&mark.ino) == Some(&mark.ctime);
+        self.digests.get(&mark.ino).copied().filter(|_| is_unchanged)
+    }
+
     /// What lies below a path, relative to it.
     #[must_use]
     pub fn below(&self, root: &Path) -> Baseline {
         let paths = self.numbers.iter();
         let numbers = paths.filter_map(|(path, ino)| Some((path.strip_prefix(root).ok()?.to_owned(), *ino)));
-        Baseline { numbers: numbers.collect(), changes: self.changes.clone(), since: self.since }
+        Baseline { numbers: numbers.collect(), ..self.clone() }
     }
 
     /// Whether an object is as it was. Of a directory only that it is the same one: what is in it is looked at by itself.
@@ -99,6 +115,17 @@ mod tests {
         let below = baseline.below(Path::new("d"));
         assert!(below.has(Path::new("b"), mark(3, 12), false));
         assert_eq!(below.paths().count(), 3);
+    }
+
+    #[test]
+    fn the_digest_is_known_of_what_has_not_changed() {
+        let mut baseline = Baseline::default();
+        let (first, second) = (blake3::hash(b"first"), blake3::hash(b"second"));
+        baseline.add_digest(mark(2, 11), first);
+        assert_eq!(baseline.digest(mark(2, 11)), Some(first));
+        assert_eq!((baseline.digest(mark(2, 12)), baseline.digest(mark(3, 11))), (None, None));
+        baseline.add_digest(mark(2, 15), second);
+        assert_eq!((baseline.digest(mark(2, 15)), baseline.digest(mark(2, 11))), (Some(second), None));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bivouac_types::Errno;
 use blake3::Hash;
 
+use crate::baseline::Baseline;
 use crate::blocks::BUFFER;
 use crate::group::{BATCH, Durability, Group, Storage};
 use crate::job::{Job, Seen, Wanted};
@@ -32,6 +33,8 @@ pub(crate) struct Engine<'a> {
     pub(crate) target: &'a Target,
     pub(crate) recorder: &'a dyn Recorder,
     pub(crate) past: &'a Past,
+    /// What the bytes at the source should be, where that is known.
+    pub(crate) known: Option<&'a Baseline>,
     pub(crate) is_resumable: bool,
     pub(crate) durability: Durability,
     /// Whether several workers write one file at once.
@@ -45,6 +48,8 @@ pub(crate) struct Engine<'a> {
 pub(crate) struct Copied {
     /// Number of the entry, size and digest of each file that is in place.
     pub(crate) files: Vec<(usize, u64, Hash)>,
+    /// How many of them were read back and compared.
+    pub(crate) verified: u64,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) failures: Vec<Failure>,
     /// Small files for which there was no space, perhaps only while large ones were tried that did not fit either.
@@ -199,7 +204,8 @@ impl<'a> Worker<'a> {
             let is_formation = self.engine.durability == Durability::Acknowledged;
             let putter = is_formation.then_some(&mut desk.putter);
             let mut copy = SmallCopy { spot: &self.spot, sync, buffer: &mut desk.buffer, putter };
-            match copy.copy(number, source, &entry.path) {
+            let copied = copy.copy(number, source, &entry.path, self.engine.known);
+            match copied {
                 Ok(Attempt::Sealed(sealed)) => {
                     self.engine.progress.copied(sealed.line.size);
                     return Some(*sealed);
@@ -208,7 +214,9 @@ impl<'a> Worker<'a> {
                     self.queue.push_first(std::iter::once(Task::Large(number, tried)));
                     return None;
                 }
-                Err(Failure { cause: Cause::Changed, .. }) if tried + 1 < TRIES => tried += 1,
+                Err(Failure { cause: Cause::Changed | Cause::Altered, .. }) if tried + 1 < TRIES => {
+                    tried += 1
+                }
                 Err(failure) if failure.errno() == Some(Errno::ENOSPC) && !self.is_last_try => {
                     self.note(|copied| copied.short.push((number, failure)));
                     return None;
@@ -261,6 +269,7 @@ impl<'a> Worker<'a> {
         if self.engine.opts.verify {
             file.verify(&place, self.engine.durability != Durability::Acknowledged, buffer)?;
             self.engine.progress.verified(file.line.size);
+            self.note(|copied| copied.verified += 1);
         }
         let Sealed { number, draft, mut line, skipped } = file;
         let renamed = draft.is_beside() && self.engine.durability == Durability::Acknowledged;
@@ -348,11 +357,14 @@ impl<'a> Worker<'a> {
 
     fn finish(&self, job: &Job) {
         let spot = &self.engine.target.spot;
-        let finished =
-            self.engine.target.still_there().and_then(|()| job.finish(spot, self.engine.is_resumable));
+        let Engine { target, known, is_resumable, .. } = self.engine;
+        let finished = target.still_there().and_then(|()| job.finish(spot, *is_resumable, *known));
         match finished {
-            Ok(line) => self.record(&self.done(job.number, &line)),
-            Err(Failure { cause: Cause::Changed, .. }) if job.tried + 1 < TRIES => {
+            Ok(line) => {
+                self.note(|copied| copied.verified += u64::from(self.engine.opts.verify));
+                self.record(&self.done(job.number, &line));
+            }
+            Err(Failure { cause: Cause::Changed | Cause::Altered, .. }) if job.tried + 1 < TRIES => {
                 self.queue.push_first(std::iter::once(Task::Large(job.number, job.tried + 1)));
             }
             Err(failure) => self.note(|copied| copied.failures.push(failure)),

@@ -53,6 +53,8 @@ pub enum Cause {
         /// Start of the first block that differs, in bytes.
         offset: u64,
     },
+    /// The source is not what was copied in or out before, though nobody has changed it since.
+    Altered,
     /// The target is not what it was: something was mounted over it, or taken away from under it.
     Vanished,
     /// What is asked for contradicts what is there.
@@ -100,6 +102,10 @@ impl fmt::Display for Cause {
                     "read back differently than written, from byte {offset} on; check the target's storage"
                 )
             }
+            Cause::Altered => f.write_str(
+                "holds other bytes than when it was last staged, and nobody has written to it since: it was damaged; \
+                 stage it in again, or copy it as it is with --no-verify",
+            ),
             Cause::Vanished => {
                 f.write_str("is not the directory that it was; mount what was there and repeat or resume")
             }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use blake3::Hash;
 
+use crate::baseline::Baseline;
 use crate::blocks::{
     BLOCK, Block, BlockError, Sink, Value, block_is, copy_block, file_digest, rewrite_block,
 };
@@ -231,7 +232,12 @@ impl Job {
     }
 
     /// Puts the copy in place if all went well and the source is as it was. Returns its line.
-    pub(crate) fn finish(&self, spot: &Spot, is_resumable: bool) -> Result<Line, Failure> {
+    pub(crate) fn finish(
+        &self,
+        spot: &Spot,
+        is_resumable: bool,
+        known: Option<&Baseline>,
+    ) -> Result<Line, Failure> {
         let Outcome { draft, failure, target } =
             std::mem::replace(&mut *self.outcome(), Outcome { draft: None, failure: None, target: None });
         if let Some(failure) = failure {
@@ -246,6 +252,9 @@ impl Job {
             target,
             ..Line::of(LineKind::File, &self.before, &self.path)
         };
+        if known.is_some_and(|known| line.is_altered(known)) {
+            return Err(Failure::new(&self.source, Cause::Altered));
+        }
         if let Some(draft) = draft {
             let renamed = draft.is_beside();
             let place = spot.put(draft).map_err(|error| Failure::io("put in place", &self.place, error))?;

@@ -1,4 +1,4 @@
-//! Copies trees in and out, verified.
+//! Copies trees in and out, verified: what a reader of the target gets is compared with what was read at the source.
 //!
 //! [`copy_tree`] copies a file or directory from one plain path to another; usually one of the two is
 //! under the mount of a formation. What it promises:
@@ -26,6 +26,7 @@ mod args;
 mod baseline;
 mod beneath;
 mod blocks;
+mod compare;
 mod draft;
 mod engine;
 mod error;
@@ -66,7 +67,8 @@ pub use views::Views;
 pub struct CopyOptions {
     /// Threads that copy; 0 means one per processor, but 4 to 32: most of them wait for storage.
     pub jobs: usize,
-    /// Whether to read back what was written and compare.
+    /// Whether to read back what was written and compare it with what was read at the source; and what was copied in and not
+    /// changed since, with what it was then.
     pub verify: bool,
     /// Whether a file may replace one that exists at the target. Without it that is a failure of the file.
     pub overwrite: bool,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use blake3::Hash;
 
+use crate::baseline::Baseline;
 use crate::meta::{Mark, Stamp, Time};
 
 /// What became of an object.
@@ -109,6 +110,12 @@ impl Line {
             source: Some(stamp.mark),
             ..Line::said(State::Done, name, "")
         }
+    }
+
+    /// Whether the bytes at the source are not those that are known of it as it is.
+    pub(crate) fn is_altered(&self, known: &Baseline) -> bool {
+        let expected = self.source.and_then(|mark| known.digest(mark));
+        expected.is_some_and(|expected| self.digest != Some(expected))
     }
 
     /// The line, with its end.

@@ -74,6 +74,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Of these files and bytes, those that an interrupted copy had completed before.
     pub already: Totals,
+    /// Of these files, those whose bytes were read back at the target, in this run, and are those of the source.
+    pub verified: u64,
     /// Objects that were left out because they are as they were staged.
     pub unchanged: u64,
     /// Paths below the source that were staged and are not there any more; the target keeps them.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Advice;
 
+use crate::baseline::Baseline;
 use crate::draft::Draft;
 use crate::job::open_for_reading;
 use crate::line::{Line, LineKind};
@@ -46,8 +47,14 @@ pub(crate) struct SmallCopy<'a> {
 }
 
 impl SmallCopy<'_> {
-    /// Copies one file. `Changed` is worth another attempt.
-    pub(crate) fn copy(&mut self, number: usize, source: PathBuf, path: &Path) -> Result<Attempt, Failure> {
+    /// Copies one file. `Changed` and `Altered` are worth another attempt.
+    pub(crate) fn copy(
+        &mut self,
+        number: usize,
+        source: PathBuf,
+        path: &Path,
+        known: Option<&Baseline>,
+    ) -> Result<Attempt, Failure> {
         let read = |error| Failure::io("read", &source, error);
         let from = open_for_reading(&source).map_err(|error| Failure::io("open", &source, error))?;
         let meta = from.metadata().map_err(read)?;
@@ -70,6 +77,9 @@ impl SmallCopy<'_> {
         };
         if Stamp::of(&from.metadata().map_err(read)?) != before {
             return Err(Failure::new(&source, Cause::Changed));
+        }
+        if known.is_some_and(|known| line.is_altered(known)) {
+            return Err(Failure::new(&source, Cause::Altered));
         }
         line.target = Some(mark);
         let skipped = refused.into_iter().map(|what| Skipped { path: source.clone(), what }).collect();

@@ -10,6 +10,7 @@ use blake3::{Hash, Hasher};
 use rustix::io::Errno;
 
 use crate::baseline::Baseline;
+use crate::compare::still_right;
 use crate::engine::{Copied, Engine};
 use crate::group::{Durability, Storage, shares_files};
 use crate::journal::{Nowhere, Past, Recorder, control};
@@ -40,6 +41,7 @@ pub fn copy_tree(
         is_resumable: false,
         baseline: None,
         is_link: false,
+        known: None,
     };
     copy_one(src, dst, opts, progress, &way)
 }
@@ -54,6 +56,8 @@ pub(crate) struct Way<'a> {
     pub(crate) baseline: Option<&'a Baseline>,
     /// Whether the source is a link that is not to be followed, but to be copied.
     pub(crate) is_link: bool,
+    /// What the bytes at the source should be, where that is known.
+    pub(crate) known: Option<&'a Baseline>,
 }
 
 impl Way<'_> {
@@ -110,6 +114,7 @@ pub(crate) fn copy_one(
         target: &target,
         recorder,
         past,
+        known: way.known,
         is_resumable,
         durability,
         splits,
@@ -156,6 +161,7 @@ impl Tally {
 
     fn add_files(&mut self, copied: Copied) {
         copied.files.into_iter().for_each(|(number, size, digest)| self.add_file(number, size, digest));
+        self.summary.verified += copied.verified;
         self.summary.skipped.extend(copied.skipped);
         self.failures.extend(copied.failures.into_iter().filter(|f| !matches!(f.cause, Cause::Cancelled)));
     }
@@ -207,8 +213,17 @@ impl<'a> Run<'a, '_> {
         };
         let plan: &'a Plan = self.engine.plan;
         let entries = || plan.entries.iter().enumerate().filter(|(_, entry)| usable(entry));
-        let already: HashSet<usize> =
-            entries().filter(|(number, entry)| self.is_there(*number, entry)).map(|(n, _)| n).collect();
+        let there: Vec<usize> = entries().filter(|(_, entry)| self.is_there(entry)).map(|(n, _)| n).collect();
+        let already: HashSet<usize> = if self.engine.opts.verify {
+            let right = still_right(self.engine, &there);
+            self.tally.summary.verified += right.len() as u64;
+            right
+        } else {
+            there.into_iter().collect()
+        };
+        entries()
+            .filter(|(number, _)| already.contains(number))
+            .for_each(|(n, entry)| self.add_there(n, entry));
         let files = entries().filter(|(number, entry)| entry.kind == Kind::File && !already.contains(number));
         let copied = self.engine.copy_files(files.map(|(number, _)| number));
         self.tally.add_files(copied);
@@ -253,10 +268,10 @@ impl<'a> Run<'a, '_> {
         self.lines.push_str(&Line { target, digest, more: more.to_owned(), ..line }.encode());
     }
 
-    /// Whether an interrupted copy completed a file, and neither it nor its source has changed since.
-    fn is_there(&mut self, number: usize, entry: &Entry) -> bool {
+    /// Whether an interrupted copy completed a file, and neither it nor its source seems to have changed since.
+    fn is_there(&self, entry: &Entry) -> bool {
         let Some(line) = self.engine.past.lines.get(&entry.path) else { return false };
-        let (Some(digest), LineKind::File) = (line.digest, line.kind) else { return false };
+        let (Some(_), LineKind::File) = (line.digest, line.kind) else { return false };
         let stamp = &entry.stamp;
         let same_source =
             (line.source, line.size, line.mtime) == (Some(stamp.mark), stamp.size, stamp.attrs.mtime);
@@ -267,15 +282,18 @@ impl<'a> Run<'a, '_> {
                 && line.target.map(|mark| mark.ino) == Some(Mark::of(&there).ino);
             Some(same)
         };
-        if entry.kind != Kind::File || !same_source || same_target() != Some(true) {
-            return false;
-        }
+        entry.kind == Kind::File && same_source && same_target() == Some(true)
+    }
+
+    /// Counts what an interrupted copy completed.
+    fn add_there(&mut self, number: usize, entry: &Entry) {
+        let Some(line) = self.engine.past.lines.get(&entry.path) else { return };
+        let Some(digest) = line.digest else { return };
         self.tally.add_file(number, line.size, digest);
         let already = self.tally.summary.already;
         self.tally.summary.already =
             Totals { files: already.files + 1, bytes: already.bytes.saturating_add(line.size) };
         self.engine.progress.already(line.size);
-        true
     }
 
     /// Makes the directories. Returns those that exist now, and whether they are new.

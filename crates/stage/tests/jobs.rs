@@ -216,6 +216,97 @@ fn resuming_does_only_what_is_missing() {
     }
 }
 
+/// Changes one byte of a file, which keeps its number and size.
+fn damage(path: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 1000).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], 1000).unwrap();
+}
+
+// S350.
+#[test]
+fn what_was_copied_before_is_compared_as_well() {
+    for verify in [true, false] {
+        let site = site();
+        many(&site.path("src"));
+        fs::create_dir_all(site.path("mount/data/d1")).unwrap();
+        fs::create_dir_all(site.path("mount/data/d2")).unwrap();
+        let mut order = site.order_in("data");
+        order.verify = verify;
+        interrupt(&site, site.jobs.create(order).unwrap(), 18 << 20);
+        let done = fs::read_to_string(site.path("jobs/1/log")).unwrap();
+        let small = done.lines().filter_map(Line::decode).filter(|line| line.size > 1000 && line.size < 9000);
+        let damaged: Vec<Line> = small.step_by(40).collect();
+        assert!(!damaged.is_empty(), "files are in place: {}", done.lines().count());
+        damaged.iter().for_each(|line| damage(&site.path("mount/data").join(&line.name)));
+        let summary = complete(site.take(1).run(&site.conditions(), &Silent).unwrap());
+        assert_eq!((summary.files, summary.verified), (501, if verify { 501 } else { 0 }));
+        let differs = |line: &&Line| {
+            fs::read(site.path("mount/data").join(&line.name)).unwrap()
+                != fs::read(site.path("src").join(&line.name)).unwrap()
+        };
+        assert_eq!(damaged.iter().filter(differs).count(), if verify { 0 } else { damaged.len() });
+    }
+}
+
+// S351.
+#[test]
+fn what_is_not_what_was_staged_does_not_go_out() {
+    let site = site();
+    many(&site.path("src"));
+    fs::hard_link(site.path("src/d1/f1"), site.path("src/d3/link")).unwrap();
+    complete(site.run(site.order_in("data")));
+    // A bit that changes by itself leaves the time as it is; here what is written down is changed instead.
+    let log = site.path("jobs/1/log");
+    let altered: Vec<String> = ["d1/f1", "d2/f2", "large"].map(str::to_owned).to_vec();
+    let wrong = |line: &str| {
+        let Some(known) = Line::decode(line) else { return line.to_owned() };
+        let is_meant =
+            altered.iter().any(|name| Path::new(name) == known.name) || known.name.ends_with("link");
+        let digest = if is_meant { Some(blake3::hash(b"other")) } else { known.digest };
+        Line { digest, ..known }.encode().trim_end_matches('\n').to_owned()
+    };
+    let text: Vec<String> = fs::read_to_string(&log).unwrap().lines().map(wrong).collect();
+    fs::write(&log, text.join("\n") + "\n").unwrap();
+    let out = |verify, dst: &str| {
+        let mut order = site.order_out("data", dst);
+        order.verify = verify;
+        site.run(order)
+    };
+    let failed = |ended: &Ended| -> Vec<String> {
+        let Err(StageError::Incomplete { failures, .. }) = &ended.transfers[0].1 else { return Vec::new() };
+        assert!(
+            failures.iter().all(
+                |f| f.to_string().contains("holds other bytes") || f.to_string().contains("another name")
+            )
+        );
+        failures
+            .iter()
+            .map(|f| f.path.strip_prefix(site.path("mount/data")).unwrap().display().to_string())
+            .collect()
+    };
+    let ended = out(true, "out");
+    let (kept, mut names) = (failed(&ended), altered.clone());
+    names.insert(1, "d3/link".to_owned());
+    names.sort();
+    assert_eq!(kept, names);
+    assert!(
+        names.iter().all(|name| !site.path("out").join(name).exists()) && site.path("out/d4/f4").exists()
+    );
+    // Who wants them all the same gets them; and what was written to since is another file.
+    assert_eq!(complete(out(false, "all")).verified, 0);
+    for name in &altered {
+        fs::write(site.path("mount/data").join(name), "new").unwrap();
+    }
+    let summary = complete(out(true, "new"));
+    assert_eq!(
+        (summary.verified, fs::read(site.path("new/d2/f2")).unwrap()),
+        (summary.files, b"new".to_vec())
+    );
+}
+
 #[test]
 fn parts_of_a_large_file_are_not_read_twice_at_the_source_unless_it_or_they_changed() {
     for change in ["nothing", "source", "target"] {

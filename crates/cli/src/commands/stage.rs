@@ -99,7 +99,7 @@ impl Desk {
         Select::new(&how.include, &how.exclude).map_err(|text| usage(&text))?;
         order.include.clone_from(&how.include);
         order.exclude.clone_from(&how.exclude);
-        (order.verify, order.jobs, order.limit) = (how.verify, how.jobs, how.limit.unwrap_or(0));
+        (order.verify, order.jobs, order.limit) = (!how.no_verify, how.jobs, how.limit.unwrap_or(0));
         order.manifest = how.manifest.as_deref().map(outside).transpose()?;
         let held = self.jobs.create(order).map_err(|failure| Failure::new(1, failure))?;
         self.work(&held, how.json)

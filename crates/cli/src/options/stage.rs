@@ -84,9 +84,12 @@ pub struct StageHowArgs {
     /// Most bytes per second, of all workers together (500m)
     #[arg(long, value_name = "RATE", value_parser = parse_size)]
     pub limit: Option<u64>,
-    /// Read back what was written and compare it before it gets its name
-    #[arg(long)]
+    /// Read back what was written and compare it before it gets its name; that is the default
+    #[arg(long, overrides_with = "no_verify")]
     pub verify: bool,
+    /// Do not read back and compare what was copied
+    #[arg(long, overrides_with = "verify")]
+    pub no_verify: bool,
     /// Write JSON to standard output: a line per event
     #[arg(long)]
     pub json: bool,

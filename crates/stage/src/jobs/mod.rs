@@ -30,7 +30,7 @@ pub use run::{Conditions, Ended};
 
 use crate::journal::History;
 use crate::scan::below;
-use crate::{Baseline, Failure, Totals, Transfer};
+use crate::{Baseline, Failure, Line, LineKind, Totals, Transfer};
 
 /// The jobs of a formation.
 #[derive(Clone, Debug)]
@@ -195,6 +195,24 @@ impl Jobs {
             }
         }
         baseline
+    }
+
+    /// What the bytes of files in the formation were when they were staged.
+    pub(crate) fn digests(&self) -> Baseline {
+        let mut known = Baseline::default();
+        for number in self.numbers() {
+            let (Ok(order), Ok(history)) = (self.order(number), self.history(number)) else { continue };
+            let lines = history.transfers.iter().flat_map(|past| past.lines.values());
+            let of = |line: &Line| {
+                let mark = if order.way == Way::In { line.target } else { line.source };
+                Some((line.kind == LineKind::HardLink, mark?, line.digest?))
+            };
+            let mut found: Vec<_> = lines.filter_map(of).collect();
+            // Making a further name changes the file: what was noted then is what counts.
+            found.sort_by_key(|(is_late, mark, _)| (*is_late, mark.ctime));
+            found.into_iter().for_each(|(_, mark, digest)| known.add_digest(mark, digest));
+        }
+        known
     }
 
     fn numbers(&self) -> Vec<u64> {

@@ -59,6 +59,7 @@ impl Held {
         let mount = conditions.mounts.first().cloned().unwrap_or_default();
         journal.note(&control("mount", &mount)).map_err(failed)?;
         let opts = self.options(conditions)?;
+        let known = (opts.verify && self.order.way == Way::Out).then(|| self.jobs.digests());
         let mut transfers = Vec::new();
         for (number, transfer) in self.order.transfers.iter().enumerate() {
             journal.note(&format!("#transfer\t{number}\n")).map_err(failed)?;
@@ -71,6 +72,7 @@ impl Held {
                 is_resumable: true,
                 baseline: baseline.as_ref(),
                 is_link: false,
+                known: known.as_ref(),
             };
             let outcome = self.copy(transfer, &mount, &opts, progress, going);
             progress.transferred(transfer, &outcome);
