@@ -174,6 +174,50 @@ fn a_tree_goes_in_and_comes_out_through_all_nodes() {
     camp.down();
 }
 
+// S350, S351: a bit that changes on a volume changes no time.
+#[test]
+fn what_was_damaged_since_it_was_staged_does_not_come_out_as_verified() {
+    let (volume, site) = (site(), site());
+    let Some(camp) = Camp::start(&["--nodes", "1", "--volume", volume.path().to_str().unwrap()]) else {
+        return;
+    };
+    let src = site.path().join("src");
+    fs::create_dir(&src).unwrap();
+    for (name, len) in [("small", 9_000), ("large", 9 << 20), ("sound", 70_000)] {
+        fs::write(src.join(name), Random::new(len).bytes(len as usize)).unwrap();
+    }
+    let out = |dst: &str, more: &[&str]| {
+        let dst = site.path().join(dst);
+        stage(&camp, &[&["out", "data", dst.to_str().unwrap()], more].concat())
+    };
+    let said = stage(&camp, &["in", src.to_str().unwrap(), "/data"]);
+    assert!(
+        said.code == 0 && said.err.contains("3 files") && said.err.contains(", verified"),
+        "{}",
+        said.err
+    );
+    assert!(out("sound", &[]).err.contains(", verified"));
+    for name in ["small", "large"] {
+        let ino = fs::metadata(camp.mount().join("data").join(name)).unwrap().ino();
+        let subfile = volume.path().join(format!("n0/{:02x}/{ino:016x}-0000", ino & 0xff));
+        let mut bytes = fs::read(&subfile).unwrap();
+        bytes[4096 + 5000] ^= 16;
+        let file = fs::File::options().write(true).open(&subfile).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes[9096..9097], 9096).unwrap();
+    }
+    let said = out("damaged", &[]);
+    assert_ne!(said.code, 0);
+    assert!(said.err.contains("2 not copied") && said.err.contains("holds other bytes"), "{}", said.err);
+    assert!(!said.err.contains(", verified"), "{}", said.err);
+    let there: Vec<bool> =
+        ["small", "large", "sound"].map(|name| site.path().join("damaged").join(name).exists()).to_vec();
+    assert_eq!(there, [false, false, true]);
+    let said = out("all", &["--no-verify"]);
+    assert!(said.code == 0 && said.err.contains("copied without comparing"), "{}", said.err);
+    assert!(!said.err.contains("verified"), "{}", said.err);
+    camp.run("down", &["--discard"]);
+}
+
 /// How many files were made at once, over all nodes.
 fn puts(camp: &Camp) -> u64 {
     let status = camp.status();

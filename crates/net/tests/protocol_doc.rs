@@ -7,7 +7,7 @@ use bivouac_types::limits::{
     FRAME_BODY_MAX, FRAME_PAYLOAD_MAX, HANDSHAKE_BODY_MAX, HANDSHAKE_MS_MAX, HANDSHAKES_MAX,
 };
 use bivouac_types::{ClientId, Ino, OpId, SeatIndex};
-use bivouac_wire::{Encode, Flags, Frame, Lane, Op, ReadRequest, VERSION};
+use bivouac_wire::{Encode, Flags, Frame, Lane, Op, ReadRequest, VERSION, seal_of};
 
 const PAGE: &str = include_str!("../../../docs/protocol.md");
 
@@ -43,6 +43,20 @@ fn the_worked_request_is_right() {
 #[test]
 fn the_worked_reply_is_right() {
     let expected = dump(&example().0.reply(0, 0, 4096).to_bytes());
+    assert!(PAGE.contains(&expected), "the page should have\n{expected}");
+}
+
+#[test]
+fn the_worked_answer_with_a_body_is_right() {
+    let reply = example().0.reply(0, 4, 4096).to_bytes();
+    let expected = dump(&[&reply[..], &7u32.to_le_bytes()].concat());
+    assert!(PAGE.contains(&expected), "the page should have\n{expected}");
+}
+
+#[test]
+fn the_worked_seal_is_right() {
+    let (frame, body) = example();
+    let expected = dump(&Frame { seal: seal_of(&body, []), ..frame }.to_bytes());
     assert!(PAGE.contains(&expected), "the page should have\n{expected}");
 }
 
