@@ -190,7 +190,7 @@ fn run(host: &Host<'_>, arguments: &[&str]) -> BenchResult<String> {
         return text_of(&mut out);
     }
     let said = text_of(&mut errors)?;
-    let last = said.lines().last().unwrap_or("without a word").to_owned();
+    let last = said.lines().last().unwrap_or("it said nothing").to_owned();
     Err(BenchError::refused(what, format_args!("ended with {ended}: {last}")))
 }
 

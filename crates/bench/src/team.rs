@@ -38,7 +38,7 @@ impl Member {
     /// What it says next.
     ///
     /// # Errors
-    /// What failed there, that it ended without a word, or that somebody asked to end.
+    /// What failed there, that it ended and said nothing, or that somebody asked to end.
     pub fn hear(&mut self, host: &Host<'_>) -> BenchResult<Said> {
         if self.socket.buffer().is_empty() {
             host.interrupts.wait(self.socket.get_ref().as_fd(), None)?;

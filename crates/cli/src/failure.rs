@@ -14,6 +14,11 @@ pub const CODE_NOT_CLEAN: u8 = 122;
 /// Exit code of `run` when there was no formation for the command.
 pub const CODE_NOT_STARTED: u8 = 125;
 
+/// Exit code of `status` when something of the formation is away that may come back.
+pub const CODE_DEGRADED: u8 = 4;
+/// Exit code of `status` when a node or a host was given up.
+pub const CODE_FAILED: u8 = 5;
+
 /// Exit code of `fsck` when something could not be checked.
 pub const CODE_FSCK_FAILED: u8 = 8;
 /// Exit code of `fsck` when the request makes no sense.
@@ -76,7 +81,7 @@ mod tests {
     fn every_code_is_in_the_documentation() {
         let page = include_str!("../../../docs/commands.md");
         let special = [CODE_NOT_STAGED_IN, CODE_NOT_STAGED_OUT, CODE_NOT_CLEAN, CODE_NOT_STARTED];
-        let special = special.into_iter().chain([4, CODE_FSCK_FAILED, CODE_FSCK_USAGE]);
+        let special = special.into_iter().chain([CODE_DEGRADED, CODE_FAILED, CODE_FSCK_FAILED, CODE_FSCK_USAGE]);
         for code in special.chain([0, 1, 2, bivouac_launch::CODE_KEEP, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND]) {
             assert!(page.contains(&format!("| {code} |")), "exit code {code}");
         }

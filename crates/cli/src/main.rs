@@ -5,6 +5,7 @@
 #[macro_use]
 mod output;
 
+mod asking;
 mod attach;
 mod bringing;
 mod closing;
@@ -29,20 +30,24 @@ mod unsaved;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use failure::{CODE_FSCK_USAGE, Failure};
 use options::Cli;
 
 /// Ends with what the parser says. `fsck` has the exit codes of fsck(8).
 fn refuse(error: &clap::Error) -> ! {
-    let is_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck");
-    if is_fsck && error.use_stderr() {
-        let _ = error.print();
-        std::process::exit(i32::from(CODE_FSCK_USAGE));
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit()
     }
-    error.exit()
+    let is_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck");
+    let text = error.to_string();
+    errln!("bivouac: {}", text.trim_start_matches("error: ").trim_end());
+    std::process::exit(if is_fsck { i32::from(CODE_FSCK_USAGE) } else { error.exit_code() })
 }
 
 fn main() -> ExitCode {
+    // Lists of processes show this, also of those that are started by way of /proc/self/exe.
+    let _for_lists_only = rustix::thread::set_name(c"bivouac");
     let here = environment::read();
     let arguments = match formation_file::with_file(std::env::args_os().collect()) {
         Ok(arguments) => arguments,

@@ -1,12 +1,18 @@
 //! The one table of commands and options: parser, help, manual pages and completions come from it.
 
+mod examples;
+mod logs;
+mod numbers;
 mod partition;
 mod stage;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-pub use stage::{StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageStatusArgs};
+pub use examples::command;
+pub use logs::LogsArgs;
+use numbers::number;
+pub use stage::{StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageResumeArgs, StageStatusArgs, TalkArgs};
 
 use bivouac_launch::hosts::{Launcher, MeetingPlace, Network};
 use bivouac_launch::{FormationName, ProcessId, Tolerance, VolumeArg, Wishes, parse_volume};
@@ -17,7 +23,7 @@ use bivouac_types::limits::{
 };
 use bivouac_types::units::{parse_duration_ms, parse_size};
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 
 pub use partition::{
     CreateArgs, ListArgs, PartitionArgs, PartitionCommand, PathArgs, RemoveArgs, SetArgs, ShowArgs,
@@ -51,7 +57,8 @@ impl Cli {
         {
             return Ok(Cli { command: Command::Started(command) });
         }
-        Cli::try_parse_from(arguments)
+        let mut matches = command().try_get_matches_from(arguments)?;
+        Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command()))
     }
 }
 
@@ -62,9 +69,16 @@ pub enum Command {
     Up(UpArgs),
     /// Show nodes, volumes, space, files and requests of a formation
     ///
-    /// Exit code 1 if no formation is running.
+    /// The exit code is 0 if it is running, 1 if there is none or its processes were killed, 4 if something of it is away that
+    /// may come back (degraded), 5 if a node or a host was given up (failed).
     Status(StatusArgs),
+    /// Show what a formation's daemons and supervisor have logged
+    ///
+    /// Lines of all of them, by time, with who wrote them in front. Over several hosts those of this host's processes.
+    Logs(LogsArgs),
     /// Stop a formation and remove everything that it made
+    ///
+    /// Says what is in it first; on a terminal it asks whether that is to be removed, unless --yes or --discard is given.
     Down(DownArgs),
     /// List all formations of this user on this host: those that run, and those that could be recovered
     List(ListAllArgs),
@@ -161,7 +175,7 @@ pub enum Started {
 #[derive(Clone, Debug, Args)]
 pub struct FormationArgs {
     /// Number of nodes, all on this machine, 1 to 256, with --in-process 1024 [default: 1; inside a batch job one on each of its hosts]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = numbers::nodes)]
     pub nodes: Option<u16>,
     /// Have the nodes of a machine share one process: for tests of many nodes; what ends one of them ends all
     #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
@@ -178,7 +192,7 @@ pub struct FormationArgs {
     #[arg(long, value_name = "SIZE", default_value_t = u64::from(STRIPE_DEFAULT), value_parser = parse_size)]
     pub stripe: u64,
     /// Number of seats that a new file is striped over; 0 means all
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = number::<u16>(0, 65_535))]
     pub width: u16,
     /// Number of entries from which on a directory spreads over all nodes: while several clients use it, and while one alone does; one number is for both
     #[arg(long, value_name = "N[,M]", default_value_t = SpreadAt::default())]
@@ -193,7 +207,7 @@ pub struct FormationArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub dead_after: Option<Duration>,
     /// First TCP port to listen on, two per node; 0 means any that are free
-    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    #[arg(long, value_name = "PORT", default_value_t = 0, allow_negative_numbers = true, value_parser = number::<u16>(0, 65_535))]
     pub port: u16,
     /// How many deaths of a daemon within how long are too many for it to be started again
     #[arg(long, value_name = "N/DURATION", default_value_t = Tolerance::default())]
@@ -217,7 +231,7 @@ pub struct HostsArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
     pub hostfile: Option<PathBuf>,
     /// Nodes on each host that does not say otherwise
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "nodes", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "nodes", allow_negative_numbers = true, value_parser = number::<u16>(1, 256))]
     pub nodes_per_host: u16,
     /// What starts processes on the hosts: ssh, slurm, pbs, flux, mpi, or a command with {host}, and {args} or, where a shell reads it again, {command} in it
     ///
@@ -231,7 +245,7 @@ pub struct HostsArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "nodes")]
     pub program: Option<String>,
     /// Start with this many nodes, if the others do not come
-    #[arg(long, value_name = "N", conflicts_with = "nodes")]
+    #[arg(long, value_name = "N", conflicts_with = "nodes", allow_negative_numbers = true, value_parser = number::<u16>(1, 65_535))]
     pub min_nodes: Option<u16>,
     /// The network that the hosts use among themselves: 10.1.0.0/16, or the name of an interface of this host [default: the one over which they reach this host]
     #[arg(long, value_name = "CIDR|NAME", conflicts_with = "nodes")]
@@ -244,7 +258,7 @@ pub struct HostsArgs {
     /// File with what all hosts of a meeting know and nobody else does, 16 random bytes or more; new for each formation
     #[arg(long, value_name = "FILE", requires = "meet")]
     pub meet_secret: Option<PathBuf>,
-    /// How long a host goes on without a word from where the formation was started, before it takes its part down
+    /// How long a host goes on while it hears nothing from where the formation was started, before it takes its part down
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, conflicts_with = "nodes")]
     pub silence_max: Duration,
 }
@@ -276,7 +290,7 @@ pub struct UpArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
     /// End the formation when this process ends, for instance a job script's: --owner $$
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", allow_negative_numbers = true, value_parser = number::<u32>(1, 4_194_304))]
     pub owner: Option<u32>,
     /// File or directory of the formation that is to be copied out before it goes down, and the path it shall have: `stage out`
     /// copies it, and `down` refuses while it is not
@@ -319,6 +333,9 @@ pub struct NameArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub which: NameArgs,
+    /// Look again every so often and show what has changed, until the formation is gone or Ctrl-C is pressed
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = duration)]
+    pub watch: Option<Duration>,
     /// Show requests per operation and node, not only their sums
     #[arg(long)]
     pub operations: bool,
@@ -332,9 +349,12 @@ pub struct StatusArgs {
 pub struct DownArgs {
     #[command(flatten)]
     pub which: NameArgs,
-    /// Throw away data that is nowhere else
+    /// Throw away data that is nowhere else, and ask nothing
     #[arg(long)]
     pub discard: bool,
+    /// Ask nothing: remove what is in the formation, unless it is nowhere else and was to be copied out
+    #[arg(short = 'y', long)]
+    pub yes: bool,
 }
 
 /// Arguments of `list`.
@@ -383,7 +403,7 @@ pub struct RecoverArgs {
 #[derive(Debug, Args)]
 pub struct ReapArgs {
     /// Only say what would be removed
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     pub dry_run: bool,
 }
 
@@ -418,6 +438,8 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_verify: bool,
     #[command(flatten)]
+    pub talk: TalkArgs,
+    #[command(flatten)]
     pub preload: PreloadArgs,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
@@ -429,6 +451,9 @@ pub struct RunArgs {
 pub struct ExecArgs {
     #[command(flatten)]
     pub which: NameArgs,
+    /// Run the command also where the formation is not mounted; BIVOUAC is not set there
+    #[arg(long, conflicts_with = "cd")]
+    pub no_mount: bool,
     /// Begin in the mount point, or in this directory below it
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "/")]
     pub cd: Option<PathBuf>,
@@ -456,7 +481,7 @@ pub struct MountArgs {
     #[command(flatten)]
     pub which: NameArgs,
     /// The node that serves the mount [default: the first of this host]
-    #[arg(long, value_name = "I")]
+    #[arg(long, value_name = "I", allow_negative_numbers = true, value_parser = number::<u16>(0, 65_535))]
     pub node: Option<u16>,
     /// Let other users in too, as far as permissions go; needs user_allow_other in /etc/fuse.conf unless root mounts
     #[arg(long)]
@@ -479,7 +504,7 @@ pub struct ExplainArgs {
     #[arg(required_unless_present = "pid")]
     pub path: Option<PathBuf>,
     /// Show instead which files of formations this process has open, and which path its calls on each take
-    #[arg(long, value_name = "PID", conflicts_with_all = ["path", "offset"], value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PID", conflicts_with_all = ["path", "offset"], allow_negative_numbers = true, value_parser = number::<u32>(1, 4_194_304))]
     pub pid: Option<u32>,
     /// Show where the byte at this offset of the file is, too
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
@@ -495,11 +520,17 @@ pub struct FlushArgs {
     /// Files and directories in partitions with a source; a directory is meant with all below it
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+    /// Say what would be brought there, and bring nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Say only what went wrong
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
     /// Overwrite files that have changed at the source since they were last seen
     #[arg(long)]
     pub force: bool,
     /// Number of files at the same time
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, allow_negative_numbers = true, value_parser = number::<usize>(1, 1024))]
     pub jobs: usize,
 }
 
@@ -723,8 +754,15 @@ mod tests {
             (&["up", "--stripe", "big"], "'big' is not a size"),
             (&["up", "--wait", "soon"], "'soon' is not a duration"),
             (&["up", "--deaths-max", "many"], "write for instance 5/60s"),
-            (&["up", "--nodes=-1"], "--nodes"),
-            (&["up", "--nodes", "99999"], "99999"),
+            (&["up", "--nodes=-1"], "'-1' is not a number"),
+            (&["up", "--nodes", "-1"], "'-1' is not a number"),
+            (&["up", "--nodes", "99999"], "at most 256 (with --in-process 1024)"),
+            (&["up", "--nodes", "99999999999999999999"], "at most 256"),
+            (&["up", "--nodes", "two"], "'two' is not a number; write for instance 4"),
+            (&["up", "--nodes-per-host", "0"], "at least 1"),
+            (&["up", "--port", "70000"], "at most 65535"),
+            (&["stage", "in", "--jobs", "-3", "a", "b"], "'-3' is not a number"),
+            (&["exec", "--no-mount", "--cd", "--", "true"], "cannot be used with"),
             (&["up", "--volume", ":1g"], "names no directory"),
             (&["up", "--mount", "/a", "--mount-each", "/b"], "cannot be used with"),
             (&["up", "--mount", "/a", "--no-mount"], "cannot be used with"),

@@ -7,9 +7,12 @@
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why something was not written to standard output.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
+/// Whether the reader of standard output has gone.
+static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// As `print!`.
 macro_rules! out {
@@ -30,7 +33,21 @@ macro_rules! errln {
 pub fn write(text: Arguments<'_>) {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_fmt(text).and_then(|()| stdout.flush());
+    if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+        CLOSED.store(true, Ordering::Relaxed);
+    }
     note(&FAILURE, written);
+}
+
+/// Whether whoever read standard output has gone.
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
+}
+
+/// How many columns the terminal has that standard output is; nothing where it is none.
+pub fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 /// Writes to standard error. There is nobody to tell that it failed.

@@ -12,7 +12,12 @@ use bivouac_types::units::{format_count, format_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-const BAR: &str = "{prefix:>4} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}";
+use crate::options::TalkArgs;
+use crate::table::duration;
+
+const BAR: &str = "{prefix:>4} {percent:>3}% {wide_bar} {bytes}/{total_bytes} {msg}";
+/// Before that a rate says nothing, in seconds.
+const RATES_AFTER_S: f64 = 0.5;
 /// Least time between two lines of JSON about progress.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -21,6 +26,7 @@ pub struct Told {
     way: Way,
     verifies: bool,
     json: bool,
+    talk: TalkArgs,
     now: Mutex<Option<Now>>,
     found: Sum,
     copied: AtomicU64,
@@ -72,10 +78,10 @@ pub fn name(way: Way, transfer: &Transfer) -> String {
 
 impl Told {
     /// Of a job that goes one way, and reads back what it wrote or does not.
-    pub fn new(way: Way, verifies: bool, json: bool) -> Told {
+    pub fn new(way: Way, verifies: bool, json: bool, talk: TalkArgs) -> Told {
         let (found, already) = (Sum::default(), Sum::default());
         let [copied, verified, files] = [0; 3].map(AtomicU64::new);
-        Told { way, verifies, json, now: Mutex::new(None), found, copied, verified, files, already }
+        Told { way, verifies, json, talk, now: Mutex::new(None), found, copied, verified, files, already }
     }
 
     /// Takes what is on the terminal away.
@@ -94,7 +100,7 @@ impl Told {
     }
 
     fn line(&self, now: &Now, text: &str) {
-        if now.bar.is_none() && !self.json {
+        if now.bar.is_none() && !self.json && !self.talk.quiet {
             errln!("{:>4} {text}", self.way.word());
         }
     }
@@ -113,12 +119,29 @@ impl Told {
         let (found, already) = (self.found.get(), self.already.get());
         let copied = self.copied.load(Ordering::Relaxed);
         let bytes = copied.saturating_add(already.bytes);
-        let rate = copied as f64 / elapsed.as_secs_f64().max(0.001);
+        let secs = elapsed.as_secs_f64().max(0.001);
+        let rate = copied as f64 / secs;
+        let files_rate = self.files.load(Ordering::Relaxed) as f64 / secs;
         let left_s = (rate > 0.0).then(|| (found.bytes.saturating_sub(bytes) as f64 / rate).ceil());
         json!({
             "event": "progress", "files": self.files.load(Ordering::Relaxed) + already.files, "files_found": found.files,
             "bytes": bytes, "bytes_found": found.bytes, "bytes_per_s": rate.round(), "left_s": left_s,
+            "percent": percent(bytes, found.bytes), "files_per_s": (files_rate * 10.0).round() / 10.0,
         })
+    }
+
+    /// Of what was moved by this very run: what was there before has cost it nothing.
+    fn rates(&self, new_files: u64, elapsed: Duration) -> String {
+        let secs = elapsed.as_secs_f64();
+        if secs < RATES_AFTER_S {
+            return String::new();
+        }
+        let (copied, found) = (self.copied.load(Ordering::Relaxed), self.found.get().bytes);
+        let rate = copied as f64 / secs;
+        let left = found.saturating_sub(copied.saturating_add(self.already.get().bytes));
+        let left_ms = if rate > 0.0 { (left as f64 / rate * 1000.0) as u64 } else { 0 };
+        let files = (new_files as f64 / secs).round();
+        format!(", {files} files/s, {}/s, {} left", format_size(rate as u64), duration(left_ms))
     }
 
     fn tell_outcome(&self, now: &Now, summary: &Summary) {
@@ -135,7 +158,7 @@ impl Told {
 
 impl Progress for Told {
     fn transfer(&self, transfer: &Transfer) {
-        let bar = (!self.json && std::io::stderr().is_terminal()).then(|| new_bar(self.way.word()));
+        let bar = (!self.json && !self.talk.quiet && std::io::stderr().is_terminal()).then(|| new_bar(self.way.word()));
         let (what, since) = (name(self.way, transfer), Instant::now());
         let now = Now { what, since, told: since, bar };
         self.line(&now, &format!("copying {}", now.what));
@@ -178,14 +201,20 @@ impl Progress for Told {
         self.moved();
     }
 
-    fn file_done(&self, _path: &Path) {
-        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1 + self.already.get().files;
+    fn file_done(&self, path: &Path) {
+        let new = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+        let files = new + self.already.get().files;
         self.with(|now| {
+            if self.talk.verbose && !self.json {
+                let name = if path.as_os_str().is_empty() { Path::new(&now.what) } else { path };
+                let say = || errln!("{:>4} {}", self.way.word(), name.display());
+                now.bar.as_ref().map_or_else(say, |bar| bar.suspend(say));
+            }
             if let Some(bar) = &now.bar {
                 let found = self.found.get();
                 let percent = self.verified.load(Ordering::Relaxed).saturating_mul(100) / found.bytes.max(1);
                 let verified = if self.verifies { format!(", {percent} % verified") } else { String::new() };
-                bar.set_message(format!("{files}/{} files{verified}", found.files));
+                bar.set_message(format!("{files}/{} files{verified}{}", found.files, self.rates(new, now.since.elapsed())));
             }
         });
     }
@@ -194,6 +223,11 @@ impl Progress for Told {
 /// A line of JSON for scripts.
 pub fn print_line(event: &Value) {
     outln!("{event}");
+}
+
+/// Whole per cent, 100 only when all is there.
+fn percent(done: u64, all: u64) -> u64 {
+    if all == 0 { 100 } else { (u128::from(done.min(all)) * 100 / u128::from(all)) as u64 }
 }
 
 fn ended_event(transfer: &Transfer, ended: &Result<Summary, StageError>) -> Value {
@@ -281,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_copy_of_nothing_is_not_a_division_by_nothing() {
-        let told = Told::new(Way::In, true, false);
+        let told = Told::new(Way::In, true, false, TalkArgs::default());
         told.transfer(&transfer());
         told.with(|now| now.bar = Some(ProgressBar::hidden()));
         told.found(Totals::default());
@@ -294,7 +328,7 @@ mod tests {
 
     #[test]
     fn scripts_see_rate_and_what_is_left() {
-        let told = Told::new(Way::Out, false, true);
+        let told = Told::new(Way::Out, false, true, TalkArgs::default());
         told.found(Totals { files: 10, bytes: 1000 });
         told.already(100);
         told.copied(400);
@@ -305,6 +339,9 @@ mod tests {
             (&json!(2), &json!(500), &json!(3.0))
         );
         assert_eq!(told.event(Duration::from_secs(2))["bytes_per_s"], json!(200.0));
+        assert_eq!((&event["percent"], &event["files_per_s"]), (&json!(50), &json!(0.5)), "of this run alone");
+        assert_eq!(told.rates(1, Duration::from_secs(2)), ", 1 files/s, 200 B/s, 2.5 s left");
+        assert_eq!((percent(0, 0), percent(999, 1000), percent(5, 4)), (100, 99, 100));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
 use crate::failure::Failure;
+use crate::options::TalkArgs;
 use crate::progress::{Told, name};
 
 /// Why not everything was copied.
@@ -44,6 +45,17 @@ pub fn mounts_of(state: &State) -> Result<Vec<PathBuf>, Failure> {
     Ok(places)
 }
 
+/// How a job is worked on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    /// Tell scripts.
+    pub json: bool,
+    /// How much people are told.
+    pub talk: TalkArgs,
+    /// Refuse what certainly does not fit before anything is written.
+    pub checks_room: bool,
+}
+
 /// Writes a new job down and does it. Stops at a signal.
 ///
 /// # Errors
@@ -52,7 +64,7 @@ pub fn copy_all(
     jobs: &Jobs,
     order: Order,
     mounts: &[PathBuf],
-    json: bool,
+    manner: Manner,
     signals: &Signals,
 ) -> Result<(), NotCopied> {
     if order.transfers.is_empty() {
@@ -63,17 +75,23 @@ pub fn copy_all(
         signal: None,
         job: None,
     })?;
-    work(&held, mounts, json, signals).map(drop)
+    work(&held, mounts, manner, signals).map(drop)
 }
 
 /// Does what of a job is not done yet. Goes on after a failure, so that as much as possible is copied; stops at a signal.
 ///
 /// # Errors
 /// Everything that was not copied.
-pub fn work(held: &Held, mounts: &[PathBuf], json: bool, signals: &Signals) -> Result<Ended, NotCopied> {
-    let told = Told::new(held.order.way, held.order.verify, json);
+pub fn work(
+    held: &Held,
+    mounts: &[PathBuf],
+    manner: Manner,
+    signals: &Signals,
+) -> Result<Ended, NotCopied> {
+    let told = Told::new(held.order.way, held.order.verify, manner.json, manner.talk);
+    let checks_room = manner.checks_room;
     let (ended, signal) =
-        interruptible(signals, |cancel| held.run(&Conditions { mounts: mounts.to_vec(), cancel }, &told));
+        interruptible(signals, |cancel| held.run(&Conditions { mounts: mounts.to_vec(), checks_room, cancel }, &told));
     told.clear();
     let job = Some(held.number);
     let ended = ended.map_err(|failure| NotCopied { text: failure.to_string(), signal, job })?;
@@ -153,12 +171,12 @@ mod tests {
             transfer(Path::new("missing"), &site.join("x")),
             transfer(Path::new("res"), &site.join("res")),
         ];
-        let error = copy_all(&jobs, Order::new(Way::Out, outputs), &mounts, false, &signals).unwrap_err();
+        let error = copy_all(&jobs, Order::new(Way::Out, outputs), &mounts, Manner::default(), &signals).unwrap_err();
         assert!(error.text.starts_with("/missing to ") && error.text.contains("no such file"), "{error:?}");
         assert_eq!((error.text.lines().count(), error.signal, error.job), (1, None, Some(1)));
         assert_eq!(std::fs::read(site.join("res/a")).unwrap(), b"result");
         let inputs = vec![transfer(&site.join("res"), Path::new("in/again"))];
-        copy_all(&jobs, Order::new(Way::In, inputs), &mounts, false, &signals).unwrap();
+        copy_all(&jobs, Order::new(Way::In, inputs), &mounts, Manner::default(), &signals).unwrap();
         assert_eq!(std::fs::read(mount.join("in/again/a")).unwrap(), b"result");
     }
 

@@ -14,7 +14,7 @@ use bivouac_types::{FsResult, NodeId};
 use serde::Serialize;
 
 use crate::commands::partition::{Shown, list_all, table_of};
-use crate::failure::Failure;
+use crate::failure::{CODE_DEGRADED, CODE_FAILED, Failure};
 use crate::reach;
 use crate::table::{duration, layout};
 use crate::unflushed::mirrors;
@@ -33,7 +33,7 @@ pub struct Report {
     pub name: String,
     /// Its id.
     pub formation: String,
-    /// `starting`, `running`, `degraded`, `stopping` or `dead`.
+    /// `starting`, `running`, `degraded`, `failed`, `stopping` or `dead`.
     pub state: &'static str,
     /// Release that started it.
     pub release: String,
@@ -300,6 +300,8 @@ fn report(
     let nodes: Vec<NodeReport> =
         state.nodes.iter().zip(answers).map(|(node, answer)| node_report(node, held, answer)).collect();
     let all_up = state.hosts.iter().all(|host| host.life == HostLife::Up && host.message.is_none());
+    let given_up = nodes.iter().any(|node| node.state == "failed")
+        || state.hosts.iter().any(|host| matches!(host.life, HostLife::Lost));
     let all_ready = all_up && nodes.iter().all(|node| node.state == "ready");
     Report {
         state: match state.stage {
@@ -307,6 +309,7 @@ fn report(
             Stage::Starting => "starting",
             Stage::Stopping => "stopping",
             Stage::Running if all_ready && alive => "running",
+            Stage::Running if given_up => "failed",
             Stage::Running => "degraded",
         },
         name: state.name.to_string(),
@@ -414,6 +417,21 @@ fn totals(nodes: &[NodeReport]) -> Totals {
 }
 
 impl Report {
+    /// What `status` ends with: docs/commands.md.
+    pub fn exit_code(&self) -> u8 {
+        match self.state {
+            "dead" => 1,
+            "degraded" => CODE_DEGRADED,
+            "failed" => CODE_FAILED,
+            _ => 0,
+        }
+    }
+
+    /// Files and directories besides the root, and bytes of data, as far as nodes answer.
+    pub fn content(&self) -> (u64, u64) {
+        (self.totals.files.saturating_sub(1), self.totals.used_bytes)
+    }
+
     /// The report for people; with `per_node`, requests are shown by node as well.
     pub fn to_text(&self, per_node: bool) -> String {
         let mut text = self.summary();
@@ -447,7 +465,7 @@ impl Report {
             }
         }
         if !self.supervisor.alive && self.state != "dead" {
-            text.push_str("supervisor gone: nothing is restarted; save your data, then: bivouac down\n");
+            text.push_str("supervisor gone: nothing is restarted; copy out what you need (bivouac stage out), then: bivouac down\n");
         }
         if self.state == "dead" && self.hosts.is_empty() {
             let name = &self.name;
@@ -650,7 +668,7 @@ mod tests {
     fn nodes_that_are_not_there_are_shown_as_such() {
         let nodes = vec![node(0, NodeLife::Ready), node(1, NodeLife::Failed), node(2, NodeLife::Ready)];
         let report = look_at(nodes, vec![answer(0), None, Some(Err("no answer within 2 s".into()))]);
-        assert_eq!(report.state, "degraded");
+        assert_eq!((report.state, report.exit_code()), ("failed", 5));
         let states: Vec<&str> = report.nodes.iter().map(|node| node.state).collect();
         assert_eq!(states, ["ready", "failed", "unreachable"]);
         let text = report.to_text(false);
@@ -666,7 +684,7 @@ mod tests {
         lost.supervisor = None;
         lost.keep = Some("results".into());
         let report = report(&StateDir::at("/run/x".into()), lost, true, vec![answer(0)], (Vec::new(), None));
-        assert_eq!(report.state, "degraded");
+        assert_eq!((report.state, report.exit_code()), ("degraded", 4));
         let text = report.to_text(false);
         assert!(text.contains("supervisor gone") && text.contains("nowhere else: results"), "{text}");
     }

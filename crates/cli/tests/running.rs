@@ -308,7 +308,7 @@ fn exec_below_another_command_is_on_the_same_formation() {
     let exec = format!("{} exec", env!("CARGO_BIN_EXE_bivouac"));
     let script = format!(
         "echo $BIVOUAC_NAME; {exec} --cd -- sh -c 'echo $BIVOUAC_NAME; test $PWD = $BIVOUAC && echo there'; \
-         {exec} --name {other} -- sh -c 'echo $BIVOUAC_NAME ${{BIVOUAC-not mounted}}'; {exec} --name {other} --cd -- true; echo $?; \
+         {exec} --name {other} --no-mount -- sh -c 'echo $BIVOUAC_NAME ${{BIVOUAC-not mounted}}'; {exec} --name {other} --cd -- true; echo $?; \
          BIVOUAC_DIR=/stale {exec} -- sh -c 'echo $BIVOUAC_NAME'"
     );
     let said = run(&place, &[], &script);

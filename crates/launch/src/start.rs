@@ -86,7 +86,6 @@ pub fn start(
 /// What kept it from supervising; the command that started it is told too.
 pub fn supervise(here: &Surroundings, dir: PathBuf, program: DaemonProgram) -> LaunchResult<()> {
     let report = take_stdin()?;
-    let _for_lists_only = rustix::thread::set_name(c"supervise");
     let _already_a_leader = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(|e| LaunchError::system("/", e))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -327,7 +326,7 @@ pub(crate) fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Repo
         Ok(Some((report, _))) => Ok(report),
         Ok(None) | Err(_) => {
             let log = std::fs::read_to_string(dir.supervisor_log()).unwrap_or_default();
-            let cause = format!("ended early: {}", log.lines().last().unwrap_or("without a word"));
+            let cause = format!("ended early: {}", log.lines().last().unwrap_or("it said nothing before"));
             Err(LaunchError::new(Kind::Refused, "the supervisor", cause, "try again"))
         }
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bivouac_types::Errno;
+use bivouac_types::units::format_size;
 
 use crate::Summary;
 
@@ -57,6 +58,13 @@ pub enum Cause {
     Altered,
     /// The target is not what it was: something was mounted over it, or taken away from under it.
     Vanished,
+    /// There is less room than it needs.
+    NoRoom {
+        /// Bytes that are to be written.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// What is asked for contradicts what is there.
     Conflict(&'static str),
     /// The caller's flag was set.
@@ -77,6 +85,7 @@ impl Failure {
     pub fn errno(&self) -> Option<Errno> {
         match &self.cause {
             Cause::Io { error, .. } => error.raw_os_error().map(Errno::from_code),
+            Cause::NoRoom { .. } => Some(Errno::ENOSPC),
             _ => None,
         }
     }
@@ -109,6 +118,12 @@ impl fmt::Display for Cause {
             Cause::Vanished => {
                 f.write_str("is not the directory that it was; mount what was there and repeat or resume")
             }
+            Cause::NoRoom { needed, free } => write!(
+                f,
+                "does not fit: {} are to be written, {} free there; free space at the target or copy less",
+                format_size(*needed),
+                format_size(*free)
+            ),
             Cause::Conflict(what) => f.write_str(what),
             Cause::Cancelled => f.write_str("cancelled"),
         }

@@ -40,6 +40,7 @@ mod meta;
 mod put;
 mod queue;
 mod report;
+mod room;
 mod scan;
 mod select;
 mod small;
@@ -74,6 +75,8 @@ pub struct CopyOptions {
     pub overwrite: bool,
     /// Which side is in a formation.
     pub side: Side,
+    /// Whether what certainly does not fit is refused before anything is written.
+    pub checks_room: bool,
     /// What of the source is wanted.
     pub select: Select,
     /// Bytes per second that may be moved; shared by all copies that have the same.
@@ -102,6 +105,7 @@ impl Default for CopyOptions {
             verify: true,
             overwrite: true,
             side: Side::Neither,
+            checks_room: false,
             select: Select::default(),
             limit: None,
             views: Views::default(),

@@ -9,6 +9,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use crate::baseline::Baseline;
 use crate::meta::{Mark, Stamp};
+use crate::room::space_of;
 use crate::tag::is_temporary;
 use crate::{Cause, CopyOptions, Failure, Skipped, Totals};
 
@@ -35,6 +36,8 @@ pub(crate) struct Entry {
     pub(crate) stamp: Stamp,
     /// Whether it is a file with holes.
     pub(crate) sparse: bool,
+    /// Bytes that it takes at least.
+    pub(crate) space: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +144,7 @@ impl Scan<'_> {
         }
         let kind = if kind == Kind::File { self.file_kind(meta) } else { kind };
         let sparse = kind == Kind::File && has_holes(meta);
-        self.plan.entries.push(Entry { path: relative, kind, stamp: Stamp::of(meta), sparse });
+        self.plan.entries.push(Entry { path: relative, kind, stamp: Stamp::of(meta), sparse, space: space_of(meta) });
     }
 
     fn file_kind(&mut self, meta: &Metadata) -> Kind {

@@ -16,6 +16,7 @@ use crate::group::{Durability, Storage, shares_files};
 use crate::journal::{Nowhere, Past, Recorder, control};
 use crate::line::{Line, LineKind};
 use crate::meta::{Mark, copy_xattrs};
+use crate::room;
 use crate::scan::{Entry, Kind, Plan, scan};
 use crate::tag::Tag;
 use crate::target::{Manner, Spot, Target, containing, missing_parents, sync, sync_dir};
@@ -97,6 +98,9 @@ pub(crate) fn copy_one(
         } else {
             Err(StageError::Root(nothing(tally, &plan)))
         };
+    }
+    if opts.checks_room {
+        room::check(&plan, way.past, dst).map_err(StageError::Root)?;
     }
     let target = open_target(dst, &plan, opts, way)?;
     let durability = Durability::of(target.anchor(), opts.side == Side::Target, plan.totals.files);

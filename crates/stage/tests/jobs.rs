@@ -37,7 +37,7 @@ impl Site {
     }
 
     fn conditions(&self) -> Conditions {
-        Conditions { mounts: vec![self.path("mount")], cancel: Arc::default() }
+        Conditions { mounts: vec![self.path("mount")], checks_room: true, cancel: Arc::default() }
     }
 
     /// `src` into the formation as `dst`.
@@ -487,7 +487,7 @@ fn several_ways_to_the_formation_show_the_same_tree() {
     let from = site.path("mount");
     let second = Mounted::new(&["--bind", from.to_str().unwrap()], &site.path("second"));
     let conditions =
-        Conditions { mounts: vec![site.path("mount"), site.path("second")], cancel: Arc::default() };
+        Conditions { mounts: vec![site.path("mount"), site.path("second")], checks_room: true, cancel: Arc::default() };
     for dst in ["new", "other/new"] {
         let held = site.jobs.create(site.order_in(dst)).unwrap();
         complete(held.run(&conditions, &Silent).unwrap());

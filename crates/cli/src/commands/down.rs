@@ -8,6 +8,7 @@ use bivouac_launch::{
     discard, recoverable, take_down,
 };
 
+use crate::asking::{is_agreed, what_goes};
 use crate::closing::Closing;
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
@@ -24,6 +25,13 @@ pub fn run(here: &Surroundings, args: &DownArgs) -> Result<ExitCode, Failure> {
     let state = dir.read()?.ok_or_else(gone)?;
     if !state.is_over_hosts() {
         refuse_part(&state)?;
+    }
+    if let Some(what) = what_goes(&dir, &state) {
+        errln!("bivouac: formation {}: {what}", state.name);
+        if !is_agreed(args.yes || args.discard) {
+            let text = format!("formation {} was not taken down: nobody agreed; say so with --yes", state.name);
+            return Err(Failure::new(1, text));
+        }
     }
     take_away(here, &dir, state, args.discard)
 }

@@ -18,6 +18,9 @@ pub fn run(here: &Surroundings, args: &ExecArgs) -> Result<ExitCode, Failure> {
     };
     let (dir, state) = formation(here, args.which.name.as_ref()).map_err(not_started)?;
     let mount = state.mounts.iter().min_by_key(|mount| mount.id).map(|mount| mount.dir.as_path());
+    if mount.is_none() && !args.no_mount && args.cd.is_none() {
+        return Err(not_mounted(&state));
+    }
     let work_dir = args.cd.as_deref().map(|below| work_dir(&state, mount, below)).transpose()?;
     let preload = preloading::value(&args.preload, std::env::var_os(preloading::VARIABLE).as_deref())?;
 
@@ -42,6 +45,16 @@ fn formation(here: &Surroundings, name: Option<&FormationName>) -> Result<(State
     };
     let state = reach::living(&dir)?;
     Ok((dir, state))
+}
+
+/// A command that finds no `BIVOUAC` would take another directory for it, the root among them.
+fn not_mounted(state: &State) -> Failure {
+    let text = format!(
+        "formation {0} is not mounted on this host, so BIVOUAC cannot be set; mount it: bivouac mount --name {0} DIR, or say \
+         that the command does without: bivouac exec --no-mount",
+        state.name
+    );
+    Failure::new(CODE_NOT_STARTED, text)
 }
 
 /// Where in the mount the command begins.

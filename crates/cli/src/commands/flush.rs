@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bivouac_client::Client;
 use bivouac_launch::Surroundings;
 use bivouac_types::units::{format_count, format_size};
 
@@ -22,18 +23,34 @@ pub fn run(here: &Surroundings, args: &FlushArgs) -> Result<ExitCode, Failure> {
         let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
         let target = Target::at(&client, &entry.dir, below)?;
         client.send_behind()?;
+        if args.dry_run {
+            announce(&path.display().to_string(), &client, &target)?;
+            client.leave();
+            continue;
+        }
         let manner = Manner { force: args.force, jobs: args.jobs };
         let outcome = bring_all(&client, &target, &client.unsaved()?, manner)?;
         client.leave();
-        if !tell(&path.display().to_string(), &outcome) {
+        if !tell(&path.display().to_string(), &outcome, args.quiet) {
             code = ExitCode::FAILURE;
         }
     }
     Ok(code)
 }
 
+/// Says what would be brought there.
+fn announce(what: &str, client: &Client, target: &Target) -> Result<(), Failure> {
+    let unsaved = client.unsaved()?;
+    let plan = target.plan(client, &unsaved)?;
+    let bytes: u64 = plan.files.iter().map(|file| unsaved.bytes_of(file.attr.ino)).sum();
+    plan.files.iter().for_each(|file| outln!("{}", target.path_of(file).display()));
+    let files = format_count(plan.files.len() as u64, "file");
+    outln!("{what}: would flush {files}, about {}", format_size(bytes));
+    Ok(())
+}
+
 /// Says what came of it; whether all is there.
-fn tell(what: &str, outcome: &Outcome) -> bool {
+fn tell(what: &str, outcome: &Outcome, quiet: bool) -> bool {
     for lost in &outcome.lost {
         errln!("bivouac: {lost}");
     }
@@ -46,6 +63,7 @@ fn tell(what: &str, outcome: &Outcome) -> bool {
     }
     let failed = outcome.failed.len();
     match failed {
+        0 if quiet => {}
         0 => outln!("{what}: flushed {files}, {bytes}"),
         _ => outln!("{what}: flushed {files}, {bytes}; {failed} were not, and stay in the formation"),
     }

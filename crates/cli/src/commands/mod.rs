@@ -41,6 +41,7 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Up(args) => up::run(here, &args),
         Command::Status(args) => status::run(here, &args),
+        Command::Logs(args) => logs::run(here, &args),
         Command::Down(args) => down::run(here, &args),
         Command::List(args) => list::run(here, &args),
         Command::Recover(args) => recover::run(here, &args),

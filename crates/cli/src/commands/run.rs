@@ -22,7 +22,7 @@ use crate::forming::{Formed, form};
 use crate::forming_hosts::{self, Ends};
 use crate::options::{FormationArgs, RunArgs};
 use crate::preloading;
-use crate::staging::{NotCopied, copy_all, way_on};
+use crate::staging::{self, NotCopied, copy_all, way_on};
 use crate::unflushed::flush_all;
 use crate::unsaved::{self, KEEP_WAIT_MS};
 
@@ -148,7 +148,9 @@ impl Job<'_> {
         let mut order = Order::new(way, transfers);
         (order.changed, order.verify) = (changed, !self.args.no_verify);
         let jobs = Jobs::at(self.formed.dir.stage_path());
-        copy_all(&jobs, order, &self.formed.mounts, false, &self.signals)
+        let is_plain = self.formed.dir.read().is_ok_and(|state| state.is_some_and(|state| state.sources.is_none()));
+        let manner = staging::Manner { json: false, talk: self.args.talk, checks_room: way == Way::Out || is_plain };
+        copy_all(&jobs, order, &self.formed.mounts, manner, &self.signals)
     }
 
     /// Brings what was written to the sources of partitions.

@@ -6,18 +6,20 @@ use std::process::ExitCode;
 
 use bivouac_launch::{CAUGHT, FormationName, LaunchError, Signals, State, StateDir, Surroundings};
 use bivouac_stage::jobs::{Changed, Held, Jobs, Known, Order, Stage, Way};
-use bivouac_stage::{Select, Transfer, refuse_url};
-use bivouac_types::units::format_size;
+use bivouac_stage::{Select, Totals, Transfer, refuse_url};
+use bivouac_types::units::{format_count, format_size};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::options::{
-    NameArgs, StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageStatusArgs,
+    NameArgs, StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageResumeArgs,
+    StageStatusArgs, TalkArgs,
 };
 use crate::progress::{name, print_line};
 use crate::reach::living;
-use crate::staging::{mounts_of, way_on, work};
+use crate::staging::{Manner, mounts_of, way_on, work};
 use crate::table::{duration, layout};
+use crate::unflushed::has_sources;
 use crate::unsaved::settled;
 
 /// Copies in or out, or looks after jobs that do.
@@ -26,7 +28,7 @@ pub fn run(here: &Surroundings, args: &StageArgs) -> Result<ExitCode, Failure> {
         StageAction::In(args) => Desk::open(here, &args.which)?.copy_in(args),
         StageAction::Out(args) => Desk::open(here, &args.which)?.copy_out(args),
         StageAction::Status(args) => status(here, args),
-        StageAction::Resume(args) => Desk::open(here, &args.job.which)?.resume(args.job.id, args.json),
+        StageAction::Resume(args) => Desk::open(here, &args.job.which)?.resume(args),
         StageAction::Cancel(args) => cancel(here, &args.which, args.id),
     }
 }
@@ -38,14 +40,17 @@ struct Desk {
     jobs: Jobs,
     mounts: Vec<PathBuf>,
     signals: Signals,
+    /// Whether it makes room by itself while files come in.
+    has_sources: bool,
 }
 
 impl Desk {
     fn open(here: &Surroundings, which: &NameArgs) -> Result<Desk, Failure> {
         let (formation, dir) = StateDir::find(here, which.name.as_ref())?;
         let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
-        let mounts = mounts_of(&living(&dir)?)?;
-        Ok(Desk { formation, jobs: Jobs::at(dir.stage_path()), dir, mounts, signals })
+        let state = living(&dir)?;
+        let (mounts, has_sources) = (mounts_of(&state)?, has_sources(&dir, &state));
+        Ok(Desk { has_sources, formation, jobs: Jobs::at(dir.stage_path()), dir, mounts, signals })
     }
 
     fn copy_in(&self, args: &StageCopyArgs) -> Result<ExitCode, Failure> {
@@ -101,22 +106,56 @@ impl Desk {
         order.exclude.clone_from(&how.exclude);
         (order.verify, order.jobs, order.limit) = (!how.no_verify, how.jobs, how.limit.unwrap_or(0));
         order.manifest = how.manifest.as_deref().map(outside).transpose()?;
+        if how.dry_run {
+            return self.preview(&order, how);
+        }
         let held = self.jobs.create(order).map_err(|failure| Failure::new(1, failure))?;
-        self.work(&held, how.json)
+        self.work(&held, how.json, how.talk)
     }
 
-    fn resume(&self, id: u64, json: bool) -> Result<ExitCode, Failure> {
-        let held = take(&self.jobs, id)?;
-        self.work(&held, json)
+    fn resume(&self, args: &StageResumeArgs) -> Result<ExitCode, Failure> {
+        let held = take(&self.jobs, args.job.id)?;
+        self.work(&held, args.json, args.talk)
     }
 
-    fn work(&self, held: &Held, json: bool) -> Result<ExitCode, Failure> {
+    /// Says what an order would copy.
+    fn preview(&self, order: &Order, how: &StageHowArgs) -> Result<ExitCode, Failure> {
+        let mount = self.mounts.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
+        let previews = self.jobs.preview(order, mount).map_err(|failure| Failure::new(1, failure))?;
+        for preview in &previews {
+            let what = name(order.way, &preview.transfer);
+            if how.json {
+                let paths: Vec<_> = preview.paths.iter().map(|path| path.to_string_lossy()).collect();
+                let Totals { files, bytes } = preview.totals;
+                let src = preview.transfer.src.to_string_lossy();
+                let dst = preview.transfer.dst.to_string_lossy();
+                print_line(&json!({
+                    "event": "would-copy", "src": src, "dst": dst, "files": files, "bytes": bytes, "paths": paths,
+                }));
+                continue;
+            }
+            if !how.talk.quiet {
+                preview.paths.iter().for_each(|path| outln!("{}", preview.transfer.src.join(path).display()));
+            }
+            let (files, bytes) = (format_count(preview.totals.files, "file"), format_size(preview.totals.bytes));
+            outln!("{what}: would copy {files}, {bytes}");
+            for skipped in &preview.skipped {
+                errln!("{:>4} would not be copied: {} ({})", order.way.word(), skipped.path.display(), skipped.what);
+            }
+        }
+        let failures: Vec<String> =
+            previews.iter().flat_map(|preview| &preview.failures).map(ToString::to_string).collect();
+        if failures.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(Failure::new(1, failures.join("\n"))) }
+    }
+
+    fn work(&self, held: &Held, json: bool, talk: TalkArgs) -> Result<ExitCode, Failure> {
         if json {
             print_line(&json!({"event": "job", "job": held.number}));
-        } else {
+        } else if !talk.quiet {
             errln!("{:>4} job {}", held.order.way.word(), held.number);
         }
-        let worked = work(held, &self.mounts, json, &self.signals);
+        let manner = Manner { json, talk, checks_room: held.order.way == Way::Out || !self.has_sources };
+        let worked = work(held, &self.mounts, manner, &self.signals);
         if json {
             let known = self.jobs.list().into_iter().find(|job| job.number == held.number);
             let state = if worked.is_ok() { "done" } else { "incomplete" };
@@ -126,7 +165,7 @@ impl Desk {
         match worked {
             Ok(ended) => {
                 settled(&self.dir, held.number)?;
-                if !json && std::io::stderr().is_terminal() {
+                if !json && !talk.quiet && std::io::stderr().is_terminal() {
                     errln!("{:>4} manifest {}", held.order.way.word(), ended.manifest.display());
                 }
                 Ok(ExitCode::SUCCESS)

@@ -8,6 +8,7 @@ use bivouac_types::units::{parse_duration_ms, parse_size};
 use clap::{Args, Subcommand};
 
 use super::NameArgs;
+use super::numbers::number;
 
 /// Arguments of `stage`.
 #[derive(Debug, Args)]
@@ -79,7 +80,7 @@ pub struct StageHowArgs {
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
     /// Number of workers [default: one per processor, but 4 to 32]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, allow_negative_numbers = true, value_parser = number::<usize>(0, 1024))]
     pub jobs: usize,
     /// Most bytes per second, of all workers together (500m)
     #[arg(long, value_name = "RATE", value_parser = parse_size)]
@@ -93,6 +94,17 @@ pub struct StageHowArgs {
     /// Write JSON to standard output: a line per event
     #[arg(long)]
     pub json: bool,
+}
+
+/// How much is said.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct TalkArgs {
+    /// Say only what went wrong
+    #[arg(short = 'q', long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Name every file when it is complete
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
 }
 
 /// Which jobs to show.
@@ -113,6 +125,8 @@ pub struct StageStatusArgs {
 pub struct StageResumeArgs {
     #[command(flatten)]
     pub job: StageJobArgs,
+    #[command(flatten)]
+    pub talk: TalkArgs,
     /// Write JSON to standard output: a line per event
     #[arg(long)]
     pub json: bool,

@@ -197,7 +197,7 @@ fn wait_usable(said: &OwnedFd, signals: &Signals, bound: Duration) -> LaunchResu
         }
         if ended {
             let last = lines.lines().rev().find(|line| !line.trim().is_empty());
-            let last = last.map_or("it ended without a word", |line| line.trim_start_matches("bivouac: "));
+            let last = last.map_or("it ended and said nothing", |line| line.trim_start_matches("bivouac: "));
             return Err(LaunchError::said(Kind::Refused, last));
         }
         if signalled && let Some(signal) = signals.next() {

@@ -12,6 +12,7 @@
 
 mod manifest;
 mod order;
+mod preview;
 mod promises;
 mod run;
 mod undo;
@@ -25,6 +26,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{FlockOperation, flock};
 
 pub use order::{Changed, Order, Way};
+pub use preview::Preview;
 pub use promises::Unstaged;
 pub use run::{Conditions, Ended};
 

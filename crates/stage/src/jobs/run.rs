@@ -10,13 +10,15 @@ use crate::tree::{Way as Going, copy_one};
 use crate::{Baseline, CopyOptions, Failure, Limiter, Progress, Side, StageError, Summary, Transfer, Views};
 
 use super::order::{Changed, Order, Way};
-use super::{Held, manifest};
+use super::{Held, Jobs, manifest};
 
 /// Under what conditions a job is worked on.
 #[derive(Clone, Debug)]
 pub struct Conditions {
     /// Where the formation is mounted: at least once.
     pub mounts: Vec<PathBuf>,
+    /// Whether what certainly does not fit is refused before anything is written: not where room is made while it is copied.
+    pub checks_room: bool,
     /// Set it to stop; the job can be resumed then.
     pub cancel: Arc<AtomicBool>,
 }
@@ -43,6 +45,19 @@ impl Ended {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.transfers.iter().any(|(_, outcome)| matches!(outcome, Err(StageError::Cancelled)))
+    }
+}
+
+impl Jobs {
+    /// Against what a transfer is compared, if only what changed is wanted.
+    pub(super) fn baseline_for(&self, changed: Changed, transfer: &Transfer) -> Option<Baseline> {
+        let below = |baseline: Baseline| Some(baseline.below(&transfer.src));
+        match changed {
+            Changed::All => None,
+            Changed::SinceIn => below(self.baseline(None)),
+            Changed::SinceStaged => below(self.baseline(Some(transfer))),
+            Changed::Since(time) => Some(Baseline::since(time)),
+        }
     }
 }
 
@@ -121,6 +136,7 @@ impl Held {
             verify,
             side: if way == Way::In { Side::Target } else { Side::Source },
             select: self.order.select().map_err(wrong)?,
+            checks_room: conditions.checks_room,
             limit: (limit > 0).then(|| Arc::new(Limiter::new(limit))),
             views: Views::new(conditions.mounts.clone()),
             cancel: Arc::clone(&conditions.cancel),
@@ -129,13 +145,7 @@ impl Held {
     }
 
     fn baseline(&self, transfer: &Transfer) -> Option<Baseline> {
-        let below = |baseline: Baseline| Some(baseline.below(&transfer.src));
-        match self.order.changed {
-            Changed::All => None,
-            Changed::SinceIn => below(self.jobs.baseline(None)),
-            Changed::SinceStaged => below(self.jobs.baseline(Some(transfer))),
-            Changed::Since(time) => Some(Baseline::since(time)),
-        }
+        self.jobs.baseline_for(self.order.changed, transfer)
     }
 
     fn write_manifests(&self, ended: &Ended) -> Result<(), Failure> {

@@ -16,6 +16,10 @@ use super::note::{NOTE_NAME, NOTE_UNFINISHED_NAME};
 use crate::{StoreError, StoreResult};
 
 const UNFINISHED_NAME: &str = "bivouac-volume.tmp";
+/// The mode that the directory had before, as octal digits; not there if it had ours.
+const MODE_NAME: &str = "bivouac-mode";
+/// Ours.
+const MODE: u32 = 0o700;
 /// Directories of ours besides the two-digit ones.
 const RECORDS_DIR: &str = "records";
 
@@ -180,7 +184,8 @@ fn check_identity(path: &Path, found: VolumeIdentity, expected: VolumeIdentity) 
 fn initialise(path: &Path, root: BorrowedFd<'_>, identity: VolumeIdentity) -> StoreResult<()> {
     refuse_alien(path, root)?;
     let not_writable = |error| not_writable(path, error);
-    rustix::fs::fchmod(root, Mode::from_raw_mode(0o700)).map_err(not_writable)?;
+    keep_mode(path, root)?;
+    rustix::fs::fchmod(root, Mode::from_raw_mode(MODE)).map_err(not_writable)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file =
         rustix::fs::openat(root, UNFINISHED_NAME, flags, Mode::from_raw_mode(0o600)).map_err(not_writable)?;
@@ -192,10 +197,42 @@ fn initialise(path: &Path, root: BorrowedFd<'_>, identity: VolumeIdentity) -> St
     rustix::fs::fsync(root).map_err(|e| failed(path, "sync directory", e))
 }
 
+/// Writes down which mode the directory has, unless that was done by a start that did not get further.
+fn keep_mode(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
+    let seen = rustix::fs::fstat(root).map_err(|e| failed(path, "look at its mode", e))?;
+    let mode = seen.st_mode & 0o7777;
+    if mode == MODE {
+        return Ok(());
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match rustix::fs::openat(root, MODE_NAME, flags, Mode::from_raw_mode(0o600)) {
+        Err(SystemError::EXIST) => Ok(()),
+        Err(error) => Err(not_writable(path, error)),
+        Ok(file) => {
+            let mut file = std::fs::File::from(file);
+            file.write_all(format!("{mode:o}\n").as_bytes())
+                .map_err(StoreError::io(format!("{}: write down its mode", path.display())))
+        }
+    }
+}
+
+/// Gives the directory the mode that it had. One whose mode nobody can read keeps ours.
+fn give_mode_back(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let Ok(file) = rustix::fs::openat(root, MODE_NAME, flags, Mode::empty()) else { return Ok(()) };
+    let mut text = String::new();
+    let read = std::fs::File::from(file).take(8).read_to_string(&mut text);
+    let mode = read.ok().and_then(|_| u32::from_str_radix(text.trim_end(), 8).ok()).filter(|mode| *mode <= 0o7777);
+    if let Some(mode) = mode {
+        rustix::fs::fchmod(root, Mode::from_raw_mode(mode)).map_err(|e| failed(path, "give its mode back", e))?;
+    }
+    rustix::fs::unlinkat(root, MODE_NAME, AtFlags::empty()).map_err(|e| failed(path, "remove what kept its mode", e))
+}
+
 fn refuse_alien(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
     let found = entries(root).map_err(StoreError::io(format!("{}: list", path.display())))?;
     let alien =
-        found.into_iter().find(|entry| !matches!(entry.name.as_str(), UNFINISHED_NAME | "lost+found"));
+        found.into_iter().find(|entry| !matches!(entry.name.as_str(), UNFINISHED_NAME | MODE_NAME | "lost+found"));
     match alien {
         Some(entry) => Err(StoreError::Alien { path: path.to_owned(), found: entry.name }),
         None => Ok(()),
@@ -256,6 +293,27 @@ mod tests {
 
     fn refusal(path: &Path, identity: VolumeIdentity) -> StoreError {
         DirVolume::open(path, identity, false).unwrap_err()
+    }
+
+    #[test]
+    fn a_directory_gets_the_mode_back_that_it_had() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let mode = || std::fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777;
+        for given in [0o2775, 0o1777, 0o700, 0o755] {
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(given)).unwrap();
+            drop(DirVolume::open(dir.path(), IDENTITY, true).unwrap());
+            assert_eq!(mode(), MODE);
+            drop(DirVolume::open(dir.path(), IDENTITY, false).unwrap());
+            remove_volume(dir.path(), IDENTITY.formation, false).unwrap();
+            assert_eq!((mode(), std::fs::read_dir(dir.path()).unwrap().count()), (given, 0));
+        }
+        // A start that was killed before there was an identity.
+        std::fs::write(dir.path().join(MODE_NAME), "755\n").unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+        drop(DirVolume::open(dir.path(), IDENTITY, true).unwrap());
+        remove_volume(dir.path(), IDENTITY.formation, false).unwrap();
+        assert_eq!(mode(), 0o755);
     }
 
     #[test]

@@ -1,0 +1,222 @@
+//! `bivouac logs`: what the processes of a formation wrote, in one stream.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bivouac_launch::{CAUGHT, LaunchError, Signals, StateDir, Surroundings, asks_to_end};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+
+use crate::failure::Failure;
+use crate::forming_hosts::part_of;
+use crate::options::LogsArgs;
+use crate::output;
+
+/// At most so much of a log is looked at, from its end, in bytes.
+const TAIL_MAX: u64 = 64 << 20;
+/// At most so much is read at once while following, in bytes.
+const PIECE_MAX: u64 = 4 << 20;
+/// How often it is looked whether the formation is there, where the kernel does not say what changed.
+const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Shows the logs, and what is added to them.
+pub fn run(here: &Surroundings, args: &LogsArgs) -> Result<ExitCode, Failure> {
+    let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
+    let mut dirs = vec![dir.path().to_owned()];
+    if let Some(state) = dir.read()?.filter(|state| state.is_over_hosts()) {
+        dirs.extend(part_of(here, &state.name, &state.formation).map(|part| part.path().to_owned()));
+    }
+    let mut logs = Logs { dirs, args, seen: BTreeMap::new() };
+    // Watched before the first look, so that nothing is missed in between.
+    let changes = args.follow.then(|| logs.watch()).transpose()?;
+    let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
+    logs.check()?;
+    let lines = merged(logs.read(TAIL_MAX)?);
+    let skipped = args.lines.map_or(0, |last| lines.len().saturating_sub(last));
+    lines.iter().skip(skipped).for_each(|line| outln!("{line}"));
+    let Some(changes) = changes else { return Ok(ExitCode::SUCCESS) };
+    while !output::is_closed() && dir.path().exists() {
+        let mut polled = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+        let _or_interrupted = poll(&mut polled, Some(&LOOK_AGAIN));
+        if std::iter::from_fn(|| signals.next()).any(|signal| asks_to_end(signal)) {
+            break;
+        }
+        // What changed does not matter: all are read from where they were.
+        while rustix::io::read(&changes, &mut [0_u8; 4096]).is_ok_and(|len| len > 0) {}
+        loop {
+            let lines = merged(logs.read(PIECE_MAX)?);
+            if lines.is_empty() {
+                break;
+            }
+            lines.iter().for_each(|line| outln!("{line}"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Logs<'a> {
+    dirs: Vec<PathBuf>,
+    args: &'a LogsArgs,
+    /// How far each was read.
+    seen: BTreeMap<PathBuf, u64>,
+}
+
+impl Logs<'_> {
+    fn watch(&self) -> Result<std::os::fd::OwnedFd, Failure> {
+        let failed = |e: rustix::io::Errno| Failure::from(LaunchError::system("watching the logs", std::io::Error::from(e)));
+        let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(failed)?;
+        for dir in &self.dirs {
+            let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::DELETE_SELF;
+            inotify::add_watch(&changes, dir, flags).map_err(failed)?;
+        }
+        Ok(changes)
+    }
+
+    /// A node that is asked for has a log here.
+    fn check(&self) -> Result<(), Failure> {
+        let found = self.files()?;
+        let is_there = |node: &u16| found.iter().any(|(name, _)| *name == format!("n{node}"));
+        let missing = self.args.nodes.iter().find(|node| !is_there(node));
+        missing.map_or(Ok(()), |node| {
+            let here: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+            let text = format!(
+                "node {node}: has no log on this host ({} have); name one of those, or look on its own host",
+                here.join(", ")
+            );
+            Err(Failure::new(1, text))
+        })
+    }
+
+    /// Logs that are wanted, by name; daemons by number.
+    fn files(&self) -> Result<Vec<(String, PathBuf)>, Failure> {
+        let mut found = Vec::new();
+        for dir in &self.dirs {
+            let entries = match std::fs::read_dir(dir) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                entries => entries.map_err(|e| LaunchError::path(dir, "list it", e))?,
+            };
+            let logs = entries.flatten().map(|entry| entry.path());
+            found.extend(logs.filter_map(|path| Some((path.file_stem()?.to_str()?.to_owned(), path))));
+        }
+        found.retain(|(_, path)| path.extension().is_some_and(|extension| extension == "log"));
+        found.sort_by_key(|(name, path)| (node_of(name), path.clone()));
+        Ok(found)
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        let all = self.args.nodes.is_empty() && !self.args.supervisor;
+        match node_of(name) {
+            Some(node) => all || self.args.nodes.contains(&node),
+            None => all || self.args.supervisor,
+        }
+    }
+
+    /// Whole lines that were added to each since the last time.
+    fn read(&mut self, most: u64) -> Result<Vec<(String, Vec<String>)>, Failure> {
+        let mut all = Vec::new();
+        let mut files = self.files()?;
+        files.retain(|(name, _)| self.wants(name));
+        for (name, path) in files {
+            let seen = self.seen.get(&path).copied();
+            match added(&path, seen, most) {
+                // It was removed with its formation meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(LaunchError::path(&path, "read it", error).into()),
+                Ok((lines, end)) => {
+                    self.seen.insert(path, end);
+                    all.push((name, lines));
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Number of the node whose daemon has this log.
+fn node_of(name: &str) -> Option<u16> {
+    name.strip_prefix('n')?.parse().ok()
+}
+
+/// Whole lines behind `seen`, or of the last `most` bytes, and where they end.
+fn added(path: &Path, seen: Option<u64>, most: u64) -> std::io::Result<(Vec<String>, u64)> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let begin = match seen {
+        Some(seen) if seen <= len => seen,
+        // It was cut meanwhile.
+        Some(_) => 0,
+        None => len.saturating_sub(most),
+    };
+    file.seek(SeekFrom::Start(begin))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    let is_whole = bytes.len() as u64 == most;
+    let end = match bytes.iter().rposition(|byte| *byte == b'\n') {
+        Some(last) => last + 1,
+        // A line without an end that is longer than what is read at once.
+        None if is_whole => bytes.len(),
+        None => 0,
+    };
+    let text = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default());
+    let cut = usize::from(seen.is_none() && begin > 0);
+    Ok((text.lines().skip(cut).map(str::to_owned).collect(), begin + end as u64))
+}
+
+/// All lines by their time, those without one behind the line that they go on from; who wrote it in front where there are several.
+fn merged(logs: Vec<(String, Vec<String>)>) -> Vec<String> {
+    let wide = logs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut all = Vec::new();
+    for (name, lines) in &logs {
+        let mut time = String::new();
+        for line in lines {
+            if let Some(stamp) = stamp(line) {
+                stamp.clone_into(&mut time);
+            }
+            all.push((time.clone(), format!("{name:<wide$}  {line}")));
+        }
+    }
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all.into_iter().map(|(_, line)| line).collect()
+}
+
+/// The time that a line begins with: digits and their signs, so that texts are ordered as times.
+fn stamp(line: &str) -> Option<&str> {
+    let first = line.split(' ').next()?;
+    let is_time = first.len() >= 20 && first.ends_with('Z') && first.as_bytes().get(10) == Some(&b'T');
+    is_time.then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_in_the_order_of_their_times_and_what_goes_on_stays_behind() {
+        let lines = |all: &[&str]| all.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        let logs = vec![
+            ("n0".to_owned(), lines(&["2026-01-01T00:00:02.000Z b", " more of b", "2026-01-01T00:00:04.000Z d"])),
+            ("supervisor".to_owned(), lines(&["2026-01-01T00:00:01.000Z a", "2026-01-01T00:00:03.000Z c"])),
+        ];
+        let merged = merged(logs);
+        let ends: Vec<&str> = merged.iter().map(|line| line.rsplit(' ').next().unwrap()).collect();
+        assert_eq!(ends, ["a", "b", "b", "c", "d"]);
+        assert!(merged[0].starts_with("supervisor  2026") && merged[2] == "n0           more of b", "{merged:?}");
+    }
+
+    #[test]
+    fn what_is_not_a_whole_line_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("n0.log");
+        std::fs::write(&path, "one\ntwo\nthr").unwrap();
+        let (lines, end) = added(&path, None, 1000).unwrap();
+        assert_eq!((lines.len(), end), (2, 8));
+        std::fs::write(&path, "one\ntwo\nthree\n").unwrap();
+        assert_eq!(added(&path, Some(end), 1000).unwrap().0, ["three"]);
+        assert_eq!(added(&path, None, 9).unwrap().0, ["three"], "a line that is cut is left out");
+        std::fs::write(&path, "x\n").unwrap();
+        assert_eq!(added(&path, Some(end), 1000).unwrap().0, ["x"], "a log that was cut is read anew");
+    }
+}

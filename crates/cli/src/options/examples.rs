@@ -1,0 +1,99 @@
+//! Examples of every command, for its help and its manual page.
+
+use clap::CommandFactory;
+
+use super::Cli;
+
+/// Commands and what to type; those of `stage` and `partition` have two words.
+const EXAMPLES: &[(&str, &[&str])] = &[
+    ("up", &["bivouac up --nodes 4", "bivouac up --nodes 2 --volume /local/scratch:100g --name camp", "bivouac up --hosts n[1-4] --owner $$"]),
+    ("status", &["bivouac status", "bivouac status --name camp --json", "bivouac status --watch=5s"]),
+    ("logs", &["bivouac logs", "bivouac logs --node 0 --supervisor -n 20", "bivouac logs --follow"]),
+    ("down", &["bivouac down", "bivouac down --name camp --yes"]),
+    ("reap", &["bivouac reap --dry-run", "bivouac reap"]),
+    ("run", &["bivouac run --nodes 4 --in data --out results:results -- ./analyse.sh", "bivouac run --in mesh --out out:/project/out -- sh -c 'cd $BIVOUAC && mpirun solver'"]),
+    ("exec", &["bivouac exec -- sh -c 'ls $BIVOUAC'", "bivouac exec --name camp --cd=run -- ./solver"]),
+    ("stage", &["bivouac stage in data /input", "bivouac stage out /results results"]),
+    ("stage in", &["bivouac stage in mesh params.toml /run/", "bivouac stage in --dry-run --exclude '*.tmp' data /input"]),
+    ("stage out", &["bivouac stage out /results /project/results", "bivouac stage out --changed-since in --json /results results"]),
+    ("stage status", &["bivouac stage status", "bivouac stage status 2 --json"]),
+    ("stage resume", &["bivouac stage resume 2"]),
+    ("stage cancel", &["bivouac stage cancel 2"]),
+    ("mount", &["bivouac mount /tmp/camp", "bivouac mount --node 1 /tmp/camp1"]),
+    ("unmount", &["bivouac unmount /tmp/camp"]),
+    ("explain", &["bivouac explain include.tar", "bivouac explain --offset 3m include.tar", "bivouac explain --pid 4711"]),
+    ("partition", &["bivouac partition list"]),
+    ("partition create", &["bivouac partition create scratch --nodes 0-1", "bivouac partition create project --source /project/data"]),
+    ("partition list", &["bivouac partition list"]),
+    ("partition show", &["bivouac partition show project"]),
+    ("partition set", &["bivouac partition set project --capacity 10g"]),
+    ("partition remove", &["bivouac partition remove project"]),
+    ("config", &["bivouac config --check camp.toml"]),
+    ("fsck", &["bivouac fsck", "bivouac fsck --offline camp", "bivouac fsck --offline --repair camp"]),
+    ("flush", &["bivouac flush project", "bivouac flush --dry-run project/run1"]),
+    ("pin", &["bivouac pin project/mesh"]),
+    ("unpin", &["bivouac unpin project/mesh"]),
+    ("bench", &["bivouac bench io /dev/shm", "bivouac bench all --quick --out figures"]),
+    ("completions", &["bivouac completions bash"]),
+    ("man", &["bivouac man", "bivouac man /usr/local/share/man/man1"]),
+];
+
+/// The table of commands and options, with examples.
+pub fn command() -> clap::Command {
+    with_examples(Cli::command(), "")
+}
+
+fn with_examples(command: clap::Command, above: &str) -> clap::Command {
+    command.mut_subcommands(|sub| {
+        let path = format!("{above} {}", sub.get_name()).trim_start().to_owned();
+        let sub = with_examples(sub, &path);
+        match EXAMPLES.iter().find(|(name, _)| *name == path) {
+            Some((_, lines)) => sub.after_help(format!("Examples:\n  {}", lines.join("\n  "))),
+            None => sub,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words as a shell splits them, as far as the examples need it.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut quoted = false;
+        for c in line.chars() {
+            match c {
+                '\'' => quoted = !quoted,
+                ' ' if !quoted => words.push(String::new()),
+                '$' if !quoted && line.ends_with("$$") => words.last_mut().unwrap().push('1'),
+                c => words.last_mut().unwrap().push(c),
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn every_example_is_understood() {
+        for line in EXAMPLES.iter().flat_map(|(_, lines)| lines.iter()) {
+            let parsed = Cli::read(words(line).into_iter().map(Into::into).collect());
+            assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+        }
+    }
+
+    fn check(command: &clap::Command, above: &str) {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            let path = format!("{above} {}", sub.get_name()).trim_start().to_owned();
+            if !path.starts_with("bench ") {
+                let shown = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(shown.contains(&format!("bivouac {path}")), "{path} has no example");
+                check(sub, &path);
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        check(&command(), "");
+    }
+}
