@@ -1,4 +1,4 @@
-//! What system calls cost in messages, through a real mount of a real formation, is what docs/performance.md says, whatever
+//! What system calls cost in messages, through a real mount of a real formation, is what docs/performance/messages.md says, whatever
 //! the number of nodes. What the kernel was told runs out after a moment, on a busy machine also between two calls; so each
 //! call is made several times: one of them must cost exactly that, the others may ask for names and attributes besides.
 
@@ -13,7 +13,7 @@ use harness::{Camp, wait_until};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, StatxFlags, openat, renameat, statx, unlinkat};
 use rustix::io::{read, write};
 
-const PAGE: &str = include_str!("../../../docs/performance.md");
+const PAGE: &str = include_str!("../../../docs/performance/messages.md");
 const SMALL: [u8; 3901] = [7; 3901];
 
 /// Prepares a call on a name in a directory; answers what it needs.

@@ -1,4 +1,4 @@
-//! What calls cost in messages, counted by the nodes, is what docs/performance.md says: whatever the number of nodes.
+//! What calls cost in messages, counted by the nodes, is what docs/performance/messages.md says: whatever the number of nodes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use bivouac_client::{Client, NewInode};
 use bivouac_types::{Ino, NodeId, SetAttr, mode};
 use formation::{Formation, op, wait_until};
 
-const PAGE: &str = include_str!("../../../docs/performance.md");
+const PAGE: &str = include_str!("../../../docs/performance/messages.md");
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
 const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
 const LINK: NewInode<'static> = NewInode { mode: mode::LINK | 0o777, rdev: 0, target: b"target" };
