@@ -5,6 +5,7 @@ mod calls;
 mod dead;
 mod layers;
 mod paths;
+mod prose;
 mod rows;
 mod source;
 mod words;
@@ -50,6 +51,7 @@ pub fn check(root: &Path) -> Result<Vec<Violation>, String> {
     let mut sources = Vec::new();
     for (path, text) in &files {
         words::check(path, text, &mut violations);
+        prose::check(path, text, &mut violations);
         if path.ends_with(".rs") {
             length(path, text, &mut violations);
             sources.push(Source::new(path, text));
