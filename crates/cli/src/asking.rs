@@ -52,9 +52,15 @@ mod tests {
 
     #[test]
     fn only_a_yes_is_a_yes() {
-        for (answer, agreed) in
-            [("y\n", true), ("YES\n", true), (" yes ", true), ("\n", false), ("", false), ("n\n", false), ("yeah\n", false)]
-        {
+        for (answer, agreed) in [
+            ("y\n", true),
+            ("YES\n", true),
+            (" yes ", true),
+            ("\n", false),
+            ("", false),
+            ("n\n", false),
+            ("yeah\n", false),
+        ] {
             assert_eq!(is_yes(answer.as_bytes()), agreed, "{answer:?}");
         }
     }

@@ -81,7 +81,8 @@ mod tests {
     fn every_code_is_in_the_documentation() {
         let page = include_str!("../../../docs/commands.md");
         let special = [CODE_NOT_STAGED_IN, CODE_NOT_STAGED_OUT, CODE_NOT_CLEAN, CODE_NOT_STARTED];
-        let special = special.into_iter().chain([CODE_DEGRADED, CODE_FAILED, CODE_FSCK_FAILED, CODE_FSCK_USAGE]);
+        let special =
+            special.into_iter().chain([CODE_DEGRADED, CODE_FAILED, CODE_FSCK_FAILED, CODE_FSCK_USAGE]);
         for code in special.chain([0, 1, 2, bivouac_launch::CODE_KEEP, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND]) {
             assert!(page.contains(&format!("| {code} |")), "exit code {code}");
         }

@@ -12,7 +12,10 @@ use std::path::PathBuf;
 pub use examples::command;
 pub use logs::LogsArgs;
 use numbers::number;
-pub use stage::{StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageResumeArgs, StageStatusArgs, TalkArgs};
+pub use stage::{
+    StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageResumeArgs, StageStatusArgs,
+    TalkArgs,
+};
 
 use bivouac_launch::hosts::{Launcher, MeetingPlace, Network};
 use bivouac_launch::{FormationName, ProcessId, Tolerance, VolumeArg, Wishes, parse_volume};

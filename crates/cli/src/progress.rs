@@ -158,7 +158,8 @@ impl Told {
 
 impl Progress for Told {
     fn transfer(&self, transfer: &Transfer) {
-        let bar = (!self.json && !self.talk.quiet && std::io::stderr().is_terminal()).then(|| new_bar(self.way.word()));
+        let bar = (!self.json && !self.talk.quiet && std::io::stderr().is_terminal())
+            .then(|| new_bar(self.way.word()));
         let (what, since) = (name(self.way, transfer), Instant::now());
         let now = Now { what, since, told: since, bar };
         self.line(&now, &format!("copying {}", now.what));
@@ -214,7 +215,11 @@ impl Progress for Told {
                 let found = self.found.get();
                 let percent = self.verified.load(Ordering::Relaxed).saturating_mul(100) / found.bytes.max(1);
                 let verified = if self.verifies { format!(", {percent} % verified") } else { String::new() };
-                bar.set_message(format!("{files}/{} files{verified}{}", found.files, self.rates(new, now.since.elapsed())));
+                bar.set_message(format!(
+                    "{files}/{} files{verified}{}",
+                    found.files,
+                    self.rates(new, now.since.elapsed())
+                ));
             }
         });
     }
@@ -339,7 +344,11 @@ mod tests {
             (&json!(2), &json!(500), &json!(3.0))
         );
         assert_eq!(told.event(Duration::from_secs(2))["bytes_per_s"], json!(200.0));
-        assert_eq!((&event["percent"], &event["files_per_s"]), (&json!(50), &json!(0.5)), "of this run alone");
+        assert_eq!(
+            (&event["percent"], &event["files_per_s"]),
+            (&json!(50), &json!(0.5)),
+            "of this run alone"
+        );
         assert_eq!(told.rates(1, Duration::from_secs(2)), ", 1 files/s, 200 B/s, 2.5 s left");
         assert_eq!((percent(0, 0), percent(999, 1000), percent(5, 4)), (100, 99, 100));
     }

@@ -82,16 +82,12 @@ pub fn copy_all(
 ///
 /// # Errors
 /// Everything that was not copied.
-pub fn work(
-    held: &Held,
-    mounts: &[PathBuf],
-    manner: Manner,
-    signals: &Signals,
-) -> Result<Ended, NotCopied> {
+pub fn work(held: &Held, mounts: &[PathBuf], manner: Manner, signals: &Signals) -> Result<Ended, NotCopied> {
     let told = Told::new(held.order.way, held.order.verify, manner.json, manner.talk);
     let checks_room = manner.checks_room;
-    let (ended, signal) =
-        interruptible(signals, |cancel| held.run(&Conditions { mounts: mounts.to_vec(), checks_room, cancel }, &told));
+    let (ended, signal) = interruptible(signals, |cancel| {
+        held.run(&Conditions { mounts: mounts.to_vec(), checks_room, cancel }, &told)
+    });
     told.clear();
     let job = Some(held.number);
     let ended = ended.map_err(|failure| NotCopied { text: failure.to_string(), signal, job })?;
@@ -171,7 +167,8 @@ mod tests {
             transfer(Path::new("missing"), &site.join("x")),
             transfer(Path::new("res"), &site.join("res")),
         ];
-        let error = copy_all(&jobs, Order::new(Way::Out, outputs), &mounts, Manner::default(), &signals).unwrap_err();
+        let error =
+            copy_all(&jobs, Order::new(Way::Out, outputs), &mounts, Manner::default(), &signals).unwrap_err();
         assert!(error.text.starts_with("/missing to ") && error.text.contains("no such file"), "{error:?}");
         assert_eq!((error.text.lines().count(), error.signal, error.job), (1, None, Some(1)));
         assert_eq!(std::fs::read(site.join("res/a")).unwrap(), b"result");

@@ -10,12 +10,7 @@ pub fn layout(head: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     layout_within(output::columns(), head, right, rows)
 }
 
-fn layout_within(
-    columns: Option<usize>,
-    head: &[&str],
-    right: &[usize],
-    rows: &[Vec<String>],
-) -> String {
+fn layout_within(columns: Option<usize>, head: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     let wide = |text: &str| text.chars().count();
     let width = |column: usize| {
         let entries = rows.iter().filter_map(|row| row.get(column)).map(|entry| wide(entry));
@@ -37,7 +32,9 @@ fn layout_within(
         for row in rows {
             let row: Vec<&str> = row.iter().map(String::as_str).collect();
             // A row that has nothing here goes on in another part.
-            if part.start <= 1 || row.get(part.clone()).is_some_and(|cells| cells.iter().any(|c| !c.is_empty())) {
+            if part.start <= 1
+                || row.get(part.clone()).is_some_and(|cells| cells.iter().any(|c| !c.is_empty()))
+            {
                 text.push_str(&line(&row, &part));
             }
         }
@@ -89,7 +86,8 @@ mod tests {
 
     #[test]
     fn what_is_too_wide_goes_on_below() {
-        let rows = [["0", "ready", "/a/b", "1 GiB"], ["", "", "/c", "2 GiB"]].map(|row| row.map(String::from).to_vec());
+        let rows = [["0", "ready", "/a/b", "1 GiB"], ["", "", "/c", "2 GiB"]]
+            .map(|row| row.map(String::from).to_vec());
         let within = |columns| layout_within(columns, &["NODE", "STATE", "PATH", "SIZE"], &[0, 3], &rows);
         assert_eq!(within(Some(24)).lines().count(), 3);
         assert_eq!(within(Some(24)), within(None));
@@ -97,7 +95,14 @@ mod tests {
         let lines: Vec<&str> = narrow.lines().collect();
         assert_eq!(
             lines,
-            ["NODE  STATE  PATH", "   0  ready  /a/b", "             /c", "NODE   SIZE", "   0  1 GiB", "      2 GiB"]
+            [
+                "NODE  STATE  PATH",
+                "   0  ready  /a/b",
+                "             /c",
+                "NODE   SIZE",
+                "   0  1 GiB",
+                "      2 GiB"
+            ]
         );
         assert_eq!(within(Some(1)).lines().count(), 9, "each column for itself");
     }

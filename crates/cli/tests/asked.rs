@@ -18,7 +18,11 @@ fn a_command_without_a_mount_is_refused_unless_it_says_so() {
     let camp = Camp::start_in(Place::new(), &["--no-mount"]);
     let refused = camp.run("exec", &["--", "sh", "-c", "echo ran"]);
     assert_eq!((refused.code, refused.out.as_str()), (125, ""), "{}", refused.err);
-    assert!(refused.err.contains("is not mounted on this host") && refused.err.contains("--no-mount"), "{}", refused.err);
+    assert!(
+        refused.err.contains("is not mounted on this host") && refused.err.contains("--no-mount"),
+        "{}",
+        refused.err
+    );
     let said = camp.run("exec", &["--no-mount", "--", "sh", "-c", "echo ${BIVOUAC-unset} $BIVOUAC_NAME"]);
     assert_eq!((said.code, said.out), (0, format!("unset {}\n", camp.name())), "{}", said.err);
     camp.down();
@@ -29,7 +33,8 @@ fn on_a_terminal(camp: &Camp, command: &str, typed: &str) -> Said {
     let line = format!("{} {command} --name {}", env!("CARGO_BIN_EXE_bivouac"), camp.name());
     let mut script = Command::new("script");
     script.args(["-qec", &line, "/dev/null"]).env("XDG_RUNTIME_DIR", camp.place().path());
-    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
     said(&child.wait_with_output().unwrap())
 }
@@ -43,7 +48,11 @@ fn down_says_what_it_removes_and_asks_on_a_terminal() {
     }
     let refused = on_a_terminal(&camp, "down", "n\n");
     assert_eq!(refused.code, 1, "{}", refused.out);
-    assert!(refused.out.contains("removes 40 files and directories") && refused.out.contains("[y/N]"), "{}", refused.out);
+    assert!(
+        refused.out.contains("removes 40 files and directories") && refused.out.contains("[y/N]"),
+        "{}",
+        refused.out
+    );
     assert_eq!(std::fs::read(camp.mount().join("f39")).unwrap(), [7; 1000]);
     let agreed = on_a_terminal(&camp, "down", "y\n");
     assert!(agreed.code == 0 && agreed.out.contains("nothing left"), "{}", agreed.out);
@@ -52,7 +61,11 @@ fn down_says_what_it_removes_and_asks_on_a_terminal() {
     let Some(camp) = Camp::start(&[]) else { return };
     std::fs::write(camp.mount().join("f"), "x").unwrap();
     let told = camp.run("down", &[]);
-    assert!(told.code == 0 && told.err.contains("removes 1 file or directory"), "nobody to ask: {}", told.err);
+    assert!(
+        told.code == 0 && told.err.contains("removes 1 file or directory"),
+        "nobody to ask: {}",
+        told.err
+    );
     let Some(camp) = Camp::start(&[]) else { return };
     std::fs::write(camp.mount().join("f"), "x").unwrap();
     let told = on_a_terminal(&camp, "down --yes", "");
@@ -71,7 +84,11 @@ fn logs_are_shown_and_followed() {
     let times: Vec<&str> = all.out.lines().filter_map(|line| line.get(12..36)).collect();
     assert!(times.is_sorted(), "{times:?}");
     let one = camp.run("logs", &["--node", "1"]);
-    assert!(one.out.lines().count() > 0 && one.out.lines().all(|line| line.starts_with("n1  ")), "{}", one.out);
+    assert!(
+        one.out.lines().count() > 0 && one.out.lines().all(|line| line.starts_with("n1  ")),
+        "{}",
+        one.out
+    );
     assert_eq!(camp.run("logs", &["-n", "1"]).out.lines().count(), 1);
     let missing = camp.run("logs", &["--node", "7"]);
     assert!(missing.code == 1 && missing.err.contains("node 7: has no log"), "{}", missing.err);
@@ -80,7 +97,10 @@ fn logs_are_shown_and_followed() {
     let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
     let killed = camp.kill_node(1);
-    let found = lines.by_ref().map(Result::unwrap).find(|line| line.starts_with("supervisor") && line.contains("node 1"));
+    let found = lines
+        .by_ref()
+        .map(Result::unwrap)
+        .find(|line| line.starts_with("supervisor") && line.contains("node 1"));
     assert!(found.is_some(), "the death of {killed}");
     camp.down();
     let rest = lines.map(Result::unwrap).last();
@@ -120,7 +140,8 @@ fn status_says_by_its_exit_code_how_a_formation_is() {
     let mut watched = camp.place().command(&["status", "--name", camp.name(), "--watch=100ms", "--json"]);
     let mut watching = watched.stdout(Stdio::piped()).spawn().unwrap();
     let mut looks = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let state = |line: String| serde_json::from_str::<Value>(&line).unwrap()["state"].as_str().unwrap().to_owned();
+    let state =
+        |line: String| serde_json::from_str::<Value>(&line).unwrap()["state"].as_str().unwrap().to_owned();
     assert_eq!(state(looks.next().unwrap()), "running");
     camp.kill_node(1);
     wait_until("the node is given up", || camp.state() == "failed");
@@ -147,7 +168,13 @@ fn staging_says_first_what_it_would_do_and_whether_it_fits() {
     };
     let dry = stage(&["-n", "--exclude", "*.tmp", &src, "/in"]);
     assert_eq!(dry.code, 0, "{}", dry.err);
-    assert!(dry.out.contains("src/a\n") && !dry.out.contains("b.tmp") && dry.out.contains("would copy 1 file, 4.8 KiB"), "{}", dry.out);
+    assert!(
+        dry.out.contains("src/a\n")
+            && !dry.out.contains("b.tmp")
+            && dry.out.contains("would copy 1 file, 4.8 KiB"),
+        "{}",
+        dry.out
+    );
     assert!(!camp.mount().join("in").exists());
     assert_eq!(camp.place().run(&["stage", "status", "--name", camp.name()]).out, "no jobs\n");
     let quiet = stage(&["-q", &src, "/in"]);

@@ -128,7 +128,8 @@ pub fn ask_for(
     wait_ms: u64,
 ) -> LaunchResult<Answer> {
     let gone = |error: std::io::Error| {
-        let remedy = "nothing is restarted any more; copy out what you need (bivouac stage out), then: bivouac down";
+        let remedy =
+            "nothing is restarted any more; copy out what you need (bivouac stage out), then: bivouac down";
         LaunchError::new(
             Kind::Refused,
             "the supervisor of the formation",

@@ -26,7 +26,8 @@ pub(crate) fn check(plan: &Plan, past: &Past, dst: &Path) -> Result<(), Failure>
         return Ok(());
     };
     let free = space.f_bfree.saturating_mul(space.f_frsize);
-    let is_known = |entry: &Entry| past.lines.contains_key(&entry.path) || past.parts.contains_key(&entry.path);
+    let is_known =
+        |entry: &Entry| past.lines.contains_key(&entry.path) || past.parts.contains_key(&entry.path);
     let wanted = || plan.entries.iter().filter(|entry| entry.kind == Kind::File && !is_known(entry));
     let sum = |bytes: fn(&Entry, &Path) -> u64| {
         wanted().fold(0_u64, |sum, entry| sum.saturating_add(bytes(entry, dst)))
@@ -36,7 +37,8 @@ pub(crate) fn check(plan: &Plan, past: &Past, dst: &Path) -> Result<(), Failure>
     }
     // Looking at what is there takes as long as the copy's own looks, so only now.
     let needed = sum(|entry, dst| {
-        let replaced = fs::symlink_metadata(below(dst, &entry.path)).map_or(0, |meta| meta.blocks().saturating_mul(BLOCK));
+        let replaced = fs::symlink_metadata(below(dst, &entry.path))
+            .map_or(0, |meta| meta.blocks().saturating_mul(BLOCK));
         entry.space.saturating_sub(replaced)
     });
     if needed <= free { Ok(()) } else { Err(Failure::new(dst, Cause::NoRoom { needed, free })) }
@@ -67,7 +69,11 @@ mod tests {
         }
         let refusal = check(&plan, &Past::default(), &dst).unwrap_err();
         assert_eq!(refusal.errno(), Some(bivouac_types::Errno::ENOSPC));
-        assert!(refusal.to_string().contains("does not fit: 2 EiB") || refusal.to_string().contains("does not fit: 2048 PiB"), "{refusal}");
+        assert!(
+            refusal.to_string().contains("does not fit: 2 EiB")
+                || refusal.to_string().contains("does not fit: 2048 PiB"),
+            "{refusal}"
+        );
         let mut past = Past::default();
         for name in ["a", "holes"] {
             past.parts.insert(name.into(), Vec::new());

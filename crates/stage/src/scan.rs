@@ -144,7 +144,13 @@ impl Scan<'_> {
         }
         let kind = if kind == Kind::File { self.file_kind(meta) } else { kind };
         let sparse = kind == Kind::File && has_holes(meta);
-        self.plan.entries.push(Entry { path: relative, kind, stamp: Stamp::of(meta), sparse, space: space_of(meta) });
+        self.plan.entries.push(Entry {
+            path: relative,
+            kind,
+            stamp: Stamp::of(meta),
+            sparse,
+            space: space_of(meta),
+        });
     }
 
     fn file_kind(&mut self, meta: &Metadata) -> Kind {

@@ -486,8 +486,11 @@ fn several_ways_to_the_formation_show_the_same_tree() {
     fs::create_dir(site.path("second")).unwrap();
     let from = site.path("mount");
     let second = Mounted::new(&["--bind", from.to_str().unwrap()], &site.path("second"));
-    let conditions =
-        Conditions { mounts: vec![site.path("mount"), site.path("second")], checks_room: true, cancel: Arc::default() };
+    let conditions = Conditions {
+        mounts: vec![site.path("mount"), site.path("second")],
+        checks_room: true,
+        cancel: Arc::default(),
+    };
     for dst in ["new", "other/new"] {
         let held = site.jobs.create(site.order_in(dst)).unwrap();
         complete(held.run(&conditions, &Silent).unwrap());

@@ -29,7 +29,8 @@ pub fn run(here: &Surroundings, args: &DownArgs) -> Result<ExitCode, Failure> {
     if let Some(what) = what_goes(&dir, &state) {
         errln!("bivouac: formation {}: {what}", state.name);
         if !is_agreed(args.yes || args.discard) {
-            let text = format!("formation {} was not taken down: nobody agreed; say so with --yes", state.name);
+            let text =
+                format!("formation {} was not taken down: nobody agreed; say so with --yes", state.name);
             return Err(Failure::new(1, text));
         }
     }

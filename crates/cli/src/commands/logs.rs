@@ -66,7 +66,9 @@ struct Logs<'a> {
 
 impl Logs<'_> {
     fn watch(&self) -> Result<std::os::fd::OwnedFd, Failure> {
-        let failed = |e: rustix::io::Errno| Failure::from(LaunchError::system("watching the logs", std::io::Error::from(e)));
+        let failed = |e: rustix::io::Errno| {
+            Failure::from(LaunchError::system("watching the logs", std::io::Error::from(e)))
+        };
         let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(failed)?;
         for dir in &self.dirs {
             let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::DELETE_SELF;
@@ -197,13 +199,19 @@ mod tests {
     fn lines_are_in_the_order_of_their_times_and_what_goes_on_stays_behind() {
         let lines = |all: &[&str]| all.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let logs = vec![
-            ("n0".to_owned(), lines(&["2026-01-01T00:00:02.000Z b", " more of b", "2026-01-01T00:00:04.000Z d"])),
+            (
+                "n0".to_owned(),
+                lines(&["2026-01-01T00:00:02.000Z b", " more of b", "2026-01-01T00:00:04.000Z d"]),
+            ),
             ("supervisor".to_owned(), lines(&["2026-01-01T00:00:01.000Z a", "2026-01-01T00:00:03.000Z c"])),
         ];
         let merged = merged(logs);
         let ends: Vec<&str> = merged.iter().map(|line| line.rsplit(' ').next().unwrap()).collect();
         assert_eq!(ends, ["a", "b", "b", "c", "d"]);
-        assert!(merged[0].starts_with("supervisor  2026") && merged[2] == "n0           more of b", "{merged:?}");
+        assert!(
+            merged[0].starts_with("supervisor  2026") && merged[2] == "n0           more of b",
+            "{merged:?}"
+        );
     }
 
     #[test]

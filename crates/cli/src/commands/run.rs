@@ -148,8 +148,10 @@ impl Job<'_> {
         let mut order = Order::new(way, transfers);
         (order.changed, order.verify) = (changed, !self.args.no_verify);
         let jobs = Jobs::at(self.formed.dir.stage_path());
-        let is_plain = self.formed.dir.read().is_ok_and(|state| state.is_some_and(|state| state.sources.is_none()));
-        let manner = staging::Manner { json: false, talk: self.args.talk, checks_room: way == Way::Out || is_plain };
+        let is_plain =
+            self.formed.dir.read().is_ok_and(|state| state.is_some_and(|state| state.sources.is_none()));
+        let manner =
+            staging::Manner { json: false, talk: self.args.talk, checks_room: way == Way::Out || is_plain };
         copy_all(&jobs, order, &self.formed.mounts, manner, &self.signals)
     }
 

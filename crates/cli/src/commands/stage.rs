@@ -137,10 +137,16 @@ impl Desk {
             if !how.talk.quiet {
                 preview.paths.iter().for_each(|path| outln!("{}", preview.transfer.src.join(path).display()));
             }
-            let (files, bytes) = (format_count(preview.totals.files, "file"), format_size(preview.totals.bytes));
+            let (files, bytes) =
+                (format_count(preview.totals.files, "file"), format_size(preview.totals.bytes));
             outln!("{what}: would copy {files}, {bytes}");
             for skipped in &preview.skipped {
-                errln!("{:>4} would not be copied: {} ({})", order.way.word(), skipped.path.display(), skipped.what);
+                errln!(
+                    "{:>4} would not be copied: {} ({})",
+                    order.way.word(),
+                    skipped.path.display(),
+                    skipped.what
+                );
             }
         }
         let failures: Vec<String> =

@@ -6,24 +6,62 @@ use super::Cli;
 
 /// Commands and what to type; those of `stage` and `partition` have two words.
 const EXAMPLES: &[(&str, &[&str])] = &[
-    ("up", &["bivouac up --nodes 4", "bivouac up --nodes 2 --volume /local/scratch:100g --name camp", "bivouac up --hosts n[1-4] --owner $$"]),
+    (
+        "up",
+        &[
+            "bivouac up --nodes 4",
+            "bivouac up --nodes 2 --volume /local/scratch:100g --name camp",
+            "bivouac up --hosts n[1-4] --owner $$",
+        ],
+    ),
     ("status", &["bivouac status", "bivouac status --name camp --json", "bivouac status --watch=5s"]),
     ("logs", &["bivouac logs", "bivouac logs --node 0 --supervisor -n 20", "bivouac logs --follow"]),
     ("down", &["bivouac down", "bivouac down --name camp --yes"]),
     ("reap", &["bivouac reap --dry-run", "bivouac reap"]),
-    ("run", &["bivouac run --nodes 4 --in data --out results:results -- ./analyse.sh", "bivouac run --in mesh --out out:/project/out -- sh -c 'cd $BIVOUAC && mpirun solver'"]),
+    (
+        "run",
+        &[
+            "bivouac run --nodes 4 --in data --out results:results -- ./analyse.sh",
+            "bivouac run --in mesh --out out:/project/out -- sh -c 'cd $BIVOUAC && mpirun solver'",
+        ],
+    ),
     ("exec", &["bivouac exec -- sh -c 'ls $BIVOUAC'", "bivouac exec --name camp --cd=run -- ./solver"]),
     ("stage", &["bivouac stage in data /input", "bivouac stage out /results results"]),
-    ("stage in", &["bivouac stage in mesh params.toml /run/", "bivouac stage in --dry-run --exclude '*.tmp' data /input"]),
-    ("stage out", &["bivouac stage out /results /project/results", "bivouac stage out --changed-since in --json /results results"]),
+    (
+        "stage in",
+        &[
+            "bivouac stage in mesh params.toml /run/",
+            "bivouac stage in --dry-run --exclude '*.tmp' data /input",
+        ],
+    ),
+    (
+        "stage out",
+        &[
+            "bivouac stage out /results /project/results",
+            "bivouac stage out --changed-since in --json /results results",
+        ],
+    ),
     ("stage status", &["bivouac stage status", "bivouac stage status 2 --json"]),
     ("stage resume", &["bivouac stage resume 2"]),
     ("stage cancel", &["bivouac stage cancel 2"]),
     ("mount", &["bivouac mount /tmp/camp", "bivouac mount --node 1 /tmp/camp1"]),
     ("unmount", &["bivouac unmount /tmp/camp"]),
-    ("explain", &["bivouac explain include.tar", "bivouac explain --offset 3m include.tar", "bivouac explain --pid 4711"]),
+    (
+        "explain",
+        &[
+            "bivouac explain include.tar",
+            "bivouac explain --offset 3m include.tar",
+            "bivouac explain --pid 4711",
+        ],
+    ),
     ("partition", &["bivouac partition list"]),
-    ("partition create", &["bivouac partition create scratch --nodes 0-1", "bivouac partition create project --source /project/data"]),
+    (
+        "partition create",
+        &[
+            "bivouac partition create scratch --nodes 0-1",
+            "bivouac partition create project --source /project/data",
+        ],
+    ),
     ("partition list", &["bivouac partition list"]),
     ("partition show", &["bivouac partition show project"]),
     ("partition set", &["bivouac partition set project --capacity 10g"]),

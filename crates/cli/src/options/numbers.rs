@@ -40,9 +40,13 @@ mod tests {
     #[test]
     fn numbers_are_read_and_others_are_refused_in_words() {
         assert_eq!((number::<u16>(0, 9)("7"), number::<u32>(1, 9)("+9")), (Ok(7), Ok(9)));
-        for (text, says) in
-            [("", "not a number"), ("-1", "not a number"), ("1.5", "not a number"), ("10", "at most 9"), ("0", "at least 1")]
-        {
+        for (text, says) in [
+            ("", "not a number"),
+            ("-1", "not a number"),
+            ("1.5", "not a number"),
+            ("10", "at most 9"),
+            ("0", "at least 1"),
+        ] {
             let refusal = number::<u16>(1, 9)(text).unwrap_err();
             assert!(refusal.contains(says), "{text}: {refusal}");
         }

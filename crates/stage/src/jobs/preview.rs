@@ -45,7 +45,13 @@ impl Jobs {
             let objects = plan.entries.iter().filter(|entry| entry.kind != Kind::Dir);
             let paths = objects.map(|entry| entry.path.clone()).collect();
             let transfer = transfer.clone();
-            Ok(Preview { transfer, paths, totals: plan.totals, skipped: plan.skipped, failures: plan.failures })
+            Ok(Preview {
+                transfer,
+                paths,
+                totals: plan.totals,
+                skipped: plan.skipped,
+                failures: plan.failures,
+            })
         };
         order.transfers.iter().map(one).collect()
     }

@@ -222,17 +222,21 @@ fn give_mode_back(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
     let Ok(file) = rustix::fs::openat(root, MODE_NAME, flags, Mode::empty()) else { return Ok(()) };
     let mut text = String::new();
     let read = std::fs::File::from(file).take(8).read_to_string(&mut text);
-    let mode = read.ok().and_then(|_| u32::from_str_radix(text.trim_end(), 8).ok()).filter(|mode| *mode <= 0o7777);
+    let mode =
+        read.ok().and_then(|_| u32::from_str_radix(text.trim_end(), 8).ok()).filter(|mode| *mode <= 0o7777);
     if let Some(mode) = mode {
-        rustix::fs::fchmod(root, Mode::from_raw_mode(mode)).map_err(|e| failed(path, "give its mode back", e))?;
+        rustix::fs::fchmod(root, Mode::from_raw_mode(mode))
+            .map_err(|e| failed(path, "give its mode back", e))?;
     }
-    rustix::fs::unlinkat(root, MODE_NAME, AtFlags::empty()).map_err(|e| failed(path, "remove what kept its mode", e))
+    rustix::fs::unlinkat(root, MODE_NAME, AtFlags::empty())
+        .map_err(|e| failed(path, "remove what kept its mode", e))
 }
 
 fn refuse_alien(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
     let found = entries(root).map_err(StoreError::io(format!("{}: list", path.display())))?;
-    let alien =
-        found.into_iter().find(|entry| !matches!(entry.name.as_str(), UNFINISHED_NAME | MODE_NAME | "lost+found"));
+    let alien = found
+        .into_iter()
+        .find(|entry| !matches!(entry.name.as_str(), UNFINISHED_NAME | MODE_NAME | "lost+found"));
     match alien {
         Some(entry) => Err(StoreError::Alien { path: path.to_owned(), found: entry.name }),
         None => Ok(()),
