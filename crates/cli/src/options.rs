@@ -73,7 +73,7 @@ pub enum Command {
     /// Show nodes, volumes, space, files and requests of a formation
     ///
     /// The exit code is 0 if it is running, 1 if there is none or its processes were killed, 4 if something of it is away that
-    /// may come back (degraded), 5 if a node or a host was given up (failed).
+    /// may come back (degraded), 5 if a node or a host was given up.
     Status(StatusArgs),
     /// Show what a formation's daemons and supervisor have logged
     ///

@@ -33,8 +33,10 @@ pub struct Report {
     pub name: String,
     /// Its id.
     pub formation: String,
-    /// `starting`, `running`, `degraded`, `failed`, `stopping` or `dead`.
+    /// `starting`, `running`, `degraded`, `stopping` or `dead`.
     pub state: &'static str,
+    /// Whether a node or a host was given up: what only it had cannot be read.
+    pub given_up: bool,
     /// Release that started it.
     pub release: String,
     /// When, in milliseconds since 1970.
@@ -309,9 +311,9 @@ fn report(
             Stage::Starting => "starting",
             Stage::Stopping => "stopping",
             Stage::Running if all_ready && alive => "running",
-            Stage::Running if given_up => "failed",
             Stage::Running => "degraded",
         },
+        given_up,
         name: state.name.to_string(),
         formation: state.formation,
         release: state.release,
@@ -421,8 +423,8 @@ impl Report {
     pub fn exit_code(&self) -> u8 {
         match self.state {
             "dead" => 1,
+            "degraded" if self.given_up => CODE_FAILED,
             "degraded" => CODE_DEGRADED,
-            "failed" => CODE_FAILED,
             _ => 0,
         }
     }
@@ -668,7 +670,7 @@ mod tests {
     fn nodes_that_are_not_there_are_shown_as_such() {
         let nodes = vec![node(0, NodeLife::Ready), node(1, NodeLife::Failed), node(2, NodeLife::Ready)];
         let report = look_at(nodes, vec![answer(0), None, Some(Err("no answer within 2 s".into()))]);
-        assert_eq!((report.state, report.exit_code()), ("failed", 5));
+        assert_eq!((report.state, report.exit_code()), ("degraded", 5));
         let states: Vec<&str> = report.nodes.iter().map(|node| node.state).collect();
         assert_eq!(states, ["ready", "failed", "unreachable"]);
         let text = report.to_text(false);
