@@ -54,6 +54,11 @@ fn state_home() -> Option<PathBuf> {
     chosen.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")))
 }
 
+/// Whether the terminal understands nothing but text.
+pub fn is_dumb_terminal() -> bool {
+    std::env::var_os("TERM").is_none_or(|terminal| terminal.is_empty() || terminal == "dumb")
+}
+
 /// What it says of object stores, for whoever uses them: the daemons.
 pub fn objects() -> bivouac_source::Surroundings {
     bivouac_source::Surroundings::read(|name| std::env::var(name).ok())

@@ -146,7 +146,9 @@ impl Told {
 
     fn tell_outcome(&self, now: &Now, summary: &Summary) {
         let prefix = self.way.word();
-        errln!("{prefix:>4} {}", outcome(&now.what, summary, now.since.elapsed()));
+        if !self.talk.quiet {
+            errln!("{prefix:>4} {}", outcome(&now.what, summary, now.since.elapsed()));
+        }
         for skipped in &summary.skipped {
             errln!("{prefix:>4} not copied: {} ({})", skipped.path.display(), skipped.what);
         }

@@ -12,6 +12,7 @@ mod fsck;
 mod join;
 mod keep;
 mod list;
+mod logs;
 mod man;
 mod mount;
 mod node;

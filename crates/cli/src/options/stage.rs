@@ -85,6 +85,11 @@ pub struct StageHowArgs {
     /// Most bytes per second, of all workers together (500m)
     #[arg(long, value_name = "RATE", value_parser = parse_size)]
     pub limit: Option<u64>,
+    /// Say what would be copied, and copy nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub talk: TalkArgs,
     /// Read back what was written and compare it before it gets its name; that is the default
     #[arg(long, overrides_with = "no_verify")]
     pub verify: bool,

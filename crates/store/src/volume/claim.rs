@@ -254,6 +254,7 @@ fn remove_content(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
             Err(error) => return Err(failed(path, "remove the note", error)),
         }
     }
+    give_mode_back(path, root)?;
     rustix::fs::unlinkat(root, IDENTITY_NAME, AtFlags::empty())
         .map_err(|e| failed(path, "remove identity file", e))?;
     let _ = rustix::fs::unlinkat(root, UNFINISHED_NAME, AtFlags::empty());
