@@ -17,6 +17,7 @@ mod offline;
 mod online;
 mod paths;
 mod repair;
+mod salvage;
 mod source;
 mod stopped;
 mod summary;

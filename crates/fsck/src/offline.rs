@@ -13,7 +13,8 @@ use bivouac_types::{Errno, FormationId, FsError, FsResult, NodeId};
 use bivouac_wire::{FormationMap, ListRecordsRequest, ListSubfilesRequest, RecordPage, SubfilePage};
 
 use crate::derive::derive_map;
-use crate::finding::{Finding, Kind};
+use crate::finding::Finding;
+use crate::salvage::{salvage, slots_of, unreadable};
 use crate::source::{Source, nodes, volumes};
 
 /// What is to be opened.
@@ -76,7 +77,7 @@ impl Stores {
         let opened = open_volumes(&args.volumes, args.repair)?;
         let first = opened.first().ok_or_else(|| FsError::with(Errno::EINVAL, "no volume is named"))?;
         let formation = first.identity.formation;
-        let (records, damaged) = open_records(&opened, formation);
+        let (records, damaged) = open_records(&opened, formation, args);
         let map = match &args.map {
             Some(map) if map.formation != formation => {
                 let text =
@@ -130,19 +131,30 @@ impl Stores {
 
 type OpenRecords = Vec<(NodeId, Records)>;
 
-fn open_records(opened: &[Opened], formation: FormationId) -> (OpenRecords, Vec<Finding>) {
+fn open_records(
+    opened: &[Opened],
+    formation: FormationId,
+    args: &OfflineArgs,
+) -> (OpenRecords, Vec<Finding>) {
     let (mut found, mut damaged) = (Vec::new(), Vec::new());
+    let slots = slots_of(opened, args);
     for Opened { identity, volume } in opened.iter().filter(|opened| opened.identity.index == 0) {
         match open_one(volume, formation, identity.node) {
             Ok(Some(records)) => found.push((identity.node, records)),
             Ok(None) => {}
-            Err(error) => damaged.push(unreadable(identity.node, &error)),
+            Err(error) => match salvage(volume, identity.node, &error, slots.filter(|_| args.repair), formation) {
+                Some((records, finding)) => {
+                    found.push((identity.node, records));
+                    damaged.push(finding);
+                }
+                None => damaged.push(unreadable(identity.node, &error)),
+            },
         }
     }
     (found, damaged)
 }
 
-fn open_one(
+pub(crate) fn open_one(
     volume: &Arc<dyn Volume>,
     formation: FormationId,
     node: NodeId,
@@ -150,17 +162,6 @@ fn open_one(
     let Some((_, slots)) = Records::stored(&**volume)? else { return Ok(None) };
     let options = RecordsOptions { slots, ..RecordsOptions::default() };
     Ok(Some(Records::open(volume.clone(), formation, node, options)?.0))
-}
-
-fn unreadable(node: NodeId, error: &StoreError) -> Finding {
-    let remedy = "nothing is changed; --from-subfiles rebuilds the files of its seats without them";
-    let cause = match error {
-        StoreError::Corrupt { path, offset, cause } => {
-            format!("{} is damaged at byte {offset}: {cause}", path.display())
-        }
-        other => other.to_string(),
-    };
-    Finding::new(Kind::Records, format!("records of {node}"), cause).remedy(remedy)
 }
 
 impl Source for Stores {

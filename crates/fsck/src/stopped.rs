@@ -26,7 +26,8 @@ pub fn check_offline(args: &OfflineArgs, leave: Leave, progress: &dyn Progress) 
     report.notes = explained(&stores, &facts);
     let found = look(&stores, &facts);
     report.findings = stores.damaged.iter().cloned().chain(found).collect();
-    for finding in &mut report.findings {
+    // What became of records that could not be opened is known already.
+    for finding in report.findings.iter_mut().filter(|finding| finding.kind != Kind::Records) {
         finding.outcome = match &finding.fix {
             Some(Fix::DiscardSubfile(_)) if !leave.discard_unreferenced => Outcome::Left,
             Some(_) => Outcome::Repairable,

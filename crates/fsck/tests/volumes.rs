@@ -69,22 +69,54 @@ fn a_torn_last_commit_is_dropped_without_a_word() {
 }
 
 #[test]
-fn damage_in_the_middle_of_a_log_is_said_and_nothing_is_changed() {
-    let world = World::new();
+fn one_flipped_bit_of_a_log_is_said_and_a_repair_loses_nothing() {
+    // S312
+    let mut world = World::new();
     let log = log_of(&world, 1);
-    let before = std::fs::read(&log).unwrap();
-    std::fs::File::options().write(true).open(&log).unwrap().write_all_at(&[0xaa; 16], 300).unwrap();
-    let damaged = std::fs::read(&log).unwrap();
-    let report = world.check(true);
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes[400] ^= 4;
+    std::fs::write(&log, &bytes).unwrap();
+    let report = world.check(false);
     assert_eq!((report.exit_code(), kinds(&report)), (12, vec![Kind::Records]), "{report:#?}");
     let text = report.findings[0].to_string();
-    assert!(
-        text.contains("damaged at byte ") && text.contains("--from-subfiles rebuilds the files"),
-        "{text}"
-    );
-    assert_eq!(std::fs::read(&log).unwrap(), damaged);
-    std::fs::write(&log, before).unwrap();
-    assert_eq!(world.check(false).exit_code(), 0);
+    assert!(text.contains("damaged at byte ") && text.contains("--repair keeps what is sound"), "{text}");
+    assert_eq!(std::fs::read(&log).unwrap(), bytes, "a look changes nothing");
+    let report = world.check(true);
+    assert_eq!((report.exit_code(), kinds(&report)), (1, vec![Kind::Records]), "{report:#?}");
+    let text = report.findings[0].to_string();
+    assert!(text.contains("1 flipped bits corrected, nothing is lost"), "{text}");
+    let kept = log.with_file_name(format!("damaged-{}", log.file_name().unwrap().display()));
+    assert_eq!(std::fs::read(kept).unwrap(), bytes, "the damaged log is kept");
+    assert_eq!(world.check(true).exit_code(), 0);
+    world.assert_content_but(&[]);
+}
+
+#[test]
+fn damage_in_the_middle_of_a_log_takes_no_more_than_its_commits() {
+    // S312
+    for (node, at) in [(0, 300), (1, 300), (2, 900), (1, 2500)] {
+        let mut world = World::new();
+        let log = log_of(&world, node);
+        std::fs::File::options().write(true).open(&log).unwrap().write_all_at(&[0xaa; 40], at).unwrap();
+        let report = world.check(true);
+        let told = report.findings.iter().find(|finding| finding.kind == Kind::Records).unwrap().to_string();
+        assert!(told.contains("lost are ") && told.contains("damaged-*"), "{told}");
+        assert_eq!(report.exit_code(), 1, "node {node}, byte {at}: {report:#?}");
+        let again = world.check(true);
+        assert_eq!(again.exit_code(), 0, "node {node}, byte {at}: {again:#?}");
+        // Whatever a name leads to has its content; and most names are there.
+        world.formation.start();
+        let client = &world.formation.clients[1];
+        let found = world.files.iter().filter(|(path, (ino, content))| {
+            let Ok(attr) = client.resolve(path.as_bytes()) else { return false };
+            let mut back = vec![0; 100_000];
+            let len = client.read(attr.ino, 0, &mut back).unwrap();
+            attr.ino == *ino && back[..len] == content[..]
+        });
+        let (found, all) = (found.count(), world.files.len());
+        assert!(found + 4 >= all, "node {node}, byte {at}: {found} of {all} files; {told}");
+        world.formation.stop();
+    }
 }
 
 /// Files in memory.

@@ -98,7 +98,7 @@ pub enum StoreError {
         index: u16,
     },
     /// Bytes on a volume that nobody wrote so.
-    #[error("{}: damaged at byte {offset}: {cause}; see what is left with `bivouac fsck --offline`", path.display())]
+    #[error("{}: damaged at byte {offset}: {cause}; with its volume named, `bivouac fsck --offline --repair DIR` keeps what is sound", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,

@@ -21,7 +21,7 @@ pub use data::{
     RecordsRoom, SpaceChange, SubfileId, SubfileSpec, SubfileStat, Subfiles, VolumeConfig, VolumeUsage,
 };
 pub use error::{StoreError, StoreResult};
-pub use records::{Compaction, Records, RecordsOptions, RecordsStats, Recovery, Txn};
+pub use records::{Compaction, Damage, Records, RecordsOptions, RecordsStats, Recovery, Salvage, Txn};
 pub use volume::{
     CrashVolume, DirVolume, Entry, FailingVolume, Fault, FileStat, IDENTITY_NAME, Loss, MemVolume,
     NOTE_LEN_MAX, NOTE_NAME, OpenMode, Operation, OperationKind, ReadOnlyVolume, Space, Volume, VolumeFile,

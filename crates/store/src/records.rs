@@ -5,11 +5,14 @@
 //! Formats, and why recovery gives exactly what was acknowledged, are in docs/format.md.
 
 mod compact;
+mod correct;
 mod format;
 mod log;
 mod map;
 mod reader;
 mod recover;
+mod salvage;
+mod sift;
 #[cfg(test)]
 mod tests;
 mod txn;
@@ -25,6 +28,7 @@ use bivouac_types::limits::{SLOTS_DEFAULT, SLOTS_MAX};
 use bivouac_types::{FormationId, NodeId, Slot};
 
 pub use compact::Compaction;
+pub use salvage::{Damage, Salvage};
 pub use txn::Txn;
 
 use self::format::Origin;

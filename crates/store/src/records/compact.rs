@@ -110,7 +110,7 @@ impl Records {
     }
 }
 
-struct SnapshotWriter {
+pub(super) struct SnapshotWriter {
     file: Arc<dyn VolumeFile>,
     name: String,
     generation: u64,
@@ -122,7 +122,7 @@ struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    fn begin(volume: &dyn Volume, header: FileHeader) -> StoreResult<SnapshotWriter> {
+    pub(super) fn begin(volume: &dyn Volume, header: FileHeader) -> StoreResult<SnapshotWriter> {
         let file = begin_file(volume, header)?;
         let name = file_name(FileKind::Snapshot, header.generation);
         Ok(SnapshotWriter {
@@ -136,7 +136,11 @@ impl SnapshotWriter {
         })
     }
 
-    fn copy_slot(&mut self, slot: u16, map: &Mutex<SlotMap>) -> StoreResult<()> {
+    pub(super) fn file(&self) -> &dyn VolumeFile {
+        &*self.file
+    }
+
+    pub(super) fn copy_slot(&mut self, slot: u16, map: &Mutex<SlotMap>) -> StoreResult<()> {
         let mut behind: Option<Vec<u8>> = None;
         loop {
             let bound = behind.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -163,7 +167,7 @@ impl SnapshotWriter {
         None
     }
 
-    fn end(&mut self) -> StoreResult<()> {
+    pub(super) fn end(&mut self) -> StoreResult<()> {
         self.write_entry()?;
         Op::End { records: self.records }.encode(&mut self.entry);
         self.write_entry()

@@ -4,7 +4,9 @@ use std::io::IoSliceMut;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::correct::flipped_bit;
 use super::format::{FileHeader, FileKind, HEAD_LEN, HEADER_LEN, Head, HeaderError, Origin, VERSION};
+use super::sift::is_unwritten;
 use crate::crc::crc32c;
 use crate::volume::transfer::read_full_at;
 use crate::{StoreError, StoreResult, VolumeFile};
@@ -91,7 +93,7 @@ impl EntryReader {
             return Ok(Found::Torn);
         }
         if crc32c(self.load(body_at, u64::from(head.len))?) != head.body_crc {
-            return self.torn_or(end, "wrong checksum of an entry");
+            return self.torn_body(body_at, end, head.body_crc);
         }
         if Some(head.sequence) != self.sequence.checked_add(1) {
             let cause =
@@ -124,6 +126,17 @@ impl EntryReader {
         let (at, left) = (self.at, self.len - self.at);
         let bytes = self.load(at, left.min(HEAD_LEN as u64))?;
         Ok(bytes.first_chunk().and_then(|bytes| Head::from_bytes(bytes, generation)))
+    }
+
+    /// A body that does not fit to its checksum is torn if its end was never written. One that is whole is not, whatever its
+    /// place: somebody was told that it is done.
+    fn torn_body(&mut self, from: u64, end: u64, crc: u32) -> StoreResult<Found<'_>> {
+        const CAUSE: &str = "wrong checksum of an entry";
+        let body = self.load(from, end - from)?;
+        if !is_unwritten(body) || flipped_bit(body, crc).is_some() {
+            return Err(self.damaged(CAUSE));
+        }
+        self.torn_or(end, CAUSE)
     }
 
     /// Torn when only zeros, or nothing, are in the file from `from` on; damage otherwise.

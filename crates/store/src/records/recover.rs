@@ -45,8 +45,8 @@ pub(super) fn recover(volume: &Arc<dyn Volume>, origin: Origin) -> StoreResult<R
 /// Generations of the complete files.
 #[derive(Default)]
 pub(super) struct Files {
-    logs: BTreeSet<u64>,
-    snapshots: BTreeSet<u64>,
+    pub(super) logs: BTreeSet<u64>,
+    pub(super) snapshots: BTreeSet<u64>,
 }
 
 impl Files {
@@ -237,7 +237,7 @@ impl Torn {
 }
 
 /// Does what an entry says; the number of records if it is the end of a snapshot.
-fn apply(slots: &mut [SlotMap], total: &mut Change, body: &[u8]) -> Result<Option<u64>, &'static str> {
+pub(super) fn apply(slots: &mut [SlotMap], total: &mut Change, body: &[u8]) -> Result<Option<u64>, &'static str> {
     const NO_SLOT: &str = "entry names a slot that there is not";
     for op in Ops(body) {
         *total += match op? {

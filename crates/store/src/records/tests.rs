@@ -5,6 +5,7 @@ mod damage;
 mod faults;
 mod model;
 mod rules;
+mod salvage;
 
 use super::*;
 use crate::MemVolume;

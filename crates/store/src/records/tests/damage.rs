@@ -5,10 +5,10 @@ use crate::volume::transfer::{read_all, write_all_at};
 use crate::{MemVolume, OpenMode};
 use std::io::IoSlice;
 
-const LOG: &str = "records/log-0000000000000001";
+pub(super) const LOG: &str = "records/log-0000000000000001";
 
 /// A log of some commits, its bytes, and the state after each number of commits.
-fn small_log() -> (Vec<u8>, Vec<Model>) {
+pub(super) fn small_log() -> (Vec<u8>, Vec<Model>) {
     let volume = memory();
     let (records, _) = open(&volume, 2).unwrap();
     let mut model: Model = vec![BTreeMap::new(); 2];
@@ -22,7 +22,7 @@ fn small_log() -> (Vec<u8>, Vec<Model>) {
     (read_all(&*file).unwrap(), states)
 }
 
-fn volume_with(files: &[(&str, &[u8])]) -> Arc<dyn Volume> {
+pub(super) fn volume_with(files: &[(&str, &[u8])]) -> Arc<dyn Volume> {
     let volume = MemVolume::default();
     volume.make_dir("records").unwrap();
     for (name, bytes) in files {
@@ -106,7 +106,7 @@ fn a_commit_that_vanished_from_the_middle_is_missed() {
 }
 
 /// A snapshot and the log behind it.
-fn compacted() -> (Vec<u8>, Vec<u8>, Vec<Model>) {
+pub(super) fn compacted() -> (Vec<u8>, Vec<u8>, Vec<Model>) {
     let volume = memory();
     let (records, _) = open(&volume, 2).unwrap();
     let mut model: Model = vec![BTreeMap::new(); 2];
@@ -123,8 +123,8 @@ fn compacted() -> (Vec<u8>, Vec<u8>, Vec<Model>) {
     (read("records/snapshot-0000000000000002"), read("records/log-0000000000000002"), states)
 }
 
-const SNAPSHOT_2: &str = "records/snapshot-0000000000000002";
-const LOG_2: &str = "records/log-0000000000000002";
+pub(super) const SNAPSHOT_2: &str = "records/snapshot-0000000000000002";
+pub(super) const LOG_2: &str = "records/log-0000000000000002";
 
 #[test]
 fn damage_at_any_byte_of_a_snapshot_is_an_error() {

@@ -1,0 +1,211 @@
+//! Telling what is sound in a damaged log or snapshot from what is not.
+//!
+//! An entry counts only if head and body have their own checksums, or have them but for one flipped bit. Behind a
+//! head that is lost the next one is looked for, byte by byte; docs/format.md says why none is found by mistake.
+
+use std::borrow::Cow;
+
+use super::correct::flipped_bit;
+use super::format::{BODY_LEN_MAX, FileKind, HEAD_LEN, HEADER_LEN, Head, Op, Ops};
+use crate::crc::crc32c;
+
+/// Shortest entry: a head and the delete of an empty key.
+const ENTRY_LEN_MIN: u64 = HEAD_LEN as u64 + 5;
+/// Longest body of a log's entry of which one bit is corrected: a wrong correction of bytes that are damaged in more places
+/// is less likely than 1 to 100,000.
+const CORRECTED_LEN_MAX: usize = 4096;
+/// The same of a snapshot's entries, which would take thousands of records with them.
+const CORRECTED_LEN_MAX_SNAPSHOT: usize = 1 << 19;
+
+/// A stretch of a file that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    pub(super) at: usize,
+    pub(super) end: usize,
+    /// Slots and keys that the entry seems to have changed; its checksum does not vouch for them.
+    pub(super) keys: Vec<(u16, Vec<u8>)>,
+}
+
+/// An entry that can be used.
+pub(super) struct Sound<'a> {
+    pub(super) body: Cow<'a, [u8]>,
+    pub(super) corrected: bool,
+}
+
+/// What a file holds.
+#[derive(Default)]
+pub(super) struct Sifted<'a> {
+    pub(super) entries: Vec<Sound<'a>>,
+    pub(super) gaps: Vec<Gap>,
+    /// Entries that are known to be missing, by their sequences.
+    pub(super) lost: u64,
+    /// Bytes at the end that look like a write that was never finished.
+    pub(super) torn: usize,
+}
+
+/// Reads the entries of one file.
+pub(super) struct Sieve<'a> {
+    bytes: &'a [u8],
+    kind: FileKind,
+    generation: u64,
+    slots: u16,
+    /// Sequence of the last entry.
+    pub(super) last: u64,
+    /// Whether that is the one right in front of what comes next.
+    pub(super) exact: bool,
+    out: Sifted<'a>,
+}
+
+impl<'a> Sieve<'a> {
+    pub(super) fn new(bytes: &'a [u8], kind: FileKind, generation: u64, slots: u16) -> Sieve<'a> {
+        Sieve { bytes, kind, generation, slots, last: 0, exact: true, out: Sifted::default() }
+    }
+
+    /// Reads everything; what was found, the last sequence, and whether what follows must be the next one.
+    pub(super) fn sift(mut self) -> (Sifted<'a>, u64, bool) {
+        let mut at = HEADER_LEN;
+        while at < self.bytes.len() {
+            at = self.step(at);
+        }
+        (self.out, self.last, self.exact)
+    }
+
+    /// Takes what is at an offset; where to go on.
+    fn step(&mut self, at: usize) -> usize {
+        let Some((head, corrected)) = self.head(at) else { return self.search(at) };
+        if head.sequence <= self.last {
+            return self.search(at);
+        }
+        let (from, end) = span(at, head);
+        let Some(body) = self.bytes.get(from..end) else { return self.tear(at) };
+        let fixed = self.body(body, head.body_crc);
+        if fixed.is_none() && end == self.bytes.len() && is_unwritten(body) {
+            return self.tear(at);
+        }
+        // In a file that was not damaged elsewhere nothing is missing here, unless whole entries are gone.
+        if self.exact || self.last > 0 {
+            self.out.lost += head.sequence - self.last - 1;
+        }
+        (self.last, self.exact) = (head.sequence, true);
+        match fixed {
+            Some(mut sound) => {
+                sound.corrected |= corrected;
+                self.out.entries.push(sound);
+            }
+            None => {
+                self.out.lost += 1;
+                self.out.gaps.push(Gap { at, end, keys: self.names(body) });
+            }
+        }
+        end
+    }
+
+    /// The head at an offset, where one must be; with whether a bit of it was corrected, which the body then proves.
+    fn head(&self, at: usize) -> Option<(Head, bool)> {
+        let bytes = self.bytes.get(at..)?.first_chunk::<HEAD_LEN>()?;
+        if let Some(head) = Head::from_bytes(bytes, self.generation) {
+            return Some((head, false));
+        }
+        let flips = (0..HEAD_LEN * 8).filter_map(|bit| {
+            let mut copy = *bytes;
+            copy[bit / 8] ^= 1 << (bit % 8);
+            Head::from_bytes(&copy, self.generation)
+        });
+        let proven = |head: &Head| {
+            let (from, end) = span(at, *head);
+            self.bytes.get(from..end).is_some_and(|body| crc32c(body) == head.body_crc)
+        };
+        flips.into_iter().find(proven).map(|head| (head, true))
+    }
+
+    fn body(&self, body: &'a [u8], crc: u32) -> Option<Sound<'a>> {
+        if crc32c(body) == crc {
+            let body = Cow::Borrowed(body);
+            return self.makes_sense(&body).then_some(Sound { body, corrected: false });
+        }
+        let max = match self.kind {
+            FileKind::Log => CORRECTED_LEN_MAX,
+            FileKind::Snapshot => CORRECTED_LEN_MAX_SNAPSHOT,
+        };
+        if body.len() > max {
+            return None;
+        }
+        let (at, bit) = flipped_bit(body, crc)?;
+        let mut copy = body.to_vec();
+        *copy.get_mut(at)? ^= 1 << bit;
+        self.makes_sense(&copy).then_some(Sound { body: Cow::Owned(copy), corrected: true })
+    }
+
+    /// Whether these are operations of such a file.
+    fn makes_sense(&self, body: &[u8]) -> bool {
+        Ops(body).all(|op| match op {
+            Ok(Op::Put { slot, .. }) => slot < self.slots,
+            Ok(Op::Delete { slot, .. }) => slot < self.slots && self.kind == FileKind::Log,
+            Ok(Op::End { .. }) => self.kind == FileKind::Snapshot,
+            Err(_) => false,
+        })
+    }
+
+    fn names(&self, body: &[u8]) -> Vec<(u16, Vec<u8>)> {
+        let named = |op| match op {
+            Ok(Op::Put { slot, key, .. } | Op::Delete { slot, key }) => Some((slot, key.to_vec())),
+            _ => None,
+        };
+        Ops(body).map_while(named).filter(|(slot, _)| *slot < self.slots).collect()
+    }
+
+    /// Looks for the next entry behind bytes that are none.
+    fn search(&mut self, at: usize) -> usize {
+        let behind = self.bytes.get(at + HEAD_LEN..).unwrap_or_default();
+        if behind.iter().all(|byte| *byte == 0) {
+            return self.tear(at);
+        }
+        let len = self.bytes.len();
+        let found = (at + 1..len).find_map(|p| self.candidate(at, p).map(|sequence| (p, sequence)));
+        let end = found.map_or(len, |(p, _)| p);
+        self.out.gaps.push(Gap { at, end, keys: Vec::new() });
+        match found {
+            Some((_, sequence)) => {
+                self.out.lost += sequence - self.last - 1;
+                (self.last, self.exact) = (sequence - 1, true);
+            }
+            // The next log tells how many.
+            None => self.exact = false,
+        }
+        end
+    }
+
+    /// The sequence of a sound entry at `p`, if it can be the first one behind what is lost from `at` on.
+    fn candidate(&self, at: usize, p: usize) -> Option<u64> {
+        let bytes = self.bytes.get(p..)?.first_chunk::<HEAD_LEN>()?;
+        let sequence = u64::from_le_bytes(*bytes.get(8..16)?.first_chunk()?);
+        let lost = sequence.checked_sub(self.last)?.checked_sub(1)?;
+        // Something is lost, and not more than there was room for: an entry within the value of another one, copied there
+        // from this log, is older.
+        if self.exact && (lost == 0 || lost > (p - at) as u64 / ENTRY_LEN_MIN) {
+            return None;
+        }
+        let head = Head::from_bytes(bytes, self.generation)?;
+        let (from, end) = span(p, head);
+        let body = self.bytes.get(from..end)?;
+        (crc32c(body) == head.body_crc && self.makes_sense(body)).then_some(sequence)
+    }
+
+    /// The rest of the file is a write that never ended.
+    fn tear(&mut self, at: usize) -> usize {
+        self.out.torn = self.bytes.len() - at;
+        self.exact = false;
+        self.bytes.len()
+    }
+}
+
+fn span(at: usize, head: Head) -> (usize, usize) {
+    debug_assert!(head.len as usize <= BODY_LEN_MAX);
+    (at + HEAD_LEN, at + HEAD_LEN + head.len as usize)
+}
+
+/// Whether the end of a body was never written, as a loss of power leaves it.
+pub(super) fn is_unwritten(body: &[u8]) -> bool {
+    let end = body.get(body.len().saturating_sub(16)..).unwrap_or_default();
+    end.iter().all(|byte| *byte == 0)
+}
