@@ -142,13 +142,15 @@ fn open_records(
         match open_one(volume, formation, identity.node) {
             Ok(Some(records)) => found.push((identity.node, records)),
             Ok(None) => {}
-            Err(error) => match salvage(volume, identity.node, &error, slots.filter(|_| args.repair), formation) {
-                Some((records, finding)) => {
-                    found.push((identity.node, records));
-                    damaged.push(finding);
+            Err(error) => {
+                match salvage(volume, identity.node, &error, slots.filter(|_| args.repair), formation) {
+                    Some((records, finding)) => {
+                        found.push((identity.node, records));
+                        damaged.push(finding);
+                    }
+                    None => damaged.push(unreadable(identity.node, &error)),
                 }
-                None => damaged.push(unreadable(identity.node, &error)),
-            },
+            }
         }
     }
     (found, damaged)

@@ -41,8 +41,10 @@ pub(crate) fn salvage(
 
 /// The finding of records that stay as they are.
 pub(crate) fn unreadable(node: NodeId, error: &StoreError) -> Finding {
-    let remedy = "--repair keeps what is sound and says what is lost; --from-subfiles rebuilds files without records";
-    let mut finding = Finding::new(Kind::Records, format!("records of {node}"), cause_of(error)).remedy(remedy);
+    let remedy =
+        "--repair keeps what is sound and says what is lost; --from-subfiles rebuilds files without records";
+    let mut finding =
+        Finding::new(Kind::Records, format!("records of {node}"), cause_of(error)).remedy(remedy);
     if matches!(error, StoreError::Corrupt { .. }) {
         finding.outcome = Outcome::Repairable;
     }

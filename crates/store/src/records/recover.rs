@@ -237,7 +237,11 @@ impl Torn {
 }
 
 /// Does what an entry says; the number of records if it is the end of a snapshot.
-pub(super) fn apply(slots: &mut [SlotMap], total: &mut Change, body: &[u8]) -> Result<Option<u64>, &'static str> {
+pub(super) fn apply(
+    slots: &mut [SlotMap],
+    total: &mut Change,
+    body: &[u8],
+) -> Result<Option<u64>, &'static str> {
     const NO_SLOT: &str = "entry names a slot that there is not";
     for op in Ops(body) {
         *total += match op? {

@@ -238,7 +238,9 @@ impl<'a> Run<'a> {
             (self.slots, self.total) = (empty(self.origin.slots), Change::default());
             (self.out.damage, self.out.lost_commits) = (Vec::new(), 0);
         }
-        let puts = |entry: &super::sift::Sound<'_>| Ops(&entry.body).filter(|op| matches!(op, Ok(Op::Put { .. }))).count();
+        let puts = |entry: &super::sift::Sound<'_>| {
+            Ops(&entry.body).filter(|op| matches!(op, Ok(Op::Put { .. }))).count()
+        };
         let had: usize = found.entries.iter().map(puts).sum();
         self.put(found);
         if found.torn > 0 || end.is_none() {
