@@ -169,9 +169,7 @@ fn staging_says_first_what_it_would_do_and_whether_it_fits() {
     let dry = stage(&["-n", "--exclude", "*.tmp", &src, "/in"]);
     assert_eq!(dry.code, 0, "{}", dry.err);
     assert!(
-        dry.out.contains("src/a\n")
-            && !dry.out.contains("b.tmp")
-            && dry.out.contains("would copy 1 file, "),
+        dry.out.contains("src/a\n") && !dry.out.contains("b.tmp") && dry.out.contains("would copy 1 file, "),
         "{}",
         dry.out
     );

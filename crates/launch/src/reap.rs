@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rustix::io::Errno;
-
 use crate::boards::unused;
 use crate::memory_root::{Abandoned, abandoned};
 use crate::mounts::{MountEntry, WhenBusy, is_dead, mounted, unmount};

@@ -56,7 +56,7 @@ fn is_of_client(key: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{done_key, lock_key, session_key, orphan_key};
+    use crate::record::{done_key, lock_key, orphan_key, session_key};
     use bivouac_store::{MemVolume, RecordsOptions, Volume};
     use bivouac_types::{FormationId, Ino, NodeId};
     use bivouac_wire::{Decode, LockKind};

@@ -542,6 +542,7 @@ pub mod tests {
             grace: std::time::Duration::from_secs(30),
             spread_at: bivouac_types::SpreadAt::default(),
             dead_after: None,
+            past: crate::Past::default(),
             fates: std::sync::Arc::new(bivouac_net::Fates::new(1)),
             objects: bivouac_source::Surroundings::default(),
         };

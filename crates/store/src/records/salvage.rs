@@ -5,8 +5,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bivouac_ranks::{Mutex, rank};
 use bivouac_types::{FormationId, NodeId, Slot};
-use parking_lot::Mutex;
 
 use super::Records;
 use super::compact::SnapshotWriter;
@@ -283,7 +283,7 @@ impl<'a> Run<'a> {
         let snapshot = FileHeader { kind: FileKind::Snapshot, base: self.last, ..header };
         let mut writer = SnapshotWriter::begin(self.volume, snapshot)?;
         for (slot, map) in (0..).zip(std::mem::take(&mut self.slots)) {
-            writer.copy_slot(slot, &Mutex::new(map))?;
+            writer.copy_slot(slot, &Mutex::new(rank::LEAF, map))?;
         }
         writer.end()?;
         finish_file(self.volume, &*log, header)?;
