@@ -106,4 +106,49 @@ mod tests {
         }
         assert_eq!((read(&mut kernel), read(&mut kernel)), (answer(-5, 12), answer(-5, 16)));
     }
+
+    /// Mounts a device at a directory and agrees with the kernel; `None` where that is not possible.
+    fn mounted(dir: &Path) -> Option<File> {
+        let device = File::options().read(true).write(true).open("/dev/fuse").ok()?;
+        let data =
+            format!("fd={},rootmode=40000,user_id=0,group_id=0", std::os::fd::AsRawFd::as_raw_fd(&device));
+        let (data, flags) = (std::ffi::CString::new(data).unwrap(), rustix::mount::MountFlags::empty());
+        rustix::mount::mount("none", dir, "fuse.test", flags, data.as_c_str()).ok()?;
+        let number = receive(&device);
+        // Version 7.31, nothing wished for.
+        let mut agreed = [0u8; 80];
+        agreed[..4].copy_from_slice(&80u32.to_ne_bytes());
+        agreed[8..16].copy_from_slice(&number.to_ne_bytes());
+        agreed[16..20].copy_from_slice(&7u32.to_ne_bytes());
+        agreed[20..24].copy_from_slice(&31u32.to_ne_bytes());
+        agreed[36..40].copy_from_slice(&4096u32.to_ne_bytes());
+        (&device).write_all(&agreed).unwrap();
+        Some(device)
+    }
+
+    /// Takes up a request; its number.
+    fn receive(mut device: &File) -> u64 {
+        let mut request = vec![0; 1 << 20];
+        device.read(&mut request).unwrap();
+        u64::from_ne_bytes(request[8..16].try_into().unwrap())
+    }
+
+    /// S325: a request that was taken up and is not answered holds whoever waits for it, signals or not.
+    #[test]
+    fn who_waits_in_a_mount_that_nobody_serves_is_let_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(device) = mounted(dir.path()) else {
+            return println!("skipped: nothing can be mounted here");
+        };
+        let mut waits = std::process::Command::new("stat").arg(dir.path().join("x")).spawn().unwrap();
+        receive(&device);
+        waits.kill().unwrap();
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", waits.id())).unwrap_or_default();
+        while !stat().contains(") D ") {
+            std::thread::park_timeout(std::time::Duration::from_millis(1));
+        }
+        refuse_all(device.try_clone().unwrap().into());
+        waits.wait().unwrap();
+        rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
 }

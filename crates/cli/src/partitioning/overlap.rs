@@ -19,8 +19,8 @@ fn directory(source: &Source) -> Option<PathBuf> {
 /// Which mount, and what to do.
 pub fn refuse_mounted(state: &State, source: Option<&Source>) -> Result<(), String> {
     let Some(dir) = source.and_then(directory) else { return Ok(()) };
-    let on_hosts = state.hosts.iter().filter_map(|host| host.mount.as_ref());
-    let on_host = on_hosts.cloned().find(|mount| overlap(mount, &dir));
+    let mut on_hosts = state.hosts.iter().filter_map(|host| host.mount.as_ref());
+    let on_host = on_hosts.find(|mount| overlap(mount, &dir)).cloned();
     match overlapping(state, &dir).or(on_host) {
         Some(mount) => Err(refusal(&dir, &mount)),
         None => Ok(()),
