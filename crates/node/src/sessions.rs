@@ -111,7 +111,7 @@ impl Sessions {
     }
 
     /// A client asks for something and has not reclaimed anything: then it has nothing open. Whether that was news.
-    /// While its session ends this waits, so that what it asks for now is not ended too.
+    /// While its session ends this waits, so that what it asks for is not ended with it.
     pub fn is_heard(&self, client: ClientId) -> bool {
         if !self.unsettled.load(Ordering::Acquire) {
             return false;

@@ -41,7 +41,7 @@ pub fn run(here: &Surroundings, args: &LogsArgs) -> Result<ExitCode, Failure> {
     while !output::is_closed() && dir.path().exists() {
         let mut polled = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
         let _or_interrupted = poll(&mut polled, Some(&LOOK_AGAIN));
-        if std::iter::from_fn(|| signals.next()).any(|signal| asks_to_end(signal)) {
+        if std::iter::from_fn(|| signals.next()).any(asks_to_end) {
             break;
         }
         // What changed does not matter: all are read from where they were.

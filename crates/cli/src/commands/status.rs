@@ -49,7 +49,7 @@ fn watch(dir: &StateDir, args: &StatusArgs, every: Duration) -> Result<ExitCode,
 fn is_over(signals: &Signals, every: Duration) -> bool {
     let wait = Timespec::try_from(every).ok();
     let _or_interrupted = poll(&mut [PollFd::new(signals, PollFlags::IN)], wait.as_ref());
-    std::iter::from_fn(|| signals.next()).any(|signal| asks_to_end(signal))
+    std::iter::from_fn(|| signals.next()).any(asks_to_end)
 }
 
 fn shown(report: &Report, args: &StatusArgs, is_one_of_many: bool) -> Result<String, Failure> {
