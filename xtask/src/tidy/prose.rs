@@ -40,14 +40,14 @@ mod tests {
     fn long_lines_of_prose_are_named() {
         let long = "word ".repeat(25);
         assert_eq!(lines("a.md", &format!("short\n{long}\n- {long}\n")), [2, 3]);
-        assert_eq!(lines("a.rs", &long), []);
-        assert_eq!(lines("a.md", &"ä ".repeat(60)), [], "characters are counted, not bytes");
+        assert!(lines("a.rs", &long).is_empty());
+        assert!(lines("a.md", &"ä ".repeat(60)).is_empty(), "characters are counted, not bytes");
     }
 
     #[test]
     fn tables_and_what_is_typed_are_as_long_as_they_are() {
         let long = "word ".repeat(25);
         assert_eq!(lines("a.md", &format!("| {long} |\n```\n{long}\n```\n{long}\n")), [5]);
-        assert_eq!(lines("a.md", &"x".repeat(200)), []);
+        assert!(lines("a.md", &"x".repeat(200)).is_empty());
     }
 }
