@@ -154,6 +154,34 @@ fn damage_is_found_on_a_running_formation_and_repaired_on_a_stopped_one() {
     assert!(said.err.contains("is not empty; name an empty directory, or one to be made"), "{}", said.err);
 }
 
+/// S310. The supervisor gave the node up after five starts in a second, and nothing could bring it back.
+#[test]
+fn a_node_with_damaged_records_serves_again_once_they_are_repaired() {
+    let Some(site) = Site::new() else { return };
+    let volume = &site.volumes[1];
+    let is_log = |path: &PathBuf| text(path).contains("/records/log-");
+    let entries = std::fs::read_dir(volume.join("records")).unwrap();
+    let log = entries.map(|entry| entry.unwrap().path()).find(is_log).unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(&log).unwrap();
+    let (at, mut byte) = (file.metadata().unwrap().len() / 2, [0]);
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], at).unwrap();
+    signal(site.camp.node_pid(1), Signal::KILL);
+    let status = || site.camp.status()["nodes"][1].to_string();
+    wait_until("it is said what is damaged", || status().contains("fsck"));
+    let deaths = || site.camp.status()["nodes"][1]["deaths"].as_u64().unwrap();
+    // More often than a daemon may die that crashes.
+    wait_until("it is tried again and again", || deaths() > 6);
+    assert!(status().contains("restarting"), "{}", status());
+    let said = site.run(&["--offline", "--repair", text(volume)]);
+    assert!(said.out.contains("records") && said.out.contains("repaired"), "{}{}", said.out, said.err);
+    wait_until("it serves again", || site.camp.state() == "running");
+    for (path, (_, content)) in &site.files {
+        assert_eq!(std::fs::read(site.camp.mount().join(path)).unwrap(), *content, "{path}");
+    }
+    site.camp.down();
+}
+
 #[test]
 fn what_makes_no_sense_or_cannot_be_looked_at_has_its_exit_code() {
     let place = Place::new();

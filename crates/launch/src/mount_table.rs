@@ -88,19 +88,21 @@ impl Table {
 
     /// What hides a mount: something on it, or beside it at a directory that leads there; and the same of the one it is in.
     fn cover(&self, line: &Line) -> Option<&Line> {
-        let mut seen = line;
+        let (mut seen, mut within) = (line, line.id);
         // Each turn goes to the mount around: there are no more than lines.
         for _ in 0..self.lines.len() {
             let hides = |other: &&Line| {
                 let on_it = other.parent == seen.id && other.dir == seen.dir;
                 let before_it =
                     other.parent == seen.parent && other.id != seen.id && seen.dir.starts_with(&other.dir);
-                // What is on the root directory is not seen by whoever had that before.
-                other.dir != Path::new("/") && (on_it || before_it)
+                // What is on the root directory is not seen by whoever had that before; and what is on a mount and has
+                // this one in it does not hide it.
+                other.dir != Path::new("/") && other.id != within && (on_it || before_it)
             };
             if let Some(cover) = self.lines.iter().find(hides) {
                 return Some(cover);
             }
+            within = seen.id;
             seen = self.lines.iter().find(|around| around.id == seen.parent && around.id != seen.id)?;
         }
         None
@@ -148,6 +150,9 @@ mod tests {
         assert_eq!(see("50 40 0:60 / /tmp/b/m rw - tmpfs on-it rw\n"), covered("on-it"));
         assert_eq!(see("50 30 0:60 / /tmp/b rw - tmpfs above rw\n"), covered("above"));
         assert_eq!(see("50 30 0:60 / /tmp rw - tmpfs around rw\n"), covered("around"));
+        // A directory that two mounts are on, one on the other, and ours is in the upper one.
+        let twice = PLAIN.replace("40 30", "40 31") + "31 30 0:40 / /tmp rw - tmpfs tmpfs rw\n";
+        assert_eq!(Table::parse(twice.as_bytes()).see(Path::new("/tmp/b/m"), 54), Seen::Here);
         let table = Table::parse(PLAIN.as_bytes());
         assert_eq!(table.see(Path::new("/tmp/b/m"), 55), Seen::Gone, "another one of the same name");
         assert_eq!(table.see(Path::new("/tmp/b"), 54), Seen::Gone);

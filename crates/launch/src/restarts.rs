@@ -68,9 +68,9 @@ pub enum Event {
     Ready(usize),
     /// A daemon ended, and how.
     Died(usize, String),
-    /// A daemon was killed for want of memory, and what is known of it: that is nothing wrong with the daemon, and it does not
-    /// come to be too much.
-    Starved(usize, String),
+    /// A daemon ended for a reason outside of it, and which: it was killed for want of memory, or says that it cannot begin
+    /// to serve, as its records are damaged or its volume is not there. That may be mended, and does not come to be too much.
+    Hindered(usize, String),
     /// Time passed.
     Tick,
     /// All are to end.
@@ -125,7 +125,7 @@ struct Node {
     was_ready: bool,
     deaths: VecDeque<u64>,
     /// Those for want of memory.
-    starved: VecDeque<u64>,
+    hindered: VecDeque<u64>,
 }
 
 impl Restarts {
@@ -136,7 +136,7 @@ impl Restarts {
             life: Life::Starting,
             was_ready: false,
             deaths: VecDeque::new(),
-            starved: VecDeque::new(),
+            hindered: VecDeque::new(),
         };
         let nodes = std::iter::repeat_with(node).take(count).collect();
         Restarts { policy, nodes, kill_at: None, stopping: false }
@@ -147,7 +147,7 @@ impl Restarts {
         match event {
             Event::Ready(index) => self.ready(index),
             Event::Died(index, how) => self.died(now_ms, index, how, false),
-            Event::Starved(index, how) => self.died(now_ms, index, how, true),
+            Event::Hindered(index, how) => self.died(now_ms, index, how, true),
             Event::Tick => self.tick(now_ms),
             Event::Stop => self.stop(now_ms),
         }
@@ -183,7 +183,7 @@ impl Restarts {
         Vec::new()
     }
 
-    fn died(&mut self, now_ms: u64, index: usize, how: String, starved: bool) -> Vec<Command> {
+    fn died(&mut self, now_ms: u64, index: usize, how: String, hindered: bool) -> Vec<Command> {
         let (policy, stopping) = (self.policy, self.stopping);
         let Some(node) = self.nodes.get_mut(index) else { return Vec::new() };
         if !matches!(node.life, Life::Starting | Life::Ready) {
@@ -193,8 +193,8 @@ impl Restarts {
             node.life = Life::Stopped;
             return self.finish_if_over();
         }
-        let judged = if starved && node.was_ready {
-            node.starved(now_ms, index, policy)
+        let judged = if hindered && node.was_ready {
+            node.hindered(now_ms, index, policy)
         } else {
             node.judge(now_ms, index, how, policy)
         };
@@ -248,9 +248,9 @@ impl Restarts {
 
 impl Node {
     /// It is started again, later and later: what others take may be given back, and its data is acknowledged.
-    fn starved(&mut self, now_ms: u64, index: usize, policy: Policy) -> Command {
-        count(&mut self.starved, now_ms, policy.tolerance.window_ms);
-        self.start_after(delay_ms(self.starved.len(), policy), now_ms, index)
+    fn hindered(&mut self, now_ms: u64, index: usize, policy: Policy) -> Command {
+        count(&mut self.hindered, now_ms, policy.tolerance.window_ms);
+        self.start_after(delay_ms(self.hindered.len(), policy), now_ms, index)
     }
 
     fn start_after(&mut self, delay: u64, now_ms: u64, index: usize) -> Command {
@@ -344,9 +344,9 @@ mod tests {
         let mut restarts = ready(1);
         let mut now = 0;
         for turn in 0..50 {
-            let starved = Event::Starved(0, "killed for want of memory".into());
+            let hindered = Event::Hindered(0, "killed for want of memory".into());
             let expected = if turn == 0 { Command::Start(0) } else { Command::Wait(0) };
-            assert_eq!(restarts.handle(now, starved), [expected]);
+            assert_eq!(restarts.handle(now, hindered), [expected]);
             if turn > 0 {
                 now = restarts.next_tick().unwrap();
                 assert_eq!(restarts.handle(now, Event::Tick), [Command::Start(0)]);
@@ -356,8 +356,8 @@ mod tests {
         // Crashes are counted as before.
         assert_eq!(die(&mut restarts, now), [Command::Start(0)]);
         let mut never_ready = Restarts::new(1, Policy::default());
-        let starved = never_ready.handle(0, Event::Starved(0, "no memory".into()));
-        assert_eq!(starved, [Command::GiveUp(0, "no memory".into())]);
+        let hindered = never_ready.handle(0, Event::Hindered(0, "no memory".into()));
+        assert_eq!(hindered, [Command::GiveUp(0, "no memory".into())]);
     }
 
     #[test]

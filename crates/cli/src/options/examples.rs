@@ -17,6 +17,11 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("status", &["bivouac status", "bivouac status --name camp --json", "bivouac status --watch=5s"]),
     ("logs", &["bivouac logs", "bivouac logs --node 0 --supervisor -n 20", "bivouac logs --follow"]),
     ("down", &["bivouac down", "bivouac down --name camp --yes"]),
+    ("list", &["bivouac list", "bivouac list --json"]),
+    (
+        "recover",
+        &["bivouac recover camp", "bivouac recover camp --volume /local/disk1 --volume /local/disk2"],
+    ),
     ("reap", &["bivouac reap --dry-run", "bivouac reap"]),
     (
         "run",

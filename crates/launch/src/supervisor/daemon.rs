@@ -56,6 +56,14 @@ pub(super) struct Running {
     pub(super) failure: Option<String>,
 }
 
+/// How a process ended.
+#[derive(Debug)]
+pub(super) struct Death {
+    pub(super) how: String,
+    /// It said so itself.
+    pub(super) is_said: bool,
+}
+
 impl Daemon {
     pub(super) fn new(first: usize, handles: Vec<NodeHandles>) -> Daemon {
         Daemon { nodes: first..first + handles.len(), handles, mounts: Vec::new(), running: None }
@@ -150,15 +158,17 @@ impl Daemon {
     }
 
     /// Says how the process ended, if it did; its log says more when it did not say itself.
-    pub(super) fn bury(&mut self, log: &Path) -> Option<String> {
+    pub(super) fn bury(&mut self, log: &Path) -> Option<Death> {
         let running = self.running.as_mut()?;
         let status = running.child.try_wait().ok()??;
         let failure = running.failure.take();
         self.running = None;
-        Some(failure.unwrap_or_else(|| match last_line(log) {
+        let is_said = failure.is_some();
+        let how = failure.unwrap_or_else(|| match last_line(log) {
             Some(line) => format!("{}; its log ends with: {line}", describe(status)),
             None => describe(status),
-        }))
+        });
+        Some(Death { how, is_said })
     }
 }
 

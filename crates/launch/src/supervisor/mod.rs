@@ -472,17 +472,18 @@ impl Supervisor {
     fn take_death(&mut self, index: usize) {
         self.take_said(index);
         let log = self.dir.node_log(self.first_node(index));
-        let Some(mut how) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
-        let starved = if how.starts_with(KILLED) { self.killer.explains() } else { None };
-        let is_starved = starved.is_some();
-        how = starved.unwrap_or(how);
+        let Some(death) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
+        let starved = if death.how.starts_with(KILLED) { self.killer.explains() } else { None };
+        let cannot_begin = death.is_said && self.restarts.life(index) == Some(Life::Starting);
+        let is_hindered = starved.is_some() || cannot_begin;
+        let how = starved.unwrap_or(death.how);
         log::warn!("the daemon of node {} ended: {how}", self.first_node(index));
         for node in self.nodes_of(index) {
             node.process = None;
             node.deaths += 1;
         }
         self.set_life(index, NodeLife::Restarting, Some(how.clone()));
-        self.event(if is_starved { Event::Starved(index, how) } else { Event::Died(index, how) });
+        self.event(if is_hindered { Event::Hindered(index, how) } else { Event::Died(index, how) });
         if self.restarts.life(index) == Some(Life::Stopped) {
             self.set_life(index, NodeLife::Stopped, None);
         }
