@@ -31,9 +31,14 @@ fn said_of(report: &Report) -> Option<String> {
     Some(format!("removes {what}, {}{unseen}{kept}", format_size(bytes)))
 }
 
+/// Whether somebody can be asked.
+pub fn can_ask() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
 /// Whether it may be removed: without a terminal nobody can be asked, and who types at none has said so.
 pub fn is_agreed(was_said: bool) -> bool {
-    if was_said || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+    if was_said || !can_ask() {
         return true;
     }
     crate::output::complain(format_args!("remove it? [y/N] "));

@@ -375,7 +375,7 @@ fn policies_hold_for_programs() {
         ))
         .output()
         .unwrap();
-    assert!(closed.status.success());
+    assert!(closed.status.success(), "{closed:?}");
     assert_eq!(there("sub1/result").unwrap()[..10], [0; 10]);
     let status = proxied.camp.run("status", &[]);
     assert!(status.out.contains("not at their source: "), "{}", status.out);

@@ -168,7 +168,12 @@ impl Client {
     /// Writes a stretch, or what is one request. Where cuts come in between, what is written again is kept short.
     fn write_at_once(&self, ino: Ino, offset: u64, end: u64, data: &[u8]) -> FsResult<()> {
         let stretch = |known: &Known| self.write_stretch(ino, known, offset, data);
-        let all_at_once = || self.publish_within(1, ino, end, |_| offset, stretch);
+        let mut tries = 0;
+        let all_at_once = || {
+            // A try that found no room has ended with a cut of its own, which overtakes the next one.
+            tries += 1;
+            self.publish_within(tries, ino, end, |_| offset, stretch)
+        };
         if data.len() > TRANSFER_MAX && self.when_there_is_room(all_at_once)? {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! One proven connection of a client: at most one request at a time.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ const CONNECT_MS_MAX: u64 = 2_000;
 const FIRST_READ_LEN: usize = 4096;
 /// Most buffers that the kernel takes in one call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
+/// Bytes of a payload that are received before they are summed up.
+const SUM_LEN: usize = 256 << 10;
 
 /// How bytes are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,11 +177,12 @@ impl Connection {
             return Err(self.alien("more bytes than its header announces"));
         }
         self.receive_rest(body, body_len)?;
-        self.receive_payload(into, early, payload_len)?;
         let mut summing = Summing::default();
-        if frame.seal != Seal::None {
+        if frame.seal == Seal::None {
+            self.receive_payload(into, early..payload_len)?;
+        } else {
             summing.add(body);
-            slices::window_mut(into, 0, payload_len).iter().for_each(|part| summing.add(part));
+            self.receive_summed(into, early..payload_len, &mut summing)?;
         }
         self.check_seal(&frame, &summing)?;
         Ok(ReplyHead { status: frame.status, payload_len })
@@ -242,11 +246,29 @@ impl Connection {
         Ok(())
     }
 
-    fn receive_payload(&self, into: &mut [IoSliceMut<'_>], early: usize, len: usize) -> Result<(), NetError> {
-        let mut have = early;
-        while have < len {
-            let mut parts = slices::window_mut(into, have, len - have);
+    fn receive_payload(&self, into: &mut [IoSliceMut<'_>], wanted: Range<usize>) -> Result<(), NetError> {
+        let mut have = wanted.start;
+        while have < wanted.end {
+            let mut parts = slices::window_mut(into, have, wanted.end - have);
             have += self.receive_some(&mut parts, Pace::Whole)?;
+        }
+        Ok(())
+    }
+
+    /// The same, summed up from the beginning of `into` on: in pieces, while they are in the processor's cache and the
+    /// next ones are on their way.
+    fn receive_summed(
+        &self,
+        into: &mut [IoSliceMut<'_>],
+        wanted: Range<usize>,
+        summing: &mut Summing,
+    ) -> Result<(), NetError> {
+        let (mut have, len) = (0, wanted.end);
+        while have < len {
+            let end = len.min(have + SUM_LEN);
+            self.receive_payload(into, wanted.start.clamp(have, end)..end)?;
+            slices::window_mut(into, have, end - have).iter().for_each(|part| summing.add(part));
+            have = end;
         }
         Ok(())
     }

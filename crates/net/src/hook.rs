@@ -23,8 +23,10 @@ pub(crate) fn is_set() -> bool {
     HOOK.try_with(|cell| cell.borrow().is_some()).unwrap_or(false)
 }
 
-/// Runs the current thread's hook: for a service that has to wait for something else than the network.
+/// Runs the current thread's hook: for a service that has to wait for something else than the network. Not to be called
+/// under a lock that is held for a moment.
 pub fn before_waiting() {
+    bivouac_ranks::assert_may_wait("a thread is about to wait");
     run();
 }
 

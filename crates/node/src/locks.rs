@@ -62,10 +62,15 @@ impl Locks {
     /// `EIO` after the bounded time: a change that somebody began waits for a node that is away.
     pub fn lock(&self, target: Target) -> FsResult<Guard<'_>> {
         let deadline = Instant::now() + self.bound;
-        let (held, freed) = self.shard(target);
-        let mut held = held.lock();
-        while held.contains_key(&target) {
+        let (shard, freed) = self.shard(target);
+        let mut held = shard.lock();
+        if held.contains_key(&target) {
+            // Others go on meanwhile, which may take a thread to be started: not under the lock.
+            drop(held);
             bivouac_net::before_waiting();
+            held = shard.lock();
+        }
+        while held.contains_key(&target) {
             if freed.wait_until(&mut held, deadline).timed_out() && held.contains_key(&target) {
                 return Err(FsError::with(
                     Errno::EIO,
@@ -191,10 +196,15 @@ impl Dirs {
     /// `EIO` when they do for longer than the bounded time.
     pub fn enter(&self, dir: Ino) -> FsResult<InDir<'_>> {
         let deadline = Instant::now() + self.bound;
-        let (users, changed) = self.shard(dir);
-        let mut users = users.lock();
-        while users.get(&dir).is_some_and(|users| users.moving) {
+        let (shard, changed) = self.shard(dir);
+        let mut users = shard.lock();
+        let moves = |all: &HashMap<Ino, Users>| all.get(&dir).is_some_and(|users| users.moving);
+        if moves(&users) {
+            drop(users);
             bivouac_net::before_waiting();
+            users = shard.lock();
+        }
+        while moves(&users) {
             if changed.wait_until(&mut users, deadline).timed_out() {
                 return Err(FsError::with(
                     Errno::EIO,

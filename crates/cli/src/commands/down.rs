@@ -8,7 +8,7 @@ use bivouac_launch::{
     discard, recoverable, take_down,
 };
 
-use crate::asking::{is_agreed, what_goes};
+use crate::asking::{can_ask, is_agreed, what_goes};
 use crate::closing::Closing;
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
@@ -26,7 +26,9 @@ pub fn run(here: &Surroundings, args: &DownArgs) -> Result<ExitCode, Failure> {
     if !state.is_over_hosts() {
         refuse_part(&state)?;
     }
-    if let Some(what) = what_goes(&dir, &state) {
+    // To ask hundreds of hosts what they have takes longer than to take it away: only where somebody decides by it.
+    let is_said = !state.is_over_hosts() || can_ask();
+    if let Some(what) = is_said.then(|| what_goes(&dir, &state)).flatten() {
         errln!("bivouac: formation {}: {what}", state.name);
         if !is_agreed(args.yes || args.discard) {
             let text =

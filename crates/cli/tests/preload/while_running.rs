@@ -179,8 +179,8 @@ fn the_path_of_each_descriptor_is_explained() {
     drop(idle.stdin.take());
     assert!(idle.wait().unwrap().success());
     assert!(none.out.contains("it has no file of a formation open"), "{}{}", none.out, none.err);
-    let gone = camp.place().run(&["explain", "--pid", "4194305"]);
-    assert!(gone.code == 1 && gone.err.contains("process 4194305: is not there"), "{}", gone.err);
+    let gone = camp.place().run(&["explain", "--pid", "4194304"]);
+    assert!(gone.code == 1 && gone.err.contains("process 4194304: is not there"), "{}", gone.err);
     assert_eq!(camp.place().run(&["explain"]).code, 2);
     camp.down();
 }

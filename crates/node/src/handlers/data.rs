@@ -15,7 +15,7 @@ use crate::dispatch::{Handle, request};
 use crate::node::Node;
 use crate::partitions::Seats;
 use crate::peers::is_peer;
-use crate::proxy::making_room;
+use crate::proxy::{Evicted, making_room};
 use crate::session::Ctx;
 
 /// Reads straight into the caller's buffers, so it has its own row shape.
@@ -122,12 +122,17 @@ impl Node {
             self.make_room();
             outcome = change();
         }
-        while outcome.as_ref().is_err_and(StoreError::is_full) && self.evict(volume) {
-            outcome = change();
-        }
-        // What is flushed meanwhile can go: the asker asks again.
-        if outcome.as_ref().is_err_and(StoreError::is_full) && self.flush_for_room(volume) {
-            return Err(making_room());
+        let mut is_flushed = false;
+        while outcome.as_ref().is_err_and(StoreError::is_full) {
+            match self.evict(volume) {
+                Evicted::Some => outcome = change(),
+                // Those who read are done in a moment, and what is flushed meanwhile can go: the asker asks again.
+                Evicted::Later => return Err(making_room()),
+                Evicted::Nothing if self.flush_for_room(volume) => return Err(making_room()),
+                // What could not go at the first look, and needed no flush at the second, was flushed in between.
+                Evicted::Nothing if !is_flushed => is_flushed = true,
+                Evicted::Nothing => break,
+            }
         }
         match outcome {
             Ok(epoch) => Ok(Written { accepted: true, epoch }),

@@ -169,10 +169,12 @@ impl Node {
 
     /// Brings a stripe, or waits for who does. Whether that was possible: if not, its origin is asked for again.
     fn bring_stripe(&self, part: Part, held: &Held, stripe: u64) -> FsResult<bool> {
+        if self.proxy.bringing.lock().contains(&(part, stripe)) {
+            bivouac_net::before_waiting();
+        }
         {
             let mut bringing = self.proxy.bringing.lock();
             if bringing.contains(&(part, stripe)) {
-                bivouac_net::before_waiting();
                 return match self.proxy.brought.wait_for(&mut bringing, WAIT).timed_out() {
                     true => Err(in_progress(part.ino)),
                     false => Ok(true),

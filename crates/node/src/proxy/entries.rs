@@ -32,9 +32,11 @@ impl Node {
         loop {
             let Ok(inode) = self.inode(dir) else { return Ok(()) };
             let Some(file) = self.unlisted(&inode)? else { return Ok(()) };
+            if self.proxy.listing.lock().contains(&dir) {
+                bivouac_net::before_waiting();
+            }
             let mut listing = self.proxy.listing.lock();
             if listing.contains(&dir) {
-                bivouac_net::before_waiting();
                 if self.proxy.listed.wait_for(&mut listing, WAIT).timed_out() {
                     return Err(super::bring::in_progress(dir));
                 }

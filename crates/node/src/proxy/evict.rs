@@ -35,6 +35,17 @@ pub struct Uses {
     writing: [RwLock<()>; WRITING],
 }
 
+/// What came of making room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evicted {
+    /// There is some that was not.
+    Some,
+    /// There is none, and may be when those who read are done.
+    Later,
+    /// There is nothing that may go.
+    Nothing,
+}
+
 /// While this lives, the marks of what is being written stay as they are.
 pub struct Writing<'a> {
     _guard: RwLockReadGuard<'a, ()>,
@@ -124,21 +135,29 @@ impl Uses {
 }
 
 impl Node {
-    /// Makes room on a volume. Whether there is some that was not.
-    pub(crate) fn evict(&self, volume: u16) -> bool {
+    /// Makes room on a volume.
+    pub(crate) fn evict(&self, volume: u16) -> Evicted {
         let capacity = self.data.usage().get(usize::from(volume)).map_or(0, |usage| usage.capacity);
         let wanted = ROOM_MIN.min((capacity / ROOM_PART).max(1));
-        let mut freed = 0;
+        let (mut freed, mut is_read) = (0, false);
         for part in self.by_use(volume) {
             match self.evict_part(part, wanted - freed) {
-                Ok(bytes) => freed += bytes,
+                Ok(Some(bytes)) => freed += bytes,
+                Ok(None) => {
+                    is_read = true;
+                    break;
+                }
                 Err(error) => log::warn!("inode {}: nothing of it made room: {error}", part.ino),
             }
             if freed >= wanted {
                 break;
             }
         }
-        freed > 0
+        match freed {
+            0 if is_read => Evicted::Later,
+            0 => Evicted::Nothing,
+            _ => Evicted::Some,
+        }
     }
 
     /// Subfiles of a volume that have something that came from site storage and may go, the one first that was not used for longest.
@@ -163,15 +182,15 @@ impl Node {
         parts
     }
 
-    /// Frees about so many bytes of a subfile, from its beginning on. Answers how many.
-    fn evict_part(&self, part: Part, wanted: u64) -> FsResult<u64> {
-        let Some(_alone) = self.proxy.uses.here.try_write_for(READERS_WAIT) else { return Ok(0) };
+    /// Frees about so many bytes of a subfile, from its beginning on. Answers how many; nothing while it is read for long.
+    fn evict_part(&self, part: Part, wanted: u64) -> FsResult<Option<u64>> {
+        let Some(_alone) = self.proxy.uses.here.try_write_for(READERS_WAIT) else { return Ok(None) };
         // It may have been pinned until now.
         let Some(held) = self.stored_held(part)?.filter(|held| !held.whence.is_pinned()) else {
-            return Ok(0);
+            return Ok(Some(0));
         };
         if held.epoch < self.subfile_epoch(part)? {
-            return Ok(0);
+            return Ok(Some(0));
         }
         let (stripe_len, mut freed, mut first) = (u64::from(held.whence.layout.stripe), 0, 0);
         while freed < wanted
@@ -185,7 +204,7 @@ impl Node {
             freed += gone.len() as u64 * stripe_len;
             first += BLOCK_STRIPES;
         }
-        Ok(freed)
+        Ok(Some(freed))
     }
 
     /// Stripes of a block that are not present any more. The marks go first: what is marked is there.

@@ -38,9 +38,11 @@ pub struct Job {
 
 impl Job {
     fn wait(&self, wait: Duration) -> Option<FsResult<FlushState>> {
+        if self.outcome.lock().is_none() {
+            bivouac_net::before_waiting();
+        }
         let mut outcome = self.outcome.lock();
         if outcome.is_none() {
-            bivouac_net::before_waiting();
             self.over.wait_for(&mut outcome, wait);
         }
         outcome.clone()

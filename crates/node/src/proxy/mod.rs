@@ -44,6 +44,7 @@ use stale::Stale;
 
 pub use bring::making_room;
 pub use entries::not_listed;
+pub use evict::Evicted;
 pub use flush::{PEER_WAIT, WAIT};
 pub use sites::{check_stripes, open};
 

@@ -112,7 +112,8 @@ fn records_of_another_formation_are_refused() {
 }
 
 proptest! {
-    /// Whatever happens to a stretch of a log: all entries that it does not touch are used in their order, and no other.
+    /// Whatever happens to a stretch of a log: all entries that it does not touch are used in their order, and no other. Of
+    /// which one bit is flipped is used, too, unless it is right behind a lost one: then nothing says where it begins.
     #[test]
     fn what_damage_does_not_touch_is_used(
         at in any::<prop::sample::Index>(),
@@ -129,14 +130,20 @@ proptest! {
         let flips = |range: &std::ops::Range<usize>| -> u32 {
             range.clone().map(|i| (bytes[i] ^ log[i]).count_ones()).sum()
         };
-        let mut model: Model = vec![BTreeMap::new(); 2];
+        let mut models: [Model; 2] = [vec![BTreeMap::new(); 2], vec![BTreeMap::new(); 2]];
+        let mut behind_lost = false;
         for (range, changes) in entries(&log).iter().zip(workload(6)) {
-            if flips(range) <= 1 {
-                commit_to_model(&mut model, &changes);
+            let flips = flips(range);
+            if flips <= 1 {
+                commit_to_model(&mut models[0], &changes);
             }
+            if flips == 0 || flips == 1 && !behind_lost {
+                commit_to_model(&mut models[1], &changes);
+            }
+            behind_lost = flips > 1;
         }
         let (report, found) = salvaged(&[(LOG, &bytes)]);
-        prop_assert_eq!(found, model, "{:?}", report);
+        prop_assert!(models.contains(&found), "{:?} {:?}", found, report);
     }
 
     /// Any bytes at all are salvaged without a panic.
