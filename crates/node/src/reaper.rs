@@ -351,7 +351,7 @@ impl Node {
     pub(crate) fn forget_client(&self, client: ClientId) -> FsResult<()> {
         let ending = self.sessions.end(client);
         let ended = self.end_session(&ending);
-        ended.inspect_err(|_| ending.put_off(self.reaper.grace))?;
+        ended.inspect_err(|_| self.sessions.cut_off(&[client]))?;
         self.has_closed_orphans(client);
         Ok(())
     }
@@ -399,7 +399,7 @@ impl Node {
     /// Ends the session of a client whose locks were looked after, unless it is alive, or came back meanwhile.
     fn end_unless_alive(&self, client: ClientId) {
         if self.locks_are_alive(client) {
-            self.sessions.disconnect(client);
+            self.sessions.is_alive(client);
             self.reaper.call();
         } else if let Some(ending) = self.sessions.expire_now(client) {
             self.end_lost(ending);

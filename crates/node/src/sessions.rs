@@ -98,6 +98,11 @@ impl Sessions {
         self.unless(client, Work::End).renew(client);
     }
 
+    /// A client that is gone from here is alive elsewhere: it has as long again to come back.
+    pub fn is_alive(&self, client: ClientId) {
+        self.table.lock().postpone(client, Instant::now() + self.grace);
+    }
+
     /// The node of these clients is dead: they have as long to come back as who has lost its connection.
     pub fn cut_off(&self, clients: &[ClientId]) {
         let (mut table, until) = (self.table.lock(), Instant::now() + self.grace);
@@ -236,9 +241,9 @@ impl Exclusive<'_> {
         self.sessions.table.lock().take_told(self.client)
     }
 
-    /// The session cannot end yet: it expires once more, so much later.
+    /// The session cannot end yet: it expires once more, so much later, unless its client has come back.
     pub fn put_off(self, time: Duration) {
-        self.sessions.table.lock().disconnect(self.client, Instant::now() + time);
+        self.sessions.table.lock().postpone(self.client, Instant::now() + time);
     }
 
     /// Everything that the client had has ended; so does its session.

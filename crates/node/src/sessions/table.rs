@@ -127,6 +127,11 @@ impl Table {
         self.sessions.entry(client).or_default().expires.get_or_insert(expires);
     }
 
+    /// A client that is gone has longer to come back. One that has come back is not gone by this.
+    pub fn postpone(&mut self, client: ClientId, expires: Instant) {
+        self.change(client, |session| session.expires = session.expires.map(|_| expires));
+    }
+
     /// Whether any awaits reclaim, or is being ended: then requests look for their client's.
     pub fn is_unsettled(&self) -> bool {
         self.awaiting + self.ending > 0
@@ -242,13 +247,10 @@ impl Table {
 
     /// Begins to end the session of a client that is gone, whatever time it has left.
     pub fn expire_now(&mut self, client: ClientId) -> bool {
-        let session = self.sessions.get_mut(&client);
-        let Some(session) = session.filter(|session| session.expires.is_some() && session.work.is_none())
-        else {
-            return false;
-        };
-        session.expires = None;
-        self.begin(client, Work::End)
+        let session = self.sessions.get(&client);
+        let is_gone = session.is_some_and(|session| session.expires.is_some() && session.work.is_none());
+        // The moment stays, so that who comes back meanwhile can be told from who does not.
+        is_gone && self.begin(client, Work::End)
     }
 
     /// When the next session expires at which nobody works.
@@ -264,7 +266,7 @@ impl Table {
         self.change(client, |session| {
             logged = std::mem::take(&mut session.logged);
             awaits = std::mem::take(&mut session.awaits);
-            session.floor = None;
+            (session.floor, session.expires) = (None, None);
         });
         self.logged -= usize::from(logged);
         self.awaiting -= usize::from(awaits);
@@ -332,6 +334,27 @@ mod tests {
         table.remove(A);
         table.is_over(A);
         assert!(table.sessions.is_empty() && table.logged() == 0);
+    }
+
+    /// It was asked whether it lives while it came back, and was taken for gone with a connection; or its end could not be
+    /// logged while it came back.
+    #[test]
+    fn who_has_come_back_is_not_made_to_be_gone_by_what_was_asked_before() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let later = now + Duration::from_secs(9);
+        table.log(A);
+        table.disconnect(A, now);
+        table.postpone(A, later);
+        assert_eq!((table.expire(now), table.next_expiry()), (None, Some(later)));
+        table.connect(A);
+        table.postpone(A, later);
+        assert_eq!((table.next_expiry(), table.expire_now(A)), (None, false), "it is connected");
+        table.disconnect(A, now);
+        assert_eq!(table.expire(now), Some(A));
+        table.connect(A);
+        table.postpone(A, later);
+        table.is_over(A);
+        assert_eq!((table.next_expiry(), table.is_logged(A)), (None, true), "and has what it had");
     }
 
     /// An event: what happens, to which of three clients, and when.
