@@ -66,11 +66,6 @@ impl<T: ?Sized> Mutex<T> {
         let inner = self.inner.try_lock_for(time)?;
         Some(MutexGuard { inner, held: self.place.hold() })
     }
-
-    /// The value of a lock that nobody else can have.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.inner.get_mut()
-    }
 }
 
 impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {

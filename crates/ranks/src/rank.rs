@@ -96,8 +96,6 @@ ranks! {
     SESSIONS = 330, "the sessions";
     /// Direct sessions and grants.
     DIRECT_TABLE = 400, "the table of direct grants";
-    /// Sizes that are lent.
-    LENT_SIZES = 410, "lent sizes";
     /// A subfile.
     SUBFILE = 500, "a subfile", long;
     /// Open subfiles.

@@ -75,20 +75,6 @@ impl<T: ?Sized> RwLock<T> {
         RwLockWriteGuard { inner: self.inner.write(), _held: self.place.hold() }
     }
 
-    /// The lock for reading if nobody writes.
-    #[inline]
-    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        let inner = self.inner.try_read()?;
-        Some(RwLockReadGuard { inner, _held: self.place.hold() })
-    }
-
-    /// The lock for writing if nobody has it.
-    #[inline]
-    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        let inner = self.inner.try_write()?;
-        Some(RwLockWriteGuard { inner, _held: self.place.hold() })
-    }
-
     /// The value of a lock that nobody else can have.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
