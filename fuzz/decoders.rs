@@ -17,7 +17,8 @@ use bivouac_wire::{Decode, Encode, FormationMap, Frame, Op, Operation, op, rende
 /// Where a frame header has its checksum.
 const FRAME_CRC_AT: usize = 60;
 /// Where a subfile header has its checksum.
-const SUBFILE_CRC_AT: usize = 4092;
+/// Where the checksums of subfile headers of version 1 and 2 are.
+const SUBFILE_CRC_AT: [usize; 2] = [4092, 2044];
 /// Length of a record log's header, its checksum included.
 const LOG_HEADER_LEN: usize = 64;
 /// Length of the head of a log's entry.
@@ -57,14 +58,14 @@ pub fn message(bytes: &[u8]) {
     by_number!(
         u16::from(*number), body,
         Ping GetMap Lookup GetAttr SetAttr Make Put Unlink Rmdir Rename Link ReadLink ReadDir ListHashes Parent GetXattr ListXattr
-        SetXattr RemoveXattr Open Close Reassert Extend Append Touch StatFs Status SyncRecords Read Write
-        StatSubfile SyncSubfile Settle Shutdown Leave PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
+        SetXattr RemoveXattr Open Close Reassert Extend Append Claim Touch StatFs Status SyncRecords Read Write
+        StatSubfile SyncSubfile CutTail Shutdown Leave PutInode DropInode RemoveDir AdjustLinks InstallEntry SetParent Trim
         RemoveSubfiles LockRename UnlockRename RestoreDir DropDir InstallShard DropShard SealShard UnsealShard FoldShard DirChanged
         UpdateShard ChangePartition ListPartitions PutPartition BindDirectory ListRecords ListSubfiles Watch ListTouched
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
-        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient Disbelieve Probe ProbeFor Reached FindOrigin ListDirty
+        SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient Invalidate Probe ProbeFor Reached FindOrigin ListDirty
         ListSeen NoteSeen Flush MarkFlush FlushParts FindPlace BringFile FlushHere Fence SendUnsent Mirror Pin ListPinned
-        OpenSession GrantDirect WidenDirect AccessList LendSize MakeRoom
+        OpenSession GrantDirect WidenDirect AccessList LendSize MakeRoom Scrub
     );
     match u16::from(*number) {
         rendezvous::JOIN => same::<rendezvous::Join>(body),
@@ -107,10 +108,14 @@ pub fn map(bytes: &[u8]) {
 
 /// The header of a subfile, also with its checksum put right.
 pub fn subfile(bytes: &[u8], crc32c: fn(&[u8]) -> u32) {
-    let mut sealed = bytes.to_vec();
-    sealed.resize(SUBFILE_CRC_AT, 0);
-    sealed.extend(crc32c(&sealed).to_le_bytes());
-    for header in [bytes, &sealed] {
+    let sealed = SUBFILE_CRC_AT.map(|at| {
+        let mut sealed = bytes.to_vec();
+        sealed.resize(4096, 0);
+        let crc = crc32c(&sealed[..at]);
+        sealed[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+        sealed
+    });
+    for header in [bytes, &sealed[0], &sealed[1]] {
         if let Ok(header) = SubfileHeader::from_bytes(header) {
             let _none_for_a_seat_that_is_not_used = header.column();
             assert_eq!(SubfileHeader::from_bytes(&header.to_bytes()), Ok(header));

@@ -19,6 +19,7 @@ local WORDS = {
     -- Slurm wants one wherever it reads "capacity=".
     pool = { bivouac = true },
     volume = { memory = true, disk = true },
+    secure = { yes = true, no = true },
     mount = "^/.",
     nodes_per_host = "^[1-9]%d*$",
     stripe = "^%d+[kKmMgG]?i?[bB]?$",

@@ -12,6 +12,7 @@ BIVOUAC=$(command -v bivouac || echo /usr/bin/bivouac)
 KEY=/etc/munge/munge.key # what all nodes have and no user can read
 DISK=                    # directory on a local disk, for volume=disk
 VOLUME=memory            # memory or disk, for jobs that do not say
+SECURE=no                # yes or no, for jobs that do not say: whether all between their nodes is encrypted
 PORT_FIRST=20000         # nodes of a job meet at a port from here on …
 PORTS=10000              # … and so many further
 START_LIMIT=60           # seconds until all nodes have to be there
@@ -89,11 +90,11 @@ split() {
     PAIR=("$src" "$dst")
 }
 
-# Reads the words of the comment into options (of `up`), mount, capacity, volume, inputs and outputs; what makes no
+# Reads the words of the comment into options (of `up`), mount, capacity, volume, secure, inputs and outputs; what makes no
 # sense into trouble. Fails if the job wants no formation.
 read_wishes() {
     local words word value
-    options=() mount=$place/mnt capacity='' volume=$VOLUME inputs=() outputs=() trouble=
+    options=() mount=$place/mnt capacity='' volume=$VOLUME secure=$SECURE inputs=() outputs=() trouble=
     [[ ${SLURM_JOB_COMMENT:-} =~ (^|\;[[:space:]]*)bivouac([[:space:]]+([^;]*))?(\;|$) ]] || return 1
     read -ra words <<<"${BASH_REMATCH[3]}"
     for word in "${words[@]}"; do
@@ -102,6 +103,7 @@ read_wishes() {
             capacity=[0-9]*) capacity=$value ;;
             pool=bivouac) ;; # what burst_buffer.lua cannot do without
             volume=memory | volume=disk) volume=$value ;;
+            secure=yes | secure=no) secure=$value ;;
             mount=/*) decode "$value" && mount=$REPLY || trouble=$word ;;
             nodes_per_host=[1-9]*) options+=(--nodes-per-host "$value") ;;
             stripe=[0-9]*) options+=(--stripe "$value") ;;
@@ -111,5 +113,6 @@ read_wishes() {
             *) trouble=$word ;;
         esac
     done
+    if [ "$secure" = yes ]; then options+=(--secure); fi
     if [ "$volume" = disk ] && [ -z "$DISK" ]; then trouble=volume=disk; fi
 }

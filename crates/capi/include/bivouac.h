@@ -54,6 +54,12 @@ typedef struct bivouac_dir bivouac_dir;
  */
 bivouac *bivouac_connect(const char *directory, unsigned wait_ms);
 
+/*
+ * Connects to the formation that the file of this descriptor is of, which was opened through a mount, and waits for
+ * nodes as the mount does. ENOTTY: it is no such file, or the mount has written parts of it that it has yet to send.
+ */
+bivouac *bivouac_connect_descriptor(int fd);
+
 /* Ends a connection. All its files and directories must have been closed. NULL is allowed. */
 void bivouac_disconnect(bivouac *formation);
 
@@ -69,6 +75,24 @@ const char *bivouac_error(void);
  * difference. mode is that of a file which O_CREAT makes.
  */
 bivouac_file *bivouac_open(bivouac *formation, const char *path, int flags, mode_t mode);
+
+/*
+ * Opens the file that a descriptor was opened of through a mount, to read or write as the descriptor may. The two have
+ * nothing more to do with each other. EXDEV: the file is of another formation; ENOTTY as above.
+ */
+bivouac_file *bivouac_open_descriptor(bivouac *formation, int fd);
+
+/*
+ * Opens a regular file by its number (st_ino), as another process told it; flags are O_RDONLY, O_WRONLY or O_RDWR, and
+ * O_APPEND. Permission bits are not checked.
+ */
+bivouac_file *bivouac_open_number(bivouac *formation, uint64_t ino, int flags);
+
+/*
+ * Makes a file that has no name and never gets one, beside those of the directory with this number, and opens it to
+ * read and write. It is there as long as anybody has it open.
+ */
+bivouac_file *bivouac_open_unnamed(bivouac *formation, uint64_t directory, mode_t mode);
 
 /*
  * Closes a file; in any case it must not be used afterwards. NULL is allowed. What was written is there already, so this
@@ -102,12 +126,37 @@ typedef struct bivouac_piece {
 ssize_t bivouac_read_list(bivouac_file *file, bivouac_piece *pieces, size_t count);
 ssize_t bivouac_write_list(bivouac_file *file, const bivouac_piece *pieces, size_t count);
 
+/*
+ * Makes the file count bytes longer, by a hole, and returns the offset at which they begin. Whoever claims, from
+ * whichever node, gets bytes that nobody else gets, exactly once, also where a daemon is killed meanwhile. A count of 0
+ * returns the size. EFBIG: the file would get too long.
+ */
+off_t bivouac_claim(bivouac_file *file, off_t count);
+
+/*
+ * Locks a range (kind F_RDLCK or F_WRLCK) or unlocks it (F_UNLCK); a count of 0 is to the end of the file, however long it
+ * gets. They are the locks that fcntl(2) takes through mounts. Locks of one owner, a number of the process's own choice,
+ * do not exclude each other. If others have the range, it is waited for, or, without wait, the call fails with EAGAIN.
+ * What was locked through a file is unlocked when that is closed, or when the process ends.
+ */
+int bivouac_lock(bivouac_file *file, int kind, off_t start, off_t count, uint64_t owner, int wait);
+
 /* Makes content and size durable, as far as the volumes are; with --contract session, also visible to others. */
 int bivouac_fsync(bivouac_file *file);
 
 /* Cuts or extends (by a hole) an open file, or one by its name. */
 int bivouac_ftruncate(bivouac_file *file, off_t size);
 int bivouac_truncate(bivouac *formation, const char *path, off_t size);
+
+/* Takes space for a range, so that writes to it do not fail for want of it; the file gets at least as long. */
+int bivouac_allocate(bivouac_file *file, off_t offset, off_t count);
+
+/*
+ * Extended attributes, as fgetxattr(2) and fsetxattr(2) have them; user.bivouac.layout shows, and of an empty file sets,
+ * its stripes ("stripe=65536 width=4").
+ */
+ssize_t bivouac_fgetxattr(bivouac_file *file, const char *name, void *value, size_t size);
+int bivouac_fsetxattr(bivouac_file *file, const char *name, const void *value, size_t size, int flags);
 
 /* Attributes, as by fstat(2), stat(2) and lstat(2). st_dev is 0. */
 int bivouac_fstat(bivouac_file *file, struct stat *attributes);

@@ -29,7 +29,7 @@ pub unsafe extern "C" fn bivouac_connect(directory: *const c_char, wait_ms: c_ui
     })
 }
 
-fn connect(directory: &Path, wait_ms: u64) -> FsResult<Member> {
+pub(crate) fn connect(directory: &Path, wait_ms: u64) -> FsResult<Member> {
     watch_forks();
     Member::join(directory, Duration::from_millis(if wait_ms == 0 { WAIT_MS_DEFAULT } else { wait_ms }))
 }

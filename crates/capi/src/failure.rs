@@ -20,6 +20,10 @@ impl Failed for i32 {
     const FAILED: i32 = -1;
 }
 
+impl Failed for i64 {
+    const FAILED: i64 = -1;
+}
+
 impl Failed for isize {
     const FAILED: isize = -1;
 }

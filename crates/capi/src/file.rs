@@ -94,7 +94,7 @@ fn opened(client: &Client, ctx: &OpCtx, attr: Attr, flags: OpenFlags) -> FsResul
     cut.map(|()| attr.ino).inspect_err(|_| client.close(attr.ino))
 }
 
-fn regular(attr: &Attr) -> FsResult<()> {
+pub(crate) fn regular(attr: &Attr) -> FsResult<()> {
     match attr.mode & mode::TYPE {
         mode::FILE => Ok(()),
         mode::DIR => Err(Errno::EISDIR.into()),
@@ -115,12 +115,15 @@ pub unsafe extern "C" fn bivouac_close(file: *mut File) -> c_int {
         // In a child it is the parent's to close.
         let Ok(client) = file.shared.client() else { return Ok(0) };
         let saved = client.send_unsent(file.ino).and_then(|()| client.save_at_close(file.ino));
+        if client.locks_used() {
+            client.unlock_handle(file.ino, std::ptr::from_ref(&*file) as u64);
+        }
         client.close(file.ino);
         saved.map(|()| 0)
     })
 }
 
-fn offset_of(offset: libc::off_t) -> FsResult<u64> {
+pub(crate) fn offset_of(offset: libc::off_t) -> FsResult<u64> {
     u64::try_from(offset).map_err(|_| FsError::with(Errno::EINVAL, format!("offset {offset} is negative")))
 }
 
@@ -188,5 +191,61 @@ pub unsafe extern "C" fn bivouac_fstat(file: *mut File, attributes: *mut libc::s
         // SAFETY: the header asks for room for one.
         unsafe { pointers::place(attributes, "attributes", stat)? };
         Ok(0)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_allocate(file: *mut File, offset: libc::off_t, count: libc::off_t) -> c_int {
+    answer(|| {
+        // SAFETY: the header asks for an object.
+        let file = unsafe { pointers::object(file, "file")? };
+        let (client, change) = (file.writable()?, file.shared.change()?);
+        client.fallocate(&change.ctx, file.ino, 0, offset_of(offset)?, offset_of(count)?).map(|()| 0)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_fgetxattr(
+    file: *mut File,
+    name: *const c_char,
+    value: *mut u8,
+    size: usize,
+) -> isize {
+    answer(|| {
+        // SAFETY: the header asks for an object, a text, and room for so many bytes.
+        let (file, name, into) = unsafe {
+            (
+                pointers::object(file, "file")?,
+                pointers::text(name, "name")?,
+                pointers::bytes_mut(value, size)?,
+            )
+        };
+        let found = file.shared.client()?.getxattr(file.ino, name)?;
+        if size > 0 {
+            into.get_mut(..found.len()).ok_or(Errno::ERANGE)?.copy_from_slice(&found);
+        }
+        Ok(found.len() as isize)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bivouac_fsetxattr(
+    file: *mut File,
+    name: *const c_char,
+    value: *const u8,
+    size: usize,
+    flags: c_int,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the header asks for an object, a text, and so many bytes.
+        let (file, name, value) = unsafe {
+            (pointers::object(file, "file")?, pointers::text(name, "name")?, pointers::bytes(value, size)?)
+        };
+        let (client, change) = (file.shared.client()?, file.shared.change()?);
+        let flags = u32::try_from(flags).map_err(|_| Errno::EINVAL)?;
+        client.setxattr(&change.ctx, file.ino, name, value, flags).map(|()| 0)
     })
 }

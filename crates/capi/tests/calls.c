@@ -157,6 +157,69 @@ static void directories(bivouac *fs)
     NOT_OPENED(bivouac_opendir(fs, "list"), ENOTDIR);
 }
 
+/* What processes need of each other: bytes that one gets, locks, files by number and by a mount's descriptor. */
+static void sharing(bivouac *fs, const char *mount)
+{
+    char path[4096], value[256];
+    struct stat st;
+    bivouac_file *file = bivouac_open(fs, "shared", O_RDWR | O_CREAT, 0600), *again, *unnamed;
+    CHECK(file && bivouac_claim(file, 100) == 0 && bivouac_claim(file, 11) == 100 && bivouac_claim(file, 0) == 111);
+    REFUSED(bivouac_claim(file, -1), EINVAL);
+    REFUSED(bivouac_claim(file, INT64_MAX), EFBIG);
+    CHECK(bivouac_fstat(file, &st) == 0 && st.st_size == 111);
+    again = bivouac_open_number(fs, st.st_ino, O_RDONLY);
+    CHECK(again && bivouac_pread(again, value, 4, 109) == 2 && value[0] == 0);
+    REFUSED(bivouac_claim(again, 1), EBADF);
+    bivouac_close(again);
+    NOT_OPENED(bivouac_open_number(fs, st.st_ino, O_RDWR | O_TRUNC), EINVAL);
+    NOT_OPENED(bivouac_open_number(fs, 1, O_RDONLY), EISDIR);
+
+    CHECK(bivouac_lock(file, F_WRLCK, 0, 50, 1, 0) == 0 && bivouac_lock(file, F_WRLCK, 10, 50, 1, 0) == 0);
+    REFUSED(bivouac_lock(file, F_RDLCK, 40, 0, 2, 0), EAGAIN);
+    CHECK(bivouac_lock(file, F_UNLCK, 0, 0, 1, 0) == 0 && bivouac_lock(file, F_RDLCK, 40, 0, 2, 1) == 0);
+    CHECK(bivouac_lock(file, F_RDLCK, 40, 1, 3, 0) == 0);
+    REFUSED(bivouac_lock(file, F_WRLCK, 40, 1, 3, 0), EAGAIN);
+    REFUSED(bivouac_lock(file, 99, 0, 0, 1, 0), EINVAL);
+    REFUSED(bivouac_lock(file, F_RDLCK, INT64_MAX, 2, 1, 0), EOVERFLOW);
+
+    REFUSED(bivouac_allocate(file, 0, -1), EINVAL);
+    CHECK(bivouac_allocate(file, 0, 70000) == 0 && bivouac_fstat(file, &st) == 0 && st.st_size == 70000);
+    REFUSED(bivouac_fsetxattr(file, "user.bivouac.layout", "stripe=8192", 11, 0), EBUSY);
+    CHECK(bivouac_fsetxattr(file, "user.a", "value", 5, 0) == 0);
+    CHECK(bivouac_fgetxattr(file, "user.a", value, sizeof value) == 5 && memcmp(value, "value", 5) == 0);
+    CHECK(bivouac_fgetxattr(file, "user.a", NULL, 0) == 5);
+    REFUSED(bivouac_fgetxattr(file, "user.a", value, 3), ERANGE);
+    REFUSED(bivouac_fgetxattr(file, "user.b", value, sizeof value), ENODATA);
+
+    CHECK(bivouac_stat(fs, "/", &st) == 0);
+    unnamed = bivouac_open_unnamed(fs, st.st_ino, 0600);
+    CHECK(unnamed && bivouac_fstat(unnamed, &st) == 0 && st.st_nlink == 0 && bivouac_claim(unnamed, 1LL << 50) == 0);
+    again = bivouac_open_number(fs, st.st_ino, O_RDWR);
+    bivouac_close(unnamed);
+    CHECK(again && bivouac_claim(again, 1) == 1LL << 50);
+    bivouac_close(again);
+    NOT_OPENED(bivouac_open_number(fs, st.st_ino, O_RDWR), ENOENT);
+
+    snprintf(path, sizeof path, "%s/shared", mount);
+    int fd = open(path, O_RDONLY), alien = open("/etc/hostname", O_RDONLY);
+    NOT_OPENED(bivouac_connect_descriptor(alien), ENOTTY);
+    NOT_OPENED(bivouac_open_descriptor(fs, alien), ENOTTY);
+    NOT_OPENED(bivouac_open_descriptor(fs, -1), EBADF);
+    bivouac *found = bivouac_connect_descriptor(fd);
+    CHECK(found);
+    again = bivouac_open_descriptor(found, fd);
+    close(fd);
+    /* Locks are between connections, too, and go with the file that they were taken through. */
+    REFUSED(bivouac_lock(again, F_WRLCK, 40, 1, 2, 0), EAGAIN);
+    bivouac_close(file);
+    CHECK(bivouac_lock(again, F_WRLCK, 40, 1, 2, 1) == 0);
+    CHECK(bivouac_fstat(again, &st) == 0 && st.st_size == 70000);
+    REFUSED(bivouac_pwrite(again, "x", 1, 0), EBADF);
+    bivouac_close(again);
+    bivouac_disconnect(found);
+    close(alien);
+}
+
 /* The child must not disturb its parent's connection. */
 static void children(bivouac *fs, const char *where)
 {
@@ -184,7 +247,7 @@ static void children(bivouac *fs, const char *where)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc == 2);
+    CHECK(argc == 3);
     NOT_OPENED(bivouac_connect("/nonexistent", 0), ENOENT);
     NOT_OPENED(bivouac_connect("/etc/hostname", 0), ENOTDIR);
     NOT_OPENED(bivouac_connect(NULL, 0), EINVAL);
@@ -194,6 +257,7 @@ int main(int argc, char **argv)
     lists(fs);
     names(fs);
     directories(fs);
+    sharing(fs, argv[2]);
     children(fs, argv[1]);
     bivouac_disconnect(fs);
     bivouac_disconnect(NULL);

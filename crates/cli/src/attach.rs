@@ -10,7 +10,7 @@ use bivouac_launch::control::{Request, ask};
 use bivouac_launch::mount_table::Table;
 use bivouac_launch::mounts::{FS_TYPE, WhenBusy, source_of, unmount};
 use bivouac_launch::{
-    Guarded, Kind, LaunchError, MountWay, State, StateDir, Surroundings, cannot_mount, guarded, run_helper,
+    Environment, Guarded, Kind, LaunchError, MountWay, State, StateDir, cannot_mount, guarded, run_helper,
 };
 use bivouac_mount::{AttachOptions, check_mount_point, create_state, fusermount, mount_fuse_at};
 
@@ -36,7 +36,7 @@ pub struct Wanted<'a> {
 /// # Errors
 /// What is wrong with the mount point, the user's rights, or the node.
 pub fn attach(
-    here: &Surroundings,
+    here: &Environment,
     formation: &StateDir,
     state: &State,
     wanted: Wanted<'_>,
@@ -129,7 +129,7 @@ pub fn wait_usable(place: &Path, bound: Duration) -> Result<(), Failure> {
     }
 }
 
-fn open_device(here: &Surroundings, place: &Guarded, options: &AttachOptions) -> Result<OwnedFd, Failure> {
+fn open_device(here: &Environment, place: &Guarded, options: &AttachOptions) -> Result<OwnedFd, Failure> {
     let dir = place.path.as_path();
     let refused = |error| Failure::new(1, error);
     match MountWay::choose(here, &fusermount::PROGRAMS) {

@@ -36,7 +36,7 @@ impl Closing {
     ///
     /// # Errors
     /// With what is not at its source, and why: everybody may go on writing then.
-    pub fn settle(name: &FormationName, dir: &StateDir, state: &State) -> Result<Option<Closing>, Failure> {
+    pub fn decide(name: &FormationName, dir: &StateDir, state: &State) -> Result<Option<Closing>, Failure> {
         if !unflushed::has_sources(dir, state) {
             return Ok(None);
         }

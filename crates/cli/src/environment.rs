@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use bivouac_launch::{Batch, Surroundings};
+use bivouac_launch::{Batch, Environment};
 
 /// This program's own file, also after it was replaced by a newer one on the disk.
 const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -21,8 +21,8 @@ pub fn around() -> (Option<OsString>, Option<PathBuf>) {
 }
 
 /// What the environment says.
-pub fn read() -> Surroundings {
-    Surroundings {
+pub fn read() -> Environment {
+    Environment {
         runtime_dir: RUNTIME_DIRS.iter().find_map(std::env::var_os).map(PathBuf::from),
         search_path: std::env::var_os("PATH"),
         log_level: std::env::var("BIVOUAC_LOG").ok(),
@@ -59,9 +59,21 @@ pub fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_none_or(|terminal| terminal.is_empty() || terminal == "dumb")
 }
 
+/// Whether a terminal is to have colours (<https://no-color.org>).
+pub fn has_colors() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|wish| wish.is_empty())
+}
+
+/// Whether the terminal understands more than ASCII, by the locale as POSIX orders its variables.
+pub fn has_utf8() -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
+    let locale = set.into_iter().find(|value| !value.is_empty()).unwrap_or_default().to_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
 /// What it says of object stores, for whoever uses them: the daemons.
-pub fn objects() -> bivouac_source::Surroundings {
-    bivouac_source::Surroundings::read(|name| std::env::var(name).ok())
+pub fn objects() -> bivouac_source::Environment {
+    bivouac_source::Environment::read(|name| std::env::var(name).ok())
 }
 
 #[cfg(test)]

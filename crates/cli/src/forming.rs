@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bivouac_launch::hosts::take_down_hosts;
 use bivouac_launch::{
-    FormationName, Kind, LaunchError, Phase, ProcessId, Signals, State, StateDir, Surroundings, start,
+    Environment, FormationName, Kind, LaunchError, Phase, ProcessId, Signals, State, StateDir, start,
     take_down,
 };
 
@@ -17,8 +17,13 @@ use crate::failure::Failure;
 use crate::formation_file::read;
 use crate::options::{FileArgs, FormationArgs, PlaceArgs};
 use crate::partitioning::{Maker, Plan};
+use crate::pools;
 use crate::reach;
 use crate::unflushed;
+
+/// Where pools are unless another path is given; its parent is the formation's own directory, so it is made without being asked for.
+const POOLS: &[u8] = b"/pools";
+const POOLS_BELOW: &[u8] = b"/pools/";
 
 /// A formation in use.
 #[derive(Debug)]
@@ -42,9 +47,9 @@ impl Formed {
     ///
     /// # Errors
     /// What could not be ended or removed, or is left.
-    pub fn take_down(&self, here: &Surroundings) -> Result<(), String> {
+    pub fn take_down(&self, here: &Environment) -> Result<(), String> {
         if let Some(whole) = &self.whole {
-            let left = take_down_hosts(here, whole, true).map_err(|e| e.to_string())?;
+            let left = take_down_hosts(here, whole, true, true).map_err(|e| e.to_string())?;
             return if left.is_nothing() { Ok(()) } else { Err(left.to_string()) };
         }
         let down = take_down(here, &self.dir, true, &mut |text| errln!("bivouac: {text}"));
@@ -53,7 +58,7 @@ impl Formed {
     }
 
     /// Takes it down because of a failure, which is what is answered.
-    pub fn give_up(&self, here: &Surroundings, failure: Failure) -> Failure {
+    pub fn give_up(&self, here: &Environment, failure: Failure) -> Failure {
         if let Err(text) = self.take_down(here) {
             errln!("bivouac: {text}");
         }
@@ -67,7 +72,7 @@ impl Formed {
 /// # Errors
 /// What cannot be started or mounted, or the signal that interrupted it.
 pub fn form(
-    here: &Surroundings,
+    here: &Environment,
     name: FormationName,
     args: &FormationArgs,
     file: &FileArgs,
@@ -76,7 +81,7 @@ pub fn form(
     signals: &Signals,
 ) -> Result<Formed, Failure> {
     let bound = Duration::from_millis(args.start_timeout.0);
-    let partitions = partitions_of(file)?;
+    let partitions = partitions_of(here, &name, file)?;
     let mut started =
         start(here, &args.wishes(name, owner), bound, signals, &mut |text| errln!("bivouac: {text}"))?;
     let mounted = make_partitions(here, &started.dir, &started.state, &partitions).and_then(|()| {
@@ -106,12 +111,21 @@ pub fn form(
     }
 }
 
-/// The partitions that a formation file asks for.
+/// The partitions that a formation file asks for, and those of pools, which count as attached to the formation from now on.
 ///
 /// # Errors
-/// What is wrong with the file.
-pub fn partitions_of(file: &FileArgs) -> Result<Vec<Plan>, Failure> {
-    file.config.as_ref().map_or(Ok(Vec::new()), |path| Ok(read(path)?.partitions))
+/// What is wrong with the file, or why a pool cannot be attached.
+pub fn partitions_of(
+    here: &Environment,
+    name: &FormationName,
+    file: &FileArgs,
+) -> Result<Vec<Plan>, Failure> {
+    let mut plans = match &file.config {
+        Some(path) => read(path)?.partitions,
+        None => Vec::new(),
+    };
+    plans.extend(pools::attach(here, name, &file.attach)?);
+    Ok(plans)
 }
 
 /// Makes the partitions that a formation file asks for, before anybody can see the formation without them.
@@ -119,7 +133,7 @@ pub fn partitions_of(file: &FileArgs) -> Result<Vec<Plan>, Failure> {
 /// # Errors
 /// What cannot be made.
 pub fn make_partitions(
-    here: &Surroundings,
+    here: &Environment,
     dir: &StateDir,
     state: &State,
     plans: &[Plan],
@@ -132,6 +146,9 @@ pub fn make_partitions(
     let state = dir.read()?.unwrap_or_else(|| state.clone());
     let maker =
         Maker { client: &client, uid: here.uid, gid: rustix::process::getegid().as_raw(), state: &state };
+    if plans.iter().any(|plan| plan.path.starts_with(POOLS_BELOW)) {
+        maker.directory(POOLS)?;
+    }
     for plan in plans {
         for made in maker.make(plan)? {
             made.reason.iter().for_each(|reason| errln!("bivouac: partition {}: {reason}", made.path));
@@ -149,7 +166,7 @@ pub fn make_partitions(
 /// # Errors
 /// What cannot be made or mounted.
 pub fn mount_all(
-    here: &Surroundings,
+    here: &Environment,
     dir: &StateDir,
     state: &State,
     place: Option<&PlaceArgs>,

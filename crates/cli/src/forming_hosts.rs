@@ -6,7 +6,9 @@ use std::time::Duration;
 use bivouac_launch::hosts::{
     HostArg, HostsWishes, Launcher, Meeting, attend, parse_hosts, read_hostfile, start_hosts, which_host,
 };
-use bivouac_launch::{FormationName, HostLife, LaunchError, ProcessId, Signals, StateDir, Surroundings};
+use bivouac_launch::{
+    Environment, FormationName, HostLife, LaunchError, ProcessId, Signals, State, StateDir,
+};
 
 use crate::failure::Failure;
 use crate::forming::{Formed, make_partitions, partitions_of};
@@ -16,7 +18,7 @@ use crate::options::{FileArgs, FormationArgs, HostsArgs, PlaceArgs};
 ///
 /// # Errors
 /// What makes no sense.
-pub fn hosts(here: &Surroundings, args: &FormationArgs) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
+pub fn hosts(here: &Environment, args: &FormationArgs) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
     if args.nodes.is_some() {
         return Ok(None);
     }
@@ -61,7 +63,7 @@ pub enum Ends {
 /// # Errors
 /// What cannot be started or mounted, with the hosts that it is for; the signal that interrupted it.
 pub fn form(
-    here: &Surroundings,
+    here: &Environment,
     name: FormationName,
     (args, file): (&FormationArgs, &FileArgs),
     (launcher, hosts): (Launcher, Vec<HostArg>),
@@ -69,12 +71,8 @@ pub fn form(
     ends: Ends,
     signals: &Signals,
 ) -> Result<Formed, Failure> {
-    if place.is_some_and(|place| place.each.is_some()) {
-        let remedy = "write --mount DIR: it is mounted there on each host";
-        return Err(LaunchError::usage("--mount-each", "is for several nodes on this machine", remedy).into());
-    }
-    let partitions = partitions_of(file)?;
-    let mount = place.map(|place| mount_point(here, &name, place)).transpose()?;
+    let partitions = partitions_of(here, &name, file)?;
+    let mount = place.map(|place| mount_of_hosts(here, &name, place)).transpose()?;
     let owner = match ends {
         Ends::WithUs => Some(ProcessId::current()),
         Ends::With(owner) => owner,
@@ -92,22 +90,28 @@ pub fn form(
         tied: matches!(ends, Ends::WithUs),
         meeting: meeting(args, &name, &hosts)?,
         hosts,
+        past: None,
     };
     let bound = Duration::from_millis(args.start_timeout.0);
     if wishes.meeting.is_some() && which_host(here, &wishes.hosts)?.0 != 0 {
         attend(here, &wishes, bound, signals)?;
         return formed_by_another(here, name, mount);
     }
-    let started = start_hosts(here, &wishes, bound, signals, &mut |text| errln!("bivouac: {text}"))?;
-    for host in started.state.hosts.iter().filter(|host| host.life != HostLife::Up) {
-        errln!("bivouac: host {} is missing: {}", host.name, host.message.as_deref().unwrap_or("?"));
-    }
+    let started = start_hosts(here, &wishes, bound, signals)?;
+    say_who_is_missing(&started.state);
     let dir = part_of(here, &name, &started.state.formation).unwrap_or_else(|| started.dir.clone());
     let (mounts, steps) = (mount.into_iter().collect(), started.phases.into_steps());
     let formed = Formed { name, dir, mounts, steps, whole: Some(started.dir.clone()), _tie: started.tie };
     make_partitions(here, &started.dir, &started.state, &partitions)
         .map_err(|failure| formed.give_up(here, failure))?;
     Ok(formed)
+}
+
+/// Says which hosts did not come, and why.
+pub fn say_who_is_missing(state: &State) {
+    for host in state.hosts.iter().filter(|host| host.life != HostLife::Up) {
+        errln!("bivouac: host {} is missing: {}", host.name, host.message.as_deref().unwrap_or("?"));
+    }
 }
 
 /// Where the hosts meet, if they come by themselves.
@@ -122,7 +126,7 @@ fn meeting(
 
 /// What this host sees of a formation that the first host has gathered.
 fn formed_by_another(
-    here: &Surroundings,
+    here: &Environment,
     name: FormationName,
     mount: Option<PathBuf>,
 ) -> Result<Formed, Failure> {
@@ -131,14 +135,25 @@ fn formed_by_another(
 }
 
 /// This host's part of a formation, if it has one: another formation on this machine may have the same name.
-pub fn part_of(here: &Surroundings, name: &FormationName, formation: &str) -> Option<StateDir> {
+pub fn part_of(here: &Environment, name: &FormationName, formation: &str) -> Option<StateDir> {
     let (_, dir) = StateDir::find(here, Some(name)).ok()?;
     let state = dir.read().ok().flatten()?;
     (state.part.is_some() && state.formation == formation).then_some(dir)
 }
 
-/// The same path on every host: that of the formation's directory is not.
-fn mount_point(here: &Surroundings, name: &FormationName, place: &PlaceArgs) -> Result<PathBuf, Failure> {
+/// Where it is mounted, the same path on every host: that of the formation's directory is not.
+///
+/// # Errors
+/// What makes no sense for several hosts.
+pub fn mount_of_hosts(
+    here: &Environment,
+    name: &FormationName,
+    place: &PlaceArgs,
+) -> Result<PathBuf, Failure> {
+    if place.each.is_some() {
+        let remedy = "write --mount DIR: it is mounted there on each host";
+        return Err(LaunchError::usage("--mount-each", "is for several nodes on this machine", remedy).into());
+    }
     match &place.dir {
         Some(dir) => Ok(std::path::absolute(dir)?),
         None => Ok(here.hosts_mount(name)),

@@ -1,30 +1,54 @@
 //! The one table of commands and options: parser, help, manual pages and completions come from it.
 
 mod examples;
+mod key;
 mod logs;
+mod metrics;
 mod numbers;
 mod partition;
+mod plan;
+mod pool;
+mod slots;
 mod stage;
+mod system;
+mod top;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use examples::command;
+pub use key::{KeyAction, KeyArgs, KeyCreateArgs, KeyListArgs, KeyRevokeArgs};
 pub use logs::LogsArgs;
+pub use metrics::{MetricsArgs, MetricsForm};
 use numbers::number;
+pub use plan::{CalibrateArgs, PlanAction, PlanArgs, SiteArgs};
+pub use pool::{
+    AttachArgs, DatabaseArgs, PoolArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs, PoolExpireArgs,
+    PoolPathArgs, PoolShareArgs,
+};
+pub use slots::{
+    PoolAnnounceArgs, PoolBeginArgs, PoolSlotArgs, PoolSlotsArgs, PoolStageAction, PoolStageArgs,
+    PoolStorageArgs, SlotArgs,
+};
 pub use stage::{
     StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageResumeArgs, StageStatusArgs,
     TalkArgs,
 };
 
+pub use system::{MapForm, SystemArgs, TellArgs, WhoseArgs};
+pub use top::TopArgs;
+
 use bivouac_launch::hosts::{Launcher, MeetingPlace, Network};
-use bivouac_launch::{FormationName, ProcessId, Tolerance, VolumeArg, Wishes, parse_volume};
+use bivouac_launch::{
+    FormationName, HttpAddress, HttpWish, NAMES_MEMORY_MIN, ProcessId, Tolerance, VolumeArg, Wishes,
+    parse_volume,
+};
 use bivouac_stage::{Transfer, parse_in, parse_out};
-use bivouac_types::SpreadAt;
 use bivouac_types::limits::{
     PAGE_POOL_DEFAULT, PAGE_POOL_MAX, PAGE_POOL_MIN, STRIPE_DEFAULT, WAIT_MS_DEFAULT,
 };
 use bivouac_types::units::{parse_duration_ms, parse_size};
+use bivouac_types::{Checksum, SpreadAt};
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
 use clap::{Args, FromArgMatches, Parser, Subcommand};
 
@@ -75,6 +99,15 @@ pub enum Command {
     /// The exit code is 0 if it is running, 1 if there is none or its processes were killed, 4 if something of it is away that
     /// may come back (degraded), 5 if a node or a host was given up.
     Status(StatusArgs),
+    /// Show what a formation does while it does it: rates, times, load and space of nodes and operations
+    ///
+    /// On a terminal until q is pressed; h shows the keys. Elsewhere a table for each interval, until the formation is gone.
+    /// Figures are those of requests to nodes: what programs do by direct access does not pass there.
+    Top(TopArgs),
+    /// Write figures of a formation for Prometheus and what reads the same form
+    ///
+    /// Names and meanings are in docs/monitoring.md, and stay. Nodes that do not answer within 2 s are there as such.
+    Metrics(MetricsArgs),
     /// Show what a formation's daemons and supervisor have logged
     ///
     /// Lines of all of them, by time, with who wrote them in front. Over several hosts those of this host's processes.
@@ -132,6 +165,12 @@ pub enum Command {
     /// same on volumes as they lie on this machine, with --repair set right. The exit code is the sum of: 0 nothing is wrong, 1
     /// something was and is repaired, 4 something is left, 8 something could not be checked, 16 the request makes no sense.
     Fsck(FsckArgs),
+    /// Compare content with its checksums, in the background of a running formation
+    ///
+    /// What lies where nobody reads it is found before it is needed. Content has checksums where `--checksum` of `up` says so;
+    /// what processes are writing themselves is left alone. The exit code is 0 if nothing is wrong, 1 if something is, 2 if
+    /// something could not be looked at.
+    Scrub(ScrubArgs),
     /// Bring what was written in a partition with a source to that source, verified
     ///
     /// Each file is written beside its target, synced, read again and renamed. What cannot be brought there stays in the
@@ -144,6 +183,21 @@ pub enum Command {
     Pin(PinArgs),
     /// Let pinned files make room again for what is read and written
     Unpin(PinArgs),
+    /// Say whether a formation is worth it for a job, and how to form it
+    ///
+    /// From a model of the site, which `plan calibrate` measures, and what the job does: a verdict in one line, times with their doubt,
+    /// the break-even, and a formation file that `up --config` takes. What `run --plan` saw corrects the model until `plan reset`.
+    Plan(PlanArgs),
+    /// Make, find, share and end work pools: named data sets on site storage, which formations attach with --pool
+    ///
+    /// Pools are kept in a database that many commands share. A pool ends after its days, and can then be restored for a time of grace.
+    Pool(PoolArgs),
+    /// Show the machines: processors, memory, disks, file systems, networks, how busy they are, and what joins them
+    ///
+    /// Of this host; inside a batch job, with --hosts or --name of all those hosts, asked in one round. What is not known is shown as ?.
+    System(SystemArgs),
+    /// Make, list and revoke keys, which servers for HTTP want to be shown
+    Key(KeyArgs),
     /// Measure file systems, formations and the network, side by side
     Bench(bivouac_bench::BenchArgs),
     /// Write the completions of a shell to standard output
@@ -172,6 +226,12 @@ pub enum Started {
     /// What keeps a formation over several hosts together; started by `up`
     #[command(hide = true)]
     Keep(SuperviseArgs),
+    /// What this host is; started by `system`
+    #[command(hide = true)]
+    Tell(TellArgs),
+    /// The server for HTTP of a host; started by the supervisor
+    #[command(hide = true)]
+    Serve(SuperviseArgs),
 }
 
 /// What a formation is made of.
@@ -183,6 +243,18 @@ pub struct FormationArgs {
     /// Have the nodes of a machine share one process: for tests of many nodes; what ends one of them ends all
     #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
     pub in_process: bool,
+    /// Encrypt and authenticate all that goes over the network, so that nobody in between can read or change it
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
+    pub secure: bool,
+    /// Serve the formation's files over HTTP on each host, with TLS, to those who have a key (bivouac key); without an address, to this host alone
+    #[arg(long, value_name = "[ADDR:]PORT")]
+    pub http: Option<HttpAddress>,
+    /// Serve HTTP without TLS: to this host alone
+    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
+    pub http_plain: bool,
+    /// File on each host with the certificate for HTTP, those that vouch for it, and its private key, as PEM; without it one is made
+    #[arg(long, value_name = "FILE", requires = "http", conflicts_with = "http_plain")]
+    pub http_certificate: Option<PathBuf>,
     #[command(flatten)]
     pub hosts: HostsArgs,
     /// Directory that the nodes lend, and how much of it per node, in bytes (10g, 500MiB); several nodes use DIR/n0, DIR/n1 and so on
@@ -200,9 +272,17 @@ pub struct FormationArgs {
     /// Number of entries from which on a directory spreads over all nodes: while several clients use it, and while one alone does; one number is for both
     #[arg(long, value_name = "N[,M]", default_value_t = SpreadAt::default())]
     pub spread_at: SpreadAt,
+    /// Where blocks of what is written get checksums, compared whenever they are read: off, on, or auto: on disks and not in memory
+    ///
+    /// A block that is not what was written is an I/O error, and `bivouac status` names it. Programs that read and write a node's content themselves, as by libbivouac on one machine, compare nothing; what they wrote gets checksums when they are done.
+    #[arg(long, value_name = "WHERE", default_value_t = Checksum::default())]
+    pub checksum: Checksum,
     /// Memory that each mount has for pages of partitions with `--contract session`, in bytes; at least 4m
     #[arg(long, value_name = "SIZE", default_value_t = PAGE_POOL_DEFAULT, value_parser = page_pool)]
     pub page_pool: u64,
+    /// Most memory that names, attributes and extended attributes of one node may take, in bytes; at least 1m [default: a quarter of what is available, divided by the nodes of the host]
+    #[arg(long, value_name = "SIZE", value_parser = names_memory)]
+    pub names_memory: Option<u64>,
     /// How long an operation waits for a node that does not answer, before it fails with EIO
     #[arg(long, value_name = "DURATION", default_value_t = Duration(WAIT_MS_DEFAULT), value_parser = duration)]
     pub wait: Duration,
@@ -313,6 +393,8 @@ pub struct FileArgs {
     /// Formation file (TOML) with options and partitions; options that are given here count instead of those in it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub attach: AttachArgs,
 }
 
 /// Arguments of `config`.
@@ -377,9 +459,11 @@ pub struct RecoverArgs {
     /// The same
     #[arg(long, value_name = "NAME", conflicts_with = "formation")]
     pub name: Option<FormationName>,
-    /// Where its volumes are now: each, or a directory that they are in; the others are looked for where they were
+    /// Where its volumes are now: each, or a directory that they are in; the others are looked for where they were. Over several hosts, on each of them
     #[arg(long = "volume", value_name = "DIR")]
     pub volumes: Vec<PathBuf>,
+    #[command(flatten)]
+    pub hosts: AgainArgs,
     #[command(flatten)]
     pub place: PlaceArgs,
     /// Do not mount it
@@ -400,6 +484,32 @@ pub struct RecoverArgs {
     /// Write JSON to standard output: name, mounts, and the steps of the start in microseconds
     #[arg(long)]
     pub json: bool,
+}
+
+/// How the hosts are reached of a formation that is recovered over several.
+#[derive(Clone, Debug, Args)]
+pub struct AgainArgs {
+    /// The hosts that have its volumes, in any order [default: those that it was over]
+    #[arg(long, value_name = "HOST[,HOST...]", conflicts_with = "hostfile")]
+    pub hosts: Option<String>,
+    /// File with those hosts, one per line
+    #[arg(long, value_name = "FILE")]
+    pub hostfile: Option<PathBuf>,
+    /// What starts processes on the hosts, as for `up` [default: what did it before; where hosts came by themselves, ssh]
+    #[arg(long = "launch", value_name = "LAUNCHER")]
+    pub launcher: Option<Launcher>,
+    /// Send a program along instead of using what is installed on the hosts: this one, or a static build at this path
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "/proc/self/exe", conflicts_with = "program")]
+    pub send: Option<PathBuf>,
+    /// Path of bivouac on the hosts [default: as before]
+    #[arg(long, value_name = "PATH")]
+    pub program: Option<String>,
+    /// Go on with this many nodes, if the others do not come: what only those had is not there (EIO)
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::<u16>(1, 65_535))]
+    pub min_nodes: Option<u16>,
+    /// The network that the hosts use among themselves [default: as before]
+    #[arg(long, value_name = "CIDR|NAME")]
+    pub network: Option<Network>,
 }
 
 /// Arguments of `reap`.
@@ -440,6 +550,17 @@ pub struct RunArgs {
     /// Do not read back and compare what was copied
     #[arg(long)]
     pub no_verify: bool,
+    /// Most bytes per second that are copied in or out (500m)
+    #[arg(long, value_name = "RATE", value_parser = parse_size)]
+    pub limit: Option<u64>,
+    /// Say afterwards what the site's model predicted and what it took, and have the model learn of it
+    #[arg(long)]
+    pub plan: bool,
+    /// Write that comparison as JSON
+    #[arg(long, value_name = "FILE", requires = "plan")]
+    pub plan_json: Option<PathBuf>,
+    #[command(flatten)]
+    pub site: SiteArgs,
     #[command(flatten)]
     pub talk: TalkArgs,
     #[command(flatten)]
@@ -559,6 +680,9 @@ pub struct FsckArgs {
     /// Set right what can be set right without losing data
     #[arg(long, requires = "offline")]
     pub repair: bool,
+    /// Read all content, and compare it with its checksums where it has any
+    #[arg(long, conflicts_with = "from_subfiles")]
+    pub scrub: bool,
     /// Remove subfiles that belong to no file, with their data, instead of making files of them
     #[arg(long, requires = "repair")]
     pub discard_unreferenced: bool,
@@ -569,6 +693,22 @@ pub struct FsckArgs {
     #[arg(long, value_name = "DIR", requires = "from_subfiles")]
     pub out: Option<PathBuf>,
     /// Write JSON to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `scrub`.
+#[derive(Debug, Args)]
+pub struct ScrubArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// A file, or a directory with all below it, in a mounted formation [default: everything]
+    #[arg(value_name = "PATH", conflicts_with = "name")]
+    pub path: Option<PathBuf>,
+    /// Bytes that each node compares per second at most [default: as many as it can]
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    pub rate: Option<u64>,
+    /// Write JSON to standard output: a line per second, and one at the end
     #[arg(long)]
     pub json: bool,
 }
@@ -635,11 +775,22 @@ impl FormationArgs {
             stripe: self.stripe,
             width: self.width,
             spread_at: self.spread_at,
+            checksum: self.checksum,
             page_pool: self.page_pool,
+            names_memory: self.names_memory,
             wait_ms: self.wait.0,
             dead_after_ms: self.dead_after.map(|after| after.0),
             port: self.port,
             in_process: self.in_process,
+            secure: self.secure,
+            http: self.http.map(|address| HttpWish {
+                address,
+                plain: self.http_plain,
+                certificate: self
+                    .http_certificate
+                    .as_ref()
+                    .map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+            }),
             tolerance: self.deaths_max,
             ttl_ms: self.ttl.map(|ttl| ttl.0),
             owner,
@@ -668,6 +819,16 @@ fn page_pool(text: &str) -> Result<u64, String> {
         return Ok(size);
     }
     Err(format!("a page pool has between {} MiB and {} GiB", PAGE_POOL_MIN >> 20, PAGE_POOL_MAX >> 30))
+}
+
+fn names_memory(text: &str) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    let least = || format!("names have at least {} MiB of memory", NAMES_MEMORY_MIN >> 20);
+    if size >= NAMES_MEMORY_MIN { Ok(size) } else { Err(least()) }
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    parse_size(text).and_then(|rate| if rate > 0 { Ok(rate) } else { Err("a rate is above 0".into()) })
 }
 
 fn volume_parser() -> ValueParser {

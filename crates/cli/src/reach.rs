@@ -7,7 +7,7 @@ use std::time::Duration;
 use bivouac_client::{Client, ClientOptions};
 use bivouac_launch::mounts::{MountEntry, mount_of};
 use bivouac_launch::{
-    FormationName, Kind, LaunchError, State, StateDir, Surroundings, raise_descriptor_limit, random_bytes,
+    Environment, FormationName, Kind, LaunchError, State, StateDir, raise_descriptor_limit, random_bytes,
 };
 use bivouac_net::{Auth, Secret};
 use bivouac_types::ClientId;
@@ -62,7 +62,7 @@ pub struct Reached {
 ///
 /// # Errors
 /// That there is nothing at the path, or no formation that runs.
-pub fn of_path(here: &Surroundings, path: &Path, wait: Duration) -> Result<Reached, Failure> {
+pub fn of_path(here: &Environment, path: &Path, wait: Duration) -> Result<Reached, Failure> {
     let failed = |e| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));
     let resolved = path.canonicalize().map_err(failed)?;
     let entry = mount_of(&resolved)
@@ -95,7 +95,8 @@ pub fn client_by(way: Way, dir: &StateDir, state: &State, wait: Duration) -> Res
     if map.nodes.len() > NODES_PLAIN_MAX {
         raise_descriptor_limit();
     }
-    let auth = Auth { formation: map.formation, secret: Secret::new(dir.secret()?) };
+    let auth =
+        Auth { formation: map.formation, secret: Secret::new(dir.secret()?), is_secure: map.is_secure };
     let id = ClientId(u64::from_le_bytes(random_bytes()?) & !NODE_BIT);
     let (map, options) =
         (Arc::new(map), ClientOptions { id, wait, near: None, incarnation: 0, page_pool: PAGE_POOL_DEFAULT });

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bivouac_launch::{FormationName, Signals, State};
-use bivouac_stage::StageError;
 use bivouac_stage::jobs::{Conditions, Ended, Held, Jobs, Order};
+use bivouac_stage::{StageError, Totals};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
@@ -56,7 +56,7 @@ pub struct Manner {
     pub checks_room: bool,
 }
 
-/// Writes a new job down and does it. Stops at a signal.
+/// Writes a new job down and does it, and says how much that was. Stops at a signal.
 ///
 /// # Errors
 /// Everything that was not copied.
@@ -66,16 +66,19 @@ pub fn copy_all(
     mounts: &[PathBuf],
     manner: Manner,
     signals: &Signals,
-) -> Result<(), NotCopied> {
+) -> Result<Totals, NotCopied> {
     if order.transfers.is_empty() {
-        return Ok(());
+        return Ok(Totals::default());
     }
     let held = jobs.create(order).map_err(|failure| NotCopied {
         text: failure.to_string(),
         signal: None,
         job: None,
     })?;
-    work(&held, mounts, manner, signals).map(drop)
+    let ended = work(&held, mounts, manner, signals)?;
+    let copied = ended.transfers.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
+    let all = copied.map(|summary| Totals { files: summary.files, bytes: summary.bytes });
+    Ok(all.fold(Totals::default(), Totals::plus))
 }
 
 /// Does what of a job is not done yet. Goes on after a failure, so that as much as possible is copied; stops at a signal.
@@ -85,6 +88,13 @@ pub fn copy_all(
 pub fn work(held: &Held, mounts: &[PathBuf], manner: Manner, signals: &Signals) -> Result<Ended, NotCopied> {
     let told = Told::new(held.order.way, held.order.verify, manner.json, manner.talk);
     let checks_room = manner.checks_room;
+    if let (Some(other), false) = (held.ahead().first(), manner.talk.quiet) {
+        errln!(
+            "{:>4} job {} waits for job {other}, which copies to the same place",
+            held.order.way.word(),
+            held.number
+        );
+    }
     let (ended, signal) = interruptible(signals, |cancel| {
         held.run(&Conditions { mounts: mounts.to_vec(), checks_room, cancel }, &told)
     });
@@ -93,6 +103,8 @@ pub fn work(held: &Held, mounts: &[PathBuf], manner: Manner, signals: &Signals) 
     let ended = ended.map_err(|failure| NotCopied { text: failure.to_string(), signal, job })?;
     let mut failures: Vec<String> = failures(held, &ended);
     failures.extend(signal.map(|signal| format!("interrupted by signal {signal}")));
+    let ended_by = held.pace.as_ref().and_then(|pace| pace.ended()).filter(|_| ended.is_cancelled());
+    failures.extend(ended_by.map(str::to_owned));
     if failures.is_empty() { Ok(ended) } else { Err(NotCopied { text: failures.join("\n"), signal, job }) }
 }
 

@@ -1,23 +1,27 @@
 //! What is known of a formation: from its state file, and from its nodes.
 
+mod damage;
 mod operations;
 mod silence;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus};
+use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus, Times};
 use bivouac_launch::hosts::look_at_hosts;
-use bivouac_launch::{HostLife, HostState, NodeLife, NodeState, Stage, State, StateDir, left_ms};
+use bivouac_launch::{HostLife, HostState, HttpState, NodeLife, NodeState, Stage, State, StateDir, left_ms};
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{FsResult, NodeId};
-use serde::Serialize;
+use bivouac_wire::Op;
+use serde::{Serialize, Serializer};
 
 use crate::commands::partition::{Shown, list_all, table_of};
 use crate::failure::{CODE_DEGRADED, CODE_FAILED, Failure};
 use crate::reach;
 use crate::table::{duration, layout};
 use crate::unflushed::mirrors;
+pub use operations::{DAMAGED, LEASE_WAIT, is_request};
 use silence::SilentReport;
 
 /// How long a node may take to answer.
@@ -63,6 +67,10 @@ pub struct Report {
     pub stripe_bytes: u32,
     /// Width of new files; 0 is all seats.
     pub width: u16,
+    /// Whether all that goes over the network is encrypted.
+    pub secure: bool,
+    /// The server for HTTP of this host, if it is to have one.
+    pub http: Option<HttpReport>,
     /// The mounts.
     pub mounts: Vec<MountReport>,
     /// Partitions besides the formation's own.
@@ -75,6 +83,49 @@ pub struct Report {
     pub nodes: Vec<NodeReport>,
     /// The hosts, if the formation is over several and was started here.
     pub hosts: Vec<HostReport>,
+}
+
+/// The server for HTTP.
+#[derive(Debug, Serialize)]
+pub struct HttpReport {
+    /// Where it listens.
+    pub address: Option<SocketAddr>,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// As of a node.
+    pub state: &'static str,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Processes of it that died.
+    pub deaths: u64,
+    /// How the last one did.
+    pub message: Option<String>,
+}
+
+impl HttpReport {
+    fn of(http: HttpState) -> HttpReport {
+        HttpReport {
+            address: http.address,
+            tls: !http.wish.plain,
+            state: life(http.life),
+            pid: http.process.map(|process| process.pid),
+            deaths: http.deaths,
+            message: http.message,
+        }
+    }
+
+    fn line(&self) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        let address = self.address.map_or_else(|| "?".to_owned(), |address| address.to_string());
+        let mut line = format!("{scheme}://{address}/: {}", self.state);
+        if self.deaths > 0 {
+            line.push_str(&format!(", died {} times", self.deaths));
+        }
+        if let Some(message) = self.message.as_ref().filter(|_| self.state != "ready") {
+            line.push_str(&format!(": {message}"));
+        }
+        line + "\n"
+    }
 }
 
 /// A host of a formation over several.
@@ -180,35 +231,42 @@ pub struct NodeReport {
     pub records: Option<u64>,
     /// Memory of the records.
     pub record_bytes: Option<u64>,
+    /// Memory that they take.
+    pub names_bytes: Option<u64>,
+    /// Memory that they may take.
+    pub names_max_bytes: Option<u64>,
     /// Its volumes.
     pub volumes: Vec<VolumeReport>,
     /// Pages of its mounts, under the session contract.
     pub page_pool: Option<PoolReport>,
     /// Requests that it has served, and made to other nodes.
     pub operations: Vec<OperationReport>,
+    /// What turned out to be wrong on its volumes, if anything did.
+    pub damage: Option<damage::DamageReport>,
 }
 
 /// A volume.
 #[derive(Debug, Serialize)]
 pub struct VolumeReport {
-    path: PathBuf,
-    kind: String,
-    capacity_bytes: u64,
-    used_bytes: Option<u64>,
-    records_bytes: Option<u64>,
-    subfiles: Option<u64>,
+    pub(crate) path: PathBuf,
+    pub(crate) kind: String,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) used_bytes: Option<u64>,
+    pub(crate) records_bytes: Option<u64>,
+    pub(crate) subfiles: Option<u64>,
+    pub(crate) checksum: Option<bool>,
 }
 
 /// The page pools of a node's mounts.
 #[derive(Debug, Serialize)]
 pub struct PoolReport {
-    size_bytes: u64,
-    used_bytes: u64,
-    unsent_bytes: u64,
-    hits: u64,
-    misses: u64,
-    sent_bytes: u64,
-    dropped_bytes: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) used_bytes: u64,
+    pub(crate) unsent_bytes: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) dropped_bytes: u64,
 }
 
 impl From<PoolStatus> for PoolReport {
@@ -220,7 +278,7 @@ impl From<PoolStatus> for PoolReport {
 }
 
 /// How often a node served an operation on each lane, and asked other nodes for it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct OperationReport {
     /// The operation, as docs/protocol.md names it.
     pub name: String,
@@ -230,6 +288,39 @@ pub struct OperationReport {
     pub peer: u64,
     /// Made to peers.
     pub calls: u64,
+    /// Bytes of content that came with requests.
+    pub received_bytes: u64,
+    /// Bytes of content that went with answers.
+    pub sent_bytes: u64,
+    /// How long those of clients took.
+    #[serde(serialize_with = "times")]
+    pub client_times: Times,
+    /// How long those of peers took.
+    #[serde(serialize_with = "times")]
+    pub peer_times: Times,
+}
+
+impl OperationReport {
+    /// Requests that came and were not answered; without looks, of which this is one.
+    pub fn under_way(&self) -> u64 {
+        if self.name == Op::Status.name() {
+            return 0;
+        }
+        let done = self.client_times.count().saturating_add(self.peer_times.count());
+        self.client.saturating_add(self.peer).saturating_sub(done)
+    }
+}
+
+fn times<S: Serializer>(times: &Times, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Shown<'a> {
+        p50_us: Option<u64>,
+        p99_us: Option<u64>,
+        total_us: u64,
+        counts: &'a [u64],
+    }
+    let [p50_us, p99_us] = [0.5, 0.99].map(|share| times.quantile_us(share));
+    Shown { p50_us, p99_us, total_us: times.total_us, counts: &times.counts }.serialize(to)
 }
 
 /// Asks all nodes at the same time.
@@ -254,7 +345,10 @@ pub fn look(dir: &StateDir) -> Result<Report, Failure> {
     let partitions = if all_answer { list_all(&client).unwrap_or_default() } else { Vec::new() };
     let has_sources = partitions.iter().any(|partition| partition.has_source());
     let unflushed = has_sources.then(|| unflushed(&client).ok()).flatten();
-    Ok(report(dir, state, held, answers, (partitions, unflushed)))
+    let names = damage::names(&client, answers.iter().flatten().flatten());
+    let mut report = report(dir, state, held, answers, (partitions, unflushed));
+    report.nodes.iter_mut().filter_map(|node| node.damage.as_mut()).for_each(|damage| damage.name(&names));
+    Ok(report)
 }
 
 fn unflushed(client: &Client) -> FsResult<UnflushedReport> {
@@ -329,6 +423,8 @@ fn report(
         directory: dir.path().to_owned(),
         stripe_bytes: state.stripe,
         width: state.width,
+        secure: state.secure,
+        http: state.http.filter(|_| state.hosts.is_empty()).map(HttpReport::of),
         mounts: state
             .mounts
             .into_iter()
@@ -342,6 +438,16 @@ fn report(
     }
 }
 
+fn life(life: NodeLife) -> &'static str {
+    match life {
+        NodeLife::Starting => "starting",
+        NodeLife::Ready => "ready",
+        NodeLife::Restarting => "restarting",
+        NodeLife::Failed => "failed",
+        NodeLife::Stopped => "stopped",
+    }
+}
+
 fn node_report(node: &NodeState, held: bool, answer: Answer) -> NodeReport {
     let (status, silence) = match answer {
         Some(Ok(status)) => (Some(status), None),
@@ -350,13 +456,10 @@ fn node_report(node: &NodeState, held: bool, answer: Answer) -> NodeReport {
     };
     let state = match node.life {
         _ if !held => "dead",
-        NodeLife::Starting => "starting",
         NodeLife::Ready if status.is_some() => "ready",
         NodeLife::Ready if silence.is_some() => "unreachable",
         NodeLife::Ready => "dead",
-        NodeLife::Restarting => "restarting",
-        NodeLife::Failed => "failed",
-        NodeLife::Stopped => "stopped",
+        other => life(other),
     };
     NodeReport {
         id: node.id,
@@ -375,8 +478,11 @@ fn node_report(node: &NodeState, held: bool, answer: Answer) -> NodeReport {
         open_files: status.as_ref().map(|status| status.open_files),
         records: status.as_ref().map(|status| status.records),
         record_bytes: status.as_ref().map(|status| status.record_bytes),
+        names_bytes: status.as_ref().map(|status| status.names_bytes),
+        names_max_bytes: status.as_ref().map(|status| status.names_max_bytes),
         volumes: volume_reports(node, status.as_ref()),
         page_pool: status.as_ref().map(|status| status.page_pool.into()),
+        damage: status.as_ref().and_then(damage::DamageReport::of),
         operations: status.map(operation_reports).unwrap_or_default(),
     }
 }
@@ -391,6 +497,7 @@ fn volume_reports(node: &NodeState, status: Option<&NodeStatus>) -> Vec<VolumeRe
             used_bytes: seen.map(|volume| volume.used_bytes),
             records_bytes: seen.map(|volume| volume.records_bytes),
             subfiles: seen.map(|volume| volume.subfiles),
+            checksum: seen.map(|volume| volume.checksum),
         }
     };
     node.volumes.iter().enumerate().map(one).collect()
@@ -398,8 +505,9 @@ fn volume_reports(node: &NodeState, status: Option<&NodeStatus>) -> Vec<VolumeRe
 
 fn operation_reports(status: NodeStatus) -> Vec<OperationReport> {
     let report = |count: OpCount| {
-        let OpCount { name, client, peer, calls } = count;
-        OperationReport { name, client, peer, calls }
+        let OpCount { name, client, peer, calls, received_bytes, sent_bytes, client_times, peer_times } =
+            count;
+        OperationReport { name, client, peer, calls, received_bytes, sent_bytes, client_times, peer_times }
     };
     status.operations.into_iter().map(report).collect()
 }
@@ -454,6 +562,9 @@ impl Report {
         let operations = self.nodes.iter().map(|node| (node.id, node.operations.as_slice()));
         text.push_str(&operations::table(operations.clone(), per_node));
         text.push_str(&operations::damage_text(operations));
+        for (node, damage) in self.nodes.iter().filter_map(|node| Some((node, node.damage.as_ref()?))) {
+            text.push_str(&damage.to_text(node.id, &node.host));
+        }
         let answering = self.nodes.iter().filter(|node| node.state == "ready");
         for silent in &self.silent {
             let of = self.nodes.iter().find(|node| node.id == silent.node);
@@ -488,6 +599,10 @@ impl Report {
         let Totals { capacity_bytes, used_bytes, records_bytes, files, open_files } = &self.totals;
         let free = format_size(capacity_bytes.saturating_sub(used_bytes.saturating_add(*records_bytes)));
         let mut text = format!("formation {}: {}\n", self.name, self.state);
+        if self.secure {
+            text.push_str("encrypted between hosts\n");
+        }
+        text.extend(self.http.as_ref().map(HttpReport::line));
         if let Some(ends) = self.ends_unix_ms.filter(|_| self.state != "dead") {
             text.push_str(&format!("ends in {}\n", duration(left_ms(ends))));
         }
@@ -507,11 +622,11 @@ impl Report {
 
     fn node_table(&self) -> String {
         let head = [
-            "NODE", "HOST", "STATE", "PID", "UPTIME", "FILES", "OPEN", "DEATHS", "VOLUME", "KIND", "DATA",
-            "NAMES", "CAPACITY",
+            "NODE", "HOST", "STATE", "PID", "UPTIME", "FILES", "OPEN", "DEATHS", "MEMORY", "VOLUME", "KIND",
+            "DATA", "NAMES", "CAPACITY",
         ];
         let rows: Vec<Vec<String>> = self.nodes.iter().flat_map(NodeReport::rows).collect();
-        layout(&head, &[0, 3, 4, 5, 6, 7, 10, 11, 12], &rows)
+        layout(&head, &[0, 3, 4, 5, 6, 7, 8, 11, 12, 13], &rows)
     }
 }
 
@@ -543,6 +658,7 @@ impl NodeReport {
             or_dash(self.files),
             or_dash(self.open_files),
             self.deaths.to_string(),
+            self.memory(),
         ];
         let row = |(index, volume): (usize, &VolumeReport)| {
             let own = own.iter().map(|cell| if index == 0 { cell.clone() } else { String::new() });
@@ -552,6 +668,15 @@ impl NodeReport {
             own.chain([path, volume.kind.clone()]).chain(sizes).collect()
         };
         self.volumes.iter().enumerate().map(row).collect()
+    }
+
+    /// Of its names, and of how much.
+    fn memory(&self) -> String {
+        match (self.names_bytes, self.names_max_bytes) {
+            (Some(bytes), Some(u64::MAX)) => format_size(bytes),
+            (Some(bytes), Some(max)) => format!("{} of {}", format_size(bytes), format_size(max)),
+            _ => "-".into(),
+        }
     }
 }
 
@@ -594,17 +719,22 @@ mod tests {
             keep: None,
             sources: None,
             message: None,
+            before: None,
             owner: None,
             ends_unix_ms: None,
             wait_ms: 1,
             dead_after_ms: None,
             port: 0,
             in_process: false,
+            secure: false,
+            http: None,
             tolerance: bivouac_launch::Tolerance::default(),
             stripe: 4096,
             width: 0,
             spread_at: bivouac_types::SpreadAt::default(),
+            checksum: bivouac_types::Checksum::default(),
             page_pool: 64 << 20,
+            names_memory: 1 << 30,
             map: String::new(),
             nodes,
             lost_elsewhere: vec![],
@@ -613,6 +743,7 @@ mod tests {
             part: None,
             kept_on: None,
             hosts: vec![],
+            reach: None,
             recoveries: 0,
             recovering: false,
         }
@@ -626,8 +757,10 @@ mod tests {
             used_bytes: 1 << 20,
             records_bytes,
             subfiles: 3,
+            checksum: false,
         };
-        let count = |name: &str, client, peer| OpCount { name: name.into(), client, peer, calls: 0 };
+        let count =
+            |name: &str, client, peer| OpCount { name: name.into(), client, peer, ..OpCount::default() };
         Some(Ok(NodeStatus {
             id,
             pid: 7,
@@ -636,11 +769,14 @@ mod tests {
             open_files: 1,
             records: 20,
             record_bytes: 2000,
+            names_bytes: 3 << 20,
+            names_max_bytes: 1 << 30,
             volumes: vec![volume(512 << 20), volume(0)],
             page_pool: PoolStatus { size_bytes: 64 << 20, used_bytes: 2 << 20, ..PoolStatus::default() },
             operations: vec![count("Read", 5, 1)],
             epoch: 1,
             silent: vec![],
+            damage: bivouac_client::DamageStatus::default(),
         }))
     }
 
@@ -663,7 +799,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("Read            10      2      0"), "{text}");
-        assert!(text.contains("1 min"), "{text}");
+        assert!(text.contains("1 min") && text.contains("3 MiB of 1 GiB"), "{text}");
+        assert_eq!(json["nodes"][0]["names_max_bytes"], 1 << 30);
     }
 
     #[test]

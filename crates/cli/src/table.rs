@@ -69,6 +69,17 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
+/// Microseconds in few letters: `8 µs`, `1.0 ms`, `33 s`.
+pub fn short_time(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..10_000 => format!("{:.1} ms", us as f64 / 1e3),
+        10_000..1_000_000 => format!("{} ms", us / 1_000),
+        1_000_000..10_000_000 => format!("{:.1} s", us as f64 / 1e6),
+        _ => format!("{} s", us / 1_000_000),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

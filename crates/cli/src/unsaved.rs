@@ -1,9 +1,11 @@
 //! What a formation holds that is nowhere else, and would be lost with it: one list, whoever knows of it.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use bivouac_launch::control;
 use bivouac_launch::{State, StateDir};
+use bivouac_stage::Transfer;
 use bivouac_stage::jobs::{Jobs, Known, Stage, Way};
 
 use crate::failure::Failure;
@@ -39,7 +41,7 @@ pub fn keep(dir: &StateDir, reason: Option<String>) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When the supervisor does not note it.
-pub fn settled(dir: &StateDir, job: u64) -> Result<(), Failure> {
+pub fn drained(dir: &StateDir, job: u64) -> Result<(), Failure> {
     let kept = dir.read()?.and_then(|state| state.keep);
     if kept.is_some_and(|reason| reason.starts_with(&prefix(job))) { keep(dir, None) } else { Ok(()) }
 }
@@ -48,12 +50,24 @@ pub fn settled(dir: &StateDir, job: u64) -> Result<(), Failure> {
 pub fn list(dir: &StateDir, state: &State) -> Vec<String> {
     let jobs = Jobs::at(dir.stage_path());
     let known = jobs.list();
-    let unfinished = known.iter().filter(|job| job.stage != Stage::Done).filter_map(unfinished);
+    let mount = mounts_of(state).ok().and_then(|mounts| mounts.into_iter().next());
+    let unfinished = known.iter().filter(|job| job.stage != Stage::Done);
+    let unfinished =
+        unfinished.filter(|job| !is_of_nothing(job, mount.as_deref())).filter_map(unfinished_job);
     unfinished.chain(promised(&jobs, state)).collect()
 }
 
+/// Whether a job was to copy out what is not there, and never was, or is not there any more: nothing of that can be lost.
+fn is_of_nothing(job: &Known, mount: Option<&Path>) -> bool {
+    let is_missing = |transfer: &Transfer| {
+        let seen = mount.map(|mount| mount.join(&transfer.src).symlink_metadata());
+        seen.is_some_and(|seen| seen.is_err_and(|error| error.kind() == ErrorKind::NotFound))
+    };
+    job.order.way == Way::Out && job.stage != Stage::Running && job.order.transfers.iter().all(is_missing)
+}
+
 /// An unfinished job: one that copies in is no loss, unless it is under way.
-fn unfinished(job: &Known) -> Option<String> {
+fn unfinished_job(job: &Known) -> Option<String> {
     let what: Vec<_> = job.order.transfers.iter().map(|transfer| name(job.order.way, transfer)).collect();
     let is_loss = job.order.way == Way::Out || job.stage == Stage::Running;
     is_loss.then(|| {

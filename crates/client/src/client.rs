@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bivouac_layout::entry_hash;
 use bivouac_net::{
-    Address, Auth, Fates, Identity, InProcess, LaneKind, NetError, Peer, PeerOptions, Service, Started,
-    Transport, Watch,
+    Address, Auth, Identity, InProcess, LaneKind, LivenessTable, NetError, Peer, PeerOptions, Service,
+    Started, Transport, Watch,
 };
 use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
-use bivouac_wire::{Flags, FormationMap, Frame, NodeEntry, Operation, op};
+use bivouac_wire::{Flags, FormationMap, Frame, Invalidation, NodeEntry, Operation, op};
 
 use crate::closings::Closings;
 use crate::direct::Direct;
@@ -83,7 +84,7 @@ pub struct LocalNode {
     /// Its server side.
     pub service: Arc<dyn Service>,
     /// Which nodes it knows to be dead.
-    pub fates: Arc<Fates>,
+    pub liveness: Arc<LivenessTable>,
     /// Its content.
     pub files: Arc<dyn LocalFiles>,
 }
@@ -119,7 +120,7 @@ pub struct Client {
     is_spread_out: bool,
     near: Vec<SeatIndex>,
     next_op: AtomicU64,
-    leases: Leases,
+    pub(crate) leases: Leases,
     pub(crate) spread: SpreadDirs,
     pub(crate) glimpses: Glimpses,
     pub(crate) whole: WholeDirs,
@@ -154,7 +155,7 @@ impl Client {
                 let host = local.as_ref().and_then(|node| map.nodes.get(usize::from(node.id.0)));
                 let peer = way.to(NodeId(id as u16), address_of(entry, host));
                 Some(Arc::new(match &local {
-                    Some(node) => peer.heeding(&node.fates),
+                    Some(node) => peer.heeding(&node.liveness),
                     None => peer,
                 }))
             }
@@ -171,13 +172,13 @@ impl Client {
         };
         let nodes: Vec<_> = peers.into_iter().filter_map(transport).collect();
         let closings = Some(Closings::new(options.id, Arc::clone(&known), &nodes));
-        let (local, files) = local.map(|node| ((node.id, node.fates), node.files)).unzip();
+        let (local, files) = local.map(|node| ((node.id, node.liveness), node.files)).unzip();
         let keeper = keeper.map(|(keeper, _)| keeper);
         let client = Client::over(map, nodes, local.as_ref().map(|(id, _)| *id), options);
         // Told once; no connection is made before.
         let _ = doubts.set(client.locks.doubts());
-        if let Some((_, fates)) = local {
-            client.locks.heed(Heeded { fates, wait: options.wait });
+        if let Some((_, liveness)) = local {
+            client.locks.heed(Heeded { liveness, wait: options.wait });
         }
         Client { known, keeper, closings, files, ..client }
     }
@@ -205,7 +206,7 @@ impl Client {
         let nodes = (0..).zip(&map.nodes).map(connect).collect();
         let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
         let direct = Direct::with(here, &identity, options.wait);
-        // There is no kernel to believe anything, and others' changes would wait for its leases.
+        // There is no kernel to cache anything, and others' changes would wait for its leases.
         let flags = Flags::NO_LEASE;
         Client { known, direct, flags, ..Client::over(map, nodes, None, &options) }
     }
@@ -288,18 +289,24 @@ impl Client {
         self.near.get(turn.checked_rem(self.near.len())?).copied()
     }
 
-    /// For how long what was just learned of an inode may be believed: nobody else changes anything in its slot
-    /// meanwhile. The attributes of a spread directory may always be believed for a moment: the kernel looks at its
+    /// For how long the attributes that this thread has just been told may be cached: this client is asked before
+    /// anybody else changes them. The attributes of a spread directory may always be cached for a moment: the kernel looks at its
     /// owner and mode for every entry, and if its home were asked each time, it would be what limits all nodes. The
     /// moment begins when the home is asked, also for what was [glanced](Client::glance) at later.
     #[must_use]
     pub fn lease(&self, ino: Ino) -> Duration {
-        if self.spread.has(ino) { self.glimpses.left(ino) } else { self.leases.left(ino.slot()) }
+        if self.spread.has(ino) { self.glimpses.left(ino) } else { self.leases.left_of_attrs(ino) }
     }
 
-    /// For how long what was said of a slot may be believed.
-    pub(crate) fn lease_of(&self, slot: Slot) -> Duration {
-        self.leases.left(slot)
+    /// For how long what this thread was just told of a name, or of its absence, may be cached.
+    #[must_use]
+    pub fn entry_lease(&self, dir: Ino, name: &[u8]) -> Duration {
+        self.leases.left_of_name(dir, entry_hash(dir, name))
+    }
+
+    /// Takes nothing of this from what it knows any more. What a kernel knows is not its business.
+    pub fn invalidate(&self, what: &[Invalidation]) {
+        what.iter().filter(|one| one.name.is_some()).for_each(|one| self.whole.forget(one.ino.slot()));
     }
 
     /// When a question is about to be asked: leases of its answer count from here.

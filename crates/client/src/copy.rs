@@ -156,7 +156,7 @@ impl Client {
         });
         let copied = finish_all(started.collect::<FsResult<Vec<_>>>()?);
         if copied.is_err() && end > to.size {
-            self.settle(copy.to);
+            self.cut_tail(copy.to);
         }
         if !copied?.iter().all(|copied: &Copied| copied.accepted && copied.current) {
             return Ok(false);

@@ -38,7 +38,7 @@ impl Client {
     fn read_at_once(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         if into.len() > TRANSFER_MAX {
             let read = |known: &Known, into: &mut [u8]| self.read_stretch(ino, known, offset, into);
-            if let Some(read) = self.read_within(1, ino, offset, into, read)? {
+            if let Some(read) = self.read_up_to_size(1, ino, offset, into, read)? {
                 return Ok(read);
             }
         }
@@ -46,7 +46,7 @@ impl Client {
         for part in into.chunks_mut(TRANSFER_MAX) {
             let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
             let read = |known: &Known, into: &mut [u8]| self.read_seats(ino, known, at, into);
-            let read = self.when_here(|| self.read_within(OVERTAKEN_MAX, ino, at, part, read))?;
+            let read = self.when_here(|| self.read_up_to_size(OVERTAKEN_MAX, ino, at, part, read))?;
             let read = read.ok_or_else(|| overtaken("read of", ino))?;
             done += read;
             if read < wanted {
@@ -56,9 +56,8 @@ impl Client {
         Ok(done)
     }
 
-    /// Reads what is within the size; `None` if cuts have overtaken it so often. `read` says whether everything was there,
-    /// as of the epoch that it is given.
-    fn read_within(
+    /// Reads what is within the size: the number of bytes, or `None`. The rest is as for [`Client::read_within`].
+    fn read_up_to_size(
         &self,
         times: usize,
         ino: Ino,
@@ -66,20 +65,38 @@ impl Client {
         into: &mut [u8],
         read: impl Fn(&Known, &mut [u8]) -> FsResult<bool>,
     ) -> FsResult<Option<usize>> {
+        let wanted = into.len();
+        let size = self.read_within(times, ino, offset.saturating_add(wanted as u64), |known| match into
+            .get_mut(..len_within(known.size, offset, wanted))
+        {
+            Some(part) if !part.is_empty() => read(known, part),
+            _ => Ok(true),
+        })?;
+        Ok(size.map(|size| len_within(size, offset, wanted)))
+    }
+
+    /// Reads as of one epoch. `read` reads what is within the size of the epoch that it is given, and says whether
+    /// everything was there; it is called again if a cut came in between. The size up to which what was read holds, or
+    /// `None` if cuts have overtaken it so often. `end` is where the furthest byte that is wanted ends.
+    pub(crate) fn read_within(
+        &self,
+        times: usize,
+        ino: Ino,
+        end: u64,
+        mut read: impl FnMut(&Known) -> FsResult<bool>,
+    ) -> FsResult<Option<u64>> {
         let mut known = self.know(ino)?;
-        if offset.saturating_add(into.len() as u64) > known.size {
+        if end > known.size {
             known = Known::from(&self.attr_now(ino)?);
         }
         for _ in 0..times {
-            let len = known.size.saturating_sub(offset).min(into.len() as u64) as usize;
-            let Some(part) = into.get_mut(..len).filter(|part| !part.is_empty()) else { return Ok(Some(0)) };
-            if read(&known, part)? {
-                return Ok(Some(len));
+            if read(&known)? {
+                return Ok(Some(known.size));
             }
             // Some subfile is shorter than the size says, or ahead of it: a hole, or a cut.
             let now = Known::from(&self.attr_now(ino)?);
             if now.epoch == known.epoch {
-                return Ok(Some(now.size.saturating_sub(offset).min(len as u64) as usize));
+                return Ok(Some(now.size.min(known.size)));
             }
             known = now;
         }
@@ -232,7 +249,7 @@ impl Client {
             let failed = written.as_ref().is_err_and(|error| error.errno() != Errno::EINPROGRESS);
             if failed && end > known.size {
                 // What some seats took must not come up when the file grows over it.
-                self.settle(ino);
+                self.cut_tail(ino);
             }
             if !written? {
                 // A cut is on its way through the seats; its end is where the home lets us go on.
@@ -260,9 +277,9 @@ impl Client {
         Ok(false)
     }
 
-    pub(crate) fn settle(&self, ino: Ino) {
-        let settled = self.home(ino).and_then(|home| self.ask::<op::Settle>(home, &InoOnly { ino }));
-        if let Err(error) = settled {
+    pub(crate) fn cut_tail(&self, ino: Ino) {
+        let cut = self.home(ino).and_then(|home| self.ask::<op::CutTail>(home, &InoOnly { ino }));
+        if let Err(error) = cut {
             log::warn!("inode {ino}: what a failed write left behind its end stays: {error}");
         }
     }
@@ -284,12 +301,13 @@ impl Client {
             let request = WriteRequest { ino, seat, layout, epoch, offset };
             Ok::<_, FsError>((self.local != Some(node), self.start::<op::Write>(node, &request, payload)?))
         };
-        for (range, payload) in ranges.iter().zip(&payloads) {
-            let node = self.seat_node(range)?;
+        let mut failure = None;
+        let nodes = ranges.iter().map(|range| self.seat_node(range)).collect::<FsResult<Vec<_>>>()?;
+        for ((range, payload), node) in ranges.iter().zip(&payloads).zip(nodes) {
             if self.direct.is_here(node) {
                 mine.push((node, range, payload));
             } else {
-                under_way.push(start(node, range, payload)?);
+                note(&mut failure, &mut under_way, start(node, range, payload));
             }
         }
         // What is done here is done while the others are on their way.
@@ -297,13 +315,14 @@ impl Client {
         for (node, range, payload) in mine {
             match self.write_direct(node, ino, range, known.epoch, payload) {
                 Some(taken) => accepted &= taken,
-                None => under_way.push(start(node, range, payload)?),
+                None => note(&mut failure, &mut under_way, start(node, range, payload)),
             }
         }
         under_way.sort_by_key(|(remote, _)| *remote);
         // Every answer is awaited, also behind a failure: no write may still be on its way when we return.
         let answers: Vec<FsResult<(Written, usize)>> =
             under_way.into_iter().map(|(_, started)| started.finish(&mut [])).collect();
+        failure.map_or(Ok(()), Err)?;
         answers.into_iter().try_fold(accepted, |all, answer| Ok(all & answer?.0.accepted))
     }
 
@@ -351,6 +370,7 @@ impl Client {
             blocks: sum.blocks + part.blocks,
             blocks_free: sum.blocks_free + part.blocks_free,
             files: sum.files + part.files,
+            files_free: sum.files_free.saturating_add(part.files_free),
         }))
     }
 
@@ -411,6 +431,14 @@ impl Client {
     }
 }
 
+/// Takes down what was begun, or the first failure to begin.
+pub fn note<T>(failure: &mut Option<FsError>, begun: &mut Vec<T>, outcome: FsResult<T>) {
+    match outcome {
+        Ok(started) => begun.push(started),
+        Err(error) => drop(failure.get_or_insert(error)),
+    }
+}
+
 /// Awaits all answers; the first failure if there is one.
 pub fn finish_all<O: bivouac_wire::Operation>(started: Vec<Started<'_, O>>) -> FsResult<Vec<O::Reply>> {
     let answers: Vec<FsResult<O::Reply>> =
@@ -418,7 +446,12 @@ pub fn finish_all<O: bivouac_wire::Operation>(started: Vec<Started<'_, O>>) -> F
     answers.into_iter().collect()
 }
 
-fn overtaken(what: &str, ino: Ino) -> FsError {
+/// How many of the bytes from `offset` on are within a size.
+pub fn len_within(size: u64, offset: u64, wanted: usize) -> usize {
+    size.saturating_sub(offset).min(wanted as u64) as usize
+}
+
+pub fn overtaken(what: &str, ino: Ino) -> FsError {
     FsError::with(Errno::EIO, format!("{what} inode {ino} was overtaken by cuts {OVERTAKEN_MAX} times"))
 }
 

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!((seen.size, seen.nlink), (11, 4));
         assert!(seen.mtime > attr(0).mtime && seen.ctime == seen.mtime);
         glimpses.forget(Ino(9));
-        assert!(glimpses.left(Ino(9)).is_zero(), "nobody may go on believing it");
+        assert!(glimpses.left(Ino(9)).is_zero(), "nobody may go on caching it");
         let before = glimpses.look(Ino(9)).unwrap_err();
         assert_eq!(glimpses.keep(attr(11), before, Instant::now()), attr(11));
         glimpses.forget(Ino(9));

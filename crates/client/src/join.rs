@@ -28,7 +28,7 @@ impl Client {
         let map = FormationMap::from_bytes(map).map_err(|_| invalid("map"))?;
         map.check().map_err(|cause| invalid(&format!("map ({cause})")))?;
         let secret = secret.try_into().map_err(|_| invalid("secret"))?;
-        let auth = Auth { formation: map.formation, secret: Secret::new(secret) };
+        let auth = Auth { formation: map.formation, secret: Secret::new(secret), is_secure: map.is_secure };
         let id = ClientId(random()? & !NODE_BIT);
         Ok(Client::nearby(
             Arc::new(map),

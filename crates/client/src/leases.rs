@@ -1,12 +1,17 @@
-//! For how long what nodes said may be believed.
+//! For how long what nodes said may be cached. A lease is of what the answer says that came with it, so it is kept for
+//! the thread that has the answer, until that asks for it.
 
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_types::Slot;
+use bivouac_types::{Ino, Slot};
 use parking_lot::Mutex;
 
 /// The leases that the nodes gave this client: one per slot.
 pub struct Leases {
+    /// Which client's of the process they are.
+    number: u64,
     start: Instant,
     slots: Vec<Mutex<Lease>>,
 }
@@ -17,8 +22,8 @@ struct Lease {
     run: Run,
 }
 
-/// A time through which a slot's lease was renewed before it was over: nobody else has changed anything there
-/// between two moments of one run.
+/// A time through which a slot's lease was renewed before it was over: of what others have changed there between two moments
+/// of one run, this client has been told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run(pub u32);
 
@@ -26,10 +31,76 @@ pub struct Run(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
+/// When the leases are over that came with the last answer to a thread.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    /// Which client's.
+    of: u64,
+    /// On attributes.
+    attrs: Option<(Ino, Moment)>,
+    /// On an entry of a directory, or that there is none.
+    name: Option<(Ino, u64, Moment)>,
+    /// On all of a directory's entries that have attributes, and these.
+    page: Option<(Ino, Moment)>,
+}
+
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static LAST: Cell<Last> = const { Cell::new(Last { of: 0, attrs: None, name: None, page: None }) };
+}
+
+/// The end of a lease that counts from when it was asked for.
+fn end(asked: Moment, lease_ms: u32) -> Moment {
+    Moment(asked.0 + u64::from(lease_ms) * 1000)
+}
+
 impl Leases {
+    fn last(&self) -> Last {
+        let last = LAST.get();
+        if last.of == self.number { last } else { Last { of: self.number, ..Last::default() } }
+    }
+
+    /// The answer has attributes.
+    pub fn of_attrs(&self, ino: Ino, asked: Moment, lease_ms: u32) {
+        self.renew(ino.slot(), asked, lease_ms);
+        LAST.set(Last { attrs: Some((ino, end(asked, lease_ms))), page: None, ..self.last() });
+    }
+
+    /// The answer says where a name in a directory leads, or that it does not.
+    pub fn of_name(&self, slot: Slot, (dir, hash): (Ino, u64), asked: Moment, lease_ms: u32) {
+        self.renew(slot, asked, lease_ms);
+        LAST.set(Last { name: Some((dir, hash, end(asked, lease_ms))), page: None, ..self.last() });
+    }
+
+    /// The answer is a page of a directory.
+    pub fn of_page(&self, dir: Ino, asked: Moment, lease_ms: u32) {
+        LAST.set(Last { page: Some((dir, end(asked, lease_ms))), ..self.last() });
+    }
+
+    /// What is left of the lease on attributes that this thread has just been told.
+    pub fn left_of_attrs(&self, ino: Ino) -> Duration {
+        let Last { attrs, page, .. } = self.last();
+        let own = attrs.filter(|(of, _)| *of == ino && page.is_none());
+        self.left(own.or(page).map(|(_, end)| end))
+    }
+
+    /// What is left of the lease on a name.
+    pub fn left_of_name(&self, dir: Ino, hash: u64) -> Duration {
+        let Last { name, page, .. } = self.last();
+        let own = name.filter(|(of, name, _)| (*of, *name) == (dir, hash) && page.is_none());
+        let listed = page.filter(|(of, _)| *of == dir).map(|(_, end)| end);
+        self.left(own.map(|(_, _, end)| end).or(listed))
+    }
+
+    fn left(&self, end: Option<Moment>) -> Duration {
+        Duration::from_micros(end.map_or(0, |end| end.0.saturating_sub(self.now().0)))
+    }
+
     pub fn new(slots: u16) -> Leases {
         let lease = || Mutex::new(Lease { end: Moment(0), run: Run(0) });
-        Leases { start: Instant::now(), slots: (0..slots).map(|_| lease()).collect() }
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        Leases { number, start: Instant::now(), slots: (0..slots).map(|_| lease()).collect() }
     }
 
     pub fn now(&self) -> Moment {
@@ -41,7 +112,7 @@ impl Leases {
     pub fn renew(&self, slot: Slot, asked: Moment, lease_ms: u32) -> Option<Run> {
         let mut lease = self.slots.get(usize::from(slot.0))?.lock();
         // Within the lock: a run that is over stays so.
-        let (now, end) = (self.now(), Moment(asked.0 + u64::from(lease_ms) * 1000));
+        let (now, end) = (self.now(), end(asked, lease_ms));
         if lease.end <= now && end > now {
             lease.run.0 = lease.run.0.wrapping_add(1);
         }
@@ -54,12 +125,6 @@ impl Leases {
         let lease = self.slots.get(usize::from(slot.0))?.lock();
         (lease.end > self.now()).then_some(lease.run)
     }
-
-    /// What is left of a slot's lease.
-    pub fn left(&self, slot: Slot) -> Duration {
-        let end = self.slots.get(usize::from(slot.0)).map_or(0, |lease| lease.lock().end.0);
-        Duration::from_micros(end.saturating_sub(self.now().0))
-    }
 }
 
 #[cfg(test)]
@@ -68,15 +133,33 @@ mod tests {
 
     #[test]
     fn a_lease_counts_from_the_question() {
-        let leases = Leases::new(2);
-        assert_eq!(leases.left(Slot(0)), Duration::ZERO);
-        leases.renew(Slot(0), Moment(0), 3_600_000);
-        let left = leases.left(Slot(0));
+        let (leases, [one, other]) = (Leases::new(2), [Ino(1), Ino(2)]);
+        leases.of_attrs(one, Moment(0), 3_600_000);
+        let left = leases.left_of_attrs(one);
         assert!(left > Duration::ZERO && left <= Duration::from_secs(3600), "{left:?}");
-        leases.renew(Slot(0), Moment(0), 0);
-        assert!(leases.left(Slot(0)) > Duration::ZERO, "no further lease does not end the one that runs");
-        assert_eq!(leases.left(Slot(1)), Duration::ZERO);
-        assert_eq!(leases.left(Slot(7)), Duration::ZERO);
+        assert_eq!(leases.left_of_attrs(other), Duration::ZERO);
+    }
+
+    /// S378. A lease on one thing, or one that another thread got, is none on another.
+    #[test]
+    fn a_lease_is_of_what_the_answer_says_and_of_who_has_it() {
+        let (leases, [one, other], hour) = (Leases::new(2), [Ino(1), Ino(2)], 3_600_000);
+        leases.of_name(Slot(0), (one, 7), Moment(0), hour);
+        let names =
+            [(one, 7), (one, 8), (other, 7)].map(|(dir, hash)| leases.left_of_name(dir, hash).is_zero());
+        assert_eq!((names, leases.left_of_attrs(one)), ([false, true, true], Duration::ZERO));
+        std::thread::scope(|scope| {
+            scope.spawn(|| leases.of_attrs(other, Moment(0), hour));
+        });
+        assert_eq!(leases.left_of_attrs(other), Duration::ZERO);
+        leases.of_attrs(other, Moment(0), hour);
+        leases.of_attrs(other, Moment(0), 0);
+        assert_eq!(leases.left_of_attrs(other), Duration::ZERO, "the last answer counts");
+        leases.of_page(one, Moment(0), hour);
+        assert!([one, other].iter().all(|ino| !leases.left_of_attrs(*ino).is_zero()), "all of the page");
+        assert!(leases.left_of_name(other, 7).is_zero() && !leases.left_of_name(one, 9).is_zero());
+        leases.of_attrs(one, Moment(0), 0);
+        assert!(leases.left_of_attrs(other).is_zero(), "the page is not the last answer");
     }
 
     #[test]

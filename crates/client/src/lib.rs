@@ -28,6 +28,7 @@ mod put;
 mod removals;
 mod room;
 mod saving;
+mod scrub;
 mod session;
 mod site;
 mod space;
@@ -39,11 +40,12 @@ mod whole;
 mod xattrs;
 
 pub use attendant::Attendant;
+pub use bivouac_layout::entry_hash;
 pub use bivouac_net::{keep_sockets, on_block};
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
 pub use bivouac_wire::{
-    DirEntry, Dirty, FenceRequest, NodeStatus, OpCount, Partition, PartitionState, Pinned, PoolStatus,
-    Removal, SeatEntry, Silent, SiteVersion, SubfileState, VolumeStatus,
+    DamageStatus, DirEntry, Dirty, FenceRequest, NodeStatus, OpCount, Partition, PartitionState, Pinned,
+    PoolStatus, Removal, SeatEntry, Silent, SiteVersion, SubfileState, TIME_RANGES, Times, VolumeStatus,
 };
 pub use bivouac_wire::{FileLock, LOCK_END_MAX, LockKind, LockMode, LockWait};
 pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, SeekKind};

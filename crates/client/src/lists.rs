@@ -6,11 +6,11 @@ use std::ops::Range;
 
 use bivouac_layout::SeatRange;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
-use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, SeatIndex};
+use bivouac_types::{Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
 use bivouac_wire::{ListDone, ListRequest, op};
 
 use crate::client::Client;
-use crate::data::{OVERTAKEN_MAX, gather, scatter, zero_slices_behind};
+use crate::data::{OVERTAKEN_MAX, gather, len_within, note, overtaken, scatter, zero_slices_behind};
 use crate::known::Known;
 
 /// The places of one seat, each with its buffers.
@@ -39,7 +39,8 @@ impl Client {
         let mut counts = Vec::with_capacity(places.len());
         let mut rest = places;
         while !rest.is_empty() {
-            let count = batch_len(rest.iter().map(|(_, into)| into.len()));
+            let layout = self.know(ino)?.layout;
+            let count = batch_len(&layout, rest.iter().map(|(offset, into)| (*offset, into.len())));
             let (batch, behind) = rest.split_at_mut(count);
             match batch {
                 // Alone, and perhaps too long for one message.
@@ -52,33 +53,15 @@ impl Client {
     }
 
     fn read_batch(&self, ino: Ino, batch: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
-        let mut known = self.know(ino)?;
         let end = batch.iter().map(|(offset, into)| offset.saturating_add(into.len() as u64)).max();
-        if end > Some(known.size) {
-            known = Known::from(&self.attr_now(ino)?);
-        }
         let within = |size: u64, batch: &[(u64, &mut [u8])]| -> Vec<usize> {
-            let len = |(offset, into): &(u64, &mut [u8])| {
-                size.saturating_sub(*offset).min(into.len() as u64) as usize
-            };
-            batch.iter().map(len).collect()
+            batch.iter().map(|(offset, into)| len_within(size, *offset, into.len())).collect()
         };
-        for _ in 0..OVERTAKEN_MAX {
+        let size = self.read_within(OVERTAKEN_MAX, ino, end.unwrap_or(0), |known| {
             let counts = within(known.size, batch);
-            if self.read_list_seats(ino, &known, batch, &counts)? {
-                return Ok(counts);
-            }
-            let now = Known::from(&self.attr_now(ino)?);
-            if now.epoch == known.epoch {
-                let now = within(now.size, batch);
-                return Ok(now.into_iter().zip(counts).map(|(now, then)| now.min(then)).collect());
-            }
-            known = now;
-        }
-        Err(FsError::with(
-            Errno::EIO,
-            format!("reads of inode {ino} were overtaken by cuts {OVERTAKEN_MAX} times"),
-        ))
+            self.read_list_seats(ino, known, batch, &counts)
+        })?;
+        Ok(within(size.ok_or_else(|| overtaken("reads of", ino))?, batch))
     }
 
     /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
@@ -157,7 +140,9 @@ impl Client {
     pub(crate) fn write_list_through(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
         let mut rest = places;
         while !rest.is_empty() {
-            let (batch, behind) = rest.split_at(batch_len(rest.iter().map(|(_, data)| data.len())));
+            let layout = self.know(ino)?.layout;
+            let places = rest.iter().map(|(offset, data)| (*offset, data.len()));
+            let (batch, behind) = rest.split_at(batch_len(&layout, places));
             match batch {
                 [(offset, data)] => drop(self.write_through(ino, *offset, data)?),
                 batch => self.when_there_is_room(|| self.write_batch(ino, batch))?,
@@ -204,13 +189,15 @@ impl Client {
             .iter()
             .map(|(_, list)| list.places.iter().flat_map(|(_, slices)| slices.iter().copied()).collect())
             .collect();
-        let mut under_way = Vec::with_capacity(messages.len());
+        let (mut under_way, mut failure) = (Vec::with_capacity(messages.len()), None);
         for ((seat, list), payload) in messages.iter().zip(&payloads) {
             let request = request(ino, *seat, known, true, list);
-            under_way.push(self.start::<op::AccessList>(list.node, &request, payload)?);
+            note(&mut failure, &mut under_way, self.start::<op::AccessList>(list.node, &request, payload));
         }
+        // Every answer is awaited, also behind a failure: no write may still be on its way when we return.
         let answers: Vec<FsResult<(ListDone, usize)>> =
             under_way.into_iter().map(|started| started.finish(&mut [])).collect();
+        failure.map_or(Ok(()), Err)?;
         answers.into_iter().try_fold(accepted, |all, answer| Ok(all & answer?.0.accepted))
     }
 
@@ -255,13 +242,18 @@ fn last_run(sorted: &[Range<u64>], size: u64) -> u64 {
     start
 }
 
-/// How many of the places, given by their lengths, fit into one message to a seat, if all are on one; at least one.
-fn batch_len(lens: impl Iterator<Item = usize>) -> usize {
-    let sums = lens.scan(0usize, |sum, len| {
-        *sum = sum.saturating_add(len);
-        Some(*sum)
-    });
-    sums.take(LIST_EXTENTS_MAX).take_while(|sum| *sum <= TRANSFER_MAX).count().max(1)
+/// How many of the places, given by offset and length, fit into one message to each seat; at least one.
+fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)>) -> usize {
+    let mut seats: BTreeMap<SeatIndex, (usize, u64)> = BTreeMap::new();
+    let fits = |(offset, len): &(u64, usize)| {
+        *len <= TRANSFER_MAX
+            && bivouac_layout::split(layout, *offset, *len as u64).all(|range| {
+                let (extents, bytes) = seats.entry(range.seat).or_default();
+                (*extents, *bytes) = (*extents + 1, *bytes + range.len);
+                *extents <= LIST_EXTENTS_MAX && *bytes <= TRANSFER_MAX as u64
+            })
+    };
+    places.take_while(fits).count().max(1)
 }
 
 #[cfg(test)]
@@ -278,10 +270,25 @@ mod tests {
 
     #[test]
     fn batches_fit_into_messages() {
-        assert_eq!(batch_len([1, 2, 3].into_iter()), 3);
-        assert_eq!(batch_len([TRANSFER_MAX, 1].into_iter()), 1);
-        assert_eq!(batch_len([TRANSFER_MAX + 1, 1].into_iter()), 1);
-        assert_eq!(batch_len([1, TRANSFER_MAX - 1, 1].into_iter()), 2);
-        assert_eq!(batch_len(std::iter::repeat_n(0, 20_000)), LIST_EXTENTS_MAX);
+        let of = |seats: u16, lens: &mut dyn Iterator<Item = usize>| {
+            let layout = Layout { stripe: 4096, width: seats, base: SeatIndex(0), seats };
+            let places = lens.scan(0, |at, len| {
+                let offset = *at;
+                *at += len as u64;
+                Some((offset, len))
+            });
+            batch_len(&layout, places)
+        };
+        assert_eq!(of(1, &mut [1, 2, 3].into_iter()), 3);
+        assert_eq!(of(1, &mut [TRANSFER_MAX, 1].into_iter()), 1);
+        assert_eq!(of(1, &mut [TRANSFER_MAX + 1, 1].into_iter()), 1);
+        assert_eq!(of(1, &mut [1, TRANSFER_MAX - 1, 1].into_iter()), 2);
+        assert_eq!(
+            of(2, &mut [TRANSFER_MAX, TRANSFER_MAX, 1].into_iter()),
+            2,
+            "half of each is on each seat"
+        );
+        assert_eq!(of(1, &mut std::iter::repeat_n(1, 50_000)), LIST_EXTENTS_MAX);
+        assert_eq!(of(4, &mut std::iter::repeat_n(1, 50_000)), 50_000);
     }
 }

@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use bivouac_types::limits::READDIR_BYTES_MAX;
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, NodeId, OpenId, PartitionId, SetAttr, Slot, mode};
+use bivouac_layout::entry_hash;
+use bivouac_types::limits::{READDIR_BYTES_MAX, STRIPE_MIN};
+use bivouac_types::{
+    Attr, Errno, FsError, FsResult, Ino, Layout, NodeId, OpenId, PartitionId, SeatIndex, SetAttr, Slot,
+    Timestamp, mode,
+};
 use bivouac_wire::{
     DirEntry, EntryName, Found, InoOnly, LinkRequest, Made, MakeRequest, ReadDirRequest, RenameRequest, Seen,
     SetAttrRequest, op,
@@ -44,12 +48,12 @@ impl Client {
         if self.lacks(parent, name) {
             return Err(Errno::ENOENT.into());
         }
-        self.until_settled(|| {
+        self.until_stable(|| {
             let asked = self.now();
             let found = self.at_entry(parent, name, false, |node, slot| {
                 let found = self.ask::<op::Lookup>(node, &EntryName { parent, name })?;
-                self.found(slot, asked, &found);
-                Ok(found)
+                self.found(slot, (parent, name), asked, &found);
+                if found.is_there() { Ok(found) } else { Err(Errno::ENOENT.into()) }
             })?;
             unless_gone(match found.attr {
                 Some(attr) if !self.has_unsent_times(attr.ino) => {
@@ -62,10 +66,10 @@ impl Client {
     }
 
     /// An entry may lead elsewhere by the time that its inode is asked for; then it is looked at again.
-    fn until_settled<T>(&self, look: impl Fn() -> FsResult<Option<T>>) -> FsResult<T> {
+    fn until_stable<T>(&self, look: impl Fn() -> FsResult<Option<T>>) -> FsResult<T> {
         for turn in 0..OVERTAKEN_MAX as u32 {
-            if let Some(settled) = look()? {
-                return Ok(settled);
+            if let Some(stable) = look()? {
+                return Ok(stable);
             }
             if let Some(doubled) = turn.checked_sub(AT_ONCE) {
                 bivouac_net::pause((PAUSES.0 * (1 << doubled.min(16))).min(PAUSES.1));
@@ -79,10 +83,10 @@ impl Client {
         ))
     }
 
-    /// Takes in the promises that come with an entry of a slot.
-    fn found(&self, slot: Slot, asked: Moment, found: &Found) {
-        self.leased(slot, asked, found.lease_ms);
-        self.leased(found.ino.slot(), asked, found.attr_lease_ms);
+    /// Takes in the leases that come with an entry of a slot.
+    fn found(&self, slot: Slot, (dir, name): (Ino, &[u8]), asked: Moment, found: &Found) {
+        self.leases.of_name(slot, (dir, entry_hash(dir, name)), asked, found.lease_ms);
+        self.leases.of_attrs(found.ino, asked, found.attr_lease_ms);
     }
 
     fn attr_of(&self, found: Found) -> FsResult<Attr> {
@@ -116,20 +120,24 @@ impl Client {
     /// `EISDIR`, `EINVAL`, `EFBIG` for a size that cannot be; `ENOENT`, `EIO`.
     pub fn setattr(&self, ctx: &OpCtx, ino: Ino, set: &SetAttr) -> FsResult<Attr> {
         let _fenced = set.size.map(|_| self.locks.guard(ino)).transpose()?;
-        if set.size == Some(0) {
-            self.before_cut_to_nothing(ino);
-        }
-        if set.size.is_some() || set.mtime.is_some() {
-            self.send_unsent(ino)?;
-        }
-        if set.mtime.is_some() {
-            // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
-            self.known.take_dirty(ino);
-            self.known.tellings.wait(ino);
-        }
-        let request = SetAttrRequest { ino, set: *set };
-        let (home, asked) = (self.home(ino)?, self.now());
-        let seen = self.change::<op::SetAttr>(home, ctx, &request, &[])?;
+        let change = || {
+            if set.mtime.is_some() {
+                // The time that is set now is later than what the home has not heard of yet, or is hearing just now.
+                self.known.take_dirty(ino);
+                self.known.tellings.wait(ino);
+            }
+            let request = SetAttrRequest { ino, set: *set };
+            let (home, asked) = (self.home(ino)?, self.now());
+            Ok((asked, self.change::<op::SetAttr>(home, ctx, &request, &[])?))
+        };
+        let (asked, seen) = if set.size == Some(0) {
+            self.cut_to_nothing(ino, change)?
+        } else {
+            if set.size.is_some() || set.mtime.is_some() {
+                self.send_unsent(ino)?;
+            }
+            change()?
+        };
         if set.size.is_some() {
             self.drop_copies(ino);
         }
@@ -143,7 +151,7 @@ impl Client {
 
     /// Takes in what a home said of an inode.
     pub(crate) fn saw(&self, asked: Moment, seen: Seen) -> Attr {
-        self.leased(seen.attr.ino.slot(), asked, seen.lease_ms);
+        self.leases.of_attrs(seen.attr.ino, asked, seen.lease_ms);
         self.spread.note(&seen.attr);
         self.note_partition(&seen.attr);
         self.known.update(&seen.attr);
@@ -163,7 +171,7 @@ impl Client {
         exclusive: bool,
         truncate: bool,
     ) -> FsResult<Opened> {
-        self.until_settled(|| {
+        self.until_stable(|| {
             let opening = self.known.under_way.begin();
             let made = self.make(ctx, parent, name, new, Some(opening.id), exclusive)?;
             if made.existed {
@@ -187,7 +195,14 @@ impl Client {
     /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`, `EIO`.
     pub fn mknod(&self, ctx: &OpCtx, parent: Ino, name: &[u8], new: &NewInode<'_>) -> FsResult<Attr> {
         let made = self.make(ctx, parent, name, new, None, true)?;
-        let attr = self.attr_of(made.found)?;
+        let ino = made.found.ino;
+        let attr = match self.attr_of(made.found) {
+            // An earlier try made it, and somebody has removed it since: it was made all the same.
+            Err(error) if error.errno() == Errno::ENOENT => {
+                return Ok(removed_since(ctx, ino, new));
+            }
+            found => found?,
+        };
         if attr.layout.partition() != PartitionId::ROOT {
             self.save_changed(attr.ino)?;
         }
@@ -214,7 +229,7 @@ impl Client {
                     self.watch(node);
                 }
                 let made = self.change::<op::Make>(node, ctx, &request, &[])?;
-                self.found(slot, asked, &made.found);
+                self.found(slot, (parent, name), asked, &made.found);
                 Ok(made)
             })
         })?;
@@ -368,5 +383,27 @@ fn unless_gone<T>(outcome: FsResult<T>) -> FsResult<Option<T>> {
     match outcome {
         Err(error) if error.errno() == Errno::ENOENT => Ok(None),
         outcome => outcome.map(Some),
+    }
+}
+
+/// What is said of an inode that was made and is not there any more.
+fn removed_since(ctx: &OpCtx, ino: Ino, new: &NewInode<'_>) -> Attr {
+    let never = Timestamp::default();
+    let NewInode { mode, rdev, target } = *new;
+    let layout = Layout { stripe: STRIPE_MIN, width: 1, base: SeatIndex(0), seats: 1 };
+    Attr {
+        ino,
+        mode,
+        nlink: 0,
+        uid: ctx.uid,
+        gid: ctx.gid,
+        rdev,
+        size: target.len() as u64,
+        atime: never,
+        mtime: never,
+        ctime: never,
+        epoch: 0,
+        layout,
+        holes: 0,
     }
 }

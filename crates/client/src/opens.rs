@@ -21,16 +21,16 @@ impl Client {
     pub fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
         let (home, asked) = (self.home(ino)?, self.now());
         self.watch(home);
-        if flags & O_TRUNC != 0 {
-            self.before_cut_to_nothing(ino);
-        } else if self.has_unsent(ino) && self.may_be_bound(ino) {
+        let truncate = flags & O_TRUNC != 0;
+        if !truncate && self.has_unsent(ino) && self.may_be_bound(ino) {
             // Its home looks whether it has changed at site storage and not here.
             self.try_send_unsent(ino);
         }
         let opening = self.known.under_way.begin();
         let (id, floor) = (opening.id, self.known.under_way.floor());
-        let request = OpenRequest { ino, truncate: flags & O_TRUNC != 0, id, floor };
-        let seen = self.change::<op::Open>(home, ctx, &request, &[])?;
+        let request = OpenRequest { ino, truncate, id, floor };
+        let change = || self.change::<op::Open>(home, ctx, &request, &[]);
+        let seen = if truncate { self.cut_to_nothing(ino, change) } else { change() }?;
         let attr = self.saw(asked, seen);
         self.known.add(&attr, id);
         self.drop_copies(ino);

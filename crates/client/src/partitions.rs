@@ -146,12 +146,13 @@ impl Client {
         nodes.dedup();
         let ask = |node: &NodeId| self.start::<op::StatFs>(*node, &StatFsRequest { partition: id }, &[]);
         let parts = finish_all(nodes.iter().map(ask).collect::<FsResult<Vec<_>>>()?)?;
-        let files = self.statfs_all()?.files;
+        let StatFs { files, files_free, .. } = self.statfs_all()?;
         let sum = parts.iter().fold(StatFs::default(), |sum, part| StatFs {
             block_size: part.block_size,
             blocks: sum.blocks + part.blocks,
             blocks_free: sum.blocks_free + part.blocks_free,
             files,
+            files_free,
         });
         Ok(sum)
     }

@@ -28,8 +28,16 @@ impl Client {
     /// `ENOENT`, `ENOTDIR`; `ELOOP` for too many symbolic links; `EXDEV` for one with an absolute target, which leads
     /// out of the formation; `EIO`.
     pub fn find(&self, path: &[u8], follow: bool) -> FsResult<Attr> {
-        let mut walk = Walk { client: self, links: 0 };
-        let place = walk.place(Ino::ROOT, path, follow)?;
+        self.find_beneath(Ino::ROOT, path, follow)
+    }
+
+    /// As [`Client::find`], from a directory on: no link and no `..` leads out of that, which is `EXDEV`.
+    ///
+    /// # Errors
+    /// As [`Client::find`].
+    pub fn find_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Attr> {
+        let mut walk = Walk::new(self, top);
+        let place = walk.place(path, follow)?;
         let attr = walk.attr(&place)?;
         if place.is_dir && !attr.is_dir() { Err(Errno::ENOTDIR.into()) } else { Ok(attr) }
     }
@@ -40,17 +48,44 @@ impl Client {
     /// # Errors
     /// As [`Client::find`].
     pub fn place(&self, path: &[u8], follow: bool) -> FsResult<Place> {
-        Walk { client: self, links: 0 }.place(Ino::ROOT, path, follow)
+        self.place_beneath(Ino::ROOT, path, follow)
+    }
+
+    /// As [`Client::place`], from a directory on, which nothing leads out of.
+    ///
+    /// # Errors
+    /// As [`Client::find_beneath`].
+    pub fn place_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Place> {
+        Walk::new(self, top).place(path, follow)
     }
 }
 
 struct Walk<'c> {
     client: &'c Client,
     links: usize,
+    top: Ino,
+    /// The directories between the top and where it is. They are what `..` goes by, so that no directory that somebody
+    /// moves meanwhile leads out of the top.
+    trail: Vec<Ino>,
 }
 
 impl Walk<'_> {
-    fn place(&mut self, mut dir: Ino, path: &[u8], follow: bool) -> FsResult<Place> {
+    fn new(client: &Client, top: Ino) -> Walk<'_> {
+        Walk { client, links: 0, top, trail: Vec::new() }
+    }
+
+    fn dir(&self) -> Ino {
+        self.trail.last().copied().unwrap_or(self.top)
+    }
+
+    fn up(&mut self) -> FsResult<()> {
+        if self.trail.pop().is_some() || self.top == Ino::ROOT {
+            return Ok(());
+        }
+        Err(FsError::with(Errno::EXDEV, "the path leads out of the directory that it begins in"))
+    }
+
+    fn place(&mut self, path: &[u8], follow: bool) -> FsResult<Place> {
         if path.is_empty() {
             return Err(Errno::ENOENT.into());
         }
@@ -63,9 +98,10 @@ impl Walk<'_> {
         while let Some(name) = names.next() {
             let last = names.peek().is_none();
             if name == b".." {
-                dir = self.client.parent(dir)?;
+                self.up()?;
                 continue;
             }
+            let dir = self.dir();
             let place = Place { parent: dir, name: name.to_vec(), is_dir: last && ends_in_slash };
             if last && !follow && !ends_in_slash {
                 return Ok(place);
@@ -73,19 +109,22 @@ impl Walk<'_> {
             match self.client.lookup(dir, name) {
                 Ok(attr) if attr.mode & mode::TYPE == mode::LINK => {
                     let target = self.target(attr.ino)?;
-                    let there = self.place(dir, &target, true)?;
+                    let there = self.place(&target, true)?;
                     if last {
                         return Ok(Place { is_dir: there.is_dir || place.is_dir, ..there });
                     }
-                    dir = self.directory(&there)?;
+                    let dir = self.directory(&there)?;
+                    if !there.name.is_empty() {
+                        self.trail.push(dir);
+                    }
                 }
                 Ok(_) | Err(_) if last => return Ok(place),
-                Ok(attr) if attr.is_dir() => dir = attr.ino,
+                Ok(attr) if attr.is_dir() => self.trail.push(attr.ino),
                 Ok(_) => return Err(Errno::ENOTDIR.into()),
                 Err(error) => return Err(error),
             }
         }
-        Ok(Place { parent: dir, name: Vec::new(), is_dir: true })
+        Ok(Place { parent: self.dir(), name: Vec::new(), is_dir: true })
     }
 
     fn target(&mut self, link: Ino) -> FsResult<Vec<u8>> {

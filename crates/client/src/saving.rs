@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::client::Client;
 
-/// How long the settings of such a partition are believed when a file is opened.
+/// How long the settings of such a partition are cached when a file is opened.
 const BELIEVED: Duration = Duration::from_secs(1);
 
 /// When settings of partitions were last asked for.

@@ -176,7 +176,7 @@ impl Client {
         Ok(())
     }
 
-    fn entries_of(&self, dir: &Found) -> FsResult<Vec<Found>> {
+    pub(crate) fn entries_of(&self, dir: &Found) -> FsResult<Vec<Found>> {
         let (mut entries, mut cookie) = (Vec::new(), 0);
         loop {
             let page = self.readdir_here(dir.attr.ino, cookie)?;

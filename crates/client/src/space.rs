@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use bivouac_layout::{SeatRange, file_offset, subfile_len};
-use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN};
+use bivouac_types::limits::FILE_SIZE_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino};
 use bivouac_wire::{
-    CountRequest, ExtendOverRequest, FindDataRequest, FoundData, MakeUnnamedRequest, SpaceKind, SpaceRequest,
-    SubfileName, SubfileState, op,
+    ClaimRequest, CountRequest, ExtendOverRequest, FindDataRequest, FoundData, MakeUnnamedRequest, SpaceKind,
+    SpaceRequest, SubfileName, SubfileState, op,
 };
 
 use crate::client::{Client, NewInode, OpCtx, SeekKind};
@@ -78,7 +78,7 @@ impl Client {
             self.start::<op::StatSubfile>(self.seat_node(&range)?, &name, &[])
         });
         let states = finish_all(started.collect::<FsResult<Vec<_>>>()?)?;
-        let data = |state: &SubfileState| state.allocated.saturating_sub(SUBFILE_HEADER_LEN);
+        let data = |state: &SubfileState| state.allocated.saturating_sub(state.front);
         let occupied: u64 = states.iter().map(data).sum();
         Ok(CountRequest { ino: attr.ino, holes: attr.size.saturating_sub(occupied), epoch: attr.epoch })
     }
@@ -101,7 +101,7 @@ impl Client {
         let mut attr = self.attr_now(change.ino)?;
         if keep_size && attr.size == 0 && attr.epoch == 0 {
             // Otherwise its home would not know that there is something to remove with it.
-            self.settle(change.ino);
+            self.cut_tail(change.ino);
             attr = self.attr_now(change.ino)?;
         }
         let outcome = self.reserve_as(change, Known::from(&attr), zero, keep_size);
@@ -243,6 +243,18 @@ impl Client {
         Ok((places.min(), current))
     }
 
+    /// Makes an open file longer by `len` bytes, a hole, and answers where they begin: whoever claims, once each.
+    /// Of no bytes, the size.
+    ///
+    /// # Errors
+    /// `EFBIG`, `ENOENT`, `EIO`.
+    pub fn claim(&self, ctx: &OpCtx, ino: Ino, len: u64) -> FsResult<u64> {
+        self.send_unsent(ino)?;
+        let claimed = self.change::<op::Claim>(self.home(ino)?, ctx, &ClaimRequest { ino, len }, &[])?;
+        self.known.update(&claimed.attr);
+        Ok(claimed.offset)
+    }
+
     /// Makes and opens a regular file without a name; `linkable` says whether it may get one later.
     ///
     /// # Errors
@@ -254,7 +266,8 @@ impl Client {
         let opening = self.known.under_way.begin();
         let open = opening.id;
         let request = MakeUnnamedRequest { parent, mode, uid, gid, linkable, open, near };
-        let seen = self.change::<op::MakeUnnamed>(home, ctx, &request, &[])?;
+        let made = self.when_there_is_room(|| self.change::<op::MakeUnnamed>(home, ctx, &request, &[]));
+        let seen = made?;
         let attr = self.saw(asked, seen);
         self.known.add(&attr, open);
         Ok(attr)

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bivouac_layout::{entry_hash, first_hash_of_slot, slot_of_hash};
 use bivouac_types::limits::SPREAD_KNOWN_MAX;
@@ -81,21 +80,18 @@ impl Client {
         slot_of_hash(entry_hash(dir, name), self.map.slot_count())
     }
 
-    /// For how long what was just learned of an entry, or of its absence, may be believed.
-    #[must_use]
-    pub fn entry_lease(&self, dir: Ino, name: &[u8]) -> Duration {
-        self.lease_of(if self.spread.has(dir) { self.shard_slot(dir, name) } else { dir.slot() })
-    }
-
     /// Entries behind a cookie. No entries mean the end.
     pub(crate) fn dir_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
+        let asked = self.now();
         if !self.spread.has(request.ino) {
             match self.ask::<op::ReadDir>(self.home(request.ino)?, request) {
                 Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(request.ino),
-                outcome => return outcome,
+                outcome => {
+                    return outcome.inspect(|page| self.leases.of_page(request.ino, asked, page.lease_ms));
+                }
             }
         }
-        self.shard_page(request)
+        self.shard_page(request).inspect(|page| self.leases.of_page(request.ino, asked, page.lease_ms))
     }
 
     /// Goes from node to node in the order of the hashes.

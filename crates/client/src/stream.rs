@@ -1,7 +1,7 @@
 //! Large calls: messages to several seats under way together, and the next one to a seat begun before its last one is over,
 //! so that no link waits for another, nor for an answer.
 
-mod course;
+mod plan;
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -11,7 +11,7 @@ use bivouac_types::limits::TRANSFER_MAX;
 use bivouac_types::{FsError, FsResult, Ino, NodeId};
 use bivouac_wire::{Operation, ReadDone, WriteRequest, Written, op};
 
-use self::course::{Course, cut};
+use self::plan::{StreamPlan, cut};
 use crate::client::Client;
 use crate::data::{gather, request, scatter, zero_slices_behind};
 use crate::known::Known;
@@ -66,10 +66,10 @@ impl Client {
     pub(crate) fn write_stretch(&self, ino: Ino, known: &Known, offset: u64, data: &[u8]) -> FsResult<bool> {
         let ranges = cut(&known.layout, offset, data.len() as u64);
         let payloads: Vec<Vec<IoSlice<'_>>> = ranges.iter().map(|range| gather(range, data)).collect();
-        let (nodes, mut course) = self.course(&ranges)?;
+        let (nodes, mut plan) = self.plan(&ranges)?;
         let writing =
             Writing { client: self, ino, known, ranges: &ranges, nodes: &nodes, payloads: &payloads };
-        carry(&mut course, writing)
+        carry(&mut plan, writing)
     }
 
     /// Reads from all seats, zeros where they have nothing. Whether they had everything, as of this epoch.
@@ -82,45 +82,44 @@ impl Client {
     ) -> FsResult<bool> {
         let ranges = cut(&known.layout, offset, into.len() as u64);
         let slices = scatter(&ranges, into);
-        let (nodes, mut course) = self.course(&ranges)?;
-        carry(&mut course, Reading { client: self, ino, known, ranges: &ranges, nodes: &nodes, slices })
+        let (nodes, mut plan) = self.plan(&ranges)?;
+        carry(&mut plan, Reading { client: self, ino, known, ranges: &ranges, nodes: &nodes, slices })
     }
 
     /// The nodes of messages, and the order in which they go.
-    fn course(&self, ranges: &[SeatRange]) -> FsResult<(Vec<NodeId>, Course)> {
+    fn plan(&self, ranges: &[SeatRange]) -> FsResult<(Vec<NodeId>, StreamPlan)> {
         let nodes = ranges.iter().map(|range| self.seat_node(range)).collect::<FsResult<Vec<_>>>()?;
         let is_here = |node: &NodeId| self.local == Some(*node) || self.direct.is_here(*node);
-        let course = Course::new(ranges, |message| nodes.get(message).is_some_and(is_here));
-        Ok((nodes, course))
+        let plan = StreamPlan::new(ranges, |message| nodes.get(message).is_some_and(is_here));
+        Ok((nodes, plan))
     }
 }
 
 /// Carries all messages. Whether all was as it was wanted; the first failure if there was one. No message is under way any
 /// more then: every answer is awaited, also behind a failure.
-fn carry<'a, W: Work<'a>>(course: &mut Course, mut work: W) -> FsResult<bool> {
+fn carry<'a, W: Work<'a>>(plan: &mut StreamPlan, mut work: W) -> FsResult<bool> {
     let (mut flows, mut whole, mut failure): (Vec<Flow<'a, W::Op>>, _, _) = (Vec::new(), true, None);
     loop {
-        while let Some(message) = course.next() {
-            begin(course, &work, message, &mut flows)
-                .unwrap_or_else(|error| stop(course, &mut failure, error));
+        while let Some(message) = plan.next() {
+            begin(plan, &work, message, &mut flows).unwrap_or_else(|error| stop(plan, &mut failure, error));
         }
         // What is done here is done while the others are on their way.
-        let here = course.next_here();
+        let here = plan.next_here();
         match here.map(|message| (message, work.here(message))) {
-            Some((_, Some(verdict))) => whole &= conclude(course, verdict),
+            Some((_, Some(verdict))) => whole &= conclude(plan, verdict),
             Some((message, None)) => {
-                course.begun_here(message);
-                begin(course, &work, message, &mut flows)
-                    .unwrap_or_else(|error| stop(course, &mut failure, error));
+                plan.begun_here(message);
+                begin(plan, &work, message, &mut flows)
+                    .unwrap_or_else(|error| stop(plan, &mut failure, error));
             }
             None if flows.is_empty() => break,
             None => {}
         }
         let mut moved = here.is_some();
-        for (message, answer) in advance(course, &mut work, &mut flows, &mut moved) {
+        for (message, answer) in advance(plan, &mut work, &mut flows, &mut moved) {
             match answer.map(|answer| work.take(message, answer)) {
-                Ok(verdict) => whole &= conclude(course, verdict),
-                Err(error) => stop(course, &mut failure, error),
+                Ok(verdict) => whole &= conclude(plan, verdict),
+                Err(error) => stop(plan, &mut failure, error),
             }
         }
         let waits: Vec<Wait<'_>> = flows.iter().filter_map(|flow| flow.started.wait()).collect();
@@ -133,28 +132,28 @@ fn carry<'a, W: Work<'a>>(course: &mut Course, mut work: W) -> FsResult<bool> {
 }
 
 fn begin<'a, W: Work<'a>>(
-    course: &mut Course,
+    plan: &mut StreamPlan,
     work: &W,
     message: usize,
     flows: &mut Vec<Flow<'a, W::Op>>,
 ) -> FsResult<()> {
     let started = work.begin(message)?;
     if started.is_sent() {
-        course.sent(message);
+        plan.sent(message);
     }
     flows.push(Flow { message, ready: started.wait().is_none(), started });
     Ok(())
 }
 
 /// Nothing more is begun.
-fn stop(course: &mut Course, failure: &mut Option<FsError>, error: FsError) {
-    course.stop();
+fn stop(plan: &mut StreamPlan, failure: &mut Option<FsError>, error: FsError) {
+    plan.stop();
     failure.get_or_insert(error);
 }
 
-fn conclude(course: &mut Course, verdict: Verdict) -> bool {
+fn conclude(plan: &mut StreamPlan, verdict: Verdict) -> bool {
     if verdict == Verdict::Overtaken {
-        course.stop();
+        plan.stop();
     }
     verdict == Verdict::Whole
 }
@@ -162,7 +161,7 @@ fn conclude(course: &mut Course, verdict: Verdict) -> bool {
 /// Carries on what can go on. What is over, and whether anything may be begun now that could not be before.
 #[allow(clippy::type_complexity, reason = "an operation's answer is named nowhere else")]
 fn advance<'a, W: Work<'a>>(
-    course: &mut Course,
+    plan: &mut StreamPlan,
     work: &mut W,
     flows: &mut Vec<Flow<'a, W::Op>>,
     moved: &mut bool,
@@ -171,9 +170,9 @@ fn advance<'a, W: Work<'a>>(
     for mut flow in flows.drain(..) {
         let message = flow.message;
         let is_over = std::mem::take(&mut flow.ready) && flow.started.advance(&mut work.room(message));
-        *moved |= flow.started.is_sent() && course.sent(message);
+        *moved |= flow.started.is_sent() && plan.sent(message);
         if is_over {
-            course.ended(message);
+            plan.ended(message);
             *moved = true;
             over.push((message, flow.started.finish(&mut work.room(message))));
         } else {

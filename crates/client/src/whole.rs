@@ -3,8 +3,8 @@
 //! another node's directory costs.
 //!
 //! The names come from the directory's home, as hashes, once this client has made a number of entries there. They hold
-//! while its lease on the directory's slot runs without a break: nobody else changes anything there. A spread takes the leases away first,
-//! so it ends them too. What this client
+//! while its lease on the directory's slot runs without a break, until it is told that somebody else changes a name there. A spread
+//! takes the leases away first, so it ends them too. What this client
 //! itself makes is added before it is asked for. A name that it removed is taken out if nothing else happened in between: one too many costs a
 //! question only.
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bivouac_layout::entry_hash;
 use bivouac_types::limits::{NAMES_KNOWN_MAX, WHOLE_DIRS_MAX};
-use bivouac_types::{Errno, FsResult, Ino};
+use bivouac_types::{Errno, FsResult, Ino, Slot};
 use bivouac_wire::{InoOnly, op};
 use parking_lot::Mutex;
 
@@ -110,6 +110,15 @@ impl WholeDirs {
         });
     }
 
+    /// Somebody else is about to change names in a directory of this slot. An answer that is on its way is from before.
+    pub fn forget(&self, slot: Slot) {
+        let mut dirs = self.dirs.lock();
+        for (_, dir) in dirs.iter_mut().filter(|(ino, _)| ino.slot() == slot) {
+            (dir.names, dir.fetching) = (None, None);
+            dir.changes += 1;
+        }
+    }
+
     /// Before a name is removed: the changes so far, if nothing is being made that could be it.
     fn quiet(&self, ino: Ino) -> Option<u64> {
         let dirs = self.dirs.lock();
@@ -148,13 +157,13 @@ impl Client {
     }
 
     /// Does what makes an entry.
-    pub(crate) fn making<T>(&self, dir: Ino, name: &[u8], make: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
+    pub(crate) fn making<T>(&self, dir: Ino, name: &[u8], make: impl FnMut() -> FsResult<T>) -> FsResult<T> {
         if !self.is_elsewhere(dir) {
-            return make();
+            return self.when_there_is_room(make);
         }
         let hash = entry_hash(dir, name);
         self.whole.begin(dir, hash);
-        let made = make();
+        let made = self.when_there_is_room(make);
         if made.as_ref().is_err_and(|error| error.errno() == Errno::EIO) {
             self.whole.unsure.store(true, Ordering::Release);
         }
@@ -249,6 +258,22 @@ mod tests {
         assert!(!dirs.lacks(DIR, 71, RUN), "it may be what was made");
         dirs.begin(DIR, 73);
         assert_eq!(dirs.quiet(DIR), None);
+    }
+
+    /// S64.
+    #[test]
+    fn nothing_is_known_when_others_change_names_not_even_what_is_on_its_way() {
+        let dirs = WholeDirs::default();
+        assert!(make(&dirs, 1, MADE_FIRST));
+        dirs.forget(DIR.slot());
+        dirs.fetched(DIR, Some((Vec::new(), Run(3))));
+        assert!(!dirs.lacks(DIR, 70, RUN), "it is from before");
+        assert!(make(&dirs, 1, 2 * MADE_FIRST));
+        dirs.fetched(DIR, Some((Vec::new(), Run(3))));
+        dirs.forget(Slot(DIR.slot().0 + 1));
+        assert!(dirs.lacks(DIR, 70, RUN));
+        dirs.forget(DIR.slot());
+        assert!(!dirs.lacks(DIR, 70, RUN));
     }
 
     #[test]

@@ -28,7 +28,8 @@ impl Client {
     /// `EEXIST`, `ENODATA` as the flags ask; `E2BIG`, `ENOSPC`, `EINVAL` for a layout that cannot be, `EIO`.
     pub fn setxattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> FsResult<()> {
         let request = SetXattrRequest { ino, name, value, flags };
-        self.change::<op::SetXattr>(self.home(ino)?, ctx, &request, &[])
+        let home = self.home(ino)?;
+        self.when_there_is_room(|| self.change::<op::SetXattr>(home, ctx, &request, &[]))
     }
 
     /// Removes an attribute.

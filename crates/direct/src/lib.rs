@@ -1,6 +1,6 @@
 //! Memory that a daemon shares with processes that read and write its subfiles themselves.
 //!
-//! The *board* of a node is a file in memory, the supervisor's, so that it outlives daemons. It has a page
+//! The *grant table* of a node is a file in memory, the supervisor's, so that it outlives daemons. It has a page
 //! of *gates* per *session*; a session is one process's, for as long as that process holds a lock on it. An access
 //! passes a gate: it [enters](Gate::enter), makes its system call, and leaves. Once a gate is closed nobody
 //! enters any more, and when those inside have left, the daemon may do what must not meet an access. A
@@ -8,15 +8,17 @@
 //! Why it is sound is in docs/decisions/0017-local-direct-access.md. A gate may also be for the size of a file that its
 //! process makes longer: [`SizeGate`], docs/decisions/0019-sizes-are-lent.md.
 
-mod board;
 mod gate;
+mod grant_table;
 mod lock;
+mod marks;
 mod memory;
 mod session;
 mod size;
 
-pub use board::Board;
 pub use gate::{Gate, Pass};
+pub use grant_table::GrantTable;
+pub use marks::MAP_WORDS;
 pub use session::{Session, forked, forks};
 pub use size::{SizeGate, Told};
 
@@ -26,7 +28,7 @@ use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 const GATE_LEN: usize = 64;
 /// Bytes of one session.
 const SESSION_LEN: usize = DIRECT_GATES_MAX as usize * GATE_LEN;
-/// Bytes of a board. Only what is used takes memory.
+/// Bytes of a grant table. Only what is used takes memory.
 const BOARD_LEN: usize = DIRECT_SESSIONS_MAX as usize * SESSION_LEN;
 
 // Sessions are mapped one by one, at multiples of the page size of every machine that we run on.

@@ -1,4 +1,4 @@
-//! Locks on single bytes of a board: they show that a session's process lives. They belong to the open file
+//! Locks on single bytes of a grant table: they show that a session's process lives. They belong to the open file
 //! description, which the kernel ends with the last process that has it.
 #![allow(unsafe_code, reason = "open-file-description locks have no safe interface")]
 

@@ -1,4 +1,4 @@
-//! A process's side of a board.
+//! A process's side of a grant table.
 
 use std::fmt;
 use std::io;
@@ -37,21 +37,21 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes the session with a number; `board` must be an open file description of its own.
+    /// Takes the session with a number; `grant table` must be an open file description of its own.
     ///
     /// # Errors
     /// What the system says; `InvalidInput` for a number that there is not.
-    pub fn take(board: OwnedFd, index: u32) -> io::Result<Session> {
+    pub fn take(grants: OwnedFd, index: u32) -> io::Result<Session> {
         if index >= DIRECT_SESSIONS_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let length = rustix::fs::fstat(&board)?.st_size;
+        let length = rustix::fs::fstat(&grants)?.st_size;
         if usize::try_from(length).is_ok_and(|length| length < crate::BOARD_LEN) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        lock::take(board.as_fd(), index)?;
-        let memory = Arc::new(Memory::map(board.as_fd(), index as usize * SESSION_LEN, SESSION_LEN)?);
-        Ok(Session { index, memory, forks: FORKS.load(Ordering::Relaxed), _board: board })
+        lock::take(grants.as_fd(), index)?;
+        let memory = Arc::new(Memory::map(grants.as_fd(), index as usize * SESSION_LEN, SESSION_LEN)?);
+        Ok(Session { index, memory, forks: FORKS.load(Ordering::Relaxed), _board: grants })
     }
 
     /// Its number.

@@ -127,63 +127,63 @@ impl SizeGate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Board, Session};
+    use crate::{GrantTable, Session};
     use std::sync::atomic::AtomicU64;
 
-    fn lent(board: &Board, session: &Session, ino: u64) -> (SizeGate, SizeGate) {
-        let gate = board.gate(session.index(), 5).unwrap();
+    fn lent(grants: &GrantTable, session: &Session, ino: u64) -> (SizeGate, SizeGate) {
+        let gate = grants.gate(session.index(), 5).unwrap();
         gate.close();
         let ours = SizeGate::open(&gate, ino, 3);
         let theirs = SizeGate::joined(session.gate(5, ours.turn()).unwrap());
         (ours, theirs)
     }
 
-    fn board() -> (Board, Session) {
-        let board = Board::open(Board::make().unwrap()).unwrap();
-        let (index, file) = board.new_session().unwrap().unwrap();
+    fn grants() -> (GrantTable, Session) {
+        let grants = GrantTable::open(GrantTable::make().unwrap()).unwrap();
+        let (index, file) = grants.new_session().unwrap().unwrap();
         let session = Session::take(file, index).unwrap();
-        (board, session)
+        (grants, session)
     }
 
     #[test]
     fn the_furthest_end_counts_until_it_is_closed() {
-        let (board, session) = board();
-        let (ours, theirs) = lent(&board, &session, 1 << 40 | 7);
+        let (grants, session) = grants();
+        let (ours, theirs) = lent(&grants, &session, 1 << 40 | 7);
         assert_eq!((ours.file(), ours.told()), ((1 << 40 | 7, 3), Told::default()));
         assert!(theirs.tell(200, 10) && theirs.tell(100, 11));
         assert_eq!(ours.told(), Told { end: 200, at_ns: 11 });
         ours.close();
         assert!(!theirs.tell(300, 12));
         assert_eq!(ours.told().end, 200);
-        let (next, _) = lent(&board, &session, 8);
+        let (next, _) = lent(&grants, &session, 8);
         assert_eq!(next.told(), Told::default(), "the next one begins anew");
         assert!(!theirs.tell(400, 13) && next.told().end == 0, "and is nobody else's");
     }
 
     #[test]
     fn a_later_daemon_finds_what_was_told_also_by_the_dead() {
-        let file = Board::make().unwrap();
-        let first = Board::open(file.try_clone().unwrap()).unwrap();
+        let file = GrantTable::make().unwrap();
+        let first = GrantTable::open(file.try_clone().unwrap()).unwrap();
         let sessions: Vec<(u32, std::os::fd::OwnedFd)> =
             (0..3).map(|_| first.new_session().unwrap().unwrap()).collect();
-        for (index, board) in sessions {
-            let session = Session::take(board, index).unwrap();
+        for (index, grants) in sessions {
+            let session = Session::take(grants, index).unwrap();
             let (ours, theirs) = lent(&first, &session, u64::from(index) + 100);
             assert!(theirs.tell(1000 + u64::from(index), 5));
             if index == 1 {
                 ours.clear();
             }
         }
-        let found = Board::open(file).unwrap().sizes().unwrap();
+        let found = GrantTable::open(file).unwrap().sizes().unwrap();
         let found: Vec<_> = found.iter().map(|gate| (gate.file(), gate.told().end)).collect();
         assert_eq!(found, [((100, 3), 1000), ((102, 3), 1002)]);
     }
 
     #[test]
     fn what_was_told_is_seen_by_who_closes() {
-        let (board, session) = board();
+        let (grants, session) = grants();
         for round in 0..300 {
-            let (ours, theirs) = lent(&board, &session, round);
+            let (ours, theirs) = lent(&grants, &session, round);
             let told = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 scope.spawn(|| {

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use bivouac_layout::{file_offset, file_size_from, seats_of};
 use bivouac_store::{StoreError, SubfileId, Subfiles, VolumeFile};
-use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, NodeId, SeatIndex};
 use bivouac_wire::SeatEntry;
 use serde::Serialize;
 
 use crate::offline::open_volumes;
 use crate::repair::best_layout;
+use crate::scrub::wrong_in_file;
 use crate::source::Progress;
 
 /// Bytes copied at once.
@@ -60,6 +60,8 @@ pub struct Rebuilt {
     pub empty_seats: Vec<u16>,
     /// What its headers disagree about.
     pub conflicts: Vec<String>,
+    /// Bytes that are here as they were found, and are not what was written by their checksums: from and to.
+    pub wrong: Vec<(u64, u64)>,
 }
 
 /// A subfile with a sound header.
@@ -67,6 +69,8 @@ struct Part {
     volume: usize,
     id: SubfileId,
     len: u64,
+    /// Where data begins in the local file.
+    data_at: u64,
     layout: Layout,
     epoch: u32,
     places: Vec<SeatEntry>,
@@ -112,6 +116,7 @@ fn collect(volumes: &[Subfiles], progress: &dyn Progress) -> FsResult<(Parts, Ve
                         volume,
                         id: found.id,
                         len: found.len,
+                        data_at: header.data_at(),
                         layout: header.layout,
                         epoch: header.trim_epoch,
                         places: header.places,
@@ -152,10 +157,16 @@ fn rebuild(
     let mut file = out.create(&rebuilt.inode).map_err(|error| failed(&what, &error))?;
     for (column, part) in used.iter().enumerate() {
         if let Some(part) = part {
-            let source = volumes.get(part.volume).ok_or(Errno::EIO)?.open(part.id)?;
-            copy(&*source, &layout, column as u16, part.len, &mut *file)?;
+            let volume = volumes.get(part.volume).ok_or(Errno::EIO)?;
+            copy(&*volume.open(part.id)?, &layout, column as u16, part, &mut *file)?;
+            let wrong = volume.scrub(part.id, |_| ())?.wrong;
+            let in_file = wrong
+                .into_iter()
+                .flat_map(|range| wrong_in_file(&layout, part.id.ino, part.id.seat, NodeId(0), range));
+            rebuilt.wrong.extend(in_file.map(|wrong| (wrong.from, wrong.to.min(rebuilt.size))));
         }
     }
+    rebuilt.complete &= rebuilt.wrong.is_empty();
     file.finish(rebuilt.size).map_err(|error| failed(&what, &error))?;
     Ok(rebuilt)
 }
@@ -225,21 +236,22 @@ fn copy(
     source: &dyn VolumeFile,
     layout: &Layout,
     column: u16,
-    len: u64,
+    part: &Part,
     out: &mut dyn RebuiltFile,
 ) -> FsResult<()> {
+    let Part { len, data_at, .. } = *part;
     let stripe = u64::from(layout.stripe.max(1));
     let mut buffer = vec![0u8; CHUNK];
     let mut at = 0;
     while at < len {
-        let data = source.next_data(SUBFILE_HEADER_LEN + at).map_err(|error| failed("subfile", &error))?;
+        let data = source.next_data(data_at + at).map_err(|error| failed("subfile", &error))?;
         let Some(data) = data else { return Ok(()) };
-        at = data.start.saturating_sub(SUBFILE_HEADER_LEN).max(at);
-        let end = data.end.saturating_sub(SUBFILE_HEADER_LEN).min(len);
+        at = data.start.saturating_sub(data_at).max(at);
+        let end = data.end.saturating_sub(data_at).min(len);
         while at < end {
             let run = (end - at).min(stripe - at % stripe).min(CHUNK as u64) as usize;
-            let part = buffer.get_mut(..run).unwrap_or_default();
-            let read = source.read_vectored_at(&mut [IoSliceMut::new(part)], SUBFILE_HEADER_LEN + at);
+            let piece = buffer.get_mut(..run).unwrap_or_default();
+            let read = source.read_vectored_at(&mut [IoSliceMut::new(piece)], data_at + at);
             let read = read.map_err(|error| failed("subfile", &error))?;
             if read == 0 {
                 return Ok(());

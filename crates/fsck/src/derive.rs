@@ -124,6 +124,7 @@ impl Evidence {
             seats: (0..seats).map(|seat| seat_place(SeatIndex(u32::from(seat)), nodes)).collect(),
             stripe: STRIPE_DEFAULT,
             width: 0,
+            is_secure: false,
         }
     }
 }

@@ -1,9 +1,11 @@
 //! What was read, packed: some forty bytes per inode, thirty per entry and per subfile.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use crate::salvage::LostName;
 use bivouac_node::Concerns;
 use bivouac_node::record::Shard;
+use bivouac_types::limits::NAME_LEN_MAX;
 use bivouac_types::{Ino, Layout, NodeId, SeatIndex, Slot};
 use bivouac_wire::{FormationMap, Inherited, PartitionTable, SeatEntry};
 
@@ -130,7 +132,7 @@ pub struct Facts {
     /// Inodes whose subfiles are to be removed.
     pub garbage: Vec<Ino>,
     /// Inodes whose subfiles a node that was away is still to remove.
-    pub owed: Vec<Ino>,
+    pub pending: Vec<Ino>,
     pub intents: Vec<IntentRow>,
     /// Parts of spread directories.
     pub shards: Vec<ShardRow>,
@@ -149,6 +151,8 @@ pub struct Facts {
     pub layouts: Layouts,
     pub partitions: PartitionTable,
     pub problems: Vec<String>,
+    /// Names that inodes had by what is lost of records.
+    pub lost_names: BTreeMap<Ino, LostName>,
     /// Subfiles and bytes per volume.
     pub volumes: HashMap<(NodeId, u16), (u64, u64)>,
 }
@@ -162,6 +166,15 @@ impl Facts {
     /// An inode.
     pub fn inode(&self, ino: Ino) -> Option<&InodeRow> {
         self.inodes.binary_search_by_key(&ino, |row| row.ino).ok().and_then(|at| self.inodes.get(at))
+    }
+
+    /// What an inode is called in `/lost+found`: its number, behind the name that it had as far as that is known.
+    pub fn found_name(&self, ino: Ino) -> Vec<u8> {
+        let number = ino.to_string().into_bytes();
+        let Some(LostName { name, .. }) = self.lost_names.get(&ino) else { return number };
+        let room = NAME_LEN_MAX - number.len() - 1;
+        let name = name.get(..room).unwrap_or(name);
+        [name, b".", &number].concat()
     }
 
     /// The entries that lead to an inode.

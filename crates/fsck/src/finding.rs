@@ -57,6 +57,8 @@ pub enum Kind {
     MisplacedSubfile,
     /// A subfile of no file.
     Unreferenced,
+    /// Bytes that are not what was written, by their checksums.
+    WrongContent,
     /// A volume that counts other bytes than there are.
     Accounting,
 }

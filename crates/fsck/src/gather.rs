@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use bivouac_layout::{entry_hash, seats_of};
-use bivouac_node::record::{Dentry, Folded, Garbage, Inode, Shard, dentry_of_key, number_of_key, owed_node};
+use bivouac_node::record::{
+    Dentry, Folded, Garbage, Inode, Shard, dentry_of_key, number_of_key, pending_node,
+};
 use bivouac_types::limits::{LIST_BYTES_MAX, PARTITION_TEXT_MAX, SEATS_MAX};
 use bivouac_types::{ClientId, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{
@@ -88,7 +90,7 @@ impl Gather<'_> {
             Some(b'T') => self.intent(node, &key, &value),
             Some(b'S') => self.shard(node, slot, &key, &value),
             Some(b'A') => self.mark(node, &value),
-            Some(b'W') => self.owed(node, slot, &key),
+            Some(b'W') => self.pending(node, slot, &key),
             Some(letter @ (b'L' | b'X' | b'O' | b'G' | b'V')) => {
                 self.attached(node, slot, *letter, &key, &value, value_len)
             }
@@ -231,13 +233,13 @@ impl Gather<'_> {
     }
 
     /// Subfiles that a node could not remove yet when their file went.
-    fn owed(&mut self, node: NodeId, slot: Slot, key: &[u8]) -> Result<Placed, String> {
-        let (_, ino) = owed_node(key).ok_or("key of the wrong length")?;
+    fn pending(&mut self, node: NodeId, slot: Slot, key: &[u8]) -> Result<Placed, String> {
+        let (_, ino) = pending_node(key).ok_or("key of the wrong length")?;
         if !self.is_home(node, slot, ino) {
             return Ok(Placed::Wrong);
         }
         if self.wants(ino) {
-            self.facts.owed.push(ino);
+            self.facts.pending.push(ino);
         }
         Ok(Placed::Right)
     }
@@ -330,7 +332,7 @@ impl Gather<'_> {
             }
         }
         let (attached, leaving) =
-            ([&mut facts.targets, &mut facts.xattrs], [&mut facts.garbage, &mut facts.owed]);
+            ([&mut facts.targets, &mut facts.xattrs], [&mut facts.garbage, &mut facts.pending]);
         for list in attached.into_iter().chain(leaving).chain([&mut facts.orphans]) {
             list.sort_unstable();
             list.dedup();

@@ -2,6 +2,7 @@
 //!
 //! - [`check_online`] reads records and subfiles of a running formation page by page, and tells damage from change.
 //! - [`check_offline`] does the same with the volumes of a stopped one, and repairs them if told to.
+//! - [`scrub`] compares the content of a running formation with its checksums.
 //! - [`rebuild_files`] makes files of a pile of subfiles whose records are gone.
 //!
 //! Everything is read once into packed rows (`facts.rs`, some hundred bytes per file), which the checks
@@ -18,6 +19,7 @@ mod online;
 mod paths;
 mod repair;
 mod salvage;
+mod scrub;
 mod source;
 mod stopped;
 mod summary;
@@ -27,5 +29,6 @@ pub use finding::{Finding, Kind, Outcome, Report, Totals};
 pub use offline::OfflineArgs;
 pub use online::check_online;
 pub use repair::Leave;
+pub use scrub::{ScrubArgs, ScrubReport, WrongContent, scrub};
 pub use source::Progress;
 pub use stopped::check_offline;

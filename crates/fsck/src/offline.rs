@@ -1,6 +1,6 @@
 //! The volumes of a stopped formation, as they lie on this machine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use bivouac_store::{
     DirVolume, ReadOnlyVolume, Records, RecordsOptions, StoreError, SubfileId, Subfiles, Volume,
     VolumeIdentity,
 };
-use bivouac_types::{Errno, FormationId, FsError, FsResult, NodeId};
+use bivouac_types::{Errno, FormationId, FsError, FsResult, Ino, NodeId};
 use bivouac_wire::{FormationMap, ListRecordsRequest, ListSubfilesRequest, RecordPage, SubfilePage};
 
 use crate::derive::derive_map;
 use crate::finding::Finding;
-use crate::salvage::{salvage, slots_of, unreadable};
+use crate::salvage::{LostName, salvage, slots_of, unreadable};
 use crate::source::{Source, nodes, volumes};
 
 /// What is to be opened.
@@ -26,6 +26,8 @@ pub struct OfflineArgs {
     pub map: Option<FormationMap>,
     /// Whether anything may be changed.
     pub repair: bool,
+    /// Whether content is compared with its checksums.
+    pub compare: bool,
 }
 
 /// Volumes that no daemon has, held under their locks.
@@ -35,6 +37,8 @@ pub struct Stores {
     subfiles: HashMap<(NodeId, u16), Subfiles>,
     /// Records that could not be read back.
     pub(crate) damaged: Vec<Finding>,
+    /// Names that inodes had by what is lost of records.
+    pub(crate) lost_names: BTreeMap<Ino, LostName>,
     pub(crate) unchecked: Vec<String>,
 }
 
@@ -77,7 +81,7 @@ impl Stores {
         let opened = open_volumes(&args.volumes, args.repair)?;
         let first = opened.first().ok_or_else(|| FsError::with(Errno::EINVAL, "no volume is named"))?;
         let formation = first.identity.formation;
-        let (records, damaged) = open_records(&opened, formation, args);
+        let (records, damaged, lost_names) = open_records(&opened, formation, args);
         let map = match &args.map {
             Some(map) if map.formation != formation => {
                 let text =
@@ -97,8 +101,14 @@ impl Stores {
             let VolumeIdentity { node, index, .. } = *identity;
             ((node, index), Subfiles::new(volume.clone(), index, formation))
         });
-        let mut stores =
-            Stores { map, records: by_node, subfiles: subfiles.collect(), damaged, unchecked: Vec::new() };
+        let mut stores = Stores {
+            map,
+            records: by_node,
+            subfiles: subfiles.collect(),
+            damaged,
+            lost_names,
+            unchecked: Vec::new(),
+        };
         stores.unchecked = stores.absent();
         Ok(stores)
     }
@@ -135,8 +145,8 @@ fn open_records(
     opened: &[Opened],
     formation: FormationId,
     args: &OfflineArgs,
-) -> (OpenRecords, Vec<Finding>) {
-    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+) -> (OpenRecords, Vec<Finding>, BTreeMap<Ino, LostName>) {
+    let (mut found, mut damaged, mut names) = (Vec::new(), Vec::new(), BTreeMap::new());
     let slots = slots_of(opened, args);
     for Opened { identity, volume } in opened.iter().filter(|opened| opened.identity.index == 0) {
         match open_one(volume, formation, identity.node) {
@@ -144,16 +154,17 @@ fn open_records(
             Ok(None) => {}
             Err(error) => {
                 match salvage(volume, identity.node, &error, slots.filter(|_| args.repair), formation) {
-                    Some((records, finding)) => {
-                        found.push((identity.node, records));
-                        damaged.push(finding);
+                    Some(salvaged) => {
+                        found.push((identity.node, salvaged.records));
+                        damaged.push(salvaged.finding);
+                        names.extend(salvaged.names);
                     }
                     None => damaged.push(unreadable(identity.node, &error)),
                 }
             }
         }
     }
-    (found, damaged)
+    (found, damaged, names)
 }
 
 pub(crate) fn open_one(

@@ -12,12 +12,15 @@ use bivouac_types::limits::WATCHED_MAX;
 use bivouac_types::{FsResult, Ino, NodeId};
 use bivouac_wire::{
     FormationMap, Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfilePage,
+    WrongBytes,
 };
 
 use crate::checks;
 use crate::facts::Facts;
 use crate::finding::{Finding, Kind, Report};
 use crate::gather::gather;
+use crate::paths::Paths;
+use crate::scrub::{ScrubArgs, WrongContent, scrub, wrong_content, wrong_in_file};
 use crate::source::{Progress, Source, nodes};
 use crate::summary::{explained, totals};
 
@@ -31,17 +34,19 @@ struct Online<'a> {
     reached: Vec<bool>,
 }
 
-/// Checks a running formation. Nothing is changed.
+/// Checks a running formation. Nothing is changed. With `compare`, all content is compared with its checksums; without,
+/// what is known to be wrong is told.
 ///
 /// # Errors
 /// When a node stops answering meanwhile.
-pub fn check_online(client: &Client, progress: &dyn Progress) -> FsResult<Report> {
+pub fn check_online(client: &Client, compare: bool, progress: &dyn Progress) -> FsResult<Report> {
     let mut report = Report::default();
-    let mut reached = Vec::new();
+    let (mut reached, mut known) = (Vec::new(), Vec::new());
     for node in nodes(client.map()) {
         let status = client.status(node);
-        if let Err(error) = &status {
-            report.unchecked.push(format!("{node} cannot be asked: {error}"));
+        match &status {
+            Err(error) => report.unchecked.push(format!("{node} cannot be asked: {error}")),
+            Ok(status) => known.extend(status.damage.wrong.iter().map(|wrong| (node, wrong.clone()))),
         }
         reached.push(status.is_ok());
     }
@@ -50,8 +55,12 @@ pub fn check_online(client: &Client, progress: &dyn Progress) -> FsResult<Report
     report.totals = totals(&online, &facts);
     report.notes = explained(&online, &facts);
     let suspicions = checks::run(&online, &facts, None, false);
+    let wrong = if compare { online.compare(&mut report, progress)? } else { in_files(&facts, known) };
+    let paths = Paths { source: &online, facts: &facts, named: true };
+    let wrong = wrong.iter().map(|wrong| wrong_content(&paths, wrong)).collect::<Vec<_>>();
     drop(facts);
-    report.findings = online.settle(suspicions, &mut report.notes, progress)?;
+    report.findings = online.conclude(suspicions, &mut report.notes, progress)?;
+    report.findings.extend(wrong);
     report.findings.extend(online.accounting(progress)?);
     Ok(report)
 }
@@ -78,9 +87,33 @@ impl Source for Online<'_> {
     }
 }
 
+/// What nodes know to be wrong, in files.
+fn in_files(facts: &Facts, known: Vec<(NodeId, WrongBytes)>) -> Vec<WrongContent> {
+    let of_one = |(node, wrong): (NodeId, WrongBytes)| {
+        let layout = facts.inode(wrong.ino).map(|row| facts.layouts.get(row.layout));
+        let range = wrong.from..wrong.to;
+        layout.map(|layout| wrong_in_file(&layout, wrong.ino, wrong.seat, node, range)).unwrap_or_default()
+    };
+    known.into_iter().flat_map(of_one).collect()
+}
+
 impl Online<'_> {
+    /// Compares all content.
+    fn compare(&self, report: &mut Report, progress: &dyn Progress) -> FsResult<Vec<WrongContent>> {
+        progress.at("content", 0);
+        let found = scrub(self.client, &ScrubArgs::default(), &|_| ())?;
+        report.unchecked.extend(found.failed);
+        if found.skipped > 0 {
+            let skipped = found.skipped;
+            report
+                .notes
+                .push(format!("{skipped} bytes have no checksums, or are being written by processes"));
+        }
+        Ok(found.wrong)
+    }
+
     /// Looks again at what looks wrong, until it is right, is being changed, or is a finding.
-    fn settle(
+    fn conclude(
         &self,
         suspicions: Vec<Finding>,
         notes: &mut Vec<String>,

@@ -1,9 +1,12 @@
 //! Records that cannot be opened: what is sound in them is made into records that can, and what is lost is said.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bivouac_node::record::{Dentry, dentry_of_key};
 use bivouac_store::{Damage, Records, Salvage, StoreError, Volume};
-use bivouac_types::{FormationId, NodeId};
+use bivouac_types::{FormationId, Ino, Name, NodeId};
+use bivouac_wire::Decode;
 
 use crate::finding::{Finding, Kind, Outcome};
 use crate::offline::{OfflineArgs, Opened, open_one};
@@ -18,6 +21,14 @@ pub(crate) fn slots_of(opened: &[Opened], args: &OfflineArgs) -> Option<u16> {
     of_map.or_else(|| opened.iter().find_map(stored))
 }
 
+/// Records that can be opened again.
+pub(crate) struct Salvaged {
+    pub records: Records,
+    pub finding: Finding,
+    /// Names that inodes had by what is lost.
+    pub names: BTreeMap<Ino, LostName>,
+}
+
 /// Salvages damaged records; `None` if that is not wished (no slots) or cannot be done.
 pub(crate) fn salvage(
     volume: &Arc<dyn Volume>,
@@ -25,7 +36,7 @@ pub(crate) fn salvage(
     error: &StoreError,
     slots: Option<u16>,
     formation: FormationId,
-) -> Option<(Records, Finding)> {
+) -> Option<Salvaged> {
     let salvage = match Records::salvage(volume, formation, node, slots?) {
         Ok(salvage) => salvage,
         Err(error) => {
@@ -36,7 +47,8 @@ pub(crate) fn salvage(
     let records = open_one(volume, formation, node).ok().flatten()?;
     let mut finding = Finding::new(Kind::Records, format!("records of {node}"), cause_of(error));
     finding.outcome = Outcome::Repaired;
-    Some((records, finding.remedy(told(&salvage))))
+    let finding = finding.remedy(told(&salvage));
+    Some(Salvaged { records, finding, names: lost_names(&salvage.damage) })
 }
 
 /// The finding of records that stay as they are.
@@ -89,11 +101,34 @@ fn place(damage: &Damage) -> String {
     format!("; {} bytes {} to {}", damage.path.display(), damage.bytes.start, damage.bytes.end)
 }
 
+/// A name that an inode had by what is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LostName {
+    /// The directory that it was in.
+    pub parent: Ino,
+    pub name: Vec<u8>,
+}
+
+/// Names that lost commits gave to inodes, as far as their bytes can be read; the last one of each. Nothing vouches for them.
+fn lost_names(damage: &[Damage]) -> BTreeMap<Ino, LostName> {
+    let records = damage.iter().flat_map(|damage| &damage.records);
+    let entries = records.filter(|record| record.key.first() == Some(&b'D'));
+    let named = entries.filter_map(|record| {
+        let (_, name) = dentry_of_key(&record.key)?;
+        let parent = Ino(u64::from_be_bytes(record.key.get(1..9)?.try_into().ok()?));
+        let dentry = Dentry::from_bytes(record.value.as_deref()?).ok()?;
+        let name = Name::new(name).ok()?.as_bytes().to_vec();
+        Some((dentry.ino, LostName { parent, name }))
+    });
+    named.collect()
+}
+
 /// Names of entries that lost commits made or removed, as far as their bytes can be read.
 fn names(damage: &[Damage]) -> Vec<String> {
-    let keys = damage.iter().flat_map(|damage| &damage.keys);
-    let named = keys.filter_map(|(_, key)| (key.first() == Some(&b'D')).then(|| key.get(17..)).flatten());
-    let mut names: Vec<String> = named.map(|name| name.escape_ascii().to_string()).collect();
+    let records = damage.iter().flat_map(|damage| &damage.records);
+    let entries = records.filter(|record| record.key.first() == Some(&b'D'));
+    let named = entries.filter_map(|record| dentry_of_key(&record.key));
+    let mut names: Vec<String> = named.map(|(_, name)| name.escape_ascii().to_string()).collect();
     names.sort();
     names.dedup();
     names.truncate(NAMES_MAX);

@@ -1,5 +1,6 @@
 //! Checking a stopped formation, and repairing it until nothing is left that can be repaired.
 
+use bivouac_store::SubfileId;
 use bivouac_types::FsResult;
 
 use crate::checks;
@@ -7,7 +8,9 @@ use crate::facts::Facts;
 use crate::finding::{Finding, Kind, Outcome, Report};
 use crate::gather::gather;
 use crate::offline::{OfflineArgs, Stores};
+use crate::paths::Paths;
 use crate::repair::{Fix, Leave, Repairer};
+use crate::scrub::{WrongContent, wrong_content, wrong_in_file};
 use crate::source::Progress;
 use crate::summary::{explained, totals};
 
@@ -21,11 +24,16 @@ const ROUNDS_MAX: usize = 16;
 pub fn check_offline(args: &OfflineArgs, leave: Leave, progress: &dyn Progress) -> FsResult<Report> {
     let stores = Stores::open(args)?;
     let mut report = Report { unchecked: stores.unchecked.clone(), ..Report::default() };
-    let facts = gather(&stores, None, progress)?;
+    let facts = gather_offline(&stores, progress)?;
     report.totals = totals(&stores, &facts);
     report.notes = explained(&stores, &facts);
     let found = look(&stores, &facts);
     report.findings = stores.damaged.iter().cloned().chain(found).collect();
+    if args.compare {
+        let paths = Paths { source: &stores, facts: &facts, named: true };
+        let wrong = compare(&stores, &facts, &mut report.unchecked, progress);
+        report.findings.extend(wrong.iter().map(|wrong| wrong_content(&paths, wrong)));
+    }
     // What became of records that could not be opened is known already.
     for finding in report.findings.iter_mut().filter(|finding| finding.kind != Kind::Records) {
         finding.outcome = match &finding.fix {
@@ -39,6 +47,36 @@ pub fn check_offline(args: &OfflineArgs, leave: Leave, progress: &dyn Progress) 
         stores.sync()?;
     }
     Ok(report)
+}
+
+fn gather_offline(stores: &Stores, progress: &dyn Progress) -> FsResult<Facts> {
+    Ok(Facts { lost_names: stores.lost_names.clone(), ..gather(stores, None, progress)? })
+}
+
+/// Compares the content of all subfiles with its checksums.
+fn compare(
+    stores: &Stores,
+    facts: &Facts,
+    unchecked: &mut Vec<String>,
+    progress: &dyn Progress,
+) -> Vec<WrongContent> {
+    let (mut wrong, mut done) = (Vec::new(), 0);
+    for row in &facts.subfiles {
+        let Some(volume) = stores.volume(row.node, row.volume) else { continue };
+        // One with a damaged header is a finding of its own.
+        let Ok(layout) = row.layout.map(|layout| facts.layouts.get(layout)) else { continue };
+        let id = SubfileId { volume: row.volume, ino: row.ino, seat: row.seat };
+        match volume.scrub(id, |_| ()) {
+            Ok(found) => {
+                done += found.compared;
+                progress.at("bytes compared", done);
+                let in_file = |range| wrong_in_file(&layout, row.ino, row.seat, row.node, range);
+                wrong.extend(found.wrong.into_iter().flat_map(in_file));
+            }
+            Err(error) => unchecked.push(error.to_string()),
+        }
+    }
+    wrong
 }
 
 /// What is wrong, less what an unfinished change explains.
@@ -74,10 +112,10 @@ fn repair(
         if done == 0 {
             break;
         }
-        facts = gather(stores, None, progress)?;
+        facts = gather_offline(stores, progress)?;
         open = look(stores, &facts);
     }
-    settle_outcomes(report, &open);
+    conclude_outcomes(report, &open);
     Ok(())
 }
 
@@ -89,9 +127,10 @@ fn is_fixable(finding: &Finding, leave: Leave) -> bool {
 }
 
 /// What is not found any more is repaired; what was not found at first is added.
-fn settle_outcomes(report: &mut Report, open: &[Finding]) {
+fn conclude_outcomes(report: &mut Report, open: &[Finding]) {
     let same = |a: &Finding, b: &Finding| a.kind == b.kind && a.inos == b.inos && a.object == b.object;
-    for finding in report.findings.iter_mut().filter(|finding| finding.kind != Kind::Records) {
+    let is_known = |finding: &&mut Finding| !matches!(finding.kind, Kind::Records | Kind::WrongContent);
+    for finding in report.findings.iter_mut().filter(is_known) {
         let left = open.iter().any(|now| same(now, finding));
         finding.outcome = if left { Outcome::Left } else { Outcome::Repaired };
     }

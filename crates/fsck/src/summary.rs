@@ -23,9 +23,9 @@ pub fn totals(source: &dyn Source, facts: &Facts) -> Totals {
 /// What looks unusual and is explained.
 pub fn explained(source: &dyn Source, facts: &Facts) -> Vec<String> {
     let mut notes = changes(source, facts);
-    let lingering = facts.orphans.len();
-    if lingering > 0 {
-        notes.push(format!("{lingering} inodes without names stay until they are closed"));
+    let nameless = facts.orphans.len();
+    if nameless > 0 {
+        notes.push(format!("{nameless} inodes without names stay until they are closed"));
     }
     if !facts.garbage.is_empty() {
         notes.push(format!("subfiles of {} removed files are about to be removed", facts.garbage.len()));

@@ -55,6 +55,8 @@ pub enum Request {
         /// Which.
         nodes: Vec<u16>,
     },
+    /// Of one host's part: the whole is recovered, and takes its volumes with it from now on.
+    Recovered,
     /// Of a formation over several hosts: ask all of them how they are, and write it down.
     Look,
     /// End all daemons, then yourself.

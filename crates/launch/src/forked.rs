@@ -116,6 +116,11 @@ impl From<&Child> for OwnChild {
 }
 
 impl OwnChild {
+    /// Tells it to end in its own time.
+    pub(crate) fn tell_to_end(&self) {
+        let _gone_meanwhile = kill_process(self.0, Signal::TERM);
+    }
+
     /// Waits for its end, `wait_ms` milliseconds at most: then it is killed.
     pub(crate) fn end_within(self, wait_ms: u64) {
         let end = rustix::process::pidfd_open(self.0, PidfdFlags::empty());
@@ -135,7 +140,7 @@ impl OwnChild {
 mod tests {
     use super::*;
 
-    /// As a test program always is. What is forked in earnest: crates/cli/tests/hosts.rs.
+    /// As a test program always is. What is forked in earnest: crates/cli/tests/it/hosts.rs.
     #[test]
     fn a_process_with_threads_is_not_forked() {
         let null = File::options().read(true).write(true).open("/dev/null").unwrap();

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-use bivouac_types::{NodeId, SpreadAt};
+use bivouac_types::{Checksum, NodeId, SpreadAt};
 use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
@@ -97,8 +97,13 @@ pub struct DaemonConfig {
     /// Entries from which on a directory spreads over all nodes.
     #[serde(with = "crate::text")]
     pub spread_at: SpreadAt,
+    /// Where blocks of new subfiles get checksums.
+    #[serde(with = "crate::text")]
+    pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
+    /// Most bytes of memory for the records of each node.
+    pub names_memory: u64,
     /// After how long a node that does not answer is dead, in milliseconds, if nodes watch each other.
     pub dead_after_ms: Option<u64>,
     /// Nodes that will not be started again.
@@ -130,7 +135,9 @@ impl DaemonConfig {
             dir: dir.path().to_owned(),
             wait_ms: state.wait_ms,
             spread_at: state.spread_at,
+            checksum: state.checksum,
             page_pool: state.page_pool,
+            names_memory: state.names_memory,
             dead_after_ms: state.watching_ms(),
             lost: state.lost().collect(),
             recovering: state.recovering,
@@ -181,7 +188,7 @@ pub struct NodeHandles {
     /// Client lane of this machine.
     pub unix: UnixListener,
     /// Memory that is shared with processes that read and write subfiles themselves.
-    pub board: OwnedFd,
+    pub grants: OwnedFd,
 }
 
 impl NodeHandles {
@@ -190,13 +197,13 @@ impl NodeHandles {
 
     /// In the order of [`ToNode::Nodes`].
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; NodeHandles::COUNT] {
-        [self.client.as_fd(), self.peer.as_fd(), self.unix.as_fd(), self.board.as_fd()]
+        [self.client.as_fd(), self.peer.as_fd(), self.unix.as_fd(), self.grants.as_fd()]
     }
 }
 
 impl From<[OwnedFd; NodeHandles::COUNT]> for NodeHandles {
-    fn from([client, peer, unix, board]: [OwnedFd; NodeHandles::COUNT]) -> NodeHandles {
-        NodeHandles { client: client.into(), peer: peer.into(), unix: unix.into(), board }
+    fn from([client, peer, unix, grants]: [OwnedFd; NodeHandles::COUNT]) -> NodeHandles {
+        NodeHandles { client: client.into(), peer: peer.into(), unix: unix.into(), grants }
     }
 }
 
@@ -295,10 +302,10 @@ fn take_nodes(socket: &OwnedFd, count: usize) -> LaunchResult<Vec<NodeHandles>> 
         let Some((ToNode::Nodes, descriptors)) = received else { return Err(not_supervised()) };
         let before = nodes.len();
         let mut rest = descriptors.into_iter();
-        while let (Some(client), Some(peer), Some(unix), Some(board)) =
+        while let (Some(client), Some(peer), Some(unix), Some(grants)) =
             (rest.next(), rest.next(), rest.next(), rest.next())
         {
-            nodes.push([client, peer, unix, board].into());
+            nodes.push([client, peer, unix, grants].into());
         }
         if nodes.len() == before {
             return Err(not_supervised());
@@ -363,7 +370,7 @@ mod tests {
             let tcp = || TcpListener::bind("127.0.0.1:0").unwrap();
             let place = tempfile::tempdir().unwrap();
             let unix = UnixListener::bind(place.path().join("s")).unwrap();
-            NodeHandles { client: tcp(), peer: tcp(), unix, board: packets::to_memory(&1).unwrap() }
+            NodeHandles { client: tcp(), peer: tcp(), unix, grants: packets::to_memory(&1).unwrap() }
         };
         let handles: Vec<NodeHandles> = (0..150).map(|_| one()).collect();
         hand_nodes(&here, &handles).unwrap();

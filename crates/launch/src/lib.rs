@@ -12,16 +12,20 @@
 //!
 //! This is the only crate that starts processes.
 
-mod boards;
 pub mod control;
 pub mod descriptors;
+mod environment;
 mod error;
 mod forked;
 mod fuse_connection;
+mod given_back;
+mod grant_tables;
 mod guarded;
 pub mod handover;
 pub mod hex;
 pub mod hosts;
+mod http;
+mod inquiry;
 mod job;
 mod memory;
 mod memory_groups;
@@ -45,37 +49,39 @@ mod start;
 mod state;
 mod state_dir;
 mod supervisor;
-mod surroundings;
 mod teardown;
 mod text;
 mod unmounting;
 mod volumes;
 
+pub use environment::{Batch, Environment};
 pub use error::{CODE_KEEP, Kind, LaunchError, LaunchResult};
 pub use forked::close_inherited;
+pub use given_back::give_memory_back;
 pub use guarded::{Guarded, guarded, guarded_parent};
+pub use http::{HttpAddress, HttpHandover, HttpState, HttpWish};
+pub use inquiry::{Answers, Inquiry, answer_lines, ask_hosts, output_of};
 pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, become_command, run_command};
 pub use memory::{MemoryGauge, available_memory, memory_share};
 pub use name::{FormationName, NAME_LEN_MAX};
 pub use phases::{Phase, Phases, table};
-pub use plan::{NODES_HERE_MAX, NODES_IN_PROCESS_MAX, Wishes};
+pub use plan::{NAMES_MEMORY_MIN, NODES_HERE_MAX, NODES_IN_PROCESS_MAX, Wishes};
 pub use privileges::{MountWay, cannot_mount, enter_namespaces, run_helper};
 pub use process::{ProcessId, users_of};
 pub use purpose::{inherit, left_ms, unix_ms};
 pub use random::random_bytes;
 pub use reap::{Left, Leftovers, find_leftovers};
-pub use recovery::{Amount, Recoverable, Recovery, discard, recover, recoverable};
+pub use recovery::{Amount, Recoverable, Recovery, Whole, discard, recover, recoverable, whole};
 pub use restarts::Tolerance;
 pub use signals::{Arrived, Signals, unblock};
 pub use stacks::stacks_of_all_threads;
 pub use start::{Started, raise_descriptor_limit, start, supervise};
 pub use state::{
-    HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, STATE_VERSION, Stage, State,
-    VolumeState,
+    HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, Reach, STATE_VERSION, Stage,
+    State, VolumeState,
 };
-pub use state_dir::{Claim, SECRET_LEN, StateDir};
+pub use state_dir::{Claim, Ending, SECRET_LEN, StateDir};
 pub use supervisor::{DaemonProgram, Report, Supervisor};
-pub use surroundings::{Batch, Surroundings};
 pub use teardown::{Remains, remove_leftovers, take_down};
 pub use unmounting::overlapping;
 pub use volumes::{Place, VOLUME_BYTES_MIN, VolumeArg, parse_volume};

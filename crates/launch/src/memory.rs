@@ -15,10 +15,10 @@ use crate::memory_groups::{Group, groups, kills};
 const MARGIN_SHARE: u64 = 8;
 /// and no more than so many bytes.
 const MARGIN_MAX: u64 = 64 << 20;
-/// How long what was seen is believed where little is left, in milliseconds,
-const BELIEVED_MS_MIN: u64 = 10;
+/// How long what was seen is fresh_ms where little is left, in milliseconds,
+const FRESH_MS_MIN: u64 = 10;
 /// where much is,
-const BELIEVED_MS_MAX: u64 = 200;
+const FRESH_MS_MAX: u64 = 200;
 /// and what much is, in bytes.
 const MUCH: u64 = 4 << 30;
 /// Deaths so soon after the kernel has killed something are its doing, too.
@@ -130,10 +130,10 @@ impl MemoryGauge {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).map(drop)
     }
 
-    fn is_believed(&self) -> bool {
+    fn is_fresh(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
-        let believed = if left >= MUCH { BELIEVED_MS_MAX } else { BELIEVED_MS_MIN };
-        self.now_ms().saturating_sub(self.looked_ms.load(Ordering::Relaxed)) < believed
+        let fresh_ms = if left >= MUCH { FRESH_MS_MAX } else { FRESH_MS_MIN };
+        self.now_ms().saturating_sub(self.looked_ms.load(Ordering::Relaxed)) < fresh_ms
     }
 
     fn look(&self) {
@@ -149,14 +149,14 @@ impl MemoryGauge {
 
 impl Headroom for MemoryGauge {
     fn left(&self) -> u64 {
-        if !self.is_believed() {
+        if !self.is_fresh() {
             self.look();
         }
         self.left.load(Ordering::Relaxed)
     }
 
     fn take(&self, bytes: u64) -> Result<(), u64> {
-        if self.is_believed() && self.take_known(bytes).is_ok() {
+        if self.is_fresh() && self.take_known(bytes).is_ok() {
             return Ok(());
         }
         // Before anybody is refused: what was taken may have been given back.

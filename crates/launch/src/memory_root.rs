@@ -17,10 +17,10 @@ use std::time::Duration;
 use bivouac_store::{StoreError, VolumeIdentity, claim_existing, remove_volume};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
+use crate::environment::{Environment, make_private_dir, remove_around};
 use crate::state::State;
 use crate::state_dir::StateDir;
-use crate::surroundings::{Surroundings, make_private_dir, remove_around};
-use crate::{Kind, LaunchError, LaunchResult, boards};
+use crate::{Kind, LaunchError, LaunchResult, grant_tables};
 
 /// Where memory volumes are made.
 pub(crate) const MEMORY_DIR: &str = "/dev/shm";
@@ -29,13 +29,13 @@ const LINK: &str = "formation";
 const YOUNG: Duration = Duration::from_secs(60);
 
 /// The name of a formation's directory. `id` are the hexadecimal digits of the formation's.
-pub(crate) fn name_of(here: &Surroundings, formation: &crate::FormationName, id: &str) -> String {
+pub(crate) fn name_of(here: &Environment, formation: &crate::FormationName, id: &str) -> String {
     // The name is taken in one runtime directory only, and all share this place.
     let unique = id.get(..8).unwrap_or(id);
     format!("{}{formation}-{unique}", prefix(here))
 }
 
-fn prefix(here: &Surroundings) -> String {
+fn prefix(here: &Environment) -> String {
     format!("bivouac-{}-", here.uid)
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn has_state(root: &Path) -> bool {
 }
 
 /// Those of this user.
-pub(crate) fn all(here: &Surroundings) -> Vec<PathBuf> {
+pub(crate) fn all(here: &Environment) -> Vec<PathBuf> {
     let prefix = prefix(here);
     let entries = std::fs::read_dir(MEMORY_DIR).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| {
@@ -159,7 +159,7 @@ impl Abandoned {
         for (path, identity) in &self.volumes {
             remove_volume(path, identity.formation, true)
                 .map_err(|error| LaunchError::said(Kind::Refused, error.to_string()))?;
-            boards::remove(&crate::hex::to_hex(&identity.formation.0), identity.node.0);
+            grant_tables::remove(&crate::hex::to_hex(&identity.formation.0), identity.node.0);
         }
         for entry in std::fs::read_dir(&self.root).into_iter().flatten().flatten() {
             // A volume that its daemon had only made, or nothing of ours: then it stays.
@@ -171,7 +171,7 @@ impl Abandoned {
 
 /// This user's memory whose formation has neither a state nor a process any more. What cannot be told is left out, and
 /// said to `doubt`.
-pub(crate) fn abandoned(here: &Surroundings, doubt: &mut dyn FnMut(String)) -> Vec<Abandoned> {
+pub(crate) fn abandoned(here: &Environment, doubt: &mut dyn FnMut(String)) -> Vec<Abandoned> {
     let prefix = prefix(here);
     let entries = std::fs::read_dir(MEMORY_DIR).into_iter().flatten().flatten();
     let ours =
@@ -179,7 +179,7 @@ pub(crate) fn abandoned(here: &Surroundings, doubt: &mut dyn FnMut(String)) -> V
     ours.filter_map(|entry| look_at(here, entry.path(), doubt)).collect()
 }
 
-fn look_at(here: &Surroundings, root: PathBuf, doubt: &mut dyn FnMut(String)) -> Option<Abandoned> {
+fn look_at(here: &Environment, root: PathBuf, doubt: &mut dyn FnMut(String)) -> Option<Abandoned> {
     let seen =
         std::fs::symlink_metadata(&root).ok().filter(|seen| seen.is_dir() && seen.uid() == here.uid)?;
     match home_of(&root) {

@@ -10,9 +10,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+use crate::environment::Environment;
 use crate::name::FormationName;
 use crate::process::users_of;
-use crate::surroundings::Surroundings;
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// File system type of a formation's mounts.
@@ -86,7 +86,7 @@ pub enum WhenBusy {
 ///
 /// # Errors
 /// Who uses it, when that is a reason to refuse; otherwise what the system refused.
-pub fn unmount(here: &Surroundings, dir: &Path, when_busy: WhenBusy, dead: bool) -> LaunchResult<Unmounted> {
+pub fn unmount(here: &Environment, dir: &Path, when_busy: WhenBusy, dead: bool) -> LaunchResult<Unmounted> {
     let plain = UnmountFlags::NOFOLLOW;
     let first = if dead { plain | UnmountFlags::FORCE | UnmountFlags::DETACH } else { plain };
     let mut result = rustix::mount::unmount(dir, first);
@@ -116,7 +116,7 @@ pub fn unmount(here: &Surroundings, dir: &Path, when_busy: WhenBusy, dead: bool)
     }
 }
 
-fn unmount_with_helper(here: &Surroundings, dir: &Path, when_busy: WhenBusy) -> LaunchResult<Unmounted> {
+fn unmount_with_helper(here: &Environment, dir: &Path, when_busy: WhenBusy) -> LaunchResult<Unmounted> {
     let helper = HELPERS.iter().find_map(|name| here.find_program(name)).ok_or_else(|| {
         let cause = "may not be unmounted by this user, and fusermount3 is not installed";
         LaunchError::new(Kind::Refused, dir.display(), cause, "install fuse3, or ask the administrator")
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn what_is_not_mounted_is_said() {
         let dir = tempfile::tempdir().unwrap();
-        let here = crate::surroundings::tests::surroundings(None);
+        let here = crate::environment::tests::environment(None);
         let refused = unmount(&here, dir.path(), WhenBusy::Refuse, false).unwrap_err();
         assert!(refused.to_string().starts_with(&dir.path().display().to_string()), "{refused}");
         assert_eq!(mount_of(dir.path()), None);

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use bivouac_layout::slot_to_node;
 use bivouac_types::limits::{DEAD_AFTER_MS_MIN, SLOTS_DEFAULT};
-use bivouac_types::{FormationId, NodeId, Slot, SpreadAt, check_stripe};
+use bivouac_types::{Checksum, FormationId, NodeId, Slot, SpreadAt, check_stripe};
 use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
 
+use crate::environment::Environment;
 use crate::guarded::guarded;
 use crate::hex::to_hex;
-use crate::memory::available_memory;
+use crate::http::HttpWish;
+use crate::memory::{available_memory, memory_share};
 use crate::memory_root;
 use crate::name::FormationName;
 use crate::process::ProcessId;
@@ -18,7 +20,6 @@ use crate::random::random_bytes;
 use crate::restarts::Tolerance;
 use crate::state::{NodeLife, NodeState, RELEASE, STATE_VERSION, Stage, State, VolumeState};
 use crate::state_dir::StateDir;
-use crate::surroundings::Surroundings;
 use crate::volumes::{Place, VolumeArg, share_out};
 use crate::{LaunchError, LaunchResult};
 
@@ -26,6 +27,11 @@ use crate::{LaunchError, LaunchResult};
 pub const NODES_HERE_MAX: u16 = 256;
 /// Most nodes that share a process: then each still has a slot.
 pub const NODES_IN_PROCESS_MAX: u16 = SLOTS_DEFAULT;
+
+/// Names may take this part of a node's share of memory, unless it is said how much.
+const NAMES_PART: u64 = 2;
+/// Least memory for the names of a node, in bytes.
+pub const NAMES_MEMORY_MIN: u64 = 1 << 20;
 
 /// What the user asks for.
 #[derive(Clone, Debug)]
@@ -42,8 +48,12 @@ pub struct Wishes {
     pub width: u16,
     /// Entries from which on a directory spreads over all nodes.
     pub spread_at: SpreadAt,
+    /// Where blocks of new subfiles get checksums.
+    pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
+    /// Most bytes of memory for names, attributes and what else the records of a node are; a part of what there is if not given.
+    pub names_memory: Option<u64>,
     /// How long clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// After how long a node that does not answer is dead, in milliseconds.
@@ -52,6 +62,10 @@ pub struct Wishes {
     pub port: u16,
     /// Whether the nodes of a machine share a process.
     pub in_process: bool,
+    /// Whether all that goes over the network is encrypted.
+    pub secure: bool,
+    /// The server for HTTP on each host, if there is to be one.
+    pub http: Option<HttpWish>,
     /// When a daemon that dies is started no more.
     pub tolerance: Tolerance,
     /// How long it lives, in milliseconds; for ever if not given.
@@ -102,7 +116,7 @@ impl Wishes {
                 "choose a lower one",
             ));
         }
-        Ok(())
+        self.http.as_ref().map_or(Ok(()), HttpWish::check)
     }
 
     /// The state of a formation that has nothing yet.
@@ -119,17 +133,22 @@ impl Wishes {
             keep: None,
             sources: None,
             message: None,
+            before: None,
             owner: self.owner,
             ends_unix_ms: self.ttl_ms.map(|ttl| now.saturating_add(ttl)),
             wait_ms: self.wait_ms,
             dead_after_ms: self.dead_after_ms,
             port: self.port,
             in_process: self.in_process,
+            secure: self.secure,
+            http: self.http.clone().map(Into::into),
             tolerance: self.tolerance,
             stripe: self.stripe as u32,
             width: self.width,
             spread_at: self.spread_at,
+            checksum: self.checksum,
             page_pool: self.page_pool,
+            names_memory: self.names_memory.unwrap_or(u64::MAX),
             map: String::new(),
             nodes: Vec::new(),
             lost_elsewhere: Vec::new(),
@@ -138,24 +157,28 @@ impl Wishes {
             part: None,
             kept_on: None,
             hosts: Vec::new(),
+            reach: None,
             recoveries: 0,
             recovering: false,
         }
     }
 }
 
-/// The state of a formation that is about to be started. Makes the directory for its memory volumes.
+/// The state of a formation that is about to be started. Nothing of it is made.
 ///
 /// # Errors
 /// What makes no sense, or does not fit this machine.
-pub fn plan(here: &Surroundings, wishes: &Wishes, dir: &StateDir) -> LaunchResult<State> {
+pub fn plan(here: &Environment, wishes: &Wishes, dir: &StateDir) -> LaunchResult<State> {
     wishes.check()?;
     check_descriptors(wishes)?;
     let id: [u8; 16] = random_bytes()?;
     let formation = to_hex(&id);
-    let (volumes, own_dirs) = plan_volumes(here, wishes, dir, &formation)?;
+    let (volumes, own_dirs) = plan_volumes(here, wishes, &formation)?;
     let nodes = volumes.into_iter().enumerate().map(|(id, volumes)| new_node(here, dir, id as u16, volumes));
-    Ok(State { nodes: nodes.collect(), own_dirs, ..wishes.first_state(formation) })
+    // Once, and not at each start of a daemon: what its names take is not available then.
+    let share = memory_share(here.batch.memory, usize::from(wishes.nodes)) / NAMES_PART;
+    let names_memory = wishes.names_memory.unwrap_or(share.max(NAMES_MEMORY_MIN));
+    Ok(State { nodes: nodes.collect(), own_dirs, names_memory, ..wishes.first_state(formation) })
 }
 
 /// The map of a formation whose addresses are known: every node has as many slots as any other; seats go round
@@ -183,6 +206,7 @@ pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
         seats: seats.collect(),
         stripe: state.stripe,
         width: state.width,
+        is_secure: state.secure,
     }
 }
 
@@ -214,15 +238,10 @@ fn check_descriptors_by(wishes: &Wishes, maximum: Option<u64>) -> LaunchResult<(
 
 type Volumes = (Vec<Vec<VolumeState>>, Vec<PathBuf>);
 
-fn plan_volumes(
-    here: &Surroundings,
-    wishes: &Wishes,
-    dir: &StateDir,
-    formation: &str,
-) -> LaunchResult<Volumes> {
+fn plan_volumes(here: &Environment, wishes: &Wishes, formation: &str) -> LaunchResult<Volumes> {
     let memory = available_memory(here.batch.memory) / 2;
     if wishes.volumes.is_empty() {
-        return memory_volumes(here, wishes, dir, formation, memory);
+        return memory_volumes(here, wishes, formation, memory);
     }
     let look = |volume: &VolumeArg| {
         let place = Place::look(&volume.dir)?;
@@ -235,9 +254,8 @@ fn plan_volumes(
 }
 
 fn memory_volumes(
-    here: &Surroundings,
+    here: &Environment,
     wishes: &Wishes,
-    dir: &StateDir,
     formation: &str,
     memory: u64,
 ) -> LaunchResult<Volumes> {
@@ -250,11 +268,10 @@ fn memory_volumes(
         volume.path = root.join(format!("n{node}"));
         volume.own_dir = true;
     }
-    memory_root::make(&root, dir)?;
     Ok((volumes, vec![root]))
 }
 
-fn new_node(here: &Surroundings, dir: &StateDir, id: u16, volumes: Vec<VolumeState>) -> NodeState {
+fn new_node(here: &Environment, dir: &StateDir, id: u16, volumes: Vec<VolumeState>) -> NodeState {
     NodeState {
         id,
         host: here.host.clone(),
@@ -282,11 +299,15 @@ mod tests {
             stripe: 1 << 20,
             width: 0,
             spread_at: SpreadAt::default(),
+            checksum: Checksum::default(),
             page_pool: 64 << 20,
+            names_memory: None,
             wait_ms: 30_000,
             dead_after_ms: None,
             port: 0,
             in_process: false,
+            secure: false,
+            http: None,
             tolerance: Tolerance::default(),
             ttl_ms: None,
             owner: None,

@@ -10,7 +10,7 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::surroundings::Surroundings;
+use crate::environment::Environment;
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Bit of the capability to mount in the kernel's list.
@@ -30,7 +30,7 @@ pub enum MountWay {
 impl MountWay {
     /// The best way that there is. `helpers` are names of the helper, the better one first.
     #[must_use]
-    pub fn choose(here: &Surroundings, helpers: &[&str]) -> MountWay {
+    pub fn choose(here: &Environment, helpers: &[&str]) -> MountWay {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         if may_mount(&status) {
             return MountWay::Direct;
@@ -98,7 +98,7 @@ fn may_mount(status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::surroundings::tests::surroundings;
+    use crate::environment::tests::environment;
 
     #[test]
     fn the_capability_decides() {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn without_capability_a_helper_is_looked_for() {
-        let way = MountWay::choose(&surroundings(None), &["no-such-helper", "sh"]);
+        let way = MountWay::choose(&environment(None), &["no-such-helper", "sh"]);
         assert!(
             way == MountWay::Direct || matches!(&way, MountWay::Helper(path) if path.ends_with("sh")),
             "{way:?}"

@@ -1,7 +1,7 @@
 //! What a formation is there for: the process that it was made for, and the time that it was given. When the first
 //! of them ends, so does the formation, unless it holds data that is nowhere else.
 //!
-//! The supervisor sees to that. After its death one of the daemons does, its [heir](inherit): a daemon serves on
+//! The supervisor sees to that. After its death one of the daemons does, its [successor](inherit): a daemon serves on
 //! without its supervisor, but not without a purpose.
 
 use std::fs::{File, OpenOptions};
@@ -143,13 +143,13 @@ impl Ender {
     }
 }
 
-/// What a daemon does in a thread of its own when its supervisor is gone: one of them becomes the heir, which sees to
+/// What a daemon does in a thread of its own when its supervisor is gone: one of them becomes the successor, which sees to
 /// it that the formation ends with its purpose. Comes back when there is nothing, or nothing more, to see to.
 ///
 /// # Errors
 /// What the system refused.
 pub fn inherit(dir: &StateDir, program: &Path) -> LaunchResult<()> {
-    let _until_this_process_ends = become_heir(&dir.heir_path())?;
+    let _until_this_process_ends = become_successor(&dir.successor_path())?;
     loop {
         let Some(state) = dir.read()? else { return Ok(()) };
         let mut guard = Guard::of(&state);
@@ -176,8 +176,8 @@ fn wait_for_end(dir: &StateDir, program: &Path, guard: &mut Guard) -> LaunchResu
     }
 }
 
-/// Waits until no other daemon is the heir.
-fn become_heir(path: &Path) -> LaunchResult<File> {
+/// Waits until no other daemon is the successor.
+fn become_successor(path: &Path) -> LaunchResult<File> {
     let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
     let file = opened.map_err(|e| LaunchError::path(path, "open it", e))?;
     let locked = retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
@@ -262,16 +262,16 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_heir_at_a_time() {
+    fn there_is_one_successor_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("heir");
-        let first = become_heir(&path).unwrap();
+        let path = dir.path().join("successor");
+        let first = become_successor(&path).unwrap();
         let other = File::open(&path).unwrap();
         assert_eq!(
             flock(&other, FlockOperation::NonBlockingLockExclusive),
             Err(rustix::io::Errno::WOULDBLOCK)
         );
         drop(first);
-        become_heir(&path).unwrap();
+        become_successor(&path).unwrap();
     }
 }

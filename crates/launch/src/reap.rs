@@ -5,18 +5,19 @@
 //! says that nobody can serve it any more. What holds data that is to be kept is only shown.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::boards::unused;
+use crate::environment::Environment;
+use crate::grant_tables::unused;
 use crate::memory_root::{Abandoned, abandoned};
 use crate::mounts::{MountEntry, WhenBusy, is_dead, mounted, unmount};
 use crate::recovery::recoverable;
 use crate::start::ways_on;
 use crate::state::State;
 use crate::state_dir::{Claim, StateDir, WHOLE};
-use crate::surroundings::Surroundings;
 use crate::teardown::remove_leftovers;
 use crate::{FormationName, LaunchError, LaunchResult};
 
@@ -40,7 +41,7 @@ enum What {
     Memory(Abandoned),
     Mount(PathBuf),
     /// Memory for direct access to volumes of a formation that is not here.
-    Board(PathBuf),
+    GrantTable(PathBuf),
 }
 
 /// What was found.
@@ -56,14 +57,16 @@ pub struct Leftovers {
 ///
 /// # Errors
 /// What the system refused.
-pub fn find_leftovers(here: &Surroundings) -> LaunchResult<Leftovers> {
+pub fn find_leftovers(here: &Environment) -> LaunchResult<Leftovers> {
     let mut found = Leftovers::default();
     for (name, claim) in formations(here) {
         look_at(here, name, claim, &mut found);
     }
     let memory = abandoned(here, &mut |doubt| found.kept.push(doubt));
     found.dead.extend(memory.into_iter().map(|memory| Left { what: What::Memory(memory) }));
-    found.dead.extend(boards_of_nobody(here).into_iter().map(|path| Left { what: What::Board(path) }));
+    found
+        .dead
+        .extend(grant_tables_of_nobody(here).into_iter().map(|path| Left { what: What::GrantTable(path) }));
     let told = |dir: &Path| {
         let of_state = |left: &Left| match &left.what {
             What::Formation(_, _, state) => state.mounts.iter().any(|mount| mount.dir == dir),
@@ -76,8 +79,8 @@ pub fn find_leftovers(here: &Surroundings) -> LaunchResult<Leftovers> {
     Ok(found)
 }
 
-/// Boards of formations that neither live nor could be recovered.
-fn boards_of_nobody(here: &Surroundings) -> Vec<PathBuf> {
+/// GrantTables of formations that neither live nor could be recovered.
+fn grant_tables_of_nobody(here: &Environment) -> Vec<PathBuf> {
     let unused = unused(here.uid);
     if unused.is_empty() {
         return Vec::new();
@@ -89,10 +92,10 @@ fn boards_of_nobody(here: &Surroundings) -> Vec<PathBuf> {
 }
 
 /// How a formation's directory is taken: that of one on this host, or of a host's part, or that of the whole.
-type ClaimOf = fn(&Surroundings, &FormationName) -> LaunchResult<Claim>;
+type ClaimOf = fn(&Environment, &FormationName) -> LaunchResult<Claim>;
 
 /// All names that have a directory, also without a state.
-fn formations(here: &Surroundings) -> Vec<(FormationName, ClaimOf)> {
+fn formations(here: &Environment) -> Vec<(FormationName, ClaimOf)> {
     let Some(base) = here.existing_base() else { return Vec::new() };
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
     let named = entries.filter_map(|entry| {
@@ -107,7 +110,7 @@ fn formations(here: &Surroundings) -> Vec<(FormationName, ClaimOf)> {
     names
 }
 
-fn look_at(here: &Surroundings, name: FormationName, claim: ClaimOf, found: &mut Leftovers) {
+fn look_at(here: &Environment, name: FormationName, claim: ClaimOf, found: &mut Leftovers) {
     // Taken by whoever lives, or by another one that looks.
     let mut claim = match claim(here, &name) {
         Ok(claim) => claim,
@@ -124,7 +127,7 @@ fn look_at(here: &Surroundings, name: FormationName, claim: ClaimOf, found: &mut
     found.dead.push(Left { what });
 }
 
-fn why_kept(here: &Surroundings, state: &State) -> Option<String> {
+fn why_kept(here: &Environment, state: &State) -> Option<String> {
     let name = &state.name;
     if let Some(reason) = state.why_kept() {
         let remedy = ways_on(state);
@@ -140,7 +143,7 @@ fn why_kept(here: &Surroundings, state: &State) -> Option<String> {
 }
 
 /// Mounts of this user that nobody can serve any more.
-fn dead_mounts(here: &Surroundings) -> Vec<PathBuf> {
+fn dead_mounts(here: &Environment) -> Vec<PathBuf> {
     let Some(living) = living_in_time() else { return Vec::new() };
     let ours = |entry: &MountEntry| {
         let name = entry.source.strip_prefix(SOURCE);
@@ -202,7 +205,9 @@ impl Left {
                 )
             }
             What::Mount(dir) => format!("dead mount: {}", dir.display()),
-            What::Board(path) => format!("memory for direct access of a dead formation: {}", path.display()),
+            What::GrantTable(path) => {
+                format!("memory for direct access of a dead formation: {}", path.display())
+            }
         }
     }
 
@@ -210,14 +215,18 @@ impl Left {
     ///
     /// # Errors
     /// What could not be removed; it can be tried again.
-    pub fn remove(&self, here: &Surroundings, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
+    pub fn remove(&self, here: &Environment, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
         match &self.what {
             What::Formation(_, claim, state) => remove_leftovers(here, &claim.dir, state, notice),
             What::Unfinished(_, claim) => claim.dir.remove(),
             What::Memory(memory) => memory.remove(),
-            What::Board(path) => {
-                std::fs::remove_file(path).map_err(|e| LaunchError::path(path, "remove it", e))
-            }
+            What::GrantTable(path) => match std::fs::remove_file(path) {
+                // Whoever else looks for such, or recovers the formation and ends it, was first.
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    Err(LaunchError::path(path, "remove it", error))
+                }
+                _ => Ok(()),
+            },
             What::Mount(dir) => unmount(here, dir, WhenBusy::Detach, true).map(drop),
         }
     }
@@ -226,24 +235,26 @@ impl Left {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::tests::environment;
     use crate::memory_root::{self, hold_all, make};
     use crate::state::tests::sample;
-    use crate::surroundings::tests::surroundings;
     use bivouac_store::DirVolume;
     use bivouac_types::{FormationId, NodeId};
 
     /// Who looks at memory has it locked for a moment, and is taken for its owner by others who look.
     static LOOKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-    fn texts(here: &Surroundings) -> (Vec<String>, Vec<String>) {
+    /// What is said of formations whose directories are here. Memory and mounts are found wherever they are, also
+    /// those that other tests have just then, or that were killed.
+    fn texts(here: &Environment) -> (Vec<String>, Vec<String>) {
         let found = find_leftovers(here).unwrap();
-        let dead = found.dead.iter().map(Left::describe);
-        let ours = |text: &String| !text.starts_with("dead mount");
-        (dead.filter(ours).filter(|text| !text.starts_with("memory")).collect(), found.kept)
+        let dead = found.dead.iter().map(Left::describe).filter(|text| text.starts_with("formation"));
+        let kept = found.kept.into_iter().filter(|text| !text.starts_with(memory_root::MEMORY_DIR));
+        (dead.collect(), kept.collect())
     }
 
     /// A formation that was killed, with this state.
-    fn killed(here: &Surroundings, change: impl FnOnce(&mut State)) -> StateDir {
+    fn killed(here: &Environment, change: impl FnOnce(&mut State)) -> StateDir {
         let claim = StateDir::claim(here, &"sample".parse().unwrap()).unwrap();
         let mut state = sample();
         state.nodes[0].host = here.host.clone();
@@ -265,7 +276,7 @@ mod tests {
     fn what_was_killed_is_shown_and_removed() {
         let _alone = LOOKING.lock();
         let dir = tempfile::tempdir().unwrap();
-        let here = surroundings(Some(dir.path()));
+        let here = environment(Some(dir.path()));
         assert_eq!(texts(&here).0, [""; 0]);
         let left = killed(&here, |_| {});
         let found = find_leftovers(&here).unwrap();
@@ -278,7 +289,7 @@ mod tests {
     fn one_that_never_had_a_state_is_found_too() {
         let _alone = LOOKING.lock();
         let dir = tempfile::tempdir().unwrap();
-        let here = surroundings(Some(dir.path()));
+        let here = environment(Some(dir.path()));
         let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
         assert_eq!(texts(&here).0, [""; 0], "somebody lives");
         let path = claim.dir.path().to_owned();
@@ -294,7 +305,7 @@ mod tests {
     fn the_whole_of_several_hosts_is_found_where_its_keeper_ran() {
         let _alone = LOOKING.lock();
         let dir = tempfile::tempdir().unwrap();
-        let here = surroundings(Some(dir.path()));
+        let here = environment(Some(dir.path()));
         let claim = StateDir::claim_whole(&here, &"sample".parse().unwrap()).unwrap();
         let mut state = sample();
         let host = |name: &str| crate::state::HostState {
@@ -328,7 +339,7 @@ mod tests {
     fn what_is_to_be_kept_or_ran_elsewhere_stays() {
         let _alone = LOOKING.lock();
         let dir = tempfile::tempdir().unwrap();
-        let here = surroundings(Some(dir.path()));
+        let here = environment(Some(dir.path()));
         let left = killed(&here, |state| state.keep = Some("results".into()));
         let (dead, kept) = texts(&here);
         assert!(dead.is_empty() && kept[0].contains("nowhere else: results"), "{kept:?}");
@@ -354,7 +365,7 @@ mod tests {
     fn memory_without_a_state_goes_when_nobody_holds_it() {
         let _alone = LOOKING.lock();
         let dir = tempfile::tempdir().unwrap();
-        let here = surroundings(Some(dir.path()));
+        let here = environment(Some(dir.path()));
         let name = format!("reap{}", std::process::id()).parse().unwrap();
         let root = Path::new(memory_root::MEMORY_DIR).join(memory_root::name_of(&here, &name, "0123456789"));
         let home = StateDir::at(dir.path().join("bivouac/x"));
@@ -383,7 +394,7 @@ mod tests {
     #[test]
     fn memory_whose_home_is_not_seen_here_is_doubtful() {
         let _alone = LOOKING.lock();
-        let here = surroundings(None);
+        let here = environment(None);
         let name = format!("doubt{}", std::process::id()).parse().unwrap();
         let root = Path::new(memory_root::MEMORY_DIR).join(memory_root::name_of(&here, &name, "0123456789"));
         make(&root, &StateDir::at("/nonexistent/bivouac/x".into())).unwrap();

@@ -13,6 +13,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Resource, Rlimit, Signal};
 
 use crate::control::timespec;
+use crate::environment::Environment;
 use crate::forked::{OwnChild, fork};
 use crate::handover::take_stdin;
 use crate::name::FormationName;
@@ -24,9 +25,9 @@ use crate::signals::Signals;
 use crate::state::State;
 use crate::state_dir::{Claim, StateDir};
 use crate::supervisor::{DaemonProgram, Report, Supervisor};
-use crate::surroundings::Surroundings;
 use crate::teardown;
-use crate::{Kind, LaunchError, LaunchResult};
+use crate::unmounting::unmount_all;
+use crate::{Kind, LaunchError, LaunchResult, memory_root};
 
 /// How long a supervisor may take to take down again what it has started, in milliseconds: killed meanwhile, it would
 /// leave daemons that nobody knows of.
@@ -52,7 +53,7 @@ pub struct Started {
 /// # Errors
 /// What makes no sense, what the system refused, what a daemon said, or that it took longer than `bound`.
 pub fn start(
-    here: &Surroundings,
+    here: &Environment,
     wishes: &Wishes,
     bound: Duration,
     signals: &Signals,
@@ -63,7 +64,7 @@ pub fn start(
     let claim = claim(here, &wishes.name, notice)?;
     let mut attempt = Attempt { here, dir: claim.dir.clone(), done: false };
     let state = plan(here, wishes, &claim.dir)?;
-    claim.dir.write(&state)?;
+    write_first(&claim.dir, &state)?;
     claim.dir.make_secret()?;
     phases.end("volumes");
     let (report, child) = start_supervisor(here, &claim, "supervise", None)?;
@@ -84,7 +85,7 @@ pub fn start(
 ///
 /// # Errors
 /// What kept it from supervising; the command that started it is told too.
-pub fn supervise(here: &Surroundings, dir: PathBuf, program: DaemonProgram) -> LaunchResult<()> {
+pub fn supervise(here: &Environment, dir: PathBuf, program: DaemonProgram) -> LaunchResult<()> {
     let report = take_stdin()?;
     let _already_a_leader = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(|e| LaunchError::system("/", e))?;
@@ -110,45 +111,29 @@ pub fn supervise(here: &Surroundings, dir: PathBuf, program: DaemonProgram) -> L
 }
 
 /// Removes one host's part that nobody else will.
-fn remove_part(here: &Surroundings, dir: &StateDir) {
+fn remove_part(here: &Environment, dir: &StateDir) {
     let Some(state) = dir.read().ok().flatten().filter(|state| state.part.is_some()) else { return };
-    if let Err(error) = teardown::remove_leftovers(here, dir, &state, &mut |text| log::warn!("{text}")) {
+    let notice = &mut |text: &str| log::warn!("{text}");
+    let removed = match state.leaves_volumes() {
+        true => unmount_all(here, &state, notice),
+        false => teardown::remove_leftovers(here, dir, &state, notice),
+    };
+    if let Err(error) = removed {
         log::error!("{error}");
     }
 }
 
-/// Takes the name, and removes what a killed formation with that name left.
+/// Takes the name, and removes what a killed formation with that name left, if that is nothing.
 pub(crate) fn claim(
-    here: &Surroundings,
+    here: &Environment,
     name: &FormationName,
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<Claim> {
-    claim_by(StateDir::claim, here, name, notice)
-}
-
-/// As [`claim`], of a formation over several hosts the whole.
-pub(crate) fn claim_whole(
-    here: &Surroundings,
-    name: &FormationName,
-    notice: &mut dyn FnMut(&str),
-) -> LaunchResult<Claim> {
-    claim_by(StateDir::claim_whole, here, name, notice)
-}
-
-fn claim_by(
-    take: fn(&Surroundings, &FormationName) -> LaunchResult<Claim>,
-    here: &Surroundings,
-    name: &FormationName,
-    notice: &mut dyn FnMut(&str),
-) -> LaunchResult<Claim> {
-    let claim = take(here, name)?;
+    let claim = StateDir::claim(here, name)?;
     let Some(stale) = claim.stale.as_ref() else {
         return refuse_others(here, name, &claim).map(|()| claim);
     };
-    if let Some(reason) = stale.why_kept() {
-        let cause = format!("was killed, and its data was to be kept: {reason}");
-        return Err(LaunchError::new(Kind::Keep, format_args!("formation {name}"), cause, &ways_on(stale)));
-    }
+    refuse_stale(stale)?;
     let amount = Amount::of(stale);
     if !amount.is_nothing() {
         return Err(would_lose(stale, &amount));
@@ -158,17 +143,33 @@ fn claim_by(
     ));
     teardown::remove_leftovers(here, &claim.dir, stale, notice)?;
     drop(claim);
-    take(here, name)
+    StateDir::claim(here, name)
+}
+
+/// As [`claim`], of a formation over several hosts the whole. What a killed one left is seen on its hosts, which speak for
+/// themselves: until they have, its state is to be put back.
+pub(crate) fn claim_whole(here: &Environment, name: &FormationName) -> LaunchResult<Claim> {
+    let claim = StateDir::claim_whole(here, name)?;
+    match claim.stale.as_ref() {
+        Some(stale) => refuse_stale(stale)?,
+        None => refuse_others(here, name, &claim)?,
+    }
+    Ok(claim)
+}
+
+fn refuse_stale(stale: &State) -> LaunchResult<()> {
+    let Some(reason) = stale.why_kept() else { return Ok(()) };
+    let cause = format!("was killed, and its data was to be kept: {reason}");
+    Err(LaunchError::new(Kind::Keep, format_args!("formation {}", stale.name), cause, &ways_on(stale)))
 }
 
 /// What to do with a formation of which no process lives.
 pub(crate) fn ways_on(state: &State) -> String {
     let name = &state.name;
-    let back = match state.part.is_some() || state.is_over_hosts() {
-        true => "save it: bivouac fsck --offline VOLUME... --from-subfiles --out DIR".to_owned(),
-        false => format!("have it back: bivouac recover {name}"),
-    };
-    format!("{back}; or throw it away: bivouac down --name {name} --discard")
+    let on = if state.part.is_some() || state.is_over_hosts() { ", on each of its hosts" } else { "" };
+    format!(
+        "have it back: bivouac recover {name}; or throw it away: bivouac down --name {name} --discard{on}"
+    )
 }
 
 /// A new formation is not made in place of one that was killed and holds something.
@@ -180,7 +181,7 @@ fn would_lose(state: &State, amount: &Amount) -> LaunchError {
 }
 
 /// The same for one whose state is gone, for instance since a reboot, but not its volumes.
-fn refuse_others(here: &Surroundings, name: &FormationName, claim: &Claim) -> LaunchResult<()> {
+fn refuse_others(here: &Environment, name: &FormationName, claim: &Claim) -> LaunchResult<()> {
     let refused = without_state(here, name).into_iter().find_map(|other| {
         let (state, amount) = (other.state.as_ref()?, other.amount());
         (!amount.is_nothing()).then(|| would_lose(state, &amount))
@@ -193,9 +194,19 @@ fn refuse_others(here: &Surroundings, name: &FormationName, claim: &Claim) -> La
     Err(error)
 }
 
+/// Writes the first state, and makes the directories that it names. Whoever is killed in between leaves nothing that
+/// no state tells of.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn write_first(dir: &StateDir, state: &State) -> LaunchResult<()> {
+    dir.write(state)?;
+    state.own_dirs.iter().try_for_each(|root| memory_root::make(root, dir))
+}
+
 /// Removes what a failed start has made.
 pub(crate) struct Attempt<'a> {
-    pub here: &'a Surroundings,
+    pub here: &'a Environment,
     pub dir: StateDir,
     pub done: bool,
 }
@@ -219,7 +230,7 @@ impl Drop for Attempt<'_> {
 /// Starts this program's `command`, which is to look after the claimed directory, and hands it the lock and what
 /// else it needs.
 pub(crate) fn start_supervisor(
-    here: &Surroundings,
+    here: &Environment,
     claim: &Claim,
     command: &str,
     more: Option<BorrowedFd<'_>>,
@@ -332,9 +343,11 @@ pub(crate) fn take_report(report: &OwnedFd, dir: &StateDir) -> LaunchResult<Repo
     }
 }
 
-/// The supervisor ends its daemons and itself when nobody listens to its report.
+/// The supervisor ends its daemons and itself when nobody listens to its report. One that has just said that all is ready
+/// looks at that no more, so it is told by a signal, too.
 pub(crate) fn end_supervisor(report: &OwnedFd, supervisor: OwnChild, wait_ms: u64) {
     let _ends_listening = rustix::net::shutdown(report, rustix::net::Shutdown::Both);
+    supervisor.tell_to_end();
     supervisor.end_within(wait_ms);
 }
 

@@ -4,11 +4,13 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use bivouac_types::limits::{DEAD_AFTER_MS_DEFAULT, PAGE_POOL_DEFAULT};
-use bivouac_types::{FormationId, SpreadAt};
+use bivouac_types::{Checksum, FormationId, SpreadAt};
 use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
 use crate::hex::{formation_from_hex, from_hex};
+use crate::hosts::{Launcher, Network};
+use crate::http::HttpState;
 use crate::name::FormationName;
 use crate::process::ProcessId;
 use crate::restarts::Tolerance;
@@ -71,6 +73,9 @@ pub struct State {
     pub sources: Option<String>,
     /// Why it failed, if it did.
     pub message: Option<String>,
+    /// What it was when it was killed, until it is usable again: a recovery that is killed as well forgets nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Box<State>>,
     /// The process that it was made for: it ends with that one.
     #[serde(default)]
     pub owner: Option<ProcessId>,
@@ -87,6 +92,12 @@ pub struct State {
     /// Whether one daemon is all nodes of this machine.
     #[serde(default)]
     pub in_process: bool,
+    /// Whether all that goes over the network is encrypted.
+    #[serde(default)]
+    pub secure: bool,
+    /// The server for HTTP, if there is to be one.
+    #[serde(default)]
+    pub http: Option<HttpState>,
     /// When a daemon that dies is started no more.
     #[serde(default)]
     pub tolerance: Tolerance,
@@ -97,9 +108,15 @@ pub struct State {
     /// Entries from which on a directory spreads over all nodes.
     #[serde(default, with = "crate::text")]
     pub spread_at: SpreadAt,
+    /// Where blocks of new subfiles get checksums.
+    #[serde(default, with = "crate::text")]
+    pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
     #[serde(default = "page_pool_default")]
     pub page_pool: u64,
+    /// Most bytes of memory for the records of each node here.
+    #[serde(default = "unbounded")]
+    pub names_memory: u64,
     /// The map as it is sent, hexadecimal; empty until the ports are known.
     pub map: String,
     /// The nodes, by id.
@@ -120,6 +137,9 @@ pub struct State {
     /// The hosts, when this is the whole of a formation over several, as the one who started it sees it.
     #[serde(default)]
     pub hosts: Vec<HostState>,
+    /// How its hosts were reached, of one over several.
+    #[serde(default)]
+    pub reach: Option<Reach>,
     /// How often it was recovered after all of its processes had been killed.
     #[serde(default)]
     pub recoveries: u32,
@@ -135,6 +155,24 @@ pub struct PartState {
     pub bind: IpAddr,
     /// Where the formation was started from, for messages.
     pub started_from: String,
+    /// Whether the whole is being recovered, and is not again yet: what ends this part leaves its volumes as they are.
+    #[serde(default)]
+    pub leaves_volumes: bool,
+}
+
+/// How the hosts of a formation were reached, to be reached again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// What started processes there.
+    pub launcher: Launcher,
+    /// Path of the program there.
+    pub program: String,
+    /// The program that was sent there, if one was.
+    pub send: Option<PathBuf>,
+    /// The network that was used.
+    pub network: Option<Network>,
+    /// Silence after which a host takes its part down, in milliseconds.
+    pub silence_ms: u64,
 }
 
 /// One host of a formation over several.
@@ -168,6 +206,10 @@ pub enum HostLife {
 
 fn page_pool_default() -> u64 {
     PAGE_POOL_DEFAULT
+}
+
+fn unbounded() -> u64 {
+    u64::MAX
 }
 
 /// One node.
@@ -226,6 +268,12 @@ pub struct MountState {
 }
 
 impl State {
+    /// Whether it is a part whose volumes stay as they are when it ends, since the whole is not recovered yet.
+    #[must_use]
+    pub fn leaves_volumes(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.leaves_volumes)
+    }
+
     /// Why its data is to be kept, if it is.
     #[must_use]
     pub fn why_kept(&self) -> Option<String> {
@@ -309,12 +357,13 @@ impl State {
         formation_from_hex(&self.formation)
     }
 
-    /// Every process of it that is said to run, once: daemons and supervisor.
+    /// Every process of it that is said to run, once: daemons, server for HTTP, and supervisor.
     pub fn processes(&self) -> impl Iterator<Item = ProcessId> {
         let mut daemons: Vec<ProcessId> = self.nodes.iter().filter_map(|node| node.process).collect();
         // Nodes of one process are neighbours.
         daemons.dedup();
-        daemons.into_iter().chain(self.supervisor)
+        let server = self.http.as_ref().and_then(|http| http.process);
+        daemons.into_iter().chain(server).chain(self.supervisor)
     }
 }
 
@@ -355,17 +404,22 @@ pub(crate) mod tests {
             keep: None,
             sources: None,
             message: None,
+            before: None,
             owner: None,
             ends_unix_ms: None,
             wait_ms: 30_000,
             dead_after_ms: None,
             port: 0,
             in_process: false,
+            secure: false,
+            http: None,
             tolerance: Tolerance::default(),
             stripe: 1 << 20,
             width: 0,
             spread_at: SpreadAt::default(),
+            checksum: Checksum::default(),
             page_pool: 64 << 20,
+            names_memory: 1 << 30,
             map: String::new(),
             nodes: vec![node],
             lost_elsewhere: vec![],
@@ -374,6 +428,7 @@ pub(crate) mod tests {
             part: None,
             kept_on: None,
             hosts: vec![],
+            reach: None,
             recoveries: 0,
             recovering: false,
         }

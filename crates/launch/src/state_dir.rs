@@ -8,8 +8,9 @@
 //! ├── map                    the formation's map, as docs/protocol.md has it: with the secret, all that a client needs
 //! ├── control                socket of the supervisor
 //! ├── nI                     socket of node I
-//! ├── heir                   held by the daemon that looks after the formation's end, once the supervisor is gone
-//! ├── supervisor.log, nI.log
+//! ├── successor              held by the daemon that looks after the formation's end, once the supervisor is gone
+//! ├── http.pem               certificate and private key of the server for HTTP, if there is one
+//! ├── supervisor.log, nI.log, http.log
 //! ├── stage/                 jobs that copy in and out
 //! └── mnt/                   mount point unless another is chosen
 //! ```
@@ -21,12 +22,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
+use crate::environment::{Environment, make_private_dir};
 use crate::name::FormationName;
 use crate::random::random_bytes;
 use crate::state::State;
-use crate::surroundings::{Surroundings, make_private_dir};
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Length of a formation's secret, in bytes.
@@ -56,6 +57,12 @@ pub struct Claim {
     pub stale: Option<State>,
 }
 
+/// The right to end a formation, as long as this lives.
+#[derive(Debug)]
+pub struct Ending {
+    _file: File,
+}
+
 impl StateDir {
     /// The directory at this path.
     #[must_use]
@@ -67,7 +74,7 @@ impl StateDir {
     ///
     /// # Errors
     /// `Running` when a formation with that name lives; otherwise what the system refused.
-    pub fn claim(here: &Surroundings, name: &FormationName) -> LaunchResult<Claim> {
+    pub fn claim(here: &Environment, name: &FormationName) -> LaunchResult<Claim> {
         StateDir::claim_dir(here, name, name.as_str())
     }
 
@@ -76,11 +83,11 @@ impl StateDir {
     ///
     /// # Errors
     /// As [`StateDir::claim`].
-    pub fn claim_whole(here: &Surroundings, name: &FormationName) -> LaunchResult<Claim> {
+    pub fn claim_whole(here: &Environment, name: &FormationName) -> LaunchResult<Claim> {
         StateDir::claim_dir(here, name, &whole(name))
     }
 
-    fn claim_dir(here: &Surroundings, name: &FormationName, entry: &str) -> LaunchResult<Claim> {
+    fn claim_dir(here: &Environment, name: &FormationName, entry: &str) -> LaunchResult<Claim> {
         let dir = StateDir::at(here.base()?.join(entry));
         dir.check_length()?;
         let lock = dir.lock_for_ever(name)?;
@@ -90,7 +97,7 @@ impl StateDir {
 
     /// The formations of this user that have a directory, by name.
     #[must_use]
-    pub fn list(here: &Surroundings) -> Vec<(FormationName, StateDir)> {
+    pub fn list(here: &Environment) -> Vec<(FormationName, StateDir)> {
         let Some(base) = here.existing_base() else { return Vec::new() };
         let entries = fs::read_dir(base).into_iter().flatten().flatten();
         let named =
@@ -109,7 +116,7 @@ impl StateDir {
     /// # Errors
     /// As [`StateDir::find`].
     pub fn find_whole(
-        here: &Surroundings,
+        here: &Environment,
         name: Option<&FormationName>,
     ) -> LaunchResult<(FormationName, StateDir)> {
         let wholes = StateDir::wholes(here);
@@ -126,7 +133,7 @@ impl StateDir {
 
     /// The formations over several hosts that were started here, by name.
     #[must_use]
-    pub fn wholes(here: &Surroundings) -> Vec<(FormationName, StateDir)> {
+    pub fn wholes(here: &Environment) -> Vec<(FormationName, StateDir)> {
         let Some(base) = here.existing_base() else { return Vec::new() };
         let entries = fs::read_dir(base).into_iter().flatten().flatten();
         let named = entries.filter_map(|entry| {
@@ -140,10 +147,7 @@ impl StateDir {
     ///
     /// # Errors
     /// `NotRunning` when there is none, `Usage` with the names when there are several.
-    pub fn find(
-        here: &Surroundings,
-        name: Option<&FormationName>,
-    ) -> LaunchResult<(FormationName, StateDir)> {
+    pub fn find(here: &Environment, name: Option<&FormationName>) -> LaunchResult<(FormationName, StateDir)> {
         let mut found = StateDir::list(here);
         let wanted = name.map_or("default", FormationName::as_str);
         if let Some(index) = found.iter().position(|(name, _)| name.as_str() == wanted) {
@@ -201,6 +205,28 @@ impl StateDir {
         self.path.join(format!("n{node}.log"))
     }
 
+    /// The log of the server for HTTP.
+    #[must_use]
+    pub fn http_log(&self) -> PathBuf {
+        self.path.join("http.log")
+    }
+
+    /// The certificate of the server for HTTP and its private key; what `make` makes if there is none yet.
+    ///
+    /// # Errors
+    /// What the system refused, or `make` said.
+    pub fn http_certificate(&self, make: impl FnOnce() -> io::Result<String>) -> LaunchResult<String> {
+        let path = self.path.join("http.pem");
+        match fs::read_to_string(&path) {
+            Ok(pem) => Ok(pem),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let pem = make().map_err(|e| LaunchError::system("a certificate", e))?;
+                self.write_file("http.pem", pem.as_bytes()).map(|()| pem)
+            }
+            Err(error) => Err(LaunchError::path(&path, "read it", error)),
+        }
+    }
+
     /// The log of the supervisor.
     #[must_use]
     pub fn supervisor_log(&self) -> PathBuf {
@@ -209,8 +235,8 @@ impl StateDir {
 
     /// What the daemon has locked that looks after the formation's end in place of its supervisor.
     #[must_use]
-    pub fn heir_path(&self) -> PathBuf {
-        self.path.join("heir")
+    pub fn successor_path(&self) -> PathBuf {
+        self.path.join("successor")
     }
 
     /// What is written down; `None` if nothing is.
@@ -322,6 +348,52 @@ impl StateDir {
             let _nobody_listens_any_more = sender.send(is_released);
         });
         released.recv_timeout(std::time::Duration::from_millis(ms)).unwrap_or(false)
+    }
+
+    /// Takes the right to end the formation, of which one command at a time has it; `waits` hears that another one has. Nothing
+    /// when that formation is gone.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn begin_end(&self, formation: &str, waits: impl FnOnce()) -> LaunchResult<Option<Ending>> {
+        let Some(ending) = self.take_end(waits)? else { return Ok(None) };
+        let state = self.read()?;
+        Ok(state.is_some_and(|state| state.formation == formation).then_some(ending))
+    }
+
+    /// Whether the formation with this name, of which hardly anything is left, is being ended by another command; then it has
+    /// been by now.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn was_being_ended(here: &Environment, name: &FormationName) -> LaunchResult<bool> {
+        let Some(base) = here.existing_base() else { return Ok(false) };
+        for entry in [name.as_str().to_owned(), whole(name)] {
+            let mut waited = false;
+            StateDir::at(base.join(entry)).take_end(|| waited = true)?;
+            if waited {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn take_end(&self, waits: impl FnOnce()) -> LaunchResult<Option<Ending>> {
+        let refused = |e: io::Error| LaunchError::path(&self.path, "lock it", e);
+        let file = match File::open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(refused)?,
+        };
+        // The directory itself: nothing may be made in it while it is being removed.
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                waits();
+                let locked = retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
+                locked.map_err(|error| refused(error.into()))?;
+            }
+            locked => locked.map_err(|error| refused(error.into()))?,
+        }
+        Ok(Some(Ending { _file: file }))
     }
 
     /// Removes the directory with all that is ours in it, the lock last. A mount point that still has
@@ -489,13 +561,13 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     struct Place {
-        here: Surroundings,
+        here: Environment,
         _dir: tempfile::TempDir,
     }
 
     fn place() -> Place {
         let dir = tempfile::tempdir().unwrap();
-        let here = Surroundings {
+        let here = Environment {
             runtime_dir: Some(dir.path().into()),
             search_path: None,
             log_level: None,
@@ -503,7 +575,7 @@ mod tests {
             uid: rustix::process::geteuid().as_raw(),
             host: "h".into(),
             program: "/bin/false".into(),
-            batch: crate::surroundings::Batch::default(),
+            batch: crate::environment::Batch::default(),
         };
         Place { here, _dir: dir }
     }

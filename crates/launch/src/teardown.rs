@@ -12,13 +12,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, soc
 use rustix::process::Signal;
 
 use crate::control::{Request, ask, wait_readable};
+use crate::environment::Environment;
 use crate::memory_root;
 use crate::process::ProcessId;
 use crate::state::{State, VolumeState};
 use crate::state_dir::StateDir;
-use crate::surroundings::Surroundings;
 use crate::unmounting::{abort_all, mounts_of, unmount_all};
-use crate::{Kind, LaunchError, LaunchResult, boards, recovery};
+use crate::{Kind, LaunchError, LaunchResult, grant_tables, recovery};
 
 /// Most time for the supervisor to end its daemons and itself, in milliseconds: more than it gives them.
 const STOP_MS_MAX: u64 = 5000;
@@ -64,7 +64,7 @@ impl fmt::Display for Remains {
 /// # Errors
 /// `Keep` when its data was to be kept and `discard` is not set; otherwise what could not be ended or removed.
 pub fn take_down(
-    here: &Surroundings,
+    here: &Environment,
     dir: &StateDir,
     discard: bool,
     notice: &mut dyn FnMut(&str),
@@ -73,6 +73,9 @@ pub fn take_down(
         return Err(LaunchError::said(Kind::NotRunning, "the formation is gone already"));
     };
     refuse_kept(&state, discard)?;
+    if state.leaves_volumes() && !discard {
+        return leave(here, dir, notice).map(|()| Remains::default());
+    }
     // This very process must not be what keeps a mount busy.
     std::env::set_current_dir("/").map_err(|e| LaunchError::path(Path::new("/"), "enter it", e))?;
     unmount_all(here, &state, notice)?;
@@ -83,12 +86,23 @@ pub fn take_down(
     Ok(look(here, dir, &state))
 }
 
+/// Ends all processes of a host's part and unmounts it. Its volumes and its state stay as they are: it can be recovered.
+///
+/// # Errors
+/// What could not be ended or unmounted.
+pub(crate) fn leave(here: &Environment, dir: &StateDir, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
+    let Some(state) = dir.read()? else { return Ok(()) };
+    std::env::set_current_dir("/").map_err(|e| LaunchError::path(Path::new("/"), "enter it", e))?;
+    unmount_all(here, &state, notice)?;
+    end_processes(dir, &state)
+}
+
 /// Removes what a formation left whose processes have all ended.
 ///
 /// # Errors
 /// What could not be removed.
 pub fn remove_leftovers(
-    here: &Surroundings,
+    here: &Environment,
     dir: &StateDir,
     state: &State,
     notice: &mut dyn FnMut(&str),
@@ -160,7 +174,7 @@ fn end_all(processes: &[ProcessId], signal: Signal, ms: u64) {
 
 /// Volumes first, the state last, so that a removal that fails can be repeated.
 fn remove_all(
-    here: &Surroundings,
+    here: &Environment,
     dir: &StateDir,
     state: &State,
     notice: &mut dyn FnMut(&str),
@@ -174,7 +188,7 @@ fn remove_all(
 /// # Errors
 /// What could not be removed.
 pub(crate) fn remove_volumes(
-    here: &Surroundings,
+    here: &Environment,
     state: &State,
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<()> {
@@ -194,7 +208,7 @@ pub(crate) fn remove_volumes(
     }
     state.own_dirs.iter().try_for_each(|path| memory_root::remove(path))?;
     if !state.is_over_hosts() {
-        boards::remove_all(state);
+        grant_tables::remove_all(state);
         recovery::forget(here, &state.formation);
     }
     Ok(())
@@ -225,7 +239,7 @@ fn is_volume(volume: &VolumeState) -> bool {
 }
 
 /// Counts what is left.
-fn look(here: &Surroundings, dir: &StateDir, state: &State) -> Remains {
+fn look(here: &Environment, dir: &StateDir, state: &State) -> Remains {
     let volumes = state.nodes.iter().flat_map(|node| &node.volumes);
     let files = volumes.filter(|volume| is_volume(volume)).map(|volume| &volume.path).chain(&state.own_dirs);
     let files = files.map(PathBuf::as_path).chain([dir.path()]).filter(|path| path.exists()).count();
@@ -340,7 +354,7 @@ mod tests {
     #[test]
     fn a_formation_that_died_whole_is_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let here = crate::surroundings::tests::surroundings(Some(dir.path()));
+        let here = crate::environment::tests::environment(Some(dir.path()));
         let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
         let mut state = sample();
         let root = dir.path().join("root");
@@ -357,7 +371,7 @@ mod tests {
     /// A formation that died whole, with one volume that is prepared by `prepare`.
     fn leftovers(prepare: impl Fn(&Path)) -> (LaunchResult<Remains>, String, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
-        let here = crate::surroundings::tests::surroundings(Some(dir.path()));
+        let here = crate::environment::tests::environment(Some(dir.path()));
         let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
         let mut state = sample();
         let volume = dir.path().join("n0");

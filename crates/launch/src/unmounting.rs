@@ -4,15 +4,15 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use crate::environment::Environment;
 use crate::fuse_connection::{abort, refuse_all};
 use crate::mount_table::{Line, Seen, Table};
 use crate::mounts::{Unmounted, WhenBusy, is_dead, list_users, source_of, unmount};
 use crate::state::{MountState, NodeLife, State};
-use crate::surroundings::Surroundings;
 use crate::{Kind, LaunchResult};
 
 /// The mounts of a formation that are seen here, the latest last.
-pub(crate) fn mounts_of(here: &Surroundings, state: &State) -> Vec<Line> {
+pub(crate) fn mounts_of(here: &Environment, state: &State) -> Vec<Line> {
     if state.is_over_hosts() {
         return Vec::new();
     }
@@ -35,7 +35,7 @@ fn known<'a>(state: &'a State, line: &Line) -> Option<&'a MountState> {
 /// # Errors
 /// What the system refused.
 pub(crate) fn unmount_all(
-    here: &Surroundings,
+    here: &Environment,
     state: &State,
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<()> {

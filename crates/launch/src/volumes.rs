@@ -189,6 +189,16 @@ impl Device {
         let least = format_size(VOLUME_BYTES_MIN);
         let (cause, remedy) = match given {
             Some(bytes) => (format!("{} is too small", format_size(bytes)), format!("give at least {least}")),
+            None if open < fair => (
+                format!(
+                    "leaves {} per volume of this machine's memory, of which others have the rest",
+                    format_size(open)
+                ),
+                format!(
+                    "{least} per volume and node are the least; take other formations down (bivouac list), give a capacity \
+                         (--volume DIR:SIZE), or name a directory on a disk"
+                ),
+            ),
             None => (
                 format!("is full: {free} free, {} per volume", format_size(open)),
                 format!("free space there ({least} per volume and node are the least), or choose another"),
@@ -255,6 +265,9 @@ mod tests {
         );
         assert!(refusal(1 << 30, Some(100), 1).contains("100 B is too small; give at least 4 MiB"));
         assert!(refusal(1 << 20, None, 1).starts_with("volume /d: is full: 1 MiB free"));
+        let shm = Place { memory: true, ..place("/dev/shm/x", 1 << 40, 1) };
+        let text = share_out(&[(shm, None)], 4, 8 << 20).unwrap_err().to_string();
+        assert!(text.contains("leaves 2 MiB per volume of this machine's memory"), "{text}");
         let twice = [(place("/d", 1 << 40, 1), None), (place("/d", 1 << 40, 1), None)];
         assert!(share_out(&twice, 1, 0).unwrap_err().to_string().contains("given twice"));
     }

@@ -13,7 +13,7 @@ use bivouac_launch::control::{Request, ask, wait_readable};
 use bivouac_launch::handover::{FromNode, Handover, Told};
 use bivouac_launch::{
     DaemonProgram, LaunchResult, NodeLife, NodeState, ProcessId, Report, STATE_VERSION, Signals, Stage,
-    State, StateDir, Supervisor, VolumeState, packets,
+    State, StateDir, Supervisor, Tolerance, VolumeState, packets,
 };
 use bivouac_types::SpreadAt;
 use rustix::process::Signal;
@@ -61,9 +61,13 @@ struct Supervised {
 impl Supervised {
     /// A supervisor of one daemon that behaves in this way.
     fn begin(behaviour: &str) -> Supervised {
+        Supervised::begin_that_bears(Tolerance::default(), behaviour)
+    }
+
+    fn begin_that_bears(tolerance: Tolerance, behaviour: &str) -> Supervised {
         let place = tempfile::tempdir().unwrap();
         let dir = StateDir::at(place.path().into());
-        dir.write(&state(behaviour, dir.node_socket(0))).unwrap();
+        dir.write(&State { tolerance, ..state(behaviour, dir.node_socket(0)) }).unwrap();
         std::fs::write(place.path().join("secret"), [5; 32]).unwrap();
         let (report, theirs) = packets::pair().unwrap();
         let lock = packets::to_memory(&0).unwrap();
@@ -159,6 +163,7 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         keep: None,
         sources: None,
         message: None,
+        before: None,
         owner: None,
         dead_after_ms: None,
         ends_unix_ms: None,
@@ -166,10 +171,14 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         tolerance: Default::default(),
         port: 0,
         in_process: false,
+        secure: false,
+        http: None,
         stripe: 4096,
         width: 0,
         spread_at: SpreadAt::default(),
+        checksum: bivouac_types::Checksum::default(),
         page_pool: 64 << 20,
+        names_memory: u64::MAX,
         map: String::new(),
         nodes: vec![node],
         lost_elsewhere: vec![],
@@ -178,6 +187,7 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         part: None,
         kept_on: None,
         hosts: vec![],
+        reach: None,
         recoveries: 0,
         recovering: false,
     }
@@ -267,6 +277,48 @@ fn after_too_many_deaths_it_gives_up_and_lets_go_of_the_mounts() {
     assert!(state.nodes[0].message.as_deref().unwrap().starts_with("died 5 times within 60 s"), "{state:?}");
     let refused = supervised.mount(0, &memory).unwrap_err().to_string();
     assert!(refused.contains("node 0 has failed"), "{refused}");
+    supervised.stop();
+}
+
+/// S310. Also where no process can be made: that passes as well.
+#[test]
+fn a_daemon_that_cannot_be_started_is_tried_for_as_long_as_that_lasts() {
+    let supervised = Supervised::begin_that_bears("2/60s".parse().unwrap(), "serves");
+    supervised.report();
+    let first = supervised.daemon(None);
+    let log = supervised.dir.node_log(0);
+    std::fs::remove_file(&log).unwrap();
+    std::fs::create_dir(&log).unwrap();
+    first.signal(Signal::KILL);
+    let says = |node: &NodeState| node.message.as_ref().is_some_and(|text| text.contains("n0.log"));
+    supervised.wait_until(|state| state.nodes[0].life == NodeLife::Restarting && says(&state.nodes[0]));
+    std::fs::remove_dir(&log).unwrap();
+    supervised.daemon(Some(first));
+    supervised.stop();
+}
+
+/// What is asked for is not said to be done before it is written down, and written down later if it must be.
+#[test]
+fn what_cannot_be_written_down_is_refused() {
+    let supervised = Supervised::begin("serves");
+    supervised.report();
+    supervised.daemon(None);
+    let beside = supervised.dir.path().join("state.json.tmp");
+    std::fs::create_dir(&beside).unwrap();
+    let keep = Request::Keep { reason: Some("results".into()) };
+    let sources = Request::Sources { which: Some("1".into()) };
+    for request in [&keep, &sources, &Request::Leave { ttl_ms: None }] {
+        let refused = supervised.ask(request).unwrap_err().to_string();
+        assert!(refused.contains("cannot be written down"), "{refused}");
+    }
+    let first = supervised.daemon(None);
+    first.signal(Signal::KILL);
+    std::fs::remove_dir(&beside).unwrap();
+    supervised.daemon(Some(first));
+    assert_eq!((supervised.state().keep, supervised.state().sources), (None, None));
+    supervised.ask(&keep).unwrap();
+    assert_eq!(supervised.state().keep.as_deref(), Some("results"));
+    supervised.ask(&Request::Keep { reason: None }).unwrap();
     supervised.stop();
 }
 

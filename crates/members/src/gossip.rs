@@ -43,10 +43,10 @@ fn sends(count: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_types::{Fate, NodeId};
+    use bivouac_types::{Liveness, NodeId};
 
     fn news(node: u16) -> News {
-        News { node: NodeId(node), incarnation: 0, fate: Fate::Dead }
+        News { node: NodeId(node), incarnation: 0, liveness: Liveness::Dead }
     }
 
     #[test]
@@ -65,7 +65,7 @@ mod tests {
     fn newer_news_take_the_place_of_older_ones() {
         let mut gossip = Gossip::default();
         gossip.add(news(1));
-        let newer = News { incarnation: 3, fate: Fate::Alive, ..news(1) };
+        let newer = News { incarnation: 3, liveness: Liveness::Alive, ..news(1) };
         gossip.add(newer);
         assert_eq!(gossip.take(9, 4), [newer]);
     }

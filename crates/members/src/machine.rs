@@ -1,6 +1,6 @@
 //! One node's view of the others.
 
-use bivouac_types::{Fate, News, NodeId, epoch_of};
+use bivouac_types::{Liveness, News, NodeId, epoch_of};
 
 use crate::Options;
 use crate::gossip::Gossip;
@@ -73,11 +73,11 @@ pub enum Command {
         /// The news.
         news: Vec<News>,
     },
-    /// Something else is believed of a node than before.
+    /// Something else is known of a node than before.
     Changed(News),
     /// This node has a new incarnation: others suspected it, or took it for dead, and it has just said otherwise; or they
-    /// knew it before it was restarted ([`Fate::Alive`]).
-    Accused(Fate),
+    /// knew it before it was restarted ([`Liveness::Alive`]).
+    Accused(Liveness),
     /// This node did not run for so many milliseconds, though it should have.
     StoodStill(u64),
 }
@@ -88,7 +88,7 @@ pub struct Members {
     me: NodeId,
     options: Options,
     random: Random,
-    believed: Vec<News>,
+    known: Vec<News>,
     /// Who was ever heard of, by node.
     heard: Vec<bool>,
     /// When the first event came.
@@ -126,7 +126,7 @@ impl Members {
         Members {
             me,
             options,
-            believed: (0..count).map(|node| News::first(NodeId(node as u16))).collect(),
+            known: (0..count).map(|node| News::first(NodeId(node as u16))).collect(),
             heard: vec![false; count],
             began: None,
             gossip: Gossip::default(),
@@ -155,8 +155,8 @@ impl Members {
             Event::ProbeFor { asker, target } => self.probe_for(now, *asker, *target, &mut out),
             Event::Reached(target) => self.end_probe_of(*target),
             Event::Lost(node) => {
-                if let Some(believed) = self.of(*node).filter(|_| *node != self.me) {
-                    self.learn(now, News { fate: Fate::Dead, ..believed }, None, &mut out);
+                if let Some(known) = self.of(*node).filter(|_| *node != self.me) {
+                    self.learn(now, News { liveness: Liveness::Dead, ..known }, None, &mut out);
                 }
             }
         }
@@ -176,13 +176,13 @@ impl Members {
     }
 
     fn watches(&self) -> bool {
-        self.believed.len() > 1 && self.options.period_ms > 0
+        self.known.len() > 1 && self.options.period_ms > 0
     }
 
-    /// What is believed of every node, this one included, by node.
+    /// What is known of every node, this one included, by node.
     #[must_use]
-    pub fn believed(&self) -> &[News] {
-        &self.believed
+    pub fn known(&self) -> &[News] {
+        &self.known
     }
 
     /// The own incarnation.
@@ -194,7 +194,7 @@ impl Members {
     /// The epoch of a map of this version, as this node sees it.
     #[must_use]
     pub fn epoch(&self, version: u64) -> u64 {
-        epoch_of(version, &self.believed)
+        epoch_of(version, &self.known)
     }
 
     /// News to send along to a node: first what concerns the two, then what is to be spread.
@@ -202,22 +202,22 @@ impl Members {
         let own = self.of(self.me);
         let theirs = self.of(to).filter(|news| *news != News::first(to));
         let mut news: Vec<News> = own.into_iter().chain(theirs).collect();
-        let more = self.gossip.take(self.options.news_max, self.believed.len());
+        let more = self.gossip.take(self.options.news_max, self.known.len());
         news.extend(more.into_iter().filter(|item| item.node != self.me && item.node != to));
         news
     }
 
     fn of(&self, node: NodeId) -> Option<News> {
-        self.believed.get(usize::from(node.0)).copied()
+        self.known.get(usize::from(node.0)).copied()
     }
 
-    fn fate(&self, node: NodeId) -> Option<Fate> {
-        self.of(node).map(|news| news.fate)
+    fn liveness(&self, node: NodeId) -> Option<Liveness> {
+        self.of(node).map(|news| news.liveness)
     }
 
     /// All others that are not taken for dead.
     fn others(&self) -> Vec<NodeId> {
-        let others = self.believed.iter().filter(|news| news.node != self.me && news.fate != Fate::Dead);
+        let others = self.known.iter().filter(|news| news.node != self.me && news.liveness != Liveness::Dead);
         others.map(|news| news.node).collect()
     }
 
@@ -226,7 +226,7 @@ impl Members {
         const DRAWS: usize = 32;
         let mut picked = Vec::new();
         for _ in 0..DRAWS {
-            let drawn = self.believed.get(self.random.below(self.believed.len()));
+            let drawn = self.known.get(self.random.below(self.known.len()));
             let fits =
                 drawn.filter(|news| news.node != self.me && holds(news) && !picked.contains(&news.node));
             picked.extend(fits.map(|news| news.node));
@@ -234,7 +234,7 @@ impl Members {
                 return picked;
             }
         }
-        let fits = self.believed.iter().filter(|news| news.node != self.me && holds(news));
+        let fits = self.known.iter().filter(|news| news.node != self.me && holds(news));
         let fits = fits.map(|news| news.node).collect();
         self.random.choose(fits, count)
     }
@@ -259,7 +259,7 @@ impl Members {
         for item in news {
             if item.node == self.me {
                 self.hear_of_me(*item, out);
-            } else if self.of(item.node).is_some_and(|believed| item.overrides(&believed)) {
+            } else if self.of(item.node).is_some_and(|known| item.overrides(&known)) {
                 self.learn(now, *item, Some(from), out);
             }
         }
@@ -267,34 +267,34 @@ impl Members {
 
     /// Only this node says what its incarnation is; and that it lives it knows best.
     fn hear_of_me(&mut self, news: News, out: &mut Vec<Command>) {
-        let Some(mine) = self.believed.get_mut(usize::from(self.me.0)) else { return };
+        let Some(mine) = self.known.get_mut(usize::from(self.me.0)) else { return };
         if !news.overrides(mine) {
             return;
         }
-        mine.incarnation = news.incarnation + u32::from(news.fate != Fate::Alive);
+        mine.incarnation = news.incarnation + u32::from(news.liveness != Liveness::Alive);
         let mine = *mine;
         self.gossip.add(mine);
-        out.push(Command::Accused(news.fate));
-        if news.fate != Fate::Alive {
+        out.push(Command::Accused(news.liveness));
+        if news.liveness != Liveness::Alive {
             self.strain = (self.strain + 1).min(STRAIN_MAX);
             self.spread(None, out);
         }
     }
 
-    /// Believes something new of another node, and says so to others.
+    /// Learns something new of another node, and says so to others.
     fn learn(&mut self, now: u64, news: News, from: Option<NodeId>, out: &mut Vec<Command>) {
-        let Some(believed) = self.believed.get_mut(usize::from(news.node.0)) else { return };
-        let before = std::mem::replace(believed, news);
+        let Some(known) = self.known.get_mut(usize::from(news.node.0)) else { return };
+        let before = std::mem::replace(known, news);
         self.suspects.retain(|(node, _)| *node != news.node);
-        if news.fate == Fate::Suspect {
+        if news.liveness == Liveness::Suspect {
             let until = now + self.options.suspect_ms * (1 + self.strain);
             self.suspects.push((news.node, until));
         }
         self.gossip.add(news);
-        if before.fate == Fate::Dead && news.fate != Fate::Dead {
+        if before.liveness == Liveness::Dead && news.liveness != Liveness::Dead {
             self.say_all_again();
         }
-        if before.fate != news.fate {
+        if before.liveness != news.liveness {
             out.push(Command::Changed(news));
         }
         if before.weight() != news.weight() {
@@ -304,13 +304,15 @@ impl Members {
 
     /// Who comes back has not heard what was said meanwhile, and others have not heard what it said.
     fn say_all_again(&mut self) {
-        let known = self.believed.iter().filter(|news| **news != News::first(news.node));
+        let known = self.known.iter().filter(|news| **news != News::first(news.node));
         known.for_each(|news| self.gossip.add(*news));
     }
 
     /// Tells a few others at once.
     fn spread(&mut self, but: Option<NodeId>, out: &mut Vec<Command>) {
-        for to in self.pick(self.options.fanout, |news| news.fate != Fate::Dead && Some(news.node) != but) {
+        for to in
+            self.pick(self.options.fanout, |news| news.liveness != Liveness::Dead && Some(news.node) != but)
+        {
             out.push(Command::Tell { to, news: self.news_for(to) });
         }
     }
@@ -341,7 +343,7 @@ impl Members {
 
     fn probe_for(&mut self, now: u64, asker: NodeId, target: NodeId, out: &mut Vec<Command>) {
         self.favours.retain(|(_, _, until)| *until > now);
-        if target == self.me || self.of(target).is_none() || self.favours.len() >= self.believed.len() {
+        if target == self.me || self.of(target).is_none() || self.favours.len() >= self.known.len() {
             return;
         }
         self.favours.push((target, asker, now + self.options.period_ms));
@@ -359,8 +361,8 @@ impl Members {
     fn judge_suspects(&mut self, now: u64, out: &mut Vec<Command>) {
         while let Some((node, _)) = self.suspects.iter().find(|(_, until)| *until <= now).copied() {
             self.suspects.retain(|(suspect, _)| *suspect != node);
-            if let Some(believed) = self.of(node) {
-                self.learn(now, News { fate: Fate::Dead, ..believed }, None, out);
+            if let Some(known) = self.of(node) {
+                self.learn(now, News { liveness: Liveness::Dead, ..known }, None, out);
             }
         }
     }
@@ -382,7 +384,7 @@ impl Members {
         if probe.direct.is_some_and(|direct| direct <= now) {
             probe.direct = None;
             let helpers = self.options.helpers;
-            for to in self.pick(helpers, |news| news.fate == Fate::Alive && news.node != target) {
+            for to in self.pick(helpers, |news| news.liveness == Liveness::Alive && news.node != target) {
                 out.push(Command::AskFor { to, target, news: self.news_for(to) });
             }
         }
@@ -394,8 +396,8 @@ impl Members {
     }
 
     fn suspect(&mut self, now: u64, target: NodeId, out: &mut Vec<Command>) {
-        let Some(believed) = self.of(target).filter(|news| news.fate == Fate::Alive) else { return };
-        self.learn(now, News { fate: Fate::Suspect, ..believed }, None, out);
+        let Some(known) = self.of(target).filter(|news| news.liveness == Liveness::Alive) else { return };
+        self.learn(now, News { liveness: Liveness::Suspect, ..known }, None, out);
         // It may hear this although its answer was not heard.
         out.push(Command::Tell { to: target, news: self.news_for(target) });
     }
@@ -413,7 +415,7 @@ impl Members {
             out.push(Command::Probe { to: target, news: self.news_for(target) });
         }
         if self.periods.is_multiple_of(dead_every) {
-            for to in self.pick(1, |news| news.fate == Fate::Dead) {
+            for to in self.pick(1, |news| news.liveness == Liveness::Dead) {
                 out.push(Command::Tell { to, news: self.news_for(to) });
             }
         }
@@ -423,7 +425,7 @@ impl Members {
     fn next_target(&mut self) -> Option<NodeId> {
         for _ in 0..2 {
             while let Some(target) = self.round.pop() {
-                if self.fate(target).is_some_and(|fate| fate != Fate::Dead) {
+                if self.liveness(target).is_some_and(|liveness| liveness != Liveness::Dead) {
                     return Some(target);
                 }
             }

@@ -22,7 +22,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Nobody is watched; what is said of others is believed all the same.
+    /// Nobody is watched; what is said of others is known all the same.
     #[must_use]
     pub fn never() -> Options {
         Options { period_ms: 0, ..Options::dead_after(0) }

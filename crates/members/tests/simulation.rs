@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use bivouac_members::{Command, Event, Members, Options};
-use bivouac_types::{Fate, News, NodeId};
+use bivouac_types::{Liveness, News, NodeId};
 use proptest::prelude::*;
 
 const DEAD_AFTER: u64 = 5_000;
@@ -47,18 +47,18 @@ struct World {
     /// Of so many messages one is lost.
     lose_one_of: u64,
     random: u64,
-    accused: Vec<(u64, u16, Fate)>,
+    accused: Vec<(u64, u16, Liveness)>,
 }
 
 fn pack(news: &[News]) -> Vec<(u16, u32, u8)> {
-    news.iter().map(|news| (news.node.0, news.incarnation, news.fate as u8)).collect()
+    news.iter().map(|news| (news.node.0, news.incarnation, news.liveness as u8)).collect()
 }
 
 fn unpack(news: &[(u16, u32, u8)]) -> Vec<News> {
-    let one = |(node, incarnation, fate): &(u16, u32, u8)| News {
+    let one = |(node, incarnation, liveness): &(u16, u32, u8)| News {
         node: NodeId(*node),
         incarnation: *incarnation,
-        fate: Fate::from_number(*fate).unwrap(),
+        liveness: Liveness::from_number(*liveness).unwrap(),
     };
     news.iter().map(one).collect()
 }
@@ -126,7 +126,7 @@ impl World {
                 }
                 Command::AskFor { to, target, news } => self.post(id, to.0, Kind::AskFor(target.0), news),
                 Command::Report { to, target, news } => self.post(id, to.0, Kind::Report(target.0), news),
-                Command::Accused(fate) => self.accused.push((self.now, id, fate)),
+                Command::Accused(liveness) => self.accused.push((self.now, id, liveness)),
                 Command::Changed(_) | Command::StoodStill(_) => {}
             }
         }
@@ -180,21 +180,21 @@ impl World {
         self.run_until(self.now + ms);
     }
 
-    /// How many of those that live, and hold, believe this of a node.
-    fn believers(&self, of: u16, fate: Fate, holds: impl Fn(u16) -> bool) -> (usize, usize) {
+    /// How many of those that live, and hold, know this of a node.
+    fn informed(&self, of: u16, liveness: Liveness, holds: impl Fn(u16) -> bool) -> (usize, usize) {
         let all =
             (0..self.nodes.len() as u16).filter(|id| self.alive[usize::from(*id)] && *id != of && holds(*id));
-        let (mut believe, mut count) = (0, 0);
+        let (mut know, mut count) = (0, 0);
         for id in all {
             count += 1;
-            believe += usize::from(self.nodes[usize::from(id)].believed()[usize::from(of)].fate == fate);
+            know += usize::from(self.nodes[usize::from(id)].known()[usize::from(of)].liveness == liveness);
         }
-        (believe, count)
+        (know, count)
     }
 
-    fn is_known(&self, of: u16, fate: Fate) -> bool {
-        let (believe, count) = self.believers(of, fate, |_| true);
-        believe == count
+    fn is_known(&self, of: u16, liveness: Liveness) -> bool {
+        let (know, count) = self.informed(of, liveness, |_| true);
+        know == count
     }
 
     fn epochs(&self) -> Vec<u64> {
@@ -229,12 +229,12 @@ fn one_of_a_thousand_that_dies_is_known_to_all_within_seconds() {
         world.run(4 * DEAD_AFTER);
         world.alive[500] = false;
         let mut took = 0;
-        while !world.is_known(500, Fate::Dead) {
+        while !world.is_known(500, Liveness::Dead) {
             world.run(100);
             took += 100;
-            assert!(took <= 3 * DEAD_AFTER, "{:?}", world.believers(500, Fate::Dead, |_| true));
+            assert!(took <= 3 * DEAD_AFTER, "{:?}", world.informed(500, Liveness::Dead, |_| true));
         }
-        assert!((0..1000).all(|id| id == 500 || world.is_known(id, Fate::Alive)));
+        assert!((0..1000).all(|id| id == 500 || world.is_known(id, Liveness::Alive)));
         assert_eq!(world.epochs(), [2]);
     }
 }
@@ -255,7 +255,9 @@ fn a_tenth_that_dies_at_once_is_known_to_all() {
     world.run(4 * DEAD_AFTER);
     (0..30).for_each(|id| world.alive[id * 10] = false);
     world.run(10 * DEAD_AFTER);
-    assert!((0..300).all(|id| world.is_known(id, if id % 10 == 0 { Fate::Dead } else { Fate::Alive })));
+    assert!(
+        (0..300).all(|id| world.is_known(id, if id % 10 == 0 { Liveness::Dead } else { Liveness::Alive }))
+    );
     assert_eq!(world.epochs(), [31]);
 }
 
@@ -264,8 +266,8 @@ fn lost_messages_make_nobody_dead() {
     let mut world = World::new(100, 5);
     world.lose_one_of = 10;
     world.run(120_000);
-    assert!((0..100).all(|id| world.believers(id, Fate::Dead, |_| true).0 == 0));
-    assert!(!world.accused.iter().any(|(_, _, fate)| *fate == Fate::Dead));
+    assert!((0..100).all(|id| world.informed(id, Liveness::Dead, |_| true).0 == 0));
+    assert!(!world.accused.iter().any(|(_, _, liveness)| *liveness == Liveness::Dead));
 }
 
 #[test]
@@ -274,9 +276,9 @@ fn one_that_stands_still_is_dead_and_returns_and_blames_nobody() {
     world.run(4 * DEAD_AFTER);
     world.still[7] = world.now + 60_000;
     world.run(30_000);
-    assert!(world.is_known(7, Fate::Dead));
+    assert!(world.is_known(7, Liveness::Dead));
     world.run(30_000 + DEAD_AFTER);
-    assert!(world.is_known(7, Fate::Alive));
+    assert!(world.is_known(7, Liveness::Alive));
     assert!(world.accused.iter().all(|(_, id, _)| *id == 7), "{:?}", world.accused);
     assert!(!world.accused.is_empty(), "it hears of it");
     world.run(DEAD_AFTER);
@@ -293,14 +295,14 @@ fn both_halves_of_a_cut_take_each_other_for_dead_and_find_each_other_again() {
         let sides = world.side.clone();
         for id in 0..count {
             let other = |of: u16| sides[usize::from(of)] != sides[usize::from(id)];
-            let (believe, all) = world.believers(id, Fate::Dead, other);
-            assert_eq!(believe, all, "node {id} of {count} is dead to the other side");
-            assert_eq!(world.believers(id, Fate::Dead, |of| !other(of)).0, 0, "and to nobody on its own");
+            let (know, all) = world.informed(id, Liveness::Dead, other);
+            assert_eq!(know, all, "node {id} of {count} is dead to the other side");
+            assert_eq!(world.informed(id, Liveness::Dead, |of| !other(of)).0, 0, "and to nobody on its own");
         }
         world.side.fill(0);
         world.run(4 * DEAD_AFTER);
-        assert!((0..count).all(|id| world.is_known(id, Fate::Alive)));
-        assert_eq!(world.epochs().len(), 1, "all believe the same");
+        assert!((0..count).all(|id| world.is_known(id, Liveness::Alive)));
+        assert_eq!(world.epochs().len(), 1, "all know the same");
     }
 }
 
@@ -349,8 +351,8 @@ fn agree_in_the_end(blows: Vec<Blow>, seed: u64, loss: u64) {
     world.lose_one_of = u64::MAX;
     world.run(30_000 + 20 * DEAD_AFTER);
     for id in 0..8 {
-        let fate = if world.alive[usize::from(id)] { Fate::Alive } else { Fate::Dead };
-        assert!(world.is_known(id, fate), "node {id} is not {fate:?} to all");
+        let liveness = if world.alive[usize::from(id)] { Liveness::Alive } else { Liveness::Dead };
+        assert!(world.is_known(id, liveness), "node {id} is not {liveness:?} to all");
     }
     assert_eq!(world.epochs().len(), 1);
 }

@@ -6,15 +6,16 @@
 //! the thread that read it, and node ids are inode numbers, so there is no table of inodes.
 
 mod abi;
-mod absences;
 mod attach;
-mod beliefs;
+mod cached_attrs;
+mod cached_names;
 mod caller;
 mod channel;
 mod fs;
+mod handover;
 mod interrupts;
-mod lingering;
 mod mount;
+mod negative_entries;
 mod opens;
 mod options;
 mod parked;

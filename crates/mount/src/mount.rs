@@ -4,17 +4,20 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bivouac_ranks::{Mutex, rank};
+use bivouac_types::limits::LEASE_MS;
 use bivouac_types::{Errno, FsError, Ino};
 
 use crate::abi::{Header, InitRequest, NOTIFY_RESEND, Negotiated, Opcode, Reader, Reply, Wishes, flags};
-use crate::absences::Absences;
-use crate::beliefs::Beliefs;
+use crate::cached_attrs::CachedAttrs;
+use crate::cached_names::CachedNames;
 use crate::caller;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::interrupts::Interrupts;
+use crate::negative_entries::NegativeEntries;
 use crate::opens::Opens;
 use crate::options::Options;
 use crate::parked::Parked;
@@ -50,7 +53,8 @@ pub struct Mount<F> {
     state: Mutex<Option<State>>,
     options: Options,
     stats: Arc<Stats>,
-    beliefs: Arc<Beliefs>,
+    cached_attrs: Arc<CachedAttrs>,
+    cached_names: Arc<CachedNames>,
 }
 
 impl<F: FileSystem> Mount<F> {
@@ -61,14 +65,16 @@ impl<F: FileSystem> Mount<F> {
     /// When the state is damaged or belongs to another mount.
     pub fn new(fs: Arc<F>, device: OwnedFd, state: File, options: Options) -> Result<Mount<F>, MountError> {
         let state = State::open(state, options.identity)?;
-        let beliefs = Beliefs::new(state.is_resumed());
+        let cached_attrs = CachedAttrs::new(state.is_resumed());
+        let cached_names = CachedNames::new(state.is_resumed());
         Ok(Mount {
             fs,
             channel: Arc::new(Channel::new(device)),
             state: Mutex::new(rank::LEAF, Some(state)),
             options,
             stats: Arc::default(),
-            beliefs: Arc::new(beliefs),
+            cached_attrs: Arc::new(cached_attrs),
+            cached_names: Arc::new(cached_names),
         })
     }
 
@@ -91,16 +97,30 @@ impl<F: FileSystem> Mount<F> {
         self.serve(state, opens, negotiated)
     }
 
-    /// Has the kernel believe nothing of an inode's attributes for as long as a lease may run. Whether it surely does
-    /// not; otherwise it may until the leases are over that run now.
+    /// Has the kernel cache nothing of an inode's attributes for as long as a lease may run. For how long it may still
+    /// show what it was told before.
     #[must_use]
-    pub fn disbelieve(&self, ino: Ino) -> bool {
-        self.beliefs.silence(ino)
-            && self
-                .channel
-                .forget_attributes(ino.0)
-                .inspect_err(|error| log::debug!("{ino}: {error}"))
-                .is_ok()
+    pub fn invalidate_attrs(&self, ino: Ino) -> Duration {
+        let on_the_way = self.cached_attrs.silence(ino);
+        match self.channel.forget_attributes(ino.0) {
+            Ok(()) => on_the_way,
+            Err(error) => {
+                log::debug!("{ino}: {error}");
+                Duration::from_millis(LEASE_MS)
+            }
+        }
+    }
+
+    /// The same of the name with this hash in a directory.
+    #[must_use]
+    pub fn invalidate_name(&self, dir: Ino, hash: u64) -> Duration {
+        self.cached_names.silence(dir, hash)
+    }
+
+    /// What it serves.
+    #[must_use]
+    pub fn file_system(&self) -> &F {
+        &self.fs
     }
 
     /// Requests of each kind so far.
@@ -116,8 +136,9 @@ impl<F: FileSystem> Mount<F> {
             channel: Arc::clone(&self.channel),
             state,
             opens,
-            absences: Absences::since_before(),
-            beliefs: Arc::clone(&self.beliefs),
+            negative_entries: NegativeEntries::since_before(),
+            cached_attrs: Arc::clone(&self.cached_attrs),
+            cached_names: Arc::clone(&self.cached_names),
             negotiated,
             stats: Arc::clone(&self.stats),
             parked,

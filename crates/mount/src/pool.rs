@@ -2,7 +2,7 @@
 //!
 //! A thread reads a request and serves it without handing it over. Before it waits for another node it
 //! gives its permit up ([`about_to_block`]), and if no thread is left that reads, another one, parked or new, goes on
-//! reading; unless nobody asks for anything meanwhile ([`Lingering`]). A request that needs no other node wakes nobody.
+//! reading; unless nobody asks for anything meanwhile ([`DelayedHandover`]). A request that needs no other node wakes nobody.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bivouac_ranks::{Condvar, Mutex, MutexGuard, rank};
 
-use crate::lingering::Lingering;
+use crate::handover::DelayedHandover;
 use crate::state::CHANNELS_PER_INCARNATION;
 
 /// Stack of a thread, in bytes. Buffers are on the heap.
@@ -42,12 +42,12 @@ pub fn about_to_block() {
 impl Permit {
     /// Whether it may be kept while its thread waits.
     fn may_be_kept(&self) -> bool {
-        self.pool.is_last_reader() && self.pool.lingering.begin(self.thread, || self.pool.spawn_looker())
+        self.pool.is_last_reader() && self.pool.handover.begin(self.thread, || self.pool.spawn_looker())
     }
 
     /// Whether it was taken away while its thread waited.
     fn is_lost(&self) -> bool {
-        self.pool.lingering.end(self.thread)
+        self.pool.handover.end(self.thread)
     }
 
     /// Gives it back, unless it was taken away.
@@ -75,7 +75,7 @@ pub struct Pool {
     limits: Limits,
     work: Box<Work>,
     unread: Box<Unread>,
-    lingering: Lingering,
+    handover: DelayedHandover,
     looker: Mutex<Option<JoinHandle<()>>>,
     roster: Mutex<Roster>,
     permit_freed: Condvar,
@@ -108,7 +108,7 @@ impl Pool {
             limits: Limits { resident, threads_max },
             work: Box::new(work),
             unread: Box::new(unread),
-            lingering: Lingering::default(),
+            handover: DelayedHandover::default(),
             looker: Mutex::default(),
             roster: Mutex::new(rank::MOUNT_POOL, roster),
             permit_freed: Condvar::new(),
@@ -170,7 +170,7 @@ impl Pool {
     /// Starts the thread that looks for requests that nobody reads.
     fn spawn_looker(self: &Arc<Pool>) -> bool {
         let pool = Arc::clone(self);
-        let look = move || pool.lingering.look(|| (pool.unread)(), || pool.release());
+        let look = move || pool.handover.look(|| (pool.unread)(), || pool.release());
         let spawned = thread::Builder::new().name("mount-look".into()).stack_size(STACK).spawn(look);
         let looks = spawned.is_ok();
         *self.looker.lock() = spawned.ok();
@@ -204,7 +204,7 @@ impl Pool {
     pub fn close(&self) {
         self.roster.lock().closing = true;
         self.permit_freed.notify_all();
-        self.lingering.close();
+        self.handover.close();
     }
 
     /// Waits until all threads have ended.
@@ -214,7 +214,7 @@ impl Pool {
             self.thread_ended.wait(&mut roster);
         }
         drop(roster);
-        self.lingering.close();
+        self.handover.close();
         let looker = self.looker.lock().take();
         // A thread that panicked has said so.
         looker.into_iter().for_each(|looker| drop(looker.join()));

@@ -10,11 +10,12 @@ use bivouac_ranks::Mutex;
 use bivouac_types::{Errno, FsError, FsResult};
 
 use crate::abi::{Header, Negotiated, Opcode, Reader, Reply, flags};
-use crate::absences::Absences;
-use crate::beliefs::Beliefs;
+use crate::cached_attrs::CachedAttrs;
+use crate::cached_names::CachedNames;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::interrupts::{Interrupts, Serving};
+use crate::negative_entries::NegativeEntries;
 use crate::opens::{Handle, Opens};
 use crate::parked::{Parked, Place};
 use crate::pipe::Pipe;
@@ -32,8 +33,9 @@ pub struct Session<F> {
     pub channel: Arc<Channel>,
     pub state: State,
     pub opens: Opens,
-    pub absences: Absences,
-    pub beliefs: Arc<Beliefs>,
+    pub negative_entries: NegativeEntries,
+    pub cached_attrs: Arc<CachedAttrs>,
+    pub cached_names: Arc<CachedNames>,
     pub negotiated: Negotiated,
     pub stats: Arc<Stats>,
     pub parked: Arc<Parked>,
@@ -98,6 +100,9 @@ impl<F: FileSystem> Session<F> {
             return self.channel.reply_error(header.unique, Errno::ENOSYS);
         };
         self.stats.count(op);
+        if op.is_waited_for() {
+            self.cached_attrs.hears_from(header.pid);
+        }
         let noted = op.expects_reply() && self.note_in_flight(desk.channel, header.id());
         self.interrupts.begin(&desk.serving, &header, op);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.answer(desk, len, &header, op)));

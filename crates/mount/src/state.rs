@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
+use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::abi::Negotiated;
@@ -31,14 +32,16 @@ const SLOTS_AT: u64 = 4096;
 const SLOT_LEN: usize = 32;
 /// Most files that are open at a time.
 pub const SLOTS_MAX: usize = 1 << 24;
-/// Channels over all incarnations that can be told apart.
-pub const CHANNELS_MAX: u16 = CHANNELS_PER_INCARNATION * INCARNATIONS_APART;
 /// Most threads of one incarnation.
 pub const CHANNELS_PER_INCARNATION: u16 = 64;
-/// Incarnations after which channel numbers come round again.
-const INCARNATIONS_APART: u16 = 4;
+/// Incarnations after which channel numbers come round again: as many as there are numbers for. A request that is under
+/// way while so many daemons are killed one behind the other finds no more what became of it.
+const INCARNATIONS_APART: u16 = CLIENT_CHANNELS_MAX / CHANNELS_PER_INCARNATION;
+/// Places for requests that threads serve; each incarnation forgets those of the one before.
+const IN_FLIGHT_MAX: u16 = 256;
+const _: () = assert!(IN_FLIGHT_MAX.is_multiple_of(CHANNELS_PER_INCARNATION));
 /// Behind those, requests that wait without a thread.
-const PARKED_AT: u64 = IN_FLIGHT_AT + CHANNELS_MAX as u64 * 8;
+const PARKED_AT: u64 = IN_FLIGHT_AT + IN_FLIGHT_MAX as u64 * 8;
 /// Most such requests.
 pub const PARKED_MAX: u16 = ((SLOTS_AT - PARKED_AT) / 8) as u16;
 const _: () = assert!(PARKED_AT < SLOTS_AT);
@@ -157,7 +160,7 @@ impl State {
     /// # Errors
     /// What the system says.
     pub fn set_in_flight(&self, channel: u16, unique: u64) -> io::Result<()> {
-        let at = IN_FLIGHT_AT + u64::from(channel % CHANNELS_MAX) * 8;
+        let at = IN_FLIGHT_AT + u64::from(channel % IN_FLIGHT_MAX) * 8;
         self.file.write_all_at(&unique.to_le_bytes(), at)
     }
 
@@ -379,8 +382,11 @@ mod tests {
     fn channels_of_neighbouring_incarnations_differ() {
         let file = memory();
         let channels: Vec<u16> =
-            (0..5).map(|_| State::open(file.try_clone().unwrap(), 1).unwrap().channel(5)).collect();
-        assert_eq!(channels, [69, 133, 197, 5, 69]);
+            (0..17).map(|_| State::open(file.try_clone().unwrap(), 1).unwrap().channel(5)).collect();
+        assert_eq!(channels[..2], [69, 133]);
+        let differ: std::collections::HashSet<u16> = channels[..16].iter().copied().collect();
+        assert!(differ.len() == 16 && differ.iter().all(|channel| *channel < CLIENT_CHANNELS_MAX));
+        assert_eq!(channels[16], 69);
     }
 
     #[test]

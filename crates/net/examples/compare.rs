@@ -1,5 +1,6 @@
 //! Compares transports with bare sockets that move the same bytes: round trips of empty messages, and reads
-//! and writes of 1 MiB over several connections. Run with `cargo run --release -p bivouac-net --example compare`.
+//! and writes of 1 MiB over several connections. Run with `cargo run --release -p bivouac-net --example compare`; with
+//! `-- ways` it compares checksums and encryption by turns instead, processor time of both sides included.
 
 use std::error::Error;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
@@ -21,6 +22,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const LEN: usize = 1 << 20;
 const ROUNDS: usize = 30_000;
 const TRANSFERS: usize = 3_000;
+const TURNS: usize = 9;
 
 /// Reads give whatever is in memory, writes are thrown away, as with the bare sockets.
 struct Void;
@@ -41,6 +43,9 @@ impl Service for Void {
 }
 
 fn main() -> Outcome<()> {
+    if std::env::args().nth(1).is_some_and(|what| what == "ways") {
+        return ways();
+    }
     round_trips()?;
     for connections in [1, 2, 4] {
         for buffers in [None, Some(1 << 20), Some(4 << 20)] {
@@ -52,24 +57,90 @@ fn main() -> Outcome<()> {
     Ok(std::fs::remove_file(unix_path())?)
 }
 
-fn auth() -> Auth {
-    Auth { formation: FormationId([1; 16]), secret: Secret::new([2; 32]) }
+fn auth(is_secure: bool) -> Auth {
+    Auth { formation: FormationId([1; 16]), secret: Secret::new([2; 32]), is_secure }
 }
 
 fn frame() -> Frame {
     Frame::request(0, OpId(1), ClientId(1), 0)
 }
 
-fn served(listener: Listener) -> Outcome<(Peer, Server)> {
-    let identity = Identity { auth: auth(), client: ClientId(1), lane: LaneKind::Client };
+fn served(listener: Listener, is_secure: bool) -> Outcome<(Peer, Server)> {
+    let identity = Identity { auth: auth(is_secure), client: ClientId(1), lane: LaneKind::Client };
     let peer = Peer::to(NodeId(0), listener.address().clone(), identity, PeerOptions::default());
     let service = Arc::new(Void);
     let listeners = vec![(listener, LaneKind::Client)];
-    Ok((peer, Server::start(listeners, service, auth(), ServerOptions::default())?))
+    Ok((peer, Server::start(listeners, service, auth(is_secure), ServerOptions::default())?))
 }
 
 fn tcp() -> Outcome<(Peer, Server)> {
-    served(Listener::bind_tcp("127.0.0.1:0")?)
+    served(Listener::bind_tcp("127.0.0.1:0")?, false)
+}
+
+/// Small and large calls in the clear, summed up and encrypted, by turns: time, and processor time of both sides.
+fn ways() -> Outcome<()> {
+    let peers = [("checksums", false), ("encrypted", true)]
+        .map(|(name, is_secure)| Ok((name, served(Listener::bind_tcp("127.0.0.1:0")?, is_secure)?)));
+    let peers: Vec<_> = peers.into_iter().collect::<Outcome<_>>()?;
+    let mut space = vec![1; LEN];
+    for (what, calls) in [("write", 400), ("read", 400), ("ping", 10_000)] {
+        let mut figures = vec![Vec::new(); peers.len()];
+        for turn in 0..=TURNS {
+            for number in 0..peers.len() {
+                let number = (number + turn) % peers.len();
+                let Some((_, (peer, _))) = peers.get(number) else { continue };
+                let figure = timed(calls, || step(what, peer, &mut space))?;
+                // The first one warms up.
+                if turn > 0
+                    && let Some(figures) = figures.get_mut(number)
+                {
+                    figures.push(figure)
+                }
+            }
+        }
+        for ((name, _), figures) in peers.iter().zip(&figures) {
+            let [time, processor] =
+                [0, 1].map(|at| spread(figures.iter().map(|figure: &[f64; 2]| figure[at])));
+            println!("{what:6} {name:10} {time} µs, processors {processor} µs");
+        }
+    }
+    Ok(())
+}
+
+fn step(what: &str, peer: &Peer, space: &mut [u8]) -> Outcome<()> {
+    let layout = Layout { stripe: 4096, width: 1, base: SeatIndex(0), seats: 1 };
+    match what {
+        "write" => {
+            let request = WriteRequest { ino: Ino(1), seat: SeatIndex(0), layout, epoch: 0, offset: 0 };
+            call::<op::Write>(peer, frame(), &request, &[IoSlice::new(space)]).map(|_| ())?;
+        }
+        "read" => {
+            let request = ReadRequest { ino: Ino(1), seat: SeatIndex(0), offset: 0, len: LEN as u32 };
+            let mut into = [IoSliceMut::new(space)];
+            call_into::<op::Read>(peer, frame(), &request, &[], &mut into).map(|_| ())?;
+        }
+        _ => call::<op::Ping>(peer, frame(), &(), &[])?,
+    }
+    Ok(())
+}
+
+/// Time and processor time of a call, in microseconds.
+fn timed(calls: u32, mut step: impl FnMut() -> Outcome<()>) -> Outcome<[f64; 2]> {
+    let processor = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+    };
+    let (start, used) = (Instant::now(), processor());
+    (0..calls).try_for_each(|_| step())?;
+    Ok([start.elapsed().as_secs_f64() * 1e6, processor() - used].map(|time| time / f64::from(calls)))
+}
+
+/// Median, least and greatest.
+fn spread(figures: impl Iterator<Item = f64>) -> String {
+    let mut sorted: Vec<f64> = figures.collect();
+    sorted.sort_by(f64::total_cmp);
+    let at = |at: usize| sorted.get(at).copied().unwrap_or_default();
+    format!("{:.1} ({:.1} to {:.1})", at(sorted.len() / 2), at(0), at(sorted.len().saturating_sub(1)))
 }
 
 fn unix_path() -> PathBuf {
@@ -77,7 +148,7 @@ fn unix_path() -> PathBuf {
 }
 
 fn unix() -> Outcome<(Peer, Server)> {
-    served(Listener::bind_unix(unix_path())?)
+    served(Listener::bind_unix(unix_path())?, false)
 }
 
 fn per_round(name: &str, mut step: impl FnMut() -> Outcome<()>) -> Outcome<()> {

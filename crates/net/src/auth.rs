@@ -4,15 +4,19 @@ use std::fmt;
 use std::io;
 
 use bivouac_types::{ClientId, FormationId};
+use bivouac_wire::Way;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::records::CHAIN_LEN;
 use crate::{LaneKind, NetError};
 
 /// Length of a secret, in bytes.
 pub(crate) const SECRET_LEN: usize = 32;
 /// Length of a nonce, in bytes.
 pub(crate) const NONCE_LEN: usize = 32;
+/// Length of a public key, in bytes.
+pub(crate) const KEY_LEN: usize = 32;
 /// Length of a proof, in bytes.
 pub(crate) const PROOF_LEN: usize = 32;
 
@@ -62,6 +66,19 @@ pub struct Auth {
     pub formation: FormationId,
     /// Its secret.
     pub secret: Secret,
+    /// Whether all that leaves a machine is encrypted.
+    pub is_secure: bool,
+}
+
+impl Auth {
+    /// How frames are protected on a connection, after its handshake.
+    pub(crate) fn way(&self, is_of_one_machine: bool) -> Way {
+        match (is_of_one_machine, self.is_secure) {
+            (true, _) => Way::None,
+            (false, true) => Way::Record,
+            (false, false) => Way::Sum,
+        }
+    }
 }
 
 /// As whom a transport connects.
@@ -85,8 +102,8 @@ pub(crate) enum Side {
 impl Side {
     fn label(self) -> &'static [u8] {
         match self {
-            Side::Server => b"bivouac-server-1",
-            Side::Client => b"bivouac-client-1",
+            Side::Server => b"bivouac-server-2",
+            Side::Client => b"bivouac-client-2",
         }
     }
 }
@@ -97,12 +114,16 @@ pub(crate) struct Transcript {
     pub formation: FormationId,
     pub lane: LaneKind,
     pub client: ClientId,
+    pub way: Way,
     pub client_nonce: [u8; NONCE_LEN],
     pub server_nonce: [u8; NONCE_LEN],
+    /// Public keys for this connection only; zeros where nothing is encrypted.
+    pub client_key: [u8; KEY_LEN],
+    pub server_key: [u8; KEY_LEN],
 }
 
 impl Transcript {
-    /// HMAC-SHA256 (RFC 2104) over label, formation, lane, client and both nonces.
+    /// HMAC-SHA256 (RFC 2104) over label, formation, lane, client, way, and both sides' nonces and keys.
     pub fn prove(&self, secret: &Secret, side: Side) -> [u8; PROOF_LEN] {
         self.mac(secret, side).map(|mac| mac.finalize().into_bytes().into()).unwrap_or_default()
     }
@@ -130,9 +151,25 @@ impl Transcript {
         mac.update(&self.formation.0);
         mac.update(&[lane_byte(self.lane)]);
         mac.update(&self.client.0.to_le_bytes());
-        mac.update(&self.client_nonce);
-        mac.update(&self.server_nonce);
+        mac.update(&[self.way as u8]);
+        for part in [&self.client_nonce, &self.server_nonce, &self.client_key, &self.server_key] {
+            mac.update(part);
+        }
         Some(mac)
+    }
+
+    /// What the keys of one side's records are made from: HKDF (RFC 5869) of what both made of their keys and of the secret. So it
+    /// takes the secret to take part, and one of the private keys, which nobody keeps, to read.
+    pub fn chain(&self, secret: &Secret, agreed: &[u8], side: Side) -> Option<[u8; CHAIN_LEN]> {
+        let nonces = [self.client_nonce, self.server_nonce].concat();
+        let extracted = Hmac::<Sha256>::new_from_slice(&nonces).ok()?;
+        let extracted = extracted.chain_update(agreed).chain_update(secret.expose()).finalize().into_bytes();
+        let label: &[u8] = match side {
+            Side::Server => b"bivouac-server-records-1",
+            Side::Client => b"bivouac-client-records-1",
+        };
+        let expanded = self.labelled(&Secret(extracted.into()), label)?.chain_update([1]);
+        Some(expanded.finalize().into_bytes().into())
     }
 }
 
@@ -163,8 +200,11 @@ mod tests {
             formation: FormationId([7; 16]),
             lane: LaneKind::Peer,
             client: ClientId(9),
+            way: Way::Record,
             client_nonce: [1; 32],
             server_nonce: [2; 32],
+            client_key: [3; 32],
+            server_key: [4; 32],
         }
     }
 
@@ -181,12 +221,33 @@ mod tests {
             Transcript { client: ClientId(8), ..original },
             Transcript { client_nonce: [3; 32], ..original },
             Transcript { server_nonce: [3; 32], ..original },
+            Transcript { way: Way::Sum, ..original },
+            Transcript { client_key: [5; 32], ..original },
+            Transcript { server_key: [5; 32], ..original },
         ];
         assert!(others.iter().all(|other| !other.verify(&secret, Side::Client, &proof)));
         let pads: std::collections::BTreeSet<_> =
             others.iter().chain([&original]).map(|transcript| transcript.pad(&secret)).collect();
         assert_eq!(pads.len(), others.len() + 1);
         assert!(!pads.contains(&proof));
+        let chains: std::collections::BTreeSet<_> = others
+            .iter()
+            .chain([&original])
+            .flat_map(|transcript| {
+                [Side::Client, Side::Server].map(|side| transcript.chain(&secret, &[6; 32], side))
+            })
+            .chain([original.chain(&Secret::new([6; 32]), &[6; 32], Side::Client)])
+            .chain([original.chain(&secret, &[7; 32], Side::Client)])
+            .collect();
+        assert_eq!(chains.len(), 2 * (others.len() + 1) + 2);
+    }
+
+    /// Computed with Python's `hmac` module.
+    #[test]
+    fn keys_follow_from_secret_and_agreement() {
+        let chain = transcript().chain(&Secret::new([5; 32]), &[6; 32], Side::Client).unwrap();
+        let hex: String = chain.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "b119a4772833c09c9964b7300fb0fa34d2b2405f60c43b8dd0c9b95036ef2911");
     }
 
     /// Computed with Python's `hmac` module.
@@ -199,7 +260,8 @@ mod tests {
 
     #[test]
     fn a_secret_does_not_print_itself() {
-        let auth = Auth { formation: FormationId([0; 16]), secret: Secret::new([0xab; 32]) };
+        let auth =
+            Auth { formation: FormationId([0; 16]), secret: Secret::new([0xab; 32]), is_secure: false };
         let text = format!("{auth:?}");
         assert!(text.contains("Secret(…)") && !text.contains("171") && !text.contains("ab"), "{text}");
     }

@@ -5,17 +5,20 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use bivouac_types::OpId;
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
-use bivouac_wire::{Frame, FrameError, Kind, Seal, Summing, seal_of};
+use bivouac_wire::{Frame, FrameError, Kind, Summing, Way};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 
+use crate::busy_poll::{BusyPoll, Watching};
 use crate::connect::connect;
 use crate::handshake::{ClientSide, HandshakeError};
-use crate::haste::{Haste, Watching};
 use crate::keep::kept;
-use crate::{Address, Damage, Identity, NetError, Refusal, ReplyHead, Request, auth, hook, slices};
+use crate::records::{Channel, Forged, Sealing, Unread};
+use crate::{Address, Damage, Identity, NetError, Refusal, ReplyHead, Request, hook, slices};
 
 /// Longest wait for one attempt to connect, in milliseconds.
 const CONNECT_MS_MAX: u64 = 2_000;
@@ -33,6 +36,8 @@ enum Pace {
     Hasty,
     /// All of the rest, which is under way.
     Whole,
+    /// Some of the rest.
+    Some,
 }
 
 /// A connected socket whose other side is a server of our formation.
@@ -41,7 +46,12 @@ pub(crate) struct Connection {
     address: Address,
     wait: Duration,
     instance: u64,
-    haste: Haste,
+    is_proven: bool,
+    /// How frames are protected, once the other side has proven itself.
+    way: Way,
+    /// What encrypts them, if anything does. One thread at a time works on a connection.
+    channel: Option<Box<Mutex<Channel>>>,
+    busy_poll: BusyPoll,
 }
 
 impl AsFd for Connection {
@@ -57,9 +67,16 @@ impl Connection {
             .map(kept)
             .map_err(|cause| NetError::Connect { address: address.clone(), cause })?;
         let wait_unset = Duration::ZERO;
-        let haste = Haste::default();
-        let mut connection =
-            Connection { socket, address: address.clone(), wait: wait_unset, instance: 0, haste };
+        let mut connection = Connection {
+            socket,
+            address: address.clone(),
+            wait: wait_unset,
+            instance: 0,
+            is_proven: false,
+            way: identity.auth.way(!address.is_sealed()),
+            channel: None,
+            busy_poll: BusyPoll::default(),
+        };
         connection.set_wait(wait)?;
         connection.shake_hands(identity)?;
         Ok(connection)
@@ -101,14 +118,47 @@ impl Connection {
         let mut parts = Vec::with_capacity(request.payload.len() + 2);
         parts.extend([IoSlice::new(&header), IoSlice::new(request.body)]);
         parts.extend_from_slice(request.payload);
-        self.send_all(&mut parts)
+        let sent = match &self.channel {
+            Some(channel) => self.send_records(&mut channel.lock().sealing, &mut parts),
+            None => self.send_all(&mut parts),
+        };
+        sent.map_err(|error| self.last_word(request, error))
+    }
+
+    /// Why a connection ended while a request was being sent: a record did not open, perhaps, and the other side said so.
+    pub fn last_word(&self, request: &Request<'_>, error: NetError) -> NetError {
+        let (mut header, mut have) = ([0; FRAME_HEADER_LEN], 0);
+        while self.channel.is_some() && have < FRAME_HEADER_LEN {
+            match self.receive_now(&mut [IoSliceMut::new(&mut header[have..])]) {
+                Ok(Some(came)) => have += came,
+                Ok(None) | Err(_) => return error,
+            }
+        }
+        match Frame::from_bytes(&header).map(|frame| self.check_reply(request, &frame, 0)) {
+            Ok(Err(told @ NetError::Damaged { .. })) => told,
+            _ => error,
+        }
+    }
+
+    /// Sends all of it, each record as soon as it is sealed: the other side opens it meanwhile.
+    fn send_records(&self, sealing: &mut Sealing, parts: &mut [IoSlice<'_>]) -> Result<(), NetError> {
+        let mut rest = parts;
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let taken = sealing.take(rest).map_err(|Forged| self.no_record())?;
+            IoSlice::advance_slices(&mut rest, taken);
+            while !sealing.pending().is_empty() {
+                let sent = self.send_some(&[IoSlice::new(sealing.pending())])?;
+                sealing.sent(sent);
+            }
+        }
+        Ok(())
     }
 
     /// The header of a request as it is sent over this connection.
     pub fn header(&self, request: &Request<'_>) -> [u8; FRAME_HEADER_LEN] {
-        let is_sealed = self.address.is_sealed();
-        let seal = || seal_of(request.body, request.payload.iter().map(|part| &**part));
-        Frame { seal: if is_sealed { seal() } else { Seal::None }, ..request.frame }.to_bytes()
+        let seal = self.way.seal(request.body, request.payload.iter().map(|part| &**part));
+        Frame { seal, ..request.frame }.to_bytes()
     }
 
     fn send_all(&self, parts: &mut [IoSlice<'_>]) -> Result<(), NetError> {
@@ -129,8 +179,35 @@ impl Connection {
         })
     }
 
-    /// Sends what the connection takes without waiting; `None` if it takes nothing.
+    /// Sends what the connection takes without waiting; `None` if it takes nothing. What is encrypted may not be gone yet
+    /// when it is taken: see [`Connection::flush_now`].
     pub fn send_now(&self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, NetError> {
+        let Some(channel) = &self.channel else { return self.send_bytes_now(parts) };
+        let sealing = &mut channel.lock().sealing;
+        if !self.flush_records(sealing)? {
+            return Ok(None);
+        }
+        let taken = sealing.take(parts).map_err(|Forged| self.no_record())?;
+        self.flush_records(sealing)?;
+        Ok(Some(taken))
+    }
+
+    /// Sends what was taken and is not gone, as far as that goes without waiting; whether all of it is.
+    pub fn flush_now(&self) -> Result<bool, NetError> {
+        self.channel.as_ref().map_or(Ok(true), |channel| self.flush_records(&mut channel.lock().sealing))
+    }
+
+    fn flush_records(&self, sealing: &mut Sealing) -> Result<bool, NetError> {
+        while !sealing.pending().is_empty() {
+            match self.send_bytes_now(&[IoSlice::new(sealing.pending())])? {
+                Some(sent) => sealing.sent(sent),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn send_bytes_now(&self, parts: &[IoSlice<'_>]) -> Result<Option<usize>, NetError> {
         let (parts, flags) =
             (parts.get(..SLICES_MAX).unwrap_or(parts), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         self.now(|| rustix::net::sendmsg(&self.socket, parts, &mut SendAncillaryBuffer::default(), flags))
@@ -138,6 +215,25 @@ impl Connection {
 
     /// Reads what is there; `None` if nothing is.
     pub fn receive_now(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, NetError> {
+        let Some(channel) = &self.channel else { return self.receive_bytes_now(parts) };
+        let read = channel.lock().opening.read(parts, |into| {
+            // Nothing there is no error, and ends the reading all the same.
+            self.receive_bytes_now(&mut [IoSliceMut::new(into)]).map_err(Some)?.ok_or(None)
+        });
+        match read {
+            Ok(len) => Ok(Some(len)),
+            Err(Unread::Link(None)) => Ok(None),
+            Err(Unread::Link(Some(error))) => Err(error),
+            Err(Unread::Forged) => Err(self.damaged(Damage::Answer)),
+        }
+    }
+
+    /// Whether more can be read although the socket may have nothing.
+    pub fn holds_more(&self) -> bool {
+        self.channel.as_ref().is_some_and(|channel| channel.lock().opening.is_ready())
+    }
+
+    fn receive_bytes_now(&self, parts: &mut [IoSliceMut<'_>]) -> Result<Option<usize>, NetError> {
         let count = parts.len().min(SLICES_MAX);
         let received = self.now(|| {
             let mut control = RecvAncillaryBuffer::default();
@@ -178,7 +274,7 @@ impl Connection {
         }
         self.receive_rest(body, body_len)?;
         let mut summing = Summing::default();
-        if frame.seal == Seal::None {
+        if self.way != Way::Sum {
             self.receive_payload(into, early..payload_len)?;
         } else {
             summing.add(body);
@@ -190,8 +286,8 @@ impl Connection {
 
     /// Whether what came behind a header is what was sent.
     pub fn check_seal(&self, frame: &Frame, summing: &Summing) -> Result<(), NetError> {
-        if frame.seal == Seal::None && self.address.is_sealed() {
-            return Err(self.alien("an answer without a checksum"));
+        if frame.seal.way() != self.way {
+            return Err(self.alien("an answer that is not protected as agreed"));
         }
         if summing.fits(frame.seal) { Ok(()) } else { Err(self.damaged(Damage::Answer)) }
     }
@@ -199,7 +295,9 @@ impl Connection {
     /// Whether this is an answer to `request` that there is room for.
     pub fn check_reply(&self, request: &Request<'_>, frame: &Frame, room: usize) -> Result<(), NetError> {
         let is_ours = frame.id == request.frame.id && frame.op == request.frame.op;
-        if is_ours && frame.kind == Kind::Damaged {
+        // What cannot be opened has no name that could be told.
+        let is_nameless = self.way == Way::Record && (frame.op, frame.id) == (0, OpId(0));
+        if (is_ours || is_nameless) && frame.kind == Kind::Damaged {
             return Err(self.damaged(Damage::Request));
         }
         if frame.kind != Kind::Reply || !is_ours {
@@ -274,6 +372,18 @@ impl Connection {
     }
 
     fn receive_some(&self, parts: &mut [IoSliceMut<'_>], pace: Pace) -> Result<usize, NetError> {
+        let Some(channel) = &self.channel else { return self.receive_bytes(parts, pace) };
+        let receive = |into: &mut [u8]| {
+            let pace = if pace == Pace::Whole { Pace::Some } else { pace };
+            self.receive_bytes(&mut [IoSliceMut::new(into)], pace)
+        };
+        channel.lock().opening.read(parts, receive).map_err(|error| match error {
+            Unread::Forged => self.damaged(Damage::Answer),
+            Unread::Link(error) => error,
+        })
+    }
+
+    fn receive_bytes(&self, parts: &mut [IoSliceMut<'_>], pace: Pace) -> Result<usize, NetError> {
         let count = parts.len().min(SLICES_MAX);
         let flags = if pace == Pace::Whole { RecvFlags::WAITALL } else { RecvFlags::empty() };
         let step = |wait| {
@@ -292,7 +402,7 @@ impl Connection {
 
     /// As [`Connection::patiently`], and looks a few times whether it need not wait.
     fn hastily<T>(&self, step: impl FnMut(bool) -> rustix::io::Result<T>) -> Result<T, NetError> {
-        self.watchfully(Some(self.haste.begin()), step)
+        self.watchfully(Some(self.busy_poll.begin()), step)
     }
 
     fn watchfully<T>(
@@ -303,14 +413,14 @@ impl Connection {
         loop {
             match step(watching.is_none()) {
                 Ok(outcome) => {
-                    watching.iter().for_each(|watching| self.haste.saw(watching, true));
+                    watching.iter().for_each(|watching| self.busy_poll.saw(watching, true));
                     return Ok(outcome);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if watching.as_mut().is_some_and(Watching::goes_on) => {}
                 Err(Errno::AGAIN) => {
                     let Some(looked) = watching.take() else { return Err(self.timed_out()) };
-                    self.haste.saw(&looked, false);
+                    self.busy_poll.saw(&looked, false);
                     hook::run();
                 }
                 Err(cause) => return Err(self.lost(cause.into())),
@@ -319,16 +429,25 @@ impl Connection {
     }
 
     fn shake_hands(&mut self, identity: &Identity) -> Result<(), NetError> {
-        let client = ClientSide::new(identity, auth::nonce()?);
-        let (frame, body) = self.ask(&client.hello())?;
+        let mut client = ClientSide::new(identity, !self.address.is_sealed())?;
+        self.say(&client.hello())?;
+        let (frame, body) = self.hear()?;
         let proof = client.prove(&frame, &body).map_err(|error| self.untrusted(&error))?;
-        let (frame, body) = self.ask(&proof)?;
+        self.say(&proof)?;
+        // A refusal is not, and counts for damage: anybody could have sent it.
+        let channel = client.channel().map_err(|error| self.untrusted(&error))?;
+        self.channel = channel.map(|channel| Box::new(Mutex::new(channel)));
+        let (frame, body) = self.hear()?;
         self.instance = ClientSide::welcomed(&frame, &body).map_err(|error| self.untrusted(&error))?;
+        self.is_proven = true;
         Ok(())
     }
 
-    fn ask(&self, message: &[u8]) -> Result<(Frame, Vec<u8>), NetError> {
-        self.send_all(&mut [IoSlice::new(message)]).map_err(unsent)?;
+    fn say(&self, message: &[u8]) -> Result<(), NetError> {
+        self.send_all(&mut [IoSlice::new(message)]).map_err(unsent)
+    }
+
+    fn hear(&self) -> Result<(Frame, Vec<u8>), NetError> {
         let mut body = Vec::new();
         let (frame, _) = self.receive_front(&mut body).map_err(unsent)?;
         let len = frame.body_len as usize;
@@ -350,6 +469,9 @@ impl Connection {
         let decoded = header.map_or(Err(FrameError::Magic), Frame::from_bytes);
         decoded.map_err(|error| match error {
             FrameError::Version(theirs) => self.refused(Refusal::Version { theirs }),
+            FrameError::Checksum => self.damaged(Damage::Answer),
+            // One that has proven itself does not send anything else. Before, it may be any server.
+            FrameError::Magic if self.is_proven && self.address.is_sealed() => self.damaged(Damage::Answer),
             error => NetError::Protocol { address: self.address.clone(), what: error.to_string() },
         })
     }
@@ -366,6 +488,11 @@ impl Connection {
     pub fn timed_out(&self) -> NetError {
         let waited_ms = u64::try_from(self.wait.as_millis()).unwrap_or(u64::MAX);
         NetError::TimedOut { address: self.address.clone(), waited_ms }
+    }
+
+    /// That the library refused to encrypt, which it has no reason to.
+    fn no_record(&self) -> NetError {
+        NetError::System { what: "encrypt a message", cause: io::ErrorKind::Other.into() }
     }
 
     fn alien(&self, what: &str) -> NetError {
@@ -388,6 +515,9 @@ impl Connection {
 fn unsent(error: NetError) -> NetError {
     match error {
         NetError::Lost { address, cause } => NetError::Connect { address, cause },
+        NetError::Damaged { address, times, .. } => {
+            NetError::Damaged { address, what: Damage::Request, times }
+        }
         error => error,
     }
 }

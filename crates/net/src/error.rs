@@ -236,6 +236,9 @@ pub enum Refusal {
     /// Another user's process.
     #[error("it serves only processes of its own user; run as the user who started the formation")]
     User,
+    /// One of the two encrypts.
+    #[error("one of the two encrypts and the other does not; use the map of the formation that runs there")]
+    Way,
     /// Some other reason.
     #[error("it answered the handshake with error {status}")]
     Other {

@@ -1,19 +1,24 @@
 //! The first four frames of a connection: both sides prove that they know the secret.
 //!
 //! ```text
-//! client → Hello     request 0xff01   formation [16] lane u8 nonce [32]   client id in the header
-//! server → Challenge its reply        nonce [32] proof [32]               or a status and no body
+//! client → Hello     request 0xff01   formation [16] lane u8 way u8 nonce [32] key [32]   client id in the header
+//! server → Challenge its reply        nonce [32] key [32] proof [32]                      or a status and no body
 //! client → Proof     request 0xff02   proof [32]
-//! server → Welcome   its reply        instance u64                        or a status and no body
+//! server → Welcome   its reply        instance u64                                        or a status and no body
 //! ```
-//! The server proves itself first; its proof covers the client's nonce, so it tells an asker nothing.
+//! The server proves itself first; its proof covers the client's nonce, so it tells an asker nothing. The way in which all that
+//! follows is protected is not a matter of negotiation: both know it, and both prove that they do. Where it is encrypted, that
+//! begins with Welcome.
 
 use bivouac_types::limits::FRAME_HEADER_LEN;
 use bivouac_types::{ClientId, Errno, FormationId, OpId};
-use bivouac_wire::{Decode, DecodeError, Encode, Frame, Kind, seal_of};
+use bivouac_wire::{Decode, DecodeError, Encode, Frame, Kind, Way, seal_of};
+use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
+use ring::rand::SystemRandom;
 
-use crate::auth::{NONCE_LEN, PROOF_LEN, Side, Transcript, lane_byte};
-use crate::{Auth, Identity, LaneKind, Refusal};
+use crate::auth::{self, KEY_LEN, NONCE_LEN, PROOF_LEN, Side, Transcript, lane_byte};
+use crate::records::Channel;
+use crate::{Auth, Identity, LaneKind, NetError, Refusal, Secret};
 
 /// Operation number of Hello and Challenge.
 pub(crate) const HELLO: u16 = 0xff01;
@@ -24,59 +29,131 @@ pub(crate) const PROOF: u16 = 0xff02;
 struct Hello {
     formation: FormationId,
     lane: u8,
+    way: u8,
     nonce: [u8; NONCE_LEN],
+    key: [u8; KEY_LEN],
 }
-bivouac_wire::codec_struct!(Hello { formation, lane, nonce });
+bivouac_wire::codec_struct!(Hello { formation, lane, way, nonce, key });
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Challenge {
     nonce: [u8; NONCE_LEN],
+    key: [u8; KEY_LEN],
     proof: [u8; PROOF_LEN],
 }
-bivouac_wire::codec_struct!(Challenge { nonce, proof });
+bivouac_wire::codec_struct!(Challenge { nonce, key, proof });
 
-/// The client's half: bytes in, bytes out.
-pub(crate) struct ClientSide<'a> {
-    identity: &'a Identity,
-    nonce: [u8; NONCE_LEN],
+/// A side's key pair for one connection, whose private half goes with it.
+struct KeyPair {
+    private: Option<EphemeralPrivateKey>,
+    public: [u8; KEY_LEN],
 }
 
-impl<'a> ClientSide<'a> {
-    /// `nonce` must be random.
-    pub fn new(identity: &'a Identity, nonce: [u8; NONCE_LEN]) -> ClientSide<'a> {
-        ClientSide { identity, nonce }
+impl KeyPair {
+    /// None, and zeros for it, where nothing is encrypted.
+    fn draw(way: Way) -> Result<KeyPair, NetError> {
+        if way != Way::Record {
+            return Ok(KeyPair { private: None, public: [0; KEY_LEN] });
+        }
+        let pair = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new())
+            .and_then(|private| private.compute_public_key().map(|public| (private, public)));
+        let (private, public) = pair.map_err(|_| no_keys())?;
+        let public = public.as_ref().first_chunk().copied().ok_or_else(no_keys)?;
+        Ok(KeyPair { private: Some(private), public })
+    }
+
+    /// What encrypts the connection for `side`, if anything does. An error where the other side's key is none.
+    fn channel(
+        &mut self,
+        transcript: &Transcript,
+        secret: &Secret,
+        side: Side,
+    ) -> Result<Option<Channel>, HandshakeError> {
+        let Some(private) = self.private.take() else { return Ok(None) };
+        let (theirs, other) = match side {
+            Side::Client => (transcript.server_key, Side::Server),
+            Side::Server => (transcript.client_key, Side::Client),
+        };
+        let theirs = UnparsedPublicKey::new(&X25519, theirs);
+        let chains = agree_ephemeral(private, &theirs, |agreed| {
+            Some((transcript.chain(secret, agreed, side)?, transcript.chain(secret, agreed, other)?))
+        });
+        let channel = chains.ok().flatten().and_then(|(ours, theirs)| Channel::new(ours, theirs));
+        channel.map(Some).ok_or(HandshakeError::Alien("a key that is none"))
+    }
+}
+
+fn no_keys() -> NetError {
+    NetError::System { what: "draw keys", cause: std::io::ErrorKind::Other.into() }
+}
+
+/// The client's half: bytes in, bytes out.
+pub(crate) struct ClientSide {
+    identity: Identity,
+    way: Way,
+    nonce: [u8; NONCE_LEN],
+    keys: KeyPair,
+    transcript: Option<Transcript>,
+}
+
+impl ClientSide {
+    /// Draws what is needed of random numbers.
+    pub fn new(identity: &Identity, is_of_one_machine: bool) -> Result<ClientSide, NetError> {
+        ClientSide::with_nonce(identity, identity.auth.way(is_of_one_machine), auth::nonce()?)
+    }
+
+    fn with_nonce(identity: &Identity, way: Way, nonce: [u8; NONCE_LEN]) -> Result<ClientSide, NetError> {
+        let keys = KeyPair::draw(way)?;
+        Ok(ClientSide { identity: identity.clone(), way, nonce, keys, transcript: None })
     }
 
     /// The first message.
     pub fn hello(&self) -> Vec<u8> {
-        let Identity { auth, client, lane } = self.identity;
-        let hello = Hello { formation: auth.formation, lane: lane_byte(*lane), nonce: self.nonce };
+        let Identity { auth, client, lane } = &self.identity;
+        let (formation, way) = (auth.formation, self.way as u8);
+        let hello =
+            Hello { formation, lane: lane_byte(*lane), way, nonce: self.nonce, key: self.keys.public };
         message(Frame::request(HELLO, OpId(0), *client, 0), &hello.to_bytes())
     }
 
     /// The answer to the server's challenge.
-    pub fn prove(&self, reply: &Frame, body: &[u8]) -> Result<Vec<u8>, HandshakeError> {
+    pub fn prove(&mut self, reply: &Frame, body: &[u8]) -> Result<Vec<u8>, HandshakeError> {
         expect(reply, HELLO)?;
         let challenge = Challenge::from_bytes(body)?;
-        let Identity { auth, client, .. } = self.identity;
-        let transcript = self.transcript(challenge.nonce);
+        let Identity { auth, client, lane } = &self.identity;
+        let transcript = Transcript {
+            formation: auth.formation,
+            lane: *lane,
+            client: *client,
+            way: self.way,
+            client_nonce: self.nonce,
+            server_nonce: challenge.nonce,
+            client_key: self.keys.public,
+            server_key: challenge.key,
+        };
         if !transcript.verify(&auth.secret, Side::Server, &challenge.proof) {
             return Err(HandshakeError::Refused(Refusal::Secret));
         }
+        self.transcript = Some(transcript);
         let proof = transcript.prove(&auth.secret, Side::Client);
         Ok(message(Frame::request(PROOF, OpId(0), *client, 0), &proof.to_bytes()))
     }
 
-    /// What hides a secret on this connection, once the server's challenge has been believed; see [`Transcript::pad`].
-    pub fn pad(&self, challenge: &[u8]) -> Result<[u8; PROOF_LEN], HandshakeError> {
-        let challenge = Challenge::from_bytes(challenge)?;
-        Ok(self.transcript(challenge.nonce).pad(&self.identity.auth.secret))
+    /// Whether the server's challenge has been believed.
+    pub fn has_proven(&self) -> bool {
+        self.transcript.is_some()
     }
 
-    fn transcript(&self, server_nonce: [u8; NONCE_LEN]) -> Transcript {
-        let Identity { auth, client, lane } = self.identity;
-        let (formation, client_nonce) = (auth.formation, self.nonce);
-        Transcript { formation, lane: *lane, client: *client, client_nonce, server_nonce }
+    /// What encrypts all that follows the proof, if anything does; to be taken once.
+    pub fn channel(&mut self) -> Result<Option<Channel>, HandshakeError> {
+        let Some(transcript) = &self.transcript else { return Ok(None) };
+        self.keys.channel(transcript, &self.identity.auth.secret, Side::Client)
+    }
+
+    /// What hides a secret on this connection, once the server's challenge has been believed; see [`Transcript::pad`].
+    pub fn pad(&self) -> [u8; PROOF_LEN] {
+        let transcript = self.transcript.as_ref();
+        transcript.map(|transcript| transcript.pad(&self.identity.auth.secret)).unwrap_or_default()
     }
 
     /// Reads the last message: the number that tells this run of the server from others.
@@ -112,13 +189,15 @@ impl From<DecodeError> for HandshakeError {
 /// The server's half, one value per connection.
 pub(crate) struct ServerSide {
     lane: LaneKind,
+    way: Way,
     nonce: [u8; NONCE_LEN],
     state: ServerState,
+    channel: Option<Channel>,
 }
 
 enum ServerState {
     Fresh,
-    Challenged(Transcript),
+    Challenged(Box<(Transcript, KeyPair)>),
 }
 
 /// What the server does next.
@@ -135,9 +214,14 @@ pub(crate) enum Step {
 }
 
 impl ServerSide {
-    /// `nonce` must be random.
-    pub fn new(lane: LaneKind, nonce: [u8; NONCE_LEN]) -> ServerSide {
-        ServerSide { lane, nonce, state: ServerState::Fresh }
+    /// Frames come the given way once the client has proven itself. `nonce` must be random.
+    pub fn new(lane: LaneKind, way: Way, nonce: [u8; NONCE_LEN]) -> ServerSide {
+        ServerSide { lane, way, nonce, state: ServerState::Fresh, channel: None }
+    }
+
+    /// The way in which frames come and go after the handshake.
+    pub fn way(&self) -> Way {
+        self.way
     }
 
     /// Takes a frame from the client. `instance` tells this run of the server from others.
@@ -145,18 +229,35 @@ impl ServerSide {
         if frame.kind != Kind::Request || frame.payload_len != 0 {
             return Step::Hang;
         }
-        match (&self.state, frame.op) {
+        match (&mut self.state, frame.op) {
             (ServerState::Fresh, HELLO) => self.challenge(auth, frame, body),
-            (ServerState::Challenged(transcript), PROOF) => admit(transcript, auth, instance, frame, body),
+            (ServerState::Challenged(known), PROOF) => {
+                let (transcript, keys) = &mut **known;
+                let step = admit(transcript, auth, instance, frame, body);
+                if !matches!(step, Step::Admit(..)) {
+                    return step;
+                }
+                // Not before the proof: it costs as much as hundreds of messages.
+                match keys.channel(transcript, &auth.secret, Side::Server) {
+                    Ok(channel) => self.channel = channel,
+                    Err(_) => return Step::Hang,
+                }
+                step
+            }
             _ => Step::Hang,
         }
+    }
+
+    /// What encrypts Welcome and all that follows, if anything does; to be taken once the client is admitted.
+    pub fn channel(&mut self) -> Option<Channel> {
+        self.channel.take()
     }
 
     /// What hides a secret on this connection, once the client was challenged; see [`Transcript::pad`].
     pub fn pad(&self, auth: &Auth) -> Option<[u8; PROOF_LEN]> {
         match &self.state {
             ServerState::Fresh => None,
-            ServerState::Challenged(transcript) => Some(transcript.pad(&auth.secret)),
+            ServerState::Challenged(known) => Some(known.0.pad(&auth.secret)),
         }
     }
 
@@ -168,16 +269,24 @@ impl ServerSide {
         if hello.lane != lane_byte(self.lane) {
             return refuse(frame, Refusal::Lane);
         }
+        if hello.way != self.way as u8 {
+            return refuse(frame, Refusal::Way);
+        }
+        let Ok(keys) = KeyPair::draw(self.way) else { return Step::Hang };
         let transcript = Transcript {
             formation: auth.formation,
             lane: self.lane,
             client: frame.client,
+            way: self.way,
             client_nonce: hello.nonce,
             server_nonce: self.nonce,
+            client_key: hello.key,
+            server_key: keys.public,
         };
         let proof = transcript.prove(&auth.secret, Side::Server);
-        self.state = ServerState::Challenged(transcript);
-        Step::Reply(message(reply(frame), &Challenge { nonce: self.nonce, proof }.to_bytes()))
+        let challenge = Challenge { nonce: self.nonce, key: keys.public, proof };
+        self.state = ServerState::Challenged(Box::new((transcript, keys)));
+        Step::Reply(message(reply(frame), &challenge.to_bytes()))
     }
 }
 
@@ -210,13 +319,14 @@ fn status(reason: Refusal) -> i32 {
         Refusal::Version { .. } => Errno::EPROTO.code(),
         Refusal::Lane => Errno::ENXIO.code(),
         Refusal::User => Errno::EPERM.code(),
+        Refusal::Way => Errno::EOPNOTSUPP.code(),
         Refusal::Other { status } => status,
     }
 }
 
 fn reason(code: i32) -> Refusal {
-    let known =
-        [Refusal::Secret, Refusal::Formation, Refusal::Version { theirs: 0 }, Refusal::Lane, Refusal::User];
+    let version = Refusal::Version { theirs: 0 };
+    let known = [Refusal::Secret, Refusal::Formation, version, Refusal::Lane, Refusal::User, Refusal::Way];
     known.into_iter().find(|reason| status(*reason) == code).unwrap_or(Refusal::Other { status: code })
 }
 
@@ -241,8 +351,12 @@ mod tests {
         secret.iter_mut().zip(0..).for_each(|(byte, value)| *byte = value);
         let mut formation = [0; 16];
         formation.iter_mut().zip(0xf0..=0xff).for_each(|(byte, value)| *byte = value);
-        let auth = Auth { formation: FormationId(formation), secret: Secret::new(secret) };
+        let auth = Auth { formation: FormationId(formation), secret: Secret::new(secret), is_secure: false };
         Identity { auth, client: ClientId(0x1122_3344_5566_7788), lane: LaneKind::Client }
+    }
+
+    fn plain(identity: &Identity, nonce: u8) -> ClientSide {
+        ClientSide::with_nonce(identity, Way::Sum, [nonce; 32]).unwrap()
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -264,29 +378,29 @@ mod tests {
     #[test]
     fn golden_vectors() {
         let identity = identity();
-        let client = ClientSide::new(&identity, [0xc1; 32]);
-        let mut server = ServerSide::new(LaneKind::Client, [0x51; 32]);
+        let mut client = plain(&identity, 0xc1);
+        let mut server = ServerSide::new(LaneKind::Client, Way::Sum, [0x51; 32]);
         let hello = client.hello();
-        assert_eq!(&hello[..8], b"BVK1\x02\x00\x01\xff");
+        assert_eq!(&hello[..8], b"BVK1\x05\x00\x01\xff");
         assert_eq!(&hello[32..40], &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
-        let expected = format!("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff00{}", "c1".repeat(32));
+        let expected = format!("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff0001{}{}", "c1".repeat(32), "00".repeat(32));
         assert_eq!(hex(&hello[64..]), expected);
         let Step::Reply(challenge) = take(&mut server, &hello) else { panic!("no challenge") };
         let (frame, body) = split(&challenge);
-        let expected = format!("{}{SERVER_PROOF}", "51".repeat(32));
+        let expected = format!("{}{}{SERVER_PROOF}", "51".repeat(32), "00".repeat(32));
         assert_eq!((frame.kind, frame.op, frame.status, hex(body)), (Kind::Reply, HELLO, 0, expected));
         let proof = client.prove(&frame, body).unwrap();
         let (_, body) = split(&proof);
         assert_eq!(hex(body), CLIENT_PROOF);
-        let Step::Admit(welcome, client) = take(&mut server, &proof) else { panic!("not admitted") };
+        let Step::Admit(welcome, admitted) = take(&mut server, &proof) else { panic!("not admitted") };
         let (frame, body) = split(&welcome);
-        assert_eq!((client, hex(body).as_str()), (identity.client, "0201000000000000"));
+        assert_eq!((admitted, hex(body).as_str()), (identity.client, "0201000000000000"));
         assert_eq!(ClientSide::welcomed(&frame, body), Ok(0x0102));
     }
 
     /// Computed with Python's `hmac` module.
-    const SERVER_PROOF: &str = "db0a25788cb723249b6e8cfd04180a4a4419adac93a9b3cc2bb0d4b8a6f5c782";
-    const CLIENT_PROOF: &str = "8d1903426eca7709f42dca3895858f623f188c82c2271f256efb882874e66a6c";
+    const SERVER_PROOF: &str = "98729bd975ad14dc9e4f53e2915aa44afe0b9562f85698450d9ec6ed0b348716";
+    const CLIENT_PROOF: &str = "0f835a6eecb378b21834d8a93f7787768eda4f511d245691b530081fba1afa1c";
 
     #[test]
     fn what_does_not_fit_is_refused_by_name() {
@@ -295,8 +409,8 @@ mod tests {
         let mut peer = identity();
         peer.lane = LaneKind::Peer;
         for (identity, refusal) in [(other, Refusal::Formation), (peer, Refusal::Lane)] {
-            let client = ClientSide::new(&identity, [1; 32]);
-            let mut server = ServerSide::new(LaneKind::Client, [2; 32]);
+            let mut client = plain(&identity, 1);
+            let mut server = ServerSide::new(LaneKind::Client, Way::Sum, [2; 32]);
             let Step::Refuse(answer) = take(&mut server, &client.hello()) else { panic!("not refused") };
             let (frame, body) = split(&answer);
             let error = client.prove(&frame, body).unwrap_err();
@@ -309,8 +423,8 @@ mod tests {
         let mut other = identity();
         other.auth.secret = Secret::new([9; 32]);
         let (honest, stranger) = (identity(), other);
-        let mut server = ServerSide::new(LaneKind::Client, [2; 32]);
-        let client = ClientSide::new(&stranger, [1; 32]);
+        let mut server = ServerSide::new(LaneKind::Client, Way::Sum, [2; 32]);
+        let mut client = plain(&stranger, 1);
         let Step::Reply(challenge) = take(&mut server, &client.hello()) else { panic!("no challenge") };
         let (frame, body) = split(&challenge);
         assert_eq!(client.prove(&frame, body), Err(HandshakeError::Refused(Refusal::Secret)));
@@ -320,23 +434,77 @@ mod tests {
         assert_eq!(split(&answer).0.status, Errno::EACCES.code());
     }
 
+    /// Both sides of a handshake that encrypts, as far as the change lets it come.
+    fn agree(change: impl Fn(&mut Vec<u8>, &mut Vec<u8>)) -> Result<(Channel, Channel), HandshakeError> {
+        let mut identity = identity();
+        identity.auth.is_secure = true;
+        let mut client = ClientSide::new(&identity, false).unwrap();
+        let mut server = ServerSide::new(LaneKind::Client, Way::Record, [2; 32]);
+        let (hello, way) = (client.hello(), client.way);
+        assert_eq!(way, Way::Record);
+        let (frame, body) = split(&hello);
+        let mut body = body.to_vec();
+        change(&mut body, &mut Vec::new());
+        let (Step::Reply(challenge) | Step::Refuse(challenge)) =
+            server.take(&identity.auth, 1, &frame, &body)
+        else {
+            panic!("no answer")
+        };
+        let (frame, body) = split(&challenge);
+        let mut body = body.to_vec();
+        change(&mut Vec::new(), &mut body);
+        let proof = client.prove(&frame, &body)?;
+        let Step::Admit(..) = take(&mut server, &proof) else { panic!("not admitted") };
+        Ok((client.channel()?.unwrap(), server.channel().unwrap()))
+    }
+
+    /// S424: whatever somebody in between changes of ways, nonces and keys.
+    #[test]
+    fn both_sides_have_the_same_keys_or_none() {
+        let (mut client, mut server) = agree(|_, _| ()).unwrap();
+        let mut record = Vec::new();
+        client.sealing.seal(&[std::io::IoSlice::new(b"hello")], &mut record).unwrap();
+        let mut came = [0; 5];
+        let read = server.opening.read(&mut [std::io::IoSliceMut::new(&mut came)], |into| {
+            into[..record.len()].copy_from_slice(&record);
+            Ok::<_, ()>(record.len())
+        });
+        assert_eq!((read, &came), (Ok(5), b"hello"));
+        let (again, _) = agree(|_, _| ()).unwrap();
+        let mut other = again;
+        let mut same = Vec::new();
+        other.sealing.seal(&[std::io::IoSlice::new(b"hello")], &mut same).unwrap();
+        assert_ne!(same, record, "keys are drawn anew");
+        let refused = |outcome: Result<_, _>| outcome.err().unwrap();
+        let downgraded = agree(|hello, _| hello.iter_mut().skip(17).take(1).for_each(|way| *way = 1));
+        assert_eq!(refused(downgraded), HandshakeError::Refused(Refusal::Way));
+        for at in 18..82 {
+            let changed = agree(|hello, _| hello.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1));
+            assert_eq!(refused(changed), HandshakeError::Refused(Refusal::Secret), "hello {at}");
+        }
+        for at in 0..96 {
+            let changed = agree(|_, answer| answer.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1));
+            assert_eq!(refused(changed), HandshakeError::Refused(Refusal::Secret), "challenge {at}");
+        }
+    }
+
     #[test]
     fn steps_out_of_order_end_the_connection() {
         let identity = identity();
         let proof = message(Frame::request(PROOF, OpId(0), identity.client, 0), &[0; PROOF_LEN]);
         let ping = message(Frame::request(1, OpId(0), identity.client, 0), &[]);
         for first in [proof, ping] {
-            assert_eq!(take(&mut ServerSide::new(LaneKind::Client, [2; 32]), &first), Step::Hang);
+            assert_eq!(take(&mut ServerSide::new(LaneKind::Client, Way::Sum, [2; 32]), &first), Step::Hang);
         }
-        let hello = ClientSide::new(&identity, [1; 32]).hello();
-        let mut server = ServerSide::new(LaneKind::Client, [2; 32]);
+        let hello = plain(&identity, 1).hello();
+        let mut server = ServerSide::new(LaneKind::Client, Way::Sum, [2; 32]);
         assert!(matches!(take(&mut server, &hello), Step::Reply(_)));
         assert_eq!(take(&mut server, &hello), Step::Hang);
     }
 
     #[test]
     fn every_reason_survives_the_wire() {
-        let reasons = [Refusal::Secret, Refusal::Formation, Refusal::Lane, Refusal::User];
+        let reasons = [Refusal::Secret, Refusal::Formation, Refusal::Lane, Refusal::User, Refusal::Way];
         for expected in reasons.into_iter().chain([Refusal::Other { status: 5 }]) {
             assert_eq!(reason(status(expected)), expected);
         }
@@ -347,10 +515,10 @@ mod tests {
         fn any_bytes_are_taken_or_refused(op in 0xff00u16..0xff04, body in proptest::collection::vec(any::<u8>(), 0..120)) {
             let identity = identity();
             let frame = Frame::request(op, OpId(0), ClientId(1), 0);
-            let mut server = ServerSide::new(LaneKind::Client, [2; 32]);
+            let mut server = ServerSide::new(LaneKind::Client, Way::Sum, [2; 32]);
             let step = server.take(&identity.auth, 1, &frame, &body);
             prop_assert!(!matches!(step, Step::Admit(..)));
-            let client = ClientSide::new(&identity, [1; 32]);
+            let mut client = plain(&identity, 1);
             prop_assert!(client.prove(&frame.reply(0, 0, 0), &body).is_err());
         }
     }

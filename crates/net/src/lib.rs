@@ -2,33 +2,34 @@
 //!
 //! - Asking: a [`Transport`] carries one [`Request`] at a time ([`SocketTransport`] over TCP or a Unix
 //!   socket, [`InProcess`] as a function call); [`Peer`] adds bounded waiting and resending; [`call`],
-//!   [`call_into`], [`start`] and [`begin`] (with [`await_any`], for many at a time) speak in operations instead of bytes. For those who are known to be dead ([`Fates`])
+//!   [`call_into`], [`start`] and [`begin`] (with [`await_any`], for many at a time) speak in operations instead of bytes. For those who are known to be dead ([`LivenessTable`])
 //!   nobody waits any more.
 //! - Answering: a [`Server`] gives the frames that arrive on its [`Listener`]s to a [`Service`].
 //! - Both sides prove with [`Auth`] that they know the formation's secret before the first request.
 //! - Both ways at any time: a [`Link`] carries [`Message`]s between supervisors.
-//! - Over TCP each side compares what comes with its seal; what was damaged is sent again, a few times.
+//! - Over TCP each side compares what comes with its seal, or opens it; what was damaged is sent again, a few times.
 //! - Faults for tests: [`FailingTransport`], and a network that changes bytes, [`Meddler`]; what every transport must do: [`conformance`].
 
 mod address;
 mod auth;
+mod busy_poll;
 mod call;
 pub mod conformance;
 mod connect;
 mod connection;
 mod error;
 mod failing;
-mod fates;
 mod handshake;
-mod haste;
 mod hook;
 mod in_process;
 mod keep;
 mod line;
 mod link;
 mod listener;
+mod liveness;
 mod meddling;
 mod peer;
+mod records;
 mod repetition;
 mod server;
 mod service;
@@ -43,14 +44,14 @@ pub use auth::{Auth, Identity, Secret};
 pub use call::{Started, begin, call, call_into, start};
 pub use error::{Damage, NetError, Refusal};
 pub use failing::{FailingTransport, Fault, Latch};
-pub use fates::Fates;
 pub use hook::{before_waiting, on_block, pause};
 pub use in_process::InProcess;
 pub use keep::keep_sockets;
 pub use line::Line;
 pub use link::{Link, Message};
 pub use listener::Listener;
-pub use meddling::Meddler;
+pub use liveness::LivenessTable;
+pub use meddling::{Meddler, Onward, Unit};
 pub use peer::{OnReconnect, Peer, PeerOptions};
 pub use server::{Served, Server, ServerOptions};
 pub use service::{Asker, Call, LaneKind, Reply, Service};

@@ -4,19 +4,20 @@
 //! It never waits, except in [`Link::connect`] ([`Link::reach`] does not): whoever owns it polls its descriptor, and calls [`Link::receive`]
 //! and [`Link::flush`]. Before the other side is proven it takes no more memory than a handshake's frame.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_HEADER_LEN, FRAME_PAYLOAD_MAX, HANDSHAKE_BODY_MAX};
 use bivouac_types::{ClientId, OpId};
-use bivouac_wire::{Frame, FrameError, Kind, Seal, Summing, seal_of};
+use bivouac_wire::{Frame, FrameError, Kind, Summing, Way};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use crate::connect::{begin_to_connect, connect};
 use crate::handshake::{ClientSide, HandshakeError, ServerSide, Step, refusal};
+use crate::records::{Channel, Forged, Opening, Unread};
 use crate::{Address, Auth, Identity, LaneKind, NetError, Refusal, auth};
 
 /// Bytes that one call reads.
@@ -44,13 +45,17 @@ pub struct Link {
     socket: OwnedFd,
     address: Address,
     stage: Stage,
+    /// How messages are protected, after the handshake.
+    way: Way,
+    /// What encrypts them, if anything does.
+    channel: Option<Box<Channel>>,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
 }
 
 enum Stage {
-    /// We ask, and the other side has not proven itself; with the bytes that will hide a secret once it has challenged us.
-    Asking(Box<Identity>, [u8; 32], Option<[u8; 32]>),
+    /// We ask, and the other side has not proven itself.
+    Asking(Box<ClientSide>),
     /// The other side has not proven itself.
     Proving(Box<ServerSide>, Auth),
     /// It has; with the bytes that hide a secret.
@@ -65,9 +70,11 @@ impl Link {
     pub fn accept(listener: &TcpListener, auth: &Auth) -> Result<Link, NetError> {
         let failed = |cause| NetError::System { what: "accept a connection", cause };
         let (socket, from) = listener.accept().map_err(failed)?;
-        let handshake = Box::new(ServerSide::new(LaneKind::Peer, auth::nonce()?));
+        let way = auth.way(false);
+        let handshake = Box::new(ServerSide::new(LaneKind::Peer, way, auth::nonce()?));
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-        Link::over(socket.into(), Address::tcp(from.to_string()), Stage::Proving(handshake, auth.clone()))
+        let stage = Stage::Proving(handshake, auth.clone());
+        Link::over(socket.into(), Address::tcp(from.to_string()), stage, way)
     }
 
     /// Connects to a listener, and proves who we are; each step takes `wait` at most.
@@ -82,8 +89,9 @@ impl Link {
             limited
                 .map_err(|cause| NetError::System { what: "set a socket's timeout", cause: cause.into() })?;
         }
-        let pad = shake_hands(&socket, address, identity)?;
-        Link::over(socket, address.clone(), Stage::Proven(pad))
+        let (pad, channel) = shake_hands(&socket, address, identity)?;
+        let link = Link::over(socket, address.clone(), Stage::Proven(pad), identity.auth.way(false))?;
+        Ok(Link { channel: channel.map(Box::new), ..link })
     }
 
     /// Begins to connect to a listener and to prove who we are, without waiting: [`Link::is_proven`] once that is done, an
@@ -95,14 +103,13 @@ impl Link {
         let to = Address::tcp(address.to_string());
         let socket =
             begin_to_connect(address).map_err(|cause| NetError::Connect { address: to.clone(), cause })?;
-        let nonce = auth::nonce()?;
-        let stage = Stage::Asking(Box::new(identity.clone()), nonce, None);
-        let mut link = Link::over(socket, to, stage)?;
-        link.outgoing = ClientSide::new(identity, nonce).hello();
-        Ok(link)
+        let client = Box::new(ClientSide::new(identity, false)?);
+        let outgoing = client.hello();
+        let link = Link::over(socket, to, Stage::Asking(client), identity.auth.way(false))?;
+        Ok(Link { outgoing, ..link })
     }
 
-    fn over(socket: OwnedFd, address: Address, stage: Stage) -> Result<Link, NetError> {
+    fn over(socket: OwnedFd, address: Address, stage: Stage, way: Way) -> Result<Link, NetError> {
         let failed = |cause: Errno| NetError::System { what: "set up a socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
         sockopt::set_tcp_nodelay(&socket, true).map_err(failed)?;
@@ -110,7 +117,7 @@ impl Link {
         sockopt::set_tcp_user_timeout(&socket, 0).map_err(failed)?;
         sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE).map_err(failed)?;
         sockopt::set_socket_keepalive(&socket, true).map_err(failed)?;
-        Ok(Link { socket, address, stage, incoming: Vec::new(), outgoing: Vec::new() })
+        Ok(Link { socket, address, stage, way, channel: None, incoming: Vec::new(), outgoing: Vec::new() })
     }
 
     /// The other side's address, for messages.
@@ -171,11 +178,27 @@ impl Link {
         }
         let mut frame = Frame::request(*op, OpId(0), ClientId(0), 0);
         (frame.body_len, frame.payload_len) = (body.len() as u32, payload.len() as u32);
-        frame.seal = seal_of(body, [payload.as_slice()]);
-        self.outgoing.extend_from_slice(&frame.to_bytes());
-        self.outgoing.extend_from_slice(body);
-        self.outgoing.extend_from_slice(payload);
+        frame.seal = self.way.seal(body, [payload.as_slice()]);
+        self.put(&[&frame.to_bytes(), body, payload])?;
         self.flush()
+    }
+
+    /// Puts bytes behind those that wait to be sent; encrypted, once that was agreed.
+    fn put(&mut self, parts: &[&[u8]]) -> Result<(), NetError> {
+        let Some(channel) = &mut self.channel else {
+            parts.iter().for_each(|part| self.outgoing.extend_from_slice(part));
+            return Ok(());
+        };
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut rest = slices.as_mut_slice();
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            let taken = channel.sealing.seal(rest, &mut self.outgoing).map_err(|Forged| {
+                NetError::System { what: "encrypt a message", cause: io::ErrorKind::Other.into() }
+            })?;
+            IoSlice::advance_slices(&mut rest, taken);
+        }
+        Ok(())
     }
 
     /// Sends what waits to be sent, as far as that goes without waiting.
@@ -204,18 +227,36 @@ impl Link {
             while let Some((frame, rest)) = self.next_frame()? {
                 self.take(&frame, rest, &mut messages)?;
             }
-            let mut buffer = vec![0; READ_LEN];
-            match rustix::net::recv(&self.socket, buffer.as_mut_slice(), RecvFlags::empty()) {
+            match self.receive_some() {
+                Ok(()) => {}
+                Err(Unread::Link(Some(Errno::AGAIN))) => return Ok(messages),
                 // What it said before it closed is heard first.
-                Ok((0, _)) if !messages.is_empty() => return Ok(messages),
-                Ok((0, _)) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
-                Ok((len, _)) => self.incoming.extend_from_slice(buffer.get(..len).unwrap_or_default()),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(messages),
                 Err(_) if !messages.is_empty() => return Ok(messages),
-                Err(error) => return Err(self.lost(error.into())),
+                Err(Unread::Link(Some(error))) => return Err(self.lost(error.into())),
+                Err(Unread::Link(None)) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+                Err(Unread::Forged) => return Err(self.alien(DAMAGED)),
             }
         }
+    }
+
+    /// Takes what is there; [`None`] for an error is the end of the connection.
+    fn receive_some(&mut self) -> Result<(), Unread<Option<Errno>>> {
+        let mut buffer = vec![0; READ_LEN];
+        let socket = &self.socket;
+        let receive = |into: &mut [u8]| loop {
+            match rustix::net::recv(socket, &mut *into, RecvFlags::empty()) {
+                Ok((0, _)) => return Err(None),
+                Ok((len, _)) => return Ok(len),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(Some(error)),
+            }
+        };
+        let len = match &mut self.channel {
+            Some(channel) => channel.opening.read(&mut [IoSliceMut::new(&mut buffer)], receive)?,
+            None => receive(&mut buffer).map_err(Unread::Link)?,
+        };
+        self.incoming.extend_from_slice(buffer.get(..len).unwrap_or_default());
+        Ok(())
     }
 
     /// The next whole frame with what follows its header; `None` while it is not all there.
@@ -231,7 +272,8 @@ impl Link {
             return Ok(None);
         }
         let rest: Vec<u8> = self.incoming.drain(..len).skip(FRAME_HEADER_LEN).collect();
-        if !is_whole(&frame, &rest) {
+        let way = if self.is_proven() { self.way } else { Way::Sum };
+        if !is_whole(&frame, &rest, way) {
             return Err(self.alien(DAMAGED));
         }
         Ok(Some((frame, rest)))
@@ -255,8 +297,9 @@ impl Link {
         match handshake.take(auth, 0, frame, &rest) {
             Step::Reply(answer) => self.outgoing.extend(answer),
             Step::Admit(answer, _) => {
-                let pad = handshake.pad(auth).unwrap_or_default();
-                self.outgoing.extend(answer);
+                let (pad, channel) = (handshake.pad(auth).unwrap_or_default(), handshake.channel());
+                self.encrypt(channel)?;
+                self.put(&[&answer])?;
                 self.stage = Stage::Proven(pad);
             }
             Step::Refuse(answer) => {
@@ -272,21 +315,26 @@ impl Link {
     /// The asking side's next step.
     fn take_answer(&mut self, frame: &Frame, body: &[u8]) -> Result<(), NetError> {
         let failed = handshake_failed(&self.address);
-        let Stage::Asking(identity, nonce, pad) = &mut self.stage else { return Ok(()) };
-        match *pad {
-            None => {
-                let client = ClientSide::new(identity, *nonce);
-                let proof = client.prove(frame, body).map_err(&failed)?;
-                *pad = Some(client.pad(body).map_err(&failed)?);
-                self.outgoing.extend(proof);
-                self.flush()
-            }
-            Some(pad) => {
-                ClientSide::welcomed(frame, body).map_err(&failed)?;
-                self.stage = Stage::Proven(pad);
-                Ok(())
-            }
+        let Stage::Asking(client) = &mut self.stage else { return Ok(()) };
+        if client.has_proven() {
+            ClientSide::welcomed(frame, body).map_err(&failed)?;
+            self.stage = Stage::Proven(client.pad());
+            return Ok(());
         }
+        let proof = client.prove(frame, body).map_err(&failed)?;
+        let channel = client.channel().map_err(&failed)?;
+        self.put(&[&proof])?;
+        self.encrypt(channel)?;
+        self.flush()
+    }
+
+    /// From now on all is encrypted, if that was agreed. Nothing can have come yet that is: the other side waits.
+    fn encrypt(&mut self, channel: Option<Channel>) -> Result<(), NetError> {
+        if channel.is_some() && !self.incoming.is_empty() {
+            return Err(self.alien("something else than a handshake"));
+        }
+        self.channel = channel.map(Box::new);
+        Ok(())
     }
 
     /// Answers what speaks another version, so that it can say so where it was started.
@@ -319,23 +367,29 @@ impl AsFd for Link {
     }
 }
 
-/// Whether a frame has a seal, and what follows its header is what was sealed.
-fn is_whole(frame: &Frame, rest: &[u8]) -> bool {
+/// Whether a frame is protected as agreed, and what follows its header is what was sent.
+fn is_whole(frame: &Frame, rest: &[u8], way: Way) -> bool {
     let mut summing = Summing::default();
-    summing.add(rest);
-    frame.seal != Seal::None && summing.fits(frame.seal)
+    if way == Way::Sum {
+        summing.add(rest);
+    }
+    frame.seal.way() == way && summing.fits(frame.seal)
 }
 
-/// The asking side's handshake, waiting for each answer. The bytes that hide a secret on this connection.
-fn shake_hands(socket: &OwnedFd, address: &Address, identity: &Identity) -> Result<[u8; 32], NetError> {
+/// The asking side's handshake, waiting for each answer: the bytes that hide a secret on this connection, and what encrypts it.
+fn shake_hands(
+    socket: &OwnedFd,
+    address: &Address,
+    identity: &Identity,
+) -> Result<([u8; 32], Option<Channel>), NetError> {
     let failed = handshake_failed(address);
-    let client = ClientSide::new(identity, auth::nonce()?);
-    let (frame, challenge) = exchange(socket, address, &client.hello())?;
+    let mut client = ClientSide::new(identity, false)?;
+    let (frame, challenge) = exchange(socket, address, &client.hello(), None)?;
     let proof = client.prove(&frame, &challenge).map_err(&failed)?;
-    let pad = client.pad(&challenge).map_err(&failed)?;
-    let (frame, welcome) = exchange(socket, address, &proof)?;
+    let mut channel = client.channel().map_err(&failed)?;
+    let (frame, welcome) = exchange(socket, address, &proof, channel.as_mut())?;
     ClientSide::welcomed(&frame, &welcome).map_err(&failed)?;
-    Ok(pad)
+    Ok((client.pad(), channel))
 }
 
 fn handshake_failed(address: &Address) -> impl Fn(HandshakeError) -> NetError + use<> {
@@ -346,8 +400,13 @@ fn handshake_failed(address: &Address) -> impl Fn(HandshakeError) -> NetError + 
     }
 }
 
-fn exchange(socket: &OwnedFd, address: &Address, message: &[u8]) -> Result<(Frame, Vec<u8>), NetError> {
-    use std::io::{Read, Write};
+/// Says something, and reads exactly the answer, through the channel if there is one already.
+fn exchange(
+    socket: &OwnedFd,
+    address: &Address,
+    message: &[u8],
+    mut channel: Option<&mut Channel>,
+) -> Result<(Frame, Vec<u8>), NetError> {
     let lost = |cause: io::Error| match cause.kind() {
         io::ErrorKind::WouldBlock => NetError::TimedOut { address: address.clone(), waited_ms: 0 },
         _ => NetError::Lost { address: address.clone(), cause },
@@ -355,8 +414,15 @@ fn exchange(socket: &OwnedFd, address: &Address, message: &[u8]) -> Result<(Fram
     let alien = |what: String| NetError::Protocol { address: address.clone(), what };
     let mut stream = TcpStream::from(socket.try_clone().map_err(lost)?);
     stream.write_all(message).map_err(lost)?;
+    let mut read = |into: &mut [u8]| match &mut channel {
+        None => stream.read_exact(into).map_err(lost),
+        Some(channel) => read_opened(&mut channel.opening, &mut stream, into).map_err(|error| match error {
+            Unread::Forged => alien(DAMAGED.into()),
+            Unread::Link(cause) => lost(cause),
+        }),
+    };
     let mut header = [0; FRAME_HEADER_LEN];
-    stream.read_exact(&mut header).map_err(lost)?;
+    read(&mut header)?;
     let frame = Frame::from_bytes(&header).map_err(|error| match error {
         FrameError::Version(theirs) => {
             NetError::Refused { address: address.clone(), reason: Refusal::Version { theirs } }
@@ -368,8 +434,26 @@ fn exchange(socket: &OwnedFd, address: &Address, message: &[u8]) -> Result<(Fram
         return Err(alien("something else than a handshake".into()));
     }
     let mut body = vec![0; len];
-    stream.read_exact(&mut body).map_err(lost)?;
-    if is_whole(&frame, &body) { Ok((frame, body)) } else { Err(alien(DAMAGED.into())) }
+    read(&mut body)?;
+    if is_whole(&frame, &body, Way::Sum) { Ok((frame, body)) } else { Err(alien(DAMAGED.into())) }
+}
+
+/// Fills `into` with what is opened, and takes nothing from the stream that is behind it.
+fn read_opened(
+    opening: &mut Opening,
+    stream: &mut TcpStream,
+    into: &mut [u8],
+) -> Result<(), Unread<io::Error>> {
+    opening.read_nothing_ahead(true);
+    let mut have = 0;
+    while let Some(rest) = into.get_mut(have..).filter(|rest| !rest.is_empty()) {
+        have += opening.read(&mut [IoSliceMut::new(rest)], |room| match stream.read(room) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            read => read,
+        })?;
+    }
+    opening.read_nothing_ahead(false);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -377,13 +461,13 @@ mod tests {
     use super::*;
     use crate::Secret;
     use bivouac_types::FormationId;
+    use bivouac_wire::{Seal, seal_of};
     use rustix::event::{PollFd, PollFlags, poll};
-    use std::io::{Read, Write};
 
     const WAIT: Duration = Duration::from_secs(20);
 
     fn auth(secret: u8) -> Auth {
-        Auth { formation: FormationId([7; 16]), secret: Secret::new([secret; 32]) }
+        Auth { formation: FormationId([7; 16]), secret: Secret::new([secret; 32]), is_secure: secret > 10 }
     }
 
     fn listener() -> (TcpListener, Address) {
@@ -412,11 +496,14 @@ mod tests {
         poll(&mut [PollFd::new(link, events)], None).unwrap();
     }
 
+    /// Secrets of a formation that does not encrypt, and of one that does.
+    const BOTH: [u8; 2] = [1, 11];
+
     /// Both sides of a proven connection.
-    fn pair() -> (Link, Link) {
+    fn pair(secret: u8) -> (Link, Link) {
         let (listener, address) = listener();
-        let other = connect_with(address, 1);
-        let mut link = Link::accept(&listener, &auth(1)).unwrap();
+        let other = connect_with(address, secret);
+        let mut link = Link::accept(&listener, &auth(secret)).unwrap();
         while !link.is_proven() {
             wait(&link);
             assert_eq!(link.receive().unwrap(), []);
@@ -426,7 +513,11 @@ mod tests {
 
     #[test]
     fn both_sides_speak_when_they_want() {
-        let (mut here, mut there) = pair();
+        BOTH.into_iter().for_each(both_sides_speak);
+    }
+
+    fn both_sides_speak(secret: u8) {
+        let (mut here, mut there) = pair(secret);
         let say = |op, text: &str| Message { op, body: text.into(), payload: vec![7; 100_000] };
         there.send(&say(82, "a")).unwrap();
         there.send(&say(85, "b")).unwrap();
@@ -473,8 +564,12 @@ mod tests {
 
     #[test]
     fn one_that_does_not_wait_proves_itself_too() {
+        BOTH.into_iter().for_each(one_that_does_not_wait);
+    }
+
+    fn one_that_does_not_wait(secret: u8) {
         let (listener, _) = listener();
-        let (asking, asked) = meet(&listener, 1, 1);
+        let (asking, asked) = meet(&listener, secret, secret);
         let (mut asking, mut asked) = (asking.unwrap(), asked.unwrap());
         assert_eq!(asking.peer(), listener.local_addr().ok());
         assert_eq!(asked.seal(&asking.seal(&[9; 32])), [9; 32]);
@@ -483,7 +578,7 @@ mod tests {
         assert_eq!(next(&mut asked).unwrap(), message);
         asked.send(&message).unwrap();
         assert_eq!(next(&mut asking).unwrap(), message);
-        let refused = meet(&listener, 2, 1).0.err().unwrap();
+        let refused = meet(&listener, secret + 1, secret).0.err().unwrap();
         assert!(matches!(refused, NetError::Refused { reason: Refusal::Secret, .. }), "{refused}");
     }
 
@@ -502,21 +597,65 @@ mod tests {
 
     #[test]
     fn what_was_said_before_the_end_is_heard() {
-        let (mut here, mut there) = pair();
-        there.send(&Message { op: 85, body: vec![1], payload: vec![] }).unwrap();
-        drop(there);
-        assert_eq!(next(&mut here).unwrap().body, [1]);
-        assert!(matches!(next(&mut here), Err(NetError::Lost { .. })));
+        for secret in BOTH {
+            let (mut here, mut there) = pair(secret);
+            there.send(&Message { op: 85, body: vec![1], payload: vec![] }).unwrap();
+            drop(there);
+            assert_eq!(next(&mut here).unwrap().body, [1]);
+            assert!(matches!(next(&mut here), Err(NetError::Lost { .. })));
+        }
+    }
+
+    /// S425: what supervisors of hosts say to each other is what nobody else reads or changes, either.
+    #[test]
+    fn what_supervisors_say_is_encrypted() {
+        for (change, is_secure) in [(false, true), (true, true), (false, false)] {
+            let (listener, address) = listener();
+            let heard = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+            let ears = std::sync::Arc::clone(&heard);
+            let meddler = crate::Meddler::between(address.to_string(), move |unit, mut bytes| {
+                ears.lock().extend_from_slice(&bytes);
+                let last = bytes.len() - 1;
+                bytes[last] ^= u8::from(change && unit.is_asked && unit.number == 2);
+                bytes.into()
+            });
+            let meddler = meddler.unwrap();
+            let secret = BOTH[usize::from(is_secure)];
+            let other = connect_with(meddler.address(), secret);
+            let mut here = Link::accept(&listener, &auth(secret)).unwrap();
+            while !here.is_proven() {
+                wait(&here);
+                assert_eq!(here.receive().unwrap(), []);
+            }
+            let mut there = other.join().unwrap().unwrap();
+            there.send(&Message { op: 82, body: b"names and addresses".to_vec(), payload: vec![] }).unwrap();
+            let came = next(&mut here);
+            let heard = heard.lock().windows(19).any(|window| window == b"names and addresses");
+            assert_eq!((came.is_ok(), heard), (!change, !is_secure), "{came:?}");
+            assert!(!change || came.unwrap_err().to_string().contains("damaged on the way"));
+        }
+    }
+
+    /// S424.
+    #[test]
+    fn supervisors_do_not_meet_where_only_one_encrypts() {
+        for (asks, answers) in [(1, 11), (11, 1)] {
+            let (listener, _) = listener();
+            let refused = meet(&listener, asks, answers).0.err().unwrap();
+            assert!(matches!(refused, NetError::Refused { reason: Refusal::Way, .. }), "{refused}");
+        }
     }
 
     #[test]
     fn a_secret_is_hidden_and_shown_again() {
-        let (here, there) = pair();
-        let sealed = here.seal(&[9; 32]);
-        assert_ne!(sealed, [9; 32]);
-        assert_eq!(there.seal(&sealed), [9; 32]);
-        let (other, _) = pair();
-        assert_ne!(other.seal(&[9; 32]), sealed);
+        for secret in BOTH {
+            let (here, there) = pair(secret);
+            let sealed = here.seal(&[9; 32]);
+            assert_ne!(sealed, [9; 32]);
+            assert_eq!(there.seal(&sealed), [9; 32]);
+            let (other, _) = pair(secret);
+            assert_ne!(other.seal(&[9; 32]), sealed);
+        }
     }
 
     #[test]
@@ -545,6 +684,9 @@ mod tests {
         let mut link = Link::accept(&listener, &auth(1)).unwrap();
         let mut frame = Frame::request(0xff01, OpId(0), ClientId(0), 0).to_bytes();
         frame[4] = 9;
+        let sum = seal_of(&frame[..60], []);
+        let Seal::Sum(sum) = sum else { panic!() };
+        frame[60..].copy_from_slice(&sum.to_le_bytes());
         stranger.write_all(&frame).unwrap();
         wait(&link);
         let error = link.receive().unwrap_err();

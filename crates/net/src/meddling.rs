@@ -3,17 +3,45 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use bivouac_types::limits::FRAME_HEADER_LEN;
-use bivouac_wire::Frame;
+use bivouac_types::limits::{FRAME_BODY_MAX, FRAME_HEADER_LEN, FRAME_PAYLOAD_MAX};
+use bivouac_wire::{Frame, MAGIC};
 use parking_lot::Mutex;
 
 use crate::Address;
 
-/// Changes what follows a frame's header, if it likes; the header says which way it goes.
-type Meddle = dyn Fn(&Frame, &mut [u8]) + Send + Sync;
+/// Makes what goes on of what came.
+type Meddle = dyn Fn(&Unit, Vec<u8>) -> Onward + Send + Sync;
+
+/// What passes: a frame, or a record of a connection whose records are sealed.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit {
+    /// Which connection, counted from 0.
+    pub connection: u64,
+    /// Whether it goes to the one that listens.
+    pub is_asked: bool,
+    /// Which one of those that went this way over this connection, counted from 0.
+    pub number: u64,
+    /// Its header, as far as that can be read.
+    pub frame: Option<Frame>,
+}
+
+/// What goes on instead of what came.
+#[derive(Clone, Debug, Default)]
+pub struct Onward {
+    /// These bytes.
+    pub bytes: Vec<u8>,
+    /// And then the end of the connection.
+    pub ends: bool,
+}
+
+impl From<Vec<u8>> for Onward {
+    fn from(bytes: Vec<u8>) -> Onward {
+        Onward { bytes, ends: false }
+    }
+}
 
 /// Something between two processes that passes frames on, not always as they came.
 pub struct Meddler {
@@ -24,13 +52,14 @@ pub struct Meddler {
 struct Shared {
     target: String,
     meddle: Box<Meddle>,
+    connections: AtomicU64,
     is_over: AtomicBool,
     // Both sides of every connection, so that they can be ended.
     streams: Mutex<Vec<TcpStream>>,
 }
 
 impl Meddler {
-    /// Stands in front of `target` (`host:port`).
+    /// Stands in front of `target` (`host:port`), and changes what follows headers that can be read.
     ///
     /// # Errors
     /// What the system says.
@@ -38,11 +67,28 @@ impl Meddler {
         target: impl Into<String>,
         meddle: impl Fn(&Frame, &mut [u8]) + Send + Sync + 'static,
     ) -> io::Result<Meddler> {
+        Meddler::between(target, move |unit, mut bytes| {
+            if let (Some(frame), Some(rest)) = (&unit.frame, bytes.get_mut(FRAME_HEADER_LEN..)) {
+                meddle(frame, rest);
+            }
+            bytes.into()
+        })
+    }
+
+    /// Stands in front of `target`, and passes on what `meddle` makes of each frame or record.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn between(
+        target: impl Into<String>,
+        meddle: impl Fn(&Unit, Vec<u8>) -> Onward + Send + Sync + 'static,
+    ) -> io::Result<Meddler> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let at = listener.local_addr()?;
         let shared = Arc::new(Shared {
             target: target.into(),
             meddle: Box::new(meddle),
+            connections: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             streams: Mutex::default(),
         });
@@ -85,25 +131,61 @@ impl Shared {
             stream.set_nodelay(true)?;
             self.streams.lock().push(stream.try_clone()?);
         }
-        for (from, to) in [(near.try_clone()?, far.try_clone()?), (far, near)] {
-            let shared = Arc::clone(self);
+        let connection = self.connections.fetch_add(1, Ordering::Relaxed);
+        let half = Arc::new(AtomicBool::new(false));
+        for (from, to, is_asked) in [(near.try_clone()?, far.try_clone()?, true), (far, near, false)] {
+            let (shared, half) = (Arc::clone(self), Arc::clone(&half));
             thread::spawn(move || {
-                let _ended = shared.pass_on(&from, &to);
-                let _may_be_ended = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+                let is_cut = shared.pass_on(connection, is_asked, &from, &to).is_ok();
+                // What one side said before it ended the connection still reaches the other one.
+                let _may_be_ended = if half.swap(true, Ordering::AcqRel) || is_cut {
+                    from.shutdown(Shutdown::Both).and(to.shutdown(Shutdown::Both))
+                } else {
+                    to.shutdown(Shutdown::Write)
+                };
             });
         }
         Ok(())
     }
 
-    fn pass_on(&self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
-        loop {
-            let mut header = [0; FRAME_HEADER_LEN];
-            from.read_exact(&mut header)?;
-            let frame = Frame::from_bytes(&header).map_err(io::Error::other)?;
-            let mut rest = vec![0; frame.body_len as usize + frame.payload_len as usize];
-            from.read_exact(&mut rest)?;
-            (self.meddle)(&frame, &mut rest);
-            to.write_all(&[&header[..], &rest].concat())?;
+    fn pass_on(
+        &self,
+        connection: u64,
+        is_asked: bool,
+        mut from: &TcpStream,
+        mut to: &TcpStream,
+    ) -> io::Result<()> {
+        for number in 0.. {
+            let (frame, bytes) = next(&mut from)?;
+            let onward = (self.meddle)(&Unit { connection, is_asked, number, frame }, bytes);
+            to.write_all(&onward.bytes)?;
+            if onward.ends {
+                break;
+            }
         }
+        Ok(())
     }
+}
+
+/// The next frame or record. A record begins with its length, which is never what frames begin with.
+fn next(from: &mut &TcpStream) -> io::Result<(Option<Frame>, Vec<u8>)> {
+    let mut bytes = vec![0; 4];
+    from.read_exact(&mut bytes)?;
+    let first = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    if first != MAGIC {
+        // It is there twice.
+        read_on(from, &mut bytes, 4 + first as usize)?;
+        return Ok((None, bytes));
+    }
+    read_on(from, &mut bytes, FRAME_HEADER_LEN - 4)?;
+    let header = bytes.first_chunk().map(Frame::from_bytes);
+    let frame = header.and_then(Result::ok).ok_or(io::ErrorKind::InvalidData)?;
+    read_on(from, &mut bytes, frame.body_len as usize + frame.payload_len as usize)?;
+    Ok((Some(frame), bytes))
+}
+
+fn read_on(from: &mut &TcpStream, bytes: &mut Vec<u8>, len: usize) -> io::Result<()> {
+    let have = bytes.len();
+    bytes.resize(have + len.min(FRAME_HEADER_LEN + FRAME_BODY_MAX + FRAME_PAYLOAD_MAX), 0);
+    from.read_exact(bytes.get_mut(have..).unwrap_or_default())
 }

@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use crate::transport::State;
 use crate::{
-    Address, Broken, Damage, Fates, Identity, NetError, Pending, ReplyHead, Request, SocketOptions,
+    Address, Broken, Damage, Identity, LivenessTable, NetError, Pending, ReplyHead, Request, SocketOptions,
     SocketTransport, Transport, Wait, Watch, hook, slices,
 };
 
@@ -52,7 +52,7 @@ pub struct Peer {
     node: NodeId,
     transport: Arc<dyn Transport>,
     options: PeerOptions,
-    fates: Option<Arc<Fates>>,
+    liveness: Option<Arc<LivenessTable>>,
     // Sending holds the lock shared, reconnecting holds it exclusively.
     link: RwLock<Link>,
     closed: Mutex<bool>,
@@ -75,7 +75,7 @@ impl Peer {
             node,
             transport,
             options,
-            fates: None,
+            liveness: None,
             link: RwLock::new(link),
             closed: Mutex::new(false),
             closing: Condvar::new(),
@@ -106,8 +106,8 @@ impl Peer {
     /// The same, heeding what is known of the node: when it is dead, requests wait for it until the bounded time from
     /// then on is over, and behind that next to not at all.
     #[must_use]
-    pub fn heeding(self, fates: &Arc<Fates>) -> Peer {
-        Peer { fates: Some(Arc::clone(fates)), ..self }
+    pub fn heeding(self, liveness: &Arc<LivenessTable>) -> Peer {
+        Peer { liveness: Some(Arc::clone(liveness)), ..self }
     }
 
     /// Connects again after a connection broke that nobody used, and runs the reconnect callback, unless somebody
@@ -159,7 +159,7 @@ impl Peer {
     }
 
     fn dead_for(&self) -> Option<Duration> {
-        self.fates.as_ref()?.dead_for(self.node)
+        self.liveness.as_ref()?.dead_for(self.node)
     }
 
     fn start_by<'t>(

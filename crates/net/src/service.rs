@@ -51,7 +51,9 @@ impl<'a> Asker<'a> {
     /// A caller in this process, who waits as long as it lives.
     pub const HERE: Asker<'static> = Asker(None);
 
-    pub(crate) fn behind(connection: BorrowedFd<'a>) -> Asker<'a> {
+    /// Somebody at the other end of a connection.
+    #[must_use]
+    pub fn behind(connection: BorrowedFd<'a>) -> Asker<'a> {
         Asker(Some(connection))
     }
 
@@ -170,7 +172,9 @@ impl<'a> Reply<'a> {
         self.status
     }
 
-    pub(crate) fn payload_len(&self) -> usize {
+    /// Bytes of its payload.
+    #[must_use]
+    pub fn payload_len(&self) -> usize {
         self.payload_len
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use bivouac_types::limits::FRAME_HEADER_LEN;
-use bivouac_wire::{Frame, Seal, Summing};
+use bivouac_wire::{Frame, Summing, Way};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -18,6 +18,8 @@ pub(crate) struct Steps {
     asked: [u8; FRAME_HEADER_LEN],
     len: usize,
     sent: usize,
+    /// Whether what was sent is gone: encrypted, it may wait.
+    is_flushed: bool,
     header: [u8; FRAME_HEADER_LEN],
     came: usize,
     answer: Option<Answer>,
@@ -47,6 +49,7 @@ impl Steps {
             asked: connection.header(request),
             len: FRAME_HEADER_LEN + frame.body_len as usize + frame.payload_len as usize,
             sent: 0,
+            is_flushed: false,
             header: [0; FRAME_HEADER_LEN],
             came: 0,
             answer: None,
@@ -56,7 +59,7 @@ impl Steps {
 
     /// Whether the request has been given away.
     pub fn is_sent(&self) -> bool {
-        self.sent == self.len
+        self.sent == self.len && self.is_flushed
     }
 
     /// What this waits for.
@@ -67,7 +70,11 @@ impl Steps {
 
     /// Sends as much as the connection takes; whether that was all.
     pub fn send(&mut self, connection: &Connection, request: &Request<'_>) -> Result<bool, NetError> {
-        while !self.is_sent() {
+        self.send_some(connection, request).map_err(|error| connection.last_word(request, error))
+    }
+
+    fn send_some(&mut self, connection: &Connection, request: &Request<'_>) -> Result<bool, NetError> {
+        while self.sent < self.len {
             let mut parts = Vec::with_capacity(request.payload.len() + 2);
             parts.extend([IoSlice::new(&self.asked), IoSlice::new(request.body)]);
             parts.extend_from_slice(request.payload);
@@ -79,7 +86,10 @@ impl Steps {
             }
             self.moved = Instant::now();
         }
-        Ok(true)
+        if !self.is_flushed && connection.flush_now()? {
+            (self.is_flushed, self.moved) = (true, Instant::now());
+        }
+        Ok(self.is_flushed)
     }
 
     /// Sends and receives what goes without waiting; the answer if it is there.
@@ -126,7 +136,7 @@ impl Steps {
             let Some(came) = connection.receive_now(&mut parts)? else { return Ok(None) };
             answer.add(came, into);
             self.moved = Instant::now();
-            if came < room {
+            if came < room && !connection.holds_more() {
                 break;
             }
         }
@@ -148,7 +158,7 @@ impl Answer {
     fn add(&mut self, came: usize, into: &mut [IoSliceMut<'_>]) {
         let (from, end) = (self.came, self.came + came);
         self.came = end;
-        if self.frame.seal == Seal::None {
+        if self.frame.seal.way() != Way::Sum {
             return;
         }
         let body_len = self.body.len();

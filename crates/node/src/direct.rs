@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bivouac_direct::{Board, Gate, SizeGate};
+use bivouac_direct::{Gate, GrantTable, SizeGate};
 use bivouac_ranks::{Mutex, rank};
-use bivouac_store::{Access, Granted, Headroom, Holder, LocalFile, SubfileId};
+use bivouac_store::{Access, Granted, Headroom, Holder, LocalFile, SubfileId, Written};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, SeatIndex};
 
@@ -20,14 +20,14 @@ type Key = (u32, u32);
 
 /// What this node lends to processes of its machine.
 pub struct Lending {
-    board: OnceLock<Arc<Board>>,
+    grants: OnceLock<Arc<GrantTable>>,
     /// Never locked while a subfile is.
     table: Mutex<Table>,
 }
 
 impl Default for Lending {
     fn default() -> Lending {
-        Lending { board: OnceLock::new(), table: Mutex::new(rank::DIRECT_TABLE, Table::default()) }
+        Lending { grants: OnceLock::new(), table: Mutex::new(rank::DIRECT_TABLE, Table::default()) }
     }
 }
 
@@ -50,7 +50,7 @@ struct Lessee {
 struct Lent {
     id: SubfileId,
     gate: Gate,
-    holder: Arc<dyn Holder>,
+    holder: Arc<Passage>,
     /// Keeps the subfile open.
     _file: LocalFile,
 }
@@ -58,9 +58,26 @@ struct Lent {
 /// A grant, as the store sees it.
 #[derive(Debug)]
 struct Passage {
-    board: Arc<Board>,
+    grants: Arc<GrantTable>,
     session: u32,
     gate: Gate,
+    /// Where it wrote, kept when the gate became free for others.
+    written: OnceLock<Written>,
+}
+
+impl Passage {
+    fn new(grants: Arc<GrantTable>, session: u32, gate: Gate) -> Arc<Passage> {
+        Arc::new(Passage { grants, session, gate, written: OnceLock::new() })
+    }
+
+    /// Keeps what is marked on the gate: it is about to be another grant's.
+    fn keep(&self) -> Written {
+        *self.written.get_or_init(|| match self.gate.written() {
+            // Who is still inside may still write.
+            Some((shift, map)) if self.is_over() => Written::Parts { shift, map },
+            _ => Written::Anywhere,
+        })
+    }
 }
 
 impl Holder for Passage {
@@ -69,11 +86,15 @@ impl Holder for Passage {
     }
 
     fn drain(&self, patience: Duration) -> bool {
-        self.gate.drain(patience, || self.board.lives(self.session))
+        self.gate.drain(patience, || self.grants.lives(self.session))
     }
 
     fn is_over(&self) -> bool {
-        self.gate.is_empty() || !self.board.lives(self.session)
+        self.gate.is_empty() || !self.grants.lives(self.session)
+    }
+
+    fn written(&self) -> Written {
+        self.keep()
     }
 }
 
@@ -94,8 +115,8 @@ impl Lending {
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
             FsError::with(errno, format!("direct access: {error}"))
         };
-        let board = self.board.get().ok_or(Errno::EOPNOTSUPP)?;
-        let given = board.new_session().map_err(refused)?;
+        let grants = self.grants.get().ok_or(Errno::EOPNOTSUPP)?;
+        let given = grants.new_session().map_err(refused)?;
         let (session, file) = given.ok_or_else(|| {
             FsError::with(
                 Errno::EAGAIN,
@@ -126,18 +147,18 @@ impl Lending {
     }
 
     /// A gate of a session that is in no use, if there is one.
-    pub(crate) fn gate(&self, session: u32, client: ClientId) -> Option<(Arc<Board>, u32, Gate)> {
-        let board = self.board.get()?;
+    pub(crate) fn gate(&self, session: u32, client: ClientId) -> Option<(Arc<GrantTable>, u32, Gate)> {
+        let grants = self.grants.get()?;
         let mut table = self.table.lock();
         if table.grants.len() >= DIRECT_GRANTS_MAX {
             return None;
         }
         let lessee = table.sessions.get_mut(&session).filter(|lessee| lessee.client == client)?;
         let number = lessee.free.pop().or_else(|| lessee.unused.next())?;
-        let gate = board.gate(session, number)?;
+        let gate = grants.gate(session, number)?;
         gate.close();
         // One that somebody is still inside is left alone until the session ends.
-        gate.is_empty().then(|| (Arc::clone(board), number, gate))
+        gate.is_empty().then(|| (Arc::clone(grants), number, gate))
     }
 
     /// A client does not use a gate any more; of a session that has ended, all are free anyway.
@@ -152,7 +173,7 @@ impl Lending {
         let table = self.table.lock();
         table.sessions.get(&key.0).filter(|lessee| lessee.client == client)?;
         let lent = table.grants.get(&key).filter(|lent| lent.gate.turn() == turn)?;
-        Some((lent.id, Arc::clone(&lent.holder)))
+        Some((lent.id, Arc::clone(&lent.holder) as Arc<dyn Holder>))
     }
 }
 
@@ -163,6 +184,7 @@ impl Table {
         for key in keys {
             if let Some(lent) = self.take(key) {
                 lent.holder.close();
+                lent.holder.keep();
                 self.left.push(lent.id);
             }
         }
@@ -189,6 +211,9 @@ impl Table {
         let is_over =
             |table: &Table, key: &Key| table.grants.get(key).is_some_and(|lent| lent.gate.is_empty());
         let over: Vec<Key> = keys.iter().filter(|key| is_over(self, key)).copied().collect();
+        over.iter().filter_map(|key| self.grants.get(key)).for_each(|lent| {
+            lent.holder.keep();
+        });
         for (session, gate) in &over {
             if let Some(lessee) = self.sessions.get_mut(session) {
                 lessee.free.push(*gate);
@@ -204,27 +229,27 @@ impl Node {
         self.data.share_memory(headroom);
     }
 
-    /// Lets processes of this machine read and write subfiles themselves from now on. No gate of the board may be
+    /// Lets processes of this machine read and write subfiles themselves from now on. No gate of the grant table may be
     /// open; `stuck` are those with somebody inside nevertheless, and their sessions.
     ///
     /// # Errors
-    /// When the board cannot be read.
-    pub fn lend(&self, board: Board, stuck: Vec<(u32, Gate)>) -> std::io::Result<()> {
-        let board = Arc::new(board);
-        self.adopt_sizes(board.sizes()?);
+    /// When the grant table cannot be read.
+    pub fn lend(&self, grants: GrantTable, stuck: Vec<(u32, Gate)>) -> std::io::Result<()> {
+        let grants = Arc::new(grants);
+        self.adopt_sizes(grants.sizes()?);
         // Who stands still in the middle of telling a size finds afterwards that nobody has heard it.
         let accesses = stuck.into_iter().filter(|(_, gate)| !SizeGate::is_one(gate));
         for (session, gate) in accesses {
             let [low, high, seat] = gate.marked();
             let (ino, seat) = (Ino(u64::from(low) | u64::from(high) << 32), SeatIndex(seat));
-            let holder: Arc<dyn Holder> = Arc::new(Passage { board: Arc::clone(&board), session, gate });
+            let holder = Passage::new(Arc::clone(&grants), session, gate);
             let adopted = self.subfile(ino, seat).and_then(|id| Ok(self.data.adopt(id, holder)?));
             if let Err(error) = adopted {
                 log::warn!("inode {ino}: a process is in the middle of an access: {error}");
             }
         }
-        // A second board would be a mistake of the caller's; the first stays.
-        let _ = self.lending.board.set(board);
+        // A second grant table would be a mistake of the caller's; the first stays.
+        let _ = self.lending.grants.set(grants);
         Ok(())
     }
 
@@ -237,20 +262,22 @@ impl Node {
         access: Access,
         range: Range<u64>,
     ) -> FsResult<Option<Made>> {
-        let Some((board, number, gate)) = self.lending.gate(session, client) else {
+        let Some((grants, number, gate)) = self.lending.gate(session, client) else {
             self.sweep_direct();
             return Ok(None);
         };
         let gate = gate.open_next();
         gate.mark([id.ino.0 as u32, (id.ino.0 >> 32) as u32, id.seat.0]);
-        let holder: Arc<dyn Holder> = Arc::new(Passage { board, session, gate: gate.clone() });
+        let passage = Passage::new(grants, session, gate.clone());
+        let holder: Arc<dyn Holder> = Arc::clone(&passage) as Arc<dyn Holder>;
         let granted = self.data.grant(id, access, range, &holder);
         let Some(granted) = granted.inspect_err(|_| gate.close())? else {
             gate.close();
             self.lending.give_back(client, (session, number));
             return Ok(None);
         };
-        let lent = Lent { id, gate: gate.clone(), holder, _file: granted.file.clone() };
+        gate.track(granted.marks_shift);
+        let lent = Lent { id, gate: gate.clone(), holder: passage, _file: granted.file.clone() };
         let mut table = self.lending.table.lock();
         if !table.sessions.contains_key(&session) {
             // It ended meanwhile, and nobody will enter.

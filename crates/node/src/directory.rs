@@ -6,6 +6,7 @@ use bivouac_layout::{entry_hash, slot_of_hash};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Slot, mode};
 use bivouac_wire::{Encode, Inherited};
 
+use crate::leases::Item;
 use crate::locks::{InDir, Target};
 use crate::namespace::{Change, decode};
 use crate::node::Node;
@@ -50,6 +51,18 @@ impl Place {
     /// The entry's name.
     pub fn name(&self) -> &[u8] {
         self.key.get(DENTRY_NAME_AT..).unwrap_or_default()
+    }
+
+    /// What clients may cache of the entry and its directory.
+    pub fn items(&self) -> Vec<Item> {
+        let name = self.name_item();
+        // Those of a spread directory are gathered, and cached as S37 says.
+        if self.is_spread() { vec![name] } else { vec![name, Item::Attrs(self.dir)] }
+    }
+
+    /// What clients may cache of the entry alone.
+    pub fn name_item(&self) -> Item {
+        Item::of_name(self.slot, self.dir, self.name())
     }
 
     /// The slots of a change to the entry.
@@ -160,17 +173,17 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::place`].
-    pub(crate) fn look_up(&self, dir: Ino, name: &Name) -> FsResult<Option<(Dentry, Slot)>> {
+    pub(crate) fn look_up(&self, dir: Ino, name: &Name) -> FsResult<(Option<Dentry>, Slot)> {
         if self.owns(dir.slot()) {
             let key = hashed_key(dir, entry_hash(dir, name.as_bytes()), name.as_bytes());
             if let Some(dentry) = self.read_dentry(dir, dir.slot(), &key)? {
-                return Ok(Some((dentry, dir.slot())));
+                return Ok((Some(dentry), dir.slot()));
             }
         }
         // Looked at afterwards: entries that moved away in between are not taken for absent.
         let place = self.place(dir, name)?;
         let found = if place.is_spread() { self.dentry(&place)? } else { None };
-        Ok(found.map(|dentry| (dentry, place.slot)))
+        Ok((found, place.slot))
     }
 
     /// The entry at this place, if there is one.

@@ -1,18 +1,21 @@
 //! The dispatch table: one row per operation.
 
+use std::time::Instant;
+
 use bivouac_net::{Call, LaneKind, Reply, Service};
 use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
+use crate::counters::Served;
 use crate::handlers::{data, direct, list};
-use crate::leases::Acting;
+use crate::leases::Principal;
 use crate::node::{Node, RECORDS_VOLUME};
 use crate::peers::peer_of;
 use crate::session::Ctx;
 
 /// The origin of steps that no client's request makes necessary.
-pub const NOBODY: ClientId = ClientId(0);
+pub const SYSTEM: ClientId = ClientId(0);
 
 /// An operation that a node serves.
 pub trait Handle: Operation {
@@ -25,7 +28,7 @@ pub trait Handle: Operation {
 
 impl Service for Node {
     fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
-        let from_peer = call.lane == LaneKind::Peer;
+        let (from_peer, begun) = (call.lane == LaneKind::Peer, Instant::now());
         self.counters.add(call.op, from_peer);
         if call.frame.flags.is_answer_damaged() {
             self.counters.add_damage(from_peer);
@@ -54,6 +57,7 @@ impl Service for Node {
             Op::Reassert => run::<op::Reassert>,
             Op::Extend => run::<op::Extend>,
             Op::Append => run::<op::Append>,
+            Op::Claim => run::<op::Claim>,
             Op::Touch => run::<op::Touch>,
             Op::StatFs => run::<op::StatFs>,
             Op::Status => run::<op::Status>,
@@ -62,11 +66,12 @@ impl Service for Node {
             Op::Write => run::<op::Write>,
             Op::StatSubfile => run::<op::StatSubfile>,
             Op::SyncSubfile => run::<op::SyncSubfile>,
-            Op::Settle => run::<op::Settle>,
+            Op::CutTail => run::<op::CutTail>,
             Op::Shutdown => run::<op::Shutdown>,
             Op::Leave => run::<op::Leave>,
             Op::ListRecords => run::<op::ListRecords>,
             Op::ListSubfiles => run::<op::ListSubfiles>,
+            Op::Scrub => run::<op::Scrub>,
             Op::Watch => run::<op::Watch>,
             Op::ListTouched => run::<op::ListTouched>,
             Op::OpenSession => direct::serve_session,
@@ -115,7 +120,7 @@ impl Service for Node {
             Op::LookAgain => run::<op::LookAgain>,
             Op::LocksGranted => run::<op::LocksGranted>,
             Op::ServesClient => run::<op::ServesClient>,
-            Op::Disbelieve => run::<op::Disbelieve>,
+            Op::Invalidate => run::<op::Invalidate>,
             Op::FindOrigin => run::<op::FindOrigin>,
             Op::ListDirty => run::<op::ListDirty>,
             Op::ListSeen => run::<op::ListSeen>,
@@ -136,8 +141,16 @@ impl Service for Node {
             Op::ProbeFor => run::<op::ProbeFor>,
             Op::Reached => run::<op::Reached>,
         };
-        let _beat = self.rounds.pulse.begin();
+        let beat = self.rounds.pulse.begin();
         serve(self, call, reply);
+        drop(beat);
+        self.counters.served(&Served {
+            op: call.op,
+            from_peer,
+            took: begun.elapsed(),
+            received: u64::from(call.frame.payload_len),
+            sent: reply.payload_len() as u64,
+        });
     }
 
     fn client_connected(&self, client: ClientId) {
@@ -158,7 +171,7 @@ impl Service for Node {
         if !ended.is_empty() {
             self.reaper.wake();
         }
-        self.unsettled.mark(self.opens.of_client(client));
+        self.stale_tails.mark(self.opens.of_client(client));
         self.sessions.disconnect(client);
         self.reaper.call();
     }
@@ -167,18 +180,20 @@ impl Service for Node {
 fn run<O: Handle>(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let origin = if call.lane == LaneKind::Peer { call.frame.origin } else { call.frame.client };
     if call.lane == LaneKind::Client && O::OP != Op::Reassert {
-        node.hear(origin);
+        node.reclaim(origin);
     }
-    let touches = if origin == NOBODY { Touches::Nothing } else { O::OP.touches() };
-    let _acting = (touches == Touches::Changes).then(|| Acting::on_behalf_of(origin));
+    let touches = if origin == SYSTEM { Touches::Nothing } else { O::OP.touches() };
+    let _principal = (touches == Touches::Changes).then(|| Principal::on_behalf_of(origin));
     let ctx = context(call, origin);
     if call.lane == LaneKind::Client && call.frame.channel >= CLIENT_CHANNELS_MAX {
         let text = format!("channel {} is above {CLIENT_CHANNELS_MAX}", call.frame.channel);
         return reply.fail(&FsError::with(Errno::EPROTO, text));
     }
-    let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange | Op::MakeUnnamed);
-    let alters = touches == Touches::Changes || writes;
-    let awaited = if alters { ctx.check_awaited() } else { Ok(()) };
+    // These look when the subfile is theirs.
+    let writes = matches!(O::OP, Op::Write | Op::ChangeSpace | Op::CopyRange);
+    let makes = touches == Touches::Changes || O::OP == Op::MakeUnnamed;
+    let awaited = if makes { ctx.check_awaited() } else { Ok(()) };
+    let alters = makes || writes;
     // An open may cut.
     let is_fenced = (alters || O::OP == Op::Open) && call.lane == LaneKind::Client;
     let passing = if is_fenced { node.pass_fence().map(Some) } else { Ok(None) };
@@ -231,6 +246,7 @@ pub fn context<'a>(call: &Call<'a>, origin: ClientId) -> Ctx<'a> {
         id: call.frame.id,
         retry: call.frame.flags.is_retry(),
         leased: call.frame.flags.wants_lease(),
+        begun: Instant::now(),
         payload: call.payload,
         asker: call.asker,
     }

@@ -18,7 +18,7 @@ use bivouac_types::{ClientId, Errno, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{DirChangedRequest, Encode, FormationMap, InoOnly, ShardState, op};
 
 use crate::directory::shard_slot;
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::{Steps, is_peer};
@@ -157,8 +157,8 @@ impl Node {
     }
 
     /// Tells what an earlier attempt could not tell, or an earlier daemon did not come to tell.
-    pub(crate) fn tell_owed(&self, dir: Ino) -> FsResult<()> {
-        let steps = Steps { background: true, ..Steps::question(NOBODY) };
+    pub(crate) fn tell_pending(&self, dir: Ino) -> FsResult<()> {
+        let steps = Steps { background: true, ..Steps::question(SYSTEM) };
         self.tell(steps, dir, self.id, false)
     }
 
@@ -176,7 +176,7 @@ impl Node {
 
     /// An inode; of a spread directory with all finished changes. Peers, who must not make this node wait for
     /// others, get what is known.
-    pub(crate) fn settled(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Inode> {
+    pub(crate) fn gathered(&self, ctx: &Ctx<'_>, ino: Ino) -> FsResult<Inode> {
         let inode = self.inode(ino)?;
         if !inode.attr.is_spread() || is_peer(ctx.client) {
             return Ok(inode);
@@ -223,7 +223,7 @@ impl Node {
 
     fn fold(&self, dir: Ino, shards: &[ShardState]) -> FsResult<()> {
         let slot = dir.slot();
-        let mut change = self.change(&[slot])?;
+        let mut change = self.change_at(&[slot], &[])?;
         let mut inode = change.inode(dir)?;
         let known = change.txn.get(slot, &folded_key(dir));
         let known: Folded = known.map_or(Ok(Folded::default()), |bytes| decode(bytes, "shards", dir))?;

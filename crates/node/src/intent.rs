@@ -14,10 +14,10 @@ mod spread;
 use std::ops::ControlFlow;
 
 use bivouac_net::Asker;
-use bivouac_types::{ClientId, Errno, FsResult, Ino, Layout, NodeId, OpId, Slot};
+use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, Layout, NodeId, OpId, Slot};
 use bivouac_wire::{Decode, DecodeError, Encode, Reader, codec_struct};
 
-use crate::leases::Acting;
+use crate::leases::Principal;
 use crate::locks::Target;
 use crate::namespace::Change;
 use crate::node::Node;
@@ -152,7 +152,18 @@ enum Outcome {
     /// Done, and the intent is cleared.
     Done,
     /// Refused for good; nothing has changed, and the intent is to be cleared.
-    Refused(bivouac_types::FsError),
+    Refused(FsError),
+}
+
+/// What is said of a change that is finished later. Without space, clients would take it for one that never was, make
+/// room and send it again, and would be refused by what came of it meanwhile.
+fn not_known(error: FsError) -> FsError {
+    match error.errno() {
+        Errno::ENOSPC | Errno::EDQUOT => {
+            FsError::with(Errno::EIO, format!("{error}; the change is finished later, when there is space"))
+        }
+        _ => error,
+    }
 }
 
 impl Node {
@@ -165,7 +176,7 @@ impl Node {
         self.carry_out_begun(ctx, slot, intent, |logged| match &logged.intent {
             Intent::Unlink(old) => self.begin_unlink(old, logged),
             Intent::Cut(cut) => self.begin_cut(cut),
-            _ => self.change(&[slot]),
+            _ => self.change_at(&[slot], &[]),
         })
     }
 
@@ -184,8 +195,10 @@ impl Node {
         let logged = Logged { slot, intent, client, channel, op, steps_channel };
         let begun = self.allocator.next(&self.records).and_then(|tx| {
             let mut change = begin(&logged)?;
-            if matches!(logged.intent, Intent::MakeDir(_) | Intent::Link(_)) {
-                change.txn.must_fit();
+            match logged.intent {
+                Intent::MakeDir(_) | Intent::Link(_) => change.txn.must_fit(),
+                Intent::Rename(_) => change.txn.may_not_grow_for_ever(),
+                _ => {}
             }
             change.txn.put(slot, &intent_key(tx), &logged.to_bytes());
             change.commit()?;
@@ -203,7 +216,7 @@ impl Node {
                 // Not known how far it got: the reaper goes on with it. Until then the locks stay.
                 self.postpone(tx, &logged);
                 // An unlink was carried out when it was logged: the name is gone for good.
-                if matches!(logged.intent, Intent::Unlink(_)) { Ok(()) } else { Err(error) }
+                if matches!(logged.intent, Intent::Unlink(_)) { Ok(()) } else { Err(not_known(error)) }
             }
         }
     }
@@ -231,7 +244,7 @@ impl Node {
             Outcome::Done => Ok(Ok(())),
             Outcome::Refused(error) => {
                 let slot = logged.slot;
-                let mut change = self.change(&[slot])?;
+                let mut change = self.change_at(&[slot], &[])?;
                 change.txn.delete(slot, &intent_key(steps.tx));
                 change.commit()?;
                 Ok(Err(error))
@@ -242,7 +255,7 @@ impl Node {
     /// Undoes a change that was refused after some of its steps, also if this daemon does not come to the end of it.
     fn begin_undo(&self, logged: &Logged, steps: Steps) -> FsResult<()> {
         let undo = Logged { intent: Intent::Undo(Box::new(logged.intent.clone())), ..*logged };
-        let mut change = self.change(&[logged.slot])?;
+        let mut change = self.change_at(&[logged.slot], &[])?;
         change.txn.put(logged.slot, &intent_key(steps.tx), &undo.to_bytes());
         change.commit()?;
         self.undo(&logged.intent, steps)
@@ -313,7 +326,7 @@ impl Node {
         }
         for (slot, tx, logged) in found {
             let (Some(tx), Ok(logged)) = (tx, logged) else {
-                return Err(bivouac_types::FsError::with(
+                return Err(FsError::with(
                     Errno::EIO,
                     format!("an intent record in slot {} is damaged", slot.0),
                 ));
@@ -340,7 +353,7 @@ impl Node {
     fn resume(&self, logged: Logged, tx: u64) -> FsResult<()> {
         let (channel, origin) = (logged.steps_channel, logged.client);
         let steps = Steps { tx, channel, retry: true, origin, background: true };
-        let _acting = Acting::on_behalf_of(logged.client);
+        let _principal = Principal::on_behalf_of(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
             log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");
         }
@@ -363,6 +376,7 @@ impl Logged {
             id,
             retry: false,
             leased: false,
+            begun: std::time::Instant::now(),
             origin: client,
             payload: &[],
             asker: Asker::HERE,
@@ -479,6 +493,15 @@ fn refused<T>(result: FsResult<T>) -> FsResult<Result<T, bivouac_types::FsError>
     }
 }
 
+/// The same of a step that makes something: it may be refused for want of room, and then nothing has happened. Better to
+/// say so than to finish it some day.
+fn refused_or_full<T>(result: FsResult<T>) -> FsResult<Result<T, bivouac_types::FsError>> {
+    match result {
+        Err(error) if error.errno() == Errno::ENOSPC => Ok(Err(error)),
+        result => refused(result),
+    }
+}
+
 /// Type of an inode as its entry says it.
 fn dentry_of(inode: &Inode) -> Dentry {
     Dentry { ino: inode.attr.ino, kind: inode.attr.mode & bivouac_types::mode::TYPE }
@@ -530,6 +553,7 @@ pub mod tests {
             seats: vec![bivouac_wire::SeatEntry { node: NodeId(0), volume: 0 }],
             stripe: 4096,
             width: 0,
+            is_secure: false,
         };
         let volume = bivouac_store::VolumeConfig { path: dir.join("volume"), capacity: 0, create: true };
         let config = crate::NodeConfig {
@@ -538,13 +562,14 @@ pub mod tests {
             id: NodeId(0),
             volumes: vec![volume],
             handles_max: 64,
+            checksum: bivouac_types::Checksum::Off,
             owner: (0, 0),
             grace: std::time::Duration::from_secs(30),
             spread_at: bivouac_types::SpreadAt::default(),
             dead_after: None,
             past: crate::Past::default(),
-            fates: std::sync::Arc::new(bivouac_net::Fates::new(1)),
-            objects: bivouac_source::Surroundings::default(),
+            liveness: std::sync::Arc::new(bivouac_net::LivenessTable::new(1)),
+            objects: bivouac_source::Environment::default(),
         };
         Node::open(config, std::sync::Arc::new(NoPeers), std::sync::Arc::new(crate::SystemClock)).unwrap().0
     }

@@ -2,14 +2,15 @@
 //! this node. It answers frames ([`bivouac_net::Service`]); who carries them is not its business.
 //!
 //! - A handler is one file under `handlers/`, named after its operation.
-//! - Handlers of peer steps call nobody (see [`bivouac_wire::Lane`]), so that nodes never wait in a circle.
+//! - Handlers of peer steps call nobody (see [`bivouac_wire::Lane`]), so that nodes never wait in a circle, but for what
+//!   mounts cache (`callbacks.rs`): who is asked that waits for nobody.
 //! - Every change is one [`bivouac_store::Txn`]; what needs several nodes is an intent (`intent.rs`):
 //!   logged first, made of idempotent steps, replayed after a restart.
 
 mod advisory;
 mod alloc;
 mod away;
-mod believers;
+mod callbacks;
 mod clock;
 mod counters;
 mod direct;
@@ -40,13 +41,13 @@ mod rounds;
 mod session;
 mod sessions;
 mod sizes;
+mod stale_tails;
 mod sweep;
-mod unsettled;
 mod users;
 mod watch;
 
 pub use advisory::LockClient;
-pub use believers::Believer;
+pub use callbacks::Cache;
 pub use clock::{Clock, SystemClock};
 pub use directory::{entry_slot, shard_slot};
 pub use handlers::check::{record_page, subfile_facts};

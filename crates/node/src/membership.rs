@@ -3,15 +3,15 @@
 //! One thread, shared by the nodes of a process (`rounds.rs`), waits for time to pass. What is to be sent goes on threads that end with their answer: there are a few per
 //! period, and a node that does not answer must hold up nobody. Nothing runs unless nodes watch each other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use bivouac_members::{Command, Event, Members, Options};
-use bivouac_net::Fates;
+use bivouac_net::LivenessTable;
 use bivouac_ranks::{Mutex, rank};
-use bivouac_types::{Fate, FsResult, News, NodeId};
+use bivouac_types::{FsResult, Liveness, News, NodeId};
 use bivouac_wire::{Encode, NewsList, Operation, ProbeForRequest, Silent, op};
 
 use crate::node::Node;
@@ -30,16 +30,29 @@ pub struct Membership {
     since: Instant,
     /// How long a message may take.
     patience: Duration,
-    fates: Arc<Fates>,
+    liveness: Arc<LivenessTable>,
     node: OnceLock<Weak<Node>>,
     under_way: AtomicUsize,
 }
 
 struct State {
     members: Members,
-    /// Since when something else than life is believed of a node.
+    /// Since when something else than life is known of a node.
     since: HashMap<NodeId, Instant>,
+    /// What the node has not been told yet, in order.
+    untold: VecDeque<Turn>,
+    /// Whether a thread is telling it: one at a time does.
+    telling: bool,
     stopping: bool,
+}
+
+/// What a node has to do something about.
+#[derive(Clone, Copy)]
+enum Turn {
+    Died(NodeId),
+    Back(NodeId),
+    /// Others knew that this node is dead, or might be, and have been told otherwise, with this incarnation.
+    Accused(Liveness, u32),
 }
 
 /// A message to another node.
@@ -53,7 +66,12 @@ enum Outgoing {
 impl Membership {
     /// The part of `id` among `count`. With `dead_after`, nodes watch each other; without, it is only known who is said
     /// to be dead.
-    pub fn new(id: NodeId, count: usize, dead_after: Option<Duration>, fates: Arc<Fates>) -> Membership {
+    pub fn new(
+        id: NodeId,
+        count: usize,
+        dead_after: Option<Duration>,
+        liveness: Arc<LivenessTable>,
+    ) -> Membership {
         let options = match dead_after {
             Some(after) => Options::dead_after(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
             None => Options::never(),
@@ -61,11 +79,11 @@ impl Membership {
         let seed = u64::from(std::process::id()) << 16 ^ u64::from(id.0);
         let members = Members::new(id, count, options, seed, 0);
         Membership {
-            state: Mutex::new(rank::LEAF, State { members, since: HashMap::new(), stopping: false }),
+            state: Mutex::new(rank::LEAF, State::new(members)),
             place: OnceLock::new(),
             since: Instant::now(),
             patience: Duration::from_millis(options.period_ms),
-            fates,
+            liveness,
             node: OnceLock::new(),
             under_way: AtomicUsize::new(0),
         }
@@ -97,17 +115,17 @@ impl Membership {
         let silent = |news: &News| {
             let since = state.since.get(&news.node).map_or(Duration::ZERO, Instant::elapsed);
             let for_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-            Silent { node: news.node, fate: news.fate, for_ms }
+            Silent { node: news.node, liveness: news.liveness, for_ms }
         };
-        let believed = state.members.believed().iter().filter(|news| news.fate != Fate::Alive);
-        (state.members.epoch(version), believed.map(silent).collect())
+        let known = state.members.known().iter().filter(|news| news.liveness != Liveness::Alive);
+        (state.members.epoch(version), known.map(silent).collect())
     }
 
     /// Whether nodes watch each other, and none of them has found this one dead.
     pub fn sees(&self, node: NodeId) -> bool {
         let state = self.state.lock();
-        let believed = state.members.believed().get(usize::from(node.0));
-        state.members.next_tick().is_some() && believed.is_some_and(|news| news.fate != Fate::Dead)
+        let known = state.members.known().get(usize::from(node.0));
+        state.members.next_tick().is_some() && known.is_some_and(|news| news.liveness != Liveness::Dead)
     }
 
     /// Somebody who knows says that a node is dead and will not come back.
@@ -144,11 +162,14 @@ impl Membership {
             let before = state.members.next_tick();
             let now = self.now();
             events.iter().for_each(|event| commands.extend(state.members.handle(now, event)));
+            // In the order in which it became known: what is noted last is what counts.
+            commands.iter().for_each(|command| state.note(command, &self.liveness));
             (before, state.members.next_tick())
         };
         if let (Some(place), Some(at)) = (self.place.get(), after.filter(|_| after < before)) {
             place.call_at(self.moment(at));
         }
+        self.tell_node();
         commands.into_iter().for_each(|command| self.act(command));
     }
 
@@ -162,54 +183,51 @@ impl Membership {
             Command::Report { to, target, news } => {
                 self.send(to, Outgoing::Reached(ProbeForRequest { target, news }));
             }
-            Command::Changed(news) => self.note(news),
-            Command::Accused(fate) => self.defend(fate),
+            Command::Changed(_) | Command::Accused(_) => {} // noted
             Command::StoodStill(ms) => log::debug!("this node did not run for {ms} ms"),
         }
     }
 
-    /// Others believed that this node is dead, or might be, and have been told otherwise. What it has locked may belong to
-    /// somebody else: first that is in doubt, and only then does what is begun count as begun later.
-    fn defend(&self, accused: Fate) {
-        if accused != Fate::Alive {
+    /// Others known that this node is dead, or might be, and have been told otherwise. What it has locked may belong to
+    /// somebody else: first that is in doubt, and only then does what is begun count as begun later. Not later than that:
+    /// the next accusation casts doubt of its own.
+    fn defend(&self, accused: Liveness, incarnation: u32) {
+        if accused != Liveness::Alive {
             log::warn!("other nodes took this one for {}", name(accused));
         }
         if let Some(node) = self.node.get().and_then(Weak::upgrade) {
             node.advisory.doubt();
         }
-        let incarnation = self.state.lock().members.incarnation();
-        self.fates.set_incarnation(incarnation);
+        self.liveness.set_incarnation(incarnation);
     }
 
     /// Whether something may be done that a client of a node began under locks, with this token.
     pub fn admits(&self, node: NodeId, fence: u32) -> bool {
         let state = self.state.lock();
-        let believed = state.members.believed().get(usize::from(node.0));
-        believed.is_none_or(|news| news.fate != Fate::Dead && fence > news.incarnation)
+        let known = state.members.known().get(usize::from(node.0));
+        known.is_none_or(|news| news.liveness != Liveness::Dead && fence > news.incarnation)
     }
 
-    /// Something else is believed of a node than before.
-    fn note(&self, news: News) {
-        {
-            let since = &mut self.state.lock().since;
-            match news.fate {
-                Fate::Alive => drop(since.remove(&news.node)),
-                Fate::Suspect | Fate::Dead => drop(since.insert(news.node, Instant::now())),
+    /// Tells the node what it has to do something about, unless another thread is at it: that one goes on.
+    fn tell_node(&self) {
+        let mut told = false;
+        loop {
+            // Not held while the node does something about it.
+            let turn = self.state.lock().next_turn(told);
+            let Some(turn) = turn else { return };
+            told = true;
+            let node = self.node.get().and_then(Weak::upgrade);
+            match turn {
+                Turn::Accused(liveness, incarnation) => self.defend(liveness, incarnation),
+                Turn::Died(dead) => {
+                    log::error!("{dead} is dead: files that need it give EIO, others go on");
+                    node.inspect(|node| node.peer_is_dead(dead));
+                }
+                Turn::Back(back) => {
+                    log::warn!("{back} is back");
+                    node.inspect(|node| node.peer_is_alive(back));
+                }
             }
-        }
-        let was_dead = self.fates.dead_for(news.node).is_some();
-        self.fates.set_dead(news.node, news.fate == Fate::Dead);
-        let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
-        match news.fate {
-            Fate::Dead => {
-                log::error!("{} is dead: files that need it give EIO, others go on", news.node);
-                node.peer_is_dead(news.node);
-            }
-            Fate::Alive if was_dead => {
-                log::warn!("{} is back", news.node);
-                node.peer_is_alive(news.node);
-            }
-            Fate::Alive | Fate::Suspect => log::debug!("{} is {}", news.node, name(news.fate)),
         }
     }
 
@@ -238,6 +256,46 @@ impl Membership {
 
     fn now(&self) -> u64 {
         u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl State {
+    fn new(members: Members) -> State {
+        State { members, since: HashMap::new(), untold: VecDeque::new(), telling: false, stopping: false }
+    }
+
+    /// Writes down what is known now.
+    fn note(&mut self, command: &Command, table: &LivenessTable) {
+        let news = match command {
+            Command::Changed(news) => news,
+            Command::Accused(liveness) => {
+                let turn = Turn::Accused(*liveness, self.members.incarnation());
+                return self.untold.push_back(turn);
+            }
+            _ => return,
+        };
+        let (node, is_dead) = (news.node, news.liveness == Liveness::Dead);
+        match news.liveness {
+            Liveness::Alive => drop(self.since.remove(&node)),
+            Liveness::Suspect | Liveness::Dead => drop(self.since.insert(node, Instant::now())),
+        }
+        let was_dead = table.dead_for(node).is_some();
+        table.set_dead(node, is_dead);
+        match (was_dead, news.liveness) {
+            (false, Liveness::Dead) => self.untold.push_back(Turn::Died(node)),
+            (true, Liveness::Alive | Liveness::Suspect) => self.untold.push_back(Turn::Back(node)),
+            _ => {}
+        }
+    }
+
+    /// What the node is to be told next by the thread that asks, which may have told it something just now.
+    fn next_turn(&mut self, told: bool) -> Option<Turn> {
+        if self.telling && !told {
+            return None;
+        }
+        let turn = self.untold.pop_front();
+        self.telling = turn.is_some();
+        turn
     }
 }
 
@@ -273,10 +331,44 @@ impl Node {
     }
 }
 
-fn name(fate: Fate) -> &'static str {
-    match fate {
-        Fate::Alive => "alive",
-        Fate::Suspect => "perhaps dead",
-        Fate::Dead => "dead",
+fn name(liveness: Liveness) -> &'static str {
+    match liveness {
+        Liveness::Alive => "alive",
+        Liveness::Suspect => "perhaps dead",
+        Liveness::Dead => "dead",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    /// A node that is just found dead may say at that moment that it lives, to another thread.
+    #[test]
+    fn what_came_last_is_what_counts() {
+        let (other, table) = (NodeId(1), Arc::new(LivenessTable::new(2)));
+        let members = Membership::new(NodeId(0), 2, None, Arc::clone(&table));
+        for incarnation in 1..=500 {
+            let begun = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begun.store(true, Ordering::Release);
+                    members.lost(other);
+                });
+                while !begun.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                let lives = News { node: other, incarnation, liveness: Liveness::Alive };
+                // The same of this one, which has itself told.
+                let accused =
+                    News { node: NodeId(0), incarnation: 2 * incarnation, liveness: Liveness::Dead };
+                members.hear(other, &[lives, accused], None);
+            });
+            let known = members.state.lock().members.known()[1].liveness;
+            assert_eq!(table.dead_for(other).is_some(), known == Liveness::Dead, "round {incarnation}");
+            assert_eq!(table.token(), 2 * incarnation + 2);
+        }
     }
 }

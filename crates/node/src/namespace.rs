@@ -11,7 +11,7 @@ use bivouac_types::{
 };
 use bivouac_wire::{Decode, Encode};
 
-use crate::leases::{Acting, Changing};
+use crate::leases::{Changing, Item, Principal};
 use crate::node::Node;
 use crate::record::{
     Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, site_prefix, table, target_key,
@@ -20,7 +20,7 @@ use crate::record::{
 use crate::session::Ctx;
 
 /// Among the clients that may have an inode without names open: whoever has just looked its name up.
-pub const LOOKED_UP: ClientId = crate::dispatch::NOBODY;
+pub const LOOKED_UP: ClientId = crate::dispatch::SYSTEM;
 
 /// A directory that could not spread is tried again when it has so many entries more.
 const SPREAD_TURN: u64 = 64;
@@ -49,10 +49,9 @@ impl Node {
         Ok(inode)
     }
 
-    /// Begins a change of records in these slots, all of which must be this node's.
+    /// Begins a change of records in these slots, all of which must be this node's, of whatever clients may cache of them.
     pub(crate) fn change(&self, slots: &[Slot]) -> FsResult<Change<'_>> {
-        slots.iter().try_for_each(|slot| self.check_slot(*slot))?;
-        Ok(Change::begun(self, self.leases.change(slots), slots))
+        self.change_at(slots, &slots.iter().copied().map(Item::Slot).collect::<Vec<_>>())
     }
 
     /// Whether the slot is this node's.
@@ -79,7 +78,7 @@ impl Node {
 /// A change in the making. Dropped without commit, nothing has happened.
 pub struct Change<'a> {
     pub(crate) node: &'a Node,
-    /// Until it is made or dropped, nobody may begin to believe what it changes.
+    /// Until it is made or dropped, nobody may begin to cache what it changes.
     _changing: Option<Changing<'a>>,
     /// The transaction below, for records that this module does not know.
     pub txn: Txn<'a>,
@@ -88,7 +87,7 @@ pub struct Change<'a> {
     garbage: bool,
     files: i64,
     /// Inodes that lost their last name and stay for a moment.
-    lingering: Vec<Ino>,
+    delayed: Vec<Ino>,
     /// What is changed, or what changed entries lead to; noted only while somebody watches.
     touched: Vec<Ino>,
     /// Spread directories whose shards here change; their homes are told.
@@ -98,7 +97,7 @@ pub struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// A change of records in these slots that nobody's leases are in the way of any more.
+    /// A change of records in these slots that no leases are in the way of any more.
     pub(crate) fn begun(node: &'a Node, changing: Option<Changing<'a>>, slots: &[Slot]) -> Change<'a> {
         Change {
             node,
@@ -107,7 +106,7 @@ impl<'a> Change<'a> {
             now: node.clock.now(),
             garbage: false,
             files: 0,
-            lingering: Vec::new(),
+            delayed: Vec::new(),
             touched: Vec::new(),
             shards: Vec::new(),
             grown: None,
@@ -126,7 +125,7 @@ impl Change<'_> {
     pub fn commit(mut self) -> FsResult<()> {
         let (node, shards) = (self.node, std::mem::take(&mut self.shards));
         self.commit_quietly()?;
-        shards.into_iter().for_each(|dir| node.tell_home(Acting::for_whom(), dir));
+        shards.into_iter().for_each(|dir| node.tell_home(Principal::for_whom(), dir));
         Ok(())
     }
 
@@ -144,10 +143,11 @@ impl Change<'_> {
         }
         self.txn.commit()?;
         self.node.files.fetch_add(self.files as u64, Ordering::Relaxed);
-        if self.garbage || self.node.records.wants_compaction() {
+        let records = &self.node.records;
+        if self.garbage || records.wants_compaction() || records.has_shrunk() {
             self.node.reaper.wake();
         }
-        self.node.reaper.linger(&self.lingering);
+        self.node.reaper.delay(&self.delayed);
         if let Some(dir) = self.grown {
             self.node.reaper.spread(dir);
         }
@@ -163,7 +163,8 @@ impl Change<'_> {
         if entries < shared {
             return node.users.forget(dir);
         }
-        let from = if shared < alone && node.users.change(dir, Acting::for_whom()) { shared } else { alone };
+        let from =
+            if shared < alone && node.users.change(dir, Principal::for_whom()) { shared } else { alone };
         // Tried again now and then, if it was not possible.
         if entries >= from && (entries - from).is_multiple_of(SPREAD_TURN) {
             self.grown = Some(dir);
@@ -223,7 +224,7 @@ impl Change<'_> {
         let (inode, holders) = self.count_links(ino, delta)?;
         if let Some(mut holders) = holders {
             holders.push(LOOKED_UP);
-            self.lingering.push(ino);
+            self.delayed.push(ino);
             self.orphan(&inode, &holders);
         }
         Ok(inode)
@@ -295,8 +296,8 @@ impl Change<'_> {
         }
         self.txn.delete(slot, &inode_key(ino));
         self.files -= 1;
-        let rest = self.node.unsettled.may_have_rest(ino);
-        self.node.unsettled.forget(ino);
+        let rest = self.node.stale_tails.may_have_tail(ino);
+        self.node.stale_tails.forget(ino);
         if inode.attr.is_file() && (inode.attr.size > 0 || inode.attr.epoch > 0 || rest) {
             // A file that was cut may have had another layout before.
             let Layout { seats, .. } = inode.attr.layout;
@@ -375,7 +376,7 @@ impl Node {
         if !self.records.read(slot, &orphan_key(ino), |found| found.is_some()) {
             return Ok(None);
         }
-        let change = self.change(&[slot])?;
+        let change = self.change_at(&[slot], &[])?;
         let Some(bytes) = change.txn.get(slot, &orphan_key(ino)) else { return Ok(None) };
         let holders = decode(bytes, "orphan", ino)?;
         Ok(Some((change, holders)))

@@ -5,18 +5,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bivouac_net::Fates;
+use bivouac_net::LivenessTable;
 use bivouac_ranks::{Mutex, rank};
-use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, Recovery, VolumeConfig};
+use bivouac_store::{DataOptions, DataStore, Headroom, Records, RecordsOptions, Recovery, VolumeConfig};
 use bivouac_types::{
-    Attr, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt, mode,
+    Attr, Checksum, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt,
+    mode,
 };
 use bivouac_wire::{Dirty, FenceRequest, FormationMap, PoolStatus};
 
 use crate::advisory::{Advisory, LockClient};
 use crate::alloc::Allocator;
 use crate::away::Away;
-use crate::believers::Believers;
+use crate::callbacks::Caches;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::direct::Lending;
@@ -30,13 +31,13 @@ use crate::opens::Opens;
 use crate::partitions::Partitions;
 use crate::peers::{Channels, Peers};
 use crate::proxy::Proxy;
-use crate::reaper::Reaper;
+use crate::reaper::{Job, Reaper};
 use crate::record::Inode;
 use crate::rounds::Rounds;
 use crate::sessions::Sessions;
 use crate::sizes::Sizes;
+use crate::stale_tails::StaleTails;
 use crate::sweep::Sweeper;
-use crate::unsettled::Unsettled;
 use crate::users::Users;
 use crate::watch::Watches;
 
@@ -71,6 +72,8 @@ pub struct NodeConfig {
     pub volumes: Vec<VolumeConfig>,
     /// Most subfiles that are kept open.
     pub handles_max: usize,
+    /// Where blocks of new subfiles get checksums.
+    pub checksum: Checksum,
     /// Owner of the root directory.
     pub owner: (u32, u32),
     /// How long clients that are gone may take to come back.
@@ -80,9 +83,9 @@ pub struct NodeConfig {
     /// After how long a node that does not answer is dead; without, nodes do not watch each other.
     pub dead_after: Option<Duration>,
     /// Where it is noted which nodes are dead.
-    pub fates: Arc<Fates>,
+    pub liveness: Arc<LivenessTable>,
     /// What the environment says of object stores.
-    pub objects: bivouac_source::Surroundings,
+    pub objects: bivouac_source::Environment,
     /// The threads that it shares with other nodes of its process.
     pub rounds: Rounds,
     /// What was before this daemon.
@@ -109,11 +112,11 @@ pub struct Node {
     /// Entries at which a directory spreads.
     pub(crate) spread_at: SpreadAt,
     /// What the environment says of object stores.
-    pub(crate) objects: bivouac_source::Surroundings,
+    pub(crate) objects: bivouac_source::Environment,
     /// The locks that programs take.
     pub(crate) advisory: Advisory,
     pub(crate) leases: Leases,
-    pub(crate) believers: Believers,
+    pub(crate) caches: Caches,
     pub(crate) users: Users,
     pub(crate) opens: Opens,
     pub(crate) sessions: Sessions,
@@ -128,9 +131,11 @@ pub struct Node {
     pub(crate) members: Membership,
     /// Ends the connections of a client that was forgotten, so that it says again what it has open.
     pub(crate) on_forgotten: OnceLock<Box<dyn Fn(ClientId) + Send + Sync>>,
+    /// Gives memory that is free in this process back to the system.
+    pub(crate) on_shrunk: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(crate) away: Away,
     pub(crate) sweeper: Sweeper,
-    pub(crate) unsettled: Unsettled,
+    pub(crate) stale_tails: StaleTails,
     pub(crate) proxy: Proxy,
     pub(crate) lending: Lending,
     pub(crate) sizes: Sizes,
@@ -157,7 +162,7 @@ impl Node {
     ) -> FsResult<(Arc<Node>, Recovery)> {
         config.map.check().map_err(|text| FsError::with(bivouac_types::Errno::EINVAL, text))?;
         let formation = config.map.formation;
-        let options = DataOptions { handles_max: config.handles_max };
+        let options = DataOptions { handles_max: config.handles_max, checksum: config.checksum };
         let data = DataStore::open(&config.volumes, formation, config.id, &options)?;
         let capacity = config.volumes.first().map_or(0, |volume| volume.capacity);
         let (records, recovery) =
@@ -177,7 +182,7 @@ impl Node {
         let had_opens = config.past.was_recovered || !sessions.awaiting().is_empty();
         let node = Node {
             advisory: Advisory::open(&records, config.id, own, Arc::clone(&peers)),
-            unsettled: Unsettled::new(config.id, allocator.first(), had_opens),
+            stale_tails: StaleTails::new(config.id, allocator.first(), had_opens),
             sweeper: Sweeper::default(),
             proxy: Proxy::default(),
             allocator,
@@ -186,8 +191,9 @@ impl Node {
             reaper: Reaper::new(config.grace),
             discarded_again: Mutex::default(),
             rounds: config.rounds,
-            members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.fates),
+            members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.liveness),
             on_forgotten: OnceLock::new(),
+            on_shrunk: OnceLock::new(),
             away: Away::new(config.grace),
             watches: Watches::default(),
             map: config.map,
@@ -205,7 +211,7 @@ impl Node {
             spread_at: config.spread_at,
             objects: config.objects,
             leases,
-            believers: Believers::default(),
+            caches: Caches::default(),
             users: Users::default(),
             opens: Opens::new(),
             channels: Channels::default(),
@@ -241,6 +247,12 @@ impl Node {
         if self.data.usage().iter().any(|volume| volume.files > 0) {
             self.sweeper.request();
         }
+        let weak = Arc::downgrade(self);
+        self.data.on_doubtful(move || {
+            if let Some(node) = weak.upgrade() {
+                node.reaper.add_once(Job::Sums);
+            }
+        });
         self.members.start(self, &self.rounds.members)?;
         self.reaper.start(self, &self.rounds.reaper)
     }
@@ -254,6 +266,19 @@ impl Node {
     pub fn on_forgotten(&self, act: impl Fn(ClientId) + Send + Sync + 'static) {
         // Told once, by whom made the server.
         let _ = self.on_forgotten.set(Box::new(act));
+    }
+
+    /// Names, attributes and what else records are take at most so much memory from now on, and no more than `left` has.
+    /// What there is stays. `give_back` is called when so much of it was removed that the system should have it back.
+    pub fn bound_names(
+        &self,
+        max: u64,
+        left: Option<Arc<dyn Headroom>>,
+        give_back: impl Fn() + Send + Sync + 'static,
+    ) {
+        self.records.bound_memory(max, left);
+        // Told once, by whom made the node.
+        let _ = self.on_shrunk.set(Box::new(give_back));
     }
 
     /// Takes a node for dead of which the caller knows that it will not come back.

@@ -16,7 +16,7 @@ use bivouac_wire::{
     Decode, FormationMap, Inherited, ListPartitionsRequest, Partition, PartitionTable, SeatEntry, op,
 };
 
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::table;
@@ -151,7 +151,7 @@ impl Node {
         let keeper = self.keeper()?;
         if keeper != self.id {
             let request = ListPartitionsRequest { only: Some(id), after: PartitionId::ROOT };
-            let list = self.step::<op::ListPartitions>(keeper, Steps::question(NOBODY), 0, request)?;
+            let list = self.step::<op::ListPartitions>(keeper, Steps::question(SYSTEM), 0, request)?;
             list.partitions.into_iter().for_each(|partition| self.learn(partition));
         }
         self.partitions.get(id).ok_or_else(|| unknown(id))

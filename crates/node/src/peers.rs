@@ -4,12 +4,12 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_net::{Asker, Request, Transport};
+use bivouac_net::{Request, Transport};
 use bivouac_ranks::Mutex;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
 use bivouac_wire::{Decode, Encode, Flags, Frame, Op, Operation};
 
-use crate::dispatch::{Handle, NOBODY};
+use crate::dispatch::{Handle, SYSTEM};
 use crate::node::Node;
 use crate::session::Ctx;
 
@@ -42,7 +42,7 @@ impl<'a> PeerRequest<'a> {
             client: node_as_client(node),
             channel: 0,
             retry: false,
-            origin: NOBODY,
+            origin: SYSTEM,
             body,
             payload: &[],
         }
@@ -157,8 +157,7 @@ impl Node {
         let (client, channel, retry) = (self.as_client(), steps.channel, steps.retry);
         let origin = steps.origin;
         if target == self.id {
-            let ctx =
-                Ctx { client, channel, id, retry, leased: false, origin, payload: &[], asker: Asker::HERE };
+            let ctx = Ctx { channel, id, retry, origin, ..Ctx::of_node(client) };
             return O::handle(self, &ctx, request);
         }
         let body = request.to_bytes();

@@ -16,13 +16,13 @@ use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::op;
 
 use crate::away::take_blamed;
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::LOOKED_UP;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::rounds::{Next, Place, Round};
 use crate::sessions::Exclusive;
-use agenda::{Agenda, Errand};
+use agenda::{Agenda, Task};
 
 pub(crate) use agenda::Job;
 
@@ -33,6 +33,8 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Threads for what needs peers, at most.
 const RUNNERS_MAX: usize = 8;
 const STACK: usize = 512 << 10;
+/// Pieces of subfiles that get checksums before others have their turn.
+const SUMS_PIECES: usize = 64;
 
 /// The workers and their agenda.
 pub struct Reaper {
@@ -139,11 +141,11 @@ impl Reaper {
     }
 
     /// Inodes lost their last name and are to go in a moment.
-    pub fn linger(&self, inos: &[Ino]) {
+    pub fn delay(&self, inos: &[Ino]) {
         if !inos.is_empty() {
             let until = Instant::now() + LINGER;
             self.tell(|agenda| {
-                agenda.lingering.extend(inos.iter().map(|ino| (until, *ino)));
+                agenda.delayed.extend(inos.iter().map(|ino| (until, *ino)));
                 true
             });
         }
@@ -156,8 +158,8 @@ impl Reaper {
 
     /// Removes what is unused on this node now: then space may be free that was not.
     pub fn collect(&self, node: &Node) {
-        let lingering = std::mem::take(&mut self.agenda.lock().lingering);
-        node.forget_lookups(lingering.into_iter().map(|(_, ino)| ino));
+        let delayed = std::mem::take(&mut self.agenda.lock().delayed);
+        node.forget_lookups(delayed.into_iter().map(|(_, ino)| ino));
         node.remove_own_garbage();
     }
 
@@ -190,9 +192,9 @@ impl Reaper {
         let chores = Chores {
             compaction,
             expired: expiry.is_some_and(|moment| moment <= now),
-            lingered: agenda.take_lingered(now),
+            delayed: agenda.take_delayed(now),
         };
-        if chores.compaction || chores.expired || !chores.lingered.is_empty() {
+        if chores.compaction || chores.expired || !chores.delayed.is_empty() {
             return Ok(chores);
         }
         Err(agenda.next_moment().into_iter().chain(expiry).min().map_or(Next::Called, Next::At))
@@ -204,7 +206,7 @@ impl Reaper {
             let Some(node) = node.upgrade() else { return };
             let mut threads = self.threads.lock();
             threads.retain(|thread| !thread.is_finished());
-            match thread("runner").spawn(move || node.run_errands()) {
+            match thread("runner").spawn(move || node.run_tasks()) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => return log::error!("work for peers waits, there is no thread: {error}"),
             }
@@ -213,21 +215,21 @@ impl Reaper {
     }
 
     /// The next thing to do with peers; `None` ends the runner.
-    fn next_errand(&self) -> Option<Errand> {
+    fn next_task(&self) -> Option<Task> {
         let mut agenda = self.agenda.lock();
-        let errand = if agenda.stopping { None } else { agenda.next_errand() };
-        if errand.is_none() {
+        let task = if agenda.stopping { None } else { agenda.next_task() };
+        if task.is_none() {
             agenda.runners -= 1;
         }
-        errand
+        task
     }
 
-    fn settle(&self, errand: &Errand, outcome: &FsResult<()>, waits_for: NodeId, pause: Duration) {
+    fn conclude(&self, task: &Task, outcome: &FsResult<()>, waits_for: NodeId, pause: Duration) {
         self.tell(|agenda| {
             if outcome.is_ok() {
-                agenda.is_done(errand);
+                agenda.is_done(task);
             } else {
-                agenda.put_off(errand, waits_for, Instant::now() + pause);
+                agenda.put_off(task, waits_for, Instant::now() + pause);
             }
             true
         });
@@ -239,7 +241,7 @@ struct Chores {
     compaction: bool,
     /// A session has.
     expired: bool,
-    lingered: Vec<Ino>,
+    delayed: Vec<Ino>,
 }
 
 fn thread(name: &str) -> std::thread::Builder {
@@ -261,8 +263,14 @@ impl Node {
         if chores.expired {
             self.end_expired();
         }
-        self.forget_lookups(chores.lingered.into_iter());
+        self.forget_lookups(chores.delayed.into_iter());
         self.sweep_direct();
+        if chores.compaction && self.records.has_shrunk() {
+            self.records.is_given_back();
+            if let Some(give_back) = self.on_shrunk.get() {
+                give_back();
+            }
+        }
         if chores.compaction
             && self.records.wants_compaction()
             && let Err(error) = self.records.compact()
@@ -271,14 +279,24 @@ impl Node {
         }
     }
 
+    /// Gives checksums to what waits for them, some of it at a time: there are few threads for all such work.
+    fn settle_sums(&self) {
+        for _ in 0..SUMS_PIECES {
+            if !self.data.settle_sums() {
+                return;
+            }
+        }
+        self.reaper.add(Job::Sums);
+    }
+
     /// Does what needs peers until there is nothing of that left.
-    fn run_errands(&self) {
-        while let Some(errand) = self.reaper.next_errand() {
-            let outcome = self.run(&errand.job);
+    fn run_tasks(&self) {
+        while let Some(task) = self.reaper.next_task() {
+            let outcome = self.run(&task.job);
             match &outcome {
                 Ok(()) => drop(self.away.is_here(self.id)),
-                Err(error) if errand.waited_for.is_none() => log::warn!("{:?} waits: {error}", errand.job),
-                Err(error) => log::debug!("{:?} still waits: {error}", errand.job),
+                Err(error) if task.waited_for.is_none() => log::warn!("{:?} waits: {error}", task.job),
+                Err(error) => log::debug!("{:?} still waits: {error}", task.job),
             }
             let waits_for = take_blamed().unwrap_or_else(|| {
                 // It is this node itself that cannot: the pauses grow as for others.
@@ -287,21 +305,21 @@ impl Node {
                 }
                 take_blamed().unwrap_or(self.id)
             });
-            self.reaper.settle(&errand, &outcome, waits_for, self.away.pause(waits_for));
+            self.reaper.conclude(&task, &outcome, waits_for, self.away.pause(waits_for));
         }
     }
 
     fn run(&self, job: &Job) -> FsResult<()> {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match job {
             Job::Garbage => self.collect_garbage(),
-            Job::Owed(node) => self.remove_owed(*node),
-            Job::Tell(dir) => self.tell_owed(*dir),
+            Job::Pending(node) => self.remove_pending(*node),
+            Job::Tell(dir) => self.tell_pending(*dir),
             Job::Spread(dir) => {
                 self.spread(*dir);
                 Ok(())
             }
             Job::Moves(ticket) => {
-                let steps = Steps { background: true, ..Steps::question(NOBODY) };
+                let steps = Steps { background: true, ..Steps::question(SYSTEM) };
                 self.unlock_moves(*ticket, steps)
             }
             Job::Alive(client) => {
@@ -310,6 +328,10 @@ impl Node {
             }
             Job::Partitions(node) if *node == self.id => self.ask_for_partitions(),
             Job::Partitions(node) => self.tell_partitions(*node),
+            Job::Sums => {
+                self.settle_sums();
+                Ok(())
+            }
             Job::Intent(slot, tx) => self.replay_intent(*slot, *tx),
         }));
         done.unwrap_or_else(|_| Err(FsError::with(Errno::EIO, "bug: it panicked")))
@@ -326,8 +348,8 @@ impl Node {
 
     /// Looks for what an earlier daemon left, and for what it was about to remove.
     pub(crate) fn adopt_garbage(&self) {
-        self.reaper.linger(&self.orphans());
-        self.owed_by().into_iter().for_each(|node| self.reaper.add(Job::Owed(node)));
+        self.reaper.delay(&self.orphans());
+        self.nodes_pending().into_iter().for_each(|node| self.reaper.add(Job::Pending(node)));
         self.reaper.wake();
     }
 
@@ -413,7 +435,7 @@ impl Node {
             None => false,
             Some(node) if node == self.id => self.advisory.served(client).is_some(),
             Some(node) => {
-                let asked = self.step::<op::ServesClient>(node, Steps::question(NOBODY), 0, client);
+                let asked = self.step::<op::ServesClient>(node, Steps::question(SYSTEM), 0, client);
                 // Who watches decides who lives: this node alone may not reach it.
                 asked.unwrap_or_else(|_| self.members.sees(node))
             }

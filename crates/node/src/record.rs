@@ -263,21 +263,21 @@ pub fn garbage_key(ino: Ino) -> [u8; 9] {
 }
 
 /// Key of garbage that a node was away for.
-pub fn owed_key(node: NodeId, ino: Ino) -> [u8; 11] {
+pub fn pending_key(node: NodeId, ino: Ino) -> [u8; 11] {
     let mut key = [0; 11];
-    key[..3].copy_from_slice(&owed_prefix(node));
+    key[..3].copy_from_slice(&pending_prefix(node));
     key[3..].copy_from_slice(&ino.0.to_be_bytes());
     key
 }
 
 /// What the keys of all garbage begin with that a node was away for.
-pub fn owed_prefix(node: NodeId) -> [u8; 3] {
+pub fn pending_prefix(node: NodeId) -> [u8; 3] {
     let [high, low] = node.0.to_be_bytes();
     [b'W', high, low]
 }
 
 /// Node and inode of a key of garbage that a node was away for.
-pub fn owed_node(key: &[u8]) -> Option<(NodeId, Ino)> {
+pub fn pending_node(key: &[u8]) -> Option<(NodeId, Ino)> {
     let key: &[u8; 11] = key.try_into().ok()?;
     let (&[_, high, low], ino) = key.split_first_chunk::<3>()?;
     Some((NodeId(u16::from_be_bytes([high, low])), Ino(u64::from_be_bytes(ino.try_into().ok()?))))
@@ -403,9 +403,9 @@ mod tests {
     fn golden_keys_and_values() {
         assert_eq!(inode_key(Ino(0x0102)), [b'I', 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(done_key(ClientId(1), 3, 2), [b'R', 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 2]);
-        assert_eq!(owed_key(NodeId(0x0102), Ino(3)), [b'W', 1, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
-        assert_eq!(owed_node(&owed_key(NodeId(259), Ino(77))), Some((NodeId(259), Ino(77))));
-        assert_eq!(owed_node(b"W"), None);
+        assert_eq!(pending_key(NodeId(0x0102), Ino(3)), [b'W', 1, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(pending_node(&pending_key(NodeId(259), Ino(77))), Some((NodeId(259), Ino(77))));
+        assert_eq!(pending_node(b"W"), None);
         assert_eq!(xattr_key(Ino(1), b"user.a")[9..], *b"user.a");
         assert_eq!(number_of_key(&orphan_key(Ino(77))), Some(77));
         let dentry = Dentry { ino: Ino(7), kind: 0o040_000 };

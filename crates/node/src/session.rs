@@ -4,13 +4,14 @@
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;
+use std::time::Instant;
 
 use bivouac_net::Asker;
 use bivouac_store::{Records, Txn};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, OpId, Slot};
 use bivouac_wire::{Decode, Encode};
 
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::node::Node;
 use crate::peers::{STEPS_MAX, is_peer};
 use crate::record::{Done, done_key, done_prefix};
@@ -28,6 +29,8 @@ pub struct Ctx<'a> {
     pub retry: bool,
     /// Whether it keeps what it is told.
     pub leased: bool,
+    /// When it was begun here, before anything was read or changed for it.
+    pub begun: Instant,
     /// The client whose request this is part of: the client itself, or whom a peer asks for.
     pub origin: ClientId,
     /// Bytes to write.
@@ -45,7 +48,8 @@ impl Ctx<'static> {
             id: OpId(0),
             retry: false,
             leased: false,
-            origin: NOBODY,
+            begun: Instant::now(),
+            origin: SYSTEM,
             payload: &[],
             asker: Asker::HERE,
         }

@@ -31,7 +31,7 @@ pub struct Sessions {
     /// How long a client without a connection may take to come back.
     grace: Duration,
     /// Whether any awaits reclaim or is being ended; for a look without the lock.
-    unsettled: AtomicBool,
+    in_grace: AtomicBool,
     table: Mutex<Table>,
     /// A reclaim or an end is over.
     over: Condvar,
@@ -53,8 +53,8 @@ impl Sessions {
             number_of_key(key).into_iter().for_each(|client| table.adopt(ClientId(client), until));
             ControlFlow::Continue(())
         });
-        let unsettled = AtomicBool::new(table.is_unsettled());
-        Sessions { slot, grace, unsettled, table: Mutex::new(rank::SESSIONS, table), over: Condvar::new() }
+        let in_grace = AtomicBool::new(table.is_in_grace());
+        Sessions { slot, grace, in_grace, table: Mutex::new(rank::SESSIONS, table), over: Condvar::new() }
     }
 
     /// A client is about to open or lock a file. The caller must not be inside a transaction: the record is
@@ -117,8 +117,8 @@ impl Sessions {
 
     /// A client asks for something and has not reclaimed anything: then it has nothing open. Whether that was news.
     /// While its session ends this waits, so that what it asks for is not ended with it.
-    pub fn is_heard(&self, client: ClientId) -> bool {
-        if !self.unsettled.load(Ordering::Acquire) {
+    pub fn has_reclaimed(&self, client: ClientId) -> bool {
+        if !self.in_grace.load(Ordering::Acquire) {
             return false;
         }
         let mut table = self.unless(client, Work::End);
@@ -133,7 +133,7 @@ impl Sessions {
     /// Clients that may have any file open. Asked for before [`crate::opens::Opens::holders`]: a client that is no
     /// more among these has its opens there.
     pub fn awaiting(&self) -> Vec<ClientId> {
-        if self.unsettled.load(Ordering::Acquire) { self.table.lock().awaiting() } else { Vec::new() }
+        if self.in_grace.load(Ordering::Acquire) { self.table.lock().awaiting() } else { Vec::new() }
     }
 
     /// No open of the client below `floor` is under way. How this fits with what was known.
@@ -208,7 +208,7 @@ impl Sessions {
     /// Changes the table, and says whether requests have to look into it from now on.
     fn changed<R>(&self, table: &mut Table, act: impl FnOnce(&mut Table) -> R) -> R {
         let outcome = act(table);
-        self.unsettled.store(table.is_unsettled(), Ordering::Release);
+        self.in_grace.store(table.is_in_grace(), Ordering::Release);
         outcome
     }
 
@@ -294,13 +294,13 @@ mod tests {
         let c = ClientId(3);
         [A, B, c, A].into_iter().for_each(|client| sessions.note(&records, client).unwrap());
         sessions.end(c).forget(&records).unwrap();
-        assert_eq!((sessions.awaiting(), sessions.is_heard(A)), (vec![], false));
+        assert_eq!((sessions.awaiting(), sessions.has_reclaimed(A)), (vec![], false));
         drop(records);
         let (records, sessions) = opened(&volume);
         let mut awaiting = sessions.awaiting();
         awaiting.sort_unstable();
         assert_eq!(awaiting, [A, B]);
-        assert!(sessions.is_heard(A) && !sessions.is_heard(A) && !sessions.is_heard(c));
+        assert!(sessions.has_reclaimed(A) && !sessions.has_reclaimed(A) && !sessions.has_reclaimed(c));
         sessions.end(B).forget(&records).unwrap();
         assert!(sessions.awaiting().is_empty());
     }
@@ -346,7 +346,7 @@ mod tests {
         std::thread::scope(|scope| {
             let back = scope.spawn(|| {
                 sessions.connect(A);
-                assert!(!sessions.is_heard(A), "nothing was awaited");
+                assert!(!sessions.has_reclaimed(A), "nothing was awaited");
                 sessions.floor(A)
             });
             ending.forget(&records).unwrap();

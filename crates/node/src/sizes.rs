@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bivouac_direct::{Board, SizeGate, Told};
+use bivouac_direct::{GrantTable, SizeGate, Told};
 use bivouac_ranks::Mutex;
 use bivouac_types::limits::{DIRECT_DRAIN_MS, DIRECT_SIZES_MAX};
 use bivouac_types::{Attr, ClientId, FsResult, Ino, Timestamp};
 use bivouac_wire::Encode;
 
 use crate::handlers::without_set_id;
+use crate::leases::Item;
 use crate::locks::{Guard, Target};
 use crate::node::Node;
 use crate::record::{Inode, inode_key};
@@ -47,7 +48,7 @@ struct Holder {
     session: u32,
     /// Number of the gate in the session.
     gate: u32,
-    board: Arc<Board>,
+    grants: Arc<GrantTable>,
 }
 
 /// A size that was just lent.
@@ -167,12 +168,12 @@ impl Node {
         if self.sizes.count.load(Ordering::Relaxed) >= DIRECT_SIZES_MAX || !self.opens.is_held(ino, client) {
             return Ok(None);
         }
-        let Some((board, number, gate)) = self.lending.gate(session, client) else { return Ok(None) };
-        // From now on it may change at any moment: nobody else is promised that it does not.
-        self.leases.begin_of(client, ino, |_, _| false);
+        let Some((grants, number, gate)) = self.lending.gate(session, client) else { return Ok(None) };
+        // From now on it may change at any moment: nobody else gets a lease on it.
+        self.leases.begin(client, &[Item::Attrs(ino)], &|_, _, _| None);
         let gate = SizeGate::open(&gate, ino.0, attr.epoch);
         let lent = Lent { gate: number, turn: gate.turn(), epoch: attr.epoch };
-        self.sizes.add(ino, gate, attr.epoch, Some(Holder { client, session, gate: number, board }));
+        self.sizes.add(ino, gate, attr.epoch, Some(Holder { client, session, gate: number, grants }));
         if !self.lending.has_session(session, client) {
             // It ended meanwhile. Nobody has told anything: who asked has no answer yet.
             self.end_loans(ino, |loan| loan.is_at(session, number));
@@ -187,7 +188,7 @@ impl Node {
         if self.sizes.is_lent(ino) {
             for (gate, holder) in self.sizes.close(ino) {
                 // Who stands still inside finds it closed afterwards, and sends a message.
-                let lives = || holder.as_ref().is_some_and(|holder| holder.board.lives(holder.session));
+                let lives = || holder.as_ref().is_some_and(|holder| holder.grants.lives(holder.session));
                 let _ = gate.drain(Duration::from_millis(DIRECT_DRAIN_MS), lives);
             }
             self.write_down(ino)?;
@@ -249,7 +250,7 @@ impl Node {
         for loan in self.sizes.take_over(ino, is_over) {
             loan.gate.clear();
             if let Some(holder) = loan.holder {
-                self.leases.end(holder.client, &[ino.slot()]);
+                self.leases.end(holder.client, &[Item::Attrs(ino)]);
                 if loan.last.is_none() {
                     self.lending.give_back(holder.client, (holder.session, holder.gate));
                 }

@@ -17,7 +17,7 @@ use bivouac_store::SubfileId;
 use bivouac_types::{FsResult, Ino, NodeId};
 use bivouac_wire::{Inodes, op};
 
-use crate::dispatch::{Handle, NOBODY};
+use crate::dispatch::{Handle, SYSTEM};
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::{garbage_key, inode_key};
@@ -137,7 +137,7 @@ impl Node {
         }
         let mut inos: Vec<Ino> = batch.iter().map(|id| id.ino).collect();
         inos.dedup();
-        let gone = match self.step::<op::WhichGone>(home, Steps::question(NOBODY), 0, Inodes { inos }) {
+        let gone = match self.step::<op::WhichGone>(home, Steps::question(SYSTEM), 0, Inodes { inos }) {
             Ok(gone) => gone.inos,
             Err(error) => return log::info!("files of {home} are not asked about: {error}"),
         };

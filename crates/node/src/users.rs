@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bivouac_ranks::Mutex;
 use bivouac_types::{ClientId, Ino};
 
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 
 /// Most directories whose users are known; beyond that they are learned anew.
 const DIRS_MAX: usize = 4096;
@@ -62,10 +62,10 @@ impl User {
             User::One(one) => *one != client,
             User::Several(since) => since.elapsed() >= AGAIN,
         };
-        if due && client != NOBODY {
+        if due && client != SYSTEM {
             *self = User::Several(Instant::now());
         }
-        due && client != NOBODY
+        due && client != SYSTEM
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
         let (users, [a, b]) = (Users::default(), [ClientId(1), ClientId(2)]);
         assert!(!users.look(DIR, b), "nobody has made it large");
         assert!(!users.change(DIR, a) && !users.change(DIR, a));
-        assert!(!users.look(DIR, a) && !users.look(Ino(6), b) && !users.look(DIR, NOBODY));
+        assert!(!users.look(DIR, a) && !users.look(Ino(6), b) && !users.look(DIR, SYSTEM));
         assert!(users.look(DIR, b) && !users.look(DIR, b), "that is said once a second");
         assert!(users.change(DIR, a), "it stays so");
         users.forget(DIR);

@@ -5,6 +5,7 @@
 //! bivouac-posix /mnt/0 /mnt/1                          # every call through the next of two mounts
 //! bivouac-posix --excludes crates/posix/excludes /mnt  # without what is known not to pass
 //! bivouac-posix --only rename/ /mnt                    # cases whose names have this in them
+//! bivouac-posix --part 2/8 /mnt                        # the second eighth of the table, for one of eight at a time
 //! bivouac-posix --fsx --seed 7 --seconds 60 /mnt/0 /mnt/1   # one file at random
 //! bivouac-posix --tree --seed 7 --seconds 60 /mnt/0 /mnt/1  # names and attributes at random
 //! ```
@@ -31,6 +32,9 @@ struct Arguments {
     /// Only cases whose names have TEXT in them
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Only every Nth case, from the Kth on
+    #[arg(long, value_name = "K/N", default_value = "1/1", value_parser = parse_part)]
+    part: (usize, usize),
     /// Print the names of the cases, and run none
     #[arg(long)]
     list: bool,
@@ -91,7 +95,10 @@ fn table(arguments: &Arguments) -> Result<bool, String> {
     let wanted = |name: &str| arguments.only.as_ref().is_none_or(|text| name.contains(text.as_str()));
     let (mut passed, mut failed, mut skipped, mut excluded) = (0, 0, 0, 0);
     runner::clear_umask();
-    for (number, case) in cases::all().iter().enumerate().filter(|(_, case)| wanted(&case.name)) {
+    let (part, parts) = arguments.part;
+    let cases = cases::all();
+    let of_part = cases.iter().enumerate().skip(part - 1).step_by(parts);
+    for (number, case) in of_part.filter(|(_, case)| wanted(&case.name)) {
         if arguments.list {
             println!("{}", case.name);
             continue;
@@ -112,6 +119,13 @@ fn table(arguments: &Arguments) -> Result<bool, String> {
         );
     }
     Ok(failed == 0)
+}
+
+fn parse_part(text: &str) -> Result<(usize, usize), String> {
+    let numbers =
+        text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+    let within = numbers.filter(|(part, parts)| (1..=*parts).contains(part));
+    within.ok_or_else(|| "is no part; write 1/4 for the first of four".into())
 }
 
 fn read_excludes(arguments: &Arguments) -> Result<Excludes, String> {

@@ -16,7 +16,7 @@ use rustix::io::Errno as SystemErrno;
 
 use crate::file::State;
 use crate::known::{MAPPED, WRITTEN};
-use crate::{devices, members, settle};
+use crate::{devices, members, pending};
 
 /// A file, open at its home.
 pub struct Direct {
@@ -46,7 +46,7 @@ impl Direct {
         if !self.untold.load(Ordering::Relaxed) {
             self.untold.store(true, Ordering::Release);
         }
-        settle::is_untold();
+        pending::is_untold();
     }
 
     /// Tells the home when it was written; whether it has heard.
@@ -146,7 +146,7 @@ pub fn is_mapped(fd: c_int) {
         return;
     }
     MAPPED.add(stat.st_dev, stat.st_ino);
-    let Some(_inside) = settle::Inside::enter() else { return };
+    let Some(_inside) = pending::Inside::enter() else { return };
     for held in crate::file::held() {
         if held.direct().is_some_and(|direct| direct.ino.0 == stat.st_ino) {
             held.leave_to_mount();

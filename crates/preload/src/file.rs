@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::adopt::Direct;
 use crate::pool::{Pool, Zeroed};
-use crate::{process, settle};
+use crate::{pending, process};
 
 /// Most descriptions, in pieces of 1024. What is beyond is the kernel's.
 const CHUNKS: usize = 64;
@@ -150,7 +150,7 @@ impl Drop for Held {
         if before.is_ok_and(|life| life as u32 == 1) {
             let direct = self.file.direct.swap(ptr::null_mut(), Ordering::AcqRel);
             push_free(self.index, self.file);
-            settle::give_up(direct);
+            pending::give_up(direct);
         }
     }
 }
@@ -262,7 +262,7 @@ impl File {
     }
 
     /// What its calls are done with. Who holds the description may use it, unless the process ceases to do calls itself: see
-    /// [`settle::Inside`].
+    /// [`pending::Inside`].
     pub fn direct(&self) -> Option<&Direct> {
         let direct = self.direct.load(Ordering::Acquire);
         // SAFETY: it was a box's, and is given up when nobody holds the description, or nobody is inside any more.

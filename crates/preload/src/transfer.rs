@@ -15,10 +15,10 @@ use libc::{iovec, ssize_t};
 use crate::adopt::{Direct, adopt, identify, look_at};
 use crate::file::{File, Held, Name, State};
 use crate::known::WRITTEN;
+use crate::pending::{self, Inside};
 use crate::quiet::Quiet;
 use crate::readable::is_readable;
 use crate::report::{self, Call, Why};
-use crate::settle::{self, Inside};
 use crate::thread::Busy;
 use crate::{errno, real, settings, table};
 
@@ -107,8 +107,8 @@ fn serve(
     forbidden: c_int,
     work: impl Fn(&Direct, u64) -> FsResult<usize>,
 ) -> Option<ssize_t> {
-    settle::close_given_up();
-    let _busy = Busy::enter().filter(|_| settle::is_open())?;
+    pending::close_given_up();
+    let _busy = Busy::enter().filter(|_| pending::is_open())?;
     let held = name.hold()?;
     let count = total(pieces)?;
     if held.flags() & libc::O_ACCMODE == forbidden

@@ -100,10 +100,12 @@ ranks! {
     SUBFILE = 500, "a subfile", long;
     /// Open subfiles.
     SUBFILE_CACHE = 510, "open subfiles";
+    /// Blocks that are wrong, and subfiles that wait for checksums.
+    DAMAGE = 515, "wrong blocks";
     /// Rooms of partitions on a volume.
     VOLUME_ROOMS = 520, "rooms of a volume";
-    /// The board's next session.
-    BOARD = 530, "the next session of the board";
+    /// The grant table's next session.
+    GRANT_TABLE = 530, "the next session of the grant table";
     /// The tail of the records' log.
     RECORDS_LOG = 600, "the log of records";
 

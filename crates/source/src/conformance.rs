@@ -66,7 +66,7 @@ fn fill(
     for (number, part) in content.chunks(size).enumerate() {
         pieces.push(source.put(upload, (number * size) as u64, part)?);
     }
-    source.settle(upload, &pieces)?;
+    source.verify(upload, &pieces)?;
     source.commit(upload, &pieces, attrs, expect)
 }
 
@@ -126,7 +126,7 @@ fn pieces_may_come_in_any_order(source: &dyn Source) {
     };
     source.put(&upload, whole, &vec![9; whole as usize]).unwrap();
     let mut pieces: Vec<_> = [2, 0, 1].map(put).into();
-    source.settle(&upload, &pieces).unwrap();
+    source.verify(&upload, &pieces).unwrap();
     pieces.sort_by_key(|piece| piece.offset);
     source.commit(&upload, &pieces, &attrs(0o600, 1), &Expect::Absent).unwrap();
     let meta = source.stat(b"f").unwrap();

@@ -80,8 +80,8 @@ impl<S: Source> Source for FailingSource<S> {
         self.pass()?.put(upload, offset, data)
     }
 
-    fn settle(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
-        self.pass()?.settle(upload, pieces)
+    fn verify(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
+        self.pass()?.verify(upload, pieces)
     }
 
     fn commit(

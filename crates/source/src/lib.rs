@@ -16,11 +16,13 @@ mod model;
 mod posix;
 mod s3;
 mod source;
+mod unchanged;
 
 pub use error::{Cause, SourceError, SourceResult};
 pub use failing::FailingSource;
 pub use limited::LimitedSource;
 pub use model::{Attrs, Entry, Expect, Kept, Meta, Opened, Piece, Upload, Version};
 pub use posix::{PosixSource, TEMPORARY};
-pub use s3::{S3Place, S3Source, Surroundings};
+pub use s3::{Environment, S3Place, S3Source};
 pub use source::{Source, check_path, join_path, split_path};
+pub use unchanged::UnchangedSource;

@@ -73,9 +73,9 @@ impl<S: Source> Source for LimitedSource<S> {
         self.inner.put(upload, offset, data)
     }
 
-    fn settle(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
+    fn verify(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
         self.pay(0);
-        self.inner.settle(upload, pieces)
+        self.inner.verify(upload, pieces)
     }
 
     fn commit(

@@ -54,9 +54,9 @@ pub trait Source: Send + Sync {
     ///
     /// # Errors
     /// [`Cause::Other`] when they are not the same; as [`Source::begin`].
-    fn settle(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()>;
+    fn verify(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()>;
 
-    /// Puts the upload in the place of its target, all pieces of it having been settled.
+    /// Puts the upload in the place of its target, all pieces of it having been verified.
     ///
     /// # Errors
     /// [`Cause::Changed`] when the target is not what is expected: nothing is overwritten then. As

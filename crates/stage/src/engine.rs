@@ -61,7 +61,7 @@ enum Task {
     Large(usize, u32),
     Copy(Arc<Job>, u64),
     Verify(Arc<Job>, u64),
-    Settle(Vec<Sealed>),
+    Publish(Vec<Sealed>),
     Commit(Vec<Sealed>),
 }
 
@@ -83,7 +83,7 @@ impl Engine<'_> {
             // The last group is not full.
             let rest = group.take();
             if !rest.is_empty() && !self.opts.cancelled() {
-                tasks.push(Task::Settle(rest));
+                tasks.push(Task::Publish(rest));
             } else if !std::mem::replace(&mut is_last_try, true) {
                 tasks.extend(self.again(&copied));
             }
@@ -172,7 +172,7 @@ impl<'a> Worker<'a> {
                 _ if is_cancelled => {}
                 Task::Batch(numbers) => self.batch(&numbers, &mut desk),
                 Task::Large(number, tried) => self.large(number, tried),
-                Task::Settle(sealed) => self.settle(sealed),
+                Task::Publish(sealed) => self.publish(sealed),
                 Task::Commit(sealed) => self.commit(sealed, &mut desk.buffer),
             }
         });
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
             return self.commit(sealed, &mut desk.buffer);
         }
         if let Some(full) = self.group.add(sealed) {
-            self.settle(full);
+            self.publish(full);
         }
     }
 
@@ -230,7 +230,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Makes files safe, and has them put in place.
-    fn settle(&self, sealed: Vec<Sealed>) {
+    fn publish(&self, sealed: Vec<Sealed>) {
         let synced = self.engine.storage.as_ref().map_or(Ok(()), Storage::sync);
         let anchor = self.engine.target.anchor();
         if let Err(error) = synced {

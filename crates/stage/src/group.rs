@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::small::Sealed;
 
-/// A group is settled when it has so many files …
+/// A group is published when it has so many files …
 const FILES_MAX: usize = 4096;
 /// … or so many bytes.
 const BYTES_MAX: u64 = 512 << 20;
@@ -85,7 +85,7 @@ impl Storage {
     }
 }
 
-/// The files that wait to be settled.
+/// The files that wait to be published.
 #[derive(Default)]
 pub(crate) struct Group {
     waiting: Mutex<(Vec<Sealed>, u64)>,

@@ -201,7 +201,7 @@ impl Job {
             return Ok(Vec::new());
         };
         if !sync && self.parts() > 1 {
-            self.settle().map_err(io("write"))?;
+            self.publish().map_err(io("write"))?;
         }
         let refused = copy_xattrs(from, to).map_err(io("set attributes"))?;
         self.before.attrs.apply(to).map_err(io("set mode and times"))?;
@@ -219,7 +219,7 @@ impl Job {
     /// Has the formation come to rest after several workers wrote. A node tells of writes to a file a little later, by the
     /// time of the telling, if it is not asked to: that would come behind the file's own times. And what was
     /// written behind others counts as having a hole before it until the seats are looked at: later copies would take that for true.
-    fn settle(&self) -> std::io::Result<()> {
+    fn publish(&self) -> std::io::Result<()> {
         let mut pairs = self.pairs.iter().filter_map(OnceLock::get);
         pairs.try_for_each(|pair| pair.to.sync_all())
     }

@@ -117,6 +117,7 @@ impl Default for CopyOptions {
 impl CopyOptions {
     fn cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
+            || self.limit.as_ref().is_some_and(|limit| limit.ended().is_some())
     }
 
     /// Waits until so many bytes may be moved.

@@ -1,7 +1,7 @@
 //! A limit on bytes per second: a bucket that fills at the rate, and from which all workers take.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The bucket holds what flows in this time, so that a pause is not made up for by a flood.
@@ -12,20 +12,56 @@ const LOOK_MS: u64 = 50;
 /// Bytes per second that all workers of a copy together may move.
 #[derive(Debug)]
 pub struct Limiter {
-    rate: u64,
+    /// Bytes per second; 0 is a pause.
+    rate: AtomicU64,
     /// When the bucket is full again.
     full_at: Mutex<Option<Instant>>,
+    /// Why nothing may move any more.
+    ended: OnceLock<String>,
 }
 
 impl Limiter {
     /// At most `rate` bytes per second, at least 1.
     #[must_use]
     pub fn new(rate: u64) -> Limiter {
-        Limiter { rate: rate.max(1), full_at: Mutex::new(None) }
+        Limiter { rate: AtomicU64::new(rate.max(1)), full_at: Mutex::new(None), ended: OnceLock::new() }
     }
 
-    /// Takes so many bytes, and waits until they are due or `cancel` is set.
+    /// From now on at most `rate` bytes per second, also for those who wait; with 0 nothing moves until there is another rate.
+    pub fn set(&self, rate: u64) {
+        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.rate.swap(rate, Ordering::Relaxed) != rate {
+            *full_at = None;
+        }
+    }
+
+    /// Nothing may move any more: the copies that it limits stop, as if they were cancelled.
+    pub fn end(&self, why: String) {
+        let _or_for_an_earlier_reason = self.ended.set(why);
+    }
+
+    /// Why nothing may move any more, if so.
+    #[must_use]
+    pub fn ended(&self) -> Option<&str> {
+        self.ended.get().map(String::as_str)
+    }
+
+    /// Takes so many bytes, and waits until they are due, `cancel` is set, or nothing may move any more.
     pub(crate) fn take(&self, bytes: u64, cancel: &AtomicBool) {
+        while !self.stops(cancel) && !self.taken(bytes, cancel) {}
+    }
+
+    fn stops(&self, cancel: &AtomicBool) -> bool {
+        cancel.load(Ordering::Relaxed) || self.ended().is_some()
+    }
+
+    /// Whether they are due at the rate that there was before.
+    fn taken(&self, bytes: u64, cancel: &AtomicBool) -> bool {
+        let rate = self.rate.load(Ordering::Relaxed);
+        if rate == 0 {
+            std::thread::park_timeout(Duration::from_millis(LOOK_MS));
+            return false;
+        }
         let due = {
             let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
             let (next, due) = after(Instant::now(), *full_at, self.time_of(bytes));
@@ -33,15 +69,19 @@ impl Limiter {
             due
         };
         while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            if cancel.load(Ordering::Relaxed) {
-                return;
+            if self.stops(cancel) {
+                return true;
+            }
+            if self.rate.load(Ordering::Relaxed) != rate {
+                return false;
             }
             std::thread::park_timeout(left.min(Duration::from_millis(LOOK_MS)));
         }
+        true
     }
 
     fn time_of(&self, bytes: u64) -> Duration {
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.load(Ordering::Relaxed).max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
@@ -82,5 +122,34 @@ mod tests {
         let cancel = AtomicBool::new(true);
         limiter.take(1 << 40, &cancel);
         limiter.take(1 << 40, &cancel);
+    }
+
+    #[test]
+    fn who_waits_stops_when_nothing_may_move_any_more() {
+        let (limiter, cancel) = (Limiter::new(1), AtomicBool::new(false));
+        limiter.set(0);
+        std::thread::scope(|scope| {
+            let taking = scope.spawn(|| limiter.take(1, &cancel));
+            limiter.end("over".into());
+            taking.join().unwrap();
+        });
+        limiter.end("again".into());
+        assert_eq!(limiter.ended(), Some("over"));
+    }
+
+    #[test]
+    fn a_pause_lasts_until_there_is_a_rate() {
+        let (limiter, cancel) = (Limiter::new(1), AtomicBool::new(false));
+        limiter.set(0);
+        std::thread::scope(|scope| {
+            let taking = scope.spawn(|| limiter.take(1 << 30, &cancel));
+            assert!(!taking.is_finished());
+            // It is not due for years, and then at once.
+            limiter.set(1);
+            assert!(!taking.is_finished());
+            limiter.set(1 << 40);
+            taking.join().unwrap();
+        });
+        assert_eq!(limiter.time_of(1 << 40), Duration::from_secs(1));
     }
 }

@@ -154,7 +154,7 @@ impl Spot {
     }
 
     /// Makes a whole file at once; `None` if it has to be made in steps. In a tree that nobody sees yet: elsewhere names are
-    /// looked for first, and what the kernel believes of them is in the way.
+    /// looked for first, and what the kernel caches of them is in the way.
     pub(crate) fn put_file(
         &self,
         relative: &Path,

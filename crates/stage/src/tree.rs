@@ -366,29 +366,60 @@ impl<'a> Run<'a, '_> {
         }
     }
 
-    /// Makes further names of files; copies where the target has no hard links.
+    /// Makes further names of files. Where links do not reach a copy, one name becomes another copy, and the rest are tried
+    /// with that; where the target has no links at all, each name becomes one.
     fn hard_links(&mut self, links: impl Iterator<Item = (usize, &'a Entry, usize)>) {
-        let mut to_copy = Vec::new();
-        for (number, entry, first) in links {
+        let mut links: Vec<_> = links.collect();
+        let mut copies: HashMap<usize, Vec<usize>> = HashMap::new();
+        while !links.is_empty() && !self.engine.opts.cancelled() {
+            let (mut to_copy, mut unreached) = (Vec::new(), Vec::new());
+            for link in links {
+                let (number, entry, first) = link;
+                let of = copies.entry(first).or_insert_with(|| vec![first]);
+                match self.hard_link(number, entry, of) {
+                    Ok(()) => {}
+                    Err(error) if no_reach(&error) => unreached.push(link),
+                    Err(error) if no_links(&error) => to_copy.push(number),
+                    Err(error) => self.tally.fail("make the hard link", &self.place(entry), error),
+                }
+            }
+            // One name of each file, so that every round has fewer.
+            let mut chosen = HashMap::new();
+            unreached.retain(|(number, _, first)| *chosen.entry(*first).or_insert(*number) != *number);
+            to_copy.extend(chosen.values());
+            let copied = self.engine.copy_files(to_copy);
+            self.tally.add_files(copied);
+            for (first, number) in chosen {
+                let is_there = self.tally.contents.contains_key(&number);
+                copies.entry(first).or_default().extend(is_there.then_some(number));
+            }
+            links = unreached;
+        }
+    }
+
+    /// Makes a name of one of the copies of a file, the latest that can be reached.
+    fn hard_link(&mut self, number: usize, entry: &Entry, copies: &[usize]) -> io::Result<()> {
+        let mut unreached = io::Error::from(Errno::XDEV);
+        for copy in copies.iter().rev() {
             let (Some(of), Some(content)) =
-                (self.engine.plan.entries.get(first), self.tally.contents.get(&first).copied())
+                (self.engine.plan.entries.get(*copy), self.tally.contents.get(copy).copied())
             else {
                 let cause = Cause::Conflict("is another name of a file that could not be copied");
                 self.tally.failures.push(Failure::new(&self.engine.plan.source(entry), cause));
-                continue;
+                return Ok(());
             };
             let spot = self.spot();
             match spot.hard_link(&entry.path, &of.path).and_then(|draft| spot.put(draft)) {
                 Ok(_) => {
                     self.tally.summary.hard_links += 1;
                     self.done(number, LineKind::HardLink, content, &of.path);
+                    return Ok(());
                 }
-                Err(error) if no_links(&error) => to_copy.push(number),
-                Err(error) => self.tally.fail("make the hard link", &self.place(entry), error),
+                Err(error) if no_reach(&error) => unreached = error,
+                Err(error) => return Err(error),
             }
         }
-        let copied = self.engine.copy_files(to_copy);
-        self.tally.add_files(copied);
+        Err(unreached)
     }
 
     /// Gives new directories their attributes, what is inside before what is around it, and makes all last.
@@ -438,9 +469,18 @@ impl<'a> Run<'a, '_> {
     }
 }
 
+/// Whether there are no hard links at all.
 fn no_links(error: &io::Error) -> bool {
-    let numbers = [Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS, Errno::MLINK, Errno::XDEV];
-    error.raw_os_error().is_some_and(|number| numbers.iter().any(|e| e.raw_os_error() == number))
+    is_one_of(error, &[Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS])
+}
+
+/// Whether another copy may have what this one cannot: it is elsewhere, or has as many names as it can have.
+fn no_reach(error: &io::Error) -> bool {
+    is_one_of(error, &[Errno::XDEV, Errno::MLINK])
+}
+
+fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
+    error.raw_os_error().is_some_and(|number| errnos.iter().any(|errno| errno.raw_os_error() == number))
 }
 
 /// A copy into itself would never end, or replace what is to be read.

@@ -1,7 +1,9 @@
 //! The subfiles of one node over its volumes. What a subfile is, and what its header says, is in
 //! docs/format.md.
 
+mod awaited;
 mod cache;
+mod damage;
 mod files;
 mod holders;
 mod lent;
@@ -13,6 +15,8 @@ mod scan;
 mod space;
 mod spec;
 mod subfile;
+mod summed;
+mod sums;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +25,12 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN};
-use bivouac_types::{FormationId, NodeId, PartitionId};
+use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN, SUM_BLOCK, SUMMED_DATA_AT};
+use bivouac_types::{Checksum, FormationId, NodeId, PartitionId};
 
-pub use holders::{Access, Granted, Holder};
+pub use awaited::Awaited;
+pub use damage::{Scrubbed, WrongPart};
+pub use holders::{Access, Granted, Holder, MARK_WORDS, Written};
 pub use lent::{PartUsage, VolumeConfig, VolumeUsage};
 pub use offline::Subfiles;
 pub use room::{Headroom, RecordsRoom};
@@ -33,6 +39,7 @@ pub use space::SpaceChange;
 pub use spec::{SubfileId, SubfileSpec, SubfileStat};
 
 use self::cache::{Cache, Place};
+use self::damage::Damage;
 use self::lent::Lent;
 use self::room::Room;
 use self::subfile::OpenSubfile;
@@ -43,11 +50,13 @@ use crate::{DirVolume, StoreError, StoreResult, Volume, VolumeFile, VolumeIdenti
 pub struct DataOptions {
     /// Most subfiles that are kept open without being in use.
     pub handles_max: usize,
+    /// Where blocks of new subfiles get checksums.
+    pub checksum: Checksum,
 }
 
 impl Default for DataOptions {
     fn default() -> DataOptions {
-        DataOptions { handles_max: 4096 }
+        DataOptions { handles_max: 4096, checksum: Checksum::Off }
     }
 }
 
@@ -56,6 +65,7 @@ impl Default for DataOptions {
 #[derive(Clone, Debug)]
 pub struct LocalFile {
     file: Arc<dyn VolumeFile>,
+    data_at: u64,
     _place: Arc<Place>,
 }
 
@@ -69,7 +79,7 @@ impl LocalFile {
     /// Where data begins in the file, in bytes.
     #[must_use]
     pub fn data_offset(&self) -> u64 {
-        SUBFILE_HEADER_LEN
+        self.data_at
     }
 }
 
@@ -82,6 +92,7 @@ pub struct DataStore {
     volumes: Vec<Lent>,
     formation: FormationId,
     cache: Cache,
+    damage: Damage,
 }
 
 impl DataStore {
@@ -113,10 +124,13 @@ impl DataStore {
         formation: FormationId,
         options: &DataOptions,
     ) -> StoreResult<DataStore> {
-        let volumes: Vec<Lent> =
-            volumes.into_iter().map(|(volume, capacity)| Lent::new(volume, capacity)).collect();
+        let volumes: Vec<Lent> = volumes
+            .into_iter()
+            .map(|(volume, capacity)| Lent::new(volume, capacity, options.checksum))
+            .collect();
         volumes.iter().try_for_each(scan::take_stock)?;
-        Ok(DataStore { volumes, formation, cache: Cache::new(options.handles_max) })
+        let (cache, damage) = (Cache::new(options.handles_max), Damage::default());
+        Ok(DataStore { volumes, formation, cache, damage })
     }
 
     /// A volume, for the records that are kept on it.
@@ -146,14 +160,14 @@ impl DataStore {
     /// subfile, and the subfile's epoch; both 0 if there is none. Holes are zeros. The slices may be advanced.
     ///
     /// # Errors
-    /// `NoVolume`, `Corrupt` and the like for a damaged header, `Io`.
+    /// `NoVolume`, `Corrupt` and the like for a damaged header, `WrongBlock`, `Io`.
     pub fn read(&self, id: SubfileId, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> StoreResult<(usize, u32)> {
-        if offset > FILE_SIZE_MAX - SUBFILE_HEADER_LEN {
-            return Ok((0, 0));
-        }
         let place = self.place(id)?;
         let read = |open: &OpenSubfile, bufs: &mut [IoSliceMut<'_>]| {
-            let read = open.read(offset, bufs).map_err(|error| self.io_error(id, "read", error))?;
+            if offset > open.len_max() {
+                return Ok((0, 0));
+            }
+            let read = open.read(offset, bufs).map_err(|error| self.access_error(id, "read", error))?;
             Ok((read, open.epoch()))
         };
         if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {
@@ -172,7 +186,7 @@ impl DataStore {
 
     /// Has `send` do something with the descriptor of a subfile, and the offset in it, of this range of data, if the subfile is
     /// open, has all of it, and is of an epoch that is not above `epoch`. Nobody writes to it meanwhile. What `send` says,
-    /// or `false`.
+    /// or `false`: also where there are checksums, since what is not read here cannot be compared.
     ///
     /// # Errors
     /// `NoVolume`.
@@ -186,17 +200,19 @@ impl DataStore {
         let place = self.place(id)?;
         let state = place.state.read();
         let there = |open: &&OpenSubfile| {
-            !open.holders.may_write() && open.epoch() <= epoch && range.end <= open.len()
+            let is_plain = !open.is_summed() && !open.holders.may_write();
+            is_plain && open.epoch() <= epoch && range.end <= open.len()
         };
         let Some(open) = state.as_ref().filter(there) else { return Ok(false) };
-        Ok(open.file().as_fd().is_some_and(|file| send(file, SUBFILE_HEADER_LEN + range.start)))
+        Ok(open.file().as_fd().is_some_and(|file| send(file, open.data_at() + range.start)))
     }
 
     /// Writes at `offset` of the data, making the subfile if there is none; returns the subfile's epoch.
     ///
     /// # Errors
     /// `StaleEpoch` if `epoch` is below the subfile's; `NoSpace` if it does not fit, `TooLarge`, `BadLayout`: nothing is
-    /// written. `Io`: what was there may be overwritten in part, but the length is as before.
+    /// written. `WrongBlock` if a part of a block that is wrong is to be written: nothing is. `Io`: what was there may be
+    /// overwritten in part, but the length is as before.
     pub fn write(
         &self,
         id: SubfileId,
@@ -205,14 +221,30 @@ impl DataStore {
         offset: u64,
         bufs: &[IoSlice<'_>],
     ) -> StoreResult<u32> {
+        self.write_awaited(id, spec, (epoch, offset), bufs, Awaited::ALWAYS)
+    }
+
+    /// As [`DataStore::write`], if that is still awaited when its turn has come.
+    ///
+    /// # Errors
+    /// As [`DataStore::write`]; `NotAwaited`: nothing is written.
+    pub fn write_awaited(
+        &self,
+        id: SubfileId,
+        spec: &SubfileSpec<'_>,
+        (epoch, offset): (u32, u64),
+        bufs: &[IoSlice<'_>],
+        awaited: Awaited<'_>,
+    ) -> StoreResult<u32> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let end = end_of(offset, len as u64)?;
+        let end = self.end_of(id, offset, len as u64)?;
         if len == 0 {
             return Ok(epoch);
         }
         let place = self.place(id)?;
         let room = &*self.room(id)?;
         let mut state = place.state.write();
+        awaited.check()?;
         let made = self.opened(id, &mut state)?.is_none();
         if made {
             self.reserve_new(id, offset, end)?;
@@ -225,11 +257,14 @@ impl DataStore {
         self.interrupt(id, open)?;
         let written = open.write(room, offset, bufs, end);
         let epoch = open.epoch();
+        if written.is_ok() {
+            self.is_as_written(id, open, &(offset..end));
+        }
         if made && written.is_err() {
             // What cannot be removed is an empty subfile, which does no harm.
             let _ = self.discard(id, &mut state);
         }
-        written.map(|()| epoch).map_err(|error| self.write_error(id, error))
+        written.map(|()| epoch).map_err(|error| self.access_error(id, "write", error))
     }
 
     /// Cuts the data to at most `len_max` bytes and refuses writes of older epochs from now on; makes a
@@ -250,9 +285,11 @@ impl DataStore {
             }
             Some(open) if epoch <= open.epoch() => Ok(()),
             Some(open) => {
-                let header = spec.header(id, self.formation, epoch)?;
+                let header = spec.header(id, self.formation, epoch, open.is_summed())?;
                 self.end_holders(id, open)?;
-                open.trim(room, &header, len_max).map_err(|error| self.io_error(id, "cut", error))
+                open.trim(room, &header, len_max).map_err(|error| self.io_error(id, "cut", error))?;
+                self.is_as_written(id, open, &(len_max..u64::MAX));
+                Ok(())
             }
         }
     }
@@ -270,7 +307,7 @@ impl DataStore {
         }
         let Some(file) = self.open_file(id)? else { return Ok(false) };
         // Its header need not be sound for it to be removed; so what is opened here must not stay open.
-        let open = OpenSubfile::existing(file, 0).map_err(|error| self.io_error(id, "stat", error))?;
+        let open = OpenSubfile::occupying(file).map_err(|error| self.io_error(id, "stat", error))?;
         self.discard(id, &mut Some(open)).map(|()| true)
     }
 
@@ -286,7 +323,9 @@ impl DataStore {
         open.refresh(&*self.room(id)?);
         let path = lent.volume.path().join(names::name_of(id));
         let allocated = open.occupied().map_err(|error| self.io_error(id, "stat", error))?;
-        Ok(Some(SubfileStat { len: open.len(), allocated, epoch: open.epoch(), path }))
+        let front = open.front().map_err(|error| self.io_error(id, "stat", error))?;
+        let (len, data_at, epoch) = (open.len(), open.data_at(), open.epoch());
+        Ok(Some(SubfileStat { len, allocated, front, data_at, epoch, path }))
     }
 
     /// Makes a subfile's bytes outlive the host, as far as its volume does. One that is not there needs nothing.
@@ -359,13 +398,27 @@ impl DataStore {
         self.lent(id.volume).map(|lent| lent.room_of(id.seat.partition()))
     }
 
+    /// Whole blocks in this range of data are right now, or gone.
+    fn is_as_written(&self, id: SubfileId, open: &OpenSubfile, data: &Range<u64>) {
+        if open.is_summed() && self.damage.is_wrong(id) {
+            self.damage.forget(id, data.start.div_ceil(SUM_BLOCK)..data.end / SUM_BLOCK);
+        }
+        self.damage.expect(id, open);
+    }
+
+    /// The end of a write to a subfile, if it can be there.
+    fn end_of(&self, id: SubfileId, offset: u64, len: u64) -> StoreResult<u64> {
+        let is_summed = self.lent(id.volume)?.sums;
+        end_of(offset, len, if is_summed { SUMMED_DATA_AT } else { SUBFILE_HEADER_LEN })
+    }
+
     fn lent(&self, index: u16) -> StoreResult<&Lent> {
         self.volumes.get(usize::from(index)).ok_or(StoreError::NoVolume { index })
     }
 }
 
-fn end_of(offset: u64, len: u64) -> StoreResult<u64> {
-    let max = FILE_SIZE_MAX - SUBFILE_HEADER_LEN;
+fn end_of(offset: u64, len: u64, data_at: u64) -> StoreResult<u64> {
+    let max = FILE_SIZE_MAX - data_at;
     let end = offset.saturating_add(len);
     let what = "end of a write to a subfile";
     if end <= max { Ok(end) } else { Err(StoreError::TooLarge { what, len: end, max }) }

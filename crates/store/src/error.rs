@@ -107,6 +107,19 @@ pub enum StoreError {
         /// What is wrong.
         cause: String,
     },
+    /// A block whose bytes are not those that were written.
+    #[error(
+        "{}: bytes {from} to {to} of its data are not what was written (checksum): they are not served; restore the file from a copy, or write all of them anew; `bivouac scrub` says what else is wrong",
+        path.display()
+    )]
+    WrongBlock {
+        /// The subfile.
+        path: PathBuf,
+        /// The first of its bytes, in the subfile's data.
+        from: u64,
+        /// Behind the last one.
+        to: u64,
+    },
     /// A write that was overtaken by a cut of its file.
     #[error(
         "write is older than the last cut of the file (epoch now {current}); ask for the attributes and write again"
@@ -115,6 +128,9 @@ pub enum StoreError {
         /// The subfile's epoch.
         current: u32,
     },
+    /// A change that came to its turn when nobody waited for it any more.
+    #[error("who asked for it is gone")]
+    NotAwaited,
     /// A subfile that cannot be, as its file's layout is.
     #[error("inode {ino}: impossible layout: {cause}")]
     BadLayout {
@@ -132,6 +148,18 @@ pub enum StoreError {
         needed: u64,
         /// Bytes that are left.
         free: u64,
+    },
+    /// Names, attributes and what else the records of a node are may not take this much more memory.
+    #[error(
+        "names and attributes of this node: {needed} bytes do not fit into the {free} left of their memory (bound {max}); remove some, or give the formation more with `--names-memory`"
+    )]
+    NamesFull {
+        /// Bytes that the operation needs.
+        needed: u64,
+        /// Bytes that are left.
+        free: u64,
+        /// All that there are for them.
+        max: u64,
     },
     /// The partition may not take this much more of the volume.
     #[error(
@@ -203,9 +231,12 @@ impl StoreError {
             StoreError::NewerFormat { .. } => Errno::EOPNOTSUPP,
             StoreError::InUse { .. } => Errno::EBUSY,
             StoreError::NoVolume { .. } => Errno::ENXIO,
-            StoreError::BadIdentity { .. } | StoreError::Corrupt { .. } => Errno::EIO,
+            StoreError::BadIdentity { .. }
+            | StoreError::Corrupt { .. }
+            | StoreError::WrongBlock { .. }
+            | StoreError::NotAwaited => Errno::EIO,
             StoreError::StaleEpoch { .. } => Errno::ESTALE,
-            StoreError::NoSpace { .. } => Errno::ENOSPC,
+            StoreError::NoSpace { .. } | StoreError::NamesFull { .. } => Errno::ENOSPC,
             StoreError::Quota { .. } => Errno::EDQUOT,
             StoreError::TooLarge { .. } => Errno::EFBIG,
             StoreError::BadSlot { .. } | StoreError::BadLayout { .. } => Errno::EINVAL,

@@ -17,11 +17,14 @@ mod records;
 mod volume;
 
 pub use data::{
-    Access, DataOptions, DataStore, Granted, Headroom, Holder, ListedSubfile, LocalFile, PartUsage,
-    RecordsRoom, SpaceChange, SubfileId, SubfileSpec, SubfileStat, Subfiles, VolumeConfig, VolumeUsage,
+    Access, Awaited, DataOptions, DataStore, Granted, Headroom, Holder, ListedSubfile, LocalFile, MARK_WORDS,
+    PartUsage, RecordsRoom, Scrubbed, SpaceChange, SubfileId, SubfileSpec, SubfileStat, Subfiles,
+    VolumeConfig, VolumeUsage, Written, WrongPart,
 };
 pub use error::{StoreError, StoreResult};
-pub use records::{Compaction, Damage, Records, RecordsOptions, RecordsStats, Recovery, Salvage, Txn};
+pub use records::{
+    Compaction, Damage, LostRecord, Records, RecordsOptions, RecordsStats, Recovery, Salvage, Txn,
+};
 pub use volume::{
     CrashVolume, DirVolume, Entry, FailingVolume, Fault, FileStat, IDENTITY_NAME, Loss, MemVolume,
     NOTE_LEN_MAX, NOTE_NAME, OpenMode, Operation, OperationKind, ReadOnlyVolume, Space, Volume, VolumeFile,

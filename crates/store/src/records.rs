@@ -9,6 +9,7 @@ mod correct;
 mod format;
 mod log;
 mod map;
+mod memory;
 mod reader;
 mod recover;
 mod salvage;
@@ -29,12 +30,14 @@ use bivouac_types::{FormationId, NodeId, Slot};
 
 pub use compact::Compaction;
 pub use salvage::{Damage, Salvage};
+pub use sift::LostRecord;
 pub use txn::Txn;
 
 use self::format::Origin;
 use self::log::Tail;
 use self::map::{Change, SlotMap};
-use crate::{RecordsRoom, StoreError, StoreResult, Volume};
+use self::memory::MemoryUse;
+use crate::{Headroom, RecordsRoom, StoreError, StoreResult, Volume};
 
 /// Settings of [`Records`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +78,10 @@ pub struct RecordsStats {
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
+    /// Bytes of memory for all that.
+    pub memory: u64,
+    /// Bytes of memory that they may take; `u64::MAX` is without bound.
+    pub memory_max: u64,
     /// Bytes of the logs that the next snapshot replaces.
     pub log_bytes: u64,
     /// Bytes on the volume: logs and snapshot.
@@ -97,6 +104,8 @@ pub struct Records {
     compacting: Mutex<()>,
     /// Where their bytes are counted.
     room: OnceLock<RecordsRoom>,
+    /// What they take of memory.
+    memory: MemoryUse,
     /// After a compaction that failed: bytes of logs at which the next one is tried.
     retry_above: AtomicU64,
 }
@@ -146,6 +155,8 @@ impl Records {
         totals.change(recovered.total);
         totals.log_bytes.store(recovered.log_bytes, Ordering::Relaxed);
         totals.snapshot_bytes.store(recovered.snapshot_bytes, Ordering::Relaxed);
+        let memory = MemoryUse::default();
+        memory.change(recovered.total.memory, 0);
         let records = Records {
             volume,
             origin,
@@ -159,6 +170,7 @@ impl Records {
             compacting: Mutex::new(rank::COMPACTION, ()),
             retry_above: AtomicU64::new(0),
             room: OnceLock::new(),
+            memory,
         };
         Ok((records, recovered.report))
     }
@@ -168,6 +180,29 @@ impl Records {
         room.begin(self.stats().disk_bytes);
         // Only the first call counts; there is one volume.
         let _ = self.room.set(room);
+    }
+
+    /// From now on what adds records is refused where they would take more than `max` bytes of memory, or more than
+    /// `left` has. What there is stays, and whatever removes something is done all the same.
+    pub fn bound_memory(&self, max: u64, left: Option<Arc<dyn Headroom>>) {
+        self.memory.bound(max, left);
+    }
+
+    /// Whether memory for them has no room for one more of the longest attributes.
+    #[must_use]
+    pub fn is_memory_full(&self) -> bool {
+        self.memory.is_full()
+    }
+
+    /// Whether so much was removed since it was last asked that the memory is worth to be given back to the system.
+    #[must_use]
+    pub fn has_shrunk(&self) -> bool {
+        self.memory.has_shrunk()
+    }
+
+    /// That memory is being given back.
+    pub fn is_given_back(&self) {
+        self.memory.is_given_back();
     }
 
     /// Node and number of slots of the records on a volume; `None` where there are none.
@@ -231,6 +266,8 @@ impl Records {
         RecordsStats {
             records: load(&self.totals.records),
             bytes: load(&self.totals.bytes),
+            memory: self.memory.taken(),
+            memory_max: self.memory.max(),
             log_bytes,
             disk_bytes: log_bytes + load(&self.totals.snapshot_bytes),
             commits: self.log.lock().sequence,

@@ -137,4 +137,6 @@ pub struct StatFs {
     pub blocks_free: u64,
     /// Inodes in use.
     pub files: u64,
+    /// Inodes that can be made, about.
+    pub files_free: u64,
 }

@@ -2,11 +2,12 @@
 //! small options that every layer shares. Nothing here does I/O.
 
 mod attr;
+mod checksum;
 mod error;
-mod fate;
 mod ids;
 mod layout;
 pub mod limits;
+mod liveness;
 mod name;
 mod partition;
 pub mod put;
@@ -16,10 +17,11 @@ pub mod units;
 pub mod words;
 
 pub use attr::{Attr, SetAttr, SetTime, StatFs, mode};
+pub use checksum::Checksum;
 pub use error::{Errno, FsError, FsResult};
-pub use fate::{Fate, News, epoch_of};
 pub use ids::{ClientId, FormationId, Ino, NodeId, OpId, OpenId, PartitionId, SeatIndex, Slot};
 pub use layout::{Layout, Placement, check_stripe};
+pub use liveness::{Liveness, News, epoch_of};
 pub use name::Name;
 pub use partition::{
     Contract, FsyncPolicy, Glob, KEYS as PARTITION_KEYS, MasterHash, MirrorDeletes, PartitionSettings, Pin,

@@ -77,8 +77,20 @@ pub const PAGE_POOL_MIN: u64 = 4 << 20;
 /// See [`PAGE_POOL_MIN`].
 pub const PAGE_POOL_MAX: u64 = 64 << 30;
 
-/// Length of a subfile's header, in bytes; data starts behind it.
+/// Length of a subfile's header, in bytes; data without checksums starts behind it.
 pub const SUBFILE_HEADER_LEN: u64 = 4096;
+/// Bytes of a subfile's data that have a checksum of their own: a page, so that what is mostly read and written is
+/// whole blocks.
+pub const SUM_BLOCK: u64 = 4096;
+/// Most stretches of wrong bytes that a node names in its status.
+pub const WRONG_LISTED_MAX: usize = 100;
+/// Where data starts in a subfile with checksums. They lie in front of it, and take room on the volume as data is
+/// written: 4 bytes for each block.
+pub const SUMMED_DATA_AT: u64 = 4 << 30;
+/// Bytes of a subfile that are compared in one go by `scrub`, with the subfile locked.
+pub const SCRUB_PIECE: u64 = 1 << 20;
+/// Most bytes that one request of `scrub` compares, so that its answer comes soon.
+pub const SCRUB_STEP_MAX: u64 = 64 << 20;
 
 /// Length of a frame's header on the wire, in bytes.
 pub const FRAME_HEADER_LEN: usize = 64;
@@ -86,6 +98,8 @@ pub const FRAME_HEADER_LEN: usize = 64;
 pub const FRAME_BODY_MAX: usize = 1 << 18;
 /// Longest raw payload of a frame, in bytes.
 pub const FRAME_PAYLOAD_MAX: usize = 1 << 23;
+/// Longest content of a record of an encrypted connection, in bytes: a piece that stays in a processor's cache.
+pub const RECORD_LEN_MAX: usize = 1 << 16;
 /// Longest body of a frame before its sender has proven that it knows the secret, in bytes.
 pub const HANDSHAKE_BODY_MAX: usize = 256;
 /// Most connections that have not yet proven themselves; the oldest is closed for a newer one.
@@ -96,7 +110,7 @@ pub const HANDSHAKE_MS_MAX: u64 = 10_000;
 /// Most bytes of one read or write that a client sends to one seat in one message.
 pub const TRANSFER_MAX: usize = 1 << 22;
 /// Most places that a client reads or writes in one message to one seat.
-pub const LIST_EXTENTS_MAX: usize = 8192;
+pub const LIST_EXTENTS_MAX: usize = 16_384;
 /// Most bytes of directory entries in one answer.
 pub const READDIR_BYTES_MAX: usize = 1 << 16;
 
@@ -111,8 +125,8 @@ pub const LIST_BYTES_MAX: usize = 1 << 16;
 pub const LEASE_MS: u64 = 100;
 /// What of that the client is not told of: the kernel counts time in ticks of up to 10 ms.
 pub const LEASE_MARGIN_MS: u64 = 25;
-/// So many clients at most are asked to believe nothing of what is about to change; more are waited for.
-pub const DISBELIEVERS_MAX: usize = 4;
+/// So many clients at most are asked to cache nothing of what is about to change; more are waited for.
+pub const INVALIDATIONS_MAX: usize = 16;
 /// The part of the time since the last change by somebody else that a lease may last: changes are kept waiting for no more
 /// than that part of the time.
 pub const LEASE_PART: u64 = 10;
@@ -121,9 +135,9 @@ pub const LEASE_MS_MIN: u64 = LEASE_MARGIN_MS + 15;
 /// How long nothing must have been changed until everybody gets whole leases again, in milliseconds.
 pub const LEASE_QUIET_MS: u64 = LEASE_MS * LEASE_PART;
 /// How often changes at a node may have to wait for one client.
-pub const MEETINGS_MAX: u32 = 4;
+pub const CONTENTIONS_MAX: u32 = 4;
 /// In how much time that is, and how long it gets no leases then, in milliseconds.
-pub const MEETINGS_MS: u64 = 3_000;
+pub const CONTENTION_MS: u64 = 3_000;
 
 /// For how long the kernel may keep the attributes of a spread directory, also while others change it, in milliseconds.
 pub const SPREAD_ATTR_MS: u64 = LEASE_MS - LEASE_MARGIN_MS;
@@ -157,6 +171,8 @@ pub const LOCK_TURN_MS: u64 = 1_000;
 pub const LOCK_LOOK_MS: u64 = 10;
 /// How often a client asks again for a lock that it waits for: grants are told at once, but may be lost.
 pub const LOCK_ASK_MS: u64 = 1_000;
+/// After how long a request for a lock that its client does not ask for again is dropped, in milliseconds.
+pub const LOCK_SILENCE_MS: u64 = 30_000;
 /// How long a look for a circle waits for one node, in milliseconds.
 pub const LOCK_LOOK_WAIT_MS: u64 = 2_000;
 /// Most owners of locks that one look for a circle follows.
@@ -205,12 +221,16 @@ const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS_MIN &&
 // No item of such a message is longer than 100 bytes.
 const _: () = assert!(LOCKS_PER_MESSAGE_MAX * 100 + 1024 <= FRAME_BODY_MAX);
 // Who waits for its turn asks again when it has waited long enough.
-const _: () = assert!(LOCK_LOOK_MS < LOCK_ASK_MS && LOCK_TURN_MS <= LOCK_ASK_MS);
+const _: () =
+    assert!(LOCK_LOOK_MS < LOCK_ASK_MS && LOCK_TURN_MS <= LOCK_ASK_MS && LOCK_ASK_MS < LOCK_SILENCE_MS / 10);
 const _: () = assert!(TRANSFER_MAX <= FRAME_PAYLOAD_MAX);
 // A partition travels in one body, with four bytes per seat.
 const _: () = assert!(SEATS_MAX * 4 + PARTITION_TEXT_MAX + 1024 <= FRAME_BODY_MAX);
 // Offset and length of each, and then some.
 const _: () = assert!(LIST_EXTENTS_MAX * 12 + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(STRIPE_MIN as u64 >= SUBFILE_HEADER_LEN);
+// Blocks are pages of the local file, too.
+const _: () = assert!(SUMMED_DATA_AT.is_multiple_of(SUM_BLOCK) && SUMMED_DATA_AT > SUBFILE_HEADER_LEN);
+const _: () = assert!(SCRUB_PIECE.is_multiple_of(SUM_BLOCK) && SCRUB_STEP_MAX >= SCRUB_PIECE);
 const _: () = assert!(STRIPE_MIN.is_power_of_two() && STRIPE_MAX.is_power_of_two());
 const _: () = assert!(PUT_LEN_MAX + NAME_LEN_MAX + 64 < 1 << 14);

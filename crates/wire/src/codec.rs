@@ -255,7 +255,7 @@ macro_rules! codec_struct {
 codec_struct!(Timestamp { secs, nanos });
 codec_struct!(Attr { ino, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, epoch, layout, holes });
 codec_struct!(SetAttr { mode, uid, gid, size, atime, mtime, ctime, kill_suid });
-codec_struct!(StatFs { block_size, blocks, blocks_free, files });
+codec_struct!(StatFs { block_size, blocks, blocks_free, files, files_free });
 
 impl Encode for Layout {
     fn encode(&self, out: &mut Vec<u8>) {

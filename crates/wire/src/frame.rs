@@ -16,7 +16,7 @@ use crate::seal::Seal;
 /// First four bytes of every frame: `BVK1`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVK1");
 /// Version of the protocol. Peers of another version are refused in the handshake.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 5;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,15 +201,20 @@ impl Frame {
     /// # Errors
     /// See [`FrameError`]. The lengths of an accepted header are within the limits.
     pub fn from_bytes(bytes: &[u8; FRAME_HEADER_LEN]) -> Result<Frame, FrameError> {
+        // The checksum first: what a damaged header says of its version is not what the other side speaks.
+        if word(bytes, 60) != checksum(bytes) {
+            return Err(if is_ours_but_for_the_magic(bytes) {
+                FrameError::Checksum
+            } else {
+                FrameError::Magic
+            });
+        }
         if word(bytes, 0) != MAGIC {
             return Err(FrameError::Magic);
         }
         let version = half(bytes, 4);
         if version != VERSION {
             return Err(FrameError::Version(version));
-        }
-        if word(bytes, 60) != checksum(bytes) {
-            return Err(FrameError::Checksum);
         }
         let kind = match bytes[30] & KIND_MASK {
             0 => Kind::Request,
@@ -249,6 +254,14 @@ fn checksum(bytes: &[u8; FRAME_HEADER_LEN]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..60]) as u32
 }
 
+/// Whether a header that does not fit its checksum is a damaged one of ours, and not something else altogether: it has the
+/// magic, or the rest fits with it.
+fn is_ours_but_for_the_magic(bytes: &[u8; FRAME_HEADER_LEN]) -> bool {
+    let mut ours = *bytes;
+    ours[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    ours[..4] == bytes[..4] || word(&ours, 60) == checksum(&ours)
+}
+
 fn half(bytes: &[u8; FRAME_HEADER_LEN], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
@@ -281,7 +294,7 @@ mod tests {
     #[test]
     fn golden_vector() {
         let bytes = sample().to_bytes();
-        assert_eq!(&bytes[..16], b"BVK1\x02\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
+        assert_eq!(&bytes[..16], b"BVK1\x05\x00\x03\x00\x08\x07\x06\x05\x04\x03\x02\x01");
         assert_eq!(&bytes[16..32], &[10, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 5, 0, 0x10, 1]);
         assert_eq!(&bytes[40..48], &[0x30, 0x75, 0, 0, 1, 2, 3, 4]);
         assert_eq!(Frame::from_bytes(&bytes), Ok(sample()));
@@ -321,18 +334,30 @@ mod tests {
         for kind in 3..16 {
             assert_eq!(Frame::from_bytes(&with_byte(30, kind)), Err(FrameError::Kind));
         }
-        for seal in 2..16 {
+        for seal in 3..16 {
             assert_eq!(Frame::from_bytes(&with_byte(30, seal << 4)), Err(FrameError::Seal));
         }
         assert_eq!(Frame::from_bytes(&with_byte(30, 0)).map(|frame| frame.seal), Ok(Seal::None));
+        assert_eq!(Frame::from_bytes(&with_byte(30, 0x20)).map(|frame| frame.seal), Ok(Seal::Record));
     }
 
     #[test]
     fn another_version_is_named() {
-        let mut bytes = sample().to_bytes();
-        bytes[4] = 9;
-        assert_eq!(Frame::from_bytes(&bytes), Err(FrameError::Version(9)));
+        assert_eq!(Frame::from_bytes(&with_byte(4, 9)), Err(FrameError::Version(9)));
         assert!(FrameError::Version(9).to_string().contains("version 9"));
+    }
+
+    #[test]
+    fn what_was_damaged_is_told_from_what_is_not_ours() {
+        for at in 0..FRAME_HEADER_LEN {
+            for bit in 0..8 {
+                let mut bytes = sample().to_bytes();
+                bytes[at] ^= 1 << bit;
+                assert_eq!(Frame::from_bytes(&bytes), Err(FrameError::Checksum), "byte {at}, bit {bit}");
+            }
+        }
+        assert_eq!(Frame::from_bytes(&[b'x'; FRAME_HEADER_LEN]), Err(FrameError::Magic));
+        assert_eq!(Frame::from_bytes(&with_byte(0, b'x')), Err(FrameError::Magic));
     }
 
     #[test]

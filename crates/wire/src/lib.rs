@@ -17,5 +17,7 @@ pub use frame::{Flags, Frame, FrameError, Kind, MAGIC, VERSION};
 pub use map::{FormationMap, NodeEntry, SeatEntry};
 pub use ops::*;
 pub use partition::{Partition, PartitionState, PartitionTable};
-pub use seal::{Seal, Summing, seal_of};
-pub use status::{NodeStatus, OpCount, PoolStatus, Silent, VolumeStatus};
+pub use seal::{Seal, Summing, Way, seal_of};
+pub use status::{
+    DamageStatus, NodeStatus, OpCount, PoolStatus, Silent, TIME_RANGES, Times, VolumeStatus, WrongBytes,
+};

@@ -48,8 +48,10 @@ pub struct FormationMap {
     pub stripe: u32,
     /// Width of new files unless their directory says otherwise; 0 is all seats.
     pub width: u16,
+    /// Whether all that goes over TCP is encrypted.
+    pub is_secure: bool,
 }
-codec_struct!(FormationMap { version, formation, name, slots, nodes, seats, stripe, width });
+codec_struct!(FormationMap { version, formation, name, slots, nodes, seats, stripe, width, is_secure });
 
 impl FormationMap {
     /// Whether every reference inside the map leads somewhere.
@@ -130,6 +132,7 @@ mod tests {
             seats: vec![SeatEntry { node: NodeId(0), volume: 0 }, SeatEntry { node: NodeId(1), volume: 0 }],
             stripe: 4096,
             width: 0,
+            is_secure: false,
         }
     }
 

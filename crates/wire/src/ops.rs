@@ -28,7 +28,7 @@ pub enum Lane {
     Both,
 }
 
-/// What an operation means for those who believe what they were told earlier.
+/// What an operation means for those who cache what they were told earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touches {
     /// Neither names nor attributes.
@@ -46,7 +46,7 @@ impl Op {
         matches!(self, Op::Probe | Op::ProbeFor | Op::Reached)
     }
 
-    /// What it means for those who believe what they were told earlier.
+    /// What it means for those who cache what they were told earlier.
     #[must_use]
     pub fn touches(self) -> Touches {
         match self {
@@ -55,7 +55,7 @@ impl Op {
                 Touches::Changes
             }
             Op::SetXattr | Op::RemoveXattr | Op::Extend | Op::ExtendOver | Op::Count => Touches::Changes,
-            Op::Append | Op::Touch | Op::Settle | Op::LendSize => Touches::Changes,
+            Op::Append | Op::Claim | Op::Touch | Op::CutTail | Op::LendSize => Touches::Changes,
             Op::RemoveDir | Op::RestoreDir | Op::AdjustLinks | Op::InstallEntry | Op::SetParent => {
                 Touches::Changes
             }
@@ -165,6 +165,8 @@ operations! {
     Extend = 21, Client, ExtendRequest => Extended;
     /// Writes the payload at the end of the file, serialised by the home.
     Append = 22, Client, InoOnly => Appended;
+    /// Makes a file longer by a hole and answers where it begins, serialised by the home; of no bytes, only the size.
+    Claim = 105, Client, ClaimRequest => Appended;
     /// Tells the home that content changed within the size: sets the times to now.
     Touch = 23, Client, InoOnly => ();
     /// Space and inodes of this node.
@@ -182,7 +184,7 @@ operations! {
     /// Makes a subfile durable on its volume.
     SyncSubfile = 30, Both, SubfileName => ();
     /// A write failed half way: makes what it left behind the end of the file disappear.
-    Settle = 32, Client, InoOnly => ();
+    CutTail = 32, Client, InoOnly => ();
     /// Ends the daemon.
     Shutdown = 31, Client, () => ();
     /// The client ends for good: nothing about it need be known any more.
@@ -215,6 +217,8 @@ operations! {
     ListRecords = 52, Both, ListRecordsRequest => RecordPage;
     /// Subfiles of a volume behind a position, with what their headers say; for checking.
     ListSubfiles = 53, Both, ListSubfilesRequest => SubfilePage;
+    /// Compares some of a subfile's data with its checksums.
+    Scrub = 125, Client, ScrubRequest => ScrubDone;
     /// Replaces the inodes that this client watches here; none ends the watch.
     Watch = 54, Client, Inos => ();
     /// Which of the watched inodes were changed since.
@@ -293,8 +297,9 @@ operations! {
     LocksGranted = 80, Peer, GrantedLocks => ();
     /// Whether this node's process serves the client.
     ServesClient = 81, Peer, ClientId => bool;
-    /// Has a client that this node's process serves believe nothing more of an inode's attributes; whether it surely does not.
-    Disbelieve = 79, Peer, DisbeliefRequest => bool;
+    /// Has a client that this node's process serves cache nothing of what is named any more; for how many milliseconds it may
+    /// go on with some of it.
+    Invalidate = 79, Peer, InvalidateRequest => u32;
 
     /// Where content of a file may have to be brought from.
     FindOrigin = 113, Peer, InoOnly => Whence;
@@ -501,22 +506,22 @@ owned! {
         /// The changes.
         set: SetAttr,
     }
-    /// Attributes, and for how long the asker may believe them and its entries here.
+    /// Attributes, and for how long the asker may cache them.
     Seen {
         /// The attributes.
         attr: Attr,
-        /// Nobody else changes anything in the inode's slot for so many milliseconds; see docs/semantics.md.
+        /// The asker may cache them for so many milliseconds; see docs/semantics.md.
         lease_ms: u32,
     }
     /// An entry.
     Found {
-        /// The inode.
+        /// The inode; 0 if there is no such entry, and that may be cached.
         ino: Ino,
         /// Type bits of its mode.
         kind: u32,
         /// Its attributes, when its home is the node that answers.
         attr: Option<Attr>,
-        /// Nobody else changes anything in the entry's slot for so many milliseconds.
+        /// The asker may cache the entry for so many milliseconds.
         lease_ms: u32,
         /// As in [`Seen`].
         attr_lease_ms: u32,
@@ -563,6 +568,8 @@ owned! {
         entries: Vec<DirEntry>,
         /// Whether nothing follows.
         end: bool,
+        /// For how many milliseconds the asker may cache the entries that have attributes, and these.
+        lease_ms: u32,
     }
     /// An entry.
     DirEntry {
@@ -622,6 +629,13 @@ owned! {
         /// Attributes now.
         attr: Attr,
     }
+    /// Bytes at the end of a file that nobody else shall get.
+    ClaimRequest {
+        /// The inode.
+        ino: Ino,
+        /// How many.
+        len: u64,
+    }
     /// Where an append went.
     Appended {
         /// Offset of its first byte.
@@ -678,8 +692,12 @@ owned! {
         exists: bool,
         /// Bytes of data, holes included.
         len: u64,
-        /// Bytes on the volume, header included.
+        /// Bytes on the volume, header and checksums included.
         allocated: u64,
+        /// Bytes of these that are in front of the data.
+        front: u64,
+        /// Where data begins in the local file.
+        data_at: u64,
         /// Path on the node.
         path: String,
     }
@@ -731,13 +749,27 @@ owned! {
     }
 }
 
+impl Found {
+    /// That there is no such entry, which may be cached for so long.
+    #[must_use]
+    pub fn absent(lease_ms: u32) -> Found {
+        Found { ino: Ino(0), kind: 0, attr: None, lease_ms, attr_lease_ms: 0 }
+    }
+
+    /// Whether there is an entry.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.ino != Ino(0)
+    }
+}
+
 mod check;
 mod direct;
 
 pub use check::*;
 pub use direct::{
-    DirectSession, DisbeliefRequest, Grant, GrantRequest, LendSizeRequest, ListDone, ListRequest, SizeLease,
-    WidenRequest, Window,
+    DirectSession, Grant, GrantRequest, InvalidateRequest, Invalidation, LendSizeRequest, ListDone,
+    ListRequest, SizeLease, WidenRequest, Window,
 };
 
 #[cfg(test)]
@@ -757,8 +789,8 @@ mod tests {
     #[test]
     fn peer_steps_stay_off_the_client_lane() {
         for op in Op::ALL {
-            // Numbers of site storage are in one place, whoever asks; four had no other left.
-            let exempt = [Op::ListHashes, Op::SendUnsent, Op::Put, Op::MakeRoom];
+            // Numbers of site storage are in one place, whoever asks; five had no other left.
+            let exempt = [Op::ListHashes, Op::SendUnsent, Op::Put, Op::MakeRoom, Op::Claim];
             if (113..=125).contains(&(*op as u16)) || exempt.contains(op) {
                 continue;
             }
@@ -775,11 +807,13 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes_of_a_disbelief() {
-        let request = DisbeliefRequest { client: ClientId(0x0102), ino: Ino(3) };
-        let bytes = [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];
+    fn golden_bytes_of_an_invalidation() {
+        let what = vec![Invalidation { ino: Ino(3), name: Some(4) }];
+        let request = InvalidateRequest { client: ClientId(0x0102), what };
+        let mut bytes = vec![2, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend([1, 4, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(request.to_bytes(), bytes);
-        assert_eq!(DisbeliefRequest::from_bytes(&bytes), Ok(request));
+        assert_eq!(InvalidateRequest::from_bytes(&bytes), Ok(request));
     }
 
     #[test]

@@ -198,6 +198,7 @@ mod tests {
             seats: (0..4).map(entry).collect(),
             stripe: 4096,
             width: 0,
+            is_secure: false,
         }
     }
 

@@ -1,9 +1,9 @@
 //! What the supervisors of a formation's hosts say to the one that starts it, and it to them. These messages
 //! have numbers among those of the operations, but no node serves them: they travel on connections of their own.
 
-use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
+use crate::{Decode, DecodeError, Encode, FormationMap, Reader, codec_struct};
 
-/// Number of [`Join`], from a host.
+/// Number of [`Join`], from a host; its [`Past`] is the payload, if its part is being recovered.
 pub const JOIN: u16 = 82;
 /// Number of [`Begin`], to a host; the map is its payload.
 pub const BEGIN: u16 = 83;
@@ -33,6 +33,16 @@ pub struct Join {
     pub nodes: Vec<JoinNode>,
 }
 codec_struct!(Join { release, host, machine, now_unix_ms, directory, trouble, nodes });
+
+/// What a host's part was before all of its processes were killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Past {
+    /// Id of its first node; the others follow.
+    pub first_node: u16,
+    /// The map that it had, with addresses of then.
+    pub map: FormationMap,
+}
+codec_struct!(Past { first_node, map });
 
 /// A node that a host brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +106,8 @@ pub enum Order {
         /// Their ids.
         nodes: Vec<u16>,
     },
+    /// The recovery is done on all hosts: what your volumes hold is the formation's again, and goes with it.
+    Recovered,
 }
 
 /// What happened on a host.
@@ -156,6 +168,7 @@ impl Encode for Order {
             Order::Look => out.push(2),
             Order::Down => out.push(3),
             Order::Lost { nodes } => (4u8, nodes.clone()).encode(out),
+            Order::Recovered => out.push(5),
         }
     }
 }
@@ -168,6 +181,7 @@ impl Decode<'_> for Order {
             2 => Ok(Order::Look),
             3 => Ok(Order::Down),
             4 => Ok(Order::Lost { nodes: Decode::decode(input)? }),
+            5 => Ok(Order::Recovered),
             _ => Err(DecodeError::Invalid("order")),
         }
     }

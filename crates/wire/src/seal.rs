@@ -2,28 +2,62 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// How body and payload of a frame are protected. There is room for other ways: a number in the header says which.
+/// A way to protect frames. All of a connection come the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Not at all: over sockets of one machine, whose kernel copies memory.
+    None = 0,
+    /// By their CRC-32C, which finds what happens by itself.
+    Sum = 1,
+    /// By the records that they come in, which are encrypted and authenticated.
+    Record = 2,
+}
+
+impl Way {
+    /// The seal of what goes this way.
+    #[must_use]
+    pub fn seal<'a>(self, body: &[u8], payload: impl IntoIterator<Item = &'a [u8]>) -> Seal {
+        match self {
+            Way::None => Seal::None,
+            Way::Sum => seal_of(body, payload),
+            Way::Record => Seal::Record,
+        }
+    }
+}
+
+/// How body and payload of a frame are protected. A number in the header says which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
-    /// Not at all: over sockets of one machine, whose kernel copies memory.
+    /// Not at all.
     None,
     /// By their CRC-32C, body first.
     Sum(u32),
+    /// By the records of their connection.
+    Record,
 }
 
 impl Seal {
+    /// The way that it is of.
+    #[must_use]
+    pub fn way(self) -> Way {
+        match self {
+            Seal::None => Way::None,
+            Seal::Sum(_) => Way::Sum,
+            Seal::Record => Way::Record,
+        }
+    }
+
     /// The number of the way, and the value in the header.
     pub(crate) fn to_parts(self) -> (u8, u32) {
-        match self {
-            Seal::None => (0, 0),
-            Seal::Sum(sum) => (1, sum),
-        }
+        let value = if let Seal::Sum(sum) = self { sum } else { 0 };
+        (self.way() as u8, value)
     }
 
     pub(crate) fn from_parts(way: u8, value: u32) -> Option<Seal> {
         match way {
             0 => Some(Seal::None),
             1 => Some(Seal::Sum(value)),
+            2 => Some(Seal::Record),
             _ => None,
         }
     }
@@ -54,10 +88,10 @@ impl Summing {
         Seal::Sum(self.0.finalize() as u32)
     }
 
-    /// Whether a seal fits what was added; one of none fits everything.
+    /// Whether a seal fits what was added; those that have no sum fit everything.
     #[must_use]
     pub fn fits(&self, seal: Seal) -> bool {
-        seal == Seal::None || seal == self.seal()
+        seal.way() != Way::Sum || seal == self.seal()
     }
 }
 

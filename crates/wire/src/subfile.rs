@@ -1,7 +1,7 @@
 //! The header of a subfile: what one seat holds of one file, and how the file is put together
 //! again. Byte by byte in docs/format.md.
 
-use bivouac_types::limits::SUBFILE_HEADER_LEN;
+use bivouac_types::limits::{SUBFILE_HEADER_LEN, SUMMED_DATA_AT};
 use bivouac_types::{FormationId, Ino, Layout, NodeId, PartitionId, Placement, SeatIndex};
 
 use crate::SeatEntry;
@@ -10,17 +10,21 @@ use crate::SeatEntry;
 pub const HEADER_LEN: usize = SUBFILE_HEADER_LEN as usize;
 /// First bytes of every subfile.
 pub const MAGIC: &[u8; 8] = b"BVKSUBF1";
-/// Newest version that this release reads and the one that it writes.
-pub const VERSION: u16 = 1;
-/// Most places that fit into a header.
-pub const PLACES_MAX: usize = (CRC_AT - PLACES_AT) / PLACE_LEN;
+/// Newest version that this release reads: that of subfiles with checksums.
+pub const VERSION: u16 = 2;
+/// Length of the header proper of a subfile with checksums; what is said of these follows it.
+pub const SUMMED_HEADER_LEN: usize = 2048;
+/// Most places that fit into a header; fewer with checksums.
+pub const PLACES_MAX: usize = (HEADER_LEN - CRC_LEN - PLACES_AT) / PLACE_LEN;
 
+/// Version of subfiles without checksums.
+const PLAIN: u16 = 1;
 const PLACES_AT: usize = 64;
 const PLACE_LEN: usize = 4;
-const CRC_AT: usize = HEADER_LEN - 4;
+const CRC_LEN: usize = 4;
 const FLAG_CUT: u8 = 1;
 
-const _: () = assert!(PLACES_MAX == 1007 && PLACES_AT + PLACES_MAX * PLACE_LEN <= CRC_AT);
+const _: () = assert!(PLACES_MAX == 1007 && SUMMED_HEADER_LEN > PLACES_AT + CRC_LEN);
 
 /// What a subfile's header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +41,10 @@ pub struct SubfileHeader {
     pub placement: Placement,
     /// Epoch of the last cut that the subfile took part in.
     pub trim_epoch: u32,
-    /// Where the file's seats are, from the base seat on; the first [`PLACES_MAX`] of them.
+    /// Where the file's seats are, from the base seat on; the first [`PLACES_MAX`] of them, or fewer with checksums.
     pub places: Vec<SeatEntry>,
+    /// Whether its blocks have checksums.
+    pub sums: bool,
 }
 
 /// Why bytes are not the header of a subfile.
@@ -71,15 +77,29 @@ impl std::fmt::Display for SubfileError {
 impl std::error::Error for SubfileError {}
 
 impl SubfileHeader {
-    /// The header's bytes. Of more than [`PLACES_MAX`] places the first ones are kept.
+    /// The bytes that the header itself takes; those behind it are not its own.
+    #[must_use]
+    pub fn own_len(&self) -> usize {
+        own_len(self.sums)
+    }
+
+    /// Where data begins in the local file.
+    #[must_use]
+    pub fn data_at(&self) -> u64 {
+        if self.sums { SUMMED_DATA_AT } else { SUBFILE_HEADER_LEN }
+    }
+
+    /// The header's bytes, of which [`SubfileHeader::own_len`] are its own. Of more places than fit the first ones are
+    /// kept.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut out = [0u8; HEADER_LEN];
-        let places = self.places.get(..PLACES_MAX).unwrap_or(&self.places);
-        let cut = usize::from(self.layout.width) > PLACES_MAX;
+        let places_max = places_max(self.sums);
+        let places = self.places.get(..places_max).unwrap_or(&self.places);
+        let cut = usize::from(self.layout.width) > places_max;
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, MAGIC);
-        put(8, &VERSION.to_le_bytes());
+        put(8, &(if self.sums { VERSION } else { PLAIN }).to_le_bytes());
         put(10, &[placement_number(self.placement), if cut { FLAG_CUT } else { 0 }]);
         put(12, &self.seat.position().to_le_bytes());
         put(14, &self.layout.base.position().to_le_bytes());
@@ -95,8 +115,7 @@ impl SubfileHeader {
             put(PLACES_AT + index * PLACE_LEN, &place.node.0.to_le_bytes());
             put(PLACES_AT + index * PLACE_LEN + 2, &place.volume.to_le_bytes());
         }
-        let crc = checksum(&out);
-        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        seal(&mut out, self.sums);
         out
     }
 
@@ -113,10 +132,11 @@ impl SubfileHeader {
         if version > VERSION {
             return Err(SubfileError::Version(version));
         }
-        if word(bytes, CRC_AT) != checksum(bytes) {
+        let sums = version == VERSION;
+        if word(bytes, own_len(sums) - CRC_LEN) != checksum(bytes, sums) {
             return Err(SubfileError::Checksum);
         }
-        let header = fields(bytes)?;
+        let header = fields(bytes, sums)?;
         header.check(half(bytes, 56), bytes[11])?;
         Ok(header)
     }
@@ -138,18 +158,18 @@ impl SubfileHeader {
             return Err(SubfileError::Invalid("seat"));
         }
         let width = usize::from(self.layout.width);
-        let cut = flags & FLAG_CUT != 0;
-        if usize::from(count) != width.min(PLACES_MAX) || cut != (width > PLACES_MAX) {
+        let (cut, places_max) = (flags & FLAG_CUT != 0, places_max(self.sums));
+        if usize::from(count) != width.min(places_max) || cut != (width > places_max) {
             return Err(SubfileError::Invalid("number of places"));
         }
         Ok(())
     }
 }
 
-fn fields(bytes: &[u8; HEADER_LEN]) -> Result<SubfileHeader, SubfileError> {
+fn fields(bytes: &[u8; HEADER_LEN], sums: bool) -> Result<SubfileHeader, SubfileError> {
     let mut formation = [0u8; 16];
     formation.copy_from_slice(&bytes[16..32]);
-    let count = usize::from(half(bytes, 56)).min(PLACES_MAX);
+    let count = usize::from(half(bytes, 56)).min(places_max(sums));
     let partition = u16::try_from(word(bytes, 48)).map_err(|_| SubfileError::Invalid("partition"))?;
     let seat = |position| SeatIndex::new(PartitionId(partition), position);
     let place = |index: usize| {
@@ -169,7 +189,16 @@ fn fields(bytes: &[u8; HEADER_LEN]) -> Result<SubfileHeader, SubfileError> {
         placement: placement_of(bytes[10])?,
         trim_epoch: word(bytes, 52),
         places: (0..count).map(place).collect(),
+        sums,
     })
+}
+
+fn own_len(sums: bool) -> usize {
+    if sums { SUMMED_HEADER_LEN } else { HEADER_LEN }
+}
+
+fn places_max(sums: bool) -> usize {
+    (own_len(sums) - CRC_LEN - PLACES_AT) / PLACE_LEN
 }
 
 fn placement_number(placement: Placement) -> u8 {
@@ -189,8 +218,13 @@ fn placement_of(number: u8) -> Result<Placement, SubfileError> {
     }
 }
 
-fn checksum(bytes: &[u8; HEADER_LEN]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..CRC_AT]) as u32
+fn checksum(bytes: &[u8; HEADER_LEN], sums: bool) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..own_len(sums) - CRC_LEN]) as u32
+}
+
+fn seal(bytes: &mut [u8; HEADER_LEN], sums: bool) {
+    let crc = checksum(bytes, sums);
+    bytes[own_len(sums) - CRC_LEN..own_len(sums)].copy_from_slice(&crc.to_le_bytes());
 }
 
 fn half(bytes: &[u8; HEADER_LEN], at: usize) -> u16 {
@@ -219,13 +253,13 @@ mod tests {
             placement: Placement::Striped,
             trim_epoch: 7,
             places: vec![SeatEntry { node: NodeId(3), volume: 0 }, SeatEntry { node: NodeId(0), volume: 0 }],
+            sums: false,
         }
     }
 
     fn resealed(mut bytes: [u8; HEADER_LEN], at: usize, value: &[u8]) -> [u8; HEADER_LEN] {
         bytes[at..at + value.len()].copy_from_slice(value);
-        let crc = checksum(&bytes);
-        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        seal(&mut bytes, false);
         bytes
     }
 
@@ -241,7 +275,7 @@ mod tests {
         );
         assert_eq!(bytes[48..64], [0, 0, 0, 0, 7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[64..72], [3, 0, 0, 0, 0, 0, 0, 0]);
-        assert!(bytes[72..CRC_AT].iter().all(|byte| *byte == 0));
+        assert!(bytes[72..HEADER_LEN - CRC_LEN].iter().all(|byte| *byte == 0));
         assert_eq!(SubfileHeader::from_bytes(&bytes), Ok(sample()));
         assert_eq!(sample().column(), Some(1));
     }
@@ -256,13 +290,25 @@ mod tests {
         let back = SubfileHeader::from_bytes(&bytes).unwrap();
         assert_eq!(back.places, wide.places[..PLACES_MAX]);
         assert_eq!(back.layout, layout);
+        let summed = SubfileHeader { sums: true, ..wide };
+        let back = SubfileHeader::from_bytes(&summed.to_bytes()).unwrap();
+        assert_eq!((back.places.len(), back.sums), (495, true));
+    }
+
+    #[test]
+    fn what_follows_a_header_with_checksums_is_not_its_own() {
+        let header = SubfileHeader { sums: true, ..sample() };
+        let mut bytes = header.to_bytes();
+        assert_eq!((bytes[8], header.data_at()), (2, SUMMED_DATA_AT));
+        bytes[SUMMED_HEADER_LEN..].fill(0xaa);
+        assert_eq!(SubfileHeader::from_bytes(&bytes), Ok(header));
     }
 
     #[test]
     fn contradictions_are_refused_by_name() {
         let good = sample().to_bytes();
         let refusal = |at, value: &[u8]| SubfileHeader::from_bytes(&resealed(good, at, value)).unwrap_err();
-        assert_eq!(refusal(8, &[2, 0]), SubfileError::Version(2));
+        assert_eq!(refusal(8, &[3, 0]), SubfileError::Version(3));
         assert_eq!(refusal(10, &[3]), SubfileError::Invalid("placement"));
         assert_eq!(refusal(11, &[1]), SubfileError::Invalid("number of places"));
         assert_eq!(refusal(12, &[1, 0]), SubfileError::Invalid("seat"));
@@ -275,9 +321,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_damage_is_noticed(at in 0..HEADER_LEN, bit in 0u8..8) {
-            let mut bytes = sample().to_bytes();
-            bytes[at] ^= 1 << bit;
+        fn any_damage_is_noticed(sums in any::<bool>(), at in 0..HEADER_LEN, bit in 0u8..8) {
+            let header = SubfileHeader { sums, ..sample() };
+            let mut bytes = header.to_bytes();
+            bytes[at % header.own_len()] ^= 1 << bit;
             prop_assert!(SubfileHeader::from_bytes(&bytes).is_err());
         }
 
@@ -295,7 +342,7 @@ mod tests {
         }
 
         #[test]
-        fn headers_come_back(ino in any::<u64>(), seats in 1u16..2000, pick in any::<(u16, u16, u16)>(), epoch in any::<u32>(), partition in any::<u16>()) {
+        fn headers_come_back(sums in any::<bool>(), ino in any::<u64>(), seats in 1u16..2000, pick in any::<(u16, u16, u16)>(), epoch in any::<u32>(), partition in any::<u16>()) {
             let width = pick.0 % seats + 1;
             let base = pick.1 % seats;
             let seat = ((u32::from(base) + u32::from(pick.2 % width)) % u32::from(seats)) as u16;
@@ -303,7 +350,8 @@ mod tests {
             let header = SubfileHeader {
                 ino: Ino(ino), seat: of(seat), trim_epoch: epoch, placement: Placement::Hashed,
                 layout: Layout { stripe: 8192, width, base: of(base), seats },
-                places: (0..width.min(1007)).map(|k| SeatEntry { node: NodeId(k), volume: 1 }).collect(),
+                places: (0..width.min(places_max(sums) as u16)).map(|k| SeatEntry { node: NodeId(k), volume: 1 }).collect(),
+                sums,
                 ..sample()
             };
             prop_assert_eq!(header.column(), Some(pick.2 % width));

@@ -10,11 +10,11 @@ use super::Violation;
 /// The layers from the bottom up, as in the architecture document. `dev` crates are used by no other.
 const LAYERS: [(&str, &[&str]); 9] = [
     ("base", &["types", "ranks"]),
-    ("pure", &["layout", "wire", "members", "plan", "sysmap"]),
-    ("mechanism", &["net", "store", "direct", "source"]),
+    ("pure", &["layout", "wire", "members", "plan", "schedule", "sysmap"]),
+    ("mechanism", &["net", "store", "direct", "source", "extract"]),
     ("use", &["client"]),
     ("serve", &["node"]),
-    ("compose", &["launch", "stage", "bench", "fsck"]),
+    ("compose", &["launch", "stage", "bench", "fsck", "pool"]),
     ("adapt", &["mount", "preload", "capi", "mpiio", "http", "python"]),
     ("operate", &["cli"]),
     ("dev", &["sim", "posix", "objects", "xtask"]),

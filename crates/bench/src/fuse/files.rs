@@ -14,7 +14,7 @@ const SETS_SIZE: u32 = 1 << 3;
 const SMALL: usize = 64 << 10;
 /// Bytes of an entry of a listing without its name.
 const ENTRY_LEN: usize = 24;
-/// Seconds for which the kernel may believe names and attributes: nobody else changes them.
+/// Seconds for which the kernel may cache names and attributes: nobody else changes them.
 const VALID_SECS: u64 = 1;
 
 #[derive(Default)]

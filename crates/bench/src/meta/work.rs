@@ -13,7 +13,7 @@ use crate::task::Timed;
 use crate::worker::Meet;
 use crate::{BenchError, BenchResult, clock};
 
-/// Files that are looked at again while the kernel may still believe what it was told of them: it may for some ten
+/// Files that are looked at again while the kernel may still cache what it was told of them: it may for some ten
 /// milliseconds.
 const ROUND: usize = 256;
 

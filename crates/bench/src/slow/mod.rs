@@ -2,7 +2,7 @@
 //! a delay at least, and the bytes of all pass one behind the other at a rate. Whoever works in it, a program or a
 //! daemon that brings files there, pays the same.
 //!
-//! Programs write past the page cache, with a request per call; names and attributes may be believed for a second. What is
+//! Programs write past the page cache, with a request per call; names and attributes may be cached for a second. What is
 //! read again has just been written by the same machine, so it costs nothing unless that is wanted.
 
 mod answers;

@@ -10,7 +10,7 @@ use super::throttle::Cost;
 use super::tree::{Change, Tree, now};
 use crate::fuse::wire::{OPENED, ROOT, Request, header, init, op, put, statfs};
 
-/// Seconds for which the kernel may believe names and attributes that it was told.
+/// Seconds for which the kernel may cache names and attributes that it was told.
 const VALID_SECS: u64 = 1;
 /// `RENAME_NOREPLACE`.
 const NO_REPLACE: u32 = 1;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bivouac_bench::{BenchArgs, BenchError, Host, Interrupts, Reach};
 use bivouac_client::Client;
-use bivouac_launch::{FormationName, StateDir, Surroundings};
+use bivouac_launch::{Environment, FormationName, StateDir};
 
 use crate::failure::Failure;
 use crate::reach;
@@ -15,7 +15,7 @@ use crate::reach;
 const WAIT: Duration = Duration::from_secs(5);
 
 /// Measures.
-pub fn run(here: &Surroundings, args: &BenchArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &BenchArgs) -> Result<ExitCode, Failure> {
     let connect = |name: &str, way: Reach| connect(here, name, way).map_err(|failure| failure.to_string());
     let host = Host {
         program: here.program.clone(),
@@ -33,7 +33,7 @@ fn failure(error: BenchError) -> Failure {
     Failure::new(error.exit_code(), error)
 }
 
-fn connect(here: &Surroundings, name: &str, reach: Reach) -> Result<Client, Failure> {
+fn connect(here: &Environment, name: &str, reach: Reach) -> Result<Client, Failure> {
     let way = match reach {
         Reach::Best => reach::Way::Best,
         Reach::Network => reach::Way::Network,

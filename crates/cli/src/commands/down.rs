@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use bivouac_launch::hosts::take_down_hosts;
 use bivouac_launch::{
-    Amount, CODE_KEEP, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, Surroundings,
-    discard, recoverable, take_down,
+    Amount, CODE_KEEP, Environment, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, discard,
+    recoverable, take_down,
 };
 
 use crate::asking::{can_ask, is_agreed, what_goes};
@@ -16,13 +16,18 @@ use crate::options::DownArgs;
 use crate::unsaved;
 
 /// Takes a formation down and says what is left: nothing. Refuses while it holds what is nowhere else.
-pub fn run(here: &Surroundings, args: &DownArgs) -> Result<ExitCode, Failure> {
-    let (_, dir) = match StateDir::find_whole(here, args.which.name.as_ref()) {
-        Err(error) if error.kind() == Kind::NotRunning => return discard_left(here, args, error),
+pub fn run(here: &Environment, args: &DownArgs) -> Result<ExitCode, Failure> {
+    let (found, dir) = match StateDir::find_whole(here, args.which.name.as_ref()) {
+        Err(error) if error.kind() == Kind::NotRunning => {
+            let name = args.which.name.clone().map_or_else(|| "default".parse(), Ok);
+            return match name {
+                Ok(name) if StateDir::was_being_ended(here, &name)? => Ok(ended_by_another(&name)),
+                _ => discard_left(here, args, error),
+            };
+        }
         found => found?,
     };
-    let gone = || LaunchError::said(Kind::NotRunning, "the formation is gone already");
-    let state = dir.read()?.ok_or_else(gone)?;
+    let Some(state) = dir.read()? else { return Ok(ended_by_another(&found)) };
     if !state.is_over_hosts() {
         refuse_part(&state)?;
     }
@@ -36,11 +41,23 @@ pub fn run(here: &Surroundings, args: &DownArgs) -> Result<ExitCode, Failure> {
             return Err(Failure::new(1, text));
         }
     }
+    let waits =
+        || errln!("bivouac: formation {}: another command takes it down; waiting for that", state.name);
+    let Some(_ending) = dir.begin_end(&state.formation, waits)? else {
+        return Ok(ended_by_another(&state.name));
+    };
+    // The other one may have changed something, and given up.
+    let state = dir.read()?.unwrap_or(state);
     take_away(here, &dir, state, args.discard)
 }
 
+fn ended_by_another(name: &FormationName) -> ExitCode {
+    outln!("formation {name} is down: another command took it down");
+    ExitCode::SUCCESS
+}
+
 /// Throws away what is left of a formation whose state is gone, if that is wished.
-fn discard_left(here: &Surroundings, args: &DownArgs, error: LaunchError) -> Result<ExitCode, Failure> {
+fn discard_left(here: &Environment, args: &DownArgs, error: LaunchError) -> Result<ExitCode, Failure> {
     let name = args.which.name.as_ref().map_or("default", FormationName::as_str);
     let mut left = recoverable(here);
     left.retain(|found| found.name.as_str() == name && found.dir.is_none());
@@ -53,9 +70,10 @@ fn discard_left(here: &Surroundings, args: &DownArgs, error: LaunchError) -> Res
         return Err(Failure::new(2, text));
     }
     let amount = first.amount();
-    if !args.discard && !amount.is_nothing() {
+    if !args.discard && (!amount.is_nothing() || first.is_over_hosts()) {
+        let hosts = if first.is_over_hosts() { ", each of its hosts has what it has itself" } else { "" };
         let text = format!(
-            "formation {name}: was killed as a whole, and its state is gone; its volumes hold {amount}; have it back: bivouac \
+            "formation {name}: was killed as a whole, and its state is gone; its volumes here hold {amount}{hosts}; have it back: bivouac \
              recover {name}; or throw it away: bivouac down --name {name} --discard"
         );
         return Err(Failure::new(CODE_KEEP, text));
@@ -71,7 +89,7 @@ fn discard_left(here: &Surroundings, args: &DownArgs, error: LaunchError) -> Res
 /// # Errors
 /// That it is kept, or what could not be ended or removed.
 pub fn take_away(
-    here: &Surroundings,
+    here: &Environment,
     dir: &StateDir,
     state: State,
     discard: bool,
@@ -84,9 +102,9 @@ pub fn take_away(
     let kept = state.keep.as_deref();
     let is_void = discard || promises_are_kept(name, copied_at, kept)? || kept.is_none();
     // What is kept for another reason is refused below.
-    let closing = if is_void && !discard { Closing::settle(name, dir, &state)? } else { None };
+    let closing = if is_void && !discard { Closing::decide(name, dir, &state)? } else { None };
     unsaved::cancel_jobs(copied_at, &mut notice);
-    let down = end(here, dir, &state, is_void, &mut notice);
+    let down = end(here, dir, &state, is_void, discard, &mut notice);
     if let (Err(_), Some(closing)) = (&down, closing) {
         closing.lift();
     }
@@ -94,15 +112,16 @@ pub fn take_away(
 }
 
 fn end(
-    here: &Surroundings,
+    here: &Environment,
     dir: &StateDir,
     state: &State,
     is_void: bool,
+    discard: bool,
     notice: &mut dyn FnMut(&str),
 ) -> Result<ExitCode, Failure> {
     let name = &state.name;
     if state.is_over_hosts() {
-        let left = take_down_hosts(here, dir, is_void)?;
+        let left = take_down_hosts(here, dir, is_void, discard)?;
         outln!("formation {name} is down on all its hosts; {left}");
         return Ok(if left.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }

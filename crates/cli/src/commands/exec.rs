@@ -4,14 +4,14 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bivouac_launch::{FormationName, State, StateDir, Surroundings, become_command};
+use bivouac_launch::{Environment, FormationName, State, StateDir, become_command};
 
 use crate::failure::{CODE_NOT_STARTED, Failure};
 use crate::options::ExecArgs;
 use crate::{environment, preloading, reach};
 
 /// Becomes the command. Returns only if that fails.
-pub fn run(here: &Surroundings, args: &ExecArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &ExecArgs) -> Result<ExitCode, Failure> {
     let not_started = |failure: Failure| match failure.exit_code() {
         2 => failure,
         _ => failure.with_code(CODE_NOT_STARTED),
@@ -33,7 +33,7 @@ pub fn run(here: &Surroundings, args: &ExecArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The formation that is named; else the one of the command that we are called by; else as every command has it.
-fn formation(here: &Surroundings, name: Option<&FormationName>) -> Result<(StateDir, State), Failure> {
+fn formation(here: &Environment, name: Option<&FormationName>) -> Result<(StateDir, State), Failure> {
     let (name_of, dir_of) = environment::around();
     let around = dir_of.filter(|_| name.is_none()).map(StateDir::at);
     let dir = match around.filter(|dir| dir.read().is_ok_and(|state| state.is_some())) {

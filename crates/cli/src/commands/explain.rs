@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bivouac_client::{Client, Partition, SeatReport};
 use bivouac_launch::mounts::{MountEntry, mount_of, mounted};
-use bivouac_launch::{FormationName, StateDir, Surroundings};
+use bivouac_launch::{Environment, FormationName, StateDir};
 use bivouac_layout::{locate, subfile_len};
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::units::format_size;
@@ -26,7 +26,7 @@ use crate::table::layout;
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// Shows a file.
-pub fn run(here: &Surroundings, args: &ExplainArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if let Some(pid) = args.pid {
         let explanation = process::explain(here, pid)?;
         return show(args.json, &explanation, process::Explanation::to_text);
@@ -55,7 +55,7 @@ struct Reached {
 }
 
 impl Reached {
-    fn new(here: &Surroundings, mount: &MountEntry, path: &Path) -> Result<Reached, Failure> {
+    fn new(here: &Environment, mount: &MountEntry, path: &Path) -> Result<Reached, Failure> {
         let unknown = || {
             let text = format!(
                 "{}: the mount's source '{}' names no formation; is it a mount of another program?",
@@ -132,6 +132,8 @@ struct SeatExplanation {
     subfile: Option<String>,
     data_bytes: u64,
     allocated_bytes: u64,
+    /// Where data begins in the local file: further behind where blocks have checksums.
+    data_at: u64,
     /// What it would hold if the file had no holes.
     full_bytes: u64,
 }
@@ -199,8 +201,8 @@ fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> R
         partition: partition.as_deref().map(|partition| explain_partition(map, partition)),
         pinned,
         mounted_through: formation.through,
+        byte: offset.filter(|_| attr.is_file()).map(|offset| byte(client, &attr, offset, &reports)),
         seats: reports.into_iter().map(|report| seat(formation, &attr, report)).collect(),
-        byte: offset.filter(|_| attr.is_file()).map(|offset| byte(client, &attr, offset)),
     })
 }
 
@@ -230,19 +232,23 @@ fn seat(formation: &Reached, attr: &Attr, report: SeatReport) -> SeatExplanation
         subfile: report.subfile.exists.then_some(report.subfile.path),
         data_bytes: report.subfile.len,
         allocated_bytes: report.subfile.allocated,
+        data_at: if report.subfile.exists { report.subfile.data_at } else { SUBFILE_HEADER_LEN },
         full_bytes: subfile_len(&attr.layout, report.column, attr.size),
     }
 }
 
-fn byte(client: &Client, attr: &Attr, offset: u64) -> ByteExplanation {
+fn byte(client: &Client, attr: &Attr, offset: u64, seats: &[SeatReport]) -> ByteExplanation {
     let location = locate(&attr.layout, offset);
+    let subfile = seats.iter().find(|report| report.seat == location.seat).map(|report| &report.subfile);
+    let data_at =
+        subfile.filter(|subfile| subfile.exists).map_or(SUBFILE_HEADER_LEN, |subfile| subfile.data_at);
     ByteExplanation {
         offset,
         stripe: location.stripe,
         seat: location.seat.position(),
         node: client.seat_place(location.seat).ok().map(|entry| entry.node.0),
         subfile_offset: location.subfile_offset,
-        local_file_offset: location.subfile_offset.saturating_add(SUBFILE_HEADER_LEN),
+        local_file_offset: location.subfile_offset.saturating_add(data_at),
     }
 }
 
@@ -286,6 +292,10 @@ impl Explanation {
         text
     }
 
+    fn data_at(&self) -> u64 {
+        self.seats.iter().map(|seat| seat.data_at).max().unwrap_or(SUBFILE_HEADER_LEN)
+    }
+
     fn file_text(&self) -> String {
         let (stripe, width, base, all) =
             (self.stripe_bytes, self.width, self.base_seat, self.seats_of_partition);
@@ -297,7 +307,9 @@ impl Explanation {
         );
         text.push_str(&format!(
             "stripe k = offset div {stripe} is on seat ({base} + k mod {width}) mod {all}, at (k div {width}) · {stripe} of its \
-             subfile; a subfile's data begins at byte {SUBFILE_HEADER_LEN} of the local file\n\n",
+             subfile; a subfile's data begins at byte {} of the local file{}\n\n",
+            self.data_at(),
+            if self.data_at() > SUBFILE_HEADER_LEN { ", behind its checksums" } else { "" },
         ));
         let rows: Vec<Vec<String>> = self.seats.iter().map(SeatExplanation::row).collect();
         text.push_str(&layout(
@@ -359,6 +371,7 @@ mod tests {
             subfile: (column == 0).then(|| format!("/v/n{seat}/2f/x")),
             data_bytes: 4096,
             allocated_bytes: 8192,
+            data_at: SUBFILE_HEADER_LEN,
             full_bytes: 4096,
         };
         Explanation {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_client::Client;
-use bivouac_launch::Surroundings;
+use bivouac_launch::Environment;
 use bivouac_types::units::{format_count, format_size};
 
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ use crate::reach::{self, Reached};
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// Brings what was written to site storage.
-pub fn run(here: &Surroundings, args: &FlushArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &FlushArgs) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     for path in &args.paths {
         let Reached { client, entry, resolved } = reach::of_path(here, path, ANSWER_WAIT)?;

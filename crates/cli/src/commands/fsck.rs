@@ -11,7 +11,7 @@ use bivouac_fsck::{
     Destination, Finding, Leave, OfflineArgs, Outcome, Progress, Rebuilt, RebuiltFile, Report, check_offline,
     check_online, rebuild_files,
 };
-use bivouac_launch::{FormationName, State, StateDir, Surroundings};
+use bivouac_launch::{Environment, FormationName, State, StateDir};
 use bivouac_store::IDENTITY_NAME;
 use bivouac_types::units::{format_count, format_size};
 use bivouac_wire::FormationMap;
@@ -29,7 +29,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(10);
 const STATE_FILE: &str = "state.json";
 
 /// Checks; the exit code is that of fsck(8).
-pub fn run(here: &Surroundings, args: &FsckArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &FsckArgs) -> Result<ExitCode, Failure> {
     let outcome = match (args.from_subfiles, args.offline) {
         (true, _) => rebuild(here, args),
         (false, true) => offline(here, args),
@@ -50,7 +50,7 @@ fn usage(text: impl std::fmt::Display) -> Failure {
     Failure::new(CODE_FSCK_USAGE, text)
 }
 
-fn online(here: &Surroundings, args: &FsckArgs) -> Result<u8, Failure> {
+fn online(here: &Environment, args: &FsckArgs) -> Result<u8, Failure> {
     let named = match args.targets.as_slice() {
         [] => args.which.name.clone(),
         [one] if args.which.name.is_none() => Some(name_of(one)?),
@@ -61,7 +61,7 @@ fn online(here: &Surroundings, args: &FsckArgs) -> Result<u8, Failure> {
     let (_, dir) = StateDir::find_whole(here, named.as_ref())?;
     let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
     let told = Told::begin();
-    let report = check_online(&client, &told);
+    let report = check_online(&client, args.scrub, &told);
     told.end();
     show(&report?, args)
 }
@@ -72,11 +72,12 @@ fn name_of(target: &Path) -> Result<FormationName, Failure> {
         .map_err(|error| usage(format_args!("'{text}' is no formation: {error}; volumes need --offline")))
 }
 
-fn offline(here: &Surroundings, args: &FsckArgs) -> Result<u8, Failure> {
+fn offline(here: &Environment, args: &FsckArgs) -> Result<u8, Failure> {
     let Found { volumes, map } = find(here, args)?;
     let leave = Leave { discard_unreferenced: args.discard_unreferenced };
     let told = Told::begin();
-    let report = check_offline(&OfflineArgs { volumes, map, repair: args.repair }, leave, &told);
+    let report =
+        check_offline(&OfflineArgs { volumes, map, repair: args.repair, compare: args.scrub }, leave, &told);
     told.end();
     show(&report?, args)
 }
@@ -89,7 +90,7 @@ struct Found {
 }
 
 /// The volumes that are meant: named themselves, or by a formation, its directory or its state file.
-fn find(here: &Surroundings, args: &FsckArgs) -> Result<Found, Failure> {
+fn find(here: &Environment, args: &FsckArgs) -> Result<Found, Failure> {
     let mut found = Found::default();
     if args.targets.is_empty() {
         let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
@@ -108,7 +109,7 @@ fn find(here: &Surroundings, args: &FsckArgs) -> Result<Found, Failure> {
 }
 
 impl Found {
-    fn add(&mut self, here: &Surroundings, target: &Path) -> Result<(), Failure> {
+    fn add(&mut self, here: &Environment, target: &Path) -> Result<(), Failure> {
         if target.join(IDENTITY_NAME).exists() {
             self.volumes.push(target.to_owned());
             return Ok(());
@@ -226,7 +227,7 @@ fn kind(finding: &Finding) -> String {
         .unwrap_or_default()
 }
 
-fn rebuild(here: &Surroundings, args: &FsckArgs) -> Result<u8, Failure> {
+fn rebuild(here: &Environment, args: &FsckArgs) -> Result<u8, Failure> {
     let Found { volumes, .. } = find(here, args)?;
     let dir = args.out.as_deref().ok_or_else(|| usage("--from-subfiles needs --out DIR"))?;
     let out = Directory::make(dir)?;
@@ -264,7 +265,7 @@ fn rebuilt_text(files: &[Rebuilt], unusable: &[String], dir: &Path) -> String {
             state.into(),
             seats(&file.missing_seats),
             seats(&file.empty_seats),
-            file.conflicts.join("; "),
+            conflicts_of(file),
         ]
     };
     let head = ["FILE", "SIZE", "STATE", "SEATS MISSING", "SEATS EMPTY", "CONFLICTS"];
@@ -278,6 +279,12 @@ fn rebuilt_text(files: &[Rebuilt], unusable: &[String], dir: &Path) -> String {
         dir.display()
     ));
     text
+}
+
+/// What does not fit together, and what is not what was written.
+fn conflicts_of(file: &Rebuilt) -> String {
+    let wrong = |(from, to): &(u64, u64)| format!("bytes {from} to {to} are wrong by their checksums");
+    file.conflicts.iter().cloned().chain(file.wrong.iter().map(wrong)).collect::<Vec<_>>().join("; ")
 }
 
 /// The directory that rebuilt files go to.

@@ -6,9 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_launch::hosts::{JoinOptions, Mounter, join};
-use bivouac_launch::{
-    Kind, LaunchError, LaunchResult, MountWay, State, StateDir, Surroundings, cannot_mount,
-};
+use bivouac_launch::{Environment, Kind, LaunchError, LaunchResult, MountWay, State, StateDir, cannot_mount};
 use bivouac_mount::fusermount;
 
 use super::supervise::supervise_at;
@@ -22,13 +20,13 @@ const DEVICE: &str = "/dev/fuse";
 const DEVICE_NUMBER: (u32, u32) = (10, 229);
 
 /// Plays this host's part until it is over.
-pub fn run(here: &Surroundings, args: JoinArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: JoinArgs) -> Result<ExitCode, Failure> {
     let options = JoinOptions { ticket: args.ticket, sent: args.sent, meet: args.meet, apart: args.apart };
     join(here, &options, &Fuse(here), &|dir| supervise_at(here, dir))?;
     Ok(ExitCode::SUCCESS)
 }
 
-struct Fuse<'a>(&'a Surroundings);
+struct Fuse<'a>(&'a Environment);
 
 impl Mounter for Fuse<'_> {
     fn check(&self) -> LaunchResult<()> {

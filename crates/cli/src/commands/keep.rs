@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use bivouac_launch::Surroundings;
+use bivouac_launch::Environment;
 use bivouac_launch::hosts::keep;
 
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use crate::logging;
 use crate::options::SuperviseArgs;
 
 /// Keeps the hosts together until it is told to end.
-pub fn run(here: &Surroundings, args: SuperviseArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: SuperviseArgs) -> Result<ExitCode, Failure> {
     logging::raise(here.log_level.as_deref());
     keep(here, args.dir)?;
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bivouac_launch::{Amount, NodeLife, Recoverable, Stage, State, StateDir, Surroundings, recoverable};
+use bivouac_launch::{Amount, Environment, NodeLife, Recoverable, Stage, State, StateDir, recoverable};
 use bivouac_types::units::format_utc;
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ struct Left {
 }
 
 /// Lists all formations of this user on this host: those that run, and those that could be recovered.
-pub fn run(here: &Surroundings, args: &ListAllArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &ListAllArgs) -> Result<ExitCode, Failure> {
     let mut all = living(here);
     all.extend(recoverable(here).iter().map(dead));
     all.sort_by(|a, b| (&a.name, a.created_unix_ms).cmp(&(&b.name, b.created_unix_ms)));
@@ -53,7 +53,7 @@ pub fn run(here: &Surroundings, args: &ListAllArgs) -> Result<ExitCode, Failure>
 }
 
 /// Those of which a process lives; of one over several hosts that was started here the whole, not this host's part.
-fn living(here: &Surroundings) -> Vec<Listed> {
+fn living(here: &Environment) -> Vec<Listed> {
     let wholes = StateDir::wholes(here);
     let parts =
         StateDir::list(here).into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
@@ -83,7 +83,11 @@ fn is_whole(state: &State) -> bool {
 
 fn listed(state: &State) -> Listed {
     let mut hosts: Vec<String> = match state.hosts.as_slice() {
-        [] => state.nodes.iter().map(|node| node.host.clone()).collect(),
+        // Of a part, all that the whole is over.
+        [] => match state.map() {
+            Some(map) => map.nodes.into_iter().map(|node| node.host).collect(),
+            None => state.nodes.iter().map(|node| node.host.clone()).collect(),
+        },
         hosts => hosts.iter().map(|host| host.name.clone()).collect(),
     };
     hosts.dedup();
@@ -112,10 +116,10 @@ fn dead(found: &Recoverable) -> Listed {
         volumes: volumes.map(|volume| volume.path.clone()).collect(),
         unreadable: amount.unreadable.clone(),
         why_kept: found.state.as_ref().and_then(State::why_kept),
-        text: said(&amount, &missing, found.obstacle()),
+        text: said(&amount, &missing, found.is_over_hosts()),
         missing,
     };
-    let base = found.state.as_ref().map(listed);
+    let base = found.whole.as_ref().or(found.state.as_ref()).map(listed);
     let base = base.unwrap_or_else(|| Listed {
         name: found.name.to_string(),
         formation: found.formation.clone(),
@@ -129,7 +133,6 @@ fn dead(found: &Recoverable) -> Listed {
     });
     Listed {
         state: match &left {
-            _ if found.obstacle().is_some() => "dead",
             left if !left.missing.is_empty() => "incomplete",
             _ => "recoverable",
         },
@@ -139,12 +142,16 @@ fn dead(found: &Recoverable) -> Listed {
     }
 }
 
-fn said(amount: &Amount, missing: &[String], obstacle: Option<&str>) -> String {
-    let mut text = amount.to_string();
+/// Of one over several hosts each says what it has itself.
+fn said(amount: &Amount, missing: &[String], is_over_hosts: bool) -> String {
+    let mut text = match (is_over_hosts, amount.volumes) {
+        (false, _) => amount.to_string(),
+        (true, 0) => "what its hosts have".to_owned(),
+        (true, _) => format!("{amount}, on this one of its hosts"),
+    };
     if !missing.is_empty() {
         text.push_str(&format!("; missing: {}", missing.join(", ")));
     }
-    obstacle.iter().for_each(|why| text.push_str(&format!("; {why}")));
     text
 }
 
@@ -196,7 +203,7 @@ mod tests {
                 missing: Vec::new(),
                 unreadable: Vec::new(),
                 why_kept: None,
-                text: said(&Amount::default(), &["volume 0".into()], Some("why")),
+                text: said(&Amount::default(), &["volume 0".into()], false),
             }),
         };
         let text = text(&[one]);
@@ -204,6 +211,6 @@ mod tests {
             text.contains("x     recoverable      2  2000-02-29T00:00:00Z  0 files and directories"),
             "{text}"
         );
-        assert!(text.contains("; missing: volume 0; why\nhave one back: bivouac recover NAME"), "{text}");
+        assert!(text.contains("; missing: volume 0\nhave one back: bivouac recover NAME"), "{text}");
     }
 }

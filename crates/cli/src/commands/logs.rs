@@ -6,9 +6,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bivouac_launch::{CAUGHT, LaunchError, Signals, StateDir, Surroundings, asks_to_end};
+use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir, asks_to_end};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
@@ -23,7 +24,7 @@ const PIECE_MAX: u64 = 4 << 20;
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Shows the logs, and what is added to them.
-pub fn run(here: &Surroundings, args: &LogsArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
     let mut dirs = vec![dir.path().to_owned()];
     if let Some(state) = dir.read()?.filter(|state| state.is_over_hosts()) {
@@ -34,9 +35,10 @@ pub fn run(here: &Surroundings, args: &LogsArgs) -> Result<ExitCode, Failure> {
     let changes = args.follow.then(|| logs.watch()).transpose()?;
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     logs.check()?;
-    let lines = merged(logs.read(TAIL_MAX)?);
+    let read = logs.read(TAIL_MAX)?;
+    let lines = merged(&read);
     let skipped = args.lines.map_or(0, |last| lines.len().saturating_sub(last));
-    lines.iter().skip(skipped).for_each(|line| outln!("{line}"));
+    show(lines.get(skipped..).unwrap_or_default(), wide(&read), args.json)?;
     let Some(changes) = changes else { return Ok(ExitCode::SUCCESS) };
     while !output::is_closed() && dir.path().exists() {
         let mut polled = [PollFd::new(&changes, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
@@ -47,11 +49,12 @@ pub fn run(here: &Surroundings, args: &LogsArgs) -> Result<ExitCode, Failure> {
         // What changed does not matter: all are read from where they were.
         while rustix::io::read(&changes, &mut [0_u8; 4096]).is_ok_and(|len| len > 0) {}
         loop {
-            let lines = merged(logs.read(PIECE_MAX)?);
+            let read = logs.read(PIECE_MAX)?;
+            let lines = merged(&read);
             if lines.is_empty() {
                 break;
             }
-            lines.iter().for_each(|line| outln!("{line}"));
+            show(&lines, wide(&read), args.json)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -167,21 +170,67 @@ fn added(path: &Path, seen: Option<u64>, most: u64) -> std::io::Result<(Vec<Stri
     Ok((text.lines().skip(cut).map(str::to_owned).collect(), begin + end as u64))
 }
 
-/// All lines by their time, those without one behind the line that they go on from; who wrote it in front where there are several.
-fn merged(logs: Vec<(String, Vec<String>)>) -> Vec<String> {
-    let wide = logs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+/// Letters of the longest name.
+fn wide(logs: &[(String, Vec<String>)]) -> usize {
+    logs.iter().map(|(name, _)| name.len()).max().unwrap_or(0)
+}
+
+/// A line with who wrote it.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<'a> {
+    by: &'a str,
+    line: &'a str,
+}
+
+/// A line of a log, for programs. What one goes on with has neither time nor level.
+#[derive(Serialize)]
+struct Parsed<'a> {
+    time: Option<&'a str>,
+    by: &'a str,
+    level: Option<String>,
+    module: Option<&'a str>,
+    text: &'a str,
+}
+
+/// All lines by their time, those without one behind the line that they go on from.
+fn merged(logs: &[(String, Vec<String>)]) -> Vec<Line<'_>> {
     let mut all = Vec::new();
-    for (name, lines) in &logs {
-        let mut time = String::new();
+    for (name, lines) in logs {
+        let mut time = "";
         for line in lines {
-            if let Some(stamp) = stamp(line) {
-                stamp.clone_into(&mut time);
-            }
-            all.push((time.clone(), format!("{name:<wide$}  {line}")));
+            time = stamp(line).unwrap_or(time);
+            all.push((time, Line { by: name, line }));
         }
     }
-    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all.sort_by_key(|(time, _)| *time);
     all.into_iter().map(|(_, line)| line).collect()
+}
+
+/// Writes lines, with who wrote them in front where that is one of `wide` letters.
+fn show(lines: &[Line<'_>], wide: usize, as_json: bool) -> Result<(), Failure> {
+    for line in lines {
+        if as_json {
+            outln!("{}", serde_json::to_string(&line.parsed()).map_err(std::io::Error::from)?);
+        } else {
+            outln!("{:<wide$}  {}", line.by, line.line);
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Line<'a> {
+    fn parsed(&self) -> Parsed<'a> {
+        let Line { by, line } = *self;
+        let other = Parsed { time: None, by, level: None, module: None, text: line };
+        let Some(time) = stamp(line) else { return other };
+        let rest = line.strip_prefix(time).unwrap_or(line).trim_start();
+        let Some((level, (module, text))) =
+            rest.split_once(' ').and_then(|(level, rest)| Some((level, rest.trim_start().split_once(": ")?)))
+        else {
+            return Parsed { time: Some(time), text: rest, ..other };
+        };
+        Parsed { time: Some(time), by, level: Some(level.to_lowercase()), module: Some(module), text }
+    }
 }
 
 /// The time that a line begins with: digits and their signs, so that texts are ordered as times.
@@ -205,13 +254,28 @@ mod tests {
             ),
             ("supervisor".to_owned(), lines(&["2026-01-01T00:00:01.000Z a", "2026-01-01T00:00:03.000Z c"])),
         ];
-        let merged = merged(logs);
-        let ends: Vec<&str> = merged.iter().map(|line| line.rsplit(' ').next().unwrap()).collect();
+        let merged = merged(&logs);
+        let ends: Vec<&str> = merged.iter().map(|line| line.line.rsplit(' ').next().unwrap()).collect();
         assert_eq!(ends, ["a", "b", "b", "c", "d"]);
-        assert!(
-            merged[0].starts_with("supervisor  2026") && merged[2] == "n0           more of b",
-            "{merged:?}"
+        assert_eq!((merged[0].by, merged[2].by, merged[2].line), ("supervisor", "n0", " more of b"));
+        assert_eq!(wide(&logs), "supervisor".len());
+    }
+
+    #[test]
+    fn lines_have_parts_for_programs() {
+        let json = |line| serde_json::to_value(Line { by: "n0", line }.parsed()).unwrap();
+        let parsed = json("2026-01-01T00:00:02.000Z WARN  bivouac_node::leases: node 1: late: 3 s");
+        assert_eq!(
+            parsed,
+            serde_json::json!({
+                "time": "2026-01-01T00:00:02.000Z", "by": "n0", "level": "warn",
+                "module": "bivouac_node::leases", "text": "node 1: late: 3 s",
+            })
         );
+        let other = json("stack backtrace:");
+        assert!(other["time"].is_null() && other["level"].is_null() && other["text"] == "stack backtrace:");
+        assert_eq!(json("2026-01-01T00:00:02.000Z half")["text"], "half");
+        assert_eq!(json("")["text"], "");
     }
 
     #[test]

@@ -11,25 +11,35 @@ mod flush;
 mod fsck;
 mod join;
 mod keep;
+pub mod key;
 mod list;
 mod logs;
 mod man;
+mod metrics;
 mod mount;
 mod node;
 pub mod partition;
 mod pin;
+mod plan;
+mod pool;
 mod reap;
 mod recover;
 mod run;
+mod scrub;
+mod serve;
+pub mod slots;
 mod stage;
 mod status;
 mod supervise;
+mod system;
+mod tell;
+mod top;
 mod unmount;
 mod up;
 
 use std::process::ExitCode;
 
-use bivouac_launch::Surroundings;
+use bivouac_launch::Environment;
 
 use crate::failure::Failure;
 use crate::options::{Command, Started};
@@ -38,10 +48,12 @@ use crate::options::{Command, Started};
 ///
 /// # Errors
 /// What is to be said on standard error, with the exit code.
-pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Up(args) => up::run(here, &args),
         Command::Status(args) => status::run(here, &args),
+        Command::Top(args) => top::run(here, &args),
+        Command::Metrics(args) => metrics::run(here, &args),
         Command::Logs(args) => logs::run(here, &args),
         Command::Down(args) => down::run(here, &args),
         Command::List(args) => list::run(here, &args),
@@ -58,6 +70,11 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
         Command::Unpin(args) => pin::unpin(here, &args),
         Command::Partition(args) => partition::run(here, &args.command),
         Command::Fsck(args) => fsck::run(here, &args),
+        Command::Plan(args) => plan::run(here, &args),
+        Command::Pool(args) => pool::run(here, &args),
+        Command::System(args) => system::run(here, &args),
+        Command::Scrub(args) => scrub::run(here, &args),
+        Command::Key(args) => key::run(here, &args),
         Command::Bench(args) => bench::run(here, &args),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
@@ -66,7 +83,7 @@ pub fn run(here: &Surroundings, command: Command) -> Result<ExitCode, Failure> {
     }
 }
 
-fn run_started(here: &Surroundings, command: Started) -> Result<ExitCode, Failure> {
+fn run_started(here: &Environment, command: Started) -> Result<ExitCode, Failure> {
     bivouac_launch::close_inherited()?;
     bivouac_launch::unblock()?;
     match command {
@@ -75,5 +92,7 @@ fn run_started(here: &Surroundings, command: Started) -> Result<ExitCode, Failur
         Started::End(args) => end::run(here, args),
         Started::Join(args) => join::run(here, args),
         Started::Keep(args) => keep::run(here, args),
+        Started::Tell(args) => tell::run(here, &args),
+        Started::Serve(args) => serve::run(here, args.dir),
     }
 }

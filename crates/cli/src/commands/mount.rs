@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use bivouac_launch::{StateDir, Surroundings};
+use bivouac_launch::{Environment, StateDir};
 
 use crate::attach::{Wanted, attach};
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use crate::options::MountArgs;
 use crate::reach;
 
 /// Mounts a running formation at one more place.
-pub fn run(here: &Surroundings, args: &MountArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &MountArgs) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
     let state = reach::living(&dir)?;
     let first = state.nodes.first().map_or(0, |node| node.id);

@@ -1,7 +1,7 @@
 //! `bivouac node`: one daemon, put together: its nodes, their server, and the mounts that they serve. It is one node, or, where
 //! nodes share a process, all of this machine.
 
-mod fellows;
+mod host_peers;
 mod part;
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::thread::available_parallelism;
 
 use bivouac_launch::handover::{DaemonConfig, FromNode, Handover, NodeHandles, NodeShare, Start, Told};
 use bivouac_launch::{
-    LaunchError, MemoryGauge, Phases, Signals, StateDir, Surroundings, inherit, raise_descriptor_limit,
+    Environment, LaunchError, MemoryGauge, Phases, Signals, StateDir, inherit, raise_descriptor_limit,
     stacks_of_all_threads,
 };
 use bivouac_net::{Auth, NetError, Secret, Server, ServerOptions};
@@ -27,7 +27,7 @@ use rustix::process::{Resource, Signal, getrlimit};
 use crate::environment;
 use crate::failure::Failure;
 use crate::logging;
-use fellows::Fellows;
+use host_peers::HostPeers;
 use part::{Made, Part};
 
 /// Descriptors that are left for connections and other things; half of the rest is for open subfiles.
@@ -41,7 +41,7 @@ const DESCRIPTORS_PER_NODE: usize = 12;
 const THREADS_SHARED: usize = 32;
 
 /// Serves until told to end.
-pub fn run(here: &Surroundings) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment) -> Result<ExitCode, Failure> {
     logging::raise(here.log_level.as_deref());
     raise_descriptor_limit();
     let (handover, start) = Handover::from_stdin()?;
@@ -71,8 +71,8 @@ struct Shared {
     handles_max: usize,
     owner: (u32, u32),
     /// What the environment says of object stores.
-    objects: bivouac_source::Surroundings,
-    fellows: Arc<Fellows>,
+    objects: bivouac_source::Environment,
+    host_peers: Arc<HostPeers>,
     rounds: Rounds,
     /// What is left of memory, for all nodes of this process.
     memory: Arc<dyn Headroom>,
@@ -92,12 +92,16 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn open(here: &Surroundings, start: Start, phases: &mut Phases) -> Result<Daemon, Failure> {
+    fn open(here: &Environment, start: Start, phases: &mut Phases) -> Result<Daemon, Failure> {
         let Start { config, lock, nodes } = start;
         let map = Arc::new(config.map()?);
-        let auth = Auth { formation: map.formation, secret: Secret::new(config.secret()?) };
+        let auth = Auth {
+            formation: map.formation,
+            secret: Secret::new(config.secret()?),
+            is_secure: map.is_secure,
+        };
         let shared = Arc::new(Shared {
-            fellows: Arc::new(Fellows::new(config.nodes.iter().map(|node| NodeId(node.node)))),
+            host_peers: Arc::new(HostPeers::new(config.nodes.iter().map(|node| NodeId(node.node)))),
             rounds: Rounds::default(),
             memory: Arc::new(MemoryGauge::default()),
             handles_max: handles_max(getrlimit(Resource::Nofile).current, config.nodes.len()),
@@ -110,7 +114,7 @@ impl Daemon {
         let made = make_all(&shared, nodes)?;
         phases.end("records");
         let (parts, served): (Vec<Part>, Vec<_>) = made.into_iter().unzip();
-        shared.fellows.meet(parts.iter().map(|part| (part.id, &part.node)));
+        shared.host_peers.meet(parts.iter().map(|part| (part.id, &part.node)));
         let shutdown = shutdown_pipe(&parts)?;
         let server = Server::start_all(served, shared.auth.clone(), server_options(parts.len()));
         let server = server.map_err(failed)?;
@@ -185,7 +189,7 @@ impl Daemon {
                 log::error!("nobody sees to it that the formation ends when it should: {error}");
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("heir".into()).spawn(inherit) {
+        if let Err(error) = std::thread::Builder::new().name("successor".into()).spawn(inherit) {
             log::error!("there is no thread to see to the formation's end: {error}");
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bivouac_client::{Client, Partition};
 use bivouac_launch::mounts::{mount_of, mounted};
-use bivouac_launch::{FormationName, State, StateDir, Surroundings};
+use bivouac_launch::{Environment, FormationName, State, StateDir};
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{Errno, Ino, PartitionId, PartitionSettings};
 use serde::Serialize;
@@ -25,7 +25,7 @@ use crate::unflushed;
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// Does what a command says.
-pub fn run(here: &Surroundings, command: &PartitionCommand) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, command: &PartitionCommand) -> Result<ExitCode, Failure> {
     match command {
         PartitionCommand::Create(args) => create(here, args),
         PartitionCommand::List(args) => list(here, args),
@@ -48,7 +48,7 @@ struct Target {
 }
 
 impl Target {
-    fn find(here: &Surroundings, place: &PathArgs) -> Result<Target, Failure> {
+    fn find(here: &Environment, place: &PathArgs) -> Result<Target, Failure> {
         let (name, path) = match &place.which.name {
             Some(name) => (name.clone(), place.path.as_os_str().as_bytes().to_vec()),
             None => find_mounted(&place.path)?,
@@ -122,7 +122,7 @@ fn find_mounted(path: &Path) -> Result<(FormationName, Vec<u8>), Failure> {
     Ok((name.ok_or_else(|| Failure::new(1, unknown))?, inside))
 }
 
-fn create(here: &Surroundings, args: &CreateArgs) -> Result<(), Failure> {
+fn create(here: &Environment, args: &CreateArgs) -> Result<(), Failure> {
     let target = Target::find(here, &args.place)?;
     let mut settings = PartitionSettings::default();
     args.settings.apply(&mut settings).map_err(|error| Failure::new(2, error))?;
@@ -161,7 +161,7 @@ fn created(client: &Client, made: &Made) -> String {
     )
 }
 
-fn list(here: &Surroundings, args: &ListArgs) -> Result<(), Failure> {
+fn list(here: &Environment, args: &ListArgs) -> Result<(), Failure> {
     let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
     let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
     let all = list_all(&client)?;
@@ -210,7 +210,7 @@ pub fn table_of(all: &[Shown]) -> String {
     layout(&["ID", "PATH", "NODES", "STRIPE", "WIDTH", "PLACEMENT", "USED"], &[0, 3, 4], &rows)
 }
 
-fn show(here: &Surroundings, args: &ShowArgs) -> Result<(), Failure> {
+fn show(here: &Environment, args: &ShowArgs) -> Result<(), Failure> {
     let target = Target::find(here, &args.place)?;
     let (partition, _) = target.partition()?;
     let path = path_of(&target.client, partition.dir)?.unwrap_or_else(|| "(removed)".into());
@@ -222,7 +222,7 @@ fn show(here: &Surroundings, args: &ShowArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn set(here: &Surroundings, args: &SetArgs) -> Result<(), Failure> {
+fn set(here: &Environment, args: &SetArgs) -> Result<(), Failure> {
     let target = Target::find(here, &args.place)?;
     let partition = target.root()?;
     let mut settings = partition.settings.clone();
@@ -237,7 +237,7 @@ fn set(here: &Surroundings, args: &SetArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn remove(here: &Surroundings, args: &RemoveArgs) -> Result<(), Failure> {
+fn remove(here: &Environment, args: &RemoveArgs) -> Result<(), Failure> {
     let target = Target::find(here, &args.place)?;
     let partition = target.root()?;
     let shown = target.shown();

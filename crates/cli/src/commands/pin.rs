@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bivouac_client::{Client, Found};
-use bivouac_launch::Surroundings;
+use bivouac_launch::Environment;
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{Errno, FsError, Ino};
 
@@ -23,7 +23,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(30);
 const JOBS: usize = 8;
 
 /// Brings files whole and has them stay.
-pub fn pin(here: &Surroundings, args: &PinArgs) -> Result<ExitCode, Failure> {
+pub fn pin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
     each(here, args, |client, shown, target| {
         let files = files_of(client, target)?;
         let before: HashSet<Ino> = client.pinned()?.into_iter().map(|file| file.ino).collect();
@@ -43,7 +43,7 @@ pub fn pin(here: &Surroundings, args: &PinArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Lets files make room again.
-pub fn unpin(here: &Surroundings, args: &PinArgs) -> Result<ExitCode, Failure> {
+pub fn unpin(here: &Environment, args: &PinArgs) -> Result<ExitCode, Failure> {
     each(here, args, |client, shown, target| {
         let pinned: HashSet<Ino> = client.pinned()?.into_iter().map(|file| file.ino).collect();
         let mut files = files_of(client, target)?;
@@ -64,7 +64,7 @@ pub fn unpin(here: &Surroundings, args: &PinArgs) -> Result<ExitCode, Failure> {
 
 /// Does something with each path, and says what.
 fn each(
-    here: &Surroundings,
+    here: &Environment,
     args: &PinArgs,
     act: impl Fn(&Client, &Path, &Target) -> Result<String, Failure>,
 ) -> Result<ExitCode, Failure> {

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use bivouac_launch::{Surroundings, find_leftovers};
+use bivouac_launch::{Environment, find_leftovers};
 
 use crate::failure::Failure;
 use crate::options::ReapArgs;
 
 /// Names what dead formations left, and removes it unless only asked for the names.
-pub fn run(here: &Surroundings, args: &ReapArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &ReapArgs) -> Result<ExitCode, Failure> {
     let found = find_leftovers(here)?;
     let mut failed = false;
     for left in &found.dead {

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bivouac_launch::hosts::{HostArg, HostsWishes, parse_hosts, read_hostfile, start_hosts};
 use bivouac_launch::{
-    CAUGHT, LaunchError, MountWay, Recovery, Signals, Started, Surroundings, cannot_mount, recover, table,
+    CAUGHT, Environment, LaunchError, MountWay, Recovery, Signals, Started, Whole, cannot_mount, recover,
+    table, whole,
 };
 use bivouac_mount::fusermount;
 
@@ -13,14 +15,12 @@ use super::up::owner;
 use crate::attach::wait_usable;
 use crate::failure::Failure;
 use crate::forming::mount_all;
-use crate::options::RecoverArgs;
+use crate::forming_hosts::{mount_of_hosts, say_who_is_missing};
+use crate::options::{AgainArgs, RecoverArgs};
 
 /// Starts a formation again that was killed as a whole, and mounts it.
-pub fn run(here: &Surroundings, args: &RecoverArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &RecoverArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
-    if !args.no_mount && MountWay::choose(here, &fusermount::PROGRAMS) == MountWay::Namespaces {
-        return Err(cannot_mount().into());
-    }
     let wanted = Recovery {
         name: args.formation.clone().or_else(|| args.name.clone()),
         volumes: args.volumes.clone(),
@@ -29,6 +29,12 @@ pub fn run(here: &Surroundings, args: &RecoverArgs) -> Result<ExitCode, Failure>
         ttl_ms: args.ttl.map(|ttl| ttl.0),
     };
     let bound = Duration::from_millis(args.start_timeout.0);
+    if let Some(whole) = whole(here, &wanted)? {
+        return over_hosts(here, args, whole, &wanted, bound, &signals);
+    }
+    if !args.no_mount && MountWay::choose(here, &fusermount::PROGRAMS) == MountWay::Namespaces {
+        return Err(cannot_mount().into());
+    }
     let mut notice = |text: &str| errln!("bivouac: {text}");
     let mut started = recover(here, &wanted, bound, &signals, &mut notice)?;
     let place = (!args.no_mount).then_some(&args.place);
@@ -47,6 +53,53 @@ pub fn run(here: &Surroundings, args: &RecoverArgs) -> Result<ExitCode, Failure>
     })?;
     show(args.json, started, &mounts)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The same on all hosts that it was over.
+fn over_hosts(
+    here: &Environment,
+    args: &RecoverArgs,
+    whole: Whole,
+    wanted: &Recovery,
+    bound: Duration,
+    signals: &Signals,
+) -> Result<ExitCode, Failure> {
+    let again = &args.hosts;
+    let mount = (!args.no_mount).then(|| mount_of_hosts(here, &whole.state.name, &args.place)).transpose()?;
+    let wishes = HostsWishes {
+        wishes: whole.wishes(wanted),
+        launcher: again.launcher.clone().unwrap_or(whole.reach.launcher),
+        send: again.send.clone().or(whole.reach.send),
+        program: Some(again.program.clone().unwrap_or(whole.reach.program)),
+        min_nodes: again.min_nodes,
+        network: again.network.clone().or(whole.reach.network),
+        silence_ms: whole.reach.silence_ms,
+        mount: mount.clone(),
+        allow_other: args.place.allow_other,
+        tied: false,
+        meeting: None,
+        hosts: hosts(again, &whole.hosts)?,
+        past: Some(whole.state),
+    };
+    let started = start_hosts(here, &wishes, bound, signals)?;
+    say_who_is_missing(&started.state);
+    let mounts: Vec<PathBuf> = mount.into_iter().collect();
+    show(args.json, started, &mounts)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Those that are named, or those that it was over; each with as many nodes as it had.
+fn hosts(args: &AgainArgs, before: &[HostArg]) -> Result<Vec<HostArg>, Failure> {
+    let mut hosts = match (&args.hosts, &args.hostfile) {
+        (Some(list), _) => parse_hosts(list, 1)?,
+        (None, Some(file)) => read_hostfile(file, 1)?,
+        (None, None) => before.to_vec(),
+    };
+    for host in &mut hosts {
+        host.nodes =
+            before.iter().find(|known| known.name == host.name).map_or(host.nodes, |known| known.nodes);
+    }
+    Ok(hosts)
 }
 
 fn show(json: bool, started: Started, mounts: &[PathBuf]) -> Result<(), Failure> {

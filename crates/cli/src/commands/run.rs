@@ -1,5 +1,6 @@
 //! `bivouac run`: the main job.
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,10 +9,11 @@ use std::time::{Duration, Instant};
 use bivouac_launch::control::{Request, ask};
 use bivouac_launch::hosts::{HostArg, Launcher};
 use bivouac_launch::{
-    CAUGHT, FormationName, LaunchError, MountWay, ProcessId, Signals, StateDir, Surroundings,
+    CAUGHT, Environment, FormationName, LaunchError, MountWay, ProcessId, Signals, StateDir,
     enter_namespaces, run_command,
 };
 use bivouac_mount::fusermount;
+use bivouac_plan::Step;
 use bivouac_stage::Transfer;
 use bivouac_stage::jobs::{Changed, Jobs, Order, Way};
 
@@ -21,6 +23,7 @@ use crate::flushing::Manner;
 use crate::forming::{Formed, form};
 use crate::forming_hosts::{self, Ends};
 use crate::options::{FormationArgs, RunArgs};
+use crate::planning::{Amount, Watch};
 use crate::preloading;
 use crate::staging::{self, NotCopied, copy_all, way_on};
 use crate::unflushed::flush_all;
@@ -30,7 +33,7 @@ use crate::unsaved::{self, KEEP_WAIT_MS};
 const FLUSH_JOBS: usize = 8;
 
 /// Runs a command on a formation of its own.
-pub fn run(here: &Surroundings, args: &RunArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &RunArgs) -> Result<ExitCode, Failure> {
     check_inputs(args)?;
     let preload = preloading::value(&args.preload, std::env::var_os(preloading::VARIABLE).as_deref())?;
     if args.formation.hosts.meet.is_some() {
@@ -50,12 +53,26 @@ pub fn run(here: &Surroundings, args: &RunArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let name = name(args)?;
     let (formation, until) = own_time(args);
+    let watch = watch(here, args, formation.nodes.unwrap_or(1).into())?;
+    let begin = Instant::now();
     let owner = Some(ProcessId::current());
     let formed =
         form(here, name, &formation, &args.file, Some(&args.place), owner, &signals).map_err(|failure| {
             if failure.exit_code() == 2 { failure } else { failure.with_code(CODE_NOT_STARTED) }
         })?;
-    Job { here, args, formed, signals, until, in_namespaces, preload }.run()
+    Job { here, args, formed, signals, until, in_namespaces, preload, watch: started(watch, begin) }.run()
+}
+
+/// What watches how long it takes, if that is wanted.
+fn watch(here: &Environment, args: &RunArgs, nodes: u32) -> Result<Option<Watch>, Failure> {
+    args.plan.then(|| Watch::new(here, &args.site, nodes)).transpose()
+}
+
+fn started(mut watch: Option<Watch>, begin: Instant) -> RefCell<Option<Watch>> {
+    if let Some(watch) = &mut watch {
+        watch.saw(Step::Start, Amount::default(), begin);
+    }
+    RefCell::new(watch)
 }
 
 /// A formation's time is ours to mind, as long as we live.
@@ -66,7 +83,7 @@ fn own_time(args: &RunArgs) -> (FormationArgs, Option<Instant>) {
 
 /// The command runs here, and reaches the hosts by what it calls: `srun`, `mpiexec`, `ssh`.
 fn run_on_hosts(
-    here: &Surroundings,
+    here: &Environment,
     args: &RunArgs,
     hosts: (Launcher, Vec<HostArg>),
     preload: Option<OsString>,
@@ -74,12 +91,24 @@ fn run_on_hosts(
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let (name, place) = (name(args)?, Some(&args.place));
     let (formation, until) = own_time(args);
+    let nodes: u32 = hosts.1.iter().map(|host| u32::from(host.nodes)).sum();
+    let watch = watch(here, args, nodes)?;
+    let begin = Instant::now();
     let formed =
         forming_hosts::form(here, name, (&formation, &args.file), hosts, place, Ends::WithUs, &signals);
     let formed = formed.map_err(|failure| {
         if failure.exit_code() == 2 { failure } else { failure.with_code(CODE_NOT_STARTED) }
     })?;
-    let job = Job { here, args, formed, signals, until, in_namespaces: false, preload };
+    let job = Job {
+        here,
+        args,
+        formed,
+        signals,
+        until,
+        in_namespaces: false,
+        preload,
+        watch: started(watch, begin),
+    };
     if job.formed.whole.as_ref() == Some(&job.formed.dir)
         && !(args.inputs.is_empty() && args.outputs.is_empty())
     {
@@ -93,7 +122,7 @@ fn run_on_hosts(
 
 /// A command on its formation.
 struct Job<'a> {
-    here: &'a Surroundings,
+    here: &'a Environment,
     args: &'a RunArgs,
     formed: Formed,
     signals: Signals,
@@ -102,6 +131,8 @@ struct Job<'a> {
     in_namespaces: bool,
     /// What the command is to preload.
     preload: Option<OsString>,
+    /// What compares all that with what was predicted.
+    watch: RefCell<Option<Watch>>,
 }
 
 impl Job<'_> {
@@ -134,7 +165,9 @@ impl Job<'_> {
                 CODE_NOT_STARTED
             }
         };
-        match self.copy_out(code) {
+        let out = self.copy_out(code);
+        self.compare();
+        match out {
             Ok(()) if self.args.keep => self.leave(&mount, code),
             Ok(()) => self.finish(code),
             Err(not_copied) => self.save(&mount, code, &not_copied),
@@ -147,12 +180,33 @@ impl Job<'_> {
         let changed = if way == Way::In || self.args.out_all { Changed::All } else { Changed::SinceStaged };
         let mut order = Order::new(way, transfers);
         (order.changed, order.verify) = (changed, !self.args.no_verify);
+        order.limit = self.args.limit.unwrap_or(0);
         let jobs = Jobs::at(self.formed.dir.stage_path());
         let is_plain =
             self.formed.dir.read().is_ok_and(|state| state.is_some_and(|state| state.sources.is_none()));
         let manner =
             staging::Manner { json: false, talk: self.args.talk, checks_room: way == Way::Out || is_plain };
-        copy_all(&jobs, order, &self.formed.mounts, manner, &self.signals)
+        let begin = Instant::now();
+        let copied = copy_all(&jobs, order, &self.formed.mounts, manner, &self.signals)?;
+        if let Some(watch) = self.watch.borrow_mut().as_mut() {
+            let step = if way == Way::In { Step::In } else { Step::Out };
+            watch.saw(step, Amount { bytes: copied.bytes, files: copied.files }, begin);
+        }
+        Ok(())
+    }
+
+    /// What was predicted and what came of it, side by side. A run does not fail for that.
+    fn compare(&self) {
+        let Some(watch) = self.watch.borrow_mut().take() else { return };
+        if let Some(path) = &self.args.plan_json
+            && let Err(error) = std::fs::write(path, watch.json())
+        {
+            errln!("bivouac: {}: {error}; the comparison is not written there", path.display());
+        }
+        match watch.end() {
+            Ok(text) => errln!("bivouac: predicted, and what it took:\n{}", text.trim_end()),
+            Err(failure) => errln!("bivouac: nothing is learned of this run: {failure}"),
+        }
     }
 
     /// Brings what was written to the sources of partitions.

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use bivouac_launch::{CAUGHT, FormationName, LaunchError, Signals, State, StateDir, Surroundings};
+use bivouac_launch::{CAUGHT, Environment, FormationName, LaunchError, Signals, State, StateDir};
 use bivouac_stage::jobs::{Changed, Held, Jobs, Known, Order, Stage, Way};
 use bivouac_stage::{Select, Totals, Transfer, refuse_url};
 use bivouac_types::units::{format_count, format_size};
@@ -17,18 +17,19 @@ use crate::options::{
 };
 use crate::progress::{name, print_line};
 use crate::reach::living;
+use crate::slots::{Kept, awaited};
 use crate::staging::{Manner, mounts_of, way_on, work};
 use crate::table::{duration, layout};
 use crate::unflushed::has_sources;
-use crate::unsaved::settled;
+use crate::unsaved::drained;
 
 /// Copies in or out, or looks after jobs that do.
-pub fn run(here: &Surroundings, args: &StageArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &StageArgs) -> Result<ExitCode, Failure> {
     match &args.action {
-        StageAction::In(args) => Desk::open(here, &args.which)?.copy_in(args),
-        StageAction::Out(args) => Desk::open(here, &args.which)?.copy_out(args),
+        StageAction::In(args) => Desk::open(here, &args.which)?.copy_in(here, args),
+        StageAction::Out(args) => Desk::open(here, &args.which)?.copy_out(here, args),
         StageAction::Status(args) => status(here, args),
-        StageAction::Resume(args) => Desk::open(here, &args.job.which)?.resume(args),
+        StageAction::Resume(args) => Desk::open(here, &args.job.which)?.resume(here, args),
         StageAction::Cancel(args) => cancel(here, &args.which, args.id),
     }
 }
@@ -45,7 +46,7 @@ struct Desk {
 }
 
 impl Desk {
-    fn open(here: &Surroundings, which: &NameArgs) -> Result<Desk, Failure> {
+    fn open(here: &Environment, which: &NameArgs) -> Result<Desk, Failure> {
         let (formation, dir) = StateDir::find(here, which.name.as_ref())?;
         let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
         let state = living(&dir)?;
@@ -53,14 +54,14 @@ impl Desk {
         Ok(Desk { has_sources, formation, jobs: Jobs::at(dir.stage_path()), dir, mounts, signals })
     }
 
-    fn copy_in(&self, args: &StageCopyArgs) -> Result<ExitCode, Failure> {
+    fn copy_in(&self, here: &Environment, args: &StageCopyArgs) -> Result<ExitCode, Failure> {
         let (sources, dst) = split(&args.paths)?;
         let place = |src: &Path| self.inside(&target(src, &dst, sources.len())?);
         let transfers = sources.iter().map(|src| Ok(Transfer { src: outside(src)?, dst: place(src)? }));
-        self.start(Order::new(Way::In, transfers.collect::<Result<_, Failure>>()?), &args.how)
+        self.start(here, Order::new(Way::In, transfers.collect::<Result<_, Failure>>()?), &args.how)
     }
 
-    fn copy_out(&self, args: &StageOutArgs) -> Result<ExitCode, Failure> {
+    fn copy_out(&self, here: &Environment, args: &StageOutArgs) -> Result<ExitCode, Failure> {
         let mut order = if args.paths.is_empty() {
             let promises = self.jobs.promises().map_err(|failure| Failure::new(1, failure))?;
             if promises.is_empty() {
@@ -83,7 +84,7 @@ impl Desk {
             Order::new(Way::Out, transfers.collect::<Result<_, Failure>>()?)
         };
         order.changed = args.changed_since.unwrap_or(order.changed);
-        self.start(order, &args.how)
+        self.start(here, order, &args.how)
     }
 
     /// Promises of what was never made are kept: `down` does not wait for it either. The others are named.
@@ -100,7 +101,7 @@ impl Desk {
         there
     }
 
-    fn start(&self, mut order: Order, how: &StageHowArgs) -> Result<ExitCode, Failure> {
+    fn start(&self, here: &Environment, mut order: Order, how: &StageHowArgs) -> Result<ExitCode, Failure> {
         Select::new(&how.include, &how.exclude).map_err(|text| usage(&text))?;
         order.include.clone_from(&how.include);
         order.exclude.clone_from(&how.exclude);
@@ -109,13 +110,32 @@ impl Desk {
         if how.dry_run {
             return self.preview(&order, how);
         }
-        let held = self.jobs.create(order).map_err(|failure| Failure::new(1, failure))?;
-        self.work(&held, how.json, how.talk)
+        let kept = awaited(here, &how.slot, way_of(&order), how.talk.quiet)?;
+        let mut held = self.jobs.create(order).map_err(|failure| Failure::new(1, failure))?;
+        self.work_in(&mut held, kept, how.json, how.talk)
     }
 
-    fn resume(&self, args: &StageResumeArgs) -> Result<ExitCode, Failure> {
-        let held = take(&self.jobs, args.job.id)?;
-        self.work(&held, args.json, args.talk)
+    fn resume(&self, here: &Environment, args: &StageResumeArgs) -> Result<ExitCode, Failure> {
+        let mut held = take(&self.jobs, args.job.id)?;
+        let kept = awaited(here, &args.slot, way_of(&held.order), args.talk.quiet)?;
+        self.work_in(&mut held, kept, args.json, args.talk)
+    }
+
+    /// Works in a slot, if there is one: it is over when all is copied, so that what was interrupted can go on in it.
+    fn work_in(
+        &self,
+        held: &mut Held,
+        kept: Option<Kept>,
+        json: bool,
+        talk: TalkArgs,
+    ) -> Result<ExitCode, Failure> {
+        let Some(mut kept) = kept else { return self.work(held, json, talk) };
+        let code = kept.paced(held.order.limit, |limiter| {
+            held.pace = Some(limiter);
+            self.work(held, json, talk)
+        })?;
+        kept.done()?;
+        Ok(code)
     }
 
     /// Says what an order would copy.
@@ -170,7 +190,7 @@ impl Desk {
         }
         match worked {
             Ok(ended) => {
-                settled(&self.dir, held.number)?;
+                drained(&self.dir, held.number)?;
                 if !json && !talk.quiet && std::io::stderr().is_terminal() {
                     errln!("{:>4} manifest {}", held.order.way.word(), ended.manifest.display());
                 }
@@ -202,6 +222,13 @@ impl Desk {
             }
         }
         Ok(relative)
+    }
+}
+
+fn way_of(order: &Order) -> bivouac_pool::Way {
+    match order.way {
+        Way::In => bivouac_pool::Way::In,
+        Way::Out => bivouac_pool::Way::Out,
     }
 }
 
@@ -247,7 +274,7 @@ fn take(jobs: &Jobs, id: u64) -> Result<Held, Failure> {
     })
 }
 
-fn cancel(here: &Surroundings, which: &NameArgs, id: u64) -> Result<ExitCode, Failure> {
+fn cancel(here: &Environment, which: &NameArgs, id: u64) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find(here, which.name.as_ref())?;
     let held = take(&Jobs::at(dir.stage_path()), id)?;
     let state: Option<State> = living(&dir).ok();
@@ -261,7 +288,7 @@ fn cancel(here: &Surroundings, which: &NameArgs, id: u64) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-fn status(here: &Surroundings, args: &StageStatusArgs) -> Result<ExitCode, Failure> {
+fn status(here: &Environment, args: &StageStatusArgs) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
     let mut known = Jobs::at(dir.stage_path()).list();
     if let Some(id) = args.id {

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bivouac_launch::{CAUGHT, LaunchError, Signals, StateDir, Surroundings, asks_to_end};
+use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir, asks_to_end};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use crate::status::{Report, look};
 const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
 
 /// Shows a formation, once or again and again.
-pub fn run(here: &Surroundings, args: &StatusArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &StatusArgs) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
     let Some(every) = args.watch else {
         let report = look(&dir)?;
@@ -46,7 +46,7 @@ fn watch(dir: &StateDir, args: &StatusArgs, every: Duration) -> Result<ExitCode,
 }
 
 /// Waits until it is time to look again; whether a signal came that ends it.
-fn is_over(signals: &Signals, every: Duration) -> bool {
+pub fn is_over(signals: &Signals, every: Duration) -> bool {
     let wait = Timespec::try_from(every).ok();
     let _or_interrupted = poll(&mut [PollFd::new(signals, PollFlags::IN)], wait.as_ref());
     std::iter::from_fn(|| signals.next()).any(asks_to_end)

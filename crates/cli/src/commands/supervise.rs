@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bivouac_launch::{DaemonProgram, LaunchResult, Surroundings, supervise};
+use bivouac_launch::{DaemonProgram, Environment, LaunchResult, supervise};
 
 use crate::failure::Failure;
 use crate::logging;
 use crate::options::SuperviseArgs;
 
 /// Supervises until it is told to end.
-pub fn run(here: &Surroundings, args: SuperviseArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: SuperviseArgs) -> Result<ExitCode, Failure> {
     supervise_at(here, args.dir)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -19,7 +19,7 @@ pub fn run(here: &Surroundings, args: SuperviseArgs) -> Result<ExitCode, Failure
 ///
 /// # Errors
 /// What kept it from supervising.
-pub fn supervise_at(here: &Surroundings, dir: PathBuf) -> LaunchResult<()> {
+pub fn supervise_at(here: &Environment, dir: PathBuf) -> LaunchResult<()> {
     logging::raise(here.log_level.as_deref());
     let daemon = DaemonProgram { program: here.program.clone(), arguments: vec!["node".into()] };
     supervise(here, dir, daemon)

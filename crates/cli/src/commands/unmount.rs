@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use bivouac_launch::mount_table::Table;
 use bivouac_launch::mounts::{FS_TYPE, WhenBusy, mounted, unmount};
-use bivouac_launch::{Kind, LaunchError, Surroundings};
+use bivouac_launch::{Environment, Kind, LaunchError};
 
 use crate::failure::Failure;
 use crate::options::UnmountArgs;
 
 /// Takes one mount away; the node that served it, and the others, go on.
-pub fn run(here: &Surroundings, args: &UnmountArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &UnmountArgs) -> Result<ExitCode, Failure> {
     let dir = std::path::absolute(&args.dir)?;
     // A dead mount cannot be resolved, so the kernel's list is asked before the path is.
     let listed = |dir: &std::path::Path| mounted().iter().any(|entry| entry.dir == dir);

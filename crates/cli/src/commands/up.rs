@@ -1,21 +1,25 @@
 //! `bivouac up`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use bivouac_launch::{CAUGHT, LaunchError, MountWay, ProcessId, Signals, Surroundings, cannot_mount, table};
+use bivouac_http::announce::{self, Announced};
+use bivouac_launch::{CAUGHT, Environment, LaunchError, MountWay, ProcessId, Signals, cannot_mount, table};
 use bivouac_mount::fusermount;
 use bivouac_stage::Transfer;
 use bivouac_stage::jobs::{Jobs, Way};
 
+use crate::commands::key::shown;
 use crate::failure::Failure;
 use crate::forming::{Formed, form};
 use crate::forming_hosts::{self, Ends};
 use crate::options::UpArgs;
 use crate::progress::name;
+use crate::reach;
 use crate::unsaved::{PROMISED, keep};
 
 /// Starts a formation and leaves it running.
-pub fn run(here: &Surroundings, args: &UpArgs) -> Result<ExitCode, Failure> {
+pub fn run(here: &Environment, args: &UpArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let place = (!args.no_mount).then_some(&args.place);
     let outputs = absolute(&args.outputs)?;
@@ -45,7 +49,7 @@ pub fn run(here: &Surroundings, args: &UpArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Writes down what is to be copied out, or takes the formation down again.
-fn promised(here: &Surroundings, formed: &Formed, outputs: &[Transfer]) -> Result<(), Failure> {
+fn promised(here: &Environment, formed: &Formed, outputs: &[Transfer]) -> Result<(), Failure> {
     if outputs.is_empty() {
         return Ok(());
     }
@@ -53,12 +57,24 @@ fn promised(here: &Surroundings, formed: &Formed, outputs: &[Transfer]) -> Resul
 }
 
 fn show(args: &UpArgs, formed: &Formed) -> Result<ExitCode, Failure> {
+    let servers = if args.formation.http.is_some() { servers(formed)? } else { Vec::new() };
     if args.json {
-        outln!("{}", serde_json::to_string_pretty(&json(formed)).map_err(std::io::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(&json(formed, &servers)).map_err(std::io::Error::from)?);
     } else {
-        out!("{}", text(formed));
+        out!("{}", text(formed, &servers));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The servers for HTTP of all hosts. From a host that is none of the formation's they are not seen.
+fn servers(formed: &Formed) -> Result<Vec<Announced>, Failure> {
+    let Some(state) = formed.dir.read()?.filter(|state| !state.is_over_hosts()) else {
+        return Ok(Vec::new());
+    };
+    let client = reach::client(&formed.dir, &state, Duration::from_millis(state.wait_ms))?;
+    let servers = announce::list(&client);
+    client.leave();
+    Ok(servers?)
 }
 
 pub(super) fn owner(pid: u32) -> Result<ProcessId, LaunchError> {
@@ -82,20 +98,24 @@ fn promise(formed: &Formed, outputs: &[Transfer]) -> Result<(), Failure> {
     keep(formed.whole.as_ref().unwrap_or(&formed.dir), Some(reason))
 }
 
-fn json(formed: &Formed) -> serde_json::Value {
+fn json(formed: &Formed, servers: &[Announced]) -> serde_json::Value {
     serde_json::json!({
         "name": formed.name,
         "directory": formed.dir.path(),
         "mounts": formed.mounts,
         "steps": formed.steps,
+        "http": servers,
     })
 }
 
-fn text(formed: &Formed) -> String {
+fn text(formed: &Formed, servers: &[Announced]) -> String {
     let mut text = format!("formation {} is up\n", formed.name);
     for mount in &formed.mounts {
         let on = if formed.whole.is_some() { " on each host" } else { "" };
         text.push_str(&format!("mounted at {}{on}\n", mount.display()));
+    }
+    for server in servers {
+        text.push_str(&format!("serves {}; for keys: bivouac key create\n", shown(server)));
     }
     if formed.steps.is_empty() {
         return text;
@@ -121,9 +141,10 @@ mod tests {
 
     #[test]
     fn people_see_mounts_and_times() {
-        let text = text(&formed());
+        let server = Announced { url: "https://h:1".into(), fingerprint: Some("AB".into()), nodes: vec![0] };
+        let text = text(&formed(), &[server]);
         assert!(
-            text.starts_with("formation x is up\nmounted at /m/0\nmounted at /m/1\nwhere the time went:\n"),
+            text.starts_with("formation x is up\nmounted at /m/0\nmounted at /m/1\nserves https://h:1/ (certificate SHA-256 AB)"),
             "{text}"
         );
         assert!(text.contains("daemons        2.0 ms"), "{text}");
@@ -131,7 +152,7 @@ mod tests {
 
     #[test]
     fn scripts_see_the_same() {
-        let json = json(&formed());
+        let json = json(&formed(), &[]);
         assert_eq!((&json["name"], &json["mounts"][1]), (&"x".into(), &"/m/1".into()));
         assert_eq!((&json["steps"][0]["us"], &json["directory"]), (&2000.into(), &"/run/b/x".into()));
     }

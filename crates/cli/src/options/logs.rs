@@ -22,4 +22,7 @@ pub struct LogsArgs {
     /// Go on with what is written from now on, until the formation is gone or Ctrl-C is pressed
     #[arg(short = 'f', long)]
     pub follow: bool,
+    /// Write each line as one of JSON: time, who wrote it (by), level, module, text
+    #[arg(long)]
+    pub json: bool,
 }

@@ -70,7 +70,7 @@ pub struct SettingArgs {
     #[arg(long, value_name = "on-demand|at-start|on-open", value_parser = setting("read"))]
     pub read: Option<String>,
     /// When content goes to site storage
-    #[arg(long, value_name = "through|on-close|delayed[=T]|on-flush", value_parser = setting("write"))]
+    #[arg(long, value_name = "through|on-close|delayed[=T]|on-flush|never", value_parser = setting("write"))]
     pub write: Option<String>,
     /// What fsync waits for: the volumes, or the source as well
     #[arg(long, value_name = "volumes|source", value_parser = setting("fsync"))]

@@ -7,8 +7,8 @@ use bivouac_stage::jobs::Changed;
 use bivouac_types::units::{parse_duration_ms, parse_size};
 use clap::{Args, Subcommand};
 
-use super::NameArgs;
 use super::numbers::number;
+use super::{NameArgs, SlotArgs};
 
 /// Arguments of `stage`.
 #[derive(Debug, Args)]
@@ -89,6 +89,8 @@ pub struct StageHowArgs {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     #[command(flatten)]
+    pub slot: SlotArgs,
+    #[command(flatten)]
     pub talk: TalkArgs,
     /// Read back what was written and compare it before it gets its name; that is the default
     #[arg(long, overrides_with = "no_verify")]
@@ -130,6 +132,8 @@ pub struct StageStatusArgs {
 pub struct StageResumeArgs {
     #[command(flatten)]
     pub job: StageJobArgs,
+    #[command(flatten)]
+    pub slot: SlotArgs,
     #[command(flatten)]
     pub talk: TalkArgs,
     /// Write JSON to standard output: a line per event

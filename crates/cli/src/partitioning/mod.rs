@@ -144,7 +144,11 @@ impl Maker<'_> {
     }
 
     /// The directory at a path, made if there is none; and whether it was.
-    fn directory(&self, path: &[u8]) -> Result<(Attr, bool), Failure> {
+    /// The directory at a path, made if there is none; answers also whether it was made.
+    ///
+    /// # Errors
+    /// When it can neither be found nor made.
+    pub fn directory(&self, path: &[u8]) -> Result<(Attr, bool), Failure> {
         let named =
             |error: FsError| Failure::new(1, format_args!("{}: {error}", String::from_utf8_lossy(path)));
         let place = self.client.place(path, true).map_err(named)?;

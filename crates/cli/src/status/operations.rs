@@ -2,42 +2,75 @@
 
 use std::collections::BTreeMap;
 
+use bivouac_client::Times;
 use bivouac_types::units::format_count;
 
 use super::OperationReport;
-use crate::table::layout;
+use crate::table::{layout, short_time};
 
 /// What nodes call requests and answers that came with other bytes.
-const DAMAGED: &str = "Damaged";
+pub const DAMAGED: &str = "Damaged";
 
-/// Served on the client lane, served on the peer lane, made to peers.
-type Counts = [u64; 3];
+/// What nodes call changes that waited for leases.
+pub const LEASE_WAIT: &str = "LeaseWait";
+
+/// Whether it is one of the operations of the protocol.
+pub fn is_request(operation: &OperationReport) -> bool {
+    operation.name != DAMAGED && operation.name != LEASE_WAIT
+}
+
+/// Requests of one operation.
+#[derive(Default)]
+struct Counts {
+    /// Served on the client lane, served on the peer lane, made to peers.
+    requests: [u64; 3],
+    /// How long those of clients took.
+    times: Times,
+}
+
+impl Counts {
+    fn add(&mut self, other: &OperationReport) {
+        let counts = [other.client, other.peer, other.calls];
+        self.requests.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(count));
+        self.times.add(&other.client_times);
+    }
+
+    fn row(&self, names: &[&str]) -> Vec<String> {
+        let time = |share| self.times.quantile_us(share).map_or_else(|| "-".into(), short_time);
+        let names = names.iter().map(|name| (*name).to_owned());
+        names.chain(self.requests.iter().map(u64::to_string)).chain([time(0.5), time(0.99)]).collect()
+    }
+}
 
 /// Requests per operation over all nodes, and with `per_node` those of each; nothing if there were none.
 pub fn table<'r>(nodes: impl Iterator<Item = (u16, &'r [OperationReport])>, per_node: bool) -> String {
-    let mut sums = BTreeMap::<&str, (Counts, Vec<(u16, Counts)>)>::new();
+    let mut sums = BTreeMap::<&str, (Counts, Vec<(u16, &OperationReport)>)>::new();
     for (node, operations) in nodes {
-        for OperationReport { name, client, peer, calls } in operations {
-            let (sum, parts) = sums.entry(name).or_default();
-            let counts = [*client, *peer, *calls];
-            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-            parts.push((node, counts));
+        for operation in operations {
+            let (sum, parts) = sums.entry(&operation.name).or_default();
+            sum.add(operation);
+            parts.push((node, operation));
         }
     }
     if sums.is_empty() {
         return String::new();
     }
-    let head = ["OPERATION", "NODE", "CLIENTS", "PEERS", "CALLS"];
+    let head = ["OPERATION", "NODE", "CLIENTS", "PEERS", "CALLS", "P50", "P99"];
     if !per_node {
-        let rows: Vec<_> = sums.iter().map(|(name, (sum, _))| row(&[name], sum)).collect();
-        return format!("\n{}", layout(&[head[0], head[2], head[3], head[4]], &[1, 2, 3], &rows));
+        let rows: Vec<_> = sums.iter().map(|(name, (sum, _))| sum.row(&[name])).collect();
+        let head: Vec<&str> = head.into_iter().filter(|column| *column != "NODE").collect();
+        return format!("\n{}", layout(&head, &[1, 2, 3, 4, 5], &rows));
     }
     let mut rows = Vec::new();
     for (name, (sum, parts)) in &sums {
-        rows.push(row(&[name, "all"], sum));
-        rows.extend(parts.iter().map(|(node, counts)| row(&["", &node.to_string()], counts)));
+        rows.push(sum.row(&[name, "all"]));
+        for (node, operation) in parts {
+            let mut own = Counts::default();
+            own.add(operation);
+            rows.push(own.row(&["", &node.to_string()]));
+        }
     }
-    format!("\n{}", layout(&head, &[1, 2, 3, 4], &rows))
+    format!("\n{}", layout(&head, &[1, 2, 3, 4, 5, 6], &rows))
 }
 
 /// That bytes change between hosts, if they do.
@@ -51,20 +84,22 @@ pub fn damage_text<'r>(nodes: impl Iterator<Item = (u16, &'r [OperationReport])>
     nodes.filter_map(damaged).collect()
 }
 
-fn row(names: &[&str], counts: &Counts) -> Vec<String> {
-    names.iter().map(|name| (*name).to_owned()).chain(counts.iter().map(u64::to_string)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn node(id: u16, counts: &[(&str, Counts)]) -> (u16, Vec<OperationReport>) {
-        let report = |(name, [client, peer, calls]): &(&str, Counts)| OperationReport {
+    fn node(id: u16, counts: &[(&str, [u64; 3])]) -> (u16, Vec<OperationReport>) {
+        let report = |(name, [client, peer, calls]): &(&str, [u64; 3])| OperationReport {
             name: (*name).to_owned(),
             client: *client,
             peer: *peer,
             calls: *calls,
+            // Of clients' requests all but the last took at most 8 microseconds.
+            client_times: Times {
+                total_us: 9,
+                counts: vec![0, 0, 0, client.saturating_sub(1), 0, u64::from(*client > 0)],
+            },
+            ..OperationReport::default()
         };
         (id, counts.iter().map(report).collect())
     }
@@ -77,17 +112,20 @@ mod tests {
             let text = table(nodes.iter().map(|(id, operations)| (*id, operations.as_slice())), per_node);
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
         };
-        assert_eq!(lines(false), ["", "OPERATION CLIENTS PEERS CALLS", "Make 3 0 0", "PutInode 0 1 1"]);
+        assert_eq!(
+            lines(false),
+            ["", "OPERATION CLIENTS PEERS CALLS P50 P99", "Make 3 0 0 8 µs 32 µs", "PutInode 0 1 1 - -"]
+        );
         assert_eq!(
             lines(true),
             [
                 "",
-                "OPERATION NODE CLIENTS PEERS CALLS",
-                "Make all 3 0 0",
-                "0 3 0 0",
-                "PutInode all 0 1 1",
-                "0 0 0 1",
-                "1 0 1 0"
+                "OPERATION NODE CLIENTS PEERS CALLS P50 P99",
+                "Make all 3 0 0 8 µs 32 µs",
+                "0 3 0 0 8 µs 32 µs",
+                "PutInode all 0 1 1 - -",
+                "0 0 0 1 - -",
+                "1 0 1 0 - -"
             ]
         );
         assert_eq!(table(std::iter::empty(), true), "");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bivouac_client::NodeStatus;
-use bivouac_types::Fate;
+use bivouac_types::Liveness;
 use serde::Serialize;
 
 use crate::table::duration;
@@ -23,17 +23,21 @@ pub struct SilentReport {
 
 /// What nodes say of others, by node. Where some suspect a node that is dead to others, only the latter count.
 pub fn silent<'a>(answers: impl Iterator<Item = &'a NodeStatus>) -> Vec<SilentReport> {
-    let mut found: BTreeMap<u16, (Fate, SilentReport)> = BTreeMap::new();
+    let mut found: BTreeMap<u16, (Liveness, SilentReport)> = BTreeMap::new();
     for status in answers {
         for silent in &status.silent {
             let node = silent.node.0;
-            let fresh =
-                || (silent.fate, SilentReport { node, state: word(silent.fate), for_ms: 0, to: Vec::new() });
+            let fresh = || {
+                (
+                    silent.liveness,
+                    SilentReport { node, state: word(silent.liveness), for_ms: 0, to: Vec::new() },
+                )
+            };
             let entry = found.entry(node).or_insert_with(fresh);
-            if silent.fate > entry.0 {
+            if silent.liveness > entry.0 {
                 *entry = fresh();
             }
-            if silent.fate == entry.0 {
+            if silent.liveness == entry.0 {
                 entry.1.for_ms = entry.1.for_ms.max(silent.for_ms);
                 entry.1.to.push(status.id);
             }
@@ -42,11 +46,11 @@ pub fn silent<'a>(answers: impl Iterator<Item = &'a NodeStatus>) -> Vec<SilentRe
     found.into_values().map(|(_, report)| report).collect()
 }
 
-fn word(fate: Fate) -> &'static str {
-    match fate {
-        Fate::Alive => "alive",
-        Fate::Suspect => "suspect",
-        Fate::Dead => "dead",
+fn word(liveness: Liveness) -> &'static str {
+    match liveness {
+        Liveness::Alive => "alive",
+        Liveness::Suspect => "suspect",
+        Liveness::Dead => "dead",
     }
 }
 
@@ -83,10 +87,10 @@ mod tests {
     use bivouac_client::{PoolStatus, Silent};
     use bivouac_types::NodeId;
 
-    fn says(id: u16, silent: &[(u16, Fate, u64)]) -> NodeStatus {
-        let one = |(node, fate, for_ms): &(u16, Fate, u64)| Silent {
+    fn says(id: u16, silent: &[(u16, Liveness, u64)]) -> NodeStatus {
+        let one = |(node, liveness, for_ms): &(u16, Liveness, u64)| Silent {
             node: NodeId(*node),
-            fate: *fate,
+            liveness: *liveness,
             for_ms: *for_ms,
         };
         NodeStatus {
@@ -97,20 +101,23 @@ mod tests {
             open_files: 0,
             records: 0,
             record_bytes: 0,
+            names_bytes: 0,
+            names_max_bytes: 0,
             volumes: vec![],
             page_pool: PoolStatus::default(),
             operations: vec![],
             epoch: 1,
             silent: silent.iter().map(one).collect(),
+            damage: bivouac_client::DamageStatus::default(),
         }
     }
 
     #[test]
     fn it_is_said_who_is_silent_to_whom_and_for_how_long() {
         let answers = [
-            says(0, &[(2, Fate::Dead, 9000), (3, Fate::Suspect, 1200)]),
-            says(1, &[(2, Fate::Dead, 12_000), (3, Fate::Suspect, 800)]),
-            says(4, &[(2, Fate::Suspect, 90_000)]),
+            says(0, &[(2, Liveness::Dead, 9000), (3, Liveness::Suspect, 1200)]),
+            says(1, &[(2, Liveness::Dead, 12_000), (3, Liveness::Suspect, 800)]),
+            says(4, &[(2, Liveness::Suspect, 90_000)]),
         ];
         let silent = silent(answers.iter());
         assert_eq!(silent.len(), 2);

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bivouac_direct::{Gate, Session};
 use bivouac_types::NodeId;
-use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_wire::{Grant, Window};
 use parking_lot::RwLock;
 use rustix::io::Errno;
@@ -38,6 +37,8 @@ pub struct Handle {
     /// Its lock shows the daemon that this process lives.
     session: Arc<Session>,
     epoch: u32,
+    /// Where data begins in the file.
+    data_at: u64,
     reads: bool,
     from: AtomicU64,
     to: AtomicU64,
@@ -84,6 +85,7 @@ impl Handle {
             gate,
             session,
             epoch: grant.epoch,
+            data_at: grant.data_at,
             reads: grant.reads,
             from: AtomicU64::new(grant.from),
             to: AtomicU64::new(grant.to),
@@ -142,11 +144,8 @@ impl Handle {
         IoSliceMut::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let count = rest.len().min(SLICES_MAX);
-            match rustix::io::preadv(
-                &self.file,
-                &mut rest[..count],
-                SUBFILE_HEADER_LEN + offset + done as u64,
-            ) {
+            let at = self.data_at.saturating_add(offset) + done as u64;
+            match rustix::io::preadv(&self.file, &mut rest[..count], at) {
                 Ok(0) => break,
                 Ok(read) => {
                     done += read;
@@ -167,7 +166,8 @@ impl Handle {
         if offset < self.from.load(Ordering::Relaxed) || end > self.to.load(Ordering::Relaxed) {
             return Err(Missed::Outside);
         }
-        let (mut rest, mut at) = (data, SUBFILE_HEADER_LEN + offset);
+        self.gate.mark_written(offset, len);
+        let (mut rest, mut at) = (data, self.data_at.saturating_add(offset));
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let count = rest.len().min(SLICES_MAX);

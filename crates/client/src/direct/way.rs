@@ -111,9 +111,10 @@ impl Way {
 
     fn open(&self) -> FsResult<Open> {
         let line = Line::open(&self.address, &self.identity, self.wait)?;
-        let (given, board) = line.ask::<op::OpenSession>(&())?;
-        let board = board.ok_or_else(|| FsError::with(Errno::EPROTO, "a session without its board"))?;
-        let session = Session::take(board, given.session).map_err(|error| {
+        let (given, grants) = line.ask::<op::OpenSession>(&())?;
+        let grants =
+            grants.ok_or_else(|| FsError::with(Errno::EPROTO, "a session without its grant table"))?;
+        let session = Session::take(grants, given.session).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
             FsError::with(errno, format!("session {}: {error}", given.session))
         })?;

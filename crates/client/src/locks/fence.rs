@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bivouac_net::Fates;
+use bivouac_net::LivenessTable;
 use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId};
 use parking_lot::Mutex;
 
@@ -72,10 +72,13 @@ impl Doubts {
 /// What is known of the nodes by the client's own one.
 #[derive(Debug)]
 pub(crate) struct Heeded {
-    pub(crate) fates: Arc<Fates>,
+    pub(crate) liveness: Arc<LivenessTable>,
     /// How long a home that is dead to this side is waited for.
     pub(crate) wait: Duration,
 }
+
+/// What became of a lock that is lost.
+pub(super) const DROPPED: &str = "its home took this node for dead, and dropped it";
 
 impl LockDesk {
     /// To be called before something is written to a file; what is sent while the result lives is fenced.
@@ -87,7 +90,7 @@ impl LockDesk {
             return Ok(Fenced::with(0));
         }
         // The token first: what is found out later is then no older than it.
-        let token = self.heeded.get().map_or(0, |heeded| heeded.fates.token());
+        let token = self.heeded.get().map_or(0, |heeded| heeded.liveness.token());
         if !self.state.lock().marks.has_any(ino) {
             return Ok(Fenced::with(0));
         }
@@ -97,7 +100,7 @@ impl LockDesk {
             self.verify(home)?;
         }
         match self.state.lock().lost.contains(&ino) {
-            true => Err(lost(ino, "its home took this node for dead, and dropped it")),
+            true => Err(lost(ino, DROPPED)),
             false => Ok(Fenced::with(token)),
         }
     }
@@ -105,7 +108,7 @@ impl LockDesk {
     /// Half of the bounded time behind a home's death this side stops, and not before its end does the other side give
     /// the locks to somebody else.
     fn check_reach(&self, home: NodeId, ino: Ino) -> FsResult<()> {
-        let dead = self.heeded.get().and_then(|heeded| Some((heeded.fates.dead_for(home)?, heeded.wait)));
+        let dead = self.heeded.get().and_then(|heeded| Some((heeded.liveness.dead_for(home)?, heeded.wait)));
         match dead {
             Some((dead, wait)) if dead >= wait / 2 => Err(lost(ino, &format!("{home}, its home, is dead"))),
             _ => Ok(()),
@@ -134,14 +137,13 @@ impl LockDesk {
 
     /// Asks a home which locks this client still has there; files of which it has none any more are lost to it.
     fn verify(&self, home: NodeId) -> FsResult<()> {
-        let before = self.state.lock().marks.files(home, &self.map);
+        let before = self.state.lock().sure.files(home, &self.map);
         let held = self.held(home)?;
         let mut state = self.state.lock();
-        for (ino, events) in before {
-            // Where something was locked or unlocked meanwhile, it is known without asking.
-            if !held.contains(&ino) && state.marks.events(ino) == events && state.marks.is_quiet(ino) {
-                log::error!("what was locked of inode {ino} is lost; writing to it fails until it is closed");
-                state.lost.insert(ino);
+        for (ino, since) in before {
+            // Where something was unlocked meanwhile there may be nothing left.
+            if !held.contains(&ino) && state.sure.of(ino) == Some(since) {
+                state.lose(ino);
             }
         }
         drop(state);
@@ -150,7 +152,8 @@ impl LockDesk {
     }
 }
 
-fn lost(ino: Ino, why: &str) -> FsError {
+/// The refusal of what is done under locks that may be somebody else's.
+pub(super) fn lost(ino: Ino, why: &str) -> FsError {
     let text = format!("a lock of inode {ino} may be lost: {why}; close the file and lock it again");
     FsError::with(Errno::EIO, text)
 }

@@ -60,22 +60,6 @@ impl Marks {
         self.0.contains_key(&ino)
     }
 
-    /// Files of a home of which something may be locked, with [what happened](Marks::events) to each.
-    pub fn files(&self, home: NodeId, map: &FormationMap) -> Vec<(Ino, u64)> {
-        let files = self.0.keys().filter(|ino| map.home(**ino) == Some(home));
-        files.map(|ino| (*ino, self.events(*ino))).collect()
-    }
-
-    /// How many requests for locks of a file began or ended.
-    pub fn events(&self, ino: Ino) -> u64 {
-        self.of(ino).map(|mark| mark.events).sum()
-    }
-
-    /// Whether no request is under way.
-    pub fn is_quiet(&self, ino: Ino) -> bool {
-        self.of(ino).all(|mark| mark.under_way == 0)
-    }
-
     /// Whether the owner of `lock` may have locked something.
     pub fn has(&self, ino: Ino, lock: &FileLock) -> bool {
         self.of(ino).any(|mark| (mark.kind, mark.owner) == (lock.kind, lock.owner))

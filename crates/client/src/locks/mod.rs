@@ -10,6 +10,7 @@ mod front;
 mod look;
 mod marks;
 mod state;
+mod sure;
 mod work;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,12 +24,12 @@ use bivouac_types::limits::LOCK_LOOK_WAIT_MS;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId};
 use bivouac_wire::{
     FileLock, FormationMap, Frame, LOCK_END_MAX, ListLocksRequest, LockKind, LockMode, LockOf, LockWait,
-    Operation, SetLockRequest, op,
+    Operation, SetLockRequest, UnlockScope, op,
 };
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use fence::{Doubts, Fenced, Heeded};
-use state::{Settled, State, Ticket, Unsent};
+use state::{Concluded, State, Ticket, Unsent};
 
 /// How long what is tried again anyway waits for a node, in milliseconds.
 const SHORT_WAIT_MS: u32 = LOCK_LOOK_WAIT_MS as u32;
@@ -111,9 +112,9 @@ impl LockDesk {
         match waiting {
             Some(waiting) => self.acquire(home, ino, lock, waiting),
             None => {
-                self.state.lock().marks.begin(ino, lock);
-                let asked = self.ask::<op::SetLock>(home, &self.request(ino, lock, None), 0);
-                self.state.lock().marks.end(ino, lock);
+                let begun = self.state.lock().begin(ino, lock);
+                let asked = self.ask_for(home, &self.request(ino, lock, None));
+                self.state.lock().end(ino, lock, begun, asked.is_ok());
                 asked.map(|_| Locked::Done)
             }
         }
@@ -129,35 +130,64 @@ impl LockDesk {
         let LockWaiting { ticket, answer } = waiting;
         let request = self.request(ino, lock, Some(ticket));
         self.state.lock().open(ticket, Ticket::new(home, request, answer, Instant::now()))?;
-        let asked = self.ask::<op::SetLock>(home, &request, 0);
-        match self.settle(ticket, asked) {
+        let asked = self.ask_for(home, &request);
+        match self.conclude(ticket, asked) {
             Some((_, outcome)) => outcome.map(|()| Locked::Done),
             None => Ok(Locked::Waiting),
         }
     }
 
+    /// Asks for a lock. One that comes to a home that has dropped the client's others of the file is not granted: it
+    /// would look as if they were there still.
+    fn ask_for(&self, home: NodeId, request: &SetLockRequest) -> FsResult<bool> {
+        let ino = request.ino;
+        loop {
+            let held = {
+                let state = self.state.lock();
+                if state.lost.contains(&ino) {
+                    return Err(fence::lost(ino, fence::DROPPED));
+                }
+                state.sure.of(ino)
+            };
+            let asked =
+                self.ask::<op::SetLock>(home, &SetLockRequest { holds: held.is_some(), ..*request }, 0);
+            match asked {
+                Err(error) if held.is_some() && error.errno() == Errno::EBADF => {
+                    let mut state = self.state.lock();
+                    // Otherwise something was unlocked meanwhile, and that may have been all.
+                    if state.sure.of(ino) == held {
+                        state.lose(ino);
+                    }
+                }
+                asked => return asked,
+            }
+        }
+    }
+
     /// Takes note of what the home says of a request. Its answer, with what to tell it, if that was all.
-    fn settle(self: &Arc<Self>, ticket: u64, asked: FsResult<bool>) -> Option<(LockAnswer, FsResult<()>)> {
+    fn conclude(self: &Arc<Self>, ticket: u64, asked: FsResult<bool>) -> Option<(LockAnswer, FsResult<()>)> {
         let mut state = self.state.lock();
-        match state.settle(ticket, asked, Instant::now()) {
-            Settled::Over(answer, outcome) => Some((answer, outcome)),
-            Settled::Waits(home) => {
+        match state.conclude(ticket, asked, Instant::now()) {
+            Concluded::Over(answer, outcome) => Some((answer, outcome)),
+            Concluded::Waits(home) => {
                 self.employ(&mut state, home);
                 None
             }
-            Settled::Unknown => None,
+            Concluded::Unknown => None,
         }
     }
 
     fn unlock(&self, home: NodeId, ino: Ino, lock: &FileLock) -> FsResult<Locked> {
-        let may_hold = {
-            let state = self.state.lock();
-            state.marks.has(ino, lock) || state.unsure.contains(&home)
-        };
-        if may_hold {
-            self.ask::<op::SetLock>(home, &self.request(ino, lock, None), 0)?;
+        {
+            let mut state = self.state.lock();
+            if !state.marks.has(ino, lock) && !state.unsure.contains(&home) {
+                return Ok(Locked::Done);
+            }
+            state.sure.begin_unlocking(ino, lock);
         }
-        Ok(Locked::Done)
+        let asked = self.ask::<op::SetLock>(home, &self.request(ino, lock, None), 0);
+        self.state.lock().sure.end_unlocking(ino, lock);
+        asked.map(|_| Locked::Done)
     }
 
     /// A lock that is in the way of this one.
@@ -175,7 +205,7 @@ impl LockDesk {
     /// A process closed the file: all that it has locked of it in ranges is unlocked, through whichever open file.
     pub fn closed_by(self: &Arc<Self>, ino: Ino, owner: u64) {
         let lock = whole(LockKind::Range, owner, 0);
-        self.drop_marked(ino, false, |state, sure| {
+        self.drop_marked(ino, UnlockScope::Owner, |state, sure| {
             let marks = state.marks.of_owner(ino, owner);
             if marks.is_empty() && sure { Vec::new() } else { vec![(lock, marks)] }
         });
@@ -183,7 +213,7 @@ impl LockDesk {
 
     /// The last descriptor of an open file is closed: what was locked through it is unlocked.
     pub fn released(self: &Arc<Self>, ino: Ino, handle: u64) {
-        self.drop_marked(ino, true, |state, _| {
+        self.drop_marked(ino, UnlockScope::Handle, |state, _| {
             let marks = state.marks.of_handle(ino, handle);
             marks.into_iter().map(|mark| (whole(mark.kind, mark.owner, handle), vec![mark])).collect()
         });
@@ -192,20 +222,21 @@ impl LockDesk {
     fn drop_marked(
         self: &Arc<Self>,
         ino: Ino,
-        of_handle: bool,
+        scope: UnlockScope,
         choose: impl FnOnce(&State, bool) -> Vec<(FileLock, Vec<marks::Mark>)>,
     ) {
         if !self.used.load(Ordering::Acquire) {
             return;
         }
         let Ok(home) = self.home(ino) else { return };
-        let sure =
-            !self.state.lock().unsure.contains(&home) || self.learn(home, false, SHORT_WAIT_MS).is_ok();
+        let sure = !self.state.lock().unsure.contains(&home) || self.learn(home, SHORT_WAIT_MS).is_ok();
         let chosen = choose(&self.state.lock(), sure);
         for (lock, marks) in chosen {
-            let request = SetLockRequest { of_handle, ..self.request(ino, &lock, None) };
+            let request = SetLockRequest { scope, ..self.request(ino, &lock, None) };
+            self.state.lock().sure.begin_unlocking(ino, &lock);
             let sent = self.ask::<op::SetLock>(home, &request, 0);
             let mut state = self.state.lock();
+            state.sure.end_unlocking(ino, &lock);
             marks.iter().for_each(|mark| state.marks.remove(ino, mark));
             state.forget_lost(ino);
             if let Err(error) = sent {
@@ -225,7 +256,7 @@ impl LockDesk {
     /// What an earlier process of this client has locked at a node becomes known here, and what it waited for is
     /// forgotten: who still waits asks again.
     pub(crate) fn resume(&self, home: NodeId) -> FsResult<()> {
-        self.learn(home, true, 0)
+        self.learn(home, 0)
     }
 
     /// What an earlier process of this client has locked at a node is not known.
@@ -234,12 +265,14 @@ impl LockDesk {
         self.state.lock().unsure.insert(home);
     }
 
-    fn learn(&self, home: NodeId, drop_waits: bool, wait_ms: u32) -> FsResult<()> {
-        self.list(home, drop_waits, wait_ms, |of| {
+    fn learn(&self, home: NodeId, wait_ms: u32) -> FsResult<()> {
+        let asked = self.state.lock().sure.now();
+        self.list(home, true, wait_ms, |of| {
             self.used.store(true, Ordering::Release);
             let mut state = self.state.lock();
             state.marks.begin(of.ino, &of.lock);
             state.marks.end(of.ino, &of.lock);
+            state.sure.learn(of.ino, &of.lock, asked);
         })?;
         self.state.lock().unsure.remove(&home);
         Ok(())
@@ -260,13 +293,13 @@ impl LockDesk {
         wait_ms: u32,
         mut take: impl FnMut(&LockOf),
     ) -> FsResult<()> {
-        let mut skip = 0;
+        let mut after = None;
         loop {
-            let request = ListLocksRequest { drop_waits: drop_waits && skip == 0, skip };
+            let request = ListLocksRequest { drop_waits: drop_waits && after.is_none(), after };
             let list = self.ask::<op::ListLocks>(home, &request, wait_ms)?;
-            skip += list.locks.len() as u64;
+            after = list.locks.last().copied();
             list.locks.iter().for_each(&mut take);
-            if list.end || list.locks.is_empty() {
+            if list.end || after.is_none() {
                 return Ok(());
             }
         }
@@ -323,7 +356,7 @@ impl LockDesk {
     }
 
     fn request(&self, ino: Ino, lock: &FileLock, ticket: Option<u64>) -> SetLockRequest {
-        SetLockRequest { ino, lock: *lock, of_handle: false, ticket, node: self.node }
+        SetLockRequest { ino, lock: *lock, scope: UnlockScope::Range, holds: false, ticket, node: self.node }
     }
 
     fn home(&self, ino: Ino) -> FsResult<NodeId> {

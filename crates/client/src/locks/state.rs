@@ -9,6 +9,7 @@ use bivouac_wire::{FileLock, FormationMap, LockKind, SetLockRequest};
 
 use super::LockAnswer;
 use super::marks::Marks;
+use super::sure::{Since, Sure};
 
 /// Most requests that are remembered as taken back before they came.
 const EARLY_MAX: usize = 256;
@@ -30,6 +31,8 @@ pub struct Ticket {
     pub busy: bool,
     /// Whether the home has told, while somebody asked, that it has its lock.
     granted: bool,
+    /// What had been unlocked when it began.
+    begun: Option<Since>,
     /// Why it is to be taken back.
     pub refusal: Option<Errno>,
     /// How often it was asked for again since somebody wanted it looked at.
@@ -47,7 +50,7 @@ pub struct Unsent {
 }
 
 /// What became of a request.
-pub enum Settled {
+pub enum Concluded {
     /// It is over.
     Over(LockAnswer, FsResult<()>),
     /// It waits for this home.
@@ -60,6 +63,7 @@ pub enum Settled {
 #[derive(Default)]
 pub struct State {
     pub marks: Marks,
+    pub sure: Sure,
     pub tickets: HashMap<u64, Ticket>,
     pub unsent: Vec<Unsent>,
     /// Homes that a thread works for.
@@ -80,12 +84,31 @@ impl State {
             self.lost.remove(&ino);
         }
     }
+
+    /// The home of a file has dropped what was locked of it.
+    pub fn lose(&mut self, ino: Ino) {
+        log::error!("what was locked of inode {ino} is lost; writing to it fails until it is closed");
+        self.lost.insert(ino);
+        self.sure.forget(ino);
+    }
+
+    /// A request for a lock begins.
+    pub fn begin(&mut self, ino: Ino, lock: &FileLock) -> Since {
+        self.marks.begin(ino, lock);
+        self.sure.begin(ino, lock)
+    }
+
+    /// It is over.
+    pub fn end(&mut self, ino: Ino, lock: &FileLock, begun: Since, is_granted: bool) {
+        self.marks.end(ino, lock);
+        self.sure.end(ino, lock, begun, is_granted);
+    }
 }
 
 impl Ticket {
     pub fn new(home: NodeId, request: SetLockRequest, answer: LockAnswer, now: Instant) -> Ticket {
-        let (busy, granted, refusal, asked, spared) = (true, false, None, 0, 0);
-        Ticket { home, request, answer, since: now, due: now, busy, granted, refusal, asked, spared }
+        let (busy, granted, begun, refusal, asked, spared) = (true, false, None, None, 0, 0);
+        Ticket { home, request, answer, since: now, due: now, busy, granted, begun, refusal, asked, spared }
     }
 
     /// Whether it is time to look for a circle. The wait that closes one looks soon after it has begun; later looks
@@ -112,7 +135,7 @@ impl State {
     ///
     /// # Errors
     /// `EINTR` if it was taken back already; `ENOTCONN` when the client is at its end.
-    pub fn open(&mut self, number: u64, ticket: Ticket) -> FsResult<()> {
+    pub fn open(&mut self, number: u64, mut ticket: Ticket) -> FsResult<()> {
         if self.closed {
             return Err(FsError::new(Errno::ENOTCONN));
         }
@@ -120,14 +143,14 @@ impl State {
             self.early.remove(at);
             return Err(FsError::new(Errno::EINTR));
         }
-        self.marks.begin(ticket.request.ino, &ticket.request.lock);
+        ticket.begun = Some(self.begin(ticket.request.ino, &ticket.request.lock));
         self.tickets.insert(number, ticket);
         Ok(())
     }
 
     /// The home has said whether a request has its lock.
-    pub fn settle(&mut self, number: u64, asked: FsResult<bool>, now: Instant) -> Settled {
-        let Some(ticket) = self.tickets.get_mut(&number) else { return Settled::Unknown };
+    pub fn conclude(&mut self, number: u64, asked: FsResult<bool>, now: Instant) -> Concluded {
+        let Some(ticket) = self.tickets.get_mut(&number) else { return Concluded::Unknown };
         let outcome = match asked {
             Ok(true) => Ok(()),
             _ if ticket.granted => Ok(()),
@@ -136,17 +159,19 @@ impl State {
                 let first = ticket.due == ticket.since;
                 let pause = if first { Duration::from_millis(LOCK_LOOK_MS) } else { ask_every() };
                 ticket.due = if ticket.refusal.is_some() { now } else { now + pause };
-                return Settled::Waits(ticket.home);
+                return Concluded::Waits(ticket.home);
             }
             Err(error) => Err(error),
         };
-        self.finish(number).map_or(Settled::Unknown, |answer| Settled::Over(answer, outcome))
+        self.finish(number, outcome.is_ok())
+            .map_or(Concluded::Unknown, |answer| Concluded::Over(answer, outcome))
     }
 
-    /// A request is over; what hears of it.
-    pub fn finish(&mut self, number: u64) -> Option<LockAnswer> {
+    /// A request is over, and has its lock or not; what hears of it.
+    pub fn finish(&mut self, number: u64, is_granted: bool) -> Option<LockAnswer> {
         let ticket = self.tickets.remove(&number)?;
-        self.marks.end(ticket.request.ino, &ticket.request.lock);
+        let SetLockRequest { ino, lock, .. } = ticket.request;
+        ticket.begun.iter().for_each(|begun| self.end(ino, &lock, *begun, is_granted));
         Some(ticket.answer)
     }
 
@@ -154,7 +179,7 @@ impl State {
     pub fn granted(&mut self, number: u64) -> Option<LockAnswer> {
         let ticket = self.tickets.get_mut(&number)?;
         ticket.granted = true;
-        if ticket.busy { None } else { self.finish(number) }
+        if ticket.busy { None } else { self.finish(number, true) }
     }
 
     /// A request is to be taken back.
@@ -178,7 +203,7 @@ impl State {
         let of_home = self.tickets.iter().filter(|(_, ticket)| ticket.home == home && !ticket.busy);
         let given_up: Vec<(u64, Errno)> =
             of_home.map(|(number, ticket)| (*number, ticket.refusal.unwrap_or(Errno::EIO))).collect();
-        let finish = |(number, errno)| self.finish(number).map(|answer| (answer, errno));
+        let finish = |(number, errno)| self.finish(number, false).map(|answer| (answer, errno));
         given_up.into_iter().filter_map(finish).collect()
     }
 
@@ -197,6 +222,7 @@ impl State {
         homes.extend(self.unsent.iter().map(|unsent| unsent.home));
         homes.extend(self.unsure.drain());
         self.marks.clear();
+        self.sure.clear();
         self.tickets.clear();
         self.unsent.clear();
         homes
@@ -212,12 +238,13 @@ pub fn ask_every() -> Duration {
 mod tests {
     use super::*;
     use bivouac_types::Ino;
-    use bivouac_wire::LockMode;
+    use bivouac_wire::{LockMode, UnlockScope};
 
     fn ticket() -> Ticket {
         let (kind, mode) = (LockKind::Range, LockMode::Write);
         let lock = FileLock { kind, mode, owner: 1, handle: 2, pid: 3, start: 0, end: 9 };
-        let request = SetLockRequest { ino: Ino(5), lock, of_handle: false, ticket: Some(7), node: None };
+        let scope = UnlockScope::Range;
+        let request = SetLockRequest { ino: Ino(5), lock, scope, holds: false, ticket: Some(7), node: None };
         Ticket::new(NodeId(0), request, Box::new(|_| {}), Instant::now())
     }
 
@@ -226,17 +253,17 @@ mod tests {
         let mut state = State::default();
         state.open(7, ticket()).unwrap();
         assert!(state.granted(7).is_none(), "the question is still under way");
-        assert!(matches!(state.settle(7, Ok(false), Instant::now()), Settled::Over(_, Ok(()))));
-        assert!(matches!(state.settle(7, Ok(true), Instant::now()), Settled::Unknown));
+        assert!(matches!(state.conclude(7, Ok(false), Instant::now()), Concluded::Over(_, Ok(()))));
+        assert!(matches!(state.conclude(7, Ok(true), Instant::now()), Concluded::Unknown));
     }
 
     #[test]
     fn a_grant_ends_a_wait_once() {
         let mut state = State::default();
         state.open(7, ticket()).unwrap();
-        assert!(matches!(state.settle(7, Ok(false), Instant::now()), Settled::Waits(_)));
+        assert!(matches!(state.conclude(7, Ok(false), Instant::now()), Concluded::Waits(_)));
         assert!(state.granted(7).is_some());
-        assert!(state.granted(7).is_none() && state.finish(7).is_none());
+        assert!(state.granted(7).is_none() && state.finish(7, true).is_none());
     }
 
     #[test]
@@ -255,7 +282,7 @@ mod tests {
         state.open(7, ticket()).unwrap();
         let now = Instant::now();
         state.interrupt(7, now);
-        assert!(matches!(state.settle(7, Ok(false), now), Settled::Waits(_)));
+        assert!(matches!(state.conclude(7, Ok(false), now), Concluded::Waits(_)));
         assert_eq!((state.tickets[&7].due, state.tickets[&7].refusal), (now, Some(Errno::EINTR)));
     }
 }

@@ -69,8 +69,8 @@ impl LockDesk {
     }
 
     fn ask_again(self: &Arc<Self>, home: NodeId, ticket: u64, request: &SetLockRequest) {
-        let asked = self.ask::<op::SetLock>(home, request, 0);
-        if let Some((answer, outcome)) = self.settle(ticket, asked) {
+        let asked = self.ask_for(home, request);
+        if let Some((answer, outcome)) = self.conclude(ticket, asked) {
             let failed = outcome.as_ref().is_err_and(|error| error.errno() == Errno::EIO);
             answer(outcome);
             if failed {
@@ -95,9 +95,11 @@ impl LockDesk {
     fn take_back(&self, home: NodeId, ticket: u64, request: &SetLockRequest, errno: Errno) {
         let asked = self.ask::<op::CancelLock>(home, request, 0);
         if let Err(error) = &asked {
-            log::warn!("a request for a lock at {home} may stay there until this client is gone: {error}");
+            log::warn!(
+                "a request for a lock is not taken back, {home} drops it when nobody asks again: {error}"
+            );
         }
-        let answer = self.state.lock().finish(ticket);
+        let answer = self.state.lock().finish(ticket, asked == Ok(true));
         if let Some(answer) = answer {
             answer(if asked == Ok(true) { Ok(()) } else { Err(errno.into()) });
         }

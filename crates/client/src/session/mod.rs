@@ -6,12 +6,12 @@
 
 mod ahead;
 mod arena;
-mod beside;
 mod file;
 mod hold;
 mod pool;
 mod reading;
 mod spans;
+mod writeback;
 mod writing;
 
 use std::fs::File;
@@ -24,10 +24,10 @@ use bivouac_types::{Contract, Errno, FsError, FsResult, Ino, Layout, PartitionId
 use bivouac_wire::PoolStatus;
 
 use crate::client::Client;
-use beside::Beside;
 use file::CachedFile;
 use hold::Holds;
 use pool::Pool;
+use writeback::Writeback;
 use writing::Sending;
 
 /// Reads and writes of so many bytes are messages that are large enough.
@@ -40,7 +40,7 @@ pub struct Sessions {
     /// Most bytes of its pages.
     size: u64,
     /// Where threads may be started: who sends what rests.
-    beside: OnceLock<Beside>,
+    beside: OnceLock<Writeback>,
     holds: Holds,
 }
 
@@ -146,15 +146,16 @@ impl Client {
         move || pool.iter().for_each(|pool| pool.drop_copies(ino))
     }
 
-    /// The file is being cut to nothing: what was written before is not wanted any more.
-    pub(crate) fn before_cut_to_nothing(&self, ino: Ino) {
-        if let Some(pool) = self.pool()
-            && self.send_unsent(ino).is_err()
-            && let Some(file) = pool.find(ino)
-        {
-            let _sending = Sending::begin(&file);
-            pool.discard(&file);
-        }
+    /// Cuts a file to nothing. What was written before and could not be sent is not wanted any more once it is cut, and
+    /// kept if that fails.
+    pub(crate) fn cut_to_nothing<T>(&self, ino: Ino, cut: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
+        let unsent = self.pool().filter(|_| self.send_unsent(ino).is_err());
+        let Some((pool, file)) = unsent.and_then(|pool| Some((pool, pool.find(ino)?))) else { return cut() };
+        // Nobody sends it meanwhile: behind the cut it would be there again.
+        let _sending = Sending::begin(&file);
+        let done = cut()?;
+        pool.discard(&file);
+        Ok(done)
     }
 
     /// Something that is locked of the file may be unlocked now whatever comes: what could not be sent before must not
@@ -165,7 +166,10 @@ impl Client {
             && self.locks.concerns(ino)
         {
             let _sending = Sending::begin(&file);
-            self.give_up(pool, &file, &FsError::with(Errno::EIO, "a lock of it is given back"));
+            // What others have written meanwhile has not failed.
+            if file.state.lock().failure.is_some() {
+                self.give_up(pool, &file, &FsError::with(Errno::EIO, "a lock of it is given back"));
+            }
         }
     }
 
@@ -186,6 +190,14 @@ impl Client {
         let Some((pool, file)) = self.pool().and_then(|pool| Some((pool, pool.find(ino)?))) else { return };
         let lost = {
             let _sending = Sending::begin(&file);
+            {
+                let mut state = file.state.lock();
+                // Opened again meanwhile: what is written from then on is of that opening.
+                if self.known.is_open(ino) {
+                    return;
+                }
+                state.is_over = true;
+            }
             pool.forget(&file)
         };
         if lost == 0 {

@@ -189,9 +189,8 @@ impl Pool {
         unsent
     }
 
-    /// Nobody has the file open any more; how many bytes of it had not been sent.
+    /// Nobody has the file open any more, and it is marked so; how many bytes of it had not been sent.
     pub fn forget(&self, file: &CachedFile) -> u64 {
-        file.state.lock().is_over = true;
         self.files.write().remove(&file.ino);
         self.discard(file)
     }

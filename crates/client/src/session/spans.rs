@@ -82,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Beside a set of bytes.
+        /// Writeback a set of bytes.
         #[test]
         fn they_are_the_bytes_that_were_added_and_not_removed(
             steps in proptest::collection::vec((any::<bool>(), 0u32..40, 0u32..12), 0..40),

@@ -54,7 +54,9 @@ impl Client {
         }
         // The home says where it goes: behind what was written before.
         self.send_unsent(ino)?;
-        self.write_append(ctx, ino, data)
+        let written = self.write_append(ctx, ino, data);
+        self.drop_copies(ino);
+        written
     }
 
     /// Writes `data` at `offset`: all of it, or an error. Done twice it is the same, so it needs no identity.

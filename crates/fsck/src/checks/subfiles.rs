@@ -114,7 +114,7 @@ impl Check<'_> {
 
     fn unreferenced(&mut self, ino: Ino, subfiles: &[SubfileRow]) {
         let named = self.facts.names_of(ino).iter().any(|entry| entry.kind == FILE);
-        let leaving = [&self.facts.garbage, &self.facts.owed];
+        let leaving = [&self.facts.garbage, &self.facts.pending];
         if leaving.iter().any(|list| list.binary_search(&ino).is_ok()) || named && self.is_possible(ino) {
             // To be removed; or reported with the entry that leads to it.
             return;

@@ -89,10 +89,25 @@ impl Check<'_> {
         }
         let object = format!("{} {}", kind_name(row.kind), row.ino);
         let finding = Finding::new(Kind::Unreachable, object, "no name leads to it").of([row.ino]);
+        let name = String::from_utf8_lossy(&self.facts.found_name(row.ino)).into_owned();
         Some(finding.fix(
-            format!("--repair links it as /lost+found/{}", row.ino),
+            format!("--repair links it as /lost+found/{name}{}", self.former_place(row)),
             Fix::Relink { ino: row.ino, from: None },
         ))
+    }
+
+    /// Where an inode without names was: by what is lost of records, or the directory that it was made in.
+    fn former_place(&self, row: &InodeRow) -> String {
+        let (parent, how) = match self.facts.lost_names.get(&row.ino) {
+            Some(lost) => (lost.parent, "by what is left of the damaged records it was in"),
+            None => (row.parent, "it was made in"),
+        };
+        match self.facts.inode(parent) {
+            Some(dir) if dir.kind == DIR && parent != row.ino => {
+                format!(" ({how} {})", self.paths.path(parent))
+            }
+            _ => String::new(),
+        }
     }
 
     /// Follows every directory up to the root, each only once.

@@ -13,7 +13,7 @@ use crate::source::Source;
 const NAME: &[u8] = b"lost+found";
 
 impl Repairer<'_> {
-    /// Links an inode as `/lost+found/INO`, after removing the entry that it had in a loop.
+    /// Links an inode as `/lost+found/INO`, with its name in front if that is known, after removing the entry that it had in a loop.
     pub(super) fn relink(&self, ino: Ino, from: Option<&EntryRow>) -> FsResult<bool> {
         let dir = self.lost_found()?;
         self.forget_orphan(ino)?;
@@ -22,7 +22,7 @@ impl Repairer<'_> {
             self.edit(ino, |inode| inode.parent = dir)?;
         }
         let kind = inode.attr.mode & mode::TYPE;
-        self.add_entry(dir, ino.to_string().as_bytes(), Dentry { ino, kind })?;
+        self.add_entry(dir, &self.facts.found_name(ino), Dentry { ino, kind })?;
         if let Some(entry) = from {
             self.drop_entry(entry)?;
         }

@@ -262,16 +262,17 @@ impl Repairer<'_> {
         let inode = self.home(subfile.ino)?.read(subfile.ino.slot(), &inode_key(subfile.ino), |bytes| {
             bytes.and_then(|bytes| Inode::from_bytes(bytes).ok())
         });
+        let (subfiles, id) = self.volume(subfile)?;
         let header = SubfileHeader {
+            sums: subfiles.has_sums(id),
             formation: map.formation,
-            ino: subfile.ino,
-            seat: subfile.seat,
+            ino: id.ino,
+            seat: id.seat,
             layout,
             placement: inode.ok_or(Errno::ENOENT)?.placement.unwrap_or_default(),
             trim_epoch,
             places: seats_of(&layout).filter_map(|seat| self.facts.place_of(map, seat)).collect(),
         };
-        let (subfiles, id) = self.volume(subfile)?;
         Ok(subfiles.write_header(id, &header)?)
     }
 

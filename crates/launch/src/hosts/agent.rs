@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Message, Secret};
 use bivouac_types::ClientId;
-use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, JoinVolume, NodeReport, Order, Report};
+use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, JoinVolume, NodeReport, Order, Past, Report};
 use bivouac_wire::{Decode, Encode};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
@@ -23,22 +23,23 @@ use super::meet::say_usable;
 use super::resume::{Attempts, Came};
 use super::ticket::{Ticket, read_line};
 use crate::control::{Request, ask, timespec};
+use crate::environment::{Environment, make_mount_point, remove_around};
 use crate::forked::{OwnChild, go_apart};
 use crate::hex::to_hex;
 use crate::packets;
 use crate::plan::{Wishes, plan};
 use crate::process::ProcessId;
 use crate::purpose::unix_ms;
+use crate::recovery::{part_again, remember};
 use crate::signals::Signals;
 use crate::start::{
     Attempt, GIVE_UP_MS, claim, end_supervisor, fork_supervisor, raise_descriptor_limit, take_report,
-    wait_for_report,
+    wait_for_report, write_first,
 };
 use crate::state::{NodeLife, PartState, RELEASE, State};
-use crate::state_dir::StateDir;
+use crate::state_dir::{Claim, StateDir};
 use crate::supervisor::{self, PartBegins};
-use crate::surroundings::{Surroundings, make_mount_point, remove_around};
-use crate::teardown::{Remains, remove_leftovers, take_down};
+use crate::teardown::{Remains, leave, remove_leftovers, take_down};
 use crate::volumes::VolumeArg;
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -93,7 +94,7 @@ pub trait Mounter {
 /// # Errors
 /// Why this host cannot take part, or what is left of its part.
 pub fn join(
-    here: &Surroundings,
+    here: &Environment,
     options: &JoinOptions,
     mounter: &dyn Mounter,
     supervise: &dyn Fn(PathBuf) -> LaunchResult<()>,
@@ -117,8 +118,10 @@ pub fn join(
     let ip =
         ip.ok_or_else(|| LaunchError::system("this host's address", std::io::ErrorKind::NotConnected))?;
     match Part::prepare(here, &ticket, ip, &signals, (mounter, supervise)) {
-        Ok((part, nodes)) => {
-            let told = send(&mut link, rendezvous::JOIN, &introduce(here, &ticket, &part.dir, nodes));
+        Ok((part, nodes, past)) => {
+            let join = introduce(here, &ticket, &part.dir, nodes);
+            let payload = past.map(|past| past.to_bytes()).unwrap_or_default();
+            let told = link.send(&Message { op: rendezvous::JOIN, body: join.to_bytes(), payload });
             let attempts = Attempts::to(&ticket, link.peer());
             let part = Part { link: Some(link), lifeline, meet: options.meet, attempts, ..part };
             match told {
@@ -146,7 +149,7 @@ fn forget_program(dir: &Path) {
 }
 
 /// The ticket; and standard input, if the ticket came from there and its end means something.
-fn take_ticket(here: &Surroundings, options: &JoinOptions) -> LaunchResult<(Ticket, Option<OwnedFd>)> {
+fn take_ticket(here: &Environment, options: &JoinOptions) -> LaunchResult<(Ticket, Option<OwnedFd>)> {
     if let Some(path) = &options.ticket {
         let text =
             std::fs::read_to_string(path).map_err(|e| LaunchError::path(path, "read the ticket", e))?;
@@ -165,7 +168,7 @@ fn take_ticket(here: &Surroundings, options: &JoinOptions) -> LaunchResult<(Tick
 /// Connects to the first address that lets us in; `patient`, tries until the time for the start is over.
 fn report_in(ticket: &Ticket, patient: bool, signals: &Signals) -> LaunchResult<Link> {
     let (formation, secret) = ticket.credentials()?;
-    let auth = Auth { formation, secret: Secret::new(secret) };
+    let auth = Auth { formation, secret: Secret::new(secret), is_secure: ticket.secure };
     let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer };
     let until = Instant::now() + Duration::from_millis(if patient { ticket.start_ms } else { 0 });
     loop {
@@ -192,7 +195,7 @@ fn signals_within(signals: &Signals, wait_ms: u64) -> bool {
     came.is_ok_and(|came| came > 0) && signals.next().is_some_and(|s| s.number != Signal::HUP.as_raw())
 }
 
-fn introduce(here: &Surroundings, ticket: &Ticket, dir: &StateDir, nodes: Vec<JoinNode>) -> Join {
+fn introduce(here: &Environment, ticket: &Ticket, dir: &StateDir, nodes: Vec<JoinNode>) -> Join {
     let called = ticket.host.clone().or_else(|| here.batch.slurm_node.clone());
     Join {
         release: RELEASE.into(),
@@ -207,7 +210,7 @@ fn introduce(here: &Surroundings, ticket: &Ticket, dir: &StateDir, nodes: Vec<Jo
 
 /// A host's part.
 struct Part<'a> {
-    here: &'a Surroundings,
+    here: &'a Environment,
     ticket: &'a Ticket,
     signals: &'a Signals,
     mounter: &'a dyn Mounter,
@@ -227,6 +230,10 @@ struct Part<'a> {
     told: Vec<Report>,
     /// What is wrong here, as far as the whole can go on with it.
     trouble: Option<String>,
+    /// Whether its supervisor was told to start the daemons.
+    has_begun: bool,
+    /// Whether the whole is being recovered, and is not again yet.
+    leaves_volumes: bool,
 }
 
 /// Why a part ends.
@@ -239,24 +246,21 @@ enum Outcome {
 impl<'a> Part<'a> {
     /// Makes the part's directory and volumes and starts its supervisor; what fails is removed again.
     fn prepare(
-        here: &'a Surroundings,
+        here: &'a Environment,
         ticket: &'a Ticket,
         ip: IpAddr,
         signals: &'a Signals,
         (mounter, supervise): (&'a dyn Mounter, &dyn Fn(PathBuf) -> LaunchResult<()>),
-    ) -> LaunchResult<(Part<'a>, Vec<JoinNode>)> {
+    ) -> LaunchResult<(Part<'a>, Vec<JoinNode>, Option<Past>)> {
         if ticket.mount.is_some() {
             mounter.check()?;
         }
-        let claim = claim(here, &ticket.name, &mut say).map_err(|error| named_twice(here, ticket, error))?;
-        let mut attempt = Attempt { here, dir: claim.dir.clone(), done: false };
-        let mut state = plan(here, &wishes(here, ticket), &claim.dir)?;
-        state.formation.clone_from(&ticket.formation);
-        let started_from = ticket.addresses.first().cloned().unwrap_or_default();
-        state.part = Some(PartState { bind: ip, started_from });
-        // Its supervisor sees that it is gone; without one, so does a daemon.
-        state.owner = Some(ProcessId::current());
-        claim.dir.write(&state)?;
+        let (claim, state, past) = match ticket.recovers {
+            true => part_again(here, ticket, ip).map(|(claim, state, past)| (claim, state, Some(past)))?,
+            false => new_part(here, ticket, ip)?,
+        };
+        // What a recovery began with is to be there when it fails.
+        let mut attempt = Attempt { here, dir: claim.dir.clone(), done: past.is_some() };
         let (report, supervisor) = fork_supervisor(&claim, supervise)?;
         drop(claim.lock);
         let bound = Duration::from_millis(ticket.start_ms);
@@ -294,8 +298,10 @@ impl<'a> Part<'a> {
             attempts: Attempts::default(),
             told: Vec::new(),
             trouble: None,
+            has_begun: false,
+            leaves_volumes: past.is_some(),
         };
-        Ok((part, nodes))
+        Ok((part, nodes, past))
     }
 
     /// Does what it is told until it is over.
@@ -380,6 +386,9 @@ impl<'a> Part<'a> {
                 let steps = phases.into_iter().map(|phase| (phase.name, phase.us)).collect();
                 self.tell_for_good(Report::Ready { steps });
                 self.usable(self.ticket.mount.is_none());
+                if let Ok(Some(state)) = self.dir.read() {
+                    remember(self.here, self.dir.path(), &state);
+                }
                 Outcome::GoOn
             }
             Ok(supervisor::Report::Failed { message }) => {
@@ -469,6 +478,7 @@ impl<'a> Part<'a> {
                 Order::Mount => self.mount(),
                 Order::Down => return Ok(Outcome::Over(None)),
                 Order::Lost { nodes } => self.tell_lost(nodes),
+                Order::Recovered => self.be_recovered(),
             },
             // A refusal.
             rendezvous::REPORT => {
@@ -498,10 +508,11 @@ impl<'a> Part<'a> {
         let Some((link, report)) = self.link.as_ref().zip(self.report.as_ref()) else { return Ok(()) };
         let secret = link.seal(&begin.sealed_secret);
         let (formation, _) = self.ticket.credentials()?;
-        let auth = Auth { formation, secret: Secret::new(secret).to_resume() };
+        let auth = Auth { formation, secret: Secret::new(secret).to_resume(), is_secure: self.ticket.secure };
         let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer };
         self.attempts.allow(identity, begin.first_node);
         self.contact.allow();
+        self.has_begun = true;
         let begins = PartBegins { first_node: begin.first_node, secret: to_hex(&secret), map: to_hex(map) };
         let refused = |e: std::io::Error| LaunchError::system("the supervisor", e);
         let memory = packets::to_memory(&begins).map_err(refused)?;
@@ -548,6 +559,18 @@ impl<'a> Part<'a> {
             && let Err(error) = ask(&self.dir, &Request::Lost { nodes }, &[], LOST_MS)
         {
             log::warn!("{error}");
+        }
+    }
+
+    /// From now on the volumes are the formation's again, and go with it.
+    fn be_recovered(&mut self) {
+        if !self.leaves_volumes {
+            return;
+        }
+        match ask(&self.dir, &Request::Recovered, &[], LOST_MS) {
+            Ok(()) => self.leaves_volumes = false,
+            // Told again with the order to go.
+            Err(error) => log::warn!("{error}"),
         }
     }
 
@@ -600,6 +623,13 @@ impl<'a> Part<'a> {
     }
 
     fn take_down(&mut self) -> LaunchResult<Remains> {
+        if self.leaves_volumes {
+            if !self.has_begun {
+                drop(self.report.take());
+                self.supervisor.take().into_iter().for_each(OwnChild::wait);
+            }
+            return leave(self.here, &self.dir, &mut say).map(|()| Remains::default());
+        }
         match self.dir.read()? {
             Some(state) if state.map.is_empty() => {
                 // Its daemons never began: the supervisor waits, and ends when nobody is there any more.
@@ -614,8 +644,24 @@ impl<'a> Part<'a> {
     }
 }
 
+/// The state of a part that has nothing yet, with what it takes to have it.
+fn new_part(here: &Environment, ticket: &Ticket, ip: IpAddr) -> LaunchResult<(Claim, State, Option<Past>)> {
+    let claim = claim(here, &ticket.name, &mut say).map_err(|error| named_twice(here, ticket, error))?;
+    let mut attempt = Attempt { here, dir: claim.dir.clone(), done: false };
+    let mut state = plan(here, &wishes(here, ticket), &claim.dir)?;
+    state.formation.clone_from(&ticket.formation);
+    let started_from = ticket.addresses.first().cloned().unwrap_or_default();
+    state.part = Some(PartState { bind: ip, started_from, leaves_volumes: false });
+    state.reach.clone_from(&ticket.reach);
+    // Its supervisor sees that it is gone; without one, so does a daemon.
+    state.owner = Some(ProcessId::current());
+    write_first(&claim.dir, &state)?;
+    attempt.done = true;
+    Ok((claim, state, None))
+}
+
 /// If what runs here already is this very formation, the host is another one, too.
-fn named_twice(here: &Surroundings, ticket: &Ticket, error: LaunchError) -> LaunchError {
+fn named_twice(here: &Environment, ticket: &Ticket, error: LaunchError) -> LaunchError {
     let found = StateDir::find(here, Some(&ticket.name)).and_then(|(_, dir)| dir.read());
     if found.ok().flatten().is_none_or(|state| state.formation != ticket.formation) {
         return error;
@@ -629,7 +675,7 @@ fn named_twice(here: &Surroundings, ticket: &Ticket, error: LaunchError) -> Laun
     )
 }
 
-fn wishes(here: &Surroundings, ticket: &Ticket) -> Wishes {
+fn wishes(here: &Environment, ticket: &Ticket) -> Wishes {
     let called = ticket.host.as_deref().or(here.batch.slurm_node.as_deref());
     let names: Vec<&str> = called.into_iter().chain([here.host.as_str()]).collect();
     let volume =
@@ -642,11 +688,15 @@ fn wishes(here: &Surroundings, ticket: &Ticket) -> Wishes {
         // It is of all hosts, so no host can judge it.
         width: 0,
         spread_at: ticket.spread_at,
+        checksum: ticket.checksum,
         page_pool: ticket.page_pool,
+        names_memory: ticket.names_memory,
         wait_ms: ticket.wait_ms,
         dead_after_ms: ticket.dead_after_ms,
         port: ticket.port,
         in_process: ticket.in_process,
+        secure: ticket.secure,
+        http: ticket.http.clone(),
         tolerance: ticket.tolerance,
         // The keeper sees to that, for all hosts at once.
         ttl_ms: None,

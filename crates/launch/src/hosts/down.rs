@@ -4,9 +4,10 @@ use std::fmt;
 use std::os::fd::AsFd;
 
 use crate::control::{Answer, Request, ask, ask_for, wait_readable};
+use crate::environment::Environment;
+use crate::recovery::forget_whole;
 use crate::state::State;
 use crate::state_dir::StateDir;
-use crate::surroundings::Surroundings;
 use crate::teardown::{Remains, refuse_kept, remove_leftovers};
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -44,18 +45,30 @@ impl fmt::Display for LeftOnHosts {
 /// Takes a formation over several hosts down on all of them.
 ///
 /// # Errors
-/// `Keep` when its data was to be kept and `discard` is not set; that the keeper does not answer.
-pub fn take_down_hosts(here: &Surroundings, dir: &StateDir, discard: bool) -> LaunchResult<LeftOnHosts> {
+/// `Keep` when its data was to be kept and `is_void` is not set; that the keeper does not answer.
+pub fn take_down_hosts(
+    here: &Environment,
+    dir: &StateDir,
+    is_void: bool,
+    discard: bool,
+) -> LaunchResult<LeftOnHosts> {
     let Some(state) = dir.read()? else {
         return Err(LaunchError::said(Kind::NotRunning, "the formation is gone already"));
     };
-    refuse_kept(&state, discard)?;
+    refuse_kept(&state, is_void)?;
     let Some(end) = state.supervisor.and_then(|keeper| keeper.watch()) else {
-        return without_keeper(here, dir, &state);
+        return without_keeper(here, dir, &state, discard);
     };
     match ask_for(dir, &Request::Stop, &[], DOWN_MS_MAX)? {
         Answer::Down { left: [processes, mounts, files, sockets], notes } => {
             let _ended = wait_readable(end.as_fd(), END_MS_MAX);
+            if discard {
+                // A recovery that was under way has left what it was for.
+                forget_whole(here, &state.formation);
+                if dir.read()?.is_some_and(|left| left.formation == state.formation) && !dir.is_held() {
+                    dir.remove()?;
+                }
+            }
             Ok(LeftOnHosts { remains: Remains { processes, mounts, files, sockets }, notes })
         }
         _ => Err(LaunchError::new(
@@ -67,11 +80,21 @@ pub fn take_down_hosts(here: &Surroundings, dir: &StateDir, discard: bool) -> La
     }
 }
 
-/// The keeper was killed: the hosts have noticed, as their connections ended.
-fn without_keeper(here: &Surroundings, dir: &StateDir, state: &State) -> LaunchResult<LeftOnHosts> {
+/// The keeper was killed: the hosts have noticed, as their connections ended. What their disks may still have is forgotten only
+/// where it is thrown away.
+fn without_keeper(
+    here: &Environment,
+    dir: &StateDir,
+    state: &State,
+    discard: bool,
+) -> LaunchResult<LeftOnHosts> {
     remove_leftovers(here, dir, state, &mut |_| {})?;
+    if discard {
+        forget_whole(here, &state.formation);
+    }
     let hosts = state.hosts.iter().filter(|host| !host.nodes.is_empty());
-    let note = "the process that kept the hosts together was killed; each takes its part down by itself";
+    let note = "the process that kept the hosts together was killed; each takes its part down by itself, unless all was killed \
+                there as well: then what it has is still there (bivouac list)";
     let notes = hosts.map(|host| format!("host {}: {note}", host.name)).collect();
     Ok(LeftOnHosts { remains: Remains::default(), notes })
 }

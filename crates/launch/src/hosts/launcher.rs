@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::list::{HostArg, parse_hosts, read_nodefile};
-use crate::surroundings::{Batch, Surroundings};
+use crate::environment::{Batch, Environment};
 use crate::{LaunchError, LaunchResult};
 
 /// What starts processes on hosts.
@@ -33,6 +33,8 @@ pub enum Launcher {
 const SSH_ALIVE_MS: u64 = 15_000;
 /// Fewest questions without an answer after which it ends.
 const SSH_ALIVE_MIN: u64 = 4;
+/// Silence that is borne of who only says something, in milliseconds.
+const INQUIRY_SILENCE_MS: u64 = 10_000;
 
 /// Whose `mpiexec` it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +87,24 @@ pub(crate) struct Call {
 pub(crate) struct Remote {
     /// Program and arguments, each a word.
     words: Vec<String>,
+    /// Whether it stays, as a host's part does, or says something and ends.
+    stays: bool,
+}
+
+/// The command lines that start a program on hosts for what it says; each with its host, if it is for one.
+pub(crate) fn inquiry_calls(
+    launcher: &Launcher,
+    hosts: &[HostArg],
+    words: Vec<String>,
+) -> Vec<(Vec<String>, Option<String>)> {
+    let remote = Remote { words, stays: false };
+    let mpi = if *launcher == Launcher::Mpi { super::start::mpi_family() } else { MpiFamily::Other };
+    let calls = launcher.calls(hosts, &remote, mpi, INQUIRY_SILENCE_MS).into_iter();
+    let named = |call: Call| {
+        let first = call.hosts.first().and_then(|host| hosts.get(*host));
+        (call.arguments, first.filter(|_| launcher.is_per_host()).map(|host| host.name.clone()))
+    };
+    calls.map(named).collect()
 }
 
 /// The binary as it is sent along.
@@ -101,10 +121,7 @@ impl Launcher {
     ///
     /// # Errors
     /// That the list of hosts makes no sense.
-    pub fn of_job(
-        here: &Surroundings,
-        nodes_per_host: u16,
-    ) -> LaunchResult<Option<(Launcher, Vec<HostArg>)>> {
+    pub fn of_job(here: &Environment, nodes_per_host: u16) -> LaunchResult<Option<(Launcher, Vec<HostArg>)>> {
         let Batch { slurm_nodes, nodefile, .. } = &here.batch;
         if let Some(nodes) = slurm_nodes
             && here.find_program("srun").is_some()
@@ -145,7 +162,7 @@ impl Launcher {
         let all = |front: Vec<String>| {
             let arguments = front.into_iter().chain(remote.words.clone());
             // Where one process that ends badly, or one host that is lost, is the end of all that it started.
-            let apart = (*self == Launcher::Mpi).then(|| "--apart".to_owned());
+            let apart = (*self == Launcher::Mpi && remote.stays).then(|| "--apart".to_owned());
             let arguments = arguments.chain(apart).collect();
             vec![Call { arguments, hosts: (0..hosts.len()).collect() }]
         };
@@ -224,7 +241,7 @@ impl Remote {
     pub fn installed(program: &str, ticket: Option<&str>) -> Remote {
         let mut words = vec![program.to_owned(), "join".into()];
         words.extend(ticket.into_iter().flat_map(|path| ["--ticket".to_owned(), path.to_owned()]));
-        Remote { words }
+        Remote { words, stays: true }
     }
 
     /// The binary that comes over standard input in front of the ticket: put where programs may run, compared, started,
@@ -246,7 +263,7 @@ head -c {len} >"$d/bivouac" || fail "the program could not be written to $d"
 trap - EXIT
 exec "$d/bivouac" join --sent "$d""#
         );
-        Remote { words: vec!["sh".into(), "-c".into(), script] }
+        Remote { words: vec!["sh".into(), "-c".into(), script], stays: true }
     }
 
     /// As a line for a shell.
@@ -317,7 +334,7 @@ fn words(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::surroundings::tests::surroundings;
+    use crate::environment::tests::environment;
 
     fn hosts() -> Vec<HostArg> {
         parse_hosts("n1,n2:3", 1).unwrap()
@@ -393,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_job_is_found_by_its_environment() {
-        let mut here = surroundings(None);
+        let mut here = environment(None);
         assert_eq!(Launcher::of_job(&here, 1), Ok(None));
         here.batch.slurm_nodes = Some("n[1-2]".into());
         let dir = tempfile::tempdir().unwrap();

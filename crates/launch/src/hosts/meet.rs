@@ -20,9 +20,9 @@ use sha2::{Digest, Sha256};
 use super::list::{HostArg, same_host};
 use super::start::HostsWishes;
 use crate::control::timespec;
+use crate::environment::Environment;
 use crate::process::ProcessId;
 use crate::signals::{Signals, unblock_in};
-use crate::surroundings::Surroundings;
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Fewest bytes of a secret: less can be guessed.
@@ -134,7 +134,7 @@ fn derive(shared: &[u8], label: &str, what: &str) -> [u8; 32] {
 ///
 /// # Errors
 /// That it is none of them.
-pub fn which_host<'a>(here: &Surroundings, hosts: &'a [HostArg]) -> LaunchResult<(usize, &'a HostArg)> {
+pub fn which_host<'a>(here: &Environment, hosts: &'a [HostArg]) -> LaunchResult<(usize, &'a HostArg)> {
     let names: Vec<&str> = here.batch.slurm_node.as_deref().into_iter().chain([here.host.as_str()]).collect();
     let mine = |host: &HostArg| names.iter().any(|name| same_host(&host.name, name));
     hosts.iter().enumerate().find(|(_, host)| mine(host)).ok_or_else(|| {
@@ -149,7 +149,7 @@ pub fn which_host<'a>(here: &Surroundings, hosts: &'a [HostArg]) -> LaunchResult
 /// # Errors
 /// Why the formation did not start, or this host cannot take part; the signal that interrupted it.
 pub fn attend(
-    here: &Surroundings,
+    here: &Environment,
     wishes: &HostsWishes,
     bound: Duration,
     signals: &Signals,
@@ -164,7 +164,7 @@ pub fn attend(
     waited
 }
 
-fn start_part(here: &Surroundings, ticket: &str) -> LaunchResult<(Child, OwnedFd)> {
+fn start_part(here: &Environment, ticket: &str) -> LaunchResult<(Child, OwnedFd)> {
     let refused = |e: std::io::Error| LaunchError::system("this host's part", e);
     let (said, theirs) = std::io::pipe().map_err(refused)?;
     let mut command = Command::new(&here.program);
@@ -233,7 +233,7 @@ pub(super) fn say_usable() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::surroundings::tests::surroundings;
+    use crate::environment::tests::environment;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn hosts_know_themselves_by_the_batch_systems_name_first() {
-        let mut here = surroundings(None);
+        let mut here = environment(None);
         here.host = "n2.cluster".into();
         let list = hosts(&["n1", "n2", "node7"]);
         assert_eq!(which_host(&here, &list).unwrap().0, 1);

@@ -12,15 +12,17 @@ use super::list::HostArg;
 use super::meet::{Meeting, which_host};
 use super::network::{Network, addresses};
 use super::ticket::Ticket;
+use crate::environment::Environment;
 use crate::hex::to_hex;
 use crate::packets;
 use crate::phases::Phases;
 use crate::plan::Wishes;
 use crate::random::random_bytes;
+use crate::recovery::{forget_former, kept};
 use crate::signals::Signals;
 use crate::start::{Attempt, GIVE_UP_MS, Started, claim_whole, end_supervisor, start_supervisor, wait_ready};
-use crate::state::{HostLife, HostState, RELEASE, State};
-use crate::surroundings::Surroundings;
+use crate::state::{HostLife, HostState, RELEASE, Reach, State};
+use crate::state_dir::{Claim, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// What the user asks for, of a formation over several hosts.
@@ -50,6 +52,8 @@ pub struct HostsWishes {
     pub tied: bool,
     /// Where the hosts meet, if they come by themselves; the launcher is then [`Launcher::Meet`].
     pub meeting: Option<Meeting>,
+    /// What it was, if it is to be recovered: the hosts start their parts again, on the volumes that they have.
+    pub past: Option<State>,
 }
 
 /// What the keeper is told.
@@ -78,41 +82,108 @@ pub(super) struct Plan {
 /// # Errors
 /// What makes no sense; the hosts that did not come, and why; that it was interrupted.
 pub fn start_hosts(
-    here: &Surroundings,
+    here: &Environment,
     wishes: &HostsWishes,
     bound: Duration,
     signals: &Signals,
-    notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<Started> {
     let mut phases = Phases::begin();
     check(wishes)?;
     // Before anything is started that would fail for it.
     addresses(wishes.network.as_ref())?;
     let name = &wishes.wishes.name;
-    let claim = claim_whole(here, name, notice)?;
-    let mut attempt = Attempt { here, dir: claim.dir.clone(), done: false };
-    let formation = wishes.meeting.as_ref().map_or_else(random_bytes, |meeting| Ok(meeting.formation))?;
-    claim.dir.write(&first_state(here, wishes, &formation))?;
+    let mut claim = match &wishes.past {
+        Some(past) => claim_again(here, past)?,
+        None => claim_whole(here, name)?,
+    };
+    let before = wishes.past.clone().or(claim.stale.take());
+    let attempt = Attempt { here, dir: claim.dir.clone(), done: false };
+    let attempt = Before { attempt: Some(attempt), before, recovers: wishes.past.is_some() };
+    let formation = formation_id(wishes)?;
+    claim.dir.remove_sockets()?;
+    let reach = reach(here, wishes)?;
+    claim.dir.write(&first_state(here, wishes, &reach, &formation))?;
     claim.dir.make_secret()?;
-    let plan = packets::to_memory(&keepers_plan(here, wishes, &formation, bound)?)
+    let plan = packets::to_memory(&keepers_plan(here, wishes, reach, &formation, bound)?)
         .map_err(|e| LaunchError::system("the keeper's plan", e))?;
     let (report, child) = start_supervisor(here, &claim, "keep", Some(plan.as_fd()))?;
     drop(claim.lock);
     phases.end("keeper");
     let wait = bound + Duration::from_millis(GIVE_UP_MS);
-    let steps = wait_ready(&report, signals, wait, &claim.dir).inspect_err(|_| {
+    let steps = wait_ready(&report, signals, wait, &claim.dir).map_err(|error| {
         end_supervisor(&report, (&child).into(), GIVE_UP_MS);
+        if wishes.past.is_some() { kept(&error) } else { error }
     })?;
     phases.insert(steps);
     let state = claim.dir.read()?.ok_or_else(|| crate::start::vanished(name))?;
-    attempt.done = true;
+    attempt.succeeded(&state);
     Ok(Started { name: name.clone(), dir: claim.dir, state, phases, tie: wishes.tied.then_some(report) })
+}
+
+/// Removes what a start that failed has made, and puts back the state of the one that was killed before.
+struct Before<'a> {
+    attempt: Option<Attempt<'a>>,
+    before: Option<State>,
+    recovers: bool,
+}
+
+impl Before<'_> {
+    /// The hosts have nothing of an earlier one any more, or it is this one.
+    fn succeeded(mut self, now: &State) {
+        if let Some(mut attempt) = self.attempt.take() {
+            attempt.done = true;
+            forget_former(attempt.here, now);
+        }
+    }
+}
+
+impl Drop for Before<'_> {
+    fn drop(&mut self) {
+        let Some(mut attempt) = self.attempt.take() else { return };
+        let here = attempt.here;
+        let Some(before) = &self.before else { return };
+        // What there is of it is what a recovery goes on with; of another one, what the new one has made.
+        attempt.done = self.recovers;
+        drop(attempt);
+        let put_back = StateDir::claim_whole(here, &before.name).and_then(|claim| claim.dir.write(before));
+        if let Err(error) = put_back {
+            log::error!("what is known of the formation that was killed is not written down again: {error}");
+        }
+    }
+}
+
+/// Takes the name of a formation that is to be recovered.
+fn claim_again(here: &Environment, past: &State) -> LaunchResult<Claim> {
+    let claim = StateDir::claim_whole(here, &past.name)?;
+    match claim.stale.as_ref().filter(|stale| stale.formation != past.formation) {
+        None => Ok(claim),
+        Some(stale) => {
+            let name = &past.name;
+            let cause =
+                format!("another one of that name was killed, and its state is here ({})", stale.formation);
+            let remedy = format!(
+                "first recover that (bivouac recover {name}) or throw it away (bivouac down --name {name})"
+            );
+            Err(LaunchError::new(Kind::Refused, format_args!("formation {name}"), cause, &remedy))
+        }
+    }
+}
+
+fn formation_id(wishes: &HostsWishes) -> LaunchResult<[u8; 16]> {
+    if let Some(past) = &wishes.past {
+        let damaged = || {
+            let remedy = "name its volumes: bivouac recover --volume DIR";
+            LaunchError::new(Kind::Refused, format_args!("formation {}", past.name), "has no id", remedy)
+        };
+        return past.formation_id().map(|id| id.0).ok_or_else(damaged);
+    }
+    wishes.meeting.as_ref().map_or_else(random_bytes, |meeting| Ok(meeting.formation))
 }
 
 fn check(wishes: &HostsWishes) -> LaunchResult<()> {
     let nodes: usize = wishes.hosts.iter().map(|host| usize::from(host.nodes)).sum();
     let seats = nodes * wishes.wishes.volumes.len().max(1);
-    if usize::from(wishes.wishes.width) > seats {
+    if wishes.past.is_none() && usize::from(wishes.wishes.width) > seats {
         let cause = format!("there are only {seats} seats (volumes of all nodes)");
         return Err(LaunchError::usage(
             format_args!("--width {}", wishes.wishes.width),
@@ -134,7 +205,7 @@ fn check(wishes: &HostsWishes) -> LaunchResult<()> {
     Wishes { nodes: 1, width: 0, ..wishes.wishes.clone() }.check()
 }
 
-fn first_state(here: &Surroundings, wishes: &HostsWishes, formation: &[u8; 16]) -> State {
+fn first_state(here: &Environment, wishes: &HostsWishes, reach: &Reach, formation: &[u8; 16]) -> State {
     let host = |host: &HostArg| HostState {
         name: host.name.clone(),
         life: HostLife::Called,
@@ -142,27 +213,40 @@ fn first_state(here: &Surroundings, wishes: &HostsWishes, formation: &[u8; 16]) 
         nodes: Vec::new(),
         mount: None,
     };
-    State {
+    let new = State {
         kept_on: Some(here.host.clone()),
         hosts: wishes.hosts.iter().map(host).collect(),
+        reach: Some(reach.clone()),
         ..wishes.wishes.first_state(to_hex(formation))
+    };
+    let Some(past) = &wishes.past else { return new };
+    State {
+        created_unix_ms: past.created_unix_ms,
+        keep: past.keep.clone(),
+        http: past.http.clone(),
+        sources: past.sources.clone(),
+        recoveries: past.recoveries.saturating_add(1),
+        before: Some(Box::new(State { before: None, ..past.clone() })),
+        ..new
     }
 }
 
 fn keepers_plan(
-    here: &Surroundings,
+    here: &Environment,
     wishes: &HostsWishes,
+    reach: Reach,
     formation: &[u8; 16],
     bound: Duration,
 ) -> LaunchResult<Plan> {
     let secret = wishes.meeting.as_ref().map_or_else(random_bytes, |meeting| Ok(meeting.secret))?;
-    let ticket = first_ticket(wishes, formation, &secret, bound);
+    let program = reach.program.clone();
+    let ticket = Ticket { reach: Some(reach), ..first_ticket(wishes, formation, &secret, bound) };
     Ok(Plan {
         ticket,
         hosts: wishes.hosts.clone(),
         launcher: wishes.launcher.clone(),
         send: wishes.send.clone(),
-        program: program(here, wishes)?,
+        program,
         min_nodes: wishes.min_nodes,
         network: wishes.network.clone(),
         port: wishes.meeting.as_ref().map_or(0, |meeting| meeting.place.port),
@@ -189,16 +273,32 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
         allow_other: wishes.allow_other,
         port: asked.port,
         in_process: asked.in_process,
+        secure: asked.secure,
+        http: asked.http.clone(),
         wait_ms: asked.wait_ms,
         dead_after_ms: asked.dead_after_ms,
         stripe: asked.stripe as u32,
         width: asked.width,
         spread_at: asked.spread_at,
+        checksum: asked.checksum,
         page_pool: asked.page_pool,
+        names_memory: asked.names_memory,
         tolerance: asked.tolerance,
         silence_ms: wishes.silence_ms,
         start_ms: u64::try_from(bound.as_millis()).unwrap_or(u64::MAX),
+        reach: None,
+        recovers: wishes.past.is_some(),
     }
+}
+
+fn reach(here: &Environment, wishes: &HostsWishes) -> LaunchResult<Reach> {
+    Ok(Reach {
+        launcher: wishes.launcher.clone(),
+        program: program(here, wishes)?,
+        send: wishes.send.clone(),
+        network: wishes.network.clone(),
+        silence_ms: wishes.silence_ms,
+    })
 }
 
 /// What this host would be told if the first one could start it.
@@ -206,7 +306,7 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
 /// # Errors
 /// That this host is none of those named, or what else makes no sense.
 pub(super) fn ticket_to_meet(
-    here: &Surroundings,
+    here: &Environment,
     wishes: &HostsWishes,
     bound: Duration,
 ) -> LaunchResult<Ticket> {
@@ -223,7 +323,7 @@ pub(super) fn ticket_to_meet(
     })
 }
 
-fn program(here: &Surroundings, wishes: &HostsWishes) -> LaunchResult<String> {
+fn program(here: &Environment, wishes: &HostsWishes) -> LaunchResult<String> {
     if let Some(program) = &wishes.program {
         return Ok(program.clone());
     }
@@ -232,7 +332,7 @@ fn program(here: &Surroundings, wishes: &HostsWishes) -> LaunchResult<String> {
     Ok(program.to_string_lossy().into_owned())
 }
 
-fn mpi_family() -> MpiFamily {
+pub(super) fn mpi_family() -> MpiFamily {
     let output = std::process::Command::new("mpiexec").arg("--version").output();
     output.map_or(MpiFamily::Other, |output| MpiFamily::of_version(&String::from_utf8_lossy(&output.stdout)))
 }

@@ -4,14 +4,15 @@
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use bivouac_types::{FormationId, SpreadAt};
+use bivouac_types::{Checksum, FormationId, SpreadAt};
 use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
 
 use crate::hex::{formation_from_hex, from_hex};
+use crate::http::HttpWish;
 use crate::name::FormationName;
 use crate::restarts::Tolerance;
-use crate::state::RELEASE;
+use crate::state::{RELEASE, Reach};
 use crate::{Kind, LaunchError, LaunchResult};
 
 /// Longest ticket, in bytes.
@@ -57,16 +58,33 @@ pub(crate) struct Ticket {
     /// Entries from which on a directory spreads.
     #[serde(with = "crate::text")]
     pub spread_at: SpreadAt,
+    /// Where blocks of new subfiles get checksums.
+    #[serde(with = "crate::text")]
+    pub checksum: Checksum,
     /// Bytes that each mount has for pages under the session contract.
     pub page_pool: u64,
+    /// Most bytes of memory for the records of a node, if that was chosen.
+    #[serde(default)]
+    pub names_memory: Option<u64>,
     /// Whether the nodes of a host share a process.
     pub in_process: bool,
+    /// Whether all that goes over the network is encrypted, from the first word with the keeper on.
+    pub secure: bool,
+    /// The server for HTTP on each host, if there is to be one.
+    #[serde(default)]
+    pub http: Option<HttpWish>,
     /// When a daemon that dies is started no more.
     pub tolerance: Tolerance,
     /// Silence after which a host takes its part down, in milliseconds.
     pub silence_ms: u64,
     /// How long it may take to be let in, in milliseconds.
     pub start_ms: u64,
+    /// How all hosts are reached.
+    #[serde(default)]
+    pub reach: Option<Reach>,
+    /// Whether the parts of a formation that was killed are to be started again, on the volumes that they have.
+    #[serde(default)]
+    pub recovers: bool,
 }
 
 impl Ticket {
@@ -161,11 +179,17 @@ pub(crate) mod tests {
             stripe: 1 << 20,
             width: 0,
             spread_at: SpreadAt::default(),
+            checksum: Checksum::default(),
             page_pool: 64 << 20,
+            names_memory: Some(1 << 30),
             in_process: false,
+            secure: false,
+            http: Some(HttpWish { address: "8443".parse().unwrap(), plain: false, certificate: None }),
             tolerance: Tolerance::default(),
             silence_ms: 60_000,
             start_ms: 60_000,
+            reach: None,
+            recovers: false,
         }
     }
 

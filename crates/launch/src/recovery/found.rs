@@ -10,12 +10,12 @@ use bivouac_types::FormationId;
 use super::amount::Amount;
 use super::index;
 use super::note::{newest, volumes_at};
+use crate::environment::Environment;
 use crate::hex::to_hex;
 use crate::memory_root;
 use crate::name::FormationName;
 use crate::state::State;
 use crate::state_dir::StateDir;
-use crate::surroundings::Surroundings;
 
 /// A formation of which no process lives, and something is left.
 #[derive(Clone, Debug)]
@@ -28,8 +28,10 @@ pub struct Recoverable {
     pub created_unix_ms: u64,
     /// Where its state is, unless that is gone.
     pub dir: Option<StateDir>,
-    /// What it was; `None` if no volume is here that says it.
+    /// What it was, of one over several hosts this host's part; `None` if no volume is here that says it.
     pub state: Option<State>,
+    /// The whole of one over several hosts, if it was started here.
+    pub whole: Option<State>,
     /// Where its volumes are said to be, if nothing says more.
     pub(crate) noted: Vec<PathBuf>,
 }
@@ -46,16 +48,15 @@ impl Recoverable {
     pub fn missing(&self) -> Vec<String> {
         match &self.state {
             Some(state) => missing(state).iter().map(Missing::to_string).collect(),
+            None if self.whole.is_some() => Vec::new(),
             None => self.noted.iter().map(|path| format!("volume {}", path.display())).collect(),
         }
     }
 
-    /// Why it cannot be recovered whatever is brought back, if so.
+    /// Whether it is one over several hosts.
     #[must_use]
-    pub fn obstacle(&self) -> Option<&'static str> {
-        let state = self.state.as_ref()?;
-        let is_part = state.part.is_some() || state.is_over_hosts();
-        is_part.then_some("it is over several hosts, which `recover` does not bring back")
+    pub fn is_over_hosts(&self) -> bool {
+        self.whole.is_some() || self.state.as_ref().is_some_and(|state| state.part.is_some())
     }
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn missing(state: &State) -> Vec<Missing> {
 
 /// All of them, by name. Entries of formations whose volumes are gone for good are forgotten.
 #[must_use]
-pub fn recoverable(here: &Surroundings) -> Vec<Recoverable> {
+pub fn recoverable(here: &Environment) -> Vec<Recoverable> {
     let mut found: Vec<Recoverable> = StateDir::list(here).into_iter().filter_map(dead).collect();
     let living: Vec<String> = StateDir::list(here)
         .into_iter()
@@ -119,12 +120,49 @@ pub fn recoverable(here: &Surroundings) -> Vec<Recoverable> {
             found.push(other);
         }
     }
+    for whole in wholes(here).into_iter().filter(|whole| !living.contains(&whole.formation)) {
+        match found.iter_mut().find(|known| known.formation == whole.formation) {
+            Some(part) => part.whole = Some(whole),
+            None => found.push(Recoverable {
+                name: whole.name.clone(),
+                formation: whole.formation.clone(),
+                created_unix_ms: whole.created_unix_ms,
+                dir: None,
+                state: None,
+                whole: Some(whole),
+                noted: Vec::new(),
+            }),
+        }
+    }
     found.sort_by(|a, b| (&a.name, a.created_unix_ms).cmp(&(&b.name, b.created_unix_ms)));
     found
 }
 
+/// Those over several hosts that were started here and have no keeper any more: what their hosts have is seen there.
+fn wholes(here: &Environment) -> Vec<State> {
+    let dirs = StateDir::wholes(here);
+    let (held, dead): (Vec<_>, Vec<_>) = dirs.into_iter().partition(|(_, dir)| dir.is_held());
+    let states = |dirs: Vec<(FormationName, StateDir)>| {
+        dirs.into_iter().filter_map(|(_, dir)| dir.read().ok()?).collect::<Vec<State>>()
+    };
+    let (held, dead) = (states(held), states(dead));
+    // One whose recovery was killed is what it was; one whose start did not come so far has nothing anywhere.
+    let what_it_was = |mut whole: State| {
+        let was = whole.before.take().map_or(whole, |before| *before);
+        Some(was).filter(|whole| !whole.nodes.is_empty())
+    };
+    let mut dead: Vec<State> = dead.into_iter().filter_map(what_it_was).collect();
+    let noted = index::entries_of_wholes(here).into_iter().filter_map(|entry| what_it_was(entry.whole?));
+    for whole in noted.filter(|whole| held.iter().all(|other| other.formation != whole.formation)) {
+        if dead.iter().all(|known| known.formation != whole.formation) {
+            dead.push(whole);
+        }
+    }
+    dead
+}
+
 /// Of the formations that [`recoverable`] finds without their state those with this name.
-pub(crate) fn without_state(here: &Surroundings, name: &FormationName) -> Vec<Recoverable> {
+pub(crate) fn without_state(here: &Environment, name: &FormationName) -> Vec<Recoverable> {
     recoverable(here).into_iter().filter(|found| found.name == *name && found.dir.is_none()).collect()
 }
 
@@ -140,11 +178,12 @@ fn dead((name, dir): (FormationName, StateDir)) -> Option<Recoverable> {
         created_unix_ms: state.created_unix_ms,
         dir: Some(dir),
         state: Some(state),
+        whole: None,
         noted: Vec::new(),
     })
 }
 
-fn noted(here: &Surroundings) -> Vec<Recoverable> {
+fn noted(here: &Environment) -> Vec<Recoverable> {
     let entries = index::entries(here).into_iter();
     entries
         .filter_map(|entry| {
@@ -155,8 +194,9 @@ fn noted(here: &Surroundings) -> Vec<Recoverable> {
                 return None;
             }
             let volumes = of_formation(volumes_of(&entry.volumes), &entry.formation);
-            if volumes.is_empty() && entry.volumes.iter().all(|path| path.exists()) {
-                // They were used for something else since.
+            if volumes.is_empty()
+                && entry.volumes.iter().all(|path| is_used_otherwise(path, &entry.formation))
+            {
                 index::forget(here, &entry.formation);
                 return None;
             }
@@ -169,14 +209,25 @@ fn noted(here: &Surroundings) -> Vec<Recoverable> {
                 formation: entry.formation,
                 created_unix_ms: entry.created_unix_ms,
                 dir: None,
+                whole: None,
                 noted: entry.volumes,
             })
         })
         .collect()
 }
 
+/// Whether a volume's place has certainly been used for something else since. What cannot be read may be the volume all the
+/// same, and an empty directory the place where its disk is mounted.
+fn is_used_otherwise(path: &Path, formation: &str) -> bool {
+    match bivouac_store::identity_of(path) {
+        Ok(Some(seen)) => to_hex(&seen.formation.0) != formation,
+        Ok(None) => std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()),
+        Err(_) => false,
+    }
+}
+
 /// Those in memory whose own state is gone.
-fn in_memory(here: &Surroundings) -> Vec<Recoverable> {
+fn in_memory(here: &Environment) -> Vec<Recoverable> {
     let mut by_formation: BTreeMap<String, Vec<(PathBuf, VolumeIdentity)>> = BTreeMap::new();
     // What has a state somewhere is found by that, and may run.
     for root in memory_root::all(here).into_iter().filter(|root| !memory_root::has_state(root)) {
@@ -190,7 +241,15 @@ fn in_memory(here: &Surroundings) -> Vec<Recoverable> {
             let state = newest(&volumes)?;
             let noted = volumes.into_iter().map(|(path, _)| path).collect();
             let (name, created_unix_ms) = (state.name.clone(), state.created_unix_ms);
-            Some(Recoverable { name, formation, created_unix_ms, dir: None, state: Some(state), noted })
+            Some(Recoverable {
+                name,
+                formation,
+                created_unix_ms,
+                dir: None,
+                state: Some(state),
+                whole: None,
+                noted,
+            })
         })
         .collect()
 }
@@ -220,4 +279,61 @@ pub(crate) fn of_formation(
 fn is_in_use(volumes: &[(PathBuf, VolumeIdentity)]) -> bool {
     let in_use = |path: &Path| matches!(claim_existing(path), Err(StoreError::InUse { .. }));
     volumes.iter().any(|(path, _)| in_use(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::tests::environment;
+    use crate::recovery::note::tests::volume;
+    use crate::state::tests::sample;
+
+    /// S291.
+    #[test]
+    fn a_formation_is_not_forgotten_while_its_disk_is_away_or_cannot_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, identity) = volume(dir.path(), 0);
+        let formation = to_hex(&identity.formation.0);
+        assert!(!is_used_otherwise(&path, &formation));
+        let away = dir.path().join("away");
+        std::fs::rename(&path, &away).unwrap();
+        assert!(!is_used_otherwise(&path, &formation), "nothing is there");
+        std::fs::create_dir(&path).unwrap();
+        assert!(!is_used_otherwise(&path, &formation), "the place where it is mounted");
+        std::fs::write(path.join("mine"), "x").unwrap();
+        assert!(is_used_otherwise(&path, &formation));
+        assert!(is_used_otherwise(&away, &"00".repeat(16)), "a volume of another formation");
+        for entry in std::fs::read_dir(&away).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_file() {
+                std::fs::write(entry, "x").unwrap();
+            }
+        }
+        assert!(!is_used_otherwise(&away, &formation), "damaged");
+    }
+
+    /// S339.
+    #[test]
+    fn a_recovery_that_was_killed_leaves_what_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = environment(Some(dir.path()));
+        let was = sample();
+        let names = |here: &Environment| {
+            wholes(here)
+                .into_iter()
+                .map(|whole| (whole.created_unix_ms, whole.nodes.len()))
+                .collect::<Vec<_>>()
+        };
+        let claim = StateDir::claim_whole(&here, &was.name).unwrap();
+        let before = Some(Box::new(was.clone()));
+        let again = State { nodes: Vec::new(), created_unix_ms: 9, before, ..was.clone() };
+        claim.dir.write(&again).unwrap();
+        assert_eq!(names(&here), [], "it is under way");
+        let left = claim.dir.clone();
+        drop(claim);
+        // What another test starts just then has a copy of the lock for a moment.
+        assert!(left.wait_released(10_000));
+        assert_eq!(names(&here), [(was.created_unix_ms, 1)], "it was killed");
+        left.write(&State { before: None, ..again }).unwrap();
+        assert_eq!(names(&here), [], "a start that came no further has nothing anywhere");
+    }
 }

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::note::lasting;
+use crate::environment::Environment;
 use crate::name::FormationName;
-use crate::state::State;
-use crate::surroundings::Surroundings;
+use crate::state::{HostLife, State};
 
 /// Version of an entry.
 const INDEX_VERSION: u32 = 1;
@@ -38,40 +39,91 @@ pub(crate) struct Entry {
     pub directory: PathBuf,
     /// Where its volumes are.
     pub volumes: Vec<PathBuf>,
+    /// Of one over several hosts that was started here, what the whole is; its hosts note their volumes themselves.
+    #[serde(default)]
+    pub whole: Option<State>,
 }
 
 /// Notes where the volumes of a formation are. A user without a place for that has none; then volumes have to be named.
-pub(crate) fn remember(here: &Surroundings, directory: &Path, state: &State) {
+pub(crate) fn remember(here: &Environment, directory: &Path, state: &State) {
     let volumes = || state.nodes.iter().flat_map(|node| &node.volumes);
     if !volumes().any(|volume| volume.kind == DISK) {
         return;
     }
-    let entry = Entry {
+    let paths = volumes().map(|volume| volume.path.clone()).collect();
+    let entry = Entry { volumes: paths, ..entry_of(here, directory, state) };
+    note(here, &file_of(here, &state.formation), &entry);
+}
+
+/// Notes what a formation over several hosts is that was started here, if any of its volumes outlives a reboot.
+pub(crate) fn remember_whole(here: &Environment, directory: &Path, state: &State) {
+    if state.nodes.iter().flat_map(|node| &node.volumes).any(|volume| volume.kind == DISK) {
+        let entry = Entry { whole: Some(lasting(state)), ..entry_of(here, directory, state) };
+        note(here, &file_of_whole(here, &state.formation), &entry);
+    }
+}
+
+fn entry_of(here: &Environment, directory: &Path, state: &State) -> Entry {
+    Entry {
         version: INDEX_VERSION,
         name: state.name.clone(),
         formation: state.formation.clone(),
         host: here.host.clone(),
         created_unix_ms: state.created_unix_ms,
         directory: directory.to_owned(),
-        volumes: volumes().map(|volume| volume.path.clone()).collect(),
-    };
+        volumes: Vec::new(),
+        whole: None,
+    }
+}
+
+fn note(here: &Environment, file: &str, entry: &Entry) {
     let Some(dir) = dir_of(here) else { return };
-    let written = make_dir(&dir).and_then(|()| write(&dir, &file_of(here, &state.formation), &entry));
-    if let Err(error) = written {
+    if let Err(error) = make_dir(&dir).and_then(|()| write(&dir, file, entry)) {
         log::warn!("{}: where the volumes are is not noted: {error}", dir.display());
     }
 }
 
 /// Forgets a formation, and the directory with the last of them.
-pub(crate) fn forget(here: &Surroundings, formation: &str) {
+pub(crate) fn forget(here: &Environment, formation: &str) {
+    remove(here, &file_of(here, formation));
+}
+
+/// Forgets the whole of one over several hosts.
+pub(crate) fn forget_whole(here: &Environment, formation: &str) {
+    remove(here, &file_of_whole(here, formation));
+}
+
+/// Forgets formations over several hosts of this name that were there before, where all their hosts are of the new one: they
+/// have nothing of them any more.
+pub(crate) fn forget_former(here: &Environment, now: &State) {
+    let is_of_now = |name: &str| now.hosts.iter().any(|host| host.name == name && host.life == HostLife::Up);
+    for entry in entries_of_wholes(here) {
+        let hosts = entry.whole.iter().flat_map(|whole| &whole.hosts);
+        let is_over = hosts.filter(|host| !host.nodes.is_empty()).all(|host| is_of_now(&host.name));
+        if entry.name == now.name && entry.formation != now.formation && is_over {
+            forget_whole(here, &entry.formation);
+        }
+    }
+}
+
+fn remove(here: &Environment, file: &str) {
     let Some(dir) = dir_of(here) else { return };
-    if std::fs::remove_file(dir.join(file_of(here, formation))).is_ok() {
+    if std::fs::remove_file(dir.join(file)).is_ok() {
         let _others_are_there = std::fs::remove_dir(&dir);
     }
 }
 
-/// What is noted for this host.
-pub(crate) fn entries(here: &Surroundings) -> Vec<Entry> {
+/// Where volumes of this host are noted to be.
+pub(crate) fn entries(here: &Environment) -> Vec<Entry> {
+    all(here).into_iter().filter(|entry| entry.whole.is_none()).collect()
+}
+
+/// Formations over several hosts that were started here.
+pub(crate) fn entries_of_wholes(here: &Environment) -> Vec<Entry> {
+    all(here).into_iter().filter(|entry| entry.whole.is_some()).collect()
+}
+
+fn all(here: &Environment) -> Vec<Entry> {
     let Some(dir) = dir_of(here) else { return Vec::new() };
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut found: Vec<Entry> = files.filter_map(|file| read(&file.path())).collect();
@@ -97,7 +149,7 @@ fn write(dir: &Path, name: &str, entry: &Entry) -> std::io::Result<()> {
 }
 
 /// Below the user's state directory, if that is the user's.
-fn dir_of(here: &Surroundings) -> Option<PathBuf> {
+fn dir_of(here: &Environment) -> Option<PathBuf> {
     let home = here.state_home.as_ref().filter(|home| home.is_absolute())?;
     let nearest = home.ancestors().find_map(|dir| std::fs::metadata(dir).ok())?;
     (nearest.is_dir() && nearest.uid() == here.uid).then(|| home.join("bivouac"))
@@ -107,21 +159,26 @@ fn make_dir(dir: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-fn file_of(here: &Surroundings, formation: &str) -> String {
+fn file_of(here: &Environment, formation: &str) -> String {
     let host: String = here.host.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     format!("{host}-{formation}.json")
+}
+
+fn file_of_whole(here: &Environment, formation: &str) -> String {
+    file_of(here, formation).replace(".json", "+hosts.json")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::tests::environment;
+    use crate::state::HostState;
     use crate::state::tests::sample;
-    use crate::surroundings::tests::surroundings;
 
     #[test]
     fn what_is_noted_is_found_until_it_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let mut here = surroundings(None);
+        let mut here = environment(None);
         remember(&here, dir.path(), &sample());
         assert_eq!(entries(&here), []);
         here.state_home = Some(dir.path().join("a/b"));
@@ -135,11 +192,39 @@ mod tests {
         std::fs::write(dir.path().join("a/b/bivouac/garbage.json"), "{").unwrap();
         std::fs::create_dir(dir.path().join("a/b/bivouac/dir.json")).unwrap();
         assert_eq!(entries(&here), found);
-        let elsewhere = Surroundings { host: "other".into(), ..here.clone() };
+        let elsewhere = Environment { host: "other".into(), ..here.clone() };
         assert_eq!(entries(&elsewhere), []);
         forget(&elsewhere, &state.formation);
         assert_eq!(entries(&here), found);
         forget(&here, &state.formation);
         assert_eq!(entries(&here), []);
+    }
+
+    /// S349.
+    #[test]
+    fn the_whole_of_several_hosts_is_noted_until_its_hosts_have_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = Environment { state_home: Some(dir.path().into()), ..environment(None) };
+        let host =
+            HostState { name: "n1".into(), life: HostLife::Up, message: None, nodes: vec![0], mount: None };
+        let mut whole = State { hosts: vec![host.clone()], ..sample() };
+        remember_whole(&here, dir.path(), &whole);
+        assert_eq!(entries_of_wholes(&here), [], "memory does not outlive a reboot");
+        whole.nodes[0].volumes[0].kind = DISK.into();
+        remember_whole(&here, dir.path(), &whole);
+        remember(&here, dir.path(), &whole);
+        assert_eq!((entries(&here).len(), entries_of_wholes(&here).len()), (1, 1), "part and whole are two");
+        let noted = entries_of_wholes(&here).remove(0).whole.unwrap();
+        assert_eq!((&noted.hosts, noted.supervisor), (&whole.hosts, None));
+        forget_former(&here, &whole);
+        let elsewhere = State {
+            hosts: vec![HostState { name: "n2".into(), ..host }],
+            formation: "08".repeat(16),
+            ..whole.clone()
+        };
+        forget_former(&here, &elsewhere);
+        assert_eq!(entries_of_wholes(&here).len(), 1);
+        forget_former(&here, &State { formation: "08".repeat(16), ..whole.clone() });
+        assert_eq!((entries(&here).len(), entries_of_wholes(&here).len()), (1, 0));
     }
 }

@@ -6,12 +6,15 @@ mod amount;
 mod found;
 mod index;
 mod note;
+mod part;
+mod whole;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bivouac_store::{StoreError, VolumeIdentity, claim_existing_within};
 
+use crate::environment::Environment;
 use crate::forked::OwnChild;
 use crate::hex::to_hex;
 use crate::name::FormationName;
@@ -23,7 +26,6 @@ use crate::signals::Signals;
 use crate::start::{GIVE_UP_MS, Started, end_supervisor, start_supervisor, vanished, wait_ready};
 use crate::state::{NodeLife, Stage, State};
 use crate::state_dir::{Claim, StateDir};
-use crate::surroundings::Surroundings;
 use crate::teardown::remove_volumes;
 use crate::unmounting::unmount_all;
 use crate::{Kind, LaunchError, LaunchResult, memory_root};
@@ -31,8 +33,10 @@ use crate::{Kind, LaunchError, LaunchResult, memory_root};
 pub use amount::Amount;
 pub(crate) use found::without_state;
 pub use found::{Recoverable, recoverable};
-pub(crate) use index::{forget, remember};
+pub(crate) use index::{forget, forget_former, forget_whole, remember, remember_whole};
 pub(crate) use note::write_all as write_notes;
+pub(crate) use part::part_again;
+pub use whole::{Whole, whole};
 
 /// How long somebody may look at a volume that is to be recovered.
 const LOOK_WAIT: Duration = Duration::from_millis(1000);
@@ -59,7 +63,7 @@ pub struct Recovery {
 /// `NotRunning` when there is nothing to recover, `Running` for one that lives; what is missing, or in the way, or what a
 /// daemon said.
 pub fn recover(
-    here: &Surroundings,
+    here: &Environment,
     wanted: &Recovery,
     bound: Duration,
     signals: &Signals,
@@ -98,8 +102,14 @@ pub fn recover(
 ///
 /// # Errors
 /// What could not be removed.
-pub fn discard(here: &Surroundings, left: &Recoverable, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
+pub fn discard(here: &Environment, left: &Recoverable, notice: &mut dyn FnMut(&str)) -> LaunchResult<()> {
+    if left.is_over_hosts() {
+        forget_whole(here, &left.formation);
+    }
     let Some(state) = &left.state else {
+        if left.is_over_hosts() {
+            return Ok(());
+        }
         let text =
             format!("formation {}: none of its volumes is here: {}", left.name, left.missing().join(", "));
         return Err(LaunchError::said(Kind::Refused, format!("{text}; it is not noted any more")))
@@ -126,9 +136,15 @@ impl Drop for Unfinished<'_> {
 }
 
 /// The state of what is to be recovered, with its volumes where they are.
-fn choose(here: &Surroundings, wanted: &Recovery) -> LaunchResult<State> {
+fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<State> {
     if wanted.volumes.is_empty() {
-        return by_name(here, wanted.name.as_ref());
+        let found = by_name(here, wanted.name.as_ref())?;
+        let missing = found.missing();
+        return found.state.ok_or_else(|| {
+            let remedy = "mount or bring back what they are on, or say where they are now: --volume DIR";
+            let cause = format!("its volumes are missing: {}", missing.join(", "));
+            LaunchError::new(Kind::Refused, format_args!("formation {}", found.name), cause, remedy)
+        });
     }
     let volumes = volumes_in(&wanted.volumes)?;
     let formation = formation_of(&volumes)?;
@@ -213,7 +229,7 @@ fn placed(mut state: State, volumes: &[(PathBuf, VolumeIdentity)]) -> LaunchResu
     Ok(state)
 }
 
-fn by_name(here: &Surroundings, name: Option<&FormationName>) -> LaunchResult<State> {
+fn by_name(here: &Environment, name: Option<&FormationName>) -> LaunchResult<Recoverable> {
     let mut found = recoverable(here);
     let names: Vec<String> = found.iter().map(|one| one.name.to_string()).collect();
     match name {
@@ -233,13 +249,7 @@ fn by_name(here: &Surroundings, name: Option<&FormationName>) -> LaunchResult<St
         let remedy = "name the volumes of the one that is meant: bivouac recover --volume DIR";
         return Err(LaunchError::usage(format_args!("formation {}", found[0].name), cause, remedy));
     }
-    let Some(found) = found.pop() else { return Err(nothing(here, name, &names)) };
-    let missing = found.missing();
-    found.state.ok_or_else(|| {
-        let remedy = "mount or bring back what they are on, or say where they are now: --volume DIR";
-        let cause = format!("its volumes are missing: {}", missing.join(", "));
-        LaunchError::new(Kind::Refused, format_args!("formation {}", found.name), cause, remedy)
-    })
+    found.pop().ok_or_else(|| nothing(here, name, &names))
 }
 
 fn describe(found: &Recoverable) -> String {
@@ -249,7 +259,7 @@ fn describe(found: &Recoverable) -> String {
 }
 
 /// There is none with that name, or none at all.
-fn nothing(here: &Surroundings, name: Option<&FormationName>, others: &[String]) -> LaunchError {
+fn nothing(here: &Environment, name: Option<&FormationName>, others: &[String]) -> LaunchError {
     if let Some(name) = name
         && StateDir::list(here).iter().any(|(known, dir)| known == name && dir.is_held())
     {
@@ -268,7 +278,7 @@ fn nothing(here: &Surroundings, name: Option<&FormationName>, others: &[String])
 }
 
 /// One that lives, perhaps without its supervisor.
-fn living(here: &Surroundings, name: &FormationName) -> LaunchError {
+fn living(here: &Environment, name: &FormationName) -> LaunchError {
     let dir = StateDir::list(here).into_iter().find(|(known, _)| known == name).map(|(_, dir)| dir);
     let state = dir.and_then(|dir| dir.read().ok().flatten());
     let orphaned = state.filter(|state| !state.supervisor.is_some_and(|supervisor| supervisor.is_alive()));
@@ -293,11 +303,6 @@ fn living(here: &Surroundings, name: &FormationName) -> LaunchError {
 /// Refuses what cannot be brought back whole.
 fn check_whole(state: &State) -> LaunchResult<()> {
     let object = format!("formation {}", state.name);
-    if state.part.is_some() || state.is_over_hosts() {
-        let cause = "is over several hosts, which cannot be recovered";
-        let remedy = "what this host has of its files is rebuilt by: bivouac fsck --offline VOLUME... --from-subfiles --out DIR";
-        return Err(LaunchError::new(Kind::Refused, object, cause, remedy));
-    }
     if state.nodes.is_empty() || state.nodes.iter().any(|node| node.volumes.is_empty()) {
         let cause = "what is left of it does not say which volumes it has";
         return Err(LaunchError::new(
@@ -331,7 +336,7 @@ fn check_whole(state: &State) -> LaunchResult<()> {
 }
 
 /// Takes the name.
-fn claim(here: &Surroundings, old: &State) -> LaunchResult<Claim> {
+fn claim(here: &Environment, old: &State) -> LaunchResult<Claim> {
     let claim = StateDir::claim(here, &old.name).map_err(|error| match error.kind() {
         Kind::Running => living(here, &old.name),
         _ => error,
@@ -372,22 +377,11 @@ fn check_unused(state: &State) -> LaunchResult<()> {
 }
 
 /// The state of a formation that is about to be started again.
-fn again(here: &Surroundings, old: &State, wanted: &Recovery, dir: &StateDir) -> LaunchResult<State> {
-    let mut state = old.clone();
-    state.stage = Stage::Starting;
-    (state.supervisor, state.message) = (None, None);
+fn again(here: &Environment, old: &State, wanted: &Recovery, dir: &StateDir) -> LaunchResult<State> {
+    let mut state = anew(here, old, dir);
     state.owner = wanted.owner;
     state.ends_unix_ms = wanted.ttl_ms.map(|ttl| unix_ms().saturating_add(ttl));
     state.port = wanted.port.unwrap_or(old.port);
-    state.mounts.clear();
-    state.lost_elsewhere.clear();
-    state.recoveries = old.recoveries.saturating_add(1);
-    state.recovering = true;
-    for node in &mut state.nodes {
-        node.host = here.host.clone();
-        (node.process, node.life, node.message, node.deaths) = (None, NodeLife::Starting, None, 0);
-        node.unix_path = dir.node_socket(node.id);
-    }
     let formation = state.formation_id().ok_or_else(|| damaged(&state, "names no formation"))?;
     let new = first_map(&state, formation);
     new.check().map_err(|error| damaged(&state, &error.to_string()))?;
@@ -398,13 +392,33 @@ fn again(here: &Surroundings, old: &State, wanted: &Recovery, dir: &StateDir) ->
     Ok(state)
 }
 
+/// A state with all that ended with the processes as at the beginning, on this host.
+fn anew(here: &Environment, old: &State, dir: &StateDir) -> State {
+    let mut state = old.clone();
+    state.stage = Stage::Starting;
+    (state.supervisor, state.message) = (None, None);
+    state.mounts.clear();
+    state.lost_elsewhere.clear();
+    state.recoveries = old.recoveries.saturating_add(1);
+    state.recovering = true;
+    if let Some(http) = &mut state.http {
+        (http.process, http.life, http.message, http.deaths) = (None, NodeLife::Starting, None, 0);
+    }
+    for node in &mut state.nodes {
+        node.host = here.host.clone();
+        (node.process, node.life, node.message, node.deaths) = (None, NodeLife::Starting, None, 0);
+        node.unix_path = dir.node_socket(node.id);
+    }
+    state
+}
+
 fn damaged(state: &State, cause: &str) -> LaunchError {
     let remedy = "name its volumes: bivouac recover --volume DIR";
     LaunchError::new(Kind::Refused, format_args!("formation {}", state.name), cause, remedy)
 }
 
 /// A failure, and that nothing is lost by it.
-fn kept(error: &LaunchError) -> LaunchError {
+pub(crate) fn kept(error: &LaunchError) -> LaunchError {
     let text = error.to_string();
     let text = text.strip_suffix("; everything is removed again").unwrap_or(&text);
     LaunchError::said(
@@ -416,21 +430,11 @@ fn kept(error: &LaunchError) -> LaunchError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::PartState;
     use crate::state::tests::sample;
     use bivouac_types::{FormationId, NodeId};
 
     fn identity(formation: u8, node: u16) -> VolumeIdentity {
         VolumeIdentity { formation: FormationId([formation; 16]), node: NodeId(node), index: 0 }
-    }
-
-    /// S302.
-    #[test]
-    fn a_part_of_several_hosts_is_refused_with_what_else_there_is() {
-        let part = PartState { bind: "10.0.0.1".parse().unwrap(), started_from: "h".into() };
-        let error = check_whole(&State { part: Some(part), ..sample() }).unwrap_err();
-        assert!(error.to_string().contains("over several hosts, which cannot be recovered"), "{error}");
-        assert!(error.to_string().contains("--from-subfiles"), "{error}");
     }
 
     #[test]
@@ -466,7 +470,7 @@ mod tests {
     #[test]
     fn what_is_started_again_is_the_same_formation_with_a_new_life() {
         let dir = tempfile::tempdir().unwrap();
-        let here = crate::surroundings::tests::surroundings(Some(dir.path()));
+        let here = crate::environment::tests::environment(Some(dir.path()));
         let home = StateDir::at(dir.path().join("x"));
         let mut old = State { keep: Some("why".into()), ends_unix_ms: Some(1), port: 700, ..sample() };
         old.owner = Some(ProcessId { pid: 1, started_ticks: 1 });

@@ -8,13 +8,15 @@ use bivouac_store::{VolumeIdentity, identity_of, read_note, write_note};
 use serde::{Deserialize, Serialize};
 
 use crate::hex::to_hex;
+use crate::http::HttpState;
 use crate::purpose::unix_ms;
-use crate::state::{NodeLife, NodeState, Stage, State, VolumeState};
+use crate::state::{NodeLife, NodeState, PartState, Stage, State, VolumeState};
 use crate::{LaunchError, LaunchResult};
 
 /// Version of the note; raised by every change that an older release would misunderstand.
 const NOTE_VERSION: u32 = 1;
-/// Nodes whose volumes have it: the state of a thousand is large, and without any one of them nothing is recovered.
+/// Nodes of a host whose volumes have it: the state of a thousand is large, and without any one of them nothing of that host
+/// is recovered. Each host of several has its own.
 const NODES_MAX: usize = 8;
 
 #[derive(Serialize, Deserialize)]
@@ -39,7 +41,7 @@ pub(crate) fn write_all(state: &State) {
 }
 
 /// What of a state outlives all processes.
-fn lasting(state: &State) -> State {
+pub(crate) fn lasting(state: &State) -> State {
     let node = |node: &NodeState| NodeState {
         process: None,
         life: NodeLife::Stopped,
@@ -49,7 +51,9 @@ fn lasting(state: &State) -> State {
         peer_address: String::new(),
         ..node.clone()
     };
+    let part = state.part.clone().map(|part| PartState { leaves_volumes: false, ..part });
     State {
+        part,
         stage: Stage::Running,
         supervisor: None,
         message: None,
@@ -58,6 +62,7 @@ fn lasting(state: &State) -> State {
         mounts: Vec::new(),
         lost_elsewhere: Vec::new(),
         nodes: state.nodes.iter().map(node).collect(),
+        http: state.http.clone().map(|http| HttpState { process: None, message: None, deaths: 0, ..http }),
         ..state.clone()
     }
 }
@@ -131,13 +136,13 @@ fn is_ours(dir: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::state::tests::sample;
     use bivouac_store::{DirVolume, NOTE_NAME};
     use bivouac_types::{FormationId, NodeId};
 
-    fn volume(dir: &Path, node: u16) -> (PathBuf, VolumeIdentity) {
+    pub(in crate::recovery) fn volume(dir: &Path, node: u16) -> (PathBuf, VolumeIdentity) {
         let identity = VolumeIdentity { formation: FormationId([7; 16]), node: NodeId(node), index: 0 };
         let path = dir.join(format!("n{node}"));
         drop(DirVolume::open(&path, identity, true).unwrap());

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::net::TcpListener;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -11,6 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::DaemonProgram;
 use crate::handover::{DaemonConfig, FromNode, NodeHandles, ToNode, hand_nodes};
+use crate::http::Serve;
 use crate::packets;
 use crate::process::{ProcessId, pidfd};
 use crate::state::State;
@@ -20,6 +22,9 @@ use crate::{Kind, LaunchError, LaunchResult};
 /// So much of the end of a log is looked at, in bytes.
 const LOG_TAIL: u64 = 4096;
 
+/// The command that serves HTTP.
+const SERVE: &str = "serve";
+
 /// What belongs to its nodes for ever, and their present process.
 #[derive(Debug)]
 pub(super) struct Daemon {
@@ -28,6 +33,8 @@ pub(super) struct Daemon {
     handles: Vec<NodeHandles>,
     pub(super) mounts: Vec<HeldMount>,
     pub(super) running: Option<Running>,
+    /// The port of the server for HTTP, if this is that one and no node.
+    http: Option<TcpListener>,
 }
 
 /// A mount that goes from one process to its successor.
@@ -66,7 +73,17 @@ pub(super) struct Death {
 
 impl Daemon {
     pub(super) fn new(first: usize, handles: Vec<NodeHandles>) -> Daemon {
-        Daemon { nodes: first..first + handles.len(), handles, mounts: Vec::new(), running: None }
+        Daemon { nodes: first..first + handles.len(), handles, mounts: Vec::new(), running: None, http: None }
+    }
+
+    /// The server for HTTP, which is supervised as they are; `count` is how many nodes there are.
+    pub(super) fn of_http(count: usize, listener: TcpListener) -> Daemon {
+        Daemon { http: Some(listener), ..Daemon::new(count, Vec::new()) }
+    }
+
+    /// Whether it is the server for HTTP.
+    pub(super) fn is_http(&self) -> bool {
+        self.http.is_some()
     }
 
     /// The daemons of all nodes of this machine: one of each, or one of all.
@@ -88,6 +105,14 @@ impl Daemon {
     ) -> LaunchResult<ProcessId> {
         let refused = |e: std::io::Error| LaunchError::system("a daemon's process", e);
         let (socket, theirs) = packets::pair().map_err(refused)?;
+        let mut command = Command::new(&program.program);
+        command.arg0("bivouac");
+        if let Some(listener) = &self.http {
+            let serve = Serve { nodes: state.nodes.iter().map(|node| node.id).collect() };
+            packets::send(&socket, &serve, &[listener.as_fd(), lock.as_fd()]).map_err(refused)?;
+            command.arg(SERVE).arg(dir.path());
+            return self.spawn(command, socket, theirs, StateDir::open_log(&dir.http_log())?);
+        }
         let config = DaemonConfig::of(state, dir, secret, self.nodes.clone()).ok_or_else(|| {
             LaunchError::new(
                 Kind::Refused,
@@ -101,12 +126,30 @@ impl Daemon {
         let config = packets::to_memory(&config).map_err(refused)?;
         packets::send(&socket, &ToNode::Begin, &[config.as_fd(), lock.as_fd()]).map_err(refused)?;
         hand_nodes(&socket, &self.handles).map_err(refused)?;
+        command.args(&program.arguments).arg(format!("{}:{called}", state.name));
+        self.spawn(command, socket, theirs, log)
+    }
+
+    /// Starts a process that is told what to do over this socket.
+    fn spawn(
+        &mut self,
+        mut command: Command,
+        socket: OwnedFd,
+        theirs: OwnedFd,
+        log: File,
+    ) -> LaunchResult<ProcessId> {
+        let refused = |e: std::io::Error| LaunchError::system("a daemon's process", e);
         rustix::io::ioctl_fionbio(&socket, true).map_err(|e| refused(e.into()))?;
-        let mut command = Command::new(&program.program);
-        command.arg0("bivouac").args(&program.arguments).arg(format!("{}:{called}", state.name));
         command.stdin(theirs).stdout(Stdio::null()).stderr(log).current_dir("/");
-        let child = command.spawn().map_err(refused)?;
-        let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
+        let mut child = command.spawn().map_err(refused)?;
+        let end = match pidfd(child.id()) {
+            Ok(end) => end,
+            Err(error) => {
+                // Nobody would look after it, and it has the volumes.
+                let _gone = child.kill().and_then(|()| child.wait());
+                return Err(refused(error.into()));
+            }
+        };
         let process = ProcessId::of(child.id()).unwrap_or(ProcessId { pid: child.id(), started_ticks: 0 });
         self.running = Some(Running { child, end, socket: Some(socket), failure: None });
         Ok(process)
@@ -122,6 +165,9 @@ impl Daemon {
 
     /// Tells the process that another node is dead for good.
     pub(super) fn tell_lost(&self, node: u16) {
+        if self.is_http() {
+            return;
+        }
         let socket = self.running.as_ref().and_then(|running| running.socket.as_ref());
         if let Some(socket) = socket
             && let Err(error) = packets::send(socket, &ToNode::Lost { node }, &[])

@@ -11,7 +11,7 @@ use crate::handover::NodeHandles;
 use crate::hex::to_hex;
 use crate::plan::first_map;
 use crate::state::{NodeState, State};
-use crate::{Kind, LaunchError, LaunchResult, boards};
+use crate::{Kind, LaunchError, LaunchResult, grant_tables};
 
 /// Most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -50,9 +50,9 @@ pub(super) fn open_here(state: &State, ports: Vec<Ports>) -> LaunchResult<Vec<No
         let unix = UnixListener::bind(&node.unix_path)
             .map_err(|e| LaunchError::path(&node.unix_path, "listen there", e))?;
         for_this_user_only(&node.unix_path)?;
-        let board = boards::open(&state.formation, node.id)
+        let grants = grant_tables::open(&state.formation, node.id)
             .map_err(|e| LaunchError::system("memory for direct access", e))?;
-        Ok(NodeHandles { client, peer, unix, board })
+        Ok(NodeHandles { client, peer, unix, grants })
     };
     state.nodes.iter().zip(ports).map(open).collect()
 }
@@ -89,7 +89,7 @@ mod tests {
         let mut state = sample();
         state.nodes[0].unix_path = dir.path().join("n0");
         let listeners = open(&mut state).unwrap();
-        boards::remove_all(&state);
+        grant_tables::remove_all(&state);
         let map = state.map().unwrap();
         let address = listeners[0].client.local_addr().unwrap().to_string();
         assert_eq!(map.nodes[0].client_address, address);

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::{Answer, Request, listen_at, timespec};
 use crate::fuse_connection::{abort, refuse_all};
 use crate::handover::FromNode;
+use crate::http::{self, HttpState};
 use crate::memory::Killer;
 use crate::memory_root::hold_all;
 use crate::packets;
@@ -36,6 +37,9 @@ use callers::Callers;
 use daemon::{Daemon, HeldMount, KILLED};
 pub(crate) use part::PartBegins;
 use places::Places;
+
+/// Pause before a state that could not be written is written again, in milliseconds.
+const REWRITE_MS: u64 = 1000;
 
 /// Longest time that is waited for at once, in milliseconds: what is later is looked at again.
 const WAIT_MS_MAX: u64 = 1 << 30;
@@ -106,6 +110,8 @@ pub struct Supervisor {
     abandoned: bool,
     /// Whether the state has to be written.
     changed: bool,
+    /// Whether the last attempt failed.
+    unwritten: bool,
 }
 
 /// Something that woke the supervisor.
@@ -155,7 +161,10 @@ impl Supervisor {
             Some(_) => part::open(&dir, &mut state, &report)?,
             None => listeners::open(&mut state)?,
         };
-        let daemons = Daemon::of_all(handles, state.in_process);
+        let mut daemons = Daemon::of_all(handles, state.in_process);
+        if let Some(http) = &mut state.http {
+            daemons.push(Daemon::of_http(state.nodes.len(), http::listen(http)?));
+        }
         dir.write_map(&state)?;
         phases.end("bind");
         let state_mounts = state.recoveries.min(RECOVERIES_TOLD) << MOUNTS_BITS;
@@ -186,6 +195,7 @@ impl Supervisor {
             finished: false,
             abandoned: false,
             changed: true,
+            unwritten: false,
         })
     }
 
@@ -201,12 +211,12 @@ impl Supervisor {
         }
         // From here on it says which processes there are. That one after the other gets ready is not worth a file each: the
         // last of many nodes would wait for as many.
-        self.write_state();
+        self.try_write_state();
         while !self.finished {
             self.tell_when_ready();
             // Who ends one after the other is not worth a file each either.
             if self.phases.is_none() && self.changed && self.state.stage != Stage::Stopping {
-                self.write_state();
+                self.try_write_state();
             }
             for source in self.wait()? {
                 self.take(source);
@@ -215,16 +225,46 @@ impl Supervisor {
             self.end_when_over();
         }
         self.state.stage = Stage::Stopping;
-        self.write_state();
+        self.try_write_state();
         Ok(self.abandoned)
     }
 
-    /// A full disk must not end what looks after the daemons.
-    fn write_state(&mut self) {
-        self.changed = false;
-        if let Err(error) = self.dir.write(&self.state) {
+    /// Writes the state, and says whether that was possible. A full disk must not end what looks after the daemons: it is
+    /// tried again.
+    fn write_state(&mut self) -> LaunchResult<()> {
+        let written = self.dir.write(&self.state);
+        self.changed = written.is_err();
+        if let Err(error) = &written
+            && !self.unwritten
+        {
             log::error!("{error}");
         }
+        self.unwritten = written.is_err();
+        written
+    }
+
+    /// As [`Supervisor::write_state`], where nobody is told whether it is written yet.
+    fn try_write_state(&mut self) {
+        // Logged there, and tried again.
+        let _ = self.write_state();
+    }
+
+    /// Changes what whoever takes the formation down goes by, and answers when that is written down; otherwise it is as it
+    /// was.
+    fn change_purpose(&mut self, token: u64, change: impl FnOnce(&mut State)) {
+        let before = self.state.clone();
+        change(&mut self.state);
+        let answer = match self.write_state() {
+            Ok(()) => {
+                write_notes(&self.state);
+                Answer::Done
+            }
+            Err(error) => {
+                self.state = before;
+                Answer::Refused { message: format!("it cannot be written down: {error}") }
+            }
+        };
+        self.callers.answer(token, &answer);
     }
 
     /// Waits until something happens or is due.
@@ -235,8 +275,13 @@ impl Supervisor {
             .map(|(source, descriptor)| PollFd::from_borrowed_fd(*descriptor, source.events()))
             .collect();
         let tick = self.restarts.next_tick().map(|at| at.saturating_sub(self.now_ms()));
-        let timeout =
-            tick.into_iter().chain(self.guard.wait_ms()).min().map(|ms| timespec(ms.min(WAIT_MS_MAX)));
+        let rewrite = self.unwritten.then_some(REWRITE_MS);
+        let timeout = tick
+            .into_iter()
+            .chain(self.guard.wait_ms())
+            .chain(rewrite)
+            .min()
+            .map(|ms| timespec(ms.min(WAIT_MS_MAX)));
         retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| LaunchError::system("poll", e))?;
         let woken = polled.iter().zip(&sources).filter(|(polled, _)| !polled.revents().is_empty());
         Ok(woken.map(|(_, (source, _))| *source).collect())
@@ -302,29 +347,22 @@ impl Supervisor {
             Request::Mount { node, dir, own_dir, connection } => {
                 self.add_mount(token, node, (dir, own_dir, connection), descriptors);
             }
-            Request::Sources { which } => {
-                self.state.sources = which;
-                self.changed = true;
-                write_notes(&self.state);
-                self.callers.answer(token, &Answer::Done);
-            }
-            Request::Keep { reason } => {
-                self.state.keep = reason;
-                self.write_state();
-                write_notes(&self.state);
-                self.callers.answer(token, &Answer::Done);
-            }
+            Request::Sources { which } => self.change_purpose(token, |state| state.sources = which),
+            Request::Keep { reason } => self.change_purpose(token, |state| state.keep = reason),
             Request::Leave { ttl_ms } => {
-                self.state.owner = None;
-                self.state.ends_unix_ms = ttl_ms.map(|ttl| unix_ms().saturating_add(ttl));
+                self.change_purpose(token, |state| {
+                    state.owner = None;
+                    state.ends_unix_ms = ttl_ms.map(|ttl| unix_ms().saturating_add(ttl));
+                });
                 self.guard = Guard::of(&self.state);
-                self.write_state();
-                self.callers.answer(token, &Answer::Done);
             }
             Request::Lost { nodes } => {
                 self.lost_elsewhere(nodes);
                 self.callers.answer(token, &Answer::Done);
             }
+            Request::Recovered => self.change_purpose(token, |state| {
+                state.part.iter_mut().for_each(|part| part.leaves_volumes = false);
+            }),
             Request::Look => self.callers.answer(token, &Answer::Done),
             Request::Stop => {
                 self.callers.answer(token, &Answer::Done);
@@ -417,6 +455,19 @@ impl Supervisor {
         self.state.nodes.get_mut(nodes).unwrap_or_default()
     }
 
+    /// The state of the server for HTTP, if a daemon is that one.
+    fn http_of(&mut self, index: usize) -> Option<&mut HttpState> {
+        self.state.http.as_mut().filter(|_| self.daemons.get(index).is_some_and(Daemon::is_http))
+    }
+
+    /// A daemon, for messages.
+    fn called(&self, index: usize) -> String {
+        match self.daemons.get(index) {
+            Some(daemon) if daemon.is_http() => "the server for HTTP".into(),
+            _ => format!("the daemon of node {}", self.first_node(index)),
+        }
+    }
+
     /// A daemon by the first of its nodes, for messages and its log.
     fn first_node(&self, index: usize) -> u16 {
         let first = self.daemons.get(index).map_or(0, |daemon| daemon.nodes.start);
@@ -435,7 +486,7 @@ impl Supervisor {
     }
 
     fn node_ready(&mut self, index: usize, phases: &[Phase]) {
-        log::info!("the daemon of node {} is ready: {phases:?}", self.first_node(index));
+        log::info!("{} is ready: {phases:?}", self.called(index));
         self.set_life(index, NodeLife::Ready, None);
         self.event(Event::Ready(index));
         if let Some(daemon) = self.daemons.get_mut(index) {
@@ -471,13 +522,18 @@ impl Supervisor {
 
     fn take_death(&mut self, index: usize) {
         self.take_said(index);
-        let log = self.dir.node_log(self.first_node(index));
+        let is_http = self.daemons.get(index).is_some_and(Daemon::is_http);
+        let log = if is_http { self.dir.http_log() } else { self.dir.node_log(self.first_node(index)) };
         let Some(death) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
         let starved = if death.how.starts_with(KILLED) { self.killer.explains() } else { None };
         let cannot_begin = death.is_said && self.restarts.life(index) == Some(Life::Starting);
         let is_hindered = starved.is_some() || cannot_begin;
         let how = starved.unwrap_or(death.how);
-        log::warn!("the daemon of node {} ended: {how}", self.first_node(index));
+        log::warn!("{} ended: {how}", self.called(index));
+        if let Some(http) = self.state.http.as_mut().filter(|_| is_http) {
+            http.process = None;
+            http.deaths += 1;
+        }
         for node in self.nodes_of(index) {
             node.process = None;
             node.deaths += 1;
@@ -513,15 +569,24 @@ impl Supervisor {
                     node.process = Some(process);
                     node.life = NodeLife::Starting;
                 }
+                if let Some(http) = self.http_of(index) {
+                    (http.process, http.life) = (Some(process), NodeLife::Starting);
+                }
                 self.changed = true;
             }
-            Err(error) => self.event(Event::Died(index, error.to_string())),
+            // No process could be made: a shortage outside of the daemon, which passes.
+            Err(error) => {
+                let why = error.to_string();
+                log::warn!("{} cannot be started: {why}", self.called(index));
+                self.set_life(index, NodeLife::Restarting, Some(why.clone()));
+                self.event(Event::Hindered(index, why));
+            }
         }
     }
 
     fn give_up(&mut self, index: usize, reason: String) {
-        let id = self.first_node(index);
-        log::error!("the daemon of node {id} is not started again: {reason}");
+        let called = self.called(index);
+        log::error!("{called} is not started again: {reason}");
         // Without the device, programs on its mounts get an error instead of waiting for ever.
         if let Some(daemon) = self.daemons.get_mut(index) {
             daemon.mounts.clear();
@@ -529,14 +594,14 @@ impl Supervisor {
         self.set_life(index, NodeLife::Failed, Some(reason.clone()));
         let lost: Vec<u16> = self.nodes_of(index).iter().map(|node| node.id).collect();
         lost.iter().for_each(|id| self.daemons.iter().for_each(|daemon| daemon.tell_lost(*id)));
-        if self.phases.is_none() && self.state.part.is_some() {
+        if self.phases.is_none() && self.state.part.is_some() && !lost.is_empty() {
             // Who is told reads how its nodes are.
-            self.write_state();
+            self.try_write_state();
             self.tell(&Report::GaveUp);
         }
         if self.phases.is_some() {
             self.phases = None;
-            let message = format!("node {id}: {reason}");
+            let message = format!("{}: {reason}", called.trim_start_matches("the daemon of "));
             self.state.message = Some(message.clone());
             self.tell(&Report::Failed { message });
             self.event(Event::Stop);
@@ -574,7 +639,7 @@ impl Supervisor {
         }
         if self.state.stage != Stage::Stopping {
             self.state.stage = Stage::Stopping;
-            self.write_state();
+            self.try_write_state();
         }
     }
 
@@ -582,6 +647,10 @@ impl Supervisor {
         for node in self.nodes_of(index) {
             node.life = life;
             node.message = message.clone().or(node.message.take());
+        }
+        if let Some(http) = self.http_of(index) {
+            http.life = life;
+            http.message = message.or(http.message.take());
         }
         self.changed = true;
     }
@@ -596,7 +665,7 @@ impl Supervisor {
         self.state.stage = Stage::Running;
         // From now on there may be clients again.
         self.state.recovering = false;
-        self.write_state();
+        self.try_write_state();
         write_notes(&self.state);
         self.tell(&Report::Ready { phases: phases.into_steps() });
     }

@@ -29,9 +29,9 @@ fn probing(count: usize) -> (Members, u64, NodeId) {
     (members, now, to)
 }
 
-fn changes(commands: &[Command]) -> Vec<(NodeId, Fate)> {
+fn changes(commands: &[Command]) -> Vec<(NodeId, Liveness)> {
     let changed = commands.iter().filter_map(|command| match command {
-        Command::Changed(news) => Some((news.node, news.fate)),
+        Command::Changed(news) => Some((news.node, news.liveness)),
         _ => None,
     });
     changed.collect()
@@ -63,12 +63,12 @@ fn one_that_is_silent_is_probed_through_others_suspected_and_then_dead() {
     let asked = |command: &Command| matches!(command, Command::AskFor { target, .. } if *target == to);
     assert!(commands.len() == 2 && commands.iter().all(asked), "{commands:?}");
     let commands = members.handle(now + 1000, &Event::Tick);
-    assert_eq!(changes(&commands), [(to, Fate::Suspect)]);
+    assert_eq!(changes(&commands), [(to, Liveness::Suspect)]);
     assert!(commands.iter().any(|command| matches!(command, Command::Tell { to: told, .. } if *told == to)));
     let mut dead_at = None;
     for at in 1001..10_000 {
         let commands = members.handle(now + at, &Event::Tick);
-        if changes(&commands).contains(&(to, Fate::Dead)) {
+        if changes(&commands).contains(&(to, Liveness::Dead)) {
             dead_at = Some(at);
             let told = commands.iter().filter(|command| matches!(command, Command::Tell { .. })).count();
             assert!(told >= OPTIONS.fanout, "others hear of it at once");
@@ -104,7 +104,7 @@ fn who_was_never_heard_of_may_still_be_starting() {
     let mut members = Members::new(node(0), 2, options, 7, 0);
     members.handle(100, &Event::Tick);
     members.handle(100, &Event::Heard { from: node(1), news: &[] });
-    assert_eq!(changes(&members.handle(1100, &Event::Tick)), [(node(1), Fate::Suspect)]);
+    assert_eq!(changes(&members.handle(1100, &Event::Tick)), [(node(1), Liveness::Suspect)]);
 }
 
 #[test]
@@ -135,16 +135,16 @@ fn probes_are_made_for_others() {
 #[test]
 fn who_is_taken_for_dead_says_otherwise_and_is_believed() {
     let mut members = Members::new(node(0), 4, OPTIONS, 7, 0);
-    let dead = News { node: node(0), incarnation: 0, fate: Fate::Dead };
+    let dead = News { node: node(0), incarnation: 0, liveness: Liveness::Dead };
     let commands = members.handle(0, &Event::Heard { from: node(1), news: &[dead] });
-    assert!(commands.contains(&Command::Accused(Fate::Dead)));
+    assert!(commands.contains(&Command::Accused(Liveness::Dead)));
     let own = members.news_for(node(1))[0];
-    assert_eq!(own, News { node: node(0), incarnation: 1, fate: Fate::Alive });
+    assert_eq!(own, News { node: node(0), incarnation: 1, liveness: Liveness::Alive });
     let mut other = Members::new(node(1), 4, OPTIONS, 8, 0);
     other.handle(0, &Event::Heard { from: node(2), news: &[dead] });
     assert_eq!(other.news_for(node(0))[1], dead, "who is dead hears so first");
     let commands = other.handle(0, &Event::Heard { from: node(0), news: &[own] });
-    assert_eq!(changes(&commands), [(node(0), Fate::Alive)]);
+    assert_eq!(changes(&commands), [(node(0), Liveness::Alive)]);
     assert_eq!((members.epoch(1), other.epoch(1)), (3, 3));
     assert_eq!(members.handle(0, &Event::Heard { from: node(1), news: &[dead] }), [], "old news");
     assert_eq!(members.incarnation(), 1);
@@ -153,10 +153,10 @@ fn who_is_taken_for_dead_says_otherwise_and_is_believed() {
 #[test]
 fn a_restarted_node_learns_its_incarnation() {
     let mut members = Members::new(node(0), 2, OPTIONS, 7, 0);
-    let known = News { node: node(0), incarnation: 5, fate: Fate::Alive };
+    let known = News { node: node(0), incarnation: 5, liveness: Liveness::Alive };
     let commands = members.handle(0, &Event::Heard { from: node(1), news: &[known] });
-    assert!(commands.contains(&Command::Accused(Fate::Alive)), "{commands:?}");
-    assert_eq!((members.believed()[0], members.incarnation()), (known, 5));
+    assert!(commands.contains(&Command::Accused(Liveness::Alive)), "{commands:?}");
+    assert_eq!((members.known()[0], members.incarnation()), (known, 5));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn who_stood_still_lets_the_time_pass_again() {
     let (mut members, now, to) = probing(5);
     let commands = members.handle(now + 60_000, &Event::Tick);
     assert_eq!(commands, [Command::StoodStill(59_500)]);
-    assert_eq!(members.believed()[usize::from(to.0)].fate, Fate::Alive);
+    assert_eq!(members.known()[usize::from(to.0)].liveness, Liveness::Alive);
     assert_eq!(members.next_tick(), Some(now + 60_500));
     members.handle(now + 60_010, &Event::Answered(to));
     assert_eq!(members.epoch(1), 1);
@@ -174,7 +174,7 @@ fn who_stood_still_lets_the_time_pass_again() {
 fn what_the_supervisor_knows_is_believed() {
     let mut members = Members::new(node(0), 3, OPTIONS, 7, 0);
     let commands = members.handle(0, &Event::Lost(node(2)));
-    assert_eq!(changes(&commands), [(node(2), Fate::Dead)]);
+    assert_eq!(changes(&commands), [(node(2), Liveness::Dead)]);
     assert_eq!(members.handle(0, &Event::Lost(node(0))), [], "not of this node itself");
     assert_eq!(members.handle(0, &Event::Lost(node(9))), []);
 }
@@ -186,7 +186,7 @@ fn nobody_is_watched_where_nobody_else_is() {
     let mut members = Members::new(node(0), 3, Options::never(), 7, 0);
     assert_eq!((members.next_tick(), members.handle(1 << 40, &Event::Tick)), (None, vec![]));
     let commands = members.handle(1 << 40, &Event::Lost(node(1)));
-    assert_eq!((changes(&commands), members.next_tick()), (vec![(node(1), Fate::Dead)], None));
+    assert_eq!((changes(&commands), members.next_tick()), (vec![(node(1), Liveness::Dead)], None));
 }
 
 #[test]

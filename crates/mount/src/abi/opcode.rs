@@ -96,6 +96,22 @@ impl Opcode {
     pub fn expects_reply(self) -> bool {
         !matches!(self, Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply)
     }
+
+    /// Whether the thread that it comes from stands still until it is answered, whatever it asked for before.
+    #[must_use]
+    pub fn is_waited_for(self) -> bool {
+        use Opcode::{Access, Create, GetAttr, GetXattr, IoCtl, Link, ListXattr, Lookup, MkDir, MkNod, Open};
+        use Opcode::{
+            OpenDir, ReadDir, ReadDirPlus, ReadLink, Rename, Rename2, RmDir, SetAttr, Symlink, Unlink,
+        };
+        let looks = matches!(
+            self,
+            Access | GetAttr | GetXattr | ListXattr | Lookup | ReadDir | ReadDirPlus | ReadLink
+        );
+        let makes =
+            matches!(self, Create | Link | MkDir | MkNod | Rename | Rename2 | RmDir | Symlink | Unlink);
+        looks || makes || matches!(self, IoCtl | Open | OpenDir | SetAttr)
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ const ATTR_LEN: usize = 88;
 /// Inodes that are shown as free: as many as one node can number.
 const INODES_FREE: u64 = 1 << limits::INO_COUNTER_BITS;
 
-/// For how long the kernel may believe what it is told, in milliseconds.
+/// For how long the kernel may cache what it is told, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validity {
     /// That a name leads to an inode.
@@ -121,8 +121,9 @@ impl Reply {
 
     /// Appends `fuse_statfs_out`.
     pub fn statfs_out(&mut self, fs: &StatFs) {
-        let files = fs.files.saturating_add(INODES_FREE);
-        for count in [fs.blocks, fs.blocks_free, fs.blocks_free, files, INODES_FREE] {
+        let files_free = fs.files_free.min(INODES_FREE);
+        let files = fs.files.saturating_add(files_free);
+        for count in [fs.blocks, fs.blocks_free, fs.blocks_free, files, files_free] {
             self.u64(count);
         }
         for word in [fs.block_size, limits::NAME_LEN_MAX as u32, fs.block_size] {
@@ -263,13 +264,13 @@ mod tests {
         reply.open_out(9, 0x41);
         assert_eq!((reply.as_bytes().len(), word(reply.as_bytes(), 8)), (16, 0x41));
         reply.clear();
-        reply.statfs_out(&StatFs { block_size: 4096, blocks: 10, blocks_free: 4, files: 7 });
+        reply.statfs_out(&StatFs { block_size: 4096, blocks: 10, blocks_free: 4, files: 7, files_free: 3 });
         let bytes = reply.as_bytes();
+        assert_eq!((bytes.len(), long(bytes, 0), long(bytes, 16), long(bytes, 24)), (80, 10, 4, 10));
         assert_eq!(
-            (bytes.len(), long(bytes, 0), long(bytes, 16), long(bytes, 24)),
-            (80, 10, 4, 7 + INODES_FREE)
+            (long(bytes, 32), word(bytes, 40), word(bytes, 44), word(bytes, 48)),
+            (3, 4096, 255, 4096)
         );
-        assert_eq!((word(bytes, 40), word(bytes, 44), word(bytes, 48)), (4096, 255, 4096));
     }
 
     #[test]

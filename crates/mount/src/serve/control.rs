@@ -31,8 +31,7 @@ pub fn nothing<F: FileSystem>(_call: Call<'_, F>) -> FsResult<Answer> {
 pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = IoCtlIn::decode(&mut call.input)?;
     // Who asks is about to write the file by itself: what it was told so far is no longer on its way.
-    call.session.beliefs.hears_from(call.ino(), call.header.pid);
-    call.session.beliefs.hears_of(call.ino(), Handle(request.fh));
+    call.session.cached_attrs.hears_of(call.ino(), Handle(request.fh));
     if put::is_number(request.cmd) {
         return put_file(call, &request);
     }
@@ -48,7 +47,7 @@ pub fn ioctl<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     Ok(Answer::Reply)
 }
 
-/// Makes a file in a directory. The kernel does not see it do so: it must not believe anything that is not so any more.
+/// Makes a file in a directory. The kernel does not see it do so: it must not cache anything that is not so any more.
 fn put_file<F: FileSystem>(mut call: Call<'_, F>, request: &IoCtlIn) -> FsResult<Answer> {
     let is_restricted =
         request.flags & flags::IOCTL_UNRESTRICTED == 0 && request.flags & flags::IOCTL_DIR != 0;
@@ -57,8 +56,9 @@ fn put_file<F: FileSystem>(mut call: Call<'_, F>, request: &IoCtlIn) -> FsResult
         put::NewFile::decode(bytes).filter(|_| is_restricted && request.out_size as usize >= put::MADE_LEN);
     let file = file.ok_or(FsError::new(Errno::ENOTTY))?;
     let dir = call.ino();
-    let believed = "that names are not there is believed of the directory; make the file in steps";
-    let making = call.session.absences.make(dir).ok_or_else(|| FsError::with(Errno::EAGAIN, believed))?;
+    let cached = "that names are not there is cached of the directory; make the file in steps";
+    let making =
+        call.session.negative_entries.make(dir).ok_or_else(|| FsError::with(Errno::EAGAIN, cached))?;
     let made = call.session.fs.put(&call.ctx(), dir, &file);
     // Whatever came of it.
     call.session.channel.forget_attributes(dir.0).map_err(|error| {

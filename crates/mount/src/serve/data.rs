@@ -32,7 +32,6 @@ fn kernel_flags<F: FileSystem>(session: &Session<F>, ino: Ino, flags: u32) -> u3
 /// OPEN.
 pub fn open<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = OpenIn::decode(&mut call.input)?;
-    call.session.beliefs.hears_from(call.ino(), call.header.pid);
     let attr = call.session.fs.open(&call.ctx(), call.ino(), request.flags)?;
     let handle = register(&call, &attr, request.flags, request.open_flags)?;
     if has(request.flags, OFlags::TRUNC) {
@@ -99,7 +98,7 @@ fn drop_set_id<F: FileSystem>(call: &Call<'_, F>, ino: Ino) -> FsResult<()> {
 /// RELEASE: the last descriptor is closed.
 pub fn release<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     let request = ReleaseIn::decode(&mut call.input)?;
-    call.session.beliefs.hears_of(call.ino(), Handle(request.fh));
+    call.session.cached_attrs.hears_of(call.ino(), Handle(request.fh));
     // Pages of mappings come after the last FLUSH. What cannot be sent now is said when the file is closed.
     if let Err(error) = call.session.fs.send_unsent(call.ino()) {
         log::debug!("{} before its close: {error}", call.ino());

@@ -11,10 +11,11 @@ mod xattrs;
 
 use std::time::Duration;
 
+use bivouac_client::entry_hash;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, OpId};
 
 use crate::abi::{Header, Opcode, Reader, Reply, Validity};
-use crate::beliefs::Hearer;
+use crate::cached_attrs::Hearer;
 use crate::fs::{FileSystem, OpCtx};
 use crate::opens::Handle;
 use crate::session::Session;
@@ -72,7 +73,7 @@ impl<F> Call<'_, F> {
 }
 
 impl<F: FileSystem> Call<'_, F> {
-    /// For how long the kernel may believe attributes, which were just learned.
+    /// For how long the kernel may cache attributes, which were just learned.
     fn attr_validity(&self, attr: &Attr) -> Validity {
         self.attr_validity_of(attr, None)
     }
@@ -81,20 +82,20 @@ impl<F: FileSystem> Call<'_, F> {
     fn attr_validity_of(&self, attr: &Attr, opens: Option<Handle>) -> Validity {
         let lease = self.session.fs.lease(attr.ino);
         let to = Hearer { thread: self.header.pid, opens };
-        // Nobody asks about other things than files.
-        let lease = if attr.is_file() { self.session.beliefs.tell(attr.ino, to, lease) } else { lease };
+        let lease = self.session.cached_attrs.tell(attr.ino, to, lease);
         Validity { entry_ms: 0, attr_ms: millis(lease) }
     }
 
-    /// For how long the kernel may believe an entry of the directory that the request is about, and the attributes
+    /// For how long the kernel may cache an entry of the directory that the request is about, and the attributes
     /// of what it leads to, which were just learned.
     fn validity(&self, name: &[u8], attr: &Attr) -> Validity {
         Validity { entry_ms: self.entry_ms(name), ..self.attr_validity(attr) }
     }
 
-    /// For how long the kernel may believe an entry of the directory that the request is about.
+    /// For how long the kernel may cache an entry of the directory that the request is about.
     fn entry_ms(&self, name: &[u8]) -> u64 {
-        millis(self.session.fs.entry_lease(self.ino(), name))
+        let lease = self.session.fs.entry_lease(self.ino(), name);
+        millis(self.session.cached_names.tell(self.ino(), entry_hash(self.ino(), name), lease))
     }
 }
 

@@ -1,11 +1,13 @@
 //! Entries of directories.
 
+use std::time::Duration;
+
 use bivouac_types::{Attr, Errno, FsResult, Ino, mode};
 
 use super::{Answer, Call, millis};
 use crate::abi::{LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn, Validity};
-use crate::absences::Look;
 use crate::fs::{FileSystem, NewInode};
+use crate::negative_entries::Look;
 
 /// LOOKUP.
 pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
@@ -13,7 +15,7 @@ pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     if name == b"." || name == b".." {
         return lookup_by_number(call, name);
     }
-    let look = call.session.absences.look();
+    let look = call.session.negative_entries.look();
     match call.session.fs.glance_at(call.ino(), name) {
         Ok(attr) => entry(call, name, &attr),
         Err(error) if error.errno() == Errno::ENOENT => absent(call, name, look),
@@ -111,10 +113,10 @@ fn entry<F: FileSystem>(call: Call<'_, F>, name: &[u8], attr: &Attr) -> FsResult
     Ok(Answer::Reply)
 }
 
-/// That there is no such entry; the kernel may believe it as long as a lease runs.
+/// That there is no such entry; the kernel may cache it as long as a lease runs.
 fn absent<F: FileSystem>(call: Call<'_, F>, name: &[u8], look: Look) -> FsResult<Answer> {
-    let lease = call.session.fs.entry_lease(call.ino(), name);
-    let entry_ms = millis(call.session.absences.absent(call.ino(), look, lease));
+    let lease = Duration::from_millis(call.entry_ms(name));
+    let entry_ms = millis(call.session.negative_entries.absent(call.ino(), look, lease));
     let validity = Validity { entry_ms, attr_ms: 0 };
     if entry_ms == 0 {
         return Err(Errno::ENOENT.into());

@@ -78,7 +78,7 @@ impl Memory {
         }
     }
 
-    /// From now on the kernel may believe what it is told for so long.
+    /// From now on the kernel may cache what it is told for so long.
     pub fn give_lease(&self, lease: Duration) {
         *self.lease.lock() = lease;
     }
@@ -470,7 +470,7 @@ impl FileSystem for Memory {
 
     fn statfs(&self, _: Ino) -> FsResult<StatFs> {
         let files = self.inner.lock().nodes.len() as u64;
-        Ok(StatFs { block_size: 4096, blocks: 1000, blocks_free: 600, files })
+        Ok(StatFs { block_size: 4096, blocks: 1000, blocks_free: 600, files, files_free: 1 << 20 })
     }
 
     fn seek(&self, ino: Ino, offset: u64, kind: SeekKind) -> FsResult<u64> {

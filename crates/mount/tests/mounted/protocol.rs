@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bivouac_client::{FileIdentity, FormationPlace, IDENTIFY, IDENTITY_LEN};
 use bivouac_mount::{FileSystem, MountError, Options};
+use bivouac_types::limits::LEASE_MS;
 use bivouac_types::put::{self, MadeFile, NewFile};
 use bivouac_types::{FormationId, Ino, Timestamp};
 use parking_lot::Mutex;
@@ -112,7 +113,7 @@ fn attributes_come_with_listings_where_that_is_wanted() {
 }
 
 #[test]
-fn what_a_lease_covers_may_be_believed() {
+fn what_a_lease_covers_may_be_cached() {
     let (mut kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
     assert_eq!(kernel.ask(1, 1, b"none\0").error, -2);
     daemon.fs.give_lease(Duration::from_millis(1500));
@@ -481,13 +482,13 @@ fn reopened(kernel: &mut Kernel) {
     assert_eq!(kernel.ask(14, SEED.0, &body).error, 0);
 }
 
-/// For how long attributes may be believed, in whole seconds.
-fn believed(kernel: &mut Kernel) -> u64 {
+/// For how long attributes may be cached, in whole seconds.
+fn cached(kernel: &mut Kernel) -> u64 {
     long(&kernel.ask(3, SEED.0, &[0; 16]).body, 0)
 }
 
-/// A kernel that may believe what it is told.
-fn believing() -> (Kernel, Daemon) {
+/// A kernel that may cache what it is told.
+fn caching() -> (Kernel, Daemon) {
     let (kernel, daemon) = Kernel::started(ALL, Memory::new(), Options::default());
     daemon.fs.give_lease(Duration::from_secs(5));
     (kernel, daemon)
@@ -500,13 +501,32 @@ fn is_told_to_forget(note: &Answer, ino: Ino) -> bool {
 
 /// S271.
 #[test]
-fn a_kernel_that_is_asked_believes_nothing() {
-    let (mut kernel, daemon) = believing();
-    assert!(daemon.mount.disbelieve(SEED), "it was told nothing");
+fn a_kernel_that_is_asked_caches_nothing() {
+    let (mut kernel, daemon) = caching();
+    assert!(daemon.mount.invalidate_attrs(SEED).is_zero(), "it was told nothing");
     assert!(is_told_to_forget(&kernel.receive(), SEED));
-    assert_eq!(believed(&mut kernel), 0, "and nothing from now on");
+    assert_eq!(cached(&mut kernel), 0, "and nothing from now on");
     let seed = kernel.ask(1, 1, b"seed\0");
     assert_eq!((long(&seed.body, 16), long(&seed.body, 24)), (5, 0), "its name is another matter");
+    kernel.unmount();
+    daemon.ended().unwrap();
+}
+
+/// S379. A name that was looked up, found or not, is told for no longer once it is asked for; another one is.
+#[test]
+fn a_name_that_is_asked_for_may_be_shown_for_as_long_as_was_said() {
+    let (mut kernel, daemon) = caching();
+    let hash = |name: &[u8]| bivouac_client::entry_hash(Ino(1), name);
+    for name in [&b"seed"[..], b"absent"] {
+        let looked = [name, b"\0"].concat();
+        assert!(daemon.mount.invalidate_name(Ino(1), hash(b"other")).is_zero());
+        assert_eq!(long(&kernel.ask(1, 1, &looked).body, 16), 5);
+        let left = daemon.mount.invalidate_name(Ino(1), hash(name));
+        assert!(left > Duration::from_secs(3), "{left:?}");
+        assert!(
+            matches!(kernel.ask(1, 1, &looked), answer if answer.error != 0 || long(&answer.body, 16) == 0)
+        );
+    }
     kernel.unmount();
     daemon.ended().unwrap();
 }
@@ -514,14 +534,13 @@ fn a_kernel_that_is_asked_believes_nothing() {
 /// S271.
 #[test]
 fn a_kernel_that_may_not_have_heard_yet_cannot_forget() {
-    let (mut kernel, daemon) = believing();
-    assert_eq!(believed(&mut kernel), 5);
-    // On a busy machine the answer may be old by now.
-    if daemon.mount.disbelieve(SEED) {
-        assert!(is_told_to_forget(&kernel.receive(), SEED));
-    }
+    let (mut kernel, daemon) = caching();
+    assert_eq!(cached(&mut kernel), 5);
+    let on_the_way = daemon.mount.invalidate_attrs(SEED);
+    assert!(on_the_way <= Duration::from_millis(LEASE_MS), "{on_the_way:?}");
+    assert!(is_told_to_forget(&kernel.receive(), SEED));
     reopened(&mut kernel);
-    assert!(daemon.mount.disbelieve(SEED), "who sends another request has heard");
+    assert!(daemon.mount.invalidate_attrs(SEED).is_zero(), "who sends another request has heard");
     assert!(is_told_to_forget(&kernel.receive(), SEED));
     kernel.unmount();
     daemon.ended().unwrap();
@@ -530,7 +549,7 @@ fn a_kernel_that_may_not_have_heard_yet_cannot_forget() {
 /// S271.
 #[test]
 fn a_file_that_was_closed_had_been_opened() {
-    let (mut kernel, daemon) = believing();
+    let (mut kernel, daemon) = caching();
     let mut body = Vec::new();
     words(&mut body, &[1, 0o100_644, 0, 0]);
     body.extend(b"made\0");
@@ -539,7 +558,7 @@ fn a_file_that_was_closed_had_been_opened() {
     let mut body = Vec::new();
     longs(&mut body, &[handle, 0, 0]);
     assert_eq!(kernel.ask(18, ino.0, &body).error, 0);
-    assert!(daemon.mount.disbelieve(ino));
+    assert!(daemon.mount.invalidate_attrs(ino).is_zero());
     assert!(is_told_to_forget(&kernel.receive(), ino));
     kernel.unmount();
     daemon.ended().unwrap();

@@ -167,7 +167,7 @@ mod tests {
 
     fn connection(key: u64) -> (Arc<Connection>, UnixStream) {
         let (own, other) = UnixStream::pair().unwrap();
-        let handshake = ServerSide::new(LaneKind::Client, [0; 32]);
+        let handshake = ServerSide::new(LaneKind::Client, bivouac_wire::Way::None, [0; 32]);
         let hosted = Arc::new(Hosted { service: Arc::new(Mute), clients: Clients::default() });
         (Arc::new(Connection::new(key, own.into(), hosted, handshake)), other)
     }

@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bivouac_ranks::{Mutex, rank};
 use bivouac_types::limits::{FRAME_HEADER_LEN, HANDSHAKE_BODY_MAX};
-use bivouac_types::{ClientId, Errno as FsErrno, FsError};
-use bivouac_wire::{Frame, FrameError, Kind, Seal, Summing, seal_of};
+use bivouac_types::{ClientId, Errno as FsErrno, FsError, OpId};
+use bivouac_wire::{Frame, FrameError, Kind, Seal, Summing, Way, seal_of};
 use rustix::net::Shutdown;
 
 use super::buffers::Buffer;
-use super::transfer::{Hitch, Incoming, Outgoing, Pooled, receive, send, send_along};
+use super::transfer::{Hitch, Incoming, Outgoing, Pooled, receive_over, send, send_along};
 use super::{Hosted, Shared};
 use crate::handshake::{self, ServerSide, Step};
+use crate::records::Channel;
 use crate::service::{Asker, Outcome, Reply, dispatch};
 use crate::{LaneKind, Refusal};
 
@@ -49,8 +50,8 @@ pub(super) enum Next {
 pub(super) struct Connection {
     key: u64,
     socket: OwnedFd,
-    /// Whether frames come from another machine, and so with a seal.
-    is_sealed: bool,
+    /// How frames are protected once the client has proven itself.
+    way: Way,
     /// Whose listener accepted it.
     hosted: Arc<Hosted>,
     /// Number of the proven client, for those who do not work on the connection; 0 before.
@@ -60,6 +61,8 @@ pub(super) struct Connection {
 
 struct State {
     phase: Phase,
+    // What encrypts, if anything does: once the client has proven itself.
+    channel: Option<Box<Channel>>,
     // Bytes that came and are not handled yet; never more than one read.
     inbox: Vec<u8>,
     // The inbox may hold whole frames, kept back because an answer was under way.
@@ -95,18 +98,18 @@ struct Context<'a> {
 
 impl Connection {
     pub fn new(key: u64, socket: OwnedFd, hosted: Arc<Hosted>, handshake: ServerSide) -> Connection {
+        let way = handshake.way();
         let state = State {
             phase: Phase::Shaking(Box::new(handshake)),
+            channel: None,
             inbox: Vec::new(),
             held_back: false,
             incoming: None,
             outgoing: None,
             stalled: None,
         };
-        let domain = rustix::net::sockopt::socket_domain(&socket);
-        let is_sealed = !domain.is_ok_and(|domain| domain == rustix::net::AddressFamily::UNIX);
         let state = Mutex::new(rank::CONNECTION, state);
-        Connection { key, socket, is_sealed, hosted, client: AtomicU64::new(0), state }
+        Connection { key, socket, way, hosted, client: AtomicU64::new(0), state }
     }
 
     pub fn key(&self) -> u64 {
@@ -138,7 +141,11 @@ impl Connection {
         }
         let was_shaking = matches!(state.phase, Phase::Shaking(_));
         let context = Context { connection: self, shared, lane };
-        let next = state.advance(&context, worker).unwrap_or(Next::Close);
+        let next = match state.advance(&context, worker) {
+            Err(Hitch::Forged) => state.refuse_forged(&context),
+            next => next,
+        };
+        let next = next.unwrap_or(Next::Close);
         if was_shaking && matches!(state.phase, Phase::Open(_)) {
             proven();
         }
@@ -174,23 +181,31 @@ impl AsFd for Connection {
 
 impl State {
     fn advance(&mut self, context: &Context<'_>, worker: &mut Worker) -> Result<Next, Hitch> {
-        if !self.flush(context)? {
-            return Ok(Next::Write);
+        loop {
+            if !self.flush(context)? {
+                return Ok(Next::Write);
+            }
+            if self.incoming.is_none() {
+                self.read_small(context, worker)?;
+            }
+            // More of a long frame is there already, as a rule: to be told so would cost another thread's waking.
+            if self.incoming.is_some() && self.fill(context)? {
+                self.serve_incoming(context, worker)?;
+            }
+            if self.outgoing.is_some() {
+                return Ok(Next::Write);
+            }
+            // The socket does not tell of what was received and not asked for yet.
+            if !self.channel.as_ref().is_some_and(|channel| channel.opening.is_ready()) {
+                return Ok(Next::Read);
+            }
         }
-        if self.incoming.is_none() {
-            self.read_small(context, worker)?;
-        }
-        // More of a long frame is there already, as a rule: to be told so would cost another thread's waking.
-        if self.incoming.is_some() && self.fill(context)? {
-            self.serve_incoming(context, worker)?;
-        }
-        Ok(if self.outgoing.is_some() { Next::Write } else { Next::Read })
     }
 
     /// Sends what is left of an answer; whether nothing is left.
     fn flush(&mut self, context: &Context<'_>) -> Result<bool, Hitch> {
         if let Some(outgoing) = &mut self.outgoing {
-            if !outgoing.send(&context.connection.socket)? {
+            if !outgoing.send(&context.connection.socket, self.channel.as_deref_mut())? {
                 return Ok(false);
             }
             self.outgoing = None;
@@ -201,10 +216,10 @@ impl State {
     /// Reads the rest of a frame that did not fit into one read; whether it is whole.
     fn fill(&mut self, context: &Context<'_>) -> Result<bool, Hitch> {
         let Some(incoming) = &mut self.incoming else { return Ok(false) };
-        match incoming.receive(&context.connection.socket) {
+        match incoming.receive(&context.connection.socket, self.channel.as_deref_mut()) {
             Ok(()) => Ok(incoming.is_whole()),
             Err(Hitch::Wait) => Ok(false),
-            Err(Hitch::Close) => Err(Hitch::Close),
+            Err(hitch) => Err(hitch),
         }
     }
 
@@ -223,10 +238,11 @@ impl State {
         let mut len = self.inbox.len().min(scratch.len());
         scratch[..len].copy_from_slice(&self.inbox[..len]);
         if !self.held_back {
-            match receive(&context.connection.socket, &mut [IoSliceMut::new(&mut scratch[len..])]) {
+            let mut parts = [IoSliceMut::new(&mut scratch[len..])];
+            match receive_over(&context.connection.socket, self.channel.as_deref_mut(), &mut parts) {
                 Ok(received) => len += received,
                 Err(Hitch::Wait) => return Ok(()),
-                Err(Hitch::Close) => return Err(Hitch::Close),
+                Err(hitch) => return Err(hitch),
             }
         }
         let rest = self.serve_whole(context, &scratch[..len], body)?;
@@ -248,8 +264,8 @@ impl State {
             let (body_len, payload_len) = (frame.body_len as usize, frame.payload_len as usize);
             let Some((body, behind)) = behind.split_at_checked(body_len) else { break };
             let Some((payload, behind)) = behind.split_at_checked(payload_len) else { break };
-            let mut summing = Summing::default();
-            if frame.seal != Seal::None {
+            let (mut summing, was_open) = (Summing::default(), self.channel.is_none());
+            if frame.seal.way() == Way::Sum {
                 summing.add(body);
                 summing.add(payload);
             }
@@ -257,6 +273,10 @@ impl State {
                 self.serve(context, frame, body, payload, reply)?;
             } else {
                 self.refuse_damaged(context, &frame)?;
+            }
+            if was_open && self.channel.is_some() && !behind.is_empty() {
+                // Encrypted bytes come only after ours, which the client has not seen yet.
+                return Err(Hitch::Close);
             }
             rest = behind;
         }
@@ -290,11 +310,20 @@ impl State {
             }
             Err(_) => return Err(Hitch::Close),
         };
-        if frame.seal == Seal::None && context.connection.is_sealed {
+        // Handshakes are summed up whatever carries them.
+        if !shaking && frame.seal.way() != context.connection.way || shaking && frame.seal.way() != Way::Sum {
             return Err(Hitch::Close);
         }
         let too_long = frame.body_len as usize > HANDSHAKE_BODY_MAX || frame.payload_len > 0;
         if frame.kind != Kind::Request || shaking && too_long { Err(Hitch::Close) } else { Ok(frame) }
+    }
+
+    /// As [`State::refuse_damaged`], where nobody knows what it was that was sent.
+    fn refuse_forged(&mut self, context: &Context<'_>) -> Result<Next, Hitch> {
+        (self.incoming, self.outgoing) = (None, None);
+        let client = self.phase.client().unwrap_or(ClientId(0));
+        self.refuse_damaged(context, &Frame::request(0, OpId(0), client, 0))?;
+        Ok(Next::Write)
     }
 
     /// Tells the asker that what it sent came with other bytes, and closes: another connection may take another way.
@@ -305,7 +334,7 @@ impl State {
         );
         context.connection.hosted.service.request_damaged(context.lane);
         self.phase = Phase::Ending(self.phase.client());
-        let seal = seal_of(&[], []);
+        let seal = if self.channel.is_some() { Seal::Record } else { seal_of(&[], []) };
         self.send(context, Outgoing::message(Frame { seal, ..frame.damaged() }.to_bytes().to_vec()))?;
         if self.outgoing.is_some() { Ok(()) } else { Err(Hitch::Close) }
     }
@@ -321,6 +350,7 @@ impl State {
         match &mut self.phase {
             Phase::Shaking(handshake) => {
                 let step = handshake.take(&context.shared.auth, context.shared.instance, &frame, body);
+                self.channel = handshake.channel().map(Box::new);
                 self.shake(context, step)
             }
             Phase::Open(client) => {
@@ -374,10 +404,8 @@ impl State {
         let (status, payload_len, descriptor) =
             (reply.status(), reply.payload_len(), reply.take_descriptor());
         let mut head = frame.reply(status, reply_body.len() as u32, payload_len as u32);
-        if context.connection.is_sealed {
-            let payload = target.buffer.as_deref().and_then(|buffer| buffer.get(..payload_len));
-            head.seal = seal_of(reply_body, payload);
-        }
+        let payload = target.buffer.as_deref().and_then(|buffer| buffer.get(..payload_len));
+        head.seal = context.connection.way.seal(reply_body, payload);
         let header = head.to_bytes();
         if outcome == Outcome::Panicked {
             self.phase = Phase::Ending(Some(client));
@@ -406,12 +434,16 @@ impl State {
         payload: Option<Buffer>,
         payload_len: usize,
     ) -> Result<(), Hitch> {
+        if self.channel.is_some() {
+            return self
+                .send(context, Outgoing { head: [header, body].concat(), payload, payload_len, done: 0 });
+        }
         let bytes = payload.as_deref().and_then(|payload| payload.get(..payload_len)).unwrap_or_default();
         let parts = [IoSlice::new(header), IoSlice::new(body), IoSlice::new(bytes)];
         let done = match send(&context.connection.socket, &parts) {
             Ok(sent) => sent,
             Err(Hitch::Wait) => 0,
-            Err(Hitch::Close) => return Err(Hitch::Close),
+            Err(hitch) => return Err(hitch),
         };
         if done < header.len() + body.len() + bytes.len() {
             let payload_len = bytes.len();
@@ -421,7 +453,7 @@ impl State {
     }
 
     fn send(&mut self, context: &Context<'_>, mut outgoing: Outgoing) -> Result<(), Hitch> {
-        if !outgoing.send(&context.connection.socket)? {
+        if !outgoing.send(&context.connection.socket, self.channel.as_deref_mut())? {
             self.outgoing = Some(outgoing);
         }
         Ok(())
@@ -431,6 +463,7 @@ impl State {
         let len = |payload: &Option<Buffer>| payload.as_deref().map_or(0, <[u8]>::len);
         let incoming = self.incoming.as_ref().map_or(0, |i| i.body.capacity() + len(&i.payload));
         let outgoing = self.outgoing.as_ref().map_or(0, |o| o.head.capacity() + len(&o.payload));
-        incoming + outgoing + self.inbox.capacity()
+        let opening = self.channel.as_ref().map_or(0, |channel| channel.opening.held_bytes());
+        incoming + outgoing + opening + self.inbox.capacity()
     }
 }

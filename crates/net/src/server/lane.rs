@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 
 use super::connection::{Connection, Next, Worker};
+use super::crew::Crew;
 use super::registry::Handshakes;
 use super::{Hosted, Running, Shared};
 use crate::handshake::{self, ServerSide};
@@ -35,8 +36,6 @@ const ACCEPTS_MAX: usize = 64;
 const BACKLOG: i32 = 4096;
 /// Pause before accepting is tried again when descriptors have run out, in milliseconds.
 const STARVED_MS: u64 = 500;
-/// Threads of a lane, at most, those that wait for something else than requests among them.
-const THREADS_CAP: usize = 128;
 /// Silence after which the kernel asks a connection's other side whether it lives.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Time between two such questions.
@@ -56,13 +55,9 @@ pub(super) struct Lane {
     next_key: AtomicU64,
     // Descriptors have run out: listeners are not armed.
     starved: AtomicBool,
-    /// Threads that are not in the middle of a wait, at most.
-    threads_max: usize,
-    /// Threads that there are, and those of them that wait for something to do.
-    threads: AtomicUsize,
+    crew: Crew,
+    /// Threads that wait for something to do.
     idle: AtomicUsize,
-    /// Those of them whose request waits for a peer, a lease or a lock: while they do, others take their place.
-    waiting: AtomicUsize,
 }
 
 impl Lane {
@@ -84,10 +79,8 @@ impl Lane {
             handshakes: Mutex::new(rank::LEAF, Handshakes::new(limit)),
             next_key: AtomicU64::new(KEY_CONNECTIONS),
             starved: AtomicBool::new(false),
-            threads_max: threads_max.max(1),
-            threads: AtomicUsize::new(0),
+            crew: Crew::new(threads_max),
             idle: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
         };
         epoll::add(&lane.epoll, &lane.wake, EventData::new_u64(KEY_WAKE), EventFlags::IN)?;
         for (key, (listener, _)) in (KEY_LISTENERS..).zip(&lane.listeners) {
@@ -100,11 +93,7 @@ impl Lane {
 
     /// Starts a thread that serves until the server stops, unless there are as many as there may be.
     pub fn add_thread(self: &Arc<Lane>) -> io::Result<()> {
-        let enough = self.enough();
-        let more = |threads| (threads < enough).then_some(threads + 1);
-        let Ok(number) = self.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) else {
-            return Ok(());
-        };
+        let Some(number) = self.crew.join() else { return Ok(()) };
         let name = match self.kind {
             LaneKind::Client => format!("client-{number}"),
             LaneKind::Peer => format!("peer-{number}"),
@@ -121,32 +110,17 @@ impl Lane {
                 threads.push(thread);
             }
             Err(error) => {
-                self.threads.fetch_sub(1, Ordering::AcqRel);
+                self.crew.leave();
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// How many threads are enough: those that may be at work, and as many as wait.
-    fn enough(&self) -> usize {
-        self.threads_max
-            .saturating_add(self.waiting.load(Ordering::Acquire))
-            .min(self.threads_max.max(THREADS_CAP))
-    }
-
     /// A thread's request is about to wait: requests that come meanwhile do not wait with it.
     fn begin_waiting(self: &Arc<Lane>) {
-        self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.crew.begin_waiting();
         self.leave_one();
-    }
-
-    /// A thread's request has waited and is over. Whether the thread is one too many now.
-    fn end_waiting(&self) -> bool {
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
-        let enough = self.enough();
-        let fewer = |threads| (threads > enough).then(|| threads - 1);
-        self.threads.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_ok()
     }
 
     /// Whoever is about to be busy leaves a thread that waits.
@@ -184,7 +158,7 @@ impl Lane {
                 Some(key) => self.serve(key, &mut worker),
                 None => self.retry_accepting(),
             }
-            if waits.take() && self.end_waiting() {
+            if waits.take() && self.crew.end_waiting() {
                 break;
             }
             self.sweep();
@@ -298,8 +272,8 @@ impl Lane {
         }
         let Ok(nonce) = auth::nonce() else { return };
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        let connection =
-            Arc::new(Connection::new(key, socket, Arc::clone(hosted), ServerSide::new(self.kind, nonce)));
+        let handshake = ServerSide::new(self.kind, self.shared.auth.way(listener.is_unix()), nonce);
+        let connection = Arc::new(Connection::new(key, socket, Arc::clone(hosted), handshake));
         self.connections.write().insert(key, Arc::clone(&connection));
         let surplus = self.handshakes.lock().begin(key, Instant::now());
         if let Some(surplus) = surplus {

@@ -9,6 +9,7 @@
 
 mod buffers;
 mod connection;
+mod crew;
 mod lane;
 mod registry;
 mod transfer;

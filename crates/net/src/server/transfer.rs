@@ -6,11 +6,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use bivouac_wire::{Frame, Seal, Summing};
+use bivouac_wire::{Frame, Summing, Way};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::buffers::{Buffer, Buffers};
+use crate::records::{Channel, Forged, Sealing, Unread};
 use crate::service::Target;
 
 /// Why there is no going on now.
@@ -18,6 +19,8 @@ use crate::service::Target;
 pub(super) enum Hitch {
     Wait,
     Close,
+    /// What came is not what the other side sent next.
+    Forged,
 }
 
 /// Reads what is there.
@@ -31,6 +34,20 @@ pub(super) fn receive(socket: &OwnedFd, parts: &mut [IoSliceMut<'_>]) -> Result<
             _ => return Err(Hitch::Close),
         }
     }
+}
+
+/// Reads what is there, and opens it where the connection is encrypted.
+pub(super) fn receive_over(
+    socket: &OwnedFd,
+    channel: Option<&mut Channel>,
+    parts: &mut [IoSliceMut<'_>],
+) -> Result<usize, Hitch> {
+    let Some(channel) = channel else { return receive(socket, parts) };
+    let read = channel.opening.read(parts, |into| receive(socket, &mut [IoSliceMut::new(into)]));
+    read.map_err(|error| match error {
+        Unread::Forged => Hitch::Forged,
+        Unread::Link(hitch) => hitch,
+    })
 }
 
 /// Writes as much as fits.
@@ -102,7 +119,7 @@ impl Incoming {
     fn add(&mut self, came: usize) {
         let (from, end) = (self.have, self.have + came);
         self.have = end;
-        if self.frame.seal == Seal::None {
+        if self.frame.seal.way() != Way::Sum {
             return;
         }
         let (body_len, payload) = (self.body.len(), self.payload.as_deref().unwrap_or_default());
@@ -122,12 +139,13 @@ impl Incoming {
     }
 
     /// Reads until it is whole or nothing more is there.
-    pub fn receive(&mut self, socket: &OwnedFd) -> Result<(), Hitch> {
+    pub fn receive(&mut self, socket: &OwnedFd, mut channel: Option<&mut Channel>) -> Result<(), Hitch> {
         while !self.is_whole() {
             let (body_len, payload) = (self.body.len(), self.payload.as_deref_mut().unwrap_or_default());
             let body = self.body.get_mut(self.have..).unwrap_or_default();
             let payload = payload.get_mut(self.have.saturating_sub(body_len)..).unwrap_or_default();
-            let came = receive(socket, &mut [IoSliceMut::new(body), IoSliceMut::new(payload)])?;
+            let mut parts = [IoSliceMut::new(body), IoSliceMut::new(payload)];
+            let came = receive_over(socket, channel.as_deref_mut(), &mut parts)?;
             self.add(came);
         }
         Ok(())
@@ -141,20 +159,40 @@ impl Outgoing {
     }
 
     /// Sends until all is gone (true) or the socket takes no more.
-    pub fn send(&mut self, socket: &OwnedFd) -> Result<bool, Hitch> {
+    pub fn send(&mut self, socket: &OwnedFd, mut channel: Option<&mut Channel>) -> Result<bool, Hitch> {
         let payload = self.payload.as_deref().and_then(|payload| payload.get(..self.payload_len));
         let payload = payload.unwrap_or_default();
         while self.done < self.head.len() + payload.len() {
             let head = self.head.get(self.done..).unwrap_or_default();
             let tail = payload.get(self.done.saturating_sub(self.head.len())..).unwrap_or_default();
-            match send(socket, &[IoSlice::new(head), IoSlice::new(tail)]) {
+            let parts = [IoSlice::new(head), IoSlice::new(tail)];
+            let sent = match &mut channel {
+                None => send(socket, &parts),
+                Some(channel) => match flush(socket, &mut channel.sealing)? {
+                    true => channel.sealing.take(&parts).map_err(|Forged| Hitch::Close),
+                    false => Err(Hitch::Wait),
+                },
+            };
+            match sent {
                 Ok(sent) => self.done += sent,
                 Err(Hitch::Wait) => return Ok(false),
-                Err(Hitch::Close) => return Err(Hitch::Close),
+                Err(hitch) => return Err(hitch),
             }
         }
-        Ok(true)
+        channel.map_or(Ok(true), |channel| flush(socket, &mut channel.sealing))
     }
+}
+
+/// Sends what is sealed until all is gone (true) or the socket takes no more.
+fn flush(socket: &OwnedFd, sealing: &mut Sealing) -> Result<bool, Hitch> {
+    while !sealing.pending().is_empty() {
+        match send(socket, &[IoSlice::new(sealing.pending())]) {
+            Ok(sent) => sealing.sent(sent),
+            Err(Hitch::Wait) => return Ok(false),
+            Err(hitch) => return Err(hitch),
+        }
+    }
+    Ok(true)
 }
 
 /// Puts a reply's payload into a pooled buffer.

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use bivouac_types::limits::{LOCK_TURN_MS, LOCK_WAITS_PER_FILE_MAX, LOCKS_PER_FILE_MAX};
+use bivouac_types::limits::{LOCK_SILENCE_MS, LOCK_TURN_MS, LOCK_WAITS_PER_FILE_MAX, LOCKS_PER_FILE_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId};
-use bivouac_wire::{FileLock, LockKind, LockMode};
+use bivouac_wire::{FileLock, LockKind, LockMode, UnlockScope};
 
 use super::ranges::{Delta, Owner, Ranges};
 
@@ -17,6 +17,8 @@ pub struct Want {
     pub lock: FileLock,
     /// The number under which it may wait.
     pub ticket: Option<u64>,
+    /// Whether the client has locked something of the file, as far as it knows.
+    pub holds: bool,
 }
 
 /// A request that waits.
@@ -25,6 +27,8 @@ struct Waiter {
     want: Want,
     ticket: u64,
     since: Instant,
+    /// When its client asked for it last.
+    asked: Instant,
 }
 
 /// Locks of a file, and who waits for some, in the order of their coming.
@@ -63,12 +67,21 @@ impl LockedFile {
     /// same lock again is granted again.
     ///
     /// # Errors
-    /// `EAGAIN` for a request that may not wait; `ENOLCK`; those of `save`.
+    /// `EAGAIN` for a request that may not wait; `EBADF` for one of a client whose locks were dropped without its knowing;
+    /// `ENOLCK`; those of `save`.
     pub fn acquire(&mut self, want: &Want, now: Instant, save: Save<'_>) -> FsResult<bool> {
         let owner = want.owner();
+        if want.holds && self.ranges.owners_of(want.client).is_empty() {
+            return Err(FsError::with(Errno::EBADF, "what its client had locked of the file was dropped"));
+        }
         if want.lock.kind == LockKind::Whole {
             self.give_up_other_mode(owner, want, save)?;
         }
+        // Who asks now is not silent, however long it took.
+        if let Some(waiter) = self.place(want).and_then(|at| self.waiters.get_mut(at)) {
+            waiter.asked = now;
+        }
+        self.drop_silent(now);
         let place = self.place(want);
         if self.ranges.conflicts(owner, &want.lock).next().is_none()
             && !self.lets_others_go_first(want, place, now)
@@ -84,18 +97,24 @@ impl LockedFile {
             if self.waiters.len() >= LOCK_WAITS_PER_FILE_MAX {
                 return Err(too_many("requests wait for locks of this file", LOCK_WAITS_PER_FILE_MAX));
             }
-            self.waiters.push_back(Waiter { want: *want, ticket, since: now });
+            self.waiters.push_back(Waiter { want: *want, ticket, since: now, asked: now });
         }
         Ok(false)
     }
 
-    /// Unlocks.
+    /// Unlocks. A close ends waits, too: one whose end its client could not tell would be granted to nobody.
     ///
     /// # Errors
     /// `ENOLCK` when that would make too many pieces; those of `save`.
-    pub fn release(&mut self, want: &Want, of_handle: bool, save: Save<'_>) -> FsResult<()> {
+    pub fn release(&mut self, want: &Want, scope: UnlockScope, save: Save<'_>) -> FsResult<()> {
         let owner = want.owner();
-        let delta = self.ranges.plan_unlock(owner, &want.lock, of_handle);
+        if scope != UnlockScope::Range {
+            self.waiters.retain(|waiter| {
+                let is_of_handle = scope == UnlockScope::Owner || waiter.want.lock.handle == want.lock.handle;
+                waiter.want.owner() != owner || !is_of_handle
+            });
+        }
+        let delta = self.ranges.plan_unlock(owner, &want.lock, scope == UnlockScope::Handle);
         self.change(owner, &delta, save)
     }
 
@@ -131,6 +150,7 @@ impl LockedFile {
     /// Grants what can be granted, in the order of the queue: to be called when something was unlocked or a request
     /// has left.
     pub fn grant(&mut self, now: Instant, save: Save<'_>, granted: &mut Vec<Granted>) {
+        self.drop_silent(now);
         let mut at = 0;
         while let Some(waiter) = self.waiters.get(at) {
             let (want, ticket) = (waiter.want, waiter.ticket);
@@ -147,6 +167,13 @@ impl LockedFile {
             self.waiters.remove(at);
             granted.push((want.client, want.node, ticket));
         }
+    }
+
+    /// Drops requests whose clients have not asked again for long: one that was given up while this node could not be
+    /// told would be granted to nobody, as it still is if its turn comes before. Who still waits finds a new place.
+    fn drop_silent(&mut self, now: Instant) {
+        let silence = Duration::from_millis(LOCK_SILENCE_MS);
+        self.waiters.retain(|waiter| now.saturating_duration_since(waiter.asked) < silence);
     }
 
     fn place(&self, want: &Want) -> Option<usize> {
@@ -216,7 +243,7 @@ mod tests {
     fn want(client: u64, mode: LockMode, ticket: u64) -> Want {
         let (kind, end) = (LockKind::Range, LOCK_END_MAX);
         let lock = FileLock { kind, mode, owner: client, handle: client, pid: 1, start: 0, end };
-        Want { client: ClientId(client), node: None, lock, ticket: Some(ticket) }
+        Want { client: ClientId(client), node: None, lock, ticket: Some(ticket), holds: false }
     }
 
     fn whole(client: u64, mode: LockMode, ticket: Option<u64>) -> Want {
@@ -231,7 +258,7 @@ mod tests {
     }
 
     fn unlock(file: &mut LockedFile, client: u64) {
-        file.release(&want(client, LockMode::Unlock, 0), false, KEPT).unwrap();
+        file.release(&want(client, LockMode::Unlock, 0), UnlockScope::Range, KEPT).unwrap();
     }
 
     /// S105.
@@ -259,6 +286,24 @@ mod tests {
         assert_eq!(file.acquire(&reader, now, KEPT), Ok(false));
         let later = now + Duration::from_millis(LOCK_TURN_MS);
         assert_eq!(file.acquire(&reader, later, KEPT), Ok(true));
+    }
+
+    /// S105.
+    #[test]
+    fn who_does_not_ask_again_is_granted_nothing() {
+        let (mut file, now) = (LockedFile::default(), Instant::now());
+        let (first, second, third) =
+            (want(1, LockMode::Write, 1), want(2, LockMode::Write, 2), want(3, LockMode::Write, 3));
+        let silence = Duration::from_millis(LOCK_SILENCE_MS);
+        file.acquire(&first, now, KEPT).unwrap();
+        file.acquire(&second, now, KEPT).unwrap();
+        file.acquire(&third, now, KEPT).unwrap();
+        assert_eq!(file.acquire(&third, now + silence / 2, KEPT), Ok(false), "it asks again");
+        unlock(&mut file, 1);
+        assert_eq!(granted(&mut file, now + silence), [3]);
+        assert_eq!(file.acquire(&second, now + silence, KEPT), Ok(false), "it may come back");
+        unlock(&mut file, 3);
+        assert_eq!(granted(&mut file, now + silence), [2]);
     }
 
     /// S105.
@@ -307,7 +352,7 @@ mod tests {
         assert_eq!(file.acquire(&whole(1, LockMode::Write, Some(1)), now, KEPT), Ok(false));
         assert_eq!(file.acquire(&whole(2, LockMode::Write, Some(2)), now, KEPT), Ok(false));
         assert_eq!(granted(&mut file, now), [1]);
-        file.release(&whole(1, LockMode::Unlock, None), false, KEPT).unwrap();
+        file.release(&whole(1, LockMode::Unlock, None), UnlockScope::Range, KEPT).unwrap();
         assert_eq!(granted(&mut file, now), [2]);
     }
 
@@ -333,7 +378,7 @@ mod tests {
         assert!(file.acquire(&want(1, LockMode::Write, 1), now, full).is_err());
         assert!(file.is_idle());
         file.acquire(&want(1, LockMode::Write, 1), now, KEPT).unwrap();
-        assert!(file.release(&want(1, LockMode::Unlock, 0), false, full).is_err());
+        assert!(file.release(&want(1, LockMode::Unlock, 0), UnlockScope::Range, full).is_err());
         assert!(file.forget(ClientId(1), full).is_err());
         assert_eq!(file.ranges.count(), 1, "it would be there again after a restart");
         file.forget(ClientId(1), KEPT).unwrap();

@@ -18,7 +18,7 @@ use bivouac_ranks::{Mutex, RwLock, rank};
 use bivouac_store::Records;
 use bivouac_types::limits::{LOCKS_PER_CLIENT_MAX, LOCKS_PER_MESSAGE_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
-use bivouac_wire::{Decode, Encode, FileLock, LockKind, LockMode, LockOf, LockWait};
+use bivouac_wire::{Decode, Encode, FileLock, LockKind, LockMode, LockOf, LockWait, UnlockScope};
 
 use crate::peers::Peers;
 use crate::record::{lock_key, lock_of_key, table};
@@ -117,12 +117,12 @@ impl Advisory {
         records: &Records,
         ino: Ino,
         want: &Want,
-        of_handle: bool,
+        scope: UnlockScope,
         check: impl FnOnce() -> FsResult<()>,
     ) -> FsResult<()> {
         self.with(records, ino, |file, save, granted| {
             check()?;
-            file.release(want, of_handle, save)?;
+            file.release(want, scope, save)?;
             file.grant(Instant::now(), save, granted);
             Ok(())
         })
@@ -163,20 +163,23 @@ impl Advisory {
         met.map(|(owner, start, span)| lock_of(ino, owner, start, span)).take(LOCKS_PER_MESSAGE_MAX).collect()
     }
 
-    /// A client's locks, in an order that stays the same while it takes none, from the given one on; and whether
-    /// those were the last.
-    pub fn list(&self, client: ClientId, skip: u64) -> (Vec<LockOf>, bool) {
+    /// A client's locks behind the given one, by files, kinds, owners and first bytes; and whether those were the last.
+    /// What is there all the time is told, whatever is locked and unlocked between two of such questions.
+    pub fn list(&self, client: ClientId, after: Option<&LockOf>) -> (Vec<LockOf>, bool) {
+        let place = |of: &LockOf| (of.ino, of.lock.kind, of.lock.owner, of.lock.start);
+        let after = after.map(place);
         let mut files = self.files();
+        files.retain(|ino| after.is_none_or(|(first, ..)| *ino >= first));
         files.sort_unstable();
         let of_file = |ino: Ino| -> Vec<LockOf> {
             let shard = self.shard(ino).lock();
             let all = shard.get(&ino).into_iter().flat_map(|file| file.ranges.iter());
             let own = all.filter(|(owner, ..)| owner.client == client);
-            own.map(|(owner, start, span)| lock_of(ino, owner, start, span)).collect()
+            let own = own.map(|(owner, start, span)| lock_of(ino, owner, start, span));
+            own.filter(|of| after.is_none_or(|after| place(of) > after)).collect()
         };
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         let mut locks: Vec<LockOf> =
-            files.into_iter().flat_map(of_file).skip(skip).take(LOCKS_PER_MESSAGE_MAX + 1).collect();
+            files.into_iter().flat_map(of_file).take(LOCKS_PER_MESSAGE_MAX + 1).collect();
         let end = locks.len() <= LOCKS_PER_MESSAGE_MAX;
         locks.truncate(LOCKS_PER_MESSAGE_MAX);
         (locks, end)

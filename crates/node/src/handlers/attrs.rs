@@ -5,6 +5,7 @@ use bivouac_wire::{Blob, EntryName, Found, InoOnly, Seen, SetAttrRequest, op};
 
 use crate::dispatch::Handle;
 use crate::intent::Intent;
+use crate::leases::Item;
 use crate::locks::Target;
 use crate::node::Node;
 use crate::peers::is_peer;
@@ -16,9 +17,14 @@ impl Handle for op::Lookup {
         let name = Name::new(request.name)?;
         node.bring_entries(request.parent)?;
         node.note_user(ctx, request.parent);
-        match node.look_up(request.parent, &name)? {
-            Some((dentry, slot)) => node.found(ctx, dentry, slot),
-            None => Err(Errno::ENOENT.into()),
+        let (dentry, slot) = node.look_up(request.parent, &name)?;
+        let item = Item::of_name(slot, request.parent, request.name);
+        match dentry {
+            Some(dentry) => node.found(ctx, dentry, item),
+            None => match node.lease(ctx, item) {
+                0 => Err(Errno::ENOENT.into()),
+                lease_ms => Ok(Found::absent(lease_ms)),
+            },
         }
     }
 }
@@ -31,19 +37,25 @@ impl Node {
         }
     }
 
-    /// For how long a client may believe what it is told of a slot, in milliseconds. Peers believe nothing, nor do
+    /// For how long a client may cache what it is told of an item, in milliseconds. Peers cache nothing, nor do
     /// clients that say so.
-    pub(super) fn lease(&self, ctx: &Ctx<'_>, slot: Slot) -> u32 {
-        if is_peer(ctx.client) || !ctx.leased { 0 } else { self.leases.look(ctx.origin, slot) }
+    pub(super) fn lease(&self, ctx: &Ctx<'_>, item: Item) -> u32 {
+        if is_peer(ctx.client) || !ctx.leased { 0 } else { self.leases.look(ctx.origin, item, ctx.begun) }
     }
 
-    /// Attributes, and for how long they may be believed.
+    /// As [`Node::lease`], of all names of a directory in a slot.
+    pub(super) fn lease_of_all(&self, ctx: &Ctx<'_>, slot: Slot) -> u32 {
+        let is_client = !is_peer(ctx.client) && ctx.leased;
+        if is_client { self.leases.look_at_all(ctx.origin, slot, ctx.begun) } else { 0 }
+    }
+
+    /// Attributes, and for how long they may be cached.
     pub(crate) fn seen(&self, ctx: &Ctx<'_>, attr: Attr) -> Seen {
-        Seen { attr, lease_ms: self.lease(ctx, attr.ino.slot()) }
+        Seen { attr, lease_ms: self.lease(ctx, Item::Attrs(attr.ino)) }
     }
 
-    /// An entry of this slot with its attributes, if they are at hand.
-    pub(crate) fn found(&self, ctx: &Ctx<'_>, dentry: Dentry, slot: Slot) -> FsResult<Found> {
+    /// An entry with its attributes, if they are at hand.
+    pub(crate) fn found(&self, ctx: &Ctx<'_>, dentry: Dentry, name: Item) -> FsResult<Found> {
         let at_hand = self.map.home(dentry.ino) == Some(self.id);
         let attr = match self.inode(dentry.ino) {
             _ if !at_hand => None,
@@ -52,27 +64,22 @@ impl Node {
             // The attributes of a spread directory are gathered for who asks for them.
             found => Some(found?.attr).filter(|attr| !attr.is_spread()),
         };
-        Ok(self.found_with(ctx, dentry, attr, slot))
+        Ok(self.found_with(ctx, dentry, attr, name))
     }
 
-    /// An entry of this slot with these attributes.
-    pub(crate) fn found_with(&self, ctx: &Ctx<'_>, dentry: Dentry, attr: Option<Attr>, slot: Slot) -> Found {
+    /// An entry with these attributes.
+    pub(crate) fn found_with(&self, ctx: &Ctx<'_>, dentry: Dentry, attr: Option<Attr>, name: Item) -> Found {
         let Dentry { ino, kind } = dentry;
-        let of_inode = ino.slot();
-        let lease_ms = self.lease(ctx, slot);
+        let lease_ms = self.lease(ctx, name);
         let here = attr.is_some() && self.map.home(ino) == Some(self.id);
-        let attr_lease_ms = match of_inode {
-            _ if !here => 0,
-            _ if of_inode == slot => lease_ms,
-            _ => self.lease(ctx, of_inode),
-        };
+        let attr_lease_ms = if here { self.lease(ctx, Item::Attrs(ino)) } else { 0 };
         Found { ino, kind, attr, lease_ms, attr_lease_ms }
     }
 }
 
 impl Handle for op::GetAttr {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: InoOnly) -> FsResult<Seen> {
-        Ok(node.seen(ctx, node.settled(ctx, request.ino)?.attr))
+        Ok(node.seen(ctx, node.gathered(ctx, request.ino)?.attr))
     }
 }
 
@@ -96,11 +103,15 @@ impl Handle for op::Parent {
 impl Handle for op::SetAttr {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: SetAttrRequest) -> FsResult<Seen> {
         let SetAttrRequest { ino, set } = request;
+        // Where directories are sticky, a kernel goes by the owner that it has of an inode, also an old one, as long as
+        // it shows its name.
+        let all = [Item::Attrs(ino), Item::Slot(ino.slot())];
+        let _quiet = node.begin_change(if set.uid.is_some() { &all } else { &all[..1] });
         if let Some(size) = set.size {
             node.resize_once(ctx, ino, size)?;
         }
         let _dir = node.stay(ino)?;
-        let mut change = node.change(&[ino.slot()])?;
+        let mut change = node.change_of(ino)?;
         let mut inode = change.inode(ino)?;
         if inode.attr.is_spread() {
             drop(change);
@@ -125,7 +136,7 @@ impl Node {
         let _size = self.locks.lock(Target::Size(dir))?;
         self.gather(ctx.origin, dir)?;
         let changed = || {
-            let mut change = self.change(&[dir.slot()])?;
+            let mut change = self.change_of(dir)?;
             let mut inode = change.inode(dir)?;
             set(&mut inode, change.now);
             change.put_inode(&inode);

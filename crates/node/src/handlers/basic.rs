@@ -2,14 +2,19 @@
 
 use std::sync::atomic::Ordering;
 
-use bivouac_store::VolumeUsage;
+use bivouac_store::{VolumeUsage, WrongPart};
+use bivouac_types::limits::WRONG_LISTED_MAX;
 use bivouac_types::{FsResult, PartitionId, StatFs};
-use bivouac_wire::{FormationMap, NodeStatus, OpCount, SeatEntry, StatFsRequest, VolumeStatus, op};
+use bivouac_wire::{
+    DamageStatus, FormationMap, NodeStatus, OpCount, SeatEntry, StatFsRequest, VolumeStatus, WrongBytes, op,
+};
 
 use crate::dispatch::Handle;
 use crate::node::Node;
 use crate::session::Ctx;
 
+/// What a file with a name of usual length takes, of memory and in the log, in bytes.
+const BYTES_PER_FILE: u64 = 512;
 /// Unit of `statfs` block counts, in bytes.
 const BLOCK: u64 = 4096;
 
@@ -35,7 +40,7 @@ impl Handle for op::StatFs {
         let (blocks, blocks_free) =
             space.iter().fold((0, 0), |sum, (all, free)| (sum.0 + all / BLOCK, sum.1 + free / BLOCK));
         let files = node.files.load(Ordering::Relaxed);
-        Ok(StatFs { block_size: BLOCK as u32, blocks, blocks_free, files })
+        Ok(StatFs { block_size: BLOCK as u32, blocks, blocks_free, files, files_free: node.files_free() })
     }
 }
 
@@ -46,6 +51,14 @@ impl Node {
             (volume.capacity, volume.capacity.saturating_sub(volume.used + volume.records))
         };
         self.data.usage().into_iter().map(of).collect()
+    }
+
+    /// How many more files can have a name here, about: as far as their memory goes, and the volume that records are on.
+    fn files_free(&self) -> u64 {
+        let records = self.records.stats();
+        let memory = records.memory_max.saturating_sub(records.memory);
+        let volume = self.space().first().map_or(0, |(_, free)| *free);
+        memory.min(volume) / BYTES_PER_FILE
     }
 
     /// The same of a partition's seats here.
@@ -73,20 +86,39 @@ impl Handle for op::Status {
             open_files: node.opens.count(),
             records: records.records,
             record_bytes: records.bytes,
+            names_bytes: records.memory,
+            names_max_bytes: records.memory_max,
             volumes: node.data.usage().into_iter().map(volume_status).collect(),
             page_pool: node.page_pools().iter().map(|pool| pool.status()).sum(),
             operations: operations(node),
             epoch,
             silent,
+            damage: damage(node),
         })
     }
 }
 
 /// Requests of each kind, and behind them the changes that had to wait for leases, and what came damaged.
 fn operations(node: &Node) -> Vec<OpCount> {
-    let waits = OpCount { name: "LeaseWait".into(), client: node.lease_waits(), peer: 0, calls: 0 };
+    let waits = OpCount { name: "LeaseWait".into(), client: node.lease_waits(), ..OpCount::default() };
     let waits = (waits.client > 0).then_some(waits);
     node.counters.list().into_iter().chain(waits).chain(node.counters.damaged()).collect()
+}
+
+/// What turned out to be wrong at rest.
+fn damage(node: &Node) -> DamageStatus {
+    let wrong = node.data.wrong(WRONG_LISTED_MAX).into_iter().map(|WrongPart { id, range }| WrongBytes {
+        ino: id.ino,
+        seat: id.seat,
+        from: range.start,
+        to: range.end,
+        path: node.data.path_of(id),
+    });
+    DamageStatus {
+        refused: node.data.refused(),
+        wrong_bytes: node.data.wrong_bytes(),
+        wrong: wrong.collect(),
+    }
 }
 
 fn volume_status(usage: VolumeUsage) -> VolumeStatus {
@@ -97,6 +129,7 @@ fn volume_status(usage: VolumeUsage) -> VolumeStatus {
         used_bytes: usage.used,
         records_bytes: usage.records,
         subfiles: usage.files,
+        checksum: usage.checksum,
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use bivouac_store::{ListedSubfile, Records, StoreError, SubfileId};
+use bivouac_store::{ListedSubfile, Records, Scrubbed, StoreError, SubfileId};
 use bivouac_types::limits::{LIST_BYTES_MAX, WATCHED_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Slot};
 use bivouac_wire::{
-    HeaderFacts, Inos, ListRecordsRequest, ListSubfilesRequest, ListedRecord, RecordPage, SubfileFacts,
-    SubfilePage, Watched, op,
+    HeaderFacts, Inos, ListRecordsRequest, ListSubfilesRequest, ListedRecord, RecordPage, ScrubDone,
+    ScrubRequest, SubfileFacts, SubfilePage, Watched, op,
 };
 
 use crate::dispatch::Handle;
@@ -120,6 +120,16 @@ pub fn subfile_facts(found: ListedSubfile) -> SubfileFacts {
     };
     let SubfileId { ino, seat, .. } = id;
     SubfileFacts { ino, seat, len, allocated, header, problem }
+}
+
+impl Handle for op::Scrub {
+    fn handle(node: &Node, _: &Ctx<'_>, request: ScrubRequest) -> FsResult<ScrubDone> {
+        let id = node.subfile(request.ino, request.seat)?;
+        let found = node.data.scrub(id, request.from, request.bytes)?;
+        let Scrubbed { next, compared, settled, skipped, wrong } = found;
+        let wrong = wrong.into_iter().map(|range| (range.start, range.end)).collect();
+        Ok(ScrubDone { next, compared, settled, skipped, wrong })
+    }
 }
 
 impl Handle for op::Watch {

@@ -1,35 +1,41 @@
 //! Reading and writing subfiles. All of it is local to the seat's node.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
-use bivouac_net::{Call, Reply};
-use bivouac_store::{StoreError, StoreResult, SubfileId, SubfileSpec};
+use bivouac_net::{Asker, Call, Reply};
+use bivouac_store::{Awaited, StoreError, StoreResult, SubfileId, SubfileSpec};
+use bivouac_types::limits::FRAME_PAYLOAD_MAX;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, Placement, SeatIndex};
 use bivouac_wire::{
-    Encode, Op, ReadDone, SubfileName, SubfileState, Subfiles, TrimRequest, WriteRequest, Written, op,
+    Encode, Op, ReadDone, ReadRequest, SubfileName, SubfileState, Subfiles, TrimRequest, WriteRequest,
+    Written, op,
 };
 
+use crate::counters::Served;
 use crate::dispatch::{Handle, request};
 use crate::node::Node;
 use crate::partitions::Seats;
 use crate::peers::is_peer;
-use crate::proxy::{Evicted, making_room};
+use crate::proxy::{Evicted, is_making_room, making_room};
 use crate::session::Ctx;
+
+/// How much of a read is brought at a time where all of it does not fit beside what else is on the volume.
+const READ_PIECE: u64 = 64 << 10;
 
 /// Reads straight into the caller's buffers, so it has its own row shape.
 pub fn serve_read(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let outcome = request::<op::Read>(call).and_then(|read| {
-        let id = node.subfile(read.ino, read.seat)?;
-        let _here = node.bring(read.ino, read.seat, read.offset, u64::from(read.len))?;
-        let mut epoch = 0;
-        let outcome = reply.payload(read.len as usize, |bufs| {
-            let (len, found) = node.data.read(id, read.offset, bufs)?;
-            epoch = found;
-            Ok(len)
-        });
-        outcome.map(|_| ReadDone { epoch }).map_err(|error: StoreError| FsError::from(error))
+        let read = ReadRequest { len: read.len.min(FRAME_PAYLOAD_MAX as u32), ..read };
+        match read_at_once(node, &read, reply) {
+            // Its own stripes stay until it has read them, and so do those of others.
+            Err(error) if error.errno() == Errno::ENOSPC || is_making_room(&error) => {
+                read_in_pieces(node, &read, reply)
+            }
+            outcome => outcome,
+        }
     });
     match outcome {
         Ok(done) => done.encode(reply.body()),
@@ -37,19 +43,61 @@ pub fn serve_read(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     }
 }
 
+fn read_at_once(node: &Node, read: &ReadRequest, reply: &mut Reply<'_>) -> FsResult<ReadDone> {
+    let id = node.subfile(read.ino, read.seat)?;
+    let _here = node.bring(read.ino, read.seat, read.offset, u64::from(read.len))?;
+    let mut epoch = 0;
+    let outcome = reply.payload(read.len as usize, |bufs| {
+        let (len, found) = node.data.read(id, read.offset, bufs)?;
+        epoch = found;
+        Ok(len)
+    });
+    outcome.map(|_| ReadDone { epoch }).map_err(|error: StoreError| FsError::from(error))
+}
+
+/// Reads piece after piece, of which each may go again before the next one is brought.
+fn read_in_pieces(node: &Node, read: &ReadRequest, reply: &mut Reply<'_>) -> FsResult<ReadDone> {
+    let id = node.subfile(read.ino, read.seat)?;
+    let (mut content, mut end, mut epoch) = (vec![0; read.len as usize], 0, None);
+    let mut from = read.offset;
+    for piece in content.chunks_mut(READ_PIECE as usize) {
+        let _here = node.bring(read.ino, read.seat, from, piece.len() as u64)?;
+        let (len, found) = node.data.read(id, from, &mut [IoSliceMut::new(piece)])?;
+        if *epoch.get_or_insert(found) != found {
+            return Err(FsError::with(Errno::EINPROGRESS, "the file was cut while it was read: ask again"));
+        }
+        if len > 0 {
+            end = (from - read.offset) as usize + len;
+        }
+        from += piece.len() as u64;
+    }
+    let put = |bufs: &mut [IoSliceMut<'_>]| {
+        let mut left = content.get(..end).unwrap_or_default();
+        for buf in bufs {
+            let (now, later) = left.split_at(left.len().min(buf.len()));
+            buf.iter_mut().zip(now).for_each(|(to, from)| *to = *from);
+            left = later;
+        }
+        Ok::<usize, FsError>(end)
+    };
+    reply.payload(end, put)?;
+    Ok(ReadDone { epoch: epoch.unwrap_or(0) })
+}
+
 impl Handle for op::Write {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: WriteRequest) -> FsResult<Written> {
         // On the peer lane nobody may be called, not even to make room.
-        write(node, &request, ctx.payload, !is_peer(ctx.client))
+        write(node, &request, ctx.payload, (ctx.asker, !is_peer(ctx.client)))
     }
 }
 
-/// Writes `payload` at one place of a subfile; if there is no room, once more after garbage was removed.
+/// Writes `payload` at one place of a subfile, if `asker` still waits for that; if there is no room, once more after
+/// garbage was removed.
 pub fn write(
     node: &Node,
     request: &WriteRequest,
     payload: &[IoSlice<'_>],
-    may_collect: bool,
+    (asker, may_collect): (Asker<'_>, bool),
 ) -> FsResult<Written> {
     let id = node.subfile(request.ino, request.seat)?;
     let spec = node.spec(request.layout)?;
@@ -58,7 +106,8 @@ pub fn write(
     let how = (&request.layout, request.epoch);
     let _writing = node.before_write(at, how, request.offset, len, may_collect)?;
     node.with_room(id.volume, may_collect, || {
-        node.data.write(id, &spec.get(), request.epoch, request.offset, payload)
+        let place = (request.epoch, request.offset);
+        node.data.write_awaited(id, &spec.get(), place, payload, Awaited::by(&|| !asker.is_gone()))
     })
 }
 
@@ -90,9 +139,18 @@ impl Handle for op::StatSubfile {
                 exists: true,
                 len: stat.len,
                 allocated: stat.allocated,
+                front: stat.front,
+                data_at: stat.data_at,
                 path: stat.path.to_string_lossy().into_owned(),
             },
-            None => SubfileState { exists: false, len: 0, allocated: 0, path: String::new() },
+            None => SubfileState {
+                exists: false,
+                len: 0,
+                allocated: 0,
+                front: 0,
+                data_at: 0,
+                path: String::new(),
+            },
         })
     }
 }
@@ -151,11 +209,14 @@ impl Node {
         send: impl FnOnce(BorrowedFd<'_>, u64) -> bool,
     ) -> bool {
         let Ok(id) = self.subfile(ino, seat) else { return false };
+        let begun = Instant::now();
         // What has to be brought first is a hole in the file.
         let Ok(_here) = self.bring(ino, seat, range.start, range.end - range.start) else { return false };
         let sent = self.data.send_part(id, epoch, range, send).unwrap_or(false);
         if sent {
             self.counters.add(Op::Read, false);
+            let (op, from_peer, took) = (Op::Read, false, begun.elapsed());
+            self.counters.served(&Served { op, from_peer, took, received: 0, sent: range.end - range.start });
         }
         sent
     }

@@ -7,7 +7,7 @@ use bivouac_net::{Call, Reply};
 use bivouac_store::Access;
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::{
-    DirectSession, DisbeliefRequest, Encode, Grant, GrantRequest, LendSizeRequest, SizeLease, WidenRequest,
+    DirectSession, Encode, Grant, GrantRequest, InvalidateRequest, LendSizeRequest, SizeLease, WidenRequest,
     Window, op,
 };
 
@@ -17,7 +17,8 @@ use crate::node::Node;
 use crate::session::Ctx;
 use crate::sizes::Lent;
 
-const REFUSED: Grant = Grant { granted: false, gate: 0, turn: 0, epoch: 0, reads: false, from: 0, to: 0 };
+const REFUSED: Grant =
+    Grant { granted: false, gate: 0, turn: 0, epoch: 0, data_at: 0, reads: false, from: 0, to: 0 };
 
 const NOT_LENT: SizeLease = SizeLease { lent: false, gate: 0, turn: 0, epoch: 0 };
 
@@ -26,12 +27,12 @@ pub fn serve_session(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
     let opened = request::<op::OpenSession>(call).and_then(|()| check_asker(call)).and_then(|()| {
         node.lending.open_session(call.frame.client, |session| node.sizes.end_session(session))
     });
-    answer(reply, opened.map(|(session, board)| (DirectSession { session }, Some(board))));
+    answer(reply, opened.map(|(session, grants)| (DirectSession { session }, Some(grants))));
 }
 
 /// Grants access to a subfile.
 pub fn serve_grant(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
-    node.hear(call.frame.client);
+    node.reclaim(call.frame.client);
     let granted = request::<op::GrantDirect>(call).and_then(|wish| {
         check_asker(call)?;
         grant(node, call, &wish)
@@ -56,7 +57,8 @@ fn grant(node: &Node, call: &Call<'_>, wish: &GrantRequest) -> FsResult<(Grant, 
     };
     let (epoch, reads, window) = (made.granted.epoch, made.granted.reads, made.granted.window);
     let (from, to) = (window.start, window.end);
-    let grant = Grant { granted: true, gate: made.gate, turn: made.turn, epoch, reads, from, to };
+    let data_at = made.granted.file.data_offset();
+    let grant = Grant { granted: true, gate: made.gate, turn: made.turn, epoch, data_at, reads, from, to };
     Ok((grant, Some(file)))
 }
 
@@ -84,9 +86,11 @@ impl Handle for op::LendSize {
     }
 }
 
-impl Handle for op::Disbelieve {
-    fn handle(node: &Node, _: &Ctx<'_>, request: DisbeliefRequest) -> FsResult<bool> {
-        Ok(node.disbelieve(request.client, request.ino))
+impl Handle for op::Invalidate {
+    fn handle(node: &Node, _: &Ctx<'_>, request: InvalidateRequest) -> FsResult<u32> {
+        // Rounded up: part of a millisecond is none of nothing.
+        let goes_on = node.invalidate(request.client, &request.what).as_micros().div_ceil(1000);
+        Ok(u32::try_from(goes_on).unwrap_or(u32::MAX))
     }
 }
 

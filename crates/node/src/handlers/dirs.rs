@@ -8,6 +8,7 @@ use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Slot};
 use bivouac_wire::{Decode, DirEntry, DirPage, Hashes, InoOnly, ReadDirRequest, op};
 
 use crate::dispatch::Handle;
+use crate::leases::Item;
 use crate::node::Node;
 use crate::record::{Dentry, dentry_from, dentry_of_key, dentry_prefix};
 use crate::session::Ctx;
@@ -26,6 +27,7 @@ impl Handle for op::ReadDir {
         let mut page = if request.shard { node.shard_page(&request)? } else { node.compact_page(&request)? };
         if request.attrs {
             page.entries.iter_mut().for_each(|entry| entry.attr = node.attr_at_hand(entry));
+            page.lease_ms = node.lease_of_page(ctx, &request, &page.entries);
         }
         Ok(page)
     }
@@ -46,7 +48,7 @@ impl Handle for op::ListHashes {
         if !all {
             hashes.clear();
         }
-        Ok(Hashes { hashes, all, lease_ms: node.lease(ctx, ino.slot()) })
+        Ok(Hashes { hashes, all, lease_ms: node.lease_of_all(ctx, ino.slot()) })
     }
 }
 
@@ -111,6 +113,19 @@ impl Node {
         });
     }
 
+    /// For how long a client may cache entries and their attributes.
+    fn lease_of_page(&self, ctx: &Ctx<'_>, request: &ReadDirRequest, entries: &[DirEntry]) -> u32 {
+        let of_entry = |entry: &DirEntry| match request.shard {
+            true => slot_of_hash(entry.cookie, self.map.slot_count()),
+            false => request.ino.slot(),
+        };
+        let with_attrs = entries.iter().filter(|entry| entry.attr.is_some());
+        let mut slots: Vec<Slot> = with_attrs.flat_map(|entry| [of_entry(entry), entry.ino.slot()]).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots.into_iter().map(|slot| self.lease(ctx, Item::Slot(slot))).min().unwrap_or(0)
+    }
+
     fn attr_at_hand(&self, entry: &DirEntry) -> Option<Attr> {
         let at_hand = self.map.home(entry.ino) == Some(self.id);
         let attr = if at_hand { Some(self.inode(entry.ino).ok()?.attr) } else { None };
@@ -122,7 +137,7 @@ impl Filling {
     fn new(request: &ReadDirRequest) -> Filling {
         let room = (request.max_bytes as usize).min(READDIR_BYTES_MAX);
         let each = ENTRY_LEN + if request.attrs { ATTR_LEN } else { 0 };
-        Filling { page: DirPage { entries: Vec::new(), end: true }, room, each, used: 0 }
+        Filling { page: DirPage { entries: Vec::new(), end: true, lease_ms: 0 }, room, each, used: 0 }
     }
 
     fn take(&mut self, cookie: u64, name: &[u8], Dentry { ino, kind }: Dentry) -> ControlFlow<()> {

@@ -5,6 +5,7 @@ use bivouac_types::{
 };
 use bivouac_wire::Partition;
 
+use crate::leases::Item;
 use crate::node::Node;
 use crate::peers::is_peer;
 use crate::record::Inode;
@@ -61,7 +62,7 @@ impl Node {
                 .map(drop)
             }
             mode::DIR => {
-                let mut change = self.change(&[ino.slot()])?;
+                let mut change = self.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
                 inode = change.inode(ino)?;
                 if inode.attr.layout.partition() != layout.partition() {
                     return Err(FsError::with(Errno::EBUSY, "the directory has come to another partition"));

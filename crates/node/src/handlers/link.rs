@@ -6,6 +6,7 @@ use bivouac_wire::{LinkRequest, Seen, op};
 use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, OldEntry};
+use crate::leases::Item;
 use crate::node::Node;
 use crate::record::Dentry;
 use crate::session::Ctx;
@@ -14,7 +15,7 @@ impl Handle for op::Link {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: LinkRequest<'_>) -> FsResult<Seen> {
         let name = Name::new(request.name)?;
         node.bring_entries(request.parent)?;
-        node.patiently(|| node.link(ctx, &request, &name))?;
+        node.with_room_for_names(ctx, || node.patiently(|| node.link(ctx, &request, &name)))?;
         Ok(node.seen(ctx, node.attr_of(ctx, request.ino)?))
     }
 }
@@ -40,7 +41,8 @@ impl Node {
     /// All records are this node's: one transaction.
     fn link_here(&self, ctx: &Ctx<'_>, ino: Ino, (place, name): (&Place, &[u8])) -> FsResult<()> {
         let [slot, book] = place.slots();
-        let mut change = self.change(&[slot, book, ino.slot()])?;
+        let items = [place.items(), vec![Item::Attrs(ino)]].concat();
+        let mut change = self.change_at(&[slot, book, ino.slot()], &items)?;
         let mut parent = change.directory(place)?;
         if change.dentry(place)?.is_some() {
             return Err(Errno::EEXIST.into());

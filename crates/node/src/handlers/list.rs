@@ -8,7 +8,7 @@ use bivouac_types::limits::{LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::{Encode, ListDone, ListRequest, WriteRequest, op};
 
-use crate::dispatch::{context, request};
+use crate::dispatch::request;
 use crate::handlers::data;
 use crate::node::Node;
 use crate::peers::is_peer;
@@ -87,7 +87,6 @@ fn zero_behind(slices: &mut [&mut [u8]], mut read: usize) {
 }
 
 fn write(node: &Node, call: &Call<'_>, list: &ListRequest) -> FsResult<ListDone> {
-    context(call, call.frame.client).check_awaited()?;
     let _passing = node.pass_fence()?;
     let payload: usize = call.payload.iter().map(|slice| slice.len()).sum();
     if payload as u64 != total(list) {
@@ -99,7 +98,7 @@ fn write(node: &Node, call: &Call<'_>, list: &ListRequest) -> FsResult<ListDone>
         let parts = front_of(&mut rest, *len as usize);
         let ListRequest { ino, seat, layout, epoch, .. } = *list;
         let request = WriteRequest { ino, seat, layout, epoch, offset: *offset };
-        let written = data::write(node, &request, &parts, !is_peer(call.frame.client))?;
+        let written = data::write(node, &request, &parts, (call.asker, !is_peer(call.frame.client)))?;
         (done.accepted, done.epoch) = (written.accepted, written.epoch);
         if !written.accepted {
             break;

@@ -13,14 +13,14 @@ use crate::session::Ctx;
 
 impl Handle for op::SetLock {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: SetLockRequest) -> FsResult<bool> {
-        let SetLockRequest { ino, lock, of_handle, ticket, node: place } = request;
+        let SetLockRequest { ino, lock, scope, holds, ticket, node: place } = request;
         check(&lock)?;
         node.check_slot(ino.slot())?;
-        let want = Want { client: ctx.client, node: place, lock, ticket };
+        let want = Want { client: ctx.client, node: place, lock, ticket, holds };
         // A request that nobody waits for may have been overtaken by its repetition and the end of that lock.
         let awaited = || ctx.check_awaited();
         if lock.mode == LockMode::Unlock {
-            return node.advisory.release(&node.records, ino, &want, of_handle, awaited).map(|()| true);
+            return node.advisory.release(&node.records, ino, &want, scope, awaited).map(|()| true);
         }
         node.inode(ino)?;
         node.sessions.note(&node.records, ctx.client)?;
@@ -33,7 +33,7 @@ impl Handle for op::CancelLock {
         let SetLockRequest { ino, lock, ticket, node: place, .. } = request;
         check(&lock)?;
         node.check_slot(ino.slot())?;
-        let want = Want { client: ctx.client, node: place, lock, ticket };
+        let want = Want { client: ctx.client, node: place, lock, ticket, holds: false };
         Ok(node.advisory.cancel(&node.records, ino, &want))
     }
 }
@@ -54,7 +54,7 @@ impl Handle for op::ListLocks {
         }
         // Who asks is here: what it is told that it has, it keeps.
         node.sessions.renew(ctx.client);
-        let (locks, end) = node.advisory.list(ctx.client, request.skip);
+        let (locks, end) = node.advisory.list(ctx.client, request.after.as_ref());
         Ok(LockList { locks, end })
     }
 }

@@ -2,12 +2,13 @@
 
 use bivouac_layout::dir_slot;
 use bivouac_types::limits::SYMLINK_LEN_MAX;
-use bivouac_types::{Attr, Errno, FsResult, Ino, Name, Slot, Timestamp, mode};
+use bivouac_types::{Attr, Errno, FsResult, Ino, Name, Timestamp, mode};
 use bivouac_wire::{Found, Inherited, Made, MakeRequest, op};
 
 use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, NewDir};
+use crate::leases::Item;
 use crate::node::Node;
 use crate::record::{Dentry, Inode, SiteFile};
 use crate::session::Ctx;
@@ -17,7 +18,7 @@ impl Handle for op::Make {
         let name = Name::new(request.name)?;
         check(&request)?;
         node.bring_entries(request.parent)?;
-        node.patiently(|| node.make(ctx, &request, &name))
+        node.with_room_for_names(ctx, || node.patiently(|| node.make(ctx, &request, &name)))
     }
 }
 
@@ -79,7 +80,7 @@ impl Node {
         }
         let place = self.place(request.parent, name)?;
         if let Some(dentry) = self.dentry(&place)? {
-            return self.existing(ctx, place.slot, dentry, request);
+            return self.existing(ctx, &place, dentry, request);
         }
         if request.open.is_some() {
             self.sessions.note(&self.records, ctx.client)?;
@@ -116,11 +117,12 @@ impl Node {
     ) -> FsResult<Made> {
         let ino = inode.attr.ino;
         let [slot, book] = place.slots();
-        let mut change = self.change(&[slot, book, ino.slot()])?;
+        let items = [place.items(), vec![Item::Attrs(ino)]].concat();
+        let mut change = self.change_at(&[slot, book, ino.slot()], &items)?;
         let mut parent = change.directory(place)?;
         if let Some(dentry) = change.dentry(place)? {
             drop(change);
-            return self.existing(ctx, place.slot, dentry, request);
+            return self.existing(ctx, place, dentry, request);
         }
         if parent.partition() != inode.attr.layout.partition() {
             // The directory was empty, and has become the root of a partition meanwhile.
@@ -142,7 +144,7 @@ impl Node {
             }
             return Err(error);
         }
-        let found = self.found_with(ctx, Dentry { ino, kind }, Some(inode.attr), slot);
+        let found = self.found_with(ctx, Dentry { ino, kind }, Some(inode.attr), place.name_item());
         Ok(Made { found, existed: false })
     }
 
@@ -153,7 +155,7 @@ impl Node {
         let new = NewDir { name: name.as_bytes().to_vec(), inode, site };
         self.carry_out(ctx, place.slot, Intent::MakeDir(new))?;
         let dentry = Dentry { ino: inode.attr.ino, kind: mode::DIR };
-        let found = self.found_with(ctx, dentry, Some(inode.attr), place.slot);
+        let found = self.found_with(ctx, dentry, Some(inode.attr), place.name_item());
         Ok(Made { found, existed: false })
     }
 
@@ -161,7 +163,7 @@ impl Node {
     fn existing(
         &self,
         ctx: &Ctx<'_>,
-        slot: Slot,
+        place: &Place,
         dentry: Dentry,
         request: &MakeRequest<'_>,
     ) -> FsResult<Made> {
@@ -170,7 +172,7 @@ impl Node {
         }
         match dentry.kind {
             mode::DIR => Err(Errno::EISDIR.into()),
-            _ => Ok(Made { found: self.found(ctx, dentry, slot)?, existed: true }),
+            _ => Ok(Made { found: self.found(ctx, dentry, place.name_item())?, existed: true }),
         }
     }
 
@@ -178,7 +180,7 @@ impl Node {
     fn made_before(&self, ctx: &Ctx<'_>, ino: Ino, request: &MakeRequest<'_>) -> FsResult<Made> {
         // Where it was made may have changed: nothing is promised.
         let dentry = Dentry { ino, kind: request.mode & mode::TYPE };
-        let found = Found { lease_ms: 0, ..self.found(ctx, dentry, ino.slot())? };
+        let found = Found { lease_ms: 0, ..self.found(ctx, dentry, Item::Slot(ino.slot()))? };
         self.register_new(ctx, request, ino)?;
         if request.open.is_some() && request.mode & mode::TYPE == mode::FILE {
             self.hold_orphan(ino, ctx.client)?;

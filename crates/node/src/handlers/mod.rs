@@ -18,6 +18,7 @@ mod partitions;
 mod put;
 mod remove;
 mod rename;
+mod rooms;
 mod shards;
 mod site;
 mod size;

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino};
 use bivouac_wire::{Decode, Encode, Ticket, codec_struct, op};
 
-use crate::dispatch::{Handle, NOBODY};
+use crate::dispatch::{Handle, SYSTEM};
 use crate::locks::Target;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
@@ -29,7 +29,7 @@ codec_struct!(Turn { ticket, held });
 
 impl Handle for op::LockRename {
     fn handle(node: &Node, ctx: &Ctx<'_>, Ticket { ticket }: Ticket) -> FsResult<()> {
-        let mut change = node.change(&[Ino::ROOT.slot()])?;
+        let mut change = node.change_at(&[Ino::ROOT.slot()], &[])?;
         if change.is_moving(ctx.client) {
             return Err(Errno::EBUSY.into());
         }
@@ -46,7 +46,7 @@ impl Handle for op::LockRename {
 
 impl Handle for op::UnlockRename {
     fn handle(node: &Node, ctx: &Ctx<'_>, Ticket { ticket }: Ticket) -> FsResult<()> {
-        let mut change = node.change(&[Ino::ROOT.slot()])?;
+        let mut change = node.change_at(&[Ino::ROOT.slot()], &[])?;
         if change.turn(ctx.client)?.is_some_and(|turn| turn.ticket > ticket) {
             return Ok(());
         }
@@ -96,7 +96,7 @@ impl Node {
         let keeper = self.home_of(Ino::ROOT)?;
         let mut pause = self.pause();
         loop {
-            match self.step::<op::LockRename>(keeper, Steps::question(NOBODY), 0, Ticket { ticket }) {
+            match self.step::<op::LockRename>(keeper, Steps::question(SYSTEM), 0, Ticket { ticket }) {
                 Err(error) if error.errno() == Errno::EBUSY && pause.wait() => {}
                 outcome => return outcome,
             }
@@ -105,7 +105,7 @@ impl Node {
 
     /// Ends a turn; in the background if the keeper does not answer.
     pub(crate) fn give_moves_lock_back(&self, ticket: u64) {
-        if let Err(error) = self.unlock_moves(ticket, Steps::question(NOBODY)) {
+        if let Err(error) = self.unlock_moves(ticket, Steps::question(SYSTEM)) {
             log::warn!("the lock for moving directories is given back later: {error}");
             self.reaper.add(Job::Moves(ticket));
         }

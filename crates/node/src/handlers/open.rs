@@ -5,7 +5,7 @@ use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpenI
 use bivouac_wire::{CloseRequest, OpenRequest, ReassertRequest, Seen, op};
 
 use crate::dispatch::Handle;
-use crate::leases::Acting;
+use crate::leases::Principal;
 use crate::node::Node;
 use crate::session::Ctx;
 use crate::sessions::{News, Told};
@@ -21,7 +21,8 @@ impl Handle for op::Open {
         let opened =
             refreshed.and_then(|()| node.inode(ino)).and_then(|inode| match inode.attr.mode & mode::TYPE {
                 mode::FILE if request.truncate && inode.attr.size > 0 => {
-                    let _acting = Acting::on_behalf_of(ctx.origin);
+                    let _principal = Principal::on_behalf_of(ctx.origin);
+                    let _quiet = node.quieten(ino);
                     node.resize_once(ctx, ino, 0)
                 }
                 _ => Ok(inode.attr),
@@ -60,8 +61,8 @@ impl Node {
     }
 
     /// Who asks for anything has said before what it has open, if it has anything open.
-    pub(crate) fn hear(&self, client: ClientId) {
-        if self.sessions.is_heard(client) {
+    pub(crate) fn reclaim(&self, client: ClientId) {
+        if self.sessions.has_reclaimed(client) {
             self.has_closed_orphans(client);
         }
     }

@@ -6,8 +6,9 @@ use bivouac_wire::{
     PartitionState, op,
 };
 
-use crate::dispatch::{Handle, NOBODY};
+use crate::dispatch::{Handle, SYSTEM};
 use crate::intent::{Intent, NewPartition};
+use crate::leases::Item;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::proxy::{check_stripes, open};
@@ -44,7 +45,7 @@ impl Handle for op::PutPartition {
 impl Handle for op::BindDirectory {
     fn handle(node: &Node, _: &Ctx<'_>, request: BindDirectoryRequest) -> FsResult<()> {
         let BindDirectoryRequest { dir, outer, layout, placement } = request;
-        let mut change = node.change(&[dir.slot()])?;
+        let mut change = node.change_at(&[dir.slot()], &[Item::Attrs(dir)])?;
         let mut inode = change.inode(dir)?;
         if !inode.attr.is_dir() {
             return Err(Errno::ENOTDIR.into());
@@ -103,7 +104,7 @@ impl Node {
         self.carry_out_begun(ctx, slot, Intent::MakePartition(NewPartition { id, dir }), |_| {
             // Who finds the directory in it asks here.
             self.learn(partition.clone());
-            let mut change = self.change(&[slot])?;
+            let mut change = self.change_at(&[slot], &[])?;
             change.txn.must_fit();
             change.txn.put(slot, &partition_key(id), &partition.to_bytes());
             Ok(change)
@@ -141,7 +142,7 @@ impl Node {
         set: impl FnOnce(&mut Partition) -> FsResult<()>,
     ) -> FsResult<Partition> {
         let slot = self.partitions.slot;
-        let mut change = self.change(&[slot])?;
+        let mut change = self.change_at(&[slot], &[])?;
         let known = self.partitions.get(id).filter(|partition| partition.state == PartitionState::Live);
         let mut partition = (*known.ok_or_else(|| none(id))?).clone();
         set(&mut partition)?;
@@ -184,7 +185,7 @@ impl Node {
 
     /// Tells a node of all partitions.
     pub(crate) fn tell_partitions(&self, node: NodeId) -> FsResult<()> {
-        let steps = Steps { background: true, ..Steps::question(NOBODY) };
+        let steps = Steps { background: true, ..Steps::question(SYSTEM) };
         self.partitions
             .all()
             .iter()
@@ -194,7 +195,7 @@ impl Node {
 
     /// Asks for all partitions.
     pub(crate) fn ask_for_partitions(&self) -> FsResult<()> {
-        let steps = Steps { background: true, ..Steps::question(NOBODY) };
+        let steps = Steps { background: true, ..Steps::question(SYSTEM) };
         let mut after = PartitionId::ROOT;
         loop {
             let request = ListPartitionsRequest { only: None, after };
@@ -229,7 +230,7 @@ impl Node {
     /// Writes down what there is to know of a partition, unless more is known.
     pub(crate) fn put_partition(&self, partition: Partition) -> FsResult<()> {
         let slot = self.partitions.slot;
-        let mut change = self.change(&[slot])?;
+        let mut change = self.change_at(&[slot], &[])?;
         let known = self.partitions.get(partition.id);
         let rank = |partition: &Partition| (partition.version, partition.state as u8);
         if known.is_some_and(|known| rank(&known) >= rank(&partition)) {

@@ -19,7 +19,7 @@ impl Handle for op::Put {
         if length(ctx) > PUT_LEN_MAX as u64 || request.mode & !MODES != 0 {
             return Err(Errno::EINVAL.into());
         }
-        node.patiently(|| node.put(ctx, &request, &name))
+        node.with_room_for_names(ctx, || node.patiently(|| node.put(ctx, &request, &name)))
     }
 }
 
@@ -46,16 +46,16 @@ impl Node {
         }
         if let Err(error) = self.write_striped(&inode, 0, ctx.payload) {
             // What some seats took must not come up when somebody makes it longer.
-            self.unsettled.mark(vec![ino]);
+            self.stale_tails.mark(vec![ino]);
             return Err(error);
         }
-        let mut change = self.change(&[ino.slot()])?;
+        let mut change = self.change_of(ino)?;
         let mut inode = change.inode(ino)?;
         inode.attr.size = length(ctx);
         inode.attr.mtime = request.mtime;
         inode.attr.ctime = change.now;
         change.put_inode(&inode);
-        change.commit()?;
+        change.commit().inspect_err(|_| self.stale_tails.mark(vec![ino]))?;
         Ok(self.seen(ctx, inode.attr))
     }
 

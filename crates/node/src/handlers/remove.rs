@@ -6,6 +6,7 @@ use bivouac_wire::{EntryName, op};
 use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, OldEntry};
+use crate::leases::Item;
 use crate::node::Node;
 use crate::record::Dentry;
 use crate::session::Ctx;
@@ -60,7 +61,8 @@ impl Node {
     /// All records are this node's: one transaction.
     fn remove_here(&self, ctx: &Ctx<'_>, place: &Place, dentry: Dentry) -> FsResult<()> {
         let [slot, book] = place.slots();
-        let mut change = self.change(&[slot, book, dentry.ino.slot()])?;
+        let items = [place.items(), vec![Item::Attrs(dentry.ino)]].concat();
+        let mut change = self.change_at(&[slot, book, dentry.ino.slot()], &items)?;
         if change.dentry(place)? != Some(dentry) {
             return Err(Errno::EBUSY.into());
         }

@@ -6,6 +6,7 @@ use bivouac_wire::{EntryName, Found, InoOnly, RenameRequest, op};
 use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, Move};
+use crate::leases::Item;
 use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -42,7 +43,7 @@ impl Handle for op::Rename {
         let mut wanted = Wanted { request: &request, name, new_name, turn: None };
         let mut pause = node.pause();
         loop {
-            match node.rename(ctx, &mut wanted) {
+            match node.with_room_for_names(ctx, || node.rename(ctx, &mut wanted)) {
                 Err(error) if error.errno() == OTHER_DIR => {
                     if !pause.wait() {
                         return Err(Errno::EBUSY.into());
@@ -85,7 +86,7 @@ impl Node {
                 self.tell_again(ctx, wanted.request.new_parent);
                 Ok(None)
             }
-            None => Ok(Some(self.look_up(dir, name)?.map(|(dentry, _)| dentry))),
+            None => Ok(Some(self.look_up(dir, name)?.0)),
         }
     }
 
@@ -158,13 +159,17 @@ impl Node {
         let mut slots: Vec<Slot> = [place.slots(), new_place.slots()].concat();
         slots.push(source.ino.slot());
         slots.extend(target.map(|target| target.ino.slot()));
-        let mut change = self.change(&slots)?;
+        let mut items = [place.items(), new_place.items()].concat();
+        items.push(Item::Attrs(source.ino));
+        items.extend(target.map(|target| Item::Attrs(target.ino)));
+        let mut change = self.change_at(&slots, &items)?;
         if change.dentry(place)? != Some(source) || change.dentry(new_place)? != target {
             return Err(Errno::EBUSY.into());
         }
         if change.directory(place)?.partition() != change.directory(new_place)?.partition() {
             return Err(Errno::EXDEV.into());
         }
+        change.txn.may_not_grow_for_ever();
         match target {
             Some(target) if request.flags & EXCHANGE != 0 => {
                 change.exchange((place, source), (new_place, target))?;

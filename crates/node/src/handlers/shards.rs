@@ -120,7 +120,7 @@ impl Change<'_> {
 impl Handle for op::SealShard {
     fn handle(node: &Node, ctx: &Ctx<'_>, SealRequest { dir, by, tx }: SealRequest) -> FsResult<()> {
         let book = node.shards.slot_of(dir);
-        let mut change = node.change(&[book])?;
+        let mut change = node.change_at(&[book], &[])?;
         if ctx.step_done(&change.txn, book)? {
             // Opened again: a first try that was under way for long must not close it for ever.
             return Err(FsError::with(Errno::EAGAIN, format!("the attempt to remove {dir} is over")));
@@ -142,7 +142,7 @@ impl Handle for op::SealShard {
 impl Handle for op::UnsealShard {
     fn handle(node: &Node, ctx: &Ctx<'_>, SealRequest { dir, by, tx }: SealRequest) -> FsResult<()> {
         let book = node.shards.slot_of(dir);
-        let mut change = node.change(&[book])?;
+        let mut change = node.change_at(&[book], &[])?;
         if ctx.step_done(&change.txn, book)? {
             return Ok(());
         }
@@ -171,7 +171,8 @@ impl Handle for op::DirChanged {
 impl Node {
     /// A shard of a directory of which this node is the home has changed, or may have: then it is only asked.
     pub(crate) fn dir_changed(&self, dir: Ino, who: NodeId, certain: bool) -> FsResult<()> {
-        let mut change = self.change(&[dir.slot()])?;
+        // Attributes of a spread directory are cached as S37 says, and not by lease.
+        let mut change = self.change_at(&[dir.slot()], &[])?;
         let mut inode = match change.inode(dir) {
             Err(error) if error.errno() == Errno::ENOENT => return Ok(()),
             inode => inode?,
@@ -197,7 +198,7 @@ impl Handle for op::UpdateShard {
         UpdateShardRequest { dir, inherited }: UpdateShardRequest,
     ) -> FsResult<()> {
         let book = node.shards.slot_of(dir);
-        let mut change = node.change(&[book])?;
+        let mut change = node.change_at(&[book], &[])?;
         if ctx.step_done(&change.txn, book)? {
             // What was said since counts.
             return Ok(());

@@ -2,11 +2,12 @@
 
 use std::io::IoSlice;
 
+use bivouac_net::Asker;
 use bivouac_types::limits::FILE_SIZE_MAX;
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, mode};
 use bivouac_wire::{
-    Appended, CountRequest, Encode, ExtendOverRequest, ExtendRequest, Extended, FlushMark, InoOnly,
-    MarkFlushRequest, Op, WriteRequest, Written, op,
+    Appended, ClaimRequest, CountRequest, Encode, ExtendOverRequest, ExtendRequest, Extended, FlushMark,
+    InoOnly, MarkFlushRequest, Op, WriteRequest, Written, op,
 };
 
 use super::attrs::without_set_id;
@@ -48,7 +49,7 @@ impl Handle for op::ExtendOver {
         let _quiet = node.quieten(ino);
         let _size = node.lock_size(ino)?;
         let inode = node.regular_file(ino)?;
-        if inode.attr.epoch == epoch && start > inode.attr.size && node.unsettled.may_have_rest(ino) {
+        if inode.attr.epoch == epoch && start > inode.attr.size && node.stale_tails.may_have_tail(ino) {
             node.cut_rest(ctx, &inode)?;
             return Ok(Extended { accepted: false, attr: node.inode(ino)?.attr });
         }
@@ -99,16 +100,47 @@ impl Handle for op::Append {
         let ino = request.ino;
         let _quiet = node.quieten(ino);
         let _size = node.lock_size(ino)?;
-        let mut inode = node.regular_file(ino)?;
+        let inode = node.regular_file(ino)?;
         if let Some(offset) = ctx.done_before(&node.records, ino.slot())? {
             return Ok(Appended { offset, attr: inode.attr });
         }
         let offset = inode.attr.size;
         let len: u64 = ctx.payload.iter().map(|piece| piece.len() as u64).sum();
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
-        node.write_striped(&inode, offset, ctx.payload)?;
+        let append = || {
+            node.write_striped(&inode, offset, ctx.payload)?;
+            let mut change = node.change_of(ino)?;
+            let mut inode = change.inode(ino)?;
+            inode.attr.size = end;
+            written(&mut inode.attr, change.now);
+            change.put_inode(&inode);
+            change.commit_for(ctx, ino.slot(), offset)?;
+            Ok(Appended { offset, attr: inode.attr })
+        };
+        // What some seats took must not come up when somebody makes it longer.
+        append().inspect_err(|_: &FsError| node.stale_tails.mark(vec![ino]))
+    }
+}
+
+impl Handle for op::Claim {
+    fn handle(node: &Node, ctx: &Ctx<'_>, ClaimRequest { ino, len }: ClaimRequest) -> FsResult<Appended> {
+        let _quiet = node.quieten(ino);
+        let _size = node.lock_size(ino)?;
+        let inode = node.regular_file(ino)?;
+        if let Some(offset) = ctx.done_before(&node.records, ino.slot())? {
+            return Ok(Appended { offset, attr: inode.attr });
+        }
+        let offset = inode.attr.size;
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        if len == 0 {
+            return Ok(Appended { offset, attr: inode.attr });
+        }
+        if node.stale_tails.may_have_tail(ino) {
+            node.cut_rest(ctx, &inode)?;
+        }
         let mut change = node.change_of(ino)?;
-        inode = change.inode(ino)?;
+        let mut inode = change.inode(ino)?;
+        inode.attr.holes = inode.attr.holes.saturating_add(len);
         inode.attr.size = end;
         written(&mut inode.attr, change.now);
         change.put_inode(&inode);
@@ -117,8 +149,9 @@ impl Handle for op::Append {
     }
 }
 
-impl Handle for op::Settle {
+impl Handle for op::CutTail {
     fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
+        let _quiet = node.quieten(ino);
         let _size = node.lock_size(ino)?;
         let inode = node.regular_file(ino)?;
         node.cut(ctx, &inode, inode.attr.size, inode.attr.layout)
@@ -137,10 +170,10 @@ impl Node {
             self.cut(ctx, &inode, size, inode.attr.layout)?;
             return self.attr_of(ctx, ino);
         }
-        if size > inode.attr.size && self.unsettled.may_have_rest(ino) {
+        if size > inode.attr.size && self.stale_tails.may_have_tail(ino) {
             self.cut_rest(ctx, &inode)?;
         }
-        let mut change = self.change(&[ino.slot()])?;
+        let mut change = self.change_of(ino)?;
         let mut inode = change.inode(ino)?;
         inode.attr.holes = inode.attr.holes.saturating_add(size.saturating_sub(inode.attr.size));
         inode.attr.size = size;
@@ -174,7 +207,7 @@ impl Node {
     /// Cuts off what clients that died may have left behind the end. This is nobody's operation: the one that
     /// makes it necessary has yet to be done.
     fn cut_rest(&self, ctx: &Ctx<'_>, inode: &Inode) -> FsResult<()> {
-        let nobody = Ctx { client: crate::dispatch::NOBODY, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
+        let nobody = Ctx { client: crate::dispatch::SYSTEM, channel: 0, id: bivouac_types::OpId(0), ..*ctx };
         self.cut(&nobody, inode, inode.attr.size, inode.attr.layout)
     }
 
@@ -206,7 +239,7 @@ impl Node {
                 range.pieces().filter_map(|piece| bytes.get(piece.range()).map(IoSlice::new)).collect();
             let request = WriteRequest { ino, seat: range.seat, layout, epoch, offset: range.subfile_offset };
             if place.node == self.id {
-                accepted(&data::write(self, &request, &pieces, true)?)?;
+                accepted(&data::write(self, &request, &pieces, (Asker::HERE, true))?)?;
             } else {
                 let body = request.to_bytes();
                 let step =
@@ -232,7 +265,7 @@ impl Node {
         let (whence, offset, len) = (self.whence(ino)?, range.subfile_offset, range.len);
         let mark = FlushMark::Known { epoch: inode.attr.epoch, whence, offset, len };
         let request = MarkFlushRequest { ino, seat, mark };
-        let steps = Steps::question(crate::dispatch::NOBODY);
+        let steps = Steps::question(crate::dispatch::SYSTEM);
         self.step::<op::MarkFlush>(self.seat_place(seat)?.node, steps, 0, request).map(drop)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use bivouac_store::SpaceChange;
+use bivouac_store::{Awaited, SpaceChange};
 use bivouac_types::limits::TRANSFER_MAX;
 use bivouac_types::{Errno, FsResult};
 use bivouac_wire::{
@@ -27,7 +27,9 @@ impl Handle for op::ChangeSpace {
         let may_ask = !is_peer(ctx.client);
         let at = (request.ino, request.seat);
         let _writing = node.before_write(at, (&request.layout, epoch), offset, len, may_ask)?;
-        let change = SpaceChange { epoch, offset, len, grow, ticket };
+        let is_awaited = || !ctx.asker.is_gone();
+        let awaited = Awaited::by(&is_awaited);
+        let change = SpaceChange { epoch, offset, len, grow, ticket, awaited };
         node.with_room(id.volume, !is_peer(ctx.client), || match request.kind {
             SpaceKind::Punch => node.data.punch(id, &change),
             SpaceKind::TakeBack => node.data.take_back(id, ticket).map(|()| epoch),
@@ -78,7 +80,8 @@ impl Handle for op::CopyRange {
             let offset = request.offset.saturating_add(done as u64);
             let write = WriteRequest { ino, seat, layout, epoch, offset };
             copied.accepted =
-                data::write(node, &write, &[IoSlice::new(piece)], !is_peer(ctx.client))?.accepted;
+                data::write(node, &write, &[IoSlice::new(piece)], (ctx.asker, !is_peer(ctx.client)))?
+                    .accepted;
             done += piece.len();
         }
         Ok(copied)

@@ -1,4 +1,5 @@
-//! Steps of the peer lane. They call nobody, and each may come twice.
+//! Steps of the peer lane. They call nobody, and each may come twice. One that nobody waits for any more is refused when
+//! its turn has come: its change may be over and undone, and nobody would undo it again.
 
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, Name};
 use bivouac_wire::{
@@ -8,6 +9,7 @@ use bivouac_wire::{
 
 use crate::directory::Place;
 use crate::dispatch::Handle;
+use crate::leases::Item;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::proxy::not_listed;
@@ -15,12 +17,13 @@ use crate::record::{Aside, Dentry, Inode, aside_key};
 use crate::session::Ctx;
 
 impl Handle for op::PutInode {
-    fn handle(node: &Node, _: &Ctx<'_>, request: PutInodeRequest<'_>) -> FsResult<()> {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: PutInodeRequest<'_>) -> FsResult<()> {
         let inode: Inode = decode(request.record, "inode", request.ino)?;
         if inode.attr.ino != request.ino {
             return Err(Errno::EINVAL.into());
         }
-        let mut change = node.change(&[request.ino.slot()])?;
+        let mut change = node.change_at(&[request.ino.slot()], &[Item::Attrs(request.ino)])?;
+        ctx.check_awaited()?;
         if change.inode(request.ino).is_ok() {
             return Ok(());
         }
@@ -38,7 +41,7 @@ impl Handle for op::PutInode {
 
 impl Handle for op::DropInode {
     fn handle(node: &Node, _: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
-        let mut change = node.change(&[ino.slot()])?;
+        let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
         match change.inode(ino) {
             Ok(inode) if inode.attr.size == 0 => {
                 change.erase_inode(&inode);
@@ -55,7 +58,8 @@ impl Handle for op::RemoveDir {
         if node.is_unlisted(ino)? {
             return Err(not_listed(ino));
         }
-        let mut change = node.change(&[ino.slot()])?;
+        let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
+        ctx.check_awaited()?;
         match change.aside(ino)? {
             Some(was) if aside && (was.driver, was.tx) == ctx.intent() => {
                 return Ok(RemovedDir { record: was.inode.to_bytes() });
@@ -75,7 +79,7 @@ impl Handle for op::RemoveDir {
 
 impl Handle for op::RestoreDir {
     fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
-        let mut change = node.change(&[ino.slot()])?;
+        let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
         let Some(inode) = change.take_aside(ino, ctx)? else { return Ok(()) };
         change.add_inode(&inode);
         change.commit()?;
@@ -87,7 +91,7 @@ impl Handle for op::RestoreDir {
 
 impl Handle for op::DropDir {
     fn handle(node: &Node, ctx: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<()> {
-        let mut change = node.change(&[ino.slot()])?;
+        let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
         if let Some(inode) = change.take_aside(ino, ctx)? {
             // As if it were there still: all that belongs to it goes.
             change.add_inode(&inode);
@@ -161,7 +165,8 @@ impl Change<'_> {
 impl Handle for op::AdjustLinks {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: AdjustLinksRequest) -> FsResult<Attr> {
         let AdjustLinksRequest { ino, delta } = request;
-        let mut change = node.change(&[ino.slot()])?;
+        let mut change = node.change_at(&[ino.slot()], &[Item::Attrs(ino)])?;
+        ctx.check_awaited()?;
         if ctx.step_done(&change.txn, ino.slot())? {
             // Gone when the earlier try took the last name; who asked for that needs no attributes.
             return change.inode(ino).map(|inode| inode.attr);
@@ -188,13 +193,13 @@ impl Handle for op::InstallEntry {
         let lock = (!own).then(|| node.locks.try_lock(Node::entry_target(dir, &name)));
         // Looked at first: by the time of a repetition the directory may be spread, or gone.
         for slot in [dir.slot(), node.hashed_slot(dir, &name)] {
-            if node.owns(slot) && ctx.step_done(&node.change(&[slot])?.txn, slot)? {
+            if node.owns(slot) && ctx.step_done(&node.change_at(&[slot], &[])?.txn, slot)? {
                 return Ok(());
             }
         }
         let place = node.place(dir, &name)?;
         let [slot, book] = place.slots();
-        let mut change = node.change(&[slot, book])?;
+        let mut change = node.change_at(&[slot, book], &place.items())?;
         if ctx.step_done(&change.txn, slot)? {
             return Ok(());
         }
@@ -202,6 +207,7 @@ impl Handle for op::InstallEntry {
         if matches!(lock, Some(None)) || matches!(inside, Some(None)) {
             return Err(FsError::with(Errno::EAGAIN, format!("entry '{name}' is being changed: try again")));
         }
+        change.txn.may_not_grow_for_ever();
         change.install_entry(&place, &name, &request)?;
         change.commit_quietly_for(ctx, slot, 0)?;
         // Peers who ask for this tell the home, unless it is this node.
@@ -239,11 +245,95 @@ impl Change<'_> {
 impl Handle for op::SetParent {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: SetParentRequest) -> FsResult<()> {
         let slot = request.ino.slot();
-        let mut change = node.change(&[slot])?;
+        let mut change = node.change_at(&[slot], &[Item::Attrs(request.ino)])?;
+        ctx.check_awaited()?;
         if ctx.step_done(&change.txn, slot)? {
             return Ok(());
         }
         change.moved_to(request.ino, request.parent, &request.name, request.back)?;
         change.commit_for(ctx, slot, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::intent::tests::alone;
+    use bivouac_net::Asker;
+    use bivouac_types::{ClientId, OpId, SeatIndex};
+    use bivouac_wire::{SpaceKind, SpaceRequest, WriteRequest};
+
+    const DIR: Ino = Ino(0x1234);
+
+    fn kept_as(ino: Ino, node: &Node) -> Vec<u8> {
+        let mut inode = node.inode(Ino::ROOT).unwrap();
+        inode.attr.ino = ino;
+        inode.to_bytes()
+    }
+
+    fn refused<T: std::fmt::Debug>(outcome: FsResult<T>) {
+        assert_eq!(outcome.unwrap_err().errno(), Errno::EIO);
+    }
+
+    /// What waited for its turn on a node while its driver gave up.
+    #[test]
+    fn a_step_that_nobody_waits_for_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let peer = ClientId(ClientId::PEER_BIT | 3);
+        let awaited = Ctx { client: peer, id: OpId(160), ..Ctx::of_node(peer) };
+        let late = Ctx { asker: Asker::behind(ours.as_fd()), ..awaited };
+        drop(theirs);
+        let record = kept_as(DIR, &node);
+        let put = || PutInodeRequest { ino: DIR, record: &record, target: &[], site: None };
+        refused(op::PutInode::handle(&node, &late, put()));
+        assert!(node.inode(DIR).is_err());
+        op::PutInode::handle(&node, &awaited, put()).unwrap();
+        let remove = || RemoveDirRequest { ino: DIR, sealed: false, aside: true };
+        op::RemoveDir::handle(&node, &awaited, remove()).unwrap();
+        assert!(node.inode(DIR).is_err(), "it is set aside");
+        op::RestoreDir::handle(&node, &awaited, InoOnly { ino: DIR }).unwrap();
+        refused(op::RemoveDir::handle(&node, &late, remove()));
+        refused(op::RemoveDir::handle(&node, &late, RemoveDirRequest { aside: false, ..remove() }));
+        let to = SetParentRequest { ino: DIR, parent: Ino(5), name: b"there".to_vec(), back: false };
+        refused(op::SetParent::handle(&node, &late, to));
+        refused(op::AdjustLinks::handle(&node, &late, AdjustLinksRequest { ino: DIR, delta: 1 }));
+        assert_eq!(node.inode(DIR).unwrap().to_bytes(), record);
+    }
+
+    /// It would undo what its client has done since, or make a subfile of a file that is gone.
+    #[test]
+    fn a_write_that_nobody_waits_for_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = alone(dir.path());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ino, seat, layout) = (DIR, SeatIndex(0), node.inode(Ino::ROOT).unwrap().attr.layout);
+        let write = |ctx: &Ctx<'_>, bytes: &[u8]| {
+            let request = WriteRequest { ino, seat, layout, epoch: 0, offset: 0 };
+            op::Write::handle(&node, &Ctx { payload: &[IoSlice::new(bytes)], ..*ctx }, request)
+        };
+        let awaited = Ctx::of_node(ClientId(7));
+        let late = Ctx { asker: Asker::behind(ours.as_fd()), ..awaited };
+        assert!(write(&late, b"written by").unwrap().accepted, "somebody waits still");
+        drop(theirs);
+        assert!(write(&awaited, b"the second").unwrap().accepted);
+        refused(write(&late, b"THE FIRST!"));
+        for kind in [SpaceKind::Zero, SpaceKind::Punch, SpaceKind::Reserve] {
+            let (epoch, offset, len, grow, ticket) = (0, 0, 5, 5, 1);
+            let request = SpaceRequest { ino, seat, layout, epoch, offset, len, grow, ticket, kind };
+            refused(op::ChangeSpace::handle(&node, &late, request));
+        }
+        let id = node.subfile(ino, seat).unwrap();
+        let mut found = [0; 10];
+        node.data.read(id, 0, &mut [std::io::IoSliceMut::new(&mut found)]).unwrap();
+        assert_eq!(&found, b"the second");
+        assert!(node.data.remove(id).unwrap());
+        refused(write(&late, b"THE FIRST!"));
+        assert!(node.data.stat(id).unwrap().is_none());
     }
 }

@@ -17,6 +17,13 @@ impl Handle for op::MakeUnnamed {
         if request.mode & mode::TYPE != mode::FILE {
             return Err(Errno::EINVAL.into());
         }
+        node.with_room_for_names(ctx, || node.make_unnamed(ctx, &request))
+    }
+}
+
+impl Node {
+    fn make_unnamed(&self, ctx: &Ctx<'_>, request: &MakeUnnamedRequest) -> FsResult<Seen> {
+        let (node, slot) = (self, request.parent.slot());
         // A repetition waits here for the first try.
         let _turn = node.locks.lock(Target::Entry(request.parent, ctx.client.0 ^ u64::from(ctx.channel)))?;
         node.sessions.note(&node.records, ctx.client)?;
@@ -29,12 +36,12 @@ impl Handle for op::MakeUnnamed {
         // Made before and gone again: its maker was killed before it had taken note of it, and then did not name it
         // among what it has open.
         let ino = node.allocator.next_ino(&node.records, slot)?;
-        let mut change = node.change(&[slot])?;
+        let mut change = node.change_at(&[slot], &[])?;
         let parent = change.inode(request.parent)?;
         if !parent.attr.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
-        let mut inode = new_inode(node, ino, &as_make(&request), &parent.inherited(), change.now)?;
+        let mut inode = new_inode(node, ino, &as_make(request), &parent.inherited(), change.now)?;
         inode.attr.nlink = 0;
         change.txn.must_fit();
         change.add_inode(&inode);

@@ -8,6 +8,7 @@ use bivouac_wire::{Blob, InoOnly, SetXattrRequest, XattrName, op};
 
 use super::layout::{LAYOUT_XATTR, PARTITION_XATTR};
 use crate::dispatch::Handle;
+use crate::leases::Item;
 use crate::node::Node;
 use crate::record::xattr_key;
 use crate::session::Ctx;
@@ -53,12 +54,18 @@ impl Handle for op::SetXattr {
         if request.name == LAYOUT_XATTR {
             return node.set_layout(ctx, request.ino, request.value);
         }
+        node.with_room_for_names(ctx, || node.set_xattr(ctx, &request))
+    }
+}
+
+impl Node {
+    fn set_xattr(&self, ctx: &Ctx<'_>, request: &SetXattrRequest<'_>) -> FsResult<()> {
         let (ino, slot) = (request.ino, request.ino.slot());
-        node.check_slot(slot)?;
-        if ctx.done_before(&node.records, slot)?.is_some() {
+        self.check_slot(slot)?;
+        if ctx.done_before(&self.records, slot)?.is_some() {
             return Ok(());
         }
-        let mut change = node.change(&[slot])?;
+        let mut change = self.change_at(&[slot], &[Item::Attrs(ino)])?;
         let mut inode = change.inode(ino)?;
         let key = xattr_key(ino, request.name);
         match (change.txn.get(slot, &key).is_some(), request.flags) {
@@ -91,7 +98,7 @@ impl Handle for op::RemoveXattr {
         if ctx.done_before(&node.records, slot)?.is_some() {
             return Ok(());
         }
-        let mut change = node.change(&[slot])?;
+        let mut change = node.change_at(&[slot], &[Item::Attrs(ino)])?;
         let mut inode = change.inode(ino)?;
         let key = xattr_key(ino, request.name);
         if change.txn.get(slot, &key).is_none() {

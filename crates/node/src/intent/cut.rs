@@ -13,7 +13,7 @@ use crate::peers::Steps;
 impl Node {
     /// The size changes together with the intent.
     pub(super) fn begin_cut(&self, cut: &Cut) -> FsResult<Change<'_>> {
-        let mut change = self.change(&[cut.ino.slot()])?;
+        let mut change = self.change_of(cut.ino)?;
         let mut inode = change.inode(cut.ino)?;
         inode.attr.size = cut.size;
         inode.attr.holes = inode.attr.holes.min(cut.size);
@@ -34,7 +34,7 @@ impl Node {
         for seat in seats_of(&cut.new_layout).filter(added) {
             self.trim(cut, 0, seat, steps)?;
         }
-        let mut change = self.change(&[cut.ino.slot()])?;
+        let mut change = self.change_of(cut.ino)?;
         match change.inode(cut.ino) {
             Ok(mut inode) => {
                 inode.attr.epoch = cut.epoch;
@@ -48,7 +48,7 @@ impl Node {
             }
         }
         let outcome = self.clear(change, logged, steps, 0)?;
-        self.unsettled.settle(cut.ino);
+        self.stale_tails.cut(cut.ino);
         Ok(outcome)
     }
 

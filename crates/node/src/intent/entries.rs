@@ -3,7 +3,7 @@
 use bivouac_types::{Errno, FsResult, Ino, Name, PartitionId, mode};
 use bivouac_wire::{AdjustLinksRequest, Encode, InoOnly, PutInodeRequest, op};
 
-use super::{Logged, NewDir, OldEntry, Outcome, dentry_of, refused};
+use super::{Logged, NewDir, OldEntry, Outcome, dentry_of, refused, refused_or_full};
 use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -17,14 +17,8 @@ impl Node {
         let record = new.inode.to_bytes();
         let site = new.site.as_ref().map(Encode::to_bytes);
         let put = PutInodeRequest { ino, record: &record, target: &[], site: site.as_deref() };
-        match self.step::<op::PutInode>(home, steps, 0, put) {
-            // Nothing has happened anywhere: better to say so than to finish it some day.
-            Err(error) if error.errno() == Errno::ENOSPC => return Ok(Outcome::Refused(error)),
-            outcome => {
-                if let Err(error) = refused(outcome)? {
-                    return Ok(Outcome::Refused(error));
-                }
-            }
+        if let Err(error) = refused_or_full(self.step::<op::PutInode>(home, steps, 0, put))? {
+            return Ok(Outcome::Refused(error));
         }
         let partition = new.inode.attr.layout.partition();
         match self.add_last(new.inode.parent, &name, (dentry_of(&new.inode), partition), logged)? {
@@ -51,7 +45,7 @@ impl Node {
             Err(error) => return Ok(Err(error)),
         };
         let [slot, book] = place.slots();
-        let mut change = self.change(&[logged.slot, slot, book])?;
+        let mut change = self.change_at(&[logged.slot, slot, book], &place.items())?;
         if change.dentry(&place)?.is_some() {
             return Ok(Err(Errno::EEXIST.into()));
         }
@@ -85,7 +79,7 @@ impl Node {
     pub(super) fn forget_last(&self, old: &OldEntry, kind: u32, logged: &Logged) -> FsResult<Change<'_>> {
         let place = self.place(old.parent, &Name::new(&old.name)?)?;
         let [slot, book] = place.slots();
-        let mut change = self.change(&[logged.slot, slot, book])?;
+        let mut change = self.change_at(&[logged.slot, slot, book], &place.items())?;
         if change.dentry(&place)?.is_some_and(|dentry| dentry.ino == old.ino) {
             let mut parent = change.directory(&place)?;
             change.remove_entry(&mut parent, &place, Dentry { ino: old.ino, kind });
@@ -97,7 +91,7 @@ impl Node {
     pub(super) fn begin_unlink(&self, old: &OldEntry, logged: &Logged) -> FsResult<Change<'_>> {
         let place = self.place(old.parent, &Name::new(&old.name)?)?;
         let [slot, book] = place.slots();
-        let mut change = self.change(&[slot, book])?;
+        let mut change = self.change_at(&[slot, book], &place.items())?;
         let Some(dentry) = change.dentry(&place)?.filter(|dentry| dentry.ino == old.ino) else {
             return Err(Errno::EBUSY.into());
         };
@@ -114,7 +108,7 @@ impl Node {
         {
             log::warn!("unlink of inode {}: {error}", old.ino);
         }
-        let mut change = self.change(&[logged.slot])?;
+        let mut change = self.change_at(&[logged.slot], &[])?;
         change.txn.delete(logged.slot, &intent_key(steps.tx));
         change.commit()?;
         Ok(Outcome::Done)

@@ -40,10 +40,10 @@ impl Node {
             return self.give_up_partition(making, error, steps);
         }
         let slot = logged.slot;
-        let mut change = self.change(&[slot])?;
+        let mut change = self.change_at(&[slot], &[])?;
         change.txn.put(slot, &partition_key(live.id), &live.to_bytes());
         let value = u64::from(live.id.0);
-        // Its directory belongs to it, so that it is there is settled; who sees the intent gone sees it.
+        // Its directory belongs to it, so that it is there is certain; who sees the intent gone sees it.
         self.learn(live);
         self.clear(change, logged, steps, value)
     }

@@ -4,7 +4,7 @@ use bivouac_types::{Errno, FsResult, Ino, Name, NodeId, PartitionId, mode};
 use bivouac_wire::{AdjustLinksRequest, InoOnly, InstallEntryRequest, SetParentRequest, codec_struct, op};
 
 use super::spread::Removed;
-use super::{Logged, OldEntry, Outcome, refused};
+use super::{Logged, OldEntry, Outcome, refused, refused_or_full};
 use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -84,7 +84,7 @@ impl Node {
         }
         let parents = refused(self.set_parents(moved, steps))?;
         let installed = parents.and_then(|()| self.install(moved, steps));
-        let installed_at = match refused(installed)? {
+        let installed_at = match refused_or_full(installed)? {
             Ok(node) => node,
             Err(error) => {
                 self.begin_undo(logged, steps)?;
@@ -118,7 +118,7 @@ impl Node {
         };
         let place = self.place(old.parent, &Name::new(&old.name)?)?;
         let [slot, book] = place.slots();
-        let mut change = self.change(&[logged.slot, slot, book])?;
+        let mut change = self.change_at(&[logged.slot, slot, book], &place.items())?;
         if change.dentry(&place)?.is_some_and(|dentry| dentry.ino == moved.ino) {
             let mut parent = change.directory(&place)?;
             let (was, now) =

@@ -36,7 +36,7 @@ impl Node {
         if !is_unsaved {
             self.mark_seats(new, &FlushMark::Drop { epoch: dropped, whence: whence.clone() }, steps)?;
         }
-        let mut change = self.change(&[new.ino.slot()])?;
+        let mut change = self.change_of(new.ino)?;
         if let Ok(mut inode) = change.inode(new.ino) {
             let known = change.site_file(new.ino)?;
             inode.attr.epoch = if is_unsaved { closed } else { dropped };
@@ -51,7 +51,7 @@ impl Node {
             }
         }
         let outcome = self.clear(change, logged, steps, 0)?;
-        self.unsettled.settle(new.ino);
+        self.stale_tails.cut(new.ino);
         Ok(outcome)
     }
 

@@ -11,8 +11,8 @@ use bivouac_wire::{
 };
 
 use super::{Intent, Logged, Outcome, refused};
-use crate::dispatch::NOBODY;
-use crate::leases::Acting;
+use crate::dispatch::SYSTEM;
+use crate::leases::{Item, Principal};
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::{Dentry, Inode, Shard, dentry_of_key, dentry_prefix, hashed_key, intent_key};
@@ -86,10 +86,10 @@ impl Node {
         for (node, entries) in &parts {
             self.install_shard(*node, dir, inherited, entries, steps)?;
         }
-        // Nobody may believe, by a promise of this node, what another node changes from now on.
+        // Nobody may cache, by a promise of this node, what another node changes from now on.
         let _changing = {
-            let _acting = Acting::on_behalf_of(NOBODY);
-            self.leases.change(&[dir.slot()])
+            let _principal = Principal::on_behalf_of(SYSTEM);
+            self.begin_change(&[Item::Slot(dir.slot())])
         };
         let slots: Vec<Slot> = self.own_slots().collect();
         let mut change = self.change(&slots)?;

@@ -13,7 +13,7 @@ use super::evict::{Here, Writing};
 use super::marks::{Part, Turn, turn_in};
 use super::pin::keep_pin;
 use super::sites::from_wire;
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -105,7 +105,7 @@ impl Node {
         if let Some(held) = self.held_here(part, epoch)? {
             return Ok(held);
         }
-        let (home, steps) = (self.home_of(part.ino)?, Steps::question(NOBODY));
+        let (home, steps) = (self.home_of(part.ino)?, Steps::question(SYSTEM));
         let whence = self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: part.ino })?;
         // As of before the question: a cut since is noticed by the epoch.
         self.hold(part, Held { whence, epoch })
@@ -250,7 +250,7 @@ impl Node {
 
     /// The home may know more of the origin by now: a flush puts another file in its place.
     fn changed_origin(&self, part: Part, held: &Held, error: FsError) -> FsResult<bool> {
-        let (home, steps) = (self.home_of(part.ino)?, Steps::question(NOBODY));
+        let (home, steps) = (self.home_of(part.ino)?, Steps::question(SYSTEM));
         let whence = self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: part.ino })?;
         if whence.origin == held.whence.origin {
             return Err(if self.proxy.stale.is_certain(part.ino) { error } else { in_progress(part.ino) });
@@ -341,8 +341,15 @@ pub fn in_progress(ino: Ino) -> FsError {
 
 /// The same, while what was written is flushed so that it can go.
 pub fn making_room() -> FsError {
-    FsError::with(Errno::EINPROGRESS, "a full volume is flushed to site storage: ask again")
+    FsError::with(Errno::EINPROGRESS, MAKING_ROOM)
 }
+
+/// Whether that is why something has to be asked for again.
+pub fn is_making_room(error: &FsError) -> bool {
+    error.errno() == Errno::EINPROGRESS && error.detail() == Some(MAKING_ROOM)
+}
+
+const MAKING_ROOM: &str = "a full volume is being read, or flushed to site storage: ask again";
 
 /// The stripes of a range of a subfile.
 pub fn stripes(layout: &Layout, offset: u64, len: u64) -> Range<u64> {

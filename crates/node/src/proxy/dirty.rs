@@ -9,7 +9,7 @@ use bivouac_wire::{
 };
 
 use super::marks::read_marks;
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -104,7 +104,7 @@ impl Node {
     /// Has a directory's home take down what site storage has under a name, or that it has nothing.
     pub(super) fn tell_seen(&self, dir: Ino, name: &[u8], seen: Option<SiteVersion>) -> FsResult<()> {
         let note = NoteSeenRequest { dir, name: name.to_vec(), seen };
-        self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(NOBODY), 0, note)
+        self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(SYSTEM), 0, note)
     }
 
     /// Takes down what site storage has under a name; without a name, that it has nothing of a directory that is gone.

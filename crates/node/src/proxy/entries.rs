@@ -9,6 +9,7 @@ use bivouac_wire::{Encode, MakeRequest};
 use super::sites::to_wire;
 use crate::directory::Place;
 use crate::intent::{Intent, NewDir};
+use crate::leases::Item;
 use crate::locks::Target;
 use crate::node::Node;
 use crate::record::{Dentry, Inode, SiteFile, seen_key, xattr_key};
@@ -84,7 +85,7 @@ impl Node {
             self.make_entry(dir, &path, entry)?;
         }
         let _size = self.locks.lock(Target::Size(dir))?;
-        let mut change = self.change(&[dir.slot()])?;
+        let mut change = self.change_of(dir)?;
         let mut inode = change.inode(dir)?;
         inode.attr.mtime = meta.attrs.mtime;
         change.put_inode(&inode);
@@ -159,7 +160,8 @@ impl Node {
     ) -> FsResult<()> {
         let (ino, dir) = (inode.attr.ino, place.dir);
         let [slot, book] = place.slots();
-        let mut change = self.change(&[slot, book, ino.slot(), dir.slot()])?;
+        let items = [place.items(), vec![Item::Attrs(ino)]].concat();
+        let mut change = self.change_at(&[slot, book, ino.slot(), dir.slot()], &items)?;
         let mut parent = change.directory(place)?;
         if change.dentry(place)?.is_some() {
             return Ok(());

@@ -1,13 +1,15 @@
 //! Room on a full volume: stripes that site storage has as well go, those of the subfiles first that were not used for
 //! the longest time. What was written and not flushed stays, and so does what is pinned.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use bivouac_ranks::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
-use bivouac_store::SpaceChange;
+use bivouac_store::{Awaited, SpaceChange};
 use bivouac_types::FsResult;
 
 use super::bring::offset_in_file;
@@ -30,7 +32,7 @@ pub struct Uses {
     clock: AtomicU64,
     last: Mutex<HashMap<Part, u64>>,
     /// What is being brought for somebody: it does not go again before he has it.
-    wanted: Mutex<Vec<(Part, Range<u64>)>>,
+    wanted: Mutex<Vec<Want>>,
     /// Held by who writes, from the marks until the bytes are there, and taken alone by who turns the marks.
     writing: [RwLock<()>; WRITING],
 }
@@ -40,7 +42,7 @@ pub struct Uses {
 pub enum Evicted {
     /// There is some that was not.
     Some,
-    /// There is none, and may be when those who read are done.
+    /// There is none, and may be when those who read, or are about to, are done.
     Later,
     /// There is nothing that may go.
     Nothing,
@@ -51,10 +53,13 @@ pub struct Writing<'a> {
     _guard: RwLockReadGuard<'a, ()>,
 }
 
+/// Stripes that a thread wants.
+type Want = (ThreadId, Part, Range<u64>);
+
 /// While this lives, stripes that were brought for its owner do not go for others of his.
 pub struct Wanted<'a> {
     uses: &'a Uses,
-    what: (Part, Range<u64>),
+    what: Want,
 }
 
 impl Drop for Wanted<'_> {
@@ -107,15 +112,19 @@ impl Uses {
         self.writing.get((part.ino.0 ^ u64::from(part.seat.0)) as usize % WRITING).unwrap_or(first)
     }
 
-    /// Somebody wants these stripes.
+    /// This thread wants these stripes.
     pub fn want(&self, part: Part, stripes: Range<u64>) -> Wanted<'_> {
-        let what = (part, stripes);
+        let what = (std::thread::current().id(), part, stripes);
         self.wanted.lock().push(what.clone());
         Wanted { uses: self, what }
     }
 
-    fn is_wanted(&self, part: Part, stripe: u64) -> bool {
-        self.wanted.lock().iter().any(|(one, stripes)| *one == part && stripes.contains(&stripe))
+    /// Whether a stripe is wanted, and then whether by another thread.
+    fn wanted_by_another(&self, part: Part, stripe: u64) -> Option<bool> {
+        let this = std::thread::current().id();
+        let wanted = self.wanted.lock();
+        let of_stripe = wanted.iter().filter(|(_, one, stripes)| *one == part && stripes.contains(&stripe));
+        of_stripe.map(|(thread, ..)| *thread != this).max()
     }
 
     /// A subfile is used now.
@@ -139,12 +148,12 @@ impl Node {
     pub(crate) fn evict(&self, volume: u16) -> Evicted {
         let capacity = self.data.usage().get(usize::from(volume)).map_or(0, |usage| usage.capacity);
         let wanted = ROOM_MIN.min((capacity / ROOM_PART).max(1));
-        let (mut freed, mut is_read) = (0, false);
+        let (mut freed, is_read) = (0, Cell::new(false));
         for part in self.by_use(volume) {
-            match self.evict_part(part, wanted - freed) {
+            match self.evict_part(part, wanted - freed, &is_read) {
                 Ok(Some(bytes)) => freed += bytes,
                 Ok(None) => {
-                    is_read = true;
+                    is_read.set(true);
                     break;
                 }
                 Err(error) => log::warn!("inode {}: nothing of it made room: {error}", part.ino),
@@ -154,7 +163,7 @@ impl Node {
             }
         }
         match freed {
-            0 if is_read => Evicted::Later,
+            0 if is_read.get() => Evicted::Later,
             0 => Evicted::Nothing,
             _ => Evicted::Some,
         }
@@ -183,7 +192,8 @@ impl Node {
     }
 
     /// Frees about so many bytes of a subfile, from its beginning on. Answers how many; nothing while it is read for long.
-    fn evict_part(&self, part: Part, wanted: u64) -> FsResult<Option<u64>> {
+    /// Notes whether something stays because another request has had it brought and is about to read it.
+    fn evict_part(&self, part: Part, wanted: u64, is_read: &Cell<bool>) -> FsResult<Option<u64>> {
         let Some(_alone) = self.proxy.uses.here.try_write_for(READERS_WAIT) else { return Ok(None) };
         // It may have been pinned until now.
         let Some(held) = self.stored_held(part)?.filter(|held| !held.whence.is_pinned()) else {
@@ -197,7 +207,7 @@ impl Node {
             && offset_in_file(&held.whence, part.seat, first).is_some_and(|at| at < held.whence.limit)
         {
             let most = (wanted - freed).div_ceil(stripe_len.max(1));
-            let gone = self.take_clean(part, &held, first, most)?;
+            let gone = self.take_clean(part, &held, first, most, is_read)?;
             for run in gone.chunk_by(|one, next| one + 1 == *next) {
                 self.free_stripes(part, &held, run)?;
             }
@@ -208,7 +218,14 @@ impl Node {
     }
 
     /// Stripes of a block that are not present any more. The marks go first: what is marked is there.
-    fn take_clean(&self, part: Part, held: &Held, first: u64, most: u64) -> FsResult<Vec<u64>> {
+    fn take_clean(
+        &self,
+        part: Part,
+        held: &Held,
+        first: u64,
+        most: u64,
+        is_read: &Cell<bool>,
+    ) -> FsResult<Vec<u64>> {
         let len = self.data.stat(self.subfile(part.ino, part.seat)?)?.map_or(0, |stat| stat.len);
         let stripe_len = u64::from(held.whence.layout.stripe);
         // Bytes behind the limit are here only: a write whose end the home has yet to hear of.
@@ -220,7 +237,10 @@ impl Node {
         };
         let marks = self.marks(part, first)?;
         let is_free = |stripe: &u64| {
-            marks.is_clean(*stripe) && is_there(*stripe) && !self.proxy.uses.is_wanted(part, *stripe)
+            let may_go = marks.is_clean(*stripe) && is_there(*stripe);
+            let wanted = if may_go { self.proxy.uses.wanted_by_another(part, *stripe) } else { None };
+            is_read.set(is_read.get() || wanted == Some(true));
+            may_go && wanted.is_none()
         };
         let clean = (first..first + BLOCK_STRIPES).filter(is_free);
         let clean: Vec<u64> = clean.take(usize::try_from(most).unwrap_or(usize::MAX)).collect();
@@ -235,7 +255,8 @@ impl Node {
         let stripe_len = u64::from(held.whence.layout.stripe);
         let (offset, len) =
             (stripes.first().map_or(0, |first| first * stripe_len), stripes.len() as u64 * stripe_len);
-        let change = SpaceChange { epoch: held.epoch, offset, len, grow: 0, ticket: 0 };
+        let awaited = Awaited::ALWAYS;
+        let change = SpaceChange { epoch: held.epoch, offset, len, grow: 0, ticket: 0, awaited };
         self.data.punch(self.subfile(part.ino, part.seat)?, &change)?;
         Ok(())
     }

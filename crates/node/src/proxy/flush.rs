@@ -16,7 +16,7 @@ use bivouac_wire::{
 };
 
 use super::sites::{Site, from_wire, to_wire};
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::record::{Inode, Removed, SiteFile, target_key, xattr_key};
@@ -138,6 +138,12 @@ impl Node {
         let job = Arc::new(Job { number, moved, outcome, over });
         jobs.insert(ino, Arc::clone(&job));
         Ok((job, true))
+    }
+
+    /// Whether a flush of a file is under way. One that is over stays among the jobs until its asker comes back, who may
+    /// be gone.
+    pub(super) fn is_being_flushed(&self, ino: Ino) -> bool {
+        self.proxy.jobs.lock().get(&ino).is_some_and(|job| job.outcome.lock().is_none())
     }
 
     fn forget_job(&self, ino: Ino, job: &Arc<Job>) {
@@ -331,7 +337,7 @@ impl Flush<'_> {
     }
 
     fn put_seat(&self, upload: &Upload, whence: Whence, seat: SeatIndex) -> FsResult<Vec<Piece>> {
-        let (node, steps) = (self.node.seat_place(seat)?.node, Steps::question(NOBODY));
+        let (node, steps) = (self.node.seat_place(seat)?.node, Steps::question(SYSTEM));
         let (mut from, mut pieces) = (0, Vec::new());
         loop {
             let request = FlushPartsRequest {
@@ -355,15 +361,16 @@ impl Flush<'_> {
         }
     }
 
-    /// Marks the subfiles at all seats. Answers the bytes that are not saved.
+    /// Marks the subfiles at all seats, also behind one that does not answer. Answers the bytes that are not saved.
     fn mark_all(&self, mark: &FlushMark) -> FsResult<u64> {
-        let (mut unsaved, ino) = (0, self.request.ino);
-        for seat in seats_of(&self.inode.attr.layout) {
+        let ino = self.request.ino;
+        let marked = seats_of(&self.inode.attr.layout).map(|seat| {
             let request = MarkFlushRequest { ino, seat, mark: mark.clone() };
-            let (node, steps) = (self.node.seat_place(seat)?.node, Steps::question(NOBODY));
-            unsaved += self.node.step::<op::MarkFlush>(node, steps, 0, request)?;
-        }
-        Ok(unsaved)
+            let (node, steps) = (self.node.seat_place(seat)?.node, Steps::question(SYSTEM));
+            self.node.step::<op::MarkFlush>(node, steps, 0, request)
+        });
+        // All are asked before the first failure counts.
+        marked.collect::<Vec<FsResult<u64>>>().into_iter().sum()
     }
 
     /// What has to be at its path for it to take the place.

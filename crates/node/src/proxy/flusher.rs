@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Condvar, Mutex};
-use bivouac_types::limits::SUBFILE_HEADER_LEN;
-use bivouac_types::{FsResult, Ino, PartitionId, WritePolicy};
+use bivouac_types::{Errno, FsError, FsResult, Ino, PartitionId, WritePolicy};
 use bivouac_wire::{FlushHereRequest, Occasion, op};
 
 use super::marks::{Part, read_marks};
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -84,6 +83,23 @@ impl Flusher {
     }
 }
 
+/// A flush is over when this goes, also by a panic: then its thread ends, too.
+struct End<'a> {
+    flusher: &'a Flusher,
+    ino: Ino,
+    due: Due,
+    outcome: FsResult<()>,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.flusher.end(self.ino, self.due, &self.outcome);
+        if std::thread::panicking() {
+            self.flusher.state.lock().threads -= 1;
+        }
+    }
+}
+
 impl Node {
     /// Something was written to a file of a partition that stands in front of site storage: `bytes` on this node.
     pub(crate) fn note_written(&self, ino: Ino, partition: PartitionId, bytes: u64) {
@@ -135,9 +151,10 @@ impl Node {
         let work = move || {
             while let Some((ino, due)) = flusher.next() {
                 let Some(node) = node.upgrade() else { return };
-                let outcome = node.have_flushed(ino, due.occasion);
+                let early = Err(FsError::with(Errno::EIO, "the flush ended early"));
+                let mut end = End { flusher: &flusher, ino, due, outcome: early };
+                end.outcome = node.have_flushed(ino, due.occasion);
                 drop(node);
-                flusher.end(ino, due, &outcome);
             }
         };
         match std::thread::Builder::new().name("flusher".to_owned()).spawn(work) {
@@ -149,10 +166,10 @@ impl Node {
     fn have_flushed(&self, ino: Ino, occasion: Occasion) -> FsResult<()> {
         let mut request = FlushHereRequest { ino, occasion, job: 0 };
         loop {
-            let (home, steps) = (self.home_of(ino)?, Steps::question(NOBODY));
+            let (home, steps) = (self.home_of(ino)?, Steps::question(SYSTEM));
             let state = match self.step::<op::FlushHere>(home, steps, 0, request.clone()) {
                 // Removed meanwhile.
-                Err(error) if error.errno() == bivouac_types::Errno::ENOENT => return Ok(()),
+                Err(error) if error.errno() == Errno::ENOENT => return Ok(()),
                 state => state?,
             };
             if state.done {
@@ -207,7 +224,7 @@ impl Node {
     fn occupies(&self, part: Part, volume: u16) -> bool {
         let Ok(id) = self.subfile(part.ino, part.seat) else { return false };
         let stat = || self.data.stat(id).ok().flatten();
-        id.volume == volume && stat().is_some_and(|stat| stat.allocated > SUBFILE_HEADER_LEN)
+        id.volume == volume && stat().is_some_and(|stat| stat.allocated > stat.front)
     }
 
     /// What an earlier daemon left to be flushed by itself.

@@ -13,7 +13,7 @@ use bivouac_wire::{
 };
 
 use super::flush::Job;
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -108,7 +108,7 @@ impl Node {
             WritePolicy::Through => true,
             WritePolicy::OnClose => occasion == Occasion::Close,
             WritePolicy::Delayed { .. } => occasion == Occasion::Age,
-            WritePolicy::OnFlush => false,
+            WritePolicy::OnFlush | WritePolicy::Never => false,
         })
     }
 
@@ -131,7 +131,7 @@ impl Node {
 
     pub(super) fn place_at_site(&self, dir: Ino, name: &[u8]) -> FsResult<SitePlace> {
         let request = FindPlaceRequest { dir, name: name.to_vec() };
-        self.step::<op::FindPlace>(self.home_of(dir)?, Steps::question(NOBODY), 0, request)
+        self.step::<op::FindPlace>(self.home_of(dir)?, Steps::question(SYSTEM), 0, request)
     }
 
     /// Where site storage has a directory of this node, and what was seen there under a name in it.
@@ -175,7 +175,7 @@ impl Node {
     fn check_name(&self, ino: Ino, dir: Ino, name: &Name) -> FsResult<()> {
         let question = || EntryName { parent: dir, name: name.as_bytes() };
         let found = self.at_entry(dir, name, |node| {
-            self.step::<op::Lookup>(node, Steps::question(NOBODY), 0, question())
+            self.step::<op::Lookup>(node, Steps::question(SYSTEM), 0, question())
         });
         match found {
             Ok(found) if found.ino == ino => Ok(()),
@@ -199,7 +199,7 @@ impl Node {
         let mut request = FlushRequest { ino: dir, path: path.clone(), seen, force, open, job: 0 };
         loop {
             let state =
-                self.step::<op::Flush>(self.home_of(dir)?, Steps::question(NOBODY), 0, request.clone())?;
+                self.step::<op::Flush>(self.home_of(dir)?, Steps::question(SYSTEM), 0, request.clone())?;
             if !state.done {
                 request.job = state.job;
                 bivouac_net::pause(DIR_PAUSE);

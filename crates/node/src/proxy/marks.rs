@@ -27,7 +27,7 @@ pub struct Part {
 /// The marks of some consecutive stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Content that site storage had has been brought here.
+    /// Content that site storage has is here as well: it was brought, or flushed.
     present: [u8; BLOCK_BYTES],
     /// Written here, and not at site storage.
     dirty: [u8; BLOCK_BYTES],
@@ -62,9 +62,10 @@ fn count(bits: &[u8; BLOCK_BYTES]) -> u64 {
 }
 
 impl Marks {
-    /// Whether the content of a stripe is here.
+    /// Whether the content of a stripe is here. What was written here is, whatever site storage has by now: a flush may
+    /// have put an older state of it there, whose end this seat has not heard of.
     pub fn is_present(&self, stripe: u64) -> bool {
-        has(&self.present, stripe)
+        has(&self.present, stripe) || has(&self.dirty, stripe) || has(&self.flushing, stripe)
     }
 
     /// Whether a stripe is marked as written since a flush began.
@@ -99,8 +100,9 @@ impl Marks {
         self.flushing = [0; BLOCK_BYTES];
     }
 
-    /// It has.
+    /// It has: it is here and there.
     fn end(&mut self) {
+        (0..BLOCK_BYTES).for_each(|at| self.present[at] |= self.flushing[at]);
         self.flushing = [0; BLOCK_BYTES];
     }
 
@@ -261,8 +263,10 @@ mod tests {
         let mut failed = marks;
         failed.fail();
         assert!(failed.is_dirty(3) && failed.is_dirty(4));
+        assert!(!marks.is_present(2) && marks.is_present(3) && marks.is_present(4));
         marks.end();
         assert_eq!((marks.unsaved(), marks.is_dirty(4)), (1, true));
+        assert!(marks.is_clean(3) && marks.is_present(4) && !marks.is_clean(4));
         assert_eq!(Marks::from_bytes(&marks.to_bytes()), Ok(marks));
     }
 

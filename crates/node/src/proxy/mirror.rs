@@ -15,7 +15,7 @@ use bivouac_wire::{Encode, EntryName, InoOnly, MirrorPage, MirrorRequest, Remova
 use super::bring::in_progress;
 use super::sites::from_wire;
 use crate::directory::Place;
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::peers::Steps;
@@ -81,7 +81,7 @@ struct There {
 }
 
 /// What becomes of it.
-enum Fate {
+enum Outcome {
     /// It is deleted there.
     Done,
     /// There is nothing to be deleted.
@@ -159,18 +159,18 @@ impl Node {
             return Ok(());
         }
         match self.mirror_one(gone, if request.last { For::LastFlush } else { For::Flush })? {
-            Fate::Done => page.done += 1,
-            Fate::Kept(error) => page.left.push(left(error.to_string(), true, false)),
-            Fate::Waits(error) => {
+            Outcome::Done => page.done += 1,
+            Outcome::Kept(error) => page.left.push(left(error.to_string(), true, false)),
+            Outcome::Waits(error) => {
                 let filled = error.cause() == Cause::NotEmpty;
                 page.left.push(left(error.to_string(), false, filled));
             }
-            Fate::Needed => page.left.push(left(
+            Outcome::Needed => page.left.push(left(
                 "it is open, or what it was renamed to is not there".into(),
                 false,
                 false,
             )),
-            Fate::Moot | Fate::NotNow => {}
+            Outcome::Moot | Outcome::NotNow => {}
         }
         Ok(())
     }
@@ -189,9 +189,9 @@ impl Node {
         let Some(removed) = found else { return Ok(page) };
         let gone = Gone { slot: place.slot, key, dir, name: name.clone(), removed };
         match self.mirror_one(&gone, For::Policy)? {
-            Fate::Done => page.done = 1,
-            Fate::Kept(error) | Fate::Waits(error) => return Err(error.into()),
-            Fate::Moot | Fate::Needed | Fate::NotNow => {}
+            Outcome::Done => page.done = 1,
+            Outcome::Kept(error) | Outcome::Waits(error) => return Err(error.into()),
+            Outcome::Moot | Outcome::Needed | Outcome::NotNow => {}
         }
         Ok(page)
     }
@@ -229,63 +229,65 @@ impl Node {
     }
 
     /// Carries one out.
-    fn mirror_one(&self, gone: &Gone, whom: For) -> FsResult<Fate> {
-        let fate = match self.there(gone)?.filter(|_| self.mirrors(gone.removed.partition)) {
+    fn mirror_one(&self, gone: &Gone, whom: For) -> FsResult<Outcome> {
+        let outcome = match self.there(gone)?.filter(|_| self.mirrors(gone.removed.partition)) {
             Some(there) => self.delete_there(gone, &there, whom)?,
-            None => Fate::Moot,
+            None => Outcome::Moot,
         };
-        match &fate {
-            Fate::Waits(error) => self.proxy.mirror.note(gone, error),
-            Fate::Needed | Fate::NotNow => {}
-            Fate::Moot => self.forget_removed(gone)?,
-            Fate::Done | Fate::Kept(_) => {
-                if let Fate::Kept(error) = &fate {
+        match &outcome {
+            Outcome::Waits(error) => self.proxy.mirror.note(gone, error),
+            Outcome::Needed | Outcome::NotNow => {}
+            Outcome::Moot => self.forget_removed(gone)?,
+            Outcome::Done | Outcome::Kept(_) => {
+                if let Outcome::Kept(error) = &outcome {
                     log::warn!("deleted in the formation and kept at the source: {error}");
                 }
                 self.forget_seen(gone)?;
                 self.forget_removed(gone)?;
             }
         }
-        Ok(fate)
+        Ok(outcome)
     }
 
-    fn delete_there(&self, gone: &Gone, there: &There, whom: For) -> FsResult<Fate> {
+    fn delete_there(&self, gone: &Gone, there: &There, whom: For) -> FsResult<Outcome> {
         let partition = gone.removed.partition;
         if whom == For::Policy && !self.goes_by_itself(partition, &there.path) {
-            return Ok(Fate::NotNow);
+            return Ok(Outcome::NotNow);
         }
         if self.is_there_again(gone)? {
-            return Ok(Fate::Moot);
+            return Ok(Outcome::Moot);
         }
         if self.is_needed(gone, there)? {
-            return Ok(Fate::Needed);
+            return Ok(Outcome::Needed);
         }
         let site = match self.site_of(partition) {
             Ok(site) => site,
-            Err(error) => return Ok(Fate::Waits(SourceError::new(Cause::Lost, error.to_string()))),
+            Err(error) => return Ok(Outcome::Waits(SourceError::new(Cause::Lost, error.to_string()))),
         };
         let Err(error) = site.source.remove(&there.path, Some(&from_wire(there.seen.clone()))) else {
-            return Ok(Fate::Done);
+            return Ok(Outcome::Done);
         };
         Ok(match error.cause() {
-            Cause::Changed if self.is_there_again(gone)? => Fate::Moot,
-            Cause::Changed => Fate::Kept(error),
-            Cause::NotEmpty if whom == For::LastFlush => Fate::Kept(error),
-            _ => Fate::Waits(error),
+            Cause::Changed if self.is_there_again(gone)? => Outcome::Moot,
+            Cause::Changed => Outcome::Kept(error),
+            Cause::NotEmpty if whom == For::LastFlush => Outcome::Kept(error),
+            _ => Outcome::Waits(error),
         })
     }
 
     /// Whether the write policy of a path has it deleted without a flush.
     fn goes_by_itself(&self, partition: PartitionId, path: &[u8]) -> bool {
         let known = self.partitions.get(partition);
-        known.is_some_and(|known| known.settings.write_of(path) != WritePolicy::OnFlush)
+        known.is_some_and(|known| {
+            !matches!(known.settings.write_of(path), WritePolicy::OnFlush | WritePolicy::Never)
+        })
     }
 
     /// Whether something of the same kind has the name now: it takes the place of what is there when it is flushed.
     fn is_there_again(&self, gone: &Gone) -> FsResult<bool> {
         let question = || EntryName { parent: gone.dir, name: gone.name.as_bytes() };
         let found = self.at_entry(gone.dir, &gone.name, |node| {
-            self.step::<op::Lookup>(node, Steps::question(NOBODY), 0, question())
+            self.step::<op::Lookup>(node, Steps::question(SYSTEM), 0, question())
         });
         match found {
             Ok(found) => Ok((found.kind == mode::DIR) == gone.removed.is_dir),
@@ -297,7 +299,7 @@ impl Node {
     /// Whether content of what the name led to may still have to be brought from there.
     fn is_needed(&self, gone: &Gone, there: &There) -> FsResult<bool> {
         let ino = gone.removed.ino;
-        match self.step::<op::FindOrigin>(self.home_of(ino)?, Steps::question(NOBODY), 0, InoOnly { ino }) {
+        match self.step::<op::FindOrigin>(self.home_of(ino)?, Steps::question(SYSTEM), 0, InoOnly { ino }) {
             Ok(whence) => Ok(whence.origin.is_some_and(|origin| origin.path == there.path)),
             Err(error) if error.errno() == Errno::ENOENT => Ok(false),
             Err(error) => Err(error),
@@ -352,7 +354,7 @@ impl Node {
         let Some(known) = self.partitions.get(partition) else { return };
         let rules = known.settings.rules.iter().filter_map(|rule| rule.write);
         let wait = |policy| match policy {
-            WritePolicy::OnFlush => None,
+            WritePolicy::OnFlush | WritePolicy::Never => None,
             WritePolicy::Delayed { age_ms, .. } => Some(Duration::from_millis(age_ms)),
             // For those whose client does not come and see to it.
             WritePolicy::Through | WritePolicy::OnClose => Some(PAUSES.0),
@@ -393,7 +395,7 @@ impl Node {
             let (found, is_end) = self.removed_behind(after.as_ref());
             for gone in found {
                 match self.mirror_one(&gone, For::Policy) {
-                    Ok(Fate::Waits(_) | Fate::Needed) => is_done = false,
+                    Ok(Outcome::Waits(_) | Outcome::Needed) => is_done = false,
                     Ok(_) => {}
                     Err(error) => {
                         log::warn!("a deletion in inode {} waits: {error}", gone.dir);

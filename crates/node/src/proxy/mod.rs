@@ -42,7 +42,7 @@ use mirror::Mirror;
 use sites::Sites;
 use stale::Stale;
 
-pub use bring::making_room;
+pub use bring::{is_making_room, making_room};
 pub use entries::not_listed;
 pub use evict::Evicted;
 pub use flush::{PEER_WAIT, WAIT};

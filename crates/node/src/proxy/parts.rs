@@ -56,7 +56,7 @@ struct Putting {
 /// What was put.
 #[derive(Default)]
 struct Put {
-    settled: Vec<Piece>,
+    verified: Vec<Piece>,
     rest: Vec<Piece>,
 }
 
@@ -73,7 +73,7 @@ impl Putting {
         goes_on.then(|| self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A stripe was put, or was not. The first failure is told. Whoever is answered pieces settles them.
+    /// A stripe was put, or was not. The first failure is told. Whoever is answered pieces verifies them.
     fn moved(&self, piece: FsResult<Piece>) -> Vec<Piece> {
         let mut put = self.put.lock();
         match (&mut *put, piece) {
@@ -89,11 +89,11 @@ impl Putting {
         Vec::new()
     }
 
-    /// Pieces were settled, or were not.
-    fn settled(&self, pieces: Vec<Piece>, outcome: FsResult<()>) {
+    /// Pieces were verified, or were not.
+    fn verified(&self, pieces: Vec<Piece>, outcome: FsResult<()>) {
         let mut put = self.put.lock();
         match (&mut *put, outcome) {
-            (Ok(all), Ok(())) => all.settled.extend(pieces),
+            (Ok(all), Ok(())) => all.verified.extend(pieces),
             (Ok(_), Err(error)) => *put = Err(error),
             (Err(_), _) => {}
         }
@@ -157,13 +157,13 @@ impl Node {
         let is_of_file = |stripe| offset_in_file(whence, *seat, stripe).is_some_and(|at| at < *size);
         let putting = Putting::from(*from, time_of(*seat));
         // Many at once: on some file systems a sync and the writes of others wait for each other.
-        let settle = |pieces: &[Piece]| -> FsResult<()> { Ok(site.source.settle(&upload, pieces)?) };
+        let verify = |pieces: &[Piece]| -> FsResult<()> { Ok(site.source.verify(&upload, pieces)?) };
         let put = || {
             while let Some(stripe) = putting.take().filter(|stripe| is_of_file(*stripe)) {
                 let pieces = putting.moved(self.put_stripe(&site, &upload, request, stripe));
                 if !pieces.is_empty() {
-                    let outcome = settle(&pieces);
-                    putting.settled(pieces, outcome);
+                    let outcome = verify(&pieces);
+                    putting.verified(pieces, outcome);
                 }
             }
         };
@@ -175,9 +175,9 @@ impl Node {
             }
             put();
         });
-        let (Put { settled: mut pieces, rest }, next) = putting.over()?;
+        let (Put { verified: mut pieces, rest }, next) = putting.over()?;
         if !rest.is_empty() {
-            settle(&rest)?;
+            verify(&rest)?;
         }
         pieces.extend(rest);
         let part = |Piece { offset, len, tag }| FlushedPart { offset, len, tag };
@@ -274,12 +274,12 @@ mod tests {
                     while let Some(stripe) = putting.take() {
                         let pieces = putting.moved(Ok(piece(stripe, 1 << 20)));
                         assert!(pieces.is_empty() || pieces.len() == (SETTLE_BYTES >> 20) as usize);
-                        putting.settled(pieces, Ok(()));
+                        putting.verified(pieces, Ok(()));
                     }
                 });
             }
         });
-        let (Put { settled: mut pieces, rest }, next) = putting.over().unwrap();
+        let (Put { verified: mut pieces, rest }, next) = putting.over().unwrap();
         assert!(pieces.len() >= rest.len() && rest.len() < (SETTLE_BYTES >> 20) as usize);
         pieces.extend(rest);
         pieces.sort_by_key(|piece| piece.offset);
@@ -312,9 +312,9 @@ mod tests {
         let pieces = putting.moved(Ok(piece(0, BYTES_MAX)));
         assert_eq!(pieces, [piece(0, BYTES_MAX)]);
         assert_eq!(putting.take(), None);
-        putting.settled(pieces, Ok(()));
+        putting.verified(pieces, Ok(()));
         let (put, next) = putting.over().unwrap();
-        assert_eq!((put.settled, put.rest, next), (vec![piece(0, BYTES_MAX)], vec![], 1));
+        assert_eq!((put.verified, put.rest, next), (vec![piece(0, BYTES_MAX)], vec![], 1));
     }
 
     #[test]
@@ -329,11 +329,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_settled_ends_it_and_is_told() {
+    fn what_cannot_be_verified_ends_it_and_is_told() {
         let putting = Putting::from(0, TIME_MAX);
         assert_eq!(putting.take(), Some(0));
         let pieces = putting.moved(Ok(piece(0, SETTLE_BYTES)));
-        putting.settled(pieces, Err(Errno::EIO.into()));
+        putting.verified(pieces, Err(Errno::EIO.into()));
         assert_eq!(putting.take(), None);
         assert_eq!(putting.over().map(|(_, next)| next).unwrap_err().errno(), Errno::EIO);
     }

@@ -12,7 +12,7 @@ use bivouac_wire::{
 };
 
 use super::marks::Part;
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::peers::Steps;
@@ -52,7 +52,7 @@ impl Node {
         for seat in seats_of(&attr.layout) {
             let request = MarkFlushRequest { ino, seat, mark: mark.clone() };
             let node = self.seat_place(seat)?.node;
-            self.step::<op::MarkFlush>(node, Steps::question(NOBODY), 0, request)?;
+            self.step::<op::MarkFlush>(node, Steps::question(SYSTEM), 0, request)?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use bivouac_wire::{BringRequest, FlushMark, MarkFlushRequest, Origin, Whence, op
 
 use super::bring::in_progress;
 use super::sites::{from_wire, to_wire};
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::intent::{Intent, Renewal};
 use crate::namespace::Change;
 use crate::node::Node;
@@ -47,7 +47,7 @@ impl Node {
         let Some(origin) = self.clean_origin(ino)? else { return Ok(()) };
         let Some(now) = self.look_there(ino, partition, &origin)? else { return Ok(()) };
         let size = self.lock_size(ino)?;
-        if self.clean_origin(ino)?.as_ref() != Some(&origin) || self.proxy.jobs.lock().contains_key(&ino) {
+        if self.clean_origin(ino)?.as_ref() != Some(&origin) || self.is_being_flushed(ino) {
             return Ok(());
         }
         let attr = self.inode(ino)?.attr;
@@ -134,7 +134,7 @@ impl Node {
             let known = FlushMark::Known { epoch, whence, offset, len };
             let request = MarkFlushRequest { ino, seat: range.seat, mark: known };
             let node = self.seat_place(range.seat)?.node;
-            self.step::<op::MarkFlush>(node, Steps::question(NOBODY), 0, request).map(drop)
+            self.step::<op::MarkFlush>(node, Steps::question(SYSTEM), 0, request).map(drop)
         };
         bivouac_net::before_waiting();
         std::thread::scope(|scope| {

@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bivouac_ranks::Mutex;
-use bivouac_source::{Cause, PosixSource, S3Place, S3Source, Source, SourceError, Surroundings, Version};
-use bivouac_types::{Errno, FsError, FsResult, Ino, PartitionId, Site as Place};
+use bivouac_source::{
+    Cause, Environment, PosixSource, S3Place, S3Source, Source, SourceError, UnchangedSource, Version,
+};
+use bivouac_types::{Errno, FsError, FsResult, Ino, PartitionId, Site as Place, WritePolicy};
 use bivouac_wire::SiteVersion;
 
 use crate::node::Node;
@@ -18,16 +20,17 @@ pub struct Site {
     pub source: Box<dyn Source>,
 }
 
-/// Those that are open.
+/// Those that are open, and whether they are only read.
 #[derive(Default)]
 pub struct Sites {
-    open: Mutex<HashMap<PartitionId, Arc<Site>>>,
+    open: Mutex<HashMap<(PartitionId, bool), Arc<Site>>>,
 }
 
 impl Node {
-    /// The source of a partition that stands in front of site storage.
-    fn source_of(&self, partition: PartitionId) -> Option<bivouac_types::Source> {
-        self.partitions.get(partition)?.settings.source.clone()
+    /// The source of a partition that stands in front of site storage, and whether it is only read.
+    fn source_of(&self, partition: PartitionId) -> Option<(bivouac_types::Source, bool)> {
+        let settings = &self.partitions.get(partition)?.settings;
+        Some((settings.source.clone()?, settings.write == WritePolicy::Never))
     }
 
     /// Whether a partition stands in front of site storage.
@@ -49,14 +52,15 @@ impl Node {
     /// # Errors
     /// `EIO` when it is not to be reached, or not what it was.
     pub(super) fn site(&self, partition: PartitionId) -> FsResult<Option<Arc<Site>>> {
-        let Some(source) = self.source_of(partition) else { return Ok(None) };
-        if let Some(site) = self.proxy.sites.open.lock().get(&partition) {
+        let Some((source, is_unchanged)) = self.source_of(partition) else { return Ok(None) };
+        if let Some(site) = self.proxy.sites.open.lock().get(&(partition, is_unchanged)) {
             return Ok(Some(Arc::clone(site)));
         }
         let source = open(source.site(), &self.objects)?;
         self.check_root(partition, &*source)?;
+        let source = if is_unchanged { Box::new(UnchangedSource(source)) } else { source };
         let site = Arc::new(Site { source });
-        self.proxy.sites.open.lock().insert(partition, Arc::clone(&site));
+        self.proxy.sites.open.lock().insert((partition, is_unchanged), Arc::clone(&site));
         Ok(Some(site))
     }
 
@@ -89,7 +93,7 @@ impl Node {
 ///
 /// # Errors
 /// Why it cannot be opened.
-pub fn open(place: &Place, objects: &Surroundings) -> FsResult<Box<dyn Source>> {
+pub fn open(place: &Place, objects: &Environment) -> FsResult<Box<dyn Source>> {
     match place {
         Place::Directory { path } => Ok(Box::new(PosixSource::open(Path::new(path))?)),
         Place::S3 { bucket, prefix, endpoint, region } => {

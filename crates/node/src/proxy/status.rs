@@ -3,7 +3,7 @@
 use bivouac_types::{Errno, FsResult, Ino, mode};
 use bivouac_wire::{Decode, Encode, InoOnly, Origin, SiteVersion, Whence, op};
 
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::peers::Steps;
@@ -69,7 +69,7 @@ impl Node {
         if !self.partitions.all().iter().any(|partition| partition.settings.source.is_some()) {
             return Ok(());
         }
-        let (home, steps) = (self.home_of(dir)?, Steps::question(NOBODY));
+        let (home, steps) = (self.home_of(dir)?, Steps::question(SYSTEM));
         match self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: dir })?.origin {
             Some(_) => Err(Errno::EXDEV.into()),
             None => Ok(()),

@@ -11,7 +11,7 @@ pub enum Job {
     /// To remove what nobody needs any more.
     Garbage,
     /// To remove what nobody needs any more at a peer that was away.
-    Owed(NodeId),
+    Pending(NodeId),
     /// To tell the home of a spread directory that its shard here has changed.
     Tell(Ino),
     /// To spread a directory that has grown large.
@@ -22,13 +22,15 @@ pub enum Job {
     Alive(ClientId),
     /// To tell a node of all partitions; of this node itself, to ask for them.
     Partitions(NodeId),
+    /// To give checksums to what has none since a process wrote it itself, or was killed.
+    Sums,
     /// To finish a change.
     Intent(Slot, u64),
 }
 
 /// A job, and for which peer it has waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errand {
+pub struct Task {
     pub job: Job,
     pub waited_for: Option<NodeId>,
 }
@@ -50,12 +52,12 @@ pub struct Agenda {
     garbage: bool,
     /// Somebody is collecting it.
     collecting: bool,
-    ready: VecDeque<Errand>,
+    ready: VecDeque<Task>,
     waiting: BTreeMap<NodeId, Waiting>,
     /// Changes that are not finished.
     pub unfinished: usize,
     /// Inodes without names that stay for a moment, and until when; in the order of time.
-    pub lingering: VecDeque<(Instant, Ino)>,
+    pub delayed: VecDeque<(Instant, Ino)>,
     /// Threads that do what needs peers.
     pub runners: usize,
     pub stopping: bool,
@@ -78,13 +80,13 @@ impl Agenda {
 
     /// One more job.
     pub fn add(&mut self, job: Job) {
-        self.ready.push_back(Errand { job, waited_for: None });
+        self.ready.push_back(Task { job, waited_for: None });
     }
 
     /// One more job, unless it is about to be done anyway; whether it was not.
     pub fn add_once(&mut self, job: Job) -> bool {
         let waits = self.waiting.values().any(|waiting| waiting.jobs.contains(&job));
-        let is_news = !waits && !self.ready.iter().any(|errand| errand.job == job);
+        let is_news = !waits && !self.ready.iter().any(|task| task.job == job);
         if is_news {
             self.add(job);
         }
@@ -97,39 +99,40 @@ impl Agenda {
     }
 
     /// Takes a job.
-    pub fn next_errand(&mut self) -> Option<Errand> {
+    pub fn next_task(&mut self) -> Option<Task> {
         if self.garbage && !self.collecting {
             (self.garbage, self.collecting) = (false, true);
-            return Some(Errand { job: Job::Garbage, waited_for: None });
+            return Some(Task { job: Job::Garbage, waited_for: None });
         }
         self.ready.pop_front()
     }
 
     /// A job is done: what waited for the same peer need not wait any more.
-    pub fn is_done(&mut self, errand: &Errand) {
-        match errand.job {
+    pub fn is_done(&mut self, task: &Task) {
+        match task.job {
             Job::Garbage => self.collecting = false,
             Job::Intent(..) => self.unfinished = self.unfinished.saturating_sub(1),
-            Job::Owed(_)
+            Job::Pending(_)
             | Job::Tell(_)
             | Job::Spread(_)
             | Job::Moves(_)
             | Job::Alive(_)
-            | Job::Partitions(_) => {}
+            | Job::Partitions(_)
+            | Job::Sums => {}
         }
-        errand.waited_for.map(|node| self.release(node));
+        task.waited_for.map(|node| self.release(node));
     }
 
     /// A job waits for a peer; one of those that do is tried again at `until`.
-    pub fn put_off(&mut self, errand: &Errand, node: NodeId, until: Instant) {
-        self.collecting &= errand.job != Job::Garbage;
+    pub fn put_off(&mut self, task: &Task, node: NodeId, until: Instant) {
+        self.collecting &= task.job != Job::Garbage;
         let waiting = self.waiting.entry(node).or_default();
         waiting.until = Some(until);
-        if !waiting.jobs.contains(&errand.job) || matches!(errand.job, Job::Intent(..)) {
-            waiting.jobs.push_back(errand.job);
+        if !waiting.jobs.contains(&task.job) || matches!(task.job, Job::Intent(..)) {
+            waiting.jobs.push_back(task.job);
         }
         // It turned out to wait for another one: the first may be back.
-        if let Some(before) = errand.waited_for.filter(|before| *before != node) {
+        if let Some(before) = task.waited_for.filter(|before| *before != node) {
             self.release(before);
         }
     }
@@ -138,7 +141,7 @@ impl Agenda {
     pub fn release(&mut self, node: NodeId) -> bool {
         let jobs = self.waiting.remove(&node).unwrap_or_default().jobs;
         let any = !jobs.is_empty();
-        self.ready.extend(jobs.into_iter().map(|job| Errand { job, waited_for: None }));
+        self.ready.extend(jobs.into_iter().map(|job| Task { job, waited_for: None }));
         any
     }
 
@@ -148,23 +151,23 @@ impl Agenda {
             if waiting.until.is_some_and(|until| until <= now) {
                 waiting.until = None;
                 let job = waiting.jobs.pop_front();
-                self.ready.extend(job.map(|job| Errand { job, waited_for: Some(*node) }));
+                self.ready.extend(job.map(|job| Task { job, waited_for: Some(*node) }));
             }
         }
         self.waiting.retain(|_, waiting| waiting.until.is_some() || !waiting.jobs.is_empty());
     }
 
     /// Takes the inodes that have stayed for long enough.
-    pub fn take_lingered(&mut self, now: Instant) -> Vec<Ino> {
-        let over = self.lingering.partition_point(|(until, _)| *until <= now);
-        self.lingering.drain(..over).map(|(_, ino)| ino).collect()
+    pub fn take_delayed(&mut self, now: Instant) -> Vec<Ino> {
+        let over = self.delayed.partition_point(|(until, _)| *until <= now);
+        self.delayed.drain(..over).map(|(_, ino)| ino).collect()
     }
 
     /// When there is something to do next.
     pub fn next_moment(&self) -> Option<Instant> {
         let waiting = self.waiting.values().filter_map(|waiting| waiting.until);
-        let lingering = self.lingering.front().map(|(until, _)| *until);
-        waiting.chain(lingering).chain(self.tidying).min()
+        let delayed = self.delayed.front().map(|(until, _)| *until);
+        waiting.chain(delayed).chain(self.tidying).min()
     }
 }
 
@@ -184,31 +187,31 @@ mod tests {
         let (mut agenda, now) = (Agenda::default(), Instant::now());
         (1..=3).for_each(|tx| agenda.add(intent(tx)));
         for _ in 0..2 {
-            let errand = agenda.next_errand().unwrap();
-            agenda.put_off(&errand, AWAY, now + Duration::from_secs(1));
+            let task = agenda.next_task().unwrap();
+            agenda.put_off(&task, AWAY, now + Duration::from_secs(1));
         }
-        assert_eq!(agenda.next_errand().map(|errand| errand.job), Some(intent(3)));
-        assert_eq!((agenda.ready(), agenda.next_errand()), (0, None));
+        assert_eq!(agenda.next_task().map(|task| task.job), Some(intent(3)));
+        assert_eq!((agenda.ready(), agenda.next_task()), (0, None));
         agenda.recall(now);
         assert_eq!((agenda.ready(), agenda.next_moment()), (0, Some(now + Duration::from_secs(1))));
         agenda.recall(now + Duration::from_secs(1));
         assert_eq!((agenda.ready(), agenda.next_moment()), (1, None), "one finds out whether it is back");
-        let errand = agenda.next_errand().unwrap();
-        assert_eq!(errand, Errand { job: intent(1), waited_for: Some(AWAY) });
-        agenda.is_done(&errand);
-        assert_eq!(agenda.next_errand(), Some(Errand { job: intent(2), waited_for: None }));
+        let task = agenda.next_task().unwrap();
+        assert_eq!(task, Task { job: intent(1), waited_for: Some(AWAY) });
+        agenda.is_done(&task);
+        assert_eq!(agenda.next_task(), Some(Task { job: intent(2), waited_for: None }));
     }
 
     #[test]
     fn a_job_that_comes_to_wait_for_another_peer_lets_the_others_go_on() {
         let (mut agenda, now) = (Agenda::default(), Instant::now());
         for tx in 1..=2 {
-            agenda.put_off(&Errand { job: intent(tx), waited_for: None }, AWAY, now);
+            agenda.put_off(&Task { job: intent(tx), waited_for: None }, AWAY, now);
         }
         agenda.recall(now);
-        let errand = agenda.next_errand().unwrap();
-        agenda.put_off(&errand, NodeId(4), now + Duration::from_secs(1));
-        assert_eq!(agenda.next_errand().map(|errand| errand.job), Some(intent(2)));
+        let task = agenda.next_task().unwrap();
+        agenda.put_off(&task, NodeId(4), now + Duration::from_secs(1));
+        assert_eq!(agenda.next_task().map(|task| task.job), Some(intent(2)));
     }
 
     #[test]
@@ -216,16 +219,16 @@ mod tests {
         let (mut agenda, now) = (Agenda::default(), Instant::now());
         let soon = now + Duration::from_millis(20);
         assert!(agenda.tidy_at(soon) && !agenda.tidy_at(soon));
-        assert!(!agenda.take_tidying(now) && agenda.next_errand().is_none());
+        assert!(!agenda.take_tidying(now) && agenda.next_task().is_none());
         assert_eq!(agenda.next_moment(), Some(soon));
         assert!(agenda.take_tidying(soon));
-        let errand = agenda.next_errand().unwrap();
+        let task = agenda.next_task().unwrap();
         assert!(agenda.tidy_at(now) && agenda.take_tidying(now));
-        assert_eq!((agenda.ready(), agenda.next_errand()), (0, None));
-        agenda.is_done(&errand);
-        assert_eq!(agenda.next_errand(), Some(errand));
-        agenda.put_off(&errand, AWAY, Instant::now());
-        agenda.put_off(&errand, AWAY, Instant::now());
+        assert_eq!((agenda.ready(), agenda.next_task()), (0, None));
+        agenda.is_done(&task);
+        assert_eq!(agenda.next_task(), Some(task));
+        agenda.put_off(&task, AWAY, Instant::now());
+        agenda.put_off(&task, AWAY, Instant::now());
         assert_eq!(agenda.waiting[&AWAY].jobs.len(), 1);
     }
 }

@@ -7,11 +7,11 @@ use bivouac_types::{FsResult, Ino, NodeId, SeatIndex, Slot};
 use bivouac_wire::{Encode, Subfiles, op};
 
 use super::Job;
-use crate::dispatch::NOBODY;
+use crate::dispatch::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::{Garbage, garbage_key, number_of_key, owed_key, owed_node, owed_prefix, table};
+use crate::record::{Garbage, garbage_key, number_of_key, pending_key, pending_node, pending_prefix, table};
 
 /// Files whose subfiles are removed by one round of messages.
 const BATCH: usize = 512;
@@ -24,7 +24,7 @@ struct Piece {
 }
 
 impl Node {
-    /// Removes unused subfiles. What a peer does not remove now is written down as owed by it, so that it does not
+    /// Removes unused subfiles. What a peer does not remove now is written down as pending by it, so that it does not
     /// hold up the rest.
     pub(super) fn collect_garbage(&self) -> FsResult<()> {
         let outcomes: Vec<FsResult<()>> =
@@ -69,42 +69,42 @@ impl Node {
                 self.seats_by_node(garbage)?.into_iter().map(|(node, _)| node).collect::<BTreeSet<_>>()
             {
                 if silent.contains(&node) {
-                    change.txn.put(*slot, &owed_key(node, *ino), &garbage.to_bytes());
+                    change.txn.put(*slot, &pending_key(node, *ino), &garbage.to_bytes());
                 }
             }
         }
         change.commit()?;
-        silent.into_iter().for_each(|node| self.reaper.add_once(Job::Owed(node)));
+        silent.into_iter().for_each(|node| self.reaper.add_once(Job::Pending(node)));
         Ok(())
     }
 
     /// Removes what a peer owes.
-    pub(super) fn remove_owed(&self, node: NodeId) -> FsResult<()> {
-        let mut owed = Vec::new();
+    pub(super) fn remove_pending(&self, node: NodeId) -> FsResult<()> {
+        let mut pending = Vec::new();
         for slot in self.own_slots() {
-            self.records.scan(slot, &owed_prefix(node), &owed_prefix(node), |key, _| {
-                owed.extend(owed_node(key).map(|(_, ino)| (slot, ino.0)));
+            self.records.scan(slot, &pending_prefix(node), &pending_prefix(node), |key, _| {
+                pending.extend(pending_node(key).map(|(_, ino)| (slot, ino.0)));
                 ControlFlow::Continue(())
             });
         }
-        for batch in owed.chunks(BATCH) {
-            let pieces = self.pieces(batch, |ino| owed_key(node, ino).to_vec())?;
+        for batch in pending.chunks(BATCH) {
+            let pieces = self.pieces(batch, |ino| pending_key(node, ino).to_vec())?;
             let subfiles = self.per_node(&pieces)?.remove(&node).unwrap_or_default();
             self.remove_at(node, subfiles)?;
             let slots: Vec<Slot> = pieces.iter().map(|piece| piece.slot).collect();
             let mut change = self.change(&slots)?;
-            pieces.iter().for_each(|piece| change.txn.delete(piece.slot, &owed_key(node, piece.ino)));
+            pieces.iter().for_each(|piece| change.txn.delete(piece.slot, &pending_key(node, piece.ino)));
             change.commit()?;
         }
         Ok(())
     }
 
     /// Peers that owe something.
-    pub(super) fn owed_by(&self) -> BTreeSet<NodeId> {
+    pub(super) fn nodes_pending(&self) -> BTreeSet<NodeId> {
         let mut nodes = BTreeSet::new();
         for slot in self.own_slots() {
             self.records.scan(slot, &table(b'W'), &table(b'W'), |key, _| {
-                nodes.extend(owed_node(key).map(|(node, _)| node));
+                nodes.extend(pending_node(key).map(|(node, _)| node));
                 ControlFlow::Continue(())
             });
         }
@@ -125,7 +125,7 @@ impl Node {
     }
 
     fn remove_at(&self, node: NodeId, subfiles: Vec<(Ino, SeatIndex)>) -> FsResult<()> {
-        let steps = Steps { background: true, ..Steps::question(NOBODY) };
+        let steps = Steps { background: true, ..Steps::question(SYSTEM) };
         self.step::<op::RemoveSubfiles>(node, steps, 0, Subfiles { subfiles })
     }
 

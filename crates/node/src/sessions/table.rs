@@ -133,7 +133,7 @@ impl Table {
     }
 
     /// Whether any awaits reclaim, or is being ended: then requests look for their client's.
-    pub fn is_unsettled(&self) -> bool {
+    pub fn is_in_grace(&self) -> bool {
         self.awaiting + self.ending > 0
     }
 

@@ -5,13 +5,13 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use libc::{stat as status, timespec, timeval, utimbuf};
 
-use crate::{real, settle};
+use crate::{pending, real};
 
 macro_rules! told {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> c_int {
-            settle::tell();
+            pending::tell();
             // SAFETY: as the caller says.
             unsafe { real::$name($($arg),*) }
         }
@@ -22,7 +22,7 @@ macro_rules! told_of {
     ($($name:ident $([$before:ident: $of:ty])? (fd, $last:ident: $ty:ty);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($before: $of,)? fd: c_int, $last: $ty) -> c_int {
-            settle::tell_of(fd);
+            pending::tell_of(fd);
             // SAFETY: as the caller says.
             unsafe { real::$name($($before,)? fd, $last) }
         }

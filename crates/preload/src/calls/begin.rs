@@ -3,7 +3,7 @@
 
 use std::panic::catch_unwind;
 
-use crate::{hidden, process, quiet, real, report, settings, settle};
+use crate::{hidden, pending, process, quiet, real, report, settings};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -29,14 +29,14 @@ extern "C" fn begin() {
         quiet::look_at_all();
         bivouac_client::keep_sockets(hidden::keep);
         report::begin();
-        settle::open();
+        pending::open();
     });
 }
 
 /// The program ends, by `exit` or `_exit`.
 pub extern "C" fn end() {
     let _ = catch_unwind(|| {
-        settle::end();
+        pending::end();
         report::tell();
     });
 }

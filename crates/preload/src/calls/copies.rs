@@ -1,4 +1,4 @@
-//! Copies that the kernel makes by itself. It believes what it knew of the file: its size, and pages that such a call left in its
+//! Copies that the kernel makes by itself. It caches what it knew of the file: its size, and pages that such a call left in its
 //! cache. So it is told to look anew.
 #![allow(unsafe_code, reason = "the calls of C have no safe interface")]
 
@@ -7,11 +7,11 @@ use std::ffi::{c_int, c_uint};
 use libc::{off_t, size_t, ssize_t};
 
 use crate::known::WRITTEN;
-use crate::{adopt, errno, process, real, settle, thread};
+use crate::{adopt, errno, pending, process, real, thread};
 
 /// The kernel is about to read a file by itself. Children may have written to it, too.
 fn looks_anew(fd: c_int) {
-    if !thread::is_idle() || !(settle::is_open() || WRITTEN.has_any()) {
+    if !thread::is_idle() || !(pending::is_open() || WRITTEN.has_any()) {
         return;
     }
     let Some(ino) = adopt::look_at(fd) else { return };
@@ -61,7 +61,7 @@ moving! { splice copy_file_range }
 
 /// The kernel is about to write with flags: an append goes to the end that it knows of.
 pub(super) fn writes_flagged(fd: c_int, flags: c_int) {
-    if flags & libc::RWF_APPEND != 0 && (settle::is_open() || WRITTEN.has_any()) && thread::is_idle() {
+    if flags & libc::RWF_APPEND != 0 && (pending::is_open() || WRITTEN.has_any()) && thread::is_idle() {
         adopt::look_at(fd);
     }
 }

@@ -10,7 +10,7 @@ use super::copies;
 use crate::file::Name;
 use crate::report::Call;
 use crate::transfer::{self, Asked, Place};
-use crate::{real, settle, table};
+use crate::{pending, real, table};
 
 /// Most pieces of a list, as in the kernel: behind them nobody looks.
 const PIECES_MAX: usize = 1024;
@@ -202,14 +202,14 @@ unsafe extern "C-unwind" fn pwritev2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
-    settle::tell_of(fd);
+    pending::tell_of(fd);
     // SAFETY: as the caller says.
     unsafe { real::fsync(fd) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
-    settle::tell_of(fd);
+    pending::tell_of(fd);
     // SAFETY: as the caller says.
     unsafe { real::fdatasync(fd) }
 }

@@ -8,7 +8,7 @@ use libc::{msghdr, off_t, size_t, ssize_t};
 use super::processes;
 use crate::file::Held;
 use crate::known::WRITTEN;
-use crate::{adopt, errno, hidden, process, real, settle, table, thread};
+use crate::{adopt, errno, hidden, pending, process, real, table, thread};
 
 /// What a program is told that names a descriptor of this library: for it there is none.
 fn not_yours() -> c_int {
@@ -26,7 +26,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     } else if !thread::is_vforked() && table::name(fd).is_some() {
         // First: from then on the number may be somebody else's.
         drop(table::remove(fd));
-        settle::close_given_up();
+        pending::close_given_up();
     }
     // SAFETY: as the caller says.
     unsafe { real::close(fd) }
@@ -44,7 +44,7 @@ pub(super) unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, 
     }
     if !thread::is_vforked() {
         table::within(first, last).for_each(|fd| drop(table::remove(fd)));
-        settle::close_given_up();
+        pending::close_given_up();
     }
     let mut from = first;
     for own in hidden::within(first, last).chain([u32::MAX]) {
@@ -107,7 +107,7 @@ pub(super) fn replaced(from: c_int, to: c_int, replace: impl FnOnce() -> c_int) 
     }
     drop(table::remove(to));
     let new = duplicated(replace(), held);
-    settle::close_given_up();
+    pending::close_given_up();
     new
 }
 
@@ -213,7 +213,7 @@ pub(super) fn maps(fd: c_int, flags: c_int) {
     if fd >= 0
         && flags & libc::MAP_ANONYMOUS == 0
         && !thread::is_vforked()
-        && (settle::is_open() || WRITTEN.has_any())
+        && (pending::is_open() || WRITTEN.has_any())
     {
         let _errno = errno::Kept::new();
         adopt::is_mapped(fd);

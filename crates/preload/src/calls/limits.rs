@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_long, c_uint};
 use libc::{pid_t, rlimit};
 
 use super::{begin, descriptors, processes};
-use crate::{hidden, process, real, settings, settle};
+use crate::{hidden, pending, process, real, settings};
 
 macro_rules! limits {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
@@ -32,7 +32,7 @@ limits! {
 unsafe extern "C-unwind" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
     if option == libc::PR_SET_SECCOMP {
         // What this library needs may be forbidden from now on.
-        settle::end();
+        pending::end();
     }
     // SAFETY: as the caller says. Arguments that were not given are not used either.
     unsafe { real::prctl(option, a, b, c, d) }
@@ -72,8 +72,8 @@ unsafe extern "C-unwind" fn syscall(
             libc::SYS_unshare if a as c_int & libc::CLONE_FILES != 0 => processes::unshares(),
             libc::SYS_mmap => descriptors::maps(e as c_int, d as c_int),
             libc::SYS_execve | libc::SYS_execveat => processes::becomes_another(),
-            libc::SYS_seccomp => settle::end(),
-            libc::SYS_prctl if a == c_long::from(libc::PR_SET_SECCOMP) => settle::end(),
+            libc::SYS_seccomp => pending::end(),
+            libc::SYS_prctl if a == c_long::from(libc::PR_SET_SECCOMP) => pending::end(),
             libc::SYS_exit_group => begin::end(),
             _ => {}
         }

@@ -6,14 +6,14 @@ use std::ffi::{c_char, c_int};
 use libc::mode_t;
 
 use crate::file::Held;
-use crate::{real, settle, table, thread};
+use crate::{pending, real, table, thread};
 
 /// Takes down a descriptor that has just been opened.
 fn opened(fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 && thread::is_idle() {
         let not_for_data =
             flags & (libc::O_DIRECTORY | libc::O_PATH) != 0 && flags & libc::O_TMPFILE != libc::O_TMPFILE;
-        let wanted = settle::is_open() && !not_for_data;
+        let wanted = pending::is_open() && !not_for_data;
         table::set(fd, if wanted { Held::new(flags) } else { None });
     }
     fd

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use libc::{FILE, pid_t};
 
 use super::begin;
-use crate::{process, real, settle, thread};
+use crate::{pending, process, real, thread};
 
 macro_rules! sharing {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
@@ -61,7 +61,7 @@ pub(super) fn is_cloned(flags: c_int) {
 /// One thread gets descriptors of its own: from now on nobody can tell by its number which is meant.
 pub(super) fn unshares() {
     if !thread::is_vforked() {
-        settle::cease();
+        pending::cease();
     }
 }
 
@@ -77,7 +77,7 @@ unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 /// The program becomes another one, unless that fails.
 pub(super) fn becomes_another() {
     if !thread::is_vforked() {
-        settle::end();
+        pending::end();
     }
 }
 

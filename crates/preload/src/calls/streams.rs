@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int};
 use libc::FILE;
 
 use super::descriptors::look_at_flags;
-use crate::{errno, real, settle, table, thread};
+use crate::{errno, pending, real, table, thread};
 
 /// The descriptor of a stream; -1 if it has none.
 fn descriptor(stream: *mut FILE) -> c_int {
@@ -19,7 +19,7 @@ fn descriptor(stream: *mut FILE) -> c_int {
 fn closes(fds: impl IntoIterator<Item = c_int>) {
     if !thread::is_vforked() {
         fds.into_iter().for_each(|fd| drop(table::remove(fd)));
-        settle::close_given_up();
+        pending::close_given_up();
     }
 }
 

@@ -179,8 +179,8 @@ impl Source for PosixSource {
         self.put_piece(upload, offset, data)
     }
 
-    fn settle(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
-        self.settle_pieces(upload, pieces)
+    fn verify(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
+        self.verify_pieces(upload, pieces)
     }
 
     fn commit(&self, upload: &Upload, _: &[Piece], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {

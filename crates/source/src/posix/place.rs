@@ -55,13 +55,13 @@ impl PosixSource {
             }
             (Err(Errno::EXIST | Errno::NOENT), _) => Err(SourceError::changed(&self.object(new.path))),
             (Err(error), _) => Err(self.failed(new.path)(error)),
-            (Ok(()), Expect::Version(version)) => self.settle_place(new, version),
+            (Ok(()), Expect::Version(version)) => self.conclude_place(new, version),
             (Ok(()), _) => Ok(()),
         }
     }
 
     /// Both have changed places: what was expected goes, anything else gets its place back.
-    fn settle_place(&self, new: &Beside<'_>, version: &Version) -> SourceResult<()> {
+    fn conclude_place(&self, new: &Beside<'_>, version: &Version) -> SourceResult<()> {
         if self.beside(new)?.is_some_and(|displaced| displaced == *version) {
             return self.remove_beside(new);
         }
@@ -146,7 +146,7 @@ impl PosixSource {
         let aside = Beside { dir: &dir, name: aside.as_bytes(), tag: &version.tag, path };
         // Left by somebody who was killed.
         if let Some(left) = self.beside(&aside)? {
-            return self.settle_removal(&aside, &left, version);
+            return self.conclude_removal(&aside, &left, version);
         }
         match version_at(&dir, name).map_err(self.failed(path))? {
             None => return Ok(()),
@@ -155,7 +155,7 @@ impl PosixSource {
         }
         match renameat_with(&dir, name, &dir, aside.name, RenameFlags::NOREPLACE) {
             Ok(()) => match self.beside(&aside)? {
-                Some(found) => self.settle_removal(&aside, &found, version),
+                Some(found) => self.conclude_removal(&aside, &found, version),
                 None => Ok(()),
             },
             Err(Errno::NOENT) => Ok(()),
@@ -169,7 +169,7 @@ impl PosixSource {
     }
 
     /// What was put aside goes if it is what was to be removed, and back to its place otherwise.
-    fn settle_removal(&self, aside: &Beside<'_>, found: &Version, version: &Version) -> SourceResult<()> {
+    fn conclude_removal(&self, aside: &Beside<'_>, found: &Version, version: &Version) -> SourceResult<()> {
         if found == version {
             return self.remove_beside(aside);
         }

@@ -90,7 +90,7 @@ impl PosixSource {
     }
 
     /// Synced first: what is read again then may still come from memory, but an error of the storage has been told.
-    pub(super) fn settle_pieces(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
+    pub(super) fn verify_pieces(&self, upload: &Upload, pieces: &[Piece]) -> SourceResult<()> {
         let file = self.file_of(upload)?;
         rustix::fs::fsync(&file).map_err(self.failed(&upload.path))?;
         let mut buffer = Vec::new();

@@ -12,7 +12,7 @@ const FILE_MAX: u64 = 4 << 20;
 
 /// What the environment says of object stores, as the entry point has read it. Shows no secrets.
 #[derive(Clone, Default)]
-pub struct Surroundings {
+pub struct Environment {
     variables: HashMap<&'static str, String>,
 }
 
@@ -27,9 +27,9 @@ pub struct Keys {
     pub token: Option<String>,
 }
 
-impl fmt::Debug for Surroundings {
+impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Surroundings(..)")
+        f.write_str("Environment(..)")
     }
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-impl Surroundings {
+impl Environment {
     /// The variables that are asked for.
     pub const NAMES: [&'static str; 13] = [
         "AWS_ACCESS_KEY_ID",
@@ -58,9 +58,9 @@ impl Surroundings {
     ];
 
     /// Asks for every variable. Empty ones count as not set.
-    pub fn read(mut variable: impl FnMut(&str) -> Option<String>) -> Surroundings {
+    pub fn read(mut variable: impl FnMut(&str) -> Option<String>) -> Environment {
         let found = Self::NAMES.into_iter().filter_map(|name| Some((name, variable(name)?)));
-        Surroundings { variables: found.filter(|(_, value)| !value.is_empty()).collect() }
+        Environment { variables: found.filter(|(_, value)| !value.is_empty()).collect() }
     }
 
     fn get(&self, name: &str) -> Option<&str> {
@@ -162,9 +162,9 @@ fn value_in(text: &str, section: &str, key: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn with(pairs: &[(&'static str, &str)]) -> Surroundings {
+    fn with(pairs: &[(&'static str, &str)]) -> Environment {
         let find = |name: &str| pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.to_owned());
-        Surroundings::read(find)
+        Environment::read(find)
     }
 
     #[test]

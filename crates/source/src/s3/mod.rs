@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bivouac_types::{Timestamp, mode};
 
-pub use keys::Surroundings;
+pub use keys::Environment;
 
 use crate::error::Cause;
 use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version};
@@ -55,7 +55,7 @@ impl S3Source {
     ///
     /// # Errors
     /// [`Cause::BadName`] for what cannot be a place; [`Cause::Denied`] when there are no credentials.
-    pub fn open(place: &S3Place, here: &Surroundings) -> SourceResult<S3Source> {
+    pub fn open(place: &S3Place, here: &Environment) -> SourceResult<S3Source> {
         let endpoint = place.endpoint.clone().or_else(|| here.endpoint());
         let region = place.region.clone().or_else(|| here.region());
         let place = Place::new(&place.bucket, &place.prefix, endpoint.as_deref(), region.as_deref())?;
@@ -140,7 +140,7 @@ impl Source for S3Source {
     }
 
     /// The store has compared each with its digest when it came, and says so by taking it.
-    fn settle(&self, _: &Upload, _: &[Piece]) -> SourceResult<()> {
+    fn verify(&self, _: &Upload, _: &[Piece]) -> SourceResult<()> {
         Ok(())
     }
 

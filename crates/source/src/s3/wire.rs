@@ -11,7 +11,7 @@ use ureq::http;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::failure::{Refusal, Trouble};
-use super::keys::{Keys, Surroundings, read_small};
+use super::keys::{Environment, Keys, read_small};
 use super::metadata::Headers;
 use super::place::Place;
 use crate::error::Cause;
@@ -65,7 +65,7 @@ pub struct Answer {
 pub struct Wire {
     agent: ureq::Agent,
     place: Place,
-    here: Surroundings,
+    here: Environment,
     keys: Mutex<Keys>,
     /// When the store answered last.
     heard: Mutex<Option<Instant>>,
@@ -115,7 +115,7 @@ impl Wire {
     ///
     /// # Errors
     /// [`Cause::Denied`] without credentials; [`Cause::BadName`] for certificates that are none.
-    pub fn new(place: Place, here: &Surroundings, pause: Duration) -> SourceResult<Wire> {
+    pub fn new(place: Place, here: &Environment, pause: Duration) -> SourceResult<Wire> {
         let keys = Mutex::new(here.keys(&place.object(b""))?);
         let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -328,7 +328,7 @@ fn cause_of(error: &io::Error) -> String {
 }
 
 /// The certificates to trust: those that are named, those of the system, or Mozilla's.
-fn roots(here: &Surroundings) -> SourceResult<RootCerts> {
+fn roots(here: &Environment) -> SourceResult<RootCerts> {
     let read = |path: &std::path::Path| {
         let text = read_small(path)?;
         let is_certificate = |item| match item {

@@ -21,15 +21,18 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 
 pub use order::{Changed, Order, Way};
 pub use preview::Preview;
 pub use promises::Unstaged;
 pub use run::{Conditions, Ended};
 
+use crate::Limiter;
 use crate::journal::History;
 use crate::scan::below;
 use crate::{Baseline, Failure, Line, LineKind, Totals, Transfer};
@@ -47,6 +50,8 @@ pub struct Held {
     pub number: u64,
     /// What it is to do.
     pub order: Order,
+    /// What says how fast it may go while it does, instead of its order.
+    pub pace: Option<Arc<Limiter>>,
     jobs: Jobs,
     _lock: File,
 }
@@ -111,6 +116,10 @@ impl Jobs {
     pub fn create(&self, order: Order) -> Result<Held, Failure> {
         let failed = |error| Failure::io("write the job", &self.dir, error);
         self.make_dir().map_err(failed)?;
+        // One at a time: of two with the same target, the one with the higher number sees the other whole.
+        let alone = File::open(&self.dir).map_err(failed)?;
+        retry_on_intr(|| flock(&alone, FlockOperation::LockExclusive))
+            .map_err(|error| failed(error.into()))?;
         let mut number = self.numbers().last().map_or(1, |last| last + 1);
         while let Err(error) = private_dir(&self.path(number)) {
             if error.kind() != ErrorKind::AlreadyExists {
@@ -121,7 +130,7 @@ impl Jobs {
         let lock = self.lock(number).map_err(failed)?;
         let lock = lock.ok_or_else(|| failed(ErrorKind::ResourceBusy.into()))?;
         write_whole(&self.path(number).join("order"), &order.encode()).map_err(failed)?;
-        Ok(Held { number, order, jobs: self.clone(), _lock: lock })
+        Ok(Held { number, order, pace: None, jobs: self.clone(), _lock: lock })
     }
 
     /// Takes a job; `None` if another process works on it.
@@ -132,7 +141,7 @@ impl Jobs {
         let path = self.path(number);
         let order = self.order(number).map_err(|error| Failure::io("read the job", &path, error))?;
         let lock = self.lock(number).map_err(|error| Failure::io("take the job", &path, error))?;
-        Ok(lock.map(|lock| Held { number, order, jobs: self.clone(), _lock: lock }))
+        Ok(lock.map(|lock| Held { number, order, pace: None, jobs: self.clone(), _lock: lock }))
     }
 
     /// All jobs, oldest first. One that was not written down completely has done nothing and is left out.
@@ -267,6 +276,26 @@ impl Held {
         let removed = undo::undo(&self.order, &history, mount)?;
         fs::remove_dir_all(&path).map_err(failed)?;
         Ok(removed)
+    }
+
+    /// Older jobs under way that copy to where this one copies to, or into that or around it.
+    #[must_use]
+    pub fn ahead(&self) -> Vec<u64> {
+        let older = self.jobs.numbers().into_iter().take_while(|number| *number < self.number);
+        let meets = |number: &u64| {
+            self.jobs.order(*number).is_ok_and(|other| {
+                let targets =
+                    |order: &Order| order.transfers.iter().map(|t| t.dst.clone()).collect::<Vec<_>>();
+                let (ours, theirs) = (targets(&self.order), targets(&other));
+                let meet = |a: &PathBuf, b: &PathBuf| a.starts_with(b) || b.starts_with(a);
+                other.way == self.order.way
+                    && ours.iter().any(|our| theirs.iter().any(|their| meet(our, their)))
+            })
+        };
+        older
+            .filter(meets)
+            .filter(|number| self.jobs.lock(*number).is_ok_and(|lock| lock.is_none()))
+            .collect()
     }
 
     /// Seconds since 1970.

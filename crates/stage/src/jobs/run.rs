@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::beneath::{Beneath, follow, follow_target};
 use crate::journal::{Journal, Recorder, control};
@@ -11,6 +12,9 @@ use crate::{Baseline, CopyOptions, Failure, Limiter, Progress, Side, StageError,
 
 use super::order::{Changed, Order, Way};
 use super::{Held, Jobs, manifest};
+
+/// How often a job looks whether it may begin that waits for another one.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Under what conditions a job is worked on.
 #[derive(Clone, Debug)]
@@ -67,6 +71,10 @@ impl Held {
     /// # Errors
     /// When the job's journal cannot be read or written, or its order makes no sense.
     pub fn run(&self, conditions: &Conditions, progress: &dyn Progress) -> Result<Ended, Failure> {
+        // Two that made the same names at once would refuse each other's.
+        while !self.ahead().is_empty() && !self.stops(conditions) {
+            std::thread::park_timeout(LOOK_EVERY);
+        }
         let dir = self.jobs.path(self.number);
         let log = dir.join("log");
         let failed = |error| Failure::io("use the job's journal", &log, error);
@@ -92,7 +100,7 @@ impl Held {
             let outcome = self.copy(transfer, &mount, &opts, progress, going);
             progress.transferred(transfer, &outcome);
             transfers.push((transfer.clone(), outcome));
-            if conditions.cancel.load(Ordering::Relaxed) {
+            if self.stops(conditions) {
                 break;
             }
         }
@@ -103,6 +111,11 @@ impl Held {
             journal.note(&format!("#end\t{word}\n")).map_err(failed)?;
         }
         Ok(ended)
+    }
+
+    fn stops(&self, conditions: &Conditions) -> bool {
+        conditions.cancel.load(Ordering::Relaxed)
+            || self.pace.as_ref().is_some_and(|pace| pace.ended().is_some())
     }
 
     fn copy(
@@ -137,7 +150,7 @@ impl Held {
             side: if way == Way::In { Side::Target } else { Side::Source },
             select: self.order.select().map_err(wrong)?,
             checks_room: conditions.checks_room,
-            limit: (limit > 0).then(|| Arc::new(Limiter::new(limit))),
+            limit: self.pace.clone().or_else(|| (limit > 0).then(|| Arc::new(Limiter::new(limit)))),
             views: Views::new(conditions.mounts.clone()),
             cancel: Arc::clone(&conditions.cancel),
             ..CopyOptions::default()

@@ -7,19 +7,19 @@ use bivouac_types::Errno;
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
 
 use super::cache::Place;
-use super::subfile::{OpenSubfile, WriteError, needed_for_new, read_header};
+use super::subfile::{AccessError, OpenSubfile, needed_for_new, read_header};
 use super::{DataStore, SubfileId, SubfileSpec, names, scan};
 use crate::{OpenMode, StoreError, StoreResult, VolumeFile};
 
 impl DataStore {
     pub(super) fn place(&self, id: SubfileId) -> StoreResult<Arc<Place>> {
         self.lent(id.volume)?;
-        Ok(self.cache.place(id, &|id, open| self.settle(id, open)))
+        Ok(self.cache.place(id, &|id, open| self.reconcile(id, open)))
     }
 
-    pub(super) fn settle(&self, id: SubfileId, open: &OpenSubfile) {
+    pub(super) fn reconcile(&self, id: SubfileId, open: &OpenSubfile) {
         if let Ok(room) = self.room(id) {
-            open.settle(&room);
+            open.reconcile(&room);
         }
     }
 
@@ -34,8 +34,14 @@ impl DataStore {
         {
             let header = read_header(&*file).map_err(|error| self.io_error(id, "read header", error))?;
             let header = scan::check_header(header, &*self.lent(id.volume)?.volume, id, self.formation)?;
-            let open = OpenSubfile::existing(file, header.trim_epoch);
-            *state = Some(open.map_err(|error| self.io_error(id, "stat", error))?);
+            let open = OpenSubfile::existing(file, &header);
+            let mut open = open.map_err(|error| self.io_error(id, "stat", error))?;
+            if header.sums {
+                let found = open.find_sums(Some(&*self.room(id)?));
+                found.map_err(|error| self.io_error(id, "read checksums", error))?;
+                self.damage.expect(id, &open);
+            }
+            *state = Some(open);
         }
         Ok(state.as_mut())
     }
@@ -55,7 +61,7 @@ impl DataStore {
         let volume = &self.lent(id.volume).map_err(io::Error::other)?.volume;
         match volume.open(&names::name_of(id), mode) {
             Err(error) if is(&error, Errno::EMFILE) => {
-                self.cache.close_unused(&|id, open| self.settle(id, open));
+                self.cache.close_unused(&|id, open| self.reconcile(id, open));
                 volume.open(&names::name_of(id), mode)
             }
             result => result,
@@ -65,10 +71,10 @@ impl DataStore {
     /// Takes room for the header of a new subfile, if the data that is to follow fits too.
     pub(super) fn reserve_new(&self, id: SubfileId, offset: u64, end: u64) -> StoreResult<()> {
         let room = &*self.room(id)?;
-        let needed = needed_for_new(offset, end);
+        let needed = needed_for_new(offset, end, self.lent(id.volume)?.sums);
         let free = room.free();
         let reserved = if needed <= free { room.reserve(SUBFILE_HEADER_LEN) } else { Err(free) };
-        reserved.map_err(|free| self.write_error(id, WriteError::Full { needed, free }))
+        reserved.map_err(|free| self.access_error(id, "make", AccessError::Full { needed, free }))
     }
 
     /// Makes a subfile. Room for its header has been taken, and is given back if this fails.
@@ -82,7 +88,7 @@ impl DataStore {
         let (lent, room) = (self.lent(id.volume)?, self.room(id)?);
         let begin = |header| self.make_file(id).and_then(|file| OpenSubfile::begin(file, &header));
         let made = spec
-            .header(id, self.formation, epoch)
+            .header(id, self.formation, epoch, lent.sums)
             .and_then(|header| begin(header).map_err(|error| self.io_error(id, "make", error)));
         match made {
             Ok(open) => {
@@ -133,6 +139,7 @@ impl DataStore {
         let room = self.room(id)?;
         room.correct(open.charged(), 0);
         room.file_removed();
+        self.damage.forget(id, 0..u64::MAX);
         *state = None;
         Ok(())
     }
@@ -142,15 +149,16 @@ impl DataStore {
         StoreError::Io { what: format!("{}: {what}", root.join(names::name_of(id)).display()), source }
     }
 
-    pub(super) fn write_error(&self, id: SubfileId, error: WriteError) -> StoreError {
+    pub(super) fn access_error(&self, id: SubfileId, what: &str, error: AccessError) -> StoreError {
         let path = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
         let over_quota = |needed| self.room(id).is_ok_and(|room| room.is_over_quota(needed));
         match error {
-            WriteError::Full { needed, free } if over_quota(needed) => {
+            AccessError::Full { needed, free } if over_quota(needed) => {
                 StoreError::Quota { partition: id.seat.partition(), path, needed, free }
             }
-            WriteError::Full { needed, free } => StoreError::NoSpace { path, needed, free },
-            WriteError::Io(error) => self.io_error(id, "write", error),
+            AccessError::Full { needed, free } => StoreError::NoSpace { path, needed, free },
+            AccessError::Wrong { block } => self.wrong_block(id, block),
+            AccessError::Io(error) => self.io_error(id, what, error),
         }
     }
 }

@@ -7,9 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bivouac_types::limits::{
-    DIRECT_AHEAD_BYTES, DIRECT_CALM_MS, DIRECT_DRAIN_MS, FILE_SIZE_MAX, SUBFILE_HEADER_LEN,
-};
+use bivouac_types::limits::{DIRECT_AHEAD_BYTES, DIRECT_CALM_MS, DIRECT_DRAIN_MS};
 
 use super::subfile::OpenSubfile;
 use super::{DataStore, LocalFile, SubfileId};
@@ -28,6 +26,90 @@ pub trait Holder: Send + Sync + fmt::Debug {
 
     /// Whether it has gone, or has no use for the subfile any more, and no access is under way.
     fn is_over(&self) -> bool;
+
+    /// Where it has written, once it is over.
+    fn written(&self) -> Written {
+        Written::Anywhere
+    }
+}
+
+/// Words of a map of where somebody has written.
+pub const MARK_WORDS: usize = 4;
+
+/// Where somebody may have written to a subfile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// Anywhere.
+    Anywhere,
+    /// Where bit n of the map is set: in parts number n, n + 256, n + 512 and so on, of 2^`shift` bytes each.
+    Parts {
+        /// Which power of two a part is long.
+        shift: u32,
+        /// The map, lowest bits first.
+        map: [u64; MARK_WORDS],
+    },
+}
+
+/// Where any of several have written.
+#[derive(Debug, Default)]
+pub(super) struct Marks(Vec<Written>);
+
+impl Marks {
+    fn add(&mut self, written: Written) {
+        let Written::Parts { shift, map } = written else { return self.0.push(written) };
+        for known in &mut self.0 {
+            if let Written::Parts { shift: same, map: known } = known
+                && *same == shift
+            {
+                known.iter_mut().zip(map).for_each(|(known, more)| *known |= more);
+                return;
+            }
+        }
+        self.0.push(written);
+    }
+
+    /// The parts of a range that may have been written to, in order.
+    pub(super) fn parts(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let finest = |known: &Written| match known {
+            Written::Anywhere => None,
+            Written::Parts { shift, .. } => Some(*shift),
+        };
+        let Some(shifts) = self.0.iter().map(finest).collect::<Option<Vec<u32>>>() else {
+            return if range.is_empty() { Vec::new() } else { vec![range.clone()] };
+        };
+        let Some(shift) = shifts.into_iter().min() else { return Vec::new() };
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let end = (((at >> shift) + 1) << shift).min(range.end);
+            if self.0.iter().any(|known| known.has(at)) {
+                match parts.last_mut().filter(|last| last.end == at) {
+                    Some(last) => last.end = end,
+                    None => parts.push(at..end),
+                }
+            }
+            at = end;
+        }
+        parts
+    }
+}
+
+impl Written {
+    fn has(&self, at: u64) -> bool {
+        match self {
+            Written::Anywhere => true,
+            Written::Parts { shift, map } => {
+                let bit = (at >> shift) as usize % (MARK_WORDS * 64);
+                map.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+            }
+        }
+    }
+}
+
+/// The length of parts by which 256 of them are a window or more: 64 KiB at least.
+fn shift_for(window: &Range<u64>) -> u32 {
+    let part = window.end.div_ceil(MARK_WORDS as u64 * 64).max(1 << 16);
+    part.next_power_of_two().trailing_zeros()
 }
 
 /// What somebody wants to do.
@@ -50,6 +132,8 @@ pub struct Granted {
     pub reads: bool,
     /// Where data may be written; empty if nowhere.
     pub window: Range<u64>,
+    /// If it is to be told where data was written: in parts of this power of two.
+    pub marks_shift: Option<u32>,
 }
 
 /// What holders may do; it is the same for all of one subfile. Writes do not tear each other, since the kernel
@@ -73,6 +157,8 @@ pub(super) struct Holders {
     closed_at: Option<Instant>,
     /// When there may be holders again, after accesses of several met.
     calm_until: Option<Instant>,
+    /// Where those have written that are over.
+    marks: Marks,
 }
 
 impl Holders {
@@ -95,12 +181,26 @@ impl Holders {
         self.list.iter().for_each(|holder| holder.close());
         let deadline = closed_at + Duration::from_millis(DIRECT_DRAIN_MS);
         let patience = deadline.saturating_duration_since(Instant::now()).max(DRAIN_MIN);
-        self.list.retain(|holder| !holder.drain(patience));
+        self.remove(|holder| holder.drain(patience));
         self.list.is_empty()
     }
 
-    fn forget_all(&mut self) {
+    /// Removes those that are over.
+    fn remove(&mut self, mut is_over: impl FnMut(&dyn Holder) -> bool) {
+        let (marks, may_write) = (&mut self.marks, self.mode != Mode::Readers);
+        self.list.retain(|holder| {
+            let is_over = is_over(&**holder);
+            if is_over && may_write {
+                marks.add(holder.written());
+            }
+            !is_over
+        });
+    }
+
+    /// Where there was writing.
+    fn forget_all(&mut self) -> Marks {
         (self.mode, self.window, self.closed_at) = (Mode::Readers, 0..0, None);
+        std::mem::take(&mut self.marks)
     }
 
     fn is_calm(&mut self) -> bool {
@@ -137,7 +237,8 @@ impl DataStore {
         let mut state = place.state.write();
         let Some(open) = self.opened(id, &mut state)? else { return Ok(None) };
         self.drop_over(id, open)?;
-        if !open.holders.is_calm() || open.file().as_fd().is_none() {
+        // Who reads by itself compares nothing: not where it is known that something is wrong.
+        if !open.holders.is_calm() || open.file().as_fd().is_none() || self.damage.is_wrong(id) {
             return Ok(None);
         }
         let Some(mode) = self.agree(id, open, access)? else { return Ok(None) };
@@ -148,8 +249,11 @@ impl DataStore {
         open.holders.list.push(Arc::clone(holder));
         open.become_measured();
         let (epoch, window) = (open.epoch(), open.holders.window());
-        let file = LocalFile { file: open.file().clone(), _place: Arc::clone(&place) };
-        Ok(Some(Granted { file, epoch, reads: mode != Mode::Writers, window }))
+        let is_marked = open.is_summed() && access == Access::Write;
+        let marks_shift = is_marked.then(|| shift_for(&window));
+        let file =
+            LocalFile { file: open.file().clone(), data_at: open.data_at(), _place: Arc::clone(&place) };
+        Ok(Some(Granted { file, epoch, reads: mode != Mode::Writers, window, marks_shift }))
     }
 
     /// Makes the window larger, so that a holder may write this range too; `None` if its grant is over or there
@@ -212,6 +316,7 @@ impl DataStore {
             open.holders.mode = Mode::Sole;
             open.holders.closed_at.get_or_insert_with(Instant::now);
             open.holders.list.push(holder);
+            open.lend_all();
             open.become_measured();
         }
         Ok(())
@@ -242,16 +347,19 @@ impl DataStore {
         self.count_anew(id, open)
     }
 
-    fn drop_over(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
+    /// Takes note of holders that are over.
+    pub(super) fn drop_over(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
         if open.holders.is_empty() {
             return Ok(());
         }
-        open.holders.list.retain(|holder| !holder.is_over());
+        open.holders.remove(|holder| holder.is_over());
         if open.holders.is_empty() { self.count_anew(id, open) } else { Ok(()) }
     }
 
     fn count_anew(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
-        open.holders.forget_all();
+        let marks = open.holders.forget_all();
+        open.end_lending(&marks);
+        self.damage.expect(id, open);
         open.end_sharing(&*self.room(id)?);
         Ok(())
     }
@@ -272,12 +380,46 @@ impl DataStore {
 
     /// Takes room for writes to a range, and for what is likely to follow; whether there was enough.
     fn promise(&self, id: SubfileId, open: &mut OpenSubfile, range: Range<u64>) -> StoreResult<bool> {
-        if range.end > FILE_SIZE_MAX - SUBFILE_HEADER_LEN || range.is_empty() {
+        if range.end > open.len_max() || range.is_empty() {
             return Ok(false);
         }
         let room = &*self.room(id)?;
         let promised = open.promise(room, range, DIRECT_AHEAD_BYTES.min(room.free() / 8));
-        let window = promised.map_err(|error| self.io_error(id, "stat", error))?;
-        Ok(window.map(|window| open.holders.window = window).is_some())
+        let Some(window) = promised.map_err(|error| self.io_error(id, "stat", error))? else {
+            return Ok(false);
+        };
+        open.lend(&window).map_err(|error| self.io_error(id, "note", error))?;
+        open.holders.window = window;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "a list of one part is meant")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_say_where_somebody_may_have_written() {
+        let mut marks = Marks::default();
+        assert_eq!(marks.parts(&(0..1 << 20)), []);
+        marks.add(Written::Parts { shift: 16, map: [1, 0, 0, 0] });
+        marks.add(Written::Parts { shift: 16, map: [2, 0, 0, 1 << 63] });
+        assert_eq!(marks.parts(&(5..100)), [5..100]);
+        assert_eq!(marks.parts(&(1 << 17..1 << 20)), []);
+        let all = marks.parts(&(0..(256 << 16) + 10));
+        assert_eq!(all, [0..2 << 16, 255 << 16..(256 << 16) + 10], "it begins again behind the last bit");
+        marks.add(Written::Parts { shift: 20, map: [4, 0, 0, 0] });
+        assert_eq!(marks.parts(&(1 << 20..4 << 20)), [2 << 20..3 << 20]);
+        marks.add(Written::Anywhere);
+        assert_eq!(marks.parts(&(7..9)), [7..9]);
+    }
+
+    #[test]
+    fn a_window_has_at_most_as_many_parts_as_bits() {
+        for end in [1, 1 << 24, (1 << 24) + 1, 1 << 40] {
+            let shift = shift_for(&(0..end));
+            assert!(end <= 256 << shift && shift >= 16, "{end}: {shift}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bivouac_ranks::{RwLock, rank};
-use bivouac_types::PartitionId;
+use bivouac_types::{Checksum, PartitionId};
 
 use super::room::Room;
 use crate::{Volume, VolumeKind};
@@ -36,11 +36,15 @@ pub struct VolumeUsage {
     pub records: u64,
     /// Subfiles.
     pub files: u64,
+    /// Whether new subfiles get checksums.
+    pub checksum: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) volume: Arc<dyn Volume>,
+    /// Whether new subfiles get checksums.
+    pub(super) sums: bool,
     /// What is taken altogether.
     pub(super) room: Arc<Room>,
     /// What partitions take of it.
@@ -61,9 +65,15 @@ pub struct PartUsage {
 }
 
 impl Lent {
-    pub(super) fn new(volume: Arc<dyn Volume>, capacity: u64) -> Lent {
+    pub(super) fn new(volume: Arc<dyn Volume>, capacity: u64, checksum: Checksum) -> Lent {
+        let sums = match checksum {
+            Checksum::Auto => volume.kind() == VolumeKind::Disk,
+            Checksum::On => true,
+            Checksum::Off => false,
+        };
         Lent {
             volume,
+            sums,
             room: Arc::new(Room::new(capacity)),
             parts: RwLock::new(rank::VOLUME_ROOMS, HashMap::new()),
         }
@@ -97,6 +107,7 @@ impl Lent {
         let there = self.volume.space().map_or(held, |space| held.saturating_add(free(space)));
         let capacity = self.room.limit().map_or(there, |limit| limit.min(there));
         let (path, kind) = (self.volume.path().to_owned(), self.volume.kind());
-        VolumeUsage { path, kind, capacity, used, records, files: self.room.files() }
+        let files = self.room.files();
+        VolumeUsage { path, kind, capacity, used, records, files, checksum: self.sums }
     }
 }

@@ -7,7 +7,10 @@ use bivouac_types::FormationId;
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_wire::subfile::SubfileHeader;
 
+use super::damage::Scrubbed;
 use super::scan::{self, ListedSubfile};
+use super::subfile::{OpenSubfile, read_header};
+use super::summed::{begin_sums, has_sums};
 use super::{SubfileId, names};
 use crate::volume::transfer::write_all_at;
 use crate::{OpenMode, StoreError, StoreResult, Volume, VolumeFile};
@@ -50,8 +53,46 @@ impl Subfiles {
     /// `Io`.
     pub fn write_header(&self, id: SubfileId, header: &SubfileHeader) -> StoreResult<()> {
         let file = self.open(id)?;
-        let written = write_all_at(&*file, &[IoSlice::new(&header.to_bytes())], 0);
+        let mut bytes = header.to_bytes();
+        let mut own_len = header.own_len();
+        if header.sums {
+            own_len = begin_sums(&mut bytes);
+        }
+        let own = bytes.get(..own_len).unwrap_or(&bytes);
+        let written = write_all_at(&*file, &[IoSlice::new(own)], 0);
         written.and_then(|()| file.sync()).map_err(StoreError::io(self.what("write header", id)))
+    }
+
+    /// Whether the blocks of a subfile have checksums, also when its header is damaged.
+    #[must_use]
+    pub fn has_sums(&self, id: SubfileId) -> bool {
+        self.open(id).is_ok_and(|file| has_sums(&*file))
+    }
+
+    /// Compares all of a subfile with its checksums; nothing is changed. Those without any are sound.
+    ///
+    /// # Errors
+    /// `Corrupt` and the like for its header, `Io`.
+    pub fn scrub(&self, id: SubfileId, mut progress: impl FnMut(u64)) -> StoreResult<Scrubbed> {
+        let file = self.open(id)?;
+        let failed = |error| StoreError::io(self.what("compare", id))(error);
+        let header = read_header(&*file).map_err(failed)?;
+        let header = scan::check_header(header, &*self.volume, id, self.formation)?;
+        let mut all = Scrubbed::default();
+        if !header.sums {
+            return Ok(all);
+        }
+        let mut open = OpenSubfile::existing(file, &header).map_err(failed)?;
+        open.find_sums(None).map_err(failed)?;
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let found = open.scrub(from, false).map_err(failed)?;
+            next = found.next;
+            all.add(found);
+            progress(all.compared);
+        }
+        all.next = None;
+        Ok(all)
     }
 
     /// Removes a subfile and its data.

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
-use bivouac_types::limits::SUBFILE_HEADER_LEN;
+use bivouac_types::limits::{SUBFILE_HEADER_LEN, SUMMED_DATA_AT};
 use bivouac_types::{Errno, FormationId};
 use bivouac_wire::subfile::{SubfileError, SubfileHeader, VERSION};
 
 use super::lent::Lent;
 use super::subfile::read_header;
+use super::summed::has_sums;
 use super::{SubfileId, names};
 use crate::{Entry, FileStat, OpenMode, StoreError, StoreResult, Volume};
 
@@ -132,7 +133,12 @@ fn look(volume: &dyn Volume, formation: FormationId, id: SubfileId, entry: &Entr
         .and_then(|file| read_header(&*file))
         .map_err(|error| StoreError::io(what())(error))
         .and_then(|header| check_header(header, volume, id, formation));
-    let len = entry.stat.len.saturating_sub(SUBFILE_HEADER_LEN);
+    let data_at = match &header {
+        Ok(header) => header.data_at(),
+        Err(_) if volume.open(&name, OpenMode::Existing).is_ok_and(|file| has_sums(&*file)) => SUMMED_DATA_AT,
+        Err(_) => SUBFILE_HEADER_LEN,
+    };
+    let len = entry.stat.len.saturating_sub(data_at);
     let FileStat { len: file_len, allocated } = entry.stat;
     Some(ListedSubfile { id, file_len, len, allocated, header })
 }

@@ -11,8 +11,8 @@ use bivouac_types::limits::SUBFILE_HEADER_LEN as HEADER_LEN;
 
 use super::ranges::Ranges;
 use super::room::Room;
-use super::subfile::{OpenSubfile, PAGE, WriteError, page_up};
-use super::{DataStore, SubfileId, SubfileSpec, end_of};
+use super::subfile::{AccessError, OpenSubfile, PAGE, page_up};
+use super::{Awaited, DataStore, SubfileId, SubfileSpec};
 use crate::volume::transfer::write_all_at;
 use crate::{StoreError, StoreResult};
 
@@ -23,7 +23,7 @@ static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// A range of a subfile that is to change, as part of a change of its file.
 #[derive(Clone, Copy, Debug)]
-pub struct SpaceChange {
+pub struct SpaceChange<'a> {
     /// Epoch that the asker knows.
     pub epoch: u32,
     /// Start in the data, in bytes.
@@ -34,6 +34,8 @@ pub struct SpaceChange {
     pub grow: u64,
     /// Names the change, so that it can be taken back.
     pub ticket: u64,
+    /// Whether somebody waits for it.
+    pub awaited: Awaited<'a>,
 }
 
 /// A reservation that may be taken back as long as nothing was written into it.
@@ -103,13 +105,10 @@ fn pages_of(offset: u64, end: u64) -> Range<u64> {
     offset / PAGE * PAGE..page_up(end)
 }
 
-fn in_file(range: &Range<u64>) -> Range<u64> {
-    HEADER_LEN + range.start..HEADER_LEN + range.end
-}
-
 impl OpenSubfile {
     /// Gives a range of pages bytes, within the room. The ranges that got them; of an error, nothing is left.
-    pub(super) fn back(&mut self, room: &Room, pages: &Range<u64>) -> Result<Vec<Range<u64>>, WriteError> {
+    pub(super) fn back(&mut self, room: &Room, pages: &Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        self.back_entries(room, pages)?;
         let holes = self.unbacked(pages)?;
         let needed: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
         let mut gained = Vec::new();
@@ -117,9 +116,9 @@ impl OpenSubfile {
             Ok(()) => {
                 let outcome = self.allocate(&holes, &mut gained);
                 self.measure(room, needed);
-                outcome.map_err(WriteError::from)
+                outcome.map_err(AccessError::from)
             }
-            Err(free) if !self.spare.unknown => return Err(WriteError::Full { needed, free }),
+            Err(free) if !self.spare.unknown => Err(AccessError::Full { needed, free }),
             Err(_) => self.probe(room, &holes, &mut gained),
         };
         self.become_measured();
@@ -129,16 +128,43 @@ impl OpenSubfile {
                 Ok(gained)
             }
             Err(error) => {
+                self.give_back_entries(pages);
                 self.punch_pages(room, &gained);
                 Err(error)
             }
         }
     }
 
+    /// Gives the checksums of a range of pages bytes.
+    fn back_entries(&mut self, room: &Room, pages: &Range<u64>) -> Result<(), AccessError> {
+        let missing = self.missing_entries(pages)?;
+        if missing == 0 {
+            return Ok(());
+        }
+        let reserved = room.reserve(missing);
+        let before = self.file().stat()?.allocated;
+        if reserved.is_err() && !self.is_measured() {
+            return reserved.map_err(|free| AccessError::Full { needed: missing, free });
+        }
+        let outcome = self.allocate_entries(pages);
+        let grown = self.file().stat()?.allocated.saturating_sub(before);
+        self.become_measured();
+        // What was allocated before and never written is no data, so it looked missing.
+        let outcome = match reserved {
+            Err(free) if outcome.is_ok() && grown > free => Err(AccessError::Full { needed: grown, free }),
+            _ => outcome.map_err(AccessError::from),
+        };
+        if outcome.is_err() {
+            self.give_back_entries(pages);
+        }
+        self.measure(room, if reserved.is_ok() { missing } else { 0 });
+        outcome
+    }
+
     fn allocate(&self, holes: &[Range<u64>], gained: &mut Vec<Range<u64>>) -> io::Result<()> {
         for hole in holes {
             let before = self.file().stat()?.allocated;
-            let outcome = self.file().allocate(in_file(hole));
+            let outcome = self.file().allocate(self.in_file(hole));
             let grown = self.file().stat()?.allocated.saturating_sub(before);
             // What may have had some of its pages before does not count as gained: they may be promised.
             if grown >= hole.end - hole.start || !self.spare.unknown {
@@ -155,18 +181,18 @@ impl OpenSubfile {
         room: &Room,
         holes: &[Range<u64>],
         gained: &mut Vec<Range<u64>>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), AccessError> {
         self.measure(room, 0);
         for start in holes.iter().flat_map(|hole| hole.clone().step_by(PAGE as usize)) {
             let page = start..start + PAGE;
             let before = self.file().stat()?.allocated;
-            self.file().allocate(in_file(&page))?;
+            self.file().allocate(self.in_file(&page))?;
             let grown = self.file().stat()?.allocated.saturating_sub(before);
             match grown {
                 0 => self.spare.backed.add(&page),
                 _ => gained.push(page),
             }
-            room.reserve(grown).map_err(|free| WriteError::Full { needed: grown, free })?;
+            room.reserve(grown).map_err(|free| AccessError::Full { needed: grown, free })?;
             self.charge(grown);
         }
         Ok(())
@@ -183,17 +209,23 @@ impl OpenSubfile {
 
     /// Bytes that writes all over a range of whole pages would take besides those that it has.
     pub(super) fn missing(&self, pages: &Range<u64>) -> io::Result<u64> {
-        Ok(self.unbacked(pages)?.into_iter().map(|hole| hole.end - hole.start).sum())
+        let data: u64 = self.unbacked(pages)?.into_iter().map(|hole| hole.end - hole.start).sum();
+        Ok(data + self.missing_entries(pages)?)
     }
 
     /// The parts of a range of whole pages that hold no data.
     fn holes(&self, pages: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let holes = self.holes_in_file(&self.in_file(pages))?;
+        Ok(holes.iter().map(|hole| self.of_data(hole)).collect())
+    }
+
+    /// The parts of a range of whole pages of the local file that hold no data.
+    pub(super) fn holes_in_file(&self, pages: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let (mut at, mut holes) = (pages.start, Vec::new());
         while at < pages.end {
-            let data = self.file().next_data(HEADER_LEN + at)?;
+            let data = self.file().next_data(at)?;
             let data = data.map_or(pages.end..pages.end, |data| {
-                let page = |at: u64| (at.max(HEADER_LEN) - HEADER_LEN) / PAGE * PAGE;
-                page(data.start).clamp(at, pages.end)..page(data.end + PAGE - 1).min(pages.end)
+                (data.start / PAGE * PAGE).clamp(at, pages.end)..page_up(data.end).min(pages.end)
             });
             if at < data.start {
                 holes.push(at..data.start);
@@ -208,7 +240,8 @@ impl OpenSubfile {
         let before = self.charged();
         for range in ranges {
             // What cannot be given back stays counted.
-            let _ = self.file().punch(in_file(range));
+            let _ = self.file().punch(self.in_file(range));
+            self.give_back_entries(range);
             self.spare.lost(range);
         }
         self.measure(room, 0);
@@ -223,8 +256,8 @@ impl OpenSubfile {
     /// what somebody else reserved comes back; otherwise the end moves, behind zeros.
     fn free_behind_end(&mut self, room: &Room, ranges: &[Range<u64>], last: u64) {
         if self.spare.unknown {
-            let _ = self.file().set_len(HEADER_LEN + last);
-            ranges.iter().for_each(|range| drop(self.file().punch(in_file(range))));
+            let _ = self.file().set_len(self.data_at() + last);
+            ranges.iter().for_each(|range| drop(self.file().punch(self.in_file(range))));
             return self.measure(room, 0);
         }
         self.cut_back(room, self.len());
@@ -235,9 +268,9 @@ impl OpenSubfile {
         let end = page_up(len);
         let kept = self.spare.backed.iter().map(|range| range.start.max(end)..range.end);
         let kept: Vec<Range<u64>> = kept.filter(|range| range.start < range.end).collect();
-        let _ = self.file().set_len(HEADER_LEN + len);
+        let _ = self.file().set_len(self.data_at() + len);
         for range in kept {
-            if self.file().allocate(in_file(&range)).is_err() {
+            if self.file().allocate(self.in_file(&range)).is_err() {
                 self.spare.lost(&range);
             }
         }
@@ -246,25 +279,38 @@ impl OpenSubfile {
 
     /// Makes the data at least this long; its last byte has been reserved.
     fn grow(&mut self, room: &Room, len: u64) -> io::Result<()> {
-        self.file().grow(HEADER_LEN + len)?;
+        self.file().grow(self.data_at() + len)?;
         self.measure(room, 0);
         Ok(())
     }
 
-    fn reserve_range(&mut self, room: &Room, change: &SpaceChange, made: bool) -> Result<(), WriteError> {
+    fn reserve_range(
+        &mut self,
+        room: &Room,
+        change: &SpaceChange<'_>,
+        made: bool,
+    ) -> Result<(), AccessError> {
         let pages = pages_of(change.offset, change.offset + change.len);
         let gained = self.back(room, &pages)?;
         self.spare.claim(&pages);
         let within = change.grow > change.offset && change.grow <= change.offset + change.len;
         let grows = within && change.grow > self.len();
         self.spare.note(change.ticket, made, grows.then_some(self.len()), &gained);
-        if grows { self.grow(room, change.grow).map_err(WriteError::from) } else { Ok(()) }
+        if grows { self.grow(room, change.grow).map_err(AccessError::from) } else { Ok(()) }
     }
 
     /// Makes a range zeros that keep their bytes.
-    fn zero_range(&mut self, room: &Room, change: &SpaceChange, made: bool) -> Result<(), WriteError> {
+    fn zero_range(&mut self, room: &Room, change: &SpaceChange<'_>, made: bool) -> Result<(), AccessError> {
         self.reserve_range(room, change, made)?;
-        let (mut at, end) = (HEADER_LEN + change.offset, HEADER_LEN + change.offset + change.len);
+        let range = change.offset..change.offset + change.len;
+        self.zeroing(&range, false, |open| open.write_zeros(&open.in_file(&range)))?;
+        self.refresh(room);
+        Ok(())
+    }
+
+    /// Overwrites what data there is in a range of the local file.
+    pub(super) fn write_zeros(&self, range: &Range<u64>) -> io::Result<()> {
+        let (mut at, end) = (range.start, range.end);
         while let Some(data) = self.file().next_data(at)?.filter(|data| data.start < end) {
             at = data.start;
             while at < data.end.min(end) {
@@ -281,9 +327,10 @@ impl OpenSubfile {
     }
 
     fn punch_range(&mut self, room: &Room, offset: u64, len: u64) -> io::Result<()> {
-        self.spare.lost(&(offset..offset + len));
+        let range = offset..offset + len;
+        self.spare.lost(&range);
         self.become_measured();
-        let outcome = self.file().punch(HEADER_LEN + offset..HEADER_LEN + offset + len);
+        let outcome = self.zeroing(&range, false, |open| open.file().punch(open.in_file(&range)));
         self.measure(room, 0);
         outcome
     }
@@ -315,7 +362,12 @@ impl DataStore {
     ///
     /// # Errors
     /// As [`DataStore::write`]: nothing has changed. `EOPNOTSUPP` where the file system below cannot.
-    pub fn reserve(&self, id: SubfileId, spec: &SubfileSpec<'_>, change: &SpaceChange) -> StoreResult<u32> {
+    pub fn reserve(
+        &self,
+        id: SubfileId,
+        spec: &SubfileSpec<'_>,
+        change: &SpaceChange<'_>,
+    ) -> StoreResult<u32> {
         self.with_range(id, spec, change, OpenSubfile::reserve_range)
     }
 
@@ -323,7 +375,7 @@ impl DataStore {
     ///
     /// # Errors
     /// As [`DataStore::reserve`]; after `Io` a part may be zeros.
-    pub fn zero(&self, id: SubfileId, spec: &SubfileSpec<'_>, change: &SpaceChange) -> StoreResult<u32> {
+    pub fn zero(&self, id: SubfileId, spec: &SubfileSpec<'_>, change: &SpaceChange<'_>) -> StoreResult<u32> {
         self.with_range(id, spec, change, OpenSubfile::zero_range)
     }
 
@@ -331,14 +383,15 @@ impl DataStore {
         &self,
         id: SubfileId,
         spec: &SubfileSpec<'_>,
-        change: &SpaceChange,
-        act: fn(&mut OpenSubfile, &Room, &SpaceChange, bool) -> Result<(), WriteError>,
+        change: &SpaceChange<'_>,
+        act: fn(&mut OpenSubfile, &Room, &SpaceChange<'_>, bool) -> Result<(), AccessError>,
     ) -> StoreResult<u32> {
-        let end = end_of(change.offset, change.len)?;
-        end_of(change.grow, 0)?;
+        let end = self.end_of(id, change.offset, change.len)?;
+        self.end_of(id, change.grow, 0)?;
         let place = self.place(id)?;
         let room = &*self.room(id)?;
         let mut state = place.state.write();
+        change.awaited.check()?;
         let made = self.opened(id, &mut state)?.is_none();
         if made {
             self.reserve_new(id, change.offset, end)?;
@@ -351,22 +404,26 @@ impl DataStore {
         self.interrupt(id, open)?;
         let outcome = act(open, room, change, made);
         let epoch = open.epoch();
+        if outcome.is_ok() {
+            self.damage.expect(id, open);
+        }
         if made && outcome.is_err() {
             // What cannot be removed is an empty subfile, which does no harm.
             let _ = self.discard(id, &mut state);
         }
-        outcome.map(|()| epoch).map_err(|error| self.write_error(id, error))
+        outcome.map(|()| epoch).map_err(|error| self.access_error(id, "write", error))
     }
 
     /// Makes a range a hole. Where there is no subfile, all is one.
     ///
     /// # Errors
     /// `StaleEpoch`: nothing has changed. `Corrupt` and the like, `Io`.
-    pub fn punch(&self, id: SubfileId, change: &SpaceChange) -> StoreResult<u32> {
-        end_of(change.offset, change.len)?;
+    pub fn punch(&self, id: SubfileId, change: &SpaceChange<'_>) -> StoreResult<u32> {
+        self.end_of(id, change.offset, change.len)?;
         let place = self.place(id)?;
         let room = &*self.room(id)?;
         let mut state = place.state.write();
+        change.awaited.check()?;
         let Some(open) = self.opened(id, &mut state)? else { return Ok(change.epoch) };
         if change.epoch < open.epoch() {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
@@ -374,6 +431,7 @@ impl DataStore {
         self.interrupt(id, open)?;
         open.punch_range(room, change.offset, change.len)
             .map_err(|error| self.io_error(id, "make a hole in", error))?;
+        self.is_as_written(id, open, &(change.offset..change.offset + change.len));
         Ok(open.epoch())
     }
 
@@ -397,12 +455,13 @@ impl DataStore {
     /// # Errors
     /// `Corrupt` and the like, `Io`.
     pub fn next_data(&self, id: SubfileId, offset: u64) -> StoreResult<(Option<Range<u64>>, u32)> {
-        end_of(offset, 0)?;
+        self.end_of(id, offset, 0)?;
         let place = self.place(id)?;
         let look = |open: &OpenSubfile| {
-            let found = open.file().next_data(HEADER_LEN + offset);
+            let found = open.file().next_data(open.data_at() + offset);
             let found = found.map_err(|error| self.io_error(id, "look for data in", error))?;
-            Ok((found.map(|data| data.start - HEADER_LEN..page_up(data.end - HEADER_LEN)), open.epoch()))
+            let found = found.map(|data| open.of_data(&data));
+            Ok((found.map(|data| data.start..page_up(data.end)), open.epoch()))
         };
         if let Some(open) = place.state.read().as_ref().filter(|open| !open.holders.may_write()) {
             return look(open);

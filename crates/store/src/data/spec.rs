@@ -35,8 +35,12 @@ pub struct SubfileSpec<'a> {
 pub struct SubfileStat {
     /// Bytes of data, holes included.
     pub len: u64,
-    /// Bytes on the volume, header included.
+    /// Bytes on the volume, header and checksums included.
     pub allocated: u64,
+    /// Bytes of these that are in front of the data.
+    pub front: u64,
+    /// Where data begins in the local file.
+    pub data_at: u64,
     /// Epoch below which writes are refused.
     pub epoch: u32,
     /// Where it is.
@@ -50,6 +54,7 @@ impl SubfileSpec<'_> {
         id: SubfileId,
         formation: FormationId,
         trim_epoch: u32,
+        sums: bool,
     ) -> StoreResult<SubfileHeader> {
         let bad = |cause: String| StoreError::BadLayout { ino: id.ino, cause };
         self.layout.check().map_err(bad)?;
@@ -67,6 +72,7 @@ impl SubfileSpec<'_> {
             placement: self.placement,
             trim_epoch,
             places: from_base.take(usize::from(self.layout.width)).copied().collect(),
+            sums,
         };
         match header.column() {
             Some(_) if id.seat.position() < self.layout.seats => Ok(header),

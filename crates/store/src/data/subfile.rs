@@ -4,34 +4,44 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
-use bivouac_types::limits::SUBFILE_HEADER_LEN as HEADER_LEN;
+use bivouac_types::limits::{FILE_SIZE_MAX, SUBFILE_HEADER_LEN as HEADER_LEN};
 use bivouac_wire::subfile::SubfileHeader;
 
 use super::holders::Holders;
 use super::room::Room;
 use super::space::Spare;
+use super::summed::{self, Sums};
 use crate::volume::transfer::{read_full_at, write_all_at};
 use crate::{FileStat, VolumeFile};
 
 /// What files occupy is counted in pages; larger blocks of a disk are noticed when a subfile is closed.
 pub(super) const PAGE: u64 = 4096;
 
-/// Why a write was not made.
+/// Why bytes were not read or written.
 #[derive(Debug)]
-pub(super) enum WriteError {
-    Full { needed: u64, free: u64 },
+pub(super) enum AccessError {
+    Full {
+        needed: u64,
+        free: u64,
+    },
+    /// A block is not what was written.
+    Wrong {
+        block: u64,
+    },
     Io(io::Error),
 }
 
-impl From<io::Error> for WriteError {
-    fn from(error: io::Error) -> WriteError {
-        WriteError::Io(error)
+impl From<io::Error> for AccessError {
+    fn from(error: io::Error) -> AccessError {
+        AccessError::Io(error)
     }
 }
 
 #[derive(Debug)]
 pub(super) struct OpenSubfile {
     file: Arc<dyn VolumeFile>,
+    /// Where data begins in it.
+    data_at: u64,
     /// Bytes of data, holes included.
     len: u64,
     /// Bytes that the volume's room counts for it.
@@ -44,25 +54,36 @@ pub(super) struct OpenSubfile {
     pub(super) holders: Holders,
     /// Pages without data.
     pub(super) spare: Spare,
+    /// Its blocks' checksums, if they have any.
+    pub(super) sums: Option<Sums>,
+}
+
+/// Bytes in front of this much data without a hole.
+fn front(len: u64, sums: bool) -> u64 {
+    if sums { summed::front_of(len) } else { HEADER_LEN }
 }
 
 /// Bytes that a subfile with this much data and no hole occupies.
-fn dense(len: u64) -> u64 {
-    HEADER_LEN + page_up(len)
+fn dense(len: u64, sums: bool) -> u64 {
+    front(len, sums) + page_up(len)
 }
 
 /// Whether a file has all its data and nothing besides, so that arithmetic can follow what it occupies.
-fn is_dense(file: &dyn VolumeFile, stat: &FileStat) -> io::Result<bool> {
-    let len = stat.len.saturating_sub(HEADER_LEN);
+fn is_dense(file: &dyn VolumeFile, stat: &FileStat, data_at: u64, sums: bool) -> io::Result<bool> {
+    let len = stat.len.saturating_sub(data_at);
     // What is reserved behind the end can make up for a hole before it.
-    let whole =
-        |data: Option<Range<u64>>| data.is_some_and(|data| data.start == HEADER_LEN && data.end >= stat.len);
-    Ok(stat.allocated == dense(len) && (len == 0 || whole(file.next_data(HEADER_LEN)?)))
+    let whole = |data: Option<Range<u64>>, place: Range<u64>| {
+        data.is_some_and(|data| data.start == place.start && data.end >= place.end)
+    };
+    Ok(stat.allocated == dense(len, sums)
+        && (len == 0 || whole(file.next_data(data_at)?, data_at..stat.len))
+        && (!sums || whole(file.next_data(0)?, 0..front(len, sums).min(stat.len))))
 }
 
 /// Bytes that a new subfile with data from `offset` to `end` occupies.
-pub(super) fn needed_for_new(offset: u64, end: u64) -> u64 {
-    HEADER_LEN + page_up(end) - offset / PAGE * PAGE
+pub(super) fn needed_for_new(offset: u64, end: u64, sums: bool) -> u64 {
+    let entries = if sums { summed::entries_room(&(offset..end)) } else { 0 };
+    HEADER_LEN + entries + page_up(end) - offset / PAGE * PAGE
 }
 
 pub(super) fn page_up(len: u64) -> u64 {
@@ -71,19 +92,44 @@ pub(super) fn page_up(len: u64) -> u64 {
 
 impl OpenSubfile {
     /// A file that exists. What it occupies is already counted.
-    pub(super) fn existing(file: Arc<dyn VolumeFile>, epoch: u32) -> io::Result<OpenSubfile> {
+    pub(super) fn existing(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
         let stat = file.stat()?;
-        let len = stat.len.saturating_sub(HEADER_LEN);
-        let (charged, measured) = (stat.allocated, !is_dense(&*file, &stat)?);
+        let (data_at, sums) = (header.data_at(), header.sums);
+        let len = stat.len.saturating_sub(data_at);
+        let (charged, measured) = (stat.allocated, !is_dense(&*file, &stat, data_at, sums)?);
         let (holders, spare) = (Holders::default(), Spare::of_existing(measured));
-        Ok(OpenSubfile { file, len, charged, epoch, measured, holders, spare })
+        let (epoch, sums) = (header.trim_epoch, sums.then(Sums::default));
+        Ok(OpenSubfile { file, data_at, len, charged, epoch, measured, holders, spare, sums })
+    }
+
+    /// A file of which nothing is to be used: only what it occupies.
+    pub(super) fn occupying(file: Arc<dyn VolumeFile>) -> io::Result<OpenSubfile> {
+        let charged = file.stat()?.allocated;
+        let (holders, spare) = (Holders::default(), Spare::of_existing(true));
+        let data_at = HEADER_LEN;
+        Ok(OpenSubfile {
+            file,
+            data_at,
+            len: 0,
+            charged,
+            epoch: 0,
+            measured: true,
+            holders,
+            spare,
+            sums: None,
+        })
     }
 
     /// Writes the header of a file that is empty, and whose page has been reserved.
     pub(super) fn begin(file: Arc<dyn VolumeFile>, header: &SubfileHeader) -> io::Result<OpenSubfile> {
-        write_all_at(&*file, &[IoSlice::new(&header.to_bytes())], 0)?;
+        let mut bytes = header.to_bytes();
+        if header.sums {
+            summed::begin_sums(&mut bytes);
+        }
+        write_all_at(&*file, &[IoSlice::new(&bytes)], 0)?;
         let (epoch, holders, spare) = (header.trim_epoch, Holders::default(), Spare::default());
-        Ok(OpenSubfile { file, len: 0, charged: HEADER_LEN, epoch, measured: false, holders, spare })
+        let (data_at, sums, charged) = (header.data_at(), header.sums.then(Sums::default), HEADER_LEN);
+        Ok(OpenSubfile { file, data_at, len: 0, charged, epoch, measured: false, holders, spare, sums })
     }
 
     pub(super) fn file(&self) -> &Arc<dyn VolumeFile> {
@@ -94,8 +140,32 @@ impl OpenSubfile {
         self.epoch
     }
 
+    pub(super) fn data_at(&self) -> u64 {
+        self.data_at
+    }
+
+    /// Most bytes of data that it can have.
+    pub(super) fn len_max(&self) -> u64 {
+        FILE_SIZE_MAX - self.data_at
+    }
+
+    /// Where a range of data is in the local file.
+    pub(super) fn in_file(&self, data: &Range<u64>) -> Range<u64> {
+        self.data_at + data.start..self.data_at + data.end
+    }
+
+    /// Which range of data is at a place of the local file.
+    pub(super) fn of_data(&self, place: &Range<u64>) -> Range<u64> {
+        place.start.saturating_sub(self.data_at)..place.end.saturating_sub(self.data_at)
+    }
+
+    /// Bytes of data; what it is to be asked for if [`OpenSubfile::is_measured`].
     pub(super) fn len(&self) -> u64 {
         self.len
+    }
+
+    pub(super) fn is_measured(&self) -> bool {
+        self.measured
     }
 
     pub(super) fn charged(&self) -> u64 {
@@ -110,7 +180,8 @@ impl OpenSubfile {
     /// Nobody else writes to it any more.
     pub(super) fn end_sharing(&mut self, room: &Room) {
         self.measure(room, 0);
-        let dense = self.file.stat().and_then(|stat| is_dense(&*self.file, &stat));
+        let sums = self.sums.is_some();
+        let dense = self.file.stat().and_then(|stat| is_dense(&*self.file, &stat, self.data_at, sums));
         self.measured = !dense.unwrap_or(false);
     }
 
@@ -124,7 +195,7 @@ impl OpenSubfile {
     ) -> io::Result<Option<Range<u64>>> {
         let ahead = ahead / PAGE * PAGE;
         let (start, end) = (range.start / PAGE * PAGE, page_up(range.end));
-        self.len = self.file.stat()?.len.saturating_sub(HEADER_LEN);
+        self.len = self.file.stat()?.len.saturating_sub(self.data_at);
         let all = 0..page_up(self.len).max(end) + ahead;
         for (wanted, more_max) in [(all, 2 * ahead), (start..end + ahead, u64::MAX), (start..end, u64::MAX)] {
             let before = self.holders.window();
@@ -158,10 +229,13 @@ impl OpenSubfile {
         self.charged += bytes;
     }
 
-    /// Reads data. `offset` plus the header's length is within what a file can have.
-    pub(super) fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let len = if self.measured { u64::MAX } else { HEADER_LEN + self.len };
-        read_full_at(&*self.file, bufs, HEADER_LEN + offset, len)
+    /// Reads data, and compares it with its checksums if it has any. `offset` is within what a file can have.
+    pub(super) fn read(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, AccessError> {
+        let len = if self.measured { u64::MAX } else { self.len };
+        if self.sums.is_some() {
+            return self.read_compared(offset, bufs, len);
+        }
+        Ok(read_full_at(&*self.file, bufs, self.data_at + offset, self.data_at.saturating_add(len))?)
     }
 
     /// Writes data: all of it, or an error and then the length is as before.
@@ -171,15 +245,22 @@ impl OpenSubfile {
         offset: u64,
         bufs: &[IoSlice<'_>],
         end: u64,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), AccessError> {
         self.spare.claim(&(offset / PAGE * PAGE..page_up(end)));
+        let plan = self.plan_write(&(offset..end), bufs)?;
         // A whole page between the old end and the new data stays a hole.
         let measured = self.measured || offset / PAGE * PAGE > page_up(self.len);
         let reserved = self.reserve(room, offset, end, measured)?;
-        if let Err(error) = write_all_at(&*self.file, bufs, HEADER_LEN + offset) {
-            self.undo(room, reserved, end);
+        if let Err(error) = self.begin_plan(&plan) {
+            self.measure(room, reserved);
             return Err(error.into());
         }
+        if let Err(error) = write_all_at(&*self.file, bufs, self.data_at + offset) {
+            self.undo(room, reserved, end);
+            self.give_up_plan(&plan);
+            return Err(error.into());
+        }
+        self.end_plan(&plan);
         if measured {
             self.measured = true;
             self.measure(room, reserved);
@@ -190,29 +271,34 @@ impl OpenSubfile {
         Ok(())
     }
 
-    fn reserve(&mut self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, WriteError> {
+    fn reserve(&mut self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, AccessError> {
         if !measured {
-            let more = dense(self.len.max(end)).saturating_sub(self.charged);
-            return room.reserve(more).map(|()| more).map_err(|free| WriteError::Full { needed: more, free });
+            let more = dense(self.len.max(end), self.sums.is_some()).saturating_sub(self.charged);
+            return room
+                .reserve(more)
+                .map(|()| more)
+                .map_err(|free| AccessError::Full { needed: more, free });
         }
-        let at_most = page_up(end) - offset / PAGE * PAGE;
+        let pages = offset / PAGE * PAGE..page_up(end);
+        let entries = if self.sums.is_some() { summed::entries_room(&pages) } else { 0 };
+        let at_most = pages.end - pages.start + entries;
         if room.reserve(at_most).is_ok() {
             return Ok(at_most);
         }
-        self.back(room, &(offset / PAGE * PAGE..page_up(end))).map(|_| 0)
+        self.back(room, &pages).map(|_| 0)
     }
 
     /// After a write that failed somewhere: cuts off what it added.
     fn undo(&mut self, room: &Room, reserved: u64, end: u64) {
         if end > self.len {
             // If this fails too, the bytes behind the old end are counted below and overwritten later.
-            let _ = self.file.set_len(HEADER_LEN + self.len);
+            let _ = self.file.set_len(self.data_at + self.len);
         }
         self.measure(room, reserved);
-        self.measured |= self.charged != dense(self.len);
+        self.measured |= self.charged != dense(self.len, self.sums.is_some());
     }
 
-    /// Asks the file for its length and bytes, and settles them with the room.
+    /// Asks the file for its length and bytes, and reconciles them with the room.
     pub(super) fn measure(&mut self, room: &Room, reserved: u64) {
         let window = self.holders.window();
         let promised = self.missing(&window).unwrap_or(window.end - window.start);
@@ -220,14 +306,14 @@ impl OpenSubfile {
             Ok(stat) => {
                 room.correct(self.charged + reserved, stat.allocated + promised);
                 self.charged = stat.allocated + promised;
-                self.len = stat.len.saturating_sub(HEADER_LEN);
+                self.len = stat.len.saturating_sub(self.data_at);
             }
             Err(_) => self.charged += reserved,
         }
     }
 
-    /// Settles before the handle is closed: whoever opens the file again takes the file's word.
-    pub(super) fn settle(&self, room: &Room) {
+    /// Reconciles before the handle is closed: whoever opens the file again takes the file's word.
+    pub(super) fn reconcile(&self, room: &Room) {
         if let Ok(stat) = self.file.stat() {
             room.correct(self.charged, stat.allocated);
         }
@@ -246,16 +332,22 @@ impl OpenSubfile {
         self.spare.cut(self.len.min(len_max));
         // What was reserved behind the end goes too.
         if self.len > len_max || self.measured {
-            self.len = self.len.min(len_max);
-            self.file.set_len(HEADER_LEN + self.len)?;
+            let gone = self.len.min(len_max)..self.len;
+            self.zeroing(&gone, true, |open| {
+                open.len = gone.start;
+                open.file.set_len(open.data_at + open.len)
+            })?;
             if self.measured {
                 self.measure(room, 0);
             } else {
-                room.correct(self.charged, dense(len_max));
-                self.charged = dense(len_max);
+                let left = dense(len_max, self.sums.is_some());
+                room.correct(self.charged, left);
+                self.charged = left;
             }
         }
-        write_all_at(&*self.file, &[IoSlice::new(&header.to_bytes())], 0)?;
+        let header = SubfileHeader { sums: self.sums.is_some(), ..header.clone() };
+        let bytes = header.to_bytes();
+        write_all_at(&*self.file, &[IoSlice::new(bytes.get(..header.own_len()).unwrap_or(&bytes))], 0)?;
         self.epoch = header.trim_epoch;
         Ok(())
     }

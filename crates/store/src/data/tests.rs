@@ -8,6 +8,7 @@ mod room;
 mod rules;
 mod shared;
 mod space;
+mod sums;
 
 use super::*;
 use crate::MemVolume;
@@ -31,8 +32,18 @@ fn id(ino: u64) -> SubfileId {
 }
 
 fn store_on(volume: &Arc<dyn Volume>, capacity: u64, handles_max: usize) -> DataStore {
-    DataStore::with_volumes(vec![(volume.clone(), capacity)], FORMATION, &DataOptions { handles_max })
-        .unwrap()
+    DataStore::with_volumes(
+        vec![(volume.clone(), capacity)],
+        FORMATION,
+        &DataOptions { handles_max, ..DataOptions::default() },
+    )
+    .unwrap()
+}
+
+/// As [`store_on`], with checksums.
+fn summed_on(volume: &Arc<dyn Volume>, capacity: u64, handles_max: usize) -> DataStore {
+    let options = DataOptions { handles_max, checksum: Checksum::On };
+    DataStore::with_volumes(vec![(volume.clone(), capacity)], FORMATION, &options).unwrap()
 }
 
 fn memory() -> Arc<dyn Volume> {

@@ -14,6 +14,14 @@ fn head_of(key: &[u8]) -> Head {
     [(both >> 64) as u64, both as u64]
 }
 
+/// What a record takes of memory besides its own bytes: its place in the tree, which is two thirds full.
+const PLACE_LEN: u64 = 64;
+
+/// Bytes of memory for a record with so many bytes of key and value: what the allocator hands out for them, and its place.
+pub(super) fn footprint(payload_len: u64) -> u64 {
+    PLACE_LEN + (payload_len + 2 + 8).next_multiple_of(16)
+}
+
 /// Key and value in one allocation: half the memory of two.
 struct Record(Box<[u8]>);
 
@@ -39,6 +47,12 @@ impl Record {
 
     fn payload_len(&self) -> i64 {
         self.0.len() as i64 - 2
+    }
+
+    /// What it adds to the counts.
+    fn counted(&self) -> Change {
+        let bytes = self.payload_len();
+        Change { records: 1, bytes, memory: footprint(bytes.unsigned_abs()) as i64 }
     }
 }
 
@@ -100,12 +114,22 @@ impl Bucket {
 pub(super) struct Change {
     pub(super) records: i64,
     pub(super) bytes: i64,
+    pub(super) memory: i64,
 }
 
 impl std::ops::AddAssign for Change {
     fn add_assign(&mut self, other: Change) {
         self.records += other.records;
         self.bytes += other.bytes;
+        self.memory += other.memory;
+    }
+}
+
+impl std::ops::Neg for Change {
+    type Output = Change;
+
+    fn neg(self) -> Change {
+        Change { records: -self.records, bytes: -self.bytes, memory: -self.memory }
     }
 }
 
@@ -123,7 +147,7 @@ impl SlotMap {
 
     pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Change {
         let record = Record::new(key, value);
-        let bytes = record.payload_len();
+        let mut change = record.counted();
         let old = match self.records.entry(head_of(key)) {
             Entry::Occupied(mut bucket) => bucket.get_mut().put(record),
             Entry::Vacant(place) => {
@@ -131,10 +155,10 @@ impl SlotMap {
                 None
             }
         };
-        match old {
-            Some(old) => Change { records: 0, bytes: bytes - old.payload_len() },
-            None => Change { records: 1, bytes },
+        if let Some(old) = old {
+            change += -old.counted();
         }
+        change
     }
 
     pub(super) fn delete(&mut self, key: &[u8]) -> Change {
@@ -146,10 +170,7 @@ impl SlotMap {
             }
             _ => bucket.get_mut().take(key),
         };
-        match taken {
-            Some(old) => Change { records: -1, bytes: -old.payload_len() },
-            None => Change::default(),
-        }
+        taken.map_or(Change::default(), |old| -old.counted())
     }
 
     /// Keys and values from a key on.
@@ -178,10 +199,11 @@ mod tests {
     #[test]
     fn records_are_in_order_of_keys_and_counted() {
         let mut map = SlotMap::default();
-        assert_eq!(map.put(b"b", b"22"), Change { records: 1, bytes: 3 });
-        assert_eq!(map.put(b"", b"0"), Change { records: 1, bytes: 1 });
-        assert_eq!(map.put(b"ab", b""), Change { records: 1, bytes: 2 });
-        assert_eq!(map.put(b"b", b"2"), Change { records: 0, bytes: -1 });
+        let small = footprint(3) as i64;
+        assert_eq!(map.put(b"b", b"22"), Change { records: 1, bytes: 3, memory: small });
+        assert_eq!(map.put(b"", b"0"), Change { records: 1, bytes: 1, memory: small });
+        assert_eq!(map.put(b"ab", b""), Change { records: 1, bytes: 2, memory: small });
+        assert_eq!(map.put(b"b", b"2"), Change { records: 0, bytes: -1, memory: 0 });
         assert_eq!(map.get(b"b"), Some(&b"2"[..]));
         assert_eq!(map.get(b"ab"), Some(&b""[..]));
         assert_eq!(map.get(b"a"), None);
@@ -189,7 +211,7 @@ mod tests {
         assert_eq!(keys, [&b""[..], b"ab", b"b"]);
         let keys: Vec<&[u8]> = map.range(Bound::Excluded(b"ab")).map(|(key, _)| key).collect();
         assert_eq!(keys, [b"b"]);
-        assert_eq!(map.delete(b"b"), Change { records: -1, bytes: -2 });
+        assert_eq!(map.delete(b"b"), Change { records: -1, bytes: -2, memory: -small });
         assert_eq!(map.delete(b"b"), Change::default());
     }
 
@@ -210,11 +232,13 @@ mod tests {
             for (at, (key, put)) in changes.into_iter().enumerate() {
                 let value = vec![7; at % 5];
                 let old = if put { model.insert(key.clone(), value.clone()) } else { model.remove(&key) };
-                let len = |value: &Vec<u8>| (key.len() + value.len()) as i64;
-                let gone = Change { records: -i64::from(old.is_some()), bytes: -old.as_ref().map_or(0, len) };
-                let mut expected = gone;
+                let counted = |value: &Vec<u8>| {
+                    let bytes = (key.len() + value.len()) as i64;
+                    Change { records: 1, bytes, memory: footprint(bytes as u64) as i64 }
+                };
+                let mut expected = -old.as_ref().map_or(Change::default(), counted);
                 if put {
-                    expected += Change { records: 1, bytes: len(&value) };
+                    expected += counted(&value);
                 }
                 prop_assert_eq!(if put { map.put(&key, &value) } else { map.delete(&key) }, expected);
                 prop_assert_eq!(map.get(&key), model.get(&key).map(Vec::as_slice));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bivouac_ranks::{Mutex, rank};
-use bivouac_types::{FormationId, NodeId, Slot};
+use bivouac_types::{FormationId, NodeId};
 
 use super::Records;
 use super::compact::SnapshotWriter;
@@ -15,7 +15,7 @@ use super::format::{FileHeader, FileKind, HEADER_LEN, HeaderError, Op, Ops, Orig
 use super::log::{DIR, begin_file, file_name, finish_file, path_of};
 use super::map::{Change, SlotMap};
 use super::recover::{Files, apply};
-use super::sift::{Sieve, Sifted};
+use super::sift::{LostRecord, Sieve, Sifted};
 use crate::crc::crc32c;
 use crate::volume::transfer::{read_full_at, write_all_at};
 use crate::{OpenMode, StoreError, StoreResult, Volume};
@@ -28,7 +28,7 @@ pub struct Damage {
     /// First byte, and the one behind the last.
     pub bytes: std::ops::Range<u64>,
     /// Records that it seems to have changed, as far as that can be read.
-    pub keys: Vec<(Slot, Vec<u8>)>,
+    pub records: Vec<LostRecord>,
 }
 
 /// What became of damaged records.
@@ -178,7 +178,7 @@ impl<'a> Run<'a> {
         self.out.damage.extend(found.gaps.iter().map(|gap| Damage {
             path: path.clone(),
             bytes: gap.at as u64..gap.end as u64,
-            keys: gap.keys.iter().map(|(slot, key)| (Slot(*slot), key.clone())).collect(),
+            records: gap.records.clone(),
         }));
         self.out.corrected += found.entries.iter().filter(|entry| entry.corrected).count() as u64;
         match kind {
@@ -206,7 +206,7 @@ impl<'a> Run<'a> {
             }
             Err(HeaderError::Damaged(_)) => {
                 let bytes = 0..HEADER_LEN.min(bytes.len()) as u64;
-                self.out.damage.push(Damage { path, bytes, keys: Vec::new() });
+                self.out.damage.push(Damage { path, bytes, records: Vec::new() });
                 return Ok(None);
             }
         };
@@ -245,7 +245,7 @@ impl<'a> Run<'a> {
         self.put(found);
         if found.torn > 0 || end.is_none() {
             let bytes = file_len - found.torn as u64..file_len;
-            self.out.damage.push(Damage { path, bytes, keys: Vec::new() });
+            self.out.damage.push(Damage { path, bytes, records: Vec::new() });
         }
         self.out.lost_records = end.unwrap_or(0).saturating_sub(had as u64);
         match header {
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
 
     fn note_missing(&mut self, generation: u64) {
         let path = path_of(self.volume, &file_name(FileKind::Log, generation));
-        self.out.damage.push(Damage { path, bytes: 0..0, keys: Vec::new() });
+        self.out.damage.push(Damage { path, bytes: 0..0, records: Vec::new() });
         self.exact = false;
     }
 

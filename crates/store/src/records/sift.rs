@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use super::correct::flipped_bit;
 use super::format::{BODY_LEN_MAX, FileKind, HEAD_LEN, HEADER_LEN, Head, Op, Ops};
 use crate::crc::crc32c;
+use bivouac_types::Slot;
 
 /// Shortest entry: a head and the delete of an empty key.
 const ENTRY_LEN_MIN: u64 = HEAD_LEN as u64 + 5;
@@ -17,13 +18,27 @@ const CORRECTED_LEN_MAX: usize = 4096;
 /// The same of a snapshot's entries, which would take thousands of records with them.
 const CORRECTED_LEN_MAX_SNAPSHOT: usize = 1 << 19;
 
+/// Longest value of a lost record that is kept: entries of directories are shorter.
+const LOST_VALUE_MAX: usize = 64;
+
+/// A record that a lost commit seems to have changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRecord {
+    /// Its slot.
+    pub slot: Slot,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// What it was to be, if it was not removed, and is not longer than an entry of a directory.
+    pub value: Option<Vec<u8>>,
+}
+
 /// A stretch of a file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
     pub(super) at: usize,
     pub(super) end: usize,
-    /// Slots and keys that the entry seems to have changed; its checksum does not vouch for them.
-    pub(super) keys: Vec<(u16, Vec<u8>)>,
+    /// Records that the entry seems to have changed; its checksum does not vouch for them.
+    pub(super) records: Vec<LostRecord>,
 }
 
 /// An entry that can be used.
@@ -94,7 +109,7 @@ impl<'a> Sieve<'a> {
             }
             None => {
                 self.out.lost += 1;
-                self.out.gaps.push(Gap { at, end, keys: self.names(body) });
+                self.out.gaps.push(Gap { at, end, records: self.lost(body) });
             }
         }
         end
@@ -146,12 +161,17 @@ impl<'a> Sieve<'a> {
         })
     }
 
-    fn names(&self, body: &[u8]) -> Vec<(u16, Vec<u8>)> {
-        let named = |op| match op {
-            Ok(Op::Put { slot, key, .. } | Op::Delete { slot, key }) => Some((slot, key.to_vec())),
-            _ => None,
+    fn lost(&self, body: &[u8]) -> Vec<LostRecord> {
+        let lost = |op| {
+            let (slot, key, value) = match op {
+                Ok(Op::Put { slot, key, value }) => (slot, key, Some(value)),
+                Ok(Op::Delete { slot, key }) => (slot, key, None),
+                _ => return None,
+            };
+            let value = value.filter(|value| value.len() <= LOST_VALUE_MAX).map(<[u8]>::to_vec);
+            (slot < self.slots).then(|| LostRecord { slot: Slot(slot), key: key.to_vec(), value })
         };
-        Ops(body).map_while(named).filter(|(slot, _)| *slot < self.slots).collect()
+        Ops(body).map_while(lost).collect()
     }
 
     /// Looks for the next entry behind bytes that are none.
@@ -163,7 +183,9 @@ impl<'a> Sieve<'a> {
         let len = self.bytes.len();
         let found = (at + 1..len).find_map(|p| self.candidate(at, p).map(|sequence| (p, sequence)));
         let end = found.map_or(len, |(p, _)| p);
-        self.out.gaps.push(Gap { at, end, keys: Vec::new() });
+        // The body may be sound where only the head is lost.
+        let body = self.bytes.get(at + HEAD_LEN..end).unwrap_or_default();
+        self.out.gaps.push(Gap { at, end, records: self.lost(body) });
         match found {
             Some((_, sequence)) => {
                 self.out.lost += sequence - self.last - 1;

@@ -10,7 +10,8 @@ use bivouac_types::Slot;
 
 use super::Records;
 use super::format::{BODY_LEN_MAX, HEAD_LEN, KEY_LEN_MAX, Op, VALUE_LEN_MAX};
-use super::map::{Change, SlotMap};
+use super::map::{Change, SlotMap, footprint};
+use super::memory::Level;
 use crate::crc::crc32c;
 use crate::{StoreError, StoreResult};
 
@@ -25,6 +26,8 @@ pub struct Txn<'a> {
     draft: Draft,
     refusal: Cell<Option<Refusal>>,
     must_fit: bool,
+    /// Up to which part of the memory it may go; anything that is not refused for that has none.
+    level: Option<Level>,
 }
 
 /// Why a commit will be refused.
@@ -68,6 +71,7 @@ impl<'a> Txn<'a> {
             draft,
             refusal: Cell::new(None),
             must_fit: false,
+            level: None,
         }
     }
 
@@ -120,10 +124,18 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// The commit is refused where the volume's capacity has no room for it. Others may also take what is kept for
-    /// those that make room.
+    /// The commit is refused where the volume's capacity has no room for it, or memory none for more records. Others may
+    /// also take what is kept for those that make room.
     pub fn must_fit(&mut self) {
         self.must_fit = true;
+        self.level = Some(Level::Making);
+    }
+
+    /// The commit is refused where it makes the records larger and memory has no room for that. It may go a little
+    /// beyond [`Txn::must_fit`]: what only moves things, and takes a little more or less for them, goes on when nothing
+    /// can be made any more.
+    pub fn may_not_grow_for_ever(&mut self) {
+        self.level = Some(Level::Moving);
     }
 
     /// Whether anything would be changed.
@@ -143,9 +155,40 @@ impl<'a> Txn<'a> {
         if self.draft.ops.is_empty() {
             return Ok(());
         }
-        self.append()?;
-        self.apply();
+        let reserved = self.take_memory()?;
+        if let Err(error) = self.append() {
+            self.records.memory.change(0, reserved);
+            return Err(error);
+        }
+        self.apply(reserved);
         Ok(())
+    }
+
+    /// Reserves memory for what it adds, where that is bounded. How much.
+    fn take_memory(&self) -> StoreResult<u64> {
+        let Some(level) = self.level else { return Ok(0) };
+        let puts = self.draft.ops.iter().filter_map(|op| Some(op.key.len() + op.value.as_ref()?.len()));
+        let most = puts.map(|len| footprint(len as u64)).sum();
+        if self.records.memory.reserve(most, level).is_ok() {
+            return Ok(most);
+        }
+        // It was counted as if nothing were replaced, which is quicker.
+        let growth = self.growth();
+        self.records.memory.reserve(growth, level).map(|()| growth)
+    }
+
+    /// Bytes of memory by which the records become larger, if they do.
+    fn growth(&self) -> u64 {
+        let cost = |key: &[u8], value: &[u8]| footprint((key.len() + value.len()) as u64) as i64;
+        let slots = self.guards.iter().enumerate();
+        let growth = slots.flat_map(|(guard, (_, map))| {
+            let ops = self.own_changes(guard).into_iter();
+            ops.map(move |(key, value)| {
+                let before = map.get(key).map_or(0, |before| cost(key, before));
+                value.map_or(0, |value| cost(key, value)) - before
+            })
+        });
+        u64::try_from(growth.sum::<i64>()).unwrap_or(0)
     }
 
     fn append(&mut self) -> StoreResult<()> {
@@ -164,7 +207,8 @@ impl<'a> Txn<'a> {
         Ok(())
     }
 
-    fn apply(&mut self) {
+    /// Changes what is in memory; `reserved` for it are bytes of that.
+    fn apply(&mut self, reserved: u64) {
         let mut total = Change::default();
         let Draft { bytes, ops } = &self.draft;
         let part = |range: &Range<usize>| bytes.get(range.clone()).unwrap_or_default();
@@ -176,6 +220,7 @@ impl<'a> Txn<'a> {
             };
         }
         self.records.totals.change(total);
+        self.records.memory.change(total.memory, reserved);
     }
 
     fn guard(&self, slot: Slot) -> Option<usize> {

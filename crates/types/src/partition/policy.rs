@@ -24,11 +24,13 @@ pub enum WritePolicy {
     /// When it is asked for: `bivouac flush`, and the end of the formation.
     #[default]
     OnFlush,
+    /// Never: the source is only read.
+    Never,
 }
 
 impl WritePolicy {
     /// How it may be written.
-    pub const FORMS: &str = "through, on-close, delayed[=AGE[/BYTES]], on-flush";
+    pub const FORMS: &str = "through, on-close, delayed[=AGE[/BYTES]], on-flush, never";
 }
 
 impl fmt::Display for WritePolicy {
@@ -40,6 +42,7 @@ impl fmt::Display for WritePolicy {
                 write!(f, "delayed={}/{}", exact_duration(*age_ms), exact_size(*bytes))
             }
             WritePolicy::OnFlush => f.write_str("on-flush"),
+            WritePolicy::Never => f.write_str("never"),
         }
     }
 }
@@ -52,6 +55,7 @@ impl FromStr for WritePolicy {
             ("through", "") => Ok(WritePolicy::Through),
             ("on-close", "") => Ok(WritePolicy::OnClose),
             ("on-flush", "") => Ok(WritePolicy::OnFlush),
+            ("never", "") => Ok(WritePolicy::Never),
             ("delayed", limits) => delayed(limits),
             _ => Err(format!("write policy '{text}' is none of {}", WritePolicy::FORMS)),
         }

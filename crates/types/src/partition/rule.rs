@@ -65,6 +65,9 @@ impl Rule {
         if self.read.is_none() && self.write.is_none() && self.stripe.is_none() && self.pin.is_none() {
             return Err("changes nothing: say read=, write=, stripe= or pin=");
         }
+        if self.write == Some(WritePolicy::Never) {
+            return Err("keeps files from their source: write=never is said of a whole partition");
+        }
         // A node that makes a file knows its name, not its path.
         if self.stripe.is_some() && self.glob.is_of_paths() {
             return Err("gives a path a stripe size: stripe= goes by names only, without a slash");
@@ -110,6 +113,7 @@ mod tests {
         assert!(refusal("a/*.chk: pin=yes").contains("without a slash"));
         assert!(refusal("*.chk: pin=maybe").contains("'maybe' is none of no, yes"));
         assert!(refusal("*.chk: ").contains("changes nothing"));
+        assert!(refusal("*.chk: write=never").contains("of a whole partition"));
         assert!(refusal("[: read=on-open").contains("not closed"));
     }
 }

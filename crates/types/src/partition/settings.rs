@@ -315,7 +315,8 @@ mod tests {
 
     fn any_settings() -> impl Strategy<Value = PartitionSettings> {
         let first = (1u32..1000, any::<u16>(), 0..3usize, 0..2usize, 0..3usize, 0..2usize);
-        let second = (0..3usize, any_write(), proptest::option::of(1..u64::MAX), any::<bool>());
+        let write = prop_oneof![any_write(), Just(WritePolicy::Never)];
+        let second = (0..3usize, write, proptest::option::of(1..u64::MAX), any::<bool>());
         (first, second, proptest::collection::vec(any_rule(), 0..5)).prop_map(|(first, second, rules)| {
             let placements = [Placement::Striped, Placement::Local, Placement::Hashed];
             PartitionSettings {

@@ -98,6 +98,36 @@ pub struct HeaderFacts {
 }
 codec_struct!(HeaderFacts { layout, epoch, places });
 
+/// A part of a subfile that is to be compared with its checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubRequest {
+    /// The file.
+    pub ino: Ino,
+    /// The seat that holds the subfile.
+    pub seat: SeatIndex,
+    /// Where to begin in its data, in bytes.
+    pub from: u64,
+    /// About how much to compare, in bytes.
+    pub bytes: u64,
+}
+codec_struct!(ScrubRequest { ino, seat, from, bytes });
+
+/// What comparing found, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubDone {
+    /// Where to go on; nothing at the end.
+    pub next: Option<u64>,
+    /// What was compared.
+    pub compared: u64,
+    /// What was not known and has checksums now.
+    pub settled: u64,
+    /// What has no checksums, or is being written by processes themselves.
+    pub skipped: u64,
+    /// What is not what was written: from and to, in the subfile's data.
+    pub wrong: Vec<(u64, u64)>,
+}
+codec_struct!(ScrubDone { next, compared, settled, skipped, wrong });
+
 /// Several inodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inos {

@@ -30,9 +30,9 @@ owned! {
         /// Whether the subfile reaches as far as everything that was read; what it has not is zeros.
         whole: bool,
     }
-    /// A session of a process. The board's descriptor comes with it.
+    /// A session of a process. The grant table's descriptor comes with it.
     DirectSession {
-        /// Its number, which is the byte of the board to lock.
+        /// Its number, which is the byte of the grant table to lock.
         session: u32,
     }
     /// A wish to read or write a subfile without asking.
@@ -60,6 +60,8 @@ owned! {
         turn: u32,
         /// The subfile's epoch.
         epoch: u32,
+        /// Where data begins in the subfile's local file.
+        data_at: u64,
         /// Whether the subfile may be read.
         reads: bool,
         /// Where the window begins in which it may be written; offsets of the subfile's data.
@@ -98,12 +100,19 @@ owned! {
         /// The epoch of the file as long as it is lent.
         epoch: u32,
     }
-    /// A client whose kernel is to believe nothing of an inode's attributes.
-    DisbeliefRequest {
+    /// A client that is to cache nothing of these any more.
+    InvalidateRequest {
         /// The client, which the asked node's process serves.
         client: ClientId,
-        /// The inode.
+        /// What.
+        what: Vec<Invalidation>,
+    }
+    /// What is not to be cached any more: an inode's attributes, or a name in a directory.
+    Invalidation {
+        /// The inode, or the directory.
         ino: Ino,
+        /// The hash of the name, and whether there is one with it or not; or nothing.
+        name: Option<u64>,
     }
     /// The window in which a holder may write from now on.
     Window {

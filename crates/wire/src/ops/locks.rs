@@ -47,6 +47,18 @@ macro_rules! codec_enum {
 codec_enum!(LockKind { Range = 0, Whole = 1 });
 codec_enum!(LockMode { Read = 0, Write = 1, Unlock = 2 });
 
+/// Of what an owner has locked, and waits for, what is to be unlocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnlockScope {
+    /// What it has locked in the range.
+    Range,
+    /// Everything, since it has closed the file. Who still waits asks again.
+    Owner,
+    /// What was asked for through the open file, since that is no more.
+    Handle,
+}
+codec_enum!(UnlockScope { Range = 0, Owner = 1, Handle = 2 });
+
 /// A lock of some owner within a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLock {
@@ -74,14 +86,16 @@ pub struct SetLockRequest {
     pub ino: Ino,
     /// The lock, or what is to be unlocked.
     pub lock: FileLock,
-    /// Unlock only what was locked through the lock's handle.
-    pub of_handle: bool,
+    /// What is to be unlocked.
+    pub scope: UnlockScope,
+    /// Whether the client has locked something of the file: if the home knows of nothing, it has dropped that, and refuses.
+    pub holds: bool,
     /// The number under which the request may wait.
     pub ticket: Option<u64>,
     /// The node whose process serves the client, so that it can be told.
     pub node: Option<NodeId>,
 }
-codec_struct!(SetLockRequest { ino, lock, of_handle, ticket, node });
+codec_struct!(SetLockRequest { ino, lock, scope, holds, ticket, node });
 
 /// A request that may be waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +128,10 @@ codec_struct!(LockOf { client, node, ino, lock });
 pub struct ListLocksRequest {
     /// Whether the client's waiting requests are to be dropped first.
     pub drop_waits: bool,
-    /// How many locks to leave out.
-    pub skip: u64,
+    /// Those behind this one, in the order of files, kinds, owners and first bytes: the last one that is known.
+    pub after: Option<LockOf>,
 }
-codec_struct!(ListLocksRequest { drop_waits, skip });
+codec_struct!(ListLocksRequest { drop_waits, after });
 
 /// Locks of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,11 +211,12 @@ mod tests {
             start: 5,
             end: 6,
         };
-        let request = SetLockRequest { ino: Ino(1), lock, of_handle: false, ticket: Some(7), node: None };
+        let scope = UnlockScope::Handle;
+        let request = SetLockRequest { ino: Ino(1), lock, scope, holds: true, ticket: Some(7), node: None };
         let mut bytes = vec![1, 0, 0, 0, 0, 0, 0, 0, 1, 1];
         bytes.extend([2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
         bytes.extend([5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
-        bytes.extend([0, 1, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend([2, 1, 1, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(request.to_bytes(), bytes);
         assert_eq!(SetLockRequest::from_bytes(&bytes), Ok(request));
     }

@@ -1,22 +1,22 @@
 //! Messages by which nodes watch each other.
 
-use bivouac_types::{Fate, News, NodeId};
+use bivouac_types::{Liveness, News, NodeId};
 
 use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
 
-impl Encode for Fate {
+impl Encode for Liveness {
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
 }
 
-impl Decode<'_> for Fate {
+impl Decode<'_> for Liveness {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Fate::from_number(u8::decode(input)?).ok_or(DecodeError::Invalid("fate"))
+        Liveness::from_number(u8::decode(input)?).ok_or(DecodeError::Invalid("liveness"))
     }
 }
 
-codec_struct!(News { node, incarnation, fate });
+codec_struct!(News { node, incarnation, liveness });
 
 /// What a node says of others and of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,13 +42,13 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let news = vec![News { node: NodeId(0x0102), incarnation: 3, fate: Fate::Dead }];
+        let news = vec![News { node: NodeId(0x0102), incarnation: 3, liveness: Liveness::Dead }];
         let request = ProbeForRequest { target: NodeId(7), news };
         let bytes = [7, 0, 1, 0, 0, 0, 2, 1, 3, 0, 0, 0, 2];
         assert_eq!(request.to_bytes(), bytes);
         assert_eq!(ProbeForRequest::from_bytes(&bytes), Ok(request));
         let mut alien = bytes;
         alien[12] = 3;
-        assert_eq!(ProbeForRequest::from_bytes(&alien), Err(DecodeError::Invalid("fate")));
+        assert_eq!(ProbeForRequest::from_bytes(&alien), Err(DecodeError::Invalid("liveness")));
     }
 }

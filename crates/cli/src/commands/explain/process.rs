@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use bivouac_launch::Surroundings;
+use bivouac_launch::Environment;
 use bivouac_launch::descriptors::{Descriptor, Files, files_of};
 use bivouac_launch::mounts::MountEntry;
 use bivouac_types::Ino;
@@ -61,7 +61,7 @@ enum Calls {
 ///
 /// # Errors
 /// When there is none, it may not be looked at, or its formation does not answer.
-pub fn explain(here: &Surroundings, pid: u32) -> Result<Explanation, Failure> {
+pub fn explain(here: &Environment, pid: u32) -> Result<Explanation, Failure> {
     let files = files_of(pid)?;
     let has_preload = files.mapped.iter().any(|path| path.ends_with(PRELOAD));
     let mut formations: HashMap<PathBuf, Reached> = HashMap::new();

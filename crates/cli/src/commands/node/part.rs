@@ -11,17 +11,19 @@ use bivouac_client::{
     Client, ClientOptions, Dirty, FenceRequest, FormationPlace, LocalFiles, LocalNode, LockDesk, LockWait,
     PoolStatus, SendPart,
 };
-use bivouac_direct::{Board, Gate};
-use bivouac_launch::LaunchError;
+use bivouac_direct::{Gate, GrantTable};
 use bivouac_launch::handover::{FromNode, Handover, NodeHandles, NodeShare, ServeMount};
+use bivouac_launch::{LaunchError, give_memory_back};
 use bivouac_mount::{Mount, MountError, Options};
-use bivouac_net::{Fates, LaneKind, Listener, Served};
-use bivouac_node::{Believer, LockClient, Node, NodeConfig, PagePool, Past, SystemClock};
+use bivouac_net::{LaneKind, Listener, LivenessTable, Served};
+use bivouac_node::{Cache, LockClient, Node, NodeConfig, PagePool, Past, SystemClock};
 use bivouac_store::VolumeConfig;
+use bivouac_types::limits::LEASE_MS;
 use bivouac_types::{ClientId, Ino, NodeId, SeatIndex};
+use bivouac_wire::Invalidation;
 use log::Level;
 
-use super::fellows::peers_of;
+use super::host_peers::peers_of;
 use super::{Shared, failed};
 use crate::failure::Failure;
 
@@ -34,7 +36,7 @@ pub struct Part {
     pub id: NodeId,
     /// Its server side.
     pub node: Arc<Node>,
-    fates: Arc<Fates>,
+    liveness: Arc<LivenessTable>,
 }
 
 /// A node that is not served yet, and how it is to be.
@@ -74,12 +76,18 @@ impl PagePool for Pages {
     }
 }
 
-/// The kernel that a mount answers, while that is there.
+/// What a mount's client and the kernel that it answers cache, while the mount is there.
 struct Kernel(Weak<Mount<Client>>);
 
-impl Believer for Kernel {
-    fn disbelieve(&self, ino: Ino) -> bool {
-        self.0.upgrade().is_some_and(|mount| mount.disbelieve(ino))
+impl Cache for Kernel {
+    fn invalidate(&self, what: &[Invalidation]) -> Duration {
+        let Some(mount) = self.0.upgrade() else { return Duration::from_millis(LEASE_MS) };
+        mount.file_system().invalidate(what);
+        let goes_on = what.iter().map(|one| match one.name {
+            Some(hash) => mount.invalidate_name(one.ino, hash),
+            None => mount.invalidate_attrs(one.ino),
+        });
+        goes_on.max().unwrap_or_default()
     }
 }
 
@@ -106,18 +114,19 @@ impl Part {
     /// # Errors
     /// What cannot be opened.
     pub fn open(shared: &Shared, share: &NodeShare, handles: NodeHandles) -> Result<Made, Failure> {
-        let NodeHandles { client, peer, unix, board } = handles;
+        let NodeHandles { client, peer, unix, grants } = handles;
         let id = NodeId(share.node);
-        let (board, stuck) = take_board(board)?;
-        let fates = Arc::new(Fates::new(shared.map.nodes.len()));
-        let peers = peers_of(shared, id, &fates);
-        let made = Node::open(config_of(shared, share, &fates), peers, Arc::new(SystemClock));
+        let (grants, stuck) = take_grant_table(grants)?;
+        let liveness = Arc::new(LivenessTable::new(shared.map.nodes.len()));
+        let peers = peers_of(shared, id, &liveness);
+        let made = Node::open(config_of(shared, share, &liveness), peers, Arc::new(SystemClock));
         let (node, recovery) = made?;
         // A thousand such lines would say less than those between them.
         let level = if shared.config.nodes.len() == 1 { Level::Info } else { Level::Debug };
         log::log!(level, "{id} of formation {} has its records: {recovery:?}", shared.map.name);
         node.shares_memory(&shared.memory);
-        node.lend(board, stuck).map_err(|e| LaunchError::system("memory for direct access", e))?;
+        node.bound_names(shared.config.names_memory, Some(Arc::clone(&shared.memory)), give_memory_back);
+        node.lend(grants, stuck).map_err(|e| LaunchError::system("memory for direct access", e))?;
         let listeners = [
             (client.into(), LaneKind::Client),
             (unix.into(), LaneKind::Client),
@@ -126,7 +135,7 @@ impl Part {
         let listen = |(socket, lane)| Listener::from_fd(socket).map(|listener| (listener, lane));
         let listeners = listeners.into_iter().map(listen).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let service = Arc::<Node>::clone(&node);
-        Ok((Part { id, node, fates }, Served { listeners, service }))
+        Ok((Part { id, node, liveness }, Served { listeners, service }))
     }
 
     /// Serves a mount in a thread of its own until it is unmounted.
@@ -138,7 +147,7 @@ impl Part {
         // Before the mount says what it has: from then on the homes know it, and may tell it.
         self.node.serves(id, Some(Arc::new(Desk(Arc::clone(client.locks())))));
         self.node.shows_pages(id, Some(Arc::new(Pages(Arc::downgrade(&client)))));
-        client.send_beside();
+        client.write_back();
         let node = Arc::clone(&self.node);
         let options = Options { identity: id.0, formation: self.place(shared), ..Options::default() };
         let handover = Arc::clone(handover);
@@ -148,7 +157,7 @@ impl Part {
             let message = match mounted.and_then(|mounted| keep_pages(&client, pages).map(|()| mounted)) {
                 Ok(mounted) => {
                     let mounted = Arc::new(mounted);
-                    node.is_believed_through(id, Some(Arc::new(Kernel(Arc::downgrade(&mounted)))));
+                    node.serve_cache(id, Some(Arc::new(Kernel(Arc::downgrade(&mounted)))));
                     handover.tell(&FromNode::Serving { mount: number });
                     let outcome = mounted.run();
                     if outcome.is_ok() {
@@ -160,7 +169,7 @@ impl Part {
                 Err(error) => Some(error.to_string()),
             };
             node.serves(id, None);
-            node.is_believed_through(id, None);
+            node.serve_cache(id, None);
             node.shows_pages(id, None);
             if let Some(message) = &message {
                 log::error!("mount {}: {message}", dir.display());
@@ -183,7 +192,7 @@ impl Part {
     fn client_for(&self, shared: &Shared, mount: u32, incarnation: u32) -> Client {
         let service: Arc<Node> = Arc::clone(&self.node);
         let files = Arc::new(Files(Arc::clone(&self.node)));
-        let local = LocalNode { id: self.id, service, files, fates: Arc::clone(&self.fates) };
+        let local = LocalNode { id: self.id, service, files, liveness: Arc::clone(&self.liveness) };
         let options = ClientOptions {
             id: ClientId::of_mount(shared.map.formation, self.id, mount),
             wait: Duration::from_millis(shared.config.wait_ms),
@@ -201,14 +210,14 @@ fn keep_pages(client: &Client, memory: std::io::Result<File>) -> Result<(), Moun
 }
 
 /// Ends the accesses that an earlier daemon allowed, before anything is counted or served.
-fn take_board(board: OwnedFd) -> Result<(Board, Vec<(u32, Gate)>), Failure> {
+fn take_grant_table(grants: OwnedFd) -> Result<(GrantTable, Vec<(u32, Gate)>), Failure> {
     let refused = |error| LaunchError::system("memory for direct access", error);
-    let board = Board::open(board).map_err(refused)?;
-    let stuck = board.close_all(ACCESS_WAIT).map_err(refused)?;
-    Ok((board, stuck))
+    let grants = GrantTable::open(grants).map_err(refused)?;
+    let stuck = grants.close_all(ACCESS_WAIT).map_err(refused)?;
+    Ok((grants, stuck))
 }
 
-fn config_of(shared: &Shared, share: &NodeShare, fates: &Arc<Fates>) -> NodeConfig {
+fn config_of(shared: &Shared, share: &NodeShare, liveness: &Arc<LivenessTable>) -> NodeConfig {
     let volume = |volume: &bivouac_launch::VolumeState| VolumeConfig {
         path: volume.path.clone(),
         capacity: volume.capacity_bytes,
@@ -222,8 +231,9 @@ fn config_of(shared: &Shared, share: &NodeShare, fates: &Arc<Fates>) -> NodeConf
         owner: shared.owner,
         grace: Duration::from_millis(shared.config.wait_ms),
         spread_at: shared.config.spread_at,
+        checksum: shared.config.checksum,
         dead_after: shared.config.dead_after_ms.map(Duration::from_millis),
-        fates: Arc::clone(fates),
+        liveness: Arc::clone(liveness),
         objects: shared.objects.clone(),
         rounds: shared.rounds.clone(),
         past: Past { clients_ended: shared.config.recovering, was_recovered: shared.config.was_recovered },

@@ -4,15 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 
 use bivouac_net::Secret;
-use bivouac_wire::Encode;
 use bivouac_wire::rendezvous::{self, Begin, Join, JoinNode, Order};
+use bivouac_wire::{Encode, FormationMap};
 use rustix::process::Signal;
 
 use super::launched::Launched;
 use super::{DOWN_MS, HostSeen, Keeper, LAUNCHER_MS, Step};
 use crate::control::Answer;
 use crate::hosts::contact::{SIGNS_OF_LIFE, Tie};
-use crate::hosts::muster::{Presence, Verdict};
+use crate::hosts::inventory::{Presence, Verdict};
 use crate::hosts::network::{Network, addresses};
 use crate::packets;
 use crate::plan::first_map;
@@ -52,12 +52,13 @@ impl Keeper {
     /// Does what has become possible.
     pub(super) fn go_on(&mut self) {
         match self.step {
-            Step::Mustering => match self.muster.verdict() {
+            Step::Gathering => match self.inventory.verdict() {
                 Verdict::Wait => {}
                 Verdict::Go => self.begin(),
                 Verdict::TooFew => {
                     let said: String = self.launched.iter().filter_map(Launched::of_no_host).collect();
-                    self.give_up(self.muster.too_few() + &said);
+                    let lost = self.what_is_missing();
+                    self.give_up(self.inventory.too_few() + &lost + &said);
                 }
             },
             Step::Starting if self.all_done() => self.mount(),
@@ -97,21 +98,21 @@ impl Keeper {
     fn time_is_up(&mut self) {
         let waited_s = self.plan.ticket.start_ms / 1000;
         match self.step {
-            Step::Mustering => {
-                for host in 0..self.muster.len() {
+            Step::Gathering => {
+                for host in 0..self.inventory.len() {
                     let words = self.launched.iter().find(|launched| launched.reaches(host));
                     let words = words.and_then(|launched| launched.words(host));
-                    if let (Some(Presence::Called), Some(words)) = (self.muster.presence(host), words) {
-                        self.muster
+                    if let (Some(Presence::Called), Some(words)) = (self.inventory.presence(host), words) {
+                        self.inventory
                             .miss(host, format!("did not report within {waited_s} s; it said: {words}"));
                     }
                 }
-                self.muster.time_is_up(waited_s);
+                self.inventory.time_is_up(waited_s);
             }
             Step::Starting | Step::Mounting => {
                 let slow: Vec<&str> = (0..self.hosts.len())
                     .filter(|host| self.hosts.get(*host).is_some_and(|seen| seen.is_tied() && !seen.done))
-                    .map(|host| self.muster.host(host))
+                    .map(|host| self.inventory.host(host))
                     .collect();
                 let text = format!(
                     "not usable within {waited_s} s on: {}; give it more time with --start-timeout",
@@ -127,7 +128,7 @@ impl Keeper {
     /// All are there who will be: makes the map and sends it.
     fn begin(&mut self) {
         let missing: Vec<(String, String)> =
-            self.muster.missing().map(|(host, reason)| (host.to_owned(), reason.to_owned())).collect();
+            self.inventory.missing().map(|(host, reason)| (host.to_owned(), reason.to_owned())).collect();
         for state in &mut self.state.hosts {
             if let Some((_, reason)) = missing.iter().find(|(host, _)| *host == state.name) {
                 (state.life, state.message) = (HostLife::Missing, Some(reason.clone()));
@@ -137,15 +138,11 @@ impl Keeper {
         self.auth.secret = Secret::new(self.secret).to_resume();
         self.links.drop_strangers();
         self.launched.iter_mut().for_each(Launched::forget_ticket);
-        self.number_nodes();
-        let Some(formation) = self.state.formation_id() else {
-            return self.give_up("its id is damaged".into());
+        let map = if self.plan.ticket.recovers { self.place_again() } else { self.place() };
+        let map = match map.and_then(|map| map.check().map(|()| map)) {
+            Ok(map) => map.to_bytes(),
+            Err(error) => return self.give_up(error),
         };
-        let map = first_map(&self.state, formation);
-        if let Err(error) = map.check() {
-            return self.give_up(error);
-        }
-        let map = map.to_bytes();
         self.state.map = crate::hex::to_hex(&map);
         if let Err(error) = self.dir.write_map(&self.state) {
             return self.give_up(error.to_string());
@@ -154,10 +151,17 @@ impl Keeper {
         self.enter(Step::Starting, "hosts");
     }
 
+    /// The map of a new formation.
+    fn place(&mut self) -> Result<FormationMap, String> {
+        self.number_nodes();
+        let formation = self.state.formation_id().ok_or("its id is damaged")?;
+        Ok(first_map(&self.state, formation))
+    }
+
     /// Ids in the order in which hosts were named, so that it is the same every time.
     fn number_nodes(&mut self) {
         let mut nodes = Vec::new();
-        for (index, host, join) in self.muster.here() {
+        for (index, host, join) in self.inventory.here() {
             let first = nodes.len() as u16;
             nodes.extend(
                 join.nodes.iter().zip(first..).map(|(node, id)| node_state(id, &host.name, join, node)),
@@ -193,6 +197,10 @@ impl Keeper {
     }
 
     fn mount(&mut self) {
+        if !self.absent.is_empty() {
+            let nodes = self.absent.clone();
+            self.order_all(&Order::Lost { nodes });
+        }
         if self.plan.ticket.mount.is_none() {
             return self.be_ready();
         }
@@ -202,7 +210,13 @@ impl Keeper {
 
     fn be_ready(&mut self) {
         self.state.stage = Stage::Running;
+        self.was_usable = true;
+        self.state.before = None;
         self.write_state();
+        self.remember();
+        if self.plan.ticket.recovers {
+            self.order_all(&Order::Recovered);
+        }
         let name = if self.step == Step::Mounting { "mount" } else { "daemons" };
         self.enter(Step::Running, name);
         self.step_due = None;
@@ -237,6 +251,9 @@ impl Keeper {
             return;
         }
         self.state.stage = Stage::Stopping;
+        if self.step == Step::Running && self.plan.ticket.recovers {
+            self.order_all(&Order::Recovered);
+        }
         self.step = Step::Ending;
         self.write_state();
         if self.state.nodes.is_empty() {
@@ -321,7 +338,7 @@ impl Keeper {
     }
 }
 
-fn node_state(id: u16, host: &str, join: &Join, node: &JoinNode) -> NodeState {
+pub(super) fn node_state(id: u16, host: &str, join: &Join, node: &JoinNode) -> NodeState {
     let volume = |volume: &rendezvous::JoinVolume| VolumeState {
         path: PathBuf::from(&volume.path),
         kind: volume.kind.clone(),

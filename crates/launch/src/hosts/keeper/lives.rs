@@ -68,14 +68,14 @@ impl Keeper {
         match self.step {
             Step::Ending => return,
             Step::Running => {}
-            Step::Mustering | Step::Starting | Step::Mounting => {
+            Step::Gathering | Step::Starting | Step::Mounting => {
                 if let Some(why) = self.guard.due() {
                     self.give_up(format!("before it was usable, {why}"));
                 }
                 return;
             }
         }
-        if let Some(why) = self.guard.attend(&self.program, &self.dir) {
+        if let Some(why) = self.guard.attend(&self.here.program, &self.dir) {
             self.state.message = Some(format!("{why}, but its data is kept"));
             self.write_state();
         }

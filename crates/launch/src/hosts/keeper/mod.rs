@@ -6,36 +6,39 @@ mod launched;
 mod links;
 mod lives;
 mod loss;
+mod past;
 mod returns;
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use bivouac_net::{Auth, NetError, Secret};
+use bivouac_net::{Auth, Message, NetError, Secret};
 use bivouac_wire::Decode;
-use bivouac_wire::rendezvous::{self, Join, Order, Report as HostReport, Resume};
+use bivouac_wire::rendezvous::{self, Join, Order, Past, Report as HostReport, Resume};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
 
 use super::contact::Tie;
-use super::muster::Muster;
+use super::inventory::Inventory;
 use super::start::Plan;
 use crate::control::{Answer, Request, listen_at, timespec};
+use crate::environment::Environment;
 use crate::handover::take_stdin;
 use crate::packets;
 use crate::phases::Phases;
 use crate::process::ProcessId;
 use crate::purpose::{Guard, unix_ms};
+use crate::recovery::{forget_whole, remember_whole};
 use crate::signals::Signals;
 use crate::start::{not_by_hand, raise_descriptor_limit, take_begin};
 use crate::state::{HostLife, NodeLife, Stage, State};
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::supervisor::Report;
 use crate::supervisor::callers::Callers;
-use crate::surroundings::Surroundings;
 use crate::{LaunchError, LaunchResult};
 
 use launched::Launched;
@@ -53,7 +56,7 @@ const WAIT_MS_MAX: u64 = 1 << 30;
 ///
 /// # Errors
 /// What kept it from doing so; the command that started it is told too.
-pub fn keep(here: &Surroundings, dir: PathBuf) -> LaunchResult<()> {
+pub fn keep(here: &Environment, dir: PathBuf) -> LaunchResult<()> {
     let report = take_stdin()?;
     let _already_a_leader = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -75,7 +78,7 @@ pub fn keep(here: &Surroundings, dir: PathBuf) -> LaunchResult<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// Hosts are called and report.
-    Mustering,
+    Gathering,
     /// All are there, and start their daemons.
     Starting,
     /// Daemons serve, and mounts are made.
@@ -129,7 +132,7 @@ struct Keeper {
     auth: Auth,
     links: Links,
     launched: Vec<Launched>,
-    muster: Muster,
+    inventory: Inventory,
     hosts: Vec<HostSeen>,
     step: Step,
     phases: Option<Phases>,
@@ -145,8 +148,13 @@ struct Keeper {
     live_due: Option<u64>,
     /// What the formation is there for.
     guard: Guard,
-    /// This program's own file.
-    program: PathBuf,
+    here: Environment,
+    /// What the hosts' parts were, if they are being recovered.
+    pasts: BTreeMap<usize, Past>,
+    /// Nodes that a recovered formation goes on without.
+    absent: Vec<u16>,
+    /// Whether it was in use.
+    was_usable: bool,
     finished: bool,
 }
 
@@ -165,7 +173,7 @@ enum Source {
 
 impl Keeper {
     fn new(
-        here: &Surroundings,
+        here: &Environment,
         dir: StateDir,
         [lock, report]: [OwnedFd; 2],
         signals: Signals,
@@ -189,12 +197,12 @@ impl Keeper {
             report: Some(report),
             callers: Callers::default(),
             listener: Some(listener),
-            auth: Auth { formation, secret: Secret::new(one_time) },
+            auth: Auth { formation, secret: Secret::new(one_time), is_secure: plan.ticket.secure },
             links: Links::new().map_err(|e| LaunchError::system("the hosts' connections", e))?,
             launched,
-            muster: Muster::new(plan.hosts.clone(), plan.min_nodes),
+            inventory: Inventory::new(plan.hosts.clone(), plan.min_nodes),
             hosts,
-            step: Step::Mustering,
+            step: Step::Gathering,
             phases: Some(phases),
             failure: None,
             looking: Vec::new(),
@@ -205,7 +213,10 @@ impl Keeper {
             // Also while others are waited for.
             live_due: Some(0),
             guard: Guard::of(&state),
-            program: here.program.clone(),
+            here: here.clone(),
+            pasts: BTreeMap::new(),
+            absent: Vec::new(),
+            was_usable: false,
             finished: false,
             dir,
             state,
@@ -316,6 +327,7 @@ impl Keeper {
             Request::Sources { which } => {
                 self.state.sources = which;
                 self.write_state();
+                self.remember();
                 self.callers.answer(token, &Answer::Done);
             }
             Request::Keep { reason } => {
@@ -324,13 +336,14 @@ impl Keeper {
                 }
                 self.state.keep = reason;
                 self.write_state();
+                self.remember();
                 self.callers.answer(token, &Answer::Done);
             }
             Request::Leave { ttl_ms } => {
                 self.leave(ttl_ms);
                 self.callers.answer(token, &Answer::Done);
             }
-            Request::Mount { .. } | Request::Lost { .. } => {
+            Request::Mount { .. } | Request::Lost { .. } | Request::Recovered => {
                 let message = "this is no host's part; ask on a host of the formation".into();
                 self.callers.answer(token, &Answer::Refused { message });
             }
@@ -362,7 +375,7 @@ impl Keeper {
             Ok(messages) => {
                 for message in messages {
                     let host = self.links.host(id);
-                    if let Err(text) = self.take_message(id, host, message.op, &message.body) {
+                    if let Err(text) = self.take_message(id, host, &message) {
                         log::warn!("{}: {text}", self.name(host));
                         self.links.drop(id);
                         host.into_iter().for_each(|host| self.lost(host, text.clone()));
@@ -383,11 +396,16 @@ impl Keeper {
 
     /// # Errors
     /// What makes no sense.
-    fn take_message(&mut self, id: u64, host: Option<usize>, op: u16, body: &[u8]) -> Result<(), String> {
+    fn take_message(&mut self, id: u64, host: Option<usize>, message: &Message) -> Result<(), String> {
+        let (op, body) = (message.op, &message.body);
         match (op, host) {
             (rendezvous::JOIN, None) => {
                 let join = Join::from_bytes(body).map_err(|e| e.to_string())?;
-                self.take_join(id, join);
+                let past = match join.trouble.is_none() && self.plan.ticket.recovers {
+                    true => Some(Past::from_bytes(&message.payload).map_err(|e| e.to_string())?),
+                    false => None,
+                };
+                self.take_join(id, join, past);
                 Ok(())
             }
             (rendezvous::RESUME, None) => {
@@ -404,15 +422,16 @@ impl Keeper {
         }
     }
 
-    fn take_join(&mut self, id: u64, join: Join) {
+    fn take_join(&mut self, id: u64, join: Join, past: Option<Past>) {
         let came = match self.step {
-            Step::Mustering => self.muster.came(join, unix_ms()),
+            Step::Gathering => self.inventory.came(join, unix_ms()),
             _ => Err("the formation has started without it".into()),
         };
         let now = self.now_ms();
         match came {
             Ok(host) => {
                 self.links.belongs(id, host);
+                self.pasts.extend(past.map(|past| (host, past)));
                 if let Some(seen) = self.hosts.get_mut(host) {
                     (seen.link, seen.tie) = (Some(id), Tie::new(now));
                 }
@@ -431,7 +450,7 @@ impl Keeper {
         match report {
             HostReport::Alive => {}
             HostReport::Ready { steps } => {
-                log::info!("{}: ready, {steps:?}", self.muster.host(host));
+                log::info!("{}: ready, {steps:?}", self.inventory.host(host));
                 // Said again over a new connection, it is older than what is known of the nodes.
                 if self.step == Step::Starting {
                     seen.done = true;
@@ -464,9 +483,9 @@ impl Keeper {
     fn failed(&mut self, host: usize, text: &str) {
         match self.step {
             Step::Starting | Step::Mounting => {
-                self.give_up(format!("host {}: {text}", self.muster.host(host)));
+                self.give_up(format!("host {}: {text}", self.inventory.host(host)));
             }
-            _ => log::warn!("host {}: {text}", self.muster.host(host)),
+            _ => log::warn!("host {}: {text}", self.inventory.host(host)),
         }
     }
 
@@ -478,11 +497,11 @@ impl Keeper {
         }
         // Its launcher knows better, if it has ended already.
         let text = self.last_words(host).unwrap_or(text);
-        log::warn!("host {} is gone: {text}", self.muster.host(host));
+        log::warn!("host {} is gone: {text}", self.inventory.host(host));
         match self.step {
-            Step::Mustering => self.muster.miss(host, text),
+            Step::Gathering => self.inventory.miss(host, text),
             Step::Starting | Step::Mounting => {
-                self.give_up(format!("host {} is gone: {text}", self.muster.host(host)));
+                self.give_up(format!("host {} is gone: {text}", self.inventory.host(host)));
             }
             Step::Running => self.note_lost(host, text),
             Step::Ending => {}
@@ -497,8 +516,8 @@ impl Keeper {
             // One that is connected is lost with its connection, not before.
             match self.hosts.get(host) {
                 Some(seen) if seen.tie.is_away() => self.launcher_of_away_ended(host, said),
-                Some(seen) if seen.link.is_none() && self.step == Step::Mustering => {
-                    self.muster.miss(host, said);
+                Some(seen) if seen.link.is_none() && self.step == Step::Gathering => {
+                    self.inventory.miss(host, said);
                 }
                 _ => {}
             }
@@ -516,7 +535,7 @@ impl Keeper {
     }
 
     fn name(&self, host: Option<usize>) -> String {
-        host.map_or_else(|| "somebody".into(), |host| format!("host {}", self.muster.host(host)))
+        host.map_or_else(|| "somebody".into(), |host| format!("host {}", self.inventory.host(host)))
     }
 
     /// A full disk must not end what keeps the hosts together.
@@ -524,6 +543,11 @@ impl Keeper {
         if let Err(error) = self.dir.write(&self.state) {
             log::error!("{error}");
         }
+    }
+
+    /// For the time after a reboot of this host.
+    fn remember(&self) {
+        remember_whole(&self.here, self.dir.path(), &self.state);
     }
 
     fn now_ms(&self) -> u64 {
@@ -534,7 +558,14 @@ impl Keeper {
     fn take_leave(mut self) -> LaunchResult<()> {
         self.state.stage = Stage::Stopping;
         let (left, notes) = self.what_is_left();
-        let removed = self.dir.remove();
+        // A recovery that did not come so far can be made again, also where nobody is left who asked for it.
+        let removed = match self.state.before.take() {
+            Some(before) => self.dir.remove_sockets().and_then(|()| self.dir.write(&before)),
+            None => self.dir.remove(),
+        };
+        if self.was_usable {
+            forget_whole(&self.here, &self.state.formation);
+        }
         for token in std::mem::take(&mut self.stopping) {
             self.callers.answer(token, &Answer::Down { left, notes: notes.clone() });
         }
@@ -553,12 +584,14 @@ impl Keeper {
                 Some((left, trouble)) => {
                     sum.iter_mut().zip(left).for_each(|(sum, left)| *sum += *left as usize);
                     notes.extend(
-                        trouble.as_ref().map(|trouble| format!("host {}: {trouble}", self.muster.host(host))),
+                        trouble
+                            .as_ref()
+                            .map(|trouble| format!("host {}: {trouble}", self.inventory.host(host))),
                     );
                 }
                 None if was_there && self.step == Step::Ending && !self.state.map.is_empty() => {
                     let text = "its connection ended before it said that nothing is left there; it takes its part down by itself";
-                    notes.push(format!("host {}: {text}", self.muster.host(host)));
+                    notes.push(format!("host {}: {text}", self.inventory.host(host)));
                 }
                 None => {}
             }

@@ -12,9 +12,9 @@ impl Keeper {
     pub(super) fn left(&mut self, host: usize, error: &NetError) {
         let now = self.now_ms();
         let silence_ms = self.plan.ticket.silence_ms;
-        let starts = matches!(self.step, Step::Mustering | Step::Starting | Step::Mounting);
+        let starts = matches!(self.step, Step::Gathering | Step::Starting | Step::Mounting);
         let ended = self.last_words(host).is_some() && self.ends_with_launcher();
-        if self.step == Step::Mustering || ended || (error.is_closed() && starts) {
+        if self.step == Step::Gathering || ended || (error.is_closed() && starts) {
             return self.lost(host, error.to_string());
         }
         log::warn!("{}: {error}; it may come back", self.name(Some(host)));
@@ -78,8 +78,11 @@ impl Keeper {
         let unmounted = self.step == Step::Mounting && !seen.done;
         former.into_iter().for_each(|former| self.links.drop(former));
         self.links.belongs(id, host);
-        log::info!("host {} is connected anew", self.muster.host(host));
+        log::info!("host {} is connected anew", self.inventory.host(host));
         self.order(id, &Order::Live);
+        if self.was_usable && self.plan.ticket.recovers {
+            self.order(id, &Order::Recovered);
+        }
         if self.step == Step::Ending {
             return self.order(id, &Order::Down);
         }
@@ -90,7 +93,7 @@ impl Keeper {
             self.order(id, &Order::Look);
         }
         let nodes = self.dead_nodes();
-        if self.step == Step::Running && !nodes.is_empty() {
+        if matches!(self.step, Step::Mounting | Step::Running) && !nodes.is_empty() {
             self.order(id, &Order::Lost { nodes });
         }
     }
@@ -100,6 +103,7 @@ impl Keeper {
         let lost =
             |node: &u16| self.state.nodes.get(usize::from(*node)).is_some_and(|n| n.life == NodeLife::Failed);
         let started = self.state.hosts.iter().filter(|host| host.life != HostLife::Missing);
-        started.flat_map(|host| host.nodes.iter().copied()).filter(lost).collect()
+        let started = started.flat_map(|host| host.nodes.iter().copied()).filter(lost);
+        started.chain(self.absent.iter().copied()).collect()
     }
 }

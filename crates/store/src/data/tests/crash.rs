@@ -47,7 +47,7 @@ fn whichever_operation_fails_the_books_are_right() {
     for n in 0..80 {
         let inner = memory();
         let volume: Arc<dyn Volume> = Arc::new(FailingVolume::nth(inner.clone(), n, Errno::EIO));
-        let options = DataOptions { handles_max: 1 };
+        let options = DataOptions { handles_max: 1, ..DataOptions::default() };
         let Ok(store) = DataStore::with_volumes(vec![(volume, 0)], FORMATION, &options) else { continue };
         let mut expected = [Vec::new(), Vec::new()];
         for (i, ino) in [1u64, 2, 1, 2, 1].into_iter().enumerate() {

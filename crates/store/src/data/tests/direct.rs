@@ -239,8 +239,8 @@ fn a_volume_in_memory_grants_nothing() {
     assert_eq!(used(&store), occupied(&store));
 }
 
-fn change(offset: u64, len: u64, grow: u64, ticket: u64) -> SpaceChange {
-    SpaceChange { epoch: 0, offset, len, grow, ticket }
+fn change(offset: u64, len: u64, grow: u64, ticket: u64) -> SpaceChange<'static> {
+    SpaceChange { epoch: 0, offset, len, grow, ticket, awaited: Awaited::ALWAYS }
 }
 
 /// A subfile with one written page, and a process that may write to it.

@@ -93,6 +93,7 @@ fn a_new_header_says_everything() {
         placement: Placement::Striped,
         trim_epoch: 6,
         places: vec![SEATS[2], SEATS[3], SEATS[0]],
+        sums: false,
     };
     assert_eq!(header, expected);
 }

@@ -93,8 +93,10 @@ fn check_all(store: &DataStore, model: &Model) {
     assert_eq!(store.usage()[0].files, model.len() as u64);
 }
 
-fn run(volume: &Arc<dyn Volume>, handles_max: usize, steps: &[Step]) {
-    let mut store = store_on(volume, 0, handles_max);
+fn run(volume: &Arc<dyn Volume>, handles_max: usize, checksum: Checksum, steps: &[Step]) {
+    let options = DataOptions { handles_max, checksum };
+    let store_on = || DataStore::with_volumes(vec![(volume.clone(), 0)], FORMATION, &options).unwrap();
+    let mut store = store_on();
     let mut model = Model::new();
     for (fill, step) in steps.iter().enumerate() {
         match *step {
@@ -105,12 +107,12 @@ fn run(volume: &Arc<dyn Volume>, handles_max: usize, steps: &[Step]) {
             }
             Step::Read { ino, offset, len } => check_read(&store, &model, ino, offset, len),
             Step::Stat { ino } => check_stat(&store, &model, ino),
-            Step::Reopen => store = store_on(volume, 0, handles_max),
+            Step::Reopen => store = store_on(),
         }
         assert_eq!(used(&store), occupied(&store), "after {step:?}");
     }
     check_all(&store, &model);
-    check_all(&store_on(volume, 0, handles_max), &model);
+    check_all(&store_on(), &model);
 }
 
 proptest! {
@@ -119,15 +121,20 @@ proptest! {
     fn a_subfile_is_an_array_of_bytes(
         steps in proptest::collection::vec(step(), 0..40),
         handles_max in prop_oneof![Just(1usize), Just(2), Just(100)],
+        checksum in prop_oneof![Just(Checksum::Off), Just(Checksum::On)],
     ) {
-        run(&memory(), handles_max, &steps);
+        run(&memory(), handles_max, checksum, &steps);
     }
 
     #[test]
-    fn so_is_one_on_tmpfs(steps in proptest::collection::vec(step(), 0..25), handles_max in 1usize..3) {
+    fn so_is_one_on_tmpfs(
+        steps in proptest::collection::vec(step(), 0..25),
+        handles_max in 1usize..3,
+        checksum in prop_oneof![Just(Checksum::Off), Just(Checksum::On)],
+    ) {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let identity = VolumeIdentity { formation: FORMATION, node: NodeId(0), index: 0 };
         let volume: Arc<dyn Volume> = Arc::new(DirVolume::open(dir.path(), identity, false).unwrap());
-        run(&volume, handles_max, &steps);
+        run(&volume, handles_max, checksum, &steps);
     }
 }

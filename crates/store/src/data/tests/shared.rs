@@ -5,7 +5,13 @@ use super::*;
 fn tmpfs_store() -> (tempfile::TempDir, DataStore) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let config = VolumeConfig { path: dir.path().to_owned(), capacity: 0, create: false };
-    let store = DataStore::open(&[config], FORMATION, NodeId(0), &DataOptions { handles_max: 1 }).unwrap();
+    let store = DataStore::open(
+        &[config],
+        FORMATION,
+        NodeId(0),
+        &DataOptions { handles_max: 1, ..DataOptions::default() },
+    )
+    .unwrap();
     (dir, store)
 }
 

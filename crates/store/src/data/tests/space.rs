@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 const PAGE: u64 = 4096;
 
-fn change(epoch: u32, offset: u64, len: u64, grow: u64, ticket: u64) -> SpaceChange {
-    SpaceChange { epoch, offset, len, grow, ticket }
+fn change(epoch: u32, offset: u64, len: u64, grow: u64, ticket: u64) -> SpaceChange<'static> {
+    SpaceChange { epoch, offset, len, grow, ticket, awaited: Awaited::ALWAYS }
 }
 
 fn reserve(store: &DataStore, ino: u64, offset: u64, len: u64, ticket: u64) -> StoreResult<u32> {

@@ -131,3 +131,43 @@ fn transactions_on_overlapping_slots_wait_for_each_other() {
         |slot| records.read(Slot(slot), b"n", |value| u64::from_le_bytes(value.unwrap().try_into().unwrap()));
     assert_eq!([0, 1, 2, 3].map(count), [600, 600, 200, 200]);
 }
+
+/// S440: what adds is refused, what replaces by less and what removes is not; and nothing keeps records from being read back.
+#[test]
+fn memory_is_bounded_and_given_back() {
+    let volume = memory();
+    let (records, _) = open(&volume, 2).unwrap();
+    records.bound_memory(64 << 10, None);
+    let put = |key: &[u8], len: usize, bounded: bool| {
+        let mut txn = records.txn(&[Slot(0), Slot(1)]);
+        if bounded {
+            txn.must_fit();
+        }
+        txn.put(Slot(1), key, &vec![7; len]);
+        txn.put(Slot(0), b"written by all", b"always the same");
+        txn.commit()
+    };
+    let refused = (0u32..).find(|count| put(&count.to_le_bytes(), 1000, true).is_err()).unwrap();
+    assert_eq!(refused, 58);
+    let full = records.stats();
+    assert!(full.memory <= full.memory_max && full.memory_max == 64 << 10, "{full:?}");
+    assert!(matches!(put(b"more", 4000, true), Err(StoreError::NamesFull { .. })));
+    assert_eq!(records.stats(), full, "a refusal changes nothing");
+    put(&0u32.to_le_bytes(), 1000, true).unwrap();
+    put(&0u32.to_le_bytes(), 10, true).unwrap();
+    put(b"what was begun", 100_000, false).unwrap();
+    drop(records);
+    let (records, _) = open(&volume, 2).unwrap();
+    let before = records.stats().memory;
+    assert!(before > 100_000);
+    records.bound_memory(64 << 10, None);
+    let mut txn = records.txn(&[Slot(1)]);
+    txn.must_fit();
+    txn.delete(Slot(1), b"what was begun");
+    txn.commit().unwrap();
+    assert!(records.stats().memory < before - 100_000);
+    let mut txn = records.txn(&[Slot(1)]);
+    txn.must_fit();
+    txn.put(Slot(1), b"more", &[1; 100]);
+    txn.commit().unwrap();
+}

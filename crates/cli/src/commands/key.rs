@@ -1,0 +1,126 @@
+//! `bivouac key`: who may use the servers for HTTP.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bivouac_client::{Client, OpCtx};
+use bivouac_http::announce::Announced;
+use bivouac_http::keys::{Deriver, Key};
+use bivouac_http::{Target, announce, keys};
+use bivouac_launch::{Environment, StateDir};
+use bivouac_types::units::format_utc;
+use bivouac_types::{Errno, FsError};
+
+use crate::commands::serve::METRICS;
+use crate::failure::Failure;
+use crate::options::{KeyAction, KeyArgs, KeyCreateArgs, KeyListArgs, KeyRevokeArgs, NameArgs};
+use crate::reach;
+
+/// How long a node may take to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+
+/// Makes, lists or revokes keys.
+pub fn run(here: &Environment, args: &KeyArgs) -> Result<ExitCode, Failure> {
+    match &args.action {
+        KeyAction::Create(args) => create(here, args),
+        KeyAction::List(args) => list(here, args),
+        KeyAction::Revoke(args) => revoke(here, args),
+    }
+}
+
+fn client(here: &Environment, which: &NameArgs) -> Result<(StateDir, Client), Failure> {
+    let (_, dir) = StateDir::find(here, which.name.as_ref())?;
+    let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
+    Ok((dir, client))
+}
+
+fn ctx(here: &Environment, client: &Client) -> OpCtx {
+    client.new_op(0, here.uid, rustix::process::getegid().as_raw())
+}
+
+fn create(here: &Environment, args: &KeyCreateArgs) -> Result<ExitCode, Failure> {
+    let (dir, client) = client(here, &args.which)?;
+    let usage =
+        |why: &str| Failure::new(2, format_args!("--path {}: {why}; write for instance /data", args.path));
+    let target = Target::plain(args.path.as_bytes()).map_err(usage)?;
+    let path =
+        String::from_utf8(Target { is_dir: false, ..target }.path()).map_err(|_| usage("is no text"))?;
+    // A page of the servers, of which nothing is to be changed if there should ever be such a file.
+    let is_page = match client.find(path.as_bytes(), false) {
+        Err(error) if path == METRICS && error.errno() == Errno::ENOENT => true,
+        found => found.map(|_| false).map_err(|error| no_path(&path, &error))?,
+    };
+    let read_only = args.read_only || is_page;
+    let now = keys::now();
+    let expires = args.expires.map(|after| now.saturating_add(after.0.div_ceil(1000)));
+    let wanted = Key { id: String::new(), path, read_only, created: now, expires };
+    let key = keys::create(&client, &ctx(here, &client), &wanted)?;
+    let servers = announce::list(&client)?;
+    client.leave();
+    // Each of them is where it goes on with the key's path.
+    servers.iter().for_each(|server| errln!("{}", shown(server)));
+    if servers.is_empty() {
+        errln!("bivouac: no server is running: start the formation with --http PORT");
+    }
+    errln!("access key for S3: {}; its secret key is the whole key", key.id);
+    outln!("{}", Deriver::new(&dir.secret()?).key(&key.id));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn no_path(path: &str, error: &FsError) -> Failure {
+    Failure::new(1, format_args!("--path {path}: {error} in the formation; make it first"))
+}
+
+/// A server, for people.
+pub fn shown(server: &Announced) -> String {
+    match &server.fingerprint {
+        Some(fingerprint) => format!("{}/ (certificate SHA-256 {fingerprint})", server.url),
+        None => format!("{}/ (not encrypted)", server.url),
+    }
+}
+
+fn list(here: &Environment, args: &KeyListArgs) -> Result<ExitCode, Failure> {
+    let (_, client) = client(here, &args.which)?;
+    let keys = keys::list(&client)?;
+    client.leave();
+    let now = keys::now();
+    if args.json {
+        let all: Vec<_> = keys.iter().map(|key| json(key, now)).collect();
+        outln!("{}", serde_json::to_string_pretty(&all).map_err(std::io::Error::from)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    for key in &keys {
+        let rights = if key.read_only { "read" } else { "read, write" };
+        let end = match key.expires {
+            Some(_) if key.has_expired(now) => "expired".to_owned(),
+            Some(end) => format!("until {}Z", format_utc(end)),
+            None => "until it is revoked".to_owned(),
+        };
+        outln!("{}  {}  {rights}  {end}", key.id, key.path);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json(key: &Key, now: u64) -> serde_json::Value {
+    serde_json::json!({
+        "id": key.id,
+        "path": key.path,
+        "read_only": key.read_only,
+        "created": key.created,
+        "expires": key.expires,
+        "expired": key.has_expired(now),
+    })
+}
+
+fn revoke(here: &Environment, args: &KeyRevokeArgs) -> Result<ExitCode, Failure> {
+    let (_, client) = client(here, &args.which)?;
+    let revoked = keys::revoke(&client, &ctx(here, &client), &args.id);
+    client.leave();
+    match revoked {
+        Err(error) if error.errno() == Errno::ENODATA => {
+            // Whoever writes the whole key does not want to see it again.
+            Err(Failure::new(1, "there is no key with this id; see: bivouac key list"))
+        }
+        revoked => Ok(revoked.map(|()| ExitCode::SUCCESS)?),
+    }
+}

@@ -1,0 +1,82 @@
+//! Nodes that share a process: what they ask of each other is a function call, as a request of a mount to its own node is.
+//! Over sockets, each of a thousand nodes that talks to all others would be a million connections.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bivouac_net::{
+    Address, Identity, InProcess, LaneKind, LivenessTable, Peer, PeerOptions, Service, Transport,
+};
+use bivouac_node::{NetPeers, Node, PeerRequest, Peers};
+use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId};
+
+use super::Shared;
+
+/// The nodes of this process.
+pub struct HostPeers(BTreeMap<NodeId, OnceLock<Weak<Node>>>);
+
+impl HostPeers {
+    /// Those that will be there.
+    pub fn new(nodes: impl Iterator<Item = NodeId>) -> HostPeers {
+        HostPeers(nodes.map(|node| (node, OnceLock::new())).collect())
+    }
+
+    /// They are there. Nobody has asked anybody before.
+    pub fn meet<'n>(&self, nodes: impl Iterator<Item = (NodeId, &'n Arc<Node>)>) {
+        for (id, node) in nodes {
+            if let Some(place) = self.0.get(&id) {
+                // Told once.
+                let _ = place.set(Arc::downgrade(node));
+            }
+        }
+    }
+}
+
+/// The way to all nodes, for one of them.
+struct Ways {
+    host_peers: Arc<HostPeers>,
+    others: NetPeers,
+}
+
+impl Peers for Ways {
+    fn call_within(
+        &self,
+        wait: Duration,
+        node: NodeId,
+        request: &PeerRequest<'_>,
+        reply: &mut Vec<u8>,
+    ) -> FsResult<()> {
+        let Some(host_peer) = self.host_peers.0.get(&node) else {
+            return self.others.call_within(wait, node, request, reply);
+        };
+        let ending = || FsError::with(Errno::EIO, format!("{node} is ending"));
+        let service: Arc<dyn Service> = host_peer.get().and_then(Weak::upgrade).ok_or_else(ending)?;
+        let way = InProcess::new(service, LaneKind::Peer);
+        NetPeers::exchange(&way, wait, request, reply)
+    }
+}
+
+/// Ways from a node to all others: over the peer lane to those of other processes.
+pub fn peers_of(shared: &Shared, id: NodeId, liveness: &Arc<LivenessTable>) -> Arc<dyn Peers> {
+    let elsewhere = shared.host_peers.0.len() < shared.map.nodes.len();
+    let others = if elsewhere { over_network(shared, id, liveness) } else { Vec::new() };
+    Arc::new(Ways { host_peers: Arc::clone(&shared.host_peers), others: NetPeers::new(others) })
+}
+
+fn over_network(
+    shared: &Shared,
+    own: NodeId,
+    liveness: &Arc<LivenessTable>,
+) -> Vec<Option<Arc<dyn Transport>>> {
+    let client = ClientId(ClientId::PEER_BIT | u64::from(own.0));
+    let way = |(id, entry): (u16, &bivouac_wire::NodeEntry)| -> Option<Arc<dyn Transport>> {
+        let identity = Identity { auth: shared.auth.clone(), client, lane: LaneKind::Peer };
+        let address = Address::tcp(entry.peer_address.clone());
+        let options = PeerOptions { wait_ms: shared.config.wait_ms, ..PeerOptions::default() };
+        let peer = || Peer::to(NodeId(id), address, identity, options).heeding(liveness);
+        let is_host_peer = shared.host_peers.0.contains_key(&NodeId(id));
+        (!is_host_peer).then(|| Arc::new(peer()) as Arc<dyn Transport>)
+    };
+    (0..).zip(&shared.map.nodes).map(way).collect()
+}

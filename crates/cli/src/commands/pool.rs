@@ -1,0 +1,410 @@
+//! `bivouac pool`.
+
+use std::ffi::OsStr;
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bivouac_launch::Environment;
+use bivouac_launch::mounts::{MountEntry, mounted};
+use bivouac_pool::{
+    Access, Attachment, Change, Due, Grantee, New, Outcome, Pool, PoolError, PoolResult, Pools, State, Who,
+};
+use bivouac_types::PartitionSettings;
+use bivouac_types::units::{format_size, format_utc};
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize;
+
+use crate::commands::slots;
+use crate::environment::around;
+use crate::failure::Failure;
+use crate::options::{
+    DatabaseArgs, PoolArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs, PoolExpireArgs, PoolPathArgs,
+    PoolShareArgs,
+};
+use crate::planning::scan;
+use crate::pools::{forget_gone, is_known, now_s, open, who};
+use crate::table::layout;
+
+/// Does what a command says.
+pub fn run(here: &Environment, args: &PoolArgs) -> Result<ExitCode, Failure> {
+    let who = who(here)?;
+    match &args.command {
+        PoolCommand::Create(args) => create(here, &who, args)?,
+        PoolCommand::List(args) => {
+            let pools = opened(here, &args.database)?;
+            show_all(&pools.list(&who, args.all)?, &who, args.json)?;
+        }
+        PoolCommand::Find(args) => {
+            let pools = opened(here, &args.database)?;
+            show_all(&pools.search(&who, &args.words)?, &who, args.json)?;
+        }
+        PoolCommand::Show(args) => {
+            let pools = opened(here, &args.database)?;
+            let pool = pools.find(&who, &args.pool)?;
+            let attachments = pools.attachments(&pool)?;
+            if args.json {
+                print_json(&Shown { state_now: pool.state_at(now_s()), pool: &pool, attachments })?;
+            } else {
+                out!("{}", text_of(&pool, &attachments));
+            }
+        }
+        PoolCommand::Path(args) => return path(here, &who, args),
+        PoolCommand::History(args) => {
+            let pools = opened(here, &args.database)?;
+            let events = pools.history(&pools.find(&who, &args.pool)?)?;
+            if args.json {
+                print_json(&events)?;
+            } else {
+                for event in &events {
+                    outln!(
+                        "{}  {:<8} by {}  {}",
+                        time(event.at_s),
+                        event.what,
+                        event.uid,
+                        plain(&event.detail)
+                    );
+                }
+            }
+        }
+        PoolCommand::Extend(args) => {
+            let mut pools = opened(here, &args.change.database)?;
+            let pool =
+                pools.extend(&changing(&who, &args.change.request.request), &args.change.pool, args.days)?;
+            outln!(
+                "pool {} is there until {}, {} extensions left",
+                pool.name,
+                time(pool.expires_s),
+                pool.extensions_left
+            );
+        }
+        PoolCommand::Release(args) => {
+            let mut pools = opened(here, &args.database)?;
+            let grace = pools.rules()?.grace_days;
+            let pool = pools.release(&changing(&who, &args.request.request), &args.pool)?;
+            outln!("pool {} is released; for {grace} days: bivouac pool restore {}", pool.name, pool.name);
+        }
+        PoolCommand::Restore(args) => {
+            let mut pools = opened(here, &args.change.database)?;
+            let pool =
+                pools.restore(&changing(&who, &args.change.request.request), &args.change.pool, args.days)?;
+            outln!("pool {} is there again, until {}", pool.name, time(pool.expires_s));
+        }
+        PoolCommand::Detach(args) => detach(here, &who, args)?,
+        PoolCommand::Share(args) => {
+            let mut pools = opened(here, &args.change.database)?;
+            share(&mut pools, &changing(&who, &args.change.request.request), args)?;
+        }
+        PoolCommand::Expire(args) => return expire(here, &who, args),
+        other => return slots::run(here, &who, other),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A pool for scripts.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    pool: &'a Pool,
+    /// What it is by now, noted or not.
+    state_now: State,
+    attachments: Vec<Attachment>,
+}
+
+pub(super) fn changing<'a>(who: &'a Who, request: &'a Option<String>) -> Change<'a> {
+    Change { who, now_s: now_s(), request: request.as_deref() }
+}
+
+/// The database, in which what is attached is so. Who may only read it sees also what was.
+pub(super) fn opened(here: &Environment, args: &DatabaseArgs) -> Result<Pools, Failure> {
+    let mut pools = open(here, args)?;
+    if let Err(failure) = forget_gone(here, &mut pools) {
+        errln!("bivouac: {failure}");
+    }
+    Ok(pools)
+}
+
+fn create(here: &Environment, who: &Who, args: &PoolCreateArgs) -> Result<(), Failure> {
+    let mut pools = opened(here, &args.database)?;
+    let source = args.from.as_ref().map(|from| source(from)).transpose()?;
+    let directory = source.as_ref().filter(|source| !is_url(source));
+    let counted = match (directory, args.size) {
+        (Some(dir), None) => Some(scan(&[PathBuf::from(OsStr::from_bytes(dir))])?),
+        _ => None,
+    };
+    let new = New {
+        name: args.name.clone(),
+        gid: rustix::process::getegid().as_raw(),
+        title: args.title.clone(),
+        days: args.days,
+        source,
+        bytes: args.size.or(counted.map(|amount| amount.bytes)),
+        files: counted.map(|amount| amount.files),
+    };
+    let base = args.base.clone().unwrap_or_default();
+    let make = |id: i64| make_dir(&base, &dir_name(who.uid, args.name.as_str(), id), who.uid);
+    let pool = pools.create(&changing(who, &args.request.request), &new, make)?;
+    outln!("pool {} is there until {}: {}", pool.name, time(pool.expires_s), shown(&pool.source));
+    Ok(())
+}
+
+/// Data that is there: a directory by its real path, or a URL as partitions take it.
+fn source(from: &Path) -> Result<Vec<u8>, Failure> {
+    let failed = |cause: &dyn std::fmt::Display| Failure::new(1, format_args!("{}: {cause}", from.display()));
+    let bytes = from.as_os_str().as_bytes();
+    if is_url(bytes) {
+        let url = std::str::from_utf8(bytes).map_err(|error| failed(&error))?;
+        PartitionSettings::default().assign("source", url).map_err(|error| failed(&error))?;
+        return Ok(bytes.to_vec());
+    }
+    let real = from.canonicalize().map_err(|error| failed(&format_args!("{error}; check its path")))?;
+    if !real.is_dir() {
+        return Err(failed(&"is no directory; name the one that it is in"));
+    }
+    Ok(real.into_os_string().into_vec())
+}
+
+fn is_url(source: &[u8]) -> bool {
+    source.windows(3).any(|three| three == b"://") && !source.starts_with(b"/")
+}
+
+/// Name of a directory that is made for a pool. What is removed has to have it.
+fn dir_name(uid: u32, name: &str, id: i64) -> String {
+    format!("{uid}-{name}-{id}")
+}
+
+/// Makes the directory of a pool. An empty one of this name was left by a command that was killed.
+fn make_dir(base: &Path, name: &str, uid: u32) -> PoolResult<(Vec<u8>, u64)> {
+    let failed = |path: &Path, cause: String, remedy: &str| PoolError::Path {
+        path: path.to_owned(),
+        cause,
+        remedy: remedy.to_owned(),
+    };
+    let there = "name a directory where you may write: --base DIR";
+    let base = base.canonicalize().map_err(|error| failed(base, error.to_string(), there))?;
+    let path = base.join(name);
+    match DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => made.map_err(|error| failed(&path, error.to_string(), there))?,
+    }
+    let look = |error: std::io::Error| failed(&path, error.to_string(), there);
+    let found = std::fs::symlink_metadata(&path).map_err(look)?;
+    let is_empty = found.is_dir() && std::fs::read_dir(&path).map_err(look)?.next().is_none();
+    if !is_empty || found.uid() != uid {
+        let cause = "is in the way: it is not an empty directory of yours".to_owned();
+        return Err(failed(&path, cause, "look at it, and move it away"));
+    }
+    Ok((path.into_os_string().into_vec(), found.ino()))
+}
+
+/// Removes the directory of a pool, if it is still the one that was made for it. That it is gone is fine.
+fn remove_dir(pool: &Pool, uid: u32) -> Result<(), String> {
+    let path = Path::new(OsStr::from_bytes(&pool.source));
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(|error| format!("{}: {error}", path.display()))?,
+    };
+    let named = path.file_name() == Some(OsStr::new(&dir_name(pool.owner, &pool.name, pool.id)));
+    let real = path.canonicalize().is_ok_and(|real| real == path);
+    if !named || !real || !found.is_dir() || found.ino() != pool.inode || found.uid() != uid {
+        return Err(format!(
+            "{}: is not the directory that was made for it; nothing is removed",
+            path.display()
+        ));
+    }
+    let failed = |error: std::io::Error| format!("{}: {error}; try again", path.display());
+    // By what was looked at, whatever somebody puts in its place meanwhile.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
+    let opened = rustix::fs::fstat(&dir).map_err(|error| failed(error.into()))?;
+    if (opened.st_dev, opened.st_ino) != (found.dev(), found.ino()) {
+        return Err(format!("{}: was replaced meanwhile; nothing is removed", path.display()));
+    }
+    let inside = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    for entry in std::fs::read_dir(&inside).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let is_dir = entry.file_type().map_err(failed)?.is_dir();
+        let removed =
+            if is_dir { std::fs::remove_dir_all(entry.path()) } else { std::fs::remove_file(entry.path()) };
+        removed.map_err(failed)?;
+    }
+    std::fs::remove_dir(path).map_err(failed)
+}
+
+/// Forgets attachments that cannot be seen from here, because somebody knows better.
+fn detach(here: &Environment, who: &Who, args: &PoolDetachArgs) -> Result<(), Failure> {
+    let mut pools = opened(here, &args.database)?;
+    let pool = pools.find(who, &args.pool)?;
+    let is_meant =
+        |one: &Attachment| args.formation.as_ref().is_none_or(|formation| *formation == one.formation);
+    let meant: Vec<Attachment> = pools.attachments(&pool)?.into_iter().filter(is_meant).collect();
+    let (known, unseen): (Vec<_>, Vec<_>) = meant.into_iter().partition(|one| is_known(here, one));
+    if unseen.is_empty() {
+        let cause = match known.first() {
+            Some(one) => {
+                format!("formation {0} is here; take it down: bivouac down --name {0}", one.formation)
+            }
+            None => "no such formation has it; see: bivouac pool show".to_owned(),
+        };
+        return Err(Failure::new(1, format_args!("pool {}: {cause}", args.pool)));
+    }
+    let ids: Vec<i64> = unseen.iter().map(|one| one.id).collect();
+    pools.detach(&changing(who, &None), &ids)?;
+    for one in unseen {
+        outln!("pool {} is no longer attached to formation {} on {}", pool.name, one.formation, one.host);
+    }
+    Ok(())
+}
+
+fn share(pools: &mut Pools, change: &Change<'_>, args: &PoolShareArgs) -> Result<(), Failure> {
+    let to = match (args.user, args.group) {
+        (Some(uid), _) => Grantee::User(uid),
+        (_, Some(gid)) => Grantee::Group(gid),
+        _ => Grantee::All,
+    };
+    let access = match (args.ro, args.rw) {
+        (true, _) => Some(Access::Ro),
+        (_, true) => Some(Access::Rw),
+        _ => None,
+    };
+    let pool = pools.share(change, &args.change.pool, to, access)?;
+    let rights: Vec<String> = pool.shares.iter().map(ToString::to_string).collect();
+    let rights = if rights.is_empty() { "nobody else".into() } else { rights.join(", ") };
+    outln!("pool {}: {rights}; others name it {}", pool.name, pool.full_name());
+    outln!("permissions of its files count besides: {}", shown(&pool.source));
+    Ok(())
+}
+
+/// Prints one path: of this formation, of another that is mounted here, or of site storage.
+fn path(here: &Environment, who: &Who, args: &PoolPathArgs) -> Result<ExitCode, Failure> {
+    let pools = opened(here, &args.database)?;
+    let pool = pools.find(who, &args.pool)?;
+    pool_lives(&pool, args)?;
+    let around = around().0.and_then(|name| name.into_string().ok());
+    let mut attachments = pools.attachments(&pool)?;
+    attachments.sort_by_key(|one| (Some(&one.formation) != around.as_ref(), -one.since_s));
+    let mounts = mounted();
+    let best = attachments.iter().find_map(|one| inside(one, &mounts));
+    let site = PathBuf::from(OsStr::from_bytes(&pool.source));
+    let is_there = is_url(&pool.source) || site.is_dir();
+    let chosen = match best {
+        Some(path) => path,
+        None if is_there => site,
+        None => {
+            let remedy = "put it back, or release the pool";
+            return Err(Failure::new(
+                1,
+                format_args!("pool {}: {} is gone; {remedy}", pool.name, site.display()),
+            ));
+        }
+    };
+    outln!("{}", chosen.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pool_lives(pool: &Pool, args: &PoolPathArgs) -> Result<(), Failure> {
+    match pool.state_at(now_s()) {
+        State::Live => Ok(()),
+        state => Err(PoolError::Ended { name: args.pool.clone(), state }.into()),
+    }
+}
+
+/// Where an attached pool is on this host, if its formation is mounted here.
+fn inside(attachment: &Attachment, mounts: &[MountEntry]) -> Option<PathBuf> {
+    let source = format!("bivouac:{}", attachment.formation);
+    let mounted = mounts.iter().filter(|mount| mount.source == source);
+    let mut paths = mounted.map(|mount| mount.dir.join(attachment.path.trim_start_matches('/')));
+    paths.find(|path| path.is_dir())
+}
+
+fn expire(here: &Environment, who: &Who, args: &PoolExpireArgs) -> Result<ExitCode, Failure> {
+    let mut pools = open(here, &args.database)?;
+    forget_gone(here, &mut pools)?;
+    let outcomes = pools.expire(&changing(who, &None), args.dry_run, |pool| remove_dir(pool, who.uid))?;
+    for Outcome { pool, due, failed } in &outcomes {
+        let would = if args.dry_run { "would be " } else { "is " };
+        let text = match (due, failed) {
+            (_, Some(cause)) => format!("is not removed: {cause}"),
+            (Due::Ends, None) => format!("{would}noted as expired"),
+            (Due::Removal, None) if pool.is_made => format!("{would}removed, with {}", shown(&pool.source)),
+            (Due::Removal, None) => format!("{would}forgotten; its data stays: {}", shown(&pool.source)),
+            (Due::Attached, None) => "stays: a formation has it attached".to_owned(),
+            (Due::Owner, None) => format!("is for user {}: bivouac pool expire", pool.owner),
+            (Due::Unsure, None) => "is removed by the next look that finds the same".to_owned(),
+        };
+        outln!("pool {}: {text}", pool.full_name());
+    }
+    let failed = outcomes.iter().any(|outcome| outcome.failed.is_some());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn show_all(all: &[Pool], who: &Who, json: bool) -> Result<(), Failure> {
+    let now_s = now_s();
+    if json {
+        let shown = |pool| Shown { state_now: Pool::state_at(pool, now_s), pool, attachments: Vec::new() };
+        return print_json(&all.iter().map(shown).collect::<Vec<_>>());
+    }
+    if all.is_empty() {
+        outln!("no pool of yours, and none that is shared with you");
+        return Ok(());
+    }
+    let row = |pool: &Pool| {
+        let mut name = if pool.owner == who.uid { pool.name.clone() } else { pool.full_name() };
+        // Of those that have ended there may be several of a name.
+        if pool.state != State::Live {
+            name.push_str(&format!("#{}", pool.id));
+        }
+        let bytes = pool.bytes.map_or_else(|| "?".into(), format_size);
+        let state = pool.state_at(now_s).word().to_owned();
+        vec![name, state, bytes, time(pool.expires_s), shown(&pool.source), plain(&pool.title)]
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    out!("{}", layout(&["NAME", "STATE", "SIZE", "UNTIL", "SOURCE", "TITLE"], &[2], &rows));
+    Ok(())
+}
+
+fn text_of(pool: &Pool, attachments: &[Attachment]) -> String {
+    let rights: Vec<String> = pool.shares.iter().map(ToString::to_string).collect();
+    let count = |number: Option<u64>| number.map_or_else(|| "?".into(), |number| number.to_string());
+    let mut rows = vec![
+        ("pool", pool.full_name()),
+        ("title", plain(&pool.title)),
+        ("state", pool.state_at(now_s()).word().to_owned()),
+        ("made", time(pool.created_s)),
+        ("until", format!("{}, {} extensions left", time(pool.expires_s), pool.extensions_left)),
+        ("source", shown(&pool.source)),
+        (
+            "holds",
+            format!("{}, {} files", pool.bytes.map_or_else(|| "?".into(), format_size), count(pool.files)),
+        ),
+        ("shared with", if rights.is_empty() { "nobody".into() } else { rights.join(", ") }),
+    ];
+    for one in attachments {
+        let at =
+            format!("formation {} on {}, at {}, {}", one.formation, one.host, one.path, one.access.word());
+        rows.push(("attached to", at));
+    }
+    rows.iter().map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+}
+
+pub(super) fn time(at_s: i64) -> String {
+    format!("{}Z", format_utc(u64::try_from(at_s).unwrap_or(0)))
+}
+
+fn shown(bytes: &[u8]) -> String {
+    plain(&String::from_utf8_lossy(bytes))
+}
+
+/// Text that does nothing to a terminal.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+pub(super) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    outln!("{}", serde_json::to_string_pretty(value).map_err(std::io::Error::from)?);
+    Ok(())
+}

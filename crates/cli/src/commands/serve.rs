@@ -1,0 +1,105 @@
+//! `bivouac serve`: the server for HTTP of one host, which the supervisor starts.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bivouac_client::Member;
+use bivouac_http::{Options, Page, Route};
+use bivouac_launch::handover::FromNode;
+use bivouac_launch::{Environment, HttpHandover, LaunchError, StateDir, raise_descriptor_limit};
+
+use crate::failure::Failure;
+use crate::metrics::render;
+use crate::options::MetricsForm;
+use crate::status::look;
+use crate::{logging, reach};
+
+/// Serves until the supervisor is gone, or ends it.
+pub fn run(here: &Environment, dir: PathBuf) -> Result<ExitCode, Failure> {
+    logging::raise(here.log_level.as_deref());
+    let (handover, listener, nodes) = HttpHandover::from_stdin()?;
+    raise_descriptor_limit();
+    let options = options(here, &StateDir::at(dir), listener, nodes);
+    let options = options.inspect_err(|failure| {
+        // It will see the end of this process in any case.
+        let _or_gone = handover.tell(&FromNode::Failed { message: failure.to_string() });
+    })?;
+    let ready = move || {
+        if let Err(error) = handover.tell(&FromNode::Ready { phases: Vec::new() }) {
+            log::warn!("the supervisor does not hear: {error}");
+        }
+        std::thread::spawn(move || {
+            handover.wait();
+            // Nobody would start it again, and `down` would not know of later ones.
+            log::warn!("the supervisor is gone: ending");
+            std::process::exit(0);
+        });
+    };
+    bivouac_http::serve(options, ready).map_err(|error| LaunchError::system("the server for HTTP", error))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(
+    here: &Environment,
+    dir: &StateDir,
+    listener: TcpListener,
+    nodes: Vec<u16>,
+) -> Result<Options, Failure> {
+    let state = reach::living(dir)?;
+    let wish = state.http.as_ref().map(|http| &http.wish);
+    let address = listener.local_addr()?;
+    let pem = if wish.is_some_and(|wish| wish.plain) {
+        None
+    } else if let Some(path) = wish.and_then(|wish| wish.certificate.as_ref()) {
+        Some(own_certificate(path)?)
+    } else {
+        let mut names =
+            vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), here.host.clone()];
+        names.extend((!address.ip().is_unspecified()).then(|| address.ip().to_string()));
+        names.sort();
+        names.dedup();
+        Some(dir.http_certificate(|| bivouac_http::make_certificate(&names))?)
+    };
+    Ok(Options {
+        listener,
+        member: Member::join(dir.path(), Duration::from_millis(state.wait_ms))?,
+        secret: dir.secret()?,
+        pem,
+        host: here.host.clone(),
+        nodes,
+        routes: vec![metrics(dir.clone())],
+    })
+}
+
+fn own_certificate(path: &Path) -> Result<String, Failure> {
+    let refused = |why: std::io::Error| {
+        let remedy = "it has to have the certificate, those that vouch for it, and the private key, one behind the other, as PEM";
+        Failure::new(1, format_args!("certificate {}: {why}; {remedy}", path.display()))
+    };
+    // Reading a pipe would wait for a writer.
+    if !std::fs::metadata(path).map_err(refused)?.is_file() {
+        return Err(refused(std::io::Error::other("is not a regular file")));
+    }
+    let pem = std::fs::read_to_string(path).map_err(refused)?;
+    bivouac_http::check_certificate(&pem).map_err(refused)?;
+    Ok(pem)
+}
+
+/// Where the figures are. A key may be for them alone.
+pub const METRICS: &str = "/metrics";
+
+/// The figures of what is on this host, in the form that is asked for.
+fn metrics(dir: StateDir) -> Route {
+    let page = move |accept: &str| {
+        let (form, content_type) = if accept.contains("application/openmetrics-text") {
+            (MetricsForm::Openmetrics, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+        } else {
+            (MetricsForm::Prometheus, "text/plain; version=0.0.4; charset=utf-8")
+        };
+        let report = look(&dir).map_err(|failure| failure.to_string())?;
+        Ok(Page { content_type, bytes: render(&report, form).into_bytes() })
+    };
+    Route { path: METRICS, page: Box::new(page) }
+}

@@ -1,0 +1,297 @@
+//! The commands of `bivouac pool` about slots for staging.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bivouac_launch::Environment;
+use bivouac_pool::{Access, Announcement, Begun, Pools, Slotted, StorageLimits, Way, Who, is_unset};
+use bivouac_types::units::format_size;
+use serde::Serialize;
+
+use super::pool::{changing, opened, plain, print_json, time};
+use super::stage;
+use crate::failure::Failure;
+use crate::options::{
+    PoolAnnounceArgs, PoolBeginArgs, PoolCommand, PoolSlotArgs, PoolSlotsArgs, PoolStageAction,
+    PoolStageArgs, PoolStorageArgs, StageAction, StageArgs, StageCopyArgs, StageOutArgs,
+};
+use crate::pools::{now_s, open};
+use crate::queue;
+use crate::slots::wait;
+use crate::table::layout;
+
+/// Columns of the chart.
+const COLUMNS: i64 = 60;
+
+/// Does what a command says.
+pub fn run(here: &Environment, who: &Who, command: &PoolCommand) -> Result<ExitCode, Failure> {
+    match command {
+        PoolCommand::Stage(args) => return staged(here, who, args),
+        PoolCommand::Announce(args) => announce(here, who, args)?,
+        PoolCommand::Withdraw(args) => {
+            let slot = open(here, &args.database)?.withdraw(&changing(who, &None), args.id)?;
+            outln!("slot {}: withdrawn", slot.id);
+        }
+        PoolCommand::Begin(args) => begin(here, who, args)?,
+        PoolCommand::Done(PoolSlotArgs { id, database }) => {
+            let slot = open(here, database)?.done(&changing(who, &None), *id)?;
+            outln!("slot {id}: done{}", if slot.is_late() { ", after its deadline" } else { "" });
+        }
+        PoolCommand::Slots(args) => show(&open(here, &args.database)?, who, args)?,
+        PoolCommand::Schedule(args) => draw(&open(here, &args.database)?, who, args)?,
+        PoolCommand::Storage(args) => storage(here, who, args)?,
+        PoolCommand::Follow(args) => queue::follow(here, who, &args.database)?,
+        PoolCommand::Create(_)
+        | PoolCommand::List(_)
+        | PoolCommand::Find(_)
+        | PoolCommand::Show(_)
+        | PoolCommand::Path(_)
+        | PoolCommand::History(_)
+        | PoolCommand::Extend(_)
+        | PoolCommand::Release(_)
+        | PoolCommand::Restore(_)
+        | PoolCommand::Detach(_)
+        | PoolCommand::Share(_)
+        | PoolCommand::Expire(_) => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<(), Failure> {
+    let mut pools = opened(here, &args.database)?;
+    let pool = args.pool.as_ref().map(|meant| pools.find(who, meant)).transpose()?;
+    let known = |of_pool: Option<u64>, said: Option<u64>| said.or(of_pool);
+    let bytes = known(pool.as_ref().and_then(|pool| pool.bytes), args.size);
+    let unknown = || {
+        let name = args.pool.as_ref().map(ToString::to_string).unwrap_or_default();
+        Failure::new(
+            2,
+            format_args!("pool {name}: nobody has said how many bytes it has; say so: --size SIZE"),
+        )
+    };
+    let now_s = now_s();
+    let expected = args.job.map(|job| queue::expected(here, who, job)).transpose()?;
+    let deadline_s = match (args.by, expected.as_ref().and_then(|job| job.start_s)) {
+        (Some(by), _) => by.at_s(now_s),
+        (None, Some(start_s)) => start_s,
+        (None, None) => {
+            let remedy = "say by when, until it does: --by TIME";
+            return Err(Failure::new(
+                1,
+                format_args!("Slurm does not expect the job to start at any time yet; {remedy}"),
+            ));
+        }
+    };
+    let what = Announcement {
+        way: if args.is_in { Way::In } else { Way::Out },
+        title: args.title.clone(),
+        bytes: bytes.ok_or_else(unknown)?,
+        files: known(pool.as_ref().and_then(|pool| pool.files), args.files).unwrap_or(1),
+        pool: pool.map(|pool| pool.id),
+        earliest_s: args.from.map_or(now_s, |from| from.at_s(now_s)),
+        deadline_s,
+        rate_max: args.rate,
+        or_later: args.or_later,
+        job: args.job.map(queue::name_of),
+        restarts: expected.map_or(0, |job| job.restarts),
+    };
+    let slot = pools.announce(&changing(who, &args.request.request), &what)?;
+    if args.json {
+        return print_json(&slot);
+    }
+    outln!("{}", said(&slot));
+    Ok(())
+}
+
+/// A slot in a line.
+pub fn said(slot: &Slotted) -> String {
+    let Slotted { id, begin_s, end_s, rate, deadline_s, .. } = *slot;
+    let against = match deadline_s.saturating_sub(end_s) {
+        left_s if left_s >= 0 => format!("{left_s} s before it has to be done"),
+        left_s => format!("{} s late", left_s.saturating_neg()),
+    };
+    format!("slot {id}: {} to {}, {}/s, {against}", time(begin_s), time(end_s), format_size(rate))
+}
+
+fn begin(here: &Environment, who: &Who, args: &PoolBeginArgs) -> Result<(), Failure> {
+    let mut pools = open(here, &args.slot.database)?;
+    let id = args.slot.id;
+    let rate = if args.no_wait {
+        match pools.begin(&changing(who, &None), id)? {
+            Begun::Now(slot) => slot.rate,
+            Begun::NotYet(slot) => {
+                let text =
+                    format_args!("slot {id}: begins at {}; wait for it, or come again", time(slot.begin_s))
+                        .to_string();
+                return Err(Failure::new(1, text));
+            }
+        }
+    } else {
+        wait(pools, who.clone(), id, false)?.slot.rate
+    };
+    outln!("{rate}");
+    Ok(())
+}
+
+fn show(pools: &Pools, who: &Who, args: &PoolSlotsArgs) -> Result<(), Failure> {
+    let all = pools.slots(who, now_s(), args.all)?;
+    if args.json {
+        return print_json(&all);
+    }
+    if all.is_empty() {
+        outln!("nothing is announced");
+        return Ok(());
+    }
+    let row = |slot: &Slotted| {
+        let late = if slot.is_late() { ", late" } else { "" };
+        vec![
+            slot.id.to_string(),
+            slot.uid.to_string(),
+            slot.way.word().to_owned(),
+            format!("{}{late}", slot.state.word()),
+            time(slot.begin_s),
+            time(slot.end_s),
+            time(slot.deadline_s),
+            format!("{}/s", format_size(slot.rate)),
+            format_size(slot.bytes),
+            plain(&what(slot)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    let head = ["SLOT", "USER", "WAY", "STATE", "BEGINS", "ENDS", "BY", "RATE", "SIZE", "WHAT"];
+    out!("{}", layout(&head, &[0, 7, 8], &rows));
+    Ok(())
+}
+
+fn what(slot: &Slotted) -> String {
+    let parts = [slot.pool_name.clone(), slot.job.clone(), Some(slot.title.clone())];
+    let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    parts.join(" ")
+}
+
+/// The chart, for scripts.
+#[derive(Serialize)]
+struct Chart<'a> {
+    now_s: i64,
+    storage: StorageLimits,
+    slots: &'a [Slotted],
+}
+
+fn draw(pools: &Pools, who: &Who, args: &PoolSlotsArgs) -> Result<(), Failure> {
+    let (now_s, limits) = (now_s(), pools.storage()?);
+    let all = pools.slots(who, now_s, args.all)?;
+    if args.json {
+        return print_json(&Chart { now_s, storage: limits, slots: &all });
+    }
+    outln!("{}", in_words(&limits));
+    out!("{}", chart(&all, now_s));
+    Ok(())
+}
+
+/// A line per slot: `=` waits, `#` is copied, `-` is over or was missed, `|` has to be done.
+fn chart(all: &[Slotted], now_s: i64) -> String {
+    let begin_s = all.iter().map(|slot| slot.begin_s).fold(now_s, i64::min);
+    let end_s = all.iter().map(|slot| slot.end_s).fold(now_s.saturating_add(COLUMNS), i64::max);
+    // Rounded up, so that the last second is in it.
+    let step_s = (end_s.saturating_sub(begin_s) / COLUMNS).saturating_add(1);
+    let columns = || (0..COLUMNS).map(|column| begin_s.saturating_add(column.saturating_mul(step_s)));
+    let is_in = |slot: &Slotted, at_s: i64| slot.begin_s < at_s.saturating_add(step_s) && slot.end_s > at_s;
+    let bar = |slot: &Slotted| -> String {
+        let sign = match slot.state.word() {
+            "waiting" => '=',
+            "running" => '#',
+            _ => '-',
+        };
+        let at = |at_s: i64| match (is_in(slot, at_s), slot.deadline_s) {
+            (true, _) => sign,
+            (false, by_s) if (at_s..at_s.saturating_add(step_s)).contains(&by_s) => '|',
+            (false, _) => '.',
+        };
+        columns().map(at).collect()
+    };
+    let row = |slot: &Slotted| {
+        let late = if slot.is_late() { " late" } else { "" };
+        vec![
+            slot.id.to_string(),
+            slot.uid.to_string(),
+            slot.way.word().to_owned(),
+            bar(slot),
+            format!("{}/s{late}", format_size(slot.rate)),
+            plain(&what(slot)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    let over = format!("{} to {}", time(begin_s), time(end_s));
+    layout(&["SLOT", "USER", "WAY", &over, "RATE", "WHAT"], &[0], &rows)
+}
+
+fn storage(here: &Environment, who: &Who, args: &PoolStorageArgs) -> Result<(), Failure> {
+    let mut pools = open(here, &args.database)?;
+    let now = pools.storage()?;
+    let wanted = StorageLimits {
+        bandwidth: args.bandwidth.unwrap_or(now.bandwidth),
+        user_percent: args.user_share.unwrap_or(now.user_percent),
+        file_bytes: args.file_cost.unwrap_or(now.file_bytes),
+    };
+    if wanted != now {
+        let owner = std::fs::metadata(pools.file())?.uid();
+        if who.uid != owner && who.uid != 0 {
+            let text = format_args!(
+                "{}: is user {owner}'s, and only they and root say what site storage gives; ask them",
+                pools.file().display()
+            )
+            .to_string();
+            return Err(Failure::new(1, text));
+        }
+        if is_unset(&wanted) {
+            return Err(Failure::new(
+                2,
+                "--bandwidth: is above 0; say how many bytes per second stages may have",
+            ));
+        }
+        pools.set_storage(&changing(who, &None), &wanted)?;
+    }
+    if args.json {
+        return print_json(&wanted);
+    }
+    outln!("{}", in_words(&wanted));
+    Ok(())
+}
+
+fn in_words(limits: &StorageLimits) -> String {
+    if is_unset(limits) {
+        return "nobody has said what site storage gives to stages: bivouac pool storage --bandwidth RATE"
+            .into();
+    }
+    format!(
+        "site storage gives {}/s to stages, {} % of it to one user; a file counts as {}",
+        format_size(limits.bandwidth),
+        limits.user_percent,
+        format_size(limits.file_bytes)
+    )
+}
+
+/// Copies between a pool's own place and a formation.
+fn staged(here: &Environment, who: &Who, args: &PoolStageArgs) -> Result<ExitCode, Failure> {
+    let (args, way) = match &args.action {
+        PoolStageAction::In(args) => (args, Way::In),
+        PoolStageAction::Out(args) => (args, Way::Out),
+    };
+    let pools = opened(here, &args.how.slot.database)?;
+    let access = if way == Way::In { Access::Ro } else { Access::Rw };
+    let pool = pools.usable(who, &args.pool, access, now_s())?;
+    drop(pools);
+    let site = PathBuf::from(OsStr::from_bytes(&pool.source));
+    let inside = args.at.clone().unwrap_or_else(|| PathBuf::from("/").join(&pool.name));
+    let (which, how) = (args.which.clone(), args.how.clone());
+    let action = match way {
+        Way::In => StageAction::In(StageCopyArgs { which, paths: vec![site, inside], how }),
+        Way::Out => {
+            StageAction::Out(StageOutArgs { which, paths: vec![inside, site], changed_since: None, how })
+        }
+    };
+    stage::run(here, &StageArgs { action })
+}

@@ -1,0 +1,100 @@
+//! `bivouac system`: what the machines are and what joins them.
+
+use std::process::ExitCode;
+
+use bivouac_launch::Environment;
+use bivouac_sysmap::{Map, diff, dot, svg};
+use jsonpath_rust::JsonPath;
+
+use crate::failure::Failure;
+use crate::options::{MapForm, SystemArgs};
+use crate::system::{changes, gather, of_file, text, to_xml, to_yaml};
+
+/// Longest expression, in bytes; and how deep brackets may be in each other.
+const QUERY_MAX: usize = 4096;
+const DEPTH_MAX: usize = 32;
+
+/// Shows the map of this host, or of others.
+pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
+    args.query.as_deref().map_or(Ok(()), check)?;
+    let old = args.diff.as_deref().map(of_file).transpose()?;
+    let map = gather(here, args)?;
+    if let Some(old) = old {
+        let found = diff(&bivouac_sysmap::merge(vec![old]), &map);
+        if args.json {
+            outln!("{}", serde_json::to_string_pretty(&found).map_err(std::io::Error::from)?);
+        } else {
+            out!("{}", changes(&found));
+        }
+    } else if let Some(query) = &args.query {
+        select(&map, query)?;
+    } else {
+        show(&map, if args.json { MapForm::Json } else { args.format })?;
+    }
+    if args.json || args.query.is_some() || args.format != MapForm::Table {
+        map.notes.iter().for_each(|note| errln!("bivouac: not known: {note}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(map: &Map, form: MapForm) -> Result<(), Failure> {
+    match form {
+        MapForm::Table => out!("{}", text(map)),
+        MapForm::Json => outln!("{}", serde_json::to_string_pretty(map).map_err(std::io::Error::from)?),
+        MapForm::Yaml => out!("{}", to_yaml(map)?),
+        MapForm::Xml => out!("{}", to_xml(map)?),
+        MapForm::Dot => out!("{}", dot(map)),
+        MapForm::Svg => out!("{}", svg(map)),
+    }
+    Ok(())
+}
+
+/// Before anything is asked: an expression that its parser would go too deep into, which it does by calling itself.
+fn check(query: &str) -> Result<(), Failure> {
+    let refused =
+        |cause: &str| Failure::new(2, format_args!("--query: {cause}; write for instance $.hosts[*].name"));
+    if query.len() > QUERY_MAX {
+        return Err(refused(&format!("has more than {QUERY_MAX} bytes")));
+    }
+    let mut depth = 0_usize;
+    for c in query.chars() {
+        match c {
+            '(' | '[' | '!' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return Err(refused(&format!("has more than {DEPTH_MAX} brackets in each other")));
+        }
+    }
+    let nothing = serde_json::Value::Null;
+    nothing.query(query).map(|_| ()).map_err(|error| {
+        let text = error.to_string();
+        refused(&format!("is no JSONPath: {}", text.split_whitespace().collect::<Vec<_>>().join(" ")))
+    })
+}
+
+fn select(map: &Map, query: &str) -> Result<(), Failure> {
+    let value = serde_json::to_value(map).map_err(std::io::Error::from)?;
+    let found = value.query(query).map_err(|error| Failure::new(2, format_args!("--query: {error}")))?;
+    for value in found {
+        outln!("{value}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_are_checked_before_anything_is_asked() {
+        assert!(check("$.hosts[?@.memory.total_bytes > 1].name").is_ok());
+        assert!(check("$.hosts[?search(@.name, 'n[0-9]+')]").is_ok());
+        for wrong in
+            ["", "hosts", "$[", &"(".repeat(100), &format!("$[?{}]", "!".repeat(2000)), &"$".repeat(5000)]
+        {
+            assert_eq!(check(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `bivouac top`.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir, asks_to_end, unix_ms};
+use ratatui::crossterm::event::{self, Event};
+
+use crate::commands::status::is_over;
+use crate::environment::{has_colors, has_utf8, is_dumb_terminal};
+use crate::failure::Failure;
+use crate::options::TopArgs;
+use crate::reach;
+use crate::status::{Report, look};
+use crate::top::{Rates, Screen, Turn, table};
+
+/// How often keys and news are looked for.
+const KEYS_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a formation that cannot be looked at may take to be gone, in milliseconds.
+const LEAVES_IN_MS: u64 = 5000;
+
+/// Shows a formation at work.
+pub fn run(here: &Environment, args: &TopArgs) -> Result<ExitCode, Failure> {
+    let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
+    let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
+    let looks = Looks::begin(dir)?;
+    let every = Duration::from_millis(args.every.0);
+    if args.json || args.once || !std::io::stdout().is_terminal() || is_dumb_terminal() {
+        in_turn(looks, args, every, &signals)
+    } else {
+        on_screen(looks, every, &signals)
+    }
+}
+
+/// One look after another.
+struct Looks {
+    dir: StateDir,
+    before: Report,
+    at: Instant,
+}
+
+impl Looks {
+    fn begin(dir: StateDir) -> Result<Looks, Failure> {
+        reach::living(&dir)?;
+        let before = look(&dir)?;
+        Ok(Looks { dir, before, at: Instant::now() })
+    }
+
+    /// What happened since the last look; nothing if the formation is gone.
+    fn next(&mut self) -> Result<Option<Rates>, Failure> {
+        if self.dir.read()?.is_none() {
+            return Ok(None);
+        }
+        let report = match look(&self.dir) {
+            // It was on its way when it was looked at.
+            Err(_) if self.dir.wait_released(LEAVES_IN_MS) => return Ok(None),
+            looked => looked?,
+        };
+        // It is taken down, or was killed: which, the next command says.
+        if report.state == "dead" {
+            return Ok(None);
+        }
+        let now = Instant::now();
+        let rates = Rates::between(&self.before, &report, now.duration_since(self.at), unix_ms());
+        (self.before, self.at) = (report, now);
+        Ok(Some(rates))
+    }
+}
+
+/// Interval after interval as text or JSON.
+fn in_turn(
+    mut looks: Looks,
+    args: &TopArgs,
+    every: Duration,
+    signals: &Signals,
+) -> Result<ExitCode, Failure> {
+    let mut between = "";
+    while !is_over(signals, every) {
+        let Some(rates) = looks.next()? else { break };
+        if args.json {
+            outln!("{}", serde_json::to_string(&rates).map_err(std::io::Error::from)?);
+        } else {
+            out!("{between}{}", table(&rates));
+        }
+        between = "\n";
+        if args.once || crate::output::is_closed() {
+            break;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a thread that looks has seen: nodes that do not answer do not keep keys waiting.
+type Seen = Receiver<Result<Option<Rates>, Failure>>;
+
+fn on_screen(looks: Looks, every: Duration, signals: &Signals) -> Result<ExitCode, Failure> {
+    let every_ms = Arc::new(AtomicU64::new(0));
+    let set = |every: Duration| {
+        every_ms.store(u64::try_from(every.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    };
+    set(every);
+    let (seen, looker) = begin_looking(looks, Arc::clone(&every_ms))?;
+    let mut screen = Screen::new(every, has_colors(), has_utf8());
+    let mut terminal = ratatui::try_init()?;
+    let outcome = (|| {
+        loop {
+            terminal.draw(|frame| screen.draw(frame))?;
+            if event::poll(KEYS_EVERY)?
+                && let Event::Key(key) = event::read()?
+            {
+                match screen.key(key) {
+                    Turn::Stay => {}
+                    Turn::End => return Ok(false),
+                    Turn::Every(every) => {
+                        set(every);
+                        looker.unpark();
+                    }
+                }
+            }
+            if std::iter::from_fn(|| signals.next()).any(asks_to_end) {
+                return Ok(false);
+            }
+            match seen.try_recv() {
+                Ok(rates) => match rates? {
+                    Some(rates) => screen.show(rates),
+                    None => return Ok(true),
+                },
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return Ok(true),
+            }
+        }
+    })();
+    ratatui::try_restore()?;
+    let is_gone: Result<bool, Failure> = outcome;
+    if is_gone? {
+        errln!("bivouac: the formation is gone");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn begin_looking(mut looks: Looks, every_ms: Arc<AtomicU64>) -> Result<(Seen, Thread), Failure> {
+    let (sender, seen) = channel();
+    let looker = thread::Builder::new().name("looks".into()).spawn(move || {
+        loop {
+            let begun = Instant::now();
+            loop {
+                let every = Duration::from_millis(every_ms.load(Ordering::Relaxed));
+                match every.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+                    Some(left) => thread::park_timeout(left),
+                    None => break,
+                }
+            }
+            let rates = looks.next();
+            let is_last = !matches!(rates, Ok(Some(_)));
+            if sender.send(rates).is_err() || is_last {
+                return;
+            }
+        }
+    })?;
+    Ok((seen, looker.thread().clone()))
+}

@@ -1,0 +1,59 @@
+//! The options of `key`.
+
+use clap::{Args, Subcommand};
+
+use super::{Duration, NameArgs, duration};
+
+/// Arguments of `key`.
+#[derive(Debug, Args)]
+pub struct KeyArgs {
+    #[command(subcommand)]
+    pub action: KeyAction,
+}
+
+/// What to do with keys.
+#[derive(Debug, Subcommand)]
+pub enum KeyAction {
+    /// Make a key; it is the last line of what is written, and is not kept anywhere
+    Create(KeyCreateArgs),
+    /// List the keys: what they are for, not what they are
+    List(KeyListArgs),
+    /// End a key at once
+    Revoke(KeyRevokeArgs),
+}
+
+/// Arguments of `key create`.
+#[derive(Debug, Args)]
+pub struct KeyCreateArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// File or directory of the formation that the key is for, with what is below it; /metrics for the figures alone
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub path: String,
+    /// Have nothing changed with it
+    #[arg(long)]
+    pub read_only: bool,
+    /// How long it can be used [default: as long as the formation lives]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub expires: Option<Duration>,
+}
+
+/// Arguments of `key list`.
+#[derive(Debug, Args)]
+pub struct KeyListArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `key revoke`.
+#[derive(Debug, Args)]
+pub struct KeyRevokeArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// Its id: what is in front of the dot
+    #[arg(value_name = "ID")]
+    pub id: String,
+}

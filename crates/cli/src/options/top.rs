@@ -1,0 +1,21 @@
+//! The options of `top`.
+
+use clap::Args;
+
+use super::{Duration, NameArgs, duration};
+
+/// Arguments of `top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// How long an interval is
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    pub every: Duration,
+    /// Show one interval and end
+    #[arg(long)]
+    pub once: bool,
+    /// Write a line of JSON for each interval
+    #[arg(long)]
+    pub json: bool,
+}

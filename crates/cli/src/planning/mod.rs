@@ -1,0 +1,129 @@
+//! Plans: the model of the site on disk, what runs have taught, and what data there is.
+
+mod calibrating;
+mod outcome;
+mod scan;
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use bivouac_launch::Environment;
+use bivouac_plan::{Learned, Site};
+
+use crate::failure::Failure;
+use crate::options::SiteArgs;
+
+pub use calibrating::calibrate;
+pub use outcome::Watch;
+pub use scan::{Amount, scan};
+
+/// Most bytes of a model or of what was learned.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Where a site's model is kept, and what was learned of it.
+#[derive(Debug)]
+pub struct Kept {
+    /// The model.
+    pub model: PathBuf,
+    learned: PathBuf,
+}
+
+impl Kept {
+    /// The site that is meant.
+    ///
+    /// # Errors
+    /// That there is no place for it.
+    pub fn of(here: &Environment, args: &SiteArgs) -> Result<Kept, Failure> {
+        let own = || here.state_home.as_ref().map(|home| home.join("bivouac/site.toml"));
+        let no_home = || Failure::new(1, "neither XDG_STATE_HOME nor HOME is set; name a file: --site");
+        let model = args.site.clone().or_else(own).ok_or_else(no_home)?;
+        let mut learned = model.clone().into_os_string();
+        learned.push(".learned.json");
+        Ok(Kept { model, learned: learned.into() })
+    }
+
+    /// The model.
+    ///
+    /// # Errors
+    /// That there is none, or what is wrong with it.
+    pub fn site(&self) -> Result<Site, Failure> {
+        let failed =
+            |code, cause: String| Failure::new(code, format_args!("{}: {cause}", self.model.display()));
+        let missing = "measure the site (bivouac plan calibrate DIR, with a directory of its storage), or name its model: --site";
+        let text = read(&self.model).map_err(|e| failed(1, e.to_string()))?;
+        let text = text.ok_or_else(|| failed(1, format!("there is no model of the site; {missing}")))?;
+        let site: Site = toml::from_str(&text).map_err(|error| failed(2, error.to_string()))?;
+        site.check().map_err(|cause| failed(2, cause))?;
+        Ok(site)
+    }
+
+    /// What runs have taught; nothing yet is no error, and what cannot be read is said and then nothing.
+    pub fn learned(&self) -> Learned {
+        let read = read(&self.learned).map_err(|e| e.to_string());
+        let parsed = read.and_then(|text| {
+            text.map_or(Ok(Learned::default()), |text| serde_json::from_str(&text).map_err(|e| e.to_string()))
+        });
+        parsed.unwrap_or_else(|error| {
+            errln!(
+                "bivouac: {}: {error}; it counts as empty (remove it: bivouac plan reset)",
+                self.learned.display()
+            );
+            Learned::default()
+        })
+    }
+
+    /// Writes down what was learned: whole or not at all.
+    ///
+    /// # Errors
+    /// That it cannot be written.
+    pub fn learn(&self, learned: &Learned) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(learned).map_err(std::io::Error::from)?;
+        replace(&self.learned, &text)
+    }
+
+    /// Writes the model.
+    ///
+    /// # Errors
+    /// That it cannot be written.
+    pub fn write(&self, text: &str) -> Result<(), Failure> {
+        if let Some(dir) = self.model.parent() {
+            std::fs::create_dir_all(dir).map_err(|e| {
+                Failure::new(1, format_args!("{}: {e}; name another file: --site", dir.display()))
+            })?;
+        }
+        replace(&self.model, text)
+    }
+
+    /// Forgets what was learned; answers whether there was anything.
+    ///
+    /// # Errors
+    /// That it cannot be removed.
+    pub fn forget(&self) -> Result<bool, Failure> {
+        match std::fs::remove_file(&self.learned) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Failure::new(1, format_args!("{}: {error}", self.learned.display()))),
+        }
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<Option<String>> {
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Ok(found) if found.len() > FILE_MAX => return Err(std::io::Error::other("is too large")),
+        _ => {}
+    }
+    std::fs::read_to_string(path).map(Some)
+}
+
+/// Beside it first, so that two runs that end together leave the one or the other.
+fn replace(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut beside = path.to_owned().into_os_string();
+    beside.push(format!(".{}", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|e| {
+        let _not_there = std::fs::remove_file(&beside);
+        Failure::new(1, format_args!("{}: {e}; choose another file: --site", path.display()))
+    })
+}

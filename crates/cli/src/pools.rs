@@ -1,0 +1,256 @@
+//! Work pools: where the database is, who asks, and how formations attach pools.
+
+use std::ffi::OsStr;
+use std::fmt::{Display, Formatter};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bivouac_launch::{Environment, FormationName, ProcessId, StateDir, recoverable};
+use bivouac_pool::{Access, Attachment, Change, Former, PoolError, PoolRef, Pools, Wanted, Who};
+use bivouac_types::PartitionSettings;
+
+use crate::failure::Failure;
+use crate::options::{AttachArgs, DatabaseArgs};
+use crate::partitioning::Plan;
+
+/// How a database of SQLite is named.
+const SQLITE: &str = "sqlite://";
+
+impl From<PoolError> for Failure {
+    fn from(error: PoolError) -> Failure {
+        Failure::new(1, error)
+    }
+}
+
+/// A pool that a formation shall have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attach(Wanted);
+
+/// Reads `NAME[:ro|:rw][@PATH]`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_attach(text: &str) -> Result<Attach, String> {
+    let (rest, path) = match text.split_once('@') {
+        Some((rest, path)) => (rest, Some(path)),
+        None => (text, None),
+    };
+    let (name, access) = match rest.split_once(':') {
+        None | Some((_, "ro")) => (rest.trim_end_matches(":ro"), Access::Ro),
+        Some((name, "rw")) => (name, Access::Rw),
+        Some((_, other)) => return Err(format!("'{other}' is neither ro nor rw")),
+    };
+    let pool: PoolRef = name.parse()?;
+    let path = path.map_or_else(|| format!("/pools/{}", pool.name), str::to_owned);
+    let is_plain = path.starts_with('/') && path.len() > 1 && path.split('/').all(|part| part != "..");
+    if !is_plain {
+        return Err(format!("'{path}' is no path in a formation; write for instance {name}@/data"));
+    }
+    Ok(Attach(Wanted { pool, access, path }))
+}
+
+/// The time, in seconds since 1970.
+pub fn now_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Who asks.
+///
+/// # Errors
+/// That the system does not say.
+pub fn who(here: &Environment) -> Result<Who, Failure> {
+    let mut gids = vec![rustix::process::getegid().as_raw()];
+    let others = rustix::process::getgroups().map_err(std::io::Error::from)?;
+    gids.extend(others.iter().map(|gid| gid.as_raw()));
+    Ok(Who { uid: here.uid, gids })
+}
+
+/// Opens the database that is meant, having forgotten what was attached by formations of this user here that are no more.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn open(here: &Environment, args: &DatabaseArgs) -> Result<Pools, Failure> {
+    let file = match &args.db {
+        Some(url) => match url.strip_prefix(SQLITE) {
+            Some(file) if !file.is_empty() => PathBuf::from(file),
+            _ => {
+                let remedy = "name a file of SQLite: --db sqlite:///path/pools.sqlite";
+                return Err(Failure::new(
+                    2,
+                    format_args!("--db {url}: this is no database of pools; {remedy}"),
+                ));
+            }
+        },
+        None => {
+            let no_home = "neither XDG_STATE_HOME nor HOME is set; name a database: --db sqlite://FILE";
+            let home = here.state_home.as_ref().ok_or_else(|| Failure::new(1, no_home))?;
+            let dir = home.join("bivouac");
+            let failed = |e| Failure::new(1, format_args!("{}: {e}; name a database: --db", dir.display()));
+            std::fs::create_dir_all(&dir).map_err(failed)?;
+            dir.join("pools.sqlite")
+        }
+    };
+    Ok(Pools::open(&file)?)
+}
+
+/// Forgets what formations of this user here have attached that are no more. A formation counts as long as anything of it is known
+/// here, also of a killed one, and one that is being formed as long as its process lives.
+///
+/// # Errors
+/// That the database cannot be changed.
+pub fn forget_gone(here: &Environment, pools: &mut Pools) -> Result<(), Failure> {
+    let known = pools.attachments_on(&here.host, here.uid)?;
+    if known.is_empty() {
+        return Ok(());
+    }
+    let base = here.existing_base();
+    let is_seen = |one: &Attachment| {
+        let of_it = Path::new(OsStr::from_bytes(&one.base));
+        if one.view.is_empty() { base.as_deref() == Some(of_it) } else { View::from(of_it).sees(&one.view) }
+    };
+    let others: Vec<Attachment> = known.into_iter().filter(|one| ProcessId::of(one.pid).is_none()).collect();
+    let names = names(here);
+    let is_gone = |one: &&Attachment| is_seen(one) && !names.contains(&one.formation);
+    let gone: Vec<i64> = others.iter().filter(is_gone).map(|one| one.id).collect();
+    let who = who(here)?;
+    Ok(pools.detach(&Change { who: &who, now_s: now_s(), request: None }, &gone)?)
+}
+
+/// The formations of which anything is known here.
+fn names(here: &Environment) -> Vec<String> {
+    let parts = StateDir::list(here).into_iter().chain(StateDir::wholes(here)).map(|(name, _)| name);
+    let all = parts.chain(recoverable(here).into_iter().map(|found| found.name));
+    all.map(|name| name.as_str().to_owned()).collect()
+}
+
+/// Whether a formation that has a pool is known here.
+pub fn is_known(here: &Environment, one: &Attachment) -> bool {
+    one.host == here.host && names(here).contains(&one.formation)
+}
+
+/// What a process sees of a host: since when that runs, which processes, and which directory a path leads to. A private `/tmp`, as
+/// batch systems give it, is another one in each job.
+#[derive(Debug, PartialEq, Eq)]
+struct View {
+    boot: String,
+    processes: u64,
+    parent: (u64, u64),
+}
+
+impl View {
+    /// Of the place of the directory that formations are in, which goes with the last of them.
+    fn from(base: &Path) -> View {
+        let of = |path: &Path| std::fs::metadata(path).map_or((0, 0), |found| (found.dev(), found.ino()));
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        View {
+            boot: boot.trim().to_owned(),
+            processes: of(Path::new("/proc/self/ns/pid")).1,
+            parent: base.parent().map_or((0, 0), of),
+        }
+    }
+
+    /// Whether what can be found from here is all there is of a formation with that view. None outlives its host; what
+    /// can be recovered is found also after that.
+    fn sees(&self, noted: &str) -> bool {
+        self.parent != (0, 0) && noted == self.to_string()
+            || noted.split_once(' ').is_some_and(|(boot, _)| !self.boot.is_empty() && boot != self.boot)
+    }
+}
+
+impl Display for View {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}:{}", self.boot, self.processes, self.parent.0, self.parent.1)
+    }
+}
+
+/// Notes that a formation attaches pools; answers the partitions that they are.
+///
+/// # Errors
+/// Why one cannot be attached.
+pub fn attach(here: &Environment, name: &FormationName, args: &AttachArgs) -> Result<Vec<Plan>, Failure> {
+    if args.pools.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pools = open(here, &args.database)?;
+    forget_gone(here, &mut pools)?;
+    let who = who(here)?;
+    let change = Change { who: &who, now_s: now_s(), request: None };
+    let wanted: Vec<Wanted> = args.pools.iter().map(|one| one.0.clone()).collect();
+    for one in &wanted {
+        plan(one, &pools.find(&who, &one.pool)?.source)?;
+    }
+    let base = here.base()?;
+    let view = View::from(&base).to_string();
+    let former = Former {
+        formation: name.as_str(),
+        host: &here.host,
+        base: base.as_os_str().as_bytes(),
+        view: &view,
+        pid: std::process::id(),
+    };
+    let attached = pools.attach(&change, &former, &wanted)?;
+    wanted.iter().zip(&attached).map(|(one, pool)| plan(one, &pool.source)).collect()
+}
+
+fn plan(wanted: &Wanted, source: &[u8]) -> Result<Plan, Failure> {
+    let failed = |cause: &dyn std::fmt::Display| {
+        Failure::new(1, format_args!("pool {}: cannot be attached: {cause}", wanted.pool))
+    };
+    let text = std::str::from_utf8(source)
+        .map_err(|_| failed(&"its path is not UTF-8; make a link to it and a pool of that"))?;
+    let is_there = text.contains("://") || is_dir(Path::new(OsStr::from_bytes(source)));
+    if !is_there {
+        return Err(failed(&format_args!(
+            "{text} is no directory any more; put it back, or release the pool"
+        )));
+    }
+    let mut settings = PartitionSettings::default();
+    settings.assign("source", text).map_err(|error| failed(&error))?;
+    if wanted.access == Access::Ro {
+        settings.assign("write", "never").map_err(|error| failed(&error))?;
+    }
+    let path = wanted.path.clone().into_bytes();
+    Ok(Plan { path, nodes: None, sizing: None, sharing: None, settings, says_stripe: false })
+}
+
+fn is_dir(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_of_another_boot_sees_that_nothing_is_left() {
+        let here = View { boot: "b1".into(), processes: 1, parent: (2, 3) };
+        for (noted, sees) in [
+            ("b1 1 2:3", true),
+            ("b0 1 2:3", true),
+            ("b0 7 7:7", true),
+            ("b1 7 2:3", false),
+            ("b1 1 2:4", false),
+            ("b1 1 4:3", false),
+            ("", false),
+        ] {
+            assert_eq!(here.sees(noted), sees, "{noted}");
+        }
+        let nowhere = View { parent: (0, 0), ..here };
+        assert!(!nowhere.sees("b1 1 0:0"));
+    }
+
+    #[test]
+    fn what_is_to_be_attached_is_read() {
+        let Attach(plain) = parse_attach("mesh").unwrap();
+        assert_eq!((plain.access, plain.path.as_str()), (Access::Ro, "/pools/mesh"));
+        let Attach(all) = parse_attach("7/mesh:rw@/data/in").unwrap();
+        assert_eq!((all.pool.owner, all.access, all.path.as_str()), (Some(7), Access::Rw, "/data/in"));
+        for bad in ["", "mesh:", "mesh:w", "mesh@", "mesh@data", "mesh@/", "mesh@/a/../b", "a b:ro", "x/mesh"]
+        {
+            assert!(parse_attach(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Real formations for tests: the real binary, real daemons, real mounts, in a runtime directory of their own.
+//!
+//! ```ignore
+//! let Some(camp) = Camp::start(&["--nodes", "4"]) else { return };
+//! std::fs::write(camp.mount().join("a"), "x").unwrap();
+//! camp.kill_node(0);
+//! camp.down();
+//! ```
+//! A camp that is dropped, also by a failing test, is taken down and killed.
+
+#![allow(dead_code, reason = "every test file uses a part of it")]
+pub mod library;
+pub mod random;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_net::{Auth, Secret};
+use bivouac_types::FormationId;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// How long a condition may take to come true on a machine that is busy with other things.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A runtime directory of a test's own, and the formations in it.
+pub struct Place {
+    runtime: tempfile::TempDir,
+    environment: Vec<(String, String)>,
+}
+
+/// A running formation.
+pub struct Camp {
+    place: Place,
+    name: String,
+    mounts: Vec<PathBuf>,
+    is_down: bool,
+}
+
+/// What a command said.
+#[derive(Debug)]
+pub struct Said {
+    /// Its exit code; 128 + signal if a signal ended it.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// Whether mounting is possible here; says why a test is skipped if not.
+pub fn can_mount() -> bool {
+    let device = Path::new("/dev/fuse").exists();
+    if !device {
+        println!("skipped: /dev/fuse is missing");
+    }
+    device
+}
+
+/// Memory that a process has resident, in KiB.
+pub fn rss_kib(pid: u64) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Waits until a condition holds.
+///
+/// # Panics
+/// With `what` when it does not come true in time.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within {} s: {what}", DEADLINE.as_secs());
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+/// Sends a signal to a process by its number.
+pub fn signal(pid: u64, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// Whether a process lives: also one whose first thread has ended, as long as another one holds its files and locks.
+pub fn is_alive(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| {
+        let threads = rest.split(' ').nth(17).and_then(|count| count.parse().ok()).unwrap_or(0);
+        !rest.starts_with(['Z', 'X']) || threads > 1
+    })
+}
+
+impl Place {
+    /// An empty one.
+    pub fn new() -> Place {
+        let runtime = tempfile::Builder::new().prefix("bvk").tempdir().unwrap();
+        Place { runtime, environment: Vec::new() }
+    }
+
+    /// Commands have this in their environment from now on.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// The runtime directory.
+    pub fn path(&self) -> &Path {
+        self.runtime.path()
+    }
+
+    /// The binary with arguments.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bivouac"));
+        command.args(arguments).env("XDG_RUNTIME_DIR", self.path()).stdin(Stdio::null());
+        command.env("XDG_STATE_HOME", self.path().join("state"));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs the binary to its end.
+    pub fn run(&self, arguments: &[&str]) -> Said {
+        said(&self.command(arguments).output().unwrap())
+    }
+
+    /// A name that no other formation of this machine has.
+    pub fn unique_name() -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        format!("t{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether no formation has left anything in the runtime directory.
+    pub fn is_empty(&self) -> bool {
+        std::fs::read_dir(self.path().join("bivouac")).map_or(true, |mut entries| entries.next().is_none())
+    }
+
+    /// The formation's own directory.
+    pub fn formation_dir(&self, name: &str) -> PathBuf {
+        self.path().join("bivouac").join(name)
+    }
+
+    /// Processes, mounts and files of a formation whose name is known, killed and removed as far as possible.
+    pub fn purge(&self, name: &str) {
+        let said = self.run(&["down", "--name", name, "--discard"]);
+        if said.code == 0 || !self.formation_dir(name).exists() {
+            return;
+        }
+        eprintln!("{name} did not go down: {}", said.err);
+        let text = std::fs::read(self.formation_dir(name).join("state.json")).unwrap_or_default();
+        let state: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let nodes = state["nodes"].as_array().cloned().unwrap_or_default();
+        for process in [&state["supervisor"]].into_iter().chain(nodes.iter().map(|node| &node["process"])) {
+            if let Some(pid) = process["pid"].as_u64().filter(|pid| is_alive(*pid)) {
+                signal(pid, Signal::KILL);
+            }
+        }
+        self.run(&["down", "--name", name, "--discard"]);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let entries = std::fs::read_dir(self.path().join("bivouac")).into_iter().flatten().flatten();
+        let names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.iter().for_each(|name| self.purge(name));
+    }
+}
+
+impl Camp {
+    /// `bivouac up` with these arguments and a name of its own; `None` if nothing can be mounted here.
+    pub fn start(arguments: &[&str]) -> Option<Camp> {
+        can_mount().then(|| Camp::start_in(Place::new(), arguments))
+    }
+
+    /// The same with a mount through each node.
+    pub fn start_each(arguments: &[&str]) -> Option<Camp> {
+        if !can_mount() {
+            return None;
+        }
+        let place = Place::new();
+        let each = place.path().join("each");
+        std::fs::create_dir(&each).unwrap();
+        let mut all = vec!["--mount-each", each.to_str().unwrap()];
+        all.extend(arguments);
+        Some(Camp::start_in(place, &all))
+    }
+
+    /// The same in a given place, also without a mount.
+    pub fn start_in(place: Place, arguments: &[&str]) -> Camp {
+        let name = Place::unique_name();
+        // A test that is killed leaves nothing either.
+        let owner = std::process::id().to_string();
+        let mut all = vec!["up", "--name", &name, "--json"];
+        if !arguments.contains(&"--owner") {
+            all.extend(["--owner", &owner]);
+        }
+        all.extend(arguments);
+        let said = place.run(&all);
+        assert_eq!(said.code, 0, "{}", said.err);
+        let up: Value = serde_json::from_str(&said.out).unwrap();
+        let mounts =
+            up["mounts"].as_array().unwrap().iter().map(|mount| mount.as_str().unwrap().into()).collect();
+        Camp { place, name, mounts, is_down: false }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it lives.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The first mount point.
+    pub fn mount(&self) -> &Path {
+        &self.mounts[0]
+    }
+
+    /// All mount points that `up` made.
+    pub fn mounts(&self) -> &[PathBuf] {
+        &self.mounts
+    }
+
+    /// The formation's own directory.
+    pub fn dir(&self) -> PathBuf {
+        self.place.formation_dir(&self.name)
+    }
+
+    /// Runs a command of the binary on this formation (`--name` is added).
+    pub fn run(&self, command: &str, arguments: &[&str]) -> Said {
+        let mut all = vec![command, "--name", &self.name];
+        all.extend(arguments);
+        self.place.run(&all)
+    }
+
+    /// `status --json`.
+    pub fn status(&self) -> Value {
+        let said = self.run("status", &["--json"]);
+        serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{}", said.err))
+    }
+
+    /// The state that `status` shows of the formation.
+    pub fn state(&self) -> String {
+        self.status()["state"].as_str().unwrap().into()
+    }
+
+    /// The process of a node's daemon, waiting until there is one that serves.
+    pub fn node_pid(&self, node: usize) -> u64 {
+        let mut pid = None;
+        wait_until("the node is ready", || {
+            let status = self.status();
+            let node = &status["nodes"][node];
+            pid = node["pid"].as_u64().filter(|_| node["state"] == "ready");
+            pid.is_some()
+        });
+        pid.unwrap()
+    }
+
+    /// Kills a node's daemon with SIGKILL and waits until that process is gone; answers its number.
+    pub fn kill_node(&self, node: usize) -> u64 {
+        let pid = self.node_pid(node);
+        signal(pid, Signal::KILL);
+        wait_until("the killed daemon is gone", || !is_alive(pid));
+        pid
+    }
+
+    /// What proves to its daemons that one belongs to it.
+    pub fn auth(&self) -> Auth {
+        let hex = self.status()["formation"].as_str().unwrap().to_string();
+        let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
+        let secret = std::fs::read(self.dir().join("secret")).unwrap();
+        Auth {
+            formation: FormationId(std::array::from_fn(byte)),
+            secret: Secret::new(secret.try_into().unwrap()),
+            is_secure: self.status()["secure"].as_bool().unwrap_or_default(),
+        }
+    }
+
+    /// The supervisor's process.
+    pub fn supervisor_pid(&self) -> u64 {
+        self.status()["supervisor"]["pid"].as_u64().unwrap()
+    }
+
+    /// Takes it down and makes sure that nothing is left.
+    pub fn down(mut self) {
+        let said = self.run("down", &[]);
+        assert_eq!(said.code, 0, "{}", said.err);
+        assert!(said.out.contains("nothing left: 0 processes, 0 mounts, 0 files, 0 sockets"), "{}", said.out);
+        assert!(self.place.is_empty());
+        self.is_down = true;
+    }
+}
+
+impl Drop for Camp {
+    fn drop(&mut self) {
+        if !self.is_down {
+            if std::thread::panicking() {
+                self.show_logs();
+            }
+            self.place.purge(&self.name);
+        }
+    }
+}
+
+impl Camp {
+    fn show_logs(&self) {
+        let entries = std::fs::read_dir(self.dir()).into_iter().flatten().flatten();
+        for path in
+            entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "log"))
+        {
+            eprintln!("--- {}\n{}", path.display(), std::fs::read_to_string(&path).unwrap_or_default());
+        }
+    }
+}
+
+/// What a command has said, and how it ended.
+pub fn said(output: &Output) -> Said {
+    use std::os::unix::process::ExitStatusExt;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let code = output.status.code().or_else(|| output.status.signal().map(|signal| 128 + signal));
+    Said { code: code.unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
+}

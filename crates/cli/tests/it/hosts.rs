@@ -1,0 +1,440 @@
+//! A formation over several hosts, each played by a runtime directory of its own: what needs neither root nor
+//! namespaces. On virtual nodes, with ssh, mounts and cut networks: tests/cluster.
+
+use std::path::PathBuf;
+
+use crate::harness::library::{create, ctx, library, read, write};
+use crate::harness::{Place, Said, is_alive, signal, wait_until};
+use bivouac_client::NewInode;
+use bivouac_types::{Ino, mode};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Hosts that are directories.
+struct Hosts {
+    place: Place,
+    name: String,
+}
+
+impl Hosts {
+    fn new() -> Hosts {
+        let hosts = Hosts { place: Place::new(), name: Place::unique_name() };
+        for host in ["a", "b", "c"] {
+            std::fs::create_dir(hosts.runtime(host)).unwrap();
+        }
+        hosts
+    }
+
+    fn runtime(&self, host: &str) -> PathBuf {
+        self.place.path().join(host)
+    }
+
+    /// Starts them by a shell, `before` the program.
+    fn up(&self, hosts: &str, before: &str, options: &[&str]) -> Said {
+        let base = self.place.path().display();
+        let launch = format!("{before} XDG_RUNTIME_DIR={base}/{{host}} exec {{args}}");
+        let fixed = ["up", "--name", &self.name, "--hosts", hosts, "--launch", &launch, "--no-mount"];
+        let arguments: Vec<&str> = fixed.into_iter().chain(options.iter().copied()).collect();
+        let output = self.place.command(&arguments).current_dir(self.place.path()).output().unwrap();
+        crate::harness::said(&output)
+    }
+
+    fn status(&self) -> Value {
+        let said = self.place.run(&["status", "--name", &self.name, "--json"]);
+        serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"))
+    }
+
+    fn down(&self) -> Said {
+        self.place.run(&["down", "--name", &self.name])
+    }
+
+    fn are_empty(&self) -> bool {
+        ["a", "b", "c"].iter().all(|host| !self.runtime(host).join("bivouac").exists())
+    }
+
+    fn keeper(&self) -> u64 {
+        let state = self.place.path().join(format!("bivouac/{}+hosts/state.json", self.name));
+        let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+        state["supervisor"]["pid"].as_u64().unwrap()
+    }
+}
+
+/// What runs on a host, by numbers.
+struct Processes {
+    agent: u64,
+    supervisor: u64,
+    daemon: u64,
+}
+
+impl Hosts {
+    fn processes(&self, host: &str) -> Processes {
+        let state = self.runtime(host).join("bivouac").join(&self.name).join("state.json");
+        let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+        let supervisor = state["supervisor"]["pid"].as_u64().unwrap();
+        // The part's supervisor is held up by its part: whoever started it.
+        let stat = std::fs::read_to_string(format!("/proc/{supervisor}/stat")).unwrap();
+        let agent = stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().unwrap();
+        Processes { agent, supervisor, daemon: state["nodes"][0]["process"]["pid"].as_u64().unwrap() }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.down();
+    }
+}
+
+fn texts<'a>(report: &'a Value, list: &str, field: &str) -> Vec<&'a str> {
+    report[list].as_array().unwrap().iter().map(|item| item[field].as_str().unwrap()).collect()
+}
+
+/// S99.
+#[test]
+fn nodes_of_a_host_share_a_process_and_talk_to_those_of_others() {
+    let hosts = Hosts::new();
+    let said = hosts.up("a:3,b:4", "", &["--in-process", "--stripe", "4096"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let status = hosts.status();
+    let nodes = status["nodes"].as_array().unwrap();
+    assert!(nodes.iter().all(|node| node["state"] == "ready"), "{status}");
+    let pids: Vec<u64> = nodes.iter().map(|node| node["pid"].as_u64().unwrap()).collect();
+    assert!(
+        pids[..3].iter().all(|pid| *pid == pids[0]) && pids[3..].iter().all(|pid| *pid == pids[3]),
+        "{pids:?}"
+    );
+    assert_ne!(pids[0], pids[3], "one process on each host");
+    // Seen from each host: its own nodes over their sockets, the others over the network.
+    let [a, b] = ["a", "b"].map(|host| library(&hosts.runtime(host).join("bivouac").join(&hosts.name)));
+    let content: Vec<u8> = (0..100_000).map(|at| (at / 4096 * 31 + at * 7) as u8).collect();
+    let new = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
+    for number in 0..30 {
+        // Its inode is on any node, made by the one that has the root.
+        a.mknod(&ctx(&a), Ino::ROOT, format!("d{number}").as_bytes(), &new).unwrap();
+        let (name, part) = (format!("f{number}"), &content[number * 1000..]);
+        write(&b, create(&b, &name), 0, part);
+    }
+    // A rename from directory to directory needs the nodes of both.
+    for number in 0..30 {
+        let dir = b.lookup(Ino::ROOT, format!("d{number}").as_bytes()).unwrap().ino;
+        b.rename(&ctx(&b), Ino::ROOT, format!("f{number}").as_bytes(), dir, b"g", 0).unwrap();
+    }
+    signal(pids[0], Signal::KILL);
+    for number in 0..30 {
+        let file = b.resolve(format!("d{number}/g").as_bytes()).unwrap();
+        assert_eq!(read(&b, file.ino, 0, 100_000), content[number * 1000..], "{number}");
+    }
+    drop((a, b));
+    wait_until("the killed ones are back", || hosts.status()["state"] == "running");
+    let deaths: Vec<u64> = hosts.status()["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| node["deaths"].as_u64().unwrap())
+        .collect();
+    assert_eq!(deaths, [1, 1, 1, 0, 0, 0, 0]);
+    assert!(hosts.down().out.contains("nothing left"));
+    assert!(hosts.are_empty());
+}
+
+#[test]
+fn hosts_come_together_and_go() {
+    let hosts = Hosts::new();
+    let said = hosts.up("a,b:2", "", &[]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let report = hosts.status();
+    assert_eq!(report["state"], "running");
+    assert_eq!(texts(&report, "hosts", "name"), ["a", "b"]);
+    assert_eq!(texts(&report, "nodes", "host"), ["a", "b", "b"]);
+    assert_eq!(texts(&report, "nodes", "state"), ["ready"; 3]);
+    // Each has its part, and knows that it is one.
+    let part = hosts.place.command(&["down"]).env("XDG_RUNTIME_DIR", hosts.runtime("b")).output().unwrap();
+    let refusal = String::from_utf8(part.stderr).unwrap();
+    assert!(refusal.contains("was started elsewhere"), "{refusal}");
+    let said = hosts.place.run(&["fsck", &hosts.name]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = hosts.down();
+    assert!(said.out.contains("down on all its hosts; nothing left: 0 processes"), "{said:?}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
+}
+
+#[test]
+fn who_does_not_come_is_named() {
+    let hosts = Hosts::new();
+    let trouble = "if [ {host} = b ]; then echo no room for it >&2; exit 3; fi;";
+    let said = hosts.up("a,b,c", trouble, &[]);
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("only 2 of 3 nodes are there, 3 are wanted:"), "{said:?}");
+    assert!(said.err.contains("host b: no room for it (exit code 3)"), "{said:?}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
+    let said = hosts.up("a,b,c", trouble, &["--min-nodes", "2"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let report = hosts.status();
+    assert_eq!(report["state"], "degraded");
+    assert_eq!(texts(&report, "hosts", "state"), ["up", "missing", "up"]);
+    assert_eq!(texts(&report, "nodes", "host"), ["a", "c"]);
+}
+
+#[test]
+fn without_their_keeper_hosts_leave_nothing() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    let keeper = hosts.keeper();
+    signal(keeper, Signal::KILL);
+    wait_until("the parts are gone", || !is_alive(keeper) && hosts.are_empty());
+    let said = hosts.down();
+    assert!(said.out.contains("host b: the process that kept the hosts together was killed"), "{said:?}");
+    assert!(hosts.place.is_empty());
+}
+
+#[test]
+fn a_keeper_that_is_told_to_end_says_what_is_lost() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &["--out", "results:/tmp/never"]).code, 0);
+    signal(hosts.keeper(), Signal::TERM);
+    wait_until("the parts are gone", || hosts.are_empty());
+    let file = hosts.place.path().join(format!("bivouac-{}.txt", hosts.name));
+    let said = std::fs::read_to_string(file).unwrap();
+    assert!(said.contains("on a, b ended: signal 15") && said.contains("/results to /tmp/never"), "{said}");
+}
+
+#[test]
+fn a_killed_part_leaves_nothing_and_the_others_go_on() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    signal(hosts.processes("b").agent, Signal::KILL);
+    wait_until("b has left", || !hosts.runtime("b").join("bivouac").exists());
+    wait_until("the keeper knows", || texts(&hosts.status(), "hosts", "state") == ["up", "lost"]);
+    let report = hosts.status();
+    assert_eq!(texts(&report, "nodes", "state"), ["ready", "failed"]);
+    assert!(hosts.down().out.contains("down on all its hosts; nothing left"));
+    assert!(hosts.are_empty());
+}
+
+/// S240.
+#[test]
+fn whichever_process_of_a_host_is_killed_nothing_is_left_there() {
+    type Victims = fn(&Processes) -> Vec<u64>;
+    let cases: [(&str, Victims); 3] = [
+        ("its agent", |host| vec![host.agent]),
+        ("its supervisor, then its agent", |host| vec![host.supervisor, host.agent]),
+        ("its agent and its daemon", |host| vec![host.agent, host.daemon]),
+    ];
+    for (what, victims) in cases {
+        let hosts = Hosts::new();
+        assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+        let processes = hosts.processes("b");
+        let Processes { agent, supervisor, daemon } = processes;
+        for pid in victims(&processes) {
+            // The earlier one's death may have ended it already.
+            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+            let _gone_meanwhile = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        let left = hosts.runtime("b").join("bivouac");
+        wait_until(what, || !left.exists() && ![agent, supervisor, daemon].into_iter().any(is_alive));
+        wait_until("the keeper knows", || texts(&hosts.status(), "hosts", "state") == ["up", "lost"]);
+        assert!(hosts.down().out.contains("down on all its hosts; nothing left"), "{what}");
+        assert!(hosts.are_empty() && hosts.place.is_empty(), "{what}");
+    }
+}
+
+/// S240.
+#[test]
+fn a_host_that_is_killed_while_it_waits_for_others_leaves_nothing() {
+    let hosts = Hosts::new();
+    // The other one does not come before it is told to.
+    let go = hosts.place.path().join("go");
+    let before =
+        format!("if [ {{host}} = a ]; then while [ ! -e {} ]; do sleep 0.01; done; fi;", go.display());
+    let base = hosts.place.path().display();
+    let launch = format!("{before} XDG_RUNTIME_DIR={base}/{{host}} exec {{args}}");
+    let mut up = hosts.place.command(&[
+        "up",
+        "--name",
+        &hosts.name,
+        "--hosts",
+        "a,b",
+        "--launch",
+        &launch,
+        "--no-mount",
+    ]);
+    let up = up.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let state = hosts.runtime("b").join("bivouac").join(&hosts.name).join("state.json");
+    let has_reported = || {
+        let state = std::fs::read(&state).unwrap_or_default();
+        let state: Value = serde_json::from_slice(&state).unwrap_or_default();
+        state["supervisor"]["pid"].is_u64()
+    };
+    wait_until("b waits for a", has_reported);
+    let supervisor = std::fs::read(&state).unwrap();
+    let supervisor: Value = serde_json::from_slice(&supervisor).unwrap();
+    let owner = supervisor["owner"]["pid"].as_u64().unwrap();
+    signal(owner, Signal::KILL);
+    wait_until("b has left nothing", || !hosts.runtime("b").join("bivouac").exists());
+    std::fs::write(go, "").unwrap();
+    let (succeeded, text) = words_of(up);
+    assert!(!succeeded && text.contains("host b: "), "{text}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
+}
+
+#[test]
+fn strange_tickets_are_refused() {
+    let place = Place::new();
+    for ticket in ["", "bivouac-ticket {}", "hello"] {
+        let output = place.command(&["join"]).env("BIVOUAC_TICKET", ticket).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("got no ticket"), "{text}");
+    }
+    let other = "bivouac-ticket {\"release\":\"99.0.0\"}";
+    let output = place.command(&["join"]).env("BIVOUAC_TICKET", other).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("version: is bivouac") && text.contains("99.0.0"), "{text}");
+}
+
+/// A formation file with one partition.
+fn file_with_partition(hosts: &Hosts, nodes: &str) -> String {
+    let path = hosts.place.path().join("job.toml");
+    std::fs::write(&path, format!("[[partition]]\npath = \"/p\"\nnodes = \"{nodes}\"\n")).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn partitions_of_a_formation_file_are_made_over_hosts_or_nothing_is_left() {
+    let hosts = Hosts::new();
+    let said = hosts.up("a,b", "", &["--config", &file_with_partition(&hosts, "9")]);
+    assert!(said.code != 0 && said.err.contains('9'), "{said:?}");
+    assert!(hosts.are_empty());
+    let said = hosts.up("a,b", "", &["--config", &file_with_partition(&hosts, "1,0")]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert_eq!(texts(&hosts.status(), "partitions", "path"), ["/p"]);
+    assert!(hosts.down().out.contains("down on all its hosts; nothing left"));
+    assert!(hosts.are_empty());
+}
+
+#[test]
+fn promises_are_kept_of_the_formation_that_made_them() {
+    let hosts = Hosts::new();
+    let promise = ["--out", "x:/tmp/never"];
+    let local = ["up", "--name", &hosts.name, "--nodes", "1", "--no-mount", promise[0], promise[1]];
+    assert_eq!(hosts.place.run(&local).code, 0);
+    // Another formation of the same name, over other hosts, promises nothing.
+    let said = hosts.up("a,b", "", &[]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(hosts.down().out.contains("down on all its hosts; nothing left"));
+    let said = hosts.down();
+    assert!(said.code == 3 && said.err.contains("nowhere else"), "{said:?}");
+    assert_eq!(hosts.place.run(&["down", "--name", &hosts.name, "--discard"]).code, 0);
+    let said = hosts.up("a,b", "", &promise);
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = hosts.down();
+    assert!(said.code == 3 && said.err.contains("nowhere else"), "{said:?}");
+    let said = hosts.place.run(&["down", "--name", &hosts.name, "--discard"]);
+    assert!(said.out.contains("down on all its hosts; nothing left"), "{said:?}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
+}
+
+/// A port that nobody listens at.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// What one of several hosts runs that come by themselves, to meet at this one.
+fn come(hosts: &Hosts, host: &str, port: u16, secret: &str, options: &[&str]) -> std::process::Child {
+    let file = hosts.place.path().join(format!("secret-{host}"));
+    std::fs::write(&file, secret).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let meet = format!("127.0.0.1:{port}");
+    let fixed =
+        ["up", "--name", &hosts.name, "--hosts", "a,b,c", "--no-mount", "--meet", &meet, "--meet-secret"];
+    let mut command = hosts.place.command(&fixed);
+    command.arg(file).args(options).env("XDG_RUNTIME_DIR", hosts.runtime(host)).env("SLURMD_NODENAME", host);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+}
+
+fn words_of(child: std::process::Child) -> (bool, String) {
+    let output = child.wait_with_output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+const SHARED: &str = "known to all of them, and nobody else";
+
+#[test]
+fn hosts_that_come_by_themselves_meet() {
+    let hosts = Hosts::new();
+    let port = free_port();
+    // Who comes before the first one waits for it.
+    let all = ["c", "b", "a"].map(|host| come(&hosts, host, port, SHARED, &[]));
+    for child in all {
+        let (succeeded, text) = words_of(child);
+        assert!(succeeded && text.contains("is up"), "{text}");
+    }
+    let at = |host: &str, arguments: &[&str]| {
+        let output =
+            hosts.place.command(arguments).env("XDG_RUNTIME_DIR", hosts.runtime(host)).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let report: Value = serde_json::from_str(&at("a", &["status", "--json"])).unwrap();
+    assert_eq!(texts(&report, "hosts", "name"), ["a", "b", "c"]);
+    assert_eq!(texts(&report, "nodes", "state"), ["ready"; 3]);
+    assert!(at("b", &["down"]).contains("was started elsewhere"));
+    assert!(at("a", &["down"]).contains("is down on all its hosts; nothing left: 0 processes"));
+    assert!(hosts.are_empty());
+}
+
+#[test]
+fn who_does_not_know_the_secret_does_not_meet_the_others() {
+    let hosts = Hosts::new();
+    let port = free_port();
+    let stranger = come(&hosts, "c", port, "what somebody else made up", &["--start-timeout", "1s"]);
+    let others = ["a", "b"].map(|host| come(&hosts, host, port, SHARED, &["--start-timeout", "2s"]));
+    let (succeeded, text) = words_of(stranger);
+    assert!(!succeeded && text.contains("the host that gathers the others"), "{text}");
+    let [first, second] = others.map(words_of);
+    assert!(!first.0 && first.1.contains("host c: did not report within 2 s"), "{}", first.1);
+    assert!(!second.0, "{}", second.1);
+    wait_until("nothing is left", || hosts.are_empty());
+}
+
+/// S283.
+#[test]
+fn meetings_that_make_no_sense_are_refused() {
+    let hosts = Hosts::new();
+    let shown = hosts.place.path().join("shown");
+    std::fs::write(&shown, SHARED).unwrap();
+    std::fs::set_permissions(&shown, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+    let mut command = hosts.place.command(&["up", "--hosts", "a,b", "--meet", "7", "--meet-secret"]);
+    let output = command.arg(&shown).env("SLURMD_NODENAME", "a").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2), "{text}");
+    assert!(text.contains("shown") && text.contains("by others (mode 640)"), "{text}");
+    let (succeeded, text) = words_of(come(&hosts, "a", 7, "short", &[]));
+    assert!(!succeeded && text.contains("can be guessed"), "{text}");
+    let stranger = come(&hosts, "a", 7, SHARED, &["--hosts", "x,y"]);
+    assert!(!words_of(stranger).0);
+    let mut unnamed =
+        hosts.place.command(&["run", "--hosts", "a,b", "--meet", "7", "--meet-secret", "f", "--", "true"]);
+    let output = unnamed.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("`run` has one"), "{text}");
+}
+
+/// Each host serves all files, and each server is known as that of its nodes.
+#[test]
+fn every_host_has_a_server_for_http() {
+    let hosts = Hosts::new();
+    let said = hosts.up("a,b", "", &["--http", "0", "--http-plain"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let on = |host: &str, arguments: &[&str]| {
+        let mut command = hosts.place.command(arguments);
+        crate::harness::said(&command.env("XDG_RUNTIME_DIR", hosts.runtime(host)).output().unwrap())
+    };
+    let key = on("a", &["key", "create", "--name", &hosts.name]);
+    assert_eq!((key.code, key.err.matches("(not encrypted)").count()), (0, 2), "{}", key.err);
+    assert!(
+        on("b", &["key", "list", "--name", &hosts.name]).out.starts_with(key.out.split('.').next().unwrap())
+    );
+    let down = hosts.down();
+    assert_eq!(down.code, 0, "{}", down.err);
+    wait_until("nothing is left", || hosts.are_empty());
+}

@@ -1,0 +1,218 @@
+//! What is said when something cannot work: object, cause, remedy; and nothing is left.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::net::TcpListener;
+
+use crate::harness::{Camp, Place, can_mount, signal, wait_until};
+use rustix::process::Signal;
+
+#[test]
+fn refusals_name_object_cause_and_remedy_and_leave_nothing() {
+    let place = Place::new();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let (dir, file) = (dir.path().to_str().unwrap(), file.to_str().unwrap());
+    let (small, huge) = (format!("{dir}:1k"), format!("{dir}:8000p"));
+    for (arguments, code, says) in [
+        (&["--nodes", "0"][..], 2, "--nodes 0: a formation needs a node; write --nodes 1 or more"),
+        (&["--nodes", "5000"], 2, "one machine plays at most 256 nodes"),
+        (&["--stripe", "5"], 2, "stripe size 5 is not within 4096 and 1073741824 bytes"),
+        (&["--stripe", "4097"], 2, "not a multiple of 4096"),
+        (&["--stripe", "8t"], 2, "is not within"),
+        (&["--width", "2"], 2, "--width 2: there are only 1 seats"),
+        (&["--volume", "/nonexistent"], 1, "volume /nonexistent: is missing; create the directory first"),
+        (&["--volume", file], 1, "is not a directory; name a directory"),
+        (&["--volume", &small], 1, "1 KiB is too small; give at least 4 MiB"),
+        (&["--volume", &huge], 1, "are free there; give a smaller capacity"),
+        (&["--volume", dir], 1, "holds 'file', which is not bivouac's"),
+        (&["--volume", dir, "--volume", dir], 2, "is given twice"),
+    ] {
+        let name = Place::unique_name();
+        let mut all = vec!["up", "--no-mount", "--name", &name];
+        all.extend(arguments);
+        let said = place.run(&all);
+        assert_eq!(said.code, code, "{arguments:?}: {}", said.err);
+        assert!(said.err.contains(says) && said.err.starts_with("bivouac: "), "{arguments:?}: {}", said.err);
+        assert!(place.is_empty(), "{arguments:?}");
+    }
+    assert_eq!(std::fs::read(file).unwrap(), b"x");
+}
+
+#[test]
+fn names_with_strange_characters_are_refused() {
+    let place = Place::new();
+    for name in ["a/b", "", "..", "ä", "a b", &"x".repeat(65)] {
+        let said = place.run(&["up", "--name", name]);
+        assert!(said.code == 2 && said.err.contains("--name"), "{name}: {}", said.err);
+    }
+    assert!(place.is_empty());
+}
+
+#[test]
+fn mount_points_that_cannot_be_used_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "x").unwrap();
+    let file = dir.path().join("file").display().to_string();
+    for (point, says) in [
+        (dir.path().to_str().unwrap(), "is not empty; name an empty directory"),
+        (&file, "is not a directory"),
+        ("/nonexistent/place", "does not exist; create the directory first"),
+    ] {
+        let said = place.run(&["up", "--name", &Place::unique_name(), "--mount", point]);
+        assert!(said.code == 1 && said.err.contains(says), "{}", said.err);
+        assert!(place.is_empty());
+    }
+}
+
+#[test]
+fn a_port_in_use_is_said() {
+    let place = Place::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let said = place.run(&["up", "--no-mount", "--name", &Place::unique_name(), "--port", &port]);
+    assert!(said.code == 1 && said.err.contains("Address already in use"), "{}", said.err);
+    assert!(said.err.contains(&port) && said.err.contains("choose another port"), "{}", said.err);
+    assert!(place.is_empty());
+}
+
+#[test]
+fn a_start_that_takes_too_long_is_undone() {
+    let place = Place::new();
+    let arguments = [
+        "up",
+        "--no-mount",
+        "--nodes",
+        "64",
+        "--volume",
+        "/dev/shm:4m",
+        "--start-timeout",
+        "0",
+        "--name",
+        &Place::unique_name(),
+    ];
+    let said = place.run(&arguments);
+    assert!(said.code == 1 && said.err.contains("took longer than 0 s"), "{}", said.err);
+    assert!(said.err.contains("--start-timeout") && place.is_empty());
+}
+
+#[test]
+fn a_start_that_is_interrupted_is_undone() {
+    let place = Place::new();
+    let name = Place::unique_name();
+    let mut up = place
+        .command(&["up", "--no-mount", "--nodes", "128", "--volume", "/dev/shm:4m", "--name", &name])
+        .spawn()
+        .unwrap();
+    let log = place.formation_dir(&name).join("n0.log");
+    wait_until("the first daemon is started", || log.exists());
+    signal(u64::from(up.id()), Signal::INT);
+    let code = up.wait().unwrap().code().unwrap();
+    // The signal can come too late; then there is a formation, as was asked for.
+    if code == 0 {
+        assert_eq!(place.run(&["down", "--name", &name]).code, 0);
+    }
+    assert!(place.is_empty());
+}
+
+#[test]
+fn a_name_that_is_taken_is_said() {
+    let camp = Camp::start_in(Place::new(), &["--no-mount"]);
+    let said = camp.run("up", &[]);
+    assert!(said.code == 1 && said.err.contains("is running already"), "{}", said.err);
+    assert!(said.err.contains(&format!("bivouac down --name {}", camp.name())), "{}", said.err);
+    camp.down();
+}
+
+#[test]
+fn another_release_and_an_unreadable_secret_are_said() {
+    let camp = Camp::start_in(Place::new(), &["--no-mount"]);
+    let secret = camp.dir().join("secret");
+    let bytes = std::fs::read(&secret).unwrap();
+    assert_eq!(bytes.len(), 32);
+    std::fs::remove_file(&secret).unwrap();
+    let said = camp.run("status", &[]);
+    assert!(
+        said.code == 1 && said.err.contains("secret") && said.err.contains("user who started"),
+        "{}",
+        said.err
+    );
+    std::fs::write(&secret, &bytes).unwrap();
+    let path = camp.dir().join("state.json");
+    let state = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, state.replace("\"version\": 1", "\"version\": 99")).unwrap();
+    let said = camp.run("status", &[]);
+    assert!(said.code == 1 && said.err.contains("state version 99"), "{}", said.err);
+    assert!(said.err.contains("use that release"), "{}", said.err);
+    std::fs::write(&path, state).unwrap();
+    camp.down();
+}
+
+#[test]
+fn the_wrong_secret_is_refused() {
+    let camp = Camp::start_in(Place::new(), &["--no-mount"]);
+    let secret = camp.dir().join("secret");
+    let bytes = std::fs::read(&secret).unwrap();
+    std::fs::write(&secret, [0; 32]).unwrap();
+    let status = camp.status();
+    assert_eq!(status["nodes"][0]["state"], "unreachable", "{status}");
+    std::fs::write(&secret, bytes).unwrap();
+    assert_eq!(camp.state(), "running");
+    camp.down();
+}
+
+#[test]
+fn nothing_running_and_several_running_are_said() {
+    let place = Place::new();
+    for command in ["status", "down"] {
+        let said = place.run(&[command]);
+        assert!(
+            said.code == 1 && said.err.contains("no formation is running; start one with: bivouac up"),
+            "{}",
+            said.err
+        );
+    }
+    let said = place.run(&["status", "--name", "x"]);
+    assert!(said.code == 1 && said.err.contains("formation x is not running"), "{}", said.err);
+    let names = [Place::unique_name(), Place::unique_name()];
+    for name in &names {
+        assert_eq!(place.run(&["up", "--no-mount", "--name", name]).code, 0);
+    }
+    let said = place.run(&["status"]);
+    assert!(said.code == 2 && names.iter().all(|name| said.err.contains(name)), "{}", said.err);
+    assert_eq!(place.run(&["down", "--name", &names[0]]).code, 0);
+    assert_eq!(place.run(&["status"]).code, 0, "the only one is taken");
+    assert_eq!(place.run(&["down"]).code, 0);
+}
+
+#[test]
+fn a_path_outside_of_formations_cannot_be_explained() {
+    let said = Place::new().run(&["explain", "/etc/passwd"]);
+    assert!(said.code == 1 && said.err.contains("/etc/passwd: is not in a formation"), "{}", said.err);
+}
+
+#[test]
+fn daemons_are_not_commands() {
+    let place = Place::new();
+    for arguments in [&["node"][..], &["supervise", "/tmp"]] {
+        let said = place.run(arguments);
+        assert!(said.code == 2 && said.err.contains("bivouac up"), "{}", said.err);
+    }
+}
+
+#[test]
+fn help_version_manual_and_completions_are_there() {
+    let place = Place::new();
+    let version = place.run(&["--version"]).out;
+    assert_eq!(version.trim(), format!("bivouac {}", env!("CARGO_PKG_VERSION")));
+    let help = place.run(&["run", "--help"]).out;
+    assert!(help.contains("--out-always") && help.contains("121 if the"), "{help}");
+    assert!(place.run(&["completions", "bash"]).out.contains("_bivouac"));
+    assert!(place.run(&["man"]).out.contains(".TH bivouac"));
+    assert_eq!(place.run(&[]).code, 2);
+}

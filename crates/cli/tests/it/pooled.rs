@@ -1,0 +1,195 @@
+//! `bivouac pool`, with a real database, real directories and kills.
+
+use crate::harness::{Place, can_mount};
+use serde_json::Value;
+
+fn place() -> Place {
+    let mut place = Place::new();
+    let db = format!("sqlite://{}", place.path().join("pools.sqlite").display());
+    place.set("BIVOUAC_DB", &db);
+    place
+}
+
+fn ok(place: &Place, arguments: &[&str]) -> String {
+    let said = place.run(arguments);
+    assert_eq!(said.code, 0, "{arguments:?}: {}", said.err);
+    said.out
+}
+
+/// S335: a pool of data that is there: found, shown, its path printed; gone data is said.
+#[test]
+fn a_pool_of_data_that_is_there() {
+    let place = place();
+    let data = place.path().join("odd 'name é");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("a"), "12345").unwrap();
+    let from = data.to_str().unwrap();
+    ok(&place, &["pool", "create", "mesh", "--from", from, "--title", "wing\u{1b}[31m", "--days", "3"]);
+    assert_eq!(ok(&place, &["pool", "path", "mesh"]).trim_end(), from);
+    assert!(ok(&place, &["pool", "find", "WING"]).contains("mesh  live"));
+    let shown: Value = serde_json::from_str(&ok(&place, &["pool", "show", "mesh", "--json"])).unwrap();
+    assert_eq!(
+        (&shown["bytes"], &shown["files"], &shown["state_now"]),
+        (&5.into(), &1.into(), &"live".into())
+    );
+    assert!(!ok(&place, &["pool", "list"]).contains('\u{1b}'));
+    std::fs::remove_dir_all(&data).unwrap();
+    let gone = place.run(&["pool", "path", "mesh"]);
+    assert!(gone.code == 1 && gone.err.contains("is gone; put it back"), "{}", gone.err);
+    ok(&place, &["pool", "release", "mesh"]);
+    assert!(ok(&place, &["pool", "history", "mesh"]).contains("release"));
+    let ended = place.run(&["pool", "path", "mesh"]);
+    assert!(ended.err.contains("bivouac pool restore mesh"), "{}", ended.err);
+}
+
+/// S335: killed at any time, `create` has made the pool with its directory, or it makes it when it is asked again.
+#[test]
+fn create_is_whole_whenever_it_is_killed() {
+    let place = place();
+    let base = place.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    let arguments = ["pool", "create", "out", "--base", base.to_str().unwrap(), "--request", "once"];
+    for round in 0..20_u32 {
+        let mut child = place.command(&arguments).spawn().unwrap();
+        // A different point of its life each time: it is busy for a few milliseconds.
+        (0..round * 40_000).for_each(|step| _ = std::hint::black_box(step));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    ok(&place, &arguments);
+    let path = ok(&place, &["pool", "path", "out"]);
+    let there: Vec<_> = std::fs::read_dir(&base).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(there, [std::path::PathBuf::from(path.trim_end())]);
+    let all: Value = serde_json::from_str(&ok(&place, &["pool", "list", "--json"])).unwrap();
+    assert_eq!(all.as_array().unwrap().len(), 1);
+}
+
+/// S336: a formation has pools under their names; what is written in one goes to its source, and it counts as attached
+/// as long as the formation is there.
+#[test]
+fn a_formation_has_pools() {
+    if !can_mount() {
+        return;
+    }
+    let place = place();
+    for name in ["mesh", "out"] {
+        let dir = place.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("a"), name).unwrap();
+        ok(&place, &["pool", "create", name, "--from", dir.to_str().unwrap()]);
+    }
+    let name = Place::unique_name();
+    ok(&place, &["up", "--name", &name, "--pool", "mesh", "--pool", "out:rw"]);
+    let path = ok(&place, &["pool", "path", "out"]);
+    let inside = std::path::Path::new(path.trim_end());
+    assert!(inside.ends_with("pools/out") && !inside.starts_with(place.path().join("out")), "{path}");
+    assert_eq!(std::fs::read_to_string(inside.join("a")).unwrap(), "out");
+    std::fs::write(inside.join("result"), "42").unwrap();
+    let refused = place.run(&["pool", "release", "out"]);
+    assert!(refused.code == 1 && refused.err.contains("is attached to formation"), "{}", refused.err);
+    ok(&place, &["flush", inside.to_str().unwrap()]);
+    // Nothing gets into the one that is only read, whoever asks.
+    let read_only = inside.with_file_name("mesh");
+    std::fs::write(read_only.join("a"), "changed").unwrap();
+    std::fs::write(read_only.join("b"), "new").unwrap();
+    std::fs::create_dir(read_only.join("d")).unwrap();
+    let flushed = place.run(&["flush", read_only.to_str().unwrap()]);
+    assert!(flushed.code != 0 && flushed.err.contains("only read"), "{}{}", flushed.out, flushed.err);
+    let down = place.run(&["down", "--name", &name, "--yes"]);
+    assert!(
+        down.code != 0 && down.err.contains("only read") && down.err.contains("--discard"),
+        "{}",
+        down.err
+    );
+    assert_eq!(std::fs::read_to_string(read_only.join("b")).unwrap(), "new");
+    ok(&place, &["down", "--name", &name, "--discard"]);
+    let there: Vec<_> = std::fs::read_dir(place.path().join("mesh")).unwrap().collect();
+    assert_eq!(there.len(), 1);
+    assert_eq!(std::fs::read_to_string(place.path().join("mesh/a")).unwrap(), "mesh");
+    assert_eq!(std::fs::read_to_string(place.path().join("out/result")).unwrap(), "42");
+    ok(&place, &["pool", "release", "out"]);
+    let missing = place.run(&["up", "--name", &name, "--pool", "out"]);
+    assert!(missing.code == 1 && missing.err.contains("is released"), "{}", missing.err);
+}
+
+fn private(dir: &std::path::Path) {
+    std::fs::create_dir(dir).unwrap();
+    std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+}
+
+/// S317: what a formation has stays attached for a command that cannot see it, as from a job with a `/tmp` of its own, until somebody
+/// who knows says otherwise.
+#[test]
+fn a_formation_that_cannot_be_seen_is_not_taken_for_dead() {
+    if !can_mount() {
+        return;
+    }
+    let mut place = place();
+    let (data, run, away) = (place.path().join("data"), place.path().join("run"), place.path().join("away"));
+    private(&run);
+    place.set("XDG_RUNTIME_DIR", run.to_str().unwrap());
+    std::fs::create_dir(&data).unwrap();
+    ok(&place, &["pool", "create", "out", "--from", data.to_str().unwrap()]);
+    let name = Place::unique_name();
+    ok(&place, &["up", "--name", &name, "--pool", "out:rw", "--no-mount"]);
+    // The path of the runtime directory leads to another one, as in another namespace.
+    std::fs::rename(&run, &away).unwrap();
+    for with_formations in [false, true] {
+        if with_formations {
+            private(&run);
+            ok(&place, &["up", "--name", "another", "--no-mount"]);
+        }
+        let refused = place.run(&["pool", "release", "out"]);
+        assert!(refused.err.contains("is attached to formation"), "{with_formations}: {}", refused.err);
+    }
+    ok(&place, &["down", "--name", "another", "--yes"]);
+    std::fs::remove_dir_all(&run).unwrap();
+    std::fs::rename(&away, &run).unwrap();
+    let here = place.run(&["pool", "detach", "out"]);
+    assert!(here.code == 1 && here.err.contains("take it down: bivouac down --name"), "{}", here.err);
+    std::fs::rename(&run, &away).unwrap();
+    let other = place.run(&["pool", "detach", "out", "--formation", "another"]);
+    assert!(other.code == 1 && other.err.contains("no such formation has it"), "{}", other.err);
+    assert!(ok(&place, &["pool", "detach", "out"]).contains("no longer attached to formation"));
+    ok(&place, &["pool", "release", "out"]);
+    assert!(ok(&place, &["pool", "list"]).contains("out#1  released"));
+    std::fs::rename(&away, &run).unwrap();
+    ok(&place, &["down", "--name", &name, "--yes"]);
+}
+
+/// S319: whatever the database says, `expire` removes only a directory that was made for a pool of its caller.
+#[test]
+fn a_forged_removal_takes_nothing() {
+    let place = place();
+    let (base, mine) = (place.path().join("base"), place.path().join("thesis"));
+    for dir in [&base, &mine] {
+        std::fs::create_dir(dir).unwrap();
+        std::fs::write(dir.join("data"), "content").unwrap();
+    }
+    ok(&place, &["pool", "create", "out", "--base", base.to_str().unwrap()]);
+    let made = std::path::PathBuf::from(ok(&place, &["pool", "path", "out"]).trim_end());
+    std::fs::write(made.join("result"), "42").unwrap();
+    std::os::unix::fs::symlink(&mine, made.join("link")).unwrap();
+    std::fs::create_dir_all(made.join("deep/er")).unwrap();
+    let inode =
+        |path: &std::path::Path| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap());
+    let db = rusqlite::Connection::open(place.path().join("pools.sqlite")).unwrap();
+    let aside = base.join("aside");
+    std::os::unix::fs::symlink(&base, &aside).unwrap();
+    let through_a_link = aside.join(made.file_name().unwrap());
+    for path in [&mine, &through_a_link] {
+        db.execute(
+            "UPDATE pool SET state = 'removing', source = ?1, inode = ?2",
+            rusqlite::params![path.to_str().unwrap().as_bytes(), inode(path).cast_signed()],
+        )
+        .unwrap();
+        let kept = place.run(&["pool", "expire"]);
+        assert!(kept.code == 1 && kept.out.contains("nothing is removed"), "{}{}", kept.out, kept.err);
+    }
+    assert_eq!(std::fs::read_to_string(made.join("result")).unwrap(), "42");
+    db.execute("UPDATE pool SET source = ?1", [made.to_str().unwrap().as_bytes()]).unwrap();
+    ok(&place, &["pool", "expire"]);
+    assert!(!made.exists());
+    assert_eq!(std::fs::read_to_string(mine.join("data")).unwrap(), "content", "behind a link");
+    assert_eq!(std::fs::read_to_string(base.join("data")).unwrap(), "content");
+}

@@ -1,0 +1,171 @@
+//! What is not recovered, and that nothing is lost by asking.
+
+use std::fs;
+
+use crate::harness::{Place, wait_until};
+use crate::recover::dead::{Dead, kill};
+
+/// S296.
+#[test]
+fn a_missing_volume_is_named_and_nothing_is_changed() {
+    let Some(mut dead) = Dead::start(&["--nodes", "2", "--stripe", "4k"]) else { return };
+    dead.fill();
+    dead.kill();
+    let (there, aside) = (dead.disk.path().join("n1"), dead.disk.path().join("aside"));
+    for reboot in [false, true] {
+        if reboot {
+            dead.reboot();
+        }
+        fs::rename(&there, &aside).unwrap();
+        let before = dead.on_disk();
+        let said = dead.run(&[dead.camp.name()]);
+        let says = format!("missing: volume 0 of node 1 ({})", there.display());
+        assert!(said.code == 1 && said.err.contains(&says), "{}", said.err);
+        assert!(
+            said.err.contains("all names, attributes and sizes that node 1 keeps, and 1 of 2 parts"),
+            "{}",
+            said.err
+        );
+        assert_eq!(dead.listed()["state"], "incomplete");
+        assert_eq!(dead.on_disk(), before);
+        fs::rename(&aside, &there).unwrap();
+    }
+    // It may be elsewhere now.
+    fs::rename(&there, &aside).unwrap();
+    dead.recover(&["--volume", aside.to_str().unwrap()]);
+    dead.check();
+    dead.down();
+}
+
+/// S296.
+#[test]
+fn volumes_of_two_formations_are_not_mixed() {
+    let Some(mut one) = Dead::start(&["--nodes", "2"]) else { return };
+    let Some(mut other) = Dead::start(&["--nodes", "2"]) else { return };
+    one.fill();
+    other.fill();
+    one.kill();
+    other.kill();
+    let (a, b) = (one.disk.path().to_str().unwrap(), other.disk.path().to_str().unwrap());
+    let said = one.run(&["--volume", a, "--volume", b]);
+    assert!(said.code == 2 && said.err.contains("volumes of several formations"), "{}", said.err);
+    let said = one.run(&[one.camp.name(), "--volume", b]);
+    assert!(said.code == 2 && said.err.contains(other.camp.name()), "{}", said.err);
+    let said = one.run(&["--volume", "/"]);
+    assert!(said.code == 2 && said.err.contains("is no volume"), "{}", said.err);
+    one.recover(&[]);
+    one.check();
+    one.down();
+    other.recover(&[]);
+    other.check();
+    other.down();
+}
+
+/// S297.
+#[test]
+fn what_lives_or_was_taken_down_is_not_recovered() {
+    let Some(mut dead) = Dead::start(&["--nodes", "2"]) else { return };
+    dead.fill();
+    let name = dead.camp.name().to_owned();
+    let said = dead.run(&[&name]);
+    assert!(said.code == 1 && said.err.contains("is running"), "{}", said.err);
+    assert_eq!(dead.listed()["state"], "running");
+    let disk = dead.disk.path().to_str().unwrap().to_owned();
+    let said = dead.run(&["--volume", &disk]);
+    assert!(said.code == 1 && said.err.contains("running"), "{}", said.err);
+    kill(dead.camp.supervisor_pid());
+    wait_until("that is seen", || dead.listed()["state"] == "degraded");
+    let pid = dead.camp.status()["nodes"][0]["pid"].to_string();
+    let said = dead.run(&[&name]);
+    assert!(
+        said.code == 1 && said.err.contains("daemons of it still serve") && said.err.contains(&pid),
+        "{}",
+        said.err
+    );
+    dead.check();
+    dead.kill();
+    dead.recover(&[]);
+    dead.check();
+    let Dead { camp, disk, .. } = dead;
+    let said = camp.run("down", &[]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let said = camp.place().run(&["recover", &name]);
+    assert!(
+        said.code == 1 && said.err.contains("nothing is known here that could be recovered"),
+        "{}",
+        said.err
+    );
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
+    let said = camp.place().run(&["list"]);
+    assert!(!said.out.contains(&name), "{}", said.out);
+}
+
+/// S296: what is not a note, a record or a state that this program wrote.
+#[test]
+fn garbage_on_a_volume_is_refused_and_nothing_is_lost() {
+    let Some(mut dead) = Dead::start(&["--nodes", "2", "--stripe", "4k"]) else { return };
+    dead.fill();
+    dead.kill();
+    let notes = ["n0", "n1"].map(|node| dead.disk.path().join(node).join("bivouac-formation"));
+    let good = fs::read(&notes[0]).unwrap();
+    let mut bad: Vec<Vec<u8>> = vec![b"".into(), b"garbage".into(), good[..good.len() / 2].into()];
+    let text = String::from_utf8(good.clone()).unwrap();
+    bad.push(text.replace("\"nodes\":[", "\"nodes\":[{},").into());
+    bad.push(text.replace("\"formation\":\"", "\"formation\":\"zz").into());
+    bad.push(text.replacen("\"version\":1", "\"version\":7", 2).into());
+    dead.reboot();
+    for bad in bad {
+        notes.iter().for_each(|note| fs::write(note, &bad).unwrap());
+        let said = dead.run(&[dead.camp.name()]);
+        assert!(said.code == 1 && !said.err.contains("panic"), "{}", said.err);
+        let said = dead.run(&["--volume", dead.disk.path().to_str().unwrap()]);
+        assert!(said.code == 1 && said.err.contains("says what it is part of"), "{}", said.err);
+        assert_eq!(dead.camp.place().run(&["list"]).code, 0);
+    }
+    // One that can be read is enough.
+    fs::write(&notes[1], &good).unwrap();
+    let log = fs::read_dir(dead.disk.path().join("n0/records")).unwrap().next().unwrap().unwrap().path();
+    let sound = fs::read(&log).unwrap();
+    let mut broken = sound.clone();
+    broken[100] ^= 0xff;
+    fs::write(&log, &broken).unwrap();
+    let said = dead.run(&[dead.camp.name()]);
+    assert!(
+        said.code == 1 && said.err.contains("damaged") && said.err.contains("the volumes are as they were"),
+        "{}",
+        said.err
+    );
+    assert_eq!(fs::read(&log).unwrap(), broken);
+    let said = dead.camp.run("up", &["--no-mount"]);
+    assert!(said.code == 3 && said.err.contains("cannot be read"), "{}", said.err);
+    fs::write(&log, &sound).unwrap();
+    dead.recover(&[]);
+    dead.check();
+    dead.down();
+}
+
+/// S298.
+#[test]
+fn empty_leftovers_are_removed_by_up_and_others_thrown_away_on_demand() {
+    let Some(dead) = Dead::start(&["--nodes", "2"]) else { return };
+    dead.kill();
+    let said = dead.camp.run("up", &["--owner", &std::process::id().to_string()]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.err.contains("was killed earlier"), "{}", said.err);
+    dead.camp.down();
+    let Some(mut dead) = Dead::start(&["--nodes", "2"]) else { return };
+    dead.fill();
+    dead.kill();
+    dead.reboot();
+    // Another name on the same directory does not take it either.
+    let volume = format!("{}:256m", dead.disk.path().display());
+    let before = dead.on_disk();
+    let said =
+        dead.camp.place().run(&["up", "--name", &Place::unique_name(), "--nodes", "2", "--volume", &volume]);
+    assert_ne!(said.code, 0);
+    assert!(said.err.contains("have it back: bivouac recover --volume DIR"), "{}", said.err);
+    assert_eq!(dead.on_disk(), before);
+    let said = dead.camp.run("down", &["--discard"]);
+    assert!(said.code == 0 && said.out.contains("is thrown away; it held"), "{}{}", said.out, said.err);
+    assert_eq!(fs::read_dir(dead.disk.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,155 @@
+//! Daemons and supervisors that die.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use crate::harness::{Camp, Place, is_alive, signal, wait_until};
+use rustix::process::Signal;
+
+/// S70.
+#[test]
+fn a_killed_daemon_comes_back_with_everything() {
+    let Some(camp) = Camp::start(&["--nodes", "2", "--stripe", "4k"]) else { return };
+    let content = vec![9; 300_000];
+    fs::write(camp.mount().join("f"), &content).unwrap();
+    let path = camp.mount().join("open");
+    let mut open = fs::File::options().read(true).write(true).create_new(true).open(path).unwrap();
+    open.write_all(b"before ").unwrap();
+    let addresses = camp.status()["nodes"][0]["addresses"].clone();
+    for node in [0, 1] {
+        let killed = camp.kill_node(node);
+        // No waiting: operations pause until the daemon is back.
+        assert_eq!(fs::read(camp.mount().join("f")).unwrap(), content);
+        open.write_all(b"after ").unwrap();
+        assert_ne!(camp.node_pid(node), killed);
+    }
+    let mut text = String::new();
+    open.seek(SeekFrom::Start(0)).unwrap();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "before after after ");
+    let status = camp.status();
+    assert_eq!((&status["state"], &status["nodes"][0]["deaths"]), (&"running".into(), &1.into()));
+    assert_eq!(status["nodes"][0]["addresses"], addresses);
+    drop(open);
+    camp.down();
+}
+
+/// Another node's mount that asks for nothing.
+#[test]
+fn an_idle_mount_tells_a_restarted_home_what_is_open() {
+    let Some(camp) = Camp::start_each(&["--nodes", "2", "--wait", "2"]) else { return };
+    let [here, there] = [0, 1].map(|node| camp.mounts()[node].join("f"));
+    fs::write(&here, "content").unwrap();
+    let mut open = fs::File::open(&there).unwrap();
+    let opens = || camp.status()["nodes"][0]["open_files"].as_u64();
+    assert_eq!(opens(), Some(1));
+    camp.kill_node(0);
+    camp.node_pid(0);
+    wait_until("the home knows again", || opens() == Some(1));
+    fs::remove_file(&here).unwrap();
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "content");
+    drop(open);
+    wait_until("it is closed", || opens() == Some(0));
+    camp.down();
+}
+
+#[test]
+fn after_too_many_deaths_a_node_is_given_up_and_the_others_go_on() {
+    let camp = Camp::start_in(Place::new(), &["--nodes", "2", "--no-mount"]);
+    for _ in 0..5 {
+        camp.kill_node(0);
+    }
+    wait_until("node 0 is given up", || camp.status()["nodes"][0]["state"] == "failed");
+    let status = camp.status();
+    let message = status["nodes"][0]["message"].as_str().unwrap();
+    assert!(
+        message.contains("died 5 times within 60 s") && message.contains("killed by signal 9"),
+        "{message}"
+    );
+    assert_eq!((&status["state"], &status["nodes"][1]["state"]), (&"degraded".into(), &"ready".into()));
+    let said = camp.run("mount", &[camp.place().path().to_str().unwrap()]);
+    assert_ne!(said.code, 0);
+    camp.down();
+}
+
+/// S72.
+#[test]
+fn programs_on_the_mount_of_a_node_that_is_given_up_get_errors() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    for _ in 0..5 {
+        camp.kill_node(0);
+    }
+    wait_until("the mount fails", || fs::metadata(camp.mount()).is_err());
+    camp.down();
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_is_started_again() {
+    let camp = Camp::start_in(Place::new(), &["--no-mount"]);
+    let pid = camp.node_pid(0);
+    signal(pid, Signal::TERM);
+    wait_until("it is gone", || !is_alive(pid));
+    assert_ne!(camp.node_pid(0), pid);
+    camp.down();
+}
+
+/// S74.
+#[test]
+fn daemons_serve_on_without_their_supervisor() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    let supervisor = camp.supervisor_pid();
+    signal(supervisor, Signal::KILL);
+    wait_until("it is gone", || !is_alive(supervisor));
+    fs::write(camp.mount().join("f"), "still").unwrap();
+    assert_eq!(fs::read(camp.mount().join("f")).unwrap(), b"still");
+    assert_eq!(camp.state(), "degraded");
+    let text = camp.run("status", &[]).out;
+    assert!(text.contains("supervisor gone: nothing is restarted"), "{text}");
+    let said = camp.run("mount", &[tempfile::tempdir().unwrap().path().to_str().unwrap()]);
+    assert!(said.code == 1 && said.err.contains("supervisor of the formation: is gone"), "{}", said.err);
+    camp.down();
+}
+
+#[test]
+fn what_a_killed_formation_left_that_held_nothing_is_removed_by_the_next() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    signal(camp.supervisor_pid(), Signal::KILL);
+    let pids = [camp.node_pid(0), camp.node_pid(1)];
+    pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
+    wait_until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    wait_until("it is seen", || camp.state() == "dead");
+    assert_eq!(camp.run("status", &[]).code, 1);
+    let said = camp.run("up", &["--json"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(
+        said.err.contains("was killed earlier") && said.err.contains("removing what it left"),
+        "{}",
+        said.err
+    );
+    assert_eq!(camp.state(), "running");
+    assert_eq!(fs::read_dir(camp.mount()).unwrap().count(), 0);
+    camp.down();
+}
+
+#[test]
+fn down_removes_a_killed_formation_too() {
+    let Some(camp) = Camp::start(&[]) else { return };
+    signal(camp.supervisor_pid(), Signal::KILL);
+    let pid = camp.node_pid(0);
+    signal(pid, Signal::KILL);
+    wait_until("it is gone", || !is_alive(pid));
+    camp.down();
+}
+
+#[test]
+fn a_supervisor_that_is_told_to_end_ends_its_daemons() {
+    let camp = Camp::start_in(Place::new(), &["--no-mount", "--nodes", "2"]);
+    let (supervisor, node) = (camp.supervisor_pid(), camp.node_pid(1));
+    signal(supervisor, Signal::TERM);
+    wait_until("all are gone", || !is_alive(supervisor) && !is_alive(node));
+    camp.down();
+}

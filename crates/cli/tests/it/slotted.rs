@@ -1,0 +1,200 @@
+//! Slots for staging, as a user has them: S432 to S434.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::harness::random::Random;
+use crate::harness::{Camp, Place, Said, can_mount, signal};
+use rustix::process::Signal;
+use serde_json::Value;
+
+fn place() -> Place {
+    let mut place = Place::new();
+    let db = format!("sqlite://{}", place.path().join("pools.sqlite").display());
+    place.set("BIVOUAC_DB", &db);
+    ok(&place, &["pool", "storage", "--bandwidth", "100m", "--user-share", "100", "--file-cost", "64k"]);
+    place
+}
+
+fn ok(place: &Place, arguments: &[&str]) -> String {
+    let said = place.run(arguments);
+    assert_eq!(said.code, 0, "{arguments:?}: {}", said.err);
+    said.out
+}
+
+fn json(place: &Place, arguments: &[&str]) -> Value {
+    serde_json::from_str(&ok(place, arguments)).unwrap()
+}
+
+fn refused(place: &Place, arguments: &[&str], code: i32, text: &str) {
+    let Said { code: got, err, .. } = place.run(arguments);
+    assert!(got == code && err.contains(text), "{arguments:?}: {got} {err}");
+}
+
+/// S432: what is announced is shown, drawn, and refused if it cannot be met.
+#[test]
+fn slots_are_announced_and_shown() {
+    let place = place();
+    let first = json(&place, &["pool", "announce", "--in", "--size", "6g", "--by", "2m", "--json"]);
+    assert_eq!((&first["id"], &first["state"]), (&1.into(), &"waiting".into()));
+    let announce = ["pool", "announce", "--in", "--size", "6g", "--by", "2m"];
+    refused(&place, &announce, 1, "cannot be done by its deadline beside what was promised to others");
+    let later = ok(&place, &[&announce[..], &["--or-later", "--title", "odd\u{1b}[31m"]].concat());
+    assert!(later.starts_with("slot 2: ") && later.contains(" s late"), "{later}");
+    let shown = ok(&place, &["pool", "slots"]);
+    assert!(
+        shown.contains("waiting, late") && shown.contains("100 MiB/s") && !shown.contains('\u{1b}'),
+        "{shown}"
+    );
+    let drawn = ok(&place, &["pool", "schedule"]);
+    assert!(drawn.contains("site storage gives 100 MiB/s to stages, 100 % of it to one user"), "{drawn}");
+    let bars: Vec<&str> = drawn.lines().filter(|line| line.contains("==")).collect();
+    assert_eq!(bars.len(), 2, "{drawn}");
+    // The one is drawn where the other is not.
+    let ends = bars[0].rfind('=').unwrap();
+    assert!(bars[1].find('=').unwrap() >= ends, "{drawn}");
+    let chart = json(&place, &["pool", "schedule", "--json"]);
+    assert_eq!(chart["slots"].as_array().unwrap().len(), 2);
+    refused(&place, &["pool", "begin", "2", "--no-wait"], 1, "wait for it, or come again");
+    refused(&place, &["pool", "done", "2"], 1, "has not begun");
+    assert_eq!(ok(&place, &["pool", "begin", "1"]), "104857600\n");
+    ok(&place, &["pool", "done", "1"]);
+    ok(&place, &["pool", "withdraw", "2"]);
+    assert_eq!(ok(&place, &["pool", "slots"]), "nothing is announced\n");
+    assert!(ok(&place, &["pool", "slots", "--all"]).contains("withdrawn"));
+    refused(&place, &["pool", "withdraw", "7"], 1, "slot 7: there is none of that number of yours");
+    refused(&place, &["pool", "storage", "--bandwidth", "0"], 2, "--bandwidth");
+    refused(&place, &["pool", "announce", "--in", "--size", "1", "--by", "noon"], 2, "@SECONDS");
+    refused(&place, &["pool", "announce", "--in", "--size", "1", "--job", "1"], 1, "squeue does not answer");
+}
+
+/// S433: a stage waits for its slot, keeps to its rate, and is done; killed, it goes on in it.
+#[test]
+fn a_stage_keeps_to_its_slot() {
+    if !can_mount() {
+        return;
+    }
+    let place = place();
+    let data = place.path().join(std::ffi::OsStr::from_bytes(b"odd \xff'\n"));
+    std::fs::create_dir(&data).unwrap();
+    let content = vec![7; 3 << 20];
+    std::fs::write(data.join("a"), &content).unwrap();
+    let made = place.command(&["pool", "create", "mesh", "--from"]).arg(&data).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let camp = Camp::start_in(place, &["--nodes", "2"]);
+    let (place, name) = (camp.place(), camp.name().to_owned());
+    // Somebody is copying; it is done a little later.
+    ok(place, &["pool", "announce", "--in", "--size", "1g", "--by", "1h"]);
+    ok(place, &["pool", "begin", "1"]);
+    let announced = ["pool", "announce", "mesh", "--in", "--by", "1h", "--rate", "1m", "--json"];
+    assert_eq!(json(place, &announced)["pool"], "mesh");
+    refused(place, &["pool", "stage", "out", "mesh", "--name", &name, "--slot", "2"], 2, "is for stage in");
+    let stage = ["pool", "stage", "in", "mesh", "--name", &name, "--slot", "2"];
+    let mut waiting = place.command(&stage).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = std::io::BufReader::new(waiting.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    assert!(line.starts_with("slot 2: begins in "), "{line}");
+    signal(waiting.id().into(), Signal::TERM);
+    assert_eq!(waiting.wait().unwrap().code(), Some(143));
+    assert!(!camp.mount().join("mesh").exists());
+    ok(place, &["pool", "done", "1"]);
+    // It is its time now: it begins, and is killed.
+    let mut killed = place.command(&stage).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = std::io::BufReader::new(killed.stderr.take().unwrap());
+    line.clear();
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    assert!(line.contains("in job 1"), "{line}");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(json(place, &["pool", "slots", "--json"])[0]["state"], "running");
+    ok(place, &["stage", "resume", "1", "--name", &name, "--slot", "2"]);
+    assert_eq!(std::fs::read(camp.mount().join("mesh/a")).unwrap(), content);
+    let status = json(place, &["stage", "status", "--name", &name, "--json"]);
+    assert_eq!(status[0]["state"], "done");
+    assert_eq!(json(place, &["pool", "slots", "--all", "--json"])[1]["state"], "done");
+    refused(place, &[&stage[..], &["--at", "/other"]].concat(), 1, "slot 2: is done; announce it again");
+    // And back, what changed.
+    std::fs::write(camp.mount().join("mesh/b"), "new").unwrap();
+    ok(place, &["pool", "stage", "out", "mesh", "--name", &name]);
+    assert_eq!(std::fs::read(data.join("b")).unwrap(), b"new");
+    camp.down();
+}
+
+/// S433: a stage whose slot is over copies no more, and can go on in another.
+#[test]
+fn a_stage_stops_with_its_slot() {
+    if !can_mount() {
+        return;
+    }
+    let place = place();
+    let data = place.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("a"), vec![7; 8 << 20]).unwrap();
+    ok(&place, &["pool", "create", "mesh", "--from", data.to_str().unwrap()]);
+    let camp = Camp::start_in(place, &[]);
+    let (place, name) = (camp.place(), camp.name().to_owned());
+    let announced = ["pool", "announce", "mesh", "--in", "--by", "10h", "--rate", "64k"];
+    ok(place, &announced);
+    let stage = ["pool", "stage", "in", "mesh", "--name", &name, "--slot", "1"];
+    let mut staging = place.command(&stage).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = std::io::BufReader::new(staging.stderr.take().unwrap());
+    let mut text = String::new();
+    std::io::BufRead::read_line(&mut said, &mut text).unwrap();
+    assert!(text.contains("in job 1"), "{text}");
+    ok(place, &["pool", "withdraw", "1"]);
+    std::io::Read::read_to_string(&mut said, &mut text).unwrap();
+    assert_eq!(staging.wait().unwrap().code(), Some(1), "{text}");
+    assert!(
+        text.contains("slot 1: is withdrawn; announce it again") && text.contains("job 1 is kept"),
+        "{text}"
+    );
+    ok(place, &["pool", "announce", "mesh", "--in", "--by", "10h"]);
+    ok(place, &["stage", "resume", "1", "--name", &name, "--slot", "2"]);
+    assert_eq!(std::fs::read(camp.mount().join("mesh/a")).unwrap(), vec![7; 8 << 20]);
+    camp.down();
+}
+
+/// S434: killed at any time, every verb has done all of what it does or nothing; asked again, it has been done once.
+#[test]
+fn every_verb_is_whole_whenever_it_is_killed() {
+    let place = place();
+    let mut random = Random::new(Random::seed());
+    let base = place.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    let base = base.to_str().unwrap();
+    let verbs: [&[&str]; 10] = [
+        &["create", "p", "--base", base, "--request", "1"],
+        &["extend", "p", "--days", "50", "--request", "2"],
+        &["share", "p", "--group", "7", "--ro", "--request", "3"],
+        &["announce", "p", "--in", "--size", "1m", "--by", "1h", "--request", "4"],
+        &["begin", "1", "--no-wait"],
+        &["done", "1"],
+        &["announce", "p", "--in", "--size", "1m", "--by", "1h", "--request", "5"],
+        &["withdraw", "2"],
+        &["release", "p", "--request", "6"],
+        &["restore", "p", "--request", "7"],
+    ];
+    for verb in verbs {
+        let arguments = [&["pool"], verb].concat();
+        for _ in 0..3 {
+            let mut child = place.command(&arguments).stdout(std::process::Stdio::null()).spawn().unwrap();
+            // A different point of its life each time: it is busy for a few milliseconds.
+            (0..random.below(400_000)).for_each(|step| _ = std::hint::black_box(step));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        ok(&place, &arguments);
+    }
+    let pools = json(&place, &["pool", "list", "--json"]);
+    assert_eq!((pools.as_array().unwrap().len(), &pools[0]["extensions_left"]), (1, &1.into()));
+    assert_eq!(std::fs::read_dir(base).unwrap().count(), 1);
+    let slots = json(&place, &["pool", "slots", "--all", "--json"]);
+    let states: Vec<&Value> = slots.as_array().unwrap().iter().map(|slot| &slot["state"]).collect();
+    assert_eq!(states, [&Value::from("done"), &Value::from("withdrawn")]);
+    let history = ok(&place, &["pool", "history", "p"]);
+    let what: Vec<&str> = history.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(
+        what,
+        ["create", "extend", "share", "announce", "stage", "announce", "stage", "release", "restore"]
+    );
+}

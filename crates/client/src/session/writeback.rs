@@ -1,0 +1,213 @@
+//! Sending beside the programs: threads of a mount's daemon send what was written behind and rests now, so that it arrives
+//! also if its program says nothing more. They come when something was written and go when there has been nothing for a
+//! while, so nobody is woken while nothing is unsent.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bivouac_types::Ino;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::file::{CachedFile, Pages};
+use super::pool::Pool;
+use super::writing::SEND_AT;
+use crate::client::Client;
+
+/// A file to which nothing was written for so long has its pages sent.
+const REST: Duration = Duration::from_millis(50);
+/// So often a file may be found to be written to before its pages are sent all the same: after a second.
+const LOOKS_MAX: u32 = 20;
+/// First and longest pause before what could not be sent is tried again.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Files that are sent at the same time, at most: one may have to wait for a node that is away.
+const THREADS_MAX: usize = 4;
+/// After so long with nothing to do a thread ends.
+const IDLE: Duration = Duration::from_secs(5);
+/// As the threads of a mount, which do the same.
+const STACK: usize = 256 << 10;
+
+/// The threads that send for one client.
+pub struct Writeback(Arc<Desk>);
+
+struct Desk {
+    client: Weak<Client>,
+    rota: Mutex<Rota>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Rota {
+    turns: BTreeSet<Turn>,
+    threads: usize,
+    /// Threads that wait for a turn.
+    free: usize,
+    ends: bool,
+}
+
+/// When a file is looked at, and what was seen of it before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    at: Instant,
+    ino: Ino,
+    /// How often it had been written to.
+    writes: u64,
+    looks: u32,
+    /// How long it was left alone after a failure.
+    pause: Duration,
+}
+
+impl Turn {
+    fn new(ino: Ino, writes: u64) -> Turn {
+        Turn { at: Instant::now() + REST, ino, writes, looks: 0, pause: Duration::ZERO }
+    }
+
+    /// After one more failure.
+    fn failed(self) -> Turn {
+        let pause = (self.pause * 2).clamp(PAUSES.0, PAUSES.1);
+        Turn { at: Instant::now() + pause, pause, ..self }
+    }
+}
+
+impl Writeback {
+    /// For files of this client.
+    pub fn of(client: &Arc<Client>) -> Writeback {
+        let client = Arc::downgrade(client);
+        Writeback(Arc::new(Desk { client, rota: Mutex::default(), bell: Condvar::new() }))
+    }
+
+    /// Has what was written to a file be sent once it rests.
+    pub fn add(&self, file: &CachedFile, state: &mut Pages) {
+        if state.unsent() > 0 && !state.is_listed && !state.is_over {
+            state.is_listed = true;
+            Desk::add(&self.0, Turn::new(file.ino, state.writes));
+        }
+    }
+
+    /// Has what was written to a file be sent now.
+    pub fn urge(&self, ino: Ino) {
+        let mut rota = self.0.rota.lock();
+        let turn = rota.turns.iter().find(|turn| turn.ino == ino).copied();
+        if let Some(turn) = turn {
+            rota.turns.remove(&turn);
+            drop(rota);
+            Desk::add(&self.0, Turn { at: Instant::now(), looks: LOOKS_MAX, ..turn });
+        }
+    }
+}
+
+impl Drop for Writeback {
+    fn drop(&mut self) {
+        self.0.rota.lock().ends = true;
+        self.0.bell.notify_all();
+    }
+}
+
+impl Desk {
+    fn add(desk: &Arc<Desk>, turn: Turn) {
+        let mut rota = desk.rota.lock();
+        rota.turns.insert(turn);
+        if rota.free == 0 {
+            Desk::hire(desk, &mut rota);
+        } else if rota.turns.first() == Some(&turn) {
+            desk.bell.notify_one();
+        }
+    }
+
+    fn hire(desk: &Arc<Desk>, rota: &mut Rota) {
+        if rota.threads >= THREADS_MAX || rota.ends {
+            return;
+        }
+        let theirs = Arc::clone(desk);
+        let sender = thread::Builder::new().name("send".into()).stack_size(STACK);
+        match sender.spawn(move || work(&theirs)) {
+            Ok(_) => rota.threads += 1,
+            Err(error) => log::warn!("no thread to send what was written behind: {error}"),
+        }
+    }
+
+    /// The next turn when it is due; nothing if there has been none for a while, or never will be.
+    fn next(&self, rota: &mut MutexGuard<'_, Rota>) -> Option<Turn> {
+        loop {
+            if rota.ends {
+                return None;
+            }
+            let due = rota.turns.first().map(|turn| turn.at);
+            if due.is_some_and(|due| due <= Instant::now()) {
+                return rota.turns.pop_first();
+            }
+            rota.free += 1;
+            let waited = self.bell.wait_until(rota, due.unwrap_or_else(|| Instant::now() + IDLE));
+            rota.free -= 1;
+            if waited.timed_out() && rota.turns.is_empty() {
+                return None;
+            }
+        }
+    }
+
+    /// Sends the pages of a file, or finds that it is written to. When it is looked at again, if it is.
+    fn serve(&self, turn: Turn) -> Option<Turn> {
+        let client = self.client.upgrade()?;
+        let pool = client.pool()?;
+        let file = pool.find(turn.ino)?;
+        let unsent = {
+            let mut state = file.state.lock();
+            state.is_urged = false;
+            let is_written_to = state.writes != turn.writes && turn.pause.is_zero();
+            if is_written_to && state.unsent() < SEND_AT && turn.looks < LOOKS_MAX {
+                return Some(Turn { looks: turn.looks + 1, ..Turn::new(turn.ino, state.writes) });
+            }
+            state.unsent()
+        };
+        // A writer that goes on is not run after with ever smaller messages.
+        let keep = if unsent >= SEND_AT { SEND_AT - 1 } else { 0 };
+        let sent = client.send_down_to(pool, &file, keep);
+        let mut state = file.state.lock();
+        if state.unsent() == 0 || state.is_over {
+            state.is_listed = false;
+            return None;
+        }
+        match sent {
+            Ok(()) => Some(Turn::new(turn.ino, state.writes)),
+            Err(error) => {
+                let level = if turn.pause.is_zero() { log::Level::Warn } else { log::Level::Debug };
+                log::log!(
+                    level,
+                    "inode {}: {} bytes are kept and sent later: {error}",
+                    turn.ino,
+                    state.unsent()
+                );
+                Some(turn.failed())
+            }
+        }
+    }
+}
+
+fn work(desk: &Arc<Desk>) {
+    let mut rota = desk.rota.lock();
+    while let Some(turn) = desk.next(&mut rota) {
+        // While this one may have to wait, somebody looks after the others.
+        if rota.free == 0 && !rota.turns.is_empty() {
+            Desk::hire(desk, &mut rota);
+        }
+        let again = MutexGuard::unlocked(&mut rota, || desk.serve(turn));
+        rota.turns.extend(again);
+    }
+    rota.threads -= 1;
+}
+
+impl Client {
+    /// From now on what is written behind is sent beside the programs, by threads that come and go. Not for processes
+    /// that are not this product's own.
+    pub fn write_back(self: &Arc<Client>) {
+        // Told once, by whom made it.
+        let _ = self.sessions.beside.set(Writeback::of(self));
+    }
+
+    /// Has what was written to files be sent once it rests; for what an earlier process left.
+    pub(super) fn list_all(&self, pool: &Pool) {
+        let Some(beside) = self.sessions.beside.get() else { return };
+        pool.files().iter().for_each(|file| beside.add(file, &mut file.state.lock()));
+    }
+}

@@ -1,0 +1,259 @@
+//! The order in which the messages of a large call go, without any input or output.
+
+use std::collections::VecDeque;
+
+use bivouac_layout::{SeatRange, split};
+use bivouac_types::Layout;
+use bivouac_types::limits::TRANSFER_MAX;
+
+/// Messages that are under way to one seat at a time, and to all of them.
+pub(super) const WINDOW: usize = 3;
+pub(super) const UNDER_WAY_MAX: usize = 16 * WINDOW;
+/// Most bytes of one message.
+pub(super) const MESSAGE_MAX: u64 = 1 << 20;
+
+// Seats hold no more for a large call than for one that is a single request.
+const _: () = assert!(WINDOW as u64 * MESSAGE_MAX <= TRANSFER_MAX as u64);
+
+/// Which messages have been begun, and which may be.
+///
+/// A message is a number; lower ones begin further in front in the file.
+pub(super) struct StreamPlan {
+    /// Of each message, its seat's.
+    columns: Vec<usize>,
+    seats: Vec<Seat>,
+    here: VecDeque<usize>,
+    under_way: usize,
+}
+
+/// Messages to one seat.
+#[derive(Clone, Default)]
+struct Seat {
+    waiting: VecDeque<usize>,
+    under_way: usize,
+    /// What is being sent: the next one would only be in its way.
+    sending: Option<usize>,
+}
+
+impl StreamPlan {
+    /// The order of these messages. Those that are `here` need not be sent.
+    pub fn new(ranges: &[SeatRange], is_here: impl Fn(usize) -> bool) -> StreamPlan {
+        let columns: Vec<usize> = ranges.iter().map(|range| usize::from(range.column)).collect();
+        let mut seats = vec![Seat::default(); columns.iter().max().map_or(0, |last| last + 1)];
+        let mut here = VecDeque::new();
+        for (message, range) in ranges.iter().enumerate() {
+            let queue =
+                if is_here(message) { &mut here } else { &mut seats[usize::from(range.column)].waiting };
+            queue.push_back(message);
+        }
+        StreamPlan { columns, seats, here, under_way: 0 }
+    }
+
+    /// The message to begin now, if any may be; it is taken as begun.
+    pub fn next(&mut self) -> Option<usize> {
+        if self.under_way >= UNDER_WAY_MAX {
+            return None;
+        }
+        let free = |seat: &&mut Seat| seat.sending.is_none() && seat.under_way < WINDOW;
+        let seats = self.seats.iter_mut().filter(free).filter(|seat| !seat.waiting.is_empty());
+        let seat = seats.min_by_key(|seat| seat.waiting.front().copied())?;
+        let message = seat.waiting.pop_front()?;
+        seat.sending = Some(message);
+        seat.under_way += 1;
+        self.under_way += 1;
+        Some(message)
+    }
+
+    /// A message to be done here, if one may be.
+    pub fn next_here(&mut self) -> Option<usize> {
+        let message = *self.here.front()?;
+        let is_free = self.seat(message).is_some_and(|seat| seat.under_way < WINDOW);
+        if is_free { self.here.pop_front() } else { None }
+    }
+
+    /// A message that was to be done here is begun after all.
+    pub fn begun_here(&mut self, message: usize) {
+        if let Some(seat) = self.seat(message) {
+            seat.under_way += 1;
+            self.under_way += 1;
+        }
+    }
+
+    /// A message has been given away. Whether that is news.
+    pub fn sent(&mut self, message: usize) -> bool {
+        let seat = self.seat(message).filter(|seat| seat.sending == Some(message));
+        seat.is_some_and(|seat| seat.sending.take().is_some())
+    }
+
+    /// A message that was begun is not under way any more, whatever came of it.
+    pub fn ended(&mut self, message: usize) {
+        if let Some(seat) = self.seat(message).filter(|seat| seat.under_way > 0) {
+            seat.under_way -= 1;
+            self.under_way -= 1;
+        }
+    }
+
+    /// Nothing more is begun.
+    pub fn stop(&mut self) {
+        self.seats.iter_mut().for_each(|seat| seat.waiting.clear());
+        self.here.clear();
+    }
+
+    fn seat(&mut self, message: usize) -> Option<&mut Seat> {
+        self.seats.get_mut(*self.columns.get(message)?)
+    }
+}
+
+/// The messages of a call, those further in front in the file first. Stripes stay whole where they fit.
+pub(super) fn cut(layout: &Layout, offset: u64, len: u64) -> Vec<SeatRange> {
+    let stripe = u64::from(layout.stripe.max(1));
+    let step = if stripe > MESSAGE_MAX { MESSAGE_MAX } else { MESSAGE_MAX / stripe * stripe };
+    let mut messages = Vec::new();
+    for range in split(layout, offset, len) {
+        let mut rest = Some(range);
+        while let Some(range) = rest {
+            let to_end = step - range.subfile_offset % step;
+            let (front, behind) = range.split_at(to_end);
+            messages.push(front);
+            rest = behind;
+        }
+    }
+    messages.sort_by_key(first);
+    messages
+}
+
+fn first(range: &SeatRange) -> usize {
+    range.pieces().next().map_or(0, |piece| piece.buffer_offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::SeatIndex;
+    use proptest::prelude::*;
+
+    fn layout(stripe: u32, width: u16) -> Layout {
+        Layout { stripe, width, base: SeatIndex(0), seats: width }
+    }
+
+    /// Column, start in the subfile and length, in KiB.
+    fn shown(ranges: &[SeatRange]) -> Vec<(u16, u64, u64)> {
+        ranges.iter().map(|r| (r.column, r.subfile_offset >> 10, r.len >> 10)).collect()
+    }
+
+    #[test]
+    fn golden_cuts() {
+        let of = |stripe: u32, offset: u64, len: u64| {
+            shown(&cut(&layout(stripe << 10, 2), offset << 10, len << 10))
+        };
+        assert_eq!(of(512, 0, 4096), [(0, 0, 1024), (1, 0, 1024), (0, 1024, 1024), (1, 1024, 1024)]);
+        // Ends are those of stripes, wherever it begins.
+        assert_eq!(
+            of(384, 100, 3072),
+            [(0, 100, 668), (1, 0, 768), (0, 768, 768), (1, 768, 768), (0, 1536, 100)]
+        );
+        // Stripes that are longer than a message are cut, and all seats have something to do.
+        assert_eq!(of(2048, 0, 4096), [(0, 0, 1024), (0, 1024, 1024), (1, 0, 1024), (1, 1024, 1024)]);
+    }
+
+    #[test]
+    fn seats_take_turns_where_stripes_are_long() {
+        let ranges = cut(&layout(8 << 20, 3), 0, 24 << 20);
+        let mut plan = StreamPlan::new(&ranges, |_| false);
+        let first = plan.next().unwrap();
+        assert_eq!((ranges[first].column, plan.next().map(|next| ranges[next].column)), (0, Some(1)));
+        // Not while the first is being sent.
+        assert_eq!(plan.next().map(|next| ranges[next].column), Some(2));
+        assert_eq!(plan.next(), None);
+        assert!(plan.sent(first) && !plan.sent(first));
+        let second = plan.next().unwrap();
+        assert_eq!((ranges[second].column, ranges[second].subfile_offset), (0, 1 << 20));
+        assert!(plan.sent(second));
+        let third = plan.next().unwrap();
+        assert_eq!(ranges[third].subfile_offset, 2 << 20);
+        assert!(plan.sent(third));
+        assert_eq!(plan.next(), None, "three are under way");
+        plan.ended(first);
+        assert_eq!(plan.next().map(|next| ranges[next].column), Some(0));
+    }
+
+    #[test]
+    fn what_takes_a_message_after_all_has_a_window_too() {
+        let ranges = cut(&layout(1 << 20, 2), 0, 8 << 20);
+        let mut plan = StreamPlan::new(&ranges, |message| ranges[message].column == 1);
+        assert_eq!((plan.next(), plan.next_here()), (Some(0), Some(1)));
+        let asked: Vec<usize> =
+            std::iter::from_fn(|| plan.next_here().inspect(|own| plan.begun_here(*own))).collect();
+        assert_eq!((asked.len(), plan.next_here()), (WINDOW, None));
+        plan.ended(asked[0]);
+        plan.stop();
+        assert_eq!((plan.next(), plan.next_here()), (None, None));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn messages_have_every_byte_once(
+            pages in 1u32..2000, width in 1u16..20, offset in 0u64..1 << 24, len in 0u64..1 << 26,
+        ) {
+            let layout = layout(pages * 4096, width);
+            let messages = cut(&layout, offset, len);
+            prop_assert!(messages.iter().all(|range| (1..=MESSAGE_MAX).contains(&range.len)));
+            let mut pieces: Vec<_> = messages.iter().flat_map(|range| range.pieces()).collect();
+            pieces.sort_by_key(|piece| piece.buffer_offset);
+            let end = pieces.iter().try_fold(0, |at, piece| (piece.buffer_offset == at).then_some(at + piece.len));
+            prop_assert_eq!(end, Some(len as usize));
+            let stripe = u64::from(layout.stripe);
+            if stripe <= MESSAGE_MAX {
+                let ends = messages.iter().map(|range| range.subfile_offset + range.len);
+                let last = |end| bivouac_layout::split(&layout, offset, len).any(|r| r.subfile_offset + r.len == end);
+                prop_assert!(ends.filter(|end| end % stripe != 0).all(last), "a stripe was cut");
+            }
+        }
+
+        #[test]
+        fn all_are_begun_once_in_order_and_within_the_window(
+            pages in 1u32..700, width in 1u16..40, len in 1u64..1 << 28, liveness in prop::collection::vec(any::<u16>(), 1..50),
+        ) {
+            let ranges = cut(&layout(pages * 4096, width), 0, len);
+            let here = |message: usize| ranges[message].column % 5 == 4;
+            let mut plan = StreamPlan::new(&ranges, here);
+            let (mut sending, mut waiting) = (Vec::<usize>::new(), Vec::<usize>::new());
+            let mut begun: Vec<usize> = Vec::new();
+            let mut liveness = liveness.iter().cycle().map(|liveness| usize::from(*liveness));
+            loop {
+                while let Some(message) = plan.next() {
+                    sending.push(message);
+                    begun.push(message);
+                }
+                if let Some(message) = plan.next_here() {
+                    prop_assert!(here(message));
+                    begun.push(message);
+                }
+                prop_assert!(sending.len() + waiting.len() <= UNDER_WAY_MAX);
+                for column in 0..width {
+                    let of = |list: &[usize]| list.iter().filter(|message| ranges[**message].column == column).count();
+                    prop_assert!(of(&sending) <= 1 && of(&sending) + of(&waiting) <= WINDOW);
+                }
+                let (liveness, total) = (liveness.next().unwrap_or(0), sending.len() + waiting.len());
+                if total == 0 {
+                    break;
+                }
+                if liveness % total < sending.len() {
+                    let message = sending.swap_remove(liveness % total);
+                    prop_assert!(plan.sent(message));
+                    waiting.push(message);
+                } else {
+                    let message = waiting.swap_remove(liveness % total - sending.len());
+                    plan.ended(message);
+                }
+            }
+            for column in 0..width {
+                let own: Vec<usize> = begun.iter().copied().filter(|message| ranges[*message].column == column).collect();
+                prop_assert!(own.is_sorted());
+            }
+            begun.sort_unstable();
+            prop_assert_eq!(begun, (0..ranges.len()).collect::<Vec<_>>());
+        }
+    }
+}

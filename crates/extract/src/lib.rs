@@ -1,0 +1,17 @@
+//! What a machine says of itself.
+//!
+//! Each kind of knowledge (processors, disks, …) has a list of [sources](Source), tried in order: the first that knows
+//! something is taken, and the map says which it was. A new source is a file in `sources/` and a line in [`look`](crate::host)'s
+//! lists. Sources read through a [`Machine`]: the real one, below a directory of choice; what a machine said earlier
+//! ([`Record`]); or the real one while all it says is written down ([`Recorder`]).
+
+mod look;
+mod machine;
+mod names;
+mod record;
+mod sources;
+
+pub use look::{Source, host, networks};
+pub use machine::{Machine, Real, Space};
+pub use names::hosts_of_list;
+pub use record::{Record, Recorder};

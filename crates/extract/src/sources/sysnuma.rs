@@ -1,0 +1,32 @@
+//! Parts with memory of their own, by sysfs.
+
+use bivouac_sysmap::NumaNode;
+
+use super::{meminfo, word};
+use crate::look::Source;
+use crate::machine::Machine;
+
+pub const SOURCE: Source<Vec<NumaNode>> = Source { name: "sysfs", look };
+
+const NODES: &str = "/sys/devices/system/node";
+
+fn look(machine: &dyn Machine) -> Option<Vec<NumaNode>> {
+    let mut nodes: Vec<NumaNode> = machine
+        .names(NODES)
+        .iter()
+        .filter_map(|name| {
+            let dir = format!("{NODES}/{name}");
+            let distances = word(machine, &format!("{dir}/distance")).unwrap_or_default();
+            Some(NumaNode {
+                id: name.strip_prefix("node")?.parse().ok()?,
+                processors: machine.text(&format!("{dir}/cpulist"))?.trim().to_owned(),
+                memory_bytes: machine
+                    .text(&format!("{dir}/meminfo"))
+                    .and_then(|text| meminfo::bytes(&text, "MemTotal")),
+                distances: distances.split_whitespace().filter_map(|word| word.parse().ok()).collect(),
+            })
+        })
+        .collect();
+    nodes.sort_by_key(|node| node.id);
+    (!nodes.is_empty()).then_some(nodes)
+}

@@ -1,0 +1,207 @@
+//! Keys: who may use the server, for what, and until when.
+//!
+//! A key is derived from the formation's secret and the key's id, so that nothing of it is kept anywhere: not by the
+//! server, not in the formation. What is kept is what it allows, as an extended attribute of the root directory, which
+//! every server of the formation sees at once, and which outlives kills as all names do.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bivouac_client::{Client, OpCtx};
+use bivouac_types::{Errno, FsError, FsResult, Ino};
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+
+/// Length of a formation's secret, in bytes.
+pub const SECRET_LEN: usize = 32;
+/// What the attribute of a key begins with; its id follows. Only who may do everything sees such attributes in a mount.
+const ATTRIBUTE: &str = "trusted.bivouac.key.";
+/// What an id begins with.
+const ID_START: &str = "BVK";
+/// Characters of an id behind that.
+const ID_LEN: usize = 17;
+const ID_CHARS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+/// What is derived is for this, and for nothing else that the secret is used for.
+const PURPOSE: &[u8] = b"bivouac key of HTTP 1\0";
+/// `XATTR_CREATE` of the kernel.
+const CREATE: u32 = 1;
+
+/// What is known of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// Its id, which is no secret.
+    #[serde(skip)]
+    pub id: String,
+    /// The file or directory that it is for, from the root of the formation on.
+    pub path: String,
+    /// Whether nothing can be changed with it.
+    pub read_only: bool,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// When it ends, in seconds since 1970.
+    pub expires: Option<u64>,
+}
+
+impl Key {
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_expired(&self, now: u64) -> bool {
+        self.expires.is_some_and(|end| end <= now)
+    }
+}
+
+/// What derives keys.
+pub struct Deriver(hmac::Key);
+
+impl Deriver {
+    /// Of the formation with this secret.
+    #[must_use]
+    pub fn new(secret: &[u8; SECRET_LEN]) -> Deriver {
+        Deriver(hmac::Key::new(hmac::HMAC_SHA256, secret))
+    }
+
+    /// The key with this id: the id, a dot, and what is derived from it.
+    #[must_use]
+    pub fn key(&self, id: &str) -> String {
+        format!("{id}.{}", URL_SAFE_NO_PAD.encode(hmac::sign(&self.0, &text_of(id))))
+    }
+
+    /// The id of a key that somebody shows, if it is one of this formation.
+    #[must_use]
+    pub fn id_of<'k>(&self, key: &'k str) -> Option<&'k str> {
+        let (id, secret) = key.split_once('.').filter(|(id, _)| is_id(id))?;
+        let secret = URL_SAFE_NO_PAD.decode(secret).ok()?;
+        hmac::verify(&self.0, &text_of(id), &secret).ok().map(|()| id)
+    }
+}
+
+fn text_of(id: &str) -> Vec<u8> {
+    [PURPOSE, id.as_bytes()].concat()
+}
+
+/// Whether a text can be the id of a key.
+fn is_id(text: &str) -> bool {
+    let random = text.strip_prefix(ID_START);
+    random.is_some_and(|random| random.len() == ID_LEN && random.bytes().all(|byte| ID_CHARS.contains(&byte)))
+}
+
+/// Seconds since 1970.
+#[must_use]
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn attribute(id: &str) -> Vec<u8> {
+    format!("{ATTRIBUTE}{id}").into_bytes()
+}
+
+/// Makes a key. `key` has everything but the id.
+///
+/// # Errors
+/// What the formation says; `EIO` without random numbers.
+pub fn create(client: &Client, ctx: &OpCtx, key: &Key) -> FsResult<Key> {
+    let mut random = [0; ID_LEN];
+    getrandom::fill(&mut random)
+        .map_err(|error| FsError::with(Errno::EIO, format!("draw random bytes: {error}")))?;
+    let letter = |byte: &u8| char::from(*ID_CHARS.get(usize::from(*byte % 32)).unwrap_or(&b'A'));
+    let id = ID_START.chars().chain(random.iter().map(letter)).collect::<String>();
+    let value = serde_json::to_vec(key).map_err(|error| FsError::with(Errno::EINVAL, error.to_string()))?;
+    client.setxattr(ctx, Ino::ROOT, &attribute(&id), &value, CREATE)?;
+    Ok(Key { id, ..key.clone() })
+}
+
+/// The key with an id; `None` if there is none any more, or it has expired.
+///
+/// # Errors
+/// What the formation says.
+pub fn find(client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
+    if !is_id(id) {
+        return Ok(None);
+    }
+    match client.getxattr(Ino::ROOT, &attribute(id)) {
+        Ok(value) => Ok(parse(id, &value).filter(|key| !key.has_expired(now))),
+        Err(error) if error.errno() == Errno::ENODATA => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is damaged is no key.
+fn parse(id: &str, value: &[u8]) -> Option<Key> {
+    let key: Key = serde_json::from_slice(value).ok()?;
+    Some(Key { id: id.to_owned(), ..key })
+}
+
+/// All keys, also those that have expired, by id.
+///
+/// # Errors
+/// What the formation says.
+pub fn list(client: &Client) -> FsResult<Vec<Key>> {
+    let names = client.listxattr(Ino::ROOT)?;
+    let ids = names.split(|byte| *byte == 0).filter_map(|name| std::str::from_utf8(name).ok());
+    let mut keys = Vec::new();
+    for id in ids.filter_map(|name| name.strip_prefix(ATTRIBUTE)) {
+        match client.getxattr(Ino::ROOT, &attribute(id)) {
+            Ok(value) => keys.extend(parse(id, &value)),
+            // Revoked meanwhile.
+            Err(error) if error.errno() == Errno::ENODATA => {}
+            Err(error) => return Err(error),
+        }
+    }
+    keys.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(keys)
+}
+
+/// Ends a key, for every request that begins from now on.
+///
+/// # Errors
+/// `ENODATA` if there is none with this id; otherwise what the formation says.
+pub fn revoke(client: &Client, ctx: &OpCtx, id: &str) -> FsResult<()> {
+    if !is_id(id) {
+        return Err(Errno::ENODATA.into());
+    }
+    client.removexattr(ctx, Ino::ROOT, &attribute(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_of_its_formation_and_of_nobody_else() {
+        let (ours, theirs) = (Deriver::new(&[1; 32]), Deriver::new(&[2; 32]));
+        let id = "BVKABCDEFGHIJKLMNOPQ";
+        let key = ours.key(id);
+        assert_eq!(ours.id_of(&key), Some(id));
+        assert_eq!(theirs.id_of(&key), None);
+        let mut other = key.clone();
+        other.pop();
+        for wrong in [other.as_str(), "", ".", "BVK.", id, "x.y", &key.replace('.', ""), &format!("{key}x")] {
+            assert_eq!(ours.id_of(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ids_name_no_other_attribute() {
+        for wrong in [
+            "",
+            "BVK",
+            "BVKABCDEFGHIJKLMNOP",
+            "bvkabcdefghijklmnopq",
+            "BVKABCDEFGHIJKLMNO/Q",
+            "BVKABCDEFGHIJKLMNO\0Q",
+        ] {
+            assert!(!is_id(wrong), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_says_nothing_of_the_key() {
+        let key = Key { id: "x".into(), path: "/a".into(), read_only: true, created: 5, expires: Some(9) };
+        let text = serde_json::to_string(&key).unwrap();
+        assert_eq!(text, r#"{"path":"/a","read_only":true,"created":5,"expires":9}"#);
+        assert_eq!(parse("x", text.as_bytes()), Some(key.clone()));
+        assert_eq!((key.has_expired(8), key.has_expired(9)), (false, true));
+        assert_eq!(parse("x", b"{"), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! Where a file can be had: the servers, and digests of its pieces, as RFC 5854 and RFC 6249 write them.
+
+use std::fmt::Write as _;
+
+use bivouac_types::FsResult;
+
+use crate::announce::Announced;
+use crate::listing::escaped;
+use crate::target::Target;
+use crate::tree::{Asker, OpenFile};
+
+/// Shortest piece.
+const PIECE_MIN: u64 = 1 << 20;
+/// About how many pieces a large file has.
+const PIECES: u64 = 1024;
+
+/// The metalink of a file. All of it is read for that.
+///
+/// # Errors
+/// What the formation says.
+pub fn metalink(file: &OpenFile, target: &Target, servers: &[String], asker: &Asker) -> FsResult<String> {
+    let size = file.attr.size;
+    let piece = (size / PIECES).max(PIECE_MIN).next_multiple_of(PIECE_MIN);
+    let (whole, pieces) = file.digest((0, size), Some(piece), asker)?;
+    let name = escaped(&String::from_utf8_lossy(target.name().unwrap_or_default()));
+    let mut text = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<metalink xmlns=\"urn:ietf:params:xml:ns:metalink\">\n\
+         <generator>bivouac</generator>\n<file name=\"{name}\">\n<size>{size}</size>\n\
+         <hash type=\"sha-256\">{}</hash>\n",
+        whole.hex()
+    );
+    if !pieces.is_empty() {
+        let _to_a_text = writeln!(text, "<pieces length=\"{piece}\" type=\"sha-256\">");
+        for piece in pieces {
+            let _to_a_text = writeln!(text, "<hash>{}</hash>", piece.hex());
+        }
+        text.push_str("</pieces>\n");
+    }
+    let path = target.encoded();
+    for (place, server) in servers.iter().enumerate() {
+        let url = escaped(&format!("{server}{path}"));
+        let _to_a_text = writeln!(text, "<url priority=\"{}\">{url}</url>", place + 1);
+    }
+    text.push_str("</file>\n</metalink>\n");
+    Ok(text)
+}
+
+/// The servers from which a file can be had, those first whose nodes hold most of its stripes. `here` is what the client
+/// itself calls this server, whose URL may be another one from there.
+#[must_use]
+pub fn servers(announced: &[Announced], own: &Announced, here: &str, holders: &[u16]) -> Vec<String> {
+    let held = |nodes: &[u16]| holders.iter().filter(|node| nodes.contains(node)).count();
+    let mut all: Vec<(usize, String)> = vec![(held(&own.nodes), here.to_owned())];
+    for server in announced.iter().filter(|server| server.nodes != own.nodes && server.url != own.url) {
+        all.push((held(&server.nodes), server.url.clone()));
+    }
+    all.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
+    all.into_iter().map(|(_, url)| url).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_most_comes_first() {
+        let server = |url: &str, nodes: &[u16]| Announced {
+            url: url.into(),
+            fingerprint: None,
+            nodes: nodes.to_vec(),
+        };
+        let all = [server("https://a", &[0]), server("https://b", &[1, 2])];
+        let of = |holders: &[u16]| servers(&all, &all[0], "https://me", holders);
+        assert_eq!(of(&[0]), ["https://me", "https://b"]);
+        assert_eq!(of(&[1, 2, 0]), ["https://b", "https://me"]);
+    }
+}

@@ -1,0 +1,316 @@
+//! Bodies of requests, bounded before anything of them is collected: whose signature is over a digest of the body is only known
+//! when all of it is here, and so is what is XML.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, StatusCode, Uri};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use crate::refusal::Refusal;
+use crate::target::parameters;
+use crate::writing::SILENCE_MAX;
+
+/// Longest body that is XML, in bytes.
+const XML_MAX: u64 = 8 << 20;
+/// Longest body that is collected because its signature is over its digest, in bytes.
+const SIGNED_MAX: u64 = 64 << 20;
+/// Most bytes of bodies that are collected, of all requests together.
+const COLLECTED_MAX: usize = 256 << 20;
+/// Longest time for a body that is collected.
+const COLLECTED_FOR: Duration = Duration::from_secs(600);
+/// Longest chunk of a body that is signed by chunks: each is collected.
+const CHUNK_MAX: u64 = 16 << 20;
+/// Longest line in front of a chunk.
+const CHUNK_LINE_MAX: usize = 256;
+
+const CONTENT_SHA256: &str = "x-amz-content-sha256";
+const BY_CHUNKS: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
+const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
+
+/// How the service will take a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// Piece by piece.
+    AsItComes,
+    /// By signed chunks.
+    ByChunks,
+    /// All at once, at most so many bytes.
+    Whole(u64),
+}
+
+/// How a body is taken. What is not known to be taken piece by piece is taken for XML.
+fn taken(method: &Method, uri: &Uri, headers: &HeaderMap) -> Taken {
+    let has_key = uri.path().trim_start_matches('/').split_once('/').is_some_and(|(_, key)| !key.is_empty());
+    let is_plain = |name: &str| {
+        matches!(name, "partNumber" | "uploadId" | "x-id") || name.to_ascii_lowercase().starts_with("x-amz-")
+    };
+    if *method != Method::PUT || !has_key || !parameters(uri.query()).all(|(name, _)| is_plain(name)) {
+        return Taken::Whole(XML_MAX);
+    }
+    let says = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
+    match says(CONTENT_SHA256) {
+        _ if says(header::AUTHORIZATION.as_str()).is_none() => Taken::AsItComes,
+        Some(sum) if sum == UNSIGNED.as_bytes() => Taken::AsItComes,
+        Some(sum) if sum == BY_CHUNKS.as_bytes() => Taken::ByChunks,
+        _ => Taken::Whole(SIGNED_MAX),
+    }
+}
+
+/// Where all collected bytes are counted, in KiB.
+#[derive(Clone)]
+pub struct Room(Arc<Semaphore>);
+
+impl Default for Room {
+    fn default() -> Room {
+        Room(Arc::new(Semaphore::new(COLLECTED_MAX >> 10)))
+    }
+}
+
+/// Why a body was not taken.
+pub type Cause = Arc<OnceLock<StatusCode>>;
+
+/// What is said of a request whose body was not taken.
+pub fn refusal(status: StatusCode) -> Refusal {
+    let text = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            "bodies of XML have at most 8 MiB, those signed by their digest 64 MiB, signed chunks 16 MiB; send larger ones in parts, \
+             or with UNSIGNED-PAYLOAD"
+        }
+        StatusCode::REQUEST_TIMEOUT => "the body did not come in time",
+        _ => "too many bodies that have to be collected come at the same time; try again",
+    };
+    Refusal::new(status, text).with(header::RETRY_AFTER, HeaderValue::from_static("1"))
+}
+
+/// A body that is not longer, and does not take longer, than can be borne.
+pub struct Bounded<B> {
+    body: B,
+    cause: Cause,
+    left: Option<u64>,
+    room: Room,
+    held: Vec<OwnedSemaphorePermit>,
+    /// Bytes for which there is room, but which have not come.
+    spare: usize,
+    chunks: Option<Chunks>,
+    silence: Pin<Box<Sleep>>,
+    end: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B: Body<Data = Bytes>> Bounded<B> {
+    /// The body of a request.
+    ///
+    /// # Errors
+    /// 413 for one that says itself that it is too long.
+    pub fn new(
+        body: B,
+        (method, uri, headers): (&Method, &Uri, &HeaderMap),
+        room: &Room,
+    ) -> Result<(Bounded<B>, Cause), Refusal> {
+        let taken = taken(method, uri, headers);
+        let left = if let Taken::Whole(max) = taken { Some(max) } else { None };
+        if left.is_some_and(|max| body.size_hint().lower() > max) {
+            return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE));
+        }
+        let cause = Cause::default();
+        let bounded = Bounded {
+            body,
+            cause: Arc::clone(&cause),
+            left,
+            room: room.clone(),
+            held: Vec::new(),
+            spare: 0,
+            chunks: (taken == Taken::ByChunks).then(Chunks::default),
+            silence: Box::pin(sleep(SILENCE_MAX)),
+            end: left.map(|_| Box::pin(sleep(COLLECTED_FOR))),
+        };
+        Ok((bounded, cause))
+    }
+
+    /// Whether what has come may be taken.
+    fn take(&mut self, bytes: &[u8]) -> Result<(), StatusCode> {
+        if self.chunks.as_mut().is_some_and(|chunks| !chunks.take(bytes)) {
+            return Err(StatusCode::PAYLOAD_TOO_LARGE);
+        }
+        let Some(left) = &mut self.left else { return Ok(()) };
+        *left = left.checked_sub(bytes.len() as u64).ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
+        if self.spare < bytes.len() {
+            let wanted = (bytes.len() - self.spare).div_ceil(1 << 10);
+            let permits = u32::try_from(wanted).map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
+            let permit = Arc::clone(&self.room.0).try_acquire_many_owned(permits);
+            self.held.push(permit.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?);
+            self.spare += wanted << 10;
+        }
+        self.spare -= bytes.len();
+        Ok(())
+    }
+
+    fn refuse(&self, status: StatusCode) -> std::io::Error {
+        // The first cause is the one that counts.
+        let _ = self.cause.set(status);
+        std::io::Error::other("the body is not taken")
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Bounded<B>
+where
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        let this = &mut *self;
+        match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                this.silence = Box::pin(sleep_until(Instant::now() + SILENCE_MAX));
+                let taken = frame.data_ref().map_or(Ok(()), |bytes| this.take(bytes));
+                Poll::Ready(Some(taken.map(|()| frame).map_err(|status| this.refuse(status))))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(std::io::Error::other(error)))),
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => {
+                let is_over = this.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
+                if is_over || this.silence.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Some(Err(this.refuse(StatusCode::REQUEST_TIMEOUT))));
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Where in a body by chunks it is: `LENGTH;chunk-signature=…`, a line's end, so many bytes, a line's end.
+#[derive(Debug, Default)]
+struct Chunks {
+    line: Vec<u8>,
+    /// What is left of a chunk, with the end of its line.
+    left: u64,
+}
+
+impl Chunks {
+    /// Whether all chunks so far have lengths that can be borne.
+    fn take(&mut self, mut bytes: &[u8]) -> bool {
+        while let Some((first, rest)) = bytes.split_first() {
+            if self.left > 0 {
+                let skipped = self.left.min(bytes.len() as u64);
+                self.left -= skipped;
+                bytes = bytes.get(skipped as usize..).unwrap_or_default();
+                continue;
+            }
+            bytes = rest;
+            if *first != b'\n' {
+                self.line.push(*first);
+                if self.line.len() > CHUNK_LINE_MAX {
+                    return false;
+                }
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            let len = line.split(|byte| *byte == b';').next().and_then(|len| std::str::from_utf8(len).ok());
+            match len.and_then(|len| u64::from_str_radix(len.trim(), 16).ok()) {
+                Some(len) if len <= CHUNK_MAX => self.left = len + 2,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+pub fn fuzzed(bytes: &[u8]) {
+    let (mut whole, mut pieces) = (Chunks::default(), Chunks::default());
+    let is_whole = whole.take(bytes);
+    assert_eq!(is_whole, bytes.chunks(3).all(|piece| pieces.take(piece)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::{BodyExt as _, Full};
+
+    fn of(method: &str, path: &str, headers: &[(&'static str, &str)]) -> Taken {
+        let headers = headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
+        taken(&method.parse().unwrap(), &path.parse().unwrap(), &headers)
+    }
+
+    #[test]
+    fn what_is_collected_has_an_end() {
+        let by_digest: &[_] = &[("authorization", "AWS4-HMAC-SHA256 x"), (CONTENT_SHA256, "0f")];
+        let unsigned: &[_] = &[("authorization", "AWS4-HMAC-SHA256 x"), (CONTENT_SHA256, UNSIGNED)];
+        let chunks: &[_] = &[("authorization", "AWS4-HMAC-SHA256 x"), (CONTENT_SHA256, BY_CHUNKS)];
+        let part = "/b/k?partNumber=1&uploadId=ab";
+        for (method, path, headers, expected) in [
+            ("PUT", "/b/k", unsigned, Taken::AsItComes),
+            ("PUT", part, unsigned, Taken::AsItComes),
+            ("PUT", part, chunks, Taken::ByChunks),
+            ("PUT", "/b/k?X-Amz-Signature=x&X-Amz-Date=y", &[], Taken::AsItComes),
+            ("PUT", part, by_digest, Taken::Whole(SIGNED_MAX)),
+            ("PUT", "/b/k", &unsigned[..1], Taken::Whole(SIGNED_MAX)),
+            ("PUT", "/b/k?acl", unsigned, Taken::Whole(XML_MAX)),
+            ("PUT", "/b/k?tagging=", unsigned, Taken::Whole(XML_MAX)),
+            ("PUT", "/b/k?%61cl", unsigned, Taken::Whole(XML_MAX)),
+            ("PUT", "/b", unsigned, Taken::Whole(XML_MAX)),
+            ("PUT", "/b/", unsigned, Taken::Whole(XML_MAX)),
+            ("POST", "/b?delete", unsigned, Taken::Whole(XML_MAX)),
+            ("POST", "/b/k", unsigned, Taken::Whole(XML_MAX)),
+        ] {
+            assert_eq!(of(method, path, headers), expected, "{method} {path} {headers:?}");
+        }
+    }
+
+    async fn collect(len: usize, room: &Room) -> Result<(Bytes, Bounded<Full<Bytes>>), StatusCode> {
+        let request = (&Method::POST, &Uri::from_static("/b?delete"), &HeaderMap::new());
+        let body = Full::new(Bytes::from(vec![0; len]));
+        let Ok((mut bounded, cause)) = Bounded::new(body, request, room) else {
+            return Err(StatusCode::PAYLOAD_TOO_LARGE);
+        };
+        match (&mut bounded).collect().await {
+            Ok(all) => Ok((all.to_bytes(), bounded)),
+            Err(_) => Err(*cause.get().unwrap()),
+        }
+    }
+
+    #[tokio::test]
+    async fn bodies_together_have_room_and_give_it_back() {
+        let room = Room(Arc::new(Semaphore::new(10)));
+        let (bytes, held) = collect(6 << 10, &room).await.unwrap();
+        assert_eq!(bytes.len(), 6 << 10);
+        assert_eq!(collect(6 << 10, &room).await.err(), Some(StatusCode::SERVICE_UNAVAILABLE));
+        drop(held);
+        assert_eq!(collect(9000, &room).await.unwrap().0.len(), 9000);
+        assert_eq!(collect(XML_MAX as usize + 1, &room).await.err(), Some(StatusCode::PAYLOAD_TOO_LARGE));
+    }
+
+    #[test]
+    fn chunks_are_counted_however_they_come() {
+        let text = b"5;chunk-signature=ab\r\nhello\r\n0;chunk-signature=cd\r\n\r\n";
+        for piece in 1..text.len() {
+            let mut chunks = Chunks::default();
+            assert!(text.chunks(piece).all(|piece| chunks.take(piece)), "{piece}");
+            assert_eq!((chunks.left, chunks.line.len()), (0, 0));
+        }
+        let long = "1".repeat(CHUNK_LINE_MAX + 1);
+        for bad in ["1000001;x\r\n", "ffffffff;x\r\n", "x;\r\n", ";\r\n", "\n", "-1;\n", &long] {
+            assert!(!Chunks::default().take(bad.as_bytes()), "{bad:?}");
+        }
+        assert!(Chunks::default().take(b"1000000;x\r\n"));
+    }
+}

@@ -1,0 +1,137 @@
+//! Connections: how many there are, how long they may be silent, TLS.
+
+use std::io;
+use std::net::TcpListener as StdListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::process::{Resource, getrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use crate::Options;
+use crate::announce::{Announced, announce};
+use crate::certificate;
+use crate::patient::Patient;
+use crate::service::Service;
+use crate::tree::Tree;
+
+/// Threads that wait for sockets.
+const THREADS: usize = 2;
+/// Threads that work for requests, at most.
+const WORKERS_MAX: usize = 64;
+/// Most connections at a time; others wait to be accepted.
+const CONNECTIONS_MAX: usize = 16_384;
+/// Descriptors that are left for other things than connections.
+const DESCRIPTORS_LEFT: usize = 256;
+/// Longest time for the head of a request to come, also of the next one on a connection.
+const HEAD_MAX: Duration = Duration::from_secs(20);
+/// Longest time for a client to agree on TLS.
+const GREETING_MAX: Duration = Duration::from_secs(10);
+/// Longest time in which a client may take nothing of what it is sent.
+const STALL_MAX: Duration = Duration::from_secs(60);
+/// Longest head of a request, in bytes.
+const HEAD_LEN_MAX: usize = 64 << 10;
+/// Most headers of a request.
+const HEADERS_MAX: usize = 100;
+/// Pause after a connection could not be accepted, as when there are no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until the process ends.
+///
+/// # Errors
+/// When it cannot begin.
+pub fn serve(options: Options, ready: impl FnOnce()) -> io::Result<()> {
+    let tls = options.pem.as_deref().map(certificate::config).transpose()?.map(TlsAcceptor::from);
+    let address = options.listener.local_addr()?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => format!("{}:{}", options.host, address.port()),
+        _ => address.to_string(),
+    };
+    let fingerprint = options.pem.as_deref().map(certificate::fingerprint).transpose()?;
+    let own = Announced { url: format!("{scheme}://{host}"), fingerprint, nodes: options.nodes };
+    let tree = Arc::new(Tree::new(options.member));
+    announce(&tree, &own).map_err(|error| io::Error::other(error.to_string()))?;
+    let service = Arc::new(Service::new(tree, &options.secret, own, options.routes, scheme));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .max_blocking_threads(WORKERS_MAX)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async move {
+        let listener = listener(options.listener)?;
+        ready();
+        accept(&listener, tls, service).await;
+        Ok(())
+    })
+}
+
+fn listener(listener: StdListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+fn connections_max() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.and_then(|limit| usize::try_from(limit).ok());
+    descriptors
+        .map_or(CONNECTIONS_MAX, |limit| limit.saturating_sub(DESCRIPTORS_LEFT).clamp(16, CONNECTIONS_MAX))
+}
+
+async fn accept(listener: &TcpListener, tls: Option<TlsAcceptor>, service: Arc<Service>) {
+    let places = Arc::new(Semaphore::new(connections_max()));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                log::warn!("a connection could not be accepted: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (tls, service) = (tls.clone(), Arc::clone(&service));
+        tokio::spawn(async move {
+            greet(stream, tls, service).await;
+            drop(place);
+        });
+    }
+}
+
+async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: Arc<Service>) {
+    if let Err(error) = stream.set_nodelay(true) {
+        log::debug!("a connection: {error}");
+    }
+    let stream = Patient::new(stream, STALL_MAX);
+    match tls {
+        None => converse(stream, service).await,
+        Some(tls) => match tokio::time::timeout(GREETING_MAX, tls.accept(stream)).await {
+            Ok(Ok(stream)) => converse(stream, service).await,
+            Ok(Err(error)) => log::debug!("a client could not agree on TLS: {error}"),
+            Err(_) => log::debug!("a client did not agree on TLS in time"),
+        },
+    }
+}
+
+async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, service: Arc<Service>) {
+    let answer = service_fn(move |request| {
+        let service = Arc::clone(&service);
+        async move { Ok::<_, std::convert::Infallible>(service.answer(request).await) }
+    });
+    let conversation = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .max_buf_size(HEAD_LEN_MAX)
+        .max_headers(HEADERS_MAX)
+        .max_header_size(HEAD_LEN_MAX)
+        .serve_connection(TokioIo::new(stream), answer);
+    if let Err(error) = conversation.await {
+        // The client's affair; and what failed here has been logged there.
+        log::debug!("a connection ended early: {error}");
+    }
+}

@@ -1,0 +1,260 @@
+//! From a request to its answer: who asks, then what for; pages are where the formation has nothing.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use crate::announce::Announced;
+use crate::body::{Body, full};
+use crate::digests;
+use crate::keys::{self, Deriver, SECRET_LEN};
+use crate::reading::{Reading, read};
+use crate::refusal::Refusal;
+use crate::s3::{self, S3Front};
+use crate::target::{Target, has_parameter, parameters};
+use crate::tree::{Access, Asker, Tree};
+use crate::writing::{self, Writing};
+
+/// What all methods are that are answered.
+const ALLOW: &str = "GET, HEAD, PUT, DELETE, MKCOL, OPTIONS";
+
+/// Most requests at a time that read or copy whole files, or go through whole trees. The others are not kept waiting by them.
+const LONG_MAX: usize = 16;
+
+/// A page that is made for each request.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Its type.
+    pub content_type: &'static str,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Makes a page, in a form that the request's `Accept` names. It may block. An error is a sentence for the log.
+pub type MakePage = Box<dyn Fn(&str) -> Result<Page, String> + Send + Sync>;
+
+/// A page where the formation has nothing, for those who have a key for all of it, or for that path.
+pub struct Route {
+    /// The path, exactly.
+    pub path: &'static str,
+    /// Makes it.
+    pub page: MakePage,
+}
+
+/// What answers requests.
+pub struct Service {
+    tree: Arc<Tree>,
+    keys: Arc<Deriver>,
+    own: Announced,
+    routes: Arc<Vec<Route>>,
+    s3: S3Front,
+    long: Arc<Semaphore>,
+    scheme: &'static str,
+}
+
+impl Service {
+    /// For a formation.
+    #[must_use]
+    pub fn new(
+        tree: Arc<Tree>,
+        secret: &[u8; SECRET_LEN],
+        own: Announced,
+        routes: Vec<Route>,
+        scheme: &'static str,
+    ) -> Service {
+        let keys = Arc::new(Deriver::new(secret));
+        let long = Arc::new(Semaphore::new(LONG_MAX));
+        let s3 = S3Front::new(&tree, &keys, &long);
+        Service { tree, keys, own, routes: Arc::new(routes), s3, long, scheme }
+    }
+
+    /// Answers a request.
+    pub async fn answer(self: Arc<Service>, request: Request<Incoming>) -> Response<Body> {
+        let is_head = request.method() == Method::HEAD;
+        // Where it ends may be seen otherwise by whoever is in front of this server (RFC 9112, 6.1).
+        let is_chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
+        let mut response = self.answer_or_refuse(request).await.unwrap_or_else(Refusal::into_response);
+        if is_head && !response.headers().contains_key(header::CONTENT_LENGTH) {
+            *response.body_mut() = full(Bytes::new());
+        }
+        shield(response.headers_mut());
+        if is_chunked {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    async fn answer_or_refuse(
+        self: Arc<Service>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Refusal> {
+        if s3::is_signed(request.headers(), request.uri().query()) {
+            return self.s3.answer(request).await;
+        }
+        let target =
+            Target::parse(request.uri().path()).map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
+        let key = shown(request.headers());
+        let (parts, body) = request.into_parts();
+        let route = self.routes.iter().position(|route| route.path == parts.uri.path());
+        if matches!(parts.method, Method::GET | Method::HEAD) {
+            let asker = Asker::default();
+            let _there = asker.presence();
+            let reading = Reading {
+                method: parts.method,
+                target,
+                query: parts.uri.query().map(str::to_owned),
+                headers: parts.headers,
+                scheme: self.scheme,
+                asker,
+            };
+            let turn = match route.is_some() || reads_all(&reading) {
+                true => Arc::clone(&self.long).acquire_owned().await.ok(),
+                false => None,
+            };
+            return spawn_blocking(move || {
+                let _turn = turn;
+                let access = match (self.access(key.as_deref()), route) {
+                    (Err(refusal), Some(route)) if refusal.status() == StatusCode::NOT_FOUND => {
+                        // Of a key for what is not there.
+                        self.check_is_for(key.as_deref(), route, refusal)?;
+                        return self.page(route, &reading.headers);
+                    }
+                    (access, _) => access?,
+                };
+                match (read(&self.tree, &access, &self.own, &reading), route) {
+                    (Err(refusal), Some(route)) if refusal.status() == StatusCode::NOT_FOUND => {
+                        self.page(route, &reading.headers)
+                    }
+                    (read, _) => read,
+                }
+            })
+            .await?;
+        }
+        let service = Arc::clone(&self);
+        let access = spawn_blocking(move || service.access(key.as_deref())).await??;
+        let upload = parameters(parts.uri.query())
+            .find(|(name, _)| *name == "upload")
+            .map(|(_, id)| id.unwrap_or_default().to_owned());
+        let writing = Writing { access, target, headers: parts.headers, upload };
+        match parts.method.as_str() {
+            "PUT" => writing::put(&self.tree, &self.long, writing, body).await,
+            "DELETE" => spawn_blocking(move || writing::delete(&self.tree, &writing)).await?,
+            "MKCOL" => {
+                spawn_blocking(move || writing::make_dir(&self.tree, &writing.access, &writing.target))
+                    .await?
+            }
+            "OPTIONS" => {
+                let mut response = Response::new(full(Bytes::new()));
+                response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(ALLOW));
+                Ok(response)
+            }
+            _ => {
+                let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("methods are {ALLOW}"));
+                Err(refusal.with(header::ALLOW, HeaderValue::from_static(ALLOW)))
+            }
+        }
+    }
+
+    /// What a key allows. This may block.
+    fn access(&self, key: Option<&str>) -> Result<Access, Refusal> {
+        let id = key.and_then(|key| self.keys.id_of(key));
+        let access = id.map(|id| self.tree.access(id)).transpose()?.flatten();
+        access.ok_or_else(|| {
+            let text = "this needs a key that has not expired; make one: bivouac key create";
+            let refusal = Refusal::new(StatusCode::UNAUTHORIZED, text);
+            refusal.with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bivouac\"")).with(
+                header::WWW_AUTHENTICATE,
+                HeaderValue::from_static("Basic realm=\"bivouac\", charset=\"UTF-8\""),
+            )
+        })
+    }
+
+    /// Refuses a key that is not for the page itself. This may block.
+    fn check_is_for(&self, key: Option<&str>, route: usize, refusal: Refusal) -> Result<(), Refusal> {
+        let id = key.and_then(|key| self.keys.id_of(key)).unwrap_or_default();
+        let key = keys::find(self.tree.client()?, id, keys::now())?;
+        let path = self.routes.get(route).map(|route| route.path);
+        if key.is_some_and(|key| Some(key.path.as_str()) == path) { Ok(()) } else { Err(refusal) }
+    }
+
+    /// This may block.
+    fn page(&self, route: usize, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+        let missing = || Refusal::new(StatusCode::NOT_FOUND, "no such page");
+        let route = self.routes.get(route).ok_or_else(missing)?;
+        let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let page = (route.page)(accept).map_err(|error| {
+            log::error!("{}: {error}", route.path);
+            let text = "the page could not be made; see: bivouac logs";
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+        })?;
+        let mut response = Response::new(full(page.bytes.into()));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(page.content_type));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+        Ok(response)
+    }
+}
+
+/// Whether all of a file is read before anything is answered.
+fn reads_all(reading: &Reading) -> bool {
+    let wants = |name| {
+        let value = reading.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+        value.is_some_and(digests::is_wanted)
+    };
+    has_parameter(reading.query.as_deref(), "metalink")
+        || wants("want-repr-digest")
+        || wants("want-content-digest")
+}
+
+/// What somebody put into the formation is not to act in the browser of somebody else, however it is asked for.
+fn shield(headers: &mut HeaderMap) {
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'; media-src 'self'";
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+}
+
+/// The key that a request shows: as a bearer's, or as the password of anybody.
+fn shown(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, rest) = text.split_once(' ')?;
+    let rest = rest.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(rest.to_owned());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(STANDARD.decode(rest).ok()?).ok()?;
+    decoded.split_once(':').map(|(_, password)| password.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_in_either_scheme() {
+        for (text, key) in [
+            ("Bearer a.b", Some("a.b")),
+            ("bearer  a.b ", Some("a.b")),
+            ("Basic dTphLmI=", Some("a.b")),
+            ("Basic OmEuYg==", Some("a.b")),
+            ("Basic YS5i", None),
+            ("Basic !", None),
+            ("Digest a.b", None),
+            ("a.b", None),
+        ] {
+            let headers = [(header::AUTHORIZATION, text.parse().unwrap())].into_iter().collect();
+            assert_eq!(shown(&headers).as_deref(), key, "{text}");
+        }
+        assert_eq!(shown(&HeaderMap::new()), None);
+    }
+}

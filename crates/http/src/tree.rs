@@ -1,0 +1,482 @@
+//! The formation as the handlers see it: paths, files that are open, uploads. Everything here may block.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bivouac_client::{Attr, Client, DirEntry, Member, NewInode, Place};
+use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, mode};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ring::digest::{Context, SHA256};
+
+use crate::body::Producer;
+use crate::digests::{Digest, Digests};
+use crate::keys::{self, Key};
+use crate::load::{Load, PIECE, Share};
+use crate::target::Target;
+use crate::uploads::{Names, Turns};
+
+/// About how many bytes of a directory are read at once.
+const DIR_PIECE: usize = 64 << 10;
+/// Most nodes that are named with a file.
+const HOLDERS_MAX: u16 = 256;
+
+/// Permissions of directories that are made: daemons and servers have no umask of a user.
+const DIR_MODE: u32 = 0o755;
+
+const READ: u32 = 4;
+pub const WRITE: u32 = 2;
+
+/// A formation, as the user that the server runs as.
+pub struct Tree {
+    member: Member,
+    uid: u32,
+    groups: Vec<u32>,
+    digests: Mutex<Digests>,
+    pub(crate) load: Load,
+    pub(crate) names: Names,
+    pub(crate) turns: Turns,
+}
+
+/// What a request may reach: everything below the path of its key, and nothing else.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The key.
+    pub key: Key,
+    /// The key's path.
+    pub prefix: Target,
+    /// What is there.
+    top: Ino,
+}
+
+/// Who waits for an answer, as long as it does.
+#[derive(Clone, Debug, Default)]
+pub struct Asker(Arc<AtomicBool>);
+
+/// Its side of the server: when this is dropped, it has gone.
+#[derive(Debug)]
+pub struct Presence(Asker);
+
+impl Asker {
+    /// What says that it is there.
+    #[must_use]
+    pub fn presence(&self) -> Presence {
+        Presence(self.clone())
+    }
+
+    fn must_be_there(&self) -> FsResult<()> {
+        if self.0.load(Ordering::Relaxed) { Err(Errno::EINTR.into()) } else { Ok(()) }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What is at a path.
+pub enum Node {
+    /// A directory.
+    Dir(Attr),
+    /// A regular file, open for reading.
+    File(OpenFile),
+}
+
+/// A file that is open.
+pub struct OpenFile {
+    pub(crate) tree: Arc<Tree>,
+    /// Its attributes when it was opened.
+    pub attr: Attr,
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if let Ok(client) = self.tree.client() {
+            client.close(self.attr.ino);
+        }
+    }
+}
+
+impl Tree {
+    /// The formation that a process is a member of.
+    #[must_use]
+    pub fn new(member: Member) -> Tree {
+        let groups = rustix::process::getgroups().unwrap_or_default().into_iter().map(|group| group.as_raw());
+        Tree {
+            member,
+            uid: rustix::process::geteuid().as_raw(),
+            groups: groups.chain([rustix::process::getegid().as_raw()]).collect(),
+            digests: Mutex::default(),
+            load: Load::default(),
+            names: Names::default(),
+            turns: Turns::default(),
+        }
+    }
+
+    /// The client.
+    ///
+    /// # Errors
+    /// As [`Member::client`].
+    pub fn client(&self) -> FsResult<&Client> {
+        self.member.client()
+    }
+
+    /// The member.
+    #[must_use]
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// What a key allows now; `None` if it is none any more.
+    ///
+    /// # Errors
+    /// What the formation says.
+    pub fn access(&self, id: &str) -> FsResult<Option<Access>> {
+        let client = self.client()?;
+        let Some(key) = keys::find(client, id, keys::now())? else { return Ok(None) };
+        let prefix = Target::plain(key.path.as_bytes()).map_err(|text| FsError::with(Errno::EINVAL, text))?;
+        let top = if prefix.names.is_empty() { Ino::ROOT } else { client.find(&prefix.path(), false)?.ino };
+        Ok(Some(Access { key, prefix, top }))
+    }
+
+    /// The path below the key's, and the directory it is to be looked up in. A key for a file has that file's directory.
+    fn inside(&self, access: &Access, target: &Target) -> FsResult<(Ino, Vec<u8>)> {
+        let refused = || FsError::from(Errno::EACCES);
+        Ok((access.top, target.below(&access.prefix).ok_or_else(refused)?.path()))
+    }
+
+    /// Attributes of what is at a path.
+    ///
+    /// # Errors
+    /// `EACCES` outside of what may be reached; `EXDEV` for links that lead out of it; otherwise as [`Client::find`].
+    pub fn attr(&self, access: &Access, target: &Target) -> FsResult<Attr> {
+        let (top, path) = self.inside(access, target)?;
+        let client = self.client()?;
+        // The key may be for a file.
+        if path == b"/" { client.getattr(top) } else { client.find_beneath(top, &path, true) }
+    }
+
+    /// Opens what is at a path.
+    ///
+    /// # Errors
+    /// As [`Tree::attr`]; `EACCES` for what may not be read, or is neither a file nor a directory.
+    pub fn open(self: &Arc<Tree>, access: &Access, target: &Target) -> FsResult<Node> {
+        let attr = self.attr(access, target)?;
+        self.may(&attr, READ)?;
+        if attr.is_dir() {
+            return Ok(Node::Dir(attr));
+        }
+        if !attr.is_file() {
+            return Err(Errno::EACCES.into());
+        }
+        if target.is_dir {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let change = self.member.change()?;
+        let attr = self.client()?.open(&change.ctx, attr.ino, 0)?;
+        Ok(Node::File(OpenFile { tree: Arc::clone(self), attr }))
+    }
+
+    pub(crate) fn is_own(&self, attr: &Attr) -> bool {
+        self.uid == attr.uid
+    }
+
+    pub(crate) fn may(&self, attr: &Attr, wanted: u32) -> FsResult<()> {
+        let shift = if self.uid == attr.uid {
+            6
+        } else if self.groups.contains(&attr.gid) {
+            3
+        } else {
+            0
+        };
+        if self.uid == 0 || attr.mode >> shift & wanted == wanted {
+            Ok(())
+        } else {
+            Err(Errno::EACCES.into())
+        }
+    }
+
+    /// Whether a file that is there may be changed with a key.
+    ///
+    /// # Errors
+    /// `EACCES` if not.
+    pub fn may_change(&self, access: &Access, attr: &Attr) -> FsResult<()> {
+        if access.key.read_only { Err(Errno::EACCES.into()) } else { self.may(attr, WRITE) }
+    }
+
+    /// Where something is to be made or removed; `EACCES` at what the key is for itself, or with a key that only reads.
+    pub(crate) fn place(&self, access: &Access, target: &Target, follow: bool) -> FsResult<Place> {
+        if access.key.read_only {
+            return Err(Errno::EACCES.into());
+        }
+        let (top, path) = self.inside(access, target)?;
+        if path == b"/" {
+            return Err(Errno::EACCES.into());
+        }
+        let client = self.client()?;
+        let place = client.place_beneath(top, &path, follow)?;
+        if place.name.is_empty() {
+            return Err(Errno::EACCES.into());
+        }
+        self.may(&client.getattr(place.parent)?, WRITE)?;
+        Ok(place)
+    }
+
+    /// What has a place's name, if anything has.
+    pub(crate) fn at(&self, place: &Place) -> FsResult<Option<Attr>> {
+        match self.client()?.lookup(place.parent, &place.name) {
+            Ok(attr) => Ok(Some(attr)),
+            Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As [`Tree::upload`]; `EEXIST`.
+    pub fn make_dir(&self, access: &Access, target: &Target) -> FsResult<()> {
+        let place = self.place(access, target, true)?;
+        let new = NewInode { mode: mode::DIR | DIR_MODE, rdev: 0, target: &[] };
+        let change = self.member.change()?;
+        self.client()?.mknod(&change.ctx, place.parent, &place.name, &new).map(drop)
+    }
+
+    /// Makes a directory with all above it that are missing, as far as they are below the key's path.
+    ///
+    /// # Errors
+    /// As [`Tree::make_dir`], but for what is there.
+    pub fn make_dirs(&self, access: &Access, target: &Target) -> FsResult<()> {
+        match self.attr(access, target) {
+            Ok(attr) if attr.is_dir() => return Ok(()),
+            Ok(_) => return Err(Errno::ENOTDIR.into()),
+            Err(error) if error.errno() == Errno::ENOENT => {}
+            Err(error) => return Err(error),
+        }
+        for len in access.prefix.names.len() + 1..=target.names.len() {
+            let names = target.names.iter().take(len).cloned().collect();
+            match self.make_dir(access, &Target { names, is_dir: false }) {
+                Err(error) if error.errno() != Errno::EEXIST => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a file, a link, or an empty directory; `check` sees it before.
+    ///
+    /// # Errors
+    /// As [`Tree::upload`]; `ENOENT`, `ENOTEMPTY`; what `check` says.
+    pub fn remove<E: From<FsError>>(
+        &self,
+        access: &Access,
+        target: &Target,
+        check: impl FnOnce(&Attr) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let path = Target { is_dir: false, ..target.clone() };
+        let place = self.place(access, &path, false)?;
+        let _alone = self.names.of(&place).lock();
+        let found = self.at(&place)?.ok_or_else(|| FsError::from(Errno::ENOENT))?;
+        check(&found)?;
+        let change = self.member.change()?;
+        let client = self.client()?;
+        if found.is_dir() {
+            client.rmdir(&change.ctx, place.parent, &place.name)?;
+        } else if target.is_dir {
+            return Err(FsError::from(Errno::ENOTDIR).into());
+        } else {
+            client.unlink(&change.ctx, place.parent, &place.name)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a directory with all directories in it; nothing, if there is anything else in one of them.
+    ///
+    /// # Errors
+    /// As [`Tree::remove`].
+    pub fn remove_dirs(&self, access: &Access, target: &Target) -> FsResult<()> {
+        let place = self.place(access, &Target { is_dir: false, ..target.clone() }, false)?;
+        let top = self.at(&place)?.ok_or(Errno::ENOENT)?;
+        if !top.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        // Each behind the one that it is in.
+        let mut dirs = vec![(place, top)];
+        let mut seen = 0;
+        while let Some(dir) = dirs.get(seen).map(|(_, dir)| *dir) {
+            self.may(&dir, READ)?;
+            let mut cookie = 0;
+            loop {
+                let entries = self.entries(dir.ino, cookie)?;
+                let Some(last) = entries.last() else { break };
+                cookie = last.cookie;
+                for entry in entries {
+                    // What is gone meanwhile is in nobody's way.
+                    let Some(attr) = entry.attr else { continue };
+                    if !attr.is_dir() {
+                        return Err(Errno::ENOTEMPTY.into());
+                    }
+                    self.may(&dir, WRITE)?;
+                    dirs.push((Place { parent: dir.ino, name: entry.name, is_dir: true }, attr));
+                }
+            }
+            seen += 1;
+        }
+        for (place, _) in dirs.iter().rev() {
+            let change = self.member.change()?;
+            self.client()?.rmdir(&change.ctx, place.parent, &place.name)?;
+        }
+        Ok(())
+    }
+
+    /// Entries of a directory behind a cookie, with their attributes as far as they are still there.
+    ///
+    /// # Errors
+    /// As [`Client::readdir`].
+    pub fn entries(&self, dir: Ino, cookie: u64) -> FsResult<Vec<DirEntry>> {
+        let client = self.client()?;
+        let mut entries = client.readdir(dir, cookie, DIR_PIECE, true)?;
+        for entry in &mut entries {
+            if entry.attr.is_none() {
+                entry.attr = match client.getattr(entry.ino) {
+                    Ok(attr) => Some(attr),
+                    Err(error) if error.errno() == Errno::ENOENT => None,
+                    Err(error) => return Err(error),
+                };
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The nodes that hold a file's stripes, the first stripe's first; they repeat from there on.
+    ///
+    /// # Errors
+    /// What the formation says.
+    pub fn holders(&self, attr: &Attr) -> FsResult<Vec<NodeId>> {
+        let client = self.client()?;
+        let seats = bivouac_layout::seats_of(&attr.layout).take(usize::from(HOLDERS_MAX));
+        seats.map(|seat| Ok(client.seat_place(seat)?.node)).collect()
+    }
+}
+
+impl OpenFile {
+    /// Reads from an offset on; fewer bytes only at the file's end.
+    ///
+    /// # Errors
+    /// What the formation says.
+    pub fn read(&self, offset: u64, len: usize) -> FsResult<Bytes> {
+        let mut bytes = vec![0; len];
+        let read = self.tree.client()?.read(self.attr.ino, offset, &mut bytes)?;
+        bytes.truncate(read);
+        Ok(bytes.into())
+    }
+
+    /// SHA-256 of a range, and of each piece of it of this length.
+    ///
+    /// # Errors
+    /// What the formation says; `EIO` if the file has become shorter, `EINTR` if nobody waits for it any more.
+    pub fn digest(
+        &self,
+        (start, end): (u64, u64),
+        piece: Option<u64>,
+        asker: &Asker,
+    ) -> FsResult<(Digest, Vec<Digest>)> {
+        let (mut whole, mut part) = (Context::new(&SHA256), Context::new(&SHA256));
+        let (mut at, mut pieces) = (start, Vec::new());
+        let piece_len = piece.unwrap_or(u64::MAX).max(1);
+        while at < end {
+            asker.must_be_there()?;
+            let left_of_piece = piece_len - (at - start) % piece_len;
+            let len = (end - at).min(left_of_piece).min(PIECE as u64) as usize;
+            let bytes = self.read(at, len)?;
+            if bytes.len() < len {
+                return Err(self.shrunk());
+            }
+            whole.update(&bytes);
+            at += len as u64;
+            if piece.is_some() {
+                part.update(&bytes);
+                if at == end || (at - start).is_multiple_of(piece_len) {
+                    pieces.push(std::mem::replace(&mut part, Context::new(&SHA256)).finish().into());
+                }
+            }
+        }
+        Ok((whole.finish().into(), pieces))
+    }
+
+    /// SHA-256 of all of it, computed once for each state of the file.
+    ///
+    /// # Errors
+    /// As [`OpenFile::digest`].
+    pub fn digest_of_all(&self, asker: &Asker) -> FsResult<Digest> {
+        let state = Digests::state(&self.attr);
+        if let Some(known) = self.tree.digests.lock().get(self.attr.ino, &state) {
+            return Ok(known);
+        }
+        let (digest, _) = self.digest((0, self.attr.size), None, asker)?;
+        self.tree.digests.lock().put(self.attr.ino, state, digest.clone());
+        Ok(digest)
+    }
+
+    /// The nodes that hold it.
+    ///
+    /// # Errors
+    /// As [`Tree::holders`].
+    pub fn holders(&self) -> FsResult<Vec<NodeId>> {
+        self.tree.holders(&self.attr)
+    }
+
+    pub(crate) fn shrunk(&self) -> FsError {
+        FsError::with(Errno::EIO, format!("inode {} became shorter while it was read", self.attr.ino))
+    }
+}
+
+/// What is sent of a file: texts and ranges, one after the other.
+pub struct Sent {
+    file: OpenFile,
+    left: Vec<Part>,
+    share: Share,
+}
+
+impl Sent {
+    /// Of a file; of what is left the next thing is last.
+    #[must_use]
+    pub fn new(file: OpenFile, left: Vec<Part>) -> Sent {
+        let share = file.tree.load.share();
+        Sent { file, left, share }
+    }
+}
+
+/// A part of what is sent.
+pub enum Part {
+    /// A text.
+    Text(Bytes),
+    /// A range of the file.
+    Range(u64, u64),
+}
+
+impl Producer for Sent {
+    fn produce(&mut self) -> io::Result<Bytes> {
+        match self.left.pop() {
+            None => Ok(Bytes::new()),
+            Some(Part::Text(text)) => Ok(text),
+            Some(Part::Range(start, end)) => {
+                let len = (end - start).min(self.share.piece() as u64);
+                if start + len < end {
+                    self.left.push(Part::Range(start + len, end));
+                }
+                let bytes = self.file.read(start, len as usize).map_err(io::Error::other)?;
+                if (bytes.len() as u64) < len {
+                    return Err(io::Error::other(self.file.shrunk()));
+                }
+                Ok(bytes)
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.left.is_empty()
+    }
+}

@@ -1,0 +1,263 @@
+//! What the environment says: read once, by the entry point, and passed down.
+
+use std::ffi::OsString;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, Mode, accessat, mkdirat};
+use rustix::io::Errno;
+
+use crate::guarded::{guarded, guarded_parent};
+use crate::{FormationName, Kind, LaunchError, LaunchResult};
+
+/// How often a directory is made that somebody else removes at once.
+const MAKE_TRIES: usize = 100;
+/// What a mount point has behind the name of its formation.
+const MOUNT: &str = "+mount";
+
+/// The user and machine that a command works on.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// `BIVOUAC_RUNTIME_DIR`, else `XDG_RUNTIME_DIR`.
+    pub runtime_dir: Option<PathBuf>,
+    /// `PATH`.
+    pub search_path: Option<OsString>,
+    /// `BIVOUAC_LOG`.
+    pub log_level: Option<String>,
+    /// `XDG_STATE_HOME`, else `.local/state` below `HOME`.
+    pub state_home: Option<PathBuf>,
+    /// Effective user id.
+    pub uid: u32,
+    /// Host name.
+    pub host: String,
+    /// This program's own file, to start daemons from.
+    pub program: PathBuf,
+    /// What batch systems and launchers say.
+    pub batch: Batch,
+}
+
+/// What batch systems and launchers say of the job that this process is in.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// `BIVOUAC_TICKET`, what a host is told by a launcher that hands on nothing but the environment.
+    pub ticket: Option<String>,
+    /// `SLURM_JOB_NODELIST`, the hosts of a job of Slurm.
+    pub slurm_nodes: Option<String>,
+    /// `SLURMD_NODENAME`, what Slurm calls this host.
+    pub slurm_node: Option<String>,
+    /// `PBS_NODEFILE`, the file with the hosts of a job of PBS.
+    pub nodefile: Option<PathBuf>,
+    /// What the job may use of this host's memory, in bytes: `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` and
+    /// `SLURM_CPUS_ON_NODE`.
+    pub memory: Option<u64>,
+    /// `HOME`.
+    pub home: Option<PathBuf>,
+}
+
+impl Environment {
+    /// The directory that holds a directory per formation of this user: below `BIVOUAC_RUNTIME_DIR` or `XDG_RUNTIME_DIR`, else below
+    /// `/run/user/UID`, else in `/tmp`. It is made, and checked to be nobody else's.
+    ///
+    /// # Errors
+    /// When it is a link, another user's or open to others, or others could replace it.
+    pub fn base(&self) -> LaunchResult<PathBuf> {
+        let base = self.base_path();
+        guarded_parent(
+            &base,
+            "set BIVOUAC_RUNTIME_DIR to a directory of your own, which others cannot write to",
+        )?;
+        make_private_dir(&base)?;
+        Ok(base)
+    }
+
+    /// The same, without making it; `None` if there is none, so no formation either.
+    #[must_use]
+    pub fn existing_base(&self) -> Option<PathBuf> {
+        let base = self.base_path();
+        check_private_dir(&base, self.uid).is_ok().then_some(base)
+    }
+
+    /// The file of a program that `PATH` leads to.
+    #[must_use]
+    pub fn find_program(&self, name: &str) -> Option<PathBuf> {
+        let path = self.search_path.as_deref().unwrap_or_else(|| "/usr/bin:/bin".as_ref());
+        std::env::split_paths(path)
+            .map(|dir| dir.join(name))
+            .find(|file| accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok() && file.is_file())
+    }
+
+    /// The mount point of a formation over several hosts unless another is chosen: the same on all, in a directory that is
+    /// this user's. No formation has such a name, so it is the directory of none.
+    #[must_use]
+    pub fn hosts_mount(&self, name: &FormationName) -> PathBuf {
+        self.shared_base().join(format!("{name}{MOUNT}"))
+    }
+
+    fn shared_base(&self) -> PathBuf {
+        PathBuf::from(format!("/tmp/bivouac-{}", self.uid))
+    }
+
+    fn base_path(&self) -> PathBuf {
+        let user = PathBuf::from(format!("/run/user/{}", self.uid));
+        let runtime = self.runtime_dir.clone().into_iter().chain([user]).find(|dir| is_ours(dir, self.uid));
+        match runtime {
+            Some(dir) => dir.join("bivouac"),
+            None => self.shared_base(),
+        }
+    }
+}
+
+/// Makes a directory for this user only, or checks that the one that is there is such a one.
+///
+/// # Errors
+/// When it cannot be made, is a link, another user's or open to others.
+pub fn make_private_dir(dir: &Path) -> LaunchResult<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            check_private_dir(dir, rustix::process::geteuid().as_raw())
+        }
+        Err(error) => Err(LaunchError::path(dir, "make the directory", error)),
+    }
+}
+
+/// Makes a mount point, for this user only, where nobody else can put anything in its place; answers whether it is ours to
+/// remove. One that is there is left as it is.
+///
+/// # Errors
+/// When it cannot be made, or others could replace it.
+pub(crate) fn make_mount_point(dir: &Path) -> LaunchResult<bool> {
+    let (parent, name) = (dir.parent().unwrap_or(Path::new("/")), dir.file_name().unwrap_or_default());
+    let is_default = name.as_encoded_bytes().ends_with(MOUNT.as_bytes());
+    // Another formation that ends may remove the directory of all of them just now.
+    for _ in 0..MAKE_TRIES {
+        if is_default {
+            make_private_dir(parent)?;
+        }
+        let parent = guarded(parent, "name another mount point with --mount")?;
+        match mkdirat(&parent.dir, name, Mode::RWXU) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EXIST) => return Ok(is_default),
+            Err(Errno::NOENT) if is_default => {}
+            Err(error) => return Err(LaunchError::path(dir, "make the mount point", error)),
+        }
+    }
+    Err(LaunchError::path(dir, "make the mount point", Errno::NOENT))
+}
+
+/// Removes what [`make_mount_point`] may have made around a mount point.
+pub(crate) fn remove_around(dir: &Path) {
+    let is_default = dir.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(MOUNT.as_bytes()));
+    if let Some(parent) = dir.parent().filter(|_| is_default) {
+        let _others_are_there = std::fs::remove_dir(parent);
+    }
+}
+
+fn check_private_dir(dir: &Path, uid: u32) -> LaunchResult<()> {
+    let seen = std::fs::symlink_metadata(dir).map_err(|e| LaunchError::path(dir, "look at it", e))?;
+    let refuse = |cause: &str| {
+        let remedy = "remove it, or set BIVOUAC_RUNTIME_DIR to a directory of your own";
+        Err(LaunchError::new(Kind::Refused, dir.display(), cause, remedy))
+    };
+    match seen {
+        _ if seen.file_type().is_symlink() => refuse("is a symbolic link, not a directory"),
+        _ if !seen.is_dir() => refuse("is not a directory"),
+        _ if seen.uid() != uid => refuse(&format!("belongs to user {}, not to {uid}", seen.uid())),
+        _ if seen.mode() & 0o077 != 0 => refuse("is open to other users"),
+        _ => Ok(()),
+    }
+}
+
+fn is_ours(dir: &Path, uid: u32) -> bool {
+    let writable = accessat(CWD, dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok();
+    dir.is_absolute()
+        && writable
+        && std::fs::metadata(dir).is_ok_and(|seen| seen.is_dir() && seen.uid() == uid)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    pub(crate) fn environment(runtime_dir: Option<&Path>) -> Environment {
+        Environment {
+            runtime_dir: runtime_dir.map(Path::to_owned),
+            search_path: Some("/nonexistent:/bin:/usr/bin".into()),
+            log_level: None,
+            state_home: None,
+            uid: rustix::process::geteuid().as_raw(),
+            host: "h".into(),
+            program: "/bin/false".into(),
+            batch: Batch::default(),
+        }
+    }
+
+    #[test]
+    fn the_runtime_directory_is_preferred() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = environment(Some(dir.path()));
+        assert_eq!(here.existing_base(), None);
+        assert_eq!(here.base().unwrap(), dir.path().join("bivouac"));
+        assert_eq!(here.existing_base(), Some(dir.path().join("bivouac")));
+        let mode = dir.path().join("bivouac").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+    }
+
+    #[test]
+    fn without_one_there_is_a_place_of_the_user() {
+        let base = environment(Some(Path::new("/nonexistent"))).base_path();
+        let text = base.to_str().unwrap();
+        assert!(text.starts_with("/run/user/") || text.starts_with("/tmp/bivouac-"), "{text}");
+        assert_ne!(environment(Some(Path::new("relative"))).base_path(), Path::new("relative/bivouac"));
+    }
+
+    #[test]
+    fn tricks_with_the_directory_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("b");
+        let refusal = || make_private_dir(&base).unwrap_err().to_string();
+        symlink(dir.path(), &base).unwrap();
+        assert!(refusal().contains("symbolic link"));
+        std::fs::remove_file(&base).unwrap();
+        std::fs::create_dir(&base).unwrap();
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(refusal().contains("open to other users"));
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(check_private_dir(&base, 4_000_000).unwrap_err().to_string().contains("not to 4000000"));
+        make_private_dir(&base).unwrap();
+    }
+
+    /// S320.
+    #[test]
+    fn the_mount_point_of_several_hosts_is_in_a_directory_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("base");
+        let at = base.join("x+mount");
+        assert!(make_mount_point(&at).unwrap());
+        assert_eq!(at.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+        assert_eq!(base.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+        assert!(make_mount_point(&at).unwrap(), "what a crash left there is ours");
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(make_mount_point(&at).unwrap_err().to_string().contains("open to other users"));
+        std::fs::set_permissions(&base, std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::remove_dir(&at).unwrap();
+        remove_around(&at);
+        assert!(!base.exists());
+        symlink(dir.path(), &base).unwrap();
+        assert!(make_mount_point(&at).unwrap_err().to_string().contains("symbolic link"));
+        let chosen = dir.path().join("chosen");
+        assert_eq!((make_mount_point(&chosen).unwrap(), make_mount_point(&chosen).unwrap()), (true, false));
+        let here = environment(None);
+        let name: FormationName = "x".parse().unwrap();
+        assert!(here.hosts_mount(&name).starts_with(here.shared_base()));
+        assert!("x+mount".parse::<FormationName>().is_err(), "no formation has that directory");
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        let here = environment(None);
+        assert!(here.find_program("sh").is_some_and(|file| file.ends_with("sh")));
+        assert_eq!(here.find_program("no-such-program"), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! One host's part of a formation that is recovered on several: the same nodes as before, on the volumes that this host has.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use bivouac_store::VolumeIdentity;
+use bivouac_wire::rendezvous::Past;
+
+use super::found::{below, of_formation, recoverable};
+use super::{Unfinished, anew, check_unused, check_whole, claim, damaged, index, living, note, placed};
+use crate::environment::Environment;
+use crate::hosts::Ticket;
+use crate::process::ProcessId;
+use crate::state::{PartState, State};
+use crate::state_dir::{Claim, StateDir};
+use crate::unmounting::unmount_all;
+use crate::{Kind, LaunchError, LaunchResult, memory_root};
+
+/// Takes this host's part of the formation that a ticket names, with the state that its supervisor is to begin with, and what
+/// it was. Nothing on its volumes is changed.
+///
+/// # Errors
+/// That nothing of it is here, that it lives, or what is missing.
+pub(crate) fn part_again(
+    here: &Environment,
+    ticket: &Ticket,
+    ip: IpAddr,
+) -> LaunchResult<(Claim, State, Past)> {
+    let old = find(here, ticket)?;
+    check_whole(&old)?;
+    let past = past_of(&old)?;
+    let claim = claim(here, &old)?;
+    let unfinished = Unfinished { claim: &claim, is_new: claim.stale.is_none() };
+    check_unused(&old)?;
+    unmount_all(here, &old, &mut |text| log::warn!("{text}"))?;
+    let mut state = anew(here, &old, &claim.dir);
+    let started_from = ticket.addresses.first().cloned().unwrap_or_default();
+    state.part = Some(PartState { bind: ip, started_from, leaves_volumes: true });
+    // Its supervisor sees that it is gone; without one, so does a daemon.
+    state.owner = Some(ProcessId::current());
+    state.ends_unix_ms = None;
+    state.port = ticket.port;
+    state.reach.clone_from(&ticket.reach);
+    claim.dir.remove_sockets()?;
+    for root in &state.own_dirs {
+        memory_root::adopt(root, &claim.dir)?;
+    }
+    claim.dir.write(&state)?;
+    std::mem::forget(unfinished);
+    index::remember(here, claim.dir.path(), &state);
+    Ok((claim, state, past))
+}
+
+/// What is known of it here, with its volumes where they are.
+fn find(here: &Environment, ticket: &Ticket) -> LaunchResult<State> {
+    let formation = &ticket.formation;
+    let volumes = volumes(here, ticket);
+    let known = recoverable(here).into_iter().find(|found| found.formation == *formation);
+    let state = known.and_then(|found| found.state).or_else(|| note::newest(&volumes));
+    if let Some(state) = state {
+        return placed(state, &volumes);
+    }
+    let is_held = |(name, dir): &(_, StateDir)| *name == ticket.name && dir.is_held();
+    if StateDir::list(here).iter().any(is_held) {
+        return Err(living(here, &ticket.name));
+    }
+    let cause = "nothing of it is on this host";
+    let remedy = "mount or bring back what its volumes are on, or say where they are now: --volume DIR";
+    Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", ticket.name), cause, remedy))
+}
+
+/// Volumes of it at the places that the ticket names and where they are noted to be.
+fn volumes(here: &Environment, ticket: &Ticket) -> Vec<(PathBuf, VolumeIdentity)> {
+    let noted = index::entries(here).into_iter().filter(|entry| entry.formation == ticket.formation);
+    let mut places: Vec<PathBuf> = noted.flat_map(|entry| entry.volumes).collect();
+    for (dir, _) in &ticket.volumes {
+        let dir = dir.canonicalize().unwrap_or_else(|_| dir.clone());
+        places.extend(below(&dir));
+        places.push(dir);
+    }
+    places.sort();
+    places.dedup();
+    let found = note::volumes_at(places, &mut |doubt| log::warn!("{doubt}"));
+    of_formation(found, &ticket.formation)
+}
+
+/// Which nodes it was, and of which map.
+fn past_of(old: &State) -> LaunchResult<Past> {
+    let map = old.map().ok_or_else(|| damaged(old, "what is left of it does not have its map"))?;
+    let ids: Vec<u16> = old.nodes.iter().map(|node| node.id).collect();
+    let first_node = ids.first().copied().unwrap_or_default();
+    if !ids.iter().copied().eq(first_node..first_node.saturating_add(ids.len() as u16)) {
+        return Err(damaged(old, "the numbers of its nodes do not follow each other"));
+    }
+    Ok(Past { first_node, map })
+}

@@ -1,0 +1,91 @@
+//! How to wait for an answer that may be about to come.
+//!
+//! Sleeping costs two changes of threads, and where a processor goes idle meanwhile, waking it costs ten times that. So
+//! whoever waits first looks again and again for a moment. Whether that pays is learned from what came of it, as with
+//! spinning locks (Karlin et al., "Empirical studies of competitive spinning", 1991): on one processor looking only keeps
+//! the answer from coming, and what takes a disk's time is not worth it either.
+
+use std::hint;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long to look: about what it costs to sleep and be woken on an idle processor.
+const LOOK: Duration = Duration::from_micros(50);
+/// Failures in a row after which looking is taken not to pay.
+const FAILURES_MAX: u32 = 3;
+/// Of so many waits one tries it nevertheless.
+const TRIED_EVERY: u32 = 64;
+/// Instructions of rest between two looks.
+const RESTS: usize = 32;
+
+/// What one connection has learned.
+#[derive(Debug, Default)]
+pub(crate) struct BusyPoll {
+    waits: AtomicU32,
+    failures: AtomicU32,
+}
+
+/// One wait; by default one that does not look.
+#[derive(Debug, Default)]
+pub(crate) struct Watching {
+    looks: bool,
+    since: Option<Instant>,
+}
+
+impl BusyPoll {
+    /// A wait begins.
+    pub fn begin(&self) -> Watching {
+        let is_trial = self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRIED_EVERY);
+        Watching { looks: is_trial || self.failures.load(Ordering::Relaxed) < FAILURES_MAX, since: None }
+    }
+
+    /// How a wait ended: whether the answer came while it was looked for.
+    pub fn saw(&self, watching: &Watching, answered: bool) {
+        if watching.since.is_some() {
+            let failures = if answered { 0 } else { self.failures.load(Ordering::Relaxed).saturating_add(1) };
+            self.failures.store(failures, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Watching {
+    /// There was no answer: whether to look again.
+    pub fn goes_on(&mut self) -> bool {
+        // Once in any case, however long this thread stood still.
+        let goes_on = self.looks && self.since.is_none_or(|since| since.elapsed() < LOOK);
+        if goes_on {
+            self.since.get_or_insert_with(Instant::now);
+            (0..RESTS).for_each(|_| hint::spin_loop());
+        }
+        goes_on
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits for an answer that comes while it is looked for, or does not; whether it was looked for.
+    fn wait(busy_poll: &BusyPoll, answered: bool) -> bool {
+        let mut watching = busy_poll.begin();
+        let looked = watching.goes_on();
+        busy_poll.saw(&watching, answered);
+        looked
+    }
+
+    #[test]
+    fn what_does_not_pay_is_left_and_tried_again_seldom() {
+        let busy_poll = BusyPoll::default();
+        assert!((0..FAILURES_MAX).all(|_| wait(&busy_poll, false)));
+        assert!((FAILURES_MAX..TRIED_EVERY).all(|_| !wait(&busy_poll, false)));
+        assert!(wait(&busy_poll, true), "a trial");
+        assert!((0..10).all(|_| wait(&busy_poll, true)), "it pays again");
+    }
+
+    #[test]
+    fn every_look_ends() {
+        let mut watching = BusyPoll::default().begin();
+        while watching.goes_on() {}
+        assert!(!Watching::default().goes_on());
+    }
+}

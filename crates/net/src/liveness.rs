@@ -1,0 +1,90 @@
+//! Which nodes are known to be dead, and since when: told by who watches them, heeded by who waits for them.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bivouac_types::NodeId;
+
+/// What is known of the nodes of a formation.
+#[derive(Debug)]
+pub struct LivenessTable {
+    since: Instant,
+    /// By node: 0 if it lives, else when it became known that it does not, in milliseconds from `since`, and 1.
+    dead: Vec<AtomicU64>,
+    /// How often this process's own node was taken for dead, or suspected, and said otherwise.
+    own: AtomicU32,
+}
+
+impl LivenessTable {
+    /// All of so many nodes live.
+    #[must_use]
+    pub fn new(count: usize) -> LivenessTable {
+        LivenessTable {
+            since: Instant::now(),
+            dead: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            own: AtomicU32::new(0),
+        }
+    }
+
+    /// A node is dead, or lives again.
+    pub fn set_dead(&self, node: NodeId, dead: bool) {
+        let Some(entry) = self.dead.get(usize::from(node.0)) else { return };
+        let now = if dead {
+            u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
+        } else {
+            0
+        };
+        // One that is known to be dead already does not become so anew.
+        let _it_was = entry.fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
+            (before == 0 || !dead).then_some(now)
+        });
+    }
+
+    /// For how long a node is known to be dead, if it is.
+    #[must_use]
+    pub fn dead_for(&self, node: NodeId) -> Option<Duration> {
+        let moment = self.dead.get(usize::from(node.0))?.load(Ordering::Acquire).checked_sub(1)?;
+        Some(self.since.elapsed().saturating_sub(Duration::from_millis(moment)))
+    }
+
+    /// What is begun under locks carries this: others refuse it when they know of a higher incarnation of this node.
+    #[must_use]
+    pub fn token(&self) -> u32 {
+        self.own.load(Ordering::Acquire).saturating_add(1)
+    }
+
+    /// This process's own node has a new incarnation. To be called when all locks are in doubt.
+    pub fn set_incarnation(&self, incarnation: u32) {
+        self.own.store(incarnation, Ordering::Release);
+    }
+
+    /// Those that are known to be dead.
+    #[must_use]
+    pub fn dead(&self) -> Vec<NodeId> {
+        let dead = self.dead.iter().enumerate().filter(|(_, entry)| entry.load(Ordering::Acquire) != 0);
+        dead.map(|(node, _)| NodeId(node as u16)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dead_are_known_from_their_first_moment_on() {
+        let liveness = LivenessTable::new(3);
+        assert_eq!((liveness.dead_for(NodeId(1)), liveness.dead()), (None, vec![]));
+        liveness.set_dead(NodeId(1), true);
+        std::thread::park_timeout(Duration::from_millis(5));
+        let first = liveness.dead_for(NodeId(1)).unwrap();
+        liveness.set_dead(NodeId(1), true);
+        assert!(liveness.dead_for(NodeId(1)).unwrap() >= first);
+        assert_eq!((liveness.dead_for(NodeId(0)), liveness.dead()), (None, vec![NodeId(1)]));
+        liveness.set_dead(NodeId(1), false);
+        assert_eq!((liveness.dead_for(NodeId(1)), liveness.dead_for(NodeId(9))), (None, None));
+        liveness.set_dead(NodeId(9), true);
+        assert_eq!(liveness.token(), 1);
+        liveness.set_incarnation(4);
+        assert_eq!(liveness.token(), 5);
+    }
+}

@@ -1,0 +1,208 @@
+//! Changes of a file's own attributes, while clients may cache what they were told of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::formation::{Formation, op, write};
+use bivouac_client::{Client, NewInode};
+use bivouac_node::Cache;
+use bivouac_types::limits::LEASE_MS;
+use bivouac_types::{ClientId, Errno, FormationId, Ino, NodeId, mode};
+use bivouac_wire::{Invalidation, Op};
+use parking_lot::Mutex;
+
+const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
+const DIR: NewInode<'static> = NewInode { mode: mode::DIR | 0o755, rdev: 0, target: b"" };
+
+/// A kernel that does what it is asked, or cannot tell.
+#[derive(Default)]
+struct Kernel {
+    asked: Mutex<Vec<Invalidation>>,
+    /// Whether it cannot tell.
+    is_busy: AtomicBool,
+}
+
+impl Cache for Kernel {
+    fn invalidate(&self, what: &[Invalidation]) -> Duration {
+        self.asked.lock().extend_from_slice(what);
+        if self.is_busy.load(Ordering::Relaxed) { Duration::from_millis(LEASE_MS) } else { Duration::ZERO }
+    }
+}
+
+/// A mount of a node.
+struct Mounted {
+    client: Client,
+    kernel: Arc<Kernel>,
+    made: Mutex<u32>,
+}
+
+impl Mounted {
+    fn new(formation: &Formation, node: u16) -> Mounted {
+        let id = ClientId::of_mount(formation.map.formation, NodeId(node), 7);
+        let (client, kernel) = (formation.client_as(usize::from(node), id.0 - 1), Arc::<Kernel>::default());
+        formation.nodes[usize::from(node)].serve_cache(id, Some(kernel.clone()));
+        Mounted { client, kernel, made: Mutex::default() }
+    }
+
+    /// Makes a directory at a node, and a file in it: both may be cached from then on.
+    fn make(&self, formation: &Formation, node: u16) -> (Ino, Ino) {
+        loop {
+            *self.made.lock() += 1;
+            let name = format!("d{}", self.made.lock());
+            let dir = self.client.mknod(&op(&self.client), Ino::ROOT, name.as_bytes(), &DIR).unwrap().ino;
+            if formation.map.home(dir) == Some(NodeId(node)) {
+                return (dir, self.client.mknod(&op(&self.client), dir, b"f", &FILE).unwrap().ino);
+            }
+        }
+    }
+}
+
+fn attrs_of(ino: Ino) -> Invalidation {
+    Invalidation { ino, name: None }
+}
+
+fn name_of(dir: Ino, name: &[u8]) -> Invalidation {
+    Invalidation { ino: dir, name: Some(bivouac_layout::entry_hash(dir, name)) }
+}
+
+fn waits(formation: &Formation) -> u64 {
+    formation.nodes.iter().map(|node| node.lease_waits()).sum()
+}
+
+/// A program writes a file that it makes longer.
+fn write_first(client: &Client, ino: Ino) {
+    client.open(&op(client), ino, 0).unwrap();
+    write(client, ino, 0, &[1; 5000]);
+    client.close(ino);
+}
+
+/// S271.
+#[test]
+fn a_first_write_does_not_wait_for_who_can_do_without_believing_its_size() {
+    for home in [0, 1] {
+        let formation = Formation::new(2, 4096);
+        let (mounted, program) = (Mounted::new(&formation, 0), formation.client(1));
+        // On a busy machine a lease may be over before it is in the way.
+        while mounted.kernel.asked.lock().is_empty() {
+            let (_, ino) = mounted.make(&formation, home);
+            write_first(&program, ino);
+            assert!(mounted.kernel.asked.lock().iter().all(|asked| *asked == attrs_of(ino)));
+            assert_eq!((waits(&formation), mounted.client.getattr(ino).unwrap().size), (0, 5000));
+        }
+        assert_eq!(formation.switchboard.asked(Op::Invalidate) > 0, home == 1);
+    }
+}
+
+/// S62, S271.
+#[test]
+fn who_cannot_tell_or_is_not_heard_of_is_waited_for() {
+    for home in [0, 1] {
+        let formation = Formation::new(2, 4096);
+        let (busy, away, program) =
+            (Mounted::new(&formation, 0), Mounted::new(&formation, 1), formation.client(1));
+        busy.kernel.is_busy.store(true, Ordering::Relaxed);
+        let id = ClientId::of_mount(formation.map.formation, NodeId(1), 7);
+        formation.nodes[1].serve_cache(id, None);
+        while waits(&formation) == 0 {
+            let (_, ino) = busy.make(&formation, home);
+            away.client.getattr(ino).unwrap();
+            write_first(&program, ino);
+        }
+    }
+}
+
+/// S271.
+#[test]
+fn an_answer_that_is_lost_is_no_answer() {
+    let formation = Formation::new(2, 4096);
+    let (mounted, program) = (Mounted::new(&formation, 0), formation.client(1));
+    while formation.switchboard.asked(Op::Invalidate) == 0 {
+        let (_, ino) = mounted.make(&formation, 1);
+        formation.switchboard.lose_reply.store(Op::Invalidate as u32, Ordering::SeqCst);
+        write_first(&program, ino);
+    }
+    assert_eq!(mounted.kernel.asked.lock().len(), 1);
+    assert_eq!(waits(&formation), 1);
+}
+
+/// S271.
+#[test]
+fn a_node_that_does_not_answer_is_waited_for_no_longer_than_its_mounts() {
+    let formation = Formation::new(2, 4096);
+    let (mounted, program) = (Mounted::new(&formation, 0), formation.client(1));
+    while waits(&formation) == 0 {
+        let (_, ino) = mounted.make(&formation, 1);
+        formation.switchboard.hold(NodeId(0));
+        write_first(&program, ino);
+        formation.switchboard.release();
+        assert!(mounted.kernel.asked.lock().is_empty());
+    }
+}
+
+/// S60, S379. A change of a name asks who was told of it, or of its directory's attributes, and of nothing else.
+#[test]
+fn changes_of_names_do_not_wait_for_who_does_not_cache_them() {
+    for home in [0, 1] {
+        let formation = Formation::new(2, 4096);
+        let (mounted, program) = (Mounted::new(&formation, 0), formation.client(1));
+        let mut turn = 0;
+        while turn < 5 || mounted.kernel.asked.lock().is_empty() {
+            turn += 1;
+            let (dir, ino) = mounted.make(&formation, home);
+            mounted.client.lookup(dir, b"f").unwrap();
+            assert_eq!(mounted.client.lookup(dir, b"absent").map_err(|e| e.errno()), Err(Errno::ENOENT));
+            mounted.client.getattr(dir).unwrap();
+            let leases = [mounted.client.lease(dir), mounted.client.entry_lease(dir, b"absent")];
+            mounted.kernel.asked.lock().clear();
+            program.mknod(&op(&program), dir, b"other", &FILE).unwrap();
+            let asked = std::mem::take(&mut *mounted.kernel.asked.lock());
+            assert!(
+                asked.is_empty() || asked == [attrs_of(dir)],
+                "it was told nothing of the name: {asked:?}"
+            );
+            program.mknod(&op(&program), dir, b"absent", &FILE).unwrap();
+            program.unlink(&op(&program), dir, b"f").unwrap();
+            let asked = mounted.kernel.asked.lock().clone();
+            let known = [name_of(dir, b"absent"), name_of(dir, b"f"), attrs_of(ino), attrs_of(dir)];
+            assert!(asked.iter().all(|one| known.contains(one)), "{asked:?}");
+            // On a busy machine leases may be over before they are in the way.
+            if leases.iter().all(|lease| *lease > Duration::from_millis(70)) && asked.is_empty() {
+                continue;
+            }
+        }
+        assert_eq!(waits(&formation), 0);
+        assert!(home == 0 || formation.switchboard.asked(Op::Invalidate) > 0);
+    }
+}
+
+/// S20, S61.
+#[test]
+fn names_beside_the_file_may_be_cached_and_are_asked_for() {
+    let formation = Formation::new(1, 4096);
+    let (mounted, program) = (Mounted::new(&formation, 0), formation.client(0));
+    let of_name = |dir| name_of(dir, b"f");
+    loop {
+        let (dir, ino) = mounted.make(&formation, 0);
+        write_first(&program, ino);
+        program.unlink(&op(&program), dir, b"f").unwrap();
+        let asked = std::mem::take(&mut *mounted.kernel.asked.lock());
+        if asked.contains(&of_name(dir)) {
+            break;
+        }
+    }
+    assert_eq!(waits(&formation), 0);
+}
+
+/// What is in no client's hands says no, and breaks nothing.
+#[test]
+fn made_up_clients_are_nobody() {
+    let mount = |node| ClientId::of_mount(FormationId([3; 16]), NodeId(node), 1);
+    for client in [ClientId(u64::MAX >> 1), ClientId(5000), mount(0), mount(900), mount(u16::MAX)] {
+        let formation = Formation::new(2, 4096);
+        let looker = formation.client_as(0, client.0 - 1);
+        let ino = looker.mknod(&op(&looker), Ino::ROOT, b"f", &FILE).unwrap().ino;
+        write_first(&formation.client(1), ino);
+        assert_eq!(formation.switchboard.asked(Op::Invalidate), 0);
+    }
+}

@@ -1,0 +1,35 @@
+//! All integration tests of the crate, in one binary: it is linked once.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod at_site;
+mod away;
+mod basics;
+mod contention;
+mod cut;
+mod formation;
+mod invalidation;
+mod large;
+mod lists;
+mod locks;
+mod messages;
+mod mirror;
+mod model;
+mod moves;
+mod objects;
+mod opens;
+mod partitions;
+mod pins;
+mod put;
+mod rooms;
+mod sessions;
+mod site;
+mod site_cuts;
+mod site_faults;
+mod site_model;
+mod site_sessions;
+mod space;
+mod spread;
+mod thousand;
+mod whole;
+mod writeback;

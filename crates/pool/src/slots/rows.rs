@@ -1,0 +1,196 @@
+//! Slots as rows.
+
+use bivouac_schedule::{Entry, Limits, Phase, Request, Schedule, Slot};
+use rusqlite::{Connection, OptionalExtension, Params, Row, Transaction, params};
+
+use super::{LIMITS, SlotState, Slotted, Way};
+use crate::database::Done;
+use crate::reading::unknown;
+
+/// What the second version of a database adds.
+pub(crate) const TABLES: &str = "
+CREATE TABLE slot (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  uid INTEGER NOT NULL, pool INTEGER REFERENCES pool (id), way TEXT NOT NULL, title TEXT NOT NULL,
+  bytes INTEGER NOT NULL, files INTEGER NOT NULL, earliest_s INTEGER NOT NULL, deadline_s INTEGER NOT NULL,
+  rate_max INTEGER, or_later INTEGER NOT NULL, job TEXT, restarts INTEGER NOT NULL,
+  state TEXT NOT NULL, begin_s INTEGER NOT NULL, end_s INTEGER NOT NULL, rate INTEGER NOT NULL,
+  left INTEGER NOT NULL, given INTEGER NOT NULL, rank_s INTEGER NOT NULL, promised INTEGER NOT NULL,
+  announced_s INTEGER NOT NULL, request TEXT UNIQUE);
+CREATE INDEX slot_open ON slot (id) WHERE state IN ('waiting', 'missed', 'running');
+";
+
+const COLUMNS: &str = "id, uid, pool, way, title, bytes, files, earliest_s, deadline_s, rate_max, or_later, job, state, begin_s,
+ end_s, rate, restarts, left, given, rank_s, promised";
+const OPEN: &str = "WHERE state IN ('waiting', 'missed', 'running') ORDER BY id";
+const LOOKED: &str = "storage-looked";
+
+pub(crate) fn limits(connection: &Connection) -> rusqlite::Result<Limits> {
+    let [bandwidth, percent, file_bytes] = LIMITS.map(|(name, default)| number(connection, name, default));
+    Ok(Limits {
+        bandwidth: u64::try_from(bandwidth?).unwrap_or(0),
+        user_percent: u32::try_from(percent?).unwrap_or(100),
+        file_bytes: u64::try_from(file_bytes?).unwrap_or(0),
+    })
+}
+
+fn number(connection: &Connection, name: &str, default: i64) -> rusqlite::Result<i64> {
+    let found = connection.query_row("SELECT value FROM rule WHERE name = ?1", [name], |row| row.get(0));
+    Ok(found.optional()?.unwrap_or(default))
+}
+
+pub(crate) fn set_limits(transaction: &Transaction<'_>, limits: &Limits) -> rusqlite::Result<()> {
+    let values = [signed(limits.bandwidth), i64::from(limits.user_percent), signed(limits.file_bytes)];
+    LIMITS.iter().zip(values).try_for_each(|((name, _), value)| set_number(transaction, name, value))
+}
+
+fn set_number(transaction: &Transaction<'_>, name: &str, value: i64) -> rusqlite::Result<()> {
+    transaction.execute("INSERT OR REPLACE INTO rule VALUES (?1, ?2)", params![name, value])?;
+    Ok(())
+}
+
+/// The schedule, as it was when it was last changed.
+pub(crate) fn schedule(connection: &Connection) -> rusqlite::Result<Schedule> {
+    let limits = limits(connection)?;
+    let entries = slots(connection, OPEN, [])?.iter().filter_map(|slot| entry(&limits, slot)).collect();
+    Ok(Schedule::new(limits, entries, number(connection, LOOKED, i64::MIN)?))
+}
+
+fn entry(limits: &Limits, slot: &Slotted) -> Option<Entry> {
+    let phase = match slot.state {
+        SlotState::Waiting => Phase::Waiting,
+        SlotState::Missed => Phase::Missed,
+        SlotState::Running => Phase::Running,
+        SlotState::Done | SlotState::Withdrawn | SlotState::GivenUp => return None,
+    };
+    let request = Request {
+        id: slot.id,
+        user: slot.uid,
+        work: limits.work(slot.bytes, slot.files),
+        earliest_s: slot.earliest_s,
+        deadline_s: slot.deadline_s,
+        rate_max: slot.rate_max,
+        or_later: slot.or_later,
+    };
+    Some(Entry {
+        request,
+        slot: Slot { begin_s: slot.begin_s, end_s: slot.end_s, rate: slot.rate },
+        left: slot.left,
+        given: slot.given,
+        rank_s: slot.rank_s,
+        promised: slot.promised,
+        phase,
+    })
+}
+
+/// What a slot is by this entry.
+pub(crate) fn placed(slot: Slotted, entry: &Entry) -> Slotted {
+    let state = match entry.phase {
+        Phase::Waiting => SlotState::Waiting,
+        Phase::Missed => SlotState::Missed,
+        Phase::Running => SlotState::Running,
+    };
+    let Slot { begin_s, end_s, rate } = entry.slot;
+    let Request { earliest_s, deadline_s, .. } = entry.request;
+    let Entry { left, given, rank_s, promised, .. } = *entry;
+    Slotted { state, begin_s, end_s, rate, earliest_s, deadline_s, left, given, rank_s, promised, ..slot }
+}
+
+/// Writes a schedule down: those that have changed, and those that were given up.
+pub(crate) fn write(transaction: &Transaction<'_>, schedule: &Schedule, given_up: &[i64]) -> Done<()> {
+    for before in slots(transaction, OPEN, [])? {
+        let Some(entry) = schedule.entries().iter().find(|entry| entry.request.id == before.id) else {
+            continue;
+        };
+        let after = placed(before.clone(), entry);
+        if after != before {
+            transaction.execute(
+                "UPDATE slot SET state = ?2, begin_s = ?3, end_s = ?4, rate = ?5, earliest_s = ?6, deadline_s = ?7,
+                 left = ?8, given = ?9, rank_s = ?10, promised = ?11 WHERE id = ?1",
+                params![
+                    after.id,
+                    after.state.word(),
+                    after.begin_s,
+                    after.end_s,
+                    signed(after.rate),
+                    after.earliest_s,
+                    after.deadline_s,
+                    signed(after.left),
+                    signed(after.given),
+                    after.rank_s,
+                    after.promised
+                ],
+            )?;
+        }
+    }
+    given_up.iter().try_for_each(|id| end(transaction, *id, SlotState::GivenUp, None))?;
+    Ok(set_number(transaction, LOOKED, schedule.looked_s())?)
+}
+
+/// Notes that a stage is over, and when, if that is to be known.
+pub(crate) fn end(
+    transaction: &Transaction<'_>,
+    id: i64,
+    state: SlotState,
+    at_s: Option<i64>,
+) -> rusqlite::Result<()> {
+    transaction.execute(
+        "UPDATE slot SET state = ?2, end_s = coalesce(?3, end_s) WHERE id = ?1",
+        params![id, state.word(), at_s],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn by_id(connection: &Connection, id: i64) -> rusqlite::Result<Option<Slotted>> {
+    Ok(slots(connection, "WHERE id = ?1", [id])?.into_iter().next())
+}
+
+/// The slots that a query gives.
+pub(crate) fn slots(
+    connection: &Connection,
+    which: &str,
+    values: impl Params,
+) -> rusqlite::Result<Vec<Slotted>> {
+    let order = format!("SELECT {COLUMNS} FROM slot {which}");
+    connection.prepare(&order)?.query_map(values, slot)?.collect()
+}
+
+fn slot(row: &Row<'_>) -> rusqlite::Result<Slotted> {
+    let (way, state): (String, String) = (row.get(3)?, row.get(12)?);
+    let way =
+        [Way::In, Way::Out].into_iter().find(|known| known.word() == way).ok_or_else(|| unknown(3, &way))?;
+    let known = SlotState::ALL.into_iter().find(|known| known.word() == state);
+    let count = |column: usize| -> rusqlite::Result<u64> { Ok(unsigned(row.get(column)?)) };
+    Ok(Slotted {
+        id: row.get(0)?,
+        uid: row.get(1)?,
+        pool: row.get(2)?,
+        pool_name: None,
+        way,
+        title: row.get(4)?,
+        bytes: count(5)?,
+        files: count(6)?,
+        earliest_s: row.get(7)?,
+        deadline_s: row.get(8)?,
+        rate_max: row.get::<_, Option<i64>>(9)?.map(unsigned),
+        or_later: row.get(10)?,
+        job: row.get(11)?,
+        state: known.ok_or_else(|| unknown(12, &state))?,
+        begin_s: row.get(13)?,
+        end_s: row.get(14)?,
+        rate: count(15)?,
+        restarts: row.get(16)?,
+        left: count(17)?,
+        given: count(18)?,
+        rank_s: row.get(19)?,
+        promised: row.get(20)?,
+    })
+}
+
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,281 @@
+//! Lives of pools: S329 to S334.
+
+use bivouac_pool::{
+    Access, Change, Due, Former, Grantee, New, Pool, PoolRef, PoolResult, Pools, State, Wanted, Who,
+};
+
+const DAY: i64 = 86_400;
+
+struct Site {
+    _dir: tempfile::TempDir,
+    pools: Pools,
+    me: Who,
+}
+
+fn site() -> Site {
+    let dir = tempfile::tempdir().unwrap();
+    let pools = Pools::open(&dir.path().join("p.sqlite")).unwrap();
+    Site { _dir: dir, pools, me: user(1000, &[1000]) }
+}
+
+fn user(uid: u32, gids: &[u32]) -> Who {
+    Who { uid, gids: gids.to_vec() }
+}
+
+fn at(who: &Who, now_s: i64) -> Change<'_> {
+    Change { who, now_s, request: None }
+}
+
+fn name(text: &str) -> PoolRef {
+    text.parse().unwrap()
+}
+
+fn new(text: &str, days: u32) -> New {
+    New {
+        name: text.parse().unwrap(),
+        gid: 1000,
+        title: String::new(),
+        days: Some(days),
+        source: None,
+        bytes: None,
+        files: None,
+    }
+}
+
+fn former(formation: &str) -> Former<'_> {
+    Former { formation, host: "n1", base: b"/run", view: "here", pid: 1 }
+}
+
+fn made(id: i64) -> PoolResult<(Vec<u8>, u64)> {
+    Ok((format!("/made/{id}").into_bytes(), 7))
+}
+
+impl Site {
+    fn make(&mut self, text: &str, now_s: i64) -> Pool {
+        self.pools.create(&at(&self.me, now_s), &new(text, 10), made).unwrap()
+    }
+
+    /// One look at what is over; what was removed.
+    fn look(&mut self, now_s: i64) -> (Vec<Due>, Vec<String>) {
+        let mut removed = Vec::new();
+        let found = self.pools.expire(&at(&self.me, now_s), false, |pool| {
+            removed.push(pool.name.clone());
+            Ok(())
+        });
+        (found.unwrap().iter().map(|outcome| outcome.due).collect(), removed)
+    }
+}
+
+#[test]
+fn a_pool_lives_ends_is_restored_and_goes() {
+    let mut site = site();
+    let pool = site.make("mesh", 0);
+    assert_eq!(
+        (pool.expires_s, pool.state, pool.source.as_slice()),
+        (10 * DAY, State::Live, &b"/made/1"[..])
+    );
+    let again = site.pools.create(&at(&site.me, 1), &new("mesh", 10), made).unwrap_err().to_string();
+    assert!(again.contains("there is one of that name"), "{again}");
+    let me = site.me.clone();
+    assert!(
+        site.pools.extend(&at(&me, DAY), &name("mesh"), Some(3)).unwrap_err().to_string().contains("as much")
+    );
+    let longer = site.pools.extend(&at(&me, DAY), &name("mesh"), Some(20)).unwrap();
+    assert_eq!((longer.expires_s, longer.extensions_left), (21 * DAY, 2));
+    assert_eq!(longer.state_at(21 * DAY), State::Expired);
+    site.pools.release(&at(&me, 2 * DAY), &name("mesh")).unwrap();
+    let twice = site.pools.release(&at(&me, 2 * DAY), &name("mesh")).unwrap_err().to_string();
+    assert!(twice.contains("is released; get it back"), "{twice}");
+    // Its name is free meanwhile, and then it cannot take it back.
+    assert_eq!(site.pools.restore(&at(&me, 3 * DAY), &name("mesh"), Some(5)).unwrap().state, State::Live);
+    let what: Vec<String> = site.pools.history(&pool).unwrap().into_iter().map(|event| event.what).collect();
+    assert_eq!(what, ["create", "extend", "release", "restore"]);
+}
+
+/// S331: extensions and days have an end; root is not bound.
+#[test]
+fn rules_bind_users_and_not_root() {
+    let mut site = site();
+    site.make("mesh", 0);
+    let me = site.me.clone();
+    for day in 1..=3 {
+        site.pools.extend(&at(&me, day * DAY), &name("mesh"), Some(50)).unwrap();
+    }
+    let refused = site.pools.extend(&at(&me, 4 * DAY), &name("mesh"), Some(50)).unwrap_err().to_string();
+    assert!(refused.contains("as often as is allowed"), "{refused}");
+    let many = site.pools.create(&at(&me, 0), &new("more", 101), made).unwrap_err().to_string();
+    assert!(many.contains("1 to 100"), "{many}");
+    let root = user(0, &[0]);
+    let longer = site.pools.extend(&at(&root, 4 * DAY), &name("1000/mesh"), Some(500)).unwrap();
+    assert_eq!(longer.expires_s, 504 * DAY);
+}
+
+/// S332: what is removed was over for the time of grace, for two looks; a jump of the clock removes nothing.
+#[test]
+fn nothing_is_removed_by_a_jump_of_the_clock() {
+    let mut site = site();
+    site.make("mesh", 0);
+    assert_eq!(site.look(9 * DAY).0, []);
+    // A year ahead, and back.
+    assert_eq!(site.look(400 * DAY), (vec![Due::Ends], vec![]));
+    assert_eq!(site.look(9 * DAY).0, []);
+    let me = site.me.clone();
+    assert_eq!(site.pools.restore(&at(&me, 9 * DAY), &name("mesh"), None).unwrap().state, State::Live);
+    site.pools.release(&at(&me, 10 * DAY), &name("mesh")).unwrap();
+    // Ahead once more: the look before did not see it.
+    assert_eq!(site.look(500 * DAY), (vec![Due::Unsure], vec![]));
+    assert_eq!(site.look(11 * DAY).0, []);
+    assert_eq!(site.look(24 * DAY), (vec![Due::Unsure], vec![]));
+    assert_eq!(site.look(25 * DAY), (vec![Due::Removal], vec!["mesh".to_owned()]));
+    assert!(site.pools.find(&me, &name("mesh")).is_err());
+    assert_eq!(site.pools.list(&me, true).unwrap()[0].state, State::Removed);
+}
+
+/// S332: what is attached stays; so does what cannot be removed, until it can; a dry run changes nothing.
+#[test]
+fn what_is_attached_is_not_removed() {
+    let mut site = site();
+    let pool = site.make("mesh", 0);
+    let me = site.me.clone();
+    let wanted = [Wanted { pool: name("mesh"), access: Access::Rw, path: "/pools/mesh".into() }];
+    site.pools.attach(&at(&me, DAY), &former("camp"), &wanted).unwrap();
+    let refused = site.pools.release(&at(&me, DAY), &name("mesh")).unwrap_err().to_string();
+    assert!(refused.contains("is attached to formation camp on n1"), "{refused}");
+    site.look(11 * DAY);
+    site.look(50 * DAY);
+    assert_eq!(site.look(51 * DAY), (vec![Due::Attached], vec![]));
+    let attachment = site.pools.attachments(&pool).unwrap().remove(0);
+    let stranger = user(2000, &[2000]);
+    assert!(site.pools.detach(&at(&stranger, 0), &[attachment.id]).is_err());
+    site.pools.detach(&at(&me, 51 * DAY), &[attachment.id, 99]).unwrap();
+    let dry = site.pools.expire(&at(&me, 52 * DAY), true, |_| Err("called".into())).unwrap();
+    assert_eq!((dry[0].due, dry[0].failed.clone()), (Due::Removal, None));
+    let stuck = site.pools.expire(&at(&me, 52 * DAY), false, |_| Err("busy".into())).unwrap();
+    assert_eq!(stuck[0].failed.as_deref(), Some("busy"));
+    // Half of it may be gone, so it cannot come back, and the next look goes on, whatever the clock says.
+    let gone = site.pools.restore(&at(&me, 52 * DAY), &name("mesh"), None).unwrap_err().to_string();
+    assert!(gone.contains("removing"), "{gone}");
+    assert_eq!(site.look(0), (vec![Due::Removal], vec!["mesh".to_owned()]));
+}
+
+/// S333: data that was there before its pool is never given to `remove`; root removes nobody's.
+#[test]
+fn only_what_was_made_by_its_owner_is_removed() {
+    let mut site = site();
+    let me = site.me.clone();
+    let there = New { source: Some(b"/project/\xff odd \n".to_vec()), ..new("brought", 1) };
+    let brought = site.pools.create(&at(&me, 0), &there, |_| panic!("it is there")).unwrap();
+    assert_eq!(brought.source, b"/project/\xff odd \n");
+    site.pools.release(&at(&me, 0), &name("brought")).unwrap();
+    site.make("made", 0);
+    site.pools.release(&at(&me, 0), &name("made")).unwrap();
+    let root = user(0, &[0]);
+    for day in [20, 21] {
+        let found = site.pools.expire(&at(&root, day * DAY), false, |_| Err("called".into())).unwrap();
+        assert!(found.iter().all(|outcome| outcome.failed.is_none()));
+    }
+    let states: Vec<State> = site.pools.list(&me, true).unwrap().iter().map(|pool| pool.state).collect();
+    assert_eq!(states, [State::Removed, State::Released]);
+}
+
+/// S330: others see what is shared with them, and do what they may.
+#[test]
+fn others_do_what_they_may() {
+    let mut site = site();
+    site.make("mesh", 0);
+    let (me, other, member) = (site.me.clone(), user(2000, &[2000]), user(3000, &[3000, 50]));
+    let meant = name("1000/mesh");
+    assert!(site.pools.find(&other, &meant).unwrap_err().to_string().contains("none of that name"));
+    assert!(site.pools.list(&other, true).unwrap().is_empty());
+    site.pools.share(&at(&me, 1), &name("mesh"), Grantee::Group(50), Some(Access::Ro)).unwrap();
+    site.pools.share(&at(&me, 1), &name("mesh"), Grantee::User(3000), Some(Access::Rw)).unwrap();
+    assert!(site.pools.find(&other, &meant).is_err());
+    assert_eq!(site.pools.find(&member, &meant).unwrap().access(&member), Some(Access::Rw));
+    site.pools.share(&at(&me, 1), &name("mesh"), Grantee::User(3000), None).unwrap();
+    let wanted = |access| [Wanted { pool: meant.clone(), access, path: "/p".into() }];
+    let refused = site.pools.attach(&at(&member, 2), &former("x"), &wanted(Access::Rw)).unwrap_err();
+    assert!(refused.to_string().contains("you may not use it rw"), "{refused}");
+    site.pools.attach(&at(&member, 2), &former("x"), &wanted(Access::Ro)).unwrap();
+    for refused in [
+        site.pools.release(&at(&member, 3), &meant),
+        site.pools.extend(&at(&member, 3), &meant, Some(90)),
+        site.pools.share(&at(&member, 3), &meant, Grantee::All, Some(Access::Rw)),
+    ] {
+        assert!(refused.unwrap_err().to_string().contains("only they and root"));
+    }
+    // The same name is free for others.
+    assert_eq!(site.pools.create(&at(&other, 3), &new("mesh", 1), made).unwrap().owner, 2000);
+}
+
+/// S334: asked for again under the same request, a change is done once; one user's requests are not another's.
+#[test]
+fn a_request_is_carried_out_once() {
+    let mut site = site();
+    let (me, other) = (site.me.clone(), user(2000, &[2000]));
+    let asked = |who| Change { who, now_s: 0, request: Some("r1") };
+    let first = site.pools.create(&asked(&me), &new("mesh", 10), made).unwrap();
+    assert_eq!(site.pools.create(&asked(&me), &new("mesh", 10), made).unwrap().id, first.id);
+    assert_ne!(site.pools.create(&asked(&other), &new("mesh", 10), made).unwrap().id, first.id);
+    let extend = Change { who: &me, now_s: DAY, request: Some("r2") };
+    site.pools.extend(&extend, &name("mesh"), Some(20)).unwrap();
+    assert_eq!(site.pools.extend(&extend, &name("mesh"), Some(20)).unwrap().extensions_left, 2);
+}
+
+#[test]
+fn words_find_pools() {
+    let mut site = site();
+    let me = site.me.clone();
+    let titled = New { title: "Wing, FINE".into(), ..new("mesh", 10) };
+    site.pools.create(&at(&me, 0), &titled, made).unwrap();
+    site.make("other", 0);
+    let found = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        site.pools.search(&me, &words).unwrap().len()
+    };
+    assert_eq!((found(&["fine", "MESH"]), found(&["made"]), found(&["fine", "other"])), (1, 2, 0));
+}
+
+/// S318: each of several pools of one name can be had back, while none of them lives.
+#[test]
+fn an_earlier_pool_of_a_name_is_restored_by_its_number() {
+    let mut site = site();
+    let me = site.me.clone();
+    let first = site.make("mesh", 0);
+    site.pools.release(&at(&me, 0), &name("mesh")).unwrap();
+    let second = site.make("mesh", 1);
+    let earlier: PoolRef = name(&format!("mesh#{}", first.id));
+    assert_eq!(site.pools.find(&me, &name("mesh")).unwrap().id, second.id);
+    assert_eq!(site.pools.find(&me, &earlier).unwrap().id, first.id);
+    let taken = site.pools.restore(&at(&me, 2), &earlier, None).unwrap_err().to_string();
+    assert!(taken.contains("mesh#1: another one has its name now; release that one first"), "{taken}");
+    let lives = site.pools.restore(&at(&me, 2), &name("mesh"), None).unwrap_err().to_string();
+    assert!(lives.contains("by its number"), "{lives}");
+    site.pools.release(&at(&me, 2), &name("mesh")).unwrap();
+    let back = site.pools.restore(&at(&me, 3), &earlier, None).unwrap();
+    assert_eq!((back.id, back.state, back.source.as_slice()), (first.id, State::Live, &b"/made/1"[..]));
+    // Numbers are of their name and owner.
+    for wrong in ["other#1", "2000/mesh#1", "mesh#99"] {
+        assert!(site.pools.find(&me, &name(wrong)).is_err(), "{wrong}");
+    }
+    assert!(site.pools.find(&user(2000, &[2000]), &name("1000/mesh#1")).is_err());
+}
+
+/// S319: that a database says "removing" of a pool in use, or of another user's, removes nothing.
+#[test]
+fn what_is_said_to_be_removing_is_still_looked_at() {
+    let mut site = site();
+    let me = site.me.clone();
+    let pool = site.make("mesh", 0);
+    let wanted = [Wanted { pool: name("mesh"), access: Access::Rw, path: "/pools/mesh".into() }];
+    site.pools.attach(&at(&me, 1), &former("camp"), &wanted).unwrap();
+    let other = rusqlite::Connection::open(site._dir.path().join("p.sqlite")).unwrap();
+    other.execute("UPDATE pool SET state = 'removing'", []).unwrap();
+    assert_eq!(site.look(50 * DAY), (vec![Due::Attached], vec![]));
+    let attachment = site.pools.attachments(&pool).unwrap().remove(0);
+    site.pools.detach(&at(&me, 50 * DAY), &[attachment.id]).unwrap();
+    for who in [user(0, &[0]), user(2000, &[2000])] {
+        let found = site.pools.expire(&at(&who, 51 * DAY), false, |_| Err("called".into())).unwrap();
+        assert!(found.iter().all(|outcome| outcome.due == Due::Owner && outcome.failed.is_none()));
+    }
+    assert_eq!(site.look(52 * DAY), (vec![Due::Removal], vec!["mesh".to_owned()]));
+}

@@ -1,0 +1,150 @@
+//! How much memory the records take: counted with each change, so that what does not fit is refused before it is made.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bivouac_types::limits::XATTR_VALUE_LEN_MAX;
+
+use crate::{Headroom, StoreError, StoreResult};
+
+/// This part of the bound is left to what moves things, and takes a little more memory for them.
+const SPARE_SHARE: u64 = 32;
+/// Most bytes of that.
+const SPARE_MAX: u64 = 4 << 20;
+/// Memory is worth to be given back once so many bytes were removed,
+const SHRUNK_MIN: u64 = 8 << 20;
+/// and this part of what there was.
+const SHRUNK_SHARE: u64 = 4;
+
+/// How far a change may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// It makes something.
+    Making,
+    /// It moves something, and may take what is spared for that.
+    Moving,
+}
+
+/// Bytes of memory that the records of a node take, reservations included, and may take.
+#[derive(Debug, Default)]
+pub(super) struct MemoryUse {
+    taken: AtomicU64,
+    /// Most that was taken since memory was last given back.
+    peak: AtomicU64,
+    bound: OnceLock<Bound>,
+}
+
+#[derive(Debug)]
+struct Bound {
+    max: u64,
+    left: Option<Arc<dyn Headroom>>,
+}
+
+impl Bound {
+    fn of(&self, level: Level) -> u64 {
+        let spare = (self.max / SPARE_SHARE).min(SPARE_MAX);
+        if level == Level::Moving { self.max } else { self.max - spare }
+    }
+}
+
+impl MemoryUse {
+    /// Nothing that is [reserved](MemoryUse::reserve) goes beyond this from now on.
+    pub(super) fn bound(&self, max: u64, left: Option<Arc<dyn Headroom>>) {
+        // Only the first call counts: a node has one bound as long as it lives.
+        let _once = self.bound.set(Bound { max, left });
+    }
+
+    pub(super) fn max(&self) -> u64 {
+        self.bound.get().map_or(u64::MAX, |bound| bound.max)
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes bytes, all or none.
+    pub(super) fn reserve(&self, bytes: u64, level: Level) -> StoreResult<()> {
+        let Some(bound) = self.bound.get().filter(|_| bytes > 0) else {
+            self.taken.fetch_add(bytes, Ordering::Relaxed);
+            return Ok(());
+        };
+        let max = bound.of(level);
+        let full = |free| StoreError::NamesFull { needed: bytes, free, max: bound.max };
+        let take = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= max);
+        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map_err(|taken| full(max.saturating_sub(taken)))?;
+        let left = bound.left.as_ref().map_or(Ok(()), |left| left.take(bytes));
+        left.map_err(|left| {
+            self.change(0, bytes);
+            full(left)
+        })
+    }
+
+    /// The records have become larger or smaller; of that, so many bytes were reserved.
+    pub(super) fn change(&self, by: i64, reserved: u64) {
+        // Two's complement: adding a negative number wraps to a subtraction.
+        let by = (by as u64).wrapping_sub(reserved);
+        let taken = self.taken.fetch_add(by, Ordering::Relaxed).wrapping_add(by);
+        if taken > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(taken, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one of the longest attributes, with what belongs to it, is refused.
+    pub(super) fn is_full(&self) -> bool {
+        let Some(bound) = self.bound.get() else { return false };
+        bound.of(Level::Making).saturating_sub(self.taken()) < 2 * XATTR_VALUE_LEN_MAX as u64
+    }
+
+    pub(super) fn has_shrunk(&self) -> bool {
+        let peak = self.peak.load(Ordering::Relaxed);
+        peak.saturating_sub(self.taken()) >= SHRUNK_MIN.max(peak / SHRUNK_SHARE)
+    }
+
+    pub(super) fn is_given_back(&self) {
+        self.peak.store(self.taken(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_things_has_a_little_more_than_what_makes_them() {
+        let memory = MemoryUse::default();
+        memory.reserve(1 << 40, Level::Making).unwrap();
+        memory.change(3200, 1 << 40);
+        memory.bound(6400, None);
+        assert_eq!((memory.taken(), memory.max()), (3200, 6400));
+        let refusal = memory.reserve(3001, Level::Making).unwrap_err();
+        assert!(
+            matches!(refusal, StoreError::NamesFull { needed: 3001, free: 3000, max: 6400 }),
+            "{refusal}"
+        );
+        memory.reserve(3000, Level::Making).unwrap();
+        memory.reserve(0, Level::Making).unwrap();
+        memory.reserve(201, Level::Moving).unwrap_err();
+        memory.reserve(200, Level::Moving).unwrap();
+        // What makes room, or was begun, is not asked for.
+        memory.change(10_000, 0);
+        assert_eq!(memory.taken(), 16_400);
+        memory.change(-16_400, 0);
+        memory.reserve(6200, Level::Making).unwrap();
+    }
+
+    #[test]
+    fn memory_is_worth_to_be_given_back_after_much_was_removed() {
+        let memory = MemoryUse::default();
+        memory.change(100 << 20, 0);
+        assert!(!memory.has_shrunk());
+        memory.change(-(24 << 20), 0);
+        assert!(!memory.has_shrunk());
+        memory.change(-(1 << 20), 0);
+        assert!(memory.has_shrunk());
+        memory.is_given_back();
+        assert!(!memory.has_shrunk());
+        memory.change(-(75 << 20), 0);
+        assert!(memory.has_shrunk());
+    }
+}

@@ -1,0 +1,34 @@
+//! What a set of machines is made of and what joins them, as one map.
+//!
+//! - [`Map`] has [hosts](Host) and [networks](Network). What is not known is `None`, never a guess.
+//! - [`merge`] makes one map of those of single hosts; [`diff`] says what changed between two.
+//! - [`available`] is what is left of a host: what it has, less what is used.
+//! - [`bandwidth`] is what a network carries between two hosts, and between two halves of all.
+//! - [`dot`] and [`svg`] draw it.
+//!
+//! No I/O, no clock: reading machines is the business of `extract`.
+
+mod available;
+mod bandwidth;
+mod bisection;
+mod diff;
+mod draw;
+mod flow;
+mod host;
+mod load;
+mod merge;
+mod network;
+
+pub use available::{Available, DiskLeft, InterfaceLeft, MountLeft, available};
+pub use bandwidth::{Bandwidth, Bits, Pair, bandwidth};
+pub use bisection::{Bisection, EXACT_HOSTS_MAX};
+pub use diff::{Change, diff};
+pub use draw::{dot, svg};
+pub use flow::Graph;
+pub use host::{
+    Cache, Device, DeviceKind, Disk, DiskKind, Host, Interface, InterfaceKind, Memory, Mount, MountKind,
+    NumaNode, Part, Processors, SCHEMA, Socket,
+};
+pub use load::{DiskLoad, InterfaceLoad, Load, MountLoad};
+pub use merge::{is_same_host, merge};
+pub use network::{End, Link, Map, Network, Switch};

@@ -1,0 +1,115 @@
+//! What joins machines, and the map as a whole.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bandwidth::Bandwidth;
+use crate::host::{Host, SCHEMA};
+
+/// Machines and what joins them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Map {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The hosts, by name.
+    pub hosts: Vec<Host>,
+    /// The networks, by name.
+    pub networks: Vec<Network>,
+    /// What could not be looked at, and why.
+    pub notes: Vec<String>,
+}
+
+/// A network, as one source describes it. Several sources that describe the same wires are several networks: a map does not
+/// guess that two names are one switch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Network {
+    /// `infiniband`, `slurm` or `lldp`.
+    pub name: String,
+    /// What said so.
+    pub source: String,
+    /// Its switches.
+    pub switches: Vec<Switch>,
+    /// Its links, between hosts and switches of this map.
+    pub links: Vec<Link>,
+    /// How many hosts it joins that are not in this map; their links are left out.
+    pub other_hosts: usize,
+    /// What it carries; none if it joins fewer than two hosts of the map.
+    pub bandwidth: Option<Bandwidth>,
+}
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switch {
+    /// What it is known by within its network.
+    pub id: String,
+    /// What people call it.
+    pub name: Option<String>,
+}
+
+/// One end of a link.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// A host, by name.
+    Host(String),
+    /// A switch, by id.
+    Switch(String),
+}
+
+/// A link; it carries as much in both directions at the same time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Link {
+    /// One end.
+    pub from: End,
+    /// Its port there.
+    pub from_port: Option<String>,
+    /// The other end.
+    pub to: End,
+    /// Its port there.
+    pub to_port: Option<String>,
+    /// Bits per second in each direction.
+    pub speed_bits: Option<u64>,
+}
+
+impl Default for Map {
+    fn default() -> Map {
+        Map { schema: SCHEMA.into(), hosts: Vec::new(), networks: Vec::new(), notes: Vec::new() }
+    }
+}
+
+impl Map {
+    /// Calls a host by another name, wherever it is named.
+    pub fn rename(&mut self, old: &str, new: &str) {
+        for host in self.hosts.iter_mut().filter(|host| host.name == old) {
+            host.name = new.to_owned();
+        }
+        let links = self.networks.iter_mut().flat_map(|network| &mut network.links);
+        for end in links.flat_map(|link| [&mut link.from, &mut link.to]) {
+            if end.host() == Some(old) {
+                *end = End::Host(new.to_owned());
+            }
+        }
+    }
+}
+
+impl Link {
+    /// The same link, with its lesser end first: links that are seen from both ends are then equal.
+    #[must_use]
+    pub fn in_order(self) -> Link {
+        if (&self.from, &self.from_port) <= (&self.to, &self.to_port) {
+            return self;
+        }
+        let Link { from, from_port, to, to_port, speed_bits } = self;
+        Link { from: to, from_port: to_port, to: from, to_port: from_port, speed_bits }
+    }
+}
+
+impl End {
+    /// The host, if it is one.
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            End::Host(name) => Some(name),
+            End::Switch(_) => None,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What nodes say of each other.
+
+use crate::NodeId;
+
+/// What is known of a node. Later ones override earlier ones of the same incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Liveness {
+    /// It answers.
+    Alive = 0,
+    /// It did not answer, and may still say that it lives.
+    Suspect = 1,
+    /// It is taken for dead.
+    Dead = 2,
+}
+
+impl Liveness {
+    /// The one with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Liveness> {
+        [Liveness::Alive, Liveness::Suspect, Liveness::Dead]
+            .into_iter()
+            .find(|liveness| *liveness as u8 == number)
+    }
+}
+
+/// What is said of a node. News of one node have an order, the same for everybody, so all who hear the same news, in
+/// whatever order, know the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct News {
+    /// The node.
+    pub node: NodeId,
+    /// How often it had to say that it lives: only the node itself raises this.
+    pub incarnation: u32,
+    /// What is said of that incarnation.
+    pub liveness: Liveness,
+}
+
+impl News {
+    /// What is known of a node of which nothing was ever said.
+    #[must_use]
+    pub fn first(node: NodeId) -> News {
+        News { node, incarnation: 0, liveness: Liveness::Alive }
+    }
+
+    /// Whether this is newer than something else that was said of the same node.
+    #[must_use]
+    pub fn overrides(&self, other: &News) -> bool {
+        (self.incarnation, self.liveness) > (other.incarnation, other.liveness)
+    }
+
+    /// What it adds to the [epoch](epoch_of) of those who know it.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        2 * u64::from(self.incarnation) + u64::from(self.liveness == Liveness::Dead)
+    }
+}
+
+/// The epoch of a map of which this is known: the map's version, and more with every death and every return. It
+/// never falls, and is the same for all who know the same.
+#[must_use]
+pub fn epoch_of<'a>(version: u64, known: impl IntoIterator<Item = &'a News>) -> u64 {
+    known.into_iter().fold(version, |epoch, news| epoch.saturating_add(news.weight()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(incarnation: u32, liveness: Liveness) -> News {
+        News { node: NodeId(1), incarnation, liveness }
+    }
+
+    #[test]
+    fn a_higher_incarnation_overrides_everything_and_worse_news_the_same() {
+        let order = [
+            news(0, Liveness::Alive),
+            news(0, Liveness::Suspect),
+            news(0, Liveness::Dead),
+            news(1, Liveness::Alive),
+            news(1, Liveness::Dead),
+        ];
+        for (i, a) in order.iter().enumerate() {
+            for (j, b) in order.iter().enumerate() {
+                assert_eq!(a.overrides(b), i > j, "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_epoch_rises_with_deaths_and_returns_and_not_with_suspicion() {
+        let epoch = |incarnation, liveness| epoch_of(5, &[news(incarnation, liveness)]);
+        let epochs = [
+            epoch(0, Liveness::Alive),
+            epoch(0, Liveness::Suspect),
+            epoch(0, Liveness::Dead),
+            epoch(1, Liveness::Alive),
+            epoch(u32::MAX, Liveness::Dead),
+        ];
+        assert_eq!(epochs, [5, 5, 6, 7, 5 + 2 * u64::from(u32::MAX) + 1]);
+    }
+
+    #[test]
+    fn numbers_are_read() {
+        assert_eq!(
+            [0, 1, 2].map(Liveness::from_number),
+            [Some(Liveness::Alive), Some(Liveness::Suspect), Some(Liveness::Dead)]
+        );
+        assert_eq!(Liveness::from_number(3), None);
+    }
+}
