@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 
 use crate::control::timespec;
-use crate::process::pidfd;
+use crate::spawned::Spawned;
 use crate::state::State;
 use crate::state_dir::StateDir;
 use crate::{CODE_KEEP, LaunchError, LaunchResult};
@@ -34,15 +34,9 @@ pub(crate) struct Guard {
     owner_ended: bool,
     ends: Option<Instant>,
     /// The process that takes the formation down.
-    ender: Option<Ender>,
+    ender: Option<Spawned>,
     /// Not before then is it tried again.
     again: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Ender {
-    child: Child,
-    end: OwnedFd,
 }
 
 impl Guard {
@@ -57,10 +51,15 @@ impl Guard {
         }
     }
 
+    /// As [`Guard::of`], for the supervisor: the end of who holds a host's part is heard there at once, and all that needs is done.
+    pub(crate) fn in_supervisor(state: &State) -> Guard {
+        if state.part.is_some() { Guard::default() } else { Guard::of(state) }
+    }
+
     /// What becomes readable when there is something to do.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let owner = self.owner.as_ref().filter(|_| !self.owner_ended);
-        owner.into_iter().chain(self.ender.as_ref().map(|ender| &ender.end)).map(AsFd::as_fd)
+        owner.map(AsFd::as_fd).into_iter().chain(self.ender.as_ref().map(AsFd::as_fd))
     }
 
     /// After how many milliseconds there is something to do, if only time has to pass.
@@ -108,7 +107,7 @@ impl Guard {
     /// Begins to take the formation down, by a process that may wait and may look at mounts.
     fn end(&mut self, program: &Path, dir: &StateDir) {
         self.again = Some(Instant::now() + AGAIN);
-        match Ender::start(program, dir) {
+        match start_ender(program, dir) {
             Ok(ender) => self.ender = Some(ender),
             Err(error) => log::error!("{error}; tried again in {} s", AGAIN.as_secs()),
         }
@@ -117,30 +116,24 @@ impl Guard {
     /// Looks whether the process that takes the formation down has failed: then that is tried again later. Whether it is the
     /// formation's data that kept it from that.
     fn look(&mut self) -> bool {
-        let Some(Ok(Some(status))) = self.ender.as_mut().map(|ender| ender.child.try_wait()) else {
-            return false;
-        };
+        let Some(end) = self.ender.as_mut().and_then(Spawned::look) else { return false };
         self.ender = None;
         self.again = Some(Instant::now() + AGAIN);
-        let kept = status.code() == Some(i32::from(CODE_KEEP));
+        let kept = end.code() == Some(i32::from(CODE_KEEP));
         if !kept {
-            log::error!("taking the formation down failed ({status}); tried again in {} s", AGAIN.as_secs());
+            log::error!("taking the formation down failed ({end}); tried again in {} s", AGAIN.as_secs());
         }
         kept
     }
 }
 
-impl Ender {
-    fn start(program: &Path, dir: &StateDir) -> LaunchResult<Ender> {
-        let refused = |e: std::io::Error| LaunchError::system("the process that ends the formation", e);
-        let log = StateDir::open_log(&dir.supervisor_log())?;
-        let mut command = Command::new(program);
-        command.arg("end").arg(dir.path()).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = command.spawn().map_err(refused)?;
-        let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
-        Ok(Ender { child, end })
-    }
+fn start_ender(program: &Path, dir: &StateDir) -> LaunchResult<Spawned> {
+    let refused = |e: std::io::Error| LaunchError::system("the process that ends the formation", e);
+    let log = StateDir::open_log(&dir.supervisor_log())?;
+    let mut command = Command::new(program);
+    command.arg("end").arg(dir.path()).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().and_then(Spawned::watch).map_err(refused)
 }
 
 /// What a daemon does in a thread of its own when its supervisor is gone: one of them becomes the successor, which sees to

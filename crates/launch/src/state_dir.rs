@@ -331,23 +331,26 @@ impl StateDir {
         opened.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
     }
 
+    /// Shows, as long as this is open here or in a copy of this process, that somebody waits to take the supervisor's place.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn sign_succession(&self) -> std::io::Result<File> {
+        let file = File::open(self.supervisor_log())?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(file)
+    }
+
+    /// Waits until nobody does, `ms` milliseconds at most. Whether that is so.
+    pub(crate) fn wait_succeeded(&self, ms: u64) -> bool {
+        wait_unlocked(&self.supervisor_log(), ms)
+    }
+
     /// Waits until no process of the formation lives, `ms` milliseconds at most: one that was killed, or that was about
     /// to be started by one that was, takes a moment to end. Whether none does.
     #[must_use]
     pub fn wait_released(&self, ms: u64) -> bool {
-        let Ok(file) = File::open(self.path.join("lock")) else { return true };
-        if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
-            return true;
-        }
-        let (sender, released) = std::sync::mpsc::channel();
-        // Left behind if it waits for longer: this process ends soon.
-        std::thread::spawn(move || {
-            let is_released = flock(&file, FlockOperation::LockShared).is_ok();
-            // Before anybody hears of it: who does may want the lock.
-            drop(file);
-            let _nobody_listens_any_more = sender.send(is_released);
-        });
-        released.recv_timeout(std::time::Duration::from_millis(ms)).unwrap_or(false)
+        wait_unlocked(&self.path.join("lock"), ms)
     }
 
     /// Takes the right to end the formation, of which one command at a time has it; `waits` hears that another one has. Nothing
@@ -510,6 +513,23 @@ impl StateDir {
         }
         Err(running(name))
     }
+}
+
+/// Waits until nobody has a file locked for itself, `ms` milliseconds at most. Whether nobody does.
+fn wait_unlocked(path: &Path, ms: u64) -> bool {
+    let Ok(file) = File::open(path) else { return true };
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        return true;
+    }
+    let (sender, released) = std::sync::mpsc::channel();
+    // Left behind if it waits for longer: this process ends soon.
+    std::thread::spawn(move || {
+        let is_released = flock(&file, FlockOperation::LockShared).is_ok();
+        // Before anybody hears of it: who does may want the lock.
+        drop(file);
+        let _nobody_listens_any_more = sender.send(is_released);
+    });
+    released.recv_timeout(std::time::Duration::from_millis(ms)).unwrap_or(false)
 }
 
 /// Removes a directory to which others add, who stop when they find it gone: moved aside, it does not grow.

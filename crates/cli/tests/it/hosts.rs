@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use crate::harness::library::{create, ctx, library, read, write};
-use crate::harness::{Place, Said, is_alive, signal, wait_until};
+use crate::harness::{Place, Said, can_mount, is_alive, kill_with_standby, signal, standby_of, wait_until};
 use bivouac_client::NewInode;
 use bivouac_types::{Ino, mode};
 use rustix::process::Signal;
@@ -50,6 +50,17 @@ impl Hosts {
 
     fn are_empty(&self) -> bool {
         ["a", "b", "c"].iter().all(|host| !self.runtime(host).join("bivouac").exists())
+    }
+
+    /// The keeper and the copy of it that waits for its end.
+    fn keeper_and_copy(&self) -> (u64, u64) {
+        let keeper = self.keeper();
+        let mut copy = None;
+        wait_until("the keeper has a copy", || {
+            copy = standby_of(keeper);
+            copy.is_some()
+        });
+        (keeper, copy.unwrap())
     }
 
     fn keeper(&self) -> u64 {
@@ -174,13 +185,70 @@ fn who_does_not_come_is_named() {
     assert_eq!(texts(&report, "nodes", "host"), ["a", "c"]);
 }
 
+/// S367.
 #[test]
-fn without_their_keeper_hosts_leave_nothing() {
+fn a_keeper_that_is_killed_is_followed_by_its_copy() {
     let hosts = Hosts::new();
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
-    let keeper = hosts.keeper();
+    let a = library(&hosts.runtime("a").join("bivouac").join(&hosts.name));
+    let file = create(&a, "kept");
+    write(&a, file, 0, b"before");
+    for turn in 0..3 {
+        let (keeper, copy) = hosts.keeper_and_copy();
+        if turn == 1 {
+            signal(copy, Signal::KILL);
+            wait_until("there is another copy", || hosts.keeper_and_copy().1 != copy);
+        }
+        let (_, copy) = hosts.keeper_and_copy();
+        signal(keeper, Signal::KILL);
+        wait_until("the copy is the keeper", || hosts.keeper() == copy);
+        // Told by the hosts, over connections that they have made anew.
+        wait_until("all is well", || {
+            let report = hosts.status();
+            let messages = report["hosts"].as_array().unwrap();
+            report["state"] == "running" && messages.iter().all(|host| host["message"].is_null())
+        });
+        write(&a, file, 6 * turn, b"after ");
+    }
+    let b = library(&hosts.runtime("b").join("bivouac").join(&hosts.name));
+    assert_eq!(read(&b, file, 0, 100), b"after after after ");
+    drop((a, b));
+    let said = hosts.down();
+    assert!(said.out.contains("down on all its hosts; nothing left: 0 processes"), "{said:?}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
+}
+
+/// S367: a command that ends with its formation does not notice, and the formation ends with it.
+#[test]
+fn the_copy_of_a_keeper_knows_whose_formation_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let hosts = Hosts::new();
+    let base = hosts.place.path().display();
+    let launch = format!("XDG_RUNTIME_DIR={base}/{{host}} exec {{args}}");
+    let fixed = ["run", "--name", &hosts.name, "--hosts", "a", "--launch", &launch];
+    let mut command = hosts.place.command(&fixed);
+    let run = command.args(["--", "sh", "-c", "touch begun; exec sleep 1000"]);
+    let mut run = run.current_dir(hosts.place.path()).spawn().unwrap();
+    let begun = hosts.place.path().join("begun");
+    wait_until("the command runs", || begun.exists());
+    let (keeper, copy) = hosts.keeper_and_copy();
     signal(keeper, Signal::KILL);
-    wait_until("the parts are gone", || !is_alive(keeper) && hosts.are_empty());
+    wait_until("the copy is the keeper", || hosts.keeper() == copy);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    wait_until("nothing is left", || hosts.are_empty() && !is_alive(copy) && hosts.place.is_empty());
+}
+
+/// S368.
+#[test]
+fn without_their_keeper_and_its_copy_hosts_leave_nothing() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    hosts.keeper_and_copy();
+    kill_with_standby(hosts.keeper());
+    wait_until("the parts are gone", || hosts.are_empty());
     let said = hosts.down();
     assert!(said.out.contains("host b: the process that kept the hosts together was killed"), "{said:?}");
     assert!(hosts.place.is_empty());
