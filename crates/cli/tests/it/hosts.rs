@@ -282,9 +282,8 @@ fn a_killed_part_leaves_nothing_and_the_others_go_on() {
 #[test]
 fn whichever_process_of_a_host_is_killed_nothing_is_left_there() {
     type Victims = fn(&Processes) -> Vec<u64>;
-    let cases: [(&str, Victims); 3] = [
+    let cases: [(&str, Victims); 2] = [
         ("its agent", |host| vec![host.agent]),
-        ("its supervisor, then its agent", |host| vec![host.supervisor, host.agent]),
         ("its agent and its daemon", |host| vec![host.agent, host.daemon]),
     ];
     for (what, victims) in cases {
@@ -303,6 +302,28 @@ fn whichever_process_of_a_host_is_killed_nothing_is_left_there() {
         assert!(hosts.down().out.contains("down on all its hosts; nothing left"), "{what}");
         assert!(hosts.are_empty() && hosts.place.is_empty(), "{what}");
     }
+}
+
+/// S386: as if all of it had been killed.
+#[test]
+fn who_kills_supervisor_and_agent_keeps_what_is_on_the_volumes() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    let Processes { agent, supervisor, daemon } = hosts.processes("b");
+    wait_until("it has a standby", || standby_of(supervisor).is_some());
+    let standby = standby_of(supervisor).unwrap();
+    [supervisor, agent].into_iter().for_each(|pid| signal(pid, Signal::KILL));
+    wait_until("all of it has ended", || ![agent, supervisor, standby, daemon].into_iter().any(is_alive));
+    let state = hosts.runtime("b").join("bivouac").join(&hosts.name).join("state.json");
+    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+    let volume = PathBuf::from(state["nodes"][0]["volumes"][0]["path"].as_str().unwrap());
+    assert!(volume.join("bivouac-volume").exists(), "{}", volume.display());
+    wait_until("the keeper knows", || texts(&hosts.status(), "hosts", "state") == ["up", "lost"]);
+    hosts.down();
+    let mut down = hosts.place.command(&["down", "--name", &hosts.name, "--discard"]);
+    let said = down.env("XDG_RUNTIME_DIR", hosts.runtime("b")).output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    assert!(hosts.are_empty() && hosts.place.is_empty() && !volume.exists());
 }
 
 /// S240.

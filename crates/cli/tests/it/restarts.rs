@@ -125,10 +125,7 @@ fn daemons_serve_on_without_their_supervisor() {
 #[test]
 fn what_a_killed_formation_left_that_held_nothing_is_removed_by_the_next() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
-    camp.kill_supervisor();
-    let pids = [camp.node_pid(0), camp.node_pid(1)];
-    pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
-    wait_until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    camp.kill_all();
     wait_until("it is seen", || camp.state() == "dead");
     assert_eq!(camp.run("status", &[]).code, 1);
     let said = camp.run("up", &["--json"]);
@@ -146,10 +143,7 @@ fn what_a_killed_formation_left_that_held_nothing_is_removed_by_the_next() {
 #[test]
 fn down_removes_a_killed_formation_too() {
     let Some(camp) = Camp::start(&[]) else { return };
-    camp.kill_supervisor();
-    let pid = camp.node_pid(0);
-    signal(pid, Signal::KILL);
-    wait_until("it is gone", || !is_alive(pid));
+    camp.kill_all();
     camp.down();
 }
 

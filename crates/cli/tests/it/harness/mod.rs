@@ -12,6 +12,7 @@
 pub mod library;
 pub mod random;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -316,6 +317,16 @@ impl Camp {
     /// Kills its supervisor, and who would take its place.
     pub fn kill_supervisor(&self) {
         kill_with_standby(self.supervisor_pid());
+    }
+
+    /// Kills all its processes, so that none is started again.
+    pub fn kill_all(&self) {
+        let status = self.status();
+        let nodes = status["nodes"].as_array().unwrap().iter();
+        let nodes: BTreeSet<u64> = nodes.filter_map(|node| node["pid"].as_u64()).collect();
+        self.kill_supervisor();
+        nodes.iter().for_each(|pid| signal(*pid, Signal::KILL));
+        wait_until("all are gone", || !nodes.iter().any(|pid| is_alive(*pid)));
     }
 
     /// Takes it down and makes sure that nothing is left.
