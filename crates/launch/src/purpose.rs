@@ -14,9 +14,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
+use rustix::process::{Signal, getpid, kill_process};
 
 use crate::control::timespec;
 use crate::spawned::Spawned;
+use crate::standby::settled;
 use crate::state::State;
 use crate::state_dir::StateDir;
 use crate::{CODE_KEEP, LaunchError, LaunchResult};
@@ -136,12 +138,19 @@ fn start_ender(program: &Path, dir: &StateDir) -> LaunchResult<Spawned> {
     command.spawn().and_then(Spawned::watch).map_err(refused)
 }
 
-/// What a daemon does in a thread of its own when its supervisor is gone: one of them becomes the successor, which sees to
+/// What a daemon does in a thread of its own when its supervisor is gone. If somebody has taken the supervisor's place, it was
+/// killed just after it had started this daemon, which ends as if it had been killed with it. Otherwise one of the daemons becomes the successor, which sees to
 /// it that the formation ends with its purpose. Comes back when there is nothing, or nothing more, to see to.
 ///
 /// # Errors
 /// What the system refused.
 pub fn inherit(dir: &StateDir, program: &Path) -> LaunchResult<()> {
+    if settled(dir)?.and_then(|state| state.supervisor).is_some_and(|process| process.is_alive()) {
+        log::warn!(
+            "a supervisor has taken its place that does not know of this daemon, and starts another one"
+        );
+        let _ends_here = kill_process(getpid(), Signal::KILL);
+    }
     let _until_this_process_ends = become_successor(&dir.successor_path())?;
     loop {
         let Some(state) = dir.read()? else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! A copy of a process that waits for its end, and takes its place then. No process that is started anew could: the copy
 //! has what is open, and knows what was known.
 //!
-//! What changes makes a copy old. It is dismissed before anything happens that it must not do again, and made anew behind that.
+//! What changes makes a copy old, and another one takes its place. Who is killed in between is followed by the older one.
 
 use std::fs::File;
 use std::io;
@@ -44,6 +44,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Succession {
     pub former: ProcessId,
     _sign: File,
+    _turn: File,
 }
 
 impl Standby {
@@ -80,9 +81,8 @@ impl Standby {
     /// Makes a copy of this process as it is now, in place of the one there is. In the copy this answers what it waits with.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says; the one there is stays.
     pub(crate) fn renew(&mut self, dir: &StateDir) -> io::Result<Option<Waiting>> {
-        self.dismiss();
         let former = ProcessId::current();
         let end = pidfd(former.pid)?;
         let sign = dir.sign_succession()?;
@@ -90,6 +90,8 @@ impl Standby {
             None => Ok(Some(Waiting { former, end, sign })),
             Some(child) => {
                 let end = child.watch()?;
+                // There is always one: of two, one takes the place.
+                self.dismiss();
                 self.waiting = Some((child, end));
                 Ok(None)
             }
@@ -103,11 +105,24 @@ impl Standby {
 }
 
 impl Waiting {
-    /// Comes back when the process has ended of which this one is a copy.
-    pub(crate) fn wait(self) -> Succession {
+    /// Comes back when the process has ended of which this one is a copy, and no other copy of it was faster: else this one ends.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn wait(self, dir: &StateDir) -> LaunchResult<Succession> {
         while !wait_readable(self.end.as_fd(), WAIT_MS_MAX) {}
-        Succession { former: self.former, _sign: self.sign }
+        let turn = dir.take_turn()?;
+        if dir.read()?.is_some_and(|state| state.supervisor == Some(self.former)) {
+            return Ok(Succession { former: self.former, _sign: self.sign, _turn: turn });
+        }
+        std::process::exit(0)
     }
+}
+
+/// Ends a copy that can be of no use.
+pub(crate) fn give_up(error: &dyn std::error::Error) -> ! {
+    log::error!("this copy cannot take its place: {error}");
+    std::process::exit(1)
 }
 
 /// The state of a formation. If its supervisor was killed just now, and somebody is about to take its place, this waits

@@ -337,20 +337,33 @@ impl StateDir {
     /// What the system says.
     pub(crate) fn sign_succession(&self) -> std::io::Result<File> {
         let file = File::open(self.supervisor_log())?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        flock(&file, FlockOperation::NonBlockingLockShared)?;
         Ok(file)
     }
 
     /// Waits until nobody does, `ms` milliseconds at most. Whether that is so.
     pub(crate) fn wait_succeeded(&self, ms: u64) -> bool {
-        wait_unlocked(&self.supervisor_log(), ms)
+        let file = File::open(self.supervisor_log());
+        file.map_or(true, |file| wait_locked(file, ms, true))
+    }
+
+    /// Who has this takes the place of a supervisor that was killed; nobody else does meanwhile.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn take_turn(&self) -> LaunchResult<File> {
+        let path = self.path.join("secret");
+        let refused = |e: std::io::Error| LaunchError::path(&path, "lock it", e);
+        let file = File::open(&path).map_err(refused)?;
+        retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map_err(|e| refused(e.into()))?;
+        Ok(file)
     }
 
     /// Waits until no process of the formation lives, `ms` milliseconds at most: one that was killed, or that was about
     /// to be started by one that was, takes a moment to end. Whether none does.
     #[must_use]
     pub fn wait_released(&self, ms: u64) -> bool {
-        wait_unlocked(&self.path.join("lock"), ms)
+        File::open(self.path.join("lock")).map_or(true, |file| wait_locked(file, ms, false))
     }
 
     /// Takes the right to end the formation, of which one command at a time has it; `waits` hears that another one has. Nothing
@@ -515,16 +528,20 @@ impl StateDir {
     }
 }
 
-/// Waits until nobody has a file locked for itself, `ms` milliseconds at most. Whether nobody does.
-fn wait_unlocked(path: &Path, ms: u64) -> bool {
-    let Ok(file) = File::open(path) else { return true };
-    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+/// Waits until a file can be locked, shared or by nobody else at all, `ms` milliseconds at most. Whether it could; it is not any
+/// more.
+fn wait_locked(file: File, ms: u64, alone: bool) -> bool {
+    let (at_once, patiently) = match alone {
+        true => (FlockOperation::NonBlockingLockExclusive, FlockOperation::LockExclusive),
+        false => (FlockOperation::NonBlockingLockShared, FlockOperation::LockShared),
+    };
+    if flock(&file, at_once).is_ok() {
         return true;
     }
     let (sender, released) = std::sync::mpsc::channel();
     // Left behind if it waits for longer: this process ends soon.
     std::thread::spawn(move || {
-        let is_released = flock(&file, FlockOperation::LockShared).is_ok();
+        let is_released = flock(&file, patiently).is_ok();
         // Before anybody hears of it: who does may want the lock.
         drop(file);
         let _nobody_listens_any_more = sender.send(is_released);

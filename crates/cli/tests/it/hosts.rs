@@ -52,15 +52,11 @@ impl Hosts {
         ["a", "b", "c"].iter().all(|host| !self.runtime(host).join("bivouac").exists())
     }
 
-    /// The keeper and the copy of it that waits for its end.
-    fn keeper_and_copy(&self) -> (u64, u64) {
+    /// The keeper, once it has a standby.
+    fn keeper_with_standby(&self) -> u64 {
         let keeper = self.keeper();
-        let mut copy = None;
-        wait_until("the keeper has a copy", || {
-            copy = standby_of(keeper);
-            copy.is_some()
-        });
-        (keeper, copy.unwrap())
+        wait_until("the keeper has a standby", || standby_of(keeper).is_some());
+        keeper
     }
 
     fn keeper(&self) -> u64 {
@@ -187,21 +183,24 @@ fn who_does_not_come_is_named() {
 
 /// S367.
 #[test]
-fn a_keeper_that_is_killed_is_followed_by_its_copy() {
+fn a_keeper_that_is_killed_is_followed_by_its_standby() {
     let hosts = Hosts::new();
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
     let a = library(&hosts.runtime("a").join("bivouac").join(&hosts.name));
     let file = create(&a, "kept");
     write(&a, file, 0, b"before");
     for turn in 0..3 {
-        let (keeper, copy) = hosts.keeper_and_copy();
+        let keeper = hosts.keeper_with_standby();
         if turn == 1 {
-            signal(copy, Signal::KILL);
-            wait_until("there is another copy", || hosts.keeper_and_copy().1 != copy);
+            let standby = standby_of(keeper);
+            let pid = standby.and_then(|pid| rustix::process::Pid::from_raw(pid as i32)).unwrap();
+            let _replaced_meanwhile = rustix::process::kill_process(pid, Signal::KILL);
+            wait_until("it has another standby", || {
+                standby_of(keeper).is_some_and(|now| Some(now) != standby)
+            });
         }
-        let (_, copy) = hosts.keeper_and_copy();
         signal(keeper, Signal::KILL);
-        wait_until("the copy is the keeper", || hosts.keeper() == copy);
+        wait_until("another one is the keeper", || hosts.keeper() != keeper && is_alive(hosts.keeper()));
         // Told by the hosts, over connections that they have made anew.
         wait_until("all is well", || {
             let report = hosts.status();
@@ -220,7 +219,7 @@ fn a_keeper_that_is_killed_is_followed_by_its_copy() {
 
 /// S367: a command that ends with its formation does not notice, and the formation ends with it.
 #[test]
-fn the_copy_of_a_keeper_knows_whose_formation_it_is() {
+fn the_standby_of_a_keeper_knows_whose_formation_it_is() {
     if !can_mount() {
         return;
     }
@@ -233,21 +232,21 @@ fn the_copy_of_a_keeper_knows_whose_formation_it_is() {
     let mut run = run.current_dir(hosts.place.path()).spawn().unwrap();
     let begun = hosts.place.path().join("begun");
     wait_until("the command runs", || begun.exists());
-    let (keeper, copy) = hosts.keeper_and_copy();
+    let keeper = hosts.keeper_with_standby();
     signal(keeper, Signal::KILL);
-    wait_until("the copy is the keeper", || hosts.keeper() == copy);
+    wait_until("another one is the keeper", || hosts.keeper() != keeper && is_alive(hosts.keeper()));
+    let keeper = hosts.keeper();
     run.kill().unwrap();
     run.wait().unwrap();
-    wait_until("nothing is left", || hosts.are_empty() && !is_alive(copy) && hosts.place.is_empty());
+    wait_until("nothing is left", || hosts.are_empty() && !is_alive(keeper) && hosts.place.is_empty());
 }
 
 /// S368.
 #[test]
-fn without_their_keeper_and_its_copy_hosts_leave_nothing() {
+fn without_their_keeper_and_its_standby_hosts_leave_nothing() {
     let hosts = Hosts::new();
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
-    hosts.keeper_and_copy();
-    kill_with_standby(hosts.keeper());
+    kill_with_standby(hosts.keeper_with_standby());
     wait_until("the parts are gone", || hosts.are_empty());
     let said = hosts.down();
     assert!(said.out.contains("host b: the process that kept the hosts together was killed"), "{said:?}");
@@ -311,9 +310,11 @@ fn who_kills_supervisor_and_agent_keeps_what_is_on_the_volumes() {
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
     let Processes { agent, supervisor, daemon } = hosts.processes("b");
     wait_until("it has a standby", || standby_of(supervisor).is_some());
-    let standby = standby_of(supervisor).unwrap();
     [supervisor, agent].into_iter().for_each(|pid| signal(pid, Signal::KILL));
-    wait_until("all of it has ended", || ![agent, supervisor, standby, daemon].into_iter().any(is_alive));
+    let dir = bivouac_launch::StateDir::at(hosts.runtime("b").join("bivouac").join(&hosts.name));
+    wait_until("all of it has ended", || {
+        ![agent, supervisor, daemon].into_iter().any(is_alive) && !dir.is_held()
+    });
     let state = hosts.runtime("b").join("bivouac").join(&hosts.name).join("state.json");
     let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
     let volume = PathBuf::from(state["nodes"][0]["volumes"][0]["path"].as_str().unwrap());

@@ -224,10 +224,7 @@ impl Supervisor {
                 self.try_write_state();
             }
             self.renew_standby();
-            let woken = self.wait()?;
-            // It must not do again what is done now.
-            self.standby.dismiss();
-            for source in woken {
+            for source in self.wait()? {
                 self.take(source);
             }
             self.event(Event::Tick);
@@ -558,6 +555,9 @@ impl Supervisor {
     }
 
     fn event(&mut self, event: Event) {
+        if event == Event::Stop {
+            self.standby.dismiss();
+        }
         for command in self.restarts.handle(self.now_ms(), event) {
             match command {
                 Command::Start(index) => self.start(index),

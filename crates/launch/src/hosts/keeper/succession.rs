@@ -6,9 +6,8 @@ use super::{HostSeen, Keeper, Step};
 use crate::hosts::contact::Tie;
 use crate::process::ProcessId;
 use crate::purpose::Guard;
-use crate::standby::{Succession, Waiting};
+use crate::standby::{Succession, Waiting, give_up};
 use crate::state::HostLife;
-use crate::supervisor::callers::Callers;
 
 impl Keeper {
     /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has come.
@@ -29,16 +28,15 @@ impl Keeper {
     fn stand_by(&mut self, waiting: Waiting) {
         match Links::new() {
             Ok(none) => self.links = none,
-            Err(error) => {
-                log::warn!("the keeper's copy: {error}");
-                std::process::exit(1);
-            }
+            Err(error) => give_up(&error),
         }
-        self.callers = Callers::default();
+        self.callers.let_go();
         self.looking.clear();
         self.stopping.clear();
-        let succession = waiting.wait();
-        self.succeed(&succession);
+        match waiting.wait(&self.dir) {
+            Ok(succession) => self.succeed(&succession),
+            Err(error) => give_up(&error),
+        }
     }
 
     /// Is the keeper from now on: hosts come back as after a cut.
