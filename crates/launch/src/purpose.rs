@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::control::timespec;
+use crate::control::{timespec, wait_readable};
 use crate::spawned::Spawned;
 use crate::standby::settled;
 use crate::state::State;
@@ -25,6 +25,8 @@ use crate::{CODE_KEEP, LaunchError, LaunchResult};
 
 /// How long it takes until taking the formation down is tried again, if it failed.
 const AGAIN: Duration = Duration::from_secs(30);
+/// How long it may take a process that is being killed to be dead, in milliseconds.
+const DYING_MS: u64 = 5000;
 /// Longest time that is waited for at once, in milliseconds: poll takes 32 bits of them.
 const POLL_MS_MAX: u64 = 1 << 30;
 
@@ -145,11 +147,12 @@ fn start_ender(program: &Path, dir: &StateDir) -> LaunchResult<Spawned> {
 /// # Errors
 /// What the system refused.
 pub fn inherit(dir: &StateDir, program: &Path) -> LaunchResult<()> {
-    if settled(dir)?.and_then(|state| state.supervisor).is_some_and(|process| process.is_alive()) {
-        log::warn!(
-            "a supervisor has taken its place that does not know of this daemon, and starts another one"
-        );
-        let _ends_here = kill_process(getpid(), Signal::KILL);
+    while let Some(end) = settled(dir)?.and_then(|state| state.supervisor?.watch()) {
+        // One that is being killed closes what it has open before it is dead.
+        if !wait_readable(end.as_fd(), DYING_MS) {
+            log::warn!("another supervisor does not know of this daemon, and starts one in its place");
+            let _ends_here = kill_process(getpid(), Signal::KILL);
+        }
     }
     let _until_this_process_ends = become_successor(&dir.successor_path())?;
     loop {
@@ -188,7 +191,7 @@ fn become_successor(path: &Path) -> LaunchResult<File> {
 }
 
 fn is_readable(descriptor: &OwnedFd) -> bool {
-    crate::control::wait_readable(descriptor.as_fd(), 0)
+    wait_readable(descriptor.as_fd(), 0)
 }
 
 /// Milliseconds since 1970.

@@ -29,6 +29,8 @@ pub(crate) struct Standby {
     waiting: Option<(OwnChild, OwnedFd)>,
     /// When there may be one again.
     not_before: Option<Instant>,
+    /// When this process took the place.
+    succeeded: Option<Instant>,
 }
 
 /// What a copy has until its turn comes.
@@ -83,6 +85,11 @@ impl Standby {
     /// # Errors
     /// What the system says; the one there is stays.
     pub(crate) fn renew(&mut self, dir: &StateDir) -> io::Result<Option<Waiting>> {
+        // What the system refuses now it refuses at the next event, too.
+        self.try_renew(dir).inspect_err(|_| self.not_before = Some(Instant::now() + PAUSE))
+    }
+
+    fn try_renew(&mut self, dir: &StateDir) -> io::Result<Option<Waiting>> {
         let former = ProcessId::current();
         let end = pidfd(former.pid)?;
         let sign = dir.sign_succession()?;
@@ -100,7 +107,13 @@ impl Standby {
 
     /// This process has just taken another one's place.
     pub(crate) fn has_succeeded(&mut self) {
-        self.not_before = Some(Instant::now() + PAUSE);
+        let now = Instant::now();
+        (self.succeeded, self.not_before) = (Some(now), Some(now + PAUSE));
+    }
+
+    /// Whether that was a moment ago: as long as it has no copy for that reason.
+    pub(crate) fn is_new(&self) -> bool {
+        self.succeeded.is_some_and(|moment| moment.elapsed() < PAUSE)
     }
 }
 

@@ -33,7 +33,7 @@ impl Supervisor {
     /// Who has killed the supervisor and the one that holds the part has meant the whole: its data stays, as if this process had
     /// been killed as well.
     pub(super) fn leave_what_was_killed(&mut self) {
-        if !self.standby.may_be() {
+        if self.standby.is_new() {
             self.state.part.iter_mut().for_each(|part| part.leaves_volumes = true);
         }
     }

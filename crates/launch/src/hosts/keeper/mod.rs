@@ -339,8 +339,7 @@ impl Keeper {
             Request::Sources { which } => {
                 self.state.sources = which;
                 self.write_state();
-                self.remember();
-                self.callers.answer(token, &Answer::Done);
+                self.promise(token);
             }
             Request::Keep { reason } => {
                 if reason.is_some() && std::mem::take(&mut self.plan.tied) {
@@ -348,18 +347,24 @@ impl Keeper {
                 }
                 self.state.keep = reason;
                 self.write_state();
-                self.remember();
-                self.callers.answer(token, &Answer::Done);
+                self.promise(token);
             }
             Request::Leave { ttl_ms } => {
                 self.leave(ttl_ms);
-                self.callers.answer(token, &Answer::Done);
+                self.promise(token);
             }
             Request::Mount { .. } | Request::Lost { .. } | Request::Recovered => {
                 let message = "this is no host's part; ask on a host of the formation".into();
                 self.callers.answer(token, &Answer::Refused { message });
             }
         }
+    }
+
+    /// Answers a command when whoever takes this process's place knows of it as well.
+    fn promise(&mut self, token: u64) {
+        self.remember();
+        self.renew_standby();
+        self.callers.answer(token, &Answer::Done);
     }
 
     /// Asks all hosts how they are.
