@@ -62,10 +62,15 @@ pub fn can_mount() -> bool {
 
 /// The copy of a supervisor or keeper that waits to take its place, if there is one just now.
 pub fn standby_of(pid: u64) -> Option<u64> {
+    standbys_of(pid).first().copied()
+}
+
+/// All of them: there are two for a moment while one is replaced.
+fn standbys_of(pid: u64) -> Vec<u64> {
     let said = |pid: u64| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    let mut children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-    children.find(|child| said(*child) == said(pid))
+    let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    children.filter(|child| said(*child) == said(pid)).collect()
 }
 
 /// Kills a supervisor or keeper and its standby: first it is stopped, so that it makes no other one. It may end meanwhile.
@@ -79,7 +84,7 @@ pub fn kill_with_standby(pid: u64) {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 'Z', 'X']))
     });
-    let victims: Vec<u64> = standby_of(pid).into_iter().chain([pid]).collect();
+    let victims: Vec<u64> = standbys_of(pid).into_iter().chain([pid]).collect();
     victims.iter().for_each(|pid| send(*pid, Signal::KILL));
     wait_until("it is gone", || !victims.iter().any(|pid| is_alive(*pid)));
 }
