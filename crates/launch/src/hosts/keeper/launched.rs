@@ -4,20 +4,20 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use crate::hosts::launcher::{Call, Launcher, Remote, Way};
 use crate::hosts::start::{Plan, read_program};
+use crate::process::pidfd;
 use crate::signals::unblock_in;
-use crate::spawned::{End, Spawned};
 use crate::state_dir::StateDir;
 use crate::{LaunchError, LaunchResult};
 
@@ -33,7 +33,8 @@ const CODE_SSH: i32 = 255;
 /// A process of the launcher's.
 #[derive(Debug)]
 pub(super) struct Launched {
-    process: Spawned,
+    child: Child,
+    end: OwnedFd,
     /// Its standard input: open as long as the hosts shall go on.
     input: Option<OwnedFd>,
     /// What is still to be given to it.
@@ -43,7 +44,7 @@ pub(super) struct Launched {
     said: Vec<u8>,
     hosts: Vec<usize>,
     names: Vec<String>,
-    ended: Option<End>,
+    status: Option<ExitStatus>,
     program: String,
     is_ssh: bool,
     /// The ticket's file, removed with this.
@@ -107,21 +108,22 @@ fn start(
     command.process_group(0);
     unblock_in(&mut command);
     let mut child = command.spawn().map_err(refused)?;
+    let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
     let input = child.stdin.take().map(OwnedFd::from);
-    let process = Spawned::watch(child).map_err(refused)?;
     if let Some(input) = &input {
         rustix::io::ioctl_fionbio(input, true).map_err(|e| refused(e.into()))?;
     }
     let names = call.hosts.iter().filter_map(|host| Some(plan.hosts.get(*host)?.name.clone())).collect();
     Ok(Launched {
-        process,
+        child,
+        end,
         input,
         pending,
         output: Some(output),
         said: Vec::new(),
         hosts: call.hosts,
         names,
-        ended: None,
+        status: None,
         program: plan.program.clone(),
         is_ssh: plan.launcher == Launcher::Ssh,
         file,
@@ -143,9 +145,8 @@ impl Launched {
     /// What it is to be woken for.
     pub fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let input = self.input.as_ref().filter(|_| !self.pending.is_empty());
-        let end = Some(self.process.as_fd()).filter(|_| self.ended.is_none());
-        let output = self.output.iter().map(AsFd::as_fd).chain(end);
-        let output = output.map(|descriptor| (descriptor, PollFlags::IN));
+        let end = Some(&self.end).filter(|_| self.status.is_none());
+        let output = self.output.iter().chain(end).map(|descriptor| (descriptor.as_fd(), PollFlags::IN));
         output.chain(input.map(|input| (input.as_fd(), PollFlags::OUT)))
     }
 
@@ -154,16 +155,16 @@ impl Launched {
     }
 
     pub fn has_ended(&self) -> bool {
-        self.ended.is_some()
+        self.status.is_some()
     }
 
     /// Gives it what it takes, hears what it says, and sees whether it has ended.
     pub fn attend(&mut self) {
         self.give();
         self.hear();
-        if self.ended.is_none() {
-            self.ended = self.process.look();
-            if self.ended.is_some() {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+            if self.status.is_some() {
                 self.hear();
                 self.input = None;
             }
@@ -213,14 +214,14 @@ impl Launched {
             let position = self.hosts.iter().position(|known| *known == host)?;
             let name = self.names.get(position)?;
             let exit = exit_line(&text, name);
-            let status = self.ended.map(|end| format!("the launcher ended ({end})"));
+            let status = self.status.map(|status| format!("the launcher ended ({})", describe(status)));
             let last = labelled(&text, position);
             return exit.or(status).map(|how| last.map_or(how.clone(), |line| format!("{line} ({how})")));
         }
-        let end = self.ended?;
+        let status = self.status?;
         let error = text.lines().find(|line| line.starts_with("error: unrecognized")).map(str::to_owned);
         let last = error.or_else(|| last_line(&text)).unwrap_or_else(|| "it said nothing".into());
-        Some(explain(end, &last, &self.program, self.is_ssh))
+        Some(explain(status, &last, &self.program, self.is_ssh))
     }
 
     /// What a launcher of several hosts says, if it says of none of them how that one ended.
@@ -254,8 +255,10 @@ impl Launched {
 
     /// Sends a signal to the launcher and to what it has started here.
     pub fn kill(&self, signal: Signal) {
-        if self.ended.is_none() {
-            self.process.signal_group(signal);
+        if self.status.is_none()
+            && let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+        {
+            let _gone_meanwhile = rustix::process::kill_process_group(group, signal);
         }
     }
 }
@@ -264,14 +267,14 @@ impl Drop for Launched {
     fn drop(&mut self) {
         self.forget_ticket();
         self.kill(Signal::KILL);
-        self.process.wait();
+        let _reaped = self.child.wait();
     }
 }
 
 /// What happened, as far as the exit code says it.
-fn explain(end: End, last: &str, program: &str, is_ssh: bool) -> String {
+fn explain(status: ExitStatus, last: &str, program: &str, is_ssh: bool) -> String {
     let missing = ["No such file", "not found"].iter().any(|text| last.contains(text));
-    match end.code() {
+    match status.code() {
         Some(CODE_SSH) if is_ssh || last.starts_with("ssh: ") => format!("unreachable: {last}"),
         Some(CODE_NOT_FOUND | 126) if missing => {
             format!(
@@ -283,7 +286,15 @@ fn explain(end: End, last: &str, program: &str, is_ssh: bool) -> String {
                 "version: its bivouac knows nothing of formations over hosts ({last}); use one release on all hosts, or --send"
             )
         }
-        _ => format!("{last} ({end})"),
+        _ => format!("{last} ({})", describe(status)),
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => "ended".into(),
     }
 }
 
@@ -320,12 +331,10 @@ fn exit_line(text: &str, host: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::ExitStatus;
 
     #[test]
     fn reasons_are_told_from_exit_codes() {
-        let code = |code: i32| End(Some(ExitStatus::from_raw(code << 8)));
+        let code = |code: i32| ExitStatus::from_raw(code << 8);
         let ssh = "ssh: connect to host n9 port 22: No route to host";
         assert_eq!(explain(code(255), ssh, "/b", true), format!("unreachable: {ssh}"));
         let missing = explain(code(127), "sh: 1: /b: not found", "/b", true);
@@ -333,7 +342,7 @@ mod tests {
         let old = explain(code(2), "error: unrecognized subcommand 'join'", "/b", true);
         assert!(old.starts_with("version: "), "{old}");
         assert_eq!(explain(code(1), "no space", "/b", true), "no space (exit code 1)");
-        assert_eq!(explain(End(Some(ExitStatus::from_raw(9))), "x", "/b", true), "x (killed by signal 9)");
+        assert_eq!(explain(ExitStatus::from_raw(9), "x", "/b", true), "x (killed by signal 9)");
     }
 
     #[test]
