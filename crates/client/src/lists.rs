@@ -112,15 +112,40 @@ impl Client {
     /// As [`Client::read_list_seats`], of one seat of this machine; `None` if a message has to do it.
     fn read_list_direct(&self, ino: Ino, list: &mut SeatList<IoSliceMut<'_>>, epoch: u32) -> Option<bool> {
         let mut whole = true;
-        for (range, slices) in &mut list.places {
-            let mut parts: Vec<IoSliceMut<'_>> =
-                slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
-            let (read, seen) = self.read_direct(list.node, ino, range, &mut parts)?;
-            drop(parts);
-            whole &= read as u64 == range.len && seen <= epoch;
-            zero_slices_behind(slices, read);
+        for run in
+            bivouac_layout::runs(list.places.iter().map(|(range, _)| (range.subfile_offset, range.len)))
+        {
+            let places = list.places.get_mut(run).unwrap_or_default();
+            let (read, seen) = self.read_run_direct(list.node, ino, places)?;
+            whole &= seen <= epoch;
+            let start = places.first().map_or(0, |(range, _)| range.subfile_offset);
+            for (range, slices) in places {
+                let there = bivouac_layout::share(start, read as u64, (range.subfile_offset, range.len));
+                whole &= there == range.len;
+                zero_slices_behind(slices, there as usize);
+            }
         }
         Some(whole)
+    }
+
+    /// Reads places of a seat of this machine that are neighbours by one call: how many bytes there were from the
+    /// first one on, with what lies between, and the subfile's epoch.
+    fn read_run_direct(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        places: &mut [(SeatRange, Vec<IoSliceMut<'_>>)],
+    ) -> Option<(usize, u32)> {
+        let (first, last) = (places.first()?.0.clone(), &places.last()?.0);
+        let len = last.subfile_offset + last.len - first.subfile_offset;
+        let wanted: u64 = places.iter().map(|(range, _)| range.len).sum();
+        let mut gaps = vec![0; (len - wanted) as usize];
+        let parts = places.iter_mut().map(|(range, slices)| {
+            (range.subfile_offset, slices.iter_mut().map(|slice| &mut **slice).collect::<Vec<_>>())
+        });
+        let bufs = bivouac_layout::spanning(parts, &mut gaps);
+        let mut bufs: Vec<IoSliceMut<'_>> = bufs.into_iter().map(IoSliceMut::new).collect();
+        self.read_direct(node, ino, &first, &mut bufs)
     }
 
     /// Writes several places of a file: all of them, or an error. Each is written for itself, as by

@@ -12,6 +12,8 @@
 #define GATHER_MAX (4 << 20)
 /* A place of memory that is at least as long goes as it is. */
 #define LARGE_PLACE 4096
+/* What lies between two small places that are read is read along, up to so many bytes: a piece of its own costs more. */
+#define GAP_MAX 1024
 
 int prepare(struct request *request)
 {
@@ -117,22 +119,33 @@ int send_pieces(struct file *file, int is_write, bivouac_piece *pieces, size_t c
     return MPI_SUCCESS;
 }
 
+/* Counts what there was of a run of bytes, up to the first one that the file's end cuts short. */
+static void count_done(struct batch *batch, size_t there, size_t wanted)
+{
+    if (batch->is_short)
+        return;
+    batch->done += (int64_t)there;
+    batch->is_short = there < wanted;
+}
+
 static int flush(struct batch *batch)
 {
     int class = send_pieces(batch->file, batch->is_write, batch->pieces, batch->count);
     if (class)
         return class;
-    for (size_t i = 0; i < batch->count && !batch->is_short; i++) {
-        size_t done = batch->is_write ? batch->pieces[i].count : batch->pieces[i].done;
-        batch->done += (int64_t)done;
-        batch->is_short = done < batch->pieces[i].count;
-    }
-    /* Buffers are only touched where there was something. */
-    for (size_t i = 0; i < batch->copy_count; i++) {
-        const struct copy *copy = &batch->copies[i];
-        const bivouac_piece *piece = &batch->pieces[copy->piece];
-        size_t there = piece->done > copy->at ? piece->done - copy->at : 0;
-        memcpy(copy->to, (char *)piece->buffer + copy->at, there < copy->length ? there : copy->length);
+    size_t next = 0;
+    for (size_t i = 0; i < batch->count; i++) {
+        const bivouac_piece *piece = &batch->pieces[i];
+        if (next == batch->copy_count || batch->copies[next].piece != i)
+            count_done(batch, batch->is_write ? piece->count : piece->done, piece->count);
+        /* Buffers are only touched where there was something. */
+        for (; next < batch->copy_count && batch->copies[next].piece == i; next++) {
+            const struct copy *copy = &batch->copies[next];
+            size_t there = piece->done > copy->at ? piece->done - copy->at : 0;
+            there = there < copy->length ? there : copy->length;
+            memcpy(copy->to, (char *)piece->buffer + copy->at, there);
+            count_done(batch, there, copy->length);
+        }
     }
     batch->count = batch->copy_count = batch->gathered_bytes = 0;
     return MPI_SUCCESS;
@@ -166,17 +179,18 @@ static int is_gathered(const struct batch *batch, const bivouac_piece *piece)
 static int add(struct batch *batch, int64_t at, char *memory, int64_t length)
 {
     bivouac_piece *last = batch->count ? &batch->pieces[batch->count - 1] : NULL;
-    int follows = last && last->offset + (int64_t)last->count == at;
+    int64_t gap = last ? at - last->offset - (int64_t)last->count : -1;
     int class = MPI_SUCCESS;
-    if (follows && !is_gathered(batch, last) && (char *)last->buffer + last->count == memory) {
+    if (gap == 0 && !is_gathered(batch, last) && (char *)last->buffer + last->count == memory) {
         last->count += (size_t)length;
         return MPI_SUCCESS;
     }
-    /* Small places of memory that are neighbours in the file travel as one piece. */
-    if (follows && length < LARGE_PLACE && (is_gathered(batch, last) || last->count < LARGE_PLACE)) {
+    /* Small places of memory that are neighbours in the file travel as one piece. Nothing is written in between. */
+    if (gap >= 0 && gap <= (batch->is_write ? 0 : GAP_MAX) && length < LARGE_PLACE &&
+        (is_gathered(batch, last) || last->count < LARGE_PLACE)) {
         if (!batch->gathered && !(batch->gathered = malloc(GATHER_MAX)))
             return MPI_ERR_NO_MEM;
-        size_t wanted = (size_t)length + (is_gathered(batch, last) ? 0 : last->count);
+        size_t wanted = (size_t)(gap + length) + (is_gathered(batch, last) ? 0 : last->count);
         if (batch->gathered_bytes + wanted <= GATHER_MAX) {
             if (!is_gathered(batch, last)) {
                 char *place = last->buffer;
@@ -185,6 +199,8 @@ static int add(struct batch *batch, int64_t at, char *memory, int64_t length)
                 last->count = 0;
                 class = gather(batch, place, count);
             }
+            last->count += (size_t)gap;
+            batch->gathered_bytes += (size_t)gap;
             return class ? class : gather(batch, memory, (size_t)length);
         }
     }

@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use bivouac_net::{Call, Reply};
 use bivouac_types::limits::{LIST_EXTENTS_MAX, TRANSFER_MAX};
-use bivouac_types::{Errno, FsError, FsResult};
+use bivouac_types::{Errno, FsError, FsResult, Ino, SeatIndex};
 use bivouac_wire::{Encode, ListDone, ListRequest, WriteRequest, op};
 
 use crate::dispatch::request;
@@ -38,7 +38,6 @@ fn total(list: &ListRequest) -> u64 {
 }
 
 fn read(node: &Node, list: &ListRequest, reply: &mut Reply<'_>) -> FsResult<ListDone> {
-    let id = node.subfile(list.ino, list.seat)?;
     let mut done = ListDone { accepted: true, epoch: 0, whole: true };
     reply.payload(total(list) as usize, |bufs| {
         let room: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
@@ -46,20 +45,59 @@ fn read(node: &Node, list: &ListRequest, reply: &mut Reply<'_>) -> FsResult<List
             return Err(FsError::with(Errno::EPROTO, "no room for the answer to a list"));
         }
         let mut rest: VecDeque<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
-        for (offset, len) in &list.extents {
-            let _here = node.bring(list.ino, list.seat, *offset, u64::from(*len))?;
-            let mut slices = take_front(&mut rest, *len as usize);
-            let mut parts: Vec<IoSliceMut<'_>> =
-                slices.iter_mut().map(|part| IoSliceMut::new(part)).collect();
-            let (read, epoch) = node.data.read(id, *offset, &mut parts)?;
-            drop(parts);
-            done.epoch = done.epoch.max(epoch);
-            done.whole &= read == *len as usize;
-            zero_behind(&mut slices, read);
+        for run in bivouac_layout::runs(list.extents.iter().map(|(offset, len)| (*offset, u64::from(*len)))) {
+            let extents = list.extents.get(run).unwrap_or_default();
+            let mut places: Vec<Place<'_>> =
+                extents.iter().map(|(offset, len)| (*offset, take_front(&mut rest, *len as usize))).collect();
+            read_run(node, (list.ino, list.seat), &mut places, &mut done)?;
         }
         Ok(total(list) as usize)
     })?;
     Ok(done)
+}
+
+/// Where in the subfile, and the buffers for what is there.
+type Place<'b> = (u64, Vec<&'b mut [u8]>);
+
+fn len_of((_, parts): &Place<'_>) -> u64 {
+    parts.iter().map(|part| part.len() as u64).sum()
+}
+
+/// Reads places that are neighbours by one call. What is wrong between them is nobody's: then each is read by its own.
+fn read_run(
+    node: &Node,
+    (ino, seat): (Ino, SeatIndex),
+    places: &mut [Place<'_>],
+    done: &mut ListDone,
+) -> FsResult<()> {
+    let (Some(first), Some(last)) = (places.first(), places.last()) else { return Ok(()) };
+    let (start, end) = (first.0, last.0.saturating_add(len_of(last)));
+    let wanted: u64 = places.iter().map(len_of).sum();
+    let id = node.subfile(ino, seat)?;
+    let outcome = node.bring(ino, seat, start, end - start).and_then(|_here| {
+        let mut gaps = vec![0; (end - start - wanted) as usize];
+        let parts = places
+            .iter_mut()
+            .map(|(offset, parts)| (*offset, parts.iter_mut().map(|part| &mut **part).collect::<Vec<_>>()));
+        let bufs = bivouac_layout::spanning(parts, &mut gaps);
+        Ok(node.data.read(id, start, &mut bufs.into_iter().map(IoSliceMut::new).collect::<Vec<_>>())?)
+    });
+    match outcome {
+        Ok((read, epoch)) => {
+            done.epoch = done.epoch.max(epoch);
+            for place in places {
+                let len = len_of(place);
+                let there = bivouac_layout::share(start, read as u64, (place.0, len));
+                done.whole &= there == len;
+                zero_behind(&mut place.1, there as usize);
+            }
+            Ok(())
+        }
+        Err(_) if places.len() > 1 => places
+            .iter_mut()
+            .try_for_each(|place| read_run(node, (ino, seat), std::slice::from_mut(place), done)),
+        Err(error) => Err(error),
+    }
 }
 
 /// Takes so many bytes from the front of a sequence of buffers.
