@@ -516,11 +516,17 @@ static void modes(void)
     free(bytes);
 }
 
-static void fortran(void)
+static void numbers(void)
 {
     MPI_File file = opened("c", MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE);
+#ifndef MPI_ABI_VERSION
     CHECK(MPI_File_f2c(MPI_File_c2f(file)) == file);
     CHECK(MPI_File_f2c(MPI_File_c2f(MPI_FILE_NULL)) == MPI_FILE_NULL);
+#endif
+#if MPI_VERSION >= 5
+    CHECK(MPI_File_fromint(MPI_File_toint(file)) == file);
+    CHECK(MPI_File_fromint(MPI_File_toint(MPI_FILE_NULL)) == MPI_FILE_NULL);
+#endif
     OK(MPI_File_close(&file));
 }
 
@@ -617,7 +623,7 @@ int main(int argc, char **argv)
     nonblocking_together();
     representations();
     modes();
-    fortran();
+    numbers();
 #if MPI_VERSION >= 4
     large_counts();
 #endif

@@ -64,6 +64,19 @@ static void forget(struct file *file)
     pthread_rwlock_unlock(&files_lock);
 }
 
+/* The file with a number of ours; NULL if there is none. */
+static struct file *file_numbered(int number)
+{
+    struct file *file = NULL;
+    pthread_rwlock_rdlock(&files_lock);
+    if (number >= FORTRAN_FIRST && number - FORTRAN_FIRST < files_room)
+        file = files[number - FORTRAN_FIRST];
+    pthread_rwlock_unlock(&files_lock);
+    return file;
+}
+
+/* The standard ABI leaves these to libraries for Fortran, which call those below. */
+#ifndef MPI_ABI_VERSION
 PUBLIC MPI_Fint MPI_File_c2f(MPI_File handle)
 {
     struct file *file = file_of(handle);
@@ -73,14 +86,27 @@ ALSO(MPI_File_c2f)
 
 PUBLIC MPI_File MPI_File_f2c(MPI_Fint number)
 {
-    struct file *file = NULL;
-    pthread_rwlock_rdlock(&files_lock);
-    if (number >= FORTRAN_FIRST && number - FORTRAN_FIRST < files_room)
-        file = files[number - FORTRAN_FIRST];
-    pthread_rwlock_unlock(&files_lock);
+    struct file *file = file_numbered(number);
     return file ? handle_of(file) : REAL(PMPI_File_f2c)(number);
 }
 ALSO(MPI_File_f2c)
+#endif
+
+#if MPI_VERSION >= 5
+PUBLIC int MPI_File_toint(MPI_File handle)
+{
+    struct file *file = file_of(handle);
+    return file ? FORTRAN_FIRST + file->slot : REAL(PMPI_File_toint)(handle);
+}
+ALSO(MPI_File_toint)
+
+PUBLIC MPI_File MPI_File_fromint(int number)
+{
+    struct file *file = file_numbered(number);
+    return file ? handle_of(file) : REAL(PMPI_File_fromint)(number);
+}
+ALSO(MPI_File_fromint)
+#endif
 
 static int at_finalize(MPI_Comm comm, int key, void *value, void *state)
 {
