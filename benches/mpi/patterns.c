@@ -1,5 +1,5 @@
 /*
- * How long calls of MPI-IO take, by the pattern of the pieces: patterns FILE REPEATS. Each line is a pattern, a call, and
+ * How long calls of MPI-IO take, by the pattern of the pieces: patterns FILE REPEATS [PATTERN]. Each line is a pattern, a call, and
  * the median of so many calls in seconds, the slowest rank's; what was read is compared with what was written.
  */
 #include <mpi.h>
@@ -17,7 +17,7 @@
     } while (0)
 
 static int rank, ranks, repeats;
-static const char *path;
+static const char *path, *only;
 
 /* What a rank has of a file, and where it is in memory. */
 struct pattern {
@@ -87,6 +87,8 @@ static void measure(struct pattern *pattern, MPI_Comm comm)
     char own[4096];
     MPI_File file;
     MPI_Aint lower, extent;
+    if (only && strcmp(only, pattern->name) != 0)
+        return;
     MPI_Type_commit(&pattern->file);
     MPI_Type_commit(&pattern->memory);
     MPI_Type_size(pattern->memory, &pattern->bytes);
@@ -211,11 +213,12 @@ int main(int count, char **arguments)
     MPI_Init(&count, &arguments);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (count != 3) {
-        fprintf(stderr, "usage: patterns FILE REPEATS\n");
+    if (count != 3 && count != 4) {
+        fprintf(stderr, "usage: patterns FILE REPEATS [PATTERN]\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     path = arguments[1];
+    only = arguments[3];
     repeats = atoi(arguments[2]) > 0 ? atoi(arguments[2]) : 1;
     contiguous("own-1MiB", 1 << 20, MPI_COMM_SELF);
     contiguous("shared-1MiB", 1 << 20, MPI_COMM_WORLD);
