@@ -62,8 +62,7 @@ fn place() -> Option<PathBuf> {
     }
     // SAFETY: it is the path of this library, which is never unloaded.
     let path = unsafe { CStr::from_ptr(found.dli_fname) };
-    let path = std::fs::canonicalize(OsStr::from_bytes(path.to_bytes())).ok()?;
-    Some(path.parent()?.join(PLACE))
+    Some(Path::new(OsStr::from_bytes(path.to_bytes())).parent()?.join(PLACE))
 }
 
 /// Paths of the libraries of the process that may be an MPI's, or ours for one.
