@@ -27,7 +27,11 @@ fn said_of(report: &Report) -> Option<String> {
         return None;
     }
     let what = if inodes == 1 { "1 file or directory" } else { &format!("{inodes} files and directories") };
-    let kept = if report.unflushed.is_some() { "; what is at a source stays there" } else { "" };
+    let kept = match report.unflushed.as_ref().map(|unflushed| unflushed.files as u64) {
+        None => String::new(),
+        Some(0) => "; what is at a source stays there".to_owned(),
+        Some(files) => format!("; brings {} to the source first", format_count(files, "changed file")),
+    };
     Some(format!("removes {what}, {}{unseen}{kept}", format_size(bytes)))
 }
 

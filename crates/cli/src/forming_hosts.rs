@@ -9,6 +9,7 @@ use bivouac_launch::hosts::{
 use bivouac_launch::{
     Environment, FormationName, HostLife, LaunchError, ProcessId, Signals, State, StateDir,
 };
+use bivouac_types::units::format_count;
 
 use crate::failure::Failure;
 use crate::forming::{Formed, make_partitions, partitions_of};
@@ -19,7 +20,14 @@ use crate::options::{FileArgs, FormationArgs, HostsArgs, PlaceArgs};
 /// # Errors
 /// What makes no sense.
 pub fn hosts(here: &Environment, args: &FormationArgs) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
-    if args.nodes.is_some() {
+    if let Some(nodes) = args.nodes {
+        let hosts = Launcher::of_job(here, 1)?.map_or(1, |(_, hosts)| hosts.len());
+        if hosts > 1 {
+            let all = format_count(nodes.into(), "node");
+            errln!(
+                "bivouac: {all} on this host alone, as --nodes says; without it, all {hosts} hosts of the job are used"
+            );
+        }
         return Ok(None);
     }
     let HostsArgs { hosts, hostfile, launcher, nodes_per_host, .. } = &args.hosts;

@@ -583,7 +583,7 @@ impl Report {
         if self.state == "dead" && self.hosts.is_empty() {
             let name = &self.name;
             text.push_str(&format!(
-                "every process of it was killed; have it back: bivouac recover {name}; or remove it: bivouac down --name {name}\n"
+                "every process of it was killed; have it back: bivouac recover {name}; or throw it away: bivouac down --name {name} --discard\n"
             ));
         }
         if let Some(message) = &self.message {
@@ -602,7 +602,7 @@ impl Report {
         if self.secure {
             text.push_str("encrypted between hosts\n");
         }
-        text.extend(self.http.as_ref().map(HttpReport::line));
+        text.extend(self.http.as_ref().filter(|_| self.state != "dead").map(HttpReport::line));
         if let Some(ends) = self.ends_unix_ms.filter(|_| self.state != "dead") {
             text.push_str(&format!("ends in {}\n", duration(left_ms(ends))));
         }
@@ -614,6 +614,9 @@ impl Report {
             text.push_str(&format!("mount {} (node {}){trouble}\n", mount.dir.display(), mount.node));
         }
         text.push_str(&hosts_text(&self.hosts));
+        if self.state == "dead" {
+            return text + &format!("what it holds: bivouac list --name {}\n\n", self.name);
+        }
         let (capacity, used) = (format_size(*capacity_bytes), format_size(*used_bytes));
         let records = format_size(*records_bytes);
         text.push_str(&format!("{used} of data, {records} for names, {free} free of {capacity}; "));

@@ -105,7 +105,7 @@ fn unsaved(client: &Client) -> Result<Vec<(PathBuf, u64)>, Failure> {
     for target in if unsaved.is_empty() { Vec::new() } else { targets(client)? } {
         let plan = target.plan(client, &unsaved)?;
         let all = plan.files.iter().chain(plan.dirs.iter().filter(|dir| unsaved.has(dir.attr.ino)));
-        found.extend(all.map(|one| (target.path_of(one), unsaved.bytes_of(one.attr.ino))));
+        found.extend(all.map(|one| (target.path_of(one), unsaved.bytes_of(one.attr.ino).min(one.attr.size))));
     }
     Ok(found)
 }

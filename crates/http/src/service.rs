@@ -167,7 +167,7 @@ impl Service {
         let id = key.and_then(|key| self.keys.id_of(key));
         let access = id.map(|id| self.tree.access(id)).transpose()?.flatten();
         access.ok_or_else(|| {
-            let text = "this needs a key that has not expired; make one: bivouac key create";
+            let text = "this needs a key, one that was neither revoked nor has expired; make one: bivouac key create";
             let refusal = Refusal::new(StatusCode::UNAUTHORIZED, text);
             refusal.with(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"bivouac\"")).with(
                 header::WWW_AUTHENTICATE,

@@ -9,9 +9,6 @@ const MEAN_SMALL: u64 = 4 << 20;
 /// From this mean size on, files are streamed: larger stripes mean fewer messages.
 const MEAN_LARGE: u64 = 256 << 20;
 
-/// Nodes that one machine may play.
-const HERE_MAX: u32 = 256;
-
 /// What is recommended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
@@ -43,17 +40,16 @@ impl Advice {
     }
 }
 
-/// The formation file for `up --config`. Of one machine the nodes are a number there; over hosts they come from the job.
+/// The formation file for `up --config`. It has no number of nodes: that would be nodes of one machine, and a plan is
+/// for hosts, which come from the job.
 #[must_use]
-pub fn formation_file(advice: &Advice, comment: &str, on_this_machine: bool) -> String {
+pub fn formation_file(advice: &Advice, comment: &str) -> String {
     let mut text = String::new();
     for line in comment.lines() {
         let _ = writeln!(text, "# {line}");
     }
     let _ = writeln!(text, "[formation]");
-    if on_this_machine && advice.nodes <= HERE_MAX {
-        let _ = writeln!(text, "nodes = {}", advice.nodes);
-    } else {
+    if advice.nodes > 1 {
         let _ = writeln!(text, "# On {} hosts: inside a job of that size, or with --hosts.", advice.nodes);
     }
     let _ = writeln!(text, "stripe = \"{}k\"", advice.stripe >> 10);

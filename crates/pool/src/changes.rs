@@ -249,7 +249,7 @@ impl Pools {
 }
 
 fn name_taken(pool: &Pool) -> PoolError {
-    let remedy = "choose another name, or release that one: bivouac pool release";
+    let remedy = format!("choose another name, or release that one: bivouac pool release {}", pool.name);
     PoolError::refused(&pool.name, "there is one of that name, whose time may be over", remedy)
 }
 

@@ -71,6 +71,20 @@ pub struct Recovery {
     pub torn_bytes: u64,
 }
 
+impl fmt::Display for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Recovery { records, snapshot_records, commits, logs, torn_bytes } = self;
+        write!(
+            f,
+            "{records}, of which {snapshot_records} from a snapshot; {commits} commits from {logs} logs"
+        )?;
+        if *torn_bytes > 0 {
+            write!(f, "; {torn_bytes} bytes of a last commit that was not finished were cut off")?;
+        }
+        Ok(())
+    }
+}
+
 /// Counts for status and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordsStats {

@@ -42,7 +42,7 @@ pub fn run(here: &Environment, args: &FlushArgs) -> Result<ExitCode, Failure> {
 fn announce(what: &str, client: &Client, target: &Target) -> Result<(), Failure> {
     let unsaved = client.unsaved()?;
     let plan = target.plan(client, &unsaved)?;
-    let bytes: u64 = plan.files.iter().map(|file| unsaved.bytes_of(file.attr.ino)).sum();
+    let bytes: u64 = plan.files.iter().map(|file| unsaved.bytes_of(file.attr.ino).min(file.attr.size)).sum();
     plan.files.iter().for_each(|file| outln!("{}", target.path_of(file).display()));
     let files = format_count(plan.files.len() as u64, "file");
     outln!("{what}: would flush {files}, about {}", format_size(bytes));

@@ -201,7 +201,7 @@ pub fn table_of(all: &[Shown]) -> String {
             one.path.clone(),
             one.nodes_text(),
             of("stripe"),
-            of("width"),
+            if of("width") == "0" { "all".to_owned() } else { of("width") },
             of("placement"),
             used,
         ]

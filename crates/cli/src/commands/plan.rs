@@ -7,7 +7,7 @@ use bivouac_launch::hosts::Launcher;
 use bivouac_plan::{
     Advice, Learned, Prediction, Seconds, Site, Step, Verdict, Work, formation_file, predict,
 };
-use bivouac_types::units::format_size;
+use bivouac_types::units::{format_count, format_size};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -43,8 +43,7 @@ fn plan(here: &Environment, args: &PlanArgs) -> Result<(), Failure> {
     let prediction = predict(&site, &learned, &work);
     let advice = Advice::of(&work, &prediction);
     let verdict = sentence(&work, &prediction);
-    let is_here = Launcher::of_job(here, 1)?.is_none();
-    let text = formation_file(&advice, &format!("{verdict}\nWritten by bivouac plan."), is_here);
+    let text = formation_file(&advice, &format!("{verdict}\nWritten by bivouac plan."));
     if let Some(path) = &args.write {
         let failed = |e| Failure::new(1, format_args!("{}: {e}; choose another path", path.display()));
         std::fs::write(path, &text).map_err(failed)?;
@@ -152,7 +151,7 @@ fn sentence(work: &Work, prediction: &Prediction) -> String {
     match prediction.verdict {
         Verdict::Use => format!("use it: {times}"),
         Verdict::With { nodes } => {
-            let room = nodes_for_room.is_none_or(|least| least > u64::from(work.nodes));
+            let room = nodes_for_room.is_none_or(|least| least >= u64::from(nodes));
             let why = if room { "no room on fewer" } else { "not surely worth it on fewer" };
             format!("only with {nodes} nodes or more ({why}): on {} {times}", work.nodes)
         }
@@ -173,20 +172,20 @@ fn said(work: &Work, prediction: &Prediction, learned: &Learned) -> String {
         (
             "copy in",
             format!(
-                "{}, {} in {} files",
+                "{}, {} in {}",
                 between(&prediction.stage_in),
                 format_size(work.in_bytes),
-                work.in_files
+                format_count(work.in_files, "file")
             ),
         ),
         ("read and write inside", between(&prediction.inside)),
         (
             "copy out",
             format!(
-                "{}, {} in {} files",
+                "{}, {} in {}",
                 between(&prediction.stage_out),
                 format_size(work.out_bytes),
-                work.out_files
+                format_count(work.out_files, "file")
             ),
         ),
         ("all of it", between(&prediction.with)),
@@ -194,20 +193,20 @@ fn said(work: &Work, prediction: &Prediction, learned: &Learned) -> String {
         (
             "break-even",
             format!(
-                "{} nodes by bandwidth; input read {} times",
-                known(prediction.break_even_nodes.map(|n| n.to_string())),
-                known(prediction.break_even_reads.map(|n| format!("{n:.1}")))
+                "by bandwidth {}; by reads of the input {}",
+                known(prediction.break_even_nodes.map(|n| format!("on {n} nodes"))),
+                known(prediction.break_even_reads.map(|n| format!("after {n:.1}")))
             ),
         ),
         (
             "memory",
             format!(
-                "{} of each node; room from {} nodes on",
+                "{} of each node; room {}",
                 format_size(prediction.volume_bytes),
-                known(prediction.nodes_for_room.map(|n| n.to_string()))
+                known(prediction.nodes_for_room.map(|n| format!("from {} on", format_count(n, "node"))))
             ),
         ),
-        ("node-hours won", format!("{:.2}", prediction.node_hours_won)),
+        ("node-hours won", format!("{:.2}", prediction.node_hours_won + 0.0)),
     ];
     if work.checkpoints > 0 {
         rows.push(("checkpoints", format!("{} of {}", work.checkpoints, format_size(work.checkpoint_bytes))));
@@ -242,8 +241,8 @@ fn of_site(site: &Site) -> String {
     for (name, curve) in [("read", &site.storage.read), ("write", &site.storage.write)] {
         for point in curve {
             text.push_str(&format!(
-                "{name}, {} streams: {}/s\n",
-                point.streams,
+                "{name}, {}: {}/s\n",
+                format_count(point.streams.into(), "stream"),
                 format_size(point.bytes_per_second as u64)
             ));
         }

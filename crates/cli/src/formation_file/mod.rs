@@ -53,9 +53,12 @@ pub struct Problem {
 /// Every problem with its line, and exit code 2; 1 for a file that cannot be read.
 pub fn read(path: &Path) -> Result<FormationFile, Failure> {
     let failed = |cause: String| Failure::new(1, format_args!("{}: {cause}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| failed(format!("{error}; check its path")))?.len();
-    if size > FILE_MAX {
-        return Err(failed(format!("has {size} bytes: a formation file has at most {FILE_MAX}")));
+    let found = std::fs::metadata(path).map_err(|error| failed(format!("{error}; check its path")))?;
+    if !found.is_file() {
+        return Err(failed("is no regular file; name one".into()));
+    }
+    if found.len() > FILE_MAX {
+        return Err(failed(format!("has {} bytes: a formation file has at most {FILE_MAX}", found.len())));
     }
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     parse(&text).map_err(|problems| {

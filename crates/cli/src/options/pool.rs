@@ -215,16 +215,24 @@ pub struct PoolTimeArgs {
     pub days: Option<u32>,
 }
 
+fn number_of_user(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("is no number of a user; look it up: id -u {text}"))
+}
+
+fn number_of_group(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("is no number of a group; look it up: getent group {text}"))
+}
+
 /// Arguments of `pool share`.
 #[derive(Debug, Args)]
 pub struct PoolShareArgs {
     #[command(flatten)]
     pub change: PoolChangeArgs,
     /// A user
-    #[arg(long, value_name = "UID", group = "whom", required = true)]
+    #[arg(long, value_name = "UID", group = "whom", required = true, value_parser = number_of_user)]
     pub user: Option<u32>,
     /// Members of a group
-    #[arg(long, value_name = "GID", group = "whom")]
+    #[arg(long, value_name = "GID", group = "whom", value_parser = number_of_group)]
     pub group: Option<u32>,
     /// Everybody
     #[arg(long, group = "whom")]

@@ -46,7 +46,7 @@ pub struct StageCopyArgs {
     #[command(flatten)]
     pub which: NameArgs,
     /// What to copy, and where to
-    #[arg(value_name = "SRC... DST", num_args = 2.., required = true)]
+    #[arg(value_name = "SRC... DST", num_args = 1.., required = true)]
     pub paths: Vec<PathBuf>,
     #[command(flatten)]
     pub how: StageHowArgs,
@@ -58,7 +58,7 @@ pub struct StageOutArgs {
     #[command(flatten)]
     pub which: NameArgs,
     /// What to copy, and where to
-    #[arg(value_name = "SRC... DST", num_args = 2..)]
+    #[arg(value_name = "SRC... DST", num_args = 1..)]
     pub paths: Vec<PathBuf>,
     /// Copy only what changed: since it was staged in (in), or since a time: a duration ago (90m) or @SECONDS since 1970
     #[arg(long, value_name = "in|TIME", value_parser = parse_changed)]

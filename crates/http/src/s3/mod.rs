@@ -1,6 +1,7 @@
 //! The same files as objects: a directory of the root is a bucket, what is below it are keys. Signatures are those of keys:
 //! the access key is a key's id, the secret key is the key.
 
+mod dates;
 mod incoming;
 mod list;
 mod marks;
@@ -9,6 +10,7 @@ mod parts;
 mod tags;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bivouac_types::{Errno, FsError};
 use http_body_util::BodyExt as _;
@@ -72,6 +74,7 @@ impl S3Front {
             let text = "objects are put by PUT, not by forms";
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, text));
         }
+        dates::check(request.headers(), request.uri().query(), SystemTime::now())?;
         let (parts, body) = request.into_parts();
         let (body, cause) = Bounded::new(body, (&parts.method, &parts.uri, &parts.headers), &self.room)?;
         let request = Request::from_parts(parts, s3s::Body::http_body_unsync(body));

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use bivouac_store::{StoreError, VolumeIdentity, claim_existing};
+use bivouac_store::{DirVolume, Records, StoreError, VolumeIdentity, claim_existing};
 use bivouac_types::FormationId;
 
 use super::amount::Amount;
@@ -90,7 +90,10 @@ pub(crate) fn missing(state: &State) -> Vec<Missing> {
                     && (seen.node.0, usize::from(seen.index)) == (node.id, index)
             };
             let instead = match bivouac_store::identity_of(&volume.path) {
-                Ok(Some(seen)) if wanted(&seen) => continue,
+                Ok(Some(seen)) if wanted(&seen) && (index > 0 || has_names(&volume.path)) => continue,
+                Ok(Some(seen)) if wanted(&seen) => {
+                    Some("its records are gone, which nodes that served have".into())
+                }
                 Ok(Some(seen)) => Some(format!(
                     "there is volume {} of {} of formation {}",
                     seen.index, seen.node, seen.formation
@@ -103,6 +106,12 @@ pub(crate) fn missing(state: &State) -> Vec<Missing> {
         }
     }
     found
+}
+
+/// Whether a node's first volume has its records, in whatever state: a copy of it that was interrupted may have none.
+fn has_names(path: &Path) -> bool {
+    let stored = DirVolume::open_existing(path).and_then(|(volume, _)| Records::stored(&volume));
+    stored.map_or(true, |stored| stored.is_some())
 }
 
 /// All of them, by name. Entries of formations whose volumes are gone for good are forgotten.

@@ -23,7 +23,7 @@ use crate::http::{self, HttpState};
 use crate::memory::Killer;
 use crate::memory_root::hold_all;
 use crate::packets;
-use crate::phases::{Phase, Phases};
+use crate::phases::{Phase, Phases, in_words};
 use crate::process::ProcessId;
 use crate::purpose::{Guard, unix_ms};
 use crate::recovery::write_notes;
@@ -486,7 +486,11 @@ impl Supervisor {
     }
 
     fn node_ready(&mut self, index: usize, phases: &[Phase]) {
-        log::info!("{} is ready: {phases:?}", self.called(index));
+        log::info!(
+            "{} is ready: {}",
+            self.called(index),
+            in_words(phases.iter().map(|phase| (&phase.name, phase.us)))
+        );
         self.set_life(index, NodeLife::Ready, None);
         self.event(Event::Ready(index));
         if let Some(daemon) = self.daemons.get_mut(index) {

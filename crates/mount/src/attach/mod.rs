@@ -53,7 +53,7 @@ pub enum AttachError {
     #[error("{0} is not a mount point")]
     NotMounted(PathBuf),
     /// The helper did not mount.
-    #[error("fusermount3 did not mount {0}; its message says why")]
+    #[error("fusermount3 did not mount {0}; its message says why, or use --no-mount")]
     HelperFailed(PathBuf),
     /// Anything else.
     #[error("{0}: {1}")]

@@ -1,6 +1,7 @@
 //! What changes slots.
 
 use bivouac_schedule::{Event, Limits, Refusal, Schedule, Slot};
+use bivouac_types::units::{format_count, format_size};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::rows::{by_id, end, limits, placed, schedule, set_limits, signed, slots, write};
@@ -306,10 +307,14 @@ fn over(slot: &Slotted) -> PoolError {
 }
 
 fn too_late(what: &Announcement, could: &Slot) -> PoolError {
-    let late_s = could.end_s.saturating_sub(what.deadline_s);
+    let late_s = could.end_s.saturating_sub(what.deadline_s).unsigned_abs();
+    let late = match late_s {
+        0..7200 => format_count(late_s.div_ceil(60), "minute"),
+        _ => format_count(late_s.div_ceil(3600), "hour"),
+    };
     let cause = format!(
-        "cannot be done by its deadline beside what was promised to others, but {late_s} s later, at {} bytes per second",
-        could.rate
+        "cannot be done by its deadline beside what was promised to others, but {late} later, at {}/s",
+        format_size(could.rate)
     );
     PoolError::staging("stage", cause, "name a later --by, or take what there is: --or-later")
 }

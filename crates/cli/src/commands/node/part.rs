@@ -123,7 +123,7 @@ impl Part {
         let (node, recovery) = made?;
         // A thousand such lines would say less than those between them.
         let level = if shared.config.nodes.len() == 1 { Level::Info } else { Level::Debug };
-        log::log!(level, "{id} of formation {} has its records: {recovery:?}", shared.map.name);
+        log::log!(level, "{id} of formation {} has its records: {recovery}", shared.map.name);
         node.shares_memory(&shared.memory);
         node.bound_names(shared.config.names_memory, Some(Arc::clone(&shared.memory)), give_memory_back);
         node.lend(grants, stuck).map_err(|e| LaunchError::system("memory for direct access", e))?;

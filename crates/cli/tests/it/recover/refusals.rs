@@ -30,6 +30,13 @@ fn a_missing_volume_is_named_and_nothing_is_changed() {
         assert_eq!(dead.on_disk(), before);
         fs::rename(&aside, &there).unwrap();
     }
+    // A copy that was interrupted: the volume says whose it is, and has none of the names.
+    let (records, gone) = (there.join("records"), dead.disk.path().join("gone"));
+    fs::rename(&records, &gone).unwrap();
+    let said = dead.run(&[dead.camp.name()]);
+    let says = format!("volume 0 of node 1 ({}: its records are gone", there.display());
+    assert!(said.code == 1 && said.err.contains(&says), "{}", said.err);
+    fs::rename(&gone, &records).unwrap();
     // It may be elsewhere now.
     fs::rename(&there, &aside).unwrap();
     dead.recover(&["--volume", aside.to_str().unwrap()]);

@@ -29,7 +29,7 @@ use crate::control::{Answer, Request, listen_at, timespec};
 use crate::environment::Environment;
 use crate::handover::take_stdin;
 use crate::packets;
-use crate::phases::Phases;
+use crate::phases::{Phases, in_words};
 use crate::process::ProcessId;
 use crate::purpose::{Guard, unix_ms};
 use crate::recovery::{forget_whole, remember_whole};
@@ -450,7 +450,8 @@ impl Keeper {
         match report {
             HostReport::Alive => {}
             HostReport::Ready { steps } => {
-                log::info!("{}: ready, {steps:?}", self.inventory.host(host));
+                let steps = in_words(steps.iter().map(|(name, us)| (name, *us)));
+                log::info!("{}: ready: {steps}", self.inventory.host(host));
                 // Said again over a new connection, it is older than what is known of the nodes.
                 if self.step == Step::Starting {
                     seen.done = true;
