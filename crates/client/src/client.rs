@@ -22,6 +22,7 @@ use crate::local::LocalFiles;
 use crate::locks::{Doubts, Fenced, Heeded, LockDesk};
 use crate::session::Sessions;
 use crate::spread::SpreadDirs;
+use crate::uses::Uses;
 use crate::watch::Keeper;
 use crate::whole::WholeDirs;
 
@@ -126,6 +127,8 @@ pub struct Client {
     pub(crate) whole: WholeDirs,
     /// By node: whether it remembers what came of this client's changes.
     changed: Vec<AtomicBool>,
+    /// How its files are used.
+    pub(crate) uses: Uses,
     pub(crate) keeper: Option<Keeper>,
     /// Where threads may be started: what other nodes hear a little later.
     pub(crate) closings: Option<Closings>,
@@ -255,6 +258,7 @@ impl Client {
             glimpses,
             whole,
             changed,
+            uses: Uses::new(),
             keeper,
             closings,
             locks,
@@ -370,6 +374,7 @@ impl Client {
     /// ends.
     pub fn leave(&self) {
         self.send_all();
+        self.tell_uses();
         self.closings.iter().for_each(Closings::send_all);
         let frame = Frame { wait_ms: LEAVE_WAIT_MS, ..self.question() };
         let told: Vec<_> = (self.changed.iter().zip(&self.nodes))
