@@ -184,8 +184,8 @@ impl Client {
         }
     }
 
-    /// Tells what was gathered of files that are open.
-    pub(crate) fn tell_uses(&self) {
+    /// Tells homes how files are used that are open; other nodes than the own one hear of it soon.
+    pub fn tell_uses(&self) {
         self.uses.take_all().into_iter().for_each(|told| self.tell_use(told));
     }
 

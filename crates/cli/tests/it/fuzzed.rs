@@ -129,7 +129,7 @@ fn messages() -> Vec<Vec<u8>> {
         numbered(Op::SetXattr, &SetXattrRequest { ino: INO, name: b"user.x", value: &[7; 50], flags: 0 }),
         numbered(
             Op::Close,
-            &CloseRequest { floor: OpenId(9), opens: vec![(INO, OpenId(1)), (parent, OpenId(2))] },
+            &CloseRequest { floor: OpenId(9), opens: vec![(INO, OpenId(1)), (parent, OpenId(2))], uses: Vec::new() },
         ),
         numbered(
             Op::Reassert,
