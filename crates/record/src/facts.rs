@@ -1,5 +1,7 @@
 //! What rules look at.
 
+use serde::{Deserialize, Serialize};
+
 use crate::counts::{Counts, Pattern};
 
 /// How a formation was used.
@@ -10,7 +12,7 @@ pub struct Facts {
 }
 
 /// The files of a directory, and how they were used.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Group {
     /// Its path in the formation.
     pub place: String,
