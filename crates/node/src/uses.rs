@@ -82,6 +82,9 @@ impl Table {
             users: Vec::new(),
             first_ms,
             last_ms,
+            read_from_ms: None,
+            written_until_ms: None,
+            held_ms: 0,
             mounted: 0,
             pattern: Pattern::default(),
         });
@@ -91,6 +94,13 @@ impl Table {
         }
         file.first_ms = file.first_ms.min(first_ms);
         file.last_ms = file.last_ms.max(last_ms);
+        if told.pattern.reads.ops > 0 {
+            file.read_from_ms = Some(file.read_from_ms.map_or(first_ms, |from| from.min(first_ms)));
+        }
+        if told.pattern.writes.ops > 0 {
+            file.written_until_ms = Some(file.written_until_ms.map_or(last_ms, |until| until.max(last_ms)));
+        }
+        file.held_ms = file.held_ms.saturating_add(last_ms - first_ms);
         file.add_user(user(client, told.pid));
         file.mounted += if known.is_mount { told.pattern.both().ops } else { 0 };
         file.pattern.add(&told.pattern);
@@ -134,6 +144,18 @@ mod tests {
     use bivouac_record::Counts;
     use bivouac_wire::Program;
 
+    #[test]
+    fn who_reads_what_others_write_is_told_from_who_reads_it_then() {
+        for (read_at_ms, is_mixed) in [(9000, true), (20_000, false)] {
+            let uses = Uses::default();
+            uses.note(ClientId(1), &told(7, 10, 100), GONE, 10_000);
+            let mut read = told(7, 11, 100);
+            read.pattern = Pattern { reads: read.pattern.writes, ..Pattern::default() };
+            uses.note(ClientId(1), &read, GONE, read_at_ms);
+            assert_eq!(uses.list(Instant::now()).files[0].is_mixed(), is_mixed);
+        }
+    }
+
     const GONE: Known = Known { inode: None, is_mount: true };
 
     fn told(ino: u64, pid: u32, bytes: u64) -> Use {
@@ -154,6 +176,8 @@ mod tests {
         let files: Vec<_> =
             list.files.iter().map(|f| (f.ino.0, f.users.len(), f.mounted, f.first_ms, f.last_ms)).collect();
         assert_eq!(files, [(7, 3, 3, 9500, 10_900), (8, 1, 0, 0, 200)]);
+        let first = &list.files[0];
+        assert_eq!((first.held_ms, first.written_until_ms, first.is_mixed()), (1200, Some(10_900), false));
         let processes: Vec<_> =
             list.processes.iter().map(|p| (p.client.0, p.pid, p.pattern.writes.bytes)).collect();
         assert_eq!((processes.len(), processes[0]), (3, (1, 10, 101)));

@@ -115,9 +115,11 @@ impl Pattern {
     }
 }
 
-/// The range that a size counts in.
+/// The range that a size counts in: each bound is four times the one before, so its bits say it.
 pub fn range_of(len: u64) -> usize {
-    SIZE_BOUNDS.iter().position(|bound| len <= *bound).unwrap_or(SIZE_RANGES - 1)
+    let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
+    let first = SIZE_BOUNDS[0].ilog2();
+    (bits.saturating_sub(first).div_ceil(2) as usize).min(SIZE_RANGES - 1)
 }
 
 #[cfg(test)]
@@ -128,6 +130,9 @@ mod tests {
     fn every_size_has_a_range() {
         let ranges = [0, 256, 257, 4096, 4097, 1 << 20, (4 << 20) + 1, u64::MAX].map(range_of);
         assert_eq!(ranges, [0, 0, 1, 2, 3, 6, 8, 8]);
+        for (range, bound) in SIZE_BOUNDS.into_iter().enumerate() {
+            assert_eq!([bound - 1, bound, bound + 1].map(range_of), [range, range, range + 1]);
+        }
     }
 
     #[test]

@@ -28,12 +28,14 @@ pub struct Group {
     pub files: u64,
     /// Those that several processes used.
     pub shared: u64,
-    /// Those that several processes used, and that were both read and written.
+    /// Those that several processes used, and that some read while others wrote.
     pub mixed: u64,
     /// Processes that used them.
     pub processes: u64,
     /// From the first use to the last, in milliseconds.
     pub span_ms: u64,
+    /// From the first use of each file by each process to the last, all together.
+    pub held_ms: u64,
     /// What was done.
     pub pattern: Pattern,
     /// Reads and writes that came through mounts.
@@ -41,10 +43,12 @@ pub struct Group {
 }
 
 impl Group {
-    /// The time that its processes had, all together, in nanoseconds.
+    /// The time that its processes had, all together, in nanoseconds: not more than all of them all the time, and not
+    /// more than with each of the files for itself.
     #[must_use]
     pub fn time_ns(&self) -> f64 {
-        self.span_ms.max(1) as f64 * 1e6 * self.processes.max(1) as f64
+        let all = self.span_ms.saturating_mul(self.processes.max(1));
+        all.min(self.held_ms).max(1) as f64 * 1e6
     }
 
     /// The part of that time in which they waited for these.

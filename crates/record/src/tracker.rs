@@ -1,6 +1,6 @@
 //! One program's accesses to one file, one after the other.
 
-use crate::counts::{Counts, Pattern, range_of};
+use crate::counts::{Pattern, range_of};
 
 const PAGE: u64 = 4096;
 
@@ -42,16 +42,19 @@ pub struct Tracker {
     pattern: Pattern,
     reads: Stream,
     writes: Stream,
+    /// Bytes of a stripe, which are a power of two, and which.
     stripe: u64,
+    shift: u32,
     has_begun: [bool; 2],
 }
 
 impl Tracker {
-    /// Of a file with stripes of so many bytes.
+    /// Of a file with stripes of so many bytes: the largest power of two that is not more.
     #[must_use]
     pub fn new(stripe: u64) -> Tracker {
-        let (reads, writes) = Default::default();
-        Tracker { pattern: Pattern::default(), reads, writes, stripe: stripe.max(1), has_begun: [false; 2] }
+        let ((reads, writes), shift) = (Default::default(), stripe.max(1).ilog2());
+        let (pattern, has_begun) = (Pattern::default(), [false; 2]);
+        Tracker { pattern, reads, writes, stripe: 1 << shift, shift, has_begun }
     }
 
     /// One more.
@@ -73,7 +76,16 @@ impl Tracker {
         }
         let end = at.saturating_add(access.len);
         *stream = Stream { last: at, end, step };
-        count(counts, access, known.then_some((at, end)), self.stripe);
+        counts.ops += 1;
+        counts.bytes = counts.bytes.saturating_add(access.len);
+        counts.spent_ns = counts.spent_ns.saturating_add(access.spent_ns);
+        counts.sizes[range_of(access.len)] += 1;
+        if known {
+            counts.off_page += u64::from(!at.is_multiple_of(PAGE));
+            // What lies in one stripe has the same bits above those within.
+            let crosses = (at ^ end.saturating_sub(1)) >> self.shift != 0;
+            counts.crossing += u64::from(crosses && access.len <= self.stripe && access.len > 0);
+        }
     }
 
     /// What was counted since the last time, and is not counted any more.
@@ -88,20 +100,10 @@ impl Tracker {
     }
 }
 
-fn count(counts: &mut Counts, access: &Access, place: Option<(u64, u64)>, stripe: u64) {
-    counts.ops += 1;
-    counts.bytes = counts.bytes.saturating_add(access.len);
-    counts.spent_ns = counts.spent_ns.saturating_add(access.spent_ns);
-    counts.sizes[range_of(access.len)] += 1;
-    let Some((at, end)) = place else { return };
-    counts.off_page += u64::from(!at.is_multiple_of(PAGE));
-    let crosses = access.len > 0 && access.len <= stripe && at / stripe != (end - 1) / stripe;
-    counts.crossing += u64::from(crosses);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::Counts;
     use proptest::prelude::*;
 
     fn track(stripe: u64, accesses: impl IntoIterator<Item = (bool, u64, u64)>) -> Pattern {

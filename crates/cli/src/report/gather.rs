@@ -236,9 +236,9 @@ impl Gathered {
             group.stripe = if group.stripe == 0 { row.stripe } else { group.stripe };
             group.files += 1;
             let is_shared = file.users.len() > 1;
-            let is_both = file.pattern.reads.ops > 0 && file.pattern.writes.ops > 0;
             group.shared += u64::from(is_shared);
-            group.mixed += u64::from(is_shared && is_both);
+            group.mixed += u64::from(file.is_mixed());
+            group.held_ms = group.held_ms.saturating_add(file.held_ms);
             group.mounted = group.mounted.saturating_add(file.mounted);
             group.pattern.add(&file.pattern);
             users.extend(&file.users);

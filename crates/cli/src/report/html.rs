@@ -173,7 +173,7 @@ pub mod tests {
         };
         let pattern = Pattern { writes, ..Pattern::default() };
         let group =
-            Group { place: "/out".into(), files: 12, processes: 8, span_ms: 815, pattern, ..Group::default() };
+            Group { place: "/out".into(), files: 12, processes: 8, span_ms: 815, held_ms: 6520, pattern, ..Group::default() };
         let mut timeline = Timeline::default();
         timeline.add(1000..4000, Bin { written: 800 << 20, ops: 200_000, ..Bin::default() });
         timeline.add(5000..5000, Bin { read: 1 << 20, ops: 1, ..Bin::default() });

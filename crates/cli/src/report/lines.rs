@@ -65,6 +65,9 @@ pub fn gain((least, most): (f64, f64)) -> String {
     if least < 1.05 { format!("up to {most:.1} times") } else { format!("{least:.1} to {most:.1} times") }
 }
 
+/// The part of calls that is taken for all.
+const MOST_OF_THEM: f64 = 0.95;
+
 /// Whether calls were in order.
 fn order(counts: &Counts) -> String {
     let parts = [
@@ -73,7 +76,10 @@ fn order(counts: &Counts) -> String {
         (counts.random(), "random"),
     ];
     match parts.iter().max_by_key(|(count, _)| *count) {
-        Some((count, what)) if counts.ops > 0 => format!("{what} {}", per_cent(counts.part(*count))),
+        Some((count, what)) if counts.ops > 0 => match counts.part(*count) {
+            MOST_OF_THEM.. => (*what).to_owned(),
+            part => format!("{what} {}", per_cent(part)),
+        },
         _ => "-".into(),
     }
 }
@@ -163,7 +169,7 @@ pub fn files(report: &Report, most: usize) -> Table {
             duration(file.last_ms),
         ]
     };
-    let head = &["FILE", "READ", "WRITTEN", "CALLS", "ORDER", "PROCESSES", "FIRST", "LAST"];
+    let head = &["FILE", "READ", "WRITTEN", "CALLS", "ORDER", "BY", "FIRST", "LAST"];
     let rows = report.files.iter().take(most).map(row).collect();
     Table { caption: "Files", head, right: &[1, 2, 3, 5, 6, 7], rows }
 }

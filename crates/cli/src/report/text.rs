@@ -12,7 +12,7 @@ const COLUMNS: usize = 80;
 /// Files and processes that are shown.
 const SHOWN: usize = 10;
 /// Most letters of a name in a table.
-const NAME_MAX: usize = 26;
+const NAME_MAX: usize = 22;
 
 pub fn text(report: &Report, comparison: Option<&Comparison>) -> String {
     let mut text = lines::headline(report) + "\n";
@@ -149,8 +149,8 @@ mod tests {
     fn long_lines_go_on_below() {
         let wrapped = wrap(&"word ".repeat(40), "  ");
         assert!(wrapped.lines().count() == 3 && wrapped.lines().all(|line| line.starts_with("  word")));
-        let name = shortened("/a/long/way/to/a/file/with/a/name");
-        assert_eq!((name.as_str(), name.len()), ("...y/to/a/file/with/a/name", NAME_MAX));
+        let name = shortened("/a/long/way/t/a/file/with/a/name");
+        assert_eq!((name.as_str(), name.len()), ("...o/a/file/with/a/name", NAME_MAX));
     }
 
     #[test]

@@ -37,6 +37,7 @@ impl Work {
             processes: 8,
             // 92 of 100 parts are spent in the calls.
             span_ms: self.ops * self.us * 100 / 92 / 1000 / 8,
+            held_ms: u64::MAX,
             pattern: tracker.take(),
             ..Group::default()
         }
@@ -121,6 +122,16 @@ fn calls_over_the_ends_of_stripes_want_larger_ones() {
     assert_eq!(said(Group { is_session: true, ..aligned.group() }), [""; 0]);
     let wide = Work { stripe: 4 * MIB, ..records };
     assert_eq!(said(Group { is_session: true, ..wide.group() }), [""; 0]);
+}
+
+#[test]
+fn processes_that_were_there_only_for_a_while_do_not_hide_those_that_waited() {
+    let group = REMOTE.group();
+    let held_ms = group.span_ms * 8;
+    // As many others have looked at something for a moment.
+    let crowded = Group { processes: 80, held_ms, ..group.clone() };
+    assert_eq!(crowded.time_ns().round(), group.time_ns().round());
+    assert_eq!(said(crowded), ["small-writes"]);
 }
 
 #[test]

@@ -63,12 +63,31 @@ pub struct FileUse {
     pub first_ms: u64,
     /// When it was used last.
     pub last_ms: u64,
+    /// When it was read first, and written last, if it was; as far as that is told apart.
+    pub read_from_ms: Option<u64>,
+    /// See there.
+    pub written_until_ms: Option<u64>,
+    /// From the first use to the last of each process, all together.
+    pub held_ms: u64,
     /// Reads and writes that came through mounts.
     pub mounted: u64,
     /// What was done.
     pub pattern: Pattern,
 }
-codec_struct!(FileUse { ino, parent, partition, stripe, users, first_ms, last_ms, mounted, pattern });
+codec_struct!(FileUse {
+    ino,
+    parent,
+    partition,
+    stripe,
+    users,
+    first_ms,
+    last_ms,
+    read_from_ms,
+    written_until_ms,
+    held_ms,
+    mounted,
+    pattern
+});
 
 /// What a process did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +108,13 @@ pub struct ProcessUse {
 codec_struct!(ProcessUse { client, pid, program, first_ms, last_ms, pattern });
 
 impl FileUse {
+    /// Whether several processes used it, and it was read while it was written.
+    #[must_use]
+    pub fn is_mixed(&self) -> bool {
+        let (read, written) = (self.read_from_ms, self.written_until_ms);
+        self.users.len() > 1 && read.zip(written).is_some_and(|(read, written)| read < written)
+    }
+
     /// One user more, of those that are told apart.
     pub fn add_user(&mut self, user: u64) {
         if self.users.len() < USE_PROCESSES_MAX && !self.users.contains(&user) {
@@ -180,6 +206,9 @@ mod tests {
             users: Vec::new(),
             first_ms: 3,
             last_ms: 4,
+            read_from_ms: Some(3),
+            written_until_ms: Some(4),
+            held_ms: 1,
             mounted: 5,
             pattern: pattern(),
         };
