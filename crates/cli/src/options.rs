@@ -36,8 +36,8 @@ pub use stage::{
     TalkArgs,
 };
 
-pub use system::{MapForm, SystemArgs, TellArgs, WhoseArgs};
 pub use report::ReportArgs;
+pub use system::{MapForm, SystemArgs, TellArgs, WhoseArgs};
 pub use top::TopArgs;
 
 use bivouac_launch::hosts::{Launcher, MeetingPlace, Network};

@@ -216,7 +216,10 @@ impl Target {
 
     fn failed(&self, error: &std::io::Error) -> Failure {
         let path = self.path.display();
-        Failure::new(1, format_args!("{path}: {error}; the report cannot be written there: name another file"))
+        Failure::new(
+            1,
+            format_args!("{path}: {error}; the report cannot be written there: name another file"),
+        )
     }
 }
 

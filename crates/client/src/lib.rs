@@ -45,8 +45,9 @@ pub use bivouac_layout::entry_hash;
 pub use bivouac_net::{keep_sockets, on_block};
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
 pub use bivouac_wire::{
-    DamageStatus, DirEntry, Dirty, FenceRequest, FileUse, NodeStatus, OpCount, Partition, PartitionState, Pinned,
-    PoolStatus, ProcessUse, Removal, SeatEntry, Silent, SiteVersion, SubfileState, TIME_RANGES, Times, UseTable, VolumeStatus,
+    DamageStatus, DirEntry, Dirty, FenceRequest, FileUse, NodeStatus, OpCount, Partition, PartitionState,
+    Pinned, PoolStatus, ProcessUse, Removal, SeatEntry, Silent, SiteVersion, SubfileState, TIME_RANGES,
+    Times, UseTable, VolumeStatus,
 };
 pub use bivouac_wire::{FileLock, LOCK_END_MAX, LockKind, LockMode, LockWait};
 pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, SeekKind};
@@ -59,5 +60,5 @@ pub use locks::{LockAnswer, LockDesk, LockWaiting, Locked};
 pub use member::{Change, Member};
 pub use paths::Place;
 pub use removals::Removals;
-pub use uses::{Caller, on_behalf_of};
 pub use site::{FlushPlan, Flushed, Found, SeenNames, Unsaved};
+pub use uses::{Caller, on_behalf_of};

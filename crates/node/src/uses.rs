@@ -102,7 +102,8 @@ impl Table {
         }
         file.held_ms = file.held_ms.saturating_add(last_ms - first_ms);
         file.add_user(user(client, told.pid));
-        file.mounted += if known.is_mount { told.pattern.both().ops } else { 0 };
+        let mounted = if known.is_mount { told.pattern.both().ops } else { 0 };
+        file.mounted = file.mounted.saturating_add(mounted);
         file.pattern.add(&told.pattern);
     }
 

@@ -55,10 +55,16 @@ impl Counts {
         }
     }
 
+    /// Those that were sequential or strided.
+    #[must_use]
+    pub fn in_order(&self) -> u64 {
+        self.sequential.saturating_add(self.strided)
+    }
+
     /// Those that were neither sequential nor strided.
     #[must_use]
     pub fn random(&self) -> u64 {
-        self.ops.saturating_sub(self.sequential.saturating_add(self.strided))
+        self.ops.saturating_sub(self.in_order())
     }
 
     /// The range of the median size.
@@ -137,7 +143,8 @@ mod tests {
 
     #[test]
     fn the_median_is_where_half_of_them_are() {
-        let counts = |sizes: [u64; SIZE_RANGES]| Counts { ops: sizes.iter().sum(), sizes, ..Counts::default() };
+        let counts =
+            |sizes: [u64; SIZE_RANGES]| Counts { ops: sizes.iter().sum(), sizes, ..Counts::default() };
         assert_eq!(counts([0; 9]).median_range(), None);
         assert_eq!(counts([0, 0, 1, 0, 0, 0, 0, 0, 0]).median_range(), Some(2));
         assert_eq!(counts([5, 0, 0, 0, 0, 0, 0, 0, 5]).median_range(), Some(0));

@@ -134,19 +134,19 @@ fn amdahl(share: f64, factor: f64) -> f64 {
 fn small_writes(group: &Group) -> Option<Seen> {
     let counts = &group.pattern.writes;
     // Writes behind need not be in order: what is contiguous in the end is sent as one.
-    gathered(group, counts, "writes", counts.sequential + counts.strided >= counts.random())
+    gathered(group, counts, "writes", counts.in_order() >= counts.random())
 }
 
 fn small_reads(group: &Group) -> Option<Seen> {
     let counts = &group.pattern.reads;
-    gathered(group, counts, "reads", counts.part(counts.sequential + counts.strided) >= MOST)
+    gathered(group, counts, "reads", counts.part(counts.in_order()) >= MOST)
 }
 
 /// Small calls that each are a message, where pages may be.
 fn gathered(group: &Group, counts: &Counts, what: &str, is_ordered: bool) -> Option<Seen> {
     let share = group.share(counts);
     let small = counts.median_range().filter(|range| *range <= SMALL)?;
-    let is_mixed = group.mixed * 10 > group.files;
+    let is_mixed = group.mixed.saturating_mul(10) > group.files;
     if group.is_session || is_mixed || !is_ordered {
         return None;
     }
@@ -166,8 +166,12 @@ fn gathered(group: &Group, counts: &Counts, what: &str, is_ordered: bool) -> Opt
     );
     let setting = match (group.is_partition, group.place.as_str()) {
         (true, place) => format!("--contract session for {place}, which is chosen when a partition is made"),
-        (false, "/") => "a directory of their own: bivouac partition create DIR --contract session".to_owned(),
-        (false, place) => format!("--contract session on {place}: bivouac partition create, before it is filled"),
+        (false, "/") => {
+            "a directory of their own: bivouac partition create DIR --contract session".to_owned()
+        }
+        (false, place) => {
+            format!("--contract session on {place}: bivouac partition create, before it is filled")
+        }
     };
     Some(Seen { setting, evidence, gain })
 }
@@ -192,7 +196,8 @@ fn through_the_mount(group: &Group) -> Option<Seen> {
         group.said(),
         time(MOUNT_NS) * 100.0,
     );
-    let setting = "the preload: run the programs with `bivouac exec -- COMMAND` (see `bivouac explain --pid`)";
+    let setting =
+        "the preload: run the programs with `bivouac exec -- COMMAND` (see `bivouac explain --pid`)";
     Some(Seen { setting: setting.into(), evidence, gain: (gain(MOUNT_NS), gain(MOUNT_AWAY_NS)) })
 }
 
@@ -203,8 +208,8 @@ fn crossed_stripes(group: &Group) -> Option<Seen> {
     if counts.ops < OPS_MIN || crossing < CROSSING_MIN || share < SHARE_MIN {
         return None;
     }
-    let stripe = counts.mean_bytes().saturating_mul(CALLS_PER_STRIPE).next_power_of_two();
-    let stripe = stripe.clamp(group.stripe.saturating_mul(2).min(STRIPE_MAX), STRIPE_MAX);
+    let stripe = counts.mean_bytes().min(STRIPE_MAX / CALLS_PER_STRIPE) * CALLS_PER_STRIPE;
+    let stripe = stripe.next_power_of_two().clamp(group.stripe.saturating_mul(2).min(STRIPE_MAX), STRIPE_MAX);
     let left = (counts.mean_bytes() as f64 / stripe as f64).min(crossing);
     let evidence = format!(
         "{:.0} % of {} calls to {} reach over the end of a stripe of {}: {:.2} messages each instead of {:.2}",

@@ -120,7 +120,10 @@ mod tests {
         let writes = pattern.writes;
         assert_eq!((writes.ops, writes.bytes, writes.sequential, writes.strided), (100, 409_600, 100, 0));
         assert_eq!((writes.random(), writes.off_page, writes.crossing, writes.spent_ns), (0, 0, 0, 700));
-        assert_eq!((writes.sizes[2], writes.median_range(), pattern.reads), (100, Some(2), Counts::default()));
+        assert_eq!(
+            (writes.sizes[2], writes.median_range(), pattern.reads),
+            (100, Some(2), Counts::default())
+        );
     }
 
     #[test]
@@ -149,7 +152,10 @@ mod tests {
 
     #[test]
     fn stripes_are_crossed_only_by_what_fits_into_one() {
-        let writes = track(4096, [(true, 4000, 96), (true, 4095, 2), (true, 0, 4096), (true, 1, 4096), (true, 0, 9000)]);
+        let writes = track(
+            4096,
+            [(true, 4000, 96), (true, 4095, 2), (true, 0, 4096), (true, 1, 4096), (true, 0, 9000)],
+        );
         assert_eq!((writes.writes.crossing, writes.writes.off_page), (2, 3));
     }
 
@@ -160,7 +166,10 @@ mod tests {
             tracker.note(&Access { writes: true, place: Place::End, len: 3000, spent_ns: 0 });
         }
         let writes = tracker.take().writes;
-        assert_eq!((writes.sequential, writes.off_page, writes.crossing, tracker.is_empty()), (5, 0, 0, true));
+        assert_eq!(
+            (writes.sequential, writes.off_page, writes.crossing, tracker.is_empty()),
+            (5, 0, 0, true)
+        );
     }
 
     proptest! {

@@ -17,7 +17,8 @@ pub fn run(here: &Environment, args: &ReportArgs) -> Result<ExitCode, Failure> {
         (None, None) => (None, Form::Text),
     };
     let old = args.compare.as_deref().map(Report::read).transpose()?;
-    let target = path.filter(|path| *path != Path::new("-")).map(|path| Target::new(path, form)).transpose()?;
+    let target =
+        path.filter(|path| *path != Path::new("-")).map(|path| Target::new(path, form)).transpose()?;
     let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
     let report = gather(&dir)?;
     let comparison = old.map(|old| Comparison::between(&old, &report));

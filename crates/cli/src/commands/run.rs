@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,8 @@ const FLUSH_JOBS: usize = 8;
 /// Runs a command on a formation of its own.
 pub fn run(here: &Environment, args: &RunArgs) -> Result<ExitCode, Failure> {
     check_inputs(args)?;
-    let report = args.report.as_deref().map(|path| Target::new(path, Form::of(path))).transpose()?;
+    let target = |path: &PathBuf| Target::new(path, Form::of(path));
+    let report = args.report.as_ref().map(target).transpose().map_err(|f| f.with_code(CODE_NOT_STARTED))?;
     let preload = preloading::value(&args.preload, std::env::var_os(preloading::VARIABLE).as_deref())?;
     if args.formation.hosts.meet.is_some() {
         let cause = "has each host run its command, and `run` has one";

@@ -87,9 +87,14 @@ impl Comparison {
             _ => "No difference is seen.".into(),
         });
         if let Some(finding) = finding {
-            let still = new.findings.iter().any(|one| (&one.rule, &one.place) == (&finding.rule, &finding.place));
+            let still =
+                new.findings.iter().any(|one| (&one.rule, &one.place) == (&finding.rule, &finding.place));
             let state = if still { "is still to be made" } else { "is made, or not needed any more" };
-            lines.push(format!("The change ({}) {state}; expected were {}.", finding.rule, gain(finding.gain)));
+            lines.push(format!(
+                "The change ({}) {state}; expected were {}.",
+                finding.rule,
+                gain(finding.gain)
+            ));
         }
         if !same_work {
             lines.push("Both moved different amounts of data, so they may not be the same work.".into());
@@ -120,7 +125,9 @@ mod tests {
     #[test]
     fn a_change_that_helped_is_told_from_one_that_did_not() {
         let old = sample();
-        for (factor, verdict) in [(0.2, "helped"), (1.0, "no difference"), (0.95, "no difference"), (2.0, "slower")] {
+        for (factor, verdict) in
+            [(0.2, "helped"), (1.0, "no difference"), (0.95, "no difference"), (2.0, "slower")]
+        {
             let compared = Comparison::between(&old, &in_time(factor, &old));
             assert_eq!((compared.verdict, compared.same_work), (verdict, true), "{factor}");
         }
@@ -129,7 +136,10 @@ mod tests {
         let compared = Comparison::between(&old, &changed);
         assert!((4.5..5.5).contains(&compared.faster), "{compared:?}");
         let text = compared.lines().join("\n");
-        assert!(text.contains("It helped: 5.") && text.contains("is made") && text.contains("3.1 to 6.4 times"), "{text}");
+        assert!(
+            text.contains("It helped: 5.") && text.contains("is made") && text.contains("3.1 to 6.4 times"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{FileRow, OperationRow, ProcessRow, Report, SiteRow, VERSION};
 use crate::failure::Failure;
 use crate::partitioning::path_of;
 use crate::reach;
-use crate::status::{look, is_request};
+use crate::status::{is_request, look};
 
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -64,7 +64,9 @@ pub fn gather(dir: &StateDir) -> Result<Report, Failure> {
         }
         if node.deaths > 0 {
             let (id, deaths) = (node.id, node.deaths);
-            notes.push(format!("daemons of node {id} died, {deaths} so far: what it knew by then is not in here"));
+            notes.push(format!(
+                "daemons of node {id} died, {deaths} so far: what it knew by then is not in here"
+            ));
         }
     }
     let began = tables.iter().map(|(started, _)| *started).min().unwrap_or_else(unix_ms);
@@ -136,7 +138,8 @@ impl Gathered {
         let partitions = client.list_partitions().unwrap_or_default();
         let place = |partition: &bivouac_client::Partition| {
             let settings = &partition.settings;
-            let (is_session, has_source) = (settings.contract == Contract::Session, settings.source.is_some());
+            let (is_session, has_source) =
+                (settings.contract == Contract::Session, settings.source.is_some());
             let path = path_of(&client, partition.dir).ok().flatten()?;
             Some((partition.id, Place { path, is_session, has_source }))
         };
@@ -166,10 +169,9 @@ impl Gathered {
             }
             for process in &table.processes {
                 let row = self.process_row(process, later);
-                let sum = processes.entry((process.client.0, process.pid)).or_insert_with(|| ProcessRow {
-                    pattern: Pattern::default(),
-                    ..row.clone()
-                });
+                let sum = processes
+                    .entry((process.client.0, process.pid))
+                    .or_insert_with(|| ProcessRow { pattern: Pattern::default(), ..row.clone() });
                 sum.first_ms = sum.first_ms.min(row.first_ms);
                 sum.last_ms = sum.last_ms.max(row.last_ms);
                 sum.pattern.add(&row.pattern);
@@ -193,7 +195,9 @@ impl Gathered {
     fn file_row(&self, file: &FileUse, later: u64) -> FileRow {
         let path = self.paths.get(&file.ino).map(|path| format!("/{}", shown(OsStr::from_bytes(path))));
         let gone = path.is_none();
-        let dir = || self.dirs.get(&file.parent).map_or("/?".to_owned(), |dir| format!("{}/?", shown(dir.as_ref())));
+        let dir = || {
+            self.dirs.get(&file.parent).map_or("/?".to_owned(), |dir| format!("{}/?", shown(dir.as_ref())))
+        };
         FileRow {
             path: path.unwrap_or_else(dir),
             gone,
@@ -226,8 +230,9 @@ impl Gathered {
         for (row, file) in used {
             let partition = self.partitions.get(&file.partition);
             let path = partition.map_or_else(|| top(&row.path), |place| place.path.clone());
-            let (group, users, (first, last)) =
-                places.entry(path.clone()).or_insert_with(|| (Group::default(), HashSet::new(), (u64::MAX, 0)));
+            let (group, users, (first, last)) = places
+                .entry(path.clone())
+                .or_insert_with(|| (Group::default(), HashSet::new(), (u64::MAX, 0)));
             group.place = path;
             group.is_partition = partition.is_some();
             group.is_session = partition.is_some_and(|place| place.is_session);
@@ -277,7 +282,8 @@ mod tests {
         let times = |total_us| Times { total_us, counts: vec![0, 2] };
         let (a, b) = (times(10), times(5));
         let rows = rows([("Read", 2, &a), ("Write", 9, &b), ("Read", 2, &b), ("Open", 0, &b)].into_iter());
-        let said: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.count, row.total_us, row.p50_us)).collect();
+        let said: Vec<_> =
+            rows.iter().map(|row| (row.name.as_str(), row.count, row.total_us, row.p50_us)).collect();
         assert_eq!(said, [("Read", 4, 15, 2), ("Write", 9, 5, 2)]);
     }
 }

@@ -23,7 +23,7 @@ h1{font-size:1.4rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}\n\
 table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}\n\
 caption{text-align:left;position:absolute;left:-99rem}th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}\n\
 th{background:var(--soft);white-space:nowrap}.n{text-align:right;white-space:nowrap}td:first-child{overflow-wrap:anywhere;min-width:8rem}\n\
-svg{width:100%;height:auto;background:var(--soft)}.read{fill:var(--read)}.written{fill:var(--written)}.key{display:inline-block;width:.8em;height:.8em;margin-right:.3em}\n\
+svg{display:block;width:100%;height:9rem;background:var(--soft)}.read{fill:var(--read)}.written{fill:var(--written)}.key{display:inline-block;width:.8em;height:.8em;margin-right:.3em}\n\
 .key.read{background:var(--read)}.key.written{background:var(--written)}footer{margin-top:2rem;font-size:.85rem}\n";
 
 pub fn page(report: &Report, comparison: Option<&Comparison>) -> String {
@@ -57,7 +57,10 @@ pub fn page(report: &Report, comparison: Option<&Comparison>) -> String {
         tables.iter().for_each(|one| table(&mut page, one));
     }
     table(&mut page, &lines::operations(report, SHOWN));
-    add(&mut page, format_args!("</main>\n<footer>bivouac {}</footer>\n</body>\n</html>\n", escaped(&report.release)));
+    add(
+        &mut page,
+        format_args!("</main>\n<footer>bivouac {}</footer>\n</body>\n</html>\n", escaped(&report.release)),
+    );
     page
 }
 
@@ -117,7 +120,12 @@ fn table(page: &mut String, table: &Table) {
         return;
     }
     // What is wider than the screen is moved in with the keyboard, too.
-    add(page, format_args!("<section><h2>{caption}</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\">\n"));
+    add(
+        page,
+        format_args!(
+            "<section><h2>{caption}</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\">\n"
+        ),
+    );
     add(page, format_args!("<table><caption>{caption}</caption>\n<thead><tr>"));
     let class = |column: usize| if right.contains(&column) { " class=\"n\"" } else { "" };
     for (column, name) in head.iter().enumerate() {
@@ -143,13 +151,30 @@ fn timeline(page: &mut String, timeline: &Timeline) {
     let most = bins.iter().map(|bin| bin.read.max(bin.written)).max().unwrap_or(0).max(1);
     let width = duration(timeline.width_ms);
     let peak = format_size((most as f64 * 1000.0 / timeline.width_ms.max(1) as f64) as u64);
-    add(page, format_args!("<section><h2>Timeline</h2>\n<p><span class=\"key read\"></span>read, up; <span class=\"key written\"></span>written, down; {width} for each bar, at most {peak}/s. It began when the first daemon was started.</p>\n"));
-    add(page, format_args!("<svg viewBox=\"0 0 {} 82\" role=\"img\" aria-label=\"Bytes read and written, {width} for each bar\" preserveAspectRatio=\"none\">\n", bins.len().max(1) * 10));
+    add(
+        page,
+        format_args!(
+            "<section><h2>Timeline</h2>\n<p><span class=\"key read\"></span>read, up; <span class=\"key written\"></span>written, down; {width} for each bar, at most {peak}/s. It began when the first daemon was started.</p>\n"
+        ),
+    );
+    add(
+        page,
+        format_args!(
+            "<svg viewBox=\"0 0 {} 82\" role=\"img\" aria-label=\"Bytes read and written, {width} for each bar\" preserveAspectRatio=\"none\">\n",
+            bins.len().max(20) * 10
+        ),
+    );
     for (index, bin) in bins.iter().enumerate() {
         let high = |value: u64| (value as f64 / most as f64 * 40.0).max(if value > 0 { 0.5 } else { 0.0 });
         let (read, written, x) = (high(bin.read), high(bin.written), index * 10);
         let says = format!("{} read, {} written", format_size(bin.read), format_size(bin.written));
-        add(page, format_args!("<g><title>{says}</title><rect class=\"read\" x=\"{x}\" y=\"{:.1}\" width=\"9\" height=\"{read:.1}\"/><rect class=\"written\" x=\"{x}\" y=\"41\" width=\"9\" height=\"{written:.1}\"/></g>\n", 40.0 - read));
+        add(
+            page,
+            format_args!(
+                "<g><title>{says}</title><rect class=\"read\" x=\"{x}\" y=\"{:.1}\" width=\"9\" height=\"{read:.1}\"/><rect class=\"written\" x=\"{x}\" y=\"41\" width=\"9\" height=\"{written:.1}\"/></g>\n",
+                40.0 - read
+            ),
+        );
     }
     page.push_str("</svg></section>\n");
 }
@@ -172,20 +197,33 @@ pub mod tests {
             ..Counts::default()
         };
         let pattern = Pattern { writes, ..Pattern::default() };
-        let group =
-            Group { place: "/out".into(), files: 12, processes: 8, span_ms: 815, held_ms: 6520, pattern, ..Group::default() };
+        let group = Group {
+            place: "/out".into(),
+            files: 12,
+            processes: 8,
+            span_ms: 815,
+            held_ms: 6520,
+            pattern,
+            ..Group::default()
+        };
         let mut timeline = Timeline::default();
         timeline.add(1000..4000, Bin { written: 800 << 20, ops: 200_000, ..Bin::default() });
         timeline.add(5000..5000, Bin { read: 1 << 20, ops: 1, ..Bin::default() });
-        let file = FileRow { path: "/out/<script>alert(1)</script>\" onload='x'&".into(), pattern, ..FileRow::default() };
+        let file = FileRow {
+            path: "/out/<script>alert(1)</script>\" onload='x'&".into(),
+            pattern,
+            ..FileRow::default()
+        };
         let process = ProcessRow { program: "</table><b>".into(), pid: 7, pattern, ..ProcessRow::default() };
         let operation = OperationRow { name: "Write".into(), count: 5, total_us: 90, p50_us: 8, p99_us: 64 };
         let finding = Finding {
             rule: "small-writes".into(),
             place: "/out".into(),
             setting: "--contract session on /out: bivouac partition create, before it is filled".into(),
-            evidence: "200000 writes of up to 4 KiB to 12 shared files from 8 processes, 92 % of their time".into(),
-            condition: "who reads these files opens them after their writers have closed or synced them".into(),
+            evidence: "200000 writes of up to 4 KiB to 12 shared files from 8 processes, 92 % of their time"
+                .into(),
+            condition: "who reads these files opens them after their writers have closed or synced them"
+                .into(),
             gain: (3.1, 6.4),
             source: "docs/decisions/0021-session-contract.md".into(),
         };
@@ -214,7 +252,13 @@ pub mod tests {
         for outside in ["src=", "href=", "url(", "@import", "http://", "https://"] {
             assert!(!page.contains(outside), "{outside}");
         }
-        for said in ["Change one setting", "3.1 to 6.4 times", "tabindex=\"0\"", "prefers-color-scheme:dark", "width=device-width"] {
+        for said in [
+            "Change one setting",
+            "3.1 to 6.4 times",
+            "tabindex=\"0\"",
+            "prefers-color-scheme:dark",
+            "width=device-width",
+        ] {
             assert!(page.contains(said), "{said}");
         }
     }
@@ -222,7 +266,10 @@ pub mod tests {
     #[test]
     fn names_are_no_markup() {
         let page = page(&sample(), None);
-        assert!(page.contains("/out/&lt;script&gt;alert(1)&lt;/script&gt;&quot; onload=&#39;x&#39;&amp;"), "{page}");
+        assert!(
+            page.contains("/out/&lt;script&gt;alert(1)&lt;/script&gt;&quot; onload=&#39;x&#39;&amp;"),
+            "{page}"
+        );
         for markup in ["<script", "</table><b>", "<i>", "onload='"] {
             assert!(!page.contains(markup), "{markup}");
         }

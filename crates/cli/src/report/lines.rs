@@ -26,7 +26,7 @@ pub fn shown(name: &OsStr) -> String {
 pub fn headline(report: &Report) -> String {
     let nodes = format_count(report.nodes, "node");
     let until = format_utc(report.unix_ms / 1000);
-    format!("formation {}, {nodes}, until {until}", shown(report.name.as_ref()))
+    format!("formation {}, {nodes}, until {until} UTC", shown(report.name.as_ref()))
 }
 
 /// What was done in one sentence.
@@ -70,11 +70,7 @@ const MOST_OF_THEM: f64 = 0.95;
 
 /// Whether calls were in order.
 fn order(counts: &Counts) -> String {
-    let parts = [
-        (counts.sequential, "sequential"),
-        (counts.strided, "strided"),
-        (counts.random(), "random"),
-    ];
+    let parts = [(counts.sequential, "sequential"), (counts.strided, "strided"), (counts.random(), "random")];
     match parts.iter().max_by_key(|(count, _)| *count) {
         Some((count, what)) if counts.ops > 0 => match counts.part(*count) {
             MOST_OF_THEM.. => (*what).to_owned(),
@@ -125,7 +121,7 @@ pub fn sizes(total: &Pattern) -> Table {
     };
     let row = |range: usize| {
         let of = |counts: &Counts| counts.sizes.get(range).copied().unwrap_or(0);
-        (of(&total.reads) + of(&total.writes) > 0)
+        (of(&total.reads).max(of(&total.writes)) > 0)
             .then(|| vec![name(range), of(&total.reads).to_string(), of(&total.writes).to_string()])
     };
     let rows = (0..SIZE_RANGES).filter_map(row).collect();
@@ -190,7 +186,7 @@ pub fn processes(report: &Report, most: usize) -> Table {
             format_size(process.pattern.writes.bytes),
             both.ops.to_string(),
             short_time(both.spent_ns / 1000),
-            per_cent(share_of(&both, process.last_ms - process.first_ms)),
+            per_cent(share_of(&both, process.last_ms.saturating_sub(process.first_ms))),
         ]
     };
     let head = &["PROCESS", "HOST", "READ", "WRITTEN", "CALLS", "WAITED", "OF TIME"];

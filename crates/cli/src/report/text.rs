@@ -137,7 +137,9 @@ mod tests {
         let report = sample();
         let text = text(&report, None);
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
-        for said in ["Change one setting", "--contract session on /out", "3.1 to 6.4 times", "Timeline", "Sizes"] {
+        for said in
+            ["Change one setting", "--contract session on /out", "3.1 to 6.4 times", "Timeline", "Sizes"]
+        {
             assert!(text.contains(said), "{said}: {text}");
         }
         assert!(!text.contains('\u{1b}'), "{text}");

@@ -6,8 +6,8 @@ use bivouac_store::{VolumeUsage, WrongPart};
 use bivouac_types::limits::WRONG_LISTED_MAX;
 use bivouac_types::{FsResult, PartitionId, StatFs};
 use bivouac_wire::{
-    DamageStatus, FormationMap, NodeStatus, OpCount, SeatEntry, StatFsRequest, UseTable, VolumeStatus, WrongBytes,
-    op,
+    DamageStatus, FormationMap, NodeStatus, OpCount, SeatEntry, StatFsRequest, UseTable, VolumeStatus,
+    WrongBytes, op,
 };
 
 use crate::dispatch::Handle;

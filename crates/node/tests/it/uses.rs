@@ -39,7 +39,10 @@ fn what_was_done_is_told_with_the_close() {
     assert_eq!(closes(&formation), before + 1);
     let told = table(&formation);
     let file = &told.files[0];
-    assert_eq!((file.ino, file.parent, file.stripe, file.users.len(), file.mounted), (ino, Ino::ROOT, 4096, 2, 0));
+    assert_eq!(
+        (file.ino, file.parent, file.stripe, file.users.len(), file.mounted),
+        (ino, Ino::ROOT, 4096, 2, 0)
+    );
     let (reads, writes) = (file.pattern.reads, file.pattern.writes);
     assert_eq!((writes.ops, writes.bytes, writes.sequential, writes.off_page), (101, 100_500, 101, 99));
     // 1000 bytes at a time reach over the end of a page of 4096 a quarter of the time.
@@ -47,7 +50,10 @@ fn what_was_done_is_told_with_the_close() {
     assert_eq!((reads.ops, reads.bytes, reads.strided, reads.random()), (10, 10_000, 8, 1));
     assert!(writes.spent_ns > 0 && file.first_ms <= file.last_ms && file.last_ms <= told.uptime_ms);
     let reader = told.processes.iter().find(|process| process.pid == 4711).unwrap();
-    assert_eq!((&reader.program.0[..], reader.pattern.reads.ops, reader.pattern.writes.ops), (&b"reader"[..], 10, 0));
+    assert_eq!(
+        (&reader.program.0[..], reader.pattern.reads.ops, reader.pattern.writes.ops),
+        (&b"reader"[..], 10, 0)
+    );
     assert_eq!(told.timeline.total().written, 100_500);
 }
 
@@ -55,9 +61,8 @@ fn what_was_done_is_told_with_the_close() {
 fn what_is_open_is_told_when_somebody_asks_for_it() {
     let formation = Formation::new(2, 4096);
     let client = &formation.clients[1];
-    let inos = [&b"a"[..], b"b", b"c", b"d"].map(|name| {
-        client.create(&op(client), Ino::ROOT, name, &FILE, true, false).unwrap().attr.ino
-    });
+    let inos = [&b"a"[..], b"b", b"c", b"d"]
+        .map(|name| client.create(&op(client), Ino::ROOT, name, &FILE, true, false).unwrap().attr.ino);
     for ino in inos {
         client.write(&op(client), ino, 0, &[1; 10], false).unwrap();
     }

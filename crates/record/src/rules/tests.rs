@@ -116,7 +116,10 @@ fn calls_over_the_ends_of_stripes_want_larger_ones() {
     // Those would be gathered as well; where that is done already, the stripes are what is left.
     let found = findings(&Facts { groups: vec![Group { is_session: true, ..records.group() }] });
     let [finding] = &found[..] else { panic!("{found:?}") };
-    assert_eq!((finding.rule.as_str(), finding.setting.as_str()), ("crossed-stripes", "--stripe 1m for /out"));
+    assert_eq!(
+        (finding.rule.as_str(), finding.setting.as_str()),
+        ("crossed-stripes", "--stripe 1m for /out")
+    );
     assert!(finding.evidence.starts_with("72 % of 200000 calls"), "{}", finding.evidence);
     let aligned = Work { len: 65_536, step: 65_536, us: 60, stripe: 65_536, ..REMOTE };
     assert_eq!(said(Group { is_session: true, ..aligned.group() }), [""; 0]);
@@ -140,6 +143,35 @@ fn what_saves_most_comes_first() {
     let facts = Facts { groups: vec![Group { place: "/in".into(), ..little }, much] };
     let places: Vec<_> = findings(&facts).into_iter().map(|finding| finding.place).collect();
     assert_eq!(places, ["/out", "/in"]);
+}
+
+#[test]
+fn no_numbers_are_too_large() {
+    let all = u64::MAX;
+    let counts = Counts {
+        ops: all,
+        bytes: all,
+        sequential: all,
+        strided: all,
+        off_page: all,
+        crossing: all,
+        spent_ns: all,
+        sizes: [all; 9],
+    };
+    let pattern = crate::Pattern { reads: counts, writes: counts };
+    let (files, span_ms, stripe) = (all, all, all);
+    let group = Group {
+        files,
+        shared: 1,
+        mixed: 1,
+        processes: all,
+        span_ms,
+        held_ms: all,
+        stripe,
+        pattern,
+        ..Group::default()
+    };
+    said(Group { mounted: all, ..group });
 }
 
 #[test]

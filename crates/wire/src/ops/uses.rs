@@ -188,7 +188,8 @@ mod tests {
     use bivouac_types::limits::{FRAME_BODY_MAX, USES_FILES_MAX, USES_PER_MESSAGE_MAX, USES_PROCESSES_MAX};
 
     fn pattern() -> Pattern {
-        let counts = |ops| Counts { ops, bytes: 2, sequential: 3, spent_ns: 4, sizes: [5; 9], ..Counts::default() };
+        let counts =
+            |ops| Counts { ops, bytes: 2, sequential: 3, spent_ns: 4, sizes: [5; 9], ..Counts::default() };
         Pattern { reads: counts(6), writes: counts(7) }
     }
 
