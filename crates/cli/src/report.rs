@@ -4,6 +4,7 @@ mod compare;
 mod gather;
 mod html;
 mod lines;
+mod places;
 mod text;
 
 use std::fs::OpenOptions;

@@ -13,6 +13,7 @@ use bivouac_types::limits::USE_PROCESSES_MAX;
 use bivouac_types::{Contract, Ino, NodeId, PartitionId};
 
 use super::lines::shown;
+use super::places::{Place, places};
 use super::{FileRow, OperationRow, ProcessRow, Report, SiteRow, VERSION};
 use crate::failure::Failure;
 use crate::partitioning::path_of;
@@ -30,13 +31,6 @@ const SETTLE_EVERY: Duration = Duration::from_millis(20);
 
 /// What is asked for by who looks.
 const LOOKS: [&str; 3] = ["Status", "ListUses", "GetMap"];
-
-/// A directory that is a partition, or one of the root directory.
-struct Place {
-    path: String,
-    is_session: bool,
-    has_source: bool,
-}
 
 /// What nodes and partitions say.
 struct Gathered {
@@ -178,7 +172,7 @@ impl Gathered {
             }
         }
         used.sort_by_key(|(row, _)| std::cmp::Reverse(row.pattern.weight()));
-        report.places = self.places(&used);
+        report.places = places(&used, &self.partitions);
         report.findings = findings(&Facts { groups: report.places.clone() });
         let times = used.iter().map(|(row, _)| (row.first_ms, row.last_ms));
         let span = times.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
@@ -223,59 +217,11 @@ impl Gathered {
             pattern: process.pattern,
         }
     }
-
-    /// The files by the directories that settings are of.
-    fn places(&self, used: &[(FileRow, &FileUse)]) -> Vec<Group> {
-        let mut places: HashMap<String, (Group, HashSet<u64>, (u64, u64))> = HashMap::new();
-        for (row, file) in used {
-            let partition = self.partitions.get(&file.partition);
-            let path = partition.map_or_else(|| top(&row.path), |place| place.path.clone());
-            let (group, users, (first, last)) = places
-                .entry(path.clone())
-                .or_insert_with(|| (Group::default(), HashSet::new(), (u64::MAX, 0)));
-            group.place = path;
-            group.is_partition = partition.is_some();
-            group.is_session = partition.is_some_and(|place| place.is_session);
-            group.has_source = partition.is_some_and(|place| place.has_source);
-            // What most was done to comes first.
-            group.stripe = if group.stripe == 0 { row.stripe } else { group.stripe };
-            group.files += 1;
-            let is_shared = file.users.len() > 1;
-            group.shared += u64::from(is_shared);
-            group.mixed += u64::from(file.is_mixed());
-            group.held_ms = group.held_ms.saturating_add(file.held_ms);
-            group.mounted = group.mounted.saturating_add(file.mounted);
-            group.pattern.add(&file.pattern);
-            users.extend(&file.users);
-            (*first, *last) = ((*first).min(row.first_ms), (*last).max(row.last_ms));
-        }
-        let finish = |(mut group, users, (first, last)): (Group, HashSet<u64>, (u64, u64))| {
-            (group.processes, group.span_ms) = (users.len() as u64, last.saturating_sub(first));
-            group
-        };
-        let mut places: Vec<Group> = places.into_values().map(finish).collect();
-        places.sort_by_key(|group| std::cmp::Reverse(group.pattern.weight()));
-        places
-    }
-}
-
-/// The directory of the root directory that a path is in; of a file there `/`.
-fn top(path: &str) -> String {
-    let mut names = path.split('/').skip(1);
-    match (names.next(), names.next()) {
-        (Some(first), Some(_)) => format!("/{first}"),
-        _ => "/".into(),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn files_belong_to_directories_of_the_root() {
-        assert_eq!(["/a/b/c", "/a/b", "/a", "/", "/?"].map(top), ["/a", "/a", "/", "/", "/"]);
-    }
 
     #[test]
     fn operations_are_summed_over_nodes() {

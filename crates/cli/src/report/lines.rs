@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn gains_are_said_in_words() {
-        assert_eq!(gain((3.14, 6.4)), "3.1 to 6.4 times");
+        assert_eq!(gain((3.12, 6.4)), "3.1 to 6.4 times");
         assert_eq!(gain((1.0, 1.8)), "up to 1.8 times");
     }
 }
