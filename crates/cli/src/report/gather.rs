@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, FileUse, ProcessUse, Times, UseTable};
 use bivouac_launch::{StateDir, unix_ms};
-use bivouac_record::{Facts, Group, Pattern, Timeline, findings};
+use bivouac_record::{Facts, Pattern, Timeline, findings};
 use bivouac_stage::jobs::{Jobs, Way};
 use bivouac_types::limits::USE_PROCESSES_MAX;
 use bivouac_types::{Contract, Ino, NodeId, PartitionId};
