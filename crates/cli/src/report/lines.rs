@@ -62,7 +62,11 @@ pub fn spared(report: &Report) -> Option<String> {
 
 /// How many times faster, in words.
 pub fn gain((least, most): (f64, f64)) -> String {
-    if least < 1.05 { format!("up to {most:.1} times") } else { format!("{least:.1} to {most:.1} times") }
+    match (format!("{least:.1}"), format!("{most:.1}")) {
+        (_, most) if least < 1.05 => format!("up to {most} times"),
+        (least, most) if least == most => format!("about {most} times"),
+        (least, most) => format!("{least} to {most} times"),
+    }
 }
 
 /// The part of calls that is taken for all.
@@ -223,5 +227,6 @@ mod tests {
     fn gains_are_said_in_words() {
         assert_eq!(gain((3.12, 6.4)), "3.1 to 6.4 times");
         assert_eq!(gain((1.0, 1.8)), "up to 1.8 times");
+        assert_eq!(gain((2.81, 2.83)), "about 2.8 times");
     }
 }
