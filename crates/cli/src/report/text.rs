@@ -152,7 +152,7 @@ mod tests {
         let wrapped = wrap(&"word ".repeat(40), "  ");
         assert!(wrapped.lines().count() == 3 && wrapped.lines().all(|line| line.starts_with("  word")));
         let name = shortened("/a/long/way/t/a/file/with/a/name");
-        assert_eq!((name.as_str(), name.len()), ("...o/a/file/with/a/name", NAME_MAX));
+        assert_eq!((name.as_str(), name.len()), (".../a/file/with/a/name", NAME_MAX));
     }
 
     #[test]
