@@ -26,6 +26,7 @@ mod preloading;
 mod progress;
 mod queue;
 mod reach;
+mod report;
 mod slots;
 mod staging;
 mod status;

@@ -8,6 +8,7 @@ mod numbers;
 mod partition;
 mod plan;
 mod pool;
+mod report;
 mod slots;
 mod stage;
 mod system;
@@ -35,6 +36,7 @@ pub use stage::{
     TalkArgs,
 };
 
+pub use report::ReportArgs;
 pub use system::{MapForm, SystemArgs, TellArgs, WhoseArgs};
 pub use top::TopArgs;
 
@@ -104,6 +106,12 @@ pub enum Command {
     /// On a terminal until q is pressed; h shows the keys. Elsewhere a table for each interval, until the formation is gone.
     /// Figures are those of requests to nodes: what programs do by direct access does not pass there.
     Top(TopArgs),
+    /// Say what was done with a formation until now, where time went, and which setting to change
+    ///
+    /// Reads and writes of all programs by file, directory and process, their sizes and order, a timeline, and the setting that gains
+    /// most, with what speaks for it. Direct access counts. Without --html or --json it is text of 80 columns. What a daemon
+    /// knew that died is lost; `run --report FILE` writes the same at the end of a job.
+    Report(ReportArgs),
     /// Write figures of a formation for Prometheus and what reads the same form
     ///
     /// Names and meanings are in docs/monitoring.md, and stay. Nodes that do not answer within 2 s are there as such.
@@ -544,6 +552,9 @@ pub struct RunArgs {
     /// Copy all of the outputs out, also inputs in them that the command did not change
     #[arg(long)]
     pub out_all: bool,
+    /// Write what the job did when it has ended, however it did: a page (.html), JSON (.json), or text (see `bivouac report`)
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Leave the formation running afterwards, with its data
     #[arg(long)]
     pub keep: bool,

@@ -10,6 +10,11 @@ pub fn layout(head: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     layout_within(output::columns(), head, right, rows)
 }
 
+/// As [`layout`], in so many columns.
+pub fn layout_in(columns: usize, head: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
+    layout_within(Some(columns), head, right, rows)
+}
+
 fn layout_within(columns: Option<usize>, head: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     let wide = |text: &str| text.chars().count();
     let width = |column: usize| {

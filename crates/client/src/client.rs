@@ -23,6 +23,7 @@ use crate::locks::{Doubts, Fenced, Heeded, LockDesk};
 use crate::session::Sessions;
 use crate::spread::SpreadDirs;
 use crate::traffic::count_message;
+use crate::uses::Uses;
 use crate::watch::Keeper;
 use crate::whole::WholeDirs;
 
@@ -127,6 +128,8 @@ pub struct Client {
     pub(crate) whole: WholeDirs,
     /// By node: whether it remembers what came of this client's changes.
     changed: Vec<AtomicBool>,
+    /// How its files are used.
+    pub(crate) uses: Uses,
     pub(crate) keeper: Option<Keeper>,
     /// Where threads may be started: what other nodes hear a little later.
     pub(crate) closings: Option<Closings>,
@@ -256,6 +259,7 @@ impl Client {
             glimpses,
             whole,
             changed,
+            uses: Uses::new(),
             keeper,
             closings,
             locks,
@@ -372,6 +376,7 @@ impl Client {
     /// ends.
     pub fn leave(&self) {
         self.send_all();
+        self.tell_uses();
         self.closings.iter().for_each(Closings::send_all);
         let frame = Frame { wait_ms: LEAVE_WAIT_MS, ..self.question() };
         let told: Vec<_> = (self.changed.iter().zip(&self.nodes))

@@ -3,15 +3,17 @@
 //! Nobody waits for a home to hear that a file was closed, so closes are kept for a moment and sent as one message. A
 //! home hears of them before it hears of anything that removes a name, because the content of a file without a name
 //! is kept while it seems to be open. What cannot be told need not be: whoever comes back to a node, or is come back
-//! to, says what is open ([`crate::opens::reassert`]), and what is closed is not among it.
+//! to, says what is open ([`crate::opens::reassert`]), and what is closed is not among it. How files were used goes with
+//! them; that is lost with a node that is away.
 
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use bivouac_net::Transport;
+use bivouac_types::limits::USES_PER_MESSAGE_MAX;
 use bivouac_types::{ClientId, Ino, NodeId, OpId, OpenId};
-use bivouac_wire::{CloseRequest, Frame, op};
+use bivouac_wire::{CloseRequest, Frame, Use, op};
 use parking_lot::Mutex;
 
 use crate::attendant::Attendant;
@@ -36,7 +38,19 @@ struct Desk {
 }
 
 /// What a node has yet to hear.
-type Queue = Mutex<Vec<(Ino, OpenId)>>;
+type Queue = Mutex<Untold>;
+
+#[derive(Default)]
+struct Untold {
+    opens: Vec<(Ino, OpenId)>,
+    uses: Vec<Use>,
+}
+
+impl Untold {
+    fn count(&self) -> usize {
+        self.opens.len().max(self.uses.len())
+    }
+}
 
 impl Closings {
     /// For a client of these nodes.
@@ -45,18 +59,29 @@ impl Closings {
         Closings(Arc::new(Desk { client, known, nodes, clerk: Attendant::default() }))
     }
 
-    /// Has a node hear soon that an open has ended.
-    pub fn add(&self, node: NodeId, ino: Ino, open: OpenId) {
+    /// Has a node hear soon that an open has ended, and how the file was used.
+    pub fn add(&self, node: NodeId, ino: Ino, open: OpenId, uses: Vec<Use>) {
+        self.put(node, Some((ino, open)), uses);
+    }
+
+    /// Has a node hear soon how files were used.
+    pub fn tell(&self, node: NodeId, uses: Vec<Use>) {
+        self.put(node, None, uses);
+    }
+
+    fn put(&self, node: NodeId, open: Option<(Ino, OpenId)>, uses: Vec<Use>) {
         let Some((_, queue)) = self.0.nodes.get(usize::from(node.0)) else { return };
-        let count = {
+        let (before, now) = {
             let mut queue = queue.lock();
-            queue.push((ino, open));
-            queue.len()
+            let before = queue.count();
+            queue.opens.extend(open);
+            queue.uses.extend(uses);
+            (before, queue.count())
         };
-        match count {
-            1 => self.ring(),
-            MANY.. => self.0.send(node),
-            _ => {}
+        if now >= MANY {
+            self.0.send(node);
+        } else if before == 0 && now > 0 {
+            self.ring();
         }
     }
 
@@ -106,11 +131,13 @@ impl Desk {
 
     fn send(&self, node: NodeId) {
         let Some((transport, queue)) = self.nodes.get(usize::from(node.0)) else { return };
-        let opens = std::mem::take(&mut *queue.lock());
-        if opens.is_empty() {
+        let Untold { opens, mut uses } = std::mem::take(&mut *queue.lock());
+        if opens.is_empty() && uses.is_empty() {
             return;
         }
-        let request = CloseRequest { floor: self.known.under_way.floor(), opens };
+        // Beyond that, a thousand threads have used one file: those are the less interesting ones.
+        uses.truncate(USES_PER_MESSAGE_MAX);
+        let request = CloseRequest { floor: self.known.under_way.floor(), opens, uses };
         let frame = Frame { wait_ms: WAIT_MS, ..Frame::request(0, OpId(0), self.client, 0) };
         if let Err(error) = bivouac_net::call::<op::Close>(&**transport, frame, &request, &[]) {
             log::info!("{node} hears of {} closed files when it is back: {error}", request.opens.len());
@@ -169,11 +196,11 @@ mod tests {
     #[test]
     fn closes_are_told_soon_by_themselves() {
         let (closings, homes) = of_two_homes();
-        closings.add(NodeId(0), Ino(1), OpenId(1));
-        closings.add(NodeId(1), Ino(2), OpenId(2));
+        closings.add(NodeId(0), Ino(1), OpenId(1), Vec::new());
+        closings.add(NodeId(1), Ino(2), OpenId(2), Vec::new());
         assert_eq!(homes[0].wait_for(1), [[open(1)]]);
         assert_eq!(homes[1].wait_for(1), [[open(2)]]);
-        closings.add(NodeId(1), Ino(3), OpenId(3));
+        closings.add(NodeId(1), Ino(3), OpenId(3), Vec::new());
         assert_eq!(homes[1].wait_for(2), [[open(2)], [open(3)]], "the thread goes on");
     }
 
@@ -181,7 +208,7 @@ mod tests {
     fn many_closes_go_together_and_none_is_lost() {
         let (closings, homes) = of_two_homes();
         let many: Vec<_> = (0..10 * MANY as u64).map(open).collect();
-        many.iter().for_each(|(ino, open)| closings.add(NodeId(0), *ino, *open));
+        many.iter().for_each(|(ino, open)| closings.add(NodeId(0), *ino, *open, Vec::new()));
         closings.send(NodeId(0));
         let told = homes[0].wait_for(10);
         assert!(told.iter().all(|opens| opens.len() <= MANY), "{told:?}");
@@ -194,7 +221,7 @@ mod tests {
     #[test]
     fn a_removal_comes_behind_the_closes_before_it() {
         let (closings, homes) = of_two_homes();
-        closings.add(NodeId(1), Ino(2), OpenId(2));
+        closings.add(NodeId(1), Ino(2), OpenId(2), Vec::new());
         closings.send(NodeId(1));
         assert_eq!(homes[1].told.lock().concat(), [open(2)]);
         closings.send_all();

@@ -3,7 +3,7 @@
 use bivouac_types::{Attr, FsResult, Ino, NodeId, SeatIndex};
 use bivouac_wire::{
     Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfileName, SubfilePage,
-    SubfileState, Watched, op,
+    SubfileState, UseTable, Watched, op,
 };
 
 use crate::client::Client;
@@ -30,6 +30,15 @@ impl Client {
     /// `EIO` when it cannot be reached.
     pub fn status(&self, node: NodeId) -> FsResult<NodeStatus> {
         self.ask::<op::Status>(node, &())
+    }
+
+    /// How files whose home a node is were used. Those that are open are told of by mounts of the node; other nodes
+    /// hear of it soon.
+    ///
+    /// # Errors
+    /// `EIO` when it cannot be reached.
+    pub fn list_uses(&self, node: NodeId) -> FsResult<UseTable> {
+        self.ask::<op::ListUses>(node, &())
     }
 
     /// Ends a node's daemon.

@@ -36,6 +36,7 @@ mod spread;
 mod stream;
 mod traffic;
 mod under_way;
+mod uses;
 mod watch;
 mod whole;
 mod xattrs;
@@ -45,8 +46,9 @@ pub use bivouac_layout::entry_hash;
 pub use bivouac_net::{keep_sockets, on_block};
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
 pub use bivouac_wire::{
-    DamageStatus, DirEntry, Dirty, FenceRequest, NodeStatus, OpCount, Partition, PartitionState, Pinned,
-    PoolStatus, Removal, SeatEntry, Silent, SiteVersion, SubfileState, TIME_RANGES, Times, VolumeStatus,
+    DamageStatus, DirEntry, Dirty, FenceRequest, FileUse, NodeStatus, OpCount, Partition, PartitionState,
+    Pinned, PoolStatus, ProcessUse, Removal, SeatEntry, Silent, SiteVersion, SubfileState, TIME_RANGES,
+    Times, UseTable, VolumeStatus,
 };
 pub use bivouac_wire::{FileLock, LOCK_END_MAX, LockKind, LockMode, LockWait};
 pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, SeekKind};
@@ -61,3 +63,4 @@ pub use paths::Place;
 pub use removals::Removals;
 pub use site::{FlushPlan, Flushed, Found, SeenNames, Unsaved};
 pub use traffic::{Traffic, traffic};
+pub use uses::{Caller, on_behalf_of};

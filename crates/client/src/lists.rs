@@ -5,6 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
 use bivouac_layout::SeatRange;
+use bivouac_record::Place;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
 use bivouac_wire::{ListDone, ListRequest, op};
@@ -12,6 +13,12 @@ use bivouac_wire::{ListDone, ListRequest, op};
 use crate::client::Client;
 use crate::data::{OVERTAKEN_MAX, gather, len_within, note, overtaken, scatter, zero_slices_behind};
 use crate::known::Known;
+use crate::uses::{Begun, Done};
+
+/// A list has begun.
+fn begun(lens: impl Iterator<Item = usize>) -> Begun {
+    Begun::now(lens.sum())
+}
 
 /// The places of one seat, each with its buffers.
 struct SeatList<S> {
@@ -26,8 +33,11 @@ impl Client {
     /// # Errors
     /// As [`Client::read`].
     pub fn read_list(&self, ino: Ino, places: &mut [(u64, &mut [u8])]) -> FsResult<Vec<usize>> {
+        let begun = begun(places.iter().map(|(_, into)| into.len()));
         self.send_unsent(ino)?;
-        self.read_list_through(ino, places)
+        let counts = self.read_list_through(ino, places)?;
+        self.used_list(ino, false, places.iter().zip(&counts).map(|((at, _), len)| (*at, *len)), begun);
+        Ok(counts)
     }
 
     /// Reads from the seats; as [`Client::read_list`].
@@ -154,11 +164,28 @@ impl Client {
     /// # Errors
     /// As [`Client::write`].
     pub fn write_list(&self, ino: Ino, places: &[(u64, &[u8])]) -> FsResult<()> {
+        let begun = begun(places.iter().map(|(_, data)| data.len()));
         let _fenced = self.locks.guard(ino)?;
         self.send_unsent(ino)?;
         let written = self.write_list_through(ino, places);
         self.drop_copies(ino);
-        written
+        written?;
+        self.used_list(ino, true, places.iter().map(|(at, data)| (*at, data.len())), begun);
+        Ok(())
+    }
+
+    /// The time of all of them is noted with the first one.
+    fn used_list(
+        &self,
+        ino: Ino,
+        writes: bool,
+        places: impl Iterator<Item = (u64, usize)>,
+        mut begun: Begun,
+    ) {
+        for (at, len) in places {
+            let begun = std::mem::replace(&mut begun, Begun::untimed());
+            self.used(ino, &Done { writes, place: Place::At(at), len, begun });
+        }
     }
 
     /// Writes to the seats; as [`Client::write_list`].

@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
+use bivouac_record::Place;
 use bivouac_types::{FsResult, Ino, SeatIndex};
 
 use crate::client::Client;
 use crate::known::Known;
+use crate::uses::{Begun, Done};
 
 /// Sends a part of an open file: descriptor, offset in it and number of bytes. Whether it did.
 pub type SendPart<'a> = dyn FnMut(BorrowedFd<'_>, u64, usize) -> bool + 'a;
@@ -32,6 +34,21 @@ impl Client {
     /// # Errors
     /// As [`Client::read`].
     pub fn send(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        send: &mut SendPart<'_>,
+    ) -> FsResult<Option<usize>> {
+        let begun = Begun::now(len);
+        let sent = self.send_from_here(ino, offset, len, send)?;
+        if let Some(len) = sent {
+            self.used(ino, &Done { writes: false, place: Place::At(offset), len, begun });
+        }
+        Ok(sent)
+    }
+
+    fn send_from_here(
         &self,
         ino: Ino,
         offset: u64,

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use bivouac_net::{NetError, Request, Transport};
+use bivouac_types::limits::USES_PER_MESSAGE_MAX;
 use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, NodeId, OpId, OpenId, PartitionId};
-use bivouac_wire::{CloseRequest, Encode, Frame, InoOnly, Op, OpenRequest, ReassertRequest, op};
+use bivouac_wire::{CloseRequest, Encode, Frame, InoOnly, Op, OpenRequest, ReassertRequest, Use, op};
 
 use crate::client::{Client, OpCtx};
 
@@ -57,9 +58,10 @@ impl Client {
             self.end_session(ino, sent);
             self.direct.forget(ino);
         }
+        let uses = if self.known.is_open(ino) { Vec::new() } else { self.uses.end(ino) };
         let told = if dirty { self.touch(ino) } else { Ok(()) };
         drop(telling);
-        let closed = self.home(ino).and_then(|home| self.tell_closed(home, ino, open));
+        let closed = self.home(ino).and_then(|home| self.tell_closed(home, ino, open, uses));
         for error in [told, closed].into_iter().filter_map(Result::err) {
             // Without a name and closed everywhere it is gone, times and all: nothing went wrong.
             if error.errno() != Errno::ENOENT {
@@ -69,12 +71,13 @@ impl Client {
     }
 
     /// Tells the home that an open has ended: at once if that is no message, or if it cannot be done later.
-    fn tell_closed(&self, home: NodeId, ino: Ino, open: OpenId) -> FsResult<()> {
+    fn tell_closed(&self, home: NodeId, ino: Ino, open: OpenId, mut uses: Vec<Use>) -> FsResult<()> {
         if let Some(closings) = self.closings.as_ref().filter(|_| self.local != Some(home)) {
-            closings.add(home, ino, open);
+            closings.add(home, ino, open, uses);
             return Ok(());
         }
-        let request = CloseRequest { floor: self.known.under_way.floor(), opens: vec![(ino, open)] };
+        uses.truncate(USES_PER_MESSAGE_MAX);
+        let request = CloseRequest { floor: self.known.under_way.floor(), opens: vec![(ino, open)], uses };
         self.ask::<op::Close>(home, &request)
     }
 

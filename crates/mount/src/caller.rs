@@ -1,5 +1,7 @@
 //! What the system says of a thread that waits for the answer to a request.
 
+use bivouac_client::Caller;
+
 /// Number of SIGKILL.
 const KILL: u32 = 9;
 
@@ -16,6 +18,13 @@ pub fn is_killed(thread: u32) -> bool {
     pending.is_some_and(|pending| pending & 1 << (KILL - 1) != 0)
 }
 
+/// The process that a thread belongs to.
+pub fn process(thread: u32) -> Caller {
+    let pid = field(thread, "Tgid:").and_then(|pid| pid.trim().parse().ok()).unwrap_or(0);
+    let name = (pid != 0).then(|| std::fs::read(format!("/proc/{pid}/comm")).ok()).flatten();
+    Caller { pid, program: name.unwrap_or_default().trim_ascii_end().to_vec() }
+}
+
 /// A line of `/proc/THREAD/status`. The kernel numbers threads of other process namespaces 0.
 fn field(thread: u32, name: &str) -> Option<String> {
     let status = (thread != 0).then(|| std::fs::read_to_string(format!("/proc/{thread}/status")))?.ok()?;
@@ -30,6 +39,9 @@ mod tests {
     fn a_thread_that_runs_is_not_killed() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         assert!(!is_killed(thread) && field(thread, "SigPnd:").is_some());
+        let own = process(thread);
+        assert!(own.pid == std::process::id() && !own.program.is_empty());
+        assert_eq!(process(u32::MAX), Caller::default());
         assert!(!is_killed(0) && groups(0).is_empty() && field(u32::MAX, "SigPnd:").is_none());
     }
 }

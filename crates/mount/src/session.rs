@@ -12,6 +12,7 @@ use bivouac_types::{Errno, FsError, FsResult};
 use crate::abi::{Header, Negotiated, Opcode, Reader, Reply, flags};
 use crate::cached_attrs::CachedAttrs;
 use crate::cached_names::CachedNames;
+use crate::caller;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::interrupts::{Interrupts, Serving};
@@ -143,6 +144,7 @@ impl<F: FileSystem> Session<F> {
         let (header_in, body) = Header::split(desk.buffer.request(len))?;
         debug_assert_eq!(header_in.unique, header.unique);
         desk.reply.clear();
+        bivouac_client::on_behalf_of(header.pid, caller::process);
         let mut input = Reader::new(body);
         if op == Opcode::Read {
             let request = serve::ReadIn::decode(&mut input)?;

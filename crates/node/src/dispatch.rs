@@ -61,6 +61,7 @@ impl Service for Node {
             Op::Touch => run::<op::Touch>,
             Op::StatFs => run::<op::StatFs>,
             Op::Status => run::<op::Status>,
+            Op::ListUses => run::<op::ListUses>,
             Op::SyncRecords => run::<op::SyncRecords>,
             Op::Read => data::serve_read,
             Op::Write => run::<op::Write>,

@@ -44,6 +44,7 @@ mod sizes;
 mod stale_tails;
 mod sweep;
 mod users;
+mod uses;
 mod watch;
 
 pub use advisory::LockClient;

@@ -39,15 +39,18 @@ use crate::sizes::Sizes;
 use crate::stale_tails::StaleTails;
 use crate::sweep::Sweeper;
 use crate::users::Users;
+use crate::uses::Uses;
 use crate::watch::Watches;
 
-/// The page pool of a client in the node's process.
+/// The page pool of a client in the node's process, and what that has gathered otherwise.
 pub trait PagePool: Send + Sync {
     /// How it is.
     fn status(&self) -> PoolStatus;
     /// What was written behind in front of site storage and has not been sent; unless the token is 0 it is sent, and
     /// nothing more is written behind there for a while.
     fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty>;
+    /// Has the client tell how files are used that are open; homes that are other nodes hear of it soon.
+    fn tell_uses(&self);
 }
 
 /// The volume that a node keeps its records on.
@@ -123,6 +126,8 @@ pub struct Node {
     pub(crate) partitions: Partitions,
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
+    /// How files are used.
+    pub(crate) uses: Uses,
     pub(crate) reaper: Reaper,
     /// Inodes whose subfiles became garbage once more, perhaps while they were removed.
     pub(crate) discarded_again: Mutex<HashSet<Ino>>,
@@ -216,6 +221,7 @@ impl Node {
             opens: Opens::new(),
             channels: Channels::default(),
             counters: Counters::new(),
+            uses: Uses::default(),
             lending: Lending::default(),
             sizes: Sizes::default(),
             files: AtomicU64::new(0),

@@ -180,6 +180,17 @@ pub const LOCK_OWNERS_FOLLOWED_MAX: usize = 4_096;
 /// Most items in one message about locks.
 pub const LOCKS_PER_MESSAGE_MAX: usize = 2_048;
 
+/// Most files and processes of each whose use a node tells one by one; what it drops is told together.
+pub const USES_FILES_MAX: usize = 256;
+/// See [`USES_FILES_MAX`].
+pub const USES_PROCESSES_MAX: usize = 256;
+/// Most processes that are told apart of one file.
+pub const USE_PROCESSES_MAX: usize = 16;
+/// Most bytes of a program's name; the kernel keeps no more.
+pub const PROGRAM_LEN_MAX: usize = 15;
+/// Most uses of files in one message.
+pub const USES_PER_MESSAGE_MAX: usize = 256;
+
 /// Most processes that read and write subfiles of one node themselves at a time.
 pub const DIRECT_SESSIONS_MAX: u32 = 1024;
 /// Most subfiles of one node that one process reads and writes itself at a time.
@@ -218,6 +229,11 @@ const _: () = assert!(WATCHED_MAX * 8 + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(LIST_BYTES_MAX + XATTR_VALUE_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 // Two ticks at the coarsest, and what is left is worth having.
 const _: () = assert!(LEASE_MARGIN_MS >= 20 && LEASE_MARGIN_MS < LEASE_MS_MIN && LEASE_MS_MIN <= LEASE_MS);
+// Two patterns of 132 bytes, and what belongs to them; and the timeline.
+const _: () = assert!(
+    USES_FILES_MAX * (320 + 8 * USE_PROCESSES_MAX) + USES_PROCESSES_MAX * 336 + 4096 <= FRAME_BODY_MAX
+);
+const _: () = assert!(USES_PER_MESSAGE_MAX * 336 + (1 << 17) + 1024 <= FRAME_BODY_MAX);
 // No item of such a message is longer than 100 bytes.
 const _: () = assert!(LOCKS_PER_MESSAGE_MAX * 100 + 1024 <= FRAME_BODY_MAX);
 // Who waits for its turn asks again when it has waited long enough.

@@ -9,7 +9,7 @@ use super::Violation;
 
 /// The layers from the bottom up, as in the architecture document. `dev` crates are used by no other.
 const LAYERS: [(&str, &[&str]); 9] = [
-    ("base", &["types", "ranks"]),
+    ("base", &["types", "ranks", "record"]),
     ("pure", &["layout", "wire", "members", "plan", "schedule", "sysmap"]),
     ("mechanism", &["net", "store", "direct", "source", "extract"]),
     ("use", &["client"]),

@@ -24,6 +24,7 @@ mod plan;
 mod pool;
 mod reap;
 mod recover;
+mod report;
 mod run;
 mod scrub;
 mod serve;
@@ -53,6 +54,7 @@ pub fn run(here: &Environment, command: Command) -> Result<ExitCode, Failure> {
         Command::Up(args) => up::run(here, &args),
         Command::Status(args) => status::run(here, &args),
         Command::Top(args) => top::run(here, &args),
+        Command::Report(args) => report::run(here, &args),
         Command::Metrics(args) => metrics::run(here, &args),
         Command::Logs(args) => logs::run(here, &args),
         Command::Down(args) => down::run(here, &args),

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use crate::forming_hosts::{self, Ends};
 use crate::options::{FormationArgs, RunArgs};
 use crate::planning::{Amount, Watch};
 use crate::preloading;
+use crate::report::{Form, Target, gather};
 use crate::staging::{self, NotCopied, copy_all, way_on};
 use crate::unflushed::flush_all;
 use crate::unsaved::{self, KEEP_WAIT_MS};
@@ -35,6 +36,8 @@ const FLUSH_JOBS: usize = 8;
 /// Runs a command on a formation of its own.
 pub fn run(here: &Environment, args: &RunArgs) -> Result<ExitCode, Failure> {
     check_inputs(args)?;
+    let target = |path: &PathBuf| Target::new(path, Form::of(path));
+    let report = args.report.as_ref().map(target).transpose().map_err(|f| f.with_code(CODE_NOT_STARTED))?;
     let preload = preloading::value(&args.preload, std::env::var_os(preloading::VARIABLE).as_deref())?;
     if args.formation.hosts.meet.is_some() {
         let cause = "has each host run its command, and `run` has one";
@@ -43,7 +46,7 @@ pub fn run(here: &Environment, args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     if let Some(hosts) = forming_hosts::hosts(here, &args.formation)? {
         // What the command starts on other hosts has the same environment: only a library that was named is there too.
-        return run_on_hosts(here, args, hosts, preload.filter(|_| args.preload.preload.is_some()));
+        return run_on_hosts(here, args, hosts, preload.filter(|_| args.preload.preload.is_some()), report);
     }
     let in_namespaces = MountWay::choose(here, &fusermount::PROGRAMS) == MountWay::Namespaces;
     if in_namespaces {
@@ -60,7 +63,8 @@ pub fn run(here: &Environment, args: &RunArgs) -> Result<ExitCode, Failure> {
         form(here, name, &formation, &args.file, Some(&args.place), owner, &signals).map_err(|failure| {
             if failure.exit_code() == 2 { failure } else { failure.with_code(CODE_NOT_STARTED) }
         })?;
-    Job { here, args, formed, signals, until, in_namespaces, preload, watch: started(watch, begin) }.run()
+    let watch = started(watch, begin);
+    Job { here, args, formed, signals, until, in_namespaces, preload, watch, report }.run()
 }
 
 /// What watches how long it takes, if that is wanted.
@@ -87,6 +91,7 @@ fn run_on_hosts(
     args: &RunArgs,
     hosts: (Launcher, Vec<HostArg>),
     preload: Option<OsString>,
+    report: Option<Target>,
 ) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     let (name, place) = (name(args)?, Some(&args.place));
@@ -108,6 +113,7 @@ fn run_on_hosts(
         in_namespaces: false,
         preload,
         watch: started(watch, begin),
+        report,
     };
     if job.formed.whole.as_ref() == Some(&job.formed.dir)
         && !(args.inputs.is_empty() && args.outputs.is_empty())
@@ -133,6 +139,8 @@ struct Job<'a> {
     preload: Option<OsString>,
     /// What compares all that with what was predicted.
     watch: RefCell<Option<Watch>>,
+    /// Where it is to be written what the job did.
+    report: Option<Target>,
 }
 
 impl Job<'_> {
@@ -140,6 +148,7 @@ impl Job<'_> {
         let mount = self.formed.mounts.first().map_or_else(|| self.formed.dir.default_mount(), Clone::clone);
         if let Err(not_copied) = self.copy(Way::In) {
             let code = not_copied.signal.map_or(CODE_NOT_STAGED_IN, code_of_signal);
+            self.report();
             self.end()?;
             return Err(Failure::new(code, format_args!("inputs were not copied in:\n{}", not_copied.text)));
         }
@@ -167,6 +176,7 @@ impl Job<'_> {
         };
         let out = self.copy_out(code);
         self.compare();
+        self.report();
         match out {
             Ok(()) if self.args.keep => self.leave(&mount, code),
             Ok(()) => self.finish(code),
@@ -206,6 +216,14 @@ impl Job<'_> {
         match watch.end() {
             Ok(text) => errln!("bivouac: predicted, and what it took:\n{}", text.trim_end()),
             Err(failure) => errln!("bivouac: nothing is learned of this run: {failure}"),
+        }
+    }
+
+    /// What the job did. A run does not fail for that.
+    fn report(&self) {
+        let Some(target) = &self.report else { return };
+        if let Err(failure) = gather(self.whole()).and_then(|report| target.write(&report, None)) {
+            errln!("bivouac: what the job did is not told: {failure}");
         }
     }
 

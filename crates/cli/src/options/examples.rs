@@ -16,6 +16,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("status", &["bivouac status", "bivouac status --name camp --json", "bivouac status --watch=5s"]),
     ("top", &["bivouac top", "bivouac top --name camp --every 5s", "bivouac top --once --json"]),
+    (
+        "report",
+        &[
+            "bivouac report",
+            "bivouac report --json before.json",
+            "bivouac report --compare before.json --html report.html",
+        ],
+    ),
     ("metrics", &["bivouac metrics", "bivouac metrics --name camp --format prometheus"]),
     ("logs", &["bivouac logs", "bivouac logs --node 0 --supervisor -n 20", "bivouac logs --follow --json"]),
     ("down", &["bivouac down", "bivouac down --name camp --yes"]),

@@ -146,7 +146,9 @@ fn more_open_files_than_there_may_be_are_refused() {
                 flood.ask::<op::Open>(&OpenRequest { ino, truncate: false, id, floor }).unwrap();
             }
             let opens = (1..=OPENS / 2).map(|id| (ino, OpenId(id))).collect();
-            flood.ask::<op::Close>(&CloseRequest { floor: OpenId(OPENS + 1), opens }).unwrap();
+            flood
+                .ask::<op::Close>(&CloseRequest { floor: OpenId(OPENS + 1), opens, uses: Vec::new() })
+                .unwrap();
         }
         goes_on();
         let batch = |at: u64| (0..8192).map(|i| (ino, OpenId(at * 8192 + i))).collect::<Vec<_>>();

@@ -7,16 +7,18 @@ mod mutate;
 
 use std::sync::Arc;
 
+use bivouac_record::Pattern;
 use bivouac_store::{MemVolume, OpenMode, Volume};
 use bivouac_types::{
-    Attr, ClientId, Ino, Layout, Liveness, NodeId, OpId, OpenId, Placement, SeatIndex, SetAttr, SetTime,
-    Slot, Timestamp,
+    Attr, ClientId, Ino, Layout, Liveness, NodeId, OpId, OpenId, PartitionId, Placement, SeatIndex, SetAttr,
+    SetTime, Slot, Timestamp,
 };
 use bivouac_wire::subfile::SubfileHeader;
 use bivouac_wire::{
-    CloseRequest, DamageStatus, DirEntry, DirPage, Encode, EntryName, FormationMap, Frame, MakeRequest,
-    NodeEntry, NodeStatus, Op, OpCount, PoolStatus, ReassertRequest, RenameRequest, SeatEntry,
-    SetAttrRequest, SetXattrRequest, Silent, VolumeStatus, WriteRequest, WrongBytes, rendezvous,
+    CloseRequest, DamageStatus, DirEntry, DirPage, Encode, EntryName, FileUse, FormationMap, Frame,
+    MakeRequest, NodeEntry, NodeStatus, Op, OpCount, PoolStatus, ProcessUse, Program, ReassertRequest,
+    RenameRequest, SeatEntry, SetAttrRequest, SetXattrRequest, Silent, Use, UseTable, VolumeStatus,
+    WriteRequest, WrongBytes, rendezvous,
 };
 use decoders::{FORMATION, LOG};
 use mutate::{Mutator, crc32c};
@@ -97,6 +99,31 @@ fn status() -> NodeStatus {
     }
 }
 
+fn used() -> Use {
+    let program = Program(b"solver".to_vec());
+    Use { ino: INO, pid: 7, program, first_ago_ms: 90, last_ago_ms: 9, pattern: Pattern::default() }
+}
+
+fn use_table() -> UseTable {
+    let Use { ino, pid, program, pattern, .. } = used();
+    let file = FileUse {
+        ino,
+        parent: Ino::ROOT,
+        partition: PartitionId::ROOT,
+        stripe: 4096,
+        users: vec![1, 2],
+        first_ms: 1,
+        last_ms: 2,
+        read_from_ms: None,
+        written_until_ms: Some(2),
+        held_ms: 1,
+        mounted: 3,
+        pattern,
+    };
+    let process = ProcessUse { client: ClientId(9), pid, program, first_ms: 1, last_ms: 2, pattern };
+    UseTable { uptime_ms: 5, files: vec![file], processes: vec![process], ..UseTable::default() }
+}
+
 /// A message behind the number of its operation.
 fn numbered(op: Op, message: &dyn Encode) -> Vec<u8> {
     let mut bytes = vec![op as u8];
@@ -129,7 +156,11 @@ fn messages() -> Vec<Vec<u8>> {
         numbered(Op::SetXattr, &SetXattrRequest { ino: INO, name: b"user.x", value: &[7; 50], flags: 0 }),
         numbered(
             Op::Close,
-            &CloseRequest { floor: OpenId(9), opens: vec![(INO, OpenId(1)), (parent, OpenId(2))] },
+            &CloseRequest {
+                floor: OpenId(9),
+                opens: vec![(INO, OpenId(1)), (parent, OpenId(2))],
+                uses: vec![used()],
+            },
         ),
         numbered(
             Op::Reassert,
@@ -143,6 +174,7 @@ fn messages() -> Vec<Vec<u8>> {
         numbered(Op::AdjustLinks, &attr()),
         numbered(Op::Status, &status()),
         numbered(Op::GetMap, &map()),
+        numbered(Op::ListUses, &use_table()),
     ]
 }
 

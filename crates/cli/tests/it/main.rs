@@ -41,6 +41,7 @@ mod planned;
 mod pooled;
 mod preload;
 mod recover;
+mod reported;
 mod restarts;
 mod resume;
 mod running;

@@ -1,5 +1,6 @@
 //! Reads of the session contract: from pages, and more than was asked for where that is a habit.
 
+use bivouac_record::Place;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 use std::sync::atomic::Ordering;
@@ -12,6 +13,7 @@ use super::pool::Pool;
 use super::{LARGE, broken};
 use crate::client::Client;
 use crate::data::OVERTAKEN_MAX;
+use crate::uses::{Begun, Done};
 
 /// What takes longer is not tried again without what is read ahead.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,6 +24,13 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EIO` when a node cannot be reached.
     pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
+        let begun = Begun::now(into.len());
+        let len = self.read_by_contract(ino, offset, into)?;
+        self.used(ino, &Done { writes: false, place: Place::At(offset), len, begun });
+        Ok(len)
+    }
+
+    fn read_by_contract(&self, ino: Ino, offset: u64, into: &mut [u8]) -> FsResult<usize> {
         let Some(pool) = self.pool_for(ino)? else { return self.read_through(ino, offset, into) };
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > FILE_SIZE_MAX) {
             return self.read_through(ino, offset, into);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use bivouac_record::Place;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 
@@ -11,6 +12,7 @@ use super::file::{Batch, CachedFile};
 use super::pool::Pool;
 use super::{LARGE, broken};
 use crate::client::{Client, OpCtx};
+use crate::uses::{Begun, Done};
 
 /// Unsent bytes of one file from which on who writes sends them first: as many as one message may carry.
 pub const SEND_AT: u64 = TRANSFER_MAX as u64;
@@ -52,11 +54,14 @@ impl Client {
         if !append {
             return self.write_at(ino, offset, data);
         }
+        let begun = Begun::now(data.len());
         // The home says where it goes: behind what was written before.
         self.send_unsent(ino)?;
         let written = self.write_append(ctx, ino, data);
         self.drop_copies(ino);
-        written
+        let len = written?;
+        self.used(ino, &Done { writes: true, place: Place::End, len, begun });
+        Ok(len)
     }
 
     /// Writes `data` at `offset`: all of it, or an error. Done twice it is the same, so it needs no identity.
@@ -64,6 +69,13 @@ impl Client {
     /// # Errors
     /// As [`Client::write`].
     pub fn write_at(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
+        let begun = Begun::now(data.len());
+        let len = self.write_by_contract(ino, offset, data)?;
+        self.used(ino, &Done { writes: true, place: Place::At(offset), len, begun });
+        Ok(len)
+    }
+
+    fn write_by_contract(&self, ino: Ino, offset: u64, data: &[u8]) -> FsResult<usize> {
         let Some(pool) = self.pool_for(ino)? else { return self.write_through(ino, offset, data) };
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
         let range = offset..end.ok_or(Errno::EFBIG)?;

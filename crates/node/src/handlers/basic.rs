@@ -6,7 +6,8 @@ use bivouac_store::{VolumeUsage, WrongPart};
 use bivouac_types::limits::WRONG_LISTED_MAX;
 use bivouac_types::{FsResult, PartitionId, StatFs};
 use bivouac_wire::{
-    DamageStatus, FormationMap, NodeStatus, OpCount, SeatEntry, StatFsRequest, VolumeStatus, WrongBytes, op,
+    DamageStatus, FormationMap, NodeStatus, OpCount, SeatEntry, StatFsRequest, UseTable, VolumeStatus,
+    WrongBytes, op,
 };
 
 use crate::dispatch::Handle;
@@ -95,6 +96,14 @@ impl Handle for op::Status {
             silent,
             damage: damage(node),
         })
+    }
+}
+
+impl Handle for op::ListUses {
+    fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<UseTable> {
+        // What is open is told of now and then; mounts of this node tell it now.
+        node.page_pools().iter().for_each(|pool| pool.tell_uses());
+        Ok(node.uses.list(node.started))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::leases::Principal;
 use crate::node::Node;
 use crate::session::Ctx;
 use crate::sessions::{News, Told};
+use crate::uses::{self, Known};
 
 impl Handle for op::Open {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenRequest) -> FsResult<Seen> {
@@ -114,7 +115,13 @@ impl Handle for op::Close {
             // Its process has given the size back before it said this.
             node.sweep_sizes_of(*ino)?;
             node.close(ctx.client, *ino, *open)
-        })
+        })?;
+        let is_mount = ctx.client.mounted_through(node.map.formation).is_some();
+        for told in &request.uses {
+            let inode = node.inode(told.ino).ok().map(|inode| (inode.attr, inode.parent));
+            node.uses.note(ctx.client, told, Known { inode, is_mount }, uses::ms(node.started));
+        }
+        Ok(())
     }
 }
 

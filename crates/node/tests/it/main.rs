@@ -31,5 +31,6 @@ mod site_sessions;
 mod space;
 mod spread;
 mod thousand;
+mod uses;
 mod whole;
 mod writeback;

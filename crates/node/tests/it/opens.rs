@@ -30,7 +30,7 @@ impl Raw {
     }
 
     fn close(&self, ino: Ino, id: u64, floor: u64) {
-        let request = CloseRequest { floor: OpenId(floor), opens: vec![(ino, OpenId(id))] };
+        let request = CloseRequest { floor: OpenId(floor), opens: vec![(ino, OpenId(id))], uses: Vec::new() };
         self.say::<op::Close>(&request).unwrap();
     }
 

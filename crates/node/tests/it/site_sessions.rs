@@ -253,6 +253,10 @@ impl PagePool for Mount {
     fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty> {
         self.0.tell_unsent(request)
     }
+
+    fn tell_uses(&self) {
+        self.0.tell_uses();
+    }
 }
 
 /// S260: what mounts have acknowledged is seen by who flushes.

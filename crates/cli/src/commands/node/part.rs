@@ -74,6 +74,12 @@ impl PagePool for Pages {
     fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty> {
         self.0.upgrade().map(|client| client.tell_unsent(request)).unwrap_or_default()
     }
+
+    fn tell_uses(&self) {
+        if let Some(client) = self.0.upgrade() {
+            client.tell_uses();
+        }
+    }
 }
 
 /// What a mount's client and the kernel that it answers cache, while the mount is there.

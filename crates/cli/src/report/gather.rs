@@ -1,0 +1,235 @@
+//! Asks nodes how files were used, and puts it together.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+use bivouac_client::{Client, FileUse, ProcessUse, Times, UseTable};
+use bivouac_launch::{StateDir, unix_ms};
+use bivouac_record::{Facts, Pattern, Timeline, findings};
+use bivouac_stage::jobs::{Jobs, Way};
+use bivouac_types::limits::USE_PROCESSES_MAX;
+use bivouac_types::{Contract, Ino, NodeId, PartitionId};
+
+use super::lines::shown;
+use super::places::{Place, places};
+use super::{FileRow, OperationRow, ProcessRow, Report, SiteRow, VERSION};
+use crate::failure::Failure;
+use crate::partitioning::path_of;
+use crate::reach;
+use crate::status::{is_request, look};
+
+/// How long a node may take to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+/// Entries of the formation that are looked through for names, at most.
+const ENTRIES_MAX: usize = 100_000;
+/// How long files that were just closed may take to be told of.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How often that is looked for.
+const SETTLE_EVERY: Duration = Duration::from_millis(20);
+
+/// What is asked for by who looks.
+const LOOKS: [&str; 3] = ["Status", "ListUses", "GetMap"];
+
+/// What nodes and partitions say.
+struct Gathered {
+    client: Client,
+    /// Of each node that answers: when its daemon was started, since 1970.
+    tables: Vec<(u64, UseTable)>,
+    partitions: HashMap<PartitionId, Place>,
+    paths: HashMap<Ino, Vec<u8>>,
+    dirs: HashMap<Ino, String>,
+    began: u64,
+}
+
+/// What a formation was used for until now.
+pub fn gather(dir: &StateDir) -> Result<Report, Failure> {
+    let state = reach::living(dir)?;
+    let status = look(dir)?;
+    let client = reach::client(dir, &state, ANSWER_WAIT)?;
+    settle(&client, status.nodes.len());
+    let mut notes = Vec::new();
+    let mut tables = Vec::new();
+    for node in &status.nodes {
+        match client.list_uses(NodeId(node.id)) {
+            Ok(table) => tables.push((unix_ms().saturating_sub(table.uptime_ms), table)),
+            Err(error) => notes.push(format!("node {} does not say what it knows: {error}", node.id)),
+        }
+        if node.deaths > 0 {
+            let (id, deaths) = (node.id, node.deaths);
+            notes.push(format!(
+                "daemons of node {id} died, {deaths} so far: what it knew by then is not in here"
+            ));
+        }
+    }
+    let began = tables.iter().map(|(started, _)| *started).min().unwrap_or_else(unix_ms);
+    let gathered = Gathered::new(client, tables, began);
+    let mut report = gathered.report();
+    if gathered.partitions.values().any(|place| place.has_source) {
+        notes.push("what partitions brought from their sources and flushed to them is not counted".into());
+    }
+    if report.more_files > 0 {
+        notes.push(format!("{} files that were used less are told together", report.more_files));
+    }
+    let operations = status.nodes.iter().flat_map(|node| &node.operations);
+    let operations = operations.filter(|one| is_request(one) && !LOOKS.contains(&one.name.as_str()));
+    report.operations = rows(operations.map(|one| (one.name.as_str(), one.client, &one.client_times)));
+    report.site = SiteRow { here: report.site.here, ..staged(dir) };
+    (report.name, report.nodes, report.notes) = (status.name, status.nodes.len() as u64, notes);
+    Ok(report)
+}
+
+/// Has what is open told, and waits a moment for what was just closed.
+fn settle(client: &Client, nodes: usize) {
+    let nodes = || (0..nodes).map(|node| NodeId(node as u16));
+    nodes().for_each(|node| drop(client.list_uses(node)));
+    let begun = Instant::now();
+    let is_open = || nodes().any(|node| client.status(node).is_ok_and(|status| status.open_files > 0));
+    while is_open() && begun.elapsed() < SETTLE {
+        std::thread::park_timeout(SETTLE_EVERY);
+    }
+}
+
+/// What jobs of `stage`, and of `run`, have copied.
+fn staged(dir: &StateDir) -> SiteRow {
+    let mut row = SiteRow::default();
+    for job in Jobs::at(dir.stage_path()).list() {
+        let sum = if job.order.way == Way::In { &mut row.staged_in } else { &mut row.staged_out };
+        *sum = sum.saturating_add(job.done.bytes);
+    }
+    row
+}
+
+fn rows<'a>(operations: impl Iterator<Item = (&'a str, u64, &'a Times)>) -> Vec<OperationRow> {
+    let mut sums: HashMap<&str, (u64, Times)> = HashMap::new();
+    for (name, count, times) in operations {
+        let (sum, all) = sums.entry(name).or_default();
+        *sum = sum.saturating_add(count);
+        all.add(times);
+    }
+    let row = |(name, (count, times)): (&str, (u64, Times))| OperationRow {
+        name: name.into(),
+        count,
+        total_us: times.total_us,
+        p50_us: times.quantile_us(0.5).unwrap_or(0),
+        p99_us: times.quantile_us(0.99).unwrap_or(0),
+    };
+    let mut rows: Vec<OperationRow> = sums.into_iter().map(row).filter(|row| row.count > 0).collect();
+    rows.sort_by(|a, b| b.total_us.cmp(&a.total_us).then_with(|| a.name.cmp(&b.name)));
+    rows
+}
+
+impl Gathered {
+    fn new(client: Client, tables: Vec<(u64, UseTable)>, began: u64) -> Gathered {
+        let files = || tables.iter().flat_map(|(_, table)| &table.files);
+        let wanted: HashSet<Ino> = files().map(|file| file.ino).collect();
+        let paths = client.paths_to(&wanted, ENTRIES_MAX).unwrap_or_default();
+        let lost: HashSet<Ino> =
+            files().filter(|file| !paths.contains_key(&file.ino)).map(|file| file.parent).collect();
+        let name = |dir: Ino| Some((dir, path_of(&client, dir).ok().flatten()?));
+        let dirs = lost.into_iter().filter(|dir| *dir != Ino(0)).filter_map(name).collect();
+        let partitions = client.list_partitions().unwrap_or_default();
+        let place = |partition: &bivouac_client::Partition| {
+            let settings = &partition.settings;
+            let (is_session, has_source) =
+                (settings.contract == Contract::Session, settings.source.is_some());
+            let path = path_of(&client, partition.dir).ok().flatten()?;
+            Some((partition.id, Place { path, is_session, has_source }))
+        };
+        let partitions = partitions.iter().filter_map(place).collect();
+        Gathered { client, tables, partitions, paths, dirs, began }
+    }
+
+    fn report(&self) -> Report {
+        let mut report = Report {
+            report: VERSION,
+            release: env!("CARGO_PKG_VERSION").into(),
+            unix_ms: unix_ms(),
+            began_unix_ms: self.began,
+            ..Report::default()
+        };
+        let (mut timeline, mut total) = (Timeline::default(), Pattern::default());
+        let mut processes: HashMap<(u64, u32), ProcessRow> = HashMap::new();
+        let mut used: Vec<(FileRow, &FileUse)> = Vec::new();
+        for (started, table) in &self.tables {
+            let later = started.saturating_sub(self.began);
+            timeline.merge(&table.timeline, later);
+            total.add(&table.rest);
+            report.more_files = report.more_files.saturating_add(table.dropped);
+            for file in &table.files {
+                total.add(&file.pattern);
+                used.push((self.file_row(file, later), file));
+            }
+            for process in &table.processes {
+                let row = self.process_row(process, later);
+                let sum = processes
+                    .entry((process.client.0, process.pid))
+                    .or_insert_with(|| ProcessRow { pattern: Pattern::default(), ..row.clone() });
+                sum.first_ms = sum.first_ms.min(row.first_ms);
+                sum.last_ms = sum.last_ms.max(row.last_ms);
+                sum.pattern.add(&row.pattern);
+            }
+        }
+        used.sort_by_key(|(row, _)| std::cmp::Reverse(row.pattern.weight()));
+        report.places = places(&used, &self.partitions);
+        report.findings = findings(&Facts { groups: report.places.clone() });
+        let times = used.iter().map(|(row, _)| (row.first_ms, row.last_ms));
+        let span = times.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+        report.span_ms = span.map_or(0, |(first, last)| last - first);
+        let without = report.places.iter().filter(|place| !place.has_source);
+        report.site.here = without.map(|place| place.pattern.both().bytes).fold(0, u64::saturating_add);
+        report.files = used.into_iter().map(|(row, _)| row).collect();
+        report.processes = processes.into_values().collect();
+        report.processes.sort_by_key(|row| std::cmp::Reverse(row.pattern.weight()));
+        (report.timeline, report.total) = (timeline, total);
+        report
+    }
+
+    fn file_row(&self, file: &FileUse, later: u64) -> FileRow {
+        let path = self.paths.get(&file.ino).map(|path| format!("/{}", shown(OsStr::from_bytes(path))));
+        let gone = path.is_none();
+        let dir = || {
+            self.dirs.get(&file.parent).map_or("/?".to_owned(), |dir| format!("{}/?", shown(dir.as_ref())))
+        };
+        FileRow {
+            path: path.unwrap_or_else(dir),
+            gone,
+            stripe: file.stripe.into(),
+            processes: file.users.len() as u64,
+            or_more: file.users.len() >= USE_PROCESSES_MAX,
+            first_ms: file.first_ms.saturating_add(later),
+            last_ms: file.last_ms.max(file.first_ms).saturating_add(later),
+            pattern: file.pattern,
+        }
+    }
+
+    fn process_row(&self, process: &ProcessUse, later: u64) -> ProcessRow {
+        let map = self.client.map();
+        let node = process.client.mounted_through(map.formation);
+        let host = node.and_then(|node| map.nodes.get(usize::from(node.0))).map(|node| node.host.clone());
+        ProcessRow {
+            program: shown(OsStr::from_bytes(&process.program.0)),
+            pid: process.pid,
+            host,
+            first_ms: process.first_ms.saturating_add(later),
+            last_ms: process.last_ms.max(process.first_ms).saturating_add(later),
+            pattern: process.pattern,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_summed_over_nodes() {
+        let times = |total_us| Times { total_us, counts: vec![0, 2] };
+        let (a, b) = (times(10), times(5));
+        let rows = rows([("Read", 2, &a), ("Write", 9, &b), ("Read", 2, &b), ("Open", 0, &b)].into_iter());
+        let said: Vec<_> =
+            rows.iter().map(|row| (row.name.as_str(), row.count, row.total_us, row.p50_us)).collect();
+        assert_eq!(said, [("Read", 4, 15, 2), ("Write", 9, 5, 2)]);
+    }
+}

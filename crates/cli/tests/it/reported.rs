@@ -1,0 +1,183 @@
+//! What a job did, as `report` tells it: content of the report, not how long anything took.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::harness::library::{create, far_library, read, write};
+use crate::harness::{Camp, Place, can_mount, wait_until};
+
+const PIECE: usize = 4096;
+/// As many that a rule looks at them.
+const MANY: usize = 2000;
+
+fn json(camp: &Camp) -> Value {
+    let said = camp.run("report", &["--json", "-"]);
+    serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{}", said.err))
+}
+
+fn file<'a>(report: &'a Value, path: &str) -> &'a Value {
+    let files = report["files"].as_array().unwrap();
+    files.iter().find(|file| file["path"] == path).unwrap_or_else(|| panic!("{path}: {files:#?}"))
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+fn write_pieces(path: &Path, count: usize) {
+    let file = File::create(path).unwrap();
+    (0..count).for_each(|i| file.write_all_at(&[7; PIECE], (i * PIECE) as u64).unwrap());
+}
+
+#[test]
+fn files_processes_and_patterns_are_told() {
+    let Some(camp) = Camp::start(&["--nodes", "4"]) else { return };
+    fs::create_dir(camp.mount().join("out")).unwrap();
+    write_pieces(&camp.mount().join("out/f"), 100);
+    let mut whole = Vec::new();
+    File::open(camp.mount().join("out/f")).unwrap().read_to_end(&mut whole).unwrap();
+    assert_eq!(whole, vec![7; 100 * PIECE]);
+    let open = File::create(camp.mount().join("out/open")).unwrap();
+    open.write_all_at(b"abc", 0).unwrap();
+    write_pieces(&camp.mount().join("out/gone"), 10);
+    fs::remove_file(camp.mount().join("out/gone")).unwrap();
+    // What is open is told by its mount when somebody asks, and other nodes hear of it soon.
+    wait_until("all three are told of", || json(&camp)["files"].as_array().unwrap().len() == 3);
+    let report = json(&camp);
+    let f = file(&report, "/out/f");
+    let (reads, writes) = (&f["pattern"]["reads"], &f["pattern"]["writes"]);
+    assert_eq!((number(&writes["ops"]), number(&writes["bytes"])), (100, 100 * PIECE as u64));
+    assert_eq!((number(&writes["sequential"]), number(&writes["sizes"][2])), (100, 100));
+    assert_eq!(number(&reads["bytes"]), 100 * PIECE as u64);
+    assert_eq!((number(&f["processes"]), &f["gone"]), (1, &Value::from(false)), "this process did both");
+    assert_eq!(number(&file(&report, "/out/open")["pattern"]["writes"]["bytes"]), 3);
+    let gone = file(&report, "/out/?");
+    assert_eq!((number(&gone["pattern"]["writes"]["ops"]), &gone["gone"]), (10, &Value::from(true)));
+    let process = &report["processes"][0];
+    assert_eq!(number(&process["pid"]), u64::from(std::process::id()));
+    assert!(process["host"].is_string() && process["program"].as_str().is_some_and(|name| !name.is_empty()));
+    let written = number(&report["total"]["writes"]["bytes"]);
+    assert_eq!(written, 110 * PIECE as u64 + 3);
+    let bins = report["timeline"]["bins"].as_array().unwrap();
+    assert_eq!(bins.iter().map(|bin| number(&bin["written"])).sum::<u64>(), written);
+    assert_eq!(report["places"][0]["place"], "/out");
+    let text = camp.run("report", &[]).out;
+    assert!(text.lines().all(|line| line.chars().count() <= 80) && text.contains("/out/f"), "{text}");
+    drop(open);
+    camp.down();
+}
+
+#[test]
+fn small_remote_writes_want_the_session_contract_and_it_is_seen_when_they_have_it() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    let (place, old) = (tempfile::tempdir().unwrap(), "old.json");
+    let old = place.path().join(old).display().to_string();
+    // Elsewhere: each write is a message over TCP, and nothing is done between them.
+    let client = far_library(&camp.dir());
+    let ino = create(&client, "f");
+    (0..MANY).for_each(|i| write(&client, ino, i * PIECE, &[5; PIECE]));
+    client.close(ino);
+    client.leave();
+    assert_eq!(camp.run("report", &["--json", &old]).code, 0);
+    let report: Value = serde_json::from_slice(&fs::read(&old).unwrap()).unwrap();
+    assert_eq!(
+        (number(&report["total"]["writes"]["ops"]), &report["processes"][0]["host"]),
+        (MANY as u64, &Value::Null)
+    );
+    let finding = &report["findings"][0];
+    assert_eq!((finding["rule"].as_str(), finding["place"].as_str()), (Some("small-writes"), Some("/")));
+    assert!(finding["setting"].as_str().unwrap().contains("--contract session"), "{finding}");
+    let text = camp.run("report", &[]).out;
+    assert!(text.contains("Change one setting") && text.contains("2000 writes of up to 4 KiB"), "{text}");
+
+    let s = camp.mount().join("s");
+    let made = camp.place().run(&["partition", "create", s.to_str().unwrap(), "--contract", "session"]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    write_pieces(&s.join("g"), MANY);
+    let report = json(&camp);
+    let group = report["places"].as_array().unwrap().iter().find(|group| group["place"] == "/s").unwrap();
+    assert_eq!(
+        (&group["is_session"], number(&group["pattern"]["writes"]["ops"])),
+        (&Value::from(true), MANY as u64)
+    );
+    assert!(
+        report["findings"].as_array().unwrap().iter().all(|finding| finding["place"] != "/s"),
+        "{report}"
+    );
+    let compared = camp.run("report", &["--compare", &old, "--json", "-"]);
+    let compared: Value = serde_json::from_str(&compared.out).unwrap();
+    assert!(
+        ["helped", "no difference", "slower"].map(Value::from).contains(&compared["comparison"]["verdict"])
+    );
+    assert_eq!(read(&far_library(&camp.dir()), ino, 0, PIECE), [5; PIECE]);
+    camp.down();
+}
+
+#[test]
+fn hostile_names_are_no_markup_and_move_no_cursor() {
+    let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };
+    let name = "<script>alert(1)<\u{1b}[2J&\"'";
+    fs::write(camp.mount().join(name), "x").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("r.html").display().to_string();
+    assert_eq!(camp.run("report", &["--html", &page]).code, 0);
+    let page = fs::read_to_string(&page).unwrap();
+    assert!(page.contains("/&lt;script&gt;alert(1)&lt;\u{fffd}[2J&amp;&quot;&#39;"), "{page}");
+    assert!(!page.contains("<script") && !page.contains('\u{1b}'), "{page}");
+    let text = camp.run("report", &[]).out;
+    assert!(!text.contains('\u{1b}') && text.contains("[2J"), "{text}");
+    camp.down();
+}
+
+#[test]
+fn what_a_killed_daemon_knew_is_named_as_missing() {
+    let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };
+    fs::write(camp.mount().join("f"), "x").unwrap();
+    wait_until("it is told of", || json(&camp)["files"].as_array().unwrap().len() == 1);
+    camp.kill_node(0);
+    camp.node_pid(0);
+    let report = json(&camp);
+    assert_eq!(report["files"].as_array().unwrap().len(), 0);
+    assert!(
+        report["notes"][0].as_str().unwrap().starts_with("daemons of node 0 died"),
+        "{}",
+        report["notes"]
+    );
+    camp.down();
+}
+
+#[test]
+fn a_run_reports_also_when_its_command_fails() {
+    if !can_mount() {
+        return;
+    }
+    let (place, site) = (Place::new(), tempfile::tempdir().unwrap());
+    let path = site.path().join("report.json");
+    let shown = path.display().to_string();
+    let script = "echo abc > \"$BIVOUAC/f\"; exit 3";
+    let said =
+        place.run(&["run", "--name", &Place::unique_name(), "--report", &shown, "--", "sh", "-c", script]);
+    assert_eq!(said.code, 3, "{}", said.err);
+    let report: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(number(&file(&report, "/f")["pattern"]["writes"]["bytes"]), 4);
+    assert!(place.is_empty());
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_refused_before_the_job() {
+    let (place, site) = (Place::new(), tempfile::tempdir().unwrap());
+    let (nowhere, ran) = (site.path().join("no/r.html"), site.path().join("ran"));
+    let script = format!("touch {}", ran.display());
+    let said = place.run(&["run", "--report", nowhere.to_str().unwrap(), "--", "sh", "-c", &script]);
+    assert!(said.code == 125 && said.err.contains("the report cannot be written there"), "{}", said.err);
+    assert!(!ran.exists() && place.is_empty());
+    // Nor is an earlier one taken that is none.
+    let other = site.path().join("other.json");
+    File::create(&other).unwrap().write_all(b"{}").unwrap();
+    let said = place.run(&["report", "--compare", other.to_str().unwrap()]);
+    assert!(said.code == 1 && said.err.contains("is no report"), "{}", said.err);
+}

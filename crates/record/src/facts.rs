@@ -1,0 +1,73 @@
+//! What rules look at.
+
+use serde::{Deserialize, Serialize};
+
+use crate::counts::{Counts, Pattern};
+
+/// How a formation was used.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Its directories: partitions, and directories of the root directory.
+    pub groups: Vec<Group>,
+}
+
+/// The files of a directory, and how they were used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Its path in the formation.
+    pub place: String,
+    /// Whether it is a partition.
+    pub is_partition: bool,
+    /// Whether it has the session contract.
+    pub is_session: bool,
+    /// Whether site storage is behind it.
+    pub has_source: bool,
+    /// Stripe of its files, in bytes.
+    pub stripe: u64,
+    /// Files that were read or written.
+    pub files: u64,
+    /// Those that several processes used.
+    pub shared: u64,
+    /// Those that several processes used, and that some read while others wrote.
+    pub mixed: u64,
+    /// Processes that used them.
+    pub processes: u64,
+    /// From the first use to the last, in milliseconds.
+    pub span_ms: u64,
+    /// From the first use of each file by each process to the last, all together.
+    pub held_ms: u64,
+    /// What was done.
+    pub pattern: Pattern,
+    /// Reads and writes that came through mounts.
+    pub mounted: u64,
+}
+
+impl Group {
+    /// The time that its processes had, all together, in nanoseconds: not more than all of them all the time, and not
+    /// more than with each of the files for itself.
+    #[must_use]
+    pub fn time_ns(&self) -> f64 {
+        let all = self.span_ms.saturating_mul(self.processes.max(1));
+        all.min(self.held_ms).max(1) as f64 * 1e6
+    }
+
+    /// The part of that time in which they waited for these.
+    #[must_use]
+    pub fn share(&self, counts: &Counts) -> f64 {
+        (counts.spent_ns as f64 / self.time_ns()).min(1.0)
+    }
+
+    /// As a reader is told of it: "12 files, 8 of them shared, from 4 processes".
+    #[must_use]
+    pub fn said(&self) -> String {
+        let files = match (self.files, self.shared) {
+            (1, 1) => "1 shared file".to_owned(),
+            (files, shared) if files == shared => format!("{files} shared files"),
+            (1, _) => "1 file".to_owned(),
+            (files, 0) => format!("{files} files"),
+            (files, shared) => format!("{files} files, {shared} of them shared,"),
+        };
+        let processes = if self.processes == 1 { "process" } else { "processes" };
+        format!("{files} from {} {processes}", self.processes)
+    }
+}

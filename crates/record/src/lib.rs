@@ -1,0 +1,14 @@
+//! How files were used: what programs read and wrote in which sizes and in which order, when, and how long it took; and
+//! rules that say of that which setting to change. Pure: no I/O, no clock, fixed memory per file.
+
+mod counts;
+mod facts;
+mod rules;
+mod timeline;
+mod tracker;
+
+pub use counts::{Counts, Pattern, SIZE_BOUNDS, SIZE_RANGES};
+pub use facts::{Facts, Group};
+pub use rules::{Finding, RULES, Rule, findings};
+pub use timeline::{BINS, Bin, Timeline};
+pub use tracker::{Access, Place, Tracker};

@@ -1,0 +1,261 @@
+//! How files were used: what clients tell homes, and homes tell who asks.
+
+use bivouac_record::{BINS, Bin, Counts, Pattern, SIZE_RANGES, Timeline};
+use bivouac_types::limits::{PROGRAM_LEN_MAX, USE_PROCESSES_MAX};
+use bivouac_types::{ClientId, Ino, PartitionId};
+
+use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
+
+/// What a process of a client did to a file since that was told last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// The file.
+    pub ino: Ino,
+    /// The process, on its host.
+    pub pid: u32,
+    /// What it runs, as the kernel names it.
+    pub program: Program,
+    /// How long ago it began with it, in milliseconds. Clocks of hosts differ, so no times are told.
+    pub first_ago_ms: u64,
+    /// How long ago it was at it last.
+    pub last_ago_ms: u64,
+    /// What it did.
+    pub pattern: Pattern,
+}
+codec_struct!(Use { ino, pid, program, first_ago_ms, last_ago_ms, pattern });
+
+/// What a process runs: at most [`PROGRAM_LEN_MAX`] bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program(pub Vec<u8>);
+
+/// How a node's files were used. Times are milliseconds since its daemon was started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UseTable {
+    /// For how long it has looked.
+    pub uptime_ms: u64,
+    /// Files.
+    pub files: Vec<FileUse>,
+    /// Processes.
+    pub processes: Vec<ProcessUse>,
+    /// How often a file was dropped that was used less than others, and what had been done to it by then.
+    pub dropped: u64,
+    /// The same as a whole.
+    pub rest: Pattern,
+    /// What was done when.
+    pub timeline: Timeline,
+}
+codec_struct!(UseTable { uptime_ms, files, processes, dropped, rest, timeline });
+
+/// How a file was used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileUse {
+    /// The file.
+    pub ino: Ino,
+    /// The directory that it was made in; 0 if it was gone before anything was told.
+    pub parent: Ino,
+    /// Its partition.
+    pub partition: PartitionId,
+    /// Its stripe, in bytes.
+    pub stripe: u32,
+    /// Who used it, each process as a number of its own; not more than [`USE_PROCESSES_MAX`].
+    pub users: Vec<u64>,
+    /// When it was used first.
+    pub first_ms: u64,
+    /// When it was used last.
+    pub last_ms: u64,
+    /// When it was read first, and written last, if it was; as far as that is told apart.
+    pub read_from_ms: Option<u64>,
+    /// See there.
+    pub written_until_ms: Option<u64>,
+    /// From the first use to the last of each process, all together.
+    pub held_ms: u64,
+    /// Reads and writes that came through mounts.
+    pub mounted: u64,
+    /// What was done.
+    pub pattern: Pattern,
+}
+codec_struct!(FileUse {
+    ino,
+    parent,
+    partition,
+    stripe,
+    users,
+    first_ms,
+    last_ms,
+    read_from_ms,
+    written_until_ms,
+    held_ms,
+    mounted,
+    pattern
+});
+
+/// What a process did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessUse {
+    /// Its client.
+    pub client: ClientId,
+    /// The process, on the client's host.
+    pub pid: u32,
+    /// What it runs.
+    pub program: Program,
+    /// When it did something first.
+    pub first_ms: u64,
+    /// When it did something last.
+    pub last_ms: u64,
+    /// What it did.
+    pub pattern: Pattern,
+}
+codec_struct!(ProcessUse { client, pid, program, first_ms, last_ms, pattern });
+
+impl FileUse {
+    /// Whether several processes used it, and it was read while it was written.
+    #[must_use]
+    pub fn is_mixed(&self) -> bool {
+        let (read, written) = (self.read_from_ms, self.written_until_ms);
+        self.users.len() > 1 && read.zip(written).is_some_and(|(read, written)| read < written)
+    }
+
+    /// One user more, of those that are told apart.
+    pub fn add_user(&mut self, user: u64) {
+        if self.users.len() < USE_PROCESSES_MAX && !self.users.contains(&user) {
+            self.users.push(user);
+        }
+    }
+}
+
+impl Encode for Program {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.get(..self.0.len().min(PROGRAM_LEN_MAX)).unwrap_or_default().encode(out);
+    }
+}
+
+impl Decode<'_> for Program {
+    fn decode(input: &mut Reader<'_>) -> Result<Program, DecodeError> {
+        let bytes = <&[u8]>::decode(input)?;
+        let fits = bytes.len() <= PROGRAM_LEN_MAX;
+        if fits { Ok(Program(bytes.to_vec())) } else { Err(DecodeError::Invalid("program")) }
+    }
+}
+
+impl Encode for Counts {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Counts { ops, bytes, sequential, strided, off_page, crossing, spent_ns, sizes } = self;
+        let counts = [ops, bytes, sequential, strided, off_page, crossing, spent_ns];
+        counts.into_iter().chain(sizes).for_each(|count| count.encode(out));
+    }
+}
+
+impl Decode<'_> for Counts {
+    fn decode(input: &mut Reader<'_>) -> Result<Counts, DecodeError> {
+        let mut counts = Counts {
+            ops: Decode::decode(input)?,
+            bytes: Decode::decode(input)?,
+            sequential: Decode::decode(input)?,
+            strided: Decode::decode(input)?,
+            off_page: Decode::decode(input)?,
+            crossing: Decode::decode(input)?,
+            spent_ns: Decode::decode(input)?,
+            sizes: [0; SIZE_RANGES],
+        };
+        for count in &mut counts.sizes {
+            *count = Decode::decode(input)?;
+        }
+        Ok(counts)
+    }
+}
+
+codec_struct!(Pattern { reads, writes });
+codec_struct!(Bin { read, written, ops, spent_ns });
+
+impl Encode for Timeline {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.width_ms.encode(out);
+        self.bins.encode(out);
+    }
+}
+
+impl Decode<'_> for Timeline {
+    fn decode(input: &mut Reader<'_>) -> Result<Timeline, DecodeError> {
+        let timeline = Timeline { width_ms: Decode::decode(input)?, bins: Decode::decode(input)? };
+        let is_one = timeline.width_ms > 0 && timeline.bins.len() == BINS;
+        if is_one { Ok(timeline) } else { Err(DecodeError::Invalid("timeline")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_types::limits::{FRAME_BODY_MAX, USES_FILES_MAX, USES_PER_MESSAGE_MAX, USES_PROCESSES_MAX};
+
+    fn pattern() -> Pattern {
+        let counts =
+            |ops| Counts { ops, bytes: 2, sequential: 3, spent_ns: 4, sizes: [5; 9], ..Counts::default() };
+        Pattern { reads: counts(6), writes: counts(7) }
+    }
+
+    fn used() -> Use {
+        let program = Program(vec![b'x'; PROGRAM_LEN_MAX]);
+        Use { ino: Ino(1), pid: 2, program, first_ago_ms: 3, last_ago_ms: 4, pattern: pattern() }
+    }
+
+    fn file() -> FileUse {
+        let mut file = FileUse {
+            ino: Ino(1),
+            parent: Ino(2),
+            partition: PartitionId::ROOT,
+            stripe: 4096,
+            users: Vec::new(),
+            first_ms: 3,
+            last_ms: 4,
+            read_from_ms: Some(3),
+            written_until_ms: Some(4),
+            held_ms: 1,
+            mounted: 5,
+            pattern: pattern(),
+        };
+        (0..1000).for_each(|user| file.add_user(user / 2));
+        file
+    }
+
+    #[test]
+    fn the_fullest_messages_fit() {
+        let Use { program, pattern, .. } = used();
+        let process = ProcessUse { client: ClientId(1), pid: 2, program, first_ms: 3, last_ms: 4, pattern };
+        let table = UseTable {
+            files: vec![file(); USES_FILES_MAX],
+            processes: vec![process; USES_PROCESSES_MAX],
+            ..UseTable::default()
+        };
+        let bytes = table.to_bytes();
+        assert!(bytes.len() <= FRAME_BODY_MAX, "{}", bytes.len());
+        assert_eq!(UseTable::from_bytes(&bytes), Ok(table));
+        let uses = vec![used(); USES_PER_MESSAGE_MAX];
+        assert!(uses.to_bytes().len() + (1 << 17) <= FRAME_BODY_MAX);
+    }
+
+    #[test]
+    fn users_are_told_apart_up_to_a_number() {
+        assert_eq!(file().users, (0..USE_PROCESSES_MAX as u64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn golden_bytes_of_a_use() {
+        let bytes = used().to_bytes();
+        assert_eq!(bytes.len(), 8 + 4 + 4 + 15 + 16 + 2 * 128);
+        assert_eq!(bytes[..19], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 15, 0, 0, 0, b'x', b'x', b'x']);
+        assert_eq!(bytes[31..40], [3, 0, 0, 0, 0, 0, 0, 0, 4]);
+        assert_eq!(bytes[47..56], [6, 0, 0, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(Use::from_bytes(&bytes), Ok(used()));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut table = UseTable::default();
+        table.timeline.bins.pop();
+        assert_eq!(UseTable::from_bytes(&table.to_bytes()), Err(DecodeError::Invalid("timeline")));
+        table.timeline = Timeline { width_ms: 0, ..Timeline::default() };
+        assert_eq!(UseTable::from_bytes(&table.to_bytes()), Err(DecodeError::Invalid("timeline")));
+        let long = [&16_u32.to_le_bytes()[..], &[b'x'; 16]].concat();
+        assert_eq!(Program::from_bytes(&long), Err(DecodeError::Invalid("program")));
+    }
+}
