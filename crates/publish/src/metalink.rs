@@ -96,11 +96,16 @@ fn item(node: Node<'_, '_>) -> Result<Item, String> {
     if digest.is_none() && pieces.is_empty() {
         return Err(wrong("has no SHA-256, so nothing tells whether what comes is right"));
     }
-    let urls: Vec<String> = urls(node).into_iter().filter(|url| Place::of_url(url).is_some()).collect();
+    let urls: Vec<String> = urls(node).into_iter().filter(|url| is_place(url)).collect();
     if urls.is_empty() {
         return Err(wrong("has no place that it can be fetched from: http, https, s3 or file"));
     }
     Ok(Item { name: name.to_owned(), size, digest, piece_len, pieces, urls })
+}
+
+/// Whether files are fetched from a URL. Control characters are no part of one, whatever parsers make of them.
+fn is_place(url: &str) -> bool {
+    !url.contains(char::is_control) && Place::of_url(url).is_some()
 }
 
 fn digest(node: Node<'_, '_>) -> Option<Digest> {
@@ -115,7 +120,8 @@ fn pieces_of(node: Node<'_, '_>, size: u64) -> Result<(u64, Vec<Digest>), String
     if digests.len() as u64 != size.div_ceil(len) {
         return Err(format!("has {} digests of pieces, and not {}", digests.len(), size.div_ceil(len)));
     }
-    Ok((len, digests))
+    // Without pieces their length says nothing.
+    Ok((if digests.is_empty() { piece_len(size) } else { len }, digests))
 }
 
 /// Where a file is, the best first.
