@@ -89,6 +89,6 @@ mod tests {
     fn pieces_are_neither_many_nor_small() {
         assert_eq!((piece_len(0), piece_len(1 << 20), piece_len(1 << 30)), (1 << 20, 1 << 20, 1 << 20));
         assert_eq!(piece_len(5 << 30), 5 << 20);
-        assert!(piece_len(u64::MAX / 2) % PIECE_MIN == 0);
+        assert!(piece_len(u64::MAX / 2).is_multiple_of(PIECE_MIN));
     }
 }

@@ -82,7 +82,8 @@ impl<'w> Readers<'w> {
         if !is_whole {
             headers.push(("range", format!("bytes={offset}-{}", offset + len - 1)));
         }
-        let mut answer = self.web.ask("GET", url, &Sent { headers, body: None }).map_err(of_error)?;
+        let mut answer =
+            self.web.ask("GET", url, &Sent { headers, body: None, is_slow: false }).map_err(of_error)?;
         match answer.status {
             200 if is_whole => {
                 let said = answer.header("content-length").and_then(|len| len.parse::<u64>().ok());

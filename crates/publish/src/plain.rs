@@ -46,7 +46,7 @@ pub fn look(url: &Url, web: &Web) -> PublishResult<Plain> {
     }
     let headers =
         vec![("want-repr-digest", "sha-256=1".to_owned()), ("accept-encoding", "identity".to_owned())];
-    let mut answer = web.ask("HEAD", url, &Sent { headers, body: None })?;
+    let mut answer = web.ask("HEAD", url, &Sent { headers, body: None, is_slow: true })?;
     if !(200..300).contains(&answer.status) {
         return Err(answer.refusal());
     }
@@ -57,10 +57,16 @@ pub fn look(url: &Url, web: &Web) -> PublishResult<Plain> {
         answer.headers.get_all("link").iter().filter_map(|link| link.to_str().ok()).collect();
     if let Some(place) = links.iter().find_map(|link| described_by(link)) {
         let place = answer.url.join(place).ok().filter(|place| place.origin() == answer.url.origin());
+        let place = place.map(|place| with_secret(&place, url));
         let mut items = place.map(|place| metalink_at(&place, web)).transpose()?.unwrap_or_default();
         // A server's own metalink is of this file, whatever it calls it.
         if let [item] = items.as_mut_slice() {
             item.name = name_of(url)?;
+            for place in &mut item.urls {
+                if let Ok(to) = Url::parse(place) {
+                    *place = with_secret(&to, url).to_string();
+                }
+            }
             return Ok(Plain::Files(items));
         }
     }
@@ -77,7 +83,7 @@ pub fn look(url: &Url, web: &Web) -> PublishResult<Plain> {
     }
 }
 
-/// Where it leads, asked for with what the URL had in front of its host.
+/// Where something else is of the same server, asked for with what the URL had in front of its host.
 fn with_secret(to: &Url, from: &Url) -> Url {
     let mut url = to.clone();
     if to.origin() == from.origin() {
@@ -87,7 +93,7 @@ fn with_secret(to: &Url, from: &Url) -> Url {
 }
 
 fn metalink_at(url: &Url, web: &Web) -> PublishResult<Vec<Item>> {
-    let mut answer = web.ask("GET", url, &Sent::default())?;
+    let mut answer = web.ask("GET", url, &Sent { is_slow: true, ..Sent::default() })?;
     if answer.status != 200 {
         return Err(answer.refusal());
     }
@@ -145,7 +151,7 @@ pub fn fetch_plain(
         return Err(PublishError::new(Cause::Exists, text));
     }
     let headers = vec![("accept-encoding", "identity".to_owned())];
-    let mut answer = web.ask("GET", url, &Sent { headers, body: None })?;
+    let mut answer = web.ask("GET", url, &Sent { headers, body: None, is_slow: false })?;
     if answer.status != 200 {
         return Err(answer.refusal());
     }

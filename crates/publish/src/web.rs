@@ -18,8 +18,9 @@ use crate::trust;
 
 /// How long a connection, the beginning of an answer, and a silence may take.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The first answer may take as long as a server needs to read a large file for its digests.
-const ANSWER: Duration = Duration::from_secs(600);
+const ANSWER: Duration = Duration::from_secs(30);
+/// How long an answer may take for which a server reads all of a large file.
+const ANSWER_SLOW: Duration = Duration::from_secs(600);
 const SILENCE: Duration = Duration::from_secs(30);
 /// Most redirects of one request.
 const REDIRECTS_MAX: usize = 5;
@@ -33,6 +34,8 @@ pub struct Sent<'a> {
     pub headers: Vec<(&'static str, String)>,
     /// What is put.
     pub body: Option<&'a [u8]>,
+    /// Whether the server has to read a whole file for the answer.
+    pub is_slow: bool,
 }
 
 /// The beginning of an answer.
@@ -157,11 +160,14 @@ impl Web {
         if let Some(value) = self.authorization(url) {
             request = request.header("authorization", value);
         }
+        let wait = if sent.is_slow { ANSWER_SLOW } else { ANSWER };
         let answered = match sent.body {
-            Some(body) => {
-                request.body(body).map_err(ureq::Error::Http).and_then(|request| agent.run(request))
-            }
-            None => request.body(()).map_err(ureq::Error::Http).and_then(|request| agent.run(request)),
+            Some(body) => request.body(body).map_err(ureq::Error::Http).and_then(|request| {
+                agent.run(agent.configure_request(request).timeout_recv_response(Some(wait)).build())
+            }),
+            None => request.body(()).map_err(ureq::Error::Http).and_then(|request| {
+                agent.run(agent.configure_request(request).timeout_recv_response(Some(wait)).build())
+            }),
         };
         let (parts, body) = answered.map_err(|error| failed(url, &error))?.into_parts();
         Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, url: plain, body })
@@ -200,7 +206,6 @@ impl Web {
             .max_redirects_will_error(false)
             .user_agent(concat!("bivouac/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(CONNECT))
-            .timeout_recv_response(Some(ANSWER))
             .timeout_per_read(Some(SILENCE))
             .timeout_per_write(Some(SILENCE))
             .max_idle_connections_per_host(64)

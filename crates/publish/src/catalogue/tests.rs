@@ -47,7 +47,7 @@ fn conforms(place: &Place, here: &Environment) {
     for gone in [catalogue.remove(&first.id).unwrap_err(), catalogue.get(&first.id).unwrap_err()] {
         assert!(gone.cause() == Cause::NotFound && gone.to_string().contains(&first.id), "{gone}");
     }
-    assert_eq!(catalogue.list().unwrap().entries, [second.clone()]);
+    assert_eq!(catalogue.list().unwrap().entries, std::slice::from_ref(&second));
     catalogue.remove(&second.id).unwrap();
     assert_eq!(catalogue.get("../x").unwrap_err().cause(), Cause::Usage);
     assert_eq!(catalogue.remove("../x").unwrap_err().cause(), Cause::Usage);
@@ -100,7 +100,7 @@ fn half_entries_are_none_and_damaged_ones_are_named() {
     std::fs::create_dir(dir.path().join(".bivouac-new-x")).unwrap();
     std::fs::create_dir(dir.path().join("Not an entry")).unwrap();
     let found = catalogue.list().unwrap();
-    assert_eq!(found.entries, [good.clone()]);
+    assert_eq!(found.entries, std::slice::from_ref(&good));
     assert!(found.damaged.len() == 1 && found.damaged[0].contains(&changed.id), "{:?}", found.damaged);
     // An entry under the name of another is neither of the two.
     std::fs::rename(dir.path().join(&good.id), dir.path().join(&half.id).with_extension("")).unwrap_err();

@@ -2,7 +2,9 @@ use super::*;
 use crate::digest::piece_len;
 use crate::web::Web;
 use bivouac_source::Environment;
+use parking_lot::Mutex;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 
 /// Notes what it hears.
 #[derive(Default)]
