@@ -84,16 +84,16 @@ impl<'e> Ways<'e> {
     }
 
     /// Opens the way to a place that the user named: the key that is to be shown is for its server, and for no other.
-    pub fn to(&mut self, place: &Place, changes: bool) {
+    pub fn open(&mut self, place: &Place, changes: bool) {
         if let Place::Web(url) = place {
-            self.to_server(url, None, changes, true);
+            self.open_server(url, None, changes, true);
             self.shown = None;
         }
     }
 
     /// Opens the way to a server, for what is at a URL. Of an own formation a key is made; its certificate, or one with
     /// this fingerprint, is trusted.
-    pub fn to_server(&mut self, url: &Url, fingerprint: Option<&str>, changes: bool, shows: bool) {
+    pub fn open_server(&mut self, url: &Url, fingerprint: Option<&str>, changes: bool, shows: bool) {
         // What the user's own formation says counts more than what an entry says of it.
         let here = self.here;
         let own = self.own.get_or_insert_with(|| own_formations(here));

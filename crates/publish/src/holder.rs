@@ -1,6 +1,6 @@
 //! Reading pieces of files where they are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -49,6 +49,8 @@ pub type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> std::io::Result<()>;
 pub struct Readers<'w> {
     here: Environment,
     web: &'w Web,
+    /// Where credentials are used besides the store that the environment names.
+    trusted: HashSet<String>,
     stores: Mutex<HashMap<String, Arc<S3Source>>>,
     /// How objects looked when they were first read.
     versions: Mutex<HashMap<String, Version>>,
@@ -59,7 +61,15 @@ impl<'w> Readers<'w> {
     #[must_use]
     pub fn new(here: &Environment, web: &'w Web) -> Readers<'w> {
         let (stores, versions) = (Mutex::default(), Mutex::default());
-        Readers { here: here.clone(), web, stores, versions }
+        let trusted = here.endpoint().into_iter().collect();
+        Readers { here: here.clone(), web, trusted, stores, versions }
+    }
+
+    /// Uses credentials for the store of a place that the user named, too.
+    pub fn trust(&mut self, place: &Place) {
+        if let Place::S3 { endpoint: Some(endpoint), .. } = place {
+            self.trusted.insert(endpoint.clone());
+        }
     }
 
     /// Reads a piece of the file at a URL.
@@ -121,6 +131,13 @@ impl<'w> Readers<'w> {
         access: Access,
         sink: Sink<'_>,
     ) -> Result<(), Trouble> {
+        // Anybody can write an entry, and have requests signed that way.
+        if let Some(endpoint) = place.endpoint.as_ref().filter(|endpoint| !self.trusted.contains(*endpoint)) {
+            let remedy = "if you trust it, set AWS_ENDPOINT_URL_S3 to it";
+            return Err(Trouble::Refused(format!(
+                "no credentials are used for the store {endpoint}; {remedy}"
+            )));
+        }
         let store = self.store(place).map_err(of_error)?;
         let known = self.versions.lock().get(url).cloned();
         let version = match known {
@@ -254,6 +271,13 @@ mod tests {
         {
             assert!(matches!(read(&url, access), Err(Trouble::Lacks(_))), "{url}");
         }
+    }
+
+    #[test]
+    fn credentials_are_for_stores_that_the_user_named() {
+        let access = Access { offset: 0, len: 1, size: 1 };
+        let refusal = read("s3://bucket/key?endpoint=http://127.0.0.1:1", access);
+        assert!(matches!(refusal, Err(Trouble::Refused(why)) if why.contains("AWS_ENDPOINT_URL_S3")));
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::collections::HashSet;
 const NAME_LEN_MAX: usize = 4095;
 /// Longest part between two slashes, in bytes.
 const PART_LEN_MAX: usize = 255;
+/// Most parts of a name.
+const PARTS_MAX: usize = 64;
 /// What is being fetched has this in its name until it is complete.
 pub(crate) const UNFINISHED: &str = ".bivouac-";
 
@@ -26,6 +28,9 @@ pub fn check(name: &str) -> Result<(), &'static str> {
     // What a terminal would take for a command has no business in a name; NUL ends one.
     if name.chars().any(char::is_control) {
         return Err("has a control character");
+    }
+    if name.split('/').count() > PARTS_MAX {
+        return Err("has too many directories");
     }
     name.split('/').try_for_each(|part| match part {
         "" => Err("has an empty part"),

@@ -122,6 +122,7 @@ impl Spot {
                 }
                 Err(error) => return Err(self.failed(error)),
             }
+            self.check_is_ours(&file)?;
             // Whoever had the lock may have given the file its name meanwhile.
             let ours = rustix::fs::fstat(&file).map_err(|error| self.failed(error))?;
             match rustix::fs::statat(&self.dir, &self.partial, AtFlags::SYMLINK_NOFOLLOW) {
@@ -130,6 +131,18 @@ impl Spot {
                 Err(error) => return Err(self.failed(error)),
             }
         }
+    }
+
+    /// In a directory that others write to, somebody may have made it in advance, to have it afterwards.
+    fn check_is_ours(&self, file: &File) -> PublishResult<()> {
+        let stat = rustix::fs::fstat(file).map_err(|error| self.failed(error))?;
+        let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+        if is_file && stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink <= 1 {
+            return Ok(());
+        }
+        let beside = self.path.with_file_name(&self.partial);
+        let text = format!("{}: is of somebody else, or has another name; remove it", beside.display());
+        Err(PublishError::new(Cause::Exists, text))
     }
 
     /// Gives what was fetched its name, safely on the disk.
@@ -203,6 +216,11 @@ mod tests {
         assert!(spot.existing().unwrap().is_none());
         let mut file = spot.partial().unwrap();
         assert_eq!(spot.partial().unwrap_err().cause(), Cause::Exists, "one at a time");
+        let other = target.spot("a/linked", &Digest::of(b"x")).unwrap();
+        std::fs::write(dir.path().join("mine"), "mine").unwrap();
+        std::fs::hard_link(dir.path().join("mine"), other.path.with_file_name(&other.partial)).unwrap();
+        assert!(other.partial().unwrap_err().to_string().contains("somebody else"));
+        std::fs::remove_file(other.path.with_file_name(&other.partial)).unwrap();
         file.write_all(b"content").unwrap();
         assert!(!spot.path.exists());
         spot.commit(&file, false).unwrap();

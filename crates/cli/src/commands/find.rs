@@ -17,7 +17,7 @@ use crate::table::layout;
 /// Shows data sets that have all words.
 pub fn find(here: &Environment, args: &FindArgs) -> Result<ExitCode, Failure> {
     let (place, mut ways) = (place(&args.which)?, Ways::new(here, &args.which.key)?);
-    ways.to(&place, false);
+    ways.open(&place, false);
     let catalogue = Catalogue::open(&place, &environment::objects(), &ways.web).map_err(failed)?;
     let found = catalogue.list().map_err(failed)?;
     let now = bivouac_http::keys::now();
@@ -37,7 +37,7 @@ pub fn find(here: &Environment, args: &FindArgs) -> Result<ExitCode, Failure> {
 /// Takes a data set out of a catalogue.
 pub fn unpublish(here: &Environment, args: &UnpublishArgs) -> Result<ExitCode, Failure> {
     let (place, mut ways) = (place(&args.which)?, Ways::new(here, &args.which.key)?);
-    ways.to(&place, true);
+    ways.open(&place, true);
     let catalogue = Catalogue::open(&place, &environment::objects(), &ways.web).map_err(failed)?;
     catalogue.remove(&args.entry).map_err(failed)?;
     if let Some(cache) = get::cache() {

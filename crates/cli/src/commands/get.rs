@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use bivouac_http::keys;
 use bivouac_launch::Environment;
 use bivouac_publish::{
-    Cache, Catalogue, Fetched, Holder, Item, Kind, Manifest, Order, Place, Plain, Readers, Wanted, fetch,
+    Cache, Catalogue, Fetched, Holder, Item, Manifest, Order, Place, Plain, Readers, Wanted, fetch,
     fetch_plain, is_dir, look, metalink, ro_crate, split,
 };
 use bivouac_types::units::{exact_size, format_utc};
@@ -74,7 +74,7 @@ fn find(args: &GetArgs, ways: &mut Ways<'_>) -> Result<Found, Failure> {
 
 /// An entry of a catalogue: what was fetched before first, then the catalogue.
 fn find_entry(args: &GetArgs, place: &Place, id: &str, ways: &mut Ways<'_>) -> Result<Found, Failure> {
-    ways.to(place, false);
+    ways.open(place, false);
     let catalogue = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?;
     let cache = cache().filter(|_| !args.no_cache);
     if let Some((manifest, items)) = cache.as_ref().and_then(|cache| cache.find_entry(&catalogue.name(), id))
@@ -114,7 +114,7 @@ fn find_place(args: &GetArgs, place: &Place, ways: &mut Ways<'_>) -> Result<Foun
             find_entry(args, &place, id, ways)
         }
         Place::Web(url) => {
-            ways.to_server(url, args.fingerprint.as_deref(), false, true);
+            ways.open_server(url, args.fingerprint.as_deref(), false, true);
             // The names of other servers come from this one: they are not shown its key.
             match entry_at(url) {
                 Some((parent, id)) => find_entry(args, &Place::Web(parent), &id, ways),
@@ -173,7 +173,7 @@ fn bytes(
     let to = match &args.dst {
         Some(dst) if is_dir(dst) || ends_with_slash(dst) => dst.join(name),
         Some(dst) => dst.clone(),
-        None => PathBuf::from(name),
+        None => refuse_hidden(name).map(|()| PathBuf::from(name))?,
     };
     let (len, digest) = fetch_plain(url, &to, args.force, &ways.web, meter, cancel).map_err(failed)?;
     meter.clear();
@@ -206,10 +206,13 @@ fn files(
     let (into, items) = targets(args, manifest, items)?;
     let cache = cache();
     let known = cache.as_ref().filter(|_| !args.no_cache);
-    let (holders, files) = places(manifest, items, known, ways);
+    let (holders, files) = places(args, manifest, items, known, ways);
     let order = Order { files, holders, into, force: args.force, jobs: args.jobs };
     let here = environment::objects();
-    let fetched = fetch(&order, &Readers::new(&here, &ways.web), meter, cancel);
+    let mut readers = Readers::new(&here, &ways.web);
+    let named = [args.which.catalogue.as_deref(), Some(args.what.as_str())];
+    named.into_iter().flatten().filter_map(Place::of_url).for_each(|place| readers.trust(&place));
+    let fetched = fetch(&order, &readers, meter, cancel);
     meter.clear();
     if args.json {
         print_line(&ended(&fetched, meter));
@@ -236,11 +239,33 @@ fn targets(
         return Ok((dir, items));
     }
     let own = manifest.filter(|_| !is_one).map_or(".", |manifest| &manifest.name);
+    if dst.is_none() {
+        let names = items.iter().map(|item| item.name.as_str());
+        let hidden =
+            if own == "." { names.into_iter().find(|name| name.starts_with('.')) } else { Some(own) };
+        refuse_hidden(hidden.unwrap_or_default())?;
+    }
     Ok((dst.unwrap_or(Path::new(own)).to_owned(), items))
+}
+
+/// What others name is not to become a file of settings where the command happens to run.
+fn refuse_hidden(name: &str) -> Result<(), Failure> {
+    if !name.starts_with('.') {
+        return Ok(());
+    }
+    let text = format!("{name}: would be a hidden name here; say where to put it: bivouac get ENTRY DST");
+    Err(Failure::new(2, text))
+}
+
+/// Whether a holder has the certificate that the user named.
+fn is_same(named: Option<&str>, holder: &Holder) -> bool {
+    let bare = |text: &str| text.replace(':', "").to_lowercase();
+    named.map(bare).is_some_and(|named| holder.fingerprint.as_deref().map(bare) == Some(named))
 }
 
 /// Who has which file: own copies first, then the formation, then site storage. Ways to them are opened.
 fn places(
+    args: &GetArgs,
     manifest: Option<&Manifest>,
     items: Vec<Item>,
     cache: Option<&Cache>,
@@ -250,8 +275,9 @@ fn places(
     let mut numbers: HashMap<String, usize> = HashMap::new();
     for holder in known {
         if let Some((_, url)) = server_of(&holder.base) {
-            let is_formation = matches!(holder.kind, Kind::Formation { .. });
-            ways.to_server(&url, holder.fingerprint.as_deref(), false, is_formation);
+            // Anybody can write an entry. The user's key is for a server whose certificate the user named.
+            let is_confirmed = url.scheme() == "https" && is_same(args.fingerprint.as_deref(), holder);
+            ways.open_server(&url, holder.fingerprint.as_deref(), false, is_confirmed);
         }
         numbers.insert(holder.base.clone(), names.len());
         names.push(publish::shown(holder));
@@ -267,7 +293,7 @@ fn places(
         *numbers.entry(name.clone()).or_insert_with(|| {
             if let Some((_, url)) = &server {
                 // Of an URL that the user wrote the server has its key already; strangers are not shown any.
-                ways.to_server(url, None, false, false);
+                ways.open_server(url, None, false, false);
             }
             names.push(name);
             names.len() - 1

@@ -31,6 +31,10 @@ pub fn run(here: &Environment, args: &PublishArgs) -> Result<ExitCode, Failure> 
         .path
         .canonicalize()
         .map_err(|error| Failure::new(1, format_args!("{}: {error}; check its path", args.path.display())))?;
+    // What is refused afterwards costs the reading of all files.
+    for (text, option) in [(&args.title, "--title"), (&args.words, "--words")] {
+        plain(text, option)?;
+    }
     let place = Place::parse(&args.catalogue).map_err(failed)?;
     let mut ways = Ways::new(here, &args.key)?;
     interruptible(|cancel| {
@@ -43,7 +47,7 @@ pub fn run(here: &Environment, args: &PublishArgs) -> Result<ExitCode, Failure> 
             errln!("bivouac: not published: {} ({})", skipped.path.display(), skipped.what);
         }
         let holders = looked_at(holders, &frozen, &ways.web, cancel)?;
-        ways.to(&place, true);
+        ways.open(&place, true);
         let catalogue = Catalogue::open(&place, &environment::objects(), &ways.web).map_err(failed)?;
         let manifest = put(here, args, &path, frozen, holders, &catalogue)?;
         let by = manifest.holders.iter().map(shown).collect::<Vec<_>>().join(", ");
@@ -105,6 +109,13 @@ fn holders(here: &Environment, args: &PublishArgs, path: &Path) -> Result<Vec<Ca
 }
 
 fn site(place: &Place) -> Result<Holder, Failure> {
+    if let Place::Web(url) = place
+        && (!url.username().is_empty() || url.password().is_some() || url.query().is_some())
+    {
+        let text =
+            "--site: a URL with a password or a query, which all would read in the entry; name it without";
+        return Err(Failure::new(2, text));
+    }
     Ok(Holder { kind: Kind::Site, base: place.url().map_err(failed)?, fingerprint: None })
 }
 
@@ -147,7 +158,9 @@ fn looked_at(
     cancel: &AtomicBool,
 ) -> Result<Vec<Holder>, Failure> {
     let here = environment::objects();
-    let readers = Readers::new(&here, web);
+    let mut readers = Readers::new(&here, web);
+    let places = candidates.iter().filter_map(|candidate| Place::of_url(&candidate.holder.base));
+    places.for_each(|place| readers.trust(&place));
     let mut holders = Vec::new();
     for Candidate { holder, look } in candidates {
         let compared = if look == Look::Read { Ok(()) } else { compare(frozen, &holder, &readers, cancel) };

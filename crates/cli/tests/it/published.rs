@@ -488,6 +488,9 @@ fn hostile_servers_and_entries_do_no_harm() {
         assert!(got.code == 1, "{name}: {}", got.err);
     }
     assert_eq!((fs::read_dir(&outside).unwrap().count(), fs::read_dir(&target).unwrap().count()), (0, 1));
+    let link = metalink(dir.path(), ".profile", &bytes, std::slice::from_ref(&good));
+    let output = place.command(&["get", text(&link)]).current_dir(&outside).output().unwrap();
+    assert_eq!((output.status.code(), fs::read_dir(&outside).unwrap().count()), (Some(2), 0));
     assert!(!Path::new("/tmp/bivouac-hostile").exists());
 }
 

@@ -123,7 +123,7 @@ impl<'a> Work<'a> {
                 queue.busy += 1;
                 return step;
             }
-            if queue.pieces.is_empty() && queue.busy == 0 {
+            if queue.pieces.is_empty() && queue.files.is_empty() && queue.busy == 0 {
                 self.changed.notify_all();
                 return Step::End;
             }
@@ -131,7 +131,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The first piece that somebody can be asked for now, or the next file.
+    /// The first piece that somebody can be asked at once, or the next file.
     fn choose(&self, queue: &mut Queue, now: Instant) -> Option<Step> {
         for _ in 0..queue.pieces.len() {
             let piece = queue.pieces.pop_front()?;
@@ -149,7 +149,9 @@ impl<'a> Work<'a> {
             }
         }
         // As few files as possible are open: a new one only where nothing of the others can be had.
-        queue.files.pop_front().map(Step::Prepare)
+        // Of each that waits a piece is in the queue, so these are few even if all holders rest.
+        let has_room = queue.pieces.len() < 2 * self.order.jobs.max(1);
+        if has_room { queue.files.pop_front().map(Step::Prepare) } else { None }
     }
 
     /// Looks what of a file is there from before, and has the rest fetched.

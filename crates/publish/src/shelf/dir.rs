@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{Shelf, exists, too_large};
 use crate::error::{Cause, PublishError, PublishResult};
 
-/// What entries are called until they are whole, and once they are being removed.
+/// What entries are called until they are whole.
 const HIDDEN: &str = ".bivouac-";
 
 /// The directory.
@@ -86,19 +86,22 @@ impl Shelf for Dir {
     }
 
     fn remove(&self, entry: &str, files: &[&str]) -> PublishResult<()> {
-        let (place, gone) = (self.0.join(entry), self.0.join(format!("{HIDDEN}old-{entry}")));
-        let first = place.join(files.first().copied().unwrap_or_default());
-        fs::symlink_metadata(&first).map_err(|error| PublishError::system(place.display(), &error))?;
-        fs::rename(&place, &gone).map_err(|error| PublishError::system(place.display(), &error))?;
-        for file in files {
-            match fs::remove_file(gone.join(file)) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(PublishError::system(gone.display(), &error));
+        let place = self.0.join(entry);
+        for (number, file) in files.iter().enumerate() {
+            let path = place.join(file);
+            match fs::remove_file(&path) {
+                Err(error) if number == 0 || error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(PublishError::system(path.display(), &error));
                 }
                 _ => {}
             }
         }
-        // What else somebody put there is theirs.
-        fs::remove_dir(&gone).map_err(|error| PublishError::system(gone.display(), &error))
+        match fs::remove_dir(&place) {
+            // What else somebody put there is theirs.
+            Err(error) if error.kind() != std::io::ErrorKind::DirectoryNotEmpty => {
+                Err(PublishError::system(place.display(), &error))
+            }
+            _ => Ok(()),
+        }
     }
 }
