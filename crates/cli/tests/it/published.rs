@@ -163,6 +163,7 @@ fn what_cannot_be_had_is_not_published() {
         ("a", &["--site", text(&other)][..], "has other bytes"),
         ("a", &["--site", "/none"], "/none"),
         ("a", &["--site", "ftp://x/y"], "'ftp' is none of"),
+        ("a", &["--site", "http://ada:secret@127.0.0.1:1/x"], "a password or a query"),
         ("a", &["--words", "a\nb"], "control characters"),
         ("none", &[], "No such file"),
         ("catalogue", &[], "has no files"),
@@ -492,6 +493,42 @@ fn hostile_servers_and_entries_do_no_harm() {
     let output = place.command(&["get", text(&link)]).current_dir(&outside).output().unwrap();
     assert_eq!((output.status.code(), fs::read_dir(&outside).unwrap().count()), (Some(2), 0));
     assert!(!Path::new("/tmp/bivouac-hostile").exists());
+}
+
+/// S565: a key is shown to no server that only an entry calls one of a formation.
+#[test]
+fn entries_get_no_keys() {
+    let (place, dir) = (place(), tempfile::tempdir().unwrap());
+    let at = |name: &str| dir.path().join(name);
+    let heads = Arc::new(Mutex::new(String::new()));
+    let heard = Arc::clone(&heads);
+    let server = Odd::start(Box::new(move |head, _| {
+        heard.lock().unwrap().push_str(head);
+        let text = "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\ncontent";
+        Some(text.as_bytes().to_vec())
+    }));
+    fs::create_dir(at("catalogue")).unwrap();
+    fs::write(at("f"), "content").unwrap();
+    fs::write(at("key"), "BVKSECRET.secret\n").unwrap();
+    let id = publish(&place, &at("f"), text(&at("catalogue")), &["--site", &server.url("/f")]);
+    fs::remove_file(at("f")).unwrap();
+    let described = at("catalogue").join(&id).join("ro-crate-metadata.json");
+    let changed = fs::read_to_string(&described).unwrap();
+    let changed =
+        changed.replace("\"site storage\"", "\"formation x\", \"identifier\": \"00\", \"sha256\": \"00\"");
+    assert!(changed.contains("formation x"));
+    fs::write(&described, changed).unwrap();
+    let (key, dst) = (at("key"), at("dst"));
+    let entry = at("catalogue").join(&id);
+    let said = place.run(&["get", text(&entry), text(&dst), "--key-file", text(&key), "--no-cache"]);
+    assert_eq!((said.code, fs::read(&dst).unwrap()), (0, b"content".to_vec()), "{}", said.err);
+    let seen = heads.lock().unwrap().to_lowercase();
+    let is_silent = !seen.contains("authorization") && !seen.contains("secret");
+    assert!(seen.contains("get /f") && is_silent, "{seen}");
+    // The server that the user names is shown it.
+    let said = place.run(&["get", &server.url("/f"), text(&at("other")), "--key-file", text(&key)]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(heads.lock().unwrap().contains("Bearer BVKSECRET.secret"));
 }
 
 /// S562: what a server says no digests of comes as it is, and is said not to be compared.
