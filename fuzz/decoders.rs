@@ -172,6 +172,20 @@ fn sealed_log(bytes: &[u8], crc32c: fn(&[u8]) -> u32) -> Vec<u8> {
     log
 }
 
+/// What is published by anybody: names that are accepted lead nowhere else, and what is written again is the same.
+fn published(text: &str) {
+    if let Ok(items) = bivouac_publish::metalink::decode(text) {
+        for item in &items {
+            let parts = Path::new(&item.name).components();
+            assert!(parts.into_iter().all(|part| matches!(part, Component::Normal(_))));
+        }
+        assert_eq!(bivouac_publish::metalink::decode(&bivouac_publish::metalink::encode(&items)), Ok(items));
+    }
+    if let Ok((manifest, _)) = bivouac_publish::ro_crate::decode(text) {
+        assert!(bivouac_publish::ro_crate::is_id(&manifest.id));
+    }
+}
+
 /// What users and files say: sizes, durations, places to copy from and to, volumes, names, the state of a formation.
 pub fn text(bytes: &[u8]) {
     let argument = OsStr::from_bytes(bytes);
@@ -188,6 +202,7 @@ pub fn text(bytes: &[u8]) {
     }
     let _damaged_or_not = bivouac_launch::State::parse(bytes, Path::new("state.json"));
     let Ok(text) = std::str::from_utf8(bytes) else { return };
+    published(text);
     if let Ok(size) = units::parse_size(text) {
         assert!(!units::format_size(size).is_empty());
     }

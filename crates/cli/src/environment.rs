@@ -54,6 +54,18 @@ fn state_home() -> Option<PathBuf> {
     chosen.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")))
 }
 
+/// Where programs of the user keep what can be had again, as the same specification has it.
+pub fn cache_home() -> Option<PathBuf> {
+    let chosen = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    chosen.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
+}
+
+/// What the user is called.
+pub fn user() -> Option<String> {
+    let names = ["USER", "LOGNAME"].into_iter().filter_map(|name| std::env::var(name).ok());
+    names.into_iter().find(|name| !name.is_empty() && !name.contains(char::is_control))
+}
+
 /// Whether the terminal understands nothing but text.
 pub fn is_dumb_terminal() -> bool {
     std::env::var_os("TERM").is_none_or(|terminal| terminal.is_empty() || terminal == "dumb")

@@ -24,6 +24,7 @@ mod planning;
 mod pools;
 mod preloading;
 mod progress;
+mod publishing;
 mod queue;
 mod reach;
 mod report;

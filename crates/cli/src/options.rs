@@ -8,6 +8,7 @@ mod numbers;
 mod partition;
 mod plan;
 mod pool;
+mod publish;
 mod report;
 mod slots;
 mod stage;
@@ -27,6 +28,7 @@ pub use pool::{
     AttachArgs, DatabaseArgs, PoolArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs, PoolExpireArgs,
     PoolPathArgs, PoolShareArgs,
 };
+pub use publish::{CatalogueArgs, FindArgs, GetArgs, KeyFileArgs, PublishArgs, ShareArgs, UnpublishArgs};
 pub use slots::{
     PoolAnnounceArgs, PoolBeginArgs, PoolSlotArgs, PoolSlotsArgs, PoolStageAction, PoolStageArgs,
     PoolStorageArgs, SlotArgs,
@@ -206,6 +208,24 @@ pub enum Command {
     System(SystemArgs),
     /// Make, list and revoke keys, which servers for HTTP want to be shown
     Key(KeyArgs),
+    /// Publish a data set in a catalogue, which is there when the formation is gone
+    ///
+    /// All files are read: names, sizes, digests of files and of pieces, and who has them are written down as RO-Crate and Metalink. The
+    /// entry is there whole or not at all; what changes meanwhile is named, and nothing is published. Its name is the last line.
+    Publish(PublishArgs),
+    /// Find published data sets by words
+    Find(FindArgs),
+    /// Take a data set out of a catalogue; its files stay where they are
+    Unpublish(UnpublishArgs),
+    /// Fetch a published data set, or what is at a URL: in pieces from all that have it, verified, resumable
+    ///
+    /// From what was fetched before, from the servers of the formation, from site storage: whoever still has it. Every piece is compared
+    /// with its digest; files get their names when all of them is right. Interrupted or killed, the same command goes on.
+    Get(GetArgs),
+    /// Make a link to a file or directory of a formation, which ends
+    ///
+    /// It can be read by whoever has the link, without a key of their own; `key revoke` ends it before its time.
+    Share(ShareArgs),
     /// Measure file systems, formations and the network, side by side
     Bench(bivouac_bench::BenchArgs),
     /// Write the completions of a shell to standard output

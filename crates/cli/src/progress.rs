@@ -19,7 +19,7 @@ const BAR: &str = "{prefix:>4} {percent:>3}% {wide_bar} {bytes}/{total_bytes} {m
 /// Before that a rate says nothing, in seconds.
 const RATES_AFTER_S: f64 = 0.5;
 /// Least time between two lines of JSON about progress.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+pub const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Tells of a job: people on standard error, scripts on standard output.
 pub struct Told {
@@ -233,7 +233,7 @@ pub fn print_line(event: &Value) {
 }
 
 /// Whole per cent, 100 only when all is there.
-fn percent(done: u64, all: u64) -> u64 {
+pub fn percent(done: u64, all: u64) -> u64 {
     if all == 0 { 100 } else { (u128::from(done.min(all)) * 100 / u128::from(all)) as u64 }
 }
 
@@ -271,7 +271,8 @@ fn ended_event(transfer: &Transfer, ended: &Result<Summary, StageError>) -> Valu
     event
 }
 
-fn new_bar(prefix: &'static str) -> ProgressBar {
+/// A bar for a terminal, as all copies have it.
+pub fn new_bar(prefix: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(0).with_style(style).with_prefix(prefix)
 }

@@ -125,7 +125,7 @@ fn failures(held: &Held, ended: &Ended) -> Vec<String> {
 }
 
 /// Does something that can be cancelled while looking out for a signal, which it answers.
-fn interruptible<T>(signals: &Signals, work: impl FnOnce(Arc<AtomicBool>) -> T) -> (T, Option<i32>) {
+pub fn interruptible<T>(signals: &Signals, work: impl FnOnce(Arc<AtomicBool>) -> T) -> (T, Option<i32>) {
     let cancel = Arc::new(AtomicBool::new(false));
     let Ok((working, done)) = UnixStream::pair() else { return (work(cancel), None) };
     std::thread::scope(|scope| {

@@ -23,6 +23,6 @@ pub use failing::FailingSource;
 pub use limited::LimitedSource;
 pub use model::{Attrs, Entry, Expect, Kept, Meta, Opened, Piece, Upload, Version};
 pub use posix::{PosixSource, TEMPORARY};
-pub use s3::{Environment, S3Place, S3Source};
+pub use s3::{Environment, S3Place, S3Source, trusted_roots};
 pub use source::{Source, check_path, join_path, split_path};
 pub use unchanged::UnchangedSource;

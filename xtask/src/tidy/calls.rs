@@ -13,6 +13,11 @@ const START_PROCESSES: [&str; 2] = ["launch", "xtask"];
 const ALLOWED: &[(&str, &str, &str)] = &[
     ("process", "crates/bench/src/", "measurements are made of real processes, and of `up` as users run it"),
     ("file name", "crates/bench/src/", "it measures file systems by their paths, and writes figures"),
+    (
+        "file name",
+        "crates/publish/src/",
+        "it reads what is published, and puts what it fetches where users say",
+    ),
     ("file name", "crates/net/src/address.rs", "the path of a socket is an address"),
     ("file name", "crates/posix/src/", "it is about calls that name files"),
     ("process", "crates/posix/src/cases/opens.rs", "a running program is what its case is about"),

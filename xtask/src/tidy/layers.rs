@@ -14,7 +14,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ("mechanism", &["net", "store", "direct", "source", "extract"]),
     ("use", &["client"]),
     ("serve", &["node"]),
-    ("compose", &["launch", "stage", "bench", "fsck", "pool"]),
+    ("compose", &["launch", "stage", "bench", "fsck", "pool", "publish"]),
     ("adapt", &["mount", "preload", "capi", "mpiio", "http", "python"]),
     ("operate", &["cli"]),
     ("dev", &["sim", "posix", "objects", "xtask"]),

@@ -7,8 +7,10 @@ mod down;
 mod end;
 mod exec;
 mod explain;
+mod find;
 mod flush;
 mod fsck;
+mod get;
 mod join;
 mod keep;
 pub mod key;
@@ -22,12 +24,14 @@ pub mod partition;
 mod pin;
 mod plan;
 mod pool;
+mod publish;
 mod reap;
 mod recover;
 mod report;
 mod run;
 mod scrub;
 mod serve;
+mod share;
 pub mod slots;
 mod stage;
 mod status;
@@ -77,6 +81,11 @@ pub fn run(here: &Environment, command: Command) -> Result<ExitCode, Failure> {
         Command::System(args) => system::run(here, &args),
         Command::Scrub(args) => scrub::run(here, &args),
         Command::Key(args) => key::run(here, &args),
+        Command::Publish(args) => publish::run(here, &args),
+        Command::Find(args) => find::find(here, &args),
+        Command::Unpublish(args) => find::unpublish(here, &args),
+        Command::Get(args) => get::run(here, &args),
+        Command::Share(args) => share::run(here, &args),
         Command::Bench(args) => bench::run(here, &args),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),

@@ -85,6 +85,26 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("key create", &["bivouac key create", "bivouac key create --path /results --read-only --expires 8h"]),
     ("key list", &["bivouac key list", "bivouac key list --json"]),
     ("key revoke", &["bivouac key revoke BVKABCDEFGHIJKLMNOPQ"]),
+    (
+        "publish",
+        &[
+            "bivouac publish results --title 'Wing, fine mesh' --words 'cfd wing' --to /project/catalogue",
+            "bivouac publish results --title wing --licence CC-BY-4.0 --expires 30d --site s3://bucket/results --to s3://bucket/catalogue",
+        ],
+    ),
+    (
+        "find",
+        &["bivouac find wing --in /project/catalogue", "bivouac find --json --in https://host/catalogue"],
+    ),
+    ("unpublish", &["bivouac unpublish wing-fine-mesh-0123456789ab --in /project/catalogue"]),
+    (
+        "get",
+        &[
+            "bivouac get wing-fine-mesh-0123456789ab --in /project/catalogue",
+            "bivouac get https://127.0.0.1:8443/results/a.h5 a.h5",
+        ],
+    ),
+    ("share", &["bivouac share results/a.h5 --expires 8h"]),
     ("config", &["bivouac config --check camp.toml"]),
     (
         "fsck",

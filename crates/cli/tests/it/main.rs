@@ -40,6 +40,7 @@ mod pins;
 mod planned;
 mod pooled;
 mod preload;
+mod published;
 mod recover;
 mod reported;
 mod restarts;

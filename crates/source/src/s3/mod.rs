@@ -18,6 +18,7 @@ use std::time::Duration;
 use bivouac_types::{Timestamp, mode};
 
 pub use keys::Environment;
+pub use wire::trusted_roots;
 
 use crate::error::Cause;
 use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version};

@@ -129,7 +129,7 @@ impl Wire {
             .max_idle_connections_per_host(32)
             .max_idle_connections(32);
         if place.is_https() {
-            config = config.tls_config(TlsConfig::builder().root_certs(roots(here)?).build());
+            config = config.tls_config(TlsConfig::builder().root_certs(trusted_roots(here)?).build());
         } else {
             // A store of the site's own is not asked for through a proxy.
             config = config.proxy(None);
@@ -328,7 +328,10 @@ fn cause_of(error: &io::Error) -> String {
 }
 
 /// The certificates to trust: those that are named, those of the system, or Mozilla's.
-fn roots(here: &Environment) -> SourceResult<RootCerts> {
+///
+/// # Errors
+/// [`Cause::BadName`] for a file that has none.
+pub fn trusted_roots(here: &Environment) -> SourceResult<RootCerts> {
     let read = |path: &std::path::Path| {
         let text = read_small(path)?;
         let is_certificate = |item| match item {

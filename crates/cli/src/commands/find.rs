@@ -1,0 +1,98 @@
+//! `bivouac find` and `bivouac unpublish`.
+
+use std::process::ExitCode;
+
+use bivouac_launch::Environment;
+use bivouac_publish::{Catalogue, Holder, Kind, Manifest, Place};
+use bivouac_types::units::{format_size, format_utc};
+use serde_json::{Value, json};
+
+use crate::commands::get;
+use crate::environment;
+use crate::failure::Failure;
+use crate::options::{CatalogueArgs, FindArgs, UnpublishArgs};
+use crate::publishing::{Ways, failed};
+use crate::table::layout;
+
+/// Shows data sets that have all words.
+pub fn find(here: &Environment, args: &FindArgs) -> Result<ExitCode, Failure> {
+    let (place, mut ways) = (place(&args.which)?, Ways::new(here, &args.which.key)?);
+    ways.open(&place, false);
+    let catalogue = Catalogue::open(&place, &environment::objects(), &ways.web).map_err(failed)?;
+    let found = catalogue.list().map_err(failed)?;
+    let now = bivouac_http::keys::now();
+    let is_meant =
+        |entry: &&Manifest| entry.is_meant_by(&args.words) && (args.expired || !entry.has_expired(now));
+    let entries: Vec<&Manifest> = found.entries.iter().filter(is_meant).collect();
+    if args.json {
+        let all: Vec<Value> = entries.iter().map(|entry| json_of(entry, now)).collect();
+        outln!("{}", serde_json::to_string_pretty(&all).map_err(std::io::Error::from)?);
+    } else {
+        out!("{}", text_of(&entries, now));
+    }
+    found.damaged.iter().for_each(|text| errln!("bivouac: not shown: {text}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes a data set out of a catalogue.
+pub fn unpublish(here: &Environment, args: &UnpublishArgs) -> Result<ExitCode, Failure> {
+    let (place, mut ways) = (place(&args.which)?, Ways::new(here, &args.which.key)?);
+    ways.open(&place, true);
+    let catalogue = Catalogue::open(&place, &environment::objects(), &ways.web).map_err(failed)?;
+    catalogue.remove(&args.entry).map_err(failed)?;
+    if let Some(cache) = get::cache() {
+        cache.forget_entry(&catalogue.name(), &args.entry);
+    }
+    outln!("{} is out of {}; its files are where they were", args.entry, catalogue.name());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the catalogue is that was named.
+pub fn place(args: &CatalogueArgs) -> Result<Place, Failure> {
+    let text = args.catalogue.as_ref().ok_or_else(|| {
+        Failure::new(2, "no catalogue is named; write --in CATALOGUE, or set BIVOUAC_CATALOGUE")
+    })?;
+    Place::parse(text).map_err(failed)
+}
+
+fn text_of(entries: &[&Manifest], now: u64) -> String {
+    if entries.is_empty() {
+        return "nothing found\n".to_owned();
+    }
+    let row = |entry: &&Manifest| {
+        let end = match entry.expires {
+            Some(_) if entry.has_expired(now) => "expired".to_owned(),
+            Some(end) => format_utc(end),
+            None => "-".to_owned(),
+        };
+        vec![
+            entry.id.clone(),
+            entry.title.clone(),
+            entry.files.to_string(),
+            format_size(entry.bytes),
+            entry.who.clone(),
+            format_utc(entry.created),
+            end,
+            entry.licence.clone().unwrap_or_else(|| "-".to_owned()),
+        ]
+    };
+    let rows: Vec<Vec<String>> = entries.iter().map(row).collect();
+    layout(&["ENTRY", "TITLE", "FILES", "SIZE", "WHO", "PUBLISHED", "UNTIL", "LICENCE"], &[2, 3], &rows)
+}
+
+/// An entry for scripts.
+pub fn json_of(entry: &Manifest, now: u64) -> Value {
+    let holder = |holder: &Holder| {
+        let formation = match &holder.kind {
+            Kind::Formation { name, .. } => Some(name),
+            Kind::Site => None,
+        };
+        json!({"url": holder.base, "formation": formation, "fingerprint": holder.fingerprint})
+    };
+    json!({
+        "entry": entry.id, "title": entry.title, "words": entry.words, "licence": entry.licence, "who": entry.who,
+        "name": entry.name, "files": entry.files, "bytes": entry.bytes, "published_unix_s": entry.created,
+        "expires_unix_s": entry.expires, "expired": entry.has_expired(now),
+        "holders": entry.holders.iter().map(holder).collect::<Vec<_>>(),
+    })
+}

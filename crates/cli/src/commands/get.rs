@@ -1,0 +1,347 @@
+//! `bivouac get`.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use bivouac_http::keys;
+use bivouac_launch::Environment;
+use bivouac_publish::{
+    Cache, Catalogue, Fetched, Holder, Item, Manifest, Order, Place, Plain, Readers, Wanted, fetch,
+    fetch_plain, is_dir, look, metalink, ro_crate, split,
+};
+use bivouac_types::units::{exact_size, format_utc};
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::commands::{find, publish};
+use crate::environment;
+use crate::failure::Failure;
+use crate::options::GetArgs;
+use crate::progress::print_line;
+use crate::publishing::{Meter, Ways, failed, interruptible, server_of};
+
+/// What holders are called that are this user's own earlier copies.
+const CACHE: &str = "fetched before";
+
+/// What is to be fetched.
+enum Found {
+    Entry(Box<Manifest>, Vec<Item>),
+    Files(Vec<Item>),
+    Bytes(Url, String),
+}
+
+/// Fetches something.
+pub fn run(here: &Environment, args: &GetArgs) -> Result<ExitCode, Failure> {
+    let mut ways = Ways::new(here, &args.which.key)?;
+    interruptible(|cancel| {
+        let meter = Meter::new("get", args.json, args.talk);
+        let done = match find(args, &mut ways)? {
+            Found::Bytes(url, name) => bytes(args, &url, &name, &ways, &meter, cancel),
+            Found::Files(items) => files(args, None, items, &mut ways, &meter, cancel),
+            Found::Entry(manifest, items) => {
+                check_time(args, &manifest)?;
+                files(args, Some(&manifest), items, &mut ways, &meter, cancel)
+            }
+        };
+        meter.clear();
+        done.map(|()| ExitCode::SUCCESS)
+    })
+}
+
+/// This user's own, where there is a place for it.
+pub fn cache() -> Option<Cache> {
+    environment::cache_home().map(|home| Cache::at(home.join("bivouac/published")))
+}
+
+fn find(args: &GetArgs, ways: &mut Ways<'_>) -> Result<Found, Failure> {
+    let what = args.what.as_str();
+    if what.contains("://") {
+        return find_place(args, &Place::parse(what).map_err(failed)?, ways);
+    }
+    if ro_crate::is_id(what) && args.which.catalogue.is_some() {
+        return find_entry(args, &find::place(&args.which)?, what, ways);
+    }
+    if Path::new(what).exists() {
+        return find_place(args, &Place::parse(what).map_err(failed)?, ways);
+    }
+    let text = format!(
+        "{what}: is neither a file here nor a URL; for an entry of a catalogue write --in CATALOGUE, and see: bivouac find"
+    );
+    Err(Failure::new(2, text))
+}
+
+/// An entry of a catalogue: what was fetched before first, then the catalogue.
+fn find_entry(args: &GetArgs, place: &Place, id: &str, ways: &mut Ways<'_>) -> Result<Found, Failure> {
+    ways.open(place, false);
+    let catalogue = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?;
+    let cache = cache().filter(|_| !args.no_cache);
+    if let Some((manifest, items)) = cache.as_ref().and_then(|cache| cache.find_entry(&catalogue.name(), id))
+    {
+        return Ok(Found::Entry(Box::new(manifest), items));
+    }
+    let (manifest, items) = catalogue.get(id).map_err(failed)?;
+    if let Some(cache) = cache {
+        cache.keep_entry(&catalogue.name(), &manifest, &items);
+    }
+    Ok(Found::Entry(Box::new(manifest), items))
+}
+
+/// What is at a place: an entry's directory or its description, a metalink, or any file of a server.
+fn find_place(args: &GetArgs, place: &Place, ways: &mut Ways<'_>) -> Result<Found, Failure> {
+    let is_metalink = |name: &str| [".meta4", ".metalink"].iter().any(|end| name.ends_with(end));
+    match place {
+        Place::Path(path) if path.is_dir() => {
+            let (parent, id) = split(path).map_err(failed)?;
+            find_entry(args, &Place::Path(parent), &id, ways)
+        }
+        Place::Path(path) if path.to_str().is_some_and(is_metalink) => metalink_in(path),
+        Place::Path(path) if path.ends_with(ro_crate::FILE) => {
+            let dir = path.parent().unwrap_or(path);
+            find_place(args, &Place::Path(dir.to_owned()), ways)
+        }
+        Place::Path(path) => {
+            let text =
+                "is neither an entry of a catalogue nor a metalink; to copy a file, use cp or bivouac stage";
+            Err(Failure::new(2, format_args!("{}: {text}", path.display())))
+        }
+        Place::S3 { bucket, key, endpoint, region } => {
+            let key = key.trim_end_matches(ro_crate::FILE).trim_end_matches('/');
+            let (parent, id) = key.rsplit_once('/').unwrap_or(("", key));
+            let (bucket, endpoint, region) = (bucket.clone(), endpoint.clone(), region.clone());
+            let place = Place::S3 { bucket, key: parent.to_owned(), endpoint, region };
+            find_entry(args, &place, id, ways)
+        }
+        Place::Web(url) => {
+            ways.open_server(url, args.fingerprint.as_deref(), false, true);
+            // The names of other servers come from this one: they are not shown its key.
+            match entry_at(url) {
+                Some((parent, id)) => find_entry(args, &Place::Web(parent), &id, ways),
+                None => Ok(match look(url, &ways.web).map_err(failed)? {
+                    Plain::Files(items) => Found::Files(items),
+                    Plain::Bytes { url, name } => Found::Bytes(url, name),
+                }),
+            }
+        }
+    }
+}
+
+/// The catalogue and the name of an entry that a URL names by its directory or its description.
+fn entry_at(url: &Url) -> Option<(Url, String)> {
+    let dir = url.path().strip_suffix(ro_crate::FILE).unwrap_or(url.path()).strip_suffix('/')?;
+    let (parent, id) = dir.rsplit_once('/').filter(|(_, id)| ro_crate::is_id(id))?;
+    let mut catalogue = url.clone();
+    catalogue.set_path(parent);
+    Some((catalogue, id.to_owned()))
+}
+
+fn metalink_in(path: &Path) -> Result<Found, Failure> {
+    let refused = |why: &dyn std::fmt::Display| Failure::new(1, format_args!("{}: {why}", path.display()));
+    let len = std::fs::metadata(path).map_err(|error| refused(&error))?.len();
+    if len > metalink::TEXT_MAX as u64 {
+        return Err(refused(&"is too large for a metalink"));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| refused(&error))?;
+    metalink::decode(&text).map(Found::Files).map_err(|why| refused(&why))
+}
+
+fn check_time(args: &GetArgs, manifest: &Manifest) -> Result<(), Failure> {
+    match manifest.expires {
+        Some(end) if manifest.has_expired(keys::now()) && !args.expired => {
+            let text = format!(
+                "{}: expired at {}Z; ask {} to publish it again, or fetch it all the same with --expired",
+                manifest.id,
+                format_utc(end),
+                manifest.who
+            );
+            Err(Failure::new(1, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What nobody has said digests of.
+fn bytes(
+    args: &GetArgs,
+    url: &Url,
+    name: &str,
+    ways: &Ways<'_>,
+    meter: &Meter,
+    cancel: &AtomicBool,
+) -> Result<(), Failure> {
+    let to = match &args.dst {
+        Some(dst) if is_dir(dst) || ends_with_slash(dst) => dst.join(name),
+        Some(dst) => dst.clone(),
+        None => refuse_hidden(name).map(|()| PathBuf::from(name))?,
+    };
+    let (len, digest) = fetch_plain(url, &to, args.force, &ways.web, meter, cancel).map_err(failed)?;
+    meter.clear();
+    let sum = meter.sum(1, len);
+    let warning = "its server says no digests, so nothing was compared";
+    meter.say(&format!("{}: {sum}; {warning}; SHA-256 {}", to.display(), digest.hex()));
+    if args.json {
+        print_line(&json!({
+            "event": "ended", "ok": true, "files": 1, "files_already": 0, "bytes_moved": len,
+            "verified": false, "sha256": digest.hex(),
+        }));
+    }
+    Ok(())
+}
+
+fn ends_with_slash(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt as _;
+    path.as_os_str().as_bytes().ends_with(b"/")
+}
+
+/// Files whose digests are known.
+fn files(
+    args: &GetArgs,
+    manifest: Option<&Manifest>,
+    items: Vec<Item>,
+    ways: &mut Ways<'_>,
+    meter: &Meter,
+    cancel: &AtomicBool,
+) -> Result<(), Failure> {
+    let (into, items) = targets(args, manifest, items)?;
+    let cache = cache();
+    let known = cache.as_ref().filter(|_| !args.no_cache);
+    let (holders, files) = places(args, manifest, items, known, ways);
+    let order = Order { files, holders, into, force: args.force, jobs: args.jobs };
+    let here = environment::objects();
+    let mut readers = Readers::new(&here, &ways.web);
+    let named = [args.which.catalogue.as_deref(), Some(args.what.as_str())];
+    named.into_iter().flatten().filter_map(Place::of_url).for_each(|place| readers.trust(&place));
+    let fetched = fetch(&order, &readers, meter, cancel);
+    meter.clear();
+    if args.json {
+        print_line(&ended(&fetched, meter));
+    }
+    let fetched = fetched.map_err(failed)?;
+    if let Some(cache) = cache {
+        note(&cache, &order);
+    }
+    tell(&order, &fetched, meter);
+    Ok(())
+}
+
+/// Where the files are to be: a directory, and their names below it.
+fn targets(
+    args: &GetArgs,
+    manifest: Option<&Manifest>,
+    mut items: Vec<Item>,
+) -> Result<(PathBuf, Vec<Item>), Failure> {
+    let is_one = manifest.map_or(items.len() == 1, |manifest| manifest.is_file) && items.len() == 1;
+    let dst = args.dst.as_deref();
+    if let (true, Some(dst)) = (is_one, dst.filter(|dst| !is_dir(dst) && !ends_with_slash(dst))) {
+        let (dir, name) = split(dst).map_err(failed)?;
+        items.iter_mut().for_each(|item| item.name.clone_from(&name));
+        return Ok((dir, items));
+    }
+    let own = manifest.filter(|_| !is_one).map_or(".", |manifest| &manifest.name);
+    if dst.is_none() {
+        let names = items.iter().map(|item| item.name.as_str());
+        let hidden =
+            if own == "." { names.into_iter().find(|name| name.starts_with('.')) } else { Some(own) };
+        refuse_hidden(hidden.unwrap_or_default())?;
+    }
+    Ok((dst.unwrap_or(Path::new(own)).to_owned(), items))
+}
+
+/// What others name is not to become a file of settings where the command happens to run.
+fn refuse_hidden(name: &str) -> Result<(), Failure> {
+    if !name.starts_with('.') {
+        return Ok(());
+    }
+    let text = format!("{name}: would be a hidden name here; say where to put it: bivouac get ENTRY DST");
+    Err(Failure::new(2, text))
+}
+
+/// Whether a holder has the certificate that the user named.
+fn is_same(named: Option<&str>, holder: &Holder) -> bool {
+    let bare = |text: &str| text.replace(':', "").to_lowercase();
+    named.map(bare).is_some_and(|named| holder.fingerprint.as_deref().map(bare) == Some(named))
+}
+
+/// Who has which file: own copies first, then the formation, then site storage. Ways to them are opened.
+fn places(
+    args: &GetArgs,
+    manifest: Option<&Manifest>,
+    items: Vec<Item>,
+    cache: Option<&Cache>,
+    ways: &mut Ways<'_>,
+) -> (Vec<String>, Vec<Wanted>) {
+    let (mut names, known) = (vec![CACHE.to_owned()], manifest.map_or(&[][..], |manifest| &manifest.holders));
+    let mut numbers: HashMap<String, usize> = HashMap::new();
+    for holder in known {
+        if let Some((_, url)) = server_of(&holder.base) {
+            // Anybody can write an entry. The user's key is for a server whose certificate the user named.
+            let is_confirmed = url.scheme() == "https" && is_same(args.fingerprint.as_deref(), holder);
+            ways.open_server(&url, holder.fingerprint.as_deref(), false, is_confirmed);
+        }
+        numbers.insert(holder.base.clone(), names.len());
+        names.push(publish::shown(holder));
+    }
+    let mut number_of = |url: &str, ways: &mut Ways<'_>| {
+        let holder: Option<&Holder> = known.iter().find(|holder| holder.has(url));
+        let server = server_of(url);
+        let name = match (holder, &server) {
+            (Some(holder), _) => holder.base.clone(),
+            (None, Some((origin, _))) => origin.clone(),
+            (None, None) => url.split('/').take(3).collect::<Vec<_>>().join("/"),
+        };
+        *numbers.entry(name.clone()).or_insert_with(|| {
+            if let Some((_, url)) = &server {
+                // Of an URL that the user wrote the server has its key already; strangers are not shown any.
+                ways.open_server(url, None, false, false);
+            }
+            names.push(name);
+            names.len() - 1
+        })
+    };
+    let files = items.into_iter().map(|mut item| {
+        let own = item.digest.and_then(|digest| cache?.find(&digest, item.size));
+        let own = own.and_then(|path| Place::Path(path).url().ok()).map(|url| (0, url));
+        let others = std::mem::take(&mut item.urls).into_iter().map(|url| (number_of(&url, ways), url));
+        let places = own.into_iter().chain(others).collect();
+        Wanted { item, places }
+    });
+    let files = files.collect();
+    (names, files)
+}
+
+fn note(cache: &Cache, order: &Order) {
+    for Wanted { item, .. } in &order.files {
+        if let (Some(digest), Ok(path)) = (item.digest, std::path::absolute(order.into.join(&item.name))) {
+            cache.note(&digest, &path);
+        }
+    }
+}
+
+fn tell(order: &Order, fetched: &Fetched, meter: &Meter) {
+    let bytes = order.files.iter().map(|wanted| wanted.item.size).sum();
+    let from: Vec<String> =
+        fetched.pieces.iter().map(|(name, pieces)| format!("{pieces} pieces from {name}")).collect();
+    let from = if from.is_empty() { "all was there".to_owned() } else { from.join(", ") };
+    let sum = meter.sum(fetched.files, bytes);
+    meter.say(&format!("{}: {sum}, verified; {from}", order.into.display()));
+    log::info!("fetched {} files, {} moved", fetched.files, exact_size(fetched.moved));
+}
+
+fn ended(fetched: &Result<Fetched, bivouac_publish::PublishError>, meter: &Meter) -> Value {
+    let left_out: Vec<Value> =
+        meter.left_out().iter().map(|(holder, why)| json!({"holder": holder, "why": why})).collect();
+    match fetched {
+        Ok(fetched) => {
+            let pieces: serde_json::Map<String, Value> =
+                fetched.pieces.iter().map(|(name, pieces)| (name.clone(), (*pieces).into())).collect();
+            json!({
+                "event": "ended", "ok": true, "files": fetched.files, "files_already": fetched.already,
+                "bytes_moved": fetched.moved, "verified": true, "pieces": pieces, "left_out": left_out,
+            })
+        }
+        Err(error) => {
+            json!({"event": "ended", "ok": false, "failure": error.to_string(), "left_out": left_out})
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! `bivouac share`.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bivouac_http::keys::{Deriver, Key};
+use bivouac_http::{Target, announce, keys};
+use bivouac_launch::{Environment, StateDir};
+use bivouac_types::units::format_utc;
+use url::Url;
+
+use crate::commands::key;
+use crate::failure::Failure;
+use crate::options::ShareArgs;
+use crate::reach::{self, Reached};
+
+/// How long a node may take to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(30);
+/// Who a link says to be: servers take any name with a key.
+const ANYBODY: &str = "link";
+
+/// Makes a key for a path, and a link that has it in it.
+pub fn run(here: &Environment, args: &ShareArgs) -> Result<ExitCode, Failure> {
+    let failed =
+        |why: &dyn std::fmt::Display| Failure::new(1, format_args!("{}: {why}", args.path.display()));
+    let Reached { client, entry, resolved } = reach::of_path(here, &args.path, ANSWER_WAIT)?;
+    let below = resolved.strip_prefix(&entry.dir).unwrap_or(&resolved);
+    let target = Target::plain(below.as_os_str().as_bytes()).map_err(|why| failed(&why))?;
+    let target = Target { is_dir: resolved.is_dir(), ..target };
+    let servers = announce::list(&client)?;
+    if servers.is_empty() {
+        return Err(failed(&"no server is running that could show it; start the formation with --http PORT"));
+    }
+    let path = String::from_utf8(Target { is_dir: false, ..target.clone() }.path())
+        .map_err(|_| failed(&"its name is no text; rename it"))?;
+    let now = keys::now();
+    let end = now.saturating_add(args.expires.0.div_ceil(1000));
+    let wanted = Key { id: String::new(), path, read_only: true, created: now, expires: Some(end) };
+    let ctx = client.new_op(0, here.uid, rustix::process::getegid().as_raw());
+    let name = entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
+    let (_, dir) = StateDir::find(here, name.as_ref())?;
+    let secret = dir.secret()?;
+    let made = keys::create(&client, &ctx, &wanted)?;
+    client.leave();
+    servers.iter().for_each(|server| errln!("{}", key::shown(server)));
+    errln!(
+        "ends at {}Z; before that by: bivouac key revoke --name {} {}",
+        format_utc(end),
+        client.map().name,
+        made.id
+    );
+    let key = Deriver::new(&secret).key(&made.id);
+    for server in &servers {
+        let link = format!("{}{}", server.url, target.encoded());
+        let mut link = Url::parse(&link).map_err(|error| failed(&error))?;
+        link.set_username(ANYBODY)
+            .and_then(|()| link.set_password(Some(&key)))
+            .map_err(|()| failed(&"its server's URL takes no key"))?;
+        outln!("{link}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,97 @@
+//! What this user has fetched before: where it lies, by digest, and what catalogues said.
+//!
+//! Nothing is kept twice: a file that was fetched stays where it was put, and is a holder of its content as any other
+//! as long as it is there unchanged, which its digests tell.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::digest::Digest;
+use crate::manifest::{Item, Manifest};
+use crate::{metalink, ro_crate};
+
+/// Longest path that is kept.
+const PATH_MAX: usize = 4096;
+
+/// A directory of the user's.
+pub struct Cache {
+    dir: PathBuf,
+}
+
+impl Cache {
+    /// The one in a directory, made when there is something to keep.
+    #[must_use]
+    pub fn at(dir: PathBuf) -> Cache {
+        Cache { dir }
+    }
+
+    fn content(&self, digest: &Digest) -> PathBuf {
+        self.dir.join("content").join(digest.hex())
+    }
+
+    /// Where content of this digest was put, if a file of this size is there.
+    #[must_use]
+    pub fn find(&self, digest: &Digest, size: u64) -> Option<PathBuf> {
+        let path = fs::read_to_string(self.content(digest)).ok().filter(|path| path.len() <= PATH_MAX)?;
+        let seen = fs::symlink_metadata(&path).ok()?;
+        (seen.is_file() && seen.len() == size).then(|| path.into())
+    }
+
+    /// Notes where content is. What cannot be noted is fetched again, which harms nobody.
+    pub fn note(&self, digest: &Digest, path: &Path) {
+        if let Some(text) = path.to_str() {
+            self.keep(&self.content(digest), text.as_bytes());
+        }
+    }
+
+    /// Keeps what a catalogue says of an entry: it does not change as long as it is there.
+    pub fn keep_entry(&self, catalogue: &str, manifest: &Manifest, items: &[Item]) {
+        let (dir, metalink) = (self.entry(catalogue, &manifest.id), metalink::encode(items));
+        self.keep(&dir.join("meta4"), metalink.as_bytes());
+        self.keep(&dir.join("json"), ro_crate::encode(manifest, items, &metalink).as_bytes());
+    }
+
+    /// What a catalogue said of an entry that it had.
+    #[must_use]
+    pub fn find_entry(&self, catalogue: &str, id: &str) -> Option<(Manifest, Vec<Item>)> {
+        let dir = self.entry(catalogue, id);
+        let described = fs::read_to_string(dir.join("json")).ok()?;
+        let links = fs::read_to_string(dir.join("meta4")).ok()?;
+        let (manifest, digest) = ro_crate::decode(&described).ok()?;
+        let fits = manifest.id == id && Digest::of(links.as_bytes()) == digest;
+        Some((manifest, metalink::decode(&links).ok().filter(|_| fits)?))
+    }
+
+    /// Forgets an entry.
+    pub fn forget_entry(&self, catalogue: &str, id: &str) {
+        let _none_there_is_forgotten = fs::remove_dir_all(self.entry(catalogue, id));
+    }
+
+    fn entry(&self, catalogue: &str, id: &str) -> PathBuf {
+        self.dir.join("entries").join(Digest::of(format!("{catalogue}\0{id}").as_bytes()).hex())
+    }
+
+    /// Whole or not at all: it is written beside its name.
+    fn keep(&self, path: &Path, bytes: &[u8]) {
+        let beside = path.with_extension(format!("{}.new", std::process::id()));
+        let kept = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&beside, bytes));
+        let _the_cache_is_for_speed = kept.and_then(|()| fs::rename(&beside, path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_is_known_as_long_as_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cache, file) = (Cache::at(dir.path().join("cache")), dir.path().join("f"));
+        let digest = Digest::of(b"abc");
+        assert_eq!(cache.find(&digest, 3), None);
+        cache.note(&digest, &file);
+        assert_eq!(cache.find(&digest, 3), None, "nothing is there");
+        fs::write(&file, "abc").unwrap();
+        assert_eq!((cache.find(&digest, 3), cache.find(&digest, 4)), (Some(file.clone()), None));
+    }
+}

@@ -1,0 +1,181 @@
+//! Fetching: pieces of files from all that have them, each piece compared before it counts.
+//!
+//! Threads take pieces from one queue, and for each the holder that has least to do. A holder that does not answer
+//! rests, longer each time; one that sends wrong bytes is left out and named. What is fetched lies beside its name
+//! until all of it is there; what an earlier run left is compared, and only the rest is fetched.
+
+mod health;
+mod work;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::digest::{Digest, Hasher};
+use crate::error::{Cause, PublishError, PublishResult};
+use crate::holder::Readers;
+use crate::manifest::Item;
+use crate::target::Target;
+use work::Work;
+
+/// Bytes that are compared at a time.
+const BUFFER: usize = 1 << 20;
+
+/// What is to be fetched.
+pub struct Order {
+    /// The files.
+    pub files: Vec<Wanted>,
+    /// What the holders are called, the nearest first.
+    pub holders: Vec<String>,
+    /// The directory that the files are put into.
+    pub into: PathBuf,
+    /// Whether what is there and differs is replaced.
+    pub force: bool,
+    /// How many pieces at a time.
+    pub jobs: usize,
+}
+
+/// A file that is to be fetched.
+pub struct Wanted {
+    /// It; its name is the one that it gets below the directory.
+    pub item: Item,
+    /// Holders, by their number, and URLs there.
+    pub places: Vec<(usize, String)>,
+}
+
+/// Hears how far it is.
+pub trait Watch: Sync {
+    /// How many files there are, with how many bytes.
+    fn found(&self, _files: u64, _bytes: u64) {}
+    /// Bytes were moved.
+    fn moved(&self, _bytes: u64) {}
+    /// Bytes were there already.
+    fn already(&self, _bytes: u64) {}
+    /// Bytes have to be moved again.
+    fn again(&self, _bytes: u64) {}
+    /// A file is complete.
+    fn file_done(&self, _name: &str) {}
+    /// A holder is not asked any more.
+    fn left_out(&self, _holder: &str, _why: &str) {}
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Files that are there now.
+    pub files: u64,
+    /// Of these, those that were there before.
+    pub already: u64,
+    /// Bytes that were moved.
+    pub moved: u64,
+    /// Pieces by holder.
+    pub pieces: Vec<(String, u64)>,
+}
+
+/// Fetches files. Goes on after a failure, so that as much as possible is there.
+///
+/// # Errors
+/// [`Cause::Exists`] if something else is there: nothing is fetched then. Otherwise everything that did not come.
+pub fn fetch(
+    order: &Order,
+    readers: &Readers<'_>,
+    watch: &dyn Watch,
+    cancel: &AtomicBool,
+) -> PublishResult<Fetched> {
+    let target = Target::open(&order.into)?;
+    let sizes = order.files.iter().map(|wanted| wanted.item.size);
+    watch.found(order.files.len() as u64, sizes.fold(0, u64::saturating_add));
+    let missing = missing(order, &target, watch, cancel)?;
+    let already = (order.files.len() - missing.len()) as u64;
+    let work = Work::new(order, &target, readers, watch, cancel, missing);
+    std::thread::scope(|scope| {
+        for _ in 0..order.jobs.max(1) {
+            scope.spawn(|| work.run());
+        }
+    });
+    work.ended(already)
+}
+
+/// Which files are not there yet as they should be.
+fn missing(
+    order: &Order,
+    target: &Target,
+    watch: &dyn Watch,
+    cancel: &AtomicBool,
+) -> PublishResult<Vec<usize>> {
+    let (mut missing, mut different) = (Vec::new(), Vec::new());
+    for (number, Wanted { item, .. }) in order.files.iter().enumerate() {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(interrupted());
+        }
+        let spot = target.spot(&item.name, &tag(item))?;
+        match spot.existing()? {
+            Some(file)
+                if is_as_said(&file, item)
+                    .map_err(|error| PublishError::system(spot.path.display(), &error))? =>
+            {
+                watch.already(item.size);
+                watch.file_done(&item.name);
+            }
+            Some(_) if !order.force => different.push(spot.path.display().to_string()),
+            _ => missing.push(number),
+        }
+    }
+    let Some(first) = different.first() else { return Ok(missing) };
+    let others =
+        if different.len() > 1 { format!(" and {} more", different.len() - 1) } else { String::new() };
+    let text =
+        format!("{first}{others}: is there and has other content; nothing was fetched; --force replaces it");
+    Err(PublishError::new(Cause::Exists, text))
+}
+
+fn interrupted() -> PublishError {
+    PublishError::new(Cause::Interrupted, "interrupted; the same command goes on with what is missing")
+}
+
+/// What tells this content from another, under the same name.
+fn tag(item: &Item) -> Digest {
+    item.digest.unwrap_or_else(|| {
+        let mut hasher = Hasher::new();
+        item.pieces.iter().for_each(|piece| hasher.add(&piece.0));
+        hasher.end()
+    })
+}
+
+/// Whether a file is what was said of it, all of it.
+fn is_as_said(file: &File, item: &Item) -> io::Result<bool> {
+    if file.metadata()?.len() != item.size {
+        return Ok(false);
+    }
+    let mut buffer = vec![0; BUFFER];
+    if let Some(wanted) = item.digest {
+        return Ok(digest_of(file, 0, item.size, &mut buffer)? == Some(wanted));
+    }
+    for index in 0..item.piece_count() {
+        let (offset, len) = item.piece(index);
+        if digest_of(file, offset, len, &mut buffer)? != item.piece_digest(index) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The digest of a part of a file; `None` if it ends before.
+fn digest_of(file: &File, offset: u64, len: u64, buffer: &mut [u8]) -> io::Result<Option<Digest>> {
+    let (mut hasher, mut done) = (Hasher::new(), 0);
+    while done < len {
+        let want = usize::try_from(len - done).unwrap_or(usize::MAX).min(buffer.len());
+        let read = file.read_at(buffer.get_mut(..want).unwrap_or_default(), offset + done)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        hasher.add(buffer.get(..read).unwrap_or_default());
+        done += read as u64;
+    }
+    Ok(Some(hasher.end()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,40 @@
+//! Published data sets: what is in them, where it can be had, and how it is fetched.
+//!
+//! - A [`Manifest`] says names, sizes, digests and places of files, and who published them. It is written as RO-Crate
+//!   1.1 ([`ro_crate`]) and Metalink 4 ([`metalink`]); both are pure, and take bytes of strangers.
+//! - A [`Catalogue`] keeps such entries in a directory, a bucket or at a web server.
+//! - [`fetch()`] gets files in pieces from all that have them. A name appears when its bytes are those that were said.
+//!
+//! See docs/publishing.md.
+
+mod cache;
+mod catalogue;
+mod digest;
+mod error;
+mod fetch;
+mod freeze;
+mod holder;
+mod manifest;
+pub mod metalink;
+mod names;
+mod place;
+mod plain;
+pub mod ro_crate;
+mod shelf;
+mod target;
+mod trust;
+mod web;
+
+pub use cache::Cache;
+pub use catalogue::{Catalogue, Found, new_id};
+pub use digest::{Digest, piece_len};
+pub use error::{Cause, PublishError, PublishResult};
+pub use fetch::{Fetched, Order, Wanted, Watch, fetch};
+pub use freeze::{Frozen, Skipped, compare, freeze};
+pub use holder::{Access, Readers};
+pub use manifest::{Holder, Item, Kind, Manifest};
+pub use names::check as check_name;
+pub use place::Place;
+pub use plain::{Plain, fetch_plain, look};
+pub use target::{is_dir, split};
+pub use web::{Web, origin_of};

@@ -1,0 +1,174 @@
+//! What a data set is: its files, and who says so.
+
+use crate::digest::Digest;
+use crate::place::encoded;
+
+/// Who has the files of a data set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The servers of a formation, which ends.
+    Formation {
+        /// Its name.
+        name: String,
+        /// Its id, which no other formation has.
+        id: String,
+    },
+    /// Site storage, or any other place.
+    Site,
+}
+
+/// A place that has all files of a data set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// What it is.
+    pub kind: Kind,
+    /// URL of the directory, or of the one file, without a slash at its end.
+    pub base: String,
+    /// SHA-256 of the server's certificate, where nobody else vouches for it.
+    pub fingerprint: Option<String>,
+}
+
+impl Holder {
+    /// Whether a URL is of this holder.
+    #[must_use]
+    pub fn has(&self, url: &str) -> bool {
+        let (base, query) = split_query(&self.base);
+        let rest = url.strip_suffix(query).and_then(|url| url.strip_prefix(base));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Where it has a file; the name is empty where the data set is one file.
+    #[must_use]
+    pub fn url(&self, name: &str) -> String {
+        let parts = name.split('/').filter(|part| !part.is_empty());
+        let (base, query) = split_query(&self.base);
+        parts.fold(base.to_owned(), |url, part| format!("{url}/{}", encoded(part.as_bytes()))) + query
+    }
+}
+
+/// What says which store it is comes behind the name.
+fn split_query(base: &str) -> (&str, &str) {
+    base.split_at(base.find('?').unwrap_or(base.len()))
+}
+
+/// A file of a data set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its name, with directories, as [`check_name`](crate::check_name) has it.
+    pub name: String,
+    /// Its size, in bytes.
+    pub size: u64,
+    /// SHA-256 of all of it; only missing where every piece has one.
+    pub digest: Option<Digest>,
+    /// Length of the pieces, but for the last.
+    pub piece_len: u64,
+    /// Their digests; empty where only that of the whole is known.
+    pub pieces: Vec<Digest>,
+    /// Where it can be had, the best first.
+    pub urls: Vec<String>,
+}
+
+impl Item {
+    /// How many pieces it is fetched in.
+    #[must_use]
+    pub fn piece_count(&self) -> usize {
+        match self.size {
+            0 => 0,
+            _ => self.pieces.len().max(1),
+        }
+    }
+
+    /// Where a piece begins, and its length.
+    #[must_use]
+    pub fn piece(&self, index: usize) -> (u64, u64) {
+        if self.pieces.is_empty() {
+            return (0, self.size);
+        }
+        let begin = self.piece_len.saturating_mul(index as u64).min(self.size);
+        (begin, self.piece_len.min(self.size - begin))
+    }
+
+    /// What a piece has to be.
+    #[must_use]
+    pub fn piece_digest(&self, index: usize) -> Option<Digest> {
+        if self.pieces.is_empty() { self.digest } else { self.pieces.get(index).copied() }
+    }
+}
+
+/// A data set as it was published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// What the catalogue calls it.
+    pub id: String,
+    /// What people call it.
+    pub title: String,
+    /// Words that it is found by.
+    pub words: String,
+    /// What may be done with it.
+    pub licence: Option<String>,
+    /// Who published it.
+    pub who: String,
+    /// The last name of the path that was published.
+    pub name: String,
+    /// Whether that was one file.
+    pub is_file: bool,
+    /// When, in seconds since 1970.
+    pub created: u64,
+    /// Until when it is to be found, in seconds since 1970.
+    pub expires: Option<u64>,
+    /// Who has it.
+    pub holders: Vec<Holder>,
+    /// How many files it has.
+    pub files: u64,
+    /// How many bytes they have.
+    pub bytes: u64,
+}
+
+impl Manifest {
+    /// Whether it is not to be found any more.
+    #[must_use]
+    pub fn has_expired(&self, now: u64) -> bool {
+        self.expires.is_some_and(|end| end <= now)
+    }
+
+    /// Whether it has all of these words in what is said of it.
+    #[must_use]
+    pub fn is_meant_by(&self, words: &[String]) -> bool {
+        let said = [&self.id, &self.title, &self.words, &self.who, &self.name];
+        let said = said.map(|text| text.to_lowercase()).join("\n");
+        words.iter().all(|word| said.contains(&word.to_lowercase()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_know_their_urls() {
+        let holder = Holder { kind: Kind::Site, base: "http://h/a".into(), fingerprint: None };
+        assert_eq!(holder.url("b c/ä"), "http://h/a/b%20c/%C3%A4");
+        assert_eq!(holder.url(""), "http://h/a");
+        assert!(holder.has("http://h/a/b") && holder.has("http://h/a") && !holder.has("http://h/ab"));
+        let holder = Holder { base: "s3://b/p?region=x".into(), ..holder };
+        assert_eq!(holder.url("c"), "s3://b/p/c?region=x");
+        assert!(holder.has(&holder.url("c")) && !holder.has("s3://b/p/c"));
+    }
+
+    #[test]
+    fn pieces_cover_a_file() {
+        let mut item = Item {
+            name: "a".into(),
+            size: 25,
+            digest: Some(Digest::of(b"")),
+            piece_len: 10,
+            pieces: vec![Digest::of(b"x"); 3],
+            urls: Vec::new(),
+        };
+        assert_eq!([item.piece(0), item.piece(1), item.piece(2)], [(0, 10), (10, 10), (20, 5)]);
+        item.pieces.clear();
+        assert_eq!((item.piece_count(), item.piece(0), item.piece_digest(0)), (1, (0, 25), item.digest));
+        item.size = 0;
+        assert_eq!(item.piece_count(), 0);
+    }
+}

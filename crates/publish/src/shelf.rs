@@ -1,0 +1,70 @@
+//! Where a catalogue keeps its files: small ones, put whole, listed one directory deep.
+
+mod bucket;
+mod dir;
+mod server;
+
+use bivouac_source::{Environment, S3Place, S3Source};
+
+use crate::error::{Cause, PublishError, PublishResult};
+use crate::place::Place;
+use crate::web::Web;
+use bucket::Bucket;
+use dir::Dir;
+use server::Server;
+
+/// The files of a catalogue.
+pub trait Shelf: Send + Sync {
+    /// What it is called.
+    fn name(&self) -> String;
+
+    /// Puts the files of a new entry, the last one last: whoever sees that one sees all.
+    ///
+    /// # Errors
+    /// [`Cause::Exists`] if there is such an entry; nothing is changed then.
+    fn put(&self, entry: &str, files: &[(&str, &[u8])]) -> PublishResult<()>;
+
+    /// A file of an entry, of at most so many bytes.
+    ///
+    /// # Errors
+    /// [`Cause::NotFound`], [`Cause::Damaged`].
+    fn get(&self, entry: &str, file: &str, max: usize) -> PublishResult<String>;
+
+    /// The names of all directories there.
+    ///
+    /// # Errors
+    /// What the place says.
+    fn list(&self) -> PublishResult<Vec<String>>;
+
+    /// Removes files of an entry, the first one first: whoever does not see that one sees none.
+    ///
+    /// # Errors
+    /// [`Cause::NotFound`] if the first is not there.
+    fn remove(&self, entry: &str, files: &[&str]) -> PublishResult<()>;
+}
+
+/// The files at a place.
+///
+/// # Errors
+/// That it is none, or that there are no credentials for it.
+pub fn open<'a>(place: &Place, here: &Environment, web: &'a Web) -> PublishResult<Box<dyn Shelf + 'a>> {
+    match place {
+        Place::Path(path) => Ok(Box::new(Dir(path.clone()))),
+        Place::S3 { bucket, key, endpoint, region } => {
+            let slash = if key.is_empty() { "" } else { "/" };
+            let prefix = format!("{key}{slash}");
+            let (bucket, endpoint, region) = (bucket.clone(), endpoint.clone(), region.clone());
+            let store = S3Source::open(&S3Place { bucket, prefix, endpoint, region }, here)?;
+            Ok(Box::new(Bucket { store, name: place.url()? }))
+        }
+        Place::Web(url) => Ok(Box::new(Server { url: url.clone(), web })),
+    }
+}
+
+fn exists(what: &str) -> PublishError {
+    PublishError::new(Cause::Exists, format_args!("{what}: is there already"))
+}
+
+fn too_large(what: &str) -> PublishError {
+    PublishError::new(Cause::Damaged, format_args!("{what}: is too large, or no text"))
+}

@@ -1,0 +1,149 @@
+//! A directory of a web server that takes PUT.
+
+use roxmltree::Document;
+use serde_json::Value;
+use url::Url;
+
+use super::{Shelf, exists};
+use crate::error::{Cause, PublishError, PublishResult};
+use crate::place::Place;
+use crate::web::{Sent, Web};
+
+/// Largest list of a server, in bytes.
+const LIST_MAX: usize = 64 << 20;
+
+/// The directory.
+pub struct Server<'w> {
+    /// Its URL.
+    pub url: Url,
+    /// The way there.
+    pub web: &'w Web,
+}
+
+impl Server<'_> {
+    fn at(&self, name: &str) -> Url {
+        match Place::Web(self.url.clone()).join(name) {
+            Place::Web(url) => url,
+            _ => self.url.clone(),
+        }
+    }
+
+    /// A directory's own URL.
+    fn dir(&self) -> Url {
+        let mut url = self.url.clone();
+        if !url.path().ends_with('/') {
+            url.set_path(&format!("{}/", url.path()));
+        }
+        url
+    }
+
+    fn put_file(&self, name: &str, bytes: &[u8]) -> PublishResult<()> {
+        let headers = vec![("if-none-match", "*".to_owned())];
+        let mut answer =
+            self.web.ask("PUT", &self.at(name), &Sent { headers, body: Some(bytes), is_slow: false })?;
+        if (200..300).contains(&answer.status) { Ok(()) } else { Err(answer.refusal()) }
+    }
+
+    fn delete(&self, name: &str) -> PublishResult<()> {
+        let mut answer = self.web.ask("DELETE", &self.at(name), &Sent::default())?;
+        if (200..300).contains(&answer.status) { Ok(()) } else { Err(answer.refusal()) }
+    }
+
+    /// The list that servers make for programs: formations, and nginx with its format json.
+    fn list_json(&self) -> PublishResult<Option<Vec<String>>> {
+        let headers = vec![("accept", "application/json".to_owned())];
+        let mut answer = self.web.ask("GET", &self.dir(), &Sent { headers, body: None, is_slow: false })?;
+        if answer.status != 200 {
+            return Err(answer.refusal());
+        }
+        if !answer.header("content-type").is_some_and(|kind| kind.starts_with("application/json")) {
+            return Ok(None);
+        }
+        let list: Value = serde_json::from_str(&answer.text(LIST_MAX)?).unwrap_or_default();
+        let names = list.as_array().map(|all| all.iter().filter_map(|entry| entry.get("name")?.as_str()));
+        Ok(names.map(|names| names.map(|name| name.trim_end_matches('/').to_owned()).collect()))
+    }
+
+    /// The list of WebDAV (RFC 4918, 9.1).
+    fn list_dav(&self) -> PublishResult<Option<Vec<String>>> {
+        let headers = vec![("depth", "1".to_owned())];
+        let mut answer =
+            self.web.ask("PROPFIND", &self.dir(), &Sent { headers, body: Some(b""), is_slow: false })?;
+        if answer.status != 207 {
+            return Ok(None);
+        }
+        let text = answer.text(LIST_MAX)?;
+        let damaged = |error| {
+            let text = format!("{}: its list is damaged: {error}", self.name());
+            PublishError::new(Cause::Damaged, text)
+        };
+        let document = Document::parse(&text).map_err(damaged)?;
+        let places = document.descendants().filter(|node| node.has_tag_name(("DAV:", "href")));
+        let names = places.filter_map(|place| {
+            let url = self.dir().join(place.text()?.trim()).ok()?;
+            let rest = url.path().strip_prefix(self.dir().path())?.trim_end_matches('/').to_owned();
+            (!rest.is_empty()).then_some(rest)
+        });
+        Ok(Some(names.collect()))
+    }
+}
+
+impl Shelf for Server<'_> {
+    fn name(&self) -> String {
+        crate::web::shown(&self.url)
+    }
+
+    fn put(&self, entry: &str, files: &[(&str, &[u8])]) -> PublishResult<()> {
+        let mut made = self.web.ask("MKCOL", &self.at(entry), &Sent::default())?;
+        match made.status {
+            201 => {}
+            405 if made.header("allow").is_none_or(|methods| methods.contains("MKCOL")) => {
+                return Err(exists(&format!("{}/{entry}", self.name())));
+            }
+            // Servers that know no directories make them by PUT.
+            405 | 501 => {}
+            _ => return Err(made.refusal()),
+        }
+        let mut done = Vec::new();
+        for (file, bytes) in files {
+            let name = format!("{entry}/{file}");
+            if let Err(error) = self.put_file(&name, bytes) {
+                done.iter().for_each(|name: &String| drop(self.delete(name)));
+                let _what_was_made = self.delete(entry);
+                return Err(error);
+            }
+            done.push(name);
+        }
+        Ok(())
+    }
+
+    fn get(&self, entry: &str, file: &str, max: usize) -> PublishResult<String> {
+        let mut answer = self.web.ask("GET", &self.at(&format!("{entry}/{file}")), &Sent::default())?;
+        if answer.status == 200 { answer.text(max) } else { Err(answer.refusal()) }
+    }
+
+    fn list(&self) -> PublishResult<Vec<String>> {
+        if let Some(names) = self.list_json()? {
+            return Ok(names);
+        }
+        self.list_dav()?.ok_or_else(|| {
+            let text = format!(
+                "{}: lists no entries, neither as JSON nor by WebDAV; fetch them by their URLs",
+                self.name()
+            );
+            PublishError::new(Cause::Other, text)
+        })
+    }
+
+    fn remove(&self, entry: &str, files: &[&str]) -> PublishResult<()> {
+        for (number, file) in files.iter().enumerate() {
+            match self.delete(&format!("{entry}/{file}")) {
+                Err(error) if error.cause() != Cause::NotFound || number == 0 => return Err(error),
+                _ => {}
+            }
+        }
+        // Where directories come and go by themselves there is none.
+        let _a_directory_or_none = self.delete(entry);
+        Ok(())
+    }
+}
