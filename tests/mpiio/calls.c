@@ -569,6 +569,28 @@ static void placement(void)
     MPI_Info_free(&info);
 }
 
+/* Each rank writes and reads a block of its own, of a file whose stripes are placed by ranks. */
+static void placed(void)
+{
+    enum { BLOCK = 1 << 20 };
+    char *out = malloc(BLOCK), *in = malloc(BLOCK);
+    MPI_File file;
+    MPI_Info info;
+    MPI_Info_create(&info);
+    MPI_Info_set(info, "bivouac_placement", "ranks");
+    MPI_Info_set(info, "bivouac_block", "1048576");
+    memset(out, 'a' + rank, BLOCK);
+    OK(MPI_File_open(MPI_COMM_WORLD, named("placed"), MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE, info,
+                     &file));
+    OK(MPI_File_write_at_all(file, (MPI_Offset)BLOCK * rank, out, BLOCK, MPI_BYTE, MPI_STATUS_IGNORE));
+    OK(MPI_File_read_at(file, (MPI_Offset)BLOCK * rank, in, BLOCK, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(memcmp(out, in, BLOCK) == 0);
+    OK(MPI_File_close(&file));
+    MPI_Info_free(&info);
+    free(in);
+    free(out);
+}
+
 static void numbers(void)
 {
     MPI_File file = opened("c", MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE);
@@ -662,7 +684,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     directory = argv[1];
     if (argc > 2) {
-        strcmp(argv[2], "gone") == 0 ? gone() : full();
+        strcmp(argv[2], "gone") == 0 ? gone() : strcmp(argv[2], "placed") == 0 ? placed() : full();
         MPI_Finalize();
         return 0;
     }

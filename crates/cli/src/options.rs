@@ -943,6 +943,12 @@ mod tests {
     }
 
     #[test]
+    fn options_may_stand_between_operands() {
+        assert!(parse(&["stage", "out", "a", "--name", "x", "b", "--jobs", "2", "c"]).is_ok());
+        assert!(parse(&["stage", "in", "--name", "x", "a", "-n", "b"]).is_ok());
+    }
+
+    #[test]
     fn absurd_arguments_are_refused_by_name() {
         for (arguments, says) in [
             (&["up", "--name", "a/b"][..], "has the character '/'"),
@@ -962,7 +968,7 @@ mod tests {
             (&["up", "--mount", "/a", "--mount-each", "/b"], "cannot be used with"),
             (&["up", "--mount", "/a", "--no-mount"], "cannot be used with"),
             (&["explain"], "PATH"),
-            (&["stage", "in", "x"], "SRC... DST"),
+            (&["stage", "in"], "SRC... DST"),
             (&["stage", "out", "--changed-since", "noon", "a", "b"], "is no time"),
             (&["fsck", "--repair"], "--offline"),
             (&["fsck", "--from-subfiles", "v"], "--out"),

@@ -373,7 +373,7 @@ mod tests {
         let table = table_of(&[sample()]);
         assert_eq!(
             table.lines().nth(1),
-            Some(" 3  /chk  2, 0       1m      0  striped    1 MiB of 1 GiB"),
+            Some(" 3  /chk  2, 0       1m    all  striped    1 MiB of 1 GiB"),
             "{table}"
         );
     }

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
@@ -234,9 +235,12 @@ fn nothing_is_collected_of_who_has_no_key() {
         assert_eq!(raw(&server.address, request.as_bytes()).unwrap().status, 501);
     }
     // Whoever knows the id of a key can claim a signature; that it is wrong is only seen behind the body.
+    let now = Command::new("date").args(["-u", "+%Y%m%dT%H%M%SZ"]).output().unwrap();
+    let now = String::from_utf8(now.stdout).unwrap();
+    let now = now.trim();
     let signed = |method: &str, path: &str, length: &str| {
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-amz-date: 20260101T000000Z\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-amz-date: {now}\r\n\
              x-amz-content-sha256: {}\r\nAuthorization: AWS4-HMAC-SHA256 Credential={id}/20260101/us-east-1/s3/\
              aws4_request, SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature={}\r\n{length}\r\n\r\n",
             "0".repeat(64),
