@@ -12,7 +12,7 @@ use bivouac_wire::{
 use crate::dispatch::Handle;
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::record::{Dentry, Shard, dentry_prefix, hashed_key, shard_key};
+use crate::record::{Dentry, Inode, Shard, dentry_prefix, hashed_key, shard_key};
 use crate::session::Ctx;
 use crate::watch::ENTRIES_MOVE;
 
@@ -173,21 +173,29 @@ impl Node {
     pub(crate) fn dir_changed(&self, dir: Ino, who: NodeId, certain: bool) -> FsResult<()> {
         // Attributes of a spread directory are cached as S37 says, and not by lease.
         let mut change = self.change_at(&[dir.slot()], &[])?;
-        let mut inode = match change.inode(dir) {
-            Err(error) if error.errno() == Errno::ENOENT => return Ok(()),
-            inode => inode?,
-        };
-        if !inode.attr.is_spread() {
-            // A shard of a directory that did not spread after all.
-            return Ok(());
-        }
+        let Some(inode) = change.spread_dir(dir)? else { return Ok(()) };
         self.gathers.is_ahead(dir, who);
         if !certain {
             return Ok(());
         }
-        (inode.attr.mtime, inode.attr.ctime) = (change.now, change.now);
-        change.put_inode(&inode);
+        change.touch_dir(inode);
         change.commit()
+    }
+}
+
+impl Change<'_> {
+    /// A spread directory's inode; `None` if it is gone, or did not spread after all.
+    pub(crate) fn spread_dir(&self, dir: Ino) -> FsResult<Option<Inode>> {
+        match self.inode(dir) {
+            Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+            inode => Ok(Some(inode?).filter(|inode| inode.attr.is_spread())),
+        }
+    }
+
+    /// Its entries have changed.
+    pub(crate) fn touch_dir(&mut self, mut inode: Inode) {
+        (inode.attr.mtime, inode.attr.ctime) = (self.now, self.now);
+        self.put_inode(&inode);
     }
 }
 

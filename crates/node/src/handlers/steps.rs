@@ -199,7 +199,10 @@ impl Handle for op::InstallEntry {
         }
         let place = node.place(dir, &name)?;
         let [slot, book] = place.slots();
-        let mut change = node.change_at(&[slot, book], &place.items())?;
+        // Peers who ask for this tell the home, unless it is this node.
+        let is_told = place.is_spread() && at_home;
+        let home = if is_told { dir.slot() } else { slot };
+        let mut change = node.change_at(&[slot, book, home], &place.items())?;
         if ctx.step_done(&change.txn, slot)? {
             return Ok(());
         }
@@ -209,9 +212,11 @@ impl Handle for op::InstallEntry {
         }
         change.txn.may_not_grow_for_ever();
         change.install_entry(&place, &name, &request)?;
-        change.commit_quietly_for(ctx, slot, 0)?;
-        // Peers who ask for this tell the home, unless it is this node.
-        if place.is_spread() && at_home { node.dir_changed(dir, node.id, true) } else { Ok(()) }
+        if let Some(inode) = if is_told { change.spread_dir(dir)? } else { None } {
+            node.gathers.is_ahead(dir, node.id);
+            change.touch_dir(inode);
+        }
+        change.commit_quietly_for(ctx, slot, 0)
     }
 }
 

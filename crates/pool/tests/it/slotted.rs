@@ -54,7 +54,7 @@ fn slots_are_kept() {
     assert_eq!((first.begin_s, first.end_s, first.rate, first.state), (0, 112, 500, SlotState::Waiting));
     let refused = site.pools.announce(&at(&me, 0), &stage(200)).unwrap_err().to_string();
     assert!(
-        refused.contains("but 24 s later, at 500 bytes per second") && refused.contains("--or-later"),
+        refused.contains("but 1 minute later, at 500 B/s") && refused.contains("--or-later"),
         "{refused}"
     );
     assert!(

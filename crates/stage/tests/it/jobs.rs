@@ -345,6 +345,8 @@ fn cancelling_removes_what_is_unfinished_and_keeps_what_is_complete() {
     for existing in [false, true] {
         let site = site();
         many(&site.path("mount"));
+        // So large that it is never done when the job stops, however many pieces are under way just then.
+        fs::write(site.path("mount/large"), vec![9; 96 << 20]).unwrap();
         if existing {
             fs::create_dir_all(site.path("out/there")).unwrap();
         }
