@@ -136,6 +136,10 @@ int place_stripes(struct file *file, enum placement wanted)
         decide(file, &(struct hosts){ all, file->ranks, (uint32_t)seats }, wanted);
     if (!class && PMPI_Bcast(file->placed, sizeof file->placed, MPI_CHAR, 0, file->comm))
         class = MPI_ERR_OTHER;
+    /* What this rank knows of the file is from before. */
+    struct stat st;
+    if (!class && bivouac_fstat(file->data, &st) != 0)
+        class = MPI_ERR_IO;
     free(numbers);
     free(mine);
     free(all);
