@@ -15,6 +15,7 @@ use crate::control::{Request, ask, wait_readable};
 use crate::environment::Environment;
 use crate::memory_root;
 use crate::process::ProcessId;
+use crate::standby::settled;
 use crate::state::{State, VolumeState};
 use crate::state_dir::StateDir;
 use crate::unmounting::{abort_all, mounts_of, unmount_all};
@@ -22,6 +23,8 @@ use crate::{Kind, LaunchError, LaunchResult, grant_tables, recovery};
 
 /// Most time for the supervisor to end its daemons and itself, in milliseconds: more than it gives them.
 const STOP_MS_MAX: u64 = 5000;
+/// So many may follow each other while they are ended.
+const SUPERVISORS_MAX: usize = 3;
 /// Time for a daemon without supervisor to end before it is killed, in milliseconds.
 const TERM_MS: u64 = 2000;
 /// Time for the kernel to end what was killed, in milliseconds.
@@ -122,13 +125,23 @@ pub(crate) fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
     }
 }
 
-fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
-    if let Some(end) = state.supervisor.and_then(|supervisor| supervisor.watch()) {
+/// One that has to be killed is followed by its standby, which ends when it is told to.
+fn end_supervisors(dir: &StateDir) -> LaunchResult<()> {
+    for _ in 0..SUPERVISORS_MAX {
+        let Some(supervisor) = settled(dir)?.and_then(|state| state.supervisor) else { return Ok(()) };
+        let Some(end) = supervisor.watch() else { return Ok(()) };
         let asked = ask(dir, &Request::Stop, &[], STOP_MS_MAX);
-        if asked.is_err() || !wait_readable(end.as_fd(), STOP_MS_MAX) {
-            state.supervisor.iter().for_each(|supervisor| supervisor.signal(Signal::KILL));
+        if asked.is_ok() && wait_readable(end.as_fd(), STOP_MS_MAX) {
+            return Ok(());
         }
+        supervisor.signal(Signal::KILL);
+        let _ended = wait_readable(end.as_fd(), KILL_MS);
     }
+    Ok(())
+}
+
+fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
+    end_supervisors(dir)?;
     let last = dir.read()?;
     let processes: Vec<ProcessId> = last.as_ref().unwrap_or(state).processes().collect();
     // Who serves a mount has its device, as long as it has not begun to end.

@@ -2,10 +2,11 @@
 //! a crash leaves is removed.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use crate::harness::{Camp, Place, can_mount, is_alive, signal, wait_until};
+use crate::harness::{Camp, Place, can_mount, is_alive, kill_with_standby, signal, standby_of, wait_until};
 use rustix::process::Signal;
 
 /// A process that a formation can be made for; killed with this value at the latest.
@@ -50,7 +51,9 @@ impl Traces {
 
     fn kill(&self) {
         // The supervisor first, so that it starts nothing again.
-        self.pids.iter().rev().for_each(|pid| signal(*pid, Signal::KILL));
+        let (supervisor, nodes) = self.pids.split_last().unwrap();
+        kill_with_standby(*supervisor);
+        nodes.iter().for_each(|pid| signal(*pid, Signal::KILL));
         wait_until("all are gone", || !self.pids.iter().any(|pid| is_alive(*pid)));
     }
 
@@ -113,13 +116,54 @@ fn an_owner_has_to_live() {
 
 /// S74, S77.
 #[test]
+fn a_killed_supervisor_is_followed_by_its_standby() {
+    let mut owner = Owner::new();
+    let Some(camp) = Camp::start(&["--nodes", "2", "--owner", &owner.pid()]) else { return };
+    let mut open = fs::File::create(camp.mount().join("open")).unwrap();
+    let mut content = Vec::new();
+    let another = tempfile::tempdir().unwrap();
+    for round in 0..5_usize {
+        let supervisor = camp.supervisor_pid();
+        wait_until("it has a standby", || standby_of(supervisor).is_some());
+        let nodes = [camp.node_pid(0), camp.node_pid(1)];
+        // Also daemons that nobody knows of: it may have started one in its last moment.
+        let victims = nodes.iter().take(round % 3).chain([&supervisor]);
+        let victims: Vec<u64> =
+            if round < 3 { victims.rev().copied().collect() } else { victims.copied().collect() };
+        victims.iter().for_each(|pid| signal(*pid, Signal::KILL));
+        wait_until("somebody has its place", || {
+            let now = camp.supervisor_pid();
+            now != supervisor && is_alive(now)
+        });
+        wait_until("daemons are started again", || {
+            let now = [camp.node_pid(0), camp.node_pid(1)];
+            camp.state() == "running" && nodes.iter().zip(now).take(round % 3).all(|(then, now)| *then != now)
+        });
+        let line = format!("round {round}\n");
+        open.write_all(line.as_bytes()).unwrap();
+        content.extend_from_slice(line.as_bytes());
+        assert_eq!(fs::read(camp.mount().join("open")).unwrap(), content);
+        if round == 1 {
+            let said = camp.run("mount", &[another.path().to_str().unwrap()]);
+            assert_eq!(said.code, 0, "{}", said.err);
+        }
+        if round >= 1 {
+            assert_eq!(fs::read(another.path().join("open")).unwrap(), content);
+        }
+    }
+    drop(open);
+    let traces = Traces::of(&camp);
+    owner.end();
+    wait_until("it ends with its owner", || traces.gone(camp.place()));
+}
+
+/// S74, S77.
+#[test]
 fn a_formation_ends_with_its_owner_also_without_its_supervisor() {
     let mut owner = Owner::new();
     let Some(camp) = Camp::start(&["--nodes", "3", "--owner", &owner.pid()]) else { return };
     let traces = Traces::of(&camp);
-    let supervisor = camp.supervisor_pid();
-    signal(supervisor, Signal::KILL);
-    wait_until("it is gone", || !is_alive(supervisor));
+    camp.kill_supervisor();
     fs::write(camp.mount().join("f"), "the daemons serve on").unwrap();
     // Whichever of them looks after the end, another one does when it is gone.
     signal(traces.pids[0], Signal::KILL);
@@ -250,9 +294,10 @@ fn data_that_is_to_be_kept_is_only_named() {
     assert_eq!(said.code, 121, "{}", said.err);
     let status: serde_json::Value =
         serde_json::from_str(&place.run(&["status", "--name", &name, "--json"]).out).unwrap();
-    let pids = [&status["supervisor"]["pid"], &status["nodes"][0]["pid"]].map(|pid| pid.as_u64().unwrap());
-    pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
-    wait_until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    let [supervisor, node] = [&status["supervisor"], &status["nodes"][0]].map(|p| p["pid"].as_u64().unwrap());
+    kill_with_standby(supervisor);
+    signal(node, Signal::KILL);
+    wait_until("all are gone", || !is_alive(node));
     let said = place.run(&["reap"]);
     let named =
         format!("left formation {name}: holds data that is nowhere else: job 1: outputs were not copied out");
