@@ -516,6 +516,59 @@ static void modes(void)
     free(bytes);
 }
 
+/* Whether info has this value. */
+static int has(MPI_File file, const char *key, const char *wanted)
+{
+    char value[MPI_MAX_INFO_VAL + 1];
+    int flag = 0;
+    MPI_Info info;
+    OK(MPI_File_get_info(file, &info));
+    MPI_Info_get(info, (char *)key, MPI_MAX_INFO_VAL, value, &flag);
+    MPI_Info_free(&info);
+    if (!flag || strcmp(value, wanted) != 0)
+        fprintf(stderr, "%s is %s, not %s\n", key, flag ? value : "missing", wanted);
+    return flag && strcmp(value, wanted) == 0;
+}
+
+/* Stripes beside the ranks that use them. All seats are on this host here: tests/cluster has several. S454. */
+static void placement(void)
+{
+    int amode = MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE;
+    char wanted[64];
+    MPI_File file;
+    MPI_Info info;
+    MPI_Info_create(&info);
+    MPI_Info_set(info, "bivouac_placement", "ranks");
+    MPI_Info_set(info, "bivouac_block", "65536");
+    OK(MPI_File_open(MPI_COMM_WORLD, named("p"), amode, info, &file));
+    snprintf(wanted, sizeof wanted, "%d of %d ranks have their blocks on their host", ranks, ranks);
+    CHECK(has(file, "bivouac_placement", "ranks") && has(file, "bivouac_placed", wanted));
+    CHECK(has(file, "striping_unit", "65536") && has(file, "bivouac_contract", "strict"));
+    CHECK(has(file, "bivouac_partition", "0"));
+    OK(MPI_File_write_at(file, 65536 * rank, &rank, 1, MPI_INT, MPI_STATUS_IGNORE));
+    OK(MPI_File_sync(file));
+    MPI_Barrier(MPI_COMM_WORLD);
+    int read = -1, next = (rank + 1) % ranks;
+    OK(MPI_File_read_at(file, 65536 * next, &read, 1, MPI_INT, MPI_STATUS_IGNORE));
+    CHECK(read == next);
+    OK(MPI_File_close(&file));
+    /* A block that no stripe can be. */
+    MPI_Info_set(info, "bivouac_block", "1000");
+    OK(MPI_File_open(MPI_COMM_WORLD, named("p"), amode, info, &file));
+    if (ranks < 4)
+        CHECK(has(file, "bivouac_placed", "striped: no stripe can be where it is used"));
+    OK(MPI_File_close(&file));
+    MPI_Info_set(info, "bivouac_placement", "local");
+    char mine[32];
+    snprintf(mine, sizeof mine, "p%d", rank);
+    OK(MPI_File_open(MPI_COMM_SELF, named(mine), amode, info, &file));
+    CHECK(has(file, "striping_factor", "1") && has(file, "bivouac_placed", "on rank 0's host"));
+    OK(MPI_File_write_at(file, 0, "x", 1, MPI_BYTE, MPI_STATUS_IGNORE));
+    MPI_Barrier(MPI_COMM_WORLD);
+    OK(MPI_File_close(&file));
+    MPI_Info_free(&info);
+}
+
 static void numbers(void)
 {
     MPI_File file = opened("c", MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE);
@@ -623,6 +676,7 @@ int main(int argc, char **argv)
     nonblocking_together();
     representations();
     modes();
+    placement();
     numbers();
 #if MPI_VERSION >= 4
     large_counts();

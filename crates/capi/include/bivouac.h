@@ -37,7 +37,7 @@ extern "C" {
 
 /* Of this header. Functions and fields are only added within a major version. */
 #define BIVOUAC_VERSION_MAJOR 0
-#define BIVOUAC_VERSION_MINOR 1
+#define BIVOUAC_VERSION_MINOR 2
 
 /* A connection to a formation. */
 typedef struct bivouac bivouac;
@@ -140,6 +140,22 @@ off_t bivouac_claim(bivouac_file *file, off_t count);
  * What was locked through a file is unlocked when that is closed, or when the process ends.
  */
 int bivouac_lock(bivouac_file *file, int kind, off_t start, off_t count, uint64_t owner, int wait);
+
+/*
+ * The seats (storage targets) of this machine that a file may be on: their positions in its partition, as base and width of
+ * its layout count them, in rising order. At most room of them are stored; returns how many there are.
+ */
+ssize_t bivouac_seats_here(bivouac_file *file, uint32_t *seats, size_t room);
+
+/* What the calls of one thread have cost so far. Fields are only added. */
+typedef struct bivouac_traffic {
+    uint64_t messages;     /* to nodes */
+    uint64_t bytes_local;  /* of content, to or from seats of this machine */
+    uint64_t bytes_remote; /* the same, of other machines */
+} bivouac_traffic;
+
+/* Stores what the calling thread's calls have cost so far, on all connections; size is sizeof(bivouac_traffic). */
+int bivouac_traffic_so_far(bivouac_traffic *traffic, size_t size);
 
 /* Makes content and size durable, as far as the volumes are; with --contract session, also visible to others. */
 int bivouac_fsync(bivouac_file *file);

@@ -10,6 +10,7 @@ mod file;
 mod flags;
 mod lists;
 mod names;
+mod places;
 mod pointers;
 mod shared;
 
@@ -26,4 +27,5 @@ pub use names::{
     bivouac_lstat, bivouac_mkdir, bivouac_rename, bivouac_rmdir, bivouac_stat, bivouac_truncate,
     bivouac_unlink,
 };
+pub use places::{bivouac_seats_here, bivouac_traffic_so_far};
 pub use shared::{bivouac_claim, bivouac_lock, bivouac_open_unnamed};

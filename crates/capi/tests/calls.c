@@ -191,6 +191,19 @@ static void sharing(bivouac *fs, const char *mount)
     REFUSED(bivouac_fgetxattr(file, "user.a", value, 3), ERANGE);
     REFUSED(bivouac_fgetxattr(file, "user.b", value, sizeof value), ENODATA);
 
+    uint32_t seats[64] = { 99 };
+    ssize_t here = bivouac_seats_here(file, seats, 64);
+    CHECK(here > 0 && bivouac_seats_here(file, NULL, 0) == here && seats[0] == 0);
+    for (ssize_t i = 1; i < here; i++)
+        CHECK(seats[i] > seats[i - 1]);
+    REFUSED(bivouac_seats_here(file, NULL, 1), EINVAL);
+    bivouac_traffic before, after;
+    CHECK(bivouac_traffic_so_far(&before, sizeof before) == 0 && bivouac_pread(file, value, 200, 0) == 200);
+    CHECK(bivouac_traffic_so_far(&after, sizeof after) == 0 && after.bytes_local == before.bytes_local + 200);
+    CHECK(after.bytes_remote == before.bytes_remote && after.messages >= before.messages);
+    REFUSED(bivouac_traffic_so_far(NULL, sizeof after), EINVAL);
+    REFUSED(bivouac_traffic_so_far(&after, 8), EINVAL);
+
     CHECK(bivouac_stat(fs, "/", &st) == 0);
     unnamed = bivouac_open_unnamed(fs, st.st_ino, 0600);
     CHECK(unnamed && bivouac_fstat(unnamed, &st) == 0 && st.st_nlink == 0 && bivouac_claim(unnamed, 1LL << 50) == 0);

@@ -22,6 +22,7 @@ use crate::local::LocalFiles;
 use crate::locks::{Doubts, Fenced, Heeded, LockDesk};
 use crate::session::Sessions;
 use crate::spread::SpreadDirs;
+use crate::traffic::count_message;
 use crate::watch::Keeper;
 use crate::whole::WholeDirs;
 
@@ -342,6 +343,7 @@ impl Client {
     }
 
     pub(crate) fn transport(&self, node: NodeId) -> FsResult<&dyn Transport> {
+        count_message();
         let transport = self.nodes.get(usize::from(node.0)).map(AsRef::as_ref);
         transport.ok_or_else(|| FsError::with(Errno::ESTALE, format!("{node} is not in the map")))
     }

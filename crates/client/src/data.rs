@@ -109,7 +109,7 @@ impl Client {
         if ranges.len() == 1
             && let Some(range) = ranges.next()
         {
-            let node = self.seat_node(&range)?;
+            let node = self.content_node(&range)?;
             if let Some((len, epoch)) = self.read_direct(node, ino, &range, &mut [IoSliceMut::new(into)]) {
                 into.get_mut(len..).unwrap_or_default().fill(0);
                 return Ok(len == into.len() && epoch <= known.epoch);
@@ -126,7 +126,7 @@ impl Client {
         let mut slices = scatter(ranges, into);
         let (mut under_way, mut mine) = (Vec::with_capacity(ranges.len()), Vec::new());
         for (range, slices) in ranges.iter().zip(&mut slices) {
-            let node = self.seat_node(range)?;
+            let node = self.content_node(range)?;
             if self.direct.is_here(node) {
                 mine.push((node, range, slices));
                 continue;
@@ -302,7 +302,7 @@ impl Client {
             Ok::<_, FsError>((self.local != Some(node), self.start::<op::Write>(node, &request, payload)?))
         };
         let mut failure = None;
-        let nodes = ranges.iter().map(|range| self.seat_node(range)).collect::<FsResult<Vec<_>>>()?;
+        let nodes = ranges.iter().map(|range| self.content_node(range)).collect::<FsResult<Vec<_>>>()?;
         for ((range, payload), node) in ranges.iter().zip(&payloads).zip(nodes) {
             if self.direct.is_here(node) {
                 mine.push((node, range, payload));

@@ -1,6 +1,6 @@
 //! Looking at the formation itself: for `status`, `explain` and `down`.
 
-use bivouac_types::{Attr, FsResult, NodeId, SeatIndex};
+use bivouac_types::{Attr, FsResult, Ino, NodeId, SeatIndex};
 use bivouac_wire::{
     Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfileName, SubfilePage,
     SubfileState, Watched, op,
@@ -38,6 +38,21 @@ impl Client {
     /// `EIO` when it cannot be reached.
     pub fn shutdown(&self, node: NodeId) -> FsResult<()> {
         self.ask::<op::Shutdown>(node, &())
+    }
+
+    /// Positions, within the partition of an open file, of the seats of this machine.
+    ///
+    /// # Errors
+    /// `EIO` when a node cannot be reached.
+    pub fn seats_here(&self, ino: Ino) -> FsResult<Vec<u16>> {
+        let layout = self.know(ino)?.layout;
+        let is_here = |position: &u16| {
+            let place = self.seat_place(SeatIndex::new(layout.partition(), *position))?;
+            Ok(self.local == Some(place.node) || self.direct.is_here(place.node))
+        };
+        (0..layout.seats)
+            .filter_map(|position| is_here(&position).map(|here| here.then_some(position)).transpose())
+            .collect()
     }
 
     /// The seats that a regular file uses, and what each holds of it.

@@ -241,7 +241,7 @@ impl Client {
         range: SeatRange,
         slices: Vec<S>,
     ) -> FsResult<()> {
-        let node = self.seat_node(&range)?;
+        let node = self.content_node(&range)?;
         let list = seats.entry(range.seat).or_insert(SeatList { node, places: Vec::new() });
         list.places.push((range, slices));
         Ok(())

@@ -88,7 +88,7 @@ impl Client {
 
     /// The nodes of messages, and the order in which they go.
     fn plan(&self, ranges: &[SeatRange]) -> FsResult<(Vec<NodeId>, StreamPlan)> {
-        let nodes = ranges.iter().map(|range| self.seat_node(range)).collect::<FsResult<Vec<_>>>()?;
+        let nodes = ranges.iter().map(|range| self.content_node(range)).collect::<FsResult<Vec<_>>>()?;
         let is_here = |node: &NodeId| self.local == Some(*node) || self.direct.is_here(*node);
         let plan = StreamPlan::new(ranges, |message| nodes.get(message).is_some_and(is_here));
         Ok((nodes, plan))

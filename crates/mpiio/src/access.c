@@ -82,8 +82,10 @@ struct batch {
     size_t copy_count, copy_room;
     char *gathered;
     size_t gathered_bytes;
+    int64_t gap_max; /* what lies between two small places is read along up to so many bytes */
+    int has_gaps;
     int64_t done; /* of all that was sent */
-    int is_short; /* the end of the file was reached */
+    int is_short;    /* the end of the file was reached */
 };
 
 static int grow(void **array, size_t *room, size_t count, size_t size)
@@ -102,16 +104,23 @@ static int grow(void **array, size_t *room, size_t count, size_t size)
 int send_pieces(struct file *file, int is_write, bivouac_piece *pieces, size_t count)
 {
     ssize_t moved;
+    bivouac_traffic before, after;
     if (count == 0)
         return MPI_SUCCESS;
+    bivouac_traffic_so_far(&before, sizeof before);
     if (count > 1)
         moved = is_write ? bivouac_write_list(file->data, pieces, count) : bivouac_read_list(file->data, pieces, count);
     else if (is_write)
         moved = bivouac_pwrite(file->data, pieces->buffer, pieces->count, pieces->offset);
     else
         moved = bivouac_pread(file->data, pieces->buffer, pieces->count, pieces->offset);
-    if (moved < 0)
-        return class_of_errno(errno);
+    int failure = moved < 0 ? errno : 0;
+    bivouac_traffic_so_far(&after, sizeof after);
+    __atomic_add_fetch(&file->tally.messages, after.messages - before.messages, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&file->tally.bytes_local, after.bytes_local - before.bytes_local, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&file->tally.bytes_remote, after.bytes_remote - before.bytes_remote, __ATOMIC_RELAXED);
+    if (failure)
+        return class_of_errno(failure);
     if (count == 1 && !is_write)
         pieces->done = (size_t)moved;
     __atomic_add_fetch(&file->tally.pieces, count, __ATOMIC_RELAXED);
@@ -186,7 +195,7 @@ static int add(struct batch *batch, int64_t at, char *memory, int64_t length)
         return MPI_SUCCESS;
     }
     /* Small places of memory that are neighbours in the file travel as one piece. Nothing is written in between. */
-    if (gap >= 0 && gap <= (batch->is_write ? 0 : GAP_MAX) && length < LARGE_PLACE &&
+    if (gap >= 0 && gap <= batch->gap_max && length < LARGE_PLACE &&
         (is_gathered(batch, last) || last->count < LARGE_PLACE)) {
         if (!batch->gathered && !(batch->gathered = malloc(GATHER_MAX)))
             return MPI_ERR_NO_MEM;
@@ -201,6 +210,7 @@ static int add(struct batch *batch, int64_t at, char *memory, int64_t length)
             }
             last->count += (size_t)gap;
             batch->gathered_bytes += (size_t)gap;
+            batch->has_gaps |= gap > 0;
             return class ? class : gather(batch, memory, (size_t)length);
         }
     }
@@ -216,10 +226,10 @@ static int add(struct batch *batch, int64_t at, char *memory, int64_t length)
     return MPI_SUCCESS;
 }
 
-int carry_out(struct request *request, int64_t *done)
+static int move(struct request *request, int64_t gap_max, int *has_gaps, int64_t *done)
 {
     struct view *view = request->view;
-    struct batch batch = { .file = request->file, .is_write = request->is_write };
+    struct batch batch = { .file = request->file, .is_write = request->is_write, .gap_max = gap_max };
     struct cursor file = cursor_at(&view->flat, view->disp, request->offset);
     struct cursor memory = cursor_at(&request->memory, 0, 0);
     char *buffer = request->packed ? request->packed : request->buffer;
@@ -239,9 +249,20 @@ int carry_out(struct request *request, int64_t *done)
     free(batch.pieces);
     free(batch.copies);
     free(batch.gathered);
+    *has_gaps = batch.has_gaps;
     *done = batch.done;
+    return class;
+}
+
+int carry_out(struct request *request, int64_t *done)
+{
+    int has_gaps;
+    int class = move(request, request->is_write ? 0 : GAP_MAX, &has_gaps, done);
+    /* It may be what lies between that cannot be read, and nobody asked for that. */
+    if (class && has_gaps)
+        class = move(request, 0, &has_gaps, done);
     __atomic_add_fetch(request->is_write ? &request->file->tally.bytes_written : &request->file->tally.bytes_read,
-                       (uint64_t)batch.done, __ATOMIC_RELAXED);
+                       (uint64_t)*done, __ATOMIC_RELAXED);
     return class;
 }
 

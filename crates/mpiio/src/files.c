@@ -359,17 +359,20 @@ struct news {
     uint64_t pointer;
     int64_t position;
     int64_t reports;
+    int64_t placement;
 };
 
 static int open_together(struct file *file, MPI_Info info)
 {
     struct news news = { 0 };
     int class = MPI_SUCCESS, words[2];
+    hints_read(file, info);
     if (file->rank == 0) {
         news.reports = reports();
         news.class = open_data(file, 1);
         if (!news.class) {
             set_layout(file, info);
+            news.placement = placement_wanted(file);
             /* Where none can be made, only calls with shared pointers fail. */
             if (make_pointer(file) == MPI_SUCCESS)
                 news.pointer = file->pointer_ino;
@@ -406,9 +409,9 @@ static int open_together(struct file *file, MPI_Info info)
         return -1;
     if (all[0])
         return all[0];
+    class = place_stripes(file, (enum placement)news.placement);
     read_layout(file);
-    hints_read(file, info);
-    return MPI_SUCCESS;
+    return class;
 }
 
 /* All have the file in their tables, or none: who had not would leave the others waiting in their next call. */

@@ -78,6 +78,14 @@ void hints_read(struct file *file, MPI_Info info)
     number = number_of(info, "cb_buffer_size");
     if (number)
         file->window = number < 4096 ? 4096 : number < (1 << 30) ? number : 1 << 30;
+    /* Only of use before the file has anything. */
+    if (!file->view && value_of(info, "bivouac_placement", value, sizeof value))
+        for (int i = 0; i < PLACEMENTS; i++)
+            if (strcmp(value, placement_names[i]) == 0)
+                file->placement = i;
+    number = number_of(info, "bivouac_block");
+    if (number && !file->view)
+        file->block = number;
     for (int i = 0; kept[i]; i++)
         if (value_of(info, kept[i], value, sizeof value))
             PMPI_Info_set(file->info, (char *)kept[i], value);
@@ -88,6 +96,19 @@ static void say(MPI_Info info, const char *key, int64_t number)
     char text[32];
     snprintf(text, sizeof text, "%" PRId64, number);
     PMPI_Info_set(info, (char *)key, text);
+}
+
+/* The partition that the file is in, and what readers may expect of writers there. */
+static void say_partition(struct file *file, MPI_Info info)
+{
+    char settings[1024], contract[32] = "strict";
+    ssize_t length = bivouac_fgetxattr(file->data, "user.bivouac.partition", settings, sizeof settings - 1);
+    settings[length > 0 ? length : 0] = 0;
+    say(info, "bivouac_partition", layout_number(settings, "id="));
+    const char *at = strstr(settings, "contract=");
+    if (at)
+        sscanf(at, "contract=%31s", contract);
+    PMPI_Info_set(info, "bivouac_contract", contract);
 }
 
 MPI_Info hints_used(struct file *file)
@@ -104,5 +125,11 @@ MPI_Info hints_used(struct file *file)
     PMPI_Info_set(info, "romio_cb_write", (char *)switched[file->exchange + 1]);
     PMPI_Info_set(info, "romio_cb_read", (char *)switched[file->exchange + 1]);
     PMPI_Info_set(info, "bivouac_collective", (char *)way_in_words(file->explained));
+    PMPI_Info_set(info, "bivouac_placement", (char *)placement_names[file->placement]);
+    if (file->block)
+        say(info, "bivouac_block", file->block);
+    if (*file->placed)
+        PMPI_Info_set(info, "bivouac_placed", file->placed);
+    say_partition(file, info);
     return info;
 }

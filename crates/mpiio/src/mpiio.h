@@ -7,6 +7,7 @@
  *   together.c    collective access: each its own list, or exchanged first (two-phase, by stripes)
  *   files.c       objects behind MPI_File, opening and closing, and what is asked of an open file
  *   hints.c       info objects
+ *   place.c       stripes of a new file beside the ranks that use them
  *   errors.c      classes and error handlers
  *   report.c      what BIVOUAC_REPORT=1 shows
  *   calls.c       the calls that move data, pointers
@@ -99,6 +100,7 @@ struct view {
 /* What is counted for the report. */
 struct tally {
     uint64_t calls, pieces, lists, bytes_read, bytes_written, exchanged, apart;
+    uint64_t messages, bytes_local, bytes_remote; /* of the file's content, between this rank and nodes */
 };
 
 struct handler {
@@ -125,6 +127,9 @@ struct file {
     int exchange; /* of collective calls: -1 as the pieces say, 0 never, 1 always */
     int64_t window;
     int aggregators;
+    int64_t block;  /* bytes of each rank that lie together, as the program says; 0 if it does not */
+    int placement;  /* where stripes of this file are to be, if this open makes it */
+    char placed[64]; /* what came of it */
     int explained; /* which way the last collective call went, and why */
     pthread_mutex_t turn; /* who moves the individual pointer, until the bytes are moved */
     pthread_mutex_t lock; /* of all that follows but the handler; nobody waits for another rank with it */
@@ -178,6 +183,14 @@ void report_file(struct file *file);
 void hints_read(struct file *file, MPI_Info info);
 void hints_of_layout(MPI_Info info, char *layout, size_t room);
 MPI_Info hints_used(struct file *file);
+
+/* place.c */
+enum placement { PLACE_STRIPED, PLACE_LOCAL, PLACE_RANKS, PLACEMENTS };
+extern const char *const placement_names[PLACEMENTS];
+/* What the first rank's hints ask for; PLACE_STRIPED for a file that has data. */
+enum placement placement_wanted(struct file *file);
+/* Has a new file's stripes lie so; a collective call. What cannot be is as without the hint. */
+int place_stripes(struct file *file, enum placement wanted);
 
 /* access.c */
 /* What is to be moved: bytes of a view, to or from a buffer. */

@@ -25,6 +25,7 @@ mod handlers;
 mod hidden;
 mod known;
 mod members;
+mod mpi;
 mod pending;
 mod pool;
 mod process;

@@ -26,8 +26,18 @@ pub fn read() -> bool {
         CALLS.store(calls, Ordering::Relaxed);
     }
     look_at_limits();
-    // SAFETY: a number in, a number out. Programs with more rights than who runs them are not meddled with.
+    may_act()
+}
+
+/// Programs with more rights than who runs them are not meddled with.
+fn may_act() -> bool {
+    // SAFETY: a number in, a number out.
     unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
+}
+
+/// Whether calls of MPI-IO may be taken over.
+pub fn takes_mpi() -> bool {
+    may_act() && std::env::var_os("BIVOUAC_MPIIO").is_none_or(|value| value != "0")
 }
 
 /// Whether what was done is told at exit.

@@ -7,6 +7,7 @@ mod copies;
 mod data;
 mod descriptors;
 mod limits;
+mod mpi;
 mod opening;
 mod processes;
 mod signals;

@@ -1,0 +1,38 @@
+/*
+ * Ranks that write or read one file in one collective call, each a block of so many bytes: together write|read BYTES FILE.
+ * Prints the seconds of the slowest.
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(int count, char **arguments)
+{
+    int rank, class;
+    MPI_File file;
+    MPI_Init(&count, &arguments);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (count != 4)
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    int bytes = atoi(arguments[2]), is_write = strcmp(arguments[1], "write") == 0;
+    char *buffer = malloc((size_t)bytes);
+    memset(buffer, 'a' + rank, (size_t)bytes);
+    class = MPI_File_open(MPI_COMM_WORLD, arguments[3], MPI_MODE_RDWR | MPI_MODE_CREATE, MPI_INFO_NULL, &file);
+    if (class)
+        MPI_Abort(MPI_COMM_WORLD, class);
+    MPI_Barrier(MPI_COMM_WORLD);
+    double start = MPI_Wtime(), slowest, mine;
+    MPI_Offset at = (MPI_Offset)rank * bytes;
+    class = is_write ? MPI_File_write_at_all(file, at, buffer, bytes, MPI_BYTE, MPI_STATUS_IGNORE)
+                     : MPI_File_read_at_all(file, at, buffer, bytes, MPI_BYTE, MPI_STATUS_IGNORE);
+    mine = MPI_Wtime() - start;
+    if (class || buffer[0] != 'a' + rank || buffer[bytes - 1] != 'a' + rank)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    MPI_Reduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+    if (rank == 0)
+        printf("%.6f\n", slowest);
+    MPI_File_close(&file);
+    MPI_Finalize();
+    return 0;
+}
