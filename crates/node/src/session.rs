@@ -101,19 +101,32 @@ impl Ctx<'_> {
     /// # Errors
     /// `EIO` when nobody waits for the operation any more.
     pub fn done_before(&self, records: &Records, slot: Slot) -> FsResult<Option<u64>> {
+        self.find_done(|prefix, look| records.scan(slot, prefix, prefix, look))
+    }
+
+    /// The same, where that lock is the transaction that does it.
+    ///
+    /// # Errors
+    /// As [`Ctx::done_before`].
+    pub fn done_within(&self, txn: &Txn<'_>, slot: Slot) -> FsResult<Option<u64>> {
+        self.find_done(|prefix, look| txn.scan(slot, prefix, prefix, look))
+    }
+
+    fn find_done(
+        &self,
+        scan: impl FnOnce(&[u8], &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>),
+    ) -> FsResult<Option<u64>> {
         self.check_awaited()?;
-        if !self.retry {
-            return Ok(None);
-        }
-        let prefix = done_prefix(self.client);
         let mut found = None;
-        records.scan(slot, &prefix, &prefix, |_, value| match Done::from_bytes(value) {
-            Ok(done) if done.op == self.id.0 => {
-                found = Some(done.value);
-                ControlFlow::Break(())
-            }
-            _ => ControlFlow::Continue(()),
-        });
+        if self.retry {
+            scan(&done_prefix(self.client), &mut |_, value| match Done::from_bytes(value) {
+                Ok(done) if done.op == self.id.0 => {
+                    found = Some(done.value);
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            });
+        }
         Ok(found)
     }
 

@@ -112,6 +112,7 @@ impl Handle for op::SetAttr {
         }
         let _dir = node.stay(ino)?;
         let mut change = node.change_of(ino)?;
+        ctx.check_awaited()?;
         let mut inode = change.inode(ino)?;
         if inode.attr.is_spread() {
             drop(change);

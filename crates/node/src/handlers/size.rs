@@ -159,12 +159,19 @@ impl Handle for op::CutTail {
 }
 
 impl Node {
-    /// Cuts or extends a file.
-    pub(crate) fn resize(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
+    /// Cuts or extends a file: once, however often it is asked for.
+    pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
         let _size = self.lock_size(ino)?;
+        match ctx.done_before(&self.records, ino.slot())? {
+            Some(_) => Ok(self.inode(ino)?.attr),
+            None => self.resize(ctx, ino, size),
+        }
+    }
+
+    fn resize(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
         let inode = self.regular_file(ino)?;
         if size < inode.attr.size {
             self.cut(ctx, &inode, size, inode.attr.layout)?;
@@ -181,14 +188,6 @@ impl Node {
         change.put_inode(&inode);
         change.commit()?;
         Ok(inode.attr)
-    }
-
-    /// A file that is only cut or extended once, however often it is asked for.
-    pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
-        match ctx.done_before(&self.records, ino.slot())? {
-            Some(_) => Ok(self.inode(ino)?.attr),
-            None => self.resize(ctx, ino, size),
-        }
     }
 
     /// Cuts a file, and lets it go on with a layout that only an empty file may change.

@@ -62,10 +62,11 @@ impl Node {
     fn set_xattr(&self, ctx: &Ctx<'_>, request: &SetXattrRequest<'_>) -> FsResult<()> {
         let (ino, slot) = (request.ino, request.ino.slot());
         self.check_slot(slot)?;
-        if ctx.done_before(&self.records, slot)?.is_some() {
+        let mut change = self.change_at(&[slot], &[Item::Attrs(ino)])?;
+        // Not before that has waited: a first try may have been done meanwhile.
+        if ctx.done_within(&change.txn, slot)?.is_some() {
             return Ok(());
         }
-        let mut change = self.change_at(&[slot], &[Item::Attrs(ino)])?;
         let mut inode = change.inode(ino)?;
         let key = xattr_key(ino, request.name);
         match (change.txn.get(slot, &key).is_some(), request.flags) {
@@ -95,10 +96,10 @@ impl Handle for op::RemoveXattr {
         check_name(request.name)?;
         let (ino, slot) = (request.ino, request.ino.slot());
         node.check_slot(slot)?;
-        if ctx.done_before(&node.records, slot)?.is_some() {
+        let mut change = node.change_at(&[slot], &[Item::Attrs(ino)])?;
+        if ctx.done_within(&change.txn, slot)?.is_some() {
             return Ok(());
         }
-        let mut change = node.change_at(&[slot], &[Item::Attrs(ino)])?;
         let mut inode = change.inode(ino)?;
         let key = xattr_key(ino, request.name);
         if change.txn.get(slot, &key).is_none() {

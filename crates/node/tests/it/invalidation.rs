@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::formation::{Formation, op, write};
-use bivouac_client::{Client, NewInode};
+use bivouac_client::{Client, NewInode, OpCtx};
 use bivouac_node::Cache;
 use bivouac_types::limits::LEASE_MS;
 use bivouac_types::{ClientId, Errno, FormationId, Ino, NodeId, mode};
@@ -192,6 +192,53 @@ fn names_beside_the_file_may_be_cached_and_are_asked_for() {
         }
     }
     assert_eq!(waits(&formation), 0);
+}
+
+/// A kernel that is asked while something else happens.
+#[derive(Default)]
+struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Cache for Meanwhile {
+    fn invalidate(&self, _: &[Invalidation]) -> Duration {
+        let act = self.0.lock().take();
+        act.into_iter().for_each(|act| std::thread::spawn(act).join().unwrap());
+        Duration::ZERO
+    }
+}
+
+/// A request is done, and its client killed before it hears of that, while its repetition waits for who caches what it changes.
+#[test]
+fn a_first_try_that_is_done_while_its_repetition_waits_is_found() {
+    const NAME: &[u8] = b"user.a";
+    const CREATE: u32 = 1;
+    let formation = Formation::new(1, 4096);
+    let id = ClientId::of_mount(formation.map.formation, NodeId(0), 7);
+    let (looker, kernel) = (formation.client_as(0, id.0 - 1), Arc::<Meanwhile>::default());
+    formation.nodes[0].serve_cache(id, Some(kernel.clone()));
+    let program = Arc::new(formation.client(0));
+    let change = |removes: bool| {
+        move |client: &Client, ctx: &OpCtx, ino: Ino| match removes {
+            true => client.removexattr(ctx, ino, NAME),
+            false => client.setxattr(ctx, ino, NAME, b"value", CREATE),
+        }
+    };
+    for (number, removes) in (0..).zip([false, true].into_iter().cycle()) {
+        let name = format!("f{number}");
+        let ino = looker.mknod(&op(&looker), Ino::ROOT, name.as_bytes(), &FILE).unwrap().ino;
+        if removes {
+            change(false)(&looker, &op(&looker), ino).unwrap();
+        }
+        looker.getattr(ino).unwrap();
+        let (first, same, act) = (op(&program), Arc::clone(&program), change(removes));
+        *kernel.0.lock() = Some(Box::new(move || act(&same, &first, ino).unwrap()));
+        act(&program, &OpCtx { retry: true, ..first }, ino).unwrap();
+        assert_eq!(program.getxattr(ino, NAME).is_err(), removes);
+        // On a busy machine a lease may be over before it is in the way.
+        let happened = kernel.0.lock().take().is_none();
+        if happened && removes {
+            break;
+        }
+    }
 }
 
 /// What is in no client's hands says no, and breaks nothing.
