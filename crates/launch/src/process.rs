@@ -86,6 +86,19 @@ pub fn users_of(dir: &std::path::Path) -> Vec<(u32, String)> {
     pids.filter(|pid| uses(*pid, dir)).map(|pid| (pid, name_of(pid))).collect()
 }
 
+/// Whether a process has a socket open, and nothing below a directory. As far as this user may see.
+pub(crate) fn has_socket(inode: u64, but_nothing_below: &Path) -> bool {
+    let socket = PathBuf::from(format!("socket:[{inode}]"));
+    let has = |pid: u32| {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.map(|entry| entry.path())
+            .any(|link| std::fs::read_link(link).is_ok_and(|target| target == socket))
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.any(|pid| has(pid) && !uses(pid, but_nothing_below))
+}
+
 fn uses(pid: u32, dir: &std::path::Path) -> bool {
     let links = ["cwd", "root", "exe"].map(|link| PathBuf::from(format!("/proc/{pid}/{link}")));
     let open = std::fs::read_dir(format!("/proc/{pid}/fd"))

@@ -227,9 +227,17 @@ impl Left {
                 }
                 _ => Ok(()),
             },
-            What::Mount(dir) => unmount(here, dir, WhenBusy::Detach, true).map(drop),
+            What::Mount(dir) => match unmount(here, dir, WhenBusy::Detach, true) {
+                // It went with its formation, whose state did not have it yet, or with another one that reaps.
+                Err(error) if error.kind() == crate::Kind::Refused && !is_mount(dir) => Ok(()),
+                unmounted => unmounted.map(drop),
+            },
         }
     }
+}
+
+fn is_mount(dir: &Path) -> bool {
+    mounted().iter().any(|entry| entry.dir == dir && entry.source.starts_with(SOURCE))
 }
 
 #[cfg(test)]
@@ -251,6 +259,15 @@ mod tests {
         let dead = found.dead.iter().map(Left::describe).filter(|text| text.starts_with("formation"));
         let kept = found.kept.into_iter().filter(|text| !text.starts_with(memory_root::MEMORY_DIR));
         (dead.collect(), kept.collect())
+    }
+
+    #[test]
+    fn a_dead_mount_that_is_gone_by_then_is_no_failure() {
+        let place = tempfile::tempdir().unwrap();
+        let here = environment(Some(place.path()));
+        Left { what: What::Mount(place.path().to_owned()) }
+            .remove(&here, &mut |text| panic!("{text}"))
+            .unwrap();
     }
 
     /// A formation that was killed, with this state.

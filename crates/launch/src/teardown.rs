@@ -171,6 +171,14 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
             "end it (fuser -v shows it), then repeat",
         ));
     }
+    end_the_late(dir)
+}
+
+/// Who began while others were being ended has written itself down since, and lets go of all that it has a moment before it is
+/// gone itself.
+fn end_the_late(dir: &StateDir) -> LaunchResult<()> {
+    let late: Vec<ProcessId> = dir.read()?.iter().flat_map(State::processes).collect();
+    end_all(&late, Signal::KILL, KILL_MS);
     Ok(())
 }
 
@@ -260,13 +268,18 @@ fn look(here: &Environment, dir: &StateDir, state: &State) -> Remains {
     let taken: Vec<SocketAddr> =
         addresses.filter_map(|address| address.parse().ok()).filter(|port| !is_free(*port)).collect();
     // The kernel lists the sockets of all processes, so that is only asked for when somebody has one of ours.
-    let listening = if taken.is_empty() { Vec::new() } else { listening_addresses() };
+    let listening = if taken.is_empty() { Vec::new() } else { listeners() };
+    let is_left =
+        |socket: &Listener| taken.contains(&socket.address) && !is_anothers(socket, here.uid, dir.path());
+    let left: Vec<Listener> = listening.into_iter().filter(is_left).collect();
+    // Who had one may have ended while it was looked for, and with it the socket.
+    let still = if left.is_empty() { Vec::new() } else { listeners() };
     let unix = state.nodes.iter().map(|node| node.unix_path.clone()).chain([dir.control_path()]);
     Remains {
         processes: state.processes().filter(ProcessId::is_alive).count(),
         mounts: mounts_of(here, state).len(),
         files,
-        sockets: taken.iter().filter(|port| listening.contains(port)).count()
+        sockets: left.iter().filter(|socket| still.contains(socket)).count()
             + unix.filter(|path| path.exists()).count(),
     }
 }
@@ -282,18 +295,35 @@ fn is_free(address: SocketAddr) -> bool {
     take().is_ok()
 }
 
-/// TCP addresses of this machine that somebody listens on.
-fn listening_addresses() -> Vec<SocketAddr> {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let text = read("/proc/net/tcp") + &read("/proc/net/tcp6");
-    text.lines().filter_map(listening_address).collect()
+/// A socket that somebody listens at.
+#[derive(Debug, PartialEq, Eq)]
+struct Listener {
+    address: SocketAddr,
+    user: u32,
+    inode: u64,
 }
 
-fn listening_address(line: &str) -> Option<SocketAddr> {
+/// Whether it is certainly not a formation's that was here: whoever starts takes ports that have just become free.
+fn is_anothers(socket: &Listener, user: u32, dir: &Path) -> bool {
+    socket.user != user || crate::process::has_socket(socket.inode, dir)
+}
+
+/// TCP sockets of this machine that somebody listens at.
+fn listeners() -> Vec<Listener> {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let text = read("/proc/net/tcp") + &read("/proc/net/tcp6");
+    text.lines().filter_map(listener).collect()
+}
+
+fn listener(line: &str) -> Option<Listener> {
     const LISTENING: &str = "0A";
-    let mut fields = line.split_whitespace();
-    let (ip, port) = fields.nth(1)?.rsplit_once(':')?;
-    let is_listening = fields.nth(1)? == LISTENING;
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, local, _, LISTENING, _, _, _, user, _, inode, ..] = fields.as_slice() else { return None };
+    Some(Listener { address: address(local)?, user: user.parse().ok()?, inode: inode.parse().ok()? })
+}
+
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.rsplit_once(':')?;
     // Words as the machine has them in memory, each written as a number.
     let words: Vec<u32> = (0..ip.len() / 8)
         .map(|word| u32::from_str_radix(ip.get(8 * word..8 * word + 8)?, 16).ok())
@@ -303,7 +333,7 @@ fn listening_address(line: &str) -> Option<SocketAddr> {
         Ok(v4) => IpAddr::from(v4),
         Err(_) => IpAddr::from(<[u8; 16]>::try_from(bytes.as_slice()).ok()?),
     };
-    is_listening.then_some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
 #[cfg(test)]
@@ -312,6 +342,7 @@ mod tests {
     use crate::state::tests::sample;
     use bivouac_store::{DirVolume, VolumeIdentity};
     use bivouac_types::NodeId;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn what_is_left_is_counted_in_words() {
@@ -321,16 +352,32 @@ mod tests {
     }
 
     #[test]
-    fn listening_addresses_are_read() {
-        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1";
-        assert_eq!(listening_address(line), "127.0.0.1:8080".parse().ok());
-        assert_eq!(listening_address(&line.replace(" 0A ", " 01 ")), None);
-        assert_eq!(listening_address("sl local_address rem_address st"), None);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(listening_addresses().contains(&listener.local_addr().unwrap()));
-        if let Ok(listener) = std::net::TcpListener::bind("[::1]:0") {
-            assert!(listening_addresses().contains(&listener.local_addr().unwrap()));
+    fn listeners_are_read() {
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 7 0 123 1";
+        let address = "127.0.0.1:8080".parse().unwrap();
+        assert_eq!(listener(line), Some(Listener { address, user: 7, inode: 123 }));
+        assert_eq!(listener(&line.replace(" 0A ", " 01 ")), None);
+        assert_eq!(listener("sl local_address rem_address st"), None);
+        let is_seen = |address| listeners().iter().any(|listener| listener.address == address);
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(is_seen(socket.local_addr().unwrap()));
+        if let Ok(socket) = std::net::TcpListener::bind("[::1]:0") {
+            assert!(is_seen(socket.local_addr().unwrap()));
         }
+    }
+
+    #[test]
+    fn a_port_that_another_one_has_taken_is_not_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = crate::environment::tests::environment(Some(dir.path()));
+        let place = StateDir::at(dir.path().join("sample"));
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut state = sample();
+        state.nodes[0].client_address = socket.local_addr().unwrap().to_string();
+        assert_eq!(look(&here, &place, &state).sockets, 0);
+        std::fs::create_dir(place.path()).unwrap();
+        let _of_this_formation = std::fs::File::create(place.path().join("lock")).unwrap();
+        assert_eq!(look(&here, &place, &state).sockets, 1);
     }
 
     #[test]
@@ -379,6 +426,37 @@ mod tests {
         let remains = take_down(&here, &claim.dir, false, &mut |text| panic!("{text}")).unwrap();
         assert!(remains.is_nothing(), "{remains}");
         assert!(!root.exists() && !claim.dir.path().exists());
+    }
+
+    /// Whether somebody waits for the lock of a formation.
+    fn is_waited_for(dir: &StateDir) -> bool {
+        let number = std::fs::metadata(dir.path().join("lock")).unwrap().ino().to_string();
+        let of_lock = |line: &str| line.split([' ', ':']).any(|word| word == number);
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains("-> FLOCK") && of_lock(line))
+    }
+
+    /// `up` was killed: its supervisor, which ends for that reason, had not written itself down when others were ended.
+    #[test]
+    fn who_writes_itself_down_last_has_ended_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = crate::environment::tests::environment(Some(dir.path()));
+        let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
+        let mut state = State { supervisor: None, ..sample() };
+        claim.dir.write(&state).unwrap();
+        let mut supervisor = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        std::thread::scope(|scope| {
+            let down = scope.spawn(|| take_down(&here, &claim.dir, false, &mut |text| panic!("{text}")));
+            while !is_waited_for(&claim.dir) {
+                std::thread::yield_now();
+            }
+            state.supervisor = ProcessId::of(supervisor.id());
+            claim.dir.write(&state).unwrap();
+            drop(claim.lock);
+            let remains = down.join().unwrap().unwrap();
+            assert!(remains.is_nothing(), "{remains}");
+        });
+        supervisor.wait().unwrap();
     }
 
     /// A formation that died whole, with one volume that is prepared by `prepare`.

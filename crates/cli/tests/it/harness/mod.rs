@@ -337,7 +337,7 @@ impl Camp {
     /// Takes it down and makes sure that nothing is left.
     pub fn down(mut self) {
         let said = self.run("down", &[]);
-        assert_eq!(said.code, 0, "{}", said.err);
+        assert_eq!(said.code, 0, "{}{}", said.out, said.err);
         assert!(said.out.contains("nothing left: 0 processes, 0 mounts, 0 files, 0 sockets"), "{}", said.out);
         assert!(self.place.is_empty());
         self.is_down = true;
