@@ -101,13 +101,29 @@ impl Ctx<'_> {
     /// # Errors
     /// `EIO` when nobody waits for the operation any more.
     pub fn done_before(&self, records: &Records, slot: Slot) -> FsResult<Option<u64>> {
+        let prefix = done_prefix(self.client);
+        self.done_among(|look| records.scan(slot, &prefix, &prefix, look))
+    }
+
+    /// As [`Ctx::done_before`], where the change's transaction is what keeps a repetition out.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn done_in(&self, txn: &Txn<'_>, slot: Slot) -> FsResult<Option<u64>> {
+        let prefix = done_prefix(self.client);
+        self.done_among(|look| txn.scan(slot, &prefix, &prefix, look))
+    }
+
+    fn done_among(
+        &self,
+        scan: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>),
+    ) -> FsResult<Option<u64>> {
         self.check_awaited()?;
         if !self.retry {
             return Ok(None);
         }
-        let prefix = done_prefix(self.client);
         let mut found = None;
-        records.scan(slot, &prefix, &prefix, |_, value| match Done::from_bytes(value) {
+        scan(&mut |_, value| match Done::from_bytes(value) {
             Ok(done) if done.op == self.id.0 => {
                 found = Some(done.value);
                 ControlFlow::Break(())

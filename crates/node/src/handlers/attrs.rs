@@ -108,7 +108,7 @@ impl Handle for op::SetAttr {
         let all = [Item::Attrs(ino), Item::Slot(ino.slot())];
         let _quiet = node.begin_change(if set.uid.is_some() { &all } else { &all[..1] });
         if let Some(size) = set.size {
-            node.resize_once(ctx, ino, size)?;
+            node.resize(ctx, ino, size)?;
         }
         let _dir = node.stay(ino)?;
         let mut change = node.change_of(ino)?;

@@ -23,7 +23,7 @@ impl Handle for op::Open {
                 mode::FILE if request.truncate && inode.attr.size > 0 => {
                     let _principal = Principal::on_behalf_of(ctx.origin);
                     let _quiet = node.quieten(ino);
-                    node.resize_once(ctx, ino, 0)
+                    node.resize(ctx, ino, 0)
                 }
                 _ => Ok(inode.attr),
             });

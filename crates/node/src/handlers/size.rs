@@ -159,13 +159,16 @@ impl Handle for op::CutTail {
 }
 
 impl Node {
-    /// Cuts or extends a file.
+    /// Cuts or extends a file, once, however often that is asked for.
     pub(crate) fn resize(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG.into());
         }
         let _size = self.lock_size(ino)?;
         let inode = self.regular_file(ino)?;
+        if ctx.done_before(&self.records, ino.slot())?.is_some() {
+            return Ok(inode.attr);
+        }
         if size < inode.attr.size {
             self.cut(ctx, &inode, size, inode.attr.layout)?;
             return self.attr_of(ctx, ino);
@@ -181,14 +184,6 @@ impl Node {
         change.put_inode(&inode);
         change.commit()?;
         Ok(inode.attr)
-    }
-
-    /// A file that is only cut or extended once, however often it is asked for.
-    pub(crate) fn resize_once(&self, ctx: &Ctx<'_>, ino: Ino, size: u64) -> FsResult<Attr> {
-        match ctx.done_before(&self.records, ino.slot())? {
-            Some(_) => Ok(self.inode(ino)?.attr),
-            None => self.resize(ctx, ino, size),
-        }
     }
 
     /// Cuts a file, and lets it go on with a layout that only an empty file may change.

@@ -61,11 +61,11 @@ impl Handle for op::SetXattr {
 impl Node {
     fn set_xattr(&self, ctx: &Ctx<'_>, request: &SetXattrRequest<'_>) -> FsResult<()> {
         let (ino, slot) = (request.ino, request.ino.slot());
-        self.check_slot(slot)?;
-        if ctx.done_before(&self.records, slot)?.is_some() {
+        let mut change = self.change_at(&[slot], &[Item::Attrs(ino)])?;
+        // Only here: while this waited for leases, the first try may have been carried out.
+        if ctx.done_in(&change.txn, slot)?.is_some() {
             return Ok(());
         }
-        let mut change = self.change_at(&[slot], &[Item::Attrs(ino)])?;
         let mut inode = change.inode(ino)?;
         let key = xattr_key(ino, request.name);
         match (change.txn.get(slot, &key).is_some(), request.flags) {
@@ -94,11 +94,11 @@ impl Handle for op::RemoveXattr {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: XattrName<'_>) -> FsResult<()> {
         check_name(request.name)?;
         let (ino, slot) = (request.ino, request.ino.slot());
-        node.check_slot(slot)?;
-        if ctx.done_before(&node.records, slot)?.is_some() {
+        let mut change = node.change_at(&[slot], &[Item::Attrs(ino)])?;
+        // As above.
+        if ctx.done_in(&change.txn, slot)?.is_some() {
             return Ok(());
         }
-        let mut change = node.change_at(&[slot], &[Item::Attrs(ino)])?;
         let mut inode = change.inode(ino)?;
         let key = xattr_key(ino, request.name);
         if change.txn.get(slot, &key).is_none() {

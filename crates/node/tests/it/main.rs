@@ -21,6 +21,7 @@ mod opens;
 mod partitions;
 mod pins;
 mod put;
+mod repeated;
 mod rooms;
 mod sessions;
 mod site;
