@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -83,9 +83,9 @@ pub fn take_down(
     std::env::set_current_dir("/").map_err(|e| LaunchError::path(Path::new("/"), "enter it", e))?;
     unmount_all(here, &state, notice)?;
     end_processes(dir, &state)?;
-    // Daemons may have been started again meanwhile.
+    // Daemons may have been started again meanwhile, and a mount may have been made whose maker was killed.
     let state = dir.read()?.unwrap_or(state);
-    remove_all(here, dir, &state, notice)?;
+    remove_leftovers(here, dir, &state, notice)?;
     Ok(look(here, dir, &state))
 }
 
@@ -171,14 +171,21 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
             "end it (fuser -v shows it), then repeat",
         ));
     }
+    // A supervisor that had only begun is in the state by now. It lets go of the formation a moment before it ends.
+    let ending: Vec<ProcessId> = dir.read()?.iter().flat_map(State::processes).collect();
+    wait_all(&ending.iter().filter_map(ProcessId::watch).collect::<Vec<_>>(), KILL_MS);
     Ok(())
 }
 
 /// Sends a signal to those that live and waits for their end, but not longer than `ms` for all together.
 fn end_all(processes: &[ProcessId], signal: Signal, ms: u64) {
-    let deadline = Instant::now() + Duration::from_millis(ms);
     let ends: Vec<_> = processes.iter().filter_map(ProcessId::watch).collect();
     processes.iter().for_each(|process| process.signal(signal));
+    wait_all(&ends, ms);
+}
+
+fn wait_all(ends: &[OwnedFd], ms: u64) {
+    let deadline = Instant::now() + Duration::from_millis(ms);
     for end in ends {
         let left = deadline.saturating_duration_since(Instant::now());
         let _ended = wait_readable(end.as_fd(), u64::try_from(left.as_millis()).unwrap_or(ms));
@@ -312,6 +319,7 @@ mod tests {
     use crate::state::tests::sample;
     use bivouac_store::{DirVolume, VolumeIdentity};
     use bivouac_types::NodeId;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn what_is_left_is_counted_in_words() {
@@ -379,6 +387,33 @@ mod tests {
         let remains = take_down(&here, &claim.dir, false, &mut |text| panic!("{text}")).unwrap();
         assert!(remains.is_nothing(), "{remains}");
         assert!(!root.exists() && !claim.dir.path().exists());
+    }
+
+    /// As when `up` is killed while the supervisor begins: `down` finds no supervisor in the state, and waits for the lock alone.
+    #[test]
+    fn who_had_only_begun_is_waited_for_until_it_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = crate::environment::tests::environment(Some(dir.path()));
+        let claim = StateDir::claim(&here, &"sample".parse().unwrap()).unwrap();
+        let mut state = State { supervisor: None, ..sample() };
+        state.nodes[0].volumes[0].path = dir.path().join("n0");
+        claim.dir.write(&state).unwrap();
+        let inode = std::fs::metadata(claim.dir.path().join("lock")).unwrap().ino();
+        let remains = std::thread::scope(|scope| {
+            let down = scope.spawn(|| take_down(&here, &claim.dir, false, &mut |text| panic!("{text}")));
+            let waits = |line: &str| line.contains(" -> ") && line.contains(&format!(":{inode} "));
+            while !std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+                assert!(!down.is_finished(), "it does not wait for who has the lock");
+                std::thread::yield_now();
+            }
+            let mut begun = std::process::Command::new("sleep").arg("0.5").spawn().unwrap();
+            state.supervisor = ProcessId::of(begun.id());
+            claim.dir.write(&state).unwrap();
+            drop(claim.lock);
+            begun.wait().unwrap();
+            down.join().unwrap().unwrap()
+        });
+        assert!(remains.is_nothing(), "{remains}");
     }
 
     /// A formation that died whole, with one volume that is prepared by `prepare`.

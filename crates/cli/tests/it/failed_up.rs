@@ -146,7 +146,7 @@ fn who_interrupts_it_finds_nothing() {
         let said = interrupted(&place, &name, whole / 20 + random.below(whole), Signal::INT);
         if said.code == 0 {
             let down = place.run(&["down", "--name", &name]);
-            assert_eq!(down.code, 0, "round {round}: {}", down.err);
+            assert_eq!(down.code, 0, "round {round}: {}{}", down.out, down.err);
         }
         nothing_is_left(&place, &name, &format!("round {round}: {} {}", said.code, said.err));
     }
@@ -168,7 +168,7 @@ fn who_kills_it_finds_a_formation_or_nothing() {
         });
         if place.run(&["status", "--name", &name, "--json"]).code == 0 {
             let down = place.run(&["down", "--name", &name]);
-            assert_eq!(down.code, 0, "{after}: {}", down.err);
+            assert_eq!(down.code, 0, "{after}: {}{}", down.out, down.err);
         } else if random.once_in(2) {
             let up = place.run(&["up", "--name", &name, "--no-mount"]);
             assert_eq!(up.code, 0, "{after}: {}", up.err);
