@@ -67,8 +67,11 @@ impl Standby {
         Some(moment.saturating_duration_since(now).as_millis() as u64 + 1)
     }
 
-    /// Whether there may be one already.
+    /// Whether there may be one already. One that has ended is forgotten: it would wake this process again and again.
     pub(crate) fn may_be(&mut self) -> bool {
+        if !self.is_there() {
+            self.dismiss();
+        }
         self.not_before = self.not_before.filter(|moment| *moment > Instant::now());
         self.not_before.is_none()
     }
@@ -94,7 +97,11 @@ impl Standby {
         let end = pidfd(former.pid)?;
         let sign = dir.sign_succession()?;
         match copy()? {
-            None => Ok(Some(Waiting { former, end, sign })),
+            None => {
+                // It was the former one's child. When this one's turn comes, its number may be somebody else's.
+                self.waiting = None;
+                Ok(Some(Waiting { former, end, sign }))
+            }
             Some(child) => {
                 let end = child.watch()?;
                 // There is always one: of two, one takes the place.

@@ -114,6 +114,13 @@ fn an_owner_has_to_live() {
     assert!(said.code == 2 && said.err.contains("--owner 4000000: there is no such process"), "{}", said.err);
 }
 
+/// Processes that have ended, and that a process still has a descriptor of: it is woken by them for ever.
+fn dead_watched_by(pid: u64) -> usize {
+    let entries = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let texts = entries.map(|entry| fs::read_to_string(entry.path()).unwrap_or_default());
+    texts.filter(|text| text.lines().any(|line| line == "Pid:\t-1")).count()
+}
+
 /// S74, S77.
 #[test]
 fn a_killed_supervisor_is_followed_by_its_standby() {
@@ -135,6 +142,10 @@ fn a_killed_supervisor_is_followed_by_its_standby() {
             let now = camp.supervisor_pid();
             now != supervisor && is_alive(now)
         });
+        // Of daemons that were killed as well it has not heard yet.
+        if round % 3 == 0 {
+            assert_eq!(dead_watched_by(camp.supervisor_pid()), 0, "round {round}: the former one's copy");
+        }
         wait_until("daemons are started again", || {
             let now = [camp.node_pid(0), camp.node_pid(1)];
             camp.state() == "running" && nodes.iter().zip(now).take(round % 3).all(|(then, now)| *then != now)
