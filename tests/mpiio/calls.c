@@ -530,7 +530,7 @@ static int has(MPI_File file, const char *key, const char *wanted)
     return flag && strcmp(value, wanted) == 0;
 }
 
-/* Stripes beside the ranks that use them. All seats are on this host here: tests/cluster has several. S454. */
+/* Stripes beside the ranks that use them. All seats are on this host here: tests/mpiio/hosts has several. S454. */
 static void placement(void)
 {
     int amode = MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE;

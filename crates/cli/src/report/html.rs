@@ -47,14 +47,7 @@ pub fn page(report: &Report, comparison: Option<&Comparison>) -> String {
     }
     if report.total.both().ops > 0 {
         timeline(&mut page, &report.timeline);
-        let tables = [
-            lines::pattern(&report.total),
-            lines::sizes(&report.total),
-            lines::places(report),
-            lines::files(report, SHOWN),
-            lines::processes(report, SHOWN),
-        ];
-        tables.iter().for_each(|one| table(&mut page, one));
+        lines::uses(report, SHOWN).iter().for_each(|one| table(&mut page, one));
     }
     table(&mut page, &lines::operations(report, SHOWN));
     add(

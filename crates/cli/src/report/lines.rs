@@ -96,8 +96,19 @@ fn mean_time(counts: &Counts) -> String {
     }
 }
 
+/// All of how files were used, with so many files and processes.
+pub fn uses(report: &Report, most: usize) -> [Table; 5] {
+    [
+        pattern(&report.total),
+        sizes(&report.total),
+        places(report),
+        files(report, most),
+        processes(report, most),
+    ]
+}
+
 /// The pattern of all calls, in the manner of Darshan.
-pub fn pattern(total: &Pattern) -> Table {
+fn pattern(total: &Pattern) -> Table {
     let row = |what: &str, of: &dyn Fn(&Counts) -> String| {
         vec![what.to_owned(), of(&total.reads), of(&total.writes)]
     };
@@ -118,7 +129,7 @@ pub fn pattern(total: &Pattern) -> Table {
 }
 
 /// How many calls were of which size.
-pub fn sizes(total: &Pattern) -> Table {
+fn sizes(total: &Pattern) -> Table {
     let name = |range: usize| match SIZE_BOUNDS.get(range) {
         Some(bound) => format!("up to {}", format_size(*bound)),
         None => "larger".into(),
@@ -133,7 +144,7 @@ pub fn sizes(total: &Pattern) -> Table {
 }
 
 /// The directories.
-pub fn places(report: &Report) -> Table {
+fn places(report: &Report) -> Table {
     let row = |place: &bivouac_record::Group| {
         let both = place.pattern.both();
         vec![
@@ -153,7 +164,7 @@ pub fn places(report: &Report) -> Table {
 }
 
 /// The files that were used most.
-pub fn files(report: &Report, most: usize) -> Table {
+fn files(report: &Report, most: usize) -> Table {
     let row = |file: &FileRow| {
         let both = file.pattern.both();
         let gone = if file.gone { " (gone)" } else { "" };
@@ -175,7 +186,7 @@ pub fn files(report: &Report, most: usize) -> Table {
 }
 
 /// The processes that did most.
-pub fn processes(report: &Report, most: usize) -> Table {
+fn processes(report: &Report, most: usize) -> Table {
     let row = |process: &ProcessRow| {
         let both = process.pattern.both();
         let name = match (process.program.as_str(), process.pid) {

@@ -26,14 +26,7 @@ pub fn text(report: &Report, comparison: Option<&Comparison>) -> String {
     }
     if report.total.both().ops > 0 {
         text.push_str(&timeline(&report.timeline, has_utf8()));
-        let tables = [
-            lines::pattern(&report.total),
-            lines::sizes(&report.total),
-            lines::places(report),
-            lines::files(report, SHOWN),
-            lines::processes(report, SHOWN),
-        ];
-        tables.into_iter().for_each(|table| text.push_str(&one(table)));
+        lines::uses(report, SHOWN).into_iter().for_each(|table| text.push_str(&one(table)));
     }
     text.push_str(&one(lines::operations(report, SHOWN)));
     text
