@@ -11,7 +11,7 @@ use bivouac_wire::{
 };
 
 use crate::client::{Client, OpCtx};
-use crate::direct::{Missed, Wish};
+use crate::direct::{Handle, Missed, Wish};
 use crate::known::Known;
 
 /// How often a grant is asked for while others end it.
@@ -404,12 +404,26 @@ impl Client {
         epoch: u32,
         payload: &[IoSlice<'_>],
     ) -> Option<bool> {
+        self.write_granted(node, ino, range, epoch, |handle| {
+            handle.write(range.subfile_offset, range.len, &mut payload.to_vec())
+        })
+    }
+
+    /// As [`Client::write_direct`], by what is to be done with the grant of the range.
+    pub(crate) fn write_granted(
+        &self,
+        node: NodeId,
+        ino: Ino,
+        range: &SeatRange,
+        epoch: u32,
+        write: impl Fn(&Handle) -> Result<(), Missed>,
+    ) -> Option<bool> {
         for _ in 0..GRANTS_MAX {
             let handle = self.direct.handle(&self.known, node, ino, range, Wish::Write)?;
             if epoch < handle.epoch() {
                 return Some(false);
             }
-            match handle.write(range.subfile_offset, range.len, &mut payload.to_vec()) {
+            match write(&handle) {
                 Ok(()) => return Some(true),
                 Err(Missed::Outside) if self.direct.widen(&handle, range) => {}
                 Err(Missed::Over) => {}

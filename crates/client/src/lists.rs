@@ -1,29 +1,58 @@
 //! Many places of a file at once: one message per seat, whatever their number.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
 use bivouac_layout::SeatRange;
-use bivouac_record::Place;
+use bivouac_record as record;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
 use bivouac_wire::{ListDone, ListRequest, op};
 
 use crate::client::Client;
-use crate::data::{OVERTAKEN_MAX, gather, len_within, note, overtaken, scatter, zero_slices_behind};
+use crate::data::{OVERTAKEN_MAX, len_within, note, overtaken, scatter, zero_slices_behind};
 use crate::known::Known;
-use crate::uses::{Begun, Done};
+use crate::uses::Begun;
 
 /// A list has begun.
 fn begun(lens: impl Iterator<Item = usize>) -> Begun {
     Begun::now(lens.sum())
 }
 
-/// The places of one seat, each with its buffers.
+/// So many neighbours are written by one mapping, if there is one in each part of this length on average: for fewer,
+/// system calls take less time than making it.
+const MAPPED_MIN: usize = 8;
+const MAPPED_STEP_MAX: u64 = 1024;
+
+/// Where in a subfile, and which of the list's buffers.
+type Place = (SeatRange, Range<usize>);
+
+/// The places of one seat, and their buffers.
 struct SeatList<S> {
     node: NodeId,
-    places: Vec<(SeatRange, Vec<S>)>,
+    places: Vec<Place>,
+    slices: Vec<S>,
+}
+
+impl<S> SeatList<S> {
+    /// Bytes of all places.
+    fn len(&self) -> u64 {
+        self.places.iter().map(|(range, _)| range.len).sum()
+    }
+
+    /// Places that are better accessed together.
+    fn runs(&self) -> Vec<Range<usize>> {
+        bivouac_layout::runs(self.places.iter().map(|(range, _)| (range.subfile_offset, range.len)))
+    }
+}
+
+/// From the first of some places of a subfile to the end of the last.
+fn span(places: &[Place]) -> Option<SeatRange> {
+    let (mut span, last) = (places.first()?.0.clone(), &places.last()?.0);
+    span.len = last.subfile_offset.saturating_add(last.len).saturating_sub(span.subfile_offset);
+    Some(span)
 }
 
 impl Client {
@@ -36,7 +65,8 @@ impl Client {
         let begun = begun(places.iter().map(|(_, into)| into.len()));
         self.send_unsent(ino)?;
         let counts = self.read_list_through(ino, places)?;
-        self.used_list(ino, false, places.iter().zip(&counts).map(|((at, _), len)| (*at, *len)), begun);
+        let read = places.iter().zip(&counts).map(|((at, _), len)| (record::Place::At(*at), *len));
+        self.used_list(ino, false, read, &begun);
         Ok(counts)
     }
 
@@ -94,6 +124,7 @@ impl Client {
         }
         let (mut whole, mut messages) = (true, Vec::new());
         for (seat, mut list) in seats {
+            self.count_content(list.node, list.len());
             match self.read_list_direct(ino, &mut list, known.epoch) {
                 Some(had_all) => whole &= had_all,
                 None => messages.push((seat, list)),
@@ -107,10 +138,7 @@ impl Client {
         let answers: Vec<FsResult<(ListDone, usize)>> = under_way
             .into_iter()
             .zip(&mut messages)
-            .map(|(started, (_, list))| {
-                let slices = list.places.iter_mut().flat_map(|(_, slices)| slices);
-                started.finish(&mut slices.map(|slice| IoSliceMut::new(slice)).collect::<Vec<_>>())
-            })
+            .map(|(started, (_, list))| started.finish(&mut list.slices))
             .collect();
         for answer in answers {
             let (done, _) = answer?;
@@ -122,40 +150,36 @@ impl Client {
     /// As [`Client::read_list_seats`], of one seat of this machine; `None` if a message has to do it.
     fn read_list_direct(&self, ino: Ino, list: &mut SeatList<IoSliceMut<'_>>, epoch: u32) -> Option<bool> {
         let mut whole = true;
-        for run in
-            bivouac_layout::runs(list.places.iter().map(|(range, _)| (range.subfile_offset, range.len)))
-        {
-            let places = list.places.get_mut(run).unwrap_or_default();
-            let (read, seen) = self.read_run_direct(list.node, ino, places)?;
+        for run in list.runs() {
+            let (places, slices) = (list.places.get(run)?, &mut list.slices);
+            let seen = match places {
+                [(range, of)] => {
+                    let slices = slices.get_mut(of.clone())?;
+                    let mut bufs: Vec<IoSliceMut<'_>> =
+                        slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
+                    let (read, seen) = self.read_direct(list.node, ino, range, &mut bufs)?;
+                    whole &= read as u64 == range.len;
+                    zero_slices_behind(slices, read);
+                    seen
+                }
+                places => {
+                    let span = span(places)?;
+                    let mut bytes = vec![0; span.len as usize];
+                    let (read, seen) =
+                        self.read_direct(list.node, ino, &span, &mut [IoSliceMut::new(&mut bytes)])?;
+                    bytes.truncate(read);
+                    for (range, of) in places {
+                        let place = (range.subfile_offset, range.len);
+                        let there = bivouac_layout::part_of(span.subfile_offset, &bytes, place);
+                        whole &= there.len() as u64 == range.len;
+                        bivouac_layout::fill(slices.get_mut(of.clone())?, there);
+                    }
+                    seen
+                }
+            };
             whole &= seen <= epoch;
-            let start = places.first().map_or(0, |(range, _)| range.subfile_offset);
-            for (range, slices) in places {
-                let there = bivouac_layout::share(start, read as u64, (range.subfile_offset, range.len));
-                whole &= there == range.len;
-                zero_slices_behind(slices, there as usize);
-            }
         }
         Some(whole)
-    }
-
-    /// Reads places of a seat of this machine that are neighbours by one call: how many bytes there were from the
-    /// first one on, with what lies between, and the subfile's epoch.
-    fn read_run_direct(
-        &self,
-        node: NodeId,
-        ino: Ino,
-        places: &mut [(SeatRange, Vec<IoSliceMut<'_>>)],
-    ) -> Option<(usize, u32)> {
-        let (first, last) = (places.first()?.0.clone(), &places.last()?.0);
-        let len = last.subfile_offset + last.len - first.subfile_offset;
-        let wanted: u64 = places.iter().map(|(range, _)| range.len).sum();
-        let mut gaps = vec![0; (len - wanted) as usize];
-        let parts = places.iter_mut().map(|(range, slices)| {
-            (range.subfile_offset, slices.iter_mut().map(|slice| &mut **slice).collect::<Vec<_>>())
-        });
-        let bufs = bivouac_layout::spanning(parts, &mut gaps);
-        let mut bufs: Vec<IoSliceMut<'_>> = bufs.into_iter().map(IoSliceMut::new).collect();
-        self.read_direct(node, ino, &first, &mut bufs)
     }
 
     /// Writes several places of a file: all of them, or an error. Each is written for itself, as by
@@ -170,22 +194,9 @@ impl Client {
         let written = self.write_list_through(ino, places);
         self.drop_copies(ino);
         written?;
-        self.used_list(ino, true, places.iter().map(|(at, data)| (*at, data.len())), begun);
+        let written = places.iter().map(|(at, data)| (record::Place::At(*at), data.len()));
+        self.used_list(ino, true, written, &begun);
         Ok(())
-    }
-
-    /// The time of all of them is noted with the first one.
-    fn used_list(
-        &self,
-        ino: Ino,
-        writes: bool,
-        places: impl Iterator<Item = (u64, usize)>,
-        mut begun: Begun,
-    ) {
-        for (at, len) in places {
-            let begun = std::mem::replace(&mut begun, Begun::untimed());
-            self.used(ino, &Done { writes, place: Place::At(at), len, begun });
-        }
     }
 
     /// Writes to the seats; as [`Client::write_list`].
@@ -226,25 +237,23 @@ impl Client {
         let mut seats: BTreeMap<SeatIndex, SeatList<IoSlice<'_>>> = BTreeMap::new();
         for (offset, data) in batch {
             for range in bivouac_layout::split(&known.layout, *offset, data.len() as u64) {
-                let slices = gather(&range, data);
-                self.add(&mut seats, range, slices)?;
+                let slices = range.pieces().filter_map(|piece| data.get(piece.range()).map(IoSlice::new));
+                self.add(&mut seats, range.clone(), slices)?;
             }
         }
         let (mut accepted, mut messages) = (true, Vec::new());
         for (seat, list) in seats {
+            self.count_content(list.node, list.len());
             match self.write_list_direct(ino, &list, known.epoch) {
                 Some(taken) => accepted &= taken,
                 None => messages.push((seat, list)),
             }
         }
-        let payloads: Vec<Vec<IoSlice<'_>>> = messages
-            .iter()
-            .map(|(_, list)| list.places.iter().flat_map(|(_, slices)| slices.iter().copied()).collect())
-            .collect();
         let (mut under_way, mut failure) = (Vec::with_capacity(messages.len()), None);
-        for ((seat, list), payload) in messages.iter().zip(&payloads) {
+        for (seat, list) in &messages {
             let request = request(ino, *seat, known, true, list);
-            note(&mut failure, &mut under_way, self.start::<op::AccessList>(list.node, &request, payload));
+            let started = self.start::<op::AccessList>(list.node, &request, &list.slices);
+            note(&mut failure, &mut under_way, started);
         }
         // Every answer is awaited, also behind a failure: no write may still be on its way when we return.
         let answers: Vec<FsResult<(ListDone, usize)>> =
@@ -253,9 +262,23 @@ impl Client {
         answers.into_iter().try_fold(accepted, |all, answer| Ok(all & answer?.0.accepted))
     }
 
+    /// Of one seat of this machine: whether its epoch was not newer; `None` if a message has to do it.
     fn write_list_direct(&self, ino: Ino, list: &SeatList<IoSlice<'_>>, epoch: u32) -> Option<bool> {
-        for (range, slices) in &list.places {
-            if !self.write_direct(list.node, ino, range, epoch, slices)? {
+        for run in list.runs() {
+            let places = list.places.get(run)?;
+            let (span, count) = (span(places)?, places.len());
+            let maps = count >= MAPPED_MIN && span.len <= count as u64 * MAPPED_STEP_MAX;
+            let taken = self.write_granted(list.node, ino, &span, epoch, |handle| {
+                if maps && handle.is_in_memory() {
+                    let parts = places.iter().flat_map(|place| parts_of(list, place));
+                    return handle.write_mapped(span.subfile_offset, span.len, parts);
+                }
+                places.iter().try_for_each(|(range, of)| {
+                    let slices = list.slices.get(of.clone()).unwrap_or_default();
+                    handle.write(range.subfile_offset, range.len, &mut slices.to_vec())
+                })
+            });
+            if !taken? {
                 return Some(false);
             }
         }
@@ -266,17 +289,37 @@ impl Client {
         &self,
         seats: &mut BTreeMap<SeatIndex, SeatList<S>>,
         range: SeatRange,
-        slices: Vec<S>,
+        slices: impl IntoIterator<Item = S>,
     ) -> FsResult<()> {
-        let node = self.content_node(&range)?;
-        let list = seats.entry(range.seat).or_insert(SeatList { node, places: Vec::new() });
-        list.places.push((range, slices));
+        let list = match seats.entry(range.seat) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let node = self.seat_node(&range)?;
+                entry.insert(SeatList { node, places: Vec::new(), slices: Vec::new() })
+            }
+        };
+        let first = list.slices.len();
+        list.slices.extend(slices);
+        list.places.push((range, first..list.slices.len()));
         Ok(())
     }
 }
 
+/// The buffers of a place, each with its offset in the subfile.
+fn parts_of<'a>(
+    list: &'a SeatList<IoSlice<'_>>,
+    (range, of): &'a Place,
+) -> impl Iterator<Item = (u64, &'a [u8])> {
+    let slices = list.slices.get(of.clone()).unwrap_or_default();
+    slices.iter().scan(range.subfile_offset, |at, slice| {
+        let here = *at;
+        *at += slice.len() as u64;
+        Some((here, &**slice))
+    })
+}
+
 fn request<S>(ino: Ino, seat: SeatIndex, known: &Known, write: bool, list: &SeatList<S>) -> ListRequest {
-    let extent = |(range, _): &(SeatRange, Vec<S>)| (range.subfile_offset, range.len as u32);
+    let extent = |(range, _): &Place| (range.subfile_offset, range.len as u32);
     let extents = list.places.iter().map(extent).collect();
     ListRequest { ino, seat, layout: known.layout, epoch: known.epoch, write, extents }
 }
@@ -295,7 +338,16 @@ fn last_run(sorted: &[Range<u64>], size: u64) -> u64 {
 }
 
 /// How many of the places, given by offset and length, fit into one message to each seat; at least one.
-fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)>) -> usize {
+fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)> + Clone) -> usize {
+    // What is little for one seat is little for all.
+    let mut bytes = 0usize;
+    let is_little = |(index, (_, len)): (usize, (u64, usize))| {
+        bytes = bytes.saturating_add(len);
+        index < LIST_EXTENTS_MAX && bytes <= TRANSFER_MAX
+    };
+    if places.clone().enumerate().all(is_little) {
+        return places.count().max(1);
+    }
     let mut seats: BTreeMap<SeatIndex, (usize, u64)> = BTreeMap::new();
     let fits = |(offset, len): &(u64, usize)| {
         *len <= TRANSFER_MAX
@@ -322,25 +374,21 @@ mod tests {
 
     #[test]
     fn batches_fit_into_messages() {
-        let of = |seats: u16, lens: &mut dyn Iterator<Item = usize>| {
+        let of = |seats: u16, lens: &[usize]| {
             let layout = Layout { stripe: 4096, width: seats, base: SeatIndex(0), seats };
-            let places = lens.scan(0, |at, len| {
+            let places = lens.iter().scan(0, |at, len| {
                 let offset = *at;
-                *at += len as u64;
-                Some((offset, len))
+                *at += *len as u64;
+                Some((offset, *len))
             });
             batch_len(&layout, places)
         };
-        assert_eq!(of(1, &mut [1, 2, 3].into_iter()), 3);
-        assert_eq!(of(1, &mut [TRANSFER_MAX, 1].into_iter()), 1);
-        assert_eq!(of(1, &mut [TRANSFER_MAX + 1, 1].into_iter()), 1);
-        assert_eq!(of(1, &mut [1, TRANSFER_MAX - 1, 1].into_iter()), 2);
-        assert_eq!(
-            of(2, &mut [TRANSFER_MAX, TRANSFER_MAX, 1].into_iter()),
-            2,
-            "half of each is on each seat"
-        );
-        assert_eq!(of(1, &mut std::iter::repeat_n(1, 50_000)), LIST_EXTENTS_MAX);
-        assert_eq!(of(4, &mut std::iter::repeat_n(1, 50_000)), 50_000);
+        assert_eq!(of(1, &[1, 2, 3]), 3);
+        assert_eq!(of(1, &[TRANSFER_MAX, 1]), 1);
+        assert_eq!(of(1, &[TRANSFER_MAX + 1, 1]), 1);
+        assert_eq!(of(1, &[1, TRANSFER_MAX - 1, 1]), 2);
+        assert_eq!(of(2, &[TRANSFER_MAX, TRANSFER_MAX, 1]), 2, "half of each is on each seat");
+        assert_eq!(of(1, &[1; 50_000]), LIST_EXTENTS_MAX);
+        assert_eq!(of(4, &[1; 50_000]), 50_000);
     }
 }

@@ -45,11 +45,16 @@ impl Client {
     /// The node of a seat, to which content is about to go, or from which it comes.
     pub(crate) fn content_node(&self, range: &SeatRange) -> FsResult<NodeId> {
         let node = self.seat_node(range)?;
+        self.count_content(node, range.len);
+        Ok(node)
+    }
+
+    /// Counts content that is about to go to a node, or comes from it.
+    pub(crate) fn count_content(&self, node: NodeId, len: u64) {
         let is_here = self.local == Some(node) || self.direct.is_here(node);
         count(|traffic| match is_here {
-            true => traffic.bytes_local += range.len,
-            false => traffic.bytes_remote += range.len,
+            true => traffic.bytes_local += len,
+            false => traffic.bytes_remote += len,
         });
-        Ok(node)
     }
 }

@@ -69,13 +69,6 @@ impl Begun {
     }
 }
 
-impl Begun {
-    /// One whose time is not measured.
-    pub fn untimed() -> Begun {
-        Begun(None)
-    }
-}
-
 /// A read or a write that is done.
 pub struct Done {
     pub writes: bool,
@@ -120,10 +113,16 @@ impl Uses {
         Uses { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    /// One more. `stripe` is the file's, if it is open. What is to be told now, if anything is.
-    fn note(&self, ino: Ino, done: &Done, stripe: impl FnOnce() -> Option<u64>) -> Vec<Use> {
+    /// What one call did. `stripe` is the file's, if it is open. What is to be told now, if anything is.
+    fn note<'a>(
+        &self,
+        ino: Ino,
+        begun: &Begun,
+        accesses: impl IntoIterator<Item = Access>,
+        stripe: impl FnOnce() -> Option<u64>,
+    ) -> Vec<Use> {
         let (thread, who) = FOR.get();
-        let end = done.begun.0.as_ref().map(|(at, weight)| (Instant::now(), *at, *weight));
+        let end = begun.0.as_ref().map(|(at, weight)| (Instant::now(), *at, *weight));
         let Some(shard) = self.shard(ino) else { return Vec::new() };
         let mut shard = shard.lock();
         let mut told = Vec::new();
@@ -146,7 +145,9 @@ impl Uses {
             spent_ns = took.saturating_mul(weight.into());
             used.last = now;
         }
-        used.tracker.note(&Access { writes: done.writes, place: done.place, len: done.len as u64, spent_ns });
+        for access in accesses {
+            used.tracker.note(&Access { spent_ns: std::mem::take(&mut spent_ns), ..access });
+        }
         if let Some((now, ..)) = end.filter(|(now, ..)| now.duration_since(used.first) >= TELL_EVERY) {
             told.extend(used.take(ino, now));
         }
@@ -178,8 +179,20 @@ impl Uses {
 impl Client {
     /// A program has read or written.
     pub(crate) fn used(&self, ino: Ino, done: &Done) {
+        self.used_list(ino, done.writes, [(done.place, done.len)], &done.begun);
+    }
+
+    /// A program has read or written several places by one call, whose time is noted with the first of them.
+    pub(crate) fn used_list(
+        &self,
+        ino: Ino,
+        writes: bool,
+        places: impl IntoIterator<Item = (Place, usize)>,
+        begun: &Begun,
+    ) {
+        let access = |(place, len)| Access { writes, place, len: len as u64, spent_ns: 0 };
         let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));
-        for told in self.uses.note(ino, done, stripe) {
+        for told in self.uses.note(ino, begun, places.into_iter().map(access), stripe) {
             self.tell_use(told);
         }
     }
@@ -231,8 +244,10 @@ impl Hasher for Fold {
 mod tests {
     use super::*;
 
-    fn done(at: u64, len: usize) -> Done {
-        Done { writes: true, place: Place::At(at), len, begun: Begun::now(len) }
+    /// A write.
+    fn note(uses: &Uses, ino: Ino, at: u64, len: u64, stripe: Option<u64>) -> Vec<Use> {
+        let access = Access { writes: true, place: Place::At(at), len, spent_ns: 0 };
+        uses.note(ino, &Begun::now(len as usize), [access], || stripe)
     }
 
     #[test]
@@ -242,7 +257,7 @@ mod tests {
         for i in 0..100 {
             for thread in [10, 11, 20] {
                 on_behalf_of(thread, who);
-                let told = uses.note(Ino(u64::from(thread % 2) + 1), &done(i * 4096, 4096), || Some(1 << 20));
+                let told = note(&uses, Ino(u64::from(thread % 2) + 1), i * 4096, 4096, Some(1 << 20));
                 assert_eq!(told, []);
             }
         }
@@ -261,7 +276,7 @@ mod tests {
     #[test]
     fn what_is_not_open_is_not_kept() {
         let uses = Uses::new();
-        assert_eq!(uses.note(Ino(1), &done(0, 1), || None), []);
+        assert_eq!(note(&uses, Ino(1), 0, 1, None), []);
         assert_eq!(uses.take_all(), []);
     }
 
@@ -270,8 +285,7 @@ mod tests {
         let uses = Uses::new();
         let shards = SHARDS as u64;
         let files = 1..=3 * KEPT_MAX as u64;
-        let told: Vec<Use> =
-            files.flat_map(|file| uses.note(Ino(file * shards), &done(0, 10), || Some(1))).collect();
+        let told: Vec<Use> = files.flat_map(|file| note(&uses, Ino(file * shards), 0, 10, Some(1))).collect();
         assert_eq!(told.len(), 2 * KEPT_MAX);
         assert_eq!(uses.take_all().len(), KEPT_MAX);
         let own = std::process::id();

@@ -11,6 +11,7 @@
 mod gate;
 mod grant_table;
 mod lock;
+mod mapped;
 mod marks;
 mod memory;
 mod session;
@@ -18,6 +19,7 @@ mod size;
 
 pub use gate::{Gate, Pass};
 pub use grant_table::GrantTable;
+pub use mapped::Mapped;
 pub use marks::MAP_WORDS;
 pub use session::{Session, forked, forks};
 pub use size::{SizeGate, Told};

@@ -52,6 +52,7 @@ mod sharing;
 mod site;
 mod sizes;
 mod slotted;
+mod small_pieces;
 mod space;
 mod staging;
 mod strangers;

@@ -1,11 +1,11 @@
 //! One subfile that this process reads and writes itself.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use bivouac_direct::{Gate, Session};
+use bivouac_direct::{Gate, Mapped, Session};
 use bivouac_types::NodeId;
 use bivouac_wire::{Grant, Window};
 use parking_lot::RwLock;
@@ -15,6 +15,9 @@ use super::Wish;
 
 /// Most buffers that the kernel takes in one call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
+
+/// `f_type` of a file system in memory (linux/magic.h).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Why an access was not made directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,7 @@ pub struct Handle {
     epoch: u32,
     /// Where data begins in the file.
     data_at: u64,
+    in_memory: bool,
     reads: bool,
     from: AtomicU64,
     to: AtomicU64,
@@ -78,9 +82,11 @@ impl Handle {
             gate.close();
             return None;
         };
+        let in_memory = rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type as u64 == TMPFS_MAGIC);
         Some(Handle {
             node,
             file,
+            in_memory,
             number: grant.gate,
             gate,
             session,
@@ -160,6 +166,56 @@ impl Handle {
 
     /// Writes all of the data at `offset`. When it is refused, parts may have been written.
     pub fn write(&self, offset: u64, len: u64, data: &mut [IoSlice<'_>]) -> Result<(), Missed> {
+        self.write_within(offset, len, || {
+            let (mut rest, mut at) = (data, self.data_at.saturating_add(offset));
+            IoSlice::advance_slices(&mut rest, 0);
+            while !rest.is_empty() {
+                let count = rest.len().min(SLICES_MAX);
+                match rustix::io::pwritev(&self.file, &rest[..count], at) {
+                    Ok(0) => return Err(Missed::Refused),
+                    Ok(written) => {
+                        at += written as u64;
+                        IoSlice::advance_slices(&mut rest, written);
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(_) => return Err(Missed::Refused),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether the subfile is in memory, so that it can be mapped.
+    pub fn is_in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    /// Writes places, each with its offset, within `len` bytes from `offset` on, of which each page has a part of one.
+    /// When it is refused, parts may have been written.
+    pub fn write_mapped<'d>(
+        &self,
+        offset: u64,
+        len: u64,
+        places: impl Iterator<Item = (u64, &'d [u8])>,
+    ) -> Result<(), Missed> {
+        self.write_within(offset, len, || {
+            let start = self.data_at.saturating_add(offset);
+            let mapped = Mapped::map(self.file.as_fd(), start, len).map_err(|_| Missed::Refused)?;
+            for (at, bytes) in places {
+                let put = at.checked_sub(offset).is_some_and(|at| mapped.put(at as usize, bytes));
+                put.then_some(()).ok_or(Missed::Refused)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Has something written inside of the window and the gate, with no other thread beside it.
+    fn write_within(
+        &self,
+        offset: u64,
+        len: u64,
+        write: impl FnOnce() -> Result<(), Missed>,
+    ) -> Result<(), Missed> {
         let end = offset.checked_add(len).ok_or(Missed::Refused)?;
         let _alone = self.threads.write();
         let _inside = self.gate.enter().ok_or(Missed::Over)?;
@@ -167,21 +223,7 @@ impl Handle {
             return Err(Missed::Outside);
         }
         self.gate.mark_written(offset, len);
-        let (mut rest, mut at) = (data, self.data_at.saturating_add(offset));
-        IoSlice::advance_slices(&mut rest, 0);
-        while !rest.is_empty() {
-            let count = rest.len().min(SLICES_MAX);
-            match rustix::io::pwritev(&self.file, &rest[..count], at) {
-                Ok(0) => return Err(Missed::Refused),
-                Ok(written) => {
-                    at += written as u64;
-                    IoSlice::advance_slices(&mut rest, written);
-                }
-                Err(Errno::INTR) => {}
-                Err(_) => return Err(Missed::Refused),
-            }
-        }
-        Ok(())
+        write()
     }
 }
 

@@ -72,31 +72,34 @@ fn read_run(
 ) -> FsResult<()> {
     let (Some(first), Some(last)) = (places.first(), places.last()) else { return Ok(()) };
     let (start, end) = (first.0, last.0.saturating_add(len_of(last)));
-    let wanted: u64 = places.iter().map(len_of).sum();
     let id = node.subfile(ino, seat)?;
-    let outcome = node.bring(ino, seat, start, end - start).and_then(|_here| {
-        let mut gaps = vec![0; (end - start - wanted) as usize];
-        let parts = places
-            .iter_mut()
-            .map(|(offset, parts)| (*offset, parts.iter_mut().map(|part| &mut **part).collect::<Vec<_>>()));
-        let bufs = bivouac_layout::spanning(parts, &mut gaps);
-        Ok(node.data.read(id, start, &mut bufs.into_iter().map(IoSliceMut::new).collect::<Vec<_>>())?)
-    });
-    match outcome {
-        Ok((read, epoch)) => {
+    let read = |into: &mut [IoSliceMut<'_>]| {
+        let _here = node.bring(ino, seat, start, end - start)?;
+        Ok::<_, FsError>(node.data.read(id, start, into)?)
+    };
+    if let [(_, parts)] = places {
+        let (len, epoch) = read(&mut parts.iter_mut().map(|part| IoSliceMut::new(part)).collect::<Vec<_>>())?;
+        done.epoch = done.epoch.max(epoch);
+        done.whole &= len as u64 == end - start;
+        zero_behind(parts, len);
+        return Ok(());
+    }
+    let mut bytes = vec![0; (end - start) as usize];
+    match read(&mut [IoSliceMut::new(&mut bytes)]) {
+        Ok((len, epoch)) => {
             done.epoch = done.epoch.max(epoch);
+            bytes.truncate(len);
             for place in places {
-                let len = len_of(place);
-                let there = bivouac_layout::share(start, read as u64, (place.0, len));
-                done.whole &= there == len;
-                zero_behind(&mut place.1, there as usize);
+                let wanted = len_of(place);
+                let there = bivouac_layout::part_of(start, &bytes, (place.0, wanted));
+                done.whole &= there.len() as u64 == wanted;
+                bivouac_layout::fill(&mut place.1, there);
             }
             Ok(())
         }
-        Err(_) if places.len() > 1 => places
+        Err(_) => places
             .iter_mut()
             .try_for_each(|place| read_run(node, (ino, seat), std::slice::from_mut(place), done)),
-        Err(error) => Err(error),
     }
 }
 
