@@ -36,6 +36,7 @@ mod table;
 mod top;
 mod unflushed;
 mod unsaved;
+mod web;
 
 use std::process::ExitCode;
 

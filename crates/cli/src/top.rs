@@ -1,12 +1,16 @@
 //! What `top` shows: rates between two looks, on a terminal and as text.
 
+mod looks;
 mod rates;
 mod screen;
 mod text;
+mod watch;
 
+pub use looks::Looks;
 pub use rates::Rates;
 pub use screen::{Screen, Turn};
 pub use text::table;
+pub use watch::Watch;
 
 use bivouac_types::units::format_size;
 

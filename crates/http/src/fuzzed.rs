@@ -5,7 +5,7 @@ use bivouac_client::Attr;
 use bivouac_types::{Ino, Layout, SeatIndex, Timestamp, mode};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use hyper::header::{HeaderMap, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Request};
 use proptest::prelude::*;
 use s3s::access::{S3Access, S3AccessContext};
@@ -16,6 +16,8 @@ use crate::conditions::{check, range_holds, tag, validators};
 use crate::digests::{is_wanted, said};
 use crate::keys::Deriver;
 use crate::listing::escaped;
+use crate::origin;
+use crate::page;
 use crate::ranges::{Wanted, content_range, wanted};
 use crate::s3::fuzzed;
 use crate::target::{Target, has_parameter, is_reserved};
@@ -120,6 +122,19 @@ struct Nothing;
 impl S3 for Nothing {}
 
 proptest! {
+    #[test]
+    fn parts_of_the_page_are_asked_for_by_any_text(part in near("./a-z%2e"), query in near("path=%2F.&words\\+")) {
+        let path = format!("{}{part}", page::PLACE);
+        prop_assert!(page::part_of(&path).is_none_or(|named| named == part));
+        if let Ok(target) = page::target(Some(&query), "path") {
+            prop_assert!(target.names.iter().all(|name| !is_reserved(name) && name != b".." && !name.contains(&b'/')));
+        }
+        let origin = [(header::ORIGIN, &part), (header::HOST, &query)];
+        let headers = origin.into_iter().filter_map(|(name, text)| Some((name, text.parse().ok()?)));
+        let is_own = origin::check(&headers.collect()).is_ok();
+        prop_assert!(!is_own || part.parse::<HeaderValue>().is_err() || part.to_lowercase().ends_with(&query.to_lowercase()));
+    }
+
     #[test]
     fn ranges_are_in_the_file(header in near("0-9, -"), size in prop_oneof![0..50_u64, any::<u64>()]) {
         for header in [header.clone(), format!("bytes={header}")] {

@@ -16,6 +16,8 @@ pub mod keys;
 mod listing;
 mod load;
 mod metalink;
+mod origin;
+mod page;
 mod patient;
 mod ranges;
 mod reading;
@@ -33,6 +35,7 @@ use std::net::TcpListener;
 use bivouac_client::Member;
 
 pub use certificate::{check as check_certificate, fingerprint, make as make_certificate};
+pub use page::{Explain, Explained, MakeView, PLACE as PAGE, View, Views};
 pub use server::serve;
 pub use service::{Page, Route};
 pub use target::Target;
@@ -53,4 +56,6 @@ pub struct Options {
     pub nodes: Vec<u16>,
     /// Pages that are not files.
     pub routes: Vec<Route>,
+    /// What the page for browsers shows.
+    pub views: Views,
 }

@@ -129,7 +129,8 @@ fn row(name: &[u8], attr: &Attr, text: &mut String) {
 }
 
 /// An entry for programs. A name that is no UTF-8 is there with its bytes as a URL writes them.
-fn object(name: &[u8], attr: &Attr) -> serde_json::Value {
+#[must_use]
+pub fn object(name: &[u8], attr: &Attr) -> serde_json::Value {
     let kind = match attr.mode & mode::TYPE {
         mode::DIR => "directory",
         mode::FILE => "file",

@@ -58,7 +58,7 @@ pub fn serve(options: Options, ready: impl FnOnce()) -> io::Result<()> {
     let own = Announced { url: format!("{scheme}://{host}"), fingerprint, nodes: options.nodes };
     let tree = Arc::new(Tree::new(options.member));
     announce(&tree, &own).map_err(|error| io::Error::other(error.to_string()))?;
-    let service = Arc::new(Service::new(tree, &options.secret, own, options.routes, scheme));
+    let service = Arc::new(Service::new(tree, &options.secret, own, (options.routes, options.views), scheme));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .max_blocking_threads(WORKERS_MAX)

@@ -15,6 +15,8 @@ use crate::announce::Announced;
 use crate::body::{Body, full};
 use crate::digests;
 use crate::keys::{self, Deriver, SECRET_LEN};
+use crate::origin;
+use crate::page::{self, Views};
 use crate::reading::{Reading, read};
 use crate::refusal::Refusal;
 use crate::s3::{self, S3Front};
@@ -48,12 +50,17 @@ pub struct Route {
     pub page: MakePage,
 }
 
+/// What a browser may do with an answer, where that is not what all others forbid.
+#[derive(Clone, Debug)]
+pub struct Policy(pub HeaderValue);
+
 /// What answers requests.
 pub struct Service {
     tree: Arc<Tree>,
     keys: Arc<Deriver>,
     own: Announced,
     routes: Arc<Vec<Route>>,
+    views: Views,
     s3: S3Front,
     long: Arc<Semaphore>,
     scheme: &'static str,
@@ -66,13 +73,13 @@ impl Service {
         tree: Arc<Tree>,
         secret: &[u8; SECRET_LEN],
         own: Announced,
-        routes: Vec<Route>,
+        (routes, views): (Vec<Route>, Views),
         scheme: &'static str,
     ) -> Service {
         let keys = Arc::new(Deriver::new(secret));
         let long = Arc::new(Semaphore::new(LONG_MAX));
         let s3 = S3Front::new(&tree, &keys, &long);
-        Service { tree, keys, own, routes: Arc::new(routes), s3, long, scheme }
+        Service { tree, keys, own, routes: Arc::new(routes), views, s3, long, scheme }
     }
 
     /// Answers a request.
@@ -84,7 +91,7 @@ impl Service {
         if is_head && !response.headers().contains_key(header::CONTENT_LENGTH) {
             *response.body_mut() = full(Bytes::new());
         }
-        shield(response.headers_mut());
+        shield(&mut response);
         if is_chunked {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -97,6 +104,9 @@ impl Service {
     ) -> Result<Response<Body>, Refusal> {
         if s3::is_signed(request.headers(), request.uri().query()) {
             return self.s3.answer(request).await;
+        }
+        if page::part_of(request.uri().path()).is_some() {
+            return self.page_part(request).await;
         }
         let target =
             Target::parse(request.uri().path()).map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
@@ -137,6 +147,9 @@ impl Service {
             })
             .await?;
         }
+        if parts.method != Method::OPTIONS {
+            origin::check(&parts.headers)?;
+        }
         let service = Arc::clone(&self);
         let access = spawn_blocking(move || service.access(key.as_deref())).await??;
         let upload = parameters(parts.uri.query())
@@ -160,6 +173,33 @@ impl Service {
                 Err(refusal.with(header::ALLOW, HeaderValue::from_static(ALLOW)))
             }
         }
+    }
+
+    /// A part of the page for browsers.
+    async fn page_part(self: Arc<Service>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "the page is only read");
+            return Err(refusal.with(header::ALLOW, HeaderValue::from_static("GET, HEAD")));
+        }
+        let key = shown(request.headers());
+        let part = page::part_of(request.uri().path()).unwrap_or_default().to_owned();
+        // Whoever follows a link comes from elsewhere; what the page takes along, it asks for itself.
+        if !part.trim_start_matches('/').is_empty() {
+            origin::check(request.headers())?;
+        }
+        let asker = Asker::default();
+        let _there = asker.presence();
+        let wanted = page::Wanted { part, query: request.uri().query().map(str::to_owned), asker };
+        let turn = match page::takes_long(&wanted.part) {
+            true => Arc::clone(&self.long).acquire_owned().await.ok(),
+            false => None,
+        };
+        spawn_blocking(move || {
+            let _turn = turn;
+            let access = self.access(key.as_deref())?;
+            page::answer(&self.tree, &self.views, &access, &wanted)
+        })
+        .await?
     }
 
     /// What a key allows. This may block.
@@ -215,10 +255,13 @@ fn reads_all(reading: &Reading) -> bool {
 }
 
 /// What somebody put into the formation is not to act in the browser of somebody else, however it is asked for.
-fn shield(headers: &mut HeaderMap) {
+fn shield(response: &mut Response<Body>) {
+    let all = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'; media-src 'self'";
+    let own = response.extensions_mut().remove::<Policy>();
+    let policy = own.map_or_else(|| HeaderValue::from_static(all), |Policy(policy)| policy);
+    let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    let policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'; media-src 'self'";
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(header::CONTENT_SECURITY_POLICY, policy);
 }
 
 /// The key that a request shows: as a bearer's, or as the password of anybody.

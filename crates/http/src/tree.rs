@@ -25,7 +25,7 @@ const HOLDERS_MAX: u16 = 256;
 /// Permissions of directories that are made: daemons and servers have no umask of a user.
 const DIR_MODE: u32 = 0o755;
 
-const READ: u32 = 4;
+pub const READ: u32 = 4;
 pub const WRITE: u32 = 2;
 
 /// A formation, as the user that the server runs as.
@@ -65,7 +65,11 @@ impl Asker {
         Presence(self.clone())
     }
 
-    fn must_be_there(&self) -> FsResult<()> {
+    /// Whether it still does.
+    ///
+    /// # Errors
+    /// `EINTR` if not.
+    pub fn must_be_there(&self) -> FsResult<()> {
         if self.0.load(Ordering::Relaxed) { Err(Errno::EINTR.into()) } else { Ok(()) }
     }
 }

@@ -33,9 +33,22 @@ pub fn run(here: &Environment, args: &ExplainArgs) -> Result<ExitCode, Failure> 
     }
     let path = args.path.as_deref().unwrap_or(Path::new("."));
     let (entry, ino) = find(path)?;
-    let formation = Reached::new(here, &entry, path)?;
+    let (client, through) = behind(here, &entry, path)?;
+    let formation = Reached { client: &client, through };
     let explanation = explain(&formation, path, ino, args.offset)?;
     show(args.json, &explanation, Explanation::to_text)
+}
+
+/// Of a file or directory as `--json` says it, for somebody who has no mount. Without places it is not said where on the
+/// nodes the subfiles are.
+pub fn json(client: &Client, path: &str, ino: Ino, has_places: bool) -> Result<String, Failure> {
+    let formation = Reached { client, through: None };
+    let mut explanation = explain(&formation, Path::new(path), ino, None)?;
+    if !has_places {
+        explanation.seats.iter_mut().for_each(|seat| seat.subfile = None);
+        explanation.partition.iter_mut().for_each(|partition| partition.settings.clear());
+    }
+    Ok(serde_json::to_string(&explanation).map_err(std::io::Error::from)?)
 }
 
 fn show<T: Serialize>(json: bool, shown: &T, to_text: fn(&T) -> String) -> Result<ExitCode, Failure> {
@@ -48,29 +61,13 @@ fn show<T: Serialize>(json: bool, shown: &T, to_text: fn(&T) -> String) -> Resul
 }
 
 /// A formation that can be asked, as seen from one of its mounts.
-struct Reached {
-    client: Client,
+struct Reached<'a> {
+    client: &'a Client,
     /// The node that serves the mount, if that is known.
     through: Option<u16>,
 }
 
-impl Reached {
-    fn new(here: &Environment, mount: &MountEntry, path: &Path) -> Result<Reached, Failure> {
-        let unknown = || {
-            let text = format!(
-                "{}: the mount's source '{}' names no formation; is it a mount of another program?",
-                path.display(),
-                mount.source
-            );
-            Failure::new(1, text)
-        };
-        let name = mount.source.strip_prefix("bivouac:").and_then(|name| name.parse::<FormationName>().ok());
-        let (_, dir) = StateDir::find(here, Some(&name.ok_or_else(unknown)?))?;
-        let state = reach::living(&dir)?;
-        let through = state.mounts.iter().find(|known| known.dir == mount.dir).map(|known| known.node);
-        Ok(Reached { client: reach::client(&dir, &state, ANSWER_WAIT)?, through })
-    }
-
+impl Reached<'_> {
     /// How the daemon behind the mount comes to what a node has.
     fn way_to(&self, node: u16) -> Option<&'static str> {
         let through = self.through?;
@@ -82,6 +79,23 @@ impl Reached {
             false => "TCP",
         })
     }
+}
+
+/// The formation behind a mount, and the node that serves it, if that is known.
+fn behind(here: &Environment, mount: &MountEntry, path: &Path) -> Result<(Client, Option<u16>), Failure> {
+    let unknown = || {
+        let text = format!(
+            "{}: the mount's source '{}' names no formation; is it a mount of another program?",
+            path.display(),
+            mount.source
+        );
+        Failure::new(1, text)
+    };
+    let name = mount.source.strip_prefix("bivouac:").and_then(|name| name.parse::<FormationName>().ok());
+    let (_, dir) = StateDir::find(here, Some(&name.ok_or_else(unknown)?))?;
+    let state = reach::living(&dir)?;
+    let through = state.mounts.iter().find(|known| known.dir == mount.dir).map(|known| known.node);
+    Ok((reach::client(&dir, &state, ANSWER_WAIT)?, through))
 }
 
 /// Everything that is shown. Sizes and offsets in bytes.
@@ -171,7 +185,7 @@ fn find(path: &Path) -> Result<(MountEntry, Ino), Failure> {
 }
 
 fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> Result<Explanation, Failure> {
-    let client = &formation.client;
+    let client = formation.client;
     let map = client.map();
     let attr = client.getattr(ino)?;
     let partition = match attr.layout.partition() {

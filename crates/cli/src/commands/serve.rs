@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::metrics::render;
 use crate::options::MetricsForm;
 use crate::status::look;
-use crate::{logging, reach};
+use crate::{logging, reach, web};
 
 /// Serves until the supervisor is gone, or ends it.
 pub fn run(here: &Environment, dir: PathBuf) -> Result<ExitCode, Failure> {
@@ -70,6 +70,7 @@ fn options(
         host: here.host.clone(),
         nodes,
         routes: vec![metrics(dir.clone())],
+        views: web::views(here, dir, &state),
     })
 }
 

@@ -298,12 +298,20 @@ fn status(here: &Environment, args: &StageStatusArgs) -> Result<ExitCode, Failur
         }
     }
     if args.json {
-        let jobs: Vec<Value> = known.iter().map(job_json).collect();
-        outln!("{}", serde_json::to_string_pretty(&jobs).map_err(std::io::Error::from)?);
+        outln!("{}", serde_json::to_string_pretty(&json_of(&known)).map_err(std::io::Error::from)?);
     } else {
         out!("{}", status_text(&known));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The jobs of a formation, as `stage status --json` says them.
+pub fn jobs_json(dir: &StateDir) -> Value {
+    json_of(&Jobs::at(dir.stage_path()).list())
+}
+
+fn json_of(known: &[Known]) -> Value {
+    known.iter().map(job_json).collect()
 }
 
 fn status_text(known: &[Known]) -> String {

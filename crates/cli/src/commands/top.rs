@@ -8,22 +8,17 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir, asks_to_end, unix_ms};
+use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir, asks_to_end};
 use ratatui::crossterm::event::{self, Event};
 
 use crate::commands::status::is_over;
 use crate::environment::{has_colors, has_utf8, is_dumb_terminal};
 use crate::failure::Failure;
 use crate::options::TopArgs;
-use crate::reach;
-use crate::status::{Report, look};
-use crate::top::{Rates, Screen, Turn, table};
+use crate::top::{Looks, Rates, Screen, Turn, table};
 
 /// How often keys and news are looked for.
 const KEYS_EVERY: Duration = Duration::from_millis(50);
-
-/// How long a formation that cannot be looked at may take to be gone, in milliseconds.
-const LEAVES_IN_MS: u64 = 5000;
 
 /// Shows a formation at work.
 pub fn run(here: &Environment, args: &TopArgs) -> Result<ExitCode, Failure> {
@@ -35,41 +30,6 @@ pub fn run(here: &Environment, args: &TopArgs) -> Result<ExitCode, Failure> {
         in_turn(looks, args, every, &signals)
     } else {
         on_screen(looks, every, &signals)
-    }
-}
-
-/// One look after another.
-struct Looks {
-    dir: StateDir,
-    before: Report,
-    at: Instant,
-}
-
-impl Looks {
-    fn begin(dir: StateDir) -> Result<Looks, Failure> {
-        reach::living(&dir)?;
-        let before = look(&dir)?;
-        Ok(Looks { dir, before, at: Instant::now() })
-    }
-
-    /// What happened since the last look; nothing if the formation is gone.
-    fn next(&mut self) -> Result<Option<Rates>, Failure> {
-        if self.dir.read()?.is_none() {
-            return Ok(None);
-        }
-        let report = match look(&self.dir) {
-            // It was on its way when it was looked at.
-            Err(_) if self.dir.wait_released(LEAVES_IN_MS) => return Ok(None),
-            looked => looked?,
-        };
-        // It is taken down, or was killed: which, the next command says.
-        if report.state == "dead" {
-            return Ok(None);
-        }
-        let now = Instant::now();
-        let rates = Rates::between(&self.before, &report, now.duration_since(self.at), unix_ms());
-        (self.before, self.at) = (report, now);
-        Ok(Some(rates))
     }
 }
 

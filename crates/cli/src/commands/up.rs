@@ -116,6 +116,7 @@ fn text(formed: &Formed, servers: &[Announced]) -> String {
     }
     for server in servers {
         text.push_str(&format!("serves {}; for keys: bivouac key create\n", shown(server)));
+        text.push_str(&format!("to look at it: {}{}/\n", server.url, bivouac_http::PAGE));
     }
     if formed.steps.is_empty() {
         return text;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::harness::library::{create, ctx, library, read, write};
 use crate::harness::{Place, Said, is_alive, signal, wait_until};
+use crate::http::Server;
 use bivouac_client::NewInode;
 use bivouac_types::{Ino, mode};
 use rustix::process::Signal;
@@ -417,6 +418,35 @@ fn meetings_that_make_no_sense_are_refused() {
     let output = unnamed.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("`run` has one"), "{text}");
+}
+
+/// S487. Where a formation was started, the page is of all its nodes; elsewhere of those of its host.
+#[test]
+fn the_page_is_of_all_nodes_where_it_was_started() {
+    let hosts = Hosts::new();
+    // The first host is the one where the command runs.
+    std::fs::remove_dir(hosts.runtime("a")).unwrap();
+    std::os::unix::fs::symlink(".", hosts.runtime("a")).unwrap();
+    let said = hosts.up("a:2,b:1", "", &["--http", "0", "--http-plain"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let key = hosts.place.run(&["key", "create", "--name", &hosts.name]).out.trim().to_owned();
+    let pages = said.out.lines().filter_map(|line| line.strip_prefix("to look at it: http://"));
+    let shown: Vec<(u64, u64)> = pages
+        .map(|page| {
+            let (address, path) = page.split_once('/').unwrap();
+            let server = Server { address: address.to_owned(), key: key.clone() };
+            let status: Value = serde_json::from_slice(&server.get(&format!("/{path}status.json"))).unwrap();
+            let count = |list: &str| status[list].as_array().unwrap().len() as u64;
+            assert!(
+                status["nodes"].as_array().unwrap().iter().all(|node| node["state"] == "ready"),
+                "{status}"
+            );
+            (count("nodes"), count("hosts"))
+        })
+        .collect();
+    assert!(shown.contains(&(3, 2)) && shown.contains(&(1, 0)) && shown.len() == 2, "{shown:?}");
+    let down = hosts.down();
+    assert_eq!(down.code, 0, "{}", down.err);
 }
 
 /// Each host serves all files, and each server is known as that of its nodes.

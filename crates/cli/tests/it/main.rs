@@ -35,6 +35,7 @@ mod messages;
 mod names_memory;
 mod objects;
 mod ordinary_user;
+mod page;
 mod partitions;
 mod pins;
 mod planned;

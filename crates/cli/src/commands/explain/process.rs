@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use bivouac_client::Client;
 use bivouac_launch::Environment;
 use bivouac_launch::descriptors::{Descriptor, Files, files_of};
 use bivouac_launch::mounts::MountEntry;
@@ -11,7 +12,7 @@ use bivouac_types::Ino;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use super::Reached;
+use super::{Reached, behind};
 use crate::failure::Failure;
 use crate::table::layout;
 
@@ -64,18 +65,18 @@ enum Calls {
 pub fn explain(here: &Environment, pid: u32) -> Result<Explanation, Failure> {
     let files = files_of(pid)?;
     let has_preload = files.mapped.iter().any(|path| path.ends_with(PRELOAD));
-    let mut formations: HashMap<PathBuf, Reached> = HashMap::new();
+    let mut formations: HashMap<PathBuf, (Client, Option<u16>)> = HashMap::new();
     let mut explained = Vec::new();
     for descriptor in &files.descriptors {
         let Some(mount) = &descriptor.mount else { continue };
         // Closed meanwhile: there is nothing to show.
         let Ok(seen) = std::fs::metadata(&descriptor.way) else { continue };
         if !formations.contains_key(&mount.dir) {
-            let reached = Reached::new(here, mount, &descriptor.target)?;
-            formations.insert(mount.dir.clone(), reached);
+            formations.insert(mount.dir.clone(), behind(here, mount, &descriptor.target)?);
         }
-        if let Some(formation) = formations.get(&mount.dir) {
-            explained.push(file(formation, mount, descriptor, Ino(seen.ino()), &files, has_preload)?);
+        if let Some((client, through)) = formations.get(&mount.dir) {
+            let formation = Reached { client, through: *through };
+            explained.push(file(&formation, mount, descriptor, Ino(seen.ino()), &files, has_preload)?);
         }
     }
     Ok(Explanation { pid, program: files.program, has_preload, files: explained })

@@ -9,6 +9,7 @@
 //! A camp that is dropped, also by a failing test, is taken down and killed.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
+pub mod browser;
 pub mod library;
 pub mod random;
 

@@ -1,0 +1,77 @@
+//! What the page for browsers shows, from where the commands have it.
+
+use std::sync::Arc;
+
+use bivouac_http::{Explain, MakeView, Page, View, Views};
+use bivouac_launch::{Environment, State, StateDir};
+
+use crate::commands::{explain, stage};
+use crate::failure::Failure;
+use crate::report::{Form, gather};
+use crate::status::look;
+use crate::top::Watch;
+
+const JSON: &str = "application/json";
+const HTML: &str = "text/html; charset=utf-8";
+
+/// Of a formation as it is seen from this host: of one over several hosts the whole, if it was started here.
+pub fn views(here: &Environment, part: &StateDir, state: &State) -> Views {
+    let dir = whole(here, part, state);
+    let (part, watch) = (part.clone(), Arc::new(Watch::new(dir.clone())));
+    let reported = |form: Form, content_type: &'static str| {
+        let dir = dir.clone();
+        move || Ok::<_, Failure>(Page { content_type, bytes: gather(&dir)?.render(form, None)?.into_bytes() })
+    };
+    let (as_html, as_json) = (reported(Form::Html, HTML), reported(Form::Json, JSON));
+    let looked = dir.clone();
+    let of_all = vec![
+        view("top.json", move |query| Ok(json(watch.since(since(query))?))),
+        view("status.json", move |_| {
+            Ok(json(serde_json::to_string(&look(&looked)?).map_err(std::io::Error::from)?))
+        }),
+        view("stage.json", move |_| Ok(json(stage::jobs_json(&part).to_string()))),
+        view("report.html", move |_| as_html()),
+        view("report.json", move |_| as_json()),
+    ];
+    let explain: Explain = Box::new(|file| {
+        let text = explain::json(file.client, file.path, file.ino, file.sees_places);
+        text.map(json).map_err(|failure| failure.to_string())
+    });
+    Views { of_all, explain }
+}
+
+fn whole(here: &Environment, part: &StateDir, state: &State) -> StateDir {
+    let whole = StateDir::wholes(here).into_iter().find(|(name, _)| *name == state.name).map(|(_, dir)| dir);
+    // One of the same name may be another.
+    let is_same =
+        |dir: &StateDir| dir.read().ok().flatten().is_some_and(|whole| whole.formation == state.formation);
+    whole.filter(is_same).unwrap_or_else(|| part.clone())
+}
+
+fn json(text: String) -> Page {
+    Page { content_type: JSON, bytes: text.into_bytes() }
+}
+
+fn view(
+    name: &'static str,
+    make: impl Fn(Option<&str>) -> Result<Page, Failure> + Send + Sync + 'static,
+) -> View {
+    let make: MakeView = Box::new(move |query| make(query).map_err(|failure| failure.to_string()));
+    View { name, make }
+}
+
+/// What was seen already, in milliseconds since 1970.
+fn since(query: Option<&str>) -> u64 {
+    let parts = query.unwrap_or_default().split('&');
+    parts.filter_map(|part| part.strip_prefix("since=")?.parse().ok()).next().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_a_number() {
+        assert_eq!([Some("since=12"), Some("x&since=5"), Some("since=-1"), None].map(since), [12, 5, 0, 0]);
+    }
+}

@@ -1,0 +1,56 @@
+//! Where in a browser a request comes from. A browser that knows a key shows it with every request, also with those that
+//! pages of others have it make.
+
+use hyper::StatusCode;
+use hyper::header::{self, HeaderMap, HeaderName};
+
+use crate::refusal::Refusal;
+
+/// What browsers say of it (Fetch Metadata).
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Refuses what a page of another place asks for. What is no browser says nothing of it.
+///
+/// # Errors
+/// 403.
+pub fn check(headers: &HeaderMap) -> Result<(), Refusal> {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let is_own = match (text(FETCH_SITE), text(header::ORIGIN)) {
+        (Some(site), _) if !matches!(site, "same-origin" | "none") => false,
+        (_, Some(origin)) => {
+            let host = text(header::HOST).unwrap_or_default();
+            let place = origin.split_once("://").map(|(_, place)| place);
+            place.is_some_and(|place| !host.is_empty() && place.eq_ignore_ascii_case(host))
+        }
+        _ => true,
+    };
+    if is_own {
+        return Ok(());
+    }
+    Err(Refusal::new(StatusCode::FORBIDDEN, "a page of another place may not ask for this; open it here"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_other_places_are_refused() {
+        let all = |pairs: &[(&'static str, &str)]| {
+            let pairs =
+                pairs.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+            check(&pairs.collect()).is_ok()
+        };
+        let host = ("host", "127.0.0.1:8443");
+        assert!(all(&[host]));
+        assert!(all(&[host, ("origin", "https://127.0.0.1:8443"), ("sec-fetch-site", "same-origin")]));
+        assert!(all(&[host, ("sec-fetch-site", "none")]));
+        for other in ["https://127.0.0.1:8444", "https://evil", "null", "127.0.0.1:8443", ""] {
+            assert!(!all(&[host, ("origin", other)]), "{other}");
+        }
+        for site in ["cross-site", "same-site", ""] {
+            assert!(!all(&[host, ("sec-fetch-site", site)]), "{site}");
+        }
+        assert!(!all(&[("origin", "https://")]));
+    }
+}
