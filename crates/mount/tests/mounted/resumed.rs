@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use bivouac_mount::{Mount, Options, unmount};
@@ -36,10 +38,10 @@ fn doomed_daemon() {
     panic!("the doomed daemon was to be killed");
 }
 
-fn doomed(bare: &Bare) -> Child {
+fn child(bare: &Bare, body: &str) -> Child {
     let state = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&bare.state));
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "resumed::doomed_daemon", "--ignored", "--nocapture"])
+        .args(["--exact", body, "--ignored", "--nocapture"])
         .env(STATE, state)
         .stdin(bare.device.try_clone().unwrap())
         .stdout(Stdio::null())
@@ -65,7 +67,7 @@ fn open_and_write(dir: &Path) -> (File, thread::JoinHandle<usize>) {
 #[test]
 fn a_killed_daemon_is_replaced_under_open_files_and_unanswered_requests() {
     let Some(bare) = Bare::new() else { return };
-    let daemon = doomed(&bare);
+    let daemon = child(&bare, "resumed::doomed_daemon");
     let (file, writer) = open_and_write(bare.dir.path());
     kill_once_at_work(daemon);
 
@@ -84,6 +86,54 @@ fn a_killed_daemon_is_replaced_under_open_files_and_unanswered_requests() {
     let fs = Arc::clone(&attached.fs);
     attached.end();
     assert_eq!(fs.opens(), []);
+}
+
+/// Body of a daemon that may be killed at any time: the device is its standard input.
+#[test]
+#[ignore = "the child process of another test"]
+fn mortal_daemon() {
+    let state = OpenOptions::new().read(true).write(true).open(std::env::var(STATE).unwrap()).unwrap();
+    let device = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    Mount::new(Arc::new(Memory::new()), device, state, Options::default()).unwrap().run().unwrap();
+}
+
+#[test]
+fn programs_notice_nothing_of_daemons_that_are_killed_one_after_another_under_load() {
+    const PROGRAMS: usize = 4;
+    const KILLS: usize = 20;
+    let Some(bare) = Bare::new() else { return };
+    let (path, is_over) = (bare.dir.path().join(SEED_NAME), AtomicBool::new(false));
+    let (tell, answers) = channel();
+    let ask = |tell: Sender<()>| {
+        while !is_over.load(Ordering::Acquire) {
+            assert!(fs::metadata(&path).unwrap().is_file());
+            assert_eq!(fs::read(&path).unwrap(), b"");
+            tell.send(()).unwrap();
+        }
+    };
+    thread::scope(|scope| {
+        let programs: Vec<_> = (0..PROGRAMS)
+            .map(|_| {
+                let tell = tell.clone();
+                scope.spawn(move || ask(tell))
+            })
+            .collect();
+        // Who fails says so by its silence.
+        drop(tell);
+        let mut daemon = child(&bare, "resumed::mortal_daemon");
+        for kill in 0..KILLS {
+            // Others come after other numbers of answers, so that each kill finds something else under way.
+            (0..20 + kill * 37 % 101).for_each(|_| answers.recv().unwrap());
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+            while answers.try_recv().is_ok() {}
+            daemon = child(&bare, "resumed::mortal_daemon");
+        }
+        is_over.store(true, Ordering::Release);
+        programs.into_iter().for_each(|program| program.join().unwrap());
+        unmount(bare.dir.path()).unwrap();
+        assert!(daemon.wait().unwrap().success());
+    });
 }
 
 #[test]
