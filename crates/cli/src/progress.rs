@@ -47,9 +47,9 @@ impl Sum {
         self.bytes.store(totals.bytes, Ordering::Relaxed);
     }
 
-    fn add(&self, bytes: u64) {
-        self.files.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    fn add(&self, totals: Totals) {
+        self.files.fetch_add(totals.files, Ordering::Relaxed);
+        self.bytes.fetch_add(totals.bytes, Ordering::Relaxed);
     }
 
     fn get(&self) -> Totals {
@@ -194,9 +194,9 @@ impl Progress for Told {
         self.moved();
     }
 
-    fn already(&self, bytes: u64) {
-        self.already.add(bytes);
-        self.with(|now| now.bar.iter().for_each(|bar| bar.inc(bytes)));
+    fn already(&self, totals: Totals) {
+        self.already.add(totals);
+        self.with(|now| now.bar.iter().for_each(|bar| bar.inc(totals.bytes)));
     }
 
     fn verified(&self, bytes: u64) {
@@ -287,8 +287,9 @@ fn outcome(what: &str, summary: &Summary, time: Duration) -> String {
         let is_verified = summary.verified == summary.files;
         text.push_str(if is_verified { ", verified" } else { ", copied without comparing" });
     }
-    if summary.already.files > 0 {
-        text.push_str(&format!(", {} of them copied before", summary.already.files));
+    if summary.already != Totals::default() {
+        let Totals { files, bytes } = summary.already;
+        text.push_str(&format!(", of that copied before: {}, {}", format_count(files, "file"), format_size(bytes)));
     }
     if summary.unchanged > 0 {
         text.push_str(&format!(", {} unchanged", summary.unchanged));
@@ -317,7 +318,7 @@ mod tests {
         let text = outcome("src", &resumed, Duration::from_millis(500));
         assert_eq!(
             text,
-            "src: 3 files, 3 MiB in 0.5 s (2 MiB/s), verified, 2 of them copied before, 5 unchanged"
+            "src: 3 files, 3 MiB in 0.5 s (2 MiB/s), verified, of that copied before: 2 files, 2 MiB, 5 unchanged"
         );
     }
 
@@ -338,7 +339,8 @@ mod tests {
     fn scripts_see_rate_and_what_is_left() {
         let told = Told::new(Way::Out, false, true, TalkArgs::default());
         told.found(Totals { files: 10, bytes: 1000 });
-        told.already(100);
+        told.already(Totals { files: 1, bytes: 60 });
+        told.already(Totals { files: 0, bytes: 40 });
         told.copied(400);
         told.file_done(Path::new("x"));
         let event = told.event(Duration::from_secs(2));
