@@ -9,6 +9,7 @@ mod hosts;
 mod key;
 mod logs;
 mod metrics;
+mod mistakes;
 mod mount;
 mod numbers;
 mod partition;
@@ -42,6 +43,7 @@ pub use hosts::{AgainArgs, HostsArgs};
 pub use key::{KeyAction, KeyArgs, KeyCreateArgs, KeyListArgs, KeyRevokeArgs};
 pub use logs::LogsArgs;
 pub use metrics::{MetricsArgs, MetricsForm};
+pub use mistakes::hint;
 pub use mount::{ExplainArgs, MountArgs, UnmountArgs};
 pub use partition::{
     CreateArgs, ListArgs, PartitionArgs, PartitionCommand, PathArgs, RemoveArgs, SetArgs, ShowArgs,

@@ -289,7 +289,11 @@ fn outcome(what: &str, summary: &Summary, time: Duration) -> String {
     }
     if summary.already != Totals::default() {
         let Totals { files, bytes } = summary.already;
-        text.push_str(&format!(", of that copied before: {}, {}", format_count(files, "file"), format_size(bytes)));
+        text.push_str(&format!(
+            ", of that copied before: {}, {}",
+            format_count(files, "file"),
+            format_size(bytes)
+        ));
     }
     if summary.unchanged > 0 {
         text.push_str(&format!(", {} unchanged", summary.unchanged));

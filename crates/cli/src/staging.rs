@@ -102,7 +102,7 @@ pub fn work(held: &Held, mounts: &[PathBuf], manner: Manner, signals: &Signals) 
     let job = Some(held.number);
     let ended = ended.map_err(|failure| NotCopied { text: failure.to_string(), signal, job })?;
     let mut failures: Vec<String> = failures(held, &ended);
-    failures.extend(signal.map(|signal| format!("interrupted by signal {signal}")));
+    failures.extend(signal.map(|signal| format!("interrupted by {}", bivouac_types::format_signal(signal))));
     let ended_by = held.pace.as_ref().and_then(|pace| pace.ended()).filter(|_| ended.is_cancelled());
     failures.extend(ended_by.map(str::to_owned));
     if failures.is_empty() { Ok(ended) } else { Err(NotCopied { text: failures.join("\n"), signal, job }) }

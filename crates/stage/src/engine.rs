@@ -368,7 +368,9 @@ impl<'a> Worker<'a> {
         let Engine { target, known, is_resumable, .. } = self.engine;
         let finished = target.still_there().and_then(|()| job.finish(spot, *is_resumable, *known));
         // What was interrupted stays; of anything else that was not finished nothing does.
-        if job.parts() > 1 && finished.as_ref().is_err_and(|failure| !matches!(failure.cause, Cause::Cancelled)) {
+        if job.parts() > 1
+            && finished.as_ref().is_err_and(|failure| !matches!(failure.cause, Cause::Cancelled))
+        {
             self.record(&job.gone_line());
         }
         match finished {

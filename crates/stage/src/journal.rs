@@ -269,7 +269,11 @@ mod tests {
         let bytes = |text: String| History::read(text.as_bytes()).past(0).done();
         let whole = Totals { files: 0, bytes: PART + 5 };
         assert_eq!(bytes(part(0, 4, 4) + &part(1, 4, 1)), whole);
-        assert_eq!(bytes(part(0, 4, 4) + &part(1, 4, 1) + &part(0, 4, 4)), whole, "a resumed copy tells again");
+        assert_eq!(
+            bytes(part(0, 4, 4) + &part(1, 4, 1) + &part(0, 4, 4)),
+            whole,
+            "a resumed copy tells again"
+        );
         assert_eq!(bytes(part(0, 4, 4) + &part(1, 5, 1)), Totals { files: 0, bytes: 5 }, "it has changed");
         assert_eq!(bytes(part(0, 4, 0) + &part(1, 4, 0)), Totals::default(), "holes are copied anew");
         assert_eq!(bytes(part(0, 4, 4) + &control("gone", Path::new("big"))), Totals::default());

@@ -24,16 +24,16 @@ pub struct FormationArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = numbers::nodes)]
     pub nodes: Option<u16>,
     /// Have the nodes of a machine share one process: for tests of many nodes; what ends one of them ends all
-    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
     pub in_process: bool,
     /// Encrypt and authenticate all that goes over the network, so that nobody in between can read or change it
-    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
     pub secure: bool,
     /// Serve the formation's files over HTTP on each host, with TLS, to those who have a key (bivouac key); without an address, to this host alone
     #[arg(long, value_name = "[ADDR:]PORT")]
     pub http: Option<HttpAddress>,
     /// Serve HTTP without TLS: to this host alone
-    #[arg(long, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
     pub http_plain: bool,
     /// File on each host with the certificate for HTTP, those that vouch for it, and its private key, as PEM; without it one is made
     #[arg(long, value_name = "FILE", requires = "http", conflicts_with = "http_plain")]

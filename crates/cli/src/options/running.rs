@@ -47,6 +47,9 @@ pub struct DownArgs {
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 pub struct ListAllArgs {
+    /// Write names alone, a line each: for scripts, and for the completions of shells
+    #[arg(long, conflicts_with = "json")]
+    pub names: bool,
     /// Write JSON to standard output
     #[arg(long)]
     pub json: bool,
