@@ -1,5 +1,6 @@
 //! What `top` shows: rates between two looks, on a terminal and as text.
 
+mod list;
 mod rates;
 mod screen;
 mod text;

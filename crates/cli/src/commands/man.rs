@@ -37,13 +37,14 @@ fn with_synopsis(command: Command) -> Command {
     command.override_usage(text).mut_subcommands(with_synopsis)
 }
 
-/// Options in the order of the table, then operands, then what follows.
+/// The command, options in the order of the table, then operands, then what follows.
 fn synopsis(command: &Command) -> String {
     let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
     let options = shown().filter(|arg| !arg.is_positional()).map(option);
     let operands = shown().filter(|arg| arg.is_positional()).map(operand);
     let sub = command.has_subcommands().then(|| "COMMAND".to_owned());
-    options.chain(operands).chain(sub).collect::<Vec<_>>().join(" ")
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
+    std::iter::once(name).chain(options).chain(operands).chain(sub).collect::<Vec<_>>().join(" ")
 }
 
 fn option(arg: &Arg) -> String {
@@ -111,13 +112,19 @@ mod tests {
             synopsis(command)
         };
         let status = of(&["status"]);
-        assert!(status.starts_with("[--name NAME] [--watch[=DURATION]] [--operations] [--json]"), "{status}");
+        assert!(
+            status.starts_with("bivouac status [--name NAME] [--watch[=DURATION]] [--operations] [--json]"),
+            "{status}"
+        );
         let copy = of(&["stage", "in"]);
         assert!(copy.contains("[-n|--dry-run]") && copy.ends_with(" SRC... DST"), "{copy}");
-        let logs = of(&["config"]);
-        assert!(logs.starts_with("--check FILE"), "what is required has no brackets: {logs}");
+        let config = of(&["config"]);
+        assert!(
+            config.starts_with("bivouac config --check FILE"),
+            "what is required has no brackets: {config}"
+        );
         assert!(of(&["up"]).contains("[--volume DIR[:CAPACITY]]..."), "{}", of(&["up"]));
-        assert!(of(&[]).ends_with("COMMAND"));
+        assert!(of(&[]).starts_with("bivouac [") && of(&[]).ends_with("COMMAND"));
     }
 
     #[test]

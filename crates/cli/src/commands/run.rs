@@ -232,7 +232,7 @@ impl Job<'_> {
 
     /// Brings what was written to the sources of partitions.
     fn flush(&self) -> Result<(), NotCopied> {
-        let not_copied = |text| NotCopied { text, signal: None, job: None };
+        let not_copied = |text| NotCopied { text, signal: None, job: None, is_stopped: false };
         let manner = Manner { force: false, jobs: FLUSH_JOBS };
         let dir = self.formed.whole.as_ref().unwrap_or(&self.formed.dir);
         let outcome = flush_all(dir, manner).map_err(|failure| not_copied(failure.to_string()))?;
