@@ -82,7 +82,7 @@ errnos! {
     EPROTONOSUPPORT = 93, "protocol not supported";
     EOPNOTSUPP = 95, "not supported";
     EAFNOSUPPORT = 97, "address family not supported";
-    EADDRINUSE = 98, "address in use";
+    EADDRINUSE = 98, "address already in use";
     EADDRNOTAVAIL = 99, "no address of this machine";
     ENETDOWN = 100, "network is down";
     ENETUNREACH = 101, "network unreachable";

@@ -274,7 +274,7 @@ impl Drop for Launched {
 
 /// What happened, as far as the exit code says it.
 fn explain(status: ExitStatus, last: &str, program: &str, is_ssh: bool) -> String {
-    let missing = ["No such file", "not found"].iter().any(|text| last.contains(text));
+    let missing = ["no such file", "not found"].iter().any(|text| last.to_lowercase().contains(text));
     match status.code() {
         Some(CODE_SSH) if is_ssh || last.starts_with("ssh: ") => format!("unreachable: {last}"),
         Some(CODE_NOT_FOUND | 126) if missing => {
