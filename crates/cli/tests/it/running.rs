@@ -246,7 +246,10 @@ fn nobody_has_to_listen() {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let said = place.command(&["status"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
     let text = String::from_utf8_lossy(&said.stderr);
-    assert!(said.status.code() == Some(1) && text.contains("standard output: no space left (ENOSPC)"), "{text}");
+    assert!(
+        said.status.code() == Some(1) && text.contains("standard output: no space left (ENOSPC)"),
+        "{text}"
+    );
     assert_eq!(place.run(&["down", "--name", &name]).code, 0);
     assert!(place.is_empty());
 }
