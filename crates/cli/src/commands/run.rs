@@ -167,7 +167,9 @@ impl Job<'_> {
                 if ended.overtime {
                     errln!("bivouac: the life time (--ttl) was over, so the command was told to end");
                 }
-                if ended.signal.is_some() && ended.asked_to_end.is_none() && !ended.overtime {
+                // With outputs that do not come out for that, the reason says it.
+                let is_said = ended.overtime || !self.args.outputs.is_empty() && !self.args.out_always;
+                if ended.signal.is_some() && ended.asked_to_end.is_none() && !is_said {
                     errln!("bivouac: the command was {}", ended.how);
                 }
                 (ended.code, ended.how)

@@ -52,7 +52,9 @@ fn the_exit_code_is_the_commands() {
     }
     let place = Place::new();
     assert_eq!(run(&place, &[], "exit 42").code, 42);
-    assert_eq!(run(&place, &[], "kill -KILL $$").code, 137);
+    let killed = run(&place, &[], "kill -KILL $$");
+    assert_eq!(killed.code, 137);
+    assert!(killed.err.contains("the command was killed by signal 9 (SIGKILL)"), "{}", killed.err);
     assert_eq!(
         run(&place, &[], "test \"$BIVOUAC_NAME\" && test -d \"$BIVOUAC\" && test -r \"$BIVOUAC_DIR/map\"")
             .code,
