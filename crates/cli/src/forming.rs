@@ -208,7 +208,7 @@ fn make_dir(path: &Path) -> Result<bool, Failure> {
 
 fn interrupted(signals: &Signals) -> Result<(), Failure> {
     signals.next().map_or(Ok(()), |signal| {
-        let cause = format!("was interrupted by signal {}", signal.number);
+        let cause = format!("was interrupted by {}", bivouac_types::format_signal(signal.number));
         let remedy = "everything is removed again";
         Err(LaunchError::new(Kind::Interrupted, "the formation's start", cause, remedy).into())
     })

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bivouac_types::named;
 use bivouac_types::units::format_utc;
 use log::{LevelFilter, Log, Metadata, Record};
 
@@ -34,7 +35,8 @@ impl Log for StandardError {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let time = format_utc(since.as_secs());
             let millis = since.subsec_millis();
-            let (level, target, text) = (record.level(), record.target(), record.args());
+            let (level, target, text) = (record.level(), record.target(), record.args().to_string());
+            let text = named(&text);
             // Who was to read it may be gone.
             let _unheard = writeln!(std::io::stderr(), "{time}.{millis:03}Z {level:5} {target}: {text}");
         }

@@ -38,6 +38,7 @@ mod unflushed;
 mod unsaved;
 mod web;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -45,13 +46,18 @@ use failure::{CODE_FSCK_USAGE, Failure};
 use options::Cli;
 
 /// Ends with what the parser says. `fsck` has the exit codes of fsck(8).
-fn refuse(error: &clap::Error) -> ! {
+fn refuse(error: &clap::Error, arguments: &[OsString]) -> ! {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit()
     }
     let is_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck");
     let text = error.to_string();
-    errln!("bivouac: {}", text.trim_start_matches("error: ").trim_end());
+    let text = text.trim_start_matches("error: ").trim_end();
+    let hint = if error.kind() == ErrorKind::UnknownArgument { options::hint(arguments) } else { None };
+    match (hint, text.split_once('\n')) {
+        (Some(hint), Some((first, rest))) => errln!("bivouac: {first}; {hint}\n{rest}"),
+        _ => errln!("bivouac: {text}"),
+    }
     std::process::exit(if is_fsck { i32::from(CODE_FSCK_USAGE) } else { error.exit_code() })
 }
 
@@ -63,7 +69,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(failure) => return fail(&failure),
     };
-    let cli = Cli::read(arguments).unwrap_or_else(|error| refuse(&error));
+    let cli = Cli::read(arguments.clone()).unwrap_or_else(|error| refuse(&error, &arguments));
     logging::start(here.log_level.as_deref());
     let ended = commands::run(&here, cli.command);
     match (ended, output::failure()) {

@@ -2,12 +2,14 @@
 //!
 //! `println!` and `eprintln!` panic where the reader has gone (`bivouac run … 2>&1 | head -1`), in the middle of whatever is
 //! going on. Here a reader that has gone has read enough, and what cannot be written for another reason is remembered
-//! until the end.
+//! until the end. Errors of the system have one style in all that is written, also in JSON.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use bivouac_types::named;
 
 /// Why something was not written to standard output.
 static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
@@ -31,8 +33,9 @@ macro_rules! errln {
 
 /// Writes to standard output.
 pub fn write(text: Arguments<'_>) {
+    let text = text.to_string();
     let mut stdout = io::stdout().lock();
-    let written = stdout.write_fmt(text).and_then(|()| stdout.flush());
+    let written = stdout.write_all(named(&text).as_bytes()).and_then(|()| stdout.flush());
     if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
         CLOSED.store(true, Ordering::Relaxed);
     }
@@ -52,7 +55,7 @@ pub fn columns() -> Option<usize> {
 
 /// Writes to standard error. There is nobody to tell that it failed.
 pub fn complain(text: Arguments<'_>) {
-    let _nobody_listens = io::stderr().lock().write_fmt(text);
+    let _nobody_listens = io::stderr().lock().write_all(named(&text.to_string()).as_bytes());
 }
 
 /// What could not be written to standard output, if anything.

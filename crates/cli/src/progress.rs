@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bivouac_stage::jobs::Way;
-use bivouac_stage::{Progress, StageError, Summary, Totals, Transfer};
+use bivouac_stage::{Progress, StageError, Summary, Totals, Transfer, escape};
 use bivouac_types::units::{format_count, format_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -47,9 +47,9 @@ impl Sum {
         self.bytes.store(totals.bytes, Ordering::Relaxed);
     }
 
-    fn add(&self, bytes: u64) {
-        self.files.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    fn add(&self, totals: Totals) {
+        self.files.fetch_add(totals.files, Ordering::Relaxed);
+        self.bytes.fetch_add(totals.bytes, Ordering::Relaxed);
     }
 
     fn get(&self) -> Totals {
@@ -71,8 +71,18 @@ struct Now {
 pub fn name(way: Way, transfer: &Transfer) -> String {
     let Transfer { src, dst } = transfer;
     match way {
-        Way::In => format!("{} to /{}", src.display(), dst.display()),
-        Way::Out => format!("/{} to {}", src.display(), dst.display()),
+        Way::In => format!("{} to /{}", escape(src), escape(dst)),
+        Way::Out => format!("/{} to {}", escape(src), escape(dst)),
+    }
+}
+
+/// Source and target of a transfer for scripts: absolute, that in the formation from its root on.
+pub fn places(way: Way, transfer: &Transfer) -> (String, String) {
+    let site = |path: &Path| path.to_string_lossy().into_owned();
+    let inside = |path: &Path| Path::new("/").join(path).to_string_lossy().into_owned();
+    match way {
+        Way::In => (site(&transfer.src), inside(&transfer.dst)),
+        Way::Out => (inside(&transfer.src), site(&transfer.dst)),
     }
 }
 
@@ -150,10 +160,10 @@ impl Told {
             errln!("{prefix:>4} {}", outcome(&now.what, summary, now.since.elapsed()));
         }
         for skipped in &summary.skipped {
-            errln!("{prefix:>4} not copied: {} ({})", skipped.path.display(), skipped.what);
+            errln!("{prefix:>4} not copied: {} ({})", escape(&skipped.path), skipped.what);
         }
         for path in &summary.deleted {
-            errln!("{prefix:>4} deleted in the formation, left at the target: {}", path.display());
+            errln!("{prefix:>4} deleted in the formation, left at the target: {}", escape(path));
         }
     }
 }
@@ -173,7 +183,7 @@ impl Progress for Told {
     fn transferred(&self, transfer: &Transfer, ended: &Result<Summary, StageError>) {
         self.clear();
         if self.json {
-            print_line(&ended_event(transfer, ended));
+            print_line(&ended_event(self.way, transfer, ended));
         } else if let Ok(summary) = ended {
             self.with(|now| self.tell_outcome(now, summary));
         }
@@ -194,9 +204,9 @@ impl Progress for Told {
         self.moved();
     }
 
-    fn already(&self, bytes: u64) {
-        self.already.add(bytes);
-        self.with(|now| now.bar.iter().for_each(|bar| bar.inc(bytes)));
+    fn already(&self, totals: Totals) {
+        self.already.add(totals);
+        self.with(|now| now.bar.iter().for_each(|bar| bar.inc(totals.bytes)));
     }
 
     fn verified(&self, bytes: u64) {
@@ -209,8 +219,8 @@ impl Progress for Told {
         let files = new + self.already.get().files;
         self.with(|now| {
             if self.talk.verbose && !self.json {
-                let name = if path.as_os_str().is_empty() { Path::new(&now.what) } else { path };
-                let say = || errln!("{:>4} {}", self.way.word(), name.display());
+                let name = if path.as_os_str().is_empty() { now.what.clone() } else { escape(path) };
+                let say = || errln!("{:>4} {name}", self.way.word());
                 now.bar.as_ref().map_or_else(say, |bar| bar.suspend(say));
             }
             if let Some(bar) = &now.bar {
@@ -237,7 +247,8 @@ pub fn percent(done: u64, all: u64) -> u64 {
     if all == 0 { 100 } else { (u128::from(done.min(all)) * 100 / u128::from(all)) as u64 }
 }
 
-fn ended_event(transfer: &Transfer, ended: &Result<Summary, StageError>) -> Value {
+fn ended_event(way: Way, transfer: &Transfer, ended: &Result<Summary, StageError>) -> Value {
+    let (src, dst) = places(way, transfer);
     let (summary, failures) = match ended {
         Ok(summary) => (Some(summary), Vec::new()),
         Err(StageError::Incomplete { summary, failures }) => (Some(&**summary), failures.iter().collect()),
@@ -249,7 +260,7 @@ fn ended_event(transfer: &Transfer, ended: &Result<Summary, StageError>) -> Valu
         .map(|f| json!({"path": f.path.to_string_lossy(), "cause": f.cause.to_string()}))
         .collect();
     let mut event = json!({
-        "event": "ended", "src": transfer.src.to_string_lossy(), "dst": transfer.dst.to_string_lossy(),
+        "event": "ended", "src": src, "dst": dst,
         "ok": ended.is_ok(), "failures": failures,
     });
     if let (Some(summary), Some(fields)) = (summary, event.as_object_mut()) {
@@ -287,8 +298,13 @@ fn outcome(what: &str, summary: &Summary, time: Duration) -> String {
         let is_verified = summary.verified == summary.files;
         text.push_str(if is_verified { ", verified" } else { ", copied without comparing" });
     }
-    if summary.already.files > 0 {
-        text.push_str(&format!(", {} of them copied before", summary.already.files));
+    if summary.already != Totals::default() {
+        let Totals { files, bytes } = summary.already;
+        text.push_str(&format!(
+            ", of that copied before: {}, {}",
+            format_count(files, "file"),
+            format_size(bytes)
+        ));
     }
     if summary.unchanged > 0 {
         text.push_str(&format!(", {} unchanged", summary.unchanged));
@@ -317,7 +333,7 @@ mod tests {
         let text = outcome("src", &resumed, Duration::from_millis(500));
         assert_eq!(
             text,
-            "src: 3 files, 3 MiB in 0.5 s (2 MiB/s), verified, 2 of them copied before, 5 unchanged"
+            "src: 3 files, 3 MiB in 0.5 s (2 MiB/s), verified, of that copied before: 2 files, 2 MiB, 5 unchanged"
         );
     }
 
@@ -338,7 +354,8 @@ mod tests {
     fn scripts_see_rate_and_what_is_left() {
         let told = Told::new(Way::Out, false, true, TalkArgs::default());
         told.found(Totals { files: 10, bytes: 1000 });
-        told.already(100);
+        told.already(Totals { files: 1, bytes: 60 });
+        told.already(Totals { files: 0, bytes: 40 });
         told.copied(400);
         told.file_done(Path::new("x"));
         let event = told.event(Duration::from_secs(2));
@@ -357,9 +374,21 @@ mod tests {
     }
 
     #[test]
+    fn names_that_would_break_a_line_are_escaped() {
+        let odd = Transfer { src: "/a\nb".into(), dst: "c\u{1b}[2J".into() };
+        assert_eq!(name(Way::In, &odd), r"/a\nb to /c\x1b[2J");
+        assert_eq!(name(Way::Out, &transfer()), "//a to b");
+        assert_eq!(
+            places(Way::Out, &Transfer { src: "r".into(), dst: "/x".into() }),
+            ("/r".into(), "/x".into())
+        );
+    }
+
+    #[test]
     fn scripts_see_what_failed() {
         let failed = StageError::Incomplete { summary: Box::default(), failures: Vec::new() };
-        let event = ended_event(&transfer(), &Err(failed));
-        assert_eq!((&event["ok"], &event["files"], &event["src"]), (&json!(false), &json!(0), &json!("/a")));
+        let event = ended_event(Way::In, &transfer(), &Err(failed));
+        assert_eq!((&event["ok"], &event["files"]), (&json!(false), &json!(0)));
+        assert_eq!((&event["src"], &event["dst"]), (&json!("/a"), &json!("/b")));
     }
 }

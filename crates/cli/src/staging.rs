@@ -24,6 +24,8 @@ pub struct NotCopied {
     pub signal: Option<i32>,
     /// The job, if it was written down.
     pub job: Option<u64>,
+    /// Whether it was stopped before its end, so that it counts as interrupted.
+    pub is_stopped: bool,
 }
 
 /// The places where a formation is mounted: one per node, so that each node takes its share.
@@ -74,6 +76,7 @@ pub fn copy_all(
         text: failure.to_string(),
         signal: None,
         job: None,
+        is_stopped: false,
     })?;
     let ended = work(&held, mounts, manner, signals)?;
     let copied = ended.transfers.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
@@ -100,12 +103,18 @@ pub fn work(held: &Held, mounts: &[PathBuf], manner: Manner, signals: &Signals) 
     });
     told.clear();
     let job = Some(held.number);
-    let ended = ended.map_err(|failure| NotCopied { text: failure.to_string(), signal, job })?;
+    let ended =
+        ended.map_err(|failure| NotCopied { text: failure.to_string(), signal, job, is_stopped: true })?;
     let mut failures: Vec<String> = failures(held, &ended);
-    failures.extend(signal.map(|signal| format!("interrupted by signal {signal}")));
+    failures.extend(signal.map(|signal| format!("interrupted by {}", bivouac_types::format_signal(signal))));
     let ended_by = held.pace.as_ref().and_then(|pace| pace.ended()).filter(|_| ended.is_cancelled());
     failures.extend(ended_by.map(str::to_owned));
-    if failures.is_empty() { Ok(ended) } else { Err(NotCopied { text: failures.join("\n"), signal, job }) }
+    let is_stopped = ended.is_cancelled();
+    if failures.is_empty() {
+        Ok(ended)
+    } else {
+        Err(NotCopied { text: failures.join("\n"), signal, job, is_stopped })
+    }
 }
 
 /// How to go on with a job that is not complete.

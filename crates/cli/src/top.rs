@@ -1,5 +1,6 @@
 //! What `top` shows: rates between two looks, on a terminal and as text.
 
+mod list;
 mod looks;
 mod rates;
 mod screen;

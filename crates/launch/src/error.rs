@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use bivouac_types::named;
+
 /// What sort of failure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -38,7 +40,7 @@ impl LaunchError {
     /// A failure with its three parts.
     #[must_use]
     pub fn new(kind: Kind, object: impl fmt::Display, cause: impl fmt::Display, remedy: &str) -> LaunchError {
-        LaunchError { kind, text: format!("{object}: {cause}; {remedy}") }
+        LaunchError::said(kind, format!("{object}: {cause}; {remedy}"))
     }
 
     /// A request that makes no sense, and what to write.
@@ -50,7 +52,7 @@ impl LaunchError {
     /// A refusal that is said completely already.
     #[must_use]
     pub fn said(kind: Kind, text: impl Into<String>) -> LaunchError {
-        LaunchError { kind, text: text.into() }
+        LaunchError { kind, text: named(&text.into()).into() }
     }
 
     /// The system refused to do something to a path.
@@ -117,7 +119,7 @@ mod tests {
         let error = LaunchError::path(Path::new("/x/y"), "make the directory", rustix::io::Errno::ACCESS);
         assert_eq!(
             error.to_string(),
-            "/x/y: could not make the directory: Permission denied (os error 13); check owner and permissions"
+            "/x/y: could not make the directory: permission denied (EACCES); check owner and permissions"
         );
         assert_eq!((error.kind(), error.exit_code()), (Kind::Refused, 1));
         let error = LaunchError::usage("--nodes 0", "a formation needs a node", "write --nodes 1 or more");

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use bivouac_types::format_signal;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
@@ -41,6 +42,10 @@ const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUI
 pub struct Ended {
     /// Exit code as a shell shows it: 128 + signal for a command that a signal ended.
     pub code: u8,
+    /// The same in words: `exit code 3`, `killed by signal 11 (SIGSEGV)`.
+    pub how: String,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
     /// The first request to end that arrived meanwhile.
     pub asked_to_end: Option<i32>,
     /// Whether it was told to end because its time was over.
@@ -116,7 +121,8 @@ pub fn run_command(
         Ok(child) => wait(child, signals, until),
         Err(error) => {
             let (code, trouble) = not_executed(program, &error);
-            Ok(Ended { code, asked_to_end: None, overtime: false, trouble: Some(trouble) })
+            let how = format!("exit code {code}");
+            Ok(Ended { code, how, signal: None, asked_to_end: None, overtime: false, trouble: Some(trouble) })
         }
     }
 }
@@ -140,6 +146,8 @@ fn wait(mut child: Child, signals: &Signals, until: Option<Instant>) -> LaunchRe
             let status = child.wait().map_err(refused)?;
             return Ok(Ended {
                 code: exit_code(status),
+                how: describe(status),
+                signal: status.signal(),
                 asked_to_end: requests.first.map(|(signal, _)| signal),
                 overtime: limit.reached,
                 trouble: None,
@@ -199,6 +207,15 @@ impl Requests {
     }
 }
 
+/// How a process ended, in words.
+pub(crate) fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by {}", format_signal(signal)),
+        (None, None) => "ended".into(),
+    }
+}
+
 fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
@@ -243,10 +260,11 @@ mod tests {
             crate::signals::tests::signal_this_thread(Signal::USR1);
             run_command(&["sleep".into(), "1000".into()], &[], &signals, None).unwrap()
         });
-        let code = 128 + Signal::USR1.as_raw() as u8;
+        let (number, how) = (Signal::USR1.as_raw(), "killed by signal 10 (SIGUSR1)".to_owned());
+        let (code, signal) = (128 + number as u8, Some(number));
         assert_eq!(
             thread.join().unwrap(),
-            Ended { code, asked_to_end: None, overtime: false, trouble: None }
+            Ended { code, how, signal, asked_to_end: None, overtime: false, trouble: None }
         );
     }
 

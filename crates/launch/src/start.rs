@@ -316,7 +316,7 @@ pub(crate) fn wait_for_report(
             return take_report(report, dir);
         }
         if signalled && let Some(signal) = signals.next() {
-            let cause = format!("was interrupted by signal {}", signal.number);
+            let cause = format!("was interrupted by {}", bivouac_types::format_signal(signal.number));
             return Err(LaunchError::new(Kind::Interrupted, object, cause, "everything is removed again"));
         }
         if left.is_zero() {

@@ -220,7 +220,10 @@ fn a_daemon_serves_dies_and_its_successor_takes_everything_over() {
     assert_eq!(length(&memory), 3, "the successor serves the mount");
     let after = supervised.state();
     assert_eq!(after.nodes[0].client_address, before.nodes[0].client_address);
-    assert_eq!((after.nodes[0].deaths, after.nodes[0].message.as_deref()), (1, Some("killed by signal 9")));
+    assert_eq!(
+        (after.nodes[0].deaths, after.nodes[0].message.as_deref()),
+        (1, Some("killed by signal 9 (SIGKILL)"))
+    );
     let last = supervised.stop();
     assert!(!second.is_alive());
     assert_eq!((last.nodes[0].life, last.own_dirs), (NodeLife::Stopped, vec![PathBuf::from("/m")]));

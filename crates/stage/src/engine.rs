@@ -8,7 +8,7 @@ use blake3::Hash;
 use crate::baseline::Baseline;
 use crate::blocks::BUFFER;
 use crate::group::{BATCH, Durability, Group, Storage};
-use crate::job::{Job, Seen, Wanted};
+use crate::job::{Job, Moved, Seen, Wanted};
 use crate::journal::{Past, Recorder};
 use crate::line::Line;
 use crate::meta::Mark;
@@ -17,7 +17,7 @@ use crate::queue::Queue;
 use crate::scan::Plan;
 use crate::small::{Attempt, SMALL, Sealed, SmallCopy};
 use crate::target::{Spot, Target};
-use crate::{Cause, CopyOptions, Failure, Progress, Skipped};
+use crate::{Cause, CopyOptions, Failure, Progress, Skipped, Totals};
 
 /// How often a file is copied that changes while it is copied.
 const TRIES: u32 = 3;
@@ -50,6 +50,8 @@ pub(crate) struct Copied {
     pub(crate) files: Vec<(usize, u64, Hash)>,
     /// How many of them were read back and compared.
     pub(crate) verified: u64,
+    /// Bytes of them that an interrupted copy had written.
+    pub(crate) already: u64,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) failures: Vec<Failure>,
     /// Small files for which there was no space, perhaps only while large ones were tried that did not fit either.
@@ -296,6 +298,9 @@ impl<'a> Worker<'a> {
         let wanted = Wanted { number, tried, source, path: &entry.path, parts, is_shared };
         match Job::open(wanted, &self.engine.target.spot, &self.engine.opts.views) {
             Ok(job) => {
+                if job.lost(parts) {
+                    self.record(&job.gone_line());
+                }
                 let (job, lanes) = (Arc::new(job), self.lanes());
                 let first = 0..lanes.min(job.parts());
                 self.queue.push_first(first.map(|part| Task::Copy(Arc::clone(&job), part)));
@@ -315,7 +320,10 @@ impl<'a> Worker<'a> {
             if !job.was_copied(block) {
                 engine.opts.wait_for(crate::blocks::BLOCK.min(job.size()));
             }
-            job.copy(self.seen(), block, buffer).map(|len| engine.progress.copied(len))
+            job.copy(self.seen(), block, buffer).map(|moved| match moved {
+                Moved::Now(bytes) => engine.progress.copied(bytes),
+                Moved::Before(bytes) => engine.progress.already(Totals { files: 0, bytes }),
+            })
         });
         if job.sound()
             && let Some(line) = job.part_line(part)
@@ -359,9 +367,18 @@ impl<'a> Worker<'a> {
         let spot = &self.engine.target.spot;
         let Engine { target, known, is_resumable, .. } = self.engine;
         let finished = target.still_there().and_then(|()| job.finish(spot, *is_resumable, *known));
+        // What was interrupted stays; of anything else that was not finished nothing does.
+        if job.parts() > 1
+            && finished.as_ref().is_err_and(|failure| !matches!(failure.cause, Cause::Cancelled))
+        {
+            self.record(&job.gone_line());
+        }
         match finished {
             Ok(line) => {
-                self.note(|copied| copied.verified += u64::from(self.engine.opts.verify));
+                self.note(|copied| {
+                    copied.verified += u64::from(self.engine.opts.verify);
+                    copied.already = copied.already.saturating_add(job.already());
+                });
                 self.record(&self.done(job.number, &line));
             }
             Err(Failure { cause: Cause::Changed | Cause::Altered, .. }) if job.tried + 1 < TRIES => {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bivouac_types::Errno;
 use bivouac_types::units::format_size;
 
-use crate::Summary;
+use crate::{Summary, escape};
 
 /// Why a copy failed.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +93,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.cause)
+        write!(f, "{}: {}", escape(&self.path), self.cause)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::blocks::{
     BLOCK, Block, BlockError, Sink, Value, block_is, copy_block, file_digest, rewrite_block,
 };
 use crate::draft::Draft;
-use crate::journal::Part;
+use crate::journal::{Part, control};
 use crate::line::{Line, LineKind};
 use crate::meta::{Mark, Stamp, copy_xattrs};
 use crate::scan::has_holes;
@@ -42,6 +42,8 @@ pub(crate) struct Job {
     begun: bool,
     /// Blocks that were copied before.
     resumed: HashMap<u64, Value>,
+    /// Bytes of them that were found to be right.
+    already: AtomicU64,
     /// Values of the blocks that were copied.
     blocks: Vec<OnceLock<Value>>,
     /// Where the file system lets one writer at a time into a file: whose turn it is.
@@ -113,6 +115,7 @@ impl Job {
             sparse,
             begun: was_begun,
             resumed: if was_begun { resumed } else { HashMap::new() },
+            already: AtomicU64::new(0),
             blocks: (0..meta.len().div_ceil(BLOCK)).map(|_| OnceLock::new()).collect(),
             turn: (!is_shared).then(Mutex::default),
             left: AtomicU64::new(parts(meta.len())),
@@ -147,21 +150,42 @@ impl Job {
         last
     }
 
-    /// Copies one block, unless an interrupted copy has it right. Answers its length.
-    pub(crate) fn copy(&self, seen: Seen<'_>, number: u64, buffer: &mut [u8]) -> Result<u64, Failure> {
+    /// Whether pieces that an interrupted copy had written are not there any more.
+    pub(crate) fn lost(&self, parts: &[Part]) -> bool {
+        !self.begun && !self.sparse && !parts.is_empty()
+    }
+
+    /// Bytes that an interrupted copy had right.
+    pub(crate) fn already(&self) -> u64 {
+        self.already.load(Ordering::Relaxed)
+    }
+
+    /// The line for the journal that says that nothing is left of the pieces.
+    pub(crate) fn gone_line(&self) -> String {
+        control("gone", &self.path)
+    }
+
+    /// Copies one block, unless an interrupted copy has it right.
+    pub(crate) fn copy(&self, seen: Seen<'_>, number: u64, buffer: &mut [u8]) -> Result<Moved, Failure> {
         let (pair, block) = (self.pair(seen)?, self.block(number));
         let failed = |error| self.block_failure(error);
         let resumed = self.resumed.get(&number).copied();
         let to = Sink { file: &pair.to, turn: self.turn.as_ref() };
-        let value = match resumed {
-            Some(value) if block_is(&pair.to, block, &value, buffer).map_err(failed)? => value,
-            _ if self.begun => rewrite_block(&pair.from, to, block, buffer).map_err(failed)?,
-            _ => copy_block(&pair.from, to, block, buffer).map_err(failed)?,
+        let len = block.end - block.start;
+        let (value, moved) = match resumed {
+            Some(value) if block_is(&pair.to, block, &value, buffer).map_err(failed)? => {
+                self.already.fetch_add(len, Ordering::Relaxed);
+                (value, Moved::Before(len))
+            }
+            _ if self.begun => {
+                (rewrite_block(&pair.from, to, block, buffer).map_err(failed)?, Moved::Now(len))
+            }
+            _ => (copy_block(&pair.from, to, block, buffer).map_err(failed)?, Moved::Now(len)),
         };
         if let Some(slot) = self.blocks.get(number as usize) {
             let _ = slot.set(value);
         }
-        Ok(block.end - block.start)
+        Ok(moved)
     }
 
     /// Whether a block needs no reading at the source.
@@ -186,10 +210,14 @@ impl Job {
         (part * per_part).min(all)..((part + 1) * per_part).min(all)
     }
 
-    /// The line for the journal that says that a part is complete; none for a file that is one part.
+    /// The line for the journal that says that a part is complete; none for a file that is one part. A file with holes is
+    /// copied anew, so its blocks are not named.
     pub(crate) fn part_line(&self, part: u64) -> Option<String> {
         let value = |number: u64| self.blocks.get(number as usize).and_then(OnceLock::get).copied();
-        let values = self.blocks_of(part).map(value).collect::<Option<Vec<Value>>>()?;
+        let mut values = self.blocks_of(part).map(value).collect::<Option<Vec<Value>>>()?;
+        if self.sparse {
+            values.clear();
+        }
         let part = Part { number: part, size: self.before.size, source: self.before.mark, values };
         (self.parts() > 1).then(|| part.encode(&self.path))
     }
@@ -312,6 +340,14 @@ impl Job {
     fn outcome(&self) -> std::sync::MutexGuard<'_, Outcome> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How many bytes of a block were copied, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moved {
+    Now(u64),
+    /// By an earlier copy, which was interrupted.
+    Before(u64),
 }
 
 /// Who looks, and the ways that there are.

@@ -2,7 +2,8 @@
 //!
 //! Lines are appended in one write each time; what a kill cut off has no end and counts as not written. Besides the
 //! lines of the manifest there are, with `#` in front: `transfer N` (what follows belongs to it), `scan FILES BYTES`, `mount PATH`, `above PATH`, `dir
-//! PATH` (temporary files may be in it), `made PATH` (the directory is ours), `part …` (a piece of a large file) and `end WORD`.
+//! PATH` (temporary files may be in it), `made PATH` (the directory is ours), `part …` (a piece of a large file), `gone PATH` (the pieces of a file that are not
+//! there any more) and `end WORD`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::Totals;
-use crate::blocks::Value;
+use crate::blocks::{BLOCK, Value};
+use crate::job::PART;
 use crate::line::{Line, State, escape, unescape};
 use crate::meta::Mark;
 
@@ -61,6 +63,7 @@ pub(crate) struct Part {
     pub(crate) number: u64,
     pub(crate) size: u64,
     pub(crate) source: Mark,
+    /// Of its blocks; none if the file has holes: then it is copied anew.
     pub(crate) values: Vec<Value>,
 }
 
@@ -69,6 +72,12 @@ impl Part {
         let values: String =
             self.values.iter().map(|value| blake3::Hash::from_bytes(*value).to_hex().to_string()).collect();
         format!("#part\t{}\t{}\t{}\t{}\t{values}\n", escape(name), self.number, self.size, self.source)
+    }
+
+    /// Its bytes, as far as they need not be copied again.
+    fn bytes(&self) -> u64 {
+        let left = self.size.saturating_sub(self.number.saturating_mul(PART));
+        left.min(BLOCK.saturating_mul(self.values.len() as u64))
     }
 
     fn decode(fields: &[&str]) -> Option<(PathBuf, Part)> {
@@ -148,6 +157,11 @@ impl History {
                     self.past(*current).parts.entry(name).or_default().push(part);
                 }
             }
+            ["gone", path] => {
+                if let Some(path) = unescape(path) {
+                    self.past(*current).parts.remove(&path);
+                }
+            }
             ["end", word] => self.end = Some((*word).to_owned()),
             _ => {}
         }
@@ -173,14 +187,20 @@ impl Past {
         }
     }
 
-    /// Files that are complete, and their bytes.
+    /// Files that are complete, their bytes, and those of pieces of files that are not.
     pub(crate) fn done(&self) -> Totals {
         let files = self.lines.values().filter(|line| line.kind == crate::line::LineKind::File);
-        files.fold(Totals::default(), |sum, line| Totals {
-            files: sum.files + 1,
-            bytes: sum.bytes.saturating_add(line.size),
-        })
+        let pieces = Totals { files: 0, bytes: self.parts.values().map(|parts| bytes_of(parts)).sum() };
+        files.fold(pieces, |sum, line| sum.plus(Totals { files: 1, bytes: line.size }))
     }
+}
+
+/// Bytes of the pieces of a file as it was when the last one was written, each counted once.
+fn bytes_of(parts: &[Part]) -> u64 {
+    let Some(last) = parts.last() else { return 0 };
+    let same = parts.iter().filter(|part| (part.size, part.source) == (last.size, last.source));
+    let by_number: HashMap<u64, u64> = same.map(|part| (part.number, part.bytes())).collect();
+    by_number.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
 /// A control line.
@@ -227,7 +247,8 @@ mod tests {
         let past = history.past(1);
         assert_eq!(
             (past.totals, past.done()),
-            (Totals { files: 2, bytes: 30 }, Totals { files: 2, bytes: 12 })
+            (Totals { files: 2, bytes: 30 }, Totals { files: 2, bytes: 12 }),
+            "the piece begins behind the file's end"
         );
         assert_eq!(past.parts.get(Path::new("big")), Some(&vec![part]));
         assert!(!past.parts.contains_key(Path::new("c")), "a file that is complete has no parts");
@@ -236,6 +257,26 @@ mod tests {
         journal.note(&(done("b", 4).encode() + "#end\tdone\n")).unwrap();
         let (_, history) = Journal::open(&path).unwrap();
         assert_eq!((history.transfers[1].lines.len(), history.end.as_deref()), (3, Some("done")));
+    }
+
+    #[test]
+    fn pieces_count_once_and_only_those_of_the_file_as_it_is() {
+        let part = |number, ino, blocks| {
+            let source = Mark { ino, ctime: (5, 6) };
+            let part = Part { number, size: PART + 5, source, values: vec![[7; 32]; blocks] };
+            part.encode(Path::new("big"))
+        };
+        let bytes = |text: String| History::read(text.as_bytes()).past(0).done();
+        let whole = Totals { files: 0, bytes: PART + 5 };
+        assert_eq!(bytes(part(0, 4, 4) + &part(1, 4, 1)), whole);
+        assert_eq!(
+            bytes(part(0, 4, 4) + &part(1, 4, 1) + &part(0, 4, 4)),
+            whole,
+            "a resumed copy tells again"
+        );
+        assert_eq!(bytes(part(0, 4, 4) + &part(1, 5, 1)), Totals { files: 0, bytes: 5 }, "it has changed");
+        assert_eq!(bytes(part(0, 4, 0) + &part(1, 4, 0)), Totals::default(), "holes are copied anew");
+        assert_eq!(bytes(part(0, 4, 4) + &control("gone", Path::new("big"))), Totals::default());
     }
 
     #[test]

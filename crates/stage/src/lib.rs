@@ -56,7 +56,7 @@ pub use args::{Transfer, parse_in, parse_out, refuse_url};
 pub use baseline::Baseline;
 pub use error::{Cause, Failure, StageError};
 pub use limit::Limiter;
-pub use line::{Line, LineKind, State};
+pub use line::{Line, LineKind, State, escape};
 pub use meta::{Mark, Time};
 pub use report::{Progress, Silent, Skipped, Summary, Totals};
 pub use select::Select;

@@ -191,7 +191,8 @@ pub(crate) fn parse_time(text: &str) -> Option<Time> {
 }
 
 /// A name as text without tabs, line ends and what is no UTF-8: `\t`, `\n`, `\\`, `\xHH`, as `printf %b` has them.
-pub(crate) fn escape(name: &Path) -> String {
+#[must_use]
+pub fn escape(name: &Path) -> String {
     let mut text = String::new();
     for chunk in name.as_os_str().as_bytes().utf8_chunks() {
         for char in chunk.valid().chars() {

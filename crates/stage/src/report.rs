@@ -34,8 +34,8 @@ pub trait Progress: Sync {
     fn found(&self, _totals: Totals) {}
     /// So many more bytes of files were copied (holes count).
     fn copied(&self, _bytes: u64) {}
-    /// A file of so many bytes was completed before the copy was interrupted.
-    fn already(&self, _bytes: u64) {}
+    /// So much was copied before the copy was interrupted: a file, or bytes of one that was not complete.
+    fn already(&self, _totals: Totals) {}
     /// So many more bytes of files were read back and compared.
     fn verified(&self, _bytes: u64) {}
     /// A file is complete. The path is relative to the source; empty where the source is the file.
@@ -72,7 +72,8 @@ pub struct Summary {
     pub fifos: u64,
     /// Sum of the files' sizes, in bytes (holes count).
     pub bytes: u64,
-    /// Of these files and bytes, those that an interrupted copy had completed before.
+    /// Of these files, those that an interrupted copy had completed before, and of these bytes those that it had written,
+    /// also in files that were not complete.
     pub already: Totals,
     /// Of these files, those whose bytes were read back at the target, in this run, and are those of the source.
     pub verified: u64,

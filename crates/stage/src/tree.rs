@@ -166,6 +166,7 @@ impl Tally {
     fn add_files(&mut self, copied: Copied) {
         copied.files.into_iter().for_each(|(number, size, digest)| self.add_file(number, size, digest));
         self.summary.verified += copied.verified;
+        self.summary.already = self.summary.already.plus(Totals { files: 0, bytes: copied.already });
         self.summary.skipped.extend(copied.skipped);
         self.failures.extend(copied.failures.into_iter().filter(|f| !matches!(f.cause, Cause::Cancelled)));
     }
@@ -294,10 +295,9 @@ impl<'a> Run<'a, '_> {
         let Some(line) = self.engine.past.lines.get(&entry.path) else { return };
         let Some(digest) = line.digest else { return };
         self.tally.add_file(number, line.size, digest);
-        let already = self.tally.summary.already;
-        self.tally.summary.already =
-            Totals { files: already.files + 1, bytes: already.bytes.saturating_add(line.size) };
-        self.engine.progress.already(line.size);
+        let one = Totals { files: 1, bytes: line.size };
+        self.tally.summary.already = self.tally.summary.already.plus(one);
+        self.engine.progress.already(one);
     }
 
     /// Makes the directories. Returns those that exist now, and whether they are new.

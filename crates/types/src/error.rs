@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::named;
+
 macro_rules! errnos {
     ($($name:ident = $code:literal, $text:literal;)*) => {
         /// An error number as Linux knows it. The only place where the numbers are written.
@@ -29,27 +31,37 @@ macro_rules! errnos {
 errnos! {
     EPERM = 1, "operation not permitted";
     ENOENT = 2, "no such file or directory";
+    ESRCH = 3, "no such process";
     EINTR = 4, "interrupted";
     EIO = 5, "input/output error";
     ENXIO = 6, "no such device or address";
     E2BIG = 7, "too much";
+    ENOEXEC = 8, "not a program";
     EBADF = 9, "bad file descriptor";
+    ECHILD = 10, "no such child";
     EAGAIN = 11, "try again";
     ENOMEM = 12, "out of memory";
     EACCES = 13, "permission denied";
     EFAULT = 14, "bad address";
+    ENOTBLK = 15, "not a block device";
     EBUSY = 16, "busy";
     EEXIST = 17, "file exists";
     EXDEV = 18, "across file systems";
+    ENODEV = 19, "no such device";
     ENOTDIR = 20, "not a directory";
     EISDIR = 21, "is a directory";
     EINVAL = 22, "invalid argument";
+    ENFILE = 23, "too many open files on this machine";
     EMFILE = 24, "too many open files";
     ENOTTY = 25, "not a terminal";
+    ETXTBSY = 26, "program is running";
     EFBIG = 27, "file too large";
     ENOSPC = 28, "no space left";
+    ESPIPE = 29, "cannot be moved in";
     EROFS = 30, "read-only file system";
     EMLINK = 31, "too many links";
+    EPIPE = 32, "nobody reads";
+    EDOM = 33, "out of domain";
     ERANGE = 34, "result too large";
     EDEADLK = 35, "deadlock";
     ENAMETOOLONG = 36, "name too long";
@@ -58,15 +70,42 @@ errnos! {
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many symbolic links";
     ENODATA = 61, "no such attribute";
+    ETIME = 62, "timer expired";
     EREMOTE = 66, "on another node";
     EPROTO = 71, "protocol error";
+    EBADMSG = 74, "bad message";
     EOVERFLOW = 75, "value too large";
+    EILSEQ = 84, "invalid characters";
+    ENOTSOCK = 88, "not a socket";
+    EMSGSIZE = 90, "message too long";
+    ENOPROTOOPT = 92, "no such option of the protocol";
+    EPROTONOSUPPORT = 93, "protocol not supported";
     EOPNOTSUPP = 95, "not supported";
-    ESTALE = 116, "stale file handle";
-    EDQUOT = 122, "quota exceeded";
-    ETIMEDOUT = 110, "timed out";
+    EAFNOSUPPORT = 97, "address family not supported";
+    EADDRINUSE = 98, "address already in use";
+    EADDRNOTAVAIL = 99, "no address of this machine";
+    ENETDOWN = 100, "network is down";
+    ENETUNREACH = 101, "network unreachable";
+    ENETRESET = 102, "network dropped the connection";
+    ECONNABORTED = 103, "connection aborted";
+    ECONNRESET = 104, "connection reset";
+    ENOBUFS = 105, "no buffer space";
+    EISCONN = 106, "connected already";
     ENOTCONN = 107, "not connected";
+    ESHUTDOWN = 108, "connection shut down";
+    ETIMEDOUT = 110, "timed out";
+    ECONNREFUSED = 111, "connection refused";
+    EHOSTDOWN = 112, "host is down";
+    EHOSTUNREACH = 113, "no route to host";
+    EALREADY = 114, "in progress already";
     EINPROGRESS = 115, "in progress";
+    ESTALE = 116, "stale file handle";
+    EUCLEAN = 117, "structure needs cleaning";
+    EREMOTEIO = 121, "remote input/output error";
+    EDQUOT = 122, "quota exceeded";
+    ENOMEDIUM = 123, "no medium";
+    ECANCELED = 125, "cancelled";
+    ENOKEY = 126, "no key";
 }
 
 impl Errno {
@@ -112,7 +151,7 @@ impl FsError {
     /// An error with object, cause and remedy.
     #[must_use]
     pub fn with(errno: Errno, detail: impl Into<String>) -> FsError {
-        FsError { errno, detail: Some(detail.into().into_boxed_str()) }
+        FsError { errno, detail: Some(named(&detail.into()).into()) }
     }
 
     /// The error of a system call on `what`.

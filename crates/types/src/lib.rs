@@ -9,8 +9,10 @@ mod layout;
 pub mod limits;
 mod liveness;
 mod name;
+mod named;
 mod partition;
 pub mod put;
+mod signals;
 mod spread;
 mod time;
 pub mod units;
@@ -23,9 +25,11 @@ pub use ids::{ClientId, FormationId, Ino, NodeId, OpId, OpenId, PartitionId, Sea
 pub use layout::{Layout, Placement, check_stripe};
 pub use liveness::{Liveness, News, epoch_of};
 pub use name::Name;
+pub use named::named;
 pub use partition::{
     Contract, FsyncPolicy, Glob, KEYS as PARTITION_KEYS, MasterHash, MirrorDeletes, PartitionSettings, Pin,
     ReadPolicy, Rule, SettingError, Site, Source, VolumeKind, WritePolicy,
 };
+pub use signals::format_signal;
 pub use spread::SpreadAt;
 pub use time::Timestamp;

@@ -29,11 +29,20 @@ const GONE: [(&str, &str); 12] = [
     (concat!("surround", "ings"), "environment"),
 ];
 
+/// The system's way to say an error's number; people read its name.
+const NUMBER: &str = concat!("os ", "error");
+/// Where that is turned into the name, and where it is looked for in what was said.
+const NUMBERED: [&str; 2] = ["crates/types/src/named.rs", "crates/cli/tests/it/harness/mod.rs"];
+
 /// Checks one text file.
 pub fn check(path: &str, text: &str, violations: &mut Vec<Violation>) {
     let is_history = path.starts_with("docs/decisions/") || path == "CHANGELOG.md";
     let gone = if is_history { &[][..] } else { &GONE[..] };
     for (index, line) in text.lines().enumerate() {
+        if has(line, NUMBER) && !NUMBERED.contains(&path) {
+            let text = format!("`{NUMBER}`; errors are said by `types::named`, with the errno's name");
+            violations.push(Violation::new(path, index + 1, "word", text));
+        }
         for (word, remedy) in WORDS.iter().chain(gone) {
             if has(line, word) {
                 let text = format!("`{word}`; {remedy}");
@@ -76,6 +85,7 @@ mod tests {
         assert_eq!(count(&format!("{}r here", concat!("For ", "Now").to_uppercase())), 0);
         assert_eq!(count(&format!("{}.", concat!("For ", "now"))), 1);
         assert_eq!(count(concat!("see Issue ", "#12")), 1);
+        assert_eq!(count(&format!("no such file ({NUMBER} 2)")), 1);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bivouac_client::Client;
 use bivouac_launch::Environment;
+use bivouac_stage::escape;
 use bivouac_types::units::{format_count, format_size};
 
 use crate::failure::Failure;
@@ -24,14 +25,14 @@ pub fn run(here: &Environment, args: &FlushArgs) -> Result<ExitCode, Failure> {
         let target = Target::at(&client, &entry.dir, below)?;
         client.send_behind()?;
         if args.dry_run {
-            announce(&path.display().to_string(), &client, &target)?;
+            announce(&escape(path), &client, &target)?;
             client.leave();
             continue;
         }
         let manner = Manner { force: args.force, jobs: args.jobs };
         let outcome = bring_all(&client, &target, &client.unsaved()?, manner)?;
         client.leave();
-        if !tell(&path.display().to_string(), &outcome, args.quiet) {
+        if !tell(&escape(path), &outcome, args.quiet) {
             code = ExitCode::FAILURE;
         }
     }
@@ -43,7 +44,7 @@ fn announce(what: &str, client: &Client, target: &Target) -> Result<(), Failure>
     let unsaved = client.unsaved()?;
     let plan = target.plan(client, &unsaved)?;
     let bytes: u64 = plan.files.iter().map(|file| unsaved.bytes_of(file.attr.ino).min(file.attr.size)).sum();
-    plan.files.iter().for_each(|file| outln!("{}", target.path_of(file).display()));
+    plan.files.iter().for_each(|file| outln!("{}", escape(&target.path_of(file))));
     let files = format_count(plan.files.len() as u64, "file");
     outln!("{what}: would flush {files}, about {}", format_size(bytes));
     Ok(())
@@ -55,7 +56,7 @@ fn tell(what: &str, outcome: &Outcome, quiet: bool) -> bool {
         errln!("bivouac: {lost}");
     }
     for (path, error) in &outcome.failed {
-        errln!("bivouac: {}: not flushed: {error}", path.display());
+        errln!("bivouac: {}: not flushed: {error}", escape(path));
     }
     let (files, mut bytes) = (format_count(outcome.files as u64, "file"), format_size(outcome.bytes));
     if outcome.deleted > 0 {

@@ -1,5 +1,6 @@
 //! `bivouac list`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,6 +42,10 @@ struct Left {
 
 /// Lists all formations of this user on this host: those that run, and those that could be recovered.
 pub fn run(here: &Environment, args: &ListAllArgs) -> Result<ExitCode, Failure> {
+    if args.names {
+        names(here).iter().for_each(|name| outln!("{name}"));
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut all = living(here);
     all.extend(recoverable(here).iter().map(dead));
     all.sort_by(|a, b| (&a.name, a.created_unix_ms).cmp(&(&b.name, b.created_unix_ms)));
@@ -50,6 +55,13 @@ pub fn run(here: &Environment, args: &ListAllArgs) -> Result<ExitCode, Failure> 
         out!("{}", text(&all));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The names alone. What they hold is not looked at: a shell that completes a word waits for it.
+fn names(here: &Environment) -> BTreeSet<String> {
+    let known = StateDir::list(here).into_iter().chain(StateDir::wholes(here));
+    let living = known.filter(|(_, dir)| dir.is_held()).map(|(name, _)| name.to_string());
+    living.chain(recoverable(here).iter().map(|found| found.name.to_string())).collect()
 }
 
 /// Those of which a process lives; of one over several hosts that was started here the whole, not this host's part.

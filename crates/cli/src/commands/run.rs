@@ -161,20 +161,25 @@ impl Job<'_> {
             self.owe_outputs();
         }
         let ended = run_command(&self.args.command, &environment, &self.signals, self.until);
-        let code = match ended {
+        let (code, how) = match ended {
             Ok(ended) => {
                 ended.trouble.iter().for_each(|trouble| errln!("bivouac: {trouble}"));
                 if ended.overtime {
                     errln!("bivouac: the life time (--ttl) was over, so the command was told to end");
                 }
-                ended.code
+                // With outputs that do not come out for that, the reason says it.
+                let is_said = ended.overtime || !self.args.outputs.is_empty() && !self.args.out_always;
+                if ended.signal.is_some() && ended.asked_to_end.is_none() && !is_said {
+                    errln!("bivouac: the command was {}", ended.how);
+                }
+                (ended.code, ended.how)
             }
             Err(error) => {
                 errln!("bivouac: {error}");
-                CODE_NOT_STARTED
+                (CODE_NOT_STARTED, "it was not started".to_owned())
             }
         };
-        let out = self.copy_out(code);
+        let out = self.copy_out(code, &how);
         self.compare();
         self.report();
         match out {
@@ -229,7 +234,7 @@ impl Job<'_> {
 
     /// Brings what was written to the sources of partitions.
     fn flush(&self) -> Result<(), NotCopied> {
-        let not_copied = |text| NotCopied { text, signal: None, job: None };
+        let not_copied = |text| NotCopied { text, signal: None, job: None, is_stopped: false };
         let manner = Manner { force: false, jobs: FLUSH_JOBS };
         let dir = self.formed.whole.as_ref().unwrap_or(&self.formed.dir);
         let outcome = flush_all(dir, manner).map_err(|failure| not_copied(failure.to_string()))?;
@@ -239,7 +244,7 @@ impl Job<'_> {
         if failed.is_empty() { Ok(()) } else { Err(not_copied(failed.join("\n"))) }
     }
 
-    fn copy_out(&self, code: u8) -> Result<(), NotCopied> {
+    fn copy_out(&self, code: u8, how: &str) -> Result<(), NotCopied> {
         self.flush()?;
         if code == 0 || self.args.out_always {
             self.owe_outputs();
@@ -247,7 +252,7 @@ impl Job<'_> {
         }
         if !self.args.outputs.is_empty() {
             errln!(
-                "bivouac: the command failed (exit code {code}), so its outputs are not copied out (see --out-always)"
+                "bivouac: the command failed ({how}), so its outputs are not copied out (see --out-always)"
             );
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use bivouac_launch::{CAUGHT, Environment, FormationName, LaunchError, Signals, State, StateDir};
 use bivouac_stage::jobs::{Changed, Held, Jobs, Known, Order, Stage, Way};
-use bivouac_stage::{Select, Totals, Transfer, refuse_url};
+use bivouac_stage::{Select, Totals, Transfer, escape, refuse_url};
 use bivouac_types::units::{format_count, format_size};
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use crate::options::{
     NameArgs, StageAction, StageArgs, StageCopyArgs, StageHowArgs, StageOutArgs, StageResumeArgs,
     StageStatusArgs, TalkArgs,
 };
-use crate::progress::{name, print_line};
+use crate::progress::{name, places, print_line};
 use crate::reach::living;
 use crate::slots::{Kept, awaited};
 use crate::staging::{Manner, mounts_of, way_on, work};
@@ -147,15 +147,14 @@ impl Desk {
             if how.json {
                 let paths: Vec<_> = preview.paths.iter().map(|path| path.to_string_lossy()).collect();
                 let Totals { files, bytes } = preview.totals;
-                let src = preview.transfer.src.to_string_lossy();
-                let dst = preview.transfer.dst.to_string_lossy();
+                let (src, dst) = places(order.way, &preview.transfer);
                 print_line(&json!({
                     "event": "would-copy", "src": src, "dst": dst, "files": files, "bytes": bytes, "paths": paths,
                 }));
                 continue;
             }
             if !how.talk.quiet {
-                preview.paths.iter().for_each(|path| outln!("{}", preview.transfer.src.join(path).display()));
+                preview.paths.iter().for_each(|path| outln!("{}", escape(&preview.transfer.src.join(path))));
             }
             let (files, bytes) =
                 (format_count(preview.totals.files, "file"), format_size(preview.totals.bytes));
@@ -164,7 +163,7 @@ impl Desk {
                 errln!(
                     "{:>4} would not be copied: {} ({})",
                     order.way.word(),
-                    skipped.path.display(),
+                    escape(&skipped.path),
                     skipped.what
                 );
             }
@@ -184,9 +183,15 @@ impl Desk {
         let worked = work(held, &self.mounts, manner, &self.signals);
         if json {
             let known = self.jobs.list().into_iter().find(|job| job.number == held.number);
-            let state = if worked.is_ok() { "done" } else { "incomplete" };
+            let state = match &worked {
+                Ok(_) => Stage::Done,
+                Err(failed) if failed.is_stopped => Stage::Interrupted,
+                Err(_) => Stage::Incomplete,
+            };
             let manifest = known.and_then(|job| job.manifest).map(|path| path.to_string_lossy().into_owned());
-            print_line(&json!({"event": "end", "job": held.number, "state": state, "manifest": manifest}));
+            print_line(
+                &json!({"event": "end", "job": held.number, "state": state.word(), "manifest": manifest}),
+            );
         }
         match worked {
             Ok(ended) => {
@@ -350,8 +355,8 @@ fn rows(job: &Known) -> Vec<Vec<String>> {
 
 fn job_json(job: &Known) -> Value {
     let lossy = |path: &Path| path.to_string_lossy().into_owned();
-    let transfers: Vec<_> =
-        job.order.transfers.iter().map(|t| json!({"src": lossy(&t.src), "dst": lossy(&t.dst)})).collect();
+    let ends = job.order.transfers.iter().map(|transfer| places(job.order.way, transfer));
+    let transfers: Vec<_> = ends.map(|(src, dst)| json!({"src": src, "dst": dst})).collect();
     json!({
         "job": job.number, "way": job.order.way.word(), "state": job.stage.word(), "begun_unix_s": job.begun_secs,
         "files": job.done.files, "files_found": job.found.files, "bytes": job.done.bytes,
@@ -392,7 +397,7 @@ mod tests {
         let text = status_text(std::slice::from_ref(&known));
         assert!(text.contains("3  in   interrupted  1/4    1 KiB/2 KiB"), "{text}");
         assert_eq!((text.matches("/a to /b").count(), text.lines().count()), (2, 4), "{text}");
-        assert_eq!(job_json(&known)["transfers"][1]["dst"], "b");
+        assert_eq!(job_json(&known)["transfers"][1]["dst"], "/b");
         assert_eq!(status_text(&[]), "no jobs\n");
     }
 }

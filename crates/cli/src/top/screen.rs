@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Rect};
+use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use ratatui::widgets::Paragraph;
 
+use super::list::{List, cut, wrapped};
 use super::rates::{FULL, NodeRates};
 use super::text::{NODES, OPERATIONS, headline, operation_row, row, space};
 use super::{Rates, bandwidth, rate};
@@ -18,8 +19,16 @@ use super::{Rates, bandwidth, rate};
 const HISTORY: usize = 512;
 /// Warnings that are shown at once.
 const WARNINGS: usize = 3;
-/// Columns of the bar that says how full it is.
+/// Columns of the bar that says how full it is, and of what is in front of what is beside it.
 const BAR: usize = 20;
+const BAR_MIN: usize = 5;
+const LABEL: usize = 9;
+/// Lines that a warning may have.
+const WARNING_LINES: usize = 2;
+/// Columns that are left out on a narrow terminal, the first of these first: what nodes and operations are, how loaded and
+/// how full they are stays longest.
+const LEAST_OF_NODES: [usize; 6] = [7, 5, 4, 3, 2, 1];
+const LEAST_OF_OPERATIONS: [usize; 5] = [4, 2, 5, 3, 6];
 /// The column that nodes are ordered by at first.
 const LOAD: usize = 6;
 /// Columns in which more is first.
@@ -184,10 +193,9 @@ impl Screen {
     }
 
     fn head(&self, rates: &Rates, width: usize) -> Vec<Line<'_>> {
-        let name = Span::styled(headline(rates), Modifier::BOLD);
         let total = &rates.total;
         let curve = |label: &str, value: String, of: usize| {
-            let front = format!("{label:<9}{value:>12}  ");
+            let front = format!("{label:<LABEL$}{value:>12}  ");
             let values: Vec<f64> = self.history.iter().map(|interval| interval[of]).collect();
             let columns = width.saturating_sub(front.chars().count());
             Line::from(vec![
@@ -195,29 +203,57 @@ impl Screen {
                 Span::styled(curve(&values, columns, self.has_blocks), self.style(Color::Cyan)),
             ])
         };
-        let full = (total.fill().clamp(0.0, 1.0) * BAR as f64).round() as usize;
-        let bar = format!("[{}{}] ", "|".repeat(full), " ".repeat(BAR - full));
-        let color = if total.fill() >= FULL { Color::Red } else { Color::Green };
-        let mut lines = vec![
-            Line::from(name),
+        let mut lines: Vec<Line<'_>> = wrapped(&headline(rates), width)
+            .into_iter()
+            .map(|line| Line::styled(line, Modifier::BOLD))
+            .collect();
+        lines.extend([
             curve("written", bandwidth(total.written), 0),
             curve("read", bandwidth(total.read), 1),
             curve("requests", format!("{}/s", rate(total.requests)), 2),
-            Line::from(vec![
-                Span::raw("space    "),
-                Span::styled(bar, self.style(color)),
-                Span::raw(space(rates)),
-            ]),
-        ];
+        ]);
+        lines.extend(self.space(rates, width));
         let alarm = self.style(Color::Red).add_modifier(Modifier::BOLD);
-        let shown = rates.warnings.iter().take(WARNINGS);
-        lines.extend(shown.map(|warning| Line::styled(format!("! {warning}"), alarm)));
+        for warning in rates.warnings.iter().take(WARNINGS) {
+            let mut parts = wrapped(&format!("! {warning}"), width).into_iter();
+            lines.extend(parts.by_ref().take(WARNING_LINES - 1).map(|part| Line::styled(part, alarm)));
+            let rest = parts.collect::<Vec<_>>().join(" ");
+            if !rest.is_empty() {
+                lines.push(Line::styled(cut(&rest, width, self.mark()), alarm));
+            }
+        }
         if rates.warnings.len() > WARNINGS {
             let more = rates.warnings.len() - WARNINGS;
             lines.push(Line::styled(format!("! {more} more: bivouac status"), alarm));
         }
         lines.push(Line::default());
         lines
+    }
+
+    /// How full it is: the bar is as long as what is said beside it lets it be, and that goes on below where it must.
+    fn space(&self, rates: &Rates, width: usize) -> Vec<Line<'_>> {
+        let (fill, text) = (rates.total.fill(), space(rates));
+        let beside = width.saturating_sub(LABEL + text.chars().count() + "[] ".len());
+        let columns = beside.clamp(BAR_MIN, BAR);
+        let full = (fill.clamp(0.0, 1.0) * columns as f64).round() as usize;
+        let bar = format!("[{}{}] ", "|".repeat(full), " ".repeat(columns - full));
+        let color = if fill >= FULL { Color::Red } else { Color::Green };
+        let room = width.saturating_sub(LABEL + bar.len());
+        let mut parts = wrapped(&text, room).into_iter();
+        let first = vec![
+            Span::raw(format!("{:<LABEL$}", "space")),
+            Span::styled(bar, self.style(color)),
+            Span::raw(parts.next().unwrap_or_default()),
+        ];
+        let rest = parts.collect::<Vec<_>>().join(" ");
+        let below = wrapped(&rest, width.saturating_sub(LABEL)).into_iter().filter(|line| !line.is_empty());
+        let below = below.map(|line| Line::from(format!("{:<LABEL$}{line}", "")));
+        std::iter::once(Line::from(first)).chain(below).collect()
+    }
+
+    /// Stands for what was cut off.
+    fn mark(&self) -> char {
+        if self.has_blocks { '…' } else { '~' }
     }
 
     /// The places of the two lists; those that have none are empty.
@@ -265,48 +301,17 @@ impl Screen {
             false => NODES[column].to_owned(),
         };
         let offset = if self.view == View::Operations { 0 } else { self.offset };
-        list(frame, area, (0..NODES.len()).map(head).collect(), 3, rows, offset);
+        let head = (0..NODES.len()).map(head).collect();
+        List { head, right: 3, least: &LEAST_OF_NODES, rows, mark: self.mark() }.draw(frame, area, offset);
     }
 
     fn draw_operations(&self, frame: &mut Frame<'_>, rates: &Rates, area: Rect) {
         let rows = rates.operations.iter().map(|one| (operation_row(one).to_vec(), Style::new())).collect();
         let head = OPERATIONS.iter().map(|name| (*name).to_owned()).collect();
         let offset = if self.view == View::Operations { self.offset } else { 0 };
-        list(frame, area, head, 1, rows, offset);
+        List { head, right: 1, least: &LEAST_OF_OPERATIONS, rows, mark: self.mark() }
+            .draw(frame, area, offset);
     }
-}
-
-/// A list with its head. Columns from `right` on are aligned right.
-fn list(
-    frame: &mut Frame<'_>,
-    area: Rect,
-    head: Vec<String>,
-    right: usize,
-    rows: Vec<(Vec<String>, Style)>,
-    offset: usize,
-) {
-    let visible = usize::from(area.height.saturating_sub(1));
-    let offset = offset.min(rows.len().saturating_sub(visible));
-    let wide = |text: &String| text.chars().count();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|(cells, _)| cells.get(column)).map(wide);
-        cells.chain(head.get(column).map(wide)).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let cells = |texts: &[String]| -> Vec<Cell<'static>> {
-        let cell = |(column, (text, width)): (usize, (&String, &usize))| {
-            Cell::from(if column < right { format!("{text:<width$}") } else { format!("{text:>width$}") })
-        };
-        texts.iter().zip(&widths).enumerate().map(cell).collect()
-    };
-    let shown =
-        rows.iter().skip(offset).take(visible).map(|(texts, style)| Row::new(cells(texts)).style(*style));
-    let constraints =
-        widths.iter().map(|width| Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)));
-    let table = Table::new(shown.collect::<Vec<_>>(), constraints.collect::<Vec<_>>())
-        .column_spacing(2)
-        .header(Row::new(cells(&head)).style(Modifier::REVERSED));
-    frame.render_widget(table, area);
 }
 
 /// Values as a curve, the last one first in `values` and at the right end of the curve; the largest one is as high as it
@@ -402,6 +407,29 @@ mod tests {
         assert_eq!(shown[14], "Write            5.0        0  0.00          0  8 µs    -");
         assert!(shown[23].starts_with(" q end  h keys"), "{}", shown[23]);
         assert!(shown.iter().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn what_matters_is_on_a_narrow_screen_too() {
+        let mut screen = Screen::new(Duration::from_secs(2), false, false);
+        let mut rates = rates(4);
+        for node in &mut rates.nodes {
+            node.host = format!("compute-rack7-{}.cluster.example", node.host);
+            (node.work.written, node.work.read) = (1234.5 * 1048576.0, 1023.9 * 1048576.0);
+        }
+        (rates.unsent_bytes, rates.unflushed_bytes) = (123 << 20, Some(45 << 30));
+        rates.warnings = vec!["node 2 on n2 was given up: died 5 times within 60 s, at last: killed by signal 11 (SIGSEGV); see: bivouac logs".into()];
+        screen.show(rates);
+        let shown = lines(&screen, 80, 24);
+        let text = shown.join("\n");
+        assert!(text.contains("FULL") && text.matches("41 %").count() == 5, "{text}");
+        assert!(text.contains("compute-") && text.contains("dead") && text.contains("1.2 GiB/s"), "{text}");
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains("not sent") && flat.contains("45 GiB not flushed"), "{text}");
+        assert!(flat.contains("(SIGSEGV); see: bivouac logs"), "{text}");
+        let narrow = lines(&screen, 40, 24).join("\n");
+        assert!(narrow.contains("LOAD*") && narrow.matches("41 %").count() >= 4, "{narrow}");
+        assert!(narrow.contains("P99"), "{narrow}");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::net::TcpListener;
 
-use crate::harness::{Camp, Place, can_mount, signal, wait_until};
+use crate::harness::{Camp, Place, can_mount, said, signal, wait_until};
 use rustix::process::Signal;
 
 #[test]
@@ -76,7 +76,7 @@ fn a_port_in_use_is_said() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let said = place.run(&["up", "--no-mount", "--name", &Place::unique_name(), "--port", &port]);
-    assert!(said.code == 1 && said.err.contains("Address already in use"), "{}", said.err);
+    assert!(said.code == 1 && said.err.contains("address already in use (EADDRINUSE)"), "{}", said.err);
     assert!(said.err.contains(&port) && said.err.contains("choose another port"), "{}", said.err);
     assert!(place.is_empty());
 }
@@ -203,6 +203,56 @@ fn daemons_are_not_commands() {
         let said = place.run(arguments);
         assert!(said.code == 2 && said.err.contains("bivouac up"), "{}", said.err);
     }
+}
+
+/// What a shell offers behind these words.
+fn offered(place: &Place, words: &str) -> Vec<String> {
+    let script = format!(
+        "PATH=\"$(dirname \"$BIVOUAC_BINARY\"):$PATH\"; source <(bivouac completions bash); compopt() {{ :; }}
+         COMP_WORDS=({words} \"\"); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+         _bivouac bivouac \"\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    );
+    let mut bash = place.command(&[]);
+    let binary = bash.get_program().to_owned();
+    let environment: Vec<_> =
+        bash.get_envs().map(|(key, value)| (key.to_owned(), value.map(ToOwned::to_owned))).collect();
+    bash = std::process::Command::new("bash");
+    bash.args(["-c", &script]).env("BIVOUAC_BINARY", binary);
+    for (key, value) in environment {
+        match value {
+            Some(value) => bash.env(key, value),
+            None => bash.env_remove(key),
+        };
+    }
+    let out = said(&bash.output().unwrap());
+    assert_eq!(out.err, "", "{words}");
+    out.out.lines().map(str::to_owned).filter(|word| !word.is_empty()).collect()
+}
+
+#[test]
+fn a_shell_offers_formations_and_what_else_a_value_can_be() {
+    let place = Place::new();
+    assert_eq!(offered(&place, "bivouac down --name"), [""; 0], "there is none, and no file instead");
+    let mut names = [Place::unique_name(), Place::unique_name()];
+    names.sort();
+    for name in &names {
+        assert_eq!(place.run(&["up", "--no-mount", "--name", name]).code, 0);
+    }
+    assert_eq!(place.run(&["list", "--names"]).out, format!("{}\n{}\n", names[0], names[1]));
+    assert_eq!(offered(&place, "bivouac down --name"), names);
+    assert_eq!(offered(&place, "bivouac stage status --name"), names);
+    assert_eq!(offered(&place, "bivouac up --name"), [""; 0], "it is a new one");
+    assert_eq!(offered(&place, "bivouac up --checksum"), ["auto", "on", "off"]);
+    assert_eq!(offered(&place, "bivouac up --stripe"), [""; 0]);
+    for name in &names {
+        assert_eq!(place.run(&["down", "--name", name]).code, 0);
+    }
+}
+
+#[test]
+fn a_value_behind_a_space_is_pointed_out() {
+    let said = Place::new().run(&["status", "--watch", "1s"]);
+    assert!(said.code == 2 && said.err.contains("'1s' found; write --watch=1s\n"), "{}", said.err);
 }
 
 #[test]

@@ -138,6 +138,9 @@ fn what_does_not_fit_is_not_pinned_in_part() {
         said.out,
         said.err
     );
-    refusal(pins.run(&["pin", &pins.part("none")]), &["none: No such file", "check its path"]);
+    refusal(
+        pins.run(&["pin", &pins.part("none")]),
+        &["none: no such file or directory (ENOENT)", "check its path"],
+    );
     assert_eq!(pins.camp.run("down", &["--discard"]).code, 0);
 }

@@ -165,7 +165,7 @@ fn what_cannot_be_had_is_not_published() {
         ("a", &["--site", "ftp://x/y"], "'ftp' is none of"),
         ("a", &["--site", "http://ada:secret@127.0.0.1:1/x"], "a password or a query"),
         ("a", &["--words", "a\nb"], "control characters"),
-        ("none", &[], "No such file"),
+        ("none", &[], "no such file or directory (ENOENT)"),
         ("catalogue", &[], "has no files"),
     ] {
         let said = all(name, more);

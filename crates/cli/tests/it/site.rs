@@ -501,7 +501,8 @@ fn deletions_go_to_the_source_where_it_is_said() {
     let refused = proxied.camp.run("down", &[]);
     assert!(refused.code != 0 && refused.err.contains("8 deletions that were not made"), "{}", refused.err);
     assert!(
-        refused.err.contains("/part/old/deep/0: ") && refused.err.contains("No such file or directory"),
+        refused.err.contains("/part/old/deep/0: ")
+            && refused.err.contains("no such file or directory (ENOENT)"),
         "{}",
         refused.err
     );

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::harness::random::Random;
 use crate::harness::{Camp, Place, Said, can_mount, signal, wait_until};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Rounds of the loop that kills; more by the environment.
 const ROUNDS: usize = 12;
@@ -387,7 +387,9 @@ fn a_signal_ends_it_and_leaves_it_to_be_resumed() {
     assert!(refused.code == 3 && refused.err.contains("job 1 (in ") && refused.err.contains("is running"));
     signal(child.id().into(), Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(jobs(&camp)[0]["state"], "interrupted");
+    let job = &jobs(&camp)[0];
+    assert_eq!(job["state"], "interrupted");
+    assert_eq!((&job["transfers"][0]["src"], &job["transfers"][0]["dst"]), (&json!(src), &json!("/data")));
     assert!(!camp.mount().join("data").exists(), "what is half-written has no name");
     let text = stage(&camp, &["status", "1"]).out;
     assert!(text.contains("interrupted") && text.contains("to /data"), "{text}");

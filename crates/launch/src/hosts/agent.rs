@@ -363,7 +363,10 @@ impl<'a> Part<'a> {
         if let Some(signal) =
             std::iter::from_fn(|| self.signals.next()).find(|s| s.number != Signal::HUP.as_raw())
         {
-            return Ok(Outcome::Over(Some(format!("it was ended by signal {}", signal.number))));
+            return Ok(Outcome::Over(Some(format!(
+                "it was ended by {}",
+                bivouac_types::format_signal(signal.number)
+            ))));
         }
         if self.lifeline.as_ref().is_some_and(|input| has_ended(input.as_fd())) {
             return Ok(Outcome::Over(Some("the launcher's connection has ended".into())));
@@ -758,5 +761,5 @@ fn has_ended(input: BorrowedFd<'_>) -> bool {
 
 /// Unlike `eprintln!` it bears that nobody reads standard error any more.
 fn say(text: &str) {
-    let _nobody_reads = writeln!(std::io::stderr(), "bivouac: {text}");
+    let _nobody_reads = writeln!(std::io::stderr(), "bivouac: {}", bivouac_types::named(text));
 }

@@ -201,7 +201,7 @@ fn wait_usable(said: &OwnedFd, signals: &Signals, bound: Duration) -> LaunchResu
             return Err(LaunchError::said(Kind::Refused, last));
         }
         if signalled && let Some(signal) = signals.next() {
-            let cause = format!("was interrupted by signal {}", signal.number);
+            let cause = format!("was interrupted by {}", bivouac_types::format_signal(signal.number));
             let remedy = "this host's part is removed again";
             return Err(LaunchError::new(Kind::Interrupted, "the formation's start", cause, remedy));
         }

@@ -6,13 +6,14 @@ use std::io::{Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use super::DaemonProgram;
 use crate::handover::{DaemonConfig, FromNode, NodeHandles, ToNode, hand_nodes};
 use crate::http::Serve;
+use crate::job::describe;
 use crate::packets;
 use crate::process::{ProcessId, pidfd};
 use crate::state::State;
@@ -239,14 +240,6 @@ fn called(config: &DaemonConfig) -> String {
 /// How the end of a process begins that nothing but a signal that cannot be caught has ended.
 pub(super) const KILLED: &str = "killed by signal 9";
 
-fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => format!("killed by signal {signal}"),
-        (None, None) => "ended".into(),
-    }
-}
-
 fn last_line(log: &Path) -> Option<String> {
     let mut file = File::open(log).ok()?;
     let len = file.metadata().ok()?.len();
@@ -259,6 +252,8 @@ fn last_line(log: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -274,7 +269,9 @@ mod tests {
 
     #[test]
     fn ends_are_described() {
-        assert_eq!(describe(ExitStatus::from_raw(9)), "killed by signal 9");
+        use std::process::ExitStatus;
+        assert_eq!(describe(ExitStatus::from_raw(9)), "killed by signal 9 (SIGKILL)");
+        assert_eq!(describe(ExitStatus::from_raw(11)), "killed by signal 11 (SIGSEGV)");
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "exit code 3");
     }
 }

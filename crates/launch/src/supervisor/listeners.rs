@@ -103,7 +103,10 @@ mod tests {
         let mut state = sample();
         state.port = taken.local_addr().unwrap().port();
         let error = open(&mut state).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("127.0.0.1:{}: Address already in use", state.port)), "{error}");
+        assert!(
+            error.starts_with(&format!("127.0.0.1:{}: address already in use (EADDRINUSE)", state.port)),
+            "{error}"
+        );
         assert!(error.contains("choose another port"), "{error}");
     }
 }

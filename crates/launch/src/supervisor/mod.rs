@@ -320,7 +320,7 @@ impl Supervisor {
     fn take_signals(&mut self) {
         while let Some(signal) = self.signals.next() {
             if signal.number != rustix::process::Signal::HUP.as_raw() {
-                log::info!("signal {}: ending all daemons", signal.number);
+                log::info!("{}: ending all daemons", bivouac_types::format_signal(signal.number));
                 self.event(Event::Stop);
             }
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::trees::{Mounted, describe, in_own_mounts, names, one_of_everything};
 use bivouac_stage::jobs::{Changed, Conditions, Ended, Held, Jobs, Order, Stage, Way};
-use bivouac_stage::{Line, Progress, Silent, StageError, State, Summary, Transfer};
+use bivouac_stage::{Line, Progress, Silent, StageError, State, Summary, Totals, Transfer};
 use bivouac_types::Errno;
 
 /// A directory that stands for a mounted formation, one for site storage, and the jobs.
@@ -96,8 +96,8 @@ struct Count {
 }
 
 impl Progress for Count {
-    fn already(&self, bytes: u64) {
-        self.already.fetch_add(bytes, Ordering::Relaxed);
+    fn already(&self, totals: Totals) {
+        self.already.fetch_add(totals.bytes, Ordering::Relaxed);
     }
     fn copied(&self, bytes: u64) {
         self.copied.fetch_add(bytes, Ordering::Relaxed);
@@ -317,6 +317,9 @@ fn parts_of_a_large_file_are_not_read_twice_at_the_source_unless_it_or_they_chan
         interrupt(&site, site.jobs.create(order).unwrap(), 20 << 20);
         let left = temporary(&site.path(""));
         assert_eq!(left.len(), 1, "{left:?}");
+        let known = site.jobs.list().remove(0);
+        let (found, piece) = (Totals { files: 1, bytes: 30 << 20 }, Totals { files: 0, bytes: 16 << 20 });
+        assert_eq!((known.found, known.done), (found, piece), "one piece is whole");
         match change {
             "source" => {
                 use std::os::unix::fs::FileExt;
@@ -330,7 +333,18 @@ fn parts_of_a_large_file_are_not_read_twice_at_the_source_unless_it_or_they_chan
             }
             _ => {}
         }
-        complete(site.take(1).run(&site.conditions(), &Silent).unwrap());
+        let count = Count::default();
+        let summary = complete(site.take(1).run(&site.conditions(), &count).unwrap());
+        let already = match change {
+            "source" => 0,
+            "target" => 12 << 20,
+            _ => 16 << 20,
+        };
+        assert_eq!((summary.files, summary.bytes), (1, 30 << 20));
+        assert_eq!(summary.already, Totals { files: 0, bytes: already }, "{change}");
+        let [before, copied] = [&count.already, &count.copied].map(|sum| sum.load(Ordering::Relaxed));
+        assert_eq!((before, copied), (already, (30 << 20) - already), "{change}");
+        assert_eq!(site.jobs.list().remove(0).done, found);
         assert!(
             fs::read(site.path("kept")).unwrap() == fs::read(site.path("mount/large")).unwrap(),
             "{change}"

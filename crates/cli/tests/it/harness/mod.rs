@@ -322,5 +322,7 @@ pub fn said(output: &Output) -> Said {
     use std::os::unix::process::ExitStatusExt;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let code = output.status.code().or_else(|| output.status.signal().map(|signal| 128 + signal));
-    Said { code: code.unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
+    let said = Said { code: code.unwrap(), out: text(&output.stdout), err: text(&output.stderr) };
+    assert!(!format!("{}{}", said.out, said.err).contains("(os error "), "errors are named: {said:?}");
+    said
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::hosts::launcher::{Call, Launcher, Remote, Way};
 use crate::hosts::start::{Plan, read_program};
+use crate::job::describe;
 use crate::process::pidfd;
 use crate::signals::unblock_in;
 use crate::state_dir::StateDir;
@@ -273,7 +274,7 @@ impl Drop for Launched {
 
 /// What happened, as far as the exit code says it.
 fn explain(status: ExitStatus, last: &str, program: &str, is_ssh: bool) -> String {
-    let missing = ["No such file", "not found"].iter().any(|text| last.contains(text));
+    let missing = ["no such file", "not found"].iter().any(|text| last.to_lowercase().contains(text));
     match status.code() {
         Some(CODE_SSH) if is_ssh || last.starts_with("ssh: ") => format!("unreachable: {last}"),
         Some(CODE_NOT_FOUND | 126) if missing => {
@@ -287,14 +288,6 @@ fn explain(status: ExitStatus, last: &str, program: &str, is_ssh: bool) -> Strin
             )
         }
         _ => format!("{last} ({})", describe(status)),
-    }
-}
-
-fn describe(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => format!("killed by signal {signal}"),
-        (None, None) => "ended".into(),
     }
 }
 
@@ -330,6 +323,8 @@ fn exit_line(text: &str, host: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -342,7 +337,7 @@ mod tests {
         let old = explain(code(2), "error: unrecognized subcommand 'join'", "/b", true);
         assert!(old.starts_with("version: "), "{old}");
         assert_eq!(explain(code(1), "no space", "/b", true), "no space (exit code 1)");
-        assert_eq!(explain(ExitStatus::from_raw(9), "x", "/b", true), "x (killed by signal 9)");
+        assert_eq!(explain(ExitStatus::from_raw(9), "x", "/b", true), "x (killed by signal 9 (SIGKILL))");
     }
 
     #[test]

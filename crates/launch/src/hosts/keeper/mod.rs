@@ -293,9 +293,9 @@ impl Keeper {
     fn take_signals(&mut self) {
         while let Some(signal) = self.signals.next() {
             if signal.number != Signal::HUP.as_raw() {
-                log::info!("signal {}: taking the formation down", signal.number);
+                log::info!("{}: taking the formation down", bivouac_types::format_signal(signal.number));
                 if self.step == Step::Running && !self.plan.tied {
-                    self.report_loss(&format!("signal {}", signal.number));
+                    self.report_loss(&bivouac_types::format_signal(signal.number));
                 }
                 self.end();
             }

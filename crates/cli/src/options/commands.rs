@@ -1,0 +1,153 @@
+//! The commands.
+
+use clap::Subcommand;
+
+use super::{
+    CompletionsArgs, ConfigArgs, DownArgs, ExecArgs, ExplainArgs, FindArgs, FlushArgs, FsckArgs, GetArgs,
+    KeyArgs, ListAllArgs, LogsArgs, ManArgs, MetricsArgs, MountArgs, PartitionArgs, PinArgs, PlanArgs,
+    PoolArgs, PublishArgs, ReapArgs, RecoverArgs, ReportArgs, RunArgs, ScrubArgs, ShareArgs, StageArgs,
+    Started, StatusArgs, SystemArgs, TopArgs, UnmountArgs, UnpublishArgs, UpArgs,
+};
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a formation and mount it
+    Up(UpArgs),
+    /// Show nodes, volumes, space, files and requests of a formation
+    ///
+    /// The exit code is 0 if it is running, 1 if there is none or its processes were killed, 4 if something of it is away that
+    /// may come back (degraded), 5 if a node or a host was given up.
+    Status(StatusArgs),
+    /// Show what a formation does while it does it: rates, times, load and space of nodes and operations
+    ///
+    /// On a terminal until q is pressed; h shows the keys. Elsewhere a table for each interval, until the formation is gone.
+    /// Figures are those of requests to nodes: what programs do by direct access does not pass there.
+    Top(TopArgs),
+    /// Say what was done with a formation until now, where time went, and which setting to change
+    ///
+    /// Reads and writes of all programs by file, directory and process, their sizes and order, a timeline, and the setting that gains
+    /// most, with what speaks for it. Direct access counts. Without --html or --json it is text of 80 columns. What a daemon
+    /// knew that died is lost; `run --report FILE` writes the same at the end of a job.
+    Report(ReportArgs),
+    /// Write figures of a formation for Prometheus and what reads the same form
+    ///
+    /// Names and meanings are in docs/monitoring.md, and stay. Nodes that do not answer within 2 s are there as such.
+    Metrics(MetricsArgs),
+    /// Show what a formation's daemons and supervisor have logged
+    ///
+    /// Lines of all of them, by time, with who wrote them in front. Over several hosts those of this host's processes.
+    Logs(LogsArgs),
+    /// Stop a formation and remove everything that it made
+    ///
+    /// Says what is in it first; on a terminal it asks whether that is to be removed, unless --yes or --discard is given.
+    Down(DownArgs),
+    /// List all formations of this user on this host: those that run, and those that could be recovered
+    List(ListAllArgs),
+    /// Start a formation again of which every process was killed, on its volumes as they are
+    ///
+    /// Names, content, attributes, partitions, sources and what is not flushed yet are as they were; opens and locks of programs have
+    /// ended. The volumes are found by the name, also after a reboot; or they are named. Nothing is lost if it fails: try again.
+    Recover(RecoverArgs),
+    /// Remove what formations left on this host whose processes were all killed
+    ///
+    /// State, sockets, volumes, memory and mounts of this user's formations of which no process lives any more, as far as that
+    /// can be proven; one after the other is named. What holds data that is to be kept stays, and is named too.
+    Reap(ReapArgs),
+    /// Run a command on a formation of its own, with inputs copied in and outputs copied out
+    ///
+    /// Starts a formation, copies the inputs in, runs the command with BIVOUAC set to the mount point, BIVOUAC_NAME to
+    /// the formation's name and BIVOUAC_DIR to its directory, copies the outputs out (beside their target, then renamed), and takes the formation down.
+    /// The exit code is the command's: 128 + N if signal N ended it, 126 if it cannot be executed, 127 if it was not
+    /// found; 120 if inputs could not be copied in, 121 if the command succeeded but outputs did not come out
+    /// safely, 122 if something was left behind, 125 if the formation did not start. A signal is passed on to
+    /// the command; a second one kills it. What did not come out stays in the formation, which is then left running.
+    Run(RunArgs),
+    /// Become a command on a formation that runs, with the preload and its variables
+    ///
+    /// Sets BIVOUAC to the mount point on this host, BIVOUAC_NAME to the formation's name and BIVOUAC_DIR to its directory, has the
+    /// dynamic linker load the preload if it is there, and is replaced by the command, so the exit code is the command's: 126 if it cannot be
+    /// executed, 127 if it was not found; 125 if there is no such formation. In a job, each host's processes begin with it: srun
+    /// bivouac exec -- COMMAND. Without --name it takes the formation that BIVOUAC_DIR or BIVOUAC_NAME say, then as all commands.
+    Exec(ExecArgs),
+    /// Copy into a formation and out of it: verified, resumable, with a manifest
+    ///
+    /// Every file is written beside its name, made safe, and renamed; digests are taken while the bytes pass. Interrupted at any
+    /// point, `stage resume` does only what is missing. The exit code is 0 only when everything is at the target.
+    Stage(StageArgs),
+    /// Mount a running formation at one more place
+    Mount(MountArgs),
+    /// Take one mount of a formation away
+    Unmount(UnmountArgs),
+    /// Show where the bytes of a file are: seats, nodes, subfiles, stripe arithmetic
+    Explain(ExplainArgs),
+    /// Make, show, change and remove partitions: subtrees on chosen nodes, by rules of their own
+    Partition(PartitionArgs),
+    /// Check a formation file, which `up` and `run` take with --config: mistakes are explained with their lines
+    Config(ConfigArgs),
+    /// Check what a formation keeps: running, or stopped and then with repair
+    ///
+    /// Running: names, attributes, and subfiles of all nodes are compared with each other; nothing is changed. Stopped: the
+    /// same on volumes as they lie on this machine, with --repair set right. The exit code is the sum of: 0 nothing is wrong, 1
+    /// something was and is repaired, 4 something is left, 8 something could not be checked, 16 the request makes no sense.
+    Fsck(FsckArgs),
+    /// Compare content with its checksums, in the background of a running formation
+    ///
+    /// What lies where nobody reads it is found before it is needed. Content has checksums where `--checksum` of `up` says so;
+    /// what processes are writing themselves is left alone. The exit code is 0 if nothing is wrong, 1 if something is, 2 if
+    /// something could not be looked at.
+    Scrub(ScrubArgs),
+    /// Bring what was written in a partition with a source to that source, verified
+    ///
+    /// Each file is written beside its target, synced, read again and renamed. What cannot be brought there stays in the
+    /// formation and is named; the exit code is 1 then.
+    Flush(FlushArgs),
+    /// Bring files of a partition with a source whole, and have them stay however full the volumes are
+    ///
+    /// A directory is meant with all files that are below it now; for later ones, give the partition a rule with pin=yes. What
+    /// was written in a pinned file is flushed as usual. If something does not fit, nothing is pinned, and the exit code is 1.
+    Pin(PinArgs),
+    /// Let pinned files make room again for what is read and written
+    Unpin(PinArgs),
+    /// Say whether a formation is worth it for a job, and how to form it
+    ///
+    /// From a model of the site, which `plan calibrate` measures, and what the job does: a verdict in one line, times with their doubt,
+    /// the break-even, and a formation file that `up --config` takes. What `run --plan` saw corrects the model until `plan reset`.
+    Plan(PlanArgs),
+    /// Make, find, share and end work pools: named data sets on site storage, which formations attach with --pool
+    ///
+    /// Pools are kept in a database that many commands share. A pool ends after its days, and can then be restored for a time of grace.
+    Pool(PoolArgs),
+    /// Show the machines: processors, memory, disks, file systems, networks, how busy they are, and what joins them
+    ///
+    /// Of this host; inside a batch job, with --hosts or --name of all those hosts, asked in one round. What is not known is shown as ?.
+    System(SystemArgs),
+    /// Make, list and revoke keys, which servers for HTTP want to be shown
+    Key(KeyArgs),
+    /// Publish a data set in a catalogue, which is there when the formation is gone
+    ///
+    /// All files are read: names, sizes, digests of files and of pieces, and who has them are written down as RO-Crate and Metalink. The
+    /// entry is there whole or not at all; what changes meanwhile is named, and nothing is published. Its name is the last line.
+    Publish(PublishArgs),
+    /// Find published data sets by words
+    Find(FindArgs),
+    /// Take a data set out of a catalogue; its files stay where they are
+    Unpublish(UnpublishArgs),
+    /// Fetch a published data set, or what is at a URL: in pieces from all that have it, verified, resumable
+    ///
+    /// From what was fetched before, from the servers of the formation, from site storage: whoever still has it. Every piece is compared
+    /// with its digest; files get their names when all of them is right. Interrupted or killed, the same command goes on.
+    Get(GetArgs),
+    /// Make a link to a file or directory of a formation, which ends
+    ///
+    /// It can be read by whoever has the link, without a key of their own; `key revoke` ends it before its time.
+    Share(ShareArgs),
+    /// Measure file systems, formations and the network, side by side
+    Bench(bivouac_bench::BenchArgs),
+    /// Write the completions of a shell to standard output
+    Completions(CompletionsArgs),
+    /// Write the manual page to standard output, or one page per command into a directory
+    Man(ManArgs),
+    #[command(flatten)]
+    Started(Started),
+}

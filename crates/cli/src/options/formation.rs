@@ -1,0 +1,138 @@
+//! The options that say what a formation is made of.
+
+use std::path::PathBuf;
+
+use bivouac_launch::{
+    FormationName, HttpAddress, HttpWish, NAMES_MEMORY_MIN, ProcessId, Tolerance, VolumeArg, Wishes,
+    parse_volume,
+};
+use bivouac_types::limits::{
+    PAGE_POOL_DEFAULT, PAGE_POOL_MAX, PAGE_POOL_MIN, STRIPE_DEFAULT, WAIT_MS_DEFAULT,
+};
+use bivouac_types::units::parse_size;
+use bivouac_types::{Checksum, SpreadAt};
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser};
+
+use super::numbers::{self, number};
+use super::{Duration, HostsArgs, duration};
+
+/// What a formation is made of.
+#[derive(Clone, Debug, Args)]
+pub struct FormationArgs {
+    /// Number of nodes, all on this machine, 1 to 256, with --in-process 1024 [default: 1; inside a batch job one on each of its hosts]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = numbers::nodes)]
+    pub nodes: Option<u16>,
+    /// Have the nodes of a machine share one process: for tests of many nodes; what ends one of them ends all
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
+    pub in_process: bool,
+    /// Encrypt and authenticate all that goes over the network, so that nobody in between can read or change it
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
+    pub secure: bool,
+    /// Serve the formation's files over HTTP on each host, with TLS, to those who have a key (bivouac key); without an address, to this host alone
+    #[arg(long, value_name = "[ADDR:]PORT")]
+    pub http: Option<HttpAddress>,
+    /// Serve HTTP without TLS: to this host alone
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true)]
+    pub http_plain: bool,
+    /// File on each host with the certificate for HTTP, those that vouch for it, and its private key, as PEM; without it one is made
+    #[arg(long, value_name = "FILE", requires = "http", conflicts_with = "http_plain")]
+    pub http_certificate: Option<PathBuf>,
+    #[command(flatten)]
+    pub hosts: HostsArgs,
+    /// Directory that the nodes lend, and how much of it per node, in bytes (10g, 500MiB); several nodes use DIR/n0, DIR/n1 and so on
+    ///
+    /// May be given several times. Without a capacity it is nine tenths of what is free, divided by the nodes. Without
+    /// any volume, memory is used: half of what is available, divided by the nodes.
+    #[arg(long = "volume", value_name = "DIR[:CAPACITY]", value_parser = volume_parser())]
+    pub volumes: Vec<VolumeArg>,
+    /// Stripe size of new files, in bytes; a multiple of 4096
+    #[arg(long, value_name = "SIZE", default_value_t = u64::from(STRIPE_DEFAULT), value_parser = parse_size)]
+    pub stripe: u64,
+    /// Number of seats that a new file is striped over; 0 means all
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = number::<u16>(0, 65_535))]
+    pub width: u16,
+    /// Number of entries from which on a directory spreads over all nodes: while several clients use it, and while one alone does; one number is for both
+    #[arg(long, value_name = "N[,M]", default_value_t = SpreadAt::default())]
+    pub spread_at: SpreadAt,
+    /// Where blocks of what is written get checksums, compared whenever they are read: off, on, or auto: on disks and not in memory
+    ///
+    /// A block that is not what was written is an I/O error, and `bivouac status` names it. Programs that read and write a node's content themselves, as by libbivouac on one machine, compare nothing; what they wrote gets checksums when they are done.
+    #[arg(long, value_name = "WHERE", default_value_t = Checksum::default())]
+    pub checksum: Checksum,
+    /// Memory that each mount has for pages of partitions with `--contract session`, in bytes; at least 4m
+    #[arg(long, value_name = "SIZE", default_value_t = PAGE_POOL_DEFAULT, value_parser = page_pool)]
+    pub page_pool: u64,
+    /// Most memory that names, attributes and extended attributes of one node may take, in bytes; at least 1m [default: a quarter of what is available, divided by the nodes of the host]
+    #[arg(long, value_name = "SIZE", value_parser = names_memory)]
+    pub names_memory: Option<u64>,
+    /// How long an operation waits for a node that does not answer, before it fails with EIO
+    #[arg(long, value_name = "DURATION", default_value_t = Duration(WAIT_MS_DEFAULT), value_parser = duration)]
+    pub wait: Duration,
+    /// After how long a node that does not answer is taken for dead; at least 500ms [default: 5s, and on one machine as soon as its supervisor gives it up]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub dead_after: Option<Duration>,
+    /// First TCP port to listen on, two per node; 0 means any that are free
+    #[arg(long, value_name = "PORT", default_value_t = 0, allow_negative_numbers = true, value_parser = number::<u16>(0, 65_535))]
+    pub port: u16,
+    /// How many deaths of a daemon within how long are too many for it to be started again
+    #[arg(long, value_name = "N/DURATION", default_value_t = Tolerance::default())]
+    pub deaths_max: Tolerance,
+    /// How long the formation lives: then it ends as by `down`, and under `run` its command is told to end [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub ttl: Option<Duration>,
+    /// How long the formation may take to start
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    pub start_timeout: Duration,
+}
+
+impl FormationArgs {
+    /// What is asked for, by `owner` if it is to end with that process.
+    pub fn wishes(&self, name: FormationName, owner: Option<ProcessId>) -> Wishes {
+        Wishes {
+            name,
+            nodes: self.nodes.unwrap_or(1),
+            volumes: self.volumes.clone(),
+            stripe: self.stripe,
+            width: self.width,
+            spread_at: self.spread_at,
+            checksum: self.checksum,
+            page_pool: self.page_pool,
+            names_memory: self.names_memory,
+            wait_ms: self.wait.0,
+            dead_after_ms: self.dead_after.map(|after| after.0),
+            port: self.port,
+            in_process: self.in_process,
+            secure: self.secure,
+            http: self.http.map(|address| HttpWish {
+                address,
+                plain: self.http_plain,
+                certificate: self
+                    .http_certificate
+                    .as_ref()
+                    .map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+            }),
+            tolerance: self.deaths_max,
+            ttl_ms: self.ttl.map(|ttl| ttl.0),
+            owner,
+        }
+    }
+}
+
+fn page_pool(text: &str) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    if (PAGE_POOL_MIN..=PAGE_POOL_MAX).contains(&size) {
+        return Ok(size);
+    }
+    Err(format!("a page pool has between {} MiB and {} GiB", PAGE_POOL_MIN >> 20, PAGE_POOL_MAX >> 30))
+}
+
+fn names_memory(text: &str) -> Result<u64, String> {
+    let size = parse_size(text)?;
+    let least = || format!("names have at least {} MiB of memory", NAMES_MEMORY_MIN >> 20);
+    if size >= NAMES_MEMORY_MIN { Ok(size) } else { Err(least()) }
+}
+
+fn volume_parser() -> ValueParser {
+    ValueParser::new(OsStringValueParser::new().try_map(parse_volume))
+}

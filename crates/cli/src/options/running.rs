@@ -1,0 +1,100 @@
+//! The options of commands for formations that run, or have run.
+
+use std::path::PathBuf;
+
+use bivouac_launch::FormationName;
+use clap::Args;
+
+use super::{AgainArgs, Duration, PlaceArgs, duration};
+
+/// Which formation.
+#[derive(Clone, Debug, Args)]
+pub struct NameArgs {
+    /// Name of the formation [default: default, or the only one that is running]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<FormationName>,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// Look again every so often and show what has changed, until the formation is gone or Ctrl-C is pressed
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = duration)]
+    pub watch: Option<Duration>,
+    /// Show requests per operation and node, not only their sums
+    #[arg(long)]
+    pub operations: bool,
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `down`.
+#[derive(Debug, Args)]
+pub struct DownArgs {
+    #[command(flatten)]
+    pub which: NameArgs,
+    /// Throw away data that is nowhere else, and ask nothing
+    #[arg(long)]
+    pub discard: bool,
+    /// Ask nothing: remove what is in the formation, unless it is nowhere else and was to be copied out
+    #[arg(short = 'y', long)]
+    pub yes: bool,
+}
+
+/// Arguments of `list`.
+#[derive(Debug, Args)]
+pub struct ListAllArgs {
+    /// Write names alone, a line each: for scripts, and for the completions of shells
+    #[arg(long, conflicts_with = "json")]
+    pub names: bool,
+    /// Write JSON to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `recover`.
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// Name of the formation [default: default, or the only one that could be recovered]
+    #[arg(value_name = "NAME")]
+    pub formation: Option<FormationName>,
+    /// The same
+    #[arg(long, value_name = "NAME", conflicts_with = "formation")]
+    pub name: Option<FormationName>,
+    /// Where its volumes are now: each, or a directory that they are in; the others are looked for where they were. Over several hosts, on each of them
+    #[arg(long = "volume", value_name = "DIR")]
+    pub volumes: Vec<PathBuf>,
+    #[command(flatten)]
+    pub hosts: AgainArgs,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    /// Do not mount it
+    #[arg(long, conflicts_with_all = ["dir", "each", "allow_other"])]
+    pub no_mount: bool,
+    /// First TCP port to listen on, two per node; 0 means any that are free [default: as before]
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// End the formation when this process ends; what it was made for before does not count any more
+    #[arg(long, value_name = "PID")]
+    pub owner: Option<u32>,
+    /// How long the formation lives from now on [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub ttl: Option<Duration>,
+    /// How long the formation may take to start
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    pub start_timeout: Duration,
+    /// Write JSON to standard output: name, mounts, and the steps of the start in microseconds
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `reap`.
+#[derive(Debug, Args)]
+pub struct ReapArgs {
+    /// Only say what would be removed
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+}
