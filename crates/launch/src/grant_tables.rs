@@ -98,7 +98,7 @@ pub(crate) fn unused(uid: u32) -> Vec<Unused> {
 
 /// Where the states of this user's formations are, or were.
 pub(crate) fn homes(uid: u32) -> BTreeSet<PathBuf> {
-    all(uid).iter().filter_map(|(path, _)| Some(Owner::noted(&note_of(path))?.home)).collect()
+    all(uid).keys().filter_map(|path| Some(Owner::noted(&note_of(path))?.home)).collect()
 }
 
 /// Where the state of the formation is, or was, that has the grant table of this node.
