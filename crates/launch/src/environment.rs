@@ -93,13 +93,40 @@ impl Environment {
         self.shared_base().join(format!("{name}{MOUNT}"))
     }
 
+    /// What `BIVOUAC_RUNTIME_DIR` is to be so that a directory is that of this user's formations.
+    #[must_use]
+    pub fn runtime_dir_of(&self, base: &Path) -> PathBuf {
+        match base.parent() {
+            Some(runtime) if base != self.shared_base() => runtime.to_owned(),
+            _ => base.to_owned(),
+        }
+    }
+
+    /// Where formations of this user are that was told no runtime directory.
+    pub(crate) fn usual_bases(&self) -> [PathBuf; 2] {
+        [self.user_dir().join("bivouac"), self.shared_base()]
+    }
+
+    /// Whether a directory is one of this user's alone.
+    pub(crate) fn is_base(&self, base: &Path) -> bool {
+        check_private_dir(base, self.uid).is_ok()
+    }
+
+    fn user_dir(&self) -> PathBuf {
+        PathBuf::from(format!("/run/user/{}", self.uid))
+    }
+
     fn shared_base(&self) -> PathBuf {
         PathBuf::from(format!("/tmp/bivouac-{}", self.uid))
     }
 
     fn base_path(&self) -> PathBuf {
-        let user = PathBuf::from(format!("/run/user/{}", self.uid));
-        let runtime = self.runtime_dir.clone().into_iter().chain([user]).find(|dir| is_ours(dir, self.uid));
+        // The place of who has no runtime directory can be named by who has one.
+        if self.runtime_dir.as_ref() == Some(&self.shared_base()) {
+            return self.shared_base();
+        }
+        let runtime =
+            self.runtime_dir.clone().into_iter().chain([self.user_dir()]).find(|dir| is_ours(dir, self.uid));
         match runtime {
             Some(dir) => dir.join("bivouac"),
             None => self.shared_base(),
@@ -210,6 +237,18 @@ pub(crate) mod tests {
         let text = base.to_str().unwrap();
         assert!(text.starts_with("/run/user/") || text.starts_with("/tmp/bivouac-"), "{text}");
         assert_ne!(environment(Some(Path::new("relative"))).base_path(), Path::new("relative/bivouac"));
+    }
+
+    #[test]
+    fn every_place_can_be_named_from_every_other() {
+        let here = environment(None);
+        for base in here.usual_bases().into_iter().chain([PathBuf::from("/x/bivouac")]) {
+            let runtime = here.runtime_dir_of(&base);
+            let reached = environment(Some(&runtime)).base_path();
+            assert!(reached == base || !is_ours(&runtime, here.uid), "{}", base.display());
+        }
+        let shared = here.shared_base();
+        assert_eq!(environment(Some(&shared)).base_path(), shared);
     }
 
     #[test]

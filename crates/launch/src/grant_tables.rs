@@ -4,8 +4,10 @@
 //!
 //! ```text
 //! /dev/shm/bivouac-UID-grants-FORMATION-nI     0600; locked (flock, shared) by the supervisor and the daemon of node I
+//! /dev/shm/bivouac-UID-grants-FORMATION-nI.of  whose it is, also when all of them are dead: a note as in places.rs
 //! ```
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,16 +18,31 @@ use bivouac_direct::GrantTable;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::memory_root::MEMORY_DIR;
+use crate::places::Owner;
 use crate::state::State;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// What a note has behind the name of its grant table.
+const OF: &str = ".of";
+/// How often one is opened that somebody else removes at once.
+const OPEN_TRIES: usize = 100;
 
-/// Opens the grant table of a node, or makes it. Where there is no place for names, it is a file without one.
+/// A grant table that no process has.
+#[derive(Debug)]
+pub(crate) struct Unused {
+    pub path: PathBuf,
+    /// Its formation's id, hexadecimal.
+    pub formation: String,
+    /// Whose it is, if that is noted.
+    pub owner: Option<Owner>,
+}
+
+/// Opens the grant table of a node whose formation has its state in `home`, or makes it. Where there is no place for names, it is a file without one.
 ///
 /// # Errors
 /// What the system says of memory without a name.
-pub(crate) fn open(formation: &str, node: u16) -> io::Result<OwnedFd> {
-    open_named(&path_of(formation, node)).or_else(|error| {
+pub(crate) fn open(formation: &str, node: u16, home: &Path) -> io::Result<OwnedFd> {
+    open_named(&path_of(formation, node), home).or_else(|error| {
         log::warn!("node {node}: its memory for direct access does not outlive the supervisor: {error}");
         GrantTable::make()
     })
@@ -39,22 +56,71 @@ pub(crate) fn remove_all(state: &State) {
 /// Removes that of one node.
 pub(crate) fn remove(formation: &str, node: u16) {
     let path = path_of(formation, node);
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            log::warn!("{}: is not removed: {error}", path.display());
-        }
-        _ => {}
+    if let Err(error) = remove_at(&path) {
+        log::warn!("{}: is not removed: {error}", path.display());
     }
 }
 
-/// GrantTables of this user that no process has: each with its formation's id, hexadecimal.
-pub(crate) fn unused(uid: u32) -> Vec<(PathBuf, String)> {
+/// Removes one, and then the note of whose it was.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn remove_at(path: &Path) -> io::Result<()> {
+    for path in [path, &note_of(path)] {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Removes one if still no process has it. Whoever opens it meanwhile makes a new one.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn remove_unused(path: &Path, uid: u32) -> io::Result<()> {
+    let held = lock_unused(path, uid);
+    if held.is_some() || !path.exists() { remove_at(path) } else { Ok(()) }
+}
+
+/// Those of this user that no process has, also those of which but the note is left.
+pub(crate) fn unused(uid: u32) -> Vec<Unused> {
+    let is_unused = |path: &Path| lock_unused(path, uid).is_some() || !path.exists();
+    all(uid)
+        .into_iter()
+        .filter(|(path, _)| is_unused(path))
+        .map(|(path, formation)| Unused { owner: Owner::noted(&note_of(&path)), path, formation })
+        // Who removes it just now has removed the note as well.
+        .filter(|one| one.owner.is_some() || one.path.exists())
+        .collect()
+}
+
+/// Where the states of this user's formations are, or were.
+pub(crate) fn homes(uid: u32) -> BTreeSet<PathBuf> {
+    all(uid).keys().filter_map(|path| Some(Owner::noted(&note_of(path))?.home)).collect()
+}
+
+/// Where the state of the formation is, or was, that has the grant table of this node.
+pub(crate) fn home_of(formation: &str, node: u16) -> Option<PathBuf> {
+    Owner::noted(&note_of(&path_of(formation, node))).map(|owner| owner.home)
+}
+
+fn all(uid: u32) -> BTreeMap<PathBuf, String> {
     let entries = std::fs::read_dir(MEMORY_DIR).into_iter().flatten().flatten();
     let ours = entries.filter_map(|entry| {
-        let formation = formation_of(entry.file_name().to_str()?, uid)?;
-        Some((entry.path(), formation))
+        let name = entry.file_name();
+        let name = name.to_str()?;
+        let table = name.strip_suffix(OF).unwrap_or(name);
+        Some((Path::new(MEMORY_DIR).join(table), formation_of(table, uid)?))
     });
-    ours.filter(|(path, _)| is_unused(path, uid)).collect()
+    ours.collect()
+}
+
+fn note_of(path: &Path) -> PathBuf {
+    let mut note = path.as_os_str().to_owned();
+    note.push(OF);
+    note.into()
 }
 
 fn path_of(formation: &str, node: u16) -> PathBuf {
@@ -72,24 +138,31 @@ fn formation_of(name: &str, uid: u32) -> Option<String> {
     crate::hex::formation_from_hex(formation).map(|_| formation.to_owned())
 }
 
-fn is_unused(path: &Path, uid: u32) -> bool {
+/// As long as the result is there, nobody can begin to use it.
+fn lock_unused(path: &Path, uid: u32) -> Option<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-    let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else { return false };
-    file.metadata().is_ok_and(|seen| seen.is_file() && seen.uid() == uid)
-        && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let is_ours = file.metadata().is_ok_and(|seen| seen.is_file() && seen.uid() == uid);
+    (is_ours && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()).then_some(file)
 }
 
-fn open_named(path: &Path) -> io::Result<OwnedFd> {
+fn open_named(path: &Path, home: &Path) -> io::Result<OwnedFd> {
     let place = rustix::fs::statfs(MEMORY_DIR)?;
     if place.f_type as u64 != TMPFS_MAGIC {
         return Err(io::Error::other(format!("{MEMORY_DIR} is not in memory")));
     }
-    let file = open_own(path)?;
-    // Shows reapers that somebody has it. They have it locked for a moment.
-    rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockShared))?;
-    let file = OwnedFd::from(file);
-    GrantTable::prepare(&file)?;
-    Ok(file)
+    for _ in 0..OPEN_TRIES {
+        Owner::at(home).note(&note_of(path))?;
+        let file = open_own(path)?;
+        // Shows reapers that somebody has it. They have it locked for a moment, and may have removed it then.
+        rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockShared))?;
+        if file.metadata()?.nlink() == 1 && Owner::noted(&note_of(path)).is_some() {
+            let file = OwnedFd::from(file);
+            GrantTable::prepare(&file)?;
+            return Ok(file);
+        }
+    }
+    Err(io::Error::other("it is removed again and again"))
 }
 
 /// What others put there is not used: anybody may make files in that place.
@@ -119,11 +192,15 @@ mod tests {
     fn a_grant_table_outlives_who_made_it_and_goes_with_its_formation() {
         let uid = rustix::process::geteuid().as_raw();
         let state = State { formation: formation(), ..sample() };
-        let first = open(&state.formation, 0).unwrap();
+        let home = Path::new("/nonexistent/bivouac/x");
+        let first = open(&state.formation, 0, home).unwrap();
         let grants = GrantTable::open(first.try_clone().unwrap()).unwrap();
         let gate = grants.gate(DIRECT_SESSIONS_MAX - 1, 5).unwrap();
         gate.mark([1, 2, 3]);
-        let is_unused = || unused(uid).iter().any(|(_, formation)| *formation == state.formation);
+        let is_unused = || unused(uid).iter().any(|one| one.formation == state.formation);
+        assert!(homes(uid).contains(home), "whose it is can be asked while it is in use");
+        remove_unused(&path_of(&state.formation, 0), uid).unwrap();
+        assert!(path_of(&state.formation, 0).exists(), "somebody has it");
         assert!(!is_unused());
         drop((gate, grants, first));
         // What another test starts just then has a copy of the lock for a moment.
@@ -132,11 +209,16 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(is_unused());
-        let again = GrantTable::open(open(&state.formation, 0).unwrap()).unwrap();
+        let again = GrantTable::open(open(&state.formation, 0, home).unwrap()).unwrap();
         assert_eq!(again.gate(DIRECT_SESSIONS_MAX - 1, 5).unwrap().marked(), [1, 2, 3]);
         remove_all(&state);
         remove_all(&state);
-        assert!(!path_of(&state.formation, 0).exists());
+        let path = path_of(&state.formation, 0);
+        assert!(!path.exists() && !note_of(&path).is_symlink());
+        Owner::at(home).note(&note_of(&path)).unwrap();
+        assert!(is_unused(), "the note is left of one whose removal was killed");
+        remove_unused(&path, uid).unwrap();
+        assert!(!is_unused());
     }
 
     #[test]
@@ -144,12 +226,13 @@ mod tests {
         let formation = formation();
         let path = path_of(&formation, 3);
         std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
-        assert!(open_named(&path).is_err());
-        assert!(open(&formation, 3).is_ok(), "without a name");
+        let home = Path::new("/nonexistent/bivouac/x");
+        assert!(open_named(&path, home).is_err());
+        assert!(open(&formation, 3, home).is_ok(), "without a name");
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "x").unwrap();
-        assert!(open_named(&path).is_err());
-        std::fs::remove_file(&path).unwrap();
+        assert!(open_named(&path, home).is_err());
+        remove_at(&path).unwrap();
         assert_eq!(formation_of("bivouac-1-grants-zz-n0", 1), None);
     }
 }

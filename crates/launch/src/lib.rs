@@ -35,6 +35,7 @@ pub mod mounts;
 mod name;
 pub mod packets;
 mod phases;
+mod places;
 mod plan;
 mod privileges;
 mod process;
@@ -65,6 +66,7 @@ pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, b
 pub use memory::{MemoryGauge, available_memory, memory_share};
 pub use name::{FormationName, NAME_LEN_MAX};
 pub use phases::{Phase, Phases, table};
+pub use places::other_bases;
 pub use plan::{NAMES_MEMORY_MIN, NODES_HERE_MAX, NODES_IN_PROCESS_MAX, Wishes};
 pub use privileges::{MountWay, cannot_mount, enter_namespaces, run_helper};
 pub use process::{ProcessId, users_of};

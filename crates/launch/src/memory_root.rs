@@ -1,13 +1,15 @@
 //! The directory in `/dev/shm` that holds the memory volumes of one formation. Memory outlives the directory of the
 //! formation's state (which goes at log-out, for instance), so this one says by itself whose it is: a link leads to
-//! the state's directory, and the supervisor has it locked.
+//! the state's directory, a note says whose it is (`places.rs`), and the supervisor has it locked.
 //!
 //! ```text
 //! /dev/shm/bivouac-UID-NAME-XXXXXXXX/     0700; locked (flock, shared) by whoever starts or supervises the formation
 //! ├── formation -> BASE/NAME
+//! ├── owner -> NOTE
 //! └── nI                                  volume of node I, locked by its daemon
 //! ```
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -18,6 +20,8 @@ use bivouac_store::{StoreError, VolumeIdentity, claim_existing, remove_volume};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use crate::environment::{Environment, make_private_dir, remove_around};
+use crate::places::Owner;
+use crate::recovery::why_volumes_are_kept;
 use crate::state::State;
 use crate::state_dir::StateDir;
 use crate::{Kind, LaunchError, LaunchResult, grant_tables};
@@ -25,6 +29,7 @@ use crate::{Kind, LaunchError, LaunchResult, grant_tables};
 /// Where memory volumes are made.
 pub(crate) const MEMORY_DIR: &str = "/dev/shm";
 const LINK: &str = "formation";
+const OWNER: &str = "owner";
 /// One without a link that is younger than this may be just being made.
 const YOUNG: Duration = Duration::from_secs(60);
 
@@ -45,6 +50,7 @@ fn prefix(here: &Environment) -> String {
 /// What the system refused.
 pub(crate) fn make(root: &Path, home: &StateDir) -> LaunchResult<()> {
     make_private_dir(root)?;
+    note_owner(root, home)?;
     let link = root.join(LINK);
     match symlink(home.path(), &link) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -54,6 +60,11 @@ pub(crate) fn make(root: &Path, home: &StateDir) -> LaunchResult<()> {
     }
 }
 
+fn note_owner(root: &Path, home: &StateDir) -> LaunchResult<()> {
+    let link = root.join(OWNER);
+    Owner::at(home.path()).note(&link).map_err(|e| LaunchError::path(&link, "note whose it is", e))
+}
+
 /// Has a directory that was made for a formation say where its state is now; any other is left alone.
 ///
 /// # Errors
@@ -61,6 +72,7 @@ pub(crate) fn make(root: &Path, home: &StateDir) -> LaunchResult<()> {
 pub(crate) fn adopt(root: &Path, home: &StateDir) -> LaunchResult<()> {
     match home_of(root) {
         Some(known) if known != home.path() => {
+            note_owner(root, home)?;
             let (link, new) = (root.join(LINK), root.join(format!("{LINK}.tmp")));
             let _of_one_that_was_killed = std::fs::remove_file(&new);
             let replaced = symlink(home.path(), &new).and_then(|()| std::fs::rename(&new, &link));
@@ -92,8 +104,14 @@ pub(crate) fn all(here: &Environment) -> Vec<PathBuf> {
 /// What the system refused.
 pub(crate) fn remove(root: &Path) -> LaunchResult<()> {
     if home_of(root).is_some() {
-        let link = root.join(LINK);
-        std::fs::remove_file(&link).map_err(|e| LaunchError::path(&link, "remove it", e))?;
+        for link in [OWNER, LINK].map(|link| root.join(link)) {
+            match std::fs::remove_file(&link) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(LaunchError::path(&link, "remove it", error));
+                }
+                _ => {}
+            }
+        }
     }
     match std::fs::remove_dir(root) {
         Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
@@ -106,8 +124,13 @@ pub(crate) fn remove(root: &Path) -> LaunchResult<()> {
     }
 }
 
+/// Where the states of this user's memory are, or were.
+pub(crate) fn homes(here: &Environment) -> Vec<PathBuf> {
+    all(here).iter().filter_map(|root| home_of(root)).collect()
+}
+
 /// Where the state of a directory's formation is, or was.
-fn home_of(root: &Path) -> Option<PathBuf> {
+pub(crate) fn home_of(root: &Path) -> Option<PathBuf> {
     std::fs::read_link(root.join(LINK)).ok()
 }
 
@@ -182,12 +205,12 @@ pub(crate) fn abandoned(here: &Environment, doubt: &mut dyn FnMut(String)) -> Ve
 fn look_at(here: &Environment, root: PathBuf, doubt: &mut dyn FnMut(String)) -> Option<Abandoned> {
     let seen =
         std::fs::symlink_metadata(&root).ok().filter(|seen| seen.is_dir() && seen.uid() == here.uid)?;
-    match home_of(&root) {
+    match owner_of(&root) {
         // Its own state says more, and goes first.
-        Some(home) if home.exists() => return None,
-        Some(home) if !is_seen(&home) => {
+        Some(owner) if owner.home.exists() => return None,
+        Some(owner) if !owner.is_seen() => {
             let text = "nobody uses it here, but it cannot be told whether its data is to be kept";
-            doubt(format!("{}: {text}: its state was in {}", root.display(), home.display()));
+            doubt(format!("{}: {text}: its state was in {}", root.display(), owner.home.display()));
             return None;
         }
         Some(_) => {}
@@ -196,18 +219,29 @@ fn look_at(here: &Environment, root: PathBuf, doubt: &mut dyn FnMut(String)) -> 
     }
     let lock = lock(&root, FlockOperation::NonBlockingLockExclusive).ok()?;
     let volumes = unused_volumes(&root)?;
+    if let Some(why) = why_volumes_are_kept(&volumes) {
+        let text = "nobody uses it, and its state is gone, but it holds data that is nowhere else";
+        doubt(format!("{}: {text}: {why}", root.display()));
+        return None;
+    }
     Some(Abandoned { root, volumes, _lock: lock })
 }
 
-/// Whether the place is one that this process sees as the formation did: its runtime directory is there.
-fn is_seen(home: &Path) -> bool {
-    home.ancestors().nth(2).is_some_and(Path::exists)
+/// Whose a directory is, by its note if that fits the link.
+fn owner_of(root: &Path) -> Option<Owner> {
+    let home = home_of(root)?;
+    let noted = Owner::noted(&root.join(OWNER)).filter(|owner| owner.home == home);
+    Some(noted.unwrap_or_else(|| Owner::unseen(home)))
+}
+
+fn is_volume(entry: &OsStr) -> bool {
+    entry != LINK && entry != OWNER
 }
 
 /// The volumes, if no daemon has any of them.
 fn unused_volumes(root: &Path) -> Option<Vec<(PathBuf, VolumeIdentity)>> {
     let mut volumes = Vec::new();
-    for entry in std::fs::read_dir(root).ok()?.flatten().filter(|entry| entry.file_name() != LINK) {
+    for entry in std::fs::read_dir(root).ok()?.flatten().filter(|entry| is_volume(&entry.file_name())) {
         match claim_existing(&entry.path()) {
             Ok((_not_in_use, identity)) => volumes.push((entry.path(), identity)),
             Err(StoreError::InUse { .. }) => return None,

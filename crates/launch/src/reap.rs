@@ -5,15 +5,15 @@
 //! says that nobody can serve it any more. What holds data that is to be kept is only shown.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::environment::Environment;
-use crate::grant_tables::unused;
+use crate::grant_tables::{Unused, remove_unused, unused};
 use crate::memory_root::{Abandoned, abandoned};
 use crate::mounts::{MountEntry, WhenBusy, is_dead, mounted, unmount};
+use crate::places::{gone_on, states_elsewhere, way_to};
 use crate::recovery::recoverable;
 use crate::start::ways_on;
 use crate::state::State;
@@ -64,31 +64,64 @@ pub fn find_leftovers(here: &Environment) -> LaunchResult<Leftovers> {
     }
     let memory = abandoned(here, &mut |doubt| found.kept.push(doubt));
     found.dead.extend(memory.into_iter().map(|memory| Left { what: What::Memory(memory) }));
-    found
-        .dead
-        .extend(grant_tables_of_nobody(here).into_iter().map(|path| Left { what: What::GrantTable(path) }));
+    let tables = grant_tables_of_nobody(here, &mut |doubt| found.kept.push(doubt));
+    found.dead.extend(tables.into_iter().map(|path| Left { what: What::GrantTable(path) }));
+    found.kept.extend(dead_elsewhere(here));
+    let elsewhere = states_elsewhere(here);
     let told = |dir: &Path| {
         let of_state = |left: &Left| match &left.what {
             What::Formation(_, _, state) => state.mounts.iter().any(|mount| mount.dir == dir),
             _ => false,
         };
-        found.dead.iter().any(of_state)
+        let has = |state: &State| state.mounts.iter().any(|mount| mount.dir == dir);
+        found.dead.iter().any(of_state) || elsewhere.iter().any(|(_, state)| has(state))
     };
     let mounts: Vec<PathBuf> = dead_mounts(here).into_iter().filter(|dir| !told(dir)).collect();
     found.dead.extend(mounts.into_iter().map(|dir| Left { what: What::Mount(dir) }));
     Ok(found)
 }
 
-/// GrantTables of formations that neither live nor could be recovered.
-fn grant_tables_of_nobody(here: &Environment) -> Vec<PathBuf> {
+/// Grant tables of formations that neither live nor could be recovered, here or in any other place. What cannot be told is
+/// left out, and said to `doubt`, once for each formation.
+fn grant_tables_of_nobody(here: &Environment, doubt: &mut dyn FnMut(String)) -> Vec<PathBuf> {
     let unused = unused(here.uid);
     if unused.is_empty() {
         return Vec::new();
     }
     let states = StateDir::list(here).into_iter().filter_map(|(_, dir)| Some(dir.read().ok()??.formation));
-    let known: BTreeSet<String> =
-        states.chain(recoverable(here).into_iter().map(|found| found.formation)).collect();
-    unused.into_iter().filter(|(_, formation)| !known.contains(formation)).map(|(path, _)| path).collect()
+    let others = states_elsewhere(here).into_iter().map(|(_, state)| state.formation);
+    let mut known: BTreeSet<String> =
+        states.chain(others).chain(recoverable(here).into_iter().map(|found| found.formation)).collect();
+    let (mut doubtful, mut of_nobody) = (BTreeSet::new(), Vec::new());
+    for table in unused {
+        match &table.owner {
+            _ if known.contains(&table.formation) => {}
+            Some(owner) if owner.has_state_of(&table.formation) => drop(known.insert(table.formation)),
+            Some(owner) if owner.is_seen() => of_nobody.push(table.path),
+            _ if doubtful.insert(table.formation.clone()) => doubt(doubt_of(&table)),
+            _ => {}
+        }
+    }
+    of_nobody
+}
+
+fn doubt_of(table: &Unused) -> String {
+    let cause = match &table.owner {
+        Some(owner) => format!("its state was in {}, which is not seen here", owner.home.display()),
+        None => "it does not say of which one".to_owned(),
+    };
+    let text = "nobody uses it here, but a formation of another place may need it to be recovered";
+    format!("{}: {text}: {cause}", table.path.display())
+}
+
+/// Formations of this user that were killed, and are for who looks from their own place.
+fn dead_elsewhere(here: &Environment) -> Vec<String> {
+    let dead = states_elsewhere(here).into_iter().filter(|(dir, _)| !dir.is_held());
+    let text = |(dir, state): (StateDir, State)| {
+        let (name, way) = (&state.name, way_to(here, &dir, "reap"));
+        format!("formation {name}: its state is in {}; look from there: {way}", dir.path().display())
+    };
+    dead.map(text).collect()
 }
 
 /// How a formation's directory is taken: that of one on this host, or of a host's part, or that of the whole.
@@ -119,7 +152,7 @@ fn look_at(here: &Environment, name: FormationName, claim: ClaimOf, found: &mut 
     };
     let what = match claim.stale.take() {
         None => What::Unfinished(name, claim),
-        Some(state) => match why_kept(here, &state) {
+        Some(state) => match why_kept(here, &state).filter(|_| gone_on(&state).is_none()) {
             Some(why) => return found.kept.push(why),
             None => What::Formation(name, claim, Box::new(state)),
         },
@@ -220,13 +253,9 @@ impl Left {
             What::Formation(_, claim, state) => remove_leftovers(here, &claim.dir, state, notice),
             What::Unfinished(_, claim) => claim.dir.remove(),
             What::Memory(memory) => memory.remove(),
-            What::GrantTable(path) => match std::fs::remove_file(path) {
-                // Whoever else looks for such, or recovers the formation and ends it, was first.
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    Err(LaunchError::path(path, "remove it", error))
-                }
-                _ => Ok(()),
-            },
+            What::GrantTable(path) => {
+                remove_unused(path, here.uid).map_err(|error| LaunchError::path(path, "remove it", error))
+            }
             What::Mount(dir) => match unmount(here, dir, WhenBusy::Detach, true) {
                 // It went with its formation, whose state did not have it yet, or with another one that reaps.
                 Err(error) if error.kind() == crate::Kind::Refused && !is_mount(dir) => Ok(()),
@@ -244,6 +273,7 @@ fn is_mount(dir: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::environment::tests::environment;
+    use crate::grant_tables;
     use crate::memory_root::{self, hold_all, make};
     use crate::state::tests::sample;
     use bivouac_store::DirVolume;
@@ -257,7 +287,9 @@ mod tests {
     fn texts(here: &Environment) -> (Vec<String>, Vec<String>) {
         let found = find_leftovers(here).unwrap();
         let dead = found.dead.iter().map(Left::describe).filter(|text| text.starts_with("formation"));
-        let kept = found.kept.into_iter().filter(|text| !text.starts_with(memory_root::MEMORY_DIR));
+        let of_others =
+            |text: &String| text.starts_with(memory_root::MEMORY_DIR) || text.contains("its state is in");
+        let kept = found.kept.into_iter().filter(|text| !of_others(text));
         (dead.collect(), kept.collect())
     }
 
@@ -406,6 +438,90 @@ mod tests {
         assert!(hold_all(&state).is_err(), "nobody can begin meanwhile");
         memory.remove().unwrap();
         assert!(!root.exists());
+    }
+
+    /// Whether what is for direct access would be removed, and what is said instead, by who looks from this place.
+    fn table_of(here: &Environment, formation: &str) -> (bool, Vec<String>) {
+        let found = find_leftovers(here).unwrap();
+        let is_it = |left: &Left| matches!(&left.what, What::GrantTable(path) if path.to_str().unwrap().contains(formation));
+        let said = found.kept.into_iter().filter(|text| text.contains(formation)).collect();
+        (found.dead.iter().any(is_it), said)
+    }
+
+    fn no_longer_held(formation: &str) {
+        let uid = rustix::process::geteuid().as_raw();
+        // What another test starts just then has a copy of the lock for a moment.
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        while !unused(uid).iter().any(|one| one.formation == formation) {
+            assert!(std::time::Instant::now() < until, "somebody has it");
+            std::thread::yield_now();
+        }
+    }
+
+    /// S78.
+    #[test]
+    fn memory_for_direct_access_stays_as_long_as_any_place_has_its_formation() {
+        let _alone = LOOKING.lock();
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (here, there) = (environment(Some(a.path())), environment(Some(b.path())));
+        let formation = crate::hex::to_hex(&crate::random::random_bytes::<16>().unwrap());
+        let left = killed(&there, |state| state.formation.clone_from(&formation));
+        drop(grant_tables::open(&formation, 0, left.path()).unwrap());
+        no_longer_held(&formation);
+        assert_eq!(table_of(&here, &formation), (false, vec![]), "it can be recovered there");
+        assert_eq!(table_of(&there, &formation), (false, vec![]));
+        let kept = find_leftovers(&here).unwrap().kept;
+        let says = format!("BIVOUAC_RUNTIME_DIR={} bivouac reap", b.path().canonicalize().unwrap().display());
+        assert!(
+            kept.iter()
+                .any(|text| text.contains("formation sample: its state is in") && text.ends_with(&says))
+        );
+        // As for who has a private /tmp, or before the user's next login.
+        let hidden = b.path().with_extension("hidden");
+        std::fs::rename(b.path(), &hidden).unwrap();
+        let (is_dead, said) = table_of(&here, &formation);
+        assert!(!is_dead && said.len() == 1 && said[0].contains("which is not seen here"), "{said:?}");
+        std::fs::rename(&hidden, b.path()).unwrap();
+        std::fs::remove_dir_all(left.path()).unwrap();
+        assert_eq!(table_of(&here, &formation), (true, vec![]), "its state is gone");
+        let found = find_leftovers(&here).unwrap();
+        let ours = |left: &&Left| left.describe().contains(&formation);
+        found.dead.iter().find(ours).unwrap().remove(&here, &mut |text| panic!("{text}")).unwrap();
+        assert!(unused(here.uid).iter().all(|one| one.formation != formation));
+    }
+
+    /// S78.
+    #[test]
+    fn what_has_gone_on_in_another_place_is_not_removed_with_its_old_state() {
+        let _alone = LOOKING.lock();
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (here, there) = (environment(Some(a.path())), environment(Some(b.path())));
+        let volume = a.path().join("volume");
+        let formation = FormationId(crate::random::random_bytes().unwrap());
+        let identity = bivouac_store::VolumeIdentity { formation, node: NodeId(0), index: 0 };
+        drop(DirVolume::open(&volume, identity, true).unwrap());
+        let change = |recoveries: u32| {
+            let volume = volume.clone();
+            move |state: &mut State| {
+                let lent = crate::state::VolumeState { path: volume, ..sample().nodes[0].volumes[0].clone() };
+                state.nodes[0].volumes = vec![lent];
+                (state.formation, state.recoveries) = (crate::hex::to_hex(&formation.0), recoveries);
+            }
+        };
+        let old = killed(&here, change(0));
+        let now = killed(&there, change(1));
+        let formation = crate::hex::to_hex(&formation.0);
+        let table = grant_tables::open(&formation, 0, now.path()).unwrap();
+        let found = find_leftovers(&here).unwrap();
+        let ours = |left: &&Left| left.describe().starts_with("formation sample");
+        let mut said = String::new();
+        found.dead.iter().find(ours).unwrap().remove(&here, &mut |text| said.push_str(text)).unwrap();
+        assert!(said.contains("has gone on in"), "{said}");
+        assert!(!old.path().exists() && now.path().exists());
+        assert_eq!(bivouac_store::identity_of(&volume).unwrap(), Some(identity));
+        assert!(grant_tables::home_of(&formation, 0).is_some());
+        drop(table);
+        grant_tables::remove(&formation, 0);
     }
 
     #[test]

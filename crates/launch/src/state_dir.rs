@@ -26,6 +26,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::environment::{Environment, make_private_dir};
 use crate::name::FormationName;
+use crate::places::{elsewhere, way_to};
 use crate::random::random_bytes;
 use crate::state::State;
 use crate::{Kind, LaunchError, LaunchResult};
@@ -98,7 +99,12 @@ impl StateDir {
     /// The formations of this user that have a directory, by name.
     #[must_use]
     pub fn list(here: &Environment) -> Vec<(FormationName, StateDir)> {
-        let Some(base) = here.existing_base() else { return Vec::new() };
+        here.existing_base().map(|base| StateDir::list_in(&base)).unwrap_or_default()
+    }
+
+    /// The same, of one place; see [`other_bases`](crate::other_bases).
+    #[must_use]
+    pub fn list_in(base: &Path) -> Vec<(FormationName, StateDir)> {
         let entries = fs::read_dir(base).into_iter().flatten().flatten();
         let named =
             entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())));
@@ -134,7 +140,12 @@ impl StateDir {
     /// The formations over several hosts that were started here, by name.
     #[must_use]
     pub fn wholes(here: &Environment) -> Vec<(FormationName, StateDir)> {
-        let Some(base) = here.existing_base() else { return Vec::new() };
+        here.existing_base().map(|base| StateDir::wholes_in(&base)).unwrap_or_default()
+    }
+
+    /// The same, of one place.
+    #[must_use]
+    pub fn wholes_in(base: &Path) -> Vec<(FormationName, StateDir)> {
         let entries = fs::read_dir(base).into_iter().flatten().flatten();
         let named = entries.filter_map(|entry| {
             let name = entry.file_name().to_str()?.strip_suffix(WHOLE)?.parse().ok()?;
@@ -152,6 +163,9 @@ impl StateDir {
         let wanted = name.map_or("default", FormationName::as_str);
         if let Some(index) = found.iter().position(|(name, _)| name.as_str() == wanted) {
             return Ok(found.swap_remove(index));
+        }
+        if let Some(error) = name.and_then(|name| is_elsewhere(here, name)) {
+            return Err(error);
         }
         let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
         match (name, found.len()) {
@@ -548,6 +562,17 @@ fn whole(name: &FormationName) -> String {
 fn running(name: &FormationName) -> LaunchError {
     let remedy = format!("choose another with --name, or end it: bivouac down --name {name}");
     LaunchError::new(Kind::Running, format_args!("formation {name}"), "is running already", &remedy)
+}
+
+/// One that is not here, but in another place of this user.
+pub(crate) fn is_elsewhere(here: &Environment, name: &FormationName) -> Option<LaunchError> {
+    let (_, dir) = elsewhere(here).into_iter().find(|(known, _)| known == name)?;
+    let way = way_to(here, &dir, "COMMAND");
+    let text = format!(
+        "formation {name} is not in this runtime directory but in {}; write: {way}",
+        dir.path().display()
+    );
+    Some(LaunchError::said(Kind::NotRunning, text))
 }
 
 fn none_running(what: &str) -> LaunchError {

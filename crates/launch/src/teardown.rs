@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use crate::control::{Request, ask, wait_readable};
 use crate::environment::Environment;
 use crate::memory_root;
+use crate::places::gone_on;
 use crate::process::ProcessId;
 use crate::state::{State, VolumeState};
 use crate::state_dir::StateDir;
@@ -72,6 +73,9 @@ pub fn take_down(
     let Some(state) = dir.read()? else {
         return Err(LaunchError::said(Kind::NotRunning, "the formation is gone already"));
     };
+    if !dir.is_held() && gone_on(&state).is_some() {
+        return remove_leftovers(here, dir, &state, notice).map(|()| Remains::default());
+    }
     refuse_kept(&state, discard)?;
     if state.leaves_volumes() && !discard {
         return leave(here, dir, notice).map(|()| Remains::default());
@@ -107,6 +111,11 @@ pub fn remove_leftovers(
     state: &State,
     notice: &mut dyn FnMut(&str),
 ) -> LaunchResult<()> {
+    if let Some(now) = gone_on(state) {
+        let now = now.path().display();
+        notice(&format!("formation {} has gone on in {now}: only its old state is removed here", state.name));
+        return dir.remove();
+    }
     unmount_all(here, state, notice)?;
     remove_all(here, dir, state, notice)
 }

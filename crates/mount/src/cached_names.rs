@@ -1,6 +1,6 @@
 //! Names that the kernel was told of, that they are there or that they are not, and may cache for a while. A home that
 //! is about to change one asks that the kernel be told nothing more of it, and waits no longer than what it was told
-//! may be shown. It cannot be told to forget a name: that waits for the directory, which a program may hold whose request
+//! may be shown. A rename has the kernel show another name for as long as it would have shown the old one. It cannot be told to forget a name: that waits for the directory, which a program may hold whose request
 //! waits for that home; see docs/decisions/0073-one-callback.md.
 
 use std::time::{Duration, Instant};
@@ -28,6 +28,24 @@ struct Place {
     until: Option<Instant>,
     /// Until when nothing may be cached.
     silent: Option<Instant>,
+    /// Renames under way that move what the kernel knows of a name here.
+    moves: u32,
+}
+
+/// A name in a directory, by its hash.
+pub type Name = (Ino, u64);
+
+/// A rename under way.
+pub struct Moving<'a> {
+    names: &'a CachedNames,
+    from: Vec<usize>,
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        self.from.iter().for_each(|from| self.names.places[*from].lock().end_move(now));
+    }
 }
 
 impl CachedNames {
@@ -54,15 +72,35 @@ impl CachedNames {
         left.max(self.calm.saturating_duration_since(now))
     }
 
+    /// A rename is about to be asked for. The kernel then shows each of the new names for as long as it would have shown the
+    /// old one, of which nothing is told while the result is there, nor for as long as a lease may run after it: who
+    /// asked about it meanwhile would have the kernel show the new one for longer.
+    pub fn moving(&self, moves: &[(Name, Name)]) -> Moving<'_> {
+        let mut under_way = Moving { names: self, from: Vec::new() };
+        for ((dir, hash), (new_dir, new_hash)) in moves {
+            let (now, from) = (Instant::now(), self.place_of(*dir, *hash));
+            let shown = self.places[from].lock().begin_move(now);
+            under_way.from.push(from);
+            let until = shown.max(Some(self.calm).filter(|calm| *calm > now));
+            let mut to = self.place(*new_dir, *new_hash).lock();
+            to.until = to.until.max(until);
+        }
+        under_way
+    }
+
     fn place(&self, dir: Ino, hash: u64) -> &Mutex<Place> {
+        &self.places[self.place_of(dir, hash)]
+    }
+
+    fn place_of(&self, dir: Ino, hash: u64) -> usize {
         let mixed = (dir.0.rotate_left(32) ^ hash).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.places[mixed as usize % PLACES]
+        mixed as usize % self.places.len()
     }
 }
 
 impl Place {
     fn tell(&mut self, now: Instant, lease: Duration) -> Duration {
-        if self.silent.is_some_and(|until| until > now) {
+        if self.moves > 0 || self.silent.is_some_and(|until| until > now) {
             return Duration::ZERO;
         }
         self.until = self.until.max(Some(now + lease + MARGIN));
@@ -72,6 +110,17 @@ impl Place {
     fn silence(&mut self, now: Instant) -> Duration {
         self.silent = Some(now + LEASE);
         self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
+    /// Until when the kernel may show what it was told, if not past.
+    fn begin_move(&mut self, now: Instant) -> Option<Instant> {
+        self.moves += 1;
+        self.until.filter(|until| *until > now)
+    }
+
+    fn end_move(&mut self, now: Instant) {
+        self.moves = self.moves.saturating_sub(1);
+        self.silent = self.silent.max(Some(now + LEASE));
     }
 }
 
@@ -101,6 +150,40 @@ mod tests {
         assert_eq!(place.tell(now + LEASE / 2, VALIDITY), Duration::ZERO);
         assert_eq!(place.silence(now + LEASE), Duration::ZERO);
         assert_eq!(place.tell(now + 2 * LEASE, VALIDITY), VALIDITY);
+    }
+
+    /// S20.
+    #[test]
+    fn a_name_that_a_rename_makes_is_shown_as_long_as_the_old_one() {
+        let (names, hour) = (CachedNames::new(false), Duration::from_secs(3600));
+        let (old, new, other) = ((Ino(5), 7), (Ino(6), 8), (Ino(6), 9));
+        assert_eq!(names.tell(old.0, old.1, hour), hour);
+        let moving = names.moving(&[(old, new)]);
+        assert!(names.silence(new.0, new.1) > hour, "before the rename is over");
+        assert_eq!(
+            names.tell(old.0, old.1, hour),
+            Duration::ZERO,
+            "the kernel would show the new name so long"
+        );
+        drop(moving);
+        assert_eq!(names.tell(old.0, old.1, hour), Duration::ZERO, "who asked before");
+        assert_eq!(names.tell(other.0, other.1, hour), hour);
+        drop(names.moving(&[(new, other), (other, new)]));
+        assert!([new, other].iter().all(|name| names.silence(name.0, name.1) > hour), "exchanged");
+        let (untold, next) = ((Ino(5), 11), (Ino(5), 12));
+        drop(names.moving(&[(untold, next)]));
+        assert_eq!(names.silence(next.0, next.1), Duration::ZERO, "nothing was told");
+    }
+
+    #[test]
+    fn nothing_is_told_of_a_name_until_the_answers_to_what_was_asked_during_its_rename_are_old() {
+        let (mut place, now) = (Place::default(), Instant::now());
+        assert_eq!([place.begin_move(now), place.begin_move(now)], [None, None]);
+        place.end_move(now + LEASE);
+        assert_eq!(place.tell(now + 3 * LEASE, VALIDITY), Duration::ZERO, "another one is under way");
+        place.end_move(now + 3 * LEASE);
+        assert_eq!(place.tell(now + 4 * LEASE - MARGIN, VALIDITY), Duration::ZERO);
+        assert_eq!(place.tell(now + 4 * LEASE, VALIDITY), VALIDITY);
     }
 
     #[test]

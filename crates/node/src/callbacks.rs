@@ -87,6 +87,14 @@ impl Node {
         self.leases.change(items, &|client, what, wait| self.have_invalidated(client, what, wait))
     }
 
+    /// A rename for a mount is about to have this name lead to something else: its kernel moves what it knows of the other
+    /// name, with the time for which it shows that.
+    pub(crate) fn moves_to(&self, origin: ClientId, name: Item) {
+        if origin.mounted_through(self.map.formation).is_some() {
+            self.leases.hold(origin, name);
+        }
+    }
+
     /// A change of an inode's attributes is about to begin; see [`Node::begin_change`].
     pub(crate) fn quieten(&self, ino: Ino) -> Option<Changing<'_>> {
         self.begin_change(&[Item::Attrs(ino)])

@@ -238,6 +238,17 @@ impl Leases {
         (lease_ms - LEASE_MARGIN_MS) as u32
     }
 
+    /// A client's change has its kernel show an item from now on for as long as it would have shown another one, of which
+    /// it was told before: it is asked about the item as if it had a lease on it. To be called before the change is over.
+    ///
+    /// Why for so long: what its kernel was told before now it shows no longer than a lease that was given before now.
+    pub fn hold(&self, client: ClientId, item: Item) {
+        let now = Instant::now();
+        if let Some(state) = self.slots.get(usize::from(item.slot().0)) {
+            state.lock().holder(client, now).take(item, now + LEASE, false, now);
+        }
+    }
+
     fn contends(&self, client: ClientId, now: Instant) -> bool {
         let mut contenders = self.contenders.lock();
         contenders.retain(|one| one.until > now);
@@ -592,6 +603,25 @@ mod tests {
         clients.iter().for_each(|client| assert_eq!(leases.look(*client, item, Instant::now()), GIVEN));
         leases.slots[0].lock().holders.iter_mut().for_each(|holder| holder.until += hour);
         leases
+    }
+
+    /// S20. Also where it would get no lease.
+    #[test]
+    fn who_shows_a_name_by_a_rename_is_asked_about_it() {
+        let leases = Leases::new(1, false);
+        (0..CONTENTIONS_MAX).for_each(|_| leases.meet(A, Instant::now()));
+        assert_eq!(leases.look(A, NAME, Instant::now()), 0);
+        leases.hold(A, NAME);
+        let asked = Plain::new(Vec::new());
+        let ask = |client: ClientId, what: Vec<Invalidation>, _: Duration| {
+            asked.lock().push((client, what));
+            Some(Duration::ZERO)
+        };
+        let _principal = Principal::on_behalf_of(B);
+        drop(leases.change(&[FILE, NAME], &ask));
+        assert_eq!(*asked.lock(), [(A, vec![NAME.invalidation().unwrap()])]);
+        drop(leases.change(&[NAME], &ask));
+        assert_eq!(asked.lock().len(), 1, "it has forgotten it");
     }
 
     #[test]

@@ -1,16 +1,23 @@
 //! `bivouac list`.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bivouac_launch::{Amount, Environment, NodeLife, Recoverable, Stage, State, StateDir, recoverable};
+use bivouac_launch::{
+    Amount, Environment, FormationName, NodeLife, Recoverable, Stage, State, StateDir, other_bases,
+    recoverable,
+};
 use bivouac_types::units::format_utc;
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::options::ListAllArgs;
 use crate::table::layout;
+
+/// Directories of formations, by name.
+type Dirs = Vec<(FormationName, StateDir)>;
 
 /// A formation as it is shown.
 #[derive(Debug, Serialize)]
@@ -22,6 +29,8 @@ struct Listed {
     nodes: usize,
     hosts: Vec<String>,
     directory: Option<PathBuf>,
+    /// What `BIVOUAC_RUNTIME_DIR` has to be for a command that is about it, where it is in another place than this one.
+    runtime_dir: Option<PathBuf>,
     mounts: Vec<PathBuf>,
     /// What it left, if no process of it lives.
     left: Option<Left>,
@@ -46,8 +55,9 @@ pub fn run(here: &Environment, args: &ListAllArgs) -> Result<ExitCode, Failure> 
         names(here).iter().for_each(|name| outln!("{name}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut all = living(here);
+    let mut all = living(StateDir::list(here), StateDir::wholes(here));
     all.extend(recoverable(here).iter().map(dead));
+    all.extend(other_bases(here).iter().flat_map(|base| elsewhere(here, base)));
     all.sort_by(|a, b| (&a.name, a.created_unix_ms).cmp(&(&b.name, b.created_unix_ms)));
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&all).map_err(std::io::Error::from)?);
@@ -65,10 +75,8 @@ fn names(here: &Environment) -> BTreeSet<String> {
 }
 
 /// Those of which a process lives; of one over several hosts that was started here the whole, not this host's part.
-fn living(here: &Environment) -> Vec<Listed> {
-    let wholes = StateDir::wholes(here);
-    let parts =
-        StateDir::list(here).into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
+fn living(parts: Dirs, wholes: Dirs) -> Vec<Listed> {
+    let parts = parts.into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
     let held = parts.chain(wholes.iter().cloned()).filter(|(_, dir)| dir.is_held());
     held.filter_map(|(_, dir)| {
         let state = dir.read().ok()??;
@@ -85,6 +93,18 @@ fn living(here: &Environment) -> Vec<Listed> {
         })
     })
     .collect()
+}
+
+/// Those of another place of this user. Of the dead only that they are there: what they hold is looked at from their own.
+fn elsewhere(here: &Environment, base: &Path) -> Vec<Listed> {
+    let (parts, wholes) = (StateDir::list_in(base), StateDir::wholes_in(base));
+    let dead = parts.iter().chain(&wholes).filter(|(_, dir)| !dir.is_held()).filter_map(|(_, dir)| {
+        Some(Listed { directory: Some(dir.path().to_owned()), ..listed(&dir.read().ok()??) })
+    });
+    let mut all: Vec<Listed> = dead.collect();
+    all.extend(living(parts, wholes));
+    all.iter_mut().for_each(|one| one.runtime_dir = Some(here.runtime_dir_of(base)));
+    all
 }
 
 fn is_whole(state: &State) -> bool {
@@ -112,6 +132,7 @@ fn listed(state: &State) -> Listed {
         nodes: state.nodes.len().max(over_hosts),
         hosts,
         directory: None,
+        runtime_dir: None,
         mounts: Vec::new(),
         left: None,
     }
@@ -140,6 +161,7 @@ fn dead(found: &Recoverable) -> Listed {
         nodes: 0,
         hosts: Vec::new(),
         directory: None,
+        runtime_dir: None,
         mounts: Vec::new(),
         left: None,
     });
@@ -172,13 +194,12 @@ fn text(all: &[Listed]) -> String {
         return "no formation of this user is running or could be recovered on this host\n".into();
     }
     let row = |one: &Listed| {
-        let mounts: Vec<String> = one.mounts.iter().map(|dir| dir.display().to_string()).collect();
         vec![
             one.name.clone(),
             one.state.to_owned(),
             one.nodes.to_string(),
             format!("{}Z", format_utc(one.created_unix_ms / 1000)),
-            one.left.as_ref().map_or_else(|| mounts.join(", "), |left| left.text.clone()),
+            one.left.as_ref().map_or_else(|| at(one), |left| left.text.clone()),
         ]
     };
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
@@ -188,7 +209,21 @@ fn text(all: &[Listed]) -> String {
             "have one back: bivouac recover NAME; throw it away: bivouac down --name NAME --discard\n",
         );
     }
+    let others: BTreeSet<&Path> = all.iter().filter_map(|one| one.runtime_dir.as_deref()).collect();
+    for runtime in others {
+        let runtime = runtime.display();
+        let _never_fails =
+            writeln!(text, "another runtime directory: BIVOUAC_RUNTIME_DIR={runtime} bivouac list");
+    }
     text
+}
+
+fn at(one: &Listed) -> String {
+    let mut at: Vec<String> = one.mounts.iter().map(|dir| dir.display().to_string()).collect();
+    if let (Some(_), Some(dir)) = (&one.runtime_dir, &one.directory) {
+        at.push(format!("its state is in {}", dir.display()));
+    }
+    at.join(", ")
 }
 
 #[cfg(test)]
@@ -206,6 +241,7 @@ mod tests {
             nodes: 2,
             hosts: Vec::new(),
             directory: None,
+            runtime_dir: None,
             mounts: Vec::new(),
             left: Some(Left {
                 files: 1,

@@ -14,6 +14,7 @@ use crate::environment::Environment;
 use crate::hex::to_hex;
 use crate::memory_root;
 use crate::name::FormationName;
+use crate::places::gone_on;
 use crate::state::State;
 use crate::state_dir::StateDir;
 
@@ -114,7 +115,7 @@ fn has_names(path: &Path) -> bool {
     stored.map_or(true, |stored| stored.is_some())
 }
 
-/// All of them, by name. Entries of formations whose volumes are gone for good are forgotten.
+/// All of them that have no state in another place of this user, by name. Entries of formations whose volumes are gone for good are forgotten.
 #[must_use]
 pub fn recoverable(here: &Environment) -> Vec<Recoverable> {
     let mut found: Vec<Recoverable> = StateDir::list(here).into_iter().filter_map(dead).collect();
@@ -181,6 +182,9 @@ fn dead((name, dir): (FormationName, StateDir)) -> Option<Recoverable> {
         return None;
     }
     let state = dir.read().ok()??;
+    if gone_on(&state).is_some() {
+        return None;
+    }
     Some(Recoverable {
         name,
         formation: state.formation.clone(),
@@ -199,7 +203,9 @@ fn noted(here: &Environment) -> Vec<Recoverable> {
             // What runs is not touched: its daemons may be about to lock their volumes.
             let dir = StateDir::at(entry.directory.clone());
             let state = dir.read().ok().flatten();
-            if state.is_some_and(|state| state.formation == entry.formation) && dir.is_held() {
+            if let Some(state) = state.filter(|state| state.formation == entry.formation)
+                && (dir.is_held() || state.part.is_none() && is_elsewhere(here, &dir))
+            {
                 return None;
             }
             let volumes = of_formation(volumes_of(&entry.volumes), &entry.formation);
@@ -223,6 +229,13 @@ fn noted(here: &Environment) -> Vec<Recoverable> {
             })
         })
         .collect()
+}
+
+/// Whether a directory is that of a formation of another place.
+fn is_elsewhere(here: &Environment, dir: &StateDir) -> bool {
+    let real = |base: &Path| base.canonicalize().ok();
+    let own = here.existing_base().and_then(|base| real(&base));
+    own.is_none() || own != dir.path().parent().and_then(real)
 }
 
 /// Whether a volume's place has certainly been used for something else since. What cannot be read may be the volume all the
@@ -282,6 +295,11 @@ pub(crate) fn of_formation(
     let wanted: Option<FormationId> = crate::hex::formation_from_hex(formation);
     volumes.retain(|(_, identity)| Some(identity.formation) == wanted);
     volumes
+}
+
+/// Why what is on these volumes is to be kept, as far as they say.
+pub(crate) fn why_volumes_are_kept(volumes: &[(PathBuf, VolumeIdentity)]) -> Option<String> {
+    newest(volumes)?.why_kept()
 }
 
 /// Whether a daemon has any of them: of a formation that runs in another runtime directory.

@@ -118,6 +118,11 @@ pub(crate) fn entries(here: &Environment) -> Vec<Entry> {
     all(here).into_iter().filter(|entry| entry.whole.is_none()).collect()
 }
 
+/// Where the states of formations are, or were, that have a disk on this host.
+pub(crate) fn noted_directories(here: &Environment) -> Vec<PathBuf> {
+    all(here).into_iter().map(|entry| entry.directory).collect()
+}
+
 /// Formations over several hosts that were started here.
 pub(crate) fn entries_of_wholes(here: &Environment) -> Vec<Entry> {
     all(here).into_iter().filter(|entry| entry.whole.is_some()).collect()

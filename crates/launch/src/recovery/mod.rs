@@ -19,6 +19,7 @@ use crate::forked::OwnChild;
 use crate::hex::to_hex;
 use crate::name::FormationName;
 use crate::phases::Phases;
+use crate::places::{states_elsewhere, way_to};
 use crate::plan::first_map;
 use crate::process::ProcessId;
 use crate::purpose::unix_ms;
@@ -31,9 +32,9 @@ use crate::unmounting::unmount_all;
 use crate::{Kind, LaunchError, LaunchResult, memory_root};
 
 pub use amount::Amount;
-pub(crate) use found::without_state;
 pub use found::{Recoverable, recoverable};
-pub(crate) use index::{forget, forget_former, forget_whole, remember, remember_whole};
+pub(crate) use found::{why_volumes_are_kept, without_state};
+pub(crate) use index::{forget, forget_former, forget_whole, noted_directories, remember, remember_whole};
 pub(crate) use note::write_all as write_notes;
 pub(crate) use part::part_again;
 pub use whole::{Whole, whole};
@@ -160,7 +161,18 @@ fn choose(here: &Environment, wanted: &Recovery) -> LaunchResult<State> {
         let cause = format!("the volumes that were named are of formation {}", state.name);
         return Err(LaunchError::usage(format_args!("formation {name}"), cause, &remedy));
     }
+    refuse_elsewhere(here, &formation)?;
     placed(state, &volumes)
+}
+
+/// Refuses one whose state is in another place: it would be there a second time, and go with what is left there.
+fn refuse_elsewhere(here: &Environment, formation: &str) -> LaunchResult<()> {
+    let is_it = |(_, other): &(StateDir, State)| other.formation == formation;
+    let Some((dir, state)) = states_elsewhere(here).into_iter().find(is_it) else { return Ok(()) };
+    let way = way_to(here, &dir, &format!("recover {}", state.name));
+    let object = format!("formation {}", state.name);
+    let cause = format!("its state is in another runtime directory: {}", dir.path().display());
+    Err(LaunchError::new(Kind::Refused, object, cause, &format!("write: {way}")))
 }
 
 /// The volumes that are meant by directories: themselves, or all in them.
@@ -264,6 +276,12 @@ fn nothing(here: &Environment, name: Option<&FormationName>, others: &[String]) 
         && StateDir::list(here).iter().any(|(known, dir)| known == name && dir.is_held())
     {
         return living(here, name);
+    }
+    let named = |(_, state): &(StateDir, State)| name.is_some_and(|name| *name == state.name);
+    if let Some((_, state)) = states_elsewhere(here).into_iter().find(named)
+        && let Err(error) = refuse_elsewhere(here, &state.formation)
+    {
+        return error;
     }
     let what = name.map_or("no formation".to_owned(), |name| format!("formation {name}: nothing"));
     let others = match others {

@@ -50,7 +50,8 @@ pub(super) fn open_here(state: &State, ports: Vec<Ports>) -> LaunchResult<Vec<No
         let unix = UnixListener::bind(&node.unix_path)
             .map_err(|e| LaunchError::path(&node.unix_path, "listen there", e))?;
         for_this_user_only(&node.unix_path)?;
-        let grants = grant_tables::open(&state.formation, node.id)
+        let home = node.unix_path.parent().unwrap_or(&node.unix_path);
+        let grants = grant_tables::open(&state.formation, node.id, home)
             .map_err(|e| LaunchError::system("memory for direct access", e))?;
         Ok(NodeHandles { client, peer, unix, grants })
     };

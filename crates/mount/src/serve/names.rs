@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use bivouac_client::entry_hash;
 use bivouac_types::{Attr, Errno, FsResult, Ino, mode};
 
 use super::{Answer, Call, millis};
 use crate::abi::{LinkIn, MkDirIn, MkNodIn, Rename2In, RenameIn, Validity};
 use crate::fs::{FileSystem, NewInode};
 use crate::negative_entries::Look;
+
+/// `RENAME_EXCHANGE` of the kernel.
+const RENAME_EXCHANGE: u32 = 2;
 
 /// LOOKUP.
 pub fn lookup<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
@@ -95,6 +99,11 @@ pub fn rename2<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 fn move_entry<F: FileSystem>(mut call: Call<'_, F>, new_parent: Ino, flags: u32) -> FsResult<Answer> {
     let name = call.input.name()?;
     let new_name = call.input.name()?;
+    let (old, new) =
+        ((call.ino(), entry_hash(call.ino(), name)), (new_parent, entry_hash(new_parent, new_name)));
+    let both = [(old, new), (new, old)];
+    let moves = if flags & RENAME_EXCHANGE == 0 { &both[..1] } else { &both };
+    let _moving = call.session.cached_names.moving(moves);
     call.session.fs.rename(&call.ctx(), call.ino(), name, new_parent, new_name, flags)?;
     Ok(Answer::Reply)
 }

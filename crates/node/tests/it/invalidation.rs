@@ -194,6 +194,34 @@ fn names_beside_the_file_may_be_cached_and_are_asked_for() {
     assert_eq!(waits(&formation), 0);
 }
 
+/// S20, S60. The kernel of who renames moves what it knows of the old name, and would show the new one for as long.
+#[test]
+fn who_renames_is_asked_about_the_names_that_it_has_made() {
+    const TRIES: usize = 100;
+    for (home, new_home, exchanges) in (0..8).map(|case| (case & 1, case >> 1 & 1, case >> 2 == 1)) {
+        let formation = Formation::new(2, 4096);
+        let (mounted, program) = (Mounted::new(&formation, 0), formation.client(1));
+        // On a busy machine a lease may be over before it is in the way.
+        let is_asked = (0..TRIES).any(|_| {
+            let ((dir, _), (new_dir, _)) =
+                (mounted.make(&formation, home), mounted.make(&formation, new_home));
+            program.mknod(&op(&program), dir, b"old", &FILE).unwrap();
+            if exchanges {
+                program.mknod(&op(&program), new_dir, b"new", &FILE).unwrap();
+            }
+            let flags = if exchanges { 2 } else { 0 };
+            mounted.client.rename(&op(&mounted.client), dir, b"old", new_dir, b"new", flags).unwrap();
+            let mut made = vec![(new_dir, &b"new"[..])];
+            made.extend(exchanges.then_some((dir, &b"old"[..])));
+            mounted.kernel.asked.lock().clear();
+            made.iter().for_each(|(dir, name)| program.unlink(&op(&program), *dir, name).unwrap());
+            let asked = mounted.kernel.asked.lock().clone();
+            made.iter().all(|(dir, name)| asked.contains(&name_of(*dir, name)))
+        });
+        assert!(is_asked, "homes {home} and {new_home}, exchange: {exchanges}");
+    }
+}
+
 /// A kernel that is asked while something else happens.
 #[derive(Default)]
 struct Meanwhile(Mutex<Option<Box<dyn FnOnce() + Send>>>);

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{XattrFlags, removexattr, setxattr};
 
@@ -236,12 +236,8 @@ impl Worker {
         self.attempt(format!("unlink {} via {node}", path.display()), || fs::remove_file(&full))?;
         if self.random.once_in(3) {
             let (other, mount) = self.mount();
-            // A name that a rename through that mount made, its kernel shows for a moment (G47).
-            let until = Instant::now() + Duration::from_secs(1);
-            while Shown::look(&mount.join(&path)).is_ok() {
-                if Instant::now() > until {
-                    return Err(self.story(&format!("{} is still there via {other}", path.display())));
-                }
+            if Shown::look(&mount.join(&path)).is_ok() {
+                return Err(self.story(&format!("{} is still there via {other}", path.display())));
             }
         }
         let gone = self.model.remove(&path);
