@@ -10,6 +10,7 @@ mod model;
 mod name;
 mod reading;
 mod slots;
+mod sql;
 
 pub use attached::{Attachment, Former, Wanted};
 pub use changes::{Change, New};

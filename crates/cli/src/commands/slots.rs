@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -237,13 +236,11 @@ fn storage(here: &Environment, who: &Who, args: &PoolStorageArgs) -> Result<(), 
         file_bytes: args.file_cost.unwrap_or(now.file_bytes),
     };
     if wanted != now {
-        let owner = std::fs::metadata(pools.file())?.uid();
-        if who.uid != owner && who.uid != 0 {
-            let text = format_args!(
-                "{}: is user {owner}'s, and only they and root say what site storage gives; ask them",
-                pools.file().display()
-            )
-            .to_string();
+        if !pools.is_ruled_by(who)? {
+            let text = format!(
+                "{}: only its owner and root say what site storage gives; ask them",
+                pools.place()
+            );
             return Err(Failure::new(1, text));
         }
         if is_unset(&wanted) {
