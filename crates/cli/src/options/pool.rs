@@ -24,7 +24,7 @@ pub struct PoolArgs {
 /// Which database.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DatabaseArgs {
-    /// Database of pools: sqlite://FILE [default: pools.sqlite in bivouac's directory of XDG_STATE_HOME]
+    /// Database of pools: sqlite://FILE, or postgres://[ROLE[:PASSWORD]@]HOST/DATABASE [default: pools.sqlite in bivouac's directory of XDG_STATE_HOME]
     #[arg(long, value_name = "URL", env = "BIVOUAC_DB", hide_env_values = true)]
     pub db: Option<String>,
 }

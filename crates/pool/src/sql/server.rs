@@ -10,8 +10,10 @@ use postgres::{Client, Config, NoTls};
 use super::connection::BUSY_WAIT;
 use super::{Row, SqlError, SqlResult, Value};
 
-/// Whether there are tables of pools.
-pub(super) const IS_MADE: &str = "SELECT (to_regclass('bivouac_version') IS NOT NULL)::int::bigint";
+/// Whether there are tables of pools. Not by to_regclass, which may remember that there were none before this transaction
+/// waited for the one that made them.
+pub(super) const IS_MADE: &str = "SELECT count(*) FROM pg_class WHERE relname = 'bivouac_version' AND relkind = 'r'
+ AND pg_table_is_visible(oid)";
 /// Of which version they are.
 pub(super) const VERSION: &str = "SELECT version FROM bivouac_version";
 /// How long the server may take to answer a call, and how long one that has gone away is waited for.
@@ -166,10 +168,10 @@ pub(super) fn remedy(error: &postgres::Error) -> &'static str {
         Some(
             &SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
         ) => "name a role and a password that it knows: --db postgres://ROLE:PASSWORD@HOST/DATABASE",
-        Some(_) => "nothing was changed; look at the server's log",
         // It may have been killed between a change and its answer.
-        None => {
+        None | Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN | &SqlState::CANNOT_CONNECT_NOW) => {
             "look whether the server runs, and then whether it was done; a change with --request can be repeated"
         }
+        Some(_) => "nothing was changed; look at the server's log",
     }
 }

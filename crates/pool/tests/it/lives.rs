@@ -4,18 +4,19 @@ use bivouac_pool::{
     Access, Change, Due, Former, Grantee, New, Pool, PoolRef, PoolResult, Pools, State, Wanted, Who,
 };
 
+use crate::databases::Database;
+
 const DAY: i64 = 86_400;
 
 struct Site {
-    _dir: tempfile::TempDir,
+    database: Database,
     pools: Pools,
     me: Who,
 }
 
 fn site() -> Site {
-    let dir = tempfile::tempdir().unwrap();
-    let pools = Pools::open(&dir.path().join("p.sqlite")).unwrap();
-    Site { _dir: dir, pools, me: user(1000, &[1000]) }
+    let database = super::database();
+    Site { pools: database.open(), database, me: user(1000, &[1000]) }
 }
 
 fn user(uid: u32, gids: &[u32]) -> Who {
@@ -268,8 +269,7 @@ fn what_is_said_to_be_removing_is_still_looked_at() {
     let pool = site.make("mesh", 0);
     let wanted = [Wanted { pool: name("mesh"), access: Access::Rw, path: "/pools/mesh".into() }];
     site.pools.attach(&at(&me, 1), &former("camp"), &wanted).unwrap();
-    let other = rusqlite::Connection::open(site._dir.path().join("p.sqlite")).unwrap();
-    other.execute("UPDATE pool SET state = 'removing'", []).unwrap();
+    site.database.forge("UPDATE pool SET state = 'removing'");
     assert_eq!(site.look(50 * DAY), (vec![Due::Attached], vec![]));
     let attachment = site.pools.attachments(&pool).unwrap().remove(0);
     site.pools.detach(&at(&me, 50 * DAY), &[attachment.id]).unwrap();
