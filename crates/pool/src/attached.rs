@@ -153,11 +153,7 @@ pub(crate) fn of(connection: &Connection, pool: i64) -> SqlResult<Vec<Attachment
     all(connection, "WHERE pool = ?1 ORDER BY id", params![pool])
 }
 
-fn all(
-    connection: &Connection,
-    which: &str,
-    values: &[Value],
-) -> SqlResult<Vec<Attachment>> {
+fn all(connection: &Connection, which: &str, values: &[Value]) -> SqlResult<Vec<Attachment>> {
     let order = format!(
         "SELECT id, pool, formation, host, uid, base, pid, path, access, since_s, view FROM attachment {which}"
     );

@@ -1,7 +1,7 @@
 //! Looking pools up.
 
-use crate::{Access, Event, Grantee, Pool, PoolError, PoolRef, PoolResult, Pools, Share, State, Who};
 use crate::sql::{Connection, Row, SqlError, SqlResult, Value, params};
+use crate::{Access, Event, Grantee, Pool, PoolError, PoolRef, PoolResult, Pools, Share, State, Who};
 
 const COLUMNS: &str = "id, name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s, expires_s, ended_s, extensions_left";
 
@@ -72,11 +72,7 @@ pub(crate) fn by_id(connection: &Connection, id: i64) -> SqlResult<Option<Pool>>
 }
 
 /// The pools that a query gives, with their rights.
-pub(crate) fn pools(
-    connection: &Connection,
-    order: &str,
-    values: &[Value],
-) -> SqlResult<Vec<Pool>> {
+pub(crate) fn pools(connection: &Connection, order: &str, values: &[Value]) -> SqlResult<Vec<Pool>> {
     let mut found = connection.rows(order, values, pool)?;
     // All rights at once: a server is not asked for each pool.
     let order = "SELECT pool, kind, grantee, access FROM share WHERE pool = ?1 OR ?1 IS NULL ORDER BY pool, kind, grantee";

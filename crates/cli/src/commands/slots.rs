@@ -237,10 +237,8 @@ fn storage(here: &Environment, who: &Who, args: &PoolStorageArgs) -> Result<(), 
     };
     if wanted != now {
         if !pools.is_ruled_by(who)? {
-            let text = format!(
-                "{}: only its owner and root say what site storage gives; ask them",
-                pools.place()
-            );
+            let text =
+                format!("{}: only its owner and root say what site storage gives; ask them", pools.place());
             return Err(Failure::new(1, text));
         }
         if is_unset(&wanted) {

@@ -181,3 +181,44 @@ fn a_throttled_source_is_learned_in_five_runs_and_forgotten_when_told() {
     let said = place.run(&["run", "--plan", "--site", "/does/not/exist", "--", "true"]);
     assert!(said.code == 1 && said.err.contains("there is no model of the site"), "{said:?}");
 }
+
+/// S535: a job is planned from what an earlier run of it did.
+#[test]
+fn an_earlier_run_is_planned_from() {
+    if !can_mount() {
+        return;
+    }
+    let (place, site) = place();
+    let (data, report) = (place.path().join("data"), place.path().join("report.json"));
+    std::fs::create_dir(&data).unwrap();
+    for name in ["a", "b"] {
+        std::fs::write(data.join(name), vec![7; 1 << 20]).unwrap();
+    }
+    let (data, report) = (data.to_str().unwrap(), report.to_str().unwrap());
+    let out = format!("res:{}", place.path().join("res").display());
+    let job = "cd $BIVOUAC && for i in 1 2 3; do cat data/a data/b >/dev/null; done; mkdir res \
+               && head -c 300000 data/a >res/r && head -c 500000 data/b >scratch";
+    let arguments = ["run", "--nodes", "2", "--no-preload", "--in", data, "--out", &out, "--report", report];
+    let said = place.run(&[&arguments[..], &["--", "sh", "-c", job]].concat());
+    assert_eq!(said.code, 0, "{}", said.err);
+    let plan = |more: &[&str]| place.run(&[&["plan", "--site", &site, "--json"][..], more].concat());
+    let planned = json(&plan(&["--report", report]).out);
+    let work = &planned["work"];
+    assert_eq!(
+        (&work["nodes"], &work["in_bytes"], &work["in_files"]),
+        (&2.into(), &(2 << 20).into(), &2.into())
+    );
+    assert_eq!((&work["out_bytes"], &work["out_files"]), (&300_000.into(), &2.into()));
+    assert_eq!((&work["checkpoint_bytes"], &work["checkpoints"]), (&500_000.into(), &1.into()));
+    // Three times all of it, and the beginnings once more.
+    let reads = work["reads"].as_f64().unwrap();
+    assert!((3.3..3.6).contains(&reads), "{work}");
+    let other = json(&plan(&["--report", report, "--in-bytes", "1m", "--nodes", "8", "--reads", "1"]).out);
+    let work = &other["work"];
+    assert_eq!(
+        (&work["nodes"], &work["in_bytes"], &work["reads"]),
+        (&8.into(), &(1 << 20).into(), &1.0.into())
+    );
+    let none = plan(&["--report", &site]);
+    assert!(none.code == 1 && none.err.contains("--report") && none.err.contains("is no report"), "{none:?}");
+}

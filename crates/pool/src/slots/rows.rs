@@ -149,11 +149,7 @@ pub(crate) fn by_id(connection: &Connection, id: i64) -> SqlResult<Option<Slotte
 }
 
 /// The slots that a query gives.
-pub(crate) fn slots(
-    connection: &Connection,
-    which: &str,
-    values: &[Value],
-) -> SqlResult<Vec<Slotted>> {
+pub(crate) fn slots(connection: &Connection, which: &str, values: &[Value]) -> SqlResult<Vec<Slotted>> {
     let order = format!("SELECT {COLUMNS} FROM slot {which}");
     connection.rows(&order, values, slot)
 }

@@ -12,12 +12,17 @@ use super::{Row, SqlError, SqlResult, Value};
 
 /// Whether there are tables of pools. Not by to_regclass, which may remember that there were none before this transaction
 /// waited for the one that made them.
-pub(super) const IS_MADE: &str = "SELECT count(*) FROM pg_class WHERE relname = 'bivouac_version' AND relkind = 'r'
+pub(super) const IS_MADE: &str =
+    "SELECT count(*) FROM pg_class WHERE relname = 'bivouac_version' AND relkind = 'r'
  AND pg_table_is_visible(oid)";
 /// Of which version they are.
 pub(super) const VERSION: &str = "SELECT version FROM bivouac_version";
 /// How long the server may take to answer a call, and how long one that has gone away is waited for.
 const ANSWER: Duration = Duration::from_secs(30);
+/// How long a command that is stopped in the middle of a change keeps a site waiting: then it is undone. Less than others
+/// wait, so that they go on.
+const STOPPED: Duration = Duration::from_secs(20);
+const _: () = assert!(STOPPED.as_secs() < BUSY_WAIT.as_secs());
 /// What all changes of pools in one database wait for: `bivouac` in ASCII. It needs no right to any table.
 const GATE: &str = "SELECT pg_advisory_xact_lock(27700977634207075)";
 
@@ -29,15 +34,17 @@ pub(crate) struct Server {
 
 impl Server {
     pub(super) fn connect(mut config: Config) -> SqlResult<Server> {
-        config.application_name("bivouac").connect_timeout(ANSWER).tcp_user_timeout(ANSWER);
-        let client = connect(&config)?;
+        // What the user says of these comes last, and counts.
+        let options = format!("{} {}", session(), config.get_options().unwrap_or_default());
+        config.options(&options).application_name("bivouac").connect_timeout(ANSWER).tcp_user_timeout(ANSWER);
+        let client = config.connect(NoTls)?;
         Ok(Server { client, config })
     }
 
     /// Changes come one after the other, as in a file: what one has read stays so until it is done.
     pub(super) fn begin(&mut self) -> SqlResult<()> {
         if self.client.is_closed() {
-            self.client = connect(&self.config)?;
+            self.client = self.config.connect(NoTls)?;
         }
         self.client.batch_execute("BEGIN")?;
         let gate = self.client.batch_execute(GATE);
@@ -81,15 +88,10 @@ fn row(values: SqlResult<Vec<Value>>) -> SqlResult<Row> {
     values.map(Row::new)
 }
 
-/// Who is stopped in the middle of a change does not keep a whole site waiting: it is undone.
-fn connect(config: &Config) -> SqlResult<Client> {
-    let mut client = config.connect(NoTls)?;
-    let wait_ms = BUSY_WAIT.as_millis();
-    client.batch_execute(&format!(
-        "SET lock_timeout = {wait_ms}; SET idle_in_transaction_session_timeout = {wait_ms};
-         SET client_min_messages = error"
-    ))?;
-    Ok(client)
+/// How long this waits for others, and the server for this in the middle of a change.
+fn session() -> String {
+    let (wait_ms, idle_ms) = (BUSY_WAIT.as_millis(), STOPPED.as_millis());
+    format!("-c lock_timeout={wait_ms} -c idle_in_transaction_session_timeout={idle_ms}")
 }
 
 /// Parameters are `$1` there.
@@ -126,11 +128,7 @@ fn value(row: &postgres::Row, column: usize) -> SqlResult<Value> {
 }
 
 impl ToSql for Value {
-    fn to_sql(
-        &self,
-        kind: &Type,
-        out: &mut bytes::BytesMut,
-    ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+    fn to_sql(&self, kind: &Type, out: &mut bytes::BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         match self {
             Value::Null => Ok(IsNull::Yes),
             Value::Number(number) if *kind == Type::INT8 => number.to_sql(kind, out),
@@ -164,12 +162,16 @@ pub(super) fn remedy(error: &postgres::Error) -> &'static str {
         Some(&SqlState::DUPLICATE_TABLE | &SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN) => {
             "it has tables of something else; name a database or schema for pools alone"
         }
+        Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT) => {
+            "it was stopped for too long in a change, which is undone; try again"
+        }
         Some(&SqlState::INVALID_CATALOG_NAME) => "make it first: createdb",
-        Some(
-            &SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
-        ) => "name a role and a password that it knows: --db postgres://ROLE:PASSWORD@HOST/DATABASE",
+        Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
+            "name a role and a password that it knows: --db postgres://ROLE:PASSWORD@HOST/DATABASE"
+        }
         // It may have been killed between a change and its answer.
-        None | Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN | &SqlState::CANNOT_CONNECT_NOW) => {
+        None
+        | Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN | &SqlState::CANNOT_CONNECT_NOW) => {
             "look whether the server runs, and then whether it was done; a change with --request can be repeated"
         }
         Some(_) => "nothing was changed; look at the server's log",

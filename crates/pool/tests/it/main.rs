@@ -4,8 +4,8 @@
 
 mod databases;
 mod many;
-mod server;
 mod served;
+mod server;
 
 /// In a file.
 #[allow(clippy::duplicate_mod, reason = "the same is promised of both kinds of databases")]

@@ -95,8 +95,14 @@ fn what_is_not_for_pools_is_left_alone() {
     server.client("newer").batch_execute("UPDATE bivouac_version SET version = 99").unwrap();
     refused("newer", &server.url("newer"), &["version 99", "newer bivouac"]);
     refused("missing", &server.url("missing"), &["does not exist", "createdb"]);
-    refused("no server", "postgres://me:secret@%2Fnowhere/site", &["database site of /nowhere", "server runs"]);
-    for wrong in ["postgres://me:secret@h:port/site", "postgres://me:secret@h/site?no=1", "mysql://me:secret@h/x"] {
+    refused(
+        "no server",
+        "postgres://me:secret@%2Fnowhere/site",
+        &["database site of /nowhere", "server runs"],
+    );
+    for wrong in
+        ["postgres://me:secret@h:port/site", "postgres://me:secret@h/site?no=1", "mysql://me:secret@h/x"]
+    {
         let said = Pools::at(wrong).unwrap_err().to_string();
         assert!(said.contains("--db") && !said.contains("secret"), "{said}");
     }
@@ -114,4 +120,36 @@ fn what_is_not_for_pools_is_left_alone() {
     make(&mut of_guest, "mesh").unwrap();
     assert_eq!(pools.list(&me(), false).unwrap()[0].name, "mesh");
     make(&mut pools, "more").unwrap();
+}
+
+/// S436: who stands still in a change does not keep others waiting for ever: it is undone, and says so.
+#[test]
+fn a_change_that_stands_still_is_undone() {
+    let Some(server) = Server::start() else {
+        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
+        return;
+    };
+    server.make("site");
+    // Sooner than in use, for the test.
+    let hasty = server.url("site") + "?options=-c%20idle_in_transaction_session_timeout%3D100";
+    let (stands, others) = std::sync::mpsc::channel();
+    let (goes_on, told) = std::sync::mpsc::channel();
+    let stopped = std::thread::spawn(move || {
+        let (mut pools, me) = (Pools::at(&hasty).unwrap(), me());
+        let change = Change { who: &me, now_s: 0, request: None };
+        let made = pools.create(&change, &New { source: None, ..new("stopped") }, |id| {
+            stands.send(()).unwrap();
+            told.recv().unwrap();
+            Ok((b"/made".to_vec(), id.unsigned_abs()))
+        });
+        made.unwrap_err().to_string()
+    });
+    others.recv().unwrap();
+    let mut pools = Pools::at(&server.url("site")).unwrap();
+    assert_eq!(make(&mut pools, "mesh"), Ok(1));
+    goes_on.send(()).unwrap();
+    let error = stopped.join().unwrap();
+    assert!(error.contains("stopped for too long") || error.contains("--request"), "{error}");
+    let names: Vec<String> = pools.list(&me(), true).unwrap().into_iter().map(|pool| pool.name).collect();
+    assert_eq!(names, ["mesh"]);
 }
