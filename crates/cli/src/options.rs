@@ -25,8 +25,8 @@ pub use metrics::{MetricsArgs, MetricsForm};
 use numbers::number;
 pub use plan::{CalibrateArgs, PlanAction, PlanArgs, SiteArgs};
 pub use pool::{
-    AttachArgs, DatabaseArgs, PoolArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs, PoolExpireArgs,
-    PoolPathArgs, PoolShareArgs,
+    AttachArgs, DatabaseArgs, PoolArgs, PoolChangeArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs,
+    PoolExpireArgs, PoolPathArgs, PoolShareArgs,
 };
 pub use publish::{CatalogueArgs, FindArgs, GetArgs, KeyFileArgs, PublishArgs, ShareArgs, UnpublishArgs};
 pub use slots::{

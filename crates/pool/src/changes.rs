@@ -234,7 +234,8 @@ impl Pools {
         })
     }
 
-    fn change(
+    /// Changes one pool, once.
+    pub(crate) fn change(
         &mut self,
         change: &Change<'_>,
         meant: &PoolRef,

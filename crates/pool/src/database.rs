@@ -1,11 +1,9 @@
 //! The database: one file of SQLite, or a database at a server of PostgreSQL.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::model::ROOT;
 use crate::sql::{Connection, SqlError, SqlResult, Transaction, params};
-use crate::{PoolError, PoolResult, Rules, Who};
+use crate::{PoolError, PoolResult, Rules};
 
 /// How a file of SQLite is named.
 const SQLITE: &str = "sqlite://";
@@ -101,23 +99,21 @@ impl Pools {
         &self.place
     }
 
-    /// Whether a user sets the rules: the owner of the file, and root; at a server whose role owns the tables.
+    /// Its file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Whether the role that asks sets the rules of a server: if it owns the tables. Of a file its owner does.
     ///
     /// # Errors
-    /// That nobody says.
-    pub fn is_ruled_by(&self, who: &Who) -> PoolResult<bool> {
-        let Some(file) = &self.file else {
-            let order = "SELECT pg_has_role(relowner, 'USAGE')::int::bigint FROM pg_class WHERE oid = 'rule'::regclass";
-            let found = self.connection.row(order, &[], |row| row.get(0));
-            return Ok(found.map_err(|error| self.failed(&error))?.unwrap_or(false));
-        };
-        let failed = |error: std::io::Error| PoolError::Path {
-            path: file.clone(),
-            cause: error.to_string(),
-            remedy: "check its path".into(),
-        };
-        let owner = std::fs::metadata(file).map_err(failed)?.uid();
-        Ok(who.uid == owner || who.uid == ROOT)
+    /// That the server does not say.
+    pub fn is_ruled_by_role(&self) -> PoolResult<bool> {
+        let order =
+            "SELECT pg_has_role(relowner, 'USAGE')::int::bigint FROM pg_class WHERE oid = 'rule'::regclass";
+        let found = self.connection.row(order, &[], |row| row.get(0));
+        Ok(found.map_err(|error| self.failed(&error))?.unwrap_or(false))
     }
 
     /// The rules.

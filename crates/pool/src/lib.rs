@@ -3,6 +3,7 @@
 
 mod attached;
 mod changes;
+mod counting;
 mod database;
 mod ending;
 mod error;

@@ -57,6 +57,10 @@ pub enum PoolCommand {
     Path(PoolPathArgs),
     /// Show what happened to a pool
     History(PoolOneArgs),
+    /// Count what a pool holds: what `announce` and `list` go by from then on
+    ///
+    /// `stage out` does so by itself.
+    Count(PoolChangeArgs),
     /// Give a pool more time, counted from now
     Extend(PoolTimeArgs),
     /// Give a pool up; it can be restored for a time of grace, and only then is its data removed, if it was made for the pool

@@ -122,7 +122,32 @@ fn a_stage_keeps_to_its_slot() {
     std::fs::write(camp.mount().join("mesh/b"), "new").unwrap();
     ok(place, &["pool", "stage", "out", "mesh", "--name", &name]);
     assert_eq!(std::fs::read(data.join("b")).unwrap(), b"new");
+    // S438: and how much that is.
+    let shown = json(place, &["pool", "show", "mesh", "--json"]);
+    assert_eq!((&shown["bytes"], &shown["files"]), (&((3 << 20) + 3).into(), &2.into()));
     camp.down();
+}
+
+/// S438: a pool that was made empty has what is in it counted, and can then be announced.
+#[test]
+fn a_pool_is_counted_before_it_is_announced() {
+    let place = place();
+    let base = place.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    ok(&place, &["pool", "create", "out", "--base", base.to_str().unwrap()]);
+    let announce = ["pool", "announce", "out", "--in", "--by", "1h", "--json"];
+    refused(&place, &announce, 1, "bivouac pool count out");
+    let dir = ok(&place, &["pool", "path", "out"]);
+    let dir = std::path::Path::new(dir.trim_end());
+    std::fs::create_dir(dir.join("deep")).unwrap();
+    std::fs::write(dir.join("deep/a"), vec![7; 5000]).unwrap();
+    std::fs::write(dir.join(std::ffi::OsStr::from_bytes(b"odd \xff\n")), "123").unwrap();
+    assert_eq!(ok(&place, &["pool", "count", "out"]), "pool out holds 4.9 KiB in 2 files\n");
+    let slot = json(&place, &announce);
+    assert_eq!((&slot["bytes"], &slot["files"]), (&5003.into(), &2.into()));
+    assert!(ok(&place, &["pool", "history", "out"]).contains("2 files, 5003 bytes"));
+    std::fs::remove_dir_all(dir).unwrap();
+    refused(&place, &["pool", "count", "out"], 1, "check its path");
 }
 
 /// S433: a stage whose slot is over copies no more, and can go on in another.

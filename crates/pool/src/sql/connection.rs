@@ -16,7 +16,7 @@ pub(super) const BUSY_WAIT: Duration = Duration::from_secs(30);
 /// A connection.
 pub(crate) enum Connection {
     Sqlite(rusqlite::Connection),
-    Postgres(RefCell<Server>),
+    Postgres(Box<RefCell<Server>>),
 }
 
 /// A change that is done as a whole or, if it is dropped before, not at all. Nobody else changes anything meanwhile.
@@ -37,7 +37,7 @@ impl Connection {
 
     /// Connects to a server of PostgreSQL.
     pub(crate) fn server(config: postgres::Config) -> SqlResult<Connection> {
-        Ok(Connection::Postgres(RefCell::new(Server::connect(config)?)))
+        Ok(Connection::Postgres(Box::new(RefCell::new(Server::connect(config)?))))
     }
 
     /// Begins a change, when those of others are done.

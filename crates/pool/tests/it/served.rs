@@ -109,14 +109,14 @@ fn what_is_not_for_pools_is_left_alone() {
 
     // Its owner makes the tables and gives others what they need.
     let mut pools = Pools::at(&server.url("ours")).unwrap();
-    assert!(pools.is_ruled_by(&me()).unwrap());
+    assert!(pools.is_ruled_by_role().unwrap());
     server.client("ours").batch_execute("CREATE ROLE guest LOGIN").unwrap();
     let guest = server.url("ours").replace("tester@", "guest@");
     refused("guest", &guest, &["permission denied", "grant you its tables"]);
     let grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO guest";
     server.client("ours").batch_execute(grant).unwrap();
     let mut of_guest = Pools::at(&guest).unwrap();
-    assert!(!of_guest.is_ruled_by(&Who { uid: 0, gids: vec![] }).unwrap());
+    assert!(!of_guest.is_ruled_by_role().unwrap());
     make(&mut of_guest, "mesh").unwrap();
     assert_eq!(pools.list(&me(), false).unwrap()[0].name, "mesh");
     make(&mut pools, "more").unwrap();
