@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::formation_file;
 use crate::options::{PlanAction, PlanArgs};
-use crate::planning::{Amount, Earlier, Kept, calibrate, scan};
+use crate::planning::{Amount, Kept, calibrate, scan};
 
 /// Plans a job, measures a site, or forgets what was learned of it.
 pub fn run(here: &Environment, args: &PlanArgs) -> Result<ExitCode, Failure> {
@@ -89,76 +89,52 @@ struct JobFile {
 
 fn work(here: &Environment, args: &PlanArgs) -> Result<Work, Failure> {
     let file = job_file(args)?;
-    let earlier = args.report.as_deref().map(Earlier::read).transpose()?.unwrap_or_default();
-    let input = input(args, &file, &earlier)?;
-    let out_bytes = size(args.out_bytes, "out-bytes", &file.out_bytes)?;
-    let output = Amount { bytes: out_bytes.unwrap_or(earlier.output.bytes), files: earlier.output.files };
-    let of_output = if out_bytes.is_some() { output.bytes.min(1) } else { output.files };
-    let every = time_of(args.checkpoint_every.map(|t| t.0), "checkpoint-every", &file.checkpoint_every)?;
-    let run_ms = time_of(args.run_time.map(|t| t.0), "run-time", &file.run_time)?.unwrap_or(earlier.run_ms);
-    let of_job = Launcher::of_job(here, 1)?.map(|(_, hosts)| u32::try_from(hosts.len()).unwrap_or(u32::MAX));
-    let nodes = args.nodes.or(file.nodes).or(of_job).or(earlier.nodes).unwrap_or(1).max(1);
-    let checkpoint_bytes = size(args.checkpoint, "checkpoint", &file.checkpoint)?;
-    let (checkpoint_bytes, checkpoint_files, checkpoints) = match (checkpoint_bytes, every) {
-        // What stayed inside was written once, all of it.
-        (None, _) => (earlier.inside.bytes, earlier.inside.files, earlier.inside.bytes.min(1)),
-        (Some(0), _) => (0, 0, 0),
-        (Some(bytes), None | Some(0)) => (bytes, u64::from(nodes), 1),
-        (Some(bytes), Some(every)) => (bytes, u64::from(nodes), run_ms / every),
+    let size = |given: Option<u64>, key: &str, text: &Option<String>| match (given, text) {
+        (Some(bytes), _) => Ok(bytes),
+        (None, Some(text)) => bivouac_types::units::parse_size(text)
+            .map_err(|cause| Failure::new(2, format_args!("--job: {key}: {cause}"))),
+        (None, None) => Ok(0),
     };
-    let reads = args.reads.or(file.reads).map(f64::from);
+    let time = |given: Option<u64>, key: &str, text: &Option<String>| match (given, text) {
+        (Some(ms), _) => Ok(ms),
+        (None, Some(text)) => bivouac_types::units::parse_duration_ms(text)
+            .map_err(|cause| Failure::new(2, format_args!("--job: {key}: {cause}"))),
+        (None, None) => Ok(0),
+    };
+    let scanned = if args.scan.is_empty() { None } else { Some(scan(&args.scan)?) };
+    let in_bytes = size(args.in_bytes, "in-bytes", &file.in_bytes)?;
+    let given = Amount { bytes: in_bytes, files: args.in_files.or(file.in_files).unwrap_or(in_bytes.min(1)) };
+    let input = scanned.unwrap_or(given);
+    let out_bytes = size(args.out_bytes, "out-bytes", &file.out_bytes)?;
+    let checkpoint_bytes = size(args.checkpoint, "checkpoint", &file.checkpoint)?;
+    let every = time(args.checkpoint_every.map(|t| t.0), "checkpoint-every", &file.checkpoint_every)?;
+    let run_ms = time(args.run_time.map(|t| t.0), "run-time", &file.run_time)?;
+    let of_job = Launcher::of_job(here, 1)?.map(|(_, hosts)| u32::try_from(hosts.len()).unwrap_or(u32::MAX));
+    let nodes = args.nodes.or(file.nodes).or(of_job).unwrap_or(1).max(1);
+    let checkpoints = match (checkpoint_bytes, every) {
+        (0, _) => 0,
+        (_, 0) => 1,
+        (_, every) => run_ms / every,
+    };
     let work = Work {
         nodes,
         in_bytes: input.bytes,
         in_files: input.files,
-        reads: reads.or(earlier.reads_of(input.bytes)).unwrap_or(1.0),
-        out_bytes: output.bytes,
-        out_files: args.out_files.or(file.out_files).unwrap_or(of_output),
+        reads: f64::from(args.reads.or(file.reads).unwrap_or(1)),
+        out_bytes,
+        out_files: args.out_files.or(file.out_files).unwrap_or(out_bytes.min(1)),
         checkpoint_bytes,
-        checkpoint_files,
+        checkpoint_files: u64::from(nodes),
         checkpoints,
-        memory_bytes: size(args.memory, "memory", &file.memory)?.unwrap_or(0),
+        memory_bytes: size(args.memory, "memory", &file.memory)?,
         run_seconds: run_ms as f64 / 1000.0,
     };
     if work.in_bytes == 0 && work.in_files == 0 && work.out_bytes == 0 && work.checkpoints == 0 {
         let cause = "the job reads and writes nothing, so there is nothing to plan";
-        let remedy = "say what it does: --scan, --in-bytes, --out-bytes, --checkpoint with --checkpoint-every and --run-time, --report, or --job";
+        let remedy = "say what it does: --scan, --in-bytes, --out-bytes, --checkpoint with --checkpoint-every and --run-time, or --job";
         return Err(Failure::new(2, format_args!("{cause}; {remedy}")));
     }
     Ok(work)
-}
-
-/// What the job reads from site storage.
-fn input(args: &PlanArgs, file: &JobFile, earlier: &Earlier) -> Result<Amount, Failure> {
-    if !args.scan.is_empty() {
-        return scan(&args.scan);
-    }
-    let given = size(args.in_bytes, "in-bytes", &file.in_bytes)?;
-    if given.is_none() && earlier.input.bytes == 0 && earlier.read_bytes > 0 {
-        let cause = "nothing was copied in by then, so it does not say how much input there is";
-        return Err(Failure::new(2, format_args!("--report: {cause}; say it: --scan, or --in-bytes")));
-    }
-    let bytes = given.unwrap_or(earlier.input.bytes);
-    let files = if given.is_some() { bytes.min(1) } else { earlier.input.files };
-    Ok(Amount { bytes, files: args.in_files.or(file.in_files).unwrap_or(files) })
-}
-
-/// Bytes, by an option or by the file of the job.
-fn size(given: Option<u64>, key: &str, text: &Option<String>) -> Result<Option<u64>, Failure> {
-    let of_text = || text.as_deref().map(bivouac_types::units::parse_size).transpose();
-    match given {
-        Some(bytes) => Ok(Some(bytes)),
-        None => of_text().map_err(|cause| Failure::new(2, format_args!("--job: {key}: {cause}"))),
-    }
-}
-
-/// Milliseconds, by an option or by the file of the job.
-fn time_of(given: Option<u64>, key: &str, text: &Option<String>) -> Result<Option<u64>, Failure> {
-    let of_text = || text.as_deref().map(bivouac_types::units::parse_duration_ms).transpose();
-    match given {
-        Some(ms) => Ok(Some(ms)),
-        None => of_text().map_err(|cause| Failure::new(2, format_args!("--job: {key}: {cause}"))),
-    }
 }
 
 fn job_file(args: &PlanArgs) -> Result<JobFile, Failure> {

@@ -16,7 +16,7 @@ pub fn run(here: &Environment, args: &ReportArgs) -> Result<ExitCode, Failure> {
         (None, Some(path)) => (Some(path.as_path()), Form::Json),
         (None, None) => (None, Form::Text),
     };
-    let old = args.compare.as_deref().map(|path| Report::read("--compare", path)).transpose()?;
+    let old = args.compare.as_deref().map(Report::read).transpose()?;
     let target =
         path.filter(|path| *path != Path::new("-")).map(|path| Target::new(path, form)).transpose()?;
     let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;

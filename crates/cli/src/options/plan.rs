@@ -20,10 +20,7 @@ pub struct PlanArgs {
     /// What the job does, as TOML with the names of these options; options that are given here count instead of those in it
     #[arg(long, value_name = "FILE")]
     pub job: Option<PathBuf>,
-    /// What an earlier run of the job did, as `report --json FILE` and `run --report FILE.json` write it; options and --job count instead of what is in it
-    #[arg(long, value_name = "FILE.json")]
-    pub report: Option<PathBuf>,
-    /// Nodes of the job [default: those of --report; else 1; inside a batch job its hosts]
+    /// Nodes of the job [default: 1; inside a batch job its hosts]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::<u32>(1, 65_535))]
     pub nodes: Option<u32>,
     /// Input that is looked through for its files and bytes; may be given several times

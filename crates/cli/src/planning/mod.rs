@@ -1,7 +1,6 @@
 //! Plans: the model of the site on disk, what runs have taught, and what data there is.
 
 mod calibrating;
-mod earlier;
 mod outcome;
 mod scan;
 
@@ -15,7 +14,6 @@ use crate::failure::Failure;
 use crate::options::SiteArgs;
 
 pub use calibrating::calibrate;
-pub use earlier::Earlier;
 pub use outcome::Watch;
 pub use scan::{Amount, scan};
 
