@@ -50,8 +50,8 @@ pub use partition::{
 };
 pub use plan::{CalibrateArgs, PlanAction, PlanArgs, SiteArgs};
 pub use pool::{
-    AttachArgs, DatabaseArgs, PoolArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs, PoolExpireArgs,
-    PoolPathArgs, PoolShareArgs,
+    AttachArgs, DatabaseArgs, PoolArgs, PoolChangeArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs,
+    PoolExpireArgs, PoolPathArgs, PoolShareArgs,
 };
 pub use publish::{CatalogueArgs, FindArgs, GetArgs, KeyFileArgs, PublishArgs, ShareArgs, UnpublishArgs};
 pub use report::ReportArgs;

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fmt::{Display, Formatter};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bivouac_launch::{Environment, FormationName, ProcessId, StateDir, recoverable};
@@ -15,12 +15,10 @@ use crate::failure::Failure;
 use crate::options::{AttachArgs, DatabaseArgs};
 use crate::partitioning::Plan;
 
-/// How a database of SQLite is named.
-const SQLITE: &str = "sqlite://";
-
 impl From<PoolError> for Failure {
     fn from(error: PoolError) -> Failure {
-        Failure::new(1, error)
+        let code = if matches!(error, PoolError::Url { .. }) { 2 } else { 1 };
+        Failure::new(code, error)
     }
 }
 
@@ -73,27 +71,15 @@ pub fn who(here: &Environment) -> Result<Who, Failure> {
 /// # Errors
 /// What is wrong with it.
 pub fn open(here: &Environment, args: &DatabaseArgs) -> Result<Pools, Failure> {
-    let file = match &args.db {
-        Some(url) => match url.strip_prefix(SQLITE) {
-            Some(file) if !file.is_empty() => PathBuf::from(file),
-            _ => {
-                let remedy = "name a file of SQLite: --db sqlite:///path/pools.sqlite";
-                return Err(Failure::new(
-                    2,
-                    format_args!("--db {url}: this is no database of pools; {remedy}"),
-                ));
-            }
-        },
-        None => {
-            let no_home = "neither XDG_STATE_HOME nor HOME is set; name a database: --db sqlite://FILE";
-            let home = here.state_home.as_ref().ok_or_else(|| Failure::new(1, no_home))?;
-            let dir = home.join("bivouac");
-            let failed = |e| Failure::new(1, format_args!("{}: {e}; name a database: --db", dir.display()));
-            std::fs::create_dir_all(&dir).map_err(failed)?;
-            dir.join("pools.sqlite")
-        }
-    };
-    Ok(Pools::open(&file)?)
+    if let Some(url) = &args.db {
+        return Ok(Pools::at(url)?);
+    }
+    let no_home = "neither XDG_STATE_HOME nor HOME is set; name a database: --db sqlite://FILE";
+    let home = here.state_home.as_ref().ok_or_else(|| Failure::new(1, no_home))?;
+    let dir = home.join("bivouac");
+    let failed = |e| Failure::new(1, format_args!("{}: {e}; name a database: --db", dir.display()));
+    std::fs::create_dir_all(&dir).map_err(failed)?;
+    Ok(Pools::open(&dir.join("pools.sqlite"))?)
 }
 
 /// Forgets what formations of this user here have attached that are no more. A formation counts as long as anything of it is known

@@ -1,9 +1,9 @@
 //! Which formations stand in front of which pools.
 
-use rusqlite::{Connection, Row, params};
 use serde::Serialize;
 
 use crate::reading::{access_of, by_id, latest};
+use crate::sql::{Connection, Row, SqlResult, Value, params};
 use crate::{Access, Change, Pool, PoolError, PoolRef, PoolResult, Pools};
 
 /// A pool that is to be attached.
@@ -115,14 +115,14 @@ impl Pools {
         }
         self.whole(|transaction| {
             for id in gone {
-                let found: Vec<Attachment> = all(transaction, "WHERE id = ?1", [id])?;
+                let found: Vec<Attachment> = all(transaction, "WHERE id = ?1", params![id])?;
                 let Some(attachment) = found.first() else { continue };
                 if let Some(pool) = by_id(transaction, attachment.pool)?
                     && attachment.uid != change.who.uid
                 {
                     pool.must_be_own(change.who)?;
                 }
-                transaction.execute("DELETE FROM attachment WHERE id = ?1", [id])?;
+                transaction.execute("DELETE FROM attachment WHERE id = ?1", params![id])?;
                 let detail = format!("from {} on {}", attachment.formation, attachment.host);
                 let plain = Change { request: None, ..change.clone() };
                 plain.note(transaction, attachment.pool, "detach", &detail)?;
@@ -149,19 +149,15 @@ impl Pools {
     }
 }
 
-pub(crate) fn of(connection: &Connection, pool: i64) -> rusqlite::Result<Vec<Attachment>> {
-    all(connection, "WHERE pool = ?1 ORDER BY id", [pool])
+pub(crate) fn of(connection: &Connection, pool: i64) -> SqlResult<Vec<Attachment>> {
+    all(connection, "WHERE pool = ?1 ORDER BY id", params![pool])
 }
 
-fn all(
-    connection: &Connection,
-    which: &str,
-    values: impl rusqlite::Params,
-) -> rusqlite::Result<Vec<Attachment>> {
+fn all(connection: &Connection, which: &str, values: &[Value]) -> SqlResult<Vec<Attachment>> {
     let order = format!(
         "SELECT id, pool, formation, host, uid, base, pid, path, access, since_s, view FROM attachment {which}"
     );
-    let attachment = |row: &Row<'_>| {
+    let attachment = |row: &Row| {
         let access: String = row.get(8)?;
         Ok(Attachment {
             id: row.get(0)?,
@@ -177,5 +173,5 @@ fn all(
             view: row.get(10)?,
         })
     };
-    connection.prepare(&order)?.query_map(values, attachment)?.collect()
+    connection.rows(&order, values, attachment)
 }

@@ -1,10 +1,9 @@
 //! What changes a pool. Each change is one transaction with its event, so that a command that is killed has done all of it or
 //! nothing; one that is sent again with the same request is recognised.
 
-use rusqlite::{Transaction, params};
-
 use crate::database::{Done, Undone, rules};
 use crate::reading::{by_id, done_before, latest};
+use crate::sql::{Transaction, params};
 use crate::{Access, Grantee, Pool, PoolError, PoolName, PoolRef, PoolResult, Pools, Share, State, Who};
 
 /// Who changes what, and when.
@@ -88,9 +87,11 @@ impl Pools {
             let rules = rules(transaction)?;
             let expires_s = rules.end(change.who, &new.name, change.now_s, new.days)?;
             let count = |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
-            transaction.execute(
-                "INSERT INTO pool (name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s,
-                 expires_s, extensions_left) VALUES (?1, ?2, ?3, ?4, x'', 0, 0, ?5, ?6, 'live', ?7, ?8, ?9)",
+            // The next number, and not that of a counter, which would go on over a change that came to nothing.
+            let id = transaction.row(
+                "INSERT INTO pool (id, name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s,
+                 expires_s, extensions_left) VALUES ((SELECT coalesce(max(id), 0) + 1 FROM pool), ?1, ?2, ?3, ?4, ?10, 0, 0,
+                 ?5, ?6, 'live', ?7, ?8, ?9) RETURNING id",
                 params![
                     new.name.as_str(),
                     change.who.uid,
@@ -100,10 +101,12 @@ impl Pools {
                     count(new.files),
                     change.now_s,
                     expires_s,
-                    rules.extensions
+                    rules.extensions,
+                    Vec::<u8>::new()
                 ],
+                |row| row.get::<i64>(0),
             )?;
-            let id = transaction.last_insert_rowid();
+            let id = id.ok_or_else(Undone::none)?;
             let (source, inode) = match &new.source {
                 Some(source) => (source.clone(), 0),
                 None => make(id)?,
@@ -217,7 +220,8 @@ impl Pools {
             let (kind, grantee) = to.columns();
             match access {
                 Some(access) => transaction.execute(
-                    "INSERT OR REPLACE INTO share (pool, kind, grantee, access) VALUES (?1, ?2, ?3, ?4)",
+                    "INSERT INTO share (pool, kind, grantee, access) VALUES (?1, ?2, ?3, ?4)
+                     ON CONFLICT (pool, kind, grantee) DO UPDATE SET access = excluded.access",
                     params![pool.id, kind, grantee, access.word()],
                 )?,
                 None => transaction.execute(
@@ -230,7 +234,8 @@ impl Pools {
         })
     }
 
-    fn change(
+    /// Changes one pool, once.
+    pub(crate) fn change(
         &mut self,
         change: &Change<'_>,
         meant: &PoolRef,
@@ -254,7 +259,7 @@ fn name_taken(pool: &Pool) -> PoolError {
 }
 
 pub(crate) fn now(transaction: &Transaction<'_>, id: i64) -> Done<Pool> {
-    by_id(transaction, id)?.ok_or_else(|| Undone::Database(rusqlite::Error::QueryReturnedNoRows))
+    by_id(transaction, id)?.ok_or_else(Undone::none)
 }
 
 /// Rights in one line.

@@ -1,15 +1,14 @@
-//! The database: one file of SQLite, with a rollback journal. A write-ahead log would need memory that all processes share,
-//! which a network file system does not give; the journal needs locks of files only.
+//! The database: one file of SQLite, or a database at a server of PostgreSQL.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
-
+use crate::sql::{Connection, SqlError, SqlResult, Transaction, params};
 use crate::{PoolError, PoolResult, Rules};
 
-/// How long a change waits for the changes of others.
-const BUSY_WAIT: Duration = Duration::from_secs(30);
+/// How a file of SQLite is named.
+const SQLITE: &str = "sqlite://";
+/// How a database of PostgreSQL is named.
+const POSTGRES: [&str; 2] = ["postgres://", "postgresql://"];
 
 /// What makes a database of each version one of the next; the first makes it of nothing.
 const MIGRATIONS: [&str; 3] = [
@@ -44,34 +43,77 @@ INSERT INTO rule VALUES ('days-max', 100), ('days-default', 30), ('extensions', 
 #[derive(Debug)]
 pub struct Pools {
     pub(crate) connection: Connection,
-    file: PathBuf,
+    place: String,
+    /// The file, if it is one.
+    file: Option<PathBuf>,
 }
 
 impl Pools {
-    /// Opens a database, which is made if there is none, and brought to this version.
+    /// Opens a database, which is made if there is none, and brought to this version: `sqlite://FILE`, or
+    /// `postgres://HOST/DATABASE` and the like.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that a newer version has made it.
+    pub fn at(url: &str) -> PoolResult<Pools> {
+        if let Some(file) = url.strip_prefix(SQLITE) {
+            return match file {
+                "" => Err(PoolError::Url { what: "names no file" }),
+                file => Pools::open(Path::new(file)),
+            };
+        }
+        if !POSTGRES.iter().any(|scheme| url.starts_with(scheme)) {
+            return Err(PoolError::Url { what: "is no database of pools" });
+        }
+        let config: postgres::Config =
+            url.parse().map_err(|_| PoolError::Url { what: "is no URL of a server" })?;
+        let place = server_of(&config);
+        let connection = Connection::server(config).map_err(|error| PoolError::database(&place, &error))?;
+        Pools::ready(connection, place, None)
+    }
+
+    /// Opens a file of SQLite, which is made if there is none, and brought to this version.
     ///
     /// # Errors
     /// What is wrong with the file, or that a newer version has made it.
     pub fn open(file: &Path) -> PoolResult<Pools> {
-        let failed = |error| PoolError::database(file, &error);
-        let mut connection = Connection::open(file).map_err(failed)?;
-        connection.busy_timeout(BUSY_WAIT).map_err(failed)?;
-        connection.execute_batch("PRAGMA foreign_keys = ON; PRAGMA synchronous = EXTRA").map_err(failed)?;
-        let newer = migrate(&mut connection).map_err(failed)?;
+        let place = file.display().to_string();
+        let connection = Connection::file(file).map_err(|error| PoolError::database(&place, &error))?;
+        Pools::ready(connection, place, Some(file.to_owned()))
+    }
+
+    fn ready(connection: Connection, place: String, file: Option<PathBuf>) -> PoolResult<Pools> {
+        let newer = migrate(&connection).map_err(|error| PoolError::database(&place, &error))?;
         if let Some(version) = newer {
             return Err(PoolError::Database {
-                file: file.to_owned(),
+                place,
                 cause: format!("is of version {version}, and this program knows up to {}", MIGRATIONS.len()),
                 remedy: "use a newer bivouac".into(),
             });
         }
-        Ok(Pools { connection, file: file.to_owned() })
+        Ok(Pools { connection, place, file })
     }
 
-    /// Its file.
+    /// Its file, or its server and name there.
     #[must_use]
-    pub fn file(&self) -> &Path {
-        &self.file
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Its file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Whether the role that asks sets the rules of a server: if it owns the tables. Of a file its owner does.
+    ///
+    /// # Errors
+    /// That the server does not say.
+    pub fn is_ruled_by_role(&self) -> PoolResult<bool> {
+        let order =
+            "SELECT pg_has_role(relowner, 'USAGE')::int::bigint FROM pg_class WHERE oid = 'rule'::regclass";
+        let found = self.connection.row(order, &[], |row| row.get(0));
+        Ok(found.map_err(|error| self.failed(&error))?.unwrap_or(false))
     }
 
     /// The rules.
@@ -82,16 +124,14 @@ impl Pools {
         rules(&self.connection).map_err(|error| self.failed(&error))
     }
 
-    pub(crate) fn failed(&self, error: &rusqlite::Error) -> PoolError {
-        PoolError::database(&self.file, error)
+    pub(crate) fn failed(&self, error: &SqlError) -> PoolError {
+        PoolError::database(&self.place, error)
     }
 
     /// Does something whole or not at all, while nobody else changes anything.
     pub(crate) fn whole<T>(&mut self, act: impl FnOnce(&Transaction<'_>) -> Done<T>) -> PoolResult<T> {
-        let file = self.file.clone();
-        let failed = |error: rusqlite::Error| PoolError::database(&file, &error);
-        let transaction =
-            self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        let failed = |error: SqlError| PoolError::database(&self.place, &error);
+        let transaction = self.connection.begin().map_err(failed)?;
         let answer = match act(&transaction) {
             Ok(answer) => answer,
             Err(Undone::Refused(error)) => return Err(error),
@@ -102,19 +142,29 @@ impl Pools {
     }
 }
 
+/// A server and a database there, without what proves who asks.
+fn server_of(config: &postgres::Config) -> String {
+    let hosts = config.get_hosts().iter().map(|host| match host {
+        postgres::config::Host::Tcp(name) => name.clone(),
+        postgres::config::Host::Unix(dir) => dir.display().to_string(),
+    });
+    let hosts: Vec<String> = hosts.collect();
+    format!("database {} of {}", config.get_dbname().unwrap_or("of your name"), hosts.join(", "))
+}
+
 /// What a step of a transaction answers.
 pub(crate) type Done<T> = Result<T, Undone>;
 
 /// Why a transaction comes to nothing.
 pub(crate) enum Undone {
     Refused(PoolError),
-    Database(rusqlite::Error),
+    Database(SqlError),
 }
 
 impl Undone {
     /// What has just been written is not there.
     pub(crate) fn none() -> Undone {
-        Undone::Database(rusqlite::Error::QueryReturnedNoRows)
+        Undone::Database(SqlError::NoRow)
     }
 }
 
@@ -124,37 +174,35 @@ impl From<PoolError> for Undone {
     }
 }
 
-impl From<rusqlite::Error> for Undone {
-    fn from(error: rusqlite::Error) -> Undone {
+impl From<SqlError> for Undone {
+    fn from(error: SqlError) -> Undone {
         Undone::Database(error)
     }
 }
 
 /// Answers the version, if it is newer than all that are known.
-fn migrate(connection: &mut Connection) -> rusqlite::Result<Option<usize>> {
-    let version = |connection: &Connection| -> rusqlite::Result<usize> {
-        let version: u32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-        Ok(usize::try_from(version).unwrap_or(usize::MAX))
-    };
-    // Who may only read the file gets no further than this.
-    let now = version(connection)?;
-    if now >= MIGRATIONS.len() {
-        return Ok((now > MIGRATIONS.len()).then_some(now));
+fn migrate(connection: &Connection) -> SqlResult<Option<i64>> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    // Who may only read it gets no further than this.
+    let now = connection.version()?;
+    if now >= known {
+        return Ok((now > known).then_some(now));
     }
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let transaction = connection.begin()?;
     // Another process may have done it meanwhile.
-    for step in MIGRATIONS.iter().skip(version(&transaction)?) {
-        transaction.execute_batch(step)?;
+    let done = usize::try_from(transaction.version()?).unwrap_or(usize::MAX);
+    for step in MIGRATIONS.iter().skip(done) {
+        transaction.define(step)?;
     }
-    transaction.pragma_update(None, "user_version", i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX))?;
+    transaction.set_version(known.max(transaction.version()?))?;
     transaction.commit()?;
     Ok(None)
 }
 
-pub(crate) fn rules(connection: &Connection) -> rusqlite::Result<Rules> {
-    let of = |name: &str, default: u32| -> rusqlite::Result<u32> {
-        let found = connection.query_row("SELECT value FROM rule WHERE name = ?1", [name], |row| row.get(0));
-        Ok(found.optional()?.unwrap_or(default))
+pub(crate) fn rules(connection: &Connection) -> SqlResult<Rules> {
+    let of = |name: &str, default: u32| -> SqlResult<u32> {
+        let order = "SELECT value FROM rule WHERE name = ?1";
+        Ok(connection.row(order, params![name], |row| row.get(0))?.unwrap_or(default))
     };
     let default = Rules::default();
     Ok(Rules {

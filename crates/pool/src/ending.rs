@@ -1,12 +1,12 @@
 //! Ends of pools: what is over is noted, what was over for long enough is removed.
 
-use rusqlite::{OptionalExtension, Transaction, params};
 use serde::Serialize;
 
 use crate::attached;
 use crate::changes::now;
 use crate::database::{Done, rules};
 use crate::reading::pools;
+use crate::sql::{Transaction, params};
 use crate::{Change, Pool, PoolResult, Pools, State};
 
 /// What is due for a pool.
@@ -59,7 +59,7 @@ impl Pools {
             let looked = last_look(transaction, change)?;
             let rules = rules(transaction)?;
             let mut all = Vec::new();
-            for pool in pools(transaction, PLANNED, [])?.into_iter().filter(|pool| pool.is_own(change.who)) {
+            for pool in pools(transaction, PLANNED, &[])?.into_iter().filter(|pool| pool.is_own(change.who)) {
                 let gone = |at_s: i64| pool.ended_s.is_some_and(|ended| at_s >= rules.end_of_grace(ended));
                 let due = match pool.state {
                     State::Live if change.now_s >= pool.expires_s => Due::Ends,
@@ -113,7 +113,7 @@ fn mark(transaction: &Transaction<'_>, change: &Change<'_>, outcome: &Outcome) -
         }
         // From here on it cannot be restored: some of its data may be gone.
         Due::Removal => {
-            transaction.execute("UPDATE pool SET state = 'removing' WHERE id = ?1", [id])?;
+            transaction.execute("UPDATE pool SET state = 'removing' WHERE id = ?1", params![id])?;
             Ok(())
         }
         Due::Attached | Due::Owner | Due::Unsure => Ok(()),
@@ -123,7 +123,7 @@ fn mark(transaction: &Transaction<'_>, change: &Change<'_>, outcome: &Outcome) -
 fn removal(transaction: &Transaction<'_>, change: &Change<'_>, id: i64) -> Done<Pool> {
     // Another command may have done it at the same time.
     let changed = transaction
-        .execute("UPDATE pool SET state = 'removed' WHERE id = ?1 AND state = 'removing'", [id])?;
+        .execute("UPDATE pool SET state = 'removed' WHERE id = ?1 AND state = 'removing'", params![id])?;
     if changed > 0 {
         change.note(transaction, id, "remove", "")?;
     }
@@ -133,7 +133,7 @@ fn removal(transaction: &Transaction<'_>, change: &Change<'_>, id: i64) -> Done<
 /// When this user's command looked last. Looks of others do not count: their clocks are not this one.
 fn last_look(transaction: &Transaction<'_>, change: &Change<'_>) -> Done<Option<i64>> {
     let order = "SELECT at_s FROM event WHERE pool IS NULL AND what = ?1 AND uid = ?2";
-    Ok(transaction.query_row(order, params![LOOK, change.who.uid], |row| row.get(0)).optional()?)
+    Ok(transaction.row(order, params![LOOK, change.who.uid], |row| row.get(0))?)
 }
 
 fn note_look(transaction: &Transaction<'_>, change: &Change<'_>) -> Done<()> {

@@ -1,8 +1,9 @@
 //! What can go wrong, in the user's words.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::sql::SqlError;
 use crate::{PoolRef, State};
 
 /// Answer of what can fail.
@@ -44,11 +45,17 @@ pub enum PoolError {
         /// What to do.
         remedy: String,
     },
+    /// What is to name a database names none.
+    #[error("--db {what}; name a file, sqlite:///PATH, or a server, postgres://HOST/DATABASE")]
+    Url {
+        /// What is wrong, without the words of it: there may be a password in them.
+        what: &'static str,
+    },
     /// The database cannot do it.
-    #[error("{}: {cause}; {remedy}", file.display())]
+    #[error("{place}: {cause}; {remedy}")]
     Database {
-        /// Its file.
-        file: PathBuf,
+        /// Its file, or its server and name there.
+        place: String,
         /// What it says.
         cause: String,
         /// What to do.
@@ -80,21 +87,8 @@ impl PoolError {
         PoolError::staging(format_args!("slot {id}"), cause, remedy)
     }
 
-    pub(crate) fn database(file: &Path, error: &rusqlite::Error) -> PoolError {
-        use rusqlite::ErrorCode;
-        let remedy = match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => "nothing was changed; make room on its disk and try again",
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                "another command is changing it; nothing was changed, try again"
-            }
-            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
-                "its owner must let you write to the file and its directory, or name another: --db sqlite://FILE"
-            }
-            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-                "it is not a database of pools, or damaged: put a copy back, or name another: --db sqlite://FILE"
-            }
-            _ => "nothing was changed; look at the file and its disk",
-        };
-        PoolError::Database { file: file.to_owned(), cause: error.to_string(), remedy: remedy.into() }
+    pub(crate) fn database(place: &str, error: &SqlError) -> PoolError {
+        let (place, cause) = (place.to_owned(), error.to_string());
+        PoolError::Database { place, cause, remedy: error.remedy().into() }
     }
 }

@@ -3,6 +3,7 @@
 
 mod attached;
 mod changes;
+mod counting;
 mod database;
 mod ending;
 mod error;
@@ -10,6 +11,7 @@ mod model;
 mod name;
 mod reading;
 mod slots;
+mod sql;
 
 pub use attached::{Attachment, Former, Wanted};
 pub use changes::{Change, New};

@@ -24,6 +24,7 @@ pub mod partition;
 mod pin;
 mod plan;
 mod pool;
+mod pool_count;
 mod publish;
 mod reap;
 mod recover;

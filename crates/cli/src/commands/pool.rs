@@ -19,7 +19,7 @@ use bivouac_types::units::{format_size, format_utc};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
-use crate::commands::slots;
+use crate::commands::{pool_count, slots};
 use crate::environment::around;
 use crate::failure::Failure;
 use crate::options::{
@@ -94,6 +94,7 @@ pub fn run(here: &Environment, args: &PoolArgs) -> Result<ExitCode, Failure> {
                 pools.restore(&changing(&who, &args.change.request.request), &args.change.pool, args.days)?;
             outln!("pool {} is there again, until {}", pool.name, time(pool.expires_s));
         }
+        PoolCommand::Count(args) => pool_count::run(here, &who, args)?,
         PoolCommand::Detach(args) => detach(here, &who, args)?,
         PoolCommand::Share(args) => {
             let mut pools = opened(here, &args.change.database)?;
@@ -168,7 +169,7 @@ fn source(from: &Path) -> Result<Vec<u8>, Failure> {
     Ok(real.into_os_string().into_vec())
 }
 
-fn is_url(source: &[u8]) -> bool {
+pub(super) fn is_url(source: &[u8]) -> bool {
     source.windows(3).any(|three| three == b"://") && !source.starts_with(b"/")
 }
 

@@ -12,7 +12,7 @@ use bivouac_types::units::format_size;
 use serde::Serialize;
 
 use super::pool::{changing, opened, plain, print_json, time};
-use super::stage;
+use super::{pool_count, stage};
 use crate::failure::Failure;
 use crate::options::{
     PoolAnnounceArgs, PoolBeginArgs, PoolCommand, PoolSlotArgs, PoolSlotsArgs, PoolStageAction,
@@ -49,6 +49,7 @@ pub fn run(here: &Environment, who: &Who, command: &PoolCommand) -> Result<ExitC
         | PoolCommand::Find(_)
         | PoolCommand::Show(_)
         | PoolCommand::Path(_)
+        | PoolCommand::Count(_)
         | PoolCommand::History(_)
         | PoolCommand::Extend(_)
         | PoolCommand::Release(_)
@@ -69,7 +70,9 @@ fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<()
         let name = args.pool.as_ref().map(ToString::to_string).unwrap_or_default();
         Failure::new(
             2,
-            format_args!("pool {name}: nobody has said how many bytes it has; say so: --size SIZE"),
+            format_args!(
+                "pool {name}: nobody has said how many bytes it has; say so: --size SIZE, or: bivouac pool count {name}"
+            ),
         )
     };
     let now_s = now_s();
@@ -237,13 +240,9 @@ fn storage(here: &Environment, who: &Who, args: &PoolStorageArgs) -> Result<(), 
         file_bytes: args.file_cost.unwrap_or(now.file_bytes),
     };
     if wanted != now {
-        let owner = std::fs::metadata(pools.file())?.uid();
-        if who.uid != owner && who.uid != 0 {
-            let text = format_args!(
-                "{}: is user {owner}'s, and only they and root say what site storage gives; ask them",
-                pools.file().display()
-            )
-            .to_string();
+        if !sets_rules(&pools, who)? {
+            let text =
+                format!("{}: only its owner and root say what site storage gives; ask them", pools.place());
             return Err(Failure::new(1, text));
         }
         if is_unset(&wanted) {
@@ -259,6 +258,13 @@ fn storage(here: &Environment, who: &Who, args: &PoolStorageArgs) -> Result<(), 
     }
     outln!("{}", in_words(&wanted));
     Ok(())
+}
+
+/// Whether a user sets the rules: the owner of the file, and root; at a server whoever owns the tables.
+fn sets_rules(pools: &Pools, who: &Who) -> Result<bool, Failure> {
+    let Some(file) = pools.file() else { return Ok(pools.is_ruled_by_role()?) };
+    let owner = std::fs::metadata(file)?.uid();
+    Ok(who.uid == owner || who.uid == 0)
 }
 
 fn in_words(limits: &StorageLimits) -> String {
@@ -293,5 +299,16 @@ fn staged(here: &Environment, who: &Who, args: &PoolStageArgs) -> Result<ExitCod
             StageAction::Out(StageOutArgs { which, paths: vec![inside, site], changed_since: None, how })
         }
     };
-    stage::run(here, &StageArgs { action })
+    let code = stage::run(here, &StageArgs { action })?;
+    if way == Way::Out && code == ExitCode::SUCCESS {
+        // All is out: that it was not counted is no reason to copy it again.
+        let counted = pool_count::count(here, who, &args.how.slot.database, &args.pool, &None);
+        if let Err(failure) = counted {
+            errln!(
+                "bivouac: {failure}; everything is copied, but not counted: bivouac pool count {}",
+                args.pool
+            );
+        }
+    }
+    Ok(code)
 }

@@ -144,6 +144,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("pool show", &["bivouac pool show mesh", "bivouac pool show 1001/mesh --json"]),
     ("pool path", &["bivouac pool path mesh"]),
     ("pool history", &["bivouac pool history mesh"]),
+    ("pool count", &["bivouac pool count out"]),
     ("pool extend", &["bivouac pool extend mesh --days 30"]),
     ("pool release", &["bivouac pool release mesh"]),
     ("pool restore", &["bivouac pool restore mesh", "bivouac pool restore mesh#7"]),

@@ -24,7 +24,7 @@ pub struct PoolArgs {
 /// Which database.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DatabaseArgs {
-    /// Database of pools: sqlite://FILE [default: pools.sqlite in bivouac's directory of XDG_STATE_HOME]
+    /// Database of pools: sqlite://FILE, or postgres://[ROLE[:PASSWORD]@]HOST/DATABASE [default: pools.sqlite in bivouac's directory of XDG_STATE_HOME]
     #[arg(long, value_name = "URL", env = "BIVOUAC_DB", hide_env_values = true)]
     pub db: Option<String>,
 }
@@ -57,6 +57,10 @@ pub enum PoolCommand {
     Path(PoolPathArgs),
     /// Show what happened to a pool
     History(PoolOneArgs),
+    /// Count what a pool holds: what `announce` and `list` go by from then on
+    ///
+    /// `stage out` does so by itself.
+    Count(PoolChangeArgs),
     /// Give a pool more time, counted from now
     Extend(PoolTimeArgs),
     /// Give a pool up; it can be restored for a time of grace, and only then is its data removed, if it was made for the pool

@@ -8,6 +8,8 @@ mod checksums;
 mod configured;
 mod contract;
 mod costs;
+#[path = "../../../pool/tests/it/server.rs"]
+mod database_server;
 mod direct;
 mod encrypted;
 mod ends;

@@ -1,5 +1,6 @@
 //! `bivouac pool`, with a real database, real directories and kills.
 
+use crate::database_server::Server;
 use crate::harness::{Place, can_mount};
 use serde_json::Value;
 
@@ -192,4 +193,60 @@ fn a_forged_removal_takes_nothing() {
     assert!(!made.exists());
     assert_eq!(std::fs::read_to_string(mine.join("data")).unwrap(), "content", "behind a link");
     assert_eq!(std::fs::read_to_string(base.join("data")).unwrap(), "content");
+}
+
+/// S436: what names no database is refused by exit code 2; what is said of a server has no password in it.
+#[test]
+fn what_names_no_database_is_refused() {
+    let place = Place::new();
+    for (url, code, says) in [
+        ("mysql://me:secret@h/site", 2, "--db is no database of pools; name a file"),
+        ("sqlite://", 2, "--db names no file"),
+        ("postgres://me:secret@h:port/site", 2, "--db is no URL of a server"),
+        ("postgres://me:secret@%2Fnowhere/site", 1, "database site of /nowhere: "),
+    ] {
+        let said = place.run(&["pool", "list", "--db", url]);
+        assert!(said.code == code && said.err.contains(says), "{url}: {} {}", said.code, said.err);
+        assert!(!said.err.contains("secret"), "{}", said.err);
+    }
+}
+
+/// S335, S336, S436: pools at a server, with a formation in front.
+#[test]
+fn a_server_has_the_pools_of_a_site() {
+    let Some(server) = Server::start() else {
+        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
+        return;
+    };
+    server.make("site");
+    let mut place = Place::new();
+    place.set("BIVOUAC_DB", &server.url("site"));
+    let base = place.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    let (base, title) = (base.to_str().unwrap(), "wing 'n \"tail\" $1 ?1 é");
+    let create = ["pool", "create", "out", "--base", base, "--title", title, "--request", "once"];
+    ok(&place, &create);
+    ok(&place, &create);
+    assert!(ok(&place, &["pool", "find", "$1 ?1"]).contains("out   live"));
+    let shown: Value = serde_json::from_str(&ok(&place, &["pool", "show", "out", "--json"])).unwrap();
+    assert_eq!(shown["title"], title);
+    let name = Place::unique_name();
+    if can_mount() {
+        ok(&place, &["up", "--name", &name, "--pool", "out:rw"]);
+        let path = ok(&place, &["pool", "path", "out"]);
+        std::fs::write(std::path::Path::new(path.trim_end()).join("result"), "42").unwrap();
+        assert!(place.run(&["pool", "release", "out"]).err.contains("is attached to formation"));
+        ok(&place, &["down", "--name", &name, "--yes"]);
+        let path = ok(&place, &["pool", "path", "out"]);
+        assert!(path.starts_with(base), "{path}");
+        let result = std::path::Path::new(path.trim_end()).join("result");
+        assert_eq!(std::fs::read_to_string(result).unwrap(), "42");
+    }
+    ok(&place, &["pool", "release", "out"]);
+    let days = "UPDATE rule SET value = 0 WHERE name = 'grace-days'";
+    server.client("site").batch_execute(days).unwrap();
+    ok(&place, &["pool", "expire"]);
+    ok(&place, &["pool", "expire"]);
+    assert_eq!(std::fs::read_dir(base).unwrap().count(), 0);
+    assert!(ok(&place, &["pool", "list", "--all"]).contains("removed"));
 }

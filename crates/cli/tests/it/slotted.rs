@@ -2,15 +2,20 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use crate::database_server::Server;
 use crate::harness::random::Random;
 use crate::harness::{Camp, Place, Said, can_mount, signal};
 use rustix::process::Signal;
 use serde_json::Value;
 
 fn place() -> Place {
-    let mut place = Place::new();
+    let place = Place::new();
     let db = format!("sqlite://{}", place.path().join("pools.sqlite").display());
-    place.set("BIVOUAC_DB", &db);
+    place_with(place, &db)
+}
+
+fn place_with(mut place: Place, db: &str) -> Place {
+    place.set("BIVOUAC_DB", db);
     ok(&place, &["pool", "storage", "--bandwidth", "100m", "--user-share", "100", "--file-cost", "64k"]);
     place
 }
@@ -117,7 +122,32 @@ fn a_stage_keeps_to_its_slot() {
     std::fs::write(camp.mount().join("mesh/b"), "new").unwrap();
     ok(place, &["pool", "stage", "out", "mesh", "--name", &name]);
     assert_eq!(std::fs::read(data.join("b")).unwrap(), b"new");
+    // S438: and how much that is.
+    let shown = json(place, &["pool", "show", "mesh", "--json"]);
+    assert_eq!((&shown["bytes"], &shown["files"]), (&((3 << 20) + 3).into(), &2.into()));
     camp.down();
+}
+
+/// S438: a pool that was made empty has what is in it counted, and can then be announced.
+#[test]
+fn a_pool_is_counted_before_it_is_announced() {
+    let place = place();
+    let base = place.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    ok(&place, &["pool", "create", "out", "--base", base.to_str().unwrap()]);
+    let announce = ["pool", "announce", "out", "--in", "--by", "1h", "--json"];
+    refused(&place, &announce, 2, "bivouac pool count out");
+    let dir = ok(&place, &["pool", "path", "out"]);
+    let dir = std::path::Path::new(dir.trim_end());
+    std::fs::create_dir(dir.join("deep")).unwrap();
+    std::fs::write(dir.join("deep/a"), vec![7; 5000]).unwrap();
+    std::fs::write(dir.join(std::ffi::OsStr::from_bytes(b"odd \xff\n")), "123").unwrap();
+    assert_eq!(ok(&place, &["pool", "count", "out"]), "pool out holds 4.9 KiB in 2 files\n");
+    let slot = json(&place, &announce);
+    assert_eq!((&slot["bytes"], &slot["files"]), (&5003.into(), &2.into()));
+    assert!(ok(&place, &["pool", "history", "out"]).contains("2 files, 5003 bytes"));
+    std::fs::remove_dir_all(dir).unwrap();
+    refused(&place, &["pool", "count", "out"], 1, "check its path");
 }
 
 /// S433: a stage whose slot is over copies no more, and can go on in another.
@@ -157,7 +187,21 @@ fn a_stage_stops_with_its_slot() {
 /// S434: killed at any time, every verb has done all of what it does or nothing; asked again, it has been done once.
 #[test]
 fn every_verb_is_whole_whenever_it_is_killed() {
-    let place = place();
+    verbs_are_whole(&place());
+}
+
+/// S434, S436: with a server as well.
+#[test]
+fn every_verb_at_a_server_is_whole_whenever_it_is_killed() {
+    let Some(server) = Server::start() else {
+        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
+        return;
+    };
+    server.make("site");
+    verbs_are_whole(&place_with(Place::new(), &server.url("site")));
+}
+
+fn verbs_are_whole(place: &Place) {
     let mut random = Random::new(Random::seed());
     let base = place.path().join("base");
     std::fs::create_dir(&base).unwrap();
@@ -183,15 +227,15 @@ fn every_verb_is_whole_whenever_it_is_killed() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        ok(&place, &arguments);
+        ok(place, &arguments);
     }
-    let pools = json(&place, &["pool", "list", "--json"]);
+    let pools = json(place, &["pool", "list", "--json"]);
     assert_eq!((pools.as_array().unwrap().len(), &pools[0]["extensions_left"]), (1, &1.into()));
     assert_eq!(std::fs::read_dir(base).unwrap().count(), 1);
-    let slots = json(&place, &["pool", "slots", "--all", "--json"]);
+    let slots = json(place, &["pool", "slots", "--all", "--json"]);
     let states: Vec<&Value> = slots.as_array().unwrap().iter().map(|slot| &slot["state"]).collect();
     assert_eq!(states, [&Value::from("done"), &Value::from("withdrawn")]);
-    let history = ok(&place, &["pool", "history", "p"]);
+    let history = ok(place, &["pool", "history", "p"]);
     let what: Vec<&str> = history.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     assert_eq!(
         what,

@@ -2,12 +2,12 @@
 
 use bivouac_schedule::{Event, Limits, Refusal, Schedule, Slot};
 use bivouac_types::units::{format_count, format_size};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::rows::{by_id, end, limits, placed, schedule, set_limits, signed, slots, write};
 use super::{Announcement, Begun, Expected, SlotState, Slotted, is_unset};
 use crate::database::{Done, Undone};
 use crate::reading::by_id as pool_by_id;
+use crate::sql::{Connection, SqlResult, Transaction, params};
 use crate::{Access, Change, Pool, PoolError, PoolRef, PoolResult, Pools, Way, Who};
 
 impl Pools {
@@ -191,10 +191,10 @@ impl Pools {
     /// # Errors
     /// That they cannot be read.
     pub fn slots(&self, who: &Who, now_s: i64, with_over: bool) -> PoolResult<Vec<Slotted>> {
-        let read = || -> rusqlite::Result<Vec<Slotted>> {
+        let read = || -> SqlResult<Vec<Slotted>> {
             let mut plan = schedule(&self.connection)?;
             let given_up = plan.apply(now_s, Event::Look).map(|answer| answer.given_up).unwrap_or_default();
-            let mut all = slots(&self.connection, "ORDER BY id", [])?;
+            let mut all = slots(&self.connection, "ORDER BY id", &[])?;
             for slot in &mut all {
                 match plan.entries().iter().find(|entry| entry.request.id == slot.id) {
                     Some(entry) => *slot = placed(slot.clone(), entry),
@@ -217,14 +217,14 @@ impl Pools {
 fn announced_before(transaction: &Transaction<'_>, change: &Change<'_>) -> Done<Option<i64>> {
     let order = "SELECT id FROM slot WHERE request = ?1";
     let Some(key) = change.key() else { return Ok(None) };
-    Ok(transaction.query_row(order, [key], |row| row.get(0)).optional()?)
+    Ok(transaction.row(order, params![key], |row| row.get(0))?)
 }
 
 fn insert(transaction: &Transaction<'_>, change: &Change<'_>, what: &Announcement) -> Done<i64> {
-    transaction.execute(
+    let id = transaction.row(
         "INSERT INTO slot (uid, pool, way, title, bytes, files, earliest_s, deadline_s, rate_max, or_later, job, state,
-         begin_s, end_s, rate, announced_s, request, restarts, left, given, rank_s, promised)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'waiting', 0, 0, 0, ?12, ?13, ?14, 0, 0, 0, 0)",
+         begin_s, end_s, rate, announced_s, request, restarts, \"left\", given, rank_s, promised)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'waiting', 0, 0, 0, ?12, ?13, ?14, 0, 0, 0, 0) RETURNING id",
         params![
             change.who.uid,
             what.pool,
@@ -241,8 +241,9 @@ fn insert(transaction: &Transaction<'_>, change: &Change<'_>, what: &Announcemen
             change.key(),
             what.restarts
         ],
+        |row| row.get(0),
     )?;
-    Ok(transaction.last_insert_rowid())
+    id.ok_or_else(Undone::none)
 }
 
 /// Gives a slot to what is in the table, but not in the schedule yet.
@@ -296,7 +297,7 @@ fn named(transaction: &Transaction<'_>, change: &Change<'_>, id: i64) -> Done<Sl
 }
 
 /// How somebody means the pool of a slot, if they may see it.
-fn pool_name(connection: &Connection, who: &Who, slot: &Slotted) -> rusqlite::Result<Option<String>> {
+fn pool_name(connection: &Connection, who: &Who, slot: &Slotted) -> SqlResult<Option<String>> {
     let Some(id) = slot.pool else { return Ok(None) };
     let seen = pool_by_id(connection, id)?.filter(|pool| pool.access(who).is_some());
     Ok(seen.map(|pool| if pool.owner == who.uid { pool.name } else { pool.full_name() }))

@@ -1,11 +1,11 @@
 //! Slots as rows.
 
 use bivouac_schedule::{Entry, Limits, Phase, Request, Schedule, Slot};
-use rusqlite::{Connection, OptionalExtension, Params, Row, Transaction, params};
 
 use super::{LIMITS, SlotState, Slotted, Way};
 use crate::database::Done;
 use crate::reading::unknown;
+use crate::sql::{Connection, Row, SqlResult, Transaction, Value, params};
 
 /// What the second version of a database adds.
 pub(crate) const TABLES: &str = "
@@ -15,17 +15,17 @@ CREATE TABLE slot (
   bytes INTEGER NOT NULL, files INTEGER NOT NULL, earliest_s INTEGER NOT NULL, deadline_s INTEGER NOT NULL,
   rate_max INTEGER, or_later INTEGER NOT NULL, job TEXT, restarts INTEGER NOT NULL,
   state TEXT NOT NULL, begin_s INTEGER NOT NULL, end_s INTEGER NOT NULL, rate INTEGER NOT NULL,
-  left INTEGER NOT NULL, given INTEGER NOT NULL, rank_s INTEGER NOT NULL, promised INTEGER NOT NULL,
+  \"left\" INTEGER NOT NULL, given INTEGER NOT NULL, rank_s INTEGER NOT NULL, promised INTEGER NOT NULL,
   announced_s INTEGER NOT NULL, request TEXT UNIQUE);
 CREATE INDEX slot_open ON slot (id) WHERE state IN ('waiting', 'missed', 'running');
 ";
 
 const COLUMNS: &str = "id, uid, pool, way, title, bytes, files, earliest_s, deadline_s, rate_max, or_later, job, state, begin_s,
- end_s, rate, restarts, left, given, rank_s, promised";
+ end_s, rate, restarts, \"left\", given, rank_s, promised";
 const OPEN: &str = "WHERE state IN ('waiting', 'missed', 'running') ORDER BY id";
 const LOOKED: &str = "storage-looked";
 
-pub(crate) fn limits(connection: &Connection) -> rusqlite::Result<Limits> {
+pub(crate) fn limits(connection: &Connection) -> SqlResult<Limits> {
     let [bandwidth, percent, file_bytes] = LIMITS.map(|(name, default)| number(connection, name, default));
     Ok(Limits {
         bandwidth: u64::try_from(bandwidth?).unwrap_or(0),
@@ -34,25 +34,28 @@ pub(crate) fn limits(connection: &Connection) -> rusqlite::Result<Limits> {
     })
 }
 
-fn number(connection: &Connection, name: &str, default: i64) -> rusqlite::Result<i64> {
-    let found = connection.query_row("SELECT value FROM rule WHERE name = ?1", [name], |row| row.get(0));
-    Ok(found.optional()?.unwrap_or(default))
+fn number(connection: &Connection, name: &str, default: i64) -> SqlResult<i64> {
+    let found = connection.row("SELECT value FROM rule WHERE name = ?1", params![name], |row| row.get(0))?;
+    Ok(found.unwrap_or(default))
 }
 
-pub(crate) fn set_limits(transaction: &Transaction<'_>, limits: &Limits) -> rusqlite::Result<()> {
+pub(crate) fn set_limits(transaction: &Transaction<'_>, limits: &Limits) -> SqlResult<()> {
     let values = [signed(limits.bandwidth), i64::from(limits.user_percent), signed(limits.file_bytes)];
     LIMITS.iter().zip(values).try_for_each(|((name, _), value)| set_number(transaction, name, value))
 }
 
-fn set_number(transaction: &Transaction<'_>, name: &str, value: i64) -> rusqlite::Result<()> {
-    transaction.execute("INSERT OR REPLACE INTO rule VALUES (?1, ?2)", params![name, value])?;
+fn set_number(transaction: &Transaction<'_>, name: &str, value: i64) -> SqlResult<()> {
+    transaction.execute(
+        "INSERT INTO rule VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        params![name, value],
+    )?;
     Ok(())
 }
 
 /// The schedule, as it was when it was last changed.
-pub(crate) fn schedule(connection: &Connection) -> rusqlite::Result<Schedule> {
+pub(crate) fn schedule(connection: &Connection) -> SqlResult<Schedule> {
     let limits = limits(connection)?;
-    let entries = slots(connection, OPEN, [])?.iter().filter_map(|slot| entry(&limits, slot)).collect();
+    let entries = slots(connection, OPEN, &[])?.iter().filter_map(|slot| entry(&limits, slot)).collect();
     Ok(Schedule::new(limits, entries, number(connection, LOOKED, i64::MIN)?))
 }
 
@@ -98,7 +101,7 @@ pub(crate) fn placed(slot: Slotted, entry: &Entry) -> Slotted {
 
 /// Writes a schedule down: those that have changed, and those that were given up.
 pub(crate) fn write(transaction: &Transaction<'_>, schedule: &Schedule, given_up: &[i64]) -> Done<()> {
-    for before in slots(transaction, OPEN, [])? {
+    for before in slots(transaction, OPEN, &[])? {
         let Some(entry) = schedule.entries().iter().find(|entry| entry.request.id == before.id) else {
             continue;
         };
@@ -106,7 +109,7 @@ pub(crate) fn write(transaction: &Transaction<'_>, schedule: &Schedule, given_up
         if after != before {
             transaction.execute(
                 "UPDATE slot SET state = ?2, begin_s = ?3, end_s = ?4, rate = ?5, earliest_s = ?6, deadline_s = ?7,
-                 left = ?8, given = ?9, rank_s = ?10, promised = ?11 WHERE id = ?1",
+                 \"left\" = ?8, given = ?9, rank_s = ?10, promised = ?11 WHERE id = ?1",
                 params![
                     after.id,
                     after.state.word(),
@@ -133,7 +136,7 @@ pub(crate) fn end(
     id: i64,
     state: SlotState,
     at_s: Option<i64>,
-) -> rusqlite::Result<()> {
+) -> SqlResult<()> {
     transaction.execute(
         "UPDATE slot SET state = ?2, end_s = coalesce(?3, end_s) WHERE id = ?1",
         params![id, state.word(), at_s],
@@ -141,26 +144,22 @@ pub(crate) fn end(
     Ok(())
 }
 
-pub(crate) fn by_id(connection: &Connection, id: i64) -> rusqlite::Result<Option<Slotted>> {
-    Ok(slots(connection, "WHERE id = ?1", [id])?.into_iter().next())
+pub(crate) fn by_id(connection: &Connection, id: i64) -> SqlResult<Option<Slotted>> {
+    Ok(slots(connection, "WHERE id = ?1", params![id])?.into_iter().next())
 }
 
 /// The slots that a query gives.
-pub(crate) fn slots(
-    connection: &Connection,
-    which: &str,
-    values: impl Params,
-) -> rusqlite::Result<Vec<Slotted>> {
+pub(crate) fn slots(connection: &Connection, which: &str, values: &[Value]) -> SqlResult<Vec<Slotted>> {
     let order = format!("SELECT {COLUMNS} FROM slot {which}");
-    connection.prepare(&order)?.query_map(values, slot)?.collect()
+    connection.rows(&order, values, slot)
 }
 
-fn slot(row: &Row<'_>) -> rusqlite::Result<Slotted> {
+fn slot(row: &Row) -> SqlResult<Slotted> {
     let (way, state): (String, String) = (row.get(3)?, row.get(12)?);
     let way =
         [Way::In, Way::Out].into_iter().find(|known| known.word() == way).ok_or_else(|| unknown(3, &way))?;
     let known = SlotState::ALL.into_iter().find(|known| known.word() == state);
-    let count = |column: usize| -> rusqlite::Result<u64> { Ok(unsigned(row.get(column)?)) };
+    let count = |column: usize| -> SqlResult<u64> { Ok(unsigned(row.get(column)?)) };
     Ok(Slotted {
         id: row.get(0)?,
         uid: row.get(1)?,
@@ -172,7 +171,7 @@ fn slot(row: &Row<'_>) -> rusqlite::Result<Slotted> {
         files: count(6)?,
         earliest_s: row.get(7)?,
         deadline_s: row.get(8)?,
-        rate_max: row.get::<_, Option<i64>>(9)?.map(unsigned),
+        rate_max: row.get::<Option<i64>>(9)?.map(unsigned),
         or_later: row.get(10)?,
         job: row.get(11)?,
         state: known.ok_or_else(|| unknown(12, &state))?,

@@ -4,18 +4,19 @@ use bivouac_pool::{
     Access, Change, Due, Former, Grantee, New, Pool, PoolRef, PoolResult, Pools, State, Wanted, Who,
 };
 
+use crate::databases::Database;
+
 const DAY: i64 = 86_400;
 
 struct Site {
-    _dir: tempfile::TempDir,
+    database: Database,
     pools: Pools,
     me: Who,
 }
 
 fn site() -> Site {
-    let dir = tempfile::tempdir().unwrap();
-    let pools = Pools::open(&dir.path().join("p.sqlite")).unwrap();
-    Site { _dir: dir, pools, me: user(1000, &[1000]) }
+    let database = super::database();
+    Site { pools: database.open(), database, me: user(1000, &[1000]) }
 }
 
 fn user(uid: u32, gids: &[u32]) -> Who {
@@ -268,8 +269,7 @@ fn what_is_said_to_be_removing_is_still_looked_at() {
     let pool = site.make("mesh", 0);
     let wanted = [Wanted { pool: name("mesh"), access: Access::Rw, path: "/pools/mesh".into() }];
     site.pools.attach(&at(&me, 1), &former("camp"), &wanted).unwrap();
-    let other = rusqlite::Connection::open(site._dir.path().join("p.sqlite")).unwrap();
-    other.execute("UPDATE pool SET state = 'removing'", []).unwrap();
+    site.database.forge("UPDATE pool SET state = 'removing'");
     assert_eq!(site.look(50 * DAY), (vec![Due::Attached], vec![]));
     let attachment = site.pools.attachments(&pool).unwrap().remove(0);
     site.pools.detach(&at(&me, 50 * DAY), &[attachment.id]).unwrap();
@@ -278,4 +278,27 @@ fn what_is_said_to_be_removing_is_still_looked_at() {
         assert!(found.iter().all(|outcome| outcome.due == Due::Owner && outcome.failed.is_none()));
     }
     assert_eq!(site.look(52 * DAY), (vec![Due::Removal], vec!["mesh".to_owned()]));
+}
+
+/// S438: what is counted is noted once, by whoever may write.
+#[test]
+fn what_a_pool_holds_is_counted() {
+    let mut site = site();
+    let me = site.me.clone();
+    let pool = site.make("mesh", 0);
+    assert_eq!((pool.bytes, pool.files), (None, None));
+    let asked = Change { who: &me, now_s: 1, request: Some("c") };
+    for _ in 0..2 {
+        let counted = site.pools.count(&asked, &name("mesh"), 1 << 40, 7).unwrap();
+        assert_eq!((counted.bytes, counted.files), (Some(1 << 40), Some(7)));
+    }
+    let events = site.pools.history(&pool).unwrap();
+    assert_eq!((events.len(), events[1].detail.as_str()), (2, "7 files, 1099511627776 bytes"));
+    let reader = user(2000, &[2000]);
+    site.pools.share(&at(&me, 2), &name("mesh"), Grantee::User(2000), Some(Access::Ro)).unwrap();
+    let refused = site.pools.count(&at(&reader, 3), &name("1000/mesh"), 0, 0).unwrap_err().to_string();
+    assert!(refused.contains("you may not use it rw"), "{refused}");
+    site.pools.release(&at(&me, 4), &name("mesh")).unwrap();
+    assert!(site.pools.count(&at(&me, 5), &name("mesh"), 0, 0).is_err());
+    assert_eq!(site.pools.find(&me, &name("mesh")).unwrap().files, Some(7));
 }

@@ -1,6 +1,8 @@
-//! Several who change one database, a full disk, and files that are no databases.
+//! Several who change one database, a full disk, older files, and files that are no databases.
 
-use bivouac_pool::{Change, New, PoolRef, Pools, Who};
+use bivouac_pool::{Change, New, PoolRef, Pools, StorageLimits, Who};
+
+use crate::databases::{postgres, sqlite};
 
 fn new(name: &str) -> New {
     New {
@@ -17,14 +19,12 @@ fn new(name: &str) -> New {
 /// S329: of several who make a pool of one name at the same time one does; all changes of different pools are done.
 #[test]
 fn several_change_one_database() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("p.sqlite");
     let me = Who { uid: 1000, gids: vec![] };
-    let work = |worker: usize| {
-        let (file, me) = (file.clone(), me.clone());
+    let work = |url: &str, worker: usize| {
+        let (url, me) = (url.to_owned(), me.clone());
         move || {
             // Each opens a database that another may be making.
-            let mut pools = Pools::open(&file).unwrap();
+            let mut pools = Pools::at(&url).unwrap();
             let change = Change { who: &me, now_s: 0, request: None };
             let none = |_| panic!("nothing is to be made");
             for round in 0..5 {
@@ -33,10 +33,13 @@ fn several_change_one_database() {
             usize::from(pools.create(&change, &new("one"), none).is_ok())
         }
     };
-    let workers: Vec<_> = (0..4).map(|worker| std::thread::spawn(work(worker))).collect();
-    let won: usize = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
-    assert_eq!(won, 1);
-    assert_eq!(Pools::open(&file).unwrap().list(&me, true).unwrap().len(), 21);
+    for database in [sqlite(), postgres()] {
+        let start = |worker| std::thread::spawn(work(&database.url, worker));
+        let workers: Vec<_> = (0..4).map(start).collect();
+        let won: usize = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        assert_eq!(won, 1, "{}", database.url);
+        assert_eq!(database.open().list(&me, true).unwrap().len(), 21);
+    }
 }
 
 /// S329: what is no database, or of a newer version, is refused and stays as it is.
@@ -91,4 +94,21 @@ fn a_full_disk_changes_nothing() {
     let (made, refused, is_absent, listed) = ended.unwrap();
     assert!(unmounted.success() && made > 3 && is_absent && listed == made, "{made} {listed} {refused}");
     assert!(refused.contains("full") && refused.contains("nothing was changed"), "{refused}");
+}
+
+/// S431: a database of the release before gets what it lacks, and keeps what it has.
+#[test]
+fn an_older_database_gets_slots() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("p.sqlite");
+    let older = rusqlite::Connection::open(&file).unwrap();
+    older.execute_batch(include_str!("version-1.sql")).unwrap();
+    drop(older);
+    let mut pools = Pools::open(&file).unwrap();
+    let me = Who { uid: 1000, gids: vec![] };
+    assert_eq!(pools.list(&me, true).unwrap()[0].name, "kept");
+    let limits = StorageLimits { bandwidth: 1000, user_percent: 50, file_bytes: 100 };
+    pools.set_storage(&Change { who: &me, now_s: 0, request: None }, &limits).unwrap();
+    assert_eq!(pools.storage().unwrap(), limits);
+    assert_eq!(pools.slots(&me, 0, true).unwrap(), []);
 }

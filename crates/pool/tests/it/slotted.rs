@@ -6,10 +6,12 @@ use bivouac_pool::{
     Access, Announcement, Begun, Change, Expected, Grantee, New, Pools, SlotState, StorageLimits, Way, Who,
 };
 
+use crate::databases::Database;
+
 const LIMITS: StorageLimits = StorageLimits { bandwidth: 1000, user_percent: 50, file_bytes: 100 };
 
 struct Site {
-    dir: tempfile::TempDir,
+    database: Database,
     pools: Pools,
 }
 
@@ -22,10 +24,10 @@ fn at(who: &Who, now_s: i64) -> Change<'_> {
 }
 
 fn site() -> Site {
-    let dir = tempfile::tempdir().unwrap();
-    let mut pools = Pools::open(&dir.path().join("p.sqlite")).unwrap();
+    let database = super::database();
+    let mut pools = database.open();
     pools.set_storage(&at(&user(0), 0), &LIMITS).unwrap();
-    Site { dir, pools }
+    Site { database, pools }
 }
 
 /// A stage of 48,000 bytes, so 96 s and a cushion of 16 s.
@@ -63,7 +65,7 @@ fn slots_are_kept() {
     let once = Change { request: Some("r"), ..at(&me, 0) };
     let second = site.pools.announce(&once, &stage(299)).unwrap();
     assert_eq!(site.pools.announce(&once, &stage(299)).unwrap(), second);
-    let mut again = Pools::open(&site.dir.path().join("p.sqlite")).unwrap();
+    let mut again = site.database.open();
     let all = again.slots(&me, 0, false).unwrap();
     assert_eq!(
         all.iter().map(|slot| (slot.id, slot.begin_s)).collect::<Vec<_>>(),
@@ -178,8 +180,8 @@ fn pools_and_limits_count() {
     assert_eq!(site.pools.slots(&other, 0, false).unwrap()[0].pool_name.as_deref(), Some("1000/mesh"));
     let history = site.pools.history(&pool).unwrap();
     assert_eq!(history.iter().filter(|event| event.what == "announce").count(), 2);
-    let dir = tempfile::tempdir().unwrap();
-    let mut unset = Pools::open(&dir.path().join("p.sqlite")).unwrap();
+    let other = super::database();
+    let mut unset = other.open();
     let refused = unset.announce(&at(&me, 0), &stage(400)).unwrap_err().to_string();
     assert!(refused.contains("bivouac pool storage --bandwidth"), "{refused}");
 }
@@ -188,12 +190,12 @@ fn pools_and_limits_count() {
 #[test]
 fn several_announce_at_once() {
     let site = site();
-    let (file, next) = (site.dir.path().join("p.sqlite"), AtomicI64::new(0));
+    let next = AtomicI64::new(0);
     std::thread::scope(|scope| {
         for worker in 0..4_u32 {
-            let (file, next) = (&file, &next);
+            let (database, next) = (&site.database, &next);
             scope.spawn(move || {
-                let mut pools = Pools::open(file).unwrap();
+                let mut pools = database.open();
                 let me = user(1000 + worker);
                 for _ in 0..5 {
                     let now_s = next.fetch_add(1, Ordering::Relaxed);
@@ -208,18 +210,4 @@ fn several_announce_at_once() {
         let beside = all.iter().filter(|one| one.begin_s <= slot.begin_s && slot.begin_s < one.end_s);
         assert!(beside.map(|one| one.rate).sum::<u64>() <= LIMITS.bandwidth);
     }
-}
-
-/// S431: a database of the release before gets what it lacks, and keeps what it has.
-#[test]
-fn an_older_database_gets_slots() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("p.sqlite");
-    let older = rusqlite::Connection::open(&file).unwrap();
-    older.execute_batch(include_str!("version-1.sql")).unwrap();
-    drop(older);
-    let mut pools = Pools::open(&file).unwrap();
-    assert_eq!(pools.list(&user(1000), true).unwrap()[0].name, "kept");
-    pools.set_storage(&at(&user(0), 0), &LIMITS).unwrap();
-    assert_eq!(pools.announce(&at(&user(1000), 0), &stage(400)).unwrap().id, 1);
 }

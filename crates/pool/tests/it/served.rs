@@ -1,0 +1,155 @@
+//! What only a server can do: S436.
+
+use bivouac_pool::{Change, New, Pools, Who};
+
+use crate::server::Server;
+
+fn me() -> Who {
+    Who { uid: 1000, gids: vec![] }
+}
+
+fn new(name: &str) -> New {
+    New {
+        name: name.parse().unwrap(),
+        gid: 1,
+        title: String::new(),
+        days: Some(1),
+        source: Some(b"/data".to_vec()),
+        bytes: None,
+        files: None,
+    }
+}
+
+fn make(pools: &mut Pools, name: &str) -> Result<i64, String> {
+    let me = me();
+    let change = Change { who: &me, now_s: 0, request: Some(name) };
+    let made = pools.create(&change, &new(name), |_| panic!("nothing is to be made"));
+    made.map(|pool| pool.id).map_err(|error| error.to_string())
+}
+
+/// S436: what was acknowledged is there when a server was killed; what was not can be asked for again, and is done once.
+/// The same command goes on with the server that comes back.
+#[test]
+fn a_killed_server_keeps_what_it_acknowledged() {
+    let Some(mut server) = Server::start() else {
+        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
+        return;
+    };
+    server.make("site");
+    let mut pools = Pools::at(&server.url("site")).unwrap();
+    let mut made = 0;
+    for round in 0..3 {
+        let (acknowledged, acknowledges) = std::sync::mpsc::channel();
+        let before = made;
+        std::thread::scope(|scope| {
+            let working = &mut pools;
+            let worker = scope.spawn(move || {
+                for number in before.. {
+                    match make(working, &format!("p{number}")) {
+                        Ok(_) => _ = acknowledged.send(()),
+                        Err(error) => return (number, error),
+                    }
+                }
+                unreachable!("it is killed")
+            });
+            for _ in 0..5 {
+                acknowledges.recv().unwrap();
+            }
+            server.kill();
+            let error;
+            (made, error) = worker.join().unwrap();
+            assert!(error.contains("database site of ") && error.contains("--request"), "{error}");
+        });
+        server.start_again();
+        let there = Pools::at(&server.url("site")).unwrap().list(&me(), true).unwrap().len();
+        assert!(there == made || there == made + 1, "round {round}: {made} acknowledged, {there} there");
+        let again = (make(&mut pools, &format!("p{made}")), make(&mut pools, &format!("p{made}")));
+        assert!(again.0.is_ok() && again.0 == again.1, "{again:?}");
+        made += 1;
+        assert_eq!(pools.list(&me(), true).unwrap().len(), made);
+    }
+}
+
+/// S436: tables of something else, and of a newer version, are refused and left as they are; rights are the server's.
+#[test]
+fn what_is_not_for_pools_is_left_alone() {
+    let Some(server) = Server::start() else {
+        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
+        return;
+    };
+    for name in ["theirs", "newer", "ours"] {
+        server.make(name);
+    }
+    let refused = |name: &str, url: &str, parts: &[&str]| {
+        let said = Pools::at(url).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| said.contains(part)), "{name}: {said}");
+    };
+    let mut theirs = server.client("theirs");
+    theirs.batch_execute("CREATE TABLE pool (water BIGINT); INSERT INTO pool VALUES (7)").unwrap();
+    refused("theirs", &server.url("theirs"), &["already exists", "tables of something else"]);
+    let kept: i64 = theirs.query_one("SELECT water FROM pool", &[]).unwrap().get(0);
+    assert_eq!(kept, 7);
+    assert!(theirs.query("SELECT 1 FROM pg_class WHERE relname = 'event'", &[]).unwrap().is_empty());
+
+    drop(Pools::at(&server.url("newer")).unwrap());
+    server.client("newer").batch_execute("UPDATE bivouac_version SET version = 99").unwrap();
+    refused("newer", &server.url("newer"), &["version 99", "newer bivouac"]);
+    refused("missing", &server.url("missing"), &["does not exist", "createdb"]);
+    refused(
+        "no server",
+        "postgres://me:secret@%2Fnowhere/site",
+        &["database site of /nowhere", "server runs"],
+    );
+    for wrong in
+        ["postgres://me:secret@h:port/site", "postgres://me:secret@h/site?no=1", "mysql://me:secret@h/x"]
+    {
+        let said = Pools::at(wrong).unwrap_err().to_string();
+        assert!(said.contains("--db") && !said.contains("secret"), "{said}");
+    }
+
+    // Its owner makes the tables and gives others what they need.
+    let mut pools = Pools::at(&server.url("ours")).unwrap();
+    assert!(pools.is_ruled_by_role().unwrap());
+    server.client("ours").batch_execute("CREATE ROLE guest LOGIN").unwrap();
+    let guest = server.url("ours").replace("tester@", "guest@");
+    refused("guest", &guest, &["permission denied", "grant you its tables"]);
+    let grant = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO guest";
+    server.client("ours").batch_execute(grant).unwrap();
+    let mut of_guest = Pools::at(&guest).unwrap();
+    assert!(!of_guest.is_ruled_by_role().unwrap());
+    make(&mut of_guest, "mesh").unwrap();
+    assert_eq!(pools.list(&me(), false).unwrap()[0].name, "mesh");
+    make(&mut pools, "more").unwrap();
+}
+
+/// S436: who stands still in a change does not keep others waiting for ever: it is undone, and says so.
+#[test]
+fn a_change_that_stands_still_is_undone() {
+    let Some(server) = Server::start() else {
+        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
+        return;
+    };
+    server.make("site");
+    // Sooner than in use, for the test.
+    let hasty = server.url("site") + "?options=-c%20idle_in_transaction_session_timeout%3D100";
+    let (stands, others) = std::sync::mpsc::channel();
+    let (goes_on, told) = std::sync::mpsc::channel();
+    let stopped = std::thread::spawn(move || {
+        let (mut pools, me) = (Pools::at(&hasty).unwrap(), me());
+        let change = Change { who: &me, now_s: 0, request: None };
+        let made = pools.create(&change, &New { source: None, ..new("stopped") }, |id| {
+            stands.send(()).unwrap();
+            told.recv().unwrap();
+            Ok((b"/made".to_vec(), id.unsigned_abs()))
+        });
+        made.unwrap_err().to_string()
+    });
+    others.recv().unwrap();
+    let mut pools = Pools::at(&server.url("site")).unwrap();
+    assert_eq!(make(&mut pools, "mesh"), Ok(1));
+    goes_on.send(()).unwrap();
+    let error = stopped.join().unwrap();
+    assert!(error.contains("stopped for too long") || error.contains("--request"), "{error}");
+    let names: Vec<String> = pools.list(&me(), true).unwrap().into_iter().map(|pool| pool.name).collect();
+    assert_eq!(names, ["mesh"]);
+}
