@@ -90,9 +90,13 @@ pub(crate) fn missing(state: &State) -> Vec<Missing> {
                     && (seen.node.0, usize::from(seen.index)) == (node.id, index)
             };
             let instead = match bivouac_store::identity_of(&volume.path) {
-                Ok(Some(seen)) if wanted(&seen) && (index > 0 || has_names(&volume.path)) => continue,
-                Ok(Some(seen)) if wanted(&seen) => {
+                Ok(Some(seen)) if wanted(&seen) && index == 0 && !has_names(&volume.path) => {
                     Some("its records are gone, which nodes that served have".into())
+                }
+                Ok(Some(seen)) if wanted(&seen) && has_table(&volume.path) => continue,
+                Ok(Some(seen)) if wanted(&seen) => {
+                    let remedy = "fsck --offline --repair has it do with those that it has";
+                    Some(format!("it does not say which subfiles it had, so it was not copied whole; {remedy}"))
                 }
                 Ok(Some(seen)) => Some(format!(
                     "there is volume {} of {} of formation {}",
@@ -112,6 +116,12 @@ pub(crate) fn missing(state: &State) -> Vec<Missing> {
 fn has_names(path: &Path) -> bool {
     let stored = DirVolume::open_existing(path).and_then(|(volume, _)| Records::stored(&volume));
     stored.map_or(true, |stored| stored.is_some())
+}
+
+/// Whether a volume says which subfiles it has to have. What says so and is damaged is told by its daemon.
+fn has_table(path: &Path) -> bool {
+    let checked = DirVolume::open_existing(path).and_then(|(volume, _)| volume.check_table());
+    !matches!(checked, Err(StoreError::NoTable { .. }))
 }
 
 /// All of them, by name. Entries of formations whose volumes are gone for good are forgotten.
