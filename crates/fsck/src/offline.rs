@@ -77,7 +77,8 @@ pub(crate) fn open_volumes(paths: &[PathBuf], writable: bool) -> FsResult<(Vec<O
 fn without_table(volume: &DirVolume, identity: &VolumeIdentity, writable: bool) -> Option<Finding> {
     let error = volume.check_table().err()?;
     let object = format!("volume {} of {} ({})", identity.index, identity.node, volume.path().display());
-    let cause = "it is not known which subfiles it has to have: bivouac-subfiles is missing, or cannot be used";
+    let cause =
+        "it is not known which subfiles it has to have: bivouac-subfiles is missing, or cannot be used";
     let finding = Finding::new(Kind::MissingTable, object, format!("{cause} ({error})"));
     let renewed = writable.then(|| volume.renew_table());
     let outcome = match &renewed {
@@ -85,7 +86,8 @@ fn without_table(volume: &DirVolume, identity: &VolumeIdentity, writable: bool) 
         Some(Err(_)) => Outcome::Left,
         None => Outcome::Repairable,
     };
-    let remedy = "copy the volume again if it was not copied whole; --repair goes on with those that are there";
+    let remedy =
+        "copy the volume again if it was not copied whole; --repair goes on with those that are there";
     Some(Finding { outcome, ..finding.remedy(remedy) })
 }
 

@@ -23,7 +23,7 @@ const DIR_PIECE: usize = 64 << 10;
 const HOLDERS_MAX: u16 = 256;
 
 /// Most names of a path whose directories are made with what is put.
-const LEVELS_MAX: usize = 256;
+pub const LEVELS_MAX: usize = 256;
 /// Most links on such a path.
 const LINKS_MAX: usize = 40;
 
@@ -32,6 +32,14 @@ const DIR_MODE: u32 = 0o755;
 
 const READ: u32 = 4;
 pub const WRITE: u32 = 2;
+
+/// Refuses a path with more directories than are made for one request.
+///
+/// # Errors
+/// `ENAMETOOLONG`.
+pub fn check_depth(target: &Target) -> FsResult<()> {
+    if target.names.len() <= LEVELS_MAX { Ok(()) } else { Err(Errno::ENAMETOOLONG.into()) }
+}
 
 /// A formation, as the user that the server runs as.
 pub struct Tree {
@@ -254,9 +262,7 @@ impl Tree {
     /// # Errors
     /// As [`Tree::make_dir`], but for what is there; `ENAMETOOLONG` if there are too many.
     pub fn make_dirs(&self, access: &Access, target: &Target) -> FsResult<()> {
-        if target.names.len() > LEVELS_MAX {
-            return Err(FsError::with(Errno::ENAMETOOLONG, format!("more than {LEVELS_MAX} directories")));
-        }
+        check_depth(target)?;
         match self.attr(access, target) {
             Ok(attr) if attr.is_dir() => return Ok(()),
             Ok(_) => return Err(Errno::ENOTDIR.into()),

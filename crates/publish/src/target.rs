@@ -65,7 +65,8 @@ impl Target {
         let mut so_far = String::new();
         for part in parents.split('/').filter(|part| !part.is_empty()) {
             so_far = format!("{so_far}{part}/");
-            let made = if makes { rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o777)) } else { Ok(()) };
+            let made =
+                if makes { rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o777)) } else { Ok(()) };
             match made {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(self.failed(&so_far, error)),

@@ -177,7 +177,11 @@ impl Check<'_> {
         let cause = format!(
             "its subfile {:02x}/{}-{:04x} was on volume {} of {} and is not there any more: up to {bytes} bytes are lost, \
              and reading them fails",
-            row.ino.0 & 0xff, row.ino, seat.0, place.volume, place.node
+            row.ino.0 & 0xff,
+            row.ino,
+            seat.0,
+            place.volume,
+            place.node
         );
         let finding = Finding::new(Kind::MissingSubfile, self.paths.path(row.ino), cause).of([row.ino]);
         Some(finding.remedy(

@@ -96,7 +96,9 @@ pub(crate) fn missing(state: &State) -> Vec<Missing> {
                 Ok(Some(seen)) if wanted(&seen) && has_table(&volume.path) => continue,
                 Ok(Some(seen)) if wanted(&seen) => {
                     let remedy = "fsck --offline --repair has it do with those that it has";
-                    Some(format!("it does not say which subfiles it had, so it was not copied whole; {remedy}"))
+                    Some(format!(
+                        "it does not say which subfiles it had, so it was not copied whole; {remedy}"
+                    ))
                 }
                 Ok(Some(seen)) => Some(format!(
                     "there is volume {} of {} of formation {}",

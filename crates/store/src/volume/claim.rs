@@ -200,12 +200,14 @@ fn read_version(path: &Path, root: BorrowedFd<'_>) -> StoreResult<Option<(Volume
         .read_to_end(&mut bytes)
         .map_err(StoreError::io(format!("{}: read identity file", path.display())))?;
     let version = VolumeIdentity::version_of(&bytes);
-    VolumeIdentity::from_bytes(&bytes).map(|identity| Some((identity, version))).map_err(|error| match error {
-        IdentityError::Damaged(cause) => StoreError::BadIdentity { path: path.to_owned(), cause },
-        IdentityError::Newer(found) => {
-            StoreError::NewerFormat { path: path.to_owned(), found, supported: VERSION }
-        }
-    })
+    VolumeIdentity::from_bytes(&bytes).map(|identity| Some((identity, version))).map_err(
+        |error| match error {
+            IdentityError::Damaged(cause) => StoreError::BadIdentity { path: path.to_owned(), cause },
+            IdentityError::Newer(found) => {
+                StoreError::NewerFormat { path: path.to_owned(), found, supported: VERSION }
+            }
+        },
+    )
 }
 
 fn check_identity(path: &Path, found: VolumeIdentity, expected: VolumeIdentity) -> StoreResult<()> {
@@ -281,9 +283,9 @@ fn give_mode_back(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
 
 fn refuse_alien(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
     let found = entries(root).map_err(StoreError::io(format!("{}: list", path.display())))?;
-    let alien = found
-        .into_iter()
-        .find(|entry| !matches!(entry.name.as_str(), UNFINISHED_NAME | MODE_NAME | TABLE_NAME | "lost+found"));
+    let alien = found.into_iter().find(|entry| {
+        !matches!(entry.name.as_str(), UNFINISHED_NAME | MODE_NAME | TABLE_NAME | "lost+found")
+    });
     match alien {
         Some(entry) => Err(StoreError::Alien { path: path.to_owned(), found: entry.name }),
         None => Ok(()),

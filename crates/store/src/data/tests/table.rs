@@ -49,7 +49,10 @@ fn what_vanished_while_the_formation_was_down_is_not_read_as_zeros() {
     }
     assert_eq!((read(&store, id(1), 0, 9), read(&store, id(0x101), 0, 9)), (b"x".to_vec(), b"x".to_vec()));
     assert_eq!(read(&store, id(9), 0, 9), b"", "what was never made is a hole");
-    assert!(store.list_ids(0).unwrap().any(|known| known == id(2)), "what is looked for in vain can be removed");
+    assert!(
+        store.list_ids(0).unwrap().any(|known| known == id(2)),
+        "what is looked for in vain can be removed"
+    );
     // Nothing of it stays, so it is as good as any.
     store.trim(id(2), &SPEC, 1, 0).unwrap();
     write(&store, id(2), 1, 0, b"new").unwrap();
