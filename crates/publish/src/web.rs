@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bivouac_source::{Environment, trusted_roots};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use percent_encoding::percent_decode_str;
 use ureq::http::{self, HeaderMap};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
@@ -108,7 +108,13 @@ pub struct Web {
     keys: HashMap<String, String>,
     /// SHA-256 of the certificate of which origin.
     pins: HashMap<String, String>,
-    agents: Arc<Mutex<Agents>>,
+    ways: Arc<Ways>,
+}
+
+#[derive(Default)]
+struct Ways {
+    agents: Mutex<Agents>,
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -122,20 +128,21 @@ impl Web {
     /// With the certificates that the environment trusts.
     #[must_use]
     pub fn new(here: &Environment) -> Web {
-        let (keys, pins, agents) = (HashMap::new(), HashMap::new(), Arc::default());
-        Web { here: here.clone(), keys, pins, agents }
+        let (keys, pins, ways) = (HashMap::new(), HashMap::new(), Arc::default());
+        Web { here: here.clone(), keys, pins, ways }
     }
 
     /// Has all requests end at once when this is set, those too that are waiting for an answer.
     pub fn heed(&self, cancel: &Arc<AtomicBool>) {
-        let (agents, cancel) = (Arc::downgrade(&self.agents), Arc::clone(cancel));
+        let (ways, cancel) = (Arc::clone(&self.ways), Arc::clone(cancel));
         std::thread::spawn(move || {
-            while let Some(agents) = agents.upgrade() {
+            let mut agents = ways.agents.lock();
+            while !agents.is_over {
                 if cancel.load(Ordering::Relaxed) {
-                    return agents.lock().end();
+                    agents.end();
+                } else {
+                    ways.ended.wait_for(&mut agents, LOOK_EVERY);
                 }
-                drop(agents);
-                std::thread::sleep(LOOK_EVERY);
             }
         });
     }
@@ -198,7 +205,7 @@ impl Web {
     }
 
     fn failed(&self, url: &Url, error: &ureq::Error) -> PublishError {
-        if self.agents.lock().is_over {
+        if self.ways.agents.lock().is_over {
             return PublishError::new(Cause::Interrupted, format_args!("{}: interrupted", shown(url)));
         }
         failed(url, error)
@@ -223,7 +230,7 @@ impl Web {
             (None, true) => "near",
             (None, false) => "far",
         };
-        if let Some(agent) = self.agents.lock().by_name.get(name) {
+        if let Some(agent) = self.ways.agents.lock().by_name.get(name) {
             return Ok(agent.clone());
         }
         let roots = match pin {
@@ -246,11 +253,18 @@ impl Web {
             config = config.proxy(None);
         }
         let agent = config.build().new_agent();
-        let mut agents = self.agents.lock();
+        let mut agents = self.ways.agents.lock();
         if agents.is_over {
             agent.clone().shutdown();
         }
         Ok(agents.by_name.entry(name.to_owned()).or_insert(agent).clone())
+    }
+}
+
+impl Drop for Web {
+    fn drop(&mut self) {
+        self.ways.agents.lock().is_over = true;
+        self.ways.ended.notify_all();
     }
 }
 
