@@ -86,7 +86,7 @@ pub fn rebuild_files(
     out: &dyn Destination,
     progress: &dyn Progress,
 ) -> FsResult<(Vec<Rebuilt>, Vec<String>)> {
-    let opened = open_volumes(paths, false)?;
+    let (opened, _) = open_volumes(paths, false)?;
     let here: Vec<(NodeId, u16)> = opened.iter().map(|one| (one.identity.node, one.identity.index)).collect();
     let volumes: Vec<Subfiles> = opened
         .iter()

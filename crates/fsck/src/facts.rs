@@ -153,6 +153,8 @@ pub struct Facts {
     pub problems: Vec<String>,
     /// Names that inodes had by what is lost of records.
     pub lost_names: BTreeMap<Ino, LostName>,
+    /// Subfiles that were made and are not there any more, by file.
+    pub lost: Vec<(Ino, SeatIndex)>,
     /// Subfiles and bytes per volume.
     pub volumes: HashMap<(NodeId, u16), (u64, u64)>,
 }
@@ -185,6 +187,11 @@ impl Facts {
     /// The subfiles of a file.
     pub fn subfiles_of(&self, ino: Ino) -> &[SubfileRow] {
         equal(&self.subfiles, ino, |row| row.ino)
+    }
+
+    /// Whether a subfile was made and is not there any more.
+    pub fn is_lost(&self, ino: Ino, seat: SeatIndex) -> bool {
+        self.lost.binary_search(&(ino, seat)).is_ok()
     }
 
     /// The parts of a spread directory.

@@ -53,6 +53,8 @@ pub enum Kind {
     EpochAhead,
     /// A subfile that must be there and is not.
     MissingSubfile,
+    /// A volume that does not say which subfiles it has to have.
+    MissingTable,
     /// A subfile on another volume than that of its seat.
     MisplacedSubfile,
     /// A subfile of no file.

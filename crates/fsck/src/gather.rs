@@ -258,7 +258,9 @@ impl Gather<'_> {
         loop {
             let page = self.source.subfiles(node, &request)?;
             let last = page.subfiles.last().map(|found| (found.ino, found.seat));
-            for found in page.subfiles {
+            let (lost, there): (Vec<_>, Vec<_>) = page.subfiles.into_iter().partition(|found| found.lost);
+            self.facts.lost.extend(lost.iter().map(|found| (found.ino, found.seat)));
+            for found in there {
                 sum = (sum.0 + 1, sum.1 + found.allocated);
                 self.subfile(node, volume, found);
             }
@@ -298,6 +300,7 @@ impl Gather<'_> {
         facts.inodes.sort_unstable_by_key(|row| row.ino);
         facts.shards.sort_unstable_by_key(|row| (row.dir, row.node));
         facts.folded.sort_unstable();
+        facts.lost.sort_unstable();
         leave_out_copies(&mut facts);
         facts.subfiles.sort_unstable_by_key(|row| (row.ino, row.seat));
         // In the order of their directories as they were read: neighbours have the same.

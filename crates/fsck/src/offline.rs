@@ -13,7 +13,7 @@ use bivouac_types::{Errno, FormationId, FsError, FsResult, Ino, NodeId};
 use bivouac_wire::{FormationMap, ListRecordsRequest, ListSubfilesRequest, RecordPage, SubfilePage};
 
 use crate::derive::derive_map;
-use crate::finding::Finding;
+use crate::finding::{Finding, Kind, Outcome};
 use crate::salvage::{LostName, salvage, slots_of, unreadable};
 use crate::source::{Source, nodes, volumes};
 
@@ -48,10 +48,11 @@ pub(crate) struct Opened {
 }
 
 /// Opens volumes, and sees that they are of one formation and each is there once.
-pub(crate) fn open_volumes(paths: &[PathBuf], writable: bool) -> FsResult<Vec<Opened>> {
-    let mut opened: Vec<Opened> = Vec::new();
+pub(crate) fn open_volumes(paths: &[PathBuf], writable: bool) -> FsResult<(Vec<Opened>, Vec<Finding>)> {
+    let (mut opened, mut damaged) = (Vec::<Opened>::new(), Vec::new());
     for path in paths {
         let (volume, identity) = DirVolume::open_existing(path)?;
+        damaged.extend(without_table(&volume, &identity, writable));
         let volume: Arc<dyn Volume> = Arc::new(volume);
         let volume = if writable { volume } else { Arc::new(ReadOnlyVolume::new(volume)) };
         if let Some(first) = opened.first().filter(|first| first.identity.formation != identity.formation) {
@@ -69,7 +70,25 @@ pub(crate) fn open_volumes(paths: &[PathBuf], writable: bool) -> FsResult<Vec<Op
         }
         opened.push(Opened { identity, volume });
     }
-    Ok(opened)
+    Ok((opened, damaged))
+}
+
+/// What is said of a volume that does not say which subfiles it has to have.
+fn without_table(volume: &DirVolume, identity: &VolumeIdentity, writable: bool) -> Option<Finding> {
+    let error = volume.check_table().err()?;
+    let object = format!("volume {} of {} ({})", identity.index, identity.node, volume.path().display());
+    let cause =
+        "it is not known which subfiles it has to have: bivouac-subfiles is missing, or cannot be used";
+    let finding = Finding::new(Kind::MissingTable, object, format!("{cause} ({error})"));
+    let renewed = writable.then(|| volume.renew_table());
+    let outcome = match &renewed {
+        Some(Ok(())) => Outcome::Repaired,
+        Some(Err(_)) => Outcome::Left,
+        None => Outcome::Repairable,
+    };
+    let remedy =
+        "copy the volume again if it was not copied whole; --repair goes on with those that are there";
+    Some(Finding { outcome, ..finding.remedy(remedy) })
 }
 
 impl Stores {
@@ -78,10 +97,11 @@ impl Stores {
     /// # Errors
     /// A volume that is missing, in use, another formation's; no volume at all.
     pub fn open(args: &OfflineArgs) -> FsResult<Stores> {
-        let opened = open_volumes(&args.volumes, args.repair)?;
+        let (opened, without_table) = open_volumes(&args.volumes, args.repair)?;
         let first = opened.first().ok_or_else(|| FsError::with(Errno::EINVAL, "no volume is named"))?;
         let formation = first.identity.formation;
-        let (records, damaged, lost_names) = open_records(&opened, formation, args);
+        let (records, mut damaged, lost_names) = open_records(&opened, formation, args);
+        damaged.extend(without_table);
         let map = match &args.map {
             Some(map) if map.formation != formation => {
                 let text =

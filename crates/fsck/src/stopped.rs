@@ -35,7 +35,7 @@ pub fn check_offline(args: &OfflineArgs, leave: Leave, progress: &dyn Progress) 
         report.findings.extend(wrong.iter().map(|wrong| wrong_content(&paths, wrong)));
     }
     // What became of records that could not be opened is known already.
-    for finding in report.findings.iter_mut().filter(|finding| finding.kind != Kind::Records) {
+    for finding in report.findings.iter_mut().filter(|finding| !is_of_opening(finding.kind)) {
         finding.outcome = match &finding.fix {
             Some(Fix::DiscardSubfile(_)) if !leave.discard_unreferenced => Outcome::Left,
             Some(_) => Outcome::Repairable,
@@ -119,6 +119,11 @@ fn repair(
     Ok(())
 }
 
+/// Whether what became of it was settled when the volumes were opened.
+fn is_of_opening(kind: Kind) -> bool {
+    matches!(kind, Kind::Records | Kind::MissingTable)
+}
+
 fn is_fixable(finding: &Finding, leave: Leave) -> bool {
     match &finding.fix {
         Some(Fix::DiscardSubfile(_)) => leave.discard_unreferenced,
@@ -129,7 +134,8 @@ fn is_fixable(finding: &Finding, leave: Leave) -> bool {
 /// What is not found any more is repaired; what was not found at first is added.
 fn conclude_outcomes(report: &mut Report, open: &[Finding]) {
     let same = |a: &Finding, b: &Finding| a.kind == b.kind && a.inos == b.inos && a.object == b.object;
-    let is_known = |finding: &&mut Finding| !matches!(finding.kind, Kind::Records | Kind::WrongContent);
+    let is_known =
+        |finding: &&mut Finding| !is_of_opening(finding.kind) && finding.kind != Kind::WrongContent;
     for finding in report.findings.iter_mut().filter(is_known) {
         let left = open.iter().any(|now| same(now, finding));
         finding.outcome = if left { Outcome::Left } else { Outcome::Repaired };

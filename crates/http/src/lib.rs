@@ -12,6 +12,7 @@ mod conditions;
 mod digests;
 #[cfg(test)]
 mod fuzzed;
+mod host;
 pub mod keys;
 mod listing;
 mod load;

@@ -14,6 +14,7 @@ use tokio::task::spawn_blocking;
 use crate::announce::Announced;
 use crate::body::{Body, full};
 use crate::digests;
+use crate::host;
 use crate::keys::{self, Deriver, SECRET_LEN};
 use crate::origin;
 use crate::page::{self, Views};
@@ -102,6 +103,8 @@ impl Service {
         self: Arc<Service>,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Refusal> {
+        host::check(request.version(), request.headers())
+            .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
         if s3::is_signed(request.headers(), request.uri().query()) {
             return self.s3.answer(request).await;
         }

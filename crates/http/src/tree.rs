@@ -22,11 +22,24 @@ const DIR_PIECE: usize = 64 << 10;
 /// Most nodes that are named with a file.
 const HOLDERS_MAX: u16 = 256;
 
+/// Most names of a path whose directories are made with what is put.
+pub const LEVELS_MAX: usize = 256;
+/// Most links on such a path.
+const LINKS_MAX: usize = 40;
+
 /// Permissions of directories that are made: daemons and servers have no umask of a user.
 const DIR_MODE: u32 = 0o755;
 
 pub const READ: u32 = 4;
 pub const WRITE: u32 = 2;
+
+/// Refuses a path with more directories than are made for one request.
+///
+/// # Errors
+/// `ENAMETOOLONG`.
+pub fn check_depth(target: &Target) -> FsResult<()> {
+    if target.names.len() <= LEVELS_MAX { Ok(()) } else { Err(Errno::ENAMETOOLONG.into()) }
+}
 
 /// A formation, as the user that the server runs as.
 pub struct Tree {
@@ -251,22 +264,54 @@ impl Tree {
     /// Makes a directory with all above it that are missing, as far as they are below the key's path.
     ///
     /// # Errors
-    /// As [`Tree::make_dir`], but for what is there.
+    /// As [`Tree::make_dir`], but for what is there; `ENAMETOOLONG` if there are too many.
     pub fn make_dirs(&self, access: &Access, target: &Target) -> FsResult<()> {
+        check_depth(target)?;
         match self.attr(access, target) {
             Ok(attr) if attr.is_dir() => return Ok(()),
             Ok(_) => return Err(Errno::ENOTDIR.into()),
             Err(error) if error.errno() == Errno::ENOENT => {}
             Err(error) => return Err(error),
         }
-        for len in access.prefix.names.len() + 1..=target.names.len() {
-            let names = target.names.iter().take(len).cloned().collect();
-            match self.make_dir(access, &Target { names, is_dir: false }) {
-                Err(error) if error.errno() != Errno::EEXIST => return Err(error),
-                _ => {}
-            }
+        // From directory to directory: from the top for each would be a square of the depth.
+        let (mut dir, mut links) = (self.client()?.getattr(access.top)?, 0);
+        for (level, name) in target.names.iter().enumerate().skip(access.prefix.names.len()) {
+            let is_link = |there: &Attr| there.mode & mode::TYPE == mode::LINK;
+            dir = match self.at(&Place { parent: dir.ino, name: name.clone(), is_dir: true })? {
+                None => self.make_dir_in(access, &dir, name)?,
+                Some(there) if there.is_dir() => there,
+                Some(there) if is_link(&there) && links < LINKS_MAX => {
+                    links += 1;
+                    let names = target.names.iter().take(level + 1).cloned().collect();
+                    self.dir_behind(access, &Target { names, is_dir: false })?
+                }
+                Some(there) if is_link(&there) => return Err(Errno::ELOOP.into()),
+                Some(_) => return Err(Errno::ENOTDIR.into()),
+            };
         }
         Ok(())
+    }
+
+    /// Makes a directory, unless somebody else does so first.
+    fn make_dir_in(&self, access: &Access, dir: &Attr, name: &[u8]) -> FsResult<Attr> {
+        self.may_change(access, dir)?;
+        let new = NewInode { mode: mode::DIR | DIR_MODE, rdev: 0, target: &[] };
+        let (client, change) = (self.client()?, self.member.change()?);
+        match client.mknod(&change.ctx, dir.ino, name, &new) {
+            Err(error) if error.errno() == Errno::EEXIST => client.lookup(dir.ino, name),
+            made => made,
+        }
+    }
+
+    /// The directory where a link leads; made there if it is missing.
+    fn dir_behind(&self, access: &Access, link: &Target) -> FsResult<Attr> {
+        match self.attr(access, link) {
+            Err(error) if error.errno() == Errno::ENOENT => {
+                self.make_dir(access, link)?;
+                self.attr(access, link)
+            }
+            found => found,
+        }
     }
 
     /// Removes a file, a link, or an empty directory; `check` sees it before.

@@ -110,7 +110,11 @@ fn missing(
         if cancel.load(Ordering::Relaxed) {
             return Err(interrupted());
         }
-        let spot = target.spot(&item.name, &tag(item))?;
+        // Nothing is made before all has been looked at.
+        let Some(spot) = target.spot_if_there(&item.name, &tag(item))? else {
+            missing.push(number);
+            continue;
+        };
         match spot.existing()? {
             Some(file)
                 if is_as_said(&file, item)

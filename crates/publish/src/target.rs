@@ -44,6 +44,19 @@ impl Target {
     /// # Errors
     /// [`Cause::Damaged`] for a name that leads elsewhere; otherwise what the system says.
     pub fn spot(&self, name: &str, tag: &Digest) -> PublishResult<Spot> {
+        let gone = || PublishError::system(self.path.join(name).display(), &Errno::NOENT.into());
+        self.walk(name, tag, true)?.ok_or_else(gone)
+    }
+
+    /// The same without making anything; `None` if its directories are not there.
+    ///
+    /// # Errors
+    /// As [`Target::spot`].
+    pub fn spot_if_there(&self, name: &str, tag: &Digest) -> PublishResult<Option<Spot>> {
+        self.walk(name, tag, false)
+    }
+
+    fn walk(&self, name: &str, tag: &Digest, makes: bool) -> PublishResult<Option<Spot>> {
         check(name)
             .map_err(|why| PublishError::new(Cause::Damaged, format_args!("the name {name:?} {why}")))?;
         let (parents, last) = name.rsplit_once('/').map_or(("", name), |(parents, last)| (parents, last));
@@ -52,27 +65,33 @@ impl Target {
         let mut so_far = String::new();
         for part in parents.split('/').filter(|part| !part.is_empty()) {
             so_far = format!("{so_far}{part}/");
-            match rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o777)) {
+            let made =
+                if makes { rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o777)) } else { Ok(()) };
+            match made {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(self.failed(&so_far, error)),
             }
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            dir = rustix::fs::openat(&dir, part, flags, Mode::empty()).map_err(|error| match error {
-                Errno::LOOP | Errno::NOTDIR => {
-                    let text = format!(
-                        "{}: is no directory but a link or a file; nothing is put through it, remove it first",
-                        self.path.join(&so_far).display()
-                    );
-                    PublishError::new(Cause::Exists, text)
-                }
-                error => self.failed(&so_far, error),
-            })?;
+            dir = match rustix::fs::openat(&dir, part, flags, Mode::empty()) {
+                Ok(dir) => dir,
+                Err(Errno::NOENT) if !makes => return Ok(None),
+                Err(Errno::LOOP | Errno::NOTDIR) => return Err(self.no_directory(&so_far)),
+                Err(error) => return Err(self.failed(&so_far, error)),
+            };
         }
         let tag = tag.hex();
         // Cut on a boundary of letters, so that name and tag fit.
         let begin: String = last.chars().take(40).collect();
         let partial = format!(".{begin}{UNFINISHED}{}", tag.get(..24).unwrap_or_default());
-        Ok(Spot { dir, name: last.to_owned(), partial, path: self.path.join(name) })
+        Ok(Some(Spot { dir, name: last.to_owned(), partial, path: self.path.join(name) }))
+    }
+
+    fn no_directory(&self, name: &str) -> PublishError {
+        let text = format!(
+            "{}: is no directory but a link or a file; nothing is put through it, remove it first",
+            self.path.join(name).display()
+        );
+        PublishError::new(Cause::Exists, text)
     }
 
     fn failed(&self, name: &str, error: Errno) -> PublishError {

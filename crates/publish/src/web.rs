@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bivouac_source::{Environment, trusted_roots};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use percent_encoding::percent_decode_str;
 use ureq::http::{self, HeaderMap};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
@@ -22,6 +24,8 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// How long an answer may take for which a server reads all of a large file.
 const ANSWER_SLOW: Duration = Duration::from_secs(600);
 const SILENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether requests are to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Most redirects of one request.
 const REDIRECTS_MAX: usize = 5;
 /// Largest refusal that is read, in bytes.
@@ -104,16 +108,43 @@ pub struct Web {
     keys: HashMap<String, String>,
     /// SHA-256 of the certificate of which origin.
     pins: HashMap<String, String>,
+    ways: Arc<Ways>,
+}
+
+#[derive(Default)]
+struct Ways {
+    agents: Mutex<Agents>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Agents {
     /// By origin where that is pinned; the others share one.
-    agents: Mutex<HashMap<String, ureq::Agent>>,
+    by_name: HashMap<String, ureq::Agent>,
+    is_over: bool,
 }
 
 impl Web {
     /// With the certificates that the environment trusts.
     #[must_use]
     pub fn new(here: &Environment) -> Web {
-        let (keys, pins, agents) = (HashMap::new(), HashMap::new(), Mutex::new(HashMap::new()));
-        Web { here: here.clone(), keys, pins, agents }
+        let (keys, pins, ways) = (HashMap::new(), HashMap::new(), Arc::default());
+        Web { here: here.clone(), keys, pins, ways }
+    }
+
+    /// Has all requests end at once when this is set, those too that are waiting for an answer.
+    pub fn heed(&self, cancel: &Arc<AtomicBool>) {
+        let (ways, cancel) = (Arc::clone(&self.ways), Arc::clone(cancel));
+        std::thread::spawn(move || {
+            let mut agents = ways.agents.lock();
+            while !agents.is_over {
+                if cancel.load(Ordering::Relaxed) {
+                    agents.end();
+                } else {
+                    ways.ended.wait_for(&mut agents, LOOK_EVERY);
+                }
+            }
+        });
     }
 
     /// Shows a key to the server of a URL.
@@ -169,8 +200,15 @@ impl Web {
                 agent.run(agent.configure_request(request).timeout_recv_response(Some(wait)).build())
             }),
         };
-        let (parts, body) = answered.map_err(|error| failed(url, &error))?.into_parts();
+        let (parts, body) = answered.map_err(|error| self.failed(url, &error))?.into_parts();
         Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, url: plain, body })
+    }
+
+    fn failed(&self, url: &Url, error: &ureq::Error) -> PublishError {
+        if self.ways.agents.lock().is_over {
+            return PublishError::new(Cause::Interrupted, format_args!("{}: interrupted", shown(url)));
+        }
+        failed(url, error)
     }
 
     /// What is shown to the server of a URL: what the URL says itself, or the key for it.
@@ -192,7 +230,7 @@ impl Web {
             (None, true) => "near",
             (None, false) => "far",
         };
-        if let Some(agent) = self.agents.lock().get(name) {
+        if let Some(agent) = self.ways.agents.lock().by_name.get(name) {
             return Ok(agent.clone());
         }
         let roots = match pin {
@@ -215,8 +253,25 @@ impl Web {
             config = config.proxy(None);
         }
         let agent = config.build().new_agent();
-        self.agents.lock().insert(name.to_owned(), agent.clone());
-        Ok(agent)
+        let mut agents = self.ways.agents.lock();
+        if agents.is_over {
+            agent.clone().shutdown();
+        }
+        Ok(agents.by_name.entry(name.to_owned()).or_insert(agent).clone())
+    }
+}
+
+impl Drop for Web {
+    fn drop(&mut self) {
+        self.ways.agents.lock().is_over = true;
+        self.ways.ended.notify_all();
+    }
+}
+
+impl Agents {
+    fn end(&mut self) {
+        self.is_over = true;
+        self.by_name.values().cloned().for_each(ureq::Agent::shutdown);
     }
 }
 

@@ -102,6 +102,8 @@ ranks! {
     SUBFILE_CACHE = 510, "open subfiles";
     /// Blocks that are wrong, and subfiles that wait for checksums.
     DAMAGE = 515, "wrong blocks";
+    /// Which subfiles a volume has.
+    SUBFILE_TABLE = 517, "the table of a volume's subfiles";
     /// Rooms of partitions on a volume.
     VOLUME_ROOMS = 520, "rooms of a volume";
     /// The grant table's next session.

@@ -17,6 +17,7 @@ mod spec;
 mod subfile;
 mod summed;
 mod sums;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +44,7 @@ use self::damage::Damage;
 use self::lent::Lent;
 use self::room::Room;
 use self::subfile::OpenSubfile;
+pub(crate) use self::table::{TABLE_NAME, check_table, empty_table, renew_table};
 use crate::{DirVolume, StoreError, StoreResult, Volume, VolumeFile, VolumeIdentity, VolumeKind};
 
 /// Settings of a [`DataStore`].
@@ -124,10 +126,10 @@ impl DataStore {
         formation: FormationId,
         options: &DataOptions,
     ) -> StoreResult<DataStore> {
-        let volumes: Vec<Lent> = volumes
-            .into_iter()
-            .map(|(volume, capacity)| Lent::new(volume, capacity, options.checksum))
-            .collect();
+        let lent = |(index, (volume, capacity)): (u16, (Arc<dyn Volume>, u64))| {
+            Lent::new(volume, index, capacity, options.checksum)
+        };
+        let volumes: Vec<Lent> = (0..=u16::MAX).zip(volumes).map(lent).collect::<StoreResult<_>>()?;
         volumes.iter().try_for_each(scan::take_stock)?;
         let (cache, damage) = (Cache::new(options.handles_max), Damage::default());
         Ok(DataStore { volumes, formation, cache, damage })
@@ -277,7 +279,12 @@ impl DataStore {
         let place = self.place(id)?;
         let room = &*self.room(id)?;
         let mut state = place.state.write();
-        match self.opened(id, &mut state)? {
+        let opened = match self.opened(id, &mut state) {
+            // Nothing of what is lost stays.
+            Err(StoreError::LostSubfile { .. }) if len_max == 0 => None,
+            opened => opened?,
+        };
+        match opened {
             None => {
                 // Beyond the limit too: a file must be cut to make room.
                 room.correct(0, SUBFILE_HEADER_LEN);
@@ -305,7 +312,10 @@ impl DataStore {
             self.end_holders(id, open)?;
             return self.discard(id, &mut state).map(|()| true);
         }
-        let Some(file) = self.open_file(id)? else { return Ok(false) };
+        let Some(file) = self.open_file(id)? else {
+            let forgotten = self.lent(id.volume)?.table.remove(id);
+            return forgotten.map_err(|error| self.io_error(id, "note removal", error)).map(|_| false);
+        };
         // Its header need not be sound for it to be removed; so what is opened here must not stay open.
         let open = OpenSubfile::occupying(file).map_err(|error| self.io_error(id, "stat", error))?;
         self.discard(id, &mut Some(open)).map(|()| true)
@@ -349,16 +359,18 @@ impl DataStore {
         scan::Walk::begin(&*self.lent(volume)?.volume, volume, self.formation)
     }
 
-    /// The names of all subfiles of a volume, whatever is in them.
+    /// The names of all subfiles of a volume, whatever is in them, and of those that are known not to be there any more.
     ///
     /// # Errors
     /// `NoVolume`, `Io`.
     pub fn list_ids(&self, volume: u16) -> StoreResult<impl Iterator<Item = SubfileId>> {
-        scan::ids(&*self.lent(volume)?.volume, volume)
+        let lent = self.lent(volume)?;
+        Ok(scan::ids(&*lent.volume, volume)?.chain(lent.table.lost()))
     }
 
     /// Some subfiles of a volume behind `after`, in the order of directory, file and seat, at least one if there are
-    /// any; and whether they were the last. As [`DataStore::list`] otherwise.
+    /// any; and whether they were the last. Those that were made and are not there any more are `LostSubfile`. As
+    /// [`DataStore::list`] otherwise.
     ///
     /// # Errors
     /// `NoVolume`, `Io`.
@@ -368,7 +380,17 @@ impl DataStore {
         after: Option<SubfileId>,
         max: usize,
     ) -> StoreResult<(Vec<ListedSubfile>, bool)> {
-        scan::page(&*self.lent(volume)?.volume, volume, self.formation, after, max)
+        let lent = self.lent(volume)?;
+        let is_lost = |id| self.is_lost(id).unwrap_or(false);
+        let table = Some((&lent.table, &is_lost as &dyn Fn(SubfileId) -> bool));
+        scan::page((&*lent.volume, volume, self.formation), table, after, max)
+    }
+
+    /// Whether a subfile was made and is not there any more.
+    fn is_lost(&self, id: SubfileId) -> StoreResult<bool> {
+        let place = self.place(id)?;
+        let mut state = place.state.write();
+        Ok(matches!(self.opened(id, &mut state), Err(StoreError::LostSubfile { .. })))
     }
 
     /// State of all volumes, in order.

@@ -107,6 +107,26 @@ pub enum StoreError {
         /// What is wrong.
         cause: String,
     },
+    /// A subfile that was made, never removed, and is not there.
+    #[error(
+        "volume {}: subfile {name} is not there any more, though nobody removed it by bivouac: its part of the file is not served; put it back while the formation is down, restore the file from a copy, or remove it; `bivouac fsck` names all such files",
+        volume.display()
+    )]
+    LostSubfile {
+        /// The volume's directory.
+        volume: PathBuf,
+        /// The subfile in it.
+        name: String,
+    },
+    /// A volume without the file that says which subfiles it has.
+    #[error(
+        "volume {}: bivouac-subfiles is not there, which says what else must be: the volume was not copied whole; copy it again, or go on with what is there after `bivouac fsck --offline --repair`",
+        path.display()
+    )]
+    NoTable {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A block whose bytes are not those that were written.
     #[error(
         "{}: bytes {from} to {to} of its data are not what was written (checksum): they are not served; restore the file from a copy, or write all of them anew; `bivouac scrub` says what else is wrong",
@@ -233,6 +253,8 @@ impl StoreError {
             StoreError::NoVolume { .. } => Errno::ENXIO,
             StoreError::BadIdentity { .. }
             | StoreError::Corrupt { .. }
+            | StoreError::LostSubfile { .. }
+            | StoreError::NoTable { .. }
             | StoreError::WrongBlock { .. }
             | StoreError::NotAwaited => Errno::EIO,
             StoreError::StaleEpoch { .. } => Errno::ESTALE,

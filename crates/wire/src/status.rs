@@ -33,8 +33,10 @@ pub struct DamageStatus {
     pub wrong_bytes: u64,
     /// The first stretches of it.
     pub wrong: Vec<WrongBytes>,
+    /// Subfiles that were made, and are known not to be there any more.
+    pub lost: u64,
 }
-codec_struct!(DamageStatus { refused, wrong_bytes, wrong });
+codec_struct!(DamageStatus { refused, wrong_bytes, wrong, lost });
 
 /// A stretch of a subfile that is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]

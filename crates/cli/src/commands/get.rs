@@ -36,6 +36,7 @@ enum Found {
 pub fn run(here: &Environment, args: &GetArgs) -> Result<ExitCode, Failure> {
     let mut ways = Ways::new(here, &args.which.key)?;
     interruptible(|cancel| {
+        ways.web.heed(cancel);
         let meter = Meter::new("get", args.json, args.talk);
         let done = match find(args, &mut ways)? {
             Found::Bytes(url, name) => bytes(args, &url, &name, &ways, &meter, cancel),

@@ -10,6 +10,8 @@ use bivouac_launch::{
     table, whole,
 };
 use bivouac_mount::fusermount;
+use bivouac_types::NodeId;
+use bivouac_types::units::format_count;
 
 use super::up::owner;
 use crate::attach::wait_usable;
@@ -17,6 +19,10 @@ use crate::failure::Failure;
 use crate::forming::mount_all;
 use crate::forming_hosts::{mount_of_hosts, say_who_is_missing};
 use crate::options::{AgainArgs, RecoverArgs};
+use crate::reach;
+
+/// How long a node may take to say what it misses.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// Starts a formation again that was killed as a whole, and mounts it.
 pub fn run(here: &Environment, args: &RecoverArgs) -> Result<ExitCode, Failure> {
@@ -51,8 +57,25 @@ pub fn run(here: &Environment, args: &RecoverArgs) -> Result<ExitCode, Failure> 
             format_args!("formation {name} runs again, but is not mounted: {failure}; bivouac mount --name {name} DIR does that"),
         )
     })?;
+    say_what_is_lost(&started);
     show(args.json, started, &mounts)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says that volumes came back without a part of what they had. Who does not answer is asked by `status` again.
+fn say_what_is_lost(started: &Started) {
+    let Ok(client) = reach::client(&started.dir, &started.state, ANSWER_WAIT) else { return };
+    let nodes = started.state.nodes.iter().filter_map(|node| client.status(NodeId(node.id)).ok());
+    let lost: u64 = nodes.map(|status| status.damage.lost).sum();
+    client.leave();
+    if lost > 0 {
+        errln!(
+            "bivouac: {} that the volumes had are not there any more: parts of files cannot be read; \
+             bivouac fsck {} names them",
+            format_count(lost, "subfile"),
+            started.name
+        );
+    }
 }
 
 /// The same on all hosts that it was over.
@@ -83,6 +106,7 @@ fn over_hosts(
     };
     let started = start_hosts(here, &wishes, bound, signals)?;
     say_who_is_missing(&started.state);
+    say_what_is_lost(&started);
     let mounts: Vec<PathBuf> = mount.into_iter().collect();
     show(args.json, started, &mounts)?;
     Ok(ExitCode::SUCCESS)

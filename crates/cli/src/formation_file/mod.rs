@@ -218,6 +218,18 @@ width = 2
             ("[[partition]]\npath = \"/a\"\nsharing = \"shared\"\n", 3, "sharing goes with clients"),
             ("[[partition]]\npath = \"/a\"\nclients = 0\n", 3, "clients"),
             ("[[partition]]\npath = \"/a/../b\"\n", 2, "has '..'"),
+            ("[[partition]]\n\npath = \"/a\\u0000b\"\n", 3, "path: has a control character (U+0000)"),
+            (
+                "[[partition]]\npath = \"/a\"\nrule = [\n\"*.x: stripe=64k\",\n\"*\\n: width=1\"]\n",
+                5,
+                "U+000A",
+            ),
+            (
+                "[formation]\nnodes = 1\nvolume = [\"/v\\u001b\"]\n",
+                3,
+                "volume: has a control character (U+001B)",
+            ),
+            ("[formation]\nvolume = \"/v\\u0085\"\n", 2, "volume: has a control character (U+0085)"),
             ("[[partition]]\npath = \"/\"\n", 2, "the formation's own directory"),
             ("[[partition]]\npath = \"/a\"\n[[partition]]\npath = \"a/\"\n", 4, "is there already"),
         ] {

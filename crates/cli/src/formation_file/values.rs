@@ -5,10 +5,19 @@ use toml::de::DeValue;
 
 use super::Problem;
 
-/// A value as text; `None` with a problem if it is of a kind that no option has.
+/// A value as text; `None` with a problem if it is of a kind that no option has, or
+/// has characters that no name and no number has.
 pub fn scalar(key: &str, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Problem>) -> Option<String> {
     match value.get_ref() {
-        DeValue::String(text) => Some(text.to_string()),
+        DeValue::String(text) => match text.chars().find(|letter| letter.is_control()) {
+            None => Some(text.to_string()),
+            Some(letter) => {
+                let code = u32::from(letter);
+                let text = format!("{key}: has a control character (U+{code:04X}) in it: write it without");
+                problems.push(Problem::new(value.span().start, text));
+                None
+            }
+        },
         DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
         DeValue::Float(number) => Some(number.as_str().to_owned()),
         DeValue::Boolean(word) => {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bivouac_client::{Client, NodeStatus};
+use bivouac_client::{Client, DamageStatus, NodeStatus};
 use bivouac_types::Ino;
 use bivouac_types::units::{format_count, format_size};
 use serde::Serialize;
@@ -19,6 +19,8 @@ pub struct DamageReport {
     pub(crate) refused: u64,
     /// Bytes of whole blocks.
     pub(crate) wrong_bytes: u64,
+    /// Subfiles that were made, and are known not to be there any more.
+    pub(crate) lost: u64,
     /// The first stretches.
     wrong: Vec<WrongReport>,
 }
@@ -59,8 +61,9 @@ impl DamageReport {
             subfile: wrong.path.clone(),
         });
         let wrong: Vec<WrongReport> = wrong.collect();
-        let (refused, wrong_bytes) = (damage.refused, damage.wrong_bytes);
-        (refused > 0 || wrong_bytes > 0).then_some(DamageReport { refused, wrong_bytes, wrong })
+        let DamageStatus { refused, wrong_bytes, lost, .. } = *damage;
+        let report = DamageReport { refused, wrong_bytes, lost, wrong };
+        (refused > 0 || wrong_bytes > 0 || lost > 0).then_some(report)
     }
 
     /// Takes in the names of files.
@@ -73,13 +76,18 @@ impl DamageReport {
     /// For people.
     pub fn to_text(&self, node: u16, host: &str) -> String {
         let (bytes, refused) = (format_size(self.wrong_bytes), format_count(self.refused, "refusal"));
-        let mut text = match self.wrong_bytes {
-            0 => return format!("node {node} ({host}): {refused} for wrong bytes that are gone since\n"),
-            _ => format!(
+        let mut text = self.lost_to_text(node, host);
+        match self.wrong_bytes {
+            0 if self.refused == 0 => return text,
+            0 => {
+                let gone = format!("node {node} ({host}): {refused} for wrong bytes that are gone since\n");
+                return text + &gone;
+            }
+            _ => text.push_str(&format!(
                 "node {node} ({host}): {bytes} on its volumes are not what was written, {refused}; restore the files, \
                  and see what else is wrong with bivouac scrub\n"
-            ),
-        };
+            )),
+        }
         for WrongReport { path, inode, from, to, subfile, .. } in self.wrong.iter().take(SHOWN_MAX) {
             let path = path.clone().unwrap_or_else(|| format!("inode {inode}"));
             text.push_str(&format!("  {path}: bytes {from} to {to} of the data in {subfile}\n"));
@@ -89,6 +97,17 @@ impl DamageReport {
             text.push_str(&format!("  and {others} more\n"));
         }
         text
+    }
+
+    fn lost_to_text(&self, node: u16, host: &str) -> String {
+        if self.lost == 0 {
+            return String::new();
+        }
+        let lost = format_count(self.lost, "subfile");
+        format!(
+            "node {node} ({host}): {lost} that its volumes had, and nobody removed by bivouac: parts of files cannot be read; \
+             bivouac fsck names the files\n"
+        )
     }
 }
 
@@ -106,13 +125,15 @@ mod tests {
             to: 8192,
             subfile: "/v/07/7-0".into(),
         };
-        let mut report = DamageReport { refused: 2, wrong_bytes: 4096, wrong: vec![wrong] };
+        let mut report = DamageReport { refused: 2, wrong_bytes: 4096, lost: 0, wrong: vec![wrong] };
         assert!(report.to_text(1, "n1").contains("inode 7: bytes 4096 to 8192 of the data in /v/07/7-0"));
         report.name(&HashMap::from([(Ino(7), b"d/f".to_vec())]));
         let text = report.to_text(1, "n1");
         assert!(text.starts_with("node 1 (n1): 4 KiB") && text.contains("2 refusals"), "{text}");
         assert!(text.contains("  /d/f: bytes 4096"), "{text}");
-        let gone = DamageReport { refused: 1, wrong_bytes: 0, wrong: vec![] };
+        let gone = DamageReport { refused: 1, wrong_bytes: 0, lost: 0, wrong: vec![] };
         assert!(gone.to_text(1, "n1").contains("gone since"));
+        let lost = DamageReport { refused: 0, lost: 2, ..gone }.to_text(1, "n1");
+        assert!(lost.starts_with("node 1 (n1): 2 subfiles") && lost.lines().count() == 1, "{lost}");
     }
 }

@@ -95,6 +95,7 @@ fn status() -> NodeStatus {
             refused: 1,
             wrong_bytes: 4096,
             wrong: vec![WrongBytes { ino: INO, seat: SeatIndex(1), from: 0, to: 4096, path: "/v/2f".into() }],
+            lost: 2,
         },
     }
 }

@@ -365,6 +365,23 @@ fn hostile_requests_are_refused_and_harm_nobody() {
     let many = "X: y\r\n".repeat(1000);
     assert_eq!(status(format!("GET /f HTTP/1.1\r\n{auth}{many}\r\n\r\n")), Some(431));
     assert_eq!(status("\u{0}\u{1}nonsense\r\n\r\n".into()), Some(400));
+    // One host, as RFC 9112 has it (3.2).
+    let bearer = format!("Authorization: Bearer {}\r\nConnection: close\r\n", server.key);
+    for (head, wanted) in [
+        ("GET /f HTTP/1.1\r\n", 400),
+        ("GET /f HTTP/1.1\r\nHost: x\r\nHost: x\r\n", 400),
+        ("GET /f HTTP/1.1\r\nHost: x\r\nhost: y\r\n", 400),
+        ("GET /f HTTP/1.1\r\nHost: x/y\r\n", 400),
+        ("GET /f HTTP/1.1\r\nHost: a b\r\n", 400),
+        ("GET /f HTTP/1.0\r\nHost: u@x\r\n", 400),
+        ("PUT /g HTTP/1.1\r\nContent-Length: 0\r\n", 400),
+        ("GET /f HTTP/1.1\r\nHost: [::1]:80\r\n", 200),
+        ("GET /f HTTP/1.1\r\nHost:\r\n", 200),
+        ("GET /f HTTP/1.0\r\n", 200),
+    ] {
+        assert_eq!(status(format!("{head}{bearer}\r\n")), Some(wanted), "{head}");
+    }
+    assert_eq!(server.status("GET", "/g", &[], b""), 404);
     // A second request inside of the first one's body, for whom one header counts and not the other: the connection ends.
     let inner = format!("DELETE /f HTTP/1.1\r\n{auth}\r\n");
     for (first, second) in [

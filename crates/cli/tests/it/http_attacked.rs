@@ -391,3 +391,55 @@ fn times_of_files_are_anything() {
     assert_eq!(server.ask("GET", "/f", &[("If-None-Match", &tag)], b"").body, b"other");
     camp.down();
 }
+
+/// Asks by S3, signed by curl: the status, and what came.
+fn by_s3(server: &Server, method: &str, path: &str, body: &str) -> (u16, String) {
+    let (id, _) = server.key.split_once('.').unwrap();
+    let output = Command::new("curl")
+        .args(["-sS", "--aws-sigv4", "aws:amz:us-east-1:s3", "-w", "\n%{http_code}", "-X", method])
+        .args(["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "--data-binary", body])
+        .args(["-u", &format!("{id}:{}", server.key), &format!("http://{}{path}", server.address)])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let (text, status) = said.rsplit_once('\n').unwrap();
+    (status.parse().unwrap(), text.to_owned())
+}
+
+/// Directories are made one in the other, not each from the top, and there are not any number of them.
+#[test]
+fn keys_cost_no_more_than_their_levels() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("skipped: curl is not installed");
+        return;
+    }
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    assert_eq!(by_s3(&server, "PUT", "/bucket", "").0, 200);
+    let requests = || {
+        let status = camp.status();
+        let nodes = status["nodes"].as_array().unwrap().iter();
+        let all = nodes.flat_map(|node| node["operations"].as_array().unwrap().clone());
+        let count = |key: &'static str| move |operation: &serde_json::Value| operation[key].as_u64().unwrap();
+        all.map(|operation| count("client")(&operation) + count("peer")(&operation)).sum::<u64>()
+    };
+    let put = |top: &str, levels: usize| {
+        let (key, before) = (format!("/bucket/{top}{}/f", "/d".repeat(levels - 1)), requests());
+        assert_eq!(by_s3(&server, "PUT", &key, top).0, 200);
+        assert_eq!(std::fs::read(camp.mount().join(&key[1..])).unwrap(), top.as_bytes());
+        requests() - before
+    };
+    let (few, many) = (put("few", 50), put("many", 200));
+    assert!(many < 7 * few, "{few} requests for 50 levels, {many} for 200");
+    let links = camp.mount().join("bucket/many");
+    std::os::unix::fs::symlink("many/d", camp.mount().join("bucket/link")).unwrap();
+    assert_eq!(by_s3(&server, "PUT", "/bucket/link/new/d/f", "behind a link").0, 200);
+    assert_eq!(std::fs::read(links.join("d/new/d/f")).unwrap(), b"behind a link");
+    let deep = format!("/bucket/deep{}/f", "/d".repeat(300));
+    for (method, path) in [("PUT", deep.clone()), ("POST", format!("{deep}?uploads="))] {
+        let (status, text) = by_s3(&server, method, &path, "x");
+        assert!(status == 400 && text.contains("<Code>KeyTooLongError</Code>"), "{method}: {status} {text}");
+    }
+    assert!(!camp.mount().join("bucket/deep").exists(), "nothing is made of it");
+    camp.down();
+}

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bivouac_objects::{ACCESS_KEY, SECRET_KEY};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Camp, Place, Said, can_mount, is_alive, signal, wait_until};
+use crate::harness::{Camp, Place, Said, can_mount, is_alive, signal, wait_until, wait_within};
 
 const SERVED: &[&str] = &["--nodes", "2", "--stripe", "64k", "--http", "0"];
 
@@ -319,6 +320,15 @@ type Answer = dyn Fn(&str, usize) -> Option<Vec<u8>> + Send + Sync;
 
 impl Odd {
     fn start(answer: Box<Answer>) -> Odd {
+        Odd::begin(answer, false)
+    }
+
+    /// One that keeps connections open behind its answers.
+    fn holding(answer: Box<Answer>) -> Odd {
+        Odd::begin(answer, true)
+    }
+
+    fn begin(answer: Box<Answer>, holds: bool) -> Odd {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, asked) = (listener.local_addr().unwrap().to_string(), Arc::new(AtomicUsize::new(0)));
         let (answer, counter) = (Arc::new(answer), Arc::clone(&asked));
@@ -327,7 +337,7 @@ impl Odd {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (answer, counter, held) = (Arc::clone(&answer), Arc::clone(&counter), Arc::clone(&held));
-                std::thread::spawn(move || serve(stream, &**answer, &counter, &held));
+                std::thread::spawn(move || serve((stream, holds), &**answer, &counter, &held));
             }
         });
         Odd { address, asked }
@@ -342,7 +352,12 @@ impl Odd {
     }
 }
 
-fn serve(stream: TcpStream, answer: &Answer, counter: &AtomicUsize, held: &Mutex<Vec<TcpStream>>) {
+fn serve(
+    (stream, holds): (TcpStream, bool),
+    answer: &Answer,
+    counter: &AtomicUsize,
+    held: &Mutex<Vec<TcpStream>>,
+) {
     let mut lines = BufReader::new(stream.try_clone().unwrap());
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -351,7 +366,13 @@ fn serve(stream: TcpStream, answer: &Answer, counter: &AtomicUsize, held: &Mutex
         }
     }
     match answer(&head, counter.fetch_add(1, Ordering::SeqCst)) {
-        Some(bytes) => drop((&stream).write_all(&bytes)),
+        Some(bytes) => {
+            let _who_asked_may_be_gone = (&stream).write_all(&bytes);
+            if holds {
+                // Whoever was promised more waits for it.
+                held.lock().unwrap().push(stream);
+            }
+        }
         None => held.lock().unwrap().push(stream),
     }
 }
@@ -413,6 +434,49 @@ fn a_killed_download_goes_on_where_it_was() {
     assert_eq!((ended(&again)["bytes_moved"].as_u64(), server.asked()), (Some(3 << 20), 9));
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
+}
+
+/// A holder that stops in the middle of a piece keeps nobody who wants to leave; what came is not fetched again.
+#[test]
+fn who_waits_for_a_holder_that_hangs_can_leave_at_once_or_be_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (place, bytes) = (place(), Arc::new(content(8 << 20, 6)));
+    let (served, lets_go) = (Arc::clone(&bytes), Arc::new(AtomicUsize::new(0)));
+    let is_over = Arc::clone(&lets_go);
+    // Three pieces come, of others the half.
+    let server = Odd::holding(Box::new(move |head, before| {
+        let whole = part(&served, head);
+        let cut = before >= 3 && is_over.load(Ordering::SeqCst) == 0;
+        Some(if cut { whole[..whole.len() / 2].to_vec() } else { whole })
+    }));
+    let dst = dir.path().join("dst");
+    let path = metalink(dir.path(), "f", &bytes, &[server.url("/f")]);
+    let arguments = ["get", text(&path), text(&dst), "--json", "--jobs", "1", "--no-cache"];
+    for (how, asked) in [(Signal::INT, 4), (Signal::KILL, 5), (Signal::TERM, 6)] {
+        let mut getting =
+            place.command(&arguments).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        wait_until("half a piece has come", || server.asked() == asked);
+        signal(u64::from(getting.id()), how);
+        // The holder would be waited for for 30 s, and then asked again.
+        let mut ended = None;
+        wait_within(Duration::from_secs(15), "it has ended", || {
+            ended = getting.try_wait().unwrap();
+            ended.is_some()
+        });
+        let ended = ended.unwrap();
+        if how != Signal::KILL {
+            let mut said = String::new();
+            std::io::Read::read_to_string(&mut getting.stderr.take().unwrap(), &mut said).unwrap();
+            assert_eq!(ended.code(), Some(128 + how.as_raw()), "{said}");
+            assert!(said.contains("the same command goes on"), "{said}");
+        }
+        assert!(!dst.exists());
+    }
+    lets_go.store(1, Ordering::SeqCst);
+    let again = place.run(&arguments);
+    assert_eq!(again.code, 0, "{}", again.err);
+    assert!(fs::read(&dst).unwrap() == *bytes);
+    assert_eq!(ended(&again)["bytes_moved"].as_u64(), Some(5 << 20));
 }
 
 /// S565: servers and entries that mean harm.

@@ -1,7 +1,7 @@
 //! Subfiles and the files that they are parts of.
 
 use bivouac_layout::{seats_of, subfile_len};
-use bivouac_types::Ino;
+use bivouac_types::{Ino, SeatIndex};
 
 use super::Check;
 use crate::facts::{FILE, InodeRow, SubfileRow};
@@ -21,6 +21,10 @@ impl Check<'_> {
         }
         for row in self.wanted().filter(|row| row.kind == FILE && row.epoch > 0) {
             self.found.extend(self.missing(row));
+        }
+        for (ino, seat) in &self.facts.lost {
+            let row = self.facts.inode(*ino).filter(|row| row.kind == FILE && self.wants(*ino));
+            self.found.extend(row.and_then(|row| self.lost(row, *seat)));
         }
     }
 
@@ -152,7 +156,8 @@ impl Check<'_> {
         for (column, seat) in seats_of(&layout).enumerate() {
             let place = self.facts.place_of(self.source.map(), seat);
             let looked = place.is_some_and(|place| self.source.has_volume(place.node, place.volume));
-            if !looked || there.iter().any(|subfile| subfile.seat == seat) {
+            let is_there = there.iter().any(|subfile| subfile.seat == seat);
+            if !looked || is_there || self.facts.is_lost(row.ino, seat) {
                 continue;
             }
             let bytes = subfile_len(&layout, column as u16, row.size);
@@ -161,5 +166,26 @@ impl Check<'_> {
             found.push(finding.remedy("restore the file from a copy, or remove it"));
         }
         found
+    }
+
+    /// A subfile that its volume had. One on a seat that the file does without now had no data.
+    fn lost(&self, row: &InodeRow, seat: SeatIndex) -> Option<Finding> {
+        let layout = self.facts.layouts.get(row.layout);
+        let column = seats_of(&layout).position(|used| used == seat)?;
+        let bytes = subfile_len(&layout, u16::try_from(column).ok()?, row.size);
+        let place = self.facts.place_of(self.source.map(), seat)?;
+        let cause = format!(
+            "its subfile {:02x}/{}-{:04x} was on volume {} of {} and is not there any more: up to {bytes} bytes are lost, \
+             and reading them fails",
+            row.ino.0 & 0xff,
+            row.ino,
+            seat.0,
+            place.volume,
+            place.node
+        );
+        let finding = Finding::new(Kind::MissingSubfile, self.paths.path(row.ino), cause).of([row.ino]);
+        Some(finding.remedy(
+            "put the local file back while the formation is down, restore the file from a copy, or remove it",
+        ))
     }
 }

@@ -39,7 +39,7 @@ use crate::body::Body;
 use crate::keys::Deriver;
 use crate::refusal::Refusal;
 use crate::target::{Target, has_parameter, is_reserved};
-use crate::tree::{Access, Tree};
+use crate::tree::{Access, LEVELS_MAX, Tree};
 use incoming::{Bounded, Room};
 
 /// Whether a request is signed as S3 has it; then it is meant for that.
@@ -135,7 +135,10 @@ fn error(error: FsError) -> S3Error {
             S3ErrorCode::AccessDenied
         }
         Errno::EEXIST | Errno::ESTALE => S3ErrorCode::PreconditionFailed,
-        Errno::ENAMETOOLONG => S3ErrorCode::KeyTooLongError,
+        Errno::ENAMETOOLONG => {
+            let text = format!("a name has more than 255 bytes, or the key more than {LEVELS_MAX} levels");
+            return S3Error::with_message(S3ErrorCode::KeyTooLongError, text);
+        }
         Errno::EISDIR | Errno::ENOTEMPTY | Errno::EINVAL => S3ErrorCode::InvalidRequest,
         Errno::EFBIG => S3ErrorCode::EntityTooLarge,
         Errno::EAGAIN | Errno::ETIMEDOUT | Errno::ENOTCONN => S3ErrorCode::ServiceUnavailable,

@@ -19,7 +19,7 @@ use super::tags;
 use super::{On, Who, bucket, error, object};
 use crate::load::PIECE;
 use crate::target::Target;
-use crate::tree::{Node, OpenFile};
+use crate::tree::{Node, OpenFile, check_depth};
 use crate::uploads::Replace;
 
 /// The directory of a bucket that has its uploads.
@@ -67,6 +67,8 @@ fn no_upload(missing: FsError) -> S3Error {
 impl On {
     pub fn begin_parts(&self, input: CreateMultipartUploadInput) -> S3Result<CreateMultipartUploadOutput> {
         let to = object(&input.bucket, &input.key)?;
+        // Not only when all parts have come.
+        check_depth(&to).map_err(error)?;
         self.is_bucket_of(&to)?;
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|_| s3_error!(InternalError, "there are no random numbers"))?;

@@ -91,9 +91,15 @@ pub(crate) fn missing(state: &State) -> Vec<Missing> {
                     && (seen.node.0, usize::from(seen.index)) == (node.id, index)
             };
             let instead = match bivouac_store::identity_of(&volume.path) {
-                Ok(Some(seen)) if wanted(&seen) && (index > 0 || has_names(&volume.path)) => continue,
-                Ok(Some(seen)) if wanted(&seen) => {
+                Ok(Some(seen)) if wanted(&seen) && index == 0 && !has_names(&volume.path) => {
                     Some("its records are gone, which nodes that served have".into())
+                }
+                Ok(Some(seen)) if wanted(&seen) && has_table(&volume.path) => continue,
+                Ok(Some(seen)) if wanted(&seen) => {
+                    let remedy = "fsck --offline --repair has it do with those that it has";
+                    Some(format!(
+                        "it does not say which subfiles it had, so it was not copied whole; {remedy}"
+                    ))
                 }
                 Ok(Some(seen)) => Some(format!(
                     "there is volume {} of {} of formation {}",
@@ -115,7 +121,14 @@ fn has_names(path: &Path) -> bool {
     stored.map_or(true, |stored| stored.is_some())
 }
 
-/// All of them that have no state in another place of this user, by name. Entries of formations whose volumes are gone for good are forgotten.
+/// Whether a volume says which subfiles it has to have. What says so and is damaged is told by its daemon.
+fn has_table(path: &Path) -> bool {
+    let checked = DirVolume::open_existing(path).and_then(|(volume, _)| volume.check_table());
+    !matches!(checked, Err(StoreError::NoTable { .. }))
+}
+
+/// All of them that have no state in another place of this user, by name. Entries of formations whose volumes are gone
+/// for good are forgotten.
 #[must_use]
 pub fn recoverable(here: &Environment) -> Vec<Recoverable> {
     let mut found: Vec<Recoverable> = StateDir::list(here).into_iter().filter_map(dead).collect();

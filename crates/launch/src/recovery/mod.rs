@@ -180,14 +180,13 @@ fn volumes_in(dirs: &[PathBuf]) -> LaunchResult<Vec<(PathBuf, VolumeIdentity)>> 
     let mut all: Vec<(PathBuf, VolumeIdentity)> = Vec::new();
     for dir in dirs {
         let resolved = dir.canonicalize().map_err(|e| LaunchError::path(dir, "find the volume", e))?;
-        let mut doubts = Vec::new();
-        let mut doubt = |text| doubts.push(text);
-        let mut here = note::volumes_at([resolved.clone()], &mut doubt);
-        if here.is_empty() {
-            here = note::volumes_at(found::below(&resolved), &mut doubt);
+        let (mut of_itself, mut of_others) = (Vec::new(), Vec::new());
+        let mut here = note::volumes_at([resolved.clone()], &mut |doubt| of_itself.push(doubt));
+        if here.is_empty() && of_itself.is_empty() {
+            here = note::volumes_at(found::below(&resolved), &mut |doubt| of_others.push(doubt));
         }
         if here.is_empty() {
-            let cause = doubts.pop().unwrap_or_else(|| "is no volume, nor has any in it".into());
+            let cause = of_itself.pop().unwrap_or_else(|| none_in(&of_others));
             return Err(LaunchError::usage(dir.display(), cause, "name the volumes of the formation"));
         }
         all.extend(here);
@@ -195,6 +194,16 @@ fn volumes_in(dirs: &[PathBuf]) -> LaunchResult<Vec<(PathBuf, VolumeIdentity)>> 
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all.dedup_by(|a, b| a.0 == b.0);
     Ok(all)
+}
+
+/// What is said of a directory without volumes, some of whose directories could not be looked at.
+fn none_in(doubts: &[String]) -> String {
+    let none = "is no volume, nor has any in it";
+    match doubts {
+        [] => none.into(),
+        [one] => format!("{none} that can be used ({one})"),
+        [first, others @ ..] => format!("{none} that can be used ({first}; and {} more)", others.len()),
+    }
 }
 
 /// The formation that all of them are of.

@@ -95,7 +95,7 @@ fn who_listens_learns_nothing() {
     let data = b"What nobody else is to know. ".repeat(9000);
     let clear = overheard(false, &data);
     assert!(holds(&clear, &data[..29]), "it is looked for as it should be");
-    let frames = |bytes: &[u8]| bytes.windows(6).filter(|window| *window == b"BVK1\x06\0").count();
+    let frames = |bytes: &[u8]| bytes.windows(6).filter(|window| *window == b"BVK1\x07\0").count();
     assert_eq!(frames(&clear), 8);
     let secret = overheard(true, &data);
     assert!(!holds(&secret, &data[..8]) && !holds(&secret, &write_request(1).to_bytes()));

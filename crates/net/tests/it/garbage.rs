@@ -159,13 +159,13 @@ fn a_server_of_another_version_is_named() {
         let mut hello = [0u8; 146];
         stream.read_exact(&mut hello).unwrap();
         let mut reply = Frame::request(HELLO, OpId(0), CLIENT, 0).reply(71, 0, 0).to_bytes();
-        crate::world::speak_version(&mut reply, 7);
+        crate::world::speak_version(&mut reply, 9);
         stream.write_all(&reply).unwrap();
     });
     let error = refused(&SocketTransport::new(address, identity(), SocketOptions::default()));
     server.join().unwrap();
-    assert!(matches!(error, NetError::Refused { reason: Refusal::Version { theirs: 7 }, .. }), "{error}");
-    assert!(error.to_string().contains("version 7"), "{error}");
+    assert!(matches!(error, NetError::Refused { reason: Refusal::Version { theirs: 9 }, .. }), "{error}");
+    assert!(error.to_string().contains("version 9"), "{error}");
 }
 
 fn refused(transport: &SocketTransport) -> NetError {

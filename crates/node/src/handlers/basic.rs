@@ -127,6 +127,7 @@ fn damage(node: &Node) -> DamageStatus {
         refused: node.data.refused(),
         wrong_bytes: node.data.wrong_bytes(),
         wrong: wrong.collect(),
+        lost: node.data.usage().iter().map(|volume| volume.lost).sum(),
     }
 }
 

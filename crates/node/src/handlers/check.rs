@@ -110,6 +110,7 @@ impl Handle for op::ListSubfiles {
 #[must_use]
 pub fn subfile_facts(found: ListedSubfile) -> SubfileFacts {
     let ListedSubfile { id, len, allocated, header, .. } = found;
+    let lost = matches!(header, Err(StoreError::LostSubfile { .. }));
     let (header, problem) = match header {
         Ok(header) => {
             let layout = header.layout;
@@ -119,7 +120,7 @@ pub fn subfile_facts(found: ListedSubfile) -> SubfileFacts {
         Err(error) => (None, error.to_string()),
     };
     let SubfileId { ino, seat, .. } = id;
-    SubfileFacts { ino, seat, len, allocated, header, problem }
+    SubfileFacts { ino, seat, len, allocated, header, problem, lost }
 }
 
 impl Handle for op::Scrub {

@@ -23,15 +23,16 @@ impl DataStore {
         }
     }
 
-    /// The handle in a place, opened if there is a file.
+    /// The handle in a place, opened if there is a file; `LostSubfile` if there was one.
     pub(super) fn opened<'s>(
         &self,
         id: SubfileId,
         state: &'s mut Option<OpenSubfile>,
     ) -> StoreResult<Option<&'s mut OpenSubfile>> {
-        if state.is_none()
-            && let Some(file) = self.open_file(id)?
-        {
+        if state.is_some() {
+            return Ok(state.as_mut());
+        }
+        if let Some(file) = self.open_file(id)? {
             let header = read_header(&*file).map_err(|error| self.io_error(id, "read header", error))?;
             let header = scan::check_header(header, &*self.lent(id.volume)?.volume, id, self.formation)?;
             let open = OpenSubfile::existing(file, &header);
@@ -42,8 +43,20 @@ impl DataStore {
                 self.damage.expect(id, &open);
             }
             *state = Some(open);
+        } else if self.lent(id.volume)?.table.has(id) {
+            return Err(self.lost(id));
         }
         Ok(state.as_mut())
+    }
+
+    /// What is said of a subfile that was made and is not there any more.
+    fn lost(&self, id: SubfileId) -> StoreError {
+        let volume = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
+        let error = StoreError::LostSubfile { volume, name: names::name_of(id) };
+        if self.lent(id.volume).is_ok_and(|lent| lent.table.note_lost(id)) {
+            log::error!("{error}");
+        }
+        error
     }
 
     /// The file of a subfile; one that is shorter than a header is none yet.
@@ -86,7 +99,10 @@ impl DataStore {
         state: &mut Option<OpenSubfile>,
     ) -> StoreResult<()> {
         let (lent, room) = (self.lent(id.volume)?, self.room(id)?);
-        let begin = |header| self.make_file(id).and_then(|file| OpenSubfile::begin(file, &header));
+        let begin = |header| {
+            let open = self.make_file(id).and_then(|file| OpenSubfile::begin(file, &header))?;
+            lent.table.add(id).map(|()| open)
+        };
         let made = spec
             .header(id, self.formation, epoch, lent.sums)
             .and_then(|header| begin(header).map_err(|error| self.io_error(id, "make", error)));
@@ -132,8 +148,13 @@ impl DataStore {
     pub(super) fn discard(&self, id: SubfileId, state: &mut Option<OpenSubfile>) -> StoreResult<()> {
         let Some(open) = state.as_ref() else { return Ok(()) };
         let lent = self.lent(id.volume)?;
+        lent.table.remove(id).map_err(|error| self.io_error(id, "note removal", error))?;
         match lent.volume.remove(&names::name_of(id)) {
-            Err(error) if !is(&error, Errno::ENOENT) => return Err(self.io_error(id, "remove", error)),
+            Err(error) if !is(&error, Errno::ENOENT) => {
+                // It is there as before. If even that cannot be noted, the next start does it.
+                let _ = lent.table.add(id);
+                return Err(self.io_error(id, "remove", error));
+            }
             _ => {}
         }
         let room = self.room(id)?;

@@ -8,7 +8,8 @@ use bivouac_ranks::{RwLock, rank};
 use bivouac_types::{Checksum, PartitionId};
 
 use super::room::Room;
-use crate::{Volume, VolumeKind};
+use super::table::Table;
+use crate::{OpenMode, StoreResult, Volume, VolumeKind};
 
 /// A directory that this node lends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct VolumeUsage {
     pub records: u64,
     /// Subfiles.
     pub files: u64,
+    /// Subfiles that were made and are known not to be there any more.
+    pub lost: u64,
     /// Whether new subfiles get checksums.
     pub checksum: bool,
 }
@@ -43,6 +46,8 @@ pub struct VolumeUsage {
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) volume: Arc<dyn Volume>,
+    /// Which subfiles it has.
+    pub(super) table: Table,
     /// Whether new subfiles get checksums.
     pub(super) sums: bool,
     /// What is taken altogether.
@@ -65,18 +70,25 @@ pub struct PartUsage {
 }
 
 impl Lent {
-    pub(super) fn new(volume: Arc<dyn Volume>, capacity: u64, checksum: Checksum) -> Lent {
+    pub(super) fn new(
+        volume: Arc<dyn Volume>,
+        index: u16,
+        capacity: u64,
+        checksum: Checksum,
+    ) -> StoreResult<Lent> {
         let sums = match checksum {
             Checksum::Auto => volume.kind() == VolumeKind::Disk,
             Checksum::On => true,
             Checksum::Off => false,
         };
-        Lent {
+        let table = Table::open(&*volume, index, OpenMode::Create)?;
+        Ok(Lent {
             volume,
+            table,
             sums,
             room: Arc::new(Room::new(capacity)),
             parts: RwLock::new(rank::VOLUME_ROOMS, HashMap::new()),
-        }
+        })
     }
 
     /// What subfiles of a partition take their bytes from.
@@ -107,7 +119,7 @@ impl Lent {
         let there = self.volume.space().map_or(held, |space| held.saturating_add(free(space)));
         let capacity = self.room.limit().map_or(there, |limit| limit.min(there));
         let (path, kind) = (self.volume.path().to_owned(), self.volume.kind());
-        let files = self.room.files();
-        VolumeUsage { path, kind, capacity, used, records, files, checksum: self.sums }
+        let (files, lost) = (self.room.files(), self.table.lost_count());
+        VolumeUsage { path, kind, capacity, used, records, files, lost, checksum: self.sums }
     }
 }

@@ -11,6 +11,7 @@ use super::damage::Scrubbed;
 use super::scan::{self, ListedSubfile};
 use super::subfile::{OpenSubfile, read_header};
 use super::summed::{begin_sums, has_sums};
+use super::table::Table;
 use super::{SubfileId, names};
 use crate::volume::transfer::write_all_at;
 use crate::{OpenMode, StoreError, StoreResult, Volume, VolumeFile};
@@ -21,13 +22,17 @@ pub struct Subfiles {
     volume: Arc<dyn Volume>,
     index: u16,
     formation: FormationId,
+    /// Which there should be, if that can be read.
+    table: Option<Arc<Table>>,
 }
 
 impl Subfiles {
     /// Those of this volume, which is its node's number `index`.
     #[must_use]
     pub fn new(volume: Arc<dyn Volume>, index: u16, formation: FormationId) -> Subfiles {
-        Subfiles { volume, index, formation }
+        let table = Table::open(&*volume, index, OpenMode::Existing);
+        let table = table.inspect_err(|error| log::warn!("{error}")).ok().map(Arc::new);
+        Subfiles { volume, index, formation, table }
     }
 
     /// As [`crate::DataStore::list_page`].
@@ -35,7 +40,8 @@ impl Subfiles {
     /// # Errors
     /// `Io`.
     pub fn page(&self, after: Option<SubfileId>, max: usize) -> StoreResult<(Vec<ListedSubfile>, bool)> {
-        scan::page(&*self.volume, self.index, self.formation, after, max)
+        let table = self.table.as_ref().map(|table| (&**table, &(|_| true) as &dyn Fn(SubfileId) -> bool));
+        scan::page((&*self.volume, self.index, self.formation), table, after, max)
     }
 
     /// The file of a subfile; its data begins behind the header.
@@ -100,7 +106,9 @@ impl Subfiles {
     /// # Errors
     /// `Io`.
     pub fn remove(&self, id: SubfileId) -> StoreResult<()> {
-        self.volume.remove(&names::name_of(id)).map_err(StoreError::io(self.what("remove", id)))
+        let noted = self.table.as_ref().map_or(Ok(false), |table| table.remove(id));
+        let removed = noted.and_then(|_| self.volume.remove(&names::name_of(id)));
+        removed.map_err(StoreError::io(self.what("remove", id)))
     }
 
     /// Where a subfile is, for messages.

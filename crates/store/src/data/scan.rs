@@ -1,6 +1,6 @@
 //! Walking over all subfiles of a volume: to count them at the start, and to check them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashSet, VecDeque};
 
 use bivouac_types::limits::{SUBFILE_HEADER_LEN, SUMMED_DATA_AT};
 use bivouac_types::{Errno, FormationId};
@@ -9,6 +9,7 @@ use bivouac_wire::subfile::{SubfileError, SubfileHeader, VERSION};
 use super::lent::Lent;
 use super::subfile::read_header;
 use super::summed::has_sums;
+use super::table::Table;
 use super::{SubfileId, names};
 use crate::{Entry, FileStat, OpenMode, StoreError, StoreResult, Volume};
 
@@ -27,27 +28,55 @@ pub struct ListedSubfile {
     pub header: StoreResult<SubfileHeader>,
 }
 
-/// Counts what is on a volume, and removes what a kill left of subfiles that were being made.
+/// Counts what is on a volume, removes what a kill left of subfiles that were being made, and compares with the table:
+/// those without a slot get one, and slots without a subfile are lost.
 pub(super) fn take_stock(lent: &Lent) -> StoreResult<()> {
-    let volume = &*lent.volume;
-    for dir in dirs(volume)? {
-        for entry in list(volume, &dir)? {
-            let Some(id) = names::parse(0, &dir, &entry.name) else {
-                log::warn!("{}/{dir}/{}: not a subfile, left alone", volume.path().display(), entry.name);
-                continue;
-            };
-            if entry.stat.len < SUBFILE_HEADER_LEN {
-                let name = format!("{dir}/{}", entry.name);
-                let what = format!("{}/{name}: remove unfinished subfile", volume.path().display());
-                volume.remove(&name).map_err(StoreError::io(what))?;
-            } else {
-                let room = lent.room_of(id.seat.partition());
-                room.correct(0, entry.stat.allocated);
-                room.file_made();
-            }
-        }
+    let dirs = dirs(&*lent.volume)?;
+    for dir in &dirs {
+        let there = take_stock_of(lent, dir)?;
+        compare(lent, dir, &there)?;
+    }
+    // What is known of those that are gone altogether.
+    let all = (0..=u8::MAX).map(|dir| format!("{dir:02x}"));
+    all.filter(|dir| !dirs.contains(dir)).try_for_each(|dir| compare(lent, &dir, &HashSet::new()))?;
+    let (count, volume) = (lent.table.lost_count(), lent.volume.path().display());
+    if let Some(first) = lent.table.lost().first() {
+        let name = names::name_of(*first);
+        log::error!("volume {volume}: {count} subfiles that were made are not there any more, {name} first");
     }
     Ok(())
+}
+
+fn take_stock_of(lent: &Lent, dir: &str) -> StoreResult<HashSet<SubfileId>> {
+    let volume = &*lent.volume;
+    let mut there = HashSet::new();
+    for entry in list(volume, dir)? {
+        let Some(id) = names::parse(lent.table.volume(), dir, &entry.name) else {
+            log::warn!("{}/{dir}/{}: not a subfile, left alone", volume.path().display(), entry.name);
+            continue;
+        };
+        if entry.stat.len < SUBFILE_HEADER_LEN {
+            let name = format!("{dir}/{}", entry.name);
+            let what = format!("{}/{name}: remove unfinished subfile", volume.path().display());
+            volume.remove(&name).map_err(StoreError::io(what))?;
+        } else {
+            let room = lent.room_of(id.seat.partition());
+            room.correct(0, entry.stat.allocated);
+            room.file_made();
+            there.insert(id);
+        }
+    }
+    Ok(there)
+}
+
+fn compare(lent: &Lent, dir: &str, there: &HashSet<SubfileId>) -> StoreResult<()> {
+    let known = u8::from_str_radix(dir, 16).map(|dir| lent.table.in_dir(dir)).unwrap_or_default();
+    for id in known.iter().filter(|id| !there.contains(id)) {
+        lent.table.note_lost(*id);
+    }
+    let what = || format!("{}: note what is there", lent.volume.path().display());
+    let add = |id: &SubfileId| lent.table.add(*id).map_err(|error| StoreError::io(what())(error));
+    there.iter().try_for_each(add)
 }
 
 fn dirs(volume: &dyn Volume) -> StoreResult<Vec<String>> {
@@ -86,33 +115,61 @@ pub(super) struct Walk<'a> {
     found: VecDeque<(SubfileId, Entry)>,
 }
 
-/// Some subfiles behind `after`, and whether they were the last. Those that were never finished count as absent.
+/// What a volume should have, and whether one that is not listed is really lost.
+pub(super) type Expected<'a> = (&'a Table, &'a dyn Fn(SubfileId) -> bool);
+
+/// Some subfiles behind `after`, and whether they were the last. Those that were never finished count as absent, those
+/// that are lost are `LostSubfile`.
 pub(super) fn page(
-    volume: &dyn Volume,
-    index: u16,
-    formation: FormationId,
+    (volume, index, formation): (&dyn Volume, u16, FormationId),
+    expected: Option<Expected<'_>>,
     after: Option<SubfileId>,
     max: usize,
 ) -> StoreResult<(Vec<ListedSubfile>, bool)> {
     let mut page = Vec::new();
-    let mut names = dirs(volume)?;
-    names.sort_unstable();
+    let on_volume = dirs(volume)?;
     let first = after.map(names::dir_of).unwrap_or_default();
-    for dir in names.into_iter().filter(|dir| *dir >= first) {
-        let known = |entry: Entry| names::parse(index, &dir, &entry.name).map(|id| (id, entry));
-        let mut found: Vec<_> = list(volume, &dir)?.into_iter().filter_map(known).collect();
-        if dir == first {
-            found.retain(|(id, _)| Some(*id) > after);
+    for dir in 0..=u8::MAX {
+        let name = format!("{dir:02x}");
+        if name < first {
+            continue;
         }
+        // Before it is looked at: what is made meanwhile is not missed.
+        let mut missed: BTreeSet<SubfileId> =
+            expected.map(|(table, _)| table.in_dir(dir)).unwrap_or_default().into_iter().collect();
+        let entries = if on_volume.contains(&name) { list(volume, &name)? } else { Vec::new() };
+        let known = |entry: Entry| names::parse(index, &name, &entry.name).map(|id| (id, Some(entry)));
+        let mut found: Vec<_> = entries.into_iter().filter_map(known).collect();
+        for (id, _) in found.iter().filter(|(_, entry)| is_finished(entry)) {
+            missed.remove(id);
+        }
+        found.retain(|(id, _)| !missed.contains(id));
+        found.extend(missed.into_iter().map(|id| (id, None)));
+        found.retain(|(id, _)| name != first || Some(*id) > after);
         found.sort_unstable_by_key(|(id, _)| *id);
         for (id, entry) in found {
             if page.len() >= max.max(1) {
                 return Ok((page, false));
             }
-            page.extend(look(volume, formation, id, &entry).filter(ListedSubfile::is_finished));
+            match entry {
+                Some(entry) => {
+                    page.extend(look(volume, formation, id, &entry).filter(ListedSubfile::is_finished));
+                }
+                None if expected.is_some_and(|(_, is_lost)| is_lost(id)) => page.push(lost(volume, id)),
+                None => {}
+            }
         }
     }
     Ok((page, true))
+}
+
+fn is_finished(entry: &Option<Entry>) -> bool {
+    entry.as_ref().is_some_and(|entry| entry.stat.len >= SUBFILE_HEADER_LEN)
+}
+
+fn lost(volume: &dyn Volume, id: SubfileId) -> ListedSubfile {
+    let error = StoreError::LostSubfile { volume: volume.path().to_owned(), name: names::name_of(id) };
+    ListedSubfile { id, file_len: 0, len: 0, allocated: 0, header: Err(error) }
 }
 
 impl<'a> Walk<'a> {

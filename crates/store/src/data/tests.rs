@@ -9,6 +9,7 @@ mod rules;
 mod shared;
 mod space;
 mod sums;
+mod table;
 
 use super::*;
 use crate::MemVolume;

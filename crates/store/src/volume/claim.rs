@@ -13,6 +13,7 @@ use rustix::io::{Errno as SystemError, retry_on_intr};
 use super::dir::entries;
 use super::identity::{IDENTITY_LEN, IDENTITY_NAME, IdentityError, VERSION, VolumeIdentity};
 use super::note::{NOTE_NAME, NOTE_UNFINISHED_NAME};
+use crate::data::{TABLE_NAME, empty_table};
 use crate::{StoreError, StoreResult};
 
 const UNFINISHED_NAME: &str = "bivouac-volume.tmp";
@@ -33,11 +34,41 @@ pub(super) fn claim(path: &Path, identity: VolumeIdentity, create: bool) -> Stor
     }
     let root = open_root(path)?;
     lock_within(path, &root, LOOK_WAIT)?;
-    match read_identity(path, root.as_fd())? {
-        Some(found) => check_identity(path, found, identity)?,
+    match read_version(path, root.as_fd())? {
+        Some((found, version)) => {
+            check_identity(path, found, identity)?;
+            check_table(path, root.as_fd(), identity, version)?;
+        }
         None => initialise(path, root.as_fd(), identity)?,
     }
     Ok(root)
+}
+
+/// A volume of this release has a table of its subfiles; an older one gets it, empty, before it says that it has one.
+fn check_table(path: &Path, root: BorrowedFd<'_>, identity: VolumeIdentity, version: u16) -> StoreResult<()> {
+    if version < VERSION {
+        begin_table(path, root)?;
+        return write_identity(path, root, identity);
+    }
+    match rustix::fs::accessat(root, TABLE_NAME, Access::EXISTS, AtFlags::empty()) {
+        Err(SystemError::NOENT) => Err(StoreError::NoTable { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a volume is of a format that has a table of subfiles.
+pub(super) fn has_table(path: &Path, root: BorrowedFd<'_>) -> StoreResult<bool> {
+    Ok(read_version(path, root)?.is_some_and(|(_, version)| version >= VERSION))
+}
+
+fn begin_table(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(root, TABLE_NAME, flags, Mode::from_raw_mode(0o600))
+        .map_err(|error| not_writable(path, error))?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(&empty_table())
+        .and_then(|()| file.sync_all())
+        .map_err(StoreError::io(format!("{}: write table of subfiles", path.display())))
 }
 
 /// Opens and locks a directory that is a volume already, whosever it is, as long as the descriptor is open.
@@ -65,7 +96,8 @@ pub fn claim_existing_within(path: &Path, patience: Duration) -> StoreResult<(Ow
 /// # Errors
 /// When it cannot be read, or is damaged.
 pub fn identity_of(path: &Path) -> StoreResult<Option<VolumeIdentity>> {
-    match open_root(path) {
+    // Whether it can be written to does not matter: other places are looked at as well.
+    match open_dir(path) {
         Err(StoreError::Missing { .. } | StoreError::NotADirectory { .. }) => Ok(None),
         root => read_identity(path, root?.as_fd()),
     }
@@ -105,13 +137,17 @@ fn make_dir(path: &Path) -> StoreResult<()> {
     }
 }
 
-fn open_root(path: &Path) -> StoreResult<OwnedFd> {
+fn open_dir(path: &Path) -> StoreResult<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
         SystemError::NOENT => StoreError::Missing { path: path.to_owned() },
         SystemError::NOTDIR => StoreError::NotADirectory { path: path.to_owned() },
         other => not_writable(path, other),
-    })?;
+    })
+}
+
+fn open_root(path: &Path) -> StoreResult<OwnedFd> {
+    let root = open_dir(path)?;
     let access = Access::WRITE_OK | Access::EXEC_OK;
     rustix::fs::accessat(&root, ".", access, AtFlags::EACCESS).map_err(|error| not_writable(path, error))?;
     Ok(root)
@@ -149,6 +185,10 @@ fn lock(path: &Path, root: &OwnedFd) -> StoreResult<()> {
 }
 
 fn read_identity(path: &Path, root: BorrowedFd<'_>) -> StoreResult<Option<VolumeIdentity>> {
+    Ok(read_version(path, root)?.map(|(identity, _)| identity))
+}
+
+fn read_version(path: &Path, root: BorrowedFd<'_>) -> StoreResult<Option<(VolumeIdentity, u16)>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = match rustix::fs::openat(root, IDENTITY_NAME, flags, Mode::empty()) {
         Err(SystemError::NOENT) => return Ok(None),
@@ -159,12 +199,15 @@ fn read_identity(path: &Path, root: BorrowedFd<'_>) -> StoreResult<Option<Volume
     limited
         .read_to_end(&mut bytes)
         .map_err(StoreError::io(format!("{}: read identity file", path.display())))?;
-    VolumeIdentity::from_bytes(&bytes).map(Some).map_err(|error| match error {
-        IdentityError::Damaged(cause) => StoreError::BadIdentity { path: path.to_owned(), cause },
-        IdentityError::Newer(found) => {
-            StoreError::NewerFormat { path: path.to_owned(), found, supported: VERSION }
-        }
-    })
+    let version = VolumeIdentity::version_of(&bytes);
+    VolumeIdentity::from_bytes(&bytes).map(|identity| Some((identity, version))).map_err(
+        |error| match error {
+            IdentityError::Damaged(cause) => StoreError::BadIdentity { path: path.to_owned(), cause },
+            IdentityError::Newer(found) => {
+                StoreError::NewerFormat { path: path.to_owned(), found, supported: VERSION }
+            }
+        },
+    )
 }
 
 fn check_identity(path: &Path, found: VolumeIdentity, expected: VolumeIdentity) -> StoreResult<()> {
@@ -186,6 +229,12 @@ fn initialise(path: &Path, root: BorrowedFd<'_>, identity: VolumeIdentity) -> St
     let not_writable = |error| not_writable(path, error);
     keep_mode(path, root)?;
     rustix::fs::fchmod(root, Mode::from_raw_mode(MODE)).map_err(not_writable)?;
+    begin_table(path, root)?;
+    write_identity(path, root, identity)
+}
+
+fn write_identity(path: &Path, root: BorrowedFd<'_>, identity: VolumeIdentity) -> StoreResult<()> {
+    let not_writable = |error| not_writable(path, error);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file =
         rustix::fs::openat(root, UNFINISHED_NAME, flags, Mode::from_raw_mode(0o600)).map_err(not_writable)?;
@@ -234,9 +283,9 @@ fn give_mode_back(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
 
 fn refuse_alien(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
     let found = entries(root).map_err(StoreError::io(format!("{}: list", path.display())))?;
-    let alien = found
-        .into_iter()
-        .find(|entry| !matches!(entry.name.as_str(), UNFINISHED_NAME | MODE_NAME | "lost+found"));
+    let alien = found.into_iter().find(|entry| {
+        !matches!(entry.name.as_str(), UNFINISHED_NAME | MODE_NAME | TABLE_NAME | "lost+found")
+    });
     match alien {
         Some(entry) => Err(StoreError::Alien { path: path.to_owned(), found: entry.name }),
         None => Ok(()),
@@ -248,10 +297,10 @@ fn remove_content(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
     for entry in found.iter().filter(|entry| entry.is_dir && is_our_dir(&entry.name)) {
         remove_flat_dir(root, &entry.name).map_err(|e| failed(path, &entry.name, e))?;
     }
-    for note in [NOTE_NAME, NOTE_UNFINISHED_NAME] {
+    for note in [NOTE_NAME, NOTE_UNFINISHED_NAME, TABLE_NAME] {
         match rustix::fs::unlinkat(root, note, AtFlags::empty()) {
             Ok(()) | Err(SystemError::NOENT) => {}
-            Err(error) => return Err(failed(path, "remove the note", error)),
+            Err(error) => return Err(failed(path, note, error)),
         }
     }
     give_mode_back(path, root)?;
@@ -391,9 +440,9 @@ mod tests {
             refusal(dir.path(), IDENTITY),
             StoreError::BadIdentity { cause: "wrong checksum", .. }
         ));
-        bytes[8] = 2;
+        bytes[8] = 3;
         std::fs::write(dir.path().join(IDENTITY_NAME), bytes).unwrap();
-        assert!(matches!(refusal(dir.path(), IDENTITY), StoreError::NewerFormat { found: 2, .. }));
+        assert!(matches!(refusal(dir.path(), IDENTITY), StoreError::NewerFormat { found: 3, .. }));
     }
 
     #[test]

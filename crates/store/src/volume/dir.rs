@@ -13,6 +13,7 @@ use super::{
     Entry, FileStat, OpenMode, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind, check_name, claim,
 };
 use crate::StoreResult;
+use crate::data::{check_table, renew_table};
 
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
@@ -27,6 +28,8 @@ pub struct DirVolume {
     path: PathBuf,
     root: OwnedFd,
     kind: VolumeKind,
+    /// Whether its format has a table of subfiles.
+    has_table: bool,
 }
 
 impl DirVolume {
@@ -38,7 +41,7 @@ impl DirVolume {
     pub fn open(path: &Path, identity: VolumeIdentity, create: bool) -> StoreResult<DirVolume> {
         let root = claim::claim(path, identity, create)?;
         let kind = kind_of(root.as_fd());
-        Ok(DirVolume { path: path.to_owned(), root, kind })
+        Ok(DirVolume { path: path.to_owned(), root, kind, has_table: true })
     }
 
     /// Opens a directory that is a volume already, and says whose: for looking at what a formation left.
@@ -47,8 +50,25 @@ impl DirVolume {
     /// As [`DirVolume::open`]; `BadIdentity` where there is no identity, `InUse` while a daemon has it.
     pub fn open_existing(path: &Path) -> StoreResult<(DirVolume, VolumeIdentity)> {
         let (root, identity) = claim::claim_existing(path)?;
-        let kind = kind_of(root.as_fd());
-        Ok((DirVolume { path: path.to_owned(), root, kind }, identity))
+        let (kind, has_table) = (kind_of(root.as_fd()), claim::has_table(path, root.as_fd())?);
+        Ok((DirVolume { path: path.to_owned(), root, kind, has_table }, identity))
+    }
+
+    /// Whether the table of subfiles is there, without which nobody knows whether they are; volumes of older releases
+    /// need none.
+    ///
+    /// # Errors
+    /// `NoTable`, `Corrupt`, `NewerFormat`, `Io`.
+    pub fn check_table(&self) -> StoreResult<()> {
+        if self.has_table { check_table(self) } else { Ok(()) }
+    }
+
+    /// Makes the table of subfiles anew, of those that are there.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn renew_table(&self) -> StoreResult<()> {
+        renew_table(self)
     }
 }
 

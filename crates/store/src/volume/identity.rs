@@ -8,7 +8,8 @@ use crate::crc::crc32c;
 pub const IDENTITY_NAME: &str = "bivouac-volume";
 
 pub(super) const IDENTITY_LEN: usize = 64;
-pub(super) const VERSION: u16 = 1;
+/// From this version on a volume has a table of its subfiles.
+pub(super) const VERSION: u16 = 2;
 
 const MAGIC: &[u8; 8] = b"BVKVOLUM";
 const CRC_AT: usize = IDENTITY_LEN - 4;
@@ -44,6 +45,11 @@ impl VolumeIdentity {
         out
     }
 
+    /// The version of the format in an identity that is sound.
+    pub(super) fn version_of(bytes: &[u8]) -> u16 {
+        bytes.get(8..10).map_or(0, |half| u16::from_le_bytes([half[0], half[1]]))
+    }
+
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<VolumeIdentity, IdentityError> {
         let short = IdentityError::Damaged("shorter than it should be");
         let (bytes, _) = bytes.split_first_chunk::<IDENTITY_LEN>().ok_or(short)?;
@@ -76,7 +82,7 @@ mod tests {
     #[test]
     fn the_worked_example_of_the_format_document() {
         let bytes = SAMPLE.to_bytes();
-        assert_eq!(&bytes[..16], b"BVKVOLUM\x01\x00\x01\x00\x02\x00\x00\x00");
+        assert_eq!(&bytes[..16], b"BVKVOLUM\x02\x00\x01\x00\x02\x00\x00\x00");
         assert_eq!(bytes[16..32], SAMPLE.formation.0);
         assert!(bytes[32..CRC_AT].iter().all(|byte| *byte == 0));
         assert_eq!(VolumeIdentity::from_bytes(&bytes), Ok(SAMPLE));

@@ -83,8 +83,10 @@ pub struct SubfileFacts {
     pub header: Option<HeaderFacts>,
     /// What is wrong with the header; empty when nothing is.
     pub problem: String,
+    /// Whether it was made and is not there any more.
+    pub lost: bool,
 }
-codec_struct!(SubfileFacts { ino, seat, len, allocated, header, problem });
+codec_struct!(SubfileFacts { ino, seat, len, allocated, header, problem, lost });
 
 /// What a sound header of a subfile says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -71,10 +71,15 @@ pub fn rss_kib(pid: u64) -> u64 {
 ///
 /// # Panics
 /// With `what` when it does not come true in time.
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    wait_within(DEADLINE, what, holds);
+}
+
+/// The same where something else would end the waiting, later.
+pub fn wait_within(bound: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + bound;
     while !holds() {
-        assert!(Instant::now() < deadline, "not within {} s: {what}", DEADLINE.as_secs());
+        assert!(Instant::now() < deadline, "not within {} s: {what}", bound.as_secs());
         std::thread::park_timeout(Duration::from_millis(2));
     }
 }

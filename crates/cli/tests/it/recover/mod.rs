@@ -2,6 +2,7 @@
 //! was acknowledged.
 
 mod dead;
+mod lost;
 mod places;
 mod refusals;
 mod repeated;

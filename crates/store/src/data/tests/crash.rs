@@ -7,8 +7,9 @@ use crate::{CrashVolume, FailingVolume, Loss};
 fn what_was_acknowledged_survives_a_kill_at_any_moment() {
     let volume = Arc::new(CrashVolume::default());
     let as_volume: Arc<dyn Volume> = volume.clone();
+    // Nothing is acknowledged before there is a store.
+    let mut acknowledged = vec![(0, [None, None], 0)];
     let store = store_on(&as_volume, 0, 1);
-    let mut acknowledged = Vec::new();
     let note = |acknowledged: &mut Vec<_>, contents: [Option<&[u8]>; 2], epoch: u32| {
         acknowledged.push((volume.steps(), contents.map(|bytes| bytes.map(<[u8]>::to_vec)), epoch));
     };
@@ -36,6 +37,7 @@ fn what_was_acknowledged_survives_a_kill_at_any_moment() {
         }
         assert!(store.stat(id(1)).unwrap().is_none_or(|stat| stat.epoch >= *epoch));
         assert_eq!(used(&store), occupied(&store));
+        assert_eq!(store.usage()[0].lost, 0, "after {steps} changes");
         assert!(store.list(0).unwrap().all(|listed| listed.header.is_ok()));
         write(&store, id(1), 3, 0, b"again").unwrap();
         assert_eq!(read(&store, id(1), 0, 5), b"again");
@@ -65,5 +67,6 @@ fn whichever_operation_fails_the_books_are_right() {
             assert!(read(&store, id(ino), 0, 50_000) == *bytes, "operation {n}, inode {ino}");
         }
         assert_eq!(used(&store), occupied(&store));
+        assert_eq!(store.usage()[0].lost, 0, "operation {n}");
     }
 }

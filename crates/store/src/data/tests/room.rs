@@ -74,7 +74,8 @@ fn capacity_holds_over_a_restart() {
 
 #[test]
 fn a_file_system_that_is_full_below_us_harms_nothing_else() {
-    let volume: Arc<dyn Volume> = Arc::new(MemVolume::new(6 * PAGE));
+    // One page is the table's.
+    let volume: Arc<dyn Volume> = Arc::new(MemVolume::new(7 * PAGE));
     let store = store_on(&volume, 0, 10);
     write(&store, id(1), 0, 0, &[1; 5000]).unwrap();
     assert_eq!(write(&store, id(1), 0, 5000, &[2; 40_000]).unwrap_err().errno(), Errno::ENOSPC);
