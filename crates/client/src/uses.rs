@@ -114,7 +114,7 @@ impl Uses {
     }
 
     /// What one call did. `stripe` is the file's, if it is open. What is to be told now, if anything is.
-    fn note<'a>(
+    fn note(
         &self,
         ino: Ino,
         begun: &Begun,
