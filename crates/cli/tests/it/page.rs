@@ -286,7 +286,7 @@ fn a_browser_shows_the_formation() {
         });
         if view == "activity" {
             let text = browser.text();
-            for said in ["done", "100 %", "488 KiB of 488 KiB", "→ from-site", "1 name and about"] {
+            for said in ["done", "100 %", "488 KiB of 488 KiB", "→ /from-site", "1 name and about"] {
                 assert!(text.contains(said), "{said}: {text}");
             }
         }

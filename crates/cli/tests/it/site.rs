@@ -258,7 +258,11 @@ fn a_full_source_and_one_that_is_unmounted_leave_the_data_here() {
     fs::write(proxied.part(0).join("large"), bytes(3_000_000, 2)).unwrap();
     let said = proxied.flush(&[]);
     assert_eq!(said.code, 1);
-    assert!(said.err.contains("large: not flushed") && said.err.contains("No space left"), "{}", said.err);
+    assert!(
+        said.err.contains("large: not flushed") && said.err.contains("no space left (ENOSPC)"),
+        "{}",
+        said.err
+    );
     // It fits, but found the source full if the large one, which goes there at the same time, was faster.
     let small = proxied.part(0).join("small");
     let said = proxied.camp.place().run(&["flush", small.to_str().unwrap()]);
@@ -312,7 +316,7 @@ fn what_cannot_be_flushed_stays_on_a_full_volume() {
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{refused}");
     assert!(fs::read(proxied.part(0).join("first")).unwrap() == bytes(10_000_000, 1));
     let status = proxied.camp.run("status", &[]);
-    assert!(status.out.contains("first") && status.out.contains("No space left"), "{}", status.out);
+    assert!(status.out.contains("first") && status.out.contains("no space left (ENOSPC)"), "{}", status.out);
     // There is room again, and it goes on by itself.
     let larger =
         Command::new("mount").args(["-o", "remount,size=64m"]).arg(proxied.site.path()).status().unwrap();
