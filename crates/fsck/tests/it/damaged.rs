@@ -341,7 +341,7 @@ fn a_missing_subfile_is_named_and_left() {
     assert_finding(
         &report,
         Kind::MissingSubfile,
-        &format!("/b/f2: its subfile {:02x}/{ino}-{:04x} was on volume", ino.0 & 0xff, seat.0),
+        &format!("/b/f2: its subfile {:02x}/{ino}-{seat:04x} was on volume", ino.0 & 0xff),
     );
     assert_eq!((report.exit_code(), kinds(&report)), (4, vec![Kind::MissingSubfile]));
     world.assert_content_but(&["/b/f2"]);
