@@ -140,7 +140,7 @@ impl Client {
                 slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
             if let Some((read, seen)) = self.read_direct(node, ino, range, &mut again) {
                 whole &= read as u64 == range.len && seen <= epoch;
-                zero_slices_behind(slices, read);
+                bivouac_layout::zero_behind(slices, read);
             } else {
                 let started = self.start::<op::Read>(node, &request(ino, range), &[])?;
                 under_way.push((false, started, range, slices));
@@ -501,15 +501,6 @@ fn zero_behind(range: &SeatRange, into: &mut [u8], mut read: usize) {
         let filled = read.min(piece.len);
         let hole = piece.buffer_offset + filled..piece.buffer_offset + piece.len;
         into.get_mut(hole).unwrap_or_default().fill(0);
-        read -= filled;
-    }
-}
-
-/// As [`zero_behind`], in the slices of one seat.
-pub(crate) fn zero_slices_behind(slices: &mut [IoSliceMut<'_>], mut read: usize) {
-    for slice in slices {
-        let filled = read.min(slice.len());
-        slice.get_mut(filled..).unwrap_or_default().fill(0);
         read -= filled;
     }
 }

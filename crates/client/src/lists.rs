@@ -12,7 +12,7 @@ use bivouac_types::{Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
 use bivouac_wire::{ListDone, ListRequest, op};
 
 use crate::client::Client;
-use crate::data::{OVERTAKEN_MAX, len_within, note, overtaken, scatter, zero_slices_behind};
+use crate::data::{OVERTAKEN_MAX, len_within, note, overtaken, scatter};
 use crate::known::Known;
 use crate::uses::Begun;
 
@@ -21,8 +21,8 @@ fn begun(lens: impl Iterator<Item = usize>) -> Begun {
     Begun::now(lens.sum())
 }
 
-/// So many neighbours are written by one mapping, if there is one in each part of this length on average: for fewer,
-/// system calls take less time than making it.
+/// So many neighbours are written by one mapping, if there is one in each part of this length on average: with fewer
+/// there is nothing gained by making it.
 const MAPPED_MIN: usize = 8;
 const MAPPED_STEP_MAX: u64 = 1024;
 
@@ -159,7 +159,7 @@ impl Client {
                         slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
                     let (read, seen) = self.read_direct(list.node, ino, range, &mut bufs)?;
                     whole &= read as u64 == range.len;
-                    zero_slices_behind(slices, read);
+                    bivouac_layout::zero_behind(slices, read);
                     seen
                 }
                 places => {

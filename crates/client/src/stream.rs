@@ -13,7 +13,7 @@ use bivouac_wire::{Operation, ReadDone, WriteRequest, Written, op};
 
 use self::plan::{StreamPlan, cut};
 use crate::client::Client;
-use crate::data::{gather, request, scatter, zero_slices_behind};
+use crate::data::{gather, request, scatter};
 use crate::known::Known;
 
 /// Most bytes of a call that are carried at a time. Between two such parts links wait for an answer; what overtakes or ends
@@ -230,7 +230,7 @@ struct Reading<'a, 'b> {
 
 impl Reading<'_, '_> {
     fn judge(&mut self, message: usize, read: usize, epoch: u32) -> Verdict {
-        zero_slices_behind(&mut self.slices[message], read);
+        bivouac_layout::zero_behind(&mut self.slices[message], read);
         match (epoch <= self.known.epoch, read as u64 == self.ranges[message].len) {
             (false, _) => Verdict::Overtaken,
             (true, false) => Verdict::Short,

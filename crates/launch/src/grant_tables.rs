@@ -18,10 +18,11 @@ use bivouac_direct::GrantTable;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::memory_root::MEMORY_DIR;
+use bivouac_types::TMPFS_MAGIC;
+
 use crate::places::Owner;
 use crate::state::State;
 
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// What a note has behind the name of its grant table.
 const OF: &str = ".of";
 /// How often one is opened that somebody else removes at once.
@@ -37,7 +38,8 @@ pub(crate) struct Unused {
     pub owner: Option<Owner>,
 }
 
-/// Opens the grant table of a node whose formation has its state in `home`, or makes it. Where there is no place for names, it is a file without one.
+/// Opens the grant table of a node whose formation has its state in `home`, or makes it. Where there is no place for
+/// names, it is a file without one.
 ///
 /// # Errors
 /// What the system says of memory without a name.

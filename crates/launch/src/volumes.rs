@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use bivouac_types::TMPFS_MAGIC;
 use bivouac_types::units::{format_size, parse_size};
 use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
 
@@ -15,7 +16,6 @@ use crate::{Kind, LaunchError, LaunchResult};
 
 /// Smallest volume, in bytes: room for records and a few files.
 pub const VOLUME_BYTES_MIN: u64 = 4 << 20;
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// `DIR[:CAPACITY]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -56,6 +56,15 @@ pub fn fill(parts: &mut [impl DerefMut<Target = [u8]>], mut bytes: &[u8]) {
     }
 }
 
+/// Fills buffers with zeros behind their first `read` bytes.
+pub fn zero_behind(parts: &mut [impl DerefMut<Target = [u8]>], mut read: usize) {
+    for part in parts {
+        let filled = read.min(part.len());
+        part.get_mut(filled..).unwrap_or_default().fill(0);
+        read -= filled;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +105,8 @@ mod tests {
         assert_eq!(parts, [vec![1, 2], vec![], vec![3, 0, 0], vec![0, 0]]);
         fill(&mut parts, &[7; 20]);
         assert_eq!(parts.concat(), [7; 7], "more than there is room for");
+        zero_behind(&mut parts, 4);
+        assert_eq!(parts.concat(), [7, 7, 7, 7, 0, 0, 0]);
     }
 
     proptest! {

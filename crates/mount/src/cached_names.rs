@@ -1,7 +1,8 @@
 //! Names that the kernel was told of, that they are there or that they are not, and may cache for a while. A home that
 //! is about to change one asks that the kernel be told nothing more of it, and waits no longer than what it was told
-//! may be shown. A rename has the kernel show another name for as long as it would have shown the old one. It cannot be told to forget a name: that waits for the directory, which a program may hold whose request
-//! waits for that home; see docs/decisions/0073-one-callback.md.
+//! may be shown. A rename has the kernel show another name for as long as it would have shown the old one. It cannot be
+//! told to forget a name: that waits for the directory, which a program may hold whose request waits for that home; see
+//! docs/decisions/0073-one-callback.md.
 
 use std::time::{Duration, Instant};
 

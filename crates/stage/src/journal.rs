@@ -1,9 +1,9 @@
 //! The journal of a copy: what is complete at the target, so that an interrupted copy can go on and be undone.
 //!
 //! Lines are appended in one write each time; what a kill cut off has no end and counts as not written. Besides the
-//! lines of the manifest there are, with `#` in front: `transfer N` (what follows belongs to it), `scan FILES BYTES`, `mount PATH`, `above PATH`, `dir
-//! PATH` (temporary files may be in it), `made PATH` (the directory is ours), `part …` (a piece of a large file), `gone PATH` (the pieces of a file that are not
-//! there any more) and `end WORD`.
+//! lines of the manifest there are, with `#` in front: `transfer N` (what follows belongs to it), `scan FILES BYTES`,
+//! `mount PATH`, `above PATH`, `dir PATH` (temporary files may be in it), `made PATH` (the directory is ours), `part …`
+//! (a piece of a large file), `gone PATH` (the pieces of a file that are not there any more) and `end WORD`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};

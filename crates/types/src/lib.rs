@@ -8,6 +8,7 @@ mod ids;
 mod layout;
 pub mod limits;
 mod liveness;
+mod magic;
 mod name;
 mod named;
 mod partition;
@@ -24,6 +25,7 @@ pub use error::{Errno, FsError, FsResult};
 pub use ids::{ClientId, FormationId, Ino, NodeId, OpId, OpenId, PartitionId, SeatIndex, Slot};
 pub use layout::{Layout, Placement, check_stripe};
 pub use liveness::{Liveness, News, epoch_of};
+pub use magic::TMPFS_MAGIC;
 pub use name::Name;
 pub use named::named;
 pub use partition::{

@@ -193,10 +193,7 @@ fn every_verb_is_whole_whenever_it_is_killed() {
 /// S434, S436: with a server as well.
 #[test]
 fn every_verb_at_a_server_is_whole_whenever_it_is_killed() {
-    let Some(server) = Server::start() else {
-        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
-        return;
-    };
+    let Some(server) = Server::start() else { return };
     server.make("site");
     verbs_are_whole(&place_with(Place::new(), &server.url("site")));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bivouac_direct::{Gate, Mapped, Session};
-use bivouac_types::NodeId;
+use bivouac_types::{NodeId, TMPFS_MAGIC};
 use bivouac_wire::{Grant, Window};
 use parking_lot::RwLock;
 use rustix::io::Errno;
@@ -15,9 +15,6 @@ use super::Wish;
 
 /// Most buffers that the kernel takes in one call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
-
-/// `f_type` of a file system in memory (linux/magic.h).
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Why an access was not made directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -81,7 +81,7 @@ fn read_run(
         let (len, epoch) = read(&mut parts.iter_mut().map(|part| IoSliceMut::new(part)).collect::<Vec<_>>())?;
         done.epoch = done.epoch.max(epoch);
         done.whole &= len as u64 == end - start;
-        zero_behind(parts, len);
+        bivouac_layout::zero_behind(parts, len);
         return Ok(());
     }
     let mut bytes = vec![0; (end - start) as usize];
@@ -117,14 +117,6 @@ fn take_front<'b>(rest: &mut VecDeque<&'b mut [u8]>, mut len: usize) -> Vec<&'b 
         }
     }
     taken
-}
-
-fn zero_behind(slices: &mut [&mut [u8]], mut read: usize) {
-    for slice in slices {
-        let filled = read.min(slice.len());
-        slice.get_mut(filled..).unwrap_or_default().fill(0);
-        read -= filled;
-    }
 }
 
 fn write(node: &Node, call: &Call<'_>, list: &ListRequest) -> FsResult<ListDone> {
@@ -181,12 +173,5 @@ mod tests {
         let parts = front_of(&mut rest, 6);
         assert_eq!(parts.iter().flat_map(|part| part.to_vec()).collect::<Vec<_>>(), [1, 1, 2, 2, 2, 2]);
         assert_eq!(rest.iter().map(|part| part.len()).sum::<usize>(), 2);
-    }
-
-    #[test]
-    fn what_was_not_read_is_zeros() {
-        let (mut a, mut b) = ([7u8; 3], [7u8; 3]);
-        zero_behind(&mut [&mut a[..], &mut b[..]], 4);
-        assert_eq!((a, b), ([7; 3], [7, 0, 0]));
     }
 }

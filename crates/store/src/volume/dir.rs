@@ -12,6 +12,8 @@ use rustix::io::{Errno as SystemError, retry_on_intr};
 use super::{
     Entry, FileStat, OpenMode, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind, check_name, claim,
 };
+use bivouac_types::TMPFS_MAGIC;
+
 use crate::StoreResult;
 use crate::data::{check_table, renew_table};
 
@@ -19,7 +21,6 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 /// Most buffers of one system call (`IOV_MAX`).
 const BUFFERS_MAX: usize = 1024;
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
 /// A directory on tmpfs or disk, held under a lock while this lives.

@@ -27,7 +27,7 @@ impl Browser {
     /// Starts one; nothing where there is none, which is said.
     pub fn start(place: &Place) -> Option<Browser> {
         let Some(program) = PROGRAMS.iter().find(|program| is_there(program)) else {
-            eprintln!("skipped: no Chromium is installed");
+            println!("skipped: no Chromium is installed (scripts/setup test installs it)");
             return None;
         };
         let profile = place.path().join("browser");
