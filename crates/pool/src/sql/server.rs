@@ -30,6 +30,8 @@ const GATE: &str = "SELECT pg_advisory_xact_lock(27700977634207075)";
 pub(crate) struct Server {
     client: Client,
     config: Config,
+    /// Whether a change has begun: what was lost with the connection then is not done again.
+    is_changing: bool,
 }
 
 impl Server {
@@ -38,15 +40,13 @@ impl Server {
         let options = format!("{} {}", session(), config.get_options().unwrap_or_default());
         config.options(&options).application_name("bivouac").connect_timeout(ANSWER).tcp_user_timeout(ANSWER);
         let client = config.connect(NoTls)?;
-        Ok(Server { client, config })
+        Ok(Server { client, config, is_changing: false })
     }
 
     /// Changes come one after the other, as in a file: what one has read stays so until it is done.
     pub(super) fn begin(&mut self) -> SqlResult<()> {
-        if self.client.is_closed() {
-            self.client = self.config.connect(NoTls)?;
-        }
-        self.client.batch_execute("BEGIN")?;
+        self.again_if_lost(|client| client.batch_execute("BEGIN"))?;
+        self.is_changing = true;
         let gate = self.client.batch_execute(GATE);
         if gate.is_err() {
             _ = self.roll_back();
@@ -55,10 +55,12 @@ impl Server {
     }
 
     pub(super) fn commit(&mut self) -> SqlResult<()> {
+        self.is_changing = false;
         Ok(self.client.batch_execute("COMMIT")?)
     }
 
     pub(super) fn roll_back(&mut self) -> SqlResult<()> {
+        self.is_changing = false;
         Ok(self.client.batch_execute("ROLLBACK")?)
     }
 
@@ -67,8 +69,23 @@ impl Server {
     }
 
     pub(super) fn rows(&mut self, order: &str, values: &[Value]) -> SqlResult<Vec<Row>> {
-        let found = self.client.query(&numbered(order), &borrowed(values))?;
+        let found = self.again_if_lost(|client| client.query(&numbered(order), &borrowed(values)))?;
         found.iter().map(|row| (0..row.len()).map(|column| value(row, column)).collect()).map(row).collect()
+    }
+
+    /// Asks something that changes nothing. That a server has gone, or ended this connection, only shows when it is asked;
+    /// outside of a change, whoever serves there now can be asked instead.
+    fn again_if_lost<T>(
+        &mut self,
+        ask: impl Fn(&mut Client) -> Result<T, postgres::Error>,
+    ) -> Result<T, postgres::Error> {
+        match ask(&mut self.client) {
+            Err(error) if !self.is_changing && is_lost(&error) => {
+                self.client = self.config.connect(NoTls)?;
+                ask(&mut self.client)
+            }
+            answer => answer,
+        }
     }
 
     pub(super) fn define(&mut self, orders: &str) -> SqlResult<()> {
@@ -170,10 +187,15 @@ pub(super) fn remedy(error: &postgres::Error) -> &'static str {
             "name a role and a password that it knows: --db postgres://ROLE:PASSWORD@HOST/DATABASE"
         }
         // It may have been killed between a change and its answer.
-        None
-        | Some(&SqlState::ADMIN_SHUTDOWN | &SqlState::CRASH_SHUTDOWN | &SqlState::CANNOT_CONNECT_NOW) => {
+        _ if is_lost(error) => {
             "look whether the server runs, and then whether it was done; a change with --request can be repeated"
         }
-        Some(_) => "nothing was changed; look at the server's log",
+        _ => "nothing was changed; look at the server's log",
     }
+}
+
+/// Whether the connection went, or what answers at its other end ends or is only beginning.
+fn is_lost(error: &postgres::Error) -> bool {
+    let ends = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
+    error.code().is_none_or(|code| ends.contains(code))
 }

@@ -67,6 +67,23 @@ fn a_killed_server_keeps_what_it_acknowledged() {
     }
 }
 
+/// S436: a connection that its server ended between two changes is made anew, without a word.
+#[test]
+fn a_connection_that_was_ended_is_made_anew() {
+    let Some(server) = Server::start() else { return };
+    server.make("site");
+    let mut pools = Pools::at(&server.url("site")).unwrap();
+    let mut other = server.client("postgres");
+    for number in 1..=3 {
+        assert_eq!(make(&mut pools, &format!("p{number}")), Ok(number));
+        let ended = other
+            .query("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = 'site'", &[])
+            .unwrap();
+        assert!(ended.len() == 1 && ended[0].get::<_, bool>(0), "{ended:?}");
+    }
+    assert_eq!(pools.list(&me(), true).unwrap().len(), 3);
+}
+
 /// S436: tables of something else, and of a newer version, are refused and left as they are; rights are the server's.
 #[test]
 fn what_is_not_for_pools_is_left_alone() {
