@@ -77,7 +77,10 @@ fn a_connection_that_was_ended_is_made_anew() {
     for number in 1..=3 {
         assert_eq!(make(&mut pools, &format!("p{number}")), Ok(number));
         let ended = other
-            .query("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = 'site'", &[])
+            .query(
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = 'site'",
+                &[],
+            )
             .unwrap();
         assert!(ended.len() == 1 && ended[0].get::<_, bool>(0), "{ended:?}");
     }
