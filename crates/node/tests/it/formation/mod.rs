@@ -461,6 +461,16 @@ pub fn op(client: &Client) -> OpCtx {
     client.new_op(0, 0, 0)
 }
 
+/// Its nodes and the switchboard know each other: neither would go by itself.
+impl Drop for Formation {
+    fn drop(&mut self) {
+        self.clients.clear();
+        self.switchboard.release();
+        self.switchboard.nodes.write().clear();
+        self.nodes.iter().for_each(|node| node.halt());
+    }
+}
+
 /// Waits for something that other threads bring about.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
