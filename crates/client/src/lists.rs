@@ -26,33 +26,106 @@ fn begun(lens: impl Iterator<Item = usize>) -> Begun {
 const MAPPED_MIN: usize = 8;
 const MAPPED_STEP_MAX: u64 = 1024;
 
-/// Where in a subfile, and which of the list's buffers.
-type Place = (SeatRange, Range<usize>);
+/// A place of a subfile. There may be many: each is small.
+struct Place {
+    offset: u64,
+    len: u32,
+    /// The first of its buffers; those up to the next place's are its, too.
+    buffers: u32,
+}
+
+// As many places as there may be are counted.
+const _: () = assert!(TRANSFER_MAX as u64 <= u32::MAX as u64 && LIST_EXTENTS_MAX as u64 <= u32::MAX as u64);
 
 /// The places of one seat, and their buffers.
 struct SeatList<S> {
     node: NodeId,
+    /// The first place, as it was split.
+    first: SeatRange,
     places: Vec<Place>,
     slices: Vec<S>,
+    /// Of all places.
+    bytes: u64,
 }
 
 impl<S> SeatList<S> {
-    /// Bytes of all places.
-    fn len(&self) -> u64 {
-        self.places.iter().map(|(range, _)| range.len).sum()
+    fn push(&mut self, offset: u64, len: u64, slices: impl IntoIterator<Item = S>) {
+        self.places.push(Place { offset, len: len as u32, buffers: self.slices.len() as u32 });
+        self.slices.extend(slices);
+        self.bytes += len;
+    }
+
+    /// Which of the buffers are those of some places.
+    fn buffers(&self, places: &Range<usize>) -> Range<usize> {
+        let from = |index: usize| self.places.get(index).map_or(self.slices.len(), |p| p.buffers as usize);
+        from(places.start)..from(places.end)
     }
 
     /// Places that are better accessed together.
     fn runs(&self) -> Vec<Range<usize>> {
-        bivouac_layout::runs(self.places.iter().map(|(range, _)| (range.subfile_offset, range.len)))
+        bivouac_layout::runs(self.places.iter().map(|place| (place.offset, place.len.into())))
+    }
+
+    /// From the first of some places to the end of the last.
+    fn span(&self, places: &[Place]) -> Option<SeatRange> {
+        let (first, last) = (places.first()?, places.last()?);
+        let mut span = self.first.clone();
+        span.subfile_offset = first.offset;
+        span.len = last.offset.saturating_add(last.len.into()).saturating_sub(first.offset);
+        Some(span)
     }
 }
 
-/// From the first of some places of a subfile to the end of the last.
-fn span(places: &[Place]) -> Option<SeatRange> {
-    let (mut span, last) = (places.first()?.0.clone(), &places.last()?.0);
-    span.len = last.subfile_offset.saturating_add(last.len).saturating_sub(span.subfile_offset);
-    Some(span)
+/// Something of each seat that a list of places touches.
+struct BySeat<T> {
+    all: Vec<T>,
+    of: BTreeMap<SeatIndex, usize>,
+    near: Option<Stripe>,
+}
+
+/// The stripe of the last place. Where places are many most are in the same stripe as the one before: whose it is, and
+/// where in the subfile, then takes an addition.
+struct Stripe {
+    file: Range<u64>,
+    subfile_offset: u64,
+    index: usize,
+}
+
+impl<T> BySeat<T> {
+    fn new() -> BySeat<T> {
+        BySeat { all: Vec::new(), of: BTreeMap::new(), near: None }
+    }
+
+    /// What there is of a seat, made where there is nothing yet.
+    fn of(&mut self, seat: SeatIndex, make: impl FnOnce() -> FsResult<T>) -> FsResult<&mut T> {
+        let index = match self.of.entry(seat) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => {
+                self.all.push(make()?);
+                *entry.insert(self.all.len() - 1)
+            }
+        };
+        self.all.get_mut(index).ok_or_else(|| Errno::EIO.into())
+    }
+
+    /// What there is of the seat of a place in the stripe of the one before, and where in its subfile the place is.
+    fn near(&mut self, offset: u64, len: u64) -> Option<(&mut T, u64)> {
+        let stripe = self.near.as_ref()?;
+        let is_within = offset >= stripe.file.start && offset.saturating_add(len) <= stripe.file.end;
+        let at = is_within.then(|| offset - stripe.file.start + stripe.subfile_offset)?;
+        Some((self.all.get_mut(stripe.index)?, at))
+    }
+
+    /// A place begins in a stripe of whose seat there is something.
+    fn meet(&mut self, layout: &Layout, offset: u64) {
+        let here = bivouac_layout::locate(layout, offset);
+        let behind = u64::from(layout.stripe.max(1)).saturating_sub(here.run);
+        self.near = self.of.get(&here.seat).map(|index| Stripe {
+            file: offset - behind..offset.saturating_add(here.run),
+            subfile_offset: here.subfile_offset - behind,
+            index: *index,
+        });
+    }
 }
 
 impl Client {
@@ -112,33 +185,39 @@ impl Client {
         batch: &mut [(u64, &mut [u8])],
         counts: &[usize],
     ) -> FsResult<bool> {
-        let mut seats: BTreeMap<SeatIndex, SeatList<IoSliceMut<'_>>> = BTreeMap::new();
+        let mut seats: BySeat<SeatList<IoSliceMut<'_>>> = BySeat::new();
         for ((offset, into), count) in batch.iter_mut().zip(counts) {
-            let into = into.get_mut(..*count).unwrap_or_default();
-            let ranges: Vec<SeatRange> =
-                bivouac_layout::split(&known.layout, *offset, into.len() as u64).collect();
+            let into = into.get_mut(..*count).filter(|into| !into.is_empty());
+            let Some(into) = into else { continue };
+            let len = into.len() as u64;
+            if let Some((list, at)) = seats.near(*offset, len) {
+                list.push(at, len, [IoSliceMut::new(into)]);
+                continue;
+            }
+            let ranges: Vec<SeatRange> = bivouac_layout::split(&known.layout, *offset, len).collect();
             let scattered = scatter(&ranges, into);
             for (range, slices) in ranges.into_iter().zip(scattered) {
                 self.add(&mut seats, range, slices)?;
             }
+            seats.meet(&known.layout, *offset);
         }
         let (mut whole, mut messages) = (true, Vec::new());
-        for (seat, mut list) in seats {
-            self.count_content(list.node, list.len());
+        for mut list in seats.all {
+            self.count_content(list.node, list.bytes);
             match self.read_list_direct(ino, &mut list, known.epoch) {
                 Some(had_all) => whole &= had_all,
-                None => messages.push((seat, list)),
+                None => messages.push(list),
             }
         }
         let mut under_way = Vec::with_capacity(messages.len());
-        for (seat, list) in &messages {
-            let request = request(ino, *seat, known, false, list);
+        for list in &messages {
+            let request = request(ino, known, false, list);
             under_way.push(self.start::<op::AccessList>(list.node, &request, &[])?);
         }
         let answers: Vec<FsResult<(ListDone, usize)>> = under_way
             .into_iter()
             .zip(&mut messages)
-            .map(|(started, (_, list))| started.finish(&mut list.slices))
+            .map(|(started, list)| started.finish(&mut list.slices))
             .collect();
         for answer in answers {
             let (done, _) = answer?;
@@ -151,31 +230,32 @@ impl Client {
     fn read_list_direct(&self, ino: Ino, list: &mut SeatList<IoSliceMut<'_>>, epoch: u32) -> Option<bool> {
         let mut whole = true;
         for run in list.runs() {
-            let (places, slices) = (list.places.get(run)?, &mut list.slices);
-            let seen = match places {
-                [(range, of)] => {
-                    let slices = slices.get_mut(of.clone())?;
-                    let mut bufs: Vec<IoSliceMut<'_>> =
-                        slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
-                    let (read, seen) = self.read_direct(list.node, ino, range, &mut bufs)?;
-                    whole &= read as u64 == range.len;
-                    bivouac_layout::zero_behind(slices, read);
-                    seen
+            let (mut buffers, places) = (list.buffers(&run), list.places.get(run)?);
+            let span = list.span(places)?;
+            let slices = list.slices.get_mut(buffers.clone())?;
+            let seen = if places.len() == 1 {
+                let mut bufs: Vec<IoSliceMut<'_>> =
+                    slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
+                let (read, seen) = self.read_direct(list.node, ino, &span, &mut bufs)?;
+                whole &= read as u64 == span.len;
+                bivouac_layout::zero_behind(slices, read);
+                seen
+            } else {
+                let mut bytes = vec![0; span.len as usize];
+                let (read, seen) =
+                    self.read_direct(list.node, ino, &span, &mut [IoSliceMut::new(&mut bytes)])?;
+                bytes.truncate(read);
+                let mut rest = slices;
+                for (place, next) in places.iter().zip(places.iter().skip(1).map(Some).chain([None])) {
+                    let wanted = (place.offset, place.len.into());
+                    let there = bivouac_layout::part_of(span.subfile_offset, &bytes, wanted);
+                    whole &= there.len() == place.len as usize;
+                    let end = next.map_or(buffers.end, |next| next.buffers as usize);
+                    let (own, behind) = rest.split_at_mut_checked(end - buffers.start)?;
+                    bivouac_layout::fill(own, there);
+                    (rest, buffers.start) = (behind, end);
                 }
-                places => {
-                    let span = span(places)?;
-                    let mut bytes = vec![0; span.len as usize];
-                    let (read, seen) =
-                        self.read_direct(list.node, ino, &span, &mut [IoSliceMut::new(&mut bytes)])?;
-                    bytes.truncate(read);
-                    for (range, of) in places {
-                        let place = (range.subfile_offset, range.len);
-                        let there = bivouac_layout::part_of(span.subfile_offset, &bytes, place);
-                        whole &= there.len() as u64 == range.len;
-                        bivouac_layout::fill(slices.get_mut(of.clone())?, there);
-                    }
-                    seen
-                }
+                seen
             };
             whole &= seen <= epoch;
         }
@@ -216,17 +296,22 @@ impl Client {
     }
 
     fn write_batch(&self, ino: Ino, batch: &[(u64, &[u8])]) -> FsResult<()> {
-        let mut ranges = Vec::with_capacity(batch.len());
-        for (offset, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
-            let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
-            ranges.push(*offset..end.ok_or(Errno::EFBIG)?);
+        let mut sorted: Vec<Range<u64>> = Vec::new();
+        if !ranges(batch).is_sorted_by_key(|range| range.start) {
+            sorted.extend(ranges(batch));
+            sorted.sort_unstable_by_key(|range| range.start);
         }
-        let Some(end) = ranges.iter().map(|range| range.end).max() else { return Ok(()) };
-        ranges.sort_unstable_by_key(|range| range.start);
-        let start = |size| last_run(&ranges, size);
+        let start = |size| match sorted.is_empty() {
+            true => last_run(ranges(batch), size),
+            false => last_run(sorted.iter().cloned(), size),
+        };
+        let Some(end) = ranges(batch).map(|range| range.end).max() else { return Ok(()) };
+        if end > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG.into());
+        }
         self.publish(ino, end, start, |known| self.write_list_seats(ino, known, batch))?;
         // The home counted all in front of the last gap as a hole.
-        if last_run(&ranges, 0) > 0 {
+        if start(0) > 0 {
             self.known.fill(ino);
         }
         Ok(())
@@ -234,24 +319,30 @@ impl Client {
 
     /// Writes to all seats. Whether none had a newer epoch.
     fn write_list_seats(&self, ino: Ino, known: &Known, batch: &[(u64, &[u8])]) -> FsResult<bool> {
-        let mut seats: BTreeMap<SeatIndex, SeatList<IoSlice<'_>>> = BTreeMap::new();
-        for (offset, data) in batch {
-            for range in bivouac_layout::split(&known.layout, *offset, data.len() as u64) {
+        let mut seats: BySeat<SeatList<IoSlice<'_>>> = BySeat::new();
+        for (offset, data) in batch.iter().filter(|(_, data)| !data.is_empty()) {
+            let len = data.len() as u64;
+            if let Some((list, at)) = seats.near(*offset, len) {
+                list.push(at, len, [IoSlice::new(data)]);
+                continue;
+            }
+            for range in bivouac_layout::split(&known.layout, *offset, len) {
                 let slices = range.pieces().filter_map(|piece| data.get(piece.range()).map(IoSlice::new));
                 self.add(&mut seats, range.clone(), slices)?;
             }
+            seats.meet(&known.layout, *offset);
         }
         let (mut accepted, mut messages) = (true, Vec::new());
-        for (seat, list) in seats {
-            self.count_content(list.node, list.len());
+        for list in seats.all {
+            self.count_content(list.node, list.bytes);
             match self.write_list_direct(ino, &list, known.epoch) {
                 Some(taken) => accepted &= taken,
-                None => messages.push((seat, list)),
+                None => messages.push(list),
             }
         }
         let (mut under_way, mut failure) = (Vec::with_capacity(messages.len()), None);
-        for (seat, list) in &messages {
-            let request = request(ino, *seat, known, true, list);
+        for list in &messages {
+            let request = request(ino, known, true, list);
             let started = self.start::<op::AccessList>(list.node, &request, &list.slices);
             note(&mut failure, &mut under_way, started);
         }
@@ -265,17 +356,16 @@ impl Client {
     /// Of one seat of this machine: whether its epoch was not newer; `None` if a message has to do it.
     fn write_list_direct(&self, ino: Ino, list: &SeatList<IoSlice<'_>>, epoch: u32) -> Option<bool> {
         for run in list.runs() {
-            let places = list.places.get(run)?;
-            let (span, count) = (span(places)?, places.len());
+            let places = list.places.get(run.clone())?;
+            let (span, count) = (list.span(places)?, places.len());
             let maps = count >= MAPPED_MIN && span.len <= count as u64 * MAPPED_STEP_MAX;
             let taken = self.write_granted(list.node, ino, &span, epoch, |handle| {
                 if maps && handle.is_in_memory() {
-                    let parts = places.iter().flat_map(|place| parts_of(list, place));
-                    return handle.write_mapped(span.subfile_offset, span.len, parts);
+                    return handle.write_mapped(span.subfile_offset, span.len, parts_of(list, &run));
                 }
-                places.iter().try_for_each(|(range, of)| {
-                    let slices = list.slices.get(of.clone()).unwrap_or_default();
-                    handle.write(range.subfile_offset, range.len, &mut slices.to_vec())
+                run.clone().zip(places).try_for_each(|(index, place)| {
+                    let slices = list.slices.get(list.buffers(&(index..index + 1))).unwrap_or_default();
+                    handle.write(place.offset, place.len.into(), &mut slices.to_vec())
                 })
             });
             if !taken? {
@@ -287,46 +377,52 @@ impl Client {
 
     fn add<S>(
         &self,
-        seats: &mut BTreeMap<SeatIndex, SeatList<S>>,
+        seats: &mut BySeat<SeatList<S>>,
         range: SeatRange,
         slices: impl IntoIterator<Item = S>,
     ) -> FsResult<()> {
-        let list = match seats.entry(range.seat) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                let node = self.seat_node(&range)?;
-                entry.insert(SeatList { node, places: Vec::new(), slices: Vec::new() })
-            }
-        };
-        let first = list.slices.len();
-        list.slices.extend(slices);
-        list.places.push((range, first..list.slices.len()));
+        let list = seats.of(range.seat, || {
+            let (node, first) = (self.seat_node(&range)?, range.clone());
+            Ok(SeatList { node, first, places: Vec::new(), slices: Vec::new(), bytes: 0 })
+        })?;
+        list.push(range.subfile_offset, range.len, slices);
         Ok(())
     }
 }
 
-/// The buffers of a place, each with its offset in the subfile.
+/// The buffers of some places, each with its offset in the subfile.
 fn parts_of<'a>(
     list: &'a SeatList<IoSlice<'_>>,
-    (range, of): &'a Place,
+    places: &Range<usize>,
 ) -> impl Iterator<Item = (u64, &'a [u8])> {
-    let slices = list.slices.get(of.clone()).unwrap_or_default();
-    slices.iter().scan(range.subfile_offset, |at, slice| {
-        let here = *at;
-        *at += slice.len() as u64;
-        Some((here, &**slice))
+    let buffers = list.buffers(places);
+    let slices = list.slices.get(buffers.clone()).unwrap_or_default();
+    let mut starts = list.places.get(places.clone()).unwrap_or_default().iter().peekable();
+    let mut at = 0;
+    buffers.zip(slices).map(move |(index, slice)| {
+        if let Some(place) = starts.next_if(|place| place.buffers as usize == index) {
+            at = place.offset;
+        }
+        let here = at;
+        at += slice.len() as u64;
+        (here, &**slice)
     })
 }
 
-fn request<S>(ino: Ino, seat: SeatIndex, known: &Known, write: bool, list: &SeatList<S>) -> ListRequest {
-    let extent = |(range, _): &Place| (range.subfile_offset, range.len as u32);
-    let extents = list.places.iter().map(extent).collect();
-    ListRequest { ino, seat, layout: known.layout, epoch: known.epoch, write, extents }
+fn request<S>(ino: Ino, known: &Known, write: bool, list: &SeatList<S>) -> ListRequest {
+    let extents = list.places.iter().map(|place| (place.offset, place.len)).collect();
+    ListRequest { ino, seat: list.first.seat, layout: known.layout, epoch: known.epoch, write, extents }
+}
+
+/// Where in the file there is something to write; saturated where no file reaches.
+fn ranges(batch: &[(u64, &[u8])]) -> impl Iterator<Item = Range<u64>> {
+    let places = batch.iter().filter(|(_, data)| !data.is_empty());
+    places.map(|(offset, data)| *offset..offset.saturating_add(data.len() as u64))
 }
 
 /// Where the last of these ranges begins that leaves a gap behind `size` and the ranges before it; 0 if none does.
 /// Wherever the size is by now: what is in front of that place and behind the size is not all written.
-fn last_run(sorted: &[Range<u64>], size: u64) -> u64 {
+fn last_run(sorted: impl Iterator<Item = Range<u64>>, size: u64) -> u64 {
     let (mut covered, mut start) = (size, 0);
     for range in sorted {
         if range.start > covered {
@@ -348,14 +444,23 @@ fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)> + Clone
     if places.clone().enumerate().all(is_little) {
         return places.count().max(1);
     }
-    let mut seats: BTreeMap<SeatIndex, (usize, u64)> = BTreeMap::new();
+    let mut seats: BySeat<(usize, u64)> = BySeat::new();
+    let takes = |(extents, bytes): &mut (usize, u64), len: u64| {
+        (*extents, *bytes) = (*extents + 1, *bytes + len);
+        *extents <= LIST_EXTENTS_MAX && *bytes <= TRANSFER_MAX as u64
+    };
     let fits = |(offset, len): &(u64, usize)| {
-        *len <= TRANSFER_MAX
-            && bivouac_layout::split(layout, *offset, *len as u64).all(|range| {
-                let (extents, bytes) = seats.entry(range.seat).or_default();
-                (*extents, *bytes) = (*extents + 1, *bytes + range.len);
-                *extents <= LIST_EXTENTS_MAX && *bytes <= TRANSFER_MAX as u64
-            })
+        if *len > TRANSFER_MAX {
+            return false;
+        }
+        if let Some((seat, _)) = seats.near(*offset, *len as u64) {
+            return takes(seat, *len as u64);
+        }
+        let mut ranges = bivouac_layout::split(layout, *offset, *len as u64);
+        let fit =
+            ranges.all(|range| seats.of(range.seat, || Ok((0, 0))).is_ok_and(|seat| takes(seat, range.len)));
+        seats.meet(layout, *offset);
+        fit
     };
     places.take_while(fits).count().max(1)
 }
@@ -363,13 +468,43 @@ fn batch_len(layout: &Layout, places: impl Iterator<Item = (u64, usize)> + Clone
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_last_gap_behind_the_size_is_found() {
+        let last_run = |ranges: &[Range<u64>], size| last_run(ranges.iter().cloned(), size);
         assert_eq!(last_run(&[0..5, 5..9, 3..20], 0), 0);
         assert_eq!(last_run(&[0..5, 10..12, 11..20], 0), 10);
         assert_eq!(last_run(&[0..5, 10..12, 11..20], 10), 0, "the gap is within the size");
         assert_eq!(last_run(&[7..9, 10..12, 50..60, 55..70], 11), 50);
+    }
+
+    proptest! {
+        /// What lies in the stripe of the place before is where splitting it says.
+        #[test]
+        fn a_place_near_the_last_one_is_where_it_would_be_split_to(
+            width in 1u16..5,
+            base in 0u32..5,
+            stripe in prop::sample::select(vec![4096u32, 65_536]),
+            places in prop::collection::vec((0u64..400_000, 0u64..20_000), 1..40),
+        ) {
+            let layout = Layout { stripe, width, base: SeatIndex(base), seats: 5 };
+            let mut seats: BySeat<SeatIndex> = BySeat::new();
+            for (offset, len) in places {
+                let split: Vec<_> = bivouac_layout::split(&layout, offset, len).collect();
+                if let (Some((seat, at)), true) = (seats.near(offset, len), len > 0) {
+                    prop_assert_eq!(split.len(), 1);
+                    prop_assert_eq!((split[0].seat, split[0].subfile_offset), (*seat, at));
+                }
+                for range in split {
+                    prop_assert_eq!(*seats.of(range.seat, || Ok(range.seat)).unwrap(), range.seat);
+                }
+                seats.meet(&layout, offset);
+                if len > 0 {
+                    prop_assert!(seats.near(offset, 1).is_some());
+                }
+            }
+        }
     }
 
     #[test]

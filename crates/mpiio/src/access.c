@@ -10,6 +10,8 @@
 
 /* Bytes that are gathered from small places of memory before a list is sent. */
 #define GATHER_MAX (4 << 20)
+/* Bytes of the file, at most, that are gathered from, or read for, small places of memory in one piece. */
+#define RUN_MAX (1 << 20)
 /* A place of memory that is at least as long goes as it is. */
 #define LARGE_PLACE 4096
 /* What lies between two small places that are read is read along, up to so many bytes: a piece of its own costs more. */
@@ -66,22 +68,28 @@ int unpack(struct request *request, int64_t done)
     return MPI_SUCCESS;
 }
 
-/* A part of a gathered piece, to be copied where it belongs once it was read. */
-struct copy {
-    char *to;
-    size_t piece, at, length;
+/* The places of memory that a piece with a buffer of its own is of. */
+struct parts {
+    size_t piece;
+    struct cursor file, memory; /* where they begin */
+    int64_t bytes;              /* of all of them */
+};
+
+/* Memory that lists are made in, kept from one access of a file to the next: making it anew costs as much as using it. */
+struct room {
+    bivouac_piece *pieces;
+    struct parts *parts; /* of the pieces that are gathered, or are to be scattered */
+    char *gathered;
+    size_t pieces_max, parts_max;
 };
 
 /* What is to be sent in one list. */
 struct batch {
     struct file *file;
     int is_write;
-    bivouac_piece *pieces;
-    size_t count, room;
-    struct copy *copies;
-    size_t copy_count, copy_room;
-    char *gathered;
-    size_t gathered_bytes;
+    char *buffer; /* the program's */
+    struct room room;
+    size_t count, parts_count, gathered_bytes; /* in use */
     int64_t gap_max; /* what lies between two small places is read along up to so many bytes */
     int has_gaps;
     int64_t done; /* of all that was sent */
@@ -129,126 +137,180 @@ int send_pieces(struct file *file, int is_write, bivouac_piece *pieces, size_t c
 }
 
 /* Counts what there was of a run of bytes, up to the first one that the file's end cuts short. */
-static void count_done(struct batch *batch, size_t there, size_t wanted)
+static void count_done(struct batch *batch, int64_t there, int64_t wanted)
 {
     if (batch->is_short)
         return;
-    batch->done += (int64_t)there;
+    batch->done += there;
     batch->is_short = there < wanted;
+}
+
+/* A place: most are a number, for which a call costs more than the copy. */
+static inline void copy(char *to, const char *from, int64_t length)
+{
+    if (length == 8)
+        memcpy(to, from, 8);
+    else if (length == 4)
+        memcpy(to, from, 4);
+    else
+        memcpy(to, from, (size_t)length);
+}
+
+/* Copies between a piece's buffer and the places of memory that it is of; as much as there was of it when it was read. */
+static void copy_parts(struct batch *batch, const struct parts *parts)
+{
+    const bivouac_piece *piece = &batch->room.pieces[parts->piece];
+    struct cursor file = parts->file, memory = parts->memory;
+    int64_t start = piece->offset, end = start + (int64_t)piece->done, at, here, length;
+    char *bytes = piece->buffer;
+    for (int64_t left = parts->bytes; left > 0; left -= length) {
+        length = next_run(&file, &memory, left, &at, &here);
+        if (batch->is_write) {
+            copy(bytes + (at - start), batch->buffer + here, length);
+        } else {
+            /* Buffers are only touched where there was something. */
+            int64_t there = at + length <= end ? length : end > at ? end - at : 0;
+            copy(batch->buffer + here, bytes + (at - start), there);
+            count_done(batch, there, length);
+        }
+        cursor_advance(&file, length);
+        cursor_advance(&memory, length);
+    }
 }
 
 static int flush(struct batch *batch)
 {
-    int class = send_pieces(batch->file, batch->is_write, batch->pieces, batch->count);
+    int class = send_pieces(batch->file, batch->is_write, batch->room.pieces, batch->count);
     if (class)
         return class;
     size_t next = 0;
     for (size_t i = 0; i < batch->count; i++) {
-        const bivouac_piece *piece = &batch->pieces[i];
-        if (next == batch->copy_count || batch->copies[next].piece != i)
-            count_done(batch, batch->is_write ? piece->count : piece->done, piece->count);
-        /* Buffers are only touched where there was something. */
-        for (; next < batch->copy_count && batch->copies[next].piece == i; next++) {
-            const struct copy *copy = &batch->copies[next];
-            size_t there = piece->done > copy->at ? piece->done - copy->at : 0;
-            there = there < copy->length ? there : copy->length;
-            memcpy(copy->to, (char *)piece->buffer + copy->at, there);
-            count_done(batch, there, copy->length);
-        }
+        const bivouac_piece *piece = &batch->room.pieces[i];
+        int is_scattered = next < batch->parts_count && batch->room.parts[next].piece == i;
+        if (is_scattered)
+            copy_parts(batch, &batch->room.parts[next++]);
+        else
+            count_done(batch, (int64_t)(batch->is_write ? piece->count : piece->done), (int64_t)piece->count);
     }
-    batch->count = batch->copy_count = batch->gathered_bytes = 0;
+    batch->count = batch->parts_count = batch->gathered_bytes = 0;
     return MPI_SUCCESS;
 }
 
-/* Appends a place of memory to the last piece, which is a gathered one. */
-static int gather(struct batch *batch, char *memory, size_t length)
+/* One piece of a list: where it is in the file and, if all its bytes are neighbours there, in memory. */
+struct run {
+    int64_t at, end;
+    int64_t here;
+    int64_t bytes; /* of content */
+    int is_straight;
+    int has_gaps;
+};
+
+/*
+ * Takes the bytes that are next as one run, and puts the cursors behind it. Small places that are neighbours in the file
+ * travel together; what lies between them, if it is little, is read along. Nothing is written in between.
+ */
+static struct run take_run(struct cursor *file, struct cursor *memory, int64_t left, int64_t gap_max)
 {
-    bivouac_piece *last = &batch->pieces[batch->count - 1];
-    if (batch->is_write) {
-        memcpy((char *)last->buffer + last->count, memory, length);
-    } else {
-        int class = grow((void **)&batch->copies, &batch->copy_room, batch->copy_count, sizeof *batch->copies);
-        if (class)
-            return class;
-        batch->copies[batch->copy_count++] = (struct copy){ memory, batch->count - 1, last->count, length };
+    struct cursor there = *file, mine = *memory; /* in registers */
+    int64_t at, here, length = next_run(&there, &mine, left, &at, &here);
+    struct run run = { .at = at, .end = at, .here = here, .is_straight = 1 };
+    int is_small = 1;
+    for (;;) {
+        is_small &= length < LARGE_PLACE;
+        run.end = at + length;
+        run.bytes += length;
+        cursor_advance(&there, length);
+        cursor_advance(&mine, length);
+        if (run.bytes == left)
+            break;
+        length = next_run(&there, &mine, left - run.bytes, &at, &here);
+        if (run.is_straight && at == run.end && here == run.here + run.bytes)
+            continue;
+        int is_near = at >= run.end && at - run.end <= gap_max && at + length - run.at <= RUN_MAX;
+        if (!is_near || !is_small || length >= LARGE_PLACE)
+            break;
+        run.has_gaps |= at > run.end;
+        run.is_straight = 0;
     }
-    last->count += length;
-    batch->gathered_bytes += length;
-    return MPI_SUCCESS;
+    *file = there;
+    *memory = mine;
+    return run;
 }
 
-/* Whether the last piece has its bytes among those that are gathered. */
-static int is_gathered(const struct batch *batch, const bivouac_piece *piece)
+/* Adds the bytes that are next to the list; answers how many in `bytes`. */
+static int add(struct batch *batch, struct cursor *file, struct cursor *memory, int64_t left, int64_t *bytes)
 {
-    const char *at = piece->buffer;
-    return batch->gathered && at >= batch->gathered && at < batch->gathered + GATHER_MAX;
-}
-
-/* Takes up the next run of bytes, in the order of the view. */
-static int add(struct batch *batch, int64_t at, char *memory, int64_t length)
-{
-    bivouac_piece *last = batch->count ? &batch->pieces[batch->count - 1] : NULL;
-    int64_t gap = last ? at - last->offset - (int64_t)last->count : -1;
+    struct parts parts = { .file = *file, .memory = *memory };
+    struct run run = take_run(file, memory, left, batch->gap_max);
+    size_t length = (size_t)(run.end - run.at);
     int class = MPI_SUCCESS;
-    if (gap == 0 && !is_gathered(batch, last) && (char *)last->buffer + last->count == memory) {
-        last->count += (size_t)length;
-        return MPI_SUCCESS;
-    }
-    /* Small places of memory that are neighbours in the file travel as one piece. Nothing is written in between. */
-    if (gap >= 0 && gap <= batch->gap_max && length < LARGE_PLACE &&
-        (is_gathered(batch, last) || last->count < LARGE_PLACE)) {
-        if (!batch->gathered && !(batch->gathered = malloc(GATHER_MAX)))
-            return MPI_ERR_NO_MEM;
-        size_t wanted = (size_t)(gap + length) + (is_gathered(batch, last) ? 0 : last->count);
-        if (batch->gathered_bytes + wanted <= GATHER_MAX) {
-            if (!is_gathered(batch, last)) {
-                char *place = last->buffer;
-                size_t count = last->count;
-                last->buffer = batch->gathered + batch->gathered_bytes;
-                last->count = 0;
-                class = gather(batch, place, count);
-            }
-            last->count += (size_t)gap;
-            batch->gathered_bytes += (size_t)gap;
-            batch->has_gaps |= gap > 0;
-            return class ? class : gather(batch, memory, (size_t)length);
-        }
-    }
-    if (batch->count == BATCH_MAX || batch->gathered_bytes > GATHER_MAX / 2) {
+    parts.bytes = *bytes = run.bytes;
+    if (batch->count == BATCH_MAX || (!run.is_straight && batch->gathered_bytes + length > GATHER_MAX))
         class = flush(batch);
-        if (class)
-            return class;
-    }
-    class = grow((void **)&batch->pieces, &batch->room, batch->count, sizeof *batch->pieces);
+    if (!class)
+        class = grow((void **)&batch->room.pieces, &batch->room.pieces_max, batch->count, sizeof *batch->room.pieces);
     if (class)
         return class;
-    batch->pieces[batch->count++] = (bivouac_piece){ at, memory, (size_t)length, 0 };
+    bivouac_piece *piece = &batch->room.pieces[batch->count++];
+    *piece = (bivouac_piece){ run.at, batch->buffer + run.here, length, 0 };
+    if (run.is_straight)
+        return MPI_SUCCESS;
+    if (!batch->room.gathered && !(batch->room.gathered = malloc(GATHER_MAX)))
+        return MPI_ERR_NO_MEM;
+    class = grow((void **)&batch->room.parts, &batch->room.parts_max, batch->parts_count, sizeof *batch->room.parts);
+    if (class)
+        return class;
+    piece->buffer = batch->room.gathered + batch->gathered_bytes;
+    batch->gathered_bytes += length;
+    batch->has_gaps |= run.has_gaps;
+    parts.piece = batch->count - 1;
+    if (batch->is_write)
+        copy_parts(batch, &parts);
+    else
+        batch->room.parts[batch->parts_count++] = parts;
     return MPI_SUCCESS;
+}
+
+void room_free(struct room *room)
+{
+    if (room) {
+        free(room->pieces);
+        free(room->parts);
+        free(room->gathered);
+    }
+    free(room);
+}
+
+/* The file's, unless another thread has it. */
+static struct room *room_take(struct file *file)
+{
+    struct room *room = __atomic_exchange_n(&file->room, NULL, __ATOMIC_ACQUIRE);
+    return room ? room : calloc(1, sizeof *room);
+}
+
+static void room_return(struct file *file, struct room *room)
+{
+    room_free(__atomic_exchange_n(&file->room, room, __ATOMIC_ACQ_REL));
 }
 
 static int move(struct request *request, int64_t gap_max, int *has_gaps, int64_t *done)
 {
     struct view *view = request->view;
-    struct batch batch = { .file = request->file, .is_write = request->is_write, .gap_max = gap_max };
+    struct room *kept = room_take(request->file);
+    if (!kept)
+        return MPI_ERR_NO_MEM;
+    struct batch batch = { .file = request->file, .is_write = request->is_write, .gap_max = gap_max, .room = *kept,
+                           .buffer = request->packed ? request->packed : request->buffer };
     struct cursor file = cursor_at(&view->flat, view->disp, request->offset);
     struct cursor memory = cursor_at(&request->memory, 0, 0);
-    char *buffer = request->packed ? request->packed : request->buffer;
     int class = MPI_SUCCESS;
-    int64_t left = request->bytes;
-    while (!class && left > 0 && !batch.is_short) {
-        struct place there = cursor_place(&file), here = cursor_place(&memory);
-        int64_t length = there.length < here.length ? there.length : here.length;
-        length = length < left ? length : left;
-        class = add(&batch, there.at, buffer + here.at, length);
-        cursor_advance(&file, length);
-        cursor_advance(&memory, length);
-        left -= length;
-    }
+    int64_t bytes = 0;
+    for (int64_t left = request->bytes; !class && left > 0 && !batch.is_short; left -= bytes)
+        class = add(&batch, &file, &memory, left, &bytes);
     if (!class)
         class = flush(&batch);
-    free(batch.pieces);
-    free(batch.copies);
-    free(batch.gathered);
+    *kept = batch.room;
+    room_return(request->file, kept);
     *has_gaps = batch.has_gaps;
     *done = batch.done;
     return class;
@@ -294,7 +356,7 @@ static struct place span(const struct request *request)
     struct cursor last = cursor_at(&view->flat, view->disp, request->offset + request->bytes - 1);
     int64_t start = cursor_place(&first).at;
     /* A length of 0 is to the end of the file. */
-    if (flat_overlaps(&view->flat) && first.tile != last.tile)
+    if (flat_overlaps(&view->flat) && first.tile < last.tile)
         return (struct place){ 0, 0 };
     return (struct place){ start, cursor_place(&last).at + 1 - start };
 }

@@ -349,6 +349,7 @@ static void file_free(struct file *file)
         PMPI_Comm_free(&file->comm);
     pthread_mutex_destroy(&file->turn);
     pthread_mutex_destroy(&file->lock);
+    room_free(file->room);
     free(file->path);
     free(file);
 }

@@ -430,10 +430,15 @@ void flat_free(struct flat *flat)
 
 struct cursor cursor_at(const struct flat *flat, int64_t base, int64_t bytes)
 {
-    struct cursor cursor = { flat, base, 0, 0, 0 };
+    struct cursor cursor = { .place = flat->places, .first = flat->places, .behind = flat->places + flat->count,
+                             .tile = base, .extent = flat->extent, .is_dense = flat_is_dense(flat) };
     if (flat->size == 0)
         return cursor;
-    cursor.tile = bytes / flat->size;
+    if (cursor.is_dense) {
+        cursor.within = bytes;
+        return cursor;
+    }
+    cursor.tile += bytes / flat->size * flat->extent;
     int64_t rest = bytes % flat->size;
     size_t low = 0, high = flat->count;
     while (high - low > 1) {
@@ -443,38 +448,7 @@ struct cursor cursor_at(const struct flat *flat, int64_t base, int64_t bytes)
         else
             high = middle;
     }
-    cursor.index = low;
+    cursor.place += low;
     cursor.within = rest - flat->before[low];
     return cursor;
-}
-
-/* The rest of the place that the cursor is in; of a row without holes, all the rest. */
-struct place cursor_place(const struct cursor *cursor)
-{
-    const struct flat *flat = cursor->flat;
-    const struct place *place = &flat->places[cursor->index];
-    int64_t at = cursor->base + cursor->tile * flat->extent + place->at + cursor->within;
-    if (flat_is_dense(flat))
-        return (struct place){ at, INT64_MAX - (at > 0 ? at : 0) };
-    return (struct place){ at, place->length - cursor->within };
-}
-
-/* At most as far as the place reaches. */
-void cursor_advance(struct cursor *cursor, int64_t bytes)
-{
-    const struct flat *flat = cursor->flat;
-    if (flat_is_dense(flat)) {
-        int64_t all = cursor->within + bytes;
-        cursor->tile += all / flat->size;
-        cursor->within = all % flat->size;
-        return;
-    }
-    cursor->within += bytes;
-    if (cursor->within == flat->places[cursor->index].length) {
-        cursor->within = 0;
-        if (++cursor->index == flat->count) {
-            cursor->index = 0;
-            cursor->tile++;
-        }
-    }
 }

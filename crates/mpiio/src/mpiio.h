@@ -73,18 +73,48 @@ int flat_is_dense(const struct flat *flat);
 /* Whether an instance reaches into the next one. */
 int flat_overlaps(const struct flat *flat);
 
-/* A place in an endless row of instances. */
+/* A place in an endless row of instances. Of what has no holes all is one place, which does not end. */
 struct cursor {
-    const struct flat *flat;
-    int64_t base;   /* where the first instance begins */
-    int64_t tile;   /* the instance */
-    size_t index;   /* its place */
-    int64_t within; /* bytes of that place that are behind us */
+    const struct place *place, *first, *behind; /* where it is, and those of an instance */
+    int64_t tile;   /* where the instance begins */
+    int64_t extent; /* of an instance; the next one begins so much later */
+    int64_t within; /* bytes of the place that are behind us */
+    int is_dense;
 };
 
 struct cursor cursor_at(const struct flat *flat, int64_t base, int64_t bytes);
-struct place cursor_place(const struct cursor *cursor);
-void cursor_advance(struct cursor *cursor, int64_t bytes);
+
+/* The rest of the place that it is in. */
+static inline struct place cursor_place(const struct cursor *cursor)
+{
+    int64_t at = cursor->tile + cursor->place->at + cursor->within;
+    if (cursor->is_dense)
+        return (struct place){ at, INT64_MAX - (at > 0 ? at : 0) };
+    return (struct place){ at, cursor->place->length - cursor->within };
+}
+
+/* At most as far as the place reaches. */
+static inline void cursor_advance(struct cursor *cursor, int64_t bytes)
+{
+    cursor->within += bytes;
+    if (cursor->is_dense || cursor->within < cursor->place->length)
+        return;
+    cursor->within = 0;
+    if (++cursor->place == cursor->behind) {
+        cursor->place = cursor->first;
+        cursor->tile += cursor->extent;
+    }
+}
+
+/* What is next on both sides of an access, at most so many bytes: where it is in the file, and where in memory. */
+static inline int64_t next_run(const struct cursor *file, const struct cursor *memory, int64_t left, int64_t *at, int64_t *here)
+{
+    struct place there = cursor_place(file), mine = cursor_place(memory);
+    *at = there.at;
+    *here = mine.at;
+    int64_t length = there.length < mine.length ? there.length : mine.length;
+    return length < left ? length : left;
+}
 
 /* A view of a file. It stays as it is, and while somebody uses it. */
 struct view {
@@ -96,6 +126,10 @@ struct view {
     enum format format;
     char name[16]; /* of the data representation, as the program said it */
 };
+
+/* Frees what is kept for the lists of a file, if there is any. */
+struct room;
+void room_free(struct room *room);
 
 /* What is counted for the report. */
 struct tally {
@@ -114,6 +148,7 @@ struct file {
     int rank, ranks;
     int amode;
     char *path; /* as the kernel, or the formation, takes it */
+    struct room *room; /* memory that lists are made in */
     bivouac *formation;
     int is_mounted; /* the path leads through a mount */
     bivouac_file *data;

@@ -46,9 +46,9 @@ static struct summary summary_of(const struct request *request, int class)
     mine.end = cursor_place(&last).at + 1;
     /* Then pieces are not in order, or there is no bound to what a round exchanges. */
     mine.twice = mine.bytes > mine.end - mine.first || (first.tile != last.tile && flat_overlaps(&view->flat));
-    mine.pieces = (last.tile - first.tile) * (int64_t)view->flat.count + (int64_t)last.index - (int64_t)first.index + 1;
-    if (flat_is_dense(&view->flat))
-        mine.pieces = 1;
+    mine.pieces = 1 + (last.place - first.place);
+    if (first.tile != last.tile)
+        mine.pieces += (last.tile - first.tile) / first.extent * (int64_t)view->flat.count;
     return mine;
 }
 
@@ -104,14 +104,12 @@ static int collect(struct round *round, int64_t end)
     char *buffer = round->request->packed ? round->request->packed : round->request->buffer;
     round->count = 0;
     while (round->left > 0) {
-        struct place there = cursor_place(&round->file), here = cursor_place(&round->memory);
-        if (there.at >= end)
+        int64_t at, here, length = next_run(&round->file, &round->memory, round->left, &at, &here);
+        if (at >= end)
             break;
-        int64_t length = there.length < here.length ? there.length : here.length;
-        int64_t rest = file->stripe - there.at % file->stripe;
-        length = length < round->left ? length : round->left;
+        int64_t rest = file->stripe - at % file->stripe;
         length = length < rest ? length : rest;
-        length = length < end - there.at ? length : end - there.at;
+        length = length < end - at ? length : end - at;
         if (round->count == round->room) {
             size_t room = round->room ? round->room * 2 : 256;
             struct part *parts = realloc(round->parts, room * sizeof *parts);
@@ -120,7 +118,7 @@ static int collect(struct round *round, int64_t end)
             round->parts = parts;
             round->room = room;
         }
-        round->parts[round->count++] = (struct part){ there.at, length, buffer + here.at, owner_of(round, there.at) };
+        round->parts[round->count++] = (struct part){ at, length, buffer + here, owner_of(round, at) };
         cursor_advance(&round->file, length);
         cursor_advance(&round->memory, length);
         round->left -= length;
