@@ -231,8 +231,8 @@ impl Client {
     /// Why it is not there: what was to be brought stays as it was. `ESTALE` when site storage has another version than the
     /// one that was seen, and `force` is not set.
     pub fn flush(&self, found: &Found, seen: Option<SiteVersion>, force: bool) -> FsResult<Flushed> {
-        let (ino, path) = (found.attr.ino, found.path.clone());
-        self.flush_by(found, FlushRequest { ino, path, seen, force, open: false, job: 0 })
+        let (ino, dir, path) = (found.attr.ino, found.dir, found.path.clone());
+        self.flush_by(found, FlushRequest { ino, dir, path, seen, force, open: false, job: 0 })
     }
 
     /// Has site storage make a directory that files can be brought into; it is flushed afterwards.
@@ -241,7 +241,8 @@ impl Client {
     /// As [`Client::flush`].
     pub fn flush_open(&self, dir: &Found) -> FsResult<Flushed> {
         let (ino, path) = (dir.attr.ino, dir.path.clone());
-        self.flush_by(dir, FlushRequest { ino, path, seen: None, force: false, open: true, job: 0 })
+        let (seen, force, open) = (None, false, true);
+        self.flush_by(dir, FlushRequest { ino, dir: dir.dir, path, seen, force, open, job: 0 })
     }
 
     fn flush_by(&self, found: &Found, mut request: FlushRequest) -> FsResult<Flushed> {
@@ -255,7 +256,8 @@ impl Client {
             }
             if let (Some(version), false) = (&state.version, found.path.is_empty()) {
                 let name = found.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
-                let note = NoteSeenRequest { dir: found.dir, name, seen: Some(version.clone()) };
+                let (dir, seen, by) = (found.dir, Some(version.clone()), Some(found.attr.ino));
+                let note = NoteSeenRequest { dir, name, seen, by };
                 self.ask::<op::NoteSeen>(self.home(found.dir)?, &note)?;
             }
             return Ok(Flushed { bytes: state.moved, changed: state.version.is_some(), lost: state.lost });

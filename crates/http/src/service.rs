@@ -105,6 +105,10 @@ impl Service {
     ) -> Result<Response<Body>, Refusal> {
         host::check(request.version(), request.headers())
             .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
+        if !is_plainly_coded(request.headers()) {
+            let text = "bodies come whole or by chunks: Transfer-Encoding: chunked, and nothing else";
+            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, text));
+        }
         if s3::is_signed(request.headers(), request.uri().query()) {
             return self.s3.answer(request).await;
         }
@@ -267,6 +271,13 @@ fn shield(response: &mut Response<Body>) {
     headers.insert(header::CONTENT_SECURITY_POLICY, policy);
 }
 
+/// Whether a body comes as it is: what is coded further would be kept as it came, and be taken for the file.
+fn is_plainly_coded(headers: &HeaderMap) -> bool {
+    let mut coded = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let is_chunked = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    coded.next().is_none_or(is_chunked) && coded.next().is_none()
+}
+
 /// The key that a request shows: as a bearer's, or as the password of anybody.
 fn shown(headers: &HeaderMap) -> Option<String> {
     let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
@@ -285,6 +296,25 @@ fn shown(headers: &HeaderMap) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_are_coded_by_chunks_at_most() {
+        for (coded, is_plain) in [
+            (&[][..], true),
+            (&["chunked"], true),
+            (&["Chunked "], true),
+            (&["gzip, chunked"], false),
+            (&["gzip", "chunked"], false),
+            (&["chunked", "chunked"], false),
+            (&["identity"], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in coded {
+                headers.append(header::TRANSFER_ENCODING, value.parse().unwrap());
+            }
+            assert_eq!(is_plainly_coded(&headers), is_plain, "{coded:?}");
+        }
+    }
 
     #[test]
     fn keys_are_found_in_either_scheme() {

@@ -132,6 +132,7 @@ impl Service for Node {
             Op::FindPlace => run::<op::FindPlace>,
             Op::BringFile => run::<op::BringFile>,
             Op::FlushHere => run::<op::FlushHere>,
+            Op::Own => run::<op::Own>,
             Op::Pin => run::<op::Pin>,
             Op::ListPinned => run::<op::ListPinned>,
             Op::Fence => run::<op::Fence>,

@@ -174,6 +174,14 @@ pub fn seen_key(dir: Ino, name: &[u8]) -> Vec<u8> {
     key
 }
 
+/// Key of the inode that a name at site storage was brought as, or flushed from.
+pub fn seen_by_key(dir: Ino, name: &[u8]) -> Vec<u8> {
+    let mut key = tagged(b'H', dir.0).to_vec();
+    key.push(2);
+    key.extend_from_slice(name);
+    key
+}
+
 /// What all keys begin with of what is known about an inode and site storage.
 pub fn site_prefix(ino: Ino) -> [u8; 9] {
     tagged(b'H', ino.0)

@@ -6,8 +6,8 @@ use bivouac_types::FsResult;
 use bivouac_wire::{
     BringRequest, Dirty, DirtyPage, FenceRequest, FindPlaceRequest, FlushHereRequest, FlushPartsRequest,
     FlushRequest, FlushState, FlushedParts, InoOnly, ListDirtyRequest, ListPinnedRequest, ListSeenRequest,
-    MarkFlushRequest, MirrorPage, MirrorRequest, NoteSeenRequest, PinRequest, PinnedPage, SeenPage,
-    SitePlace, Whence, op,
+    MarkFlushRequest, MirrorPage, MirrorRequest, NoteSeenRequest, OwnRequest, PinRequest, PinnedPage,
+    SeenPage, SitePlace, Whence, op,
 };
 
 use crate::dispatch::Handle;
@@ -36,7 +36,7 @@ impl Handle for op::ListSeen {
 
 impl Handle for op::NoteSeen {
     fn handle(node: &Node, _: &Ctx<'_>, request: NoteSeenRequest) -> FsResult<()> {
-        node.note_seen(request.dir, &request.name, request.seen)
+        node.note_seen(&request)
     }
 }
 
@@ -49,6 +49,12 @@ impl Handle for op::Flush {
 impl Handle for op::FlushHere {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: FlushHereRequest) -> FsResult<FlushState> {
         node.flush_here(&request, wait_of(ctx))
+    }
+}
+
+impl Handle for op::Own {
+    fn handle(node: &Node, ctx: &Ctx<'_>, request: OwnRequest) -> FsResult<FlushState> {
+        node.own(request, wait_of(ctx))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::dispatch::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::{SiteFile, ino_of_site_key, marks_of_key, seen_key, table};
+use crate::record::{SiteFile, ino_of_site_key, marks_of_key, seen_by_key, seen_key, table};
 
 /// Most files or names in one answer.
 const PAGE: usize = 2000;
@@ -101,23 +101,36 @@ impl Node {
         Ok(page)
     }
 
-    /// Has a directory's home take down what site storage has under a name, or that it has nothing.
-    pub(super) fn tell_seen(&self, dir: Ino, name: &[u8], seen: Option<SiteVersion>) -> FsResult<()> {
-        let note = NoteSeenRequest { dir, name: name.to_vec(), seen };
+    /// Has a directory's home take down what site storage has under a name, and which inode that is here; or that it has
+    /// nothing.
+    pub(super) fn tell_seen(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        seen: Option<SiteVersion>,
+        by: Option<Ino>,
+    ) -> FsResult<()> {
+        let note = NoteSeenRequest { dir, name: name.to_vec(), seen, by };
         self.step::<op::NoteSeen>(self.home_of(dir)?, Steps::question(SYSTEM), 0, note)
     }
 
     /// Takes down what site storage has under a name; without a name, that it has nothing of a directory that is gone.
-    pub(crate) fn note_seen(&self, dir: Ino, name: &[u8], seen: Option<SiteVersion>) -> FsResult<()> {
+    pub(crate) fn note_seen(&self, note: &NoteSeenRequest) -> FsResult<()> {
+        let NoteSeenRequest { dir, name, seen, by } = note;
         self.check_slot(dir.slot())?;
         if name.is_empty() {
-            return self.forget_dir(dir);
+            return self.forget_dir(*dir);
         }
-        let (slot, key) = (dir.slot(), seen_key(dir, name));
+        let (slot, key, by_key) = (dir.slot(), seen_key(*dir, name), seen_by_key(*dir, name));
         let mut txn = self.records.txn(&[slot]);
-        match seen {
-            Some(seen) => txn.put(slot, &key, &seen.to_bytes()),
-            None => txn.delete(slot, &key),
+        match (seen, by) {
+            (Some(seen), _) => txn.put(slot, &key, &seen.to_bytes()),
+            (None, Some(_)) => {}
+            (None, None) => txn.delete(slot, &key),
+        }
+        match by {
+            Some(by) => txn.put(slot, &by_key, &by.to_bytes()),
+            None => txn.delete(slot, &by_key),
         }
         self.commit_note(txn)
     }

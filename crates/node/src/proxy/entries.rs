@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bivouac_source::{Entry, Meta, join_path};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, mode};
-use bivouac_wire::{Encode, MakeRequest};
+use bivouac_wire::{Encode, MakeRequest, NoteSeenRequest};
 
 use super::sites::to_wire;
 use crate::directory::Place;
@@ -12,7 +12,7 @@ use crate::intent::{Intent, NewDir};
 use crate::leases::Item;
 use crate::locks::Target;
 use crate::node::Node;
-use crate::record::{Dentry, Inode, SiteFile, seen_key, xattr_key};
+use crate::record::{Dentry, Inode, SiteFile, seen_by_key, seen_key, xattr_key};
 use crate::session::Ctx;
 
 /// Longest wait for entries that somebody else makes, before their asker asks again.
@@ -120,10 +120,11 @@ impl Node {
             return self.put_entry(&place, &entry.name, &entry.meta, &inode, &file);
         }
         // The inode of a directory belongs to a peer.
-        let (name, site) = (entry.name.clone(), Some(file));
+        let (name, ino, site) = (entry.name.clone(), inode.attr.ino, Some(file));
         let new = NewDir { name, inode, site };
         self.carry_out(&Ctx::of_node(self.as_client()), place.slot, Intent::MakeDir(new))?;
-        self.note_seen(dir, &entry.name, Some(to_wire(entry.meta.version.clone())))
+        let (name, seen) = (entry.name.clone(), Some(to_wire(entry.meta.version.clone())));
+        self.note_seen(&NoteSeenRequest { dir, name, seen, by: Some(ino) })
     }
 
     fn inode_brought(&self, place: &Place, name: &Name, meta: &Meta) -> FsResult<Inode> {
@@ -183,6 +184,7 @@ impl Node {
         }
         let seen = to_wire(meta.version.clone());
         change.txn.put(dir.slot(), &seen_key(dir, name), &seen.to_bytes());
+        change.txn.put(dir.slot(), &seen_by_key(dir, name), &ino.to_bytes());
         change.commit()
     }
 }

@@ -12,7 +12,7 @@ use bivouac_ranks::{Condvar, Mutex};
 use bivouac_source::{Attrs, Cause, Expect, Kept, Piece, SourceError, Upload, check_path, split_path};
 use bivouac_types::{Attr, Errno, FsError, FsResult, Ino, SeatIndex, mode};
 use bivouac_wire::{
-    FlushMark, FlushPartsRequest, FlushRequest, FlushState, MarkFlushRequest, Origin, Whence, op,
+    FlushMark, FlushPartsRequest, FlushRequest, FlushState, MarkFlushRequest, Origin, SiteVersion, Whence, op,
 };
 
 use super::sites::{Site, from_wire, to_wire};
@@ -36,7 +36,15 @@ pub struct Job {
     over: Condvar,
 }
 
+/// Jobs by the inode that they are about.
+pub type Jobs = Mutex<HashMap<Ino, Arc<Job>>>;
+
 impl Job {
+    /// What is answered when it is over.
+    pub(super) fn ended(&self) -> FlushState {
+        FlushState { done: true, ..self.running() }
+    }
+
     fn wait(&self, wait: Duration) -> Option<FsResult<FlushState>> {
         if self.outcome.lock().is_none() {
             bivouac_net::before_waiting();
@@ -79,6 +87,8 @@ struct Flush<'a> {
     site: &'a Site,
     inode: Inode,
     file: SiteFile,
+    /// What was last at its path, where another inode had that.
+    former: Option<SiteVersion>,
     /// Attributes when it began.
     begun: Attr,
     /// Those of which `file` tells.
@@ -100,13 +110,24 @@ impl Node {
     /// Has `work` flush an inode in a thread of its own unless somebody does, and tells how far it is.
     pub(super) fn run_job(
         &self,
+        key: (Ino, u64),
+        wait: Duration,
+        work: impl FnOnce(&Node, &Job) -> FsResult<FlushState> + Send + 'static,
+    ) -> FsResult<FlushState> {
+        self.run_job_of(&self.proxy.jobs, key, wait, work)
+    }
+
+    /// The same among other jobs than flushes.
+    pub(super) fn run_job_of(
+        &self,
+        jobs: &Jobs,
         (ino, wanted): (Ino, u64),
         wait: Duration,
         work: impl FnOnce(&Node, &Job) -> FsResult<FlushState> + Send + 'static,
     ) -> FsResult<FlushState> {
-        let (job, is_new) = self.job(ino, wanted)?;
+        let (job, is_new) = self.job(jobs, ino, wanted)?;
         if is_new && let Err(error) = self.start_flush(&job, work) {
-            self.proxy.jobs.lock().remove(&ino);
+            jobs.lock().remove(&ino);
             return Err(error);
         }
         let outcome = job.wait(wait);
@@ -115,22 +136,22 @@ impl Node {
             return Ok(FlushState { job: 0, ..job.running() });
         }
         let Some(outcome) = outcome else { return Ok(job.running()) };
-        self.forget_job(ino, &job);
+        forget_job(jobs, ino, &job);
         outcome
     }
 
     /// The job that was asked for, or a new one. One that is over and nobody has asked for again is forgotten.
-    fn job(&self, ino: Ino, wanted: u64) -> FsResult<(Arc<Job>, bool)> {
+    fn job(&self, all: &Jobs, ino: Ino, wanted: u64) -> FsResult<(Arc<Job>, bool)> {
         let asked_for = |jobs: &HashMap<Ino, Arc<Job>>| {
             let is_it = |job: &&Arc<Job>| job.number == wanted || job.outcome.lock().is_none();
             jobs.get(&ino).filter(is_it).cloned()
         };
-        if let Some(job) = asked_for(&self.proxy.jobs.lock()) {
+        if let Some(job) = asked_for(&all.lock()) {
             return Ok((job, false));
         }
         // Not under the lock of all jobs: it may write to the log.
         let number = self.allocator.next(&self.records)?;
-        let mut jobs = self.proxy.jobs.lock();
+        let mut jobs = all.lock();
         if let Some(job) = asked_for(&jobs) {
             return Ok((job, false));
         }
@@ -144,13 +165,6 @@ impl Node {
     /// be gone.
     pub(super) fn is_being_flushed(&self, ino: Ino) -> bool {
         self.proxy.jobs.lock().get(&ino).is_some_and(|job| job.outcome.lock().is_none())
-    }
-
-    fn forget_job(&self, ino: Ino, job: &Arc<Job>) {
-        let mut jobs = self.proxy.jobs.lock();
-        if jobs.get(&ino).is_some_and(|known| Arc::ptr_eq(known, job)) {
-            jobs.remove(&ino);
-        }
     }
 
     fn start_flush(
@@ -175,9 +189,11 @@ impl Node {
     pub(super) fn flush_now(&self, request: &FlushRequest, job: &Job) -> FsResult<FlushState> {
         let inode = self.inode(request.ino)?;
         let site = self.site_of(inode.attr.layout.partition())?;
+        let former = self.settle_former(request)?;
         let file = self.begin_site_file(request.ino)?;
         let begun = inode.attr;
-        let mut flush = Flush { node: self, request, job, site: &site, inode, file, begun, known: begun };
+        let mut flush =
+            Flush { node: self, request, job, site: &site, inode, file, former, begun, known: begun };
         let outcome = flush.adopt().and_then(|()| flush.run());
         let ended = flush.end(outcome.as_ref().ok().and_then(Option::as_ref));
         // Listed with the reason; one that was flushed for its room alone, and is there, stays clean.
@@ -377,7 +393,7 @@ impl Flush<'_> {
     fn expected(&self) -> Expect {
         let FlushRequest { path, seen, force, .. } = self.request;
         let own = self.file.origin.as_ref().filter(|origin| origin.path == *path);
-        match own.map(|origin| &origin.seen).or(seen.as_ref()) {
+        match own.map(|origin| &origin.seen).or(self.former.as_ref()).or(seen.as_ref()) {
             _ if *force => Expect::Anything,
             Some(seen) => Expect::Version(from_wire(seen.clone())),
             None => Expect::Absent,
@@ -496,6 +512,13 @@ impl Flush<'_> {
         let ino = self.request.ino;
         let target = self.node.records.read(ino.slot(), &target_key(ino), |bytes| bytes.map(<[u8]>::to_vec));
         target.ok_or_else(|| Errno::ENOENT.into())
+    }
+}
+
+fn forget_job(jobs: &Jobs, ino: Ino, job: &Arc<Job>) {
+    let mut jobs = jobs.lock();
+    if jobs.get(&ino).is_some_and(|known| Arc::ptr_eq(known, job)) {
+        jobs.remove(&ino);
     }
 }
 

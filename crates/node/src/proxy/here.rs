@@ -17,7 +17,7 @@ use crate::dispatch::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::seen_key;
+use crate::record::{seen_by_key, seen_key};
 
 /// First and longest pause before what could not be flushed is tried again by itself.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
@@ -147,13 +147,16 @@ impl Node {
         let seen = self.records.read(dir.slot(), &key, |bytes| {
             bytes.map(|bytes| decode::<SiteVersion>(bytes, "site storage", *dir)).transpose()
         })?;
+        let by = self.records.read(dir.slot(), &seen_by_key(*dir, name), |bytes| {
+            bytes.map(|bytes| decode::<Ino>(bytes, "site storage", *dir)).transpose()
+        })?;
         if root == Some(*dir) {
-            return Ok(SitePlace { path: Some(Vec::new()), dir: *dir, name: Vec::new(), seen });
+            return Ok(SitePlace { path: Some(Vec::new()), dir: *dir, name: Vec::new(), seen, by });
         }
         let file = self.site_file(*dir)?.ok_or_else(|| nameless(*dir))?;
         let path = file.origin.map(|origin| origin.path);
         let dir = inode.map_or(file.dir, |inode| inode.parent);
-        Ok(SitePlace { path, dir, name: file.name, seen })
+        Ok(SitePlace { path, dir, name: file.name, seen, by })
     }
 
     fn flush_where_it_belongs(&self, ino: Ino, job: &Job) -> FsResult<FlushState> {
@@ -164,9 +167,9 @@ impl Node {
         let seen = self.place_at_site(dir, name.as_bytes())?.seen;
         let path = join_path(&parent, name.as_bytes());
         let state =
-            self.flush_now(&FlushRequest { ino, path, seen, force: false, open: false, job: 0 }, job)?;
+            self.flush_now(&FlushRequest { ino, dir, path, seen, force: false, open: false, job: 0 }, job)?;
         if let Some(version) = &state.version {
-            self.tell_seen(dir, name.as_bytes(), Some(version.clone()))?;
+            self.tell_seen(dir, name.as_bytes(), Some(version.clone()), Some(ino))?;
         }
         Ok(state)
     }
@@ -196,7 +199,8 @@ impl Node {
         }
         let path = join_path(&self.dir_at_site(place.dir, depth + 1)?, &place.name);
         let (seen, force, open) = (None, false, true);
-        let mut request = FlushRequest { ino: dir, path: path.clone(), seen, force, open, job: 0 };
+        let mut request =
+            FlushRequest { ino: dir, dir: place.dir, path: path.clone(), seen, force, open, job: 0 };
         loop {
             let state =
                 self.step::<op::Flush>(self.home_of(dir)?, Steps::question(SYSTEM), 0, request.clone())?;
@@ -206,7 +210,7 @@ impl Node {
                 continue;
             }
             if state.version.is_some() {
-                self.tell_seen(place.dir, &place.name, state.version)?;
+                self.tell_seen(place.dir, &place.name, state.version, Some(dir))?;
             }
             return Ok(path);
         }

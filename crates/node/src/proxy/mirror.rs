@@ -308,8 +308,8 @@ impl Node {
 
     /// Site storage has nothing of ours under the name any more, nor below it.
     fn forget_seen(&self, gone: &Gone) -> FsResult<()> {
-        self.tell_seen(gone.dir, gone.name.as_bytes(), None)?;
-        if gone.removed.is_dir { self.tell_seen(gone.removed.ino, b"", None) } else { Ok(()) }
+        self.tell_seen(gone.dir, gone.name.as_bytes(), None, None)?;
+        if gone.removed.is_dir { self.tell_seen(gone.removed.ino, b"", None, None) } else { Ok(()) }
     }
 
     /// The record goes, unless the name was deleted once more.

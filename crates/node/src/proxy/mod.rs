@@ -13,6 +13,7 @@ mod evict;
 mod fence;
 mod flush;
 mod flusher;
+mod former;
 mod here;
 mod marks;
 mod mirror;
@@ -34,7 +35,7 @@ use bivouac_types::{FsResult, Ino};
 use crate::node::Node;
 use evict::Uses;
 use fence::Fence;
-use flush::Job;
+use flush::Jobs;
 use flusher::Flusher;
 use here::Failing;
 use marks::Part;
@@ -60,7 +61,9 @@ pub struct Proxy {
     listing: Mutex<HashSet<Ino>>,
     listed: Condvar,
     /// Files that are being flushed.
-    jobs: Mutex<HashMap<Ino, Arc<Job>>>,
+    jobs: Jobs,
+    /// Files whose content is being brought, since others take their places there.
+    owning: Jobs,
     flusher: Arc<Flusher>,
     mirror: Arc<Mirror>,
     /// Files that are looked at there.
@@ -85,7 +88,7 @@ impl Default for Proxy {
     fn default() -> Proxy {
         let (sites, uses, fence, bringing, brought, listing, listed) = Default::default();
         let (flusher, mirror, looking, failing, stale, node) = Default::default();
-        let jobs = Mutex::new(rank::FLUSH_JOBS, HashMap::new());
+        let [jobs, owning] = [(); 2].map(|()| Mutex::new(rank::FLUSH_JOBS, HashMap::new()));
         Proxy {
             sites,
             uses,
@@ -95,6 +98,7 @@ impl Default for Proxy {
             listing,
             listed,
             jobs,
+            owning,
             flusher,
             mirror,
             looking,

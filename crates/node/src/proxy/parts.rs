@@ -119,6 +119,10 @@ impl Node {
                 drop(self.bring_known(part, Held { whence, epoch }, offset, len)?);
                 0
             }
+            FlushMark::Own { epoch, whence, offset, len } => {
+                self.own_part(part, Held { whence, epoch }, offset, len)?;
+                0
+            }
             FlushMark::Close { epoch, layout } => {
                 let _alone = self.proxy.uses.no_writes(part);
                 let unsaved = self.turn_marks(part, Turn::Count)?;

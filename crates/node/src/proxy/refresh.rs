@@ -68,7 +68,7 @@ impl Node {
         let Some(file) = self.site_file(ino)?.filter(|file| split_path(&now.path).1 == file.name) else {
             return Ok(());
         };
-        self.tell_seen(file.dir, &file.name, Some(now.seen))
+        self.tell_seen(file.dir, &file.name, Some(now.seen), Some(ino))
     }
 
     /// What a file is at site storage, if nothing but that is known of it here.
@@ -122,17 +122,27 @@ impl Node {
         if whence.origin.is_none() || from >= end {
             return Ok(None);
         }
-        self.bring_range(ino, epoch, &whence, from..end)?;
+        self.mark_range(ino, &whence, from..end, |whence, offset, len| FlushMark::Known {
+            epoch,
+            whence,
+            offset,
+            len,
+        })?;
         Ok((end < whence.limit).then_some(end))
     }
 
-    /// Every seat brings its own stripes, all at the same time.
-    fn bring_range(&self, ino: Ino, epoch: u32, whence: &Whence, range: Range<u64>) -> FsResult<()> {
+    /// Every seat does something with its own stripes of a range, all at the same time.
+    pub(super) fn mark_range(
+        &self,
+        ino: Ino,
+        whence: &Whence,
+        range: Range<u64>,
+        mark: impl Fn(Whence, u64, u64) -> FlushMark + Sync,
+    ) -> FsResult<()> {
         let ranges: Vec<SeatRange> = split(&whence.layout, range.start, range.end - range.start).collect();
         let bring = |range: &SeatRange| {
-            let (whence, offset, len) = (whence.clone(), range.subfile_offset, range.len);
-            let known = FlushMark::Known { epoch, whence, offset, len };
-            let request = MarkFlushRequest { ino, seat: range.seat, mark: known };
+            let mark = mark(whence.clone(), range.subfile_offset, range.len);
+            let request = MarkFlushRequest { ino, seat: range.seat, mark };
             let node = self.seat_place(range.seat)?.node;
             self.step::<op::MarkFlush>(node, Steps::question(SYSTEM), 0, request).map(drop)
         };

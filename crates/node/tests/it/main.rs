@@ -27,6 +27,7 @@ mod site;
 mod site_cuts;
 mod site_faults;
 mod site_model;
+mod site_names;
 mod site_sessions;
 mod space;
 mod spread;

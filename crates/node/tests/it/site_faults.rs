@@ -89,7 +89,8 @@ fn a_flush_that_nobody_asks_for_again_hides_no_change_at_the_source() {
     *camp.formation.switchboard.before.lock() = Some((Op::FlushParts as u16, hold));
     let home = camp.formation.map().home(ino).unwrap();
     let seen = client.seen_names(camp.partition.dir).unwrap().get(&b"top"[..]).cloned();
-    let request = FlushRequest { ino, path: b"top".to_vec(), seen, force: false, open: false, job: 0 };
+    let (dir, path, force, open) = (camp.partition.dir, b"top".to_vec(), false, false);
+    let request = FlushRequest { ino, dir, path, seen, force, open, job: 0 };
     let transport = InProcess::new(camp.formation.nodes[usize::from(home.0)].clone(), LaneKind::Client);
     let frame = Frame::request(Op::Flush as u16, OpId(1), ClientId(77), 0);
     let mut reply = Vec::new();

@@ -15,7 +15,7 @@ use super::holders::Marks;
 use super::room::Room;
 use super::subfile::{AccessError, OpenSubfile, PAGE, page_up};
 use super::sums::{
-    self, BLOCK, BLOCKS_MAX, FLUX, MAGIC, MAGIC_AT, NOTE_AT, NOTE_LEN, Note, Pieces, Until, WRONG,
+    self, BLOCK, BLOCKS_MAX, FLUX, HOLE, MAGIC, MAGIC_AT, NOTE_AT, NOTE_LEN, Note, Pieces, Until, WRONG,
 };
 use crate::VolumeFile;
 use crate::volume::transfer::{read_full_at, write_all_at};
@@ -302,7 +302,21 @@ impl OpenSubfile {
             }
             IoSliceMut::advance_slices(&mut rest, count);
         }
+        if done < total {
+            self.compare_absent(offset + done as u64..offset + total as u64)?;
+        }
         Ok(done)
+    }
+
+    /// Behind the end of the local file is a hole only where no sum says otherwise: the file may have been cut by others.
+    fn compare_absent(&self, data: Range<u64>) -> Result<(), AccessError> {
+        let blocks = sums::blocks_of(&data);
+        for (block, entry) in blocks.clone().zip(self.entries(&blocks)?) {
+            if entry != HOLE {
+                self.block(block)?;
+            }
+        }
+        Ok(())
     }
 
     /// Compares what was read. A block of which only a part is wanted is read as a whole.
@@ -351,13 +365,13 @@ impl OpenSubfile {
         Ok(bytes)
     }
 
-    /// A block before a part of it is changed. Where there is nothing yet, nothing is read.
+    /// A block before a part of it is changed. Where there is nothing yet, only its entry is read.
     fn old_block(&self, block: u64) -> Result<[u8; BLOCK], AccessError> {
-        if !self.is_measured() && block * SUM_BLOCK >= self.len() {
-            Ok([0; BLOCK])
-        } else {
-            self.block(block)
+        let is_behind = !self.is_measured() && block * SUM_BLOCK >= self.len();
+        if is_behind && self.entries(&(block..block + 1))? == [HOLE] {
+            return Ok([0; BLOCK]);
         }
+        self.block(block)
     }
 
     /// What the entries will be after a write. A block of which only a part is written is compared first: damage

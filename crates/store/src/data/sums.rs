@@ -24,6 +24,8 @@ const ENTRY_LEN: u64 = 4;
 /// Blocks that have entries. Those behind them are not compared.
 pub(super) const BLOCKS_MAX: u64 = (SUMMED_DATA_AT - ENTRIES_AT) / ENTRY_LEN;
 
+/// A block that was never written.
+pub(super) const HOLE: u32 = 0;
 /// A block of which it is not known whether it is right: it was being changed when a process was killed, or may be
 /// changed by others. It is not compared.
 pub(super) const FLUX: u32 = 1;

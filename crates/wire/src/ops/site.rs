@@ -43,6 +43,17 @@ pub enum FlushMark {
         /// Whence its content comes.
         whence: Whence,
     },
+    /// A range of the subfile is to be nowhere but here: it is brought, and counts as written here.
+    Own {
+        /// The file's epoch as of when that was known.
+        epoch: u32,
+        /// Whence its content comes.
+        whence: Whence,
+        /// Where the range begins in the subfile's data.
+        offset: u64,
+        /// Its length, in bytes.
+        len: u64,
+    },
     /// The file is pinned, or is not any more.
     Pin {
         /// The file's epoch.
@@ -111,6 +122,11 @@ impl Encode for FlushMark {
                 out.push(6);
                 (*epoch, whence.clone()).encode(out);
             }
+            FlushMark::Own { epoch, whence, offset, len } => {
+                out.push(7);
+                (*epoch, whence.clone()).encode(out);
+                (*offset, *len).encode(out);
+            }
         }
     }
 }
@@ -140,6 +156,11 @@ impl Decode<'_> for FlushMark {
             6 => {
                 let (epoch, whence) = Decode::decode(input)?;
                 Ok(FlushMark::Pin { epoch, whence })
+            }
+            7 => {
+                let (epoch, whence) = Decode::decode(input)?;
+                let (offset, len) = Decode::decode(input)?;
+                Ok(FlushMark::Own { epoch, whence, offset, len })
             }
             _ => Err(DecodeError::Invalid("mark of a flush")),
         }
@@ -249,6 +270,8 @@ owned! {
         name: Vec<u8>,
         /// What was seen under the name that was asked for.
         seen: Option<SiteVersion>,
+        /// What that is here, or is about to be: the inode that it was brought as, or flushed from.
+        by: Option<Ino>,
     }
     /// A file that is to go to site storage.
     FlushHereRequest {
@@ -293,13 +316,26 @@ owned! {
         dir: Ino,
         /// The name.
         name: Vec<u8>,
-        /// How the file looks; nothing if there is none any more.
+        /// How the file looks; nothing if there is none any more, or another is about to take its place.
         seen: Option<SiteVersion>,
+        /// What that is here, or is about to be; nothing if there is none any more.
+        by: Option<Ino>,
+    }
+    /// A file that is to have all of its content here, since another takes its place at site storage.
+    OwnRequest {
+        /// It.
+        ino: Ino,
+        /// The place: if its content does not come from there, nothing is to be done.
+        origin: Origin,
+        /// The work that was begun before, if it was; otherwise 0.
+        job: u64,
     }
     /// A file, directory or link that is to go to site storage.
     FlushRequest {
         /// It.
         ino: Ino,
+        /// The directory that it is in.
+        dir: Ino,
         /// The path that it is to have there.
         path: Vec<u8>,
         /// What was last seen at that path.

@@ -81,6 +81,32 @@ fn a_flipped_bit_is_refused_named_and_goes_with_the_block_that_is_written_anew()
 
 /// S393.
 #[test]
+fn what_others_cut_off_is_refused_and_gets_no_sum_that_fits() {
+    for end in [0, 1, 2 * BLOCK + 50, 3 * BLOCK] {
+        let volume = memory();
+        let store = summed_on(&volume, 0, 8);
+        write(&store, id(1), 0, 0, &pattern(3 * BLOCK + 100, 3)).unwrap();
+        file_of(&volume, id(1)).set_len(SUMMED_DATA_AT + end as u64).unwrap();
+        drop(store);
+        let store = summed_on(&volume, 0, 8);
+        let first = end / BLOCK * BLOCK;
+        assert_eq!(try_read(&store, id(1), 0, first).unwrap(), pattern(3 * BLOCK + 100, 3)[..first]);
+        for at in [end, 3 * BLOCK + 50, 3 * BLOCK + 99] {
+            assert!(is_wrong(try_read(&store, id(1), at as u64, 1)), "{end} {at}");
+            assert!(
+                is_wrong(write(&store, id(1), 0, at as u64, b"x")),
+                "{end} {at}: damage would be summed up"
+            );
+        }
+        assert!(is_wrong(try_read(&store, id(1), 0, 4 * BLOCK)), "{end}");
+        assert_eq!(try_read(&store, id(1), 4 * SUM_BLOCK, BLOCK).unwrap(), [0; 0], "a hole stays one");
+        write(&store, id(1), 0, 3 * SUM_BLOCK, &[7; BLOCK]).unwrap();
+        assert_eq!(try_read(&store, id(1), 3 * SUM_BLOCK, BLOCK).unwrap(), [7; BLOCK]);
+    }
+}
+
+/// S393.
+#[test]
 fn damage_of_the_sums_themselves_is_noticed_too() {
     let volume = memory();
     let store = summed_on(&volume, 0, 8);
