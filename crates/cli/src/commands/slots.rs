@@ -69,7 +69,7 @@ fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<()
     let unknown = || {
         let name = args.pool.as_ref().map(ToString::to_string).unwrap_or_default();
         Failure::new(
-            2,
+            1,
             format_args!(
                 "pool {name}: nobody has said how many bytes it has; say so: --size SIZE, or: bivouac pool count {name}"
             ),
