@@ -51,14 +51,14 @@ fn refused(option: &OsStr, error: &clap::Error) -> Option<String> {
 
 /// The first word that would be a command if the dashes stood in front of it.
 fn command_without_dashes(arguments: &[OsString]) -> Option<String> {
-    let is_operand = |place: &usize| {
-        let before = |place: usize| arguments.get(..place).unwrap_or_default().to_vec();
-        let meant = before(*place).into_iter().chain(["--".into()]);
-        let behind = arguments.get(*place..).unwrap_or_default().iter().cloned();
-        Cli::read(meant.chain(behind).collect()).is_ok()
-    };
-    let word = arguments.get((2..arguments.len()).find(is_operand)?)?.to_string_lossy();
-    Some(format!("write -- in front of the command: -- {word}"))
+    let words = arguments.iter().enumerate().skip(2);
+    let mut words = words.filter(|(_, word)| !word.to_string_lossy().starts_with('-'));
+    let (_, word) = words.find(|(place, _)| {
+        let mut meant = arguments.to_vec();
+        meant.insert(*place, "--".into());
+        Cli::read(meant).is_ok()
+    })?;
+    Some(format!("write -- in front of the command: -- {}", word.to_string_lossy()))
 }
 
 /// The command that the arguments name.
@@ -119,6 +119,7 @@ mod tests {
             "bivouac status --watch",
             "bivouac status --name 1s x",
             "bivouac run --nodes 2",
+            "bivouac run --nodez 2 ls",
             "bivouac status --watch --name",
             "bivouac nonsense --watch 1s",
             "bivouac stage in --watch 1s",

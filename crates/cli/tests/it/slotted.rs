@@ -44,7 +44,7 @@ fn slots_are_announced_and_shown() {
     let announce = ["pool", "announce", "--in", "--size", "6g", "--by", "2m"];
     refused(&place, &announce, 1, "cannot be done by its deadline beside what was promised to others");
     let later = ok(&place, &[&announce[..], &["--or-later", "--title", "odd\u{1b}[31m"]].concat());
-    assert!(later.starts_with("slot 2: ") && later.contains(" s late"), "{later}");
+    assert!(later.starts_with("slot 2: ") && later.contains(" late"), "{later}");
     let shown = ok(&place, &["pool", "slots"]);
     assert!(
         shown.contains("waiting, late") && shown.contains("100 MiB/s") && !shown.contains('\u{1b}'),
