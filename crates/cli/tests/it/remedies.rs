@@ -23,7 +23,7 @@ fn options_for_several_hosts_are_refused_on_one() {
             let said = place.run(&[command, given, behind].concat());
             let says = format!("{}: is for several hosts", given[0]);
             assert!(said.err.contains(&says) && said.err.contains("--hosts"), "{given:?}: {}", said.err);
-            assert_eq!(said.code, if command[0] == "run" { 125 } else { 2 }, "{given:?}: {}", said.err);
+            assert_eq!(said.code, 2, "{given:?}: {}", said.err);
             assert!(place.is_empty());
         }
     }
@@ -148,7 +148,7 @@ fn a_measurement_that_is_interrupted_leaves_nothing_at_the_site() {
     let place = Place::new();
     let site = tempfile::tempdir_in("/dev/shm").unwrap();
     let dir = site.path().to_str().unwrap();
-    let arguments = ["plan", "calibrate", dir, "--size", "64m", "--streams", "1024", "--files", "1"];
+    let arguments = ["plan", "calibrate", dir, "--size", "64m", "--streams", "256", "--files", "1"];
     let mut command = place.command(&arguments).spawn().unwrap();
     let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|one| one.path());
     let is_writing = || entries(site.path()).next().is_some_and(|scratch| entries(&scratch).next().is_some());
@@ -193,7 +193,7 @@ fn what_a_slip_meant_is_said() {
         assert!(said.code == 2 && said.err.contains(says), "{arguments:?}: {}", said.err);
     }
     let said = place.run(&["pool", "announce", "--out", "--by", "2h"]);
-    assert!(!said.err.contains("--in"), "one way is enough: {}", said.err);
+    assert!(!said.err.contains("  --in\n"), "one way is enough: {}", said.err);
     // A name, and no path of a program.
     let said = place.run(&["recover", "--send", "camp"]);
     assert!(said.code == 1 && said.err.contains("formation camp: nothing is known"), "{}", said.err);
