@@ -56,10 +56,11 @@ impl Desk {
 
     fn copy_in(&self, here: &Environment, args: &StageCopyArgs) -> Result<ExitCode, Failure> {
         let (sources, dst) = split(&args.paths)?;
-        sources.iter().try_for_each(|src| is_there(src, src))?;
         let place = |src: &Path| self.inside(&target(src, &dst, sources.len())?);
         let transfers = sources.iter().map(|src| Ok(Transfer { src: outside(src)?, dst: place(src)? }));
-        self.start(here, Order::new(Way::In, transfers.collect::<Result<_, Failure>>()?), &args.how)
+        let order = Order::new(Way::In, transfers.collect::<Result<_, Failure>>()?);
+        sources.iter().try_for_each(|src| is_there(src, src))?;
+        self.start(here, order, &args.how)
     }
 
     fn copy_out(&self, here: &Environment, args: &StageOutArgs) -> Result<ExitCode, Failure> {
@@ -79,12 +80,13 @@ impl Desk {
             order
         } else {
             let (sources, dst) = split(&args.paths)?;
-            let seen = |src: &PathBuf| is_there(src, &self.mounted().join(self.inside(src)?));
-            sources.iter().try_for_each(seen)?;
             let place = |src: &Path| outside(&target(src, &dst, sources.len())?);
             let transfers =
                 sources.iter().map(|src| Ok(Transfer { src: self.inside(src)?, dst: place(src)? }));
-            Order::new(Way::Out, transfers.collect::<Result<_, Failure>>()?)
+            let order = Order::new(Way::Out, transfers.collect::<Result<_, Failure>>()?);
+            let seen = |src: &PathBuf| is_there(src, &self.mounted().join(self.inside(src)?));
+            sources.iter().try_for_each(seen)?;
+            order
         };
         order.changed = args.changed_since.unwrap_or(order.changed);
         self.start(here, order, &args.how)

@@ -92,7 +92,12 @@ fn a_stage_keeps_to_its_slot() {
     ok(place, &["pool", "begin", "1"]);
     let announced = ["pool", "announce", "mesh", "--in", "--by", "1h", "--rate", "1m", "--json"];
     assert_eq!(json(place, &announced)["pool"], "mesh");
-    refused(place, &["pool", "stage", "out", "mesh", "--name", &name, "--slot", "2"], 2, "is for stage in");
+    refused(
+        place,
+        &["pool", "stage", "out", "mesh", "--at", "/", "--name", &name, "--slot", "2"],
+        2,
+        "is for stage in",
+    );
     let stage = ["pool", "stage", "in", "mesh", "--name", &name, "--slot", "2"];
     let mut waiting = place.command(&stage).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let mut said = std::io::BufReader::new(waiting.stderr.take().unwrap());
