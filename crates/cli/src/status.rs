@@ -615,7 +615,7 @@ impl Report {
         }
         text.push_str(&hosts_text(&self.hosts));
         if self.state == "dead" {
-            return text + &"what it holds: bivouac list\n\n";
+            return text + "what it holds: bivouac list\n\n";
         }
         let (capacity, used) = (format_size(*capacity_bytes), format_size(*used_bytes));
         let records = format_size(*records_bytes);
