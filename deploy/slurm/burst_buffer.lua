@@ -54,7 +54,7 @@ local function read_words(path, raw)
             end
             if not name or not is_good(name, value) then
                 file:close()
-                return nil, "bivouac: '" .. word .. "' is no wish that it knows; see docs/slurm.md"
+                return nil, "bivouac: '" .. word .. "' is not understood; docs/slurm.md has the words and their values"
             end
             words[#words + 1] = word
         end
@@ -63,7 +63,7 @@ local function read_words(path, raw)
     file:close()
     local text = table.concat(words, " ")
     if #text > LENGTH_MAX then
-        return nil, "bivouac: the wishes are longer than " .. LENGTH_MAX .. " bytes; name directories, not files"
+        return nil, "bivouac: the directives are longer than " .. LENGTH_MAX .. " bytes; name directories, not files"
     end
     return found and text or nil
 end

@@ -53,8 +53,26 @@ pub fn hosts(here: &Environment, args: &FormationArgs) -> Result<Option<(Launche
             let cause = "no hosts are named, and this is inside of no batch job";
             Err(LaunchError::usage(format_args!("--launch {launcher}"), cause, "name them: --hosts").into())
         }
-        (None, None, None) => Ok(None),
+        (None, None, None) => match for_hosts_alone(&args.hosts) {
+            None => Ok(None),
+            Some(option) => {
+                let cause = "is for several hosts; none are named, and this is inside of no batch job";
+                Err(LaunchError::usage(option, cause, "name them: --hosts").into())
+            }
+        },
     }
+}
+
+/// An option that was given and means nothing on one machine.
+fn for_hosts_alone(args: &HostsArgs) -> Option<&'static str> {
+    let given = [
+        ("--nodes-per-host", args.nodes_per_host != 1),
+        ("--send", args.send.is_some()),
+        ("--program", args.program.is_some()),
+        ("--min-nodes", args.min_nodes.is_some()),
+        ("--network", args.network.is_some()),
+    ];
+    given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
 }
 
 /// When a formation over hosts ends, beside by `down`.

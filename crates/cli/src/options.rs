@@ -35,7 +35,7 @@ use clap::{FromArgMatches, Parser, Subcommand};
 
 pub use commands::Command;
 pub use durations::Duration;
-use durations::duration;
+use durations::{duration, interval};
 pub use examples::command;
 pub use files::{FlushArgs, FsckArgs, PinArgs, ScrubArgs};
 pub use formation::FormationArgs;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bivouac_stage::jobs::Way;
-use bivouac_stage::{Progress, StageError, Summary, Totals, Transfer, escape};
+use bivouac_stage::{Anew, Progress, StageError, Summary, Totals, Transfer, escape};
 use bivouac_types::units::{format_count, format_size};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -47,6 +47,10 @@ impl Sum {
         self.bytes.store(totals.bytes, Ordering::Relaxed);
     }
 
+    fn take_back(&self, bytes: u64) {
+        take_back(&self.bytes, bytes);
+    }
+
     fn add(&self, totals: Totals) {
         self.files.fetch_add(totals.files, Ordering::Relaxed);
         self.bytes.fetch_add(totals.bytes, Ordering::Relaxed);
@@ -56,6 +60,11 @@ impl Sum {
         let [files, bytes] = [&self.files, &self.bytes].map(|sum| sum.load(Ordering::Relaxed));
         Totals { files, bytes }
     }
+}
+
+fn take_back(sum: &AtomicU64, bytes: u64) {
+    let less = |sum: u64| Some(sum.saturating_sub(bytes));
+    let _always_done = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
 /// The transfer that is under way.
@@ -212,6 +221,14 @@ impl Progress for Told {
     fn verified(&self, bytes: u64) {
         self.verified.fetch_add(bytes, Ordering::Relaxed);
         self.moved();
+    }
+
+    fn anew(&self, told: Anew) {
+        take_back(&self.copied, told.copied);
+        take_back(&self.verified, told.verified);
+        self.already.take_back(told.already);
+        let bytes = told.copied.saturating_add(told.already);
+        self.with(|now| now.bar.iter().for_each(|bar| bar.dec(bytes)));
     }
 
     fn file_done(&self, path: &Path) {

@@ -95,7 +95,7 @@ fn announced(pools: &mut Pools, who: &Who, job: &Job) -> Result<(), Failure> {
         let pool = pools.find(who, &meant)?;
         let Some(deadline_s) = job.start_s else { continue };
         let no_size = format_args!(
-            "pool {name}: nobody has said how many bytes it has; bivouac pool count {name}, or announce --job {}",
+            "pool {name}: its size is not known; count it: bivouac pool count {name}, or announce --job {}",
             job.number
         )
         .to_string();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bivouac_client::{Client, ClientOptions};
-use bivouac_launch::mounts::{MountEntry, mount_of};
+use bivouac_launch::mounts::{MountEntry, mount_of, mounted};
 use bivouac_launch::{
     Environment, FormationName, Kind, LaunchError, State, StateDir, raise_descriptor_limit, random_bytes,
 };
@@ -65,13 +65,23 @@ pub struct Reached {
 pub fn of_path(here: &Environment, path: &Path, wait: Duration) -> Result<Reached, Failure> {
     let failed = |e| Failure::new(1, format_args!("{}: {e}; check its path", path.display()));
     let resolved = path.canonicalize().map_err(failed)?;
-    let entry = mount_of(&resolved)
-        .ok_or_else(|| Failure::new(1, format_args!("{}: is not in a formation", path.display())))?;
+    let entry = mount_of(&resolved).ok_or_else(|| not_in_a_formation(path))?;
     let name: Option<FormationName> =
         entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
     let (_, dir) = StateDir::find(here, name.as_ref())?;
     let client = client(&dir, &living(&dir)?, wait)?;
     Ok(Reached { client, entry, resolved })
+}
+
+/// That a path is below no mount, and which mounts there are.
+pub fn not_in_a_formation(path: &Path) -> Failure {
+    let places: Vec<String> = mounted().iter().map(|entry| entry.dir.display().to_string()).collect();
+    let known = if places.is_empty() {
+        "none is mounted; start one with: bivouac up".into()
+    } else {
+        format!("mounted are: {}", places.join(", "))
+    };
+    Failure::new(1, format_args!("{}: is not in a formation; {known}", path.display()))
 }
 
 /// A client of a formation, that waits for nodes for at most `wait`.

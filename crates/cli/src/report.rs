@@ -170,11 +170,11 @@ impl Report {
         })
     }
 
-    /// An earlier report.
-    pub fn read(path: &Path) -> Result<Report, Failure> {
+    /// A report that was written as JSON, named by an option.
+    pub fn read(option: &str, path: &Path) -> Result<Report, Failure> {
         let failed = |cause: String| {
             let remedy = "name a file that `bivouac report --json FILE` has written";
-            Failure::new(1, format_args!("--compare {}: {cause}; {remedy}", path.display()))
+            Failure::new(1, format_args!("{option} {}: {cause}; {remedy}", path.display()))
         };
         let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
         let report: Report =

@@ -615,7 +615,7 @@ impl Report {
         }
         text.push_str(&hosts_text(&self.hosts));
         if self.state == "dead" {
-            return text + &format!("what it holds: bivouac list --name {}\n\n", self.name);
+            return text + "what it holds: bivouac list\n\n";
         }
         let (capacity, used) = (format_size(*capacity_bytes), format_size(*used_bytes));
         let records = format_size(*records_bytes);
@@ -841,5 +841,9 @@ mod tests {
             (Vec::new(), None),
         );
         assert_eq!((dead.state, dead.nodes[0].state), ("dead", "dead"));
+        let text = dead.to_text(false);
+        let command = text.lines().find_map(|line| line.strip_prefix("what it holds: ")).unwrap();
+        let parsed = crate::options::Cli::read(command.split(' ').map(Into::into).collect());
+        assert!(parsed.is_ok(), "{command}");
     }
 }

@@ -65,6 +65,14 @@ pub struct ScrubReport {
     pub failed: Vec<String>,
 }
 
+impl ScrubReport {
+    /// Whether there is content, and none of it has checksums.
+    pub fn has_compared_nothing(&self) -> bool {
+        let is_all_skipped = self.skipped > 0 && self.compared == 0 && self.settled == 0;
+        is_all_skipped && self.wrong.is_empty() && self.failed.is_empty()
+    }
+}
+
 /// A part of a file on a seat.
 struct Part {
     ino: Ino,

@@ -63,6 +63,31 @@ pub enum Request {
     Stop,
 }
 
+impl Request {
+    /// What is asked for, in a line of a log.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Request::Mount { node, dir, .. } => format!("mount {} through node {node}", dir.display()),
+            Request::Keep { reason: Some(reason) } => format!("keep the data: {reason}"),
+            Request::Keep { reason: None } => "the data need not be kept any more".to_owned(),
+            Request::Sources { which: Some(which) } => {
+                format!("look after partitions with a source: {which}")
+            }
+            Request::Sources { which: None } => "no partition has a source any more".to_owned(),
+            Request::Leave { ttl_ms: Some(ms) } => format!("live on by itself for {} s", ms / 1000),
+            Request::Leave { ttl_ms: None } => "live on by itself".to_owned(),
+            Request::Lost { nodes } => {
+                let nodes: Vec<String> = nodes.iter().map(u16::to_string).collect();
+                format!("nodes {} are lost", nodes.join(", "))
+            }
+            Request::Recovered => "the whole is recovered".to_owned(),
+            Request::Look => "look at all hosts".to_owned(),
+            Request::Stop => "end".to_owned(),
+        }
+    }
+}
+
 /// From the supervisor to a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -222,6 +222,12 @@ impl Left {
                 format!("formation {name}, the whole of {} hosts: {dir}", state.hosts.len())
             }
             What::Formation(name, claim, state) => {
+                if let Some(now) = gone_on(state) {
+                    let (dir, now) = (claim.dir.path().display(), now.path().display());
+                    return format!(
+                        "formation {name}: {dir}, an old state of what went on in {now}; that stays"
+                    );
+                }
                 let volumes: usize = state.nodes.iter().map(|node| node.volumes.len()).sum();
                 let mounts = state.mounts.len();
                 let dir = claim.dir.path().display();
@@ -514,6 +520,11 @@ mod tests {
         let table = grant_tables::open(&formation, 0, now.path()).unwrap();
         let found = find_leftovers(&here).unwrap();
         let ours = |left: &&Left| left.describe().starts_with("formation sample");
+        let described = found.dead.iter().find(ours).unwrap().describe();
+        assert!(
+            described.contains("an old state of what went on in") && !described.contains("volume(s)"),
+            "{described}"
+        );
         let mut said = String::new();
         found.dead.iter().find(ours).unwrap().remove(&here, &mut |text| said.push_str(text)).unwrap();
         assert!(said.contains("has gone on in"), "{said}");

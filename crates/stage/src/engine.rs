@@ -321,7 +321,10 @@ impl<'a> Worker<'a> {
                 engine.opts.wait_for(crate::blocks::BLOCK.min(job.size()));
             }
             job.copy(self.seen(), block, buffer).map(|moved| match moved {
-                Moved::Now(bytes) => engine.progress.copied(bytes),
+                Moved::Now(bytes) => {
+                    job.told(bytes, 0);
+                    engine.progress.copied(bytes);
+                }
                 Moved::Before(bytes) => engine.progress.already(Totals { files: 0, bytes }),
             })
         });
@@ -356,7 +359,10 @@ impl<'a> Worker<'a> {
     fn verify(&self, job: Arc<Job>, part: u64, buffer: &mut [u8]) {
         let progress = self.engine.progress;
         self.each_block(&job, part, |block| {
-            job.verify(self.seen(), block, buffer).map(|len| progress.verified(len))
+            job.verify(self.seen(), block, buffer).map(|len| {
+                job.told(0, len);
+                progress.verified(len);
+            })
         });
         if job.part_done() {
             self.finish(&job);
@@ -382,6 +388,7 @@ impl<'a> Worker<'a> {
                 self.record(&self.done(job.number, &line));
             }
             Err(Failure { cause: Cause::Changed | Cause::Altered, .. }) if job.tried + 1 < TRIES => {
+                self.engine.progress.anew(job.anew());
                 self.queue.push_first(std::iter::once(Task::Large(job.number, job.tried + 1)));
             }
             Err(failure) => self.note(|copied| copied.failures.push(failure)),

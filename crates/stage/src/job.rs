@@ -20,7 +20,7 @@ use crate::meta::{Mark, Stamp, copy_xattrs};
 use crate::scan::has_holes;
 use crate::target::Spot;
 use crate::views::Views;
-use crate::{Cause, Failure, Skipped};
+use crate::{Anew, Cause, Failure, Skipped};
 
 /// Bytes of a file that one worker copies or compares at a time; a multiple of the block.
 pub(crate) const PART: u64 = 4 * BLOCK;
@@ -44,6 +44,9 @@ pub(crate) struct Job {
     resumed: HashMap<u64, Value>,
     /// Bytes of them that were found to be right.
     already: AtomicU64,
+    /// Bytes that were copied by this run, and those that were compared.
+    copied: AtomicU64,
+    verified: AtomicU64,
     /// Values of the blocks that were copied.
     blocks: Vec<OnceLock<Value>>,
     /// Where the file system lets one writer at a time into a file: whose turn it is.
@@ -116,6 +119,8 @@ impl Job {
             begun: was_begun,
             resumed: if was_begun { resumed } else { HashMap::new() },
             already: AtomicU64::new(0),
+            copied: AtomicU64::new(0),
+            verified: AtomicU64::new(0),
             blocks: (0..meta.len().div_ceil(BLOCK)).map(|_| OnceLock::new()).collect(),
             turn: (!is_shared).then(Mutex::default),
             left: AtomicU64::new(parts(meta.len())),
@@ -156,6 +161,19 @@ impl Job {
     }
 
     /// Bytes that an interrupted copy had right.
+    /// Takes down what was told of it.
+    pub(crate) fn told(&self, copied: u64, verified: u64) {
+        self.copied.fetch_add(copied, Ordering::Relaxed);
+        self.verified.fetch_add(verified, Ordering::Relaxed);
+    }
+
+    /// All that was told of it, if it is copied again.
+    pub(crate) fn anew(&self) -> Anew {
+        let [copied, already, verified] =
+            [&self.copied, &self.already, &self.verified].map(|sum| sum.load(Ordering::Relaxed));
+        Anew { copied, already, verified }
+    }
+
     pub(crate) fn already(&self) -> u64 {
         self.already.load(Ordering::Relaxed)
     }

@@ -58,7 +58,7 @@ pub use error::{Cause, Failure, StageError};
 pub use limit::Limiter;
 pub use line::{Line, LineKind, State, escape};
 pub use meta::{Mark, Time};
-pub use report::{Progress, Silent, Skipped, Summary, Totals};
+pub use report::{Anew, Progress, Silent, Skipped, Summary, Totals};
 pub use select::Select;
 pub use tree::copy_tree;
 pub use views::Views;

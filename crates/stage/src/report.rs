@@ -24,6 +24,17 @@ impl Totals {
     }
 }
 
+/// What was told of a file whose copy is begun again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Anew {
+    /// Bytes that were copied.
+    pub copied: u64,
+    /// Bytes that were copied before.
+    pub already: u64,
+    /// Bytes that were compared.
+    pub verified: u64,
+}
+
 /// Hears how far a copy is. Called from the threads that copy, so calls should be short.
 pub trait Progress: Sync {
     /// A job begins with one of its transfers.
@@ -38,6 +49,8 @@ pub trait Progress: Sync {
     fn already(&self, _totals: Totals) {}
     /// So many more bytes of files were read back and compared.
     fn verified(&self, _bytes: u64) {}
+    /// A file has changed while it was copied, and is copied anew: so much that was told of it counts no more.
+    fn anew(&self, _told: Anew) {}
     /// A file is complete. The path is relative to the source; empty where the source is the file.
     fn file_done(&self, _path: &Path) {}
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_client::{Client, Partition, SeatReport};
-use bivouac_launch::mounts::{MountEntry, mount_of, mounted};
+use bivouac_launch::mounts::{MountEntry, mount_of};
 use bivouac_launch::{Environment, FormationName, StateDir};
 use bivouac_layout::{locate, subfile_len};
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::options::ExplainArgs;
-use crate::reach;
+use crate::reach::{self, not_in_a_formation};
 use crate::table::layout;
 
 /// How long a node may take to answer.
@@ -110,6 +110,9 @@ struct Explanation {
     size: u64,
     stripe_bytes: u32,
     width: u16,
+    /// Of a directory: how new files in it are placed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<String>,
     base_seat: u16,
     /// Seats that there are to choose from: those of the partition.
     seats_of_partition: u16,
@@ -171,15 +174,7 @@ fn find(path: &Path) -> Result<(MountEntry, Ino), Failure> {
         (Some(parent), Some(name)) => parent.canonicalize().map_err(failed)?.join(name),
         _ => absolute,
     };
-    let entry = mount_of(&resolved).ok_or_else(|| {
-        let places: Vec<String> = mounted().iter().map(|entry| entry.dir.display().to_string()).collect();
-        let known = if places.is_empty() {
-            "none is mounted".into()
-        } else {
-            format!("mounted are: {}", places.join(", "))
-        };
-        Failure::new(1, format_args!("{}: is not in a formation; {known}", path.display()))
-    })?;
+    let entry = mount_of(&resolved).ok_or_else(|| not_in_a_formation(path))?;
     let seen = std::fs::symlink_metadata(&resolved).map_err(failed)?;
     Ok((entry, Ino(seen.ino())))
 }
@@ -193,10 +188,9 @@ fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> R
         id => Some(client.partition_now(id)?),
     };
     // What a directory keeps itself may be older than what its partition says.
-    let layout = match client.getxattr(ino, b"user.bivouac.layout") {
-        Ok(text) if attr.is_dir() => as_said(&String::from_utf8_lossy(&text), attr.layout),
-        _ => attr.layout,
-    };
+    let said = client.getxattr(ino, b"user.bivouac.layout").ok().filter(|_| attr.is_dir());
+    let said = said.map(|text| String::from_utf8_lossy(&text).into_owned());
+    let layout = said.as_deref().map_or(attr.layout, |text| as_said(text, attr.layout));
     let is_bound = partition.as_ref().is_some_and(|partition| partition.settings.source.is_some());
     let pinned = if is_bound && attr.is_file() { Some(client.is_pinned(ino)?) } else { None };
     let reports = if attr.is_file() { client.seats(&attr)? } else { Vec::new() };
@@ -210,6 +204,7 @@ fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> R
         size: attr.size,
         stripe_bytes: layout.stripe,
         width: layout.width,
+        placement: said.as_deref().and_then(|text| word_of(text, "placement")).map(str::to_owned),
         base_seat: attr.layout.base.position(),
         seats_of_partition: attr.layout.seats,
         partition: partition.as_deref().map(|partition| explain_partition(map, partition)),
@@ -222,11 +217,14 @@ fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> R
 
 /// A layout with stripe and width as the attribute of a directory says them.
 fn as_said(text: &str, layout: Layout) -> Layout {
-    let said = |key: &str| {
-        text.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse::<u32>().ok())
-    };
+    let said = |key: &str| word_of(text, key)?.parse::<u32>().ok();
     let width = said("width").and_then(|width| u16::try_from(width).ok());
     Layout { stripe: said("stripe").unwrap_or(layout.stripe), width: width.unwrap_or(layout.width), ..layout }
+}
+
+/// The value that the attribute gives a word.
+fn word_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
 fn explain_partition(map: &FormationMap, partition: &Partition) -> PartitionExplanation {
@@ -295,15 +293,31 @@ impl Explanation {
         }
         match self.kind {
             "file" => text.push_str(&self.file_text()),
-            "directory" => text.push_str(&format!(
-                "new files get stripes of {} over {} of {} seats, unless told otherwise\n",
-                format_size(self.stripe_bytes.into()),
-                self.width,
-                self.seats_of_partition
-            )),
+            "directory" => text.push_str(&self.directory_text()),
             _ => {}
         }
         text
+    }
+
+    /// What new files in a directory get.
+    fn directory_text(&self) -> String {
+        let stripe = format_size(self.stripe_bytes.into());
+        let (width, all) = (self.width, self.seats_of_partition);
+        match self.placement.as_deref() {
+            Some("local") => {
+                format!(
+                    "new files lie wholly on the node that makes them (placement=local), in stripes of {stripe}\n"
+                )
+            }
+            Some("hashed") => {
+                format!(
+                    "new files lie wholly on one seat each, spread over all {all} (placement=hashed), in stripes of {stripe}\n"
+                )
+            }
+            _ => format!(
+                "new files get stripes of {stripe} over {width} of {all} seats, unless told otherwise\n"
+            ),
+        }
     }
 
     fn data_at(&self) -> u64 {
@@ -398,6 +412,7 @@ mod tests {
             size: 8192,
             stripe_bytes: 4096,
             width: 2,
+            placement: None,
             base_seat: 3,
             seats_of_partition: 4,
             partition: None,

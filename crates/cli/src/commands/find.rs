@@ -62,7 +62,7 @@ fn text_of(entries: &[&Manifest], now: u64) -> String {
     let row = |entry: &&Manifest| {
         let end = match entry.expires {
             Some(_) if entry.has_expired(now) => "expired".to_owned(),
-            Some(end) => format_utc(end),
+            Some(end) => format!("{}Z", format_utc(end)),
             None => "-".to_owned(),
         };
         vec![
@@ -71,7 +71,7 @@ fn text_of(entries: &[&Manifest], now: u64) -> String {
             entry.files.to_string(),
             format_size(entry.bytes),
             entry.who.clone(),
-            format_utc(entry.created),
+            format!("{}Z", format_utc(entry.created)),
             end,
             entry.licence.clone().unwrap_or_else(|| "-".to_owned()),
         ]

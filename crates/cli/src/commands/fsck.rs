@@ -195,12 +195,12 @@ fn to_text(report: &Report) -> String {
     let totals = &report.totals;
     let count = |outcome| report.findings.iter().filter(|finding| finding.outcome == outcome).count();
     text.push_str(&format!(
-        "{} nodes: {} inodes, {} of them directories; {} entries; {} subfiles with {}\n",
-        totals.nodes,
-        totals.inodes,
+        "{}: {}, {} of them directories; {}; {} with {}\n",
+        format_count(totals.nodes, "node"),
+        format_count(totals.inodes, "inode"),
         totals.directories,
-        totals.entries,
-        totals.subfiles,
+        if totals.entries == 1 { "1 entry".to_owned() } else { format!("{} entries", totals.entries) },
+        format_count(totals.subfiles, "subfile"),
         format_size(totals.allocated_bytes)
     ));
     let left = count(Outcome::Left) + count(Outcome::Repairable);

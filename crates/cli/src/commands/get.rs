@@ -11,7 +11,7 @@ use bivouac_publish::{
     Cache, Catalogue, Fetched, Holder, Item, Manifest, Order, Place, Plain, Readers, Wanted, fetch,
     fetch_plain, is_dir, look, metalink, ro_crate, split,
 };
-use bivouac_types::units::{exact_size, format_utc};
+use bivouac_types::units::{exact_size, format_count, format_utc};
 use serde_json::{Value, json};
 use url::Url;
 
@@ -321,11 +321,19 @@ fn note(cache: &Cache, order: &Order) {
 
 fn tell(order: &Order, fetched: &Fetched, meter: &Meter) {
     let bytes = order.files.iter().map(|wanted| wanted.item.size).sum();
-    let from: Vec<String> =
-        fetched.pieces.iter().map(|(name, pieces)| format!("{pieces} pieces from {name}")).collect();
+    let from = fetched.pieces.iter().map(|(name, pieces)| {
+        let (pieces, from) = (format_count(*pieces, "piece"), if name == CACHE { "" } else { "from " });
+        format!("{pieces} {from}{name}")
+    });
+    let from: Vec<String> = from.collect();
     let from = if from.is_empty() { "all was there".to_owned() } else { from.join(", ") };
     let sum = meter.sum(fetched.files, bytes);
-    meter.say(&format!("{}: {sum}, verified; {from}", order.into.display()));
+    let to = match order.files.as_slice() {
+        [Wanted { item, .. }] => order.into.join(&item.name),
+        _ => order.into.clone(),
+    };
+    let to = to.strip_prefix(".").unwrap_or(&to);
+    meter.say(&format!("{}: {sum}, verified; {from}", to.display()));
     log::info!("fetched {} files, {} moved", fetched.files, exact_size(fetched.moved));
 }
 

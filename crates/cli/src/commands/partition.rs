@@ -152,9 +152,9 @@ fn create(here: &Environment, args: &CreateArgs) -> Result<(), Failure> {
 
 fn created(client: &Client, made: &Made) -> String {
     let reason = made.reason.as_ref().map_or(String::new(), |reason| format!("{reason}\n"));
-    let seats = made.partition.seats.len();
+    let seats = format_count(made.partition.seats.len() as u64, "seat");
     format!(
-        "{reason}partition {} is {} over {seats} seats, on nodes {}\n",
+        "{reason}partition {} is {} over {seats}, on nodes {}\n",
         made.partition.id.0,
         made.path,
         nodes(client, &made.partition)
@@ -310,10 +310,10 @@ impl Shown {
 
     fn to_text(&self) -> String {
         let mut text = format!(
-            "partition {}: {}\n{} seats, on nodes {}\n{} of {} used\n",
+            "partition {}: {}\n{}, on nodes {}\n{} of {} used\n",
             self.id,
             self.path,
-            self.seats.len(),
+            format_count(self.seats.len() as u64, "seat"),
             self.nodes_text(),
             format_size(self.used_bytes),
             format_size(self.capacity_bytes)

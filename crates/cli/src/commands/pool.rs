@@ -15,7 +15,7 @@ use bivouac_pool::{
     Access, Attachment, Change, Due, Grantee, New, Outcome, Pool, PoolError, PoolResult, Pools, State, Who,
 };
 use bivouac_types::PartitionSettings;
-use bivouac_types::units::{format_size, format_utc};
+use bivouac_types::units::{format_count, format_size, format_utc};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
@@ -370,18 +370,22 @@ fn show_all(all: &[Pool], who: &Who, json: bool) -> Result<(), Failure> {
 
 fn text_of(pool: &Pool, attachments: &[Attachment]) -> String {
     let rights: Vec<String> = pool.shares.iter().map(ToString::to_string).collect();
-    let count = |number: Option<u64>| number.map_or_else(|| "?".into(), |number| number.to_string());
+    let files = pool.files.map_or_else(|| "? files".into(), |files| format_count(files, "file"));
     let mut rows = vec![
         ("pool", pool.full_name()),
         ("title", plain(&pool.title)),
         ("state", pool.state_at(now_s()).word().to_owned()),
         ("made", time(pool.created_s)),
-        ("until", format!("{}, {} extensions left", time(pool.expires_s), pool.extensions_left)),
-        ("source", shown(&pool.source)),
         (
-            "holds",
-            format!("{}, {} files", pool.bytes.map_or_else(|| "?".into(), format_size), count(pool.files)),
+            "until",
+            format!(
+                "{}, {} left",
+                time(pool.expires_s),
+                format_count(pool.extensions_left.into(), "extension")
+            ),
         ),
+        ("source", shown(&pool.source)),
+        ("holds", format!("{}, {}", pool.bytes.map_or_else(|| "?".into(), format_size), files)),
         ("shared with", if rights.is_empty() { "nobody".into() } else { rights.join(", ") }),
     ];
     for one in attachments {

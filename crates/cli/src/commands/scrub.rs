@@ -113,6 +113,14 @@ fn to_text(report: &ScrubReport, paths: &Paths) -> String {
     }
     report.failed.iter().for_each(|what| text.push_str(&format!("not compared: {what}\n")));
     let (compared, subfiles) = (format_size(report.compared), format_count(report.subfiles, "subfile"));
+    if report.has_compared_nothing() {
+        let skipped = format_size(report.skipped);
+        text.push_str(&format!(
+            "nothing was compared: {skipped} in {subfiles} have no checksums, or are being written; \
+             content has checksums in a formation that is started with: bivouac up --checksum on\n"
+        ));
+        return text;
+    }
     text.push_str(&format!("{compared} of {subfiles} compared"));
     if report.settled > 0 {
         text.push_str(&format!(", {} have checksums now that had none", format_size(report.settled)));

@@ -21,7 +21,7 @@ use crate::options::{
 use crate::pools::{now_s, open};
 use crate::queue;
 use crate::slots::wait;
-use crate::table::layout;
+use crate::table::{duration, layout};
 
 /// Columns of the chart.
 const COLUMNS: i64 = 60;
@@ -69,9 +69,9 @@ fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<()
     let unknown = || {
         let name = args.pool.as_ref().map(ToString::to_string).unwrap_or_default();
         Failure::new(
-            2,
+            1,
             format_args!(
-                "pool {name}: nobody has said how many bytes it has; say so: --size SIZE, or: bivouac pool count {name}"
+                "pool {name}: its size is not known; name it: --size SIZE, or count it: bivouac pool count {name}"
             ),
         )
     };
@@ -113,10 +113,14 @@ fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<()
 pub fn said(slot: &Slotted) -> String {
     let Slotted { id, begin_s, end_s, rate, deadline_s, .. } = *slot;
     let against = match deadline_s.saturating_sub(end_s) {
-        left_s if left_s >= 0 => format!("{left_s} s before it has to be done"),
-        left_s => format!("{} s late", left_s.saturating_neg()),
+        left_s if left_s >= 0 => format!("{} before its deadline", span(left_s)),
+        left_s => format!("{} late", span(left_s.saturating_neg())),
     };
     format!("slot {id}: {} to {}, {}/s, {against}", time(begin_s), time(end_s), format_size(rate))
+}
+
+fn span(seconds: i64) -> String {
+    duration(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000))
 }
 
 fn begin(here: &Environment, who: &Who, args: &PoolBeginArgs) -> Result<(), Failure> {
@@ -269,8 +273,7 @@ fn sets_rules(pools: &Pools, who: &Who) -> Result<bool, Failure> {
 
 fn in_words(limits: &StorageLimits) -> String {
     if is_unset(limits) {
-        return "nobody has said what site storage gives to stages: bivouac pool storage --bandwidth RATE"
-            .into();
+        return "no bandwidth is set for stages; set it: bivouac pool storage --bandwidth RATE".into();
     }
     format!(
         "site storage gives {}/s to stages, {} % of it to one user; a file counts as {}",

@@ -58,7 +58,9 @@ impl Desk {
         let (sources, dst) = split(&args.paths)?;
         let place = |src: &Path| self.inside(&target(src, &dst, sources.len())?);
         let transfers = sources.iter().map(|src| Ok(Transfer { src: outside(src)?, dst: place(src)? }));
-        self.start(here, Order::new(Way::In, transfers.collect::<Result<_, Failure>>()?), &args.how)
+        let order = Order::new(Way::In, transfers.collect::<Result<_, Failure>>()?);
+        sources.iter().try_for_each(|src| is_there(src, src))?;
+        self.start(here, order, &args.how)
     }
 
     fn copy_out(&self, here: &Environment, args: &StageOutArgs) -> Result<ExitCode, Failure> {
@@ -81,7 +83,10 @@ impl Desk {
             let place = |src: &Path| outside(&target(src, &dst, sources.len())?);
             let transfers =
                 sources.iter().map(|src| Ok(Transfer { src: self.inside(src)?, dst: place(src)? }));
-            Order::new(Way::Out, transfers.collect::<Result<_, Failure>>()?)
+            let order = Order::new(Way::Out, transfers.collect::<Result<_, Failure>>()?);
+            let seen = |src: &PathBuf| is_there(src, &self.mounted().join(self.inside(src)?));
+            sources.iter().try_for_each(seen)?;
+            order
         };
         order.changed = args.changed_since.unwrap_or(order.changed);
         self.start(here, order, &args.how)
@@ -90,8 +95,7 @@ impl Desk {
     /// Promises of what was never made are kept: `down` does not wait for it either. The others are named.
     fn that_exist(&self, promises: Vec<Transfer>) -> Vec<Transfer> {
         let is_missing = |promise: &Transfer| {
-            let mount = self.mounts.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
-            let seen = std::fs::symlink_metadata(mount.join(&promise.src));
+            let seen = std::fs::symlink_metadata(self.mounted().join(&promise.src));
             seen.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
         };
         let (missing, there): (Vec<_>, Vec<_>) = promises.into_iter().partition(is_missing);
@@ -116,7 +120,7 @@ impl Desk {
     }
 
     fn resume(&self, here: &Environment, args: &StageResumeArgs) -> Result<ExitCode, Failure> {
-        let mut held = take(&self.jobs, args.job.id)?;
+        let mut held = take(&self.jobs, &self.formation, args.job.id)?;
         let kept = awaited(here, &args.slot, way_of(&held.order), args.talk.quiet)?;
         self.work_in(&mut held, kept, args.json, args.talk)
     }
@@ -140,8 +144,8 @@ impl Desk {
 
     /// Says what an order would copy.
     fn preview(&self, order: &Order, how: &StageHowArgs) -> Result<ExitCode, Failure> {
-        let mount = self.mounts.first().map(PathBuf::as_path).unwrap_or(Path::new("/"));
-        let previews = self.jobs.preview(order, mount).map_err(|failure| Failure::new(1, failure))?;
+        let previews =
+            self.jobs.preview(order, self.mounted()).map_err(|failure| Failure::new(1, failure))?;
         for preview in &previews {
             let what = name(order.way, &preview.transfer);
             if how.json {
@@ -154,7 +158,10 @@ impl Desk {
                 continue;
             }
             if !how.talk.quiet {
-                preview.paths.iter().for_each(|path| outln!("{}", escape(&preview.transfer.src.join(path))));
+                preview
+                    .paths
+                    .iter()
+                    .for_each(|path| outln!("{}", escape(&joined(&preview.transfer.src, path))));
             }
             let (files, bytes) =
                 (format_count(preview.totals.files, "file"), format_size(preview.totals.bytes));
@@ -211,6 +218,11 @@ impl Desk {
         }
     }
 
+    /// One place where the formation is mounted.
+    fn mounted(&self) -> &Path {
+        self.mounts.first().map(PathBuf::as_path).unwrap_or(Path::new("/"))
+    }
+
     /// A path in the formation, relative to its root: one below a mount point is meant to be there.
     fn inside(&self, path: &Path) -> Result<PathBuf, Failure> {
         let absolute = std::path::absolute(path)?;
@@ -246,6 +258,17 @@ fn split(paths: &[PathBuf]) -> Result<(&[PathBuf], PathBuf), Failure> {
     }
 }
 
+/// That a source is there, before a job is written down for it.
+fn is_there(named: &Path, at: &Path) -> Result<(), Failure> {
+    let failed = |error| Failure::new(1, format_args!("{}: {error}; check its path", named.display()));
+    std::fs::symlink_metadata(at).map(|_| ()).map_err(failed)
+}
+
+/// A path below a source; the source itself, of a file that is copied alone.
+fn joined(src: &Path, below: &Path) -> PathBuf {
+    if below.as_os_str().is_empty() { src.to_owned() } else { src.join(below) }
+}
+
 /// The path that the copy of a source gets.
 fn target(src: &Path, dst: &Path, sources: usize) -> Result<PathBuf, Failure> {
     use std::os::unix::ffi::OsStrExt;
@@ -266,9 +289,13 @@ fn usage(text: &str) -> Failure {
     Failure::new(2, text)
 }
 
-fn take(jobs: &Jobs, id: u64) -> Result<Held, Failure> {
+fn not_known(formation: &FormationName, id: u64) -> Failure {
+    Failure::new(1, format_args!("job {id} is not known; see: bivouac stage status --name {formation}"))
+}
+
+fn take(jobs: &Jobs, formation: &FormationName, id: u64) -> Result<Held, Failure> {
     let Some(known) = jobs.list().into_iter().find(|job| job.number == id) else {
-        return Err(Failure::new(1, format_args!("job {id} is not known; see: bivouac stage status")));
+        return Err(not_known(formation, id));
     };
     if known.stage == Stage::Done {
         return Err(Failure::new(1, format_args!("job {id} is done; nothing is left to do")));
@@ -280,8 +307,8 @@ fn take(jobs: &Jobs, id: u64) -> Result<Held, Failure> {
 }
 
 fn cancel(here: &Environment, which: &NameArgs, id: u64) -> Result<ExitCode, Failure> {
-    let (_, dir) = StateDir::find(here, which.name.as_ref())?;
-    let held = take(&Jobs::at(dir.stage_path()), id)?;
+    let (formation, dir) = StateDir::find(here, which.name.as_ref())?;
+    let held = take(&Jobs::at(dir.stage_path()), &formation, id)?;
     let state: Option<State> = living(&dir).ok();
     let mount = state.and_then(|state| mounts_of(&state).ok()).and_then(|mounts| mounts.into_iter().next());
     if held.order.way == Way::In && mount.is_none() {
@@ -289,17 +316,18 @@ fn cancel(here: &Environment, which: &NameArgs, id: u64) -> Result<ExitCode, Fai
         return Err(Failure::new(1, text));
     }
     let removed = held.cancel(mount.as_deref()).map_err(|failure| Failure::new(1, failure))?;
-    outln!("job {id} is cancelled; {removed} unfinished objects removed, what was complete stays");
+    let removed = format_count(removed, "unfinished object");
+    outln!("job {id} is cancelled; {removed} removed, what was complete stays");
     Ok(ExitCode::SUCCESS)
 }
 
 fn status(here: &Environment, args: &StageStatusArgs) -> Result<ExitCode, Failure> {
-    let (_, dir) = StateDir::find(here, args.which.name.as_ref())?;
+    let (formation, dir) = StateDir::find(here, args.which.name.as_ref())?;
     let mut known = Jobs::at(dir.stage_path()).list();
     if let Some(id) = args.id {
         known.retain(|job| job.number == id);
         if known.is_empty() {
-            return Err(Failure::new(1, format_args!("job {id} is not known; see: bivouac stage status")));
+            return Err(not_known(&formation, id));
         }
     }
     if args.json {

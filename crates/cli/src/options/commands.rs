@@ -19,20 +19,20 @@ pub enum Command {
     /// The exit code is 0 if it is running, 1 if there is none or its processes were killed, 4 if something of it is away that
     /// may come back (degraded), 5 if a node or a host was given up.
     Status(StatusArgs),
-    /// Show what a formation does while it does it: rates, times, load and space of nodes and operations
+    /// Watch a formation at work: rates, latencies, load and space of its nodes and operations
     ///
     /// On a terminal until q is pressed; h shows the keys. Elsewhere a table for each interval, until the formation is gone.
     /// Figures are those of requests to nodes: what programs do by direct access does not pass there.
     Top(TopArgs),
-    /// Say what was done with a formation until now, where time went, and which setting to change
+    /// Report what programs did in a formation, where their time went, and which setting to change
     ///
     /// Reads and writes of all programs by file, directory and process, their sizes and order, a timeline, and the setting that gains
     /// most, with what speaks for it. Direct access counts. Without --html or --json it is text of 80 columns. What a daemon
     /// knew that died is lost; `run --report FILE` writes the same at the end of a job.
     Report(ReportArgs),
-    /// Write figures of a formation for Prometheus and what reads the same form
+    /// Write the metrics of a formation, for Prometheus and others that read OpenMetrics
     ///
-    /// Names and meanings are in docs/monitoring.md, and stay. Nodes that do not answer within 2 s are there as such.
+    /// Names and meanings are in docs/monitoring.md, and are stable. A node that does not answer within 2 s has bivouac_node_up 0.
     Metrics(MetricsArgs),
     /// Show what a formation's daemons and supervisor have logged
     ///
@@ -44,7 +44,7 @@ pub enum Command {
     Down(DownArgs),
     /// List all formations of this user on this host: those that run, and those that could be recovered
     List(ListAllArgs),
-    /// Start a formation again of which every process was killed, on its volumes as they are
+    /// Restart a formation whose processes were all killed, with the data on its volumes
     ///
     /// Names, content, attributes, partitions, sources and what is not flushed yet are as they were; opens and locks of programs have
     /// ended. The volumes are found by the name, also after a reboot; or they are named. Nothing is lost if it fails: try again.
@@ -63,7 +63,7 @@ pub enum Command {
     /// safely, 122 if something was left behind, 125 if the formation did not start. A signal is passed on to
     /// the command; a second one kills it. What did not come out stays in the formation, which is then left running.
     Run(RunArgs),
-    /// Become a command on a formation that runs, with the preload and its variables
+    /// Run a command on a running formation, with its variables and the preload; it replaces this process
     ///
     /// Sets BIVOUAC to the mount point on this host, BIVOUAC_NAME to the formation's name and BIVOUAC_DIR to its directory, has the
     /// dynamic linker load the preload if it is there, and is replaced by the command, so the exit code is the command's: 126 if it cannot be
@@ -77,7 +77,7 @@ pub enum Command {
     Stage(StageArgs),
     /// Mount a running formation at one more place
     Mount(MountArgs),
-    /// Take one mount of a formation away
+    /// Remove one mount of a formation
     Unmount(UnmountArgs),
     /// Show where the bytes of a file are: seats, nodes, subfiles, stripe arithmetic
     Explain(ExplainArgs),
@@ -85,31 +85,31 @@ pub enum Command {
     Partition(PartitionArgs),
     /// Check a formation file, which `up` and `run` take with --config: mistakes are explained with their lines
     Config(ConfigArgs),
-    /// Check what a formation keeps: running, or stopped and then with repair
+    /// Check the consistency of a formation; of a stopped one also repair it
     ///
     /// Running: names, attributes, and subfiles of all nodes are compared with each other; nothing is changed. Stopped: the
     /// same on volumes as they lie on this machine, with --repair set right. The exit code is the sum of: 0 nothing is wrong, 1
     /// something was and is repaired, 4 something is left, 8 something could not be checked, 16 the request makes no sense.
     Fsck(FsckArgs),
-    /// Compare content with its checksums, in the background of a running formation
+    /// Compare the content of a running formation with its checksums
     ///
     /// What lies where nobody reads it is found before it is needed. Content has checksums where `--checksum` of `up` says so;
     /// what processes are writing themselves is left alone. The exit code is 0 if nothing is wrong, 1 if something is, 2 if
     /// something could not be looked at.
     Scrub(ScrubArgs),
-    /// Bring what was written in a partition with a source to that source, verified
+    /// Write changed files of a partition back to its source on site storage, verified
     ///
     /// Each file is written beside its target, synced, read again and renamed. What cannot be brought there stays in the
     /// formation and is named; the exit code is 1 then.
     Flush(FlushArgs),
-    /// Bring files of a partition with a source whole, and have them stay however full the volumes are
+    /// Fetch files of a partition from its source and keep them, however full the volumes are
     ///
     /// A directory is meant with all files that are below it now; for later ones, give the partition a rule with pin=yes. What
     /// was written in a pinned file is flushed as usual. If something does not fit, nothing is pinned, and the exit code is 1.
     Pin(PinArgs),
-    /// Let pinned files make room again for what is read and written
+    /// Allow pinned files to be evicted again
     Unpin(PinArgs),
-    /// Say whether a formation is worth it for a job, and how to form it
+    /// Predict whether a formation is worth it for a job, and how to form it
     ///
     /// From a model of the site, which `plan calibrate` measures, and what the job does: a verdict in one line, times with their doubt,
     /// the break-even, and a formation file that `up --config` takes. What `run --plan` saw corrects the model until `plan reset`.
@@ -118,27 +118,27 @@ pub enum Command {
     ///
     /// Pools are kept in a database that many commands share. A pool ends after its days, and can then be restored for a time of grace.
     Pool(PoolArgs),
-    /// Show the machines: processors, memory, disks, file systems, networks, how busy they are, and what joins them
+    /// Show the machines: processors, memory, disks, file systems, networks, their load, and the links between them
     ///
     /// Of this host; inside a batch job, with --hosts or --name of all those hosts, asked in one round. What is not known is shown as ?.
     System(SystemArgs),
-    /// Make, list and revoke keys, which servers for HTTP want to be shown
+    /// Make, list and revoke access keys for a formation's HTTP servers
     Key(KeyArgs),
-    /// Publish a data set in a catalogue, which is there when the formation is gone
+    /// Publish a data set in a catalogue, which outlives the formation
     ///
     /// All files are read: names, sizes, digests of files and of pieces, and who has them are written down as RO-Crate and Metalink. The
     /// entry is there whole or not at all; what changes meanwhile is named, and nothing is published. Its name is the last line.
     Publish(PublishArgs),
     /// Find published data sets by words
     Find(FindArgs),
-    /// Take a data set out of a catalogue; its files stay where they are
+    /// Remove a data set from a catalogue; its files stay where they are
     Unpublish(UnpublishArgs),
-    /// Fetch a published data set, or what is at a URL: in pieces from all that have it, verified, resumable
+    /// Download a published data set, or a URL: in pieces from all that have it, verified, resumable
     ///
     /// From what was fetched before, from the servers of the formation, from site storage: whoever still has it. Every piece is compared
     /// with its digest; files get their names when all of them is right. Interrupted or killed, the same command goes on.
     Get(GetArgs),
-    /// Make a link to a file or directory of a formation, which ends
+    /// Make an expiring link to a file or directory of a formation
     ///
     /// It can be read by whoever has the link, without a key of their own; `key revoke` ends it before its time.
     Share(ShareArgs),

@@ -13,6 +13,15 @@ impl std::fmt::Display for Duration {
     }
 }
 
+/// Shortest time between two looks at a formation.
+const INTERVAL_MIN_MS: u64 = 50;
+
+/// A time between two looks: one that leaves the nodes time for others.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let short = || format!("'{text}' is too short; write {INTERVAL_MIN_MS}ms or more");
+    duration(text).and_then(|all| if all.0 < INTERVAL_MIN_MS { Err(short()) } else { Ok(all) })
+}
+
 pub fn duration(text: &str) -> Result<Duration, String> {
     parse_duration_ms(text).map(Duration)
 }

@@ -14,7 +14,7 @@ pub struct FlushArgs {
     /// Files and directories in partitions with a source; a directory is meant with all below it
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Say what would be brought there, and bring nothing
+    /// Say what would be written to the source, and write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Say only what went wrong
@@ -47,7 +47,7 @@ pub struct FsckArgs {
     /// Check the volumes of a stopped formation; without --repair say only what it would do
     #[arg(long, conflicts_with = "from_subfiles")]
     pub offline: bool,
-    /// Set right what can be set right without losing data
+    /// Repair what can be repaired without losing data
     #[arg(long, requires = "offline")]
     pub repair: bool,
     /// Read all content, and compare it with its checksums where it has any

@@ -27,7 +27,7 @@ pub struct HostsArgs {
     #[arg(long = "launch", value_name = "LAUNCHER", conflicts_with = "nodes")]
     pub launcher: Option<Launcher>,
     /// Send a program along instead of using what is installed on the hosts: this one, or a static build at this path
-    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "/proc/self/exe", conflicts_with_all = ["nodes", "program"])]
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "/proc/self/exe", conflicts_with_all = ["nodes", "program"])]
     pub send: Option<PathBuf>,
     /// Path of bivouac on the hosts [default: this program's own path]
     #[arg(long, value_name = "PATH", conflicts_with = "nodes")]
@@ -64,7 +64,7 @@ pub struct AgainArgs {
     #[arg(long = "launch", value_name = "LAUNCHER")]
     pub launcher: Option<Launcher>,
     /// Send a program along instead of using what is installed on the hosts: this one, or a static build at this path
-    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "/proc/self/exe", conflicts_with = "program")]
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "/proc/self/exe", conflicts_with = "program")]
     pub send: Option<PathBuf>,
     /// Path of bivouac on the hosts [default: as before]
     #[arg(long, value_name = "PATH")]

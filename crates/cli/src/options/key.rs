@@ -14,11 +14,11 @@ pub struct KeyArgs {
 /// What to do with keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyAction {
-    /// Make a key; it is the last line of what is written, and is not kept anywhere
+    /// Make a key; it is the last line of the output, and is not stored anywhere
     Create(KeyCreateArgs),
     /// List the keys: what they are for, not what they are
     List(KeyListArgs),
-    /// End a key at once
+    /// Revoke a key at once
     Revoke(KeyRevokeArgs),
 }
 
@@ -30,7 +30,7 @@ pub struct KeyCreateArgs {
     /// File or directory of the formation that the key is for, with what is below it; /metrics for the figures alone
     #[arg(long, value_name = "PATH", default_value = "/")]
     pub path: String,
-    /// Have nothing changed with it
+    /// The key can read only
     #[arg(long)]
     pub read_only: bool,
     /// How long it can be used [default: as long as the formation lives]
@@ -53,7 +53,7 @@ pub struct KeyListArgs {
 pub struct KeyRevokeArgs {
     #[command(flatten)]
     pub which: NameArgs,
-    /// Its id: what is in front of the dot
+    /// Id of the key: the part in front of the dot
     #[arg(value_name = "ID")]
     pub id: String,
 }

@@ -3,20 +3,62 @@
 use std::ffi::{OsStr, OsString};
 
 use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::{Cli, command};
 
-/// How an option is written whose value may be left out, where one is given behind a space: that is another operand, and none
-/// that the command knows.
+/// What was meant by an operand that the command does not know: the value of an option that takes it behind an equals sign, the
+/// command of `run` and `exec` without its dashes, or the file of `config`.
 pub fn hint(arguments: &[OsString]) -> Option<String> {
     let table = command();
     let given = arguments.split(|argument| argument == "--").next()?;
-    let place = given.windows(2).position(|pair| takes_no_operand(chosen(&table, given), pair))?;
+    value_behind_a_space(&table, given, arguments).or_else(|| match chosen(&table, given).get_name() {
+        "run" | "exec" if given.len() == arguments.len() => command_without_dashes(arguments),
+        "config" => Some("write --check FILE".to_owned()),
+        _ => None,
+    })
+}
+
+/// How an option is written whose value may be left out, where one is given behind a space; and which values there are, where
+/// it takes none like that.
+fn value_behind_a_space(table: &Command, given: &[OsString], arguments: &[OsString]) -> Option<String> {
+    let place = given.windows(2).position(|pair| takes_no_operand(chosen(table, given), pair))?;
     let [option, value] = arguments.get(place..place + 2)? else { return None };
     let joined = [option, OsStr::new("="), value].into_iter().collect::<OsString>();
     let mut meant = arguments.to_vec();
     meant.splice(place..place + 2, [joined.clone()]);
-    Cli::read(meant).is_ok().then(|| format!("write {}", joined.to_string_lossy()))
+    match Cli::read(meant) {
+        Ok(_) => Some(format!("write {}", joined.to_string_lossy())),
+        Err(error) => refused(option, &error),
+    }
+}
+
+/// Why an option does not take a value, if that is what is wrong.
+fn refused(option: &OsStr, error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(about)) = error.get(ContextKind::InvalidArg) else { return None };
+    let option = option.to_str().filter(|option| about.starts_with(*option))?;
+    let values = about.trim_start_matches(option).trim_matches(['[', ']', '=', '<', '>']);
+    let said = error.to_string();
+    match error.kind() {
+        ErrorKind::InvalidValue => Some(format!("write {option}={values}")),
+        ErrorKind::ValueValidation => {
+            let why = said.lines().next()?.split_once("': ")?.1;
+            Some(format!("write {option}={values}: {why}"))
+        }
+        _ => None,
+    }
+}
+
+/// The first word that would be a command if the dashes stood in front of it.
+fn command_without_dashes(arguments: &[OsString]) -> Option<String> {
+    let words = arguments.iter().enumerate().skip(2);
+    let mut words = words.filter(|(_, word)| !word.to_string_lossy().starts_with('-'));
+    let (_, word) = words.find(|(place, _)| {
+        let mut meant = arguments.to_vec();
+        meant.insert(*place, "--".into());
+        Cli::read(meant).is_ok()
+    })?;
+    Some(format!("write -- in front of the command: -- {}", word.to_string_lossy()))
 }
 
 /// The command that the arguments name.
@@ -55,6 +97,15 @@ mod tests {
             ("bivouac up --in-process true", "write --in-process=true"),
             ("bivouac run --secure true -- true", "write --secure=true"),
             ("bivouac partition set --mirror-deletes yes p", "write --mirror-deletes=yes"),
+            ("bivouac up --hosts a,b --send static/bivouac", "write --send=static/bivouac"),
+            ("bivouac run --nodes 2 ls -l", "write -- in front of the command: -- ls"),
+            ("bivouac exec make", "write -- in front of the command: -- make"),
+            ("bivouac config camp.toml", "write --check FILE"),
+            (
+                "bivouac status --watch soon",
+                "write --watch=DURATION: 'soon' is not a duration; write for instance 500ms, 30s, 5m, 2h or 1d",
+            ),
+            ("bivouac up --in-process maybe", "write --in-process=true|false"),
         ] {
             assert!(Cli::read(line.split(' ').map(OsString::from).collect()).is_err(), "{line}");
             assert_eq!(hinted(line).as_deref(), Some(says));
@@ -66,8 +117,9 @@ mod tests {
         for line in [
             "bivouac",
             "bivouac status --watch",
-            "bivouac status --watch soon",
             "bivouac status --name 1s x",
+            "bivouac run --nodes 2",
+            "bivouac run --nodez 2 ls",
             "bivouac status --watch --name",
             "bivouac nonsense --watch 1s",
             "bivouac stage in --watch 1s",

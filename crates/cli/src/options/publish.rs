@@ -31,16 +31,16 @@ pub struct PublishArgs {
     /// File or directory, in a mounted formation or on site storage
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// What people call it
+    /// Title of the data set
     #[arg(long, value_name = "TEXT")]
     pub title: String,
-    /// Words that it is found by
+    /// Keywords that `find` looks for besides the title
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub words: String,
-    /// What may be done with it: a name of SPDX (CC-BY-4.0), a URL, or a sentence
+    /// Licence: an SPDX identifier (CC-BY-4.0), a URL, or a sentence
     #[arg(long, value_name = "LICENCE", alias = "license")]
     pub licence: Option<String>,
-    /// For how long it is to be found [default: until it is unpublished]
+    /// How long it can be found [default: until it is unpublished]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub expires: Option<Duration>,
     /// Catalogue: a directory, s3://BUCKET/PREFIX, or the URL of a directory of a web server that takes PUT
@@ -110,7 +110,7 @@ pub struct GetArgs {
     /// Fetch also what has expired
     #[arg(long)]
     pub expired: bool,
-    /// Take nothing from what was fetched before, neither entries nor content
+    /// Use no cache, neither for entries nor for content
     #[arg(long)]
     pub no_cache: bool,
     /// Number of pieces at the same time

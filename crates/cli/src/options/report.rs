@@ -11,6 +11,9 @@ use super::NameArgs;
 pub struct ReportArgs {
     #[command(flatten)]
     pub which: NameArgs,
+    /// Show this report, written by --json or by run --report, instead of asking a formation
+    #[arg(long, value_name = "FILE", conflicts_with = "name")]
+    pub from: Option<PathBuf>,
     /// Write it as a page for browsers, in one file; - is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub html: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bivouac_launch::FormationName;
 use clap::Args;
 
-use super::{AgainArgs, Duration, PlaceArgs, duration};
+use super::{AgainArgs, Duration, PlaceArgs, duration, interval};
 
 /// Which formation.
 #[derive(Clone, Debug, Args)]
@@ -20,8 +20,8 @@ pub struct NameArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub which: NameArgs,
-    /// Look again every so often and show what has changed, until the formation is gone or Ctrl-C is pressed
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = duration)]
+    /// Show it again every DURATION, until the formation is gone or Ctrl-C is pressed
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = interval)]
     pub watch: Option<Duration>,
     /// Show requests per operation and node, not only their sums
     #[arg(long)]
@@ -61,7 +61,7 @@ pub struct RecoverArgs {
     /// Name of the formation [default: default, or the only one that could be recovered]
     #[arg(value_name = "NAME")]
     pub formation: Option<FormationName>,
-    /// The same
+    /// Name of the formation, as other commands take it
     #[arg(long, value_name = "NAME", conflicts_with = "formation")]
     pub name: Option<FormationName>,
     /// Where its volumes are now: each, or a directory that they are in; the others are looked for where they were. Over several hosts, on each of them

@@ -2,7 +2,7 @@
 
 use bivouac_pool::PoolRef;
 use bivouac_types::units::{parse_duration_ms, parse_size};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::numbers::number;
 use super::pool::RequestArgs;
@@ -54,19 +54,20 @@ fn parse_when(text: &str) -> Result<When, String> {
 
 /// Arguments of `pool announce`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("way").required(true)))]
 pub struct PoolAnnounceArgs {
     /// The pool that it is about: NAME, or UID/NAME for another user's; its size is taken, if none is given
     pub pool: Option<PoolRef>,
-    /// From site storage
-    #[arg(long = "in", group = "way", required = true)]
+    /// Data comes in, from site storage
+    #[arg(long = "in", group = "way")]
     pub is_in: bool,
-    /// To site storage
+    /// Data goes out, to site storage
     #[arg(long = "out", group = "way")]
     pub is_out: bool,
-    /// How many bytes
+    /// Size of the data, in bytes
     #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "pool")]
     pub size: Option<u64>,
-    /// In how many files
+    /// Number of files
     #[arg(long, value_name = "N", value_parser = number::<u64>(0, u64::MAX))]
     pub files: Option<u64>,
     /// When it has to be done: a duration from now (90m), or @SECONDS since 1970
@@ -84,7 +85,7 @@ pub struct PoolAnnounceArgs {
     /// Job of Slurm that it is for: it has to be done when Slurm expects the job to start
     #[arg(long, value_name = "JOBID", conflicts_with = "is_out", value_parser = number::<u32>(1, u64::from(u32::MAX)))]
     pub job: Option<u32>,
-    /// What people shall read about it
+    /// Title, for people
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub title: String,
     /// Write JSON to standard output

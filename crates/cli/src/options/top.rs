@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Duration, NameArgs, duration};
+use super::{Duration, NameArgs, interval};
 
 /// Arguments of `top`.
 #[derive(Debug, Args)]
@@ -10,7 +10,7 @@ pub struct TopArgs {
     #[command(flatten)]
     pub which: NameArgs,
     /// How long an interval is
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
     pub every: Duration,
     /// Show one interval and end
     #[arg(long)]

@@ -3,15 +3,19 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use bivouac_launch::{Environment, available_memory};
+use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, available_memory};
 use bivouac_plan::{Node, Point, Site, Storage};
 use bivouac_sysmap::InterfaceKind;
+use bivouac_types::format_signal;
 use rustix::fs::{Advice, fadvise};
 
 use crate::failure::Failure;
 use crate::options::CalibrateArgs;
+use crate::staging::interruptible;
 use crate::system::of_this_host;
 
 /// Bytes of one call.
@@ -26,9 +30,20 @@ const STREAMS: u32 = 4;
 /// Measures, and says what was found.
 ///
 /// # Errors
-/// That the directory cannot be written.
+/// That the directory cannot be written; the signal that interrupted it, when nothing is left of it.
 pub fn calibrate(here: &Environment, args: &CalibrateArgs) -> Result<Site, Failure> {
-    let scratch = Scratch::in_dir(&args.dir)?;
+    let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
+    match interruptible(&signals, |cancel| measure(here, args, &cancel)) {
+        (_, Some(signal)) => {
+            let code = 128 + (signal as u8) % 128;
+            Err(Failure::new(code, format_args!("interrupted by {}", format_signal(signal))))
+        }
+        (measured, None) => measured,
+    }
+}
+
+fn measure(here: &Environment, args: &CalibrateArgs, cancel: &Arc<AtomicBool>) -> Result<Site, Failure> {
+    let scratch = Scratch::in_dir(&args.dir, cancel)?;
     let mut spread = 0.0_f64;
     let (mut read, mut write) = (Vec::new(), Vec::new());
     let mut streams = 1;
@@ -53,7 +68,7 @@ pub fn calibrate(here: &Environment, args: &CalibrateArgs) -> Result<Site, Failu
         // Three measurements in a row differ by less than two days do.
         storage: Storage { read, write, file_read_ms, file_write_ms, spread: spread.clamp(0.1, 1.0) },
         node: Node {
-            bytes_per_second: of_this_node(here, args.size)?,
+            bytes_per_second: of_this_node(here, args.size, cancel)?,
             memory_bytes: available_memory(here.batch.memory),
             streams: STREAMS,
             start_ms: 1000.0,
@@ -62,8 +77,8 @@ pub fn calibrate(here: &Environment, args: &CalibrateArgs) -> Result<Site, Failu
 }
 
 /// What a node takes: as fast as its memory, and, where the speed of its network is known, no faster than that.
-fn of_this_node(here: &Environment, size: u64) -> Result<f64, Failure> {
-    let scratch = Scratch::in_dir(Path::new(MEMORY))?;
+fn of_this_node(here: &Environment, size: u64, cancel: &Arc<AtomicBool>) -> Result<f64, Failure> {
+    let scratch = Scratch::in_dir(Path::new(MEMORY), cancel)?;
     let mut rates = Vec::new();
     for _ in 0..TIMES {
         let (write, read) = scratch.streams(1, size)?;
@@ -79,27 +94,31 @@ fn of_this_node(here: &Environment, size: u64) -> Result<f64, Failure> {
 }
 
 /// A directory that is removed again.
-struct Scratch(PathBuf);
+struct Scratch {
+    dir: PathBuf,
+    /// Whether the user does not want it any more.
+    cancel: Arc<AtomicBool>,
+}
 
 impl Scratch {
-    fn in_dir(dir: &Path) -> Result<Scratch, Failure> {
+    fn in_dir(dir: &Path, cancel: &Arc<AtomicBool>) -> Result<Scratch, Failure> {
         let path = dir.join(format!(".bivouac-calibrate-{}", std::process::id()));
         let made = std::fs::create_dir(&path);
         made.map_err(|e| {
             Failure::new(1, format_args!("{}: {e}; name a directory that you may write", dir.display()))
         })?;
-        Ok(Scratch(path))
+        Ok(Scratch { dir: path, cancel: Arc::clone(cancel) })
     }
 
     fn failed(&self, e: std::io::Error) -> Failure {
-        Failure::new(1, format_args!("{}: {e}", self.0.display()))
+        Failure::new(1, format_args!("{}: {e}", self.dir.display()))
     }
 
     /// Bytes per second of so many streams together: written and safe; and read, from where they are kept.
     fn streams(&self, streams: u32, size: u64) -> Result<(f64, f64), Failure> {
         let bytes = size as f64 * f64::from(streams);
-        let written = self.together(streams, |path| write_file(path, size))?;
-        let read = self.together(streams, read_file)?;
+        let written = self.together(streams, |path| self.write_file(path, size))?;
+        let read = self.together(streams, |path| self.read_file(path))?;
         Ok((bytes / written, bytes / read))
     }
 
@@ -113,7 +132,7 @@ impl Scratch {
         let results: Vec<std::io::Result<()>> = std::thread::scope(|scope| {
             let started: Vec<_> = (0..streams)
                 .map(|stream| {
-                    let path = self.0.join(stream.to_string());
+                    let path = self.dir.join(stream.to_string());
                     let work = &work;
                     scope.spawn(move || work(&path))
                 })
@@ -128,42 +147,50 @@ impl Scratch {
 
     /// Milliseconds of each small file, written and read.
     fn small_files(&self, count: u32) -> Result<(f64, f64), Failure> {
-        let each = |work: fn(&Path) -> std::io::Result<()>| -> Result<f64, Failure> {
+        let each = |work: &dyn Fn(&Path) -> std::io::Result<()>| -> Result<f64, Failure> {
             let begin = Instant::now();
             for number in 0..count {
-                work(&self.0.join(format!("f{number}"))).map_err(|e| self.failed(e))?;
+                work(&self.dir.join(format!("f{number}"))).map_err(|e| self.failed(e))?;
             }
             Ok(begin.elapsed().as_secs_f64() * 1000.0 / f64::from(count.max(1)))
         };
-        Ok((each(|path| write_file(path, 1))?, each(read_file)?))
+        Ok((each(&|path| self.write_file(path, 1))?, each(&|path| self.read_file(path))?))
+    }
+
+    fn write_file(&self, path: &Path, size: u64) -> std::io::Result<()> {
+        let block = vec![0x5a; CALL];
+        let mut file = File::create(path)?;
+        let mut left = size;
+        while left > 0 {
+            self.go_on()?;
+            let part = left.min(CALL as u64);
+            file.write_all(block.get(..usize::try_from(part).unwrap_or(CALL)).unwrap_or(&block))?;
+            left -= part;
+        }
+        file.sync_all()
+    }
+
+    fn read_file(&self, path: &Path) -> std::io::Result<()> {
+        let mut file = File::open(path)?;
+        // What this machine remembers is no measure of where it is kept.
+        let _as_well_as_it_can = fadvise(&file, 0, None, Advice::DontNeed);
+        let mut block = vec![0; CALL];
+        while file.read(&mut block)? > 0 {
+            self.go_on()?;
+        }
+        Ok(())
+    }
+
+    fn go_on(&self) -> std::io::Result<()> {
+        // Not `Interrupted`, after which calls are made again.
+        if self.cancel.load(Ordering::Relaxed) { Err(std::io::Error::other("interrupted")) } else { Ok(()) }
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            errln!("bivouac: {}: {error}; remove it", self.0.display());
+        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
+            errln!("bivouac: {}: {error}; remove it", self.dir.display());
         }
     }
-}
-
-fn write_file(path: &Path, size: u64) -> std::io::Result<()> {
-    let block = vec![0x5a; CALL];
-    let mut file = File::create(path)?;
-    let mut left = size;
-    while left > 0 {
-        let part = left.min(CALL as u64);
-        file.write_all(block.get(..usize::try_from(part).unwrap_or(CALL)).unwrap_or(&block))?;
-        left -= part;
-    }
-    file.sync_all()
-}
-
-fn read_file(path: &Path) -> std::io::Result<()> {
-    let mut file = File::open(path)?;
-    // What this machine remembers is no measure of where it is kept.
-    let _as_well_as_it_can = fadvise(&file, 0, None, Advice::DontNeed);
-    let mut block = vec![0; CALL];
-    while file.read(&mut block)? > 0 {}
-    Ok(())
 }

@@ -26,7 +26,7 @@ pub fn shown(name: &OsStr) -> String {
 pub fn headline(report: &Report) -> String {
     let nodes = format_count(report.nodes, "node");
     let until = format_utc(report.unix_ms / 1000);
-    format!("formation {}, {nodes}, until {until} UTC", shown(report.name.as_ref()))
+    format!("formation {}, {nodes}, until {until}Z", shown(report.name.as_ref()))
 }
 
 /// What was done in one sentence.

@@ -45,6 +45,7 @@ mod pooled;
 mod preload;
 mod published;
 mod recover;
+mod remedies;
 mod reported;
 mod restarts;
 mod resume;

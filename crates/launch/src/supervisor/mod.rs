@@ -342,7 +342,7 @@ impl Supervisor {
 
     fn take_request(&mut self, token: u64) {
         let Some((request, descriptors)) = self.callers.receive(token) else { return };
-        log::info!("asked for {request:?}");
+        log::info!("asked: {}", request.describe());
         match request {
             Request::Mount { node, dir, own_dir, connection } => {
                 self.add_mount(token, node, (dir, own_dir, connection), descriptors);

@@ -22,10 +22,8 @@ impl Pools {
                 return named(transaction, change, before);
             }
             if is_unset(&limits(transaction)?) {
-                let remedy = "say so: bivouac pool storage --bandwidth RATE";
-                return Err(
-                    storage("nobody has said how many bytes per second it gives to stages", remedy).into()
-                );
+                let remedy = "set it: bivouac pool storage --bandwidth RATE";
+                return Err(storage("has no bandwidth set for stages", remedy).into());
             }
             if what.deadline_s <= what.earliest_s.max(change.now_s) {
                 let cause = "is to be done before it can begin";

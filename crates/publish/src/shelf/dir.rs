@@ -14,6 +14,20 @@ const HIDDEN: &str = ".bivouac-";
 pub struct Dir(pub PathBuf);
 
 impl Dir {
+    /// That the directory is there: a path with a slip in it is not to become a catalogue.
+    fn is_there(&self) -> PublishResult<()> {
+        match fs::metadata(&self.0) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let text = format_args!(
+                    "catalogue {}: {error}; check its path, or make the directory: mkdir",
+                    self.0.display()
+                );
+                Err(PublishError::new(Cause::NotFound, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes the files into a directory that nobody takes for an entry, and has all of it on the disk.
     fn draft(&self, dir: &Path, files: &[(&str, &[u8])]) -> std::io::Result<()> {
         fs::create_dir(dir)?;
@@ -33,6 +47,7 @@ impl Shelf for Dir {
 
     fn put(&self, entry: &str, files: &[(&str, &[u8])]) -> PublishResult<()> {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
+        self.is_there()?;
         let (draft, place) = (self.0.join(format!("{HIDDEN}new-{entry}")), self.0.join(entry));
         let written =
             self.draft(&draft, files).map_err(|error| PublishError::system(draft.display(), &error));
@@ -75,6 +90,7 @@ impl Shelf for Dir {
     }
 
     fn list(&self) -> PublishResult<Vec<String>> {
+        self.is_there()?;
         let failed = |error| PublishError::system(self.0.display(), &error);
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.0).map_err(failed)? {

@@ -8,10 +8,10 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::trees::{Mounted, as_ordinary_user, copy, describe, in_own_mounts, incomplete, large, names};
-use bivouac_stage::{Cause, CopyOptions, Progress, StageError, copy_tree};
+use bivouac_stage::{Anew, Cause, CopyOptions, Progress, StageError, copy_tree};
 use bivouac_types::Errno;
 
 fn dir() -> tempfile::TempDir {
@@ -248,6 +248,48 @@ fn changed_while_copied(size: u64, change: impl Fn(&Path, usize) + Send + Sync) 
         copy_tree(&src, &dst, &opts, &once(false, || change(&victim, 0))).unwrap();
         assert_eq!(describe(&dst).get(&b"victim"[..]), describe(&src).get(&b"victim"[..]));
         assert_eq!(fs::read_dir(&dst).unwrap().count(), 1);
+    }
+}
+
+/// Adds up what is told, and changes a file once.
+struct Sums<F: FnMut() + Send> {
+    change: Once<F>,
+    copied: AtomicU64,
+    verified: AtomicU64,
+    anew: AtomicUsize,
+}
+
+impl<F: FnMut() + Send> Progress for Sums<F> {
+    fn copied(&self, bytes: u64) {
+        self.copied.fetch_add(bytes, Ordering::Relaxed);
+        self.change.copied(bytes);
+    }
+    fn verified(&self, bytes: u64) {
+        self.verified.fetch_add(bytes, Ordering::Relaxed);
+        self.change.verified(bytes);
+    }
+    fn anew(&self, told: Anew) {
+        self.copied.fetch_sub(told.copied, Ordering::Relaxed);
+        self.verified.fetch_sub(told.verified, Ordering::Relaxed);
+        self.anew.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_file_that_is_copied_anew_counts_once() {
+    for when_verifying in [false, true] {
+        let dir = dir();
+        let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
+        let victim = src.join("victim");
+        large(&victim, 9 << 20);
+        let change = once(when_verifying, || {
+            OpenOptions::new().append(true).open(&victim).unwrap().write_all(b"more").unwrap();
+        });
+        let sums = Sums { change, copied: 0.into(), verified: 0.into(), anew: 0.into() };
+        copy_tree(&src, &dst, &CopyOptions { jobs: 2, ..CopyOptions::default() }, &sums).unwrap();
+        let told = [&sums.copied, &sums.verified].map(|sum| sum.load(Ordering::Relaxed));
+        let len = fs::metadata(&victim).unwrap().len();
+        assert_eq!((told, sums.anew.load(Ordering::Relaxed)), ([len; 2], 1));
     }
 }
 

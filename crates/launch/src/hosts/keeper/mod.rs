@@ -313,7 +313,7 @@ impl Keeper {
 
     fn take_request(&mut self, token: u64) {
         let Some((request, _)) = self.callers.receive(token) else { return };
-        log::info!("asked for {request:?}");
+        log::info!("asked: {}", request.describe());
         match request {
             Request::Stop => {
                 self.stopping.push(token);
