@@ -271,8 +271,8 @@ impl OpenSubfile {
         Ok(())
     }
 
-    /// As [`OpenSubfile::write`], within a window in which others write too: it is counted already, and cut off nothing is, as
-    /// what is behind may be theirs.
+    /// As [`OpenSubfile::write`], within a window in which others write too. The window is counted already. After a
+    /// failure nothing is cut off: what is behind the old end may be theirs.
     pub(super) fn write_within(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), AccessError> {
         Ok(write_all_at(&*self.file, bufs, self.data_at + offset)?)
     }
