@@ -260,8 +260,8 @@ impl Client {
                 return if self.known.written(ino) { self.touch(ino).map(|()| true) } else { Ok(true) };
             }
             let start = start(known.size);
-            if start <= known.size && self.direct.sizes.tell(ino, end, known.epoch) {
-                self.known.grew(ino, end, known.epoch);
+            if self.direct.sizes.tell(ino, &(start..end), &known) {
+                self.known.grew(ino, start..end, known.epoch);
                 return Ok(true);
             }
             let (accepted, attr) = match start > known.size {

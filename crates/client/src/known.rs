@@ -1,6 +1,7 @@
 //! What the client knows of files that it has open: enough to find their bytes without asking.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bivouac_types::{Attr, Ino, Layout, OpenId};
@@ -103,12 +104,16 @@ impl KnownFiles {
         }
     }
 
-    /// The file was made longer, up to `end` at least, in the epoch that its writer knew.
-    pub fn grew(&self, ino: Ino, end: u64, epoch: u32) {
+    /// The file was made longer by a write, in the epoch that its writer knew, of which only the furthest end was told.
+    /// Where it leaves a hole, others may write, and fewer holes be left in the end than the home can know of.
+    pub fn grew(&self, ino: Ino, written: Range<u64>, epoch: u32) {
         let mut shard = self.shard(ino).lock();
-        let known = shard.get_mut(&ino).and_then(|entry| entry.known.as_mut());
-        if let Some(known) = known.filter(|known| known.epoch == epoch) {
-            known.size = known.size.max(end);
+        let Some(entry) = shard.get_mut(&ino) else { return };
+        if let Some(known) = entry.known.as_mut().filter(|known| known.epoch == epoch) {
+            let leaves_hole = written.start > known.size;
+            known.size = known.size.max(written.end);
+            known.sparse |= leaves_hole;
+            entry.filled |= leaves_hole;
         }
     }
 

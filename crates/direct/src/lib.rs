@@ -22,7 +22,7 @@ pub use grant_table::GrantTable;
 pub use mapped::Mapped;
 pub use marks::MAP_WORDS;
 pub use session::{Session, forked, forks};
-pub use size::{SizeGate, Told};
+pub use size::{SizeGate, Telling, Told};
 
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_SESSIONS_MAX};
 

@@ -10,6 +10,8 @@ use crate::gate::Gate;
 const SIZE: u32 = u32::MAX;
 /// The same, once what was told is in the file's record.
 const WRITTEN_DOWN: u32 = u32::MAX - 1;
+/// A size of a file that has nothing behind its end: writes may leave holes in front of them.
+const SIZE_OVER_HOLES: u32 = u32::MAX - 2;
 /// Words of the gate: the inode, then what is in place of the seat, then the epoch.
 const INODE: usize = 2;
 const KIND: usize = 4;
@@ -17,6 +19,20 @@ const EPOCH: usize = 5;
 /// Double words of the gate, by their first word.
 const END: usize = 6;
 const AT: usize = 8;
+const FRESH: usize = 10;
+
+/// The end of a write, to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Telling {
+    /// Where it ends.
+    pub end: u64,
+    /// How many of its bytes lie behind the size that its writer knew.
+    pub fresh: u64,
+    /// Whether it begins behind that size, and so leaves a hole unless others have written there.
+    pub leaves_hole: bool,
+    /// When it was made, in nanoseconds since 1970.
+    pub at_ns: u64,
+}
 
 /// What a process has told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +41,8 @@ pub struct Told {
     pub end: u64,
     /// When it last told one, in nanoseconds since 1970.
     pub at_ns: u64,
+    /// How many bytes it has written behind what it knew to be the size.
+    pub fresh: u64,
 }
 
 /// A gate on which a process tells how far it has written to a file of one epoch.
@@ -32,16 +50,15 @@ pub struct Told {
 pub struct SizeGate(Gate);
 
 impl SizeGate {
-    /// Opens a gate for a file. It must be closed, with nobody inside.
+    /// Opens a gate for a file; holes may be left if there is nothing behind its end. It must be closed, with nobody inside.
     #[must_use]
-    pub fn open(gate: &Gate, ino: u64, epoch: u32) -> SizeGate {
-        gate.double(END).store(0, Ordering::Relaxed);
-        gate.double(AT).store(0, Ordering::Relaxed);
+    pub fn open(gate: &Gate, ino: u64, epoch: u32, over_holes: bool) -> SizeGate {
+        [END, AT, FRESH].iter().for_each(|at| gate.double(*at).store(0, Ordering::Relaxed));
         gate.word(EPOCH).store(epoch, Ordering::Relaxed);
         gate.word(INODE).store(ino as u32, Ordering::Relaxed);
         gate.word(INODE + 1).store((ino >> 32) as u32, Ordering::Relaxed);
         // A later daemon that finds this finds the rest too.
-        gate.word(KIND).store(SIZE, Ordering::Release);
+        gate.word(KIND).store(if over_holes { SIZE_OVER_HOLES } else { SIZE }, Ordering::Release);
         SizeGate(gate.open_next())
     }
 
@@ -54,13 +71,13 @@ impl SizeGate {
     /// Whether a gate is, or was last, for a size.
     #[must_use]
     pub fn is_one(gate: &Gate) -> bool {
-        matches!(gate.word(KIND).load(Ordering::Acquire), SIZE | WRITTEN_DOWN)
+        matches!(gate.word(KIND).load(Ordering::Acquire), SIZE | SIZE_OVER_HOLES | WRITTEN_DOWN)
     }
 
     /// The gate, if it is for a size that nobody has written down since.
     #[must_use]
     pub fn found(gate: Gate) -> Option<SizeGate> {
-        (gate.word(KIND).load(Ordering::Acquire) == SIZE).then_some(SizeGate(gate))
+        matches!(gate.word(KIND).load(Ordering::Acquire), SIZE | SIZE_OVER_HOLES).then_some(SizeGate(gate))
     }
 
     /// Inode number and epoch of the file.
@@ -71,14 +88,19 @@ impl SizeGate {
         (u64::from(low) | u64::from(high) << 32, epoch)
     }
 
-    /// Tells the end of a write, and when it was made. Whether whoever lent the size has it; if not it may have it
-    /// nevertheless, and must be told in another way.
+    /// Tells the end of a write. Whether whoever lent the size has it; if not it may have it nevertheless, and must be told
+    /// in another way.
     #[must_use]
-    pub fn tell(&self, end: u64, at_ns: u64) -> bool {
+    pub fn tell(&self, told: Telling) -> bool {
         // As long as somebody is inside, the gate is nobody else's.
         let Some(_inside) = self.0.enter() else { return false };
-        self.0.double(AT).fetch_max(at_ns, Ordering::SeqCst);
-        self.0.double(END).fetch_max(end, Ordering::SeqCst);
+        if told.leaves_hole && self.0.word(KIND).load(Ordering::SeqCst) != SIZE_OVER_HOLES {
+            return false;
+        }
+        self.0.double(AT).fetch_max(told.at_ns, Ordering::SeqCst);
+        // In front of the end: what a size has grown by is never less than the bytes that are known to be in it.
+        self.0.double(FRESH).fetch_add(told.fresh, Ordering::SeqCst);
+        self.0.double(END).fetch_max(told.end, Ordering::SeqCst);
         // Either this sees that it was closed, or whoever closed it sees what was told.
         self.0.is_open_still()
     }
@@ -92,8 +114,15 @@ impl SizeGate {
     /// What was told so far.
     #[must_use]
     pub fn told(&self) -> Told {
-        let end = self.0.double(END).load(Ordering::SeqCst);
-        Told { end, at_ns: self.0.double(AT).load(Ordering::SeqCst) }
+        let [end, fresh, at_ns] = [END, FRESH, AT].map(|at| self.0.double(at).load(Ordering::SeqCst));
+        Told { end, at_ns, fresh }
+    }
+
+    /// There may be bytes behind the end by now: nobody leaves holes any more. What was told until then stays.
+    pub fn forbid_holes(&self) {
+        let (from, to, order) = (SIZE_OVER_HOLES, SIZE, Ordering::SeqCst);
+        // It is no size that is lent any more, or was none over holes.
+        let _ = self.0.word(KIND).compare_exchange(from, to, order, order);
     }
 
     /// What was told has been written down elsewhere: a later daemon need not look.
@@ -133,7 +162,7 @@ mod tests {
     fn lent(grants: &GrantTable, session: &Session, ino: u64) -> (SizeGate, SizeGate) {
         let gate = grants.gate(session.index(), 5).unwrap();
         gate.close();
-        let ours = SizeGate::open(&gate, ino, 3);
+        let ours = SizeGate::open(&gate, ino, 3, false);
         let theirs = SizeGate::joined(session.gate(5, ours.turn()).unwrap());
         (ours, theirs)
     }
@@ -145,19 +174,45 @@ mod tests {
         (grants, session)
     }
 
+    /// A write right behind what was known.
+    fn next(end: u64, at_ns: u64) -> Telling {
+        Telling { end, fresh: 1, leaves_hole: false, at_ns }
+    }
+
+    #[test]
+    fn holes_are_left_only_while_nothing_is_behind_the_end() {
+        let (grants, session) = grants();
+        let (_, theirs) = lent(&grants, &session, 7);
+        let over = Telling { end: 900, fresh: 100, leaves_hole: true, at_ns: 5 };
+        assert!(!theirs.tell(over) && theirs.told() == Told::default(), "it was not lent so");
+        let gate = grants.gate(session.index(), 6).unwrap();
+        gate.close();
+        let ours = SizeGate::open(&gate, 8, 3, true);
+        let theirs = SizeGate::joined(session.gate(6, ours.turn()).unwrap());
+        assert!(theirs.tell(over) && SizeGate::is_one(&gate) && SizeGate::found(gate.clone()).is_some());
+        assert_eq!(ours.told(), Told { end: 900, at_ns: 5, fresh: 100 });
+        ours.forbid_holes();
+        assert!(!theirs.tell(Telling { end: 2000, ..over }), "a client died");
+        assert!(theirs.tell(next(901, 6)), "what leaves none goes on");
+        assert_eq!(ours.told(), Told { end: 901, at_ns: 6, fresh: 101 });
+        ours.clear();
+        ours.forbid_holes();
+        assert!(SizeGate::found(gate).is_none(), "what is written down stays so");
+    }
+
     #[test]
     fn the_furthest_end_counts_until_it_is_closed() {
         let (grants, session) = grants();
         let (ours, theirs) = lent(&grants, &session, 1 << 40 | 7);
         assert_eq!((ours.file(), ours.told()), ((1 << 40 | 7, 3), Told::default()));
-        assert!(theirs.tell(200, 10) && theirs.tell(100, 11));
-        assert_eq!(ours.told(), Told { end: 200, at_ns: 11 });
+        assert!(theirs.tell(next(200, 10)) && theirs.tell(next(100, 11)));
+        assert_eq!(ours.told(), Told { end: 200, at_ns: 11, fresh: 2 });
         ours.close();
-        assert!(!theirs.tell(300, 12));
+        assert!(!theirs.tell(next(300, 12)));
         assert_eq!(ours.told().end, 200);
-        let (next, _) = lent(&grants, &session, 8);
-        assert_eq!(next.told(), Told::default(), "the next one begins anew");
-        assert!(!theirs.tell(400, 13) && next.told().end == 0, "and is nobody else's");
+        let (later, _) = lent(&grants, &session, 8);
+        assert_eq!(later.told(), Told::default(), "the next one begins anew");
+        assert!(!theirs.tell(next(400, 13)) && later.told().end == 0, "and is nobody else's");
     }
 
     #[test]
@@ -169,7 +224,7 @@ mod tests {
         for (index, grants) in sessions {
             let session = Session::take(grants, index).unwrap();
             let (ours, theirs) = lent(&first, &session, u64::from(index) + 100);
-            assert!(theirs.tell(1000 + u64::from(index), 5));
+            assert!(theirs.tell(next(1000 + u64::from(index), 5)));
             if index == 1 {
                 ours.clear();
             }
@@ -188,7 +243,7 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     (1..)
-                        .take_while(|end| theirs.tell(*end, 1))
+                        .take_while(|end| theirs.tell(next(*end, 1)))
                         .for_each(|end| told.store(end, Ordering::SeqCst));
                 });
                 while told.load(Ordering::SeqCst) < round % 5 {

@@ -141,6 +141,13 @@ impl Lending {
         sessions
     }
 
+    /// Lets nobody access anything any more who does not ask. Waits for nobody.
+    pub(crate) fn close_all(&self) {
+        if let Some(Err(error)) = self.grants.get().map(|grants| grants.close_all(Duration::ZERO)) {
+            log::warn!("direct access: {error}");
+        }
+    }
+
     /// Whether a client's session has not ended.
     pub(crate) fn has_session(&self, session: u32, client: ClientId) -> bool {
         self.table.lock().sessions.get(&session).is_some_and(|lessee| lessee.client == client)

@@ -173,7 +173,7 @@ impl Service for Node {
         if !ended.is_empty() {
             self.reaper.wake();
         }
-        self.stale_tails.mark(self.opens.of_client(client));
+        self.mark_tails(self.opens.of_client(client));
         self.sessions.disconnect(client);
         self.reaper.call();
     }

@@ -292,13 +292,15 @@ impl Node {
         self.members.lost(node);
     }
 
-    /// Ends the background work and makes everything durable.
+    /// Ends the background work, and what processes do by themselves, and makes everything durable.
     ///
     /// # Errors
     /// When the records cannot be synced.
     pub fn stop(&self) -> FsResult<()> {
         self.members.stop();
         self.reaper.dismiss();
+        // From here on they ask, and hear that nobody is there, rather than go on in files that nobody looks at.
+        self.lending.close_all();
         self.write_down_sizes()?;
         Ok(self.records.sync()?)
     }

@@ -2,6 +2,8 @@
 //! memory, and whoever looks at the file's record here sees what was told on top of it. See
 //! docs/decisions/0019-sizes-are-lent.md.
 
+mod holes;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,6 +15,7 @@ use bivouac_types::limits::{DIRECT_DRAIN_MS, DIRECT_SIZES_MAX};
 use bivouac_types::{Attr, ClientId, FsResult, Ino, Timestamp};
 use bivouac_wire::Encode;
 
+use self::holes::Holes;
 use crate::handlers::without_set_id;
 use crate::leases::Item;
 use crate::locks::{Guard, Target};
@@ -27,7 +30,14 @@ pub struct Sizes {
     /// Number of the next loan.
     next: AtomicU64,
     /// Locked within the locks of slots: a look at a record, and at what was told since, is one look.
-    lent: Mutex<HashMap<Ino, Vec<Loan>>>,
+    lent: Mutex<HashMap<Ino, File>>,
+}
+
+/// A file whose size is lent.
+struct File {
+    loans: Vec<Loan>,
+    /// Nothing if its record could not be read.
+    holes: Option<Holes>,
 }
 
 /// A size that is lent to one process.
@@ -75,8 +85,19 @@ impl Loan {
         self.holder.as_ref().is_some_and(|holder| holder.session == session)
     }
 
+    fn fresh_of(&self, attr: &Attr) -> u64 {
+        if self.epoch == attr.epoch { self.told().fresh } else { 0 }
+    }
+
     fn is_at(&self, session: u32, gate: u32) -> bool {
         self.holder.as_ref().is_some_and(|holder| (holder.session, holder.gate) == (session, gate))
+    }
+}
+
+impl File {
+    /// What processes have told of bytes behind the size.
+    fn fresh(&self, attr: &Attr) -> u64 {
+        self.loans.iter().map(|loan| loan.fresh_of(attr)).fold(0, u64::saturating_add)
     }
 }
 
@@ -87,8 +108,8 @@ impl Sizes {
             return;
         }
         let lent = self.lent.lock();
-        let loans = lent.get(&attr.ino).into_iter().flatten();
-        for loan in loans.filter(|loan| loan.epoch == attr.epoch) {
+        let Some(file) = lent.get(&attr.ino) else { return };
+        for loan in file.loans.iter().filter(|loan| loan.epoch == attr.epoch) {
             let told = loan.told();
             attr.size = attr.size.max(told.end);
             let at = timestamp(told.at_ns);
@@ -98,11 +119,43 @@ impl Sizes {
                 attr.mode = without_set_id(attr.mode);
             }
         }
+        // After the sizes: bytes are told in front of the end that they are within.
+        let holes = file.holes.as_ref().and_then(|holes| holes.at(attr, file.fresh(attr)));
+        attr.holes = holes.unwrap_or(attr.holes);
+    }
+
+    /// A message made a file longer by so many bytes besides a hole. The slot of its record is locked.
+    pub fn wrote(&self, ino: Ino, bytes: u64) {
+        if self.count.load(Ordering::Acquire) > 0
+            && let Some(holes) = self.lent.lock().get_mut(&ino).and_then(|file| file.holes.as_mut())
+        {
+            holes.add(bytes);
+        }
+    }
+
+    /// The holes of a file were counted. The slot of its record is locked.
+    pub fn counted(&self, attr: &Attr) {
+        if self.count.load(Ordering::Acquire) > 0
+            && let Some(file) = self.lent.lock().get_mut(&attr.ino)
+        {
+            let told = file.fresh(attr);
+            file.holes.get_or_insert(Holes::of(attr)).count(attr, told);
+        }
+    }
+
+    /// There may be bytes behind the end of a file from now on, or what processes that leave holes would uncover.
+    pub fn forbid_holes(&self, ino: Ino) {
+        if self.count.load(Ordering::Acquire) > 0 {
+            let lent = self.lent.lock();
+            lent.get(&ino).into_iter().flat_map(|file| &file.loans).for_each(|loan| loan.gate.forbid_holes());
+        }
     }
 
     /// A session is over: what its process told is final.
     pub fn end_session(&self, session: u32) {
-        for loan in self.lent.lock().values_mut().flatten().filter(|loan| loan.is_of(session)) {
+        let mut lent = self.lent.lock();
+        let loans = lent.values_mut().flat_map(|file| &mut file.loans);
+        for loan in loans.filter(|loan| loan.is_of(session)) {
             loan.gate.close();
             loan.last.get_or_insert_with(|| loan.gate.told());
         }
@@ -117,37 +170,44 @@ impl Sizes {
             return Vec::new();
         }
         let lent = self.lent.lock();
-        lent.iter().filter(|(_, loans)| loans.iter().any(&wanted)).map(|(ino, _)| *ino).collect()
+        lent.iter().filter(|(_, file)| file.loans.iter().any(&wanted)).map(|(ino, _)| *ino).collect()
     }
 
     /// The loans of a file that are over.
     fn over(&self, ino: Ino) -> Vec<u64> {
         let lent = self.lent.lock();
-        let loans = lent.get(&ino).into_iter().flatten();
+        let loans = lent.get(&ino).into_iter().flat_map(|file| &file.loans);
         loans.filter(|loan| loan.is_over()).map(|loan| loan.number).collect()
     }
 
-    fn add(&self, ino: Ino, gate: SizeGate, epoch: u32, holder: Option<Holder>) {
+    /// Adds a loan of a file that has these attributes without it, if its record can be read.
+    fn add(&self, ino: Ino, attr: Option<&Attr>, gate: SizeGate, holder: Option<Holder>) {
+        let (_, epoch) = gate.file();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let last = holder.is_none().then(|| gate.told());
-        self.lent.lock().entry(ino).or_default().push(Loan { number, gate, epoch, holder, last });
+        let mut lent = self.lent.lock();
+        let new = || File { loans: Vec::new(), holes: attr.map(Holes::of) };
+        lent.entry(ino).or_insert_with(new).loans.push(Loan { number, gate, epoch, holder, last });
         self.count.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Closes all gates for a file.
     fn close(&self, ino: Ino) -> Vec<(SizeGate, Option<Holder>)> {
         let lent = self.lent.lock();
-        let loans = lent.get(&ino).into_iter().flatten();
+        let loans = lent.get(&ino).into_iter().flat_map(|file| &file.loans);
         loans.inspect(|loan| loan.gate.close()).map(|loan| (loan.gate.clone(), loan.holder.clone())).collect()
     }
 
     /// Takes out the loans of a file that are over.
     fn take_over(&self, ino: Ino, is_over: impl Fn(&Loan) -> bool) -> Vec<Loan> {
         let mut lent = self.lent.lock();
-        let Some(loans) = lent.remove(&ino) else { return Vec::new() };
-        let (over, rest): (Vec<Loan>, Vec<Loan>) = loans.into_iter().partition(is_over);
-        if !rest.is_empty() {
-            lent.insert(ino, rest);
+        let Some(File { loans, mut holes }) = lent.remove(&ino) else { return Vec::new() };
+        let (over, loans): (Vec<Loan>, Vec<Loan>) = loans.into_iter().partition(is_over);
+        if !loans.is_empty() {
+            if let Some(holes) = &mut holes {
+                over.iter().for_each(|loan| holes.add(loan.told().fresh));
+            }
+            lent.insert(ino, File { loans, holes });
         }
         self.count.fetch_sub(over.len(), Ordering::AcqRel);
         over
@@ -171,9 +231,14 @@ impl Node {
         let Some((grants, number, gate)) = self.lending.gate(session, client) else { return Ok(None) };
         // From now on it may change at any moment: nobody else gets a lease on it.
         self.leases.begin(client, &[Item::Attrs(ino)], &|_, _, _| None);
-        let gate = SizeGate::open(&gate, ino.0, attr.epoch);
+        let gate = SizeGate::open(&gate, ino.0, attr.epoch, !self.stale_tails.may_have_tail(ino));
         let lent = Lent { gate: number, turn: gate.turn(), epoch: attr.epoch };
-        self.sizes.add(ino, gate, attr.epoch, Some(Holder { client, session, gate: number, grants }));
+        let holder = Holder { client, session, gate: number, grants };
+        self.sizes.add(ino, Some(&attr), gate, Some(holder));
+        if self.stale_tails.may_have_tail(ino) {
+            // Who was marked meanwhile may have found no loan to change.
+            self.sizes.forbid_holes(ino);
+        }
         if !self.lending.has_session(session, client) {
             // It ended meanwhile. Nobody has told anything: who asked has no answer yet.
             self.end_loans(ino, |loan| loan.is_at(session, number));
@@ -185,6 +250,11 @@ impl Node {
     /// Locks the size of a file, and has it back from everybody whom it is lent to.
     pub(crate) fn lock_size(&self, ino: Ino) -> FsResult<Guard<'_>> {
         let guard = self.locks.lock(Target::Size(ino))?;
+        self.have_size_back(ino).map(|()| guard)
+    }
+
+    /// Has the size of a file back from everybody. The caller has it locked.
+    pub(crate) fn have_size_back(&self, ino: Ino) -> FsResult<()> {
         if self.sizes.is_lent(ino) {
             for (gate, holder) in self.sizes.close(ino) {
                 // Who stands still inside finds it closed afterwards, and sends a message.
@@ -194,7 +264,13 @@ impl Node {
             self.write_down(ino)?;
             self.end_loans(ino, |_| true);
         }
-        Ok(guard)
+        Ok(())
+    }
+
+    /// Clients that had these open are gone, or could not write what they wanted to: there may be bytes behind the ends.
+    pub(crate) fn mark_tails(&self, inos: Vec<Ino>) {
+        self.stale_tails.mark(inos.clone());
+        inos.into_iter().for_each(|ino| self.sizes.forbid_holes(ino));
     }
 
     /// Takes note of sizes of a file that are not lent any more.
@@ -228,8 +304,9 @@ impl Node {
     /// What processes told an earlier daemon.
     pub(crate) fn adopt_sizes(&self, gates: Vec<SizeGate>) {
         for gate in gates {
-            let (ino, epoch) = gate.file();
-            self.sizes.add(Ino(ino), gate, epoch, None);
+            let ino = Ino(gate.file().0);
+            let attr = self.inode(ino).ok().map(|inode| inode.attr);
+            self.sizes.add(ino, attr.as_ref(), gate, None);
         }
         self.sweep_sizes();
     }

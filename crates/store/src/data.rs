@@ -214,7 +214,7 @@ impl DataStore {
     /// # Errors
     /// `StaleEpoch` if `epoch` is below the subfile's; `NoSpace` if it does not fit, `TooLarge`, `BadLayout`: nothing is
     /// written. `WrongBlock` if a part of a block that is wrong is to be written: nothing is. `Io`: what was there may be
-    /// overwritten in part, but the length is as before.
+    /// overwritten in part, but the length is as before, unless processes write to it themselves.
     pub fn write(
         &self,
         id: SubfileId,
@@ -256,8 +256,10 @@ impl DataStore {
         if epoch < open.epoch() {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
         }
-        self.interrupt(id, open)?;
-        let written = open.write(room, offset, bufs, end);
+        let written = match self.write_beside(id, open, &(offset..end))? {
+            true => open.write_within(offset, bufs),
+            false => open.write(room, offset, bufs, end),
+        };
         let epoch = open.epoch();
         if written.is_ok() {
             self.is_as_written(id, open, &(offset..end));

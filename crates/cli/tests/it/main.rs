@@ -19,6 +19,7 @@ mod fsck;
 mod full;
 mod fuzzed;
 mod garbage;
+mod growing;
 mod harness;
 mod hosts;
 mod http;

@@ -180,7 +180,7 @@ fn a_cut_is_between_growths() {
     let mut last = 0;
     std::thread::scope(|threads| {
         let writes = threads.spawn(|| {
-            // Again from the start now and then, since behind a hole nothing is told directly.
+            // Again from the start now and then: a cut leaves room for more of them.
             for number in 0..usize::MAX {
                 if stop.load(Ordering::Relaxed) {
                     break;

@@ -2,17 +2,18 @@
 //! docs/decisions/0019-sizes-are-lent.md.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bivouac_direct::{Session, SizeGate};
+use bivouac_direct::{Session, SizeGate, Telling};
 use bivouac_types::limits::DIRECT_CALM_MS;
 use bivouac_types::{Ino, NodeId};
 use bivouac_wire::SizeLease;
 use parking_lot::Mutex;
 
 use super::{Direct, SHARDS};
-use crate::known::KnownFiles;
+use crate::known::{Known, KnownFiles};
 
 /// How often a file grows by messages before its size is asked for.
 const GROWN_MIN: u32 = 3;
@@ -37,8 +38,14 @@ impl SizeHandle {
         self.session.is_own() && !self.gate.is_closed()
     }
 
-    fn tell(&self, end: u64, epoch: u32) -> bool {
-        self.epoch == epoch && self.session.is_own() && self.gate.tell(end, now_ns())
+    fn tell(&self, written: &Range<u64>, known: &Known) -> bool {
+        let told = Telling {
+            end: written.end,
+            fresh: written.end.saturating_sub(written.start.max(known.size)),
+            leaves_hole: written.start > known.size,
+            at_ns: now_ns(),
+        };
+        self.epoch == known.epoch && self.session.is_own() && self.gate.tell(told)
     }
 }
 
@@ -83,10 +90,10 @@ impl Sizes {
         &self.shards[ino.0 as usize % SHARDS]
     }
 
-    /// Tells the end of a write. Whether the home has it.
-    pub fn tell(&self, ino: Ino, end: u64, epoch: u32) -> bool {
+    /// Tells of a write behind the size that its writer knows. Whether the home has it.
+    pub fn tell(&self, ino: Ino, written: &Range<u64>, known: &Known) -> bool {
         match self.shard(ino).lock().get(&ino) {
-            Some(State::Lent(handle)) => handle.tell(end, epoch),
+            Some(State::Lent(handle)) => handle.tell(written, known),
             _ => false,
         }
     }

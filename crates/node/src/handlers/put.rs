@@ -46,7 +46,7 @@ impl Node {
         }
         if let Err(error) = self.write_striped(&inode, 0, ctx.payload) {
             // What some seats took must not come up when somebody makes it longer.
-            self.stale_tails.mark(vec![ino]);
+            self.mark_tails(vec![ino]);
             return Err(error);
         }
         let mut change = self.change_of(ino)?;
@@ -55,7 +55,7 @@ impl Node {
         inode.attr.mtime = request.mtime;
         inode.attr.ctime = change.now;
         change.put_inode(&inode);
-        change.commit().inspect_err(|_| self.stale_tails.mark(vec![ino]))?;
+        change.commit().inspect_err(|_| self.mark_tails(vec![ino]))?;
         Ok(self.seen(ctx, inode.attr))
     }
 

@@ -38,6 +38,7 @@ impl Handle for op::Count {
             return Ok(());
         }
         inode.attr.holes = holes;
+        node.sizes.counted(&inode.attr);
         change.put_inode(&inode);
         change.commit()
     }
@@ -47,9 +48,11 @@ impl Handle for op::ExtendOver {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: ExtendOverRequest) -> FsResult<Extended> {
         let ExtendOverRequest { ino, start, end, epoch } = request;
         let _quiet = node.quieten(ino);
-        let _size = node.lock_size(ino)?;
-        let inode = node.regular_file(ino)?;
+        let _size = node.locks.lock(Target::Size(ino))?;
+        let mut inode = node.regular_file(ino)?;
         if inode.attr.epoch == epoch && start > inode.attr.size && node.stale_tails.may_have_tail(ino) {
+            node.have_size_back(ino)?;
+            inode = node.regular_file(ino)?;
             node.cut_rest(ctx, &inode)?;
             return Ok(Extended { accepted: false, attr: node.inode(ino)?.attr });
         }
@@ -67,6 +70,7 @@ impl Node {
         }
         if request.end > inode.attr.size {
             let gap = start.min(request.end).saturating_sub(inode.attr.size);
+            self.sizes.wrote(request.ino, request.end - inode.attr.size - gap);
             inode.attr.holes = inode.attr.holes.saturating_add(gap);
             inode.attr.size = request.end;
         }
@@ -118,7 +122,7 @@ impl Handle for op::Append {
             Ok(Appended { offset, attr: inode.attr })
         };
         // What some seats took must not come up when somebody makes it longer.
-        append().inspect_err(|_: &FsError| node.stale_tails.mark(vec![ino]))
+        append().inspect_err(|_: &FsError| node.mark_tails(vec![ino]))
     }
 }
 

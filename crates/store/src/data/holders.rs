@@ -157,6 +157,8 @@ pub(super) struct Holders {
     closed_at: Option<Instant>,
     /// When there may be holders again, after accesses of several met.
     calm_until: Option<Instant>,
+    /// Writes of several met, and no reads: the next who writes is not alone either.
+    several_write: bool,
     /// Where those have written that are over.
     marks: Marks,
 }
@@ -173,6 +175,15 @@ impl Holders {
 
     pub(super) fn window(&self) -> Range<u64> {
         self.window.clone()
+    }
+
+    /// Whether somebody else may write beside them: none of them reads, and none is about to end.
+    fn take_writers(&self) -> bool {
+        !self.list.is_empty() && self.mode == Mode::Writers && self.closed_at.is_none()
+    }
+
+    fn reach(&self, range: &Range<u64>) -> bool {
+        self.window.start <= range.start && range.end <= self.window.end
     }
 
     /// Ends all grants; whether no access is under way any more.
@@ -212,6 +223,7 @@ impl Holders {
     fn mode_with(&self, access: Access) -> Option<Mode> {
         match (access, self.mode, self.list.is_empty()) {
             (Access::Read, _, true) | (Access::Read, Mode::Readers, _) => Some(Mode::Readers),
+            (Access::Write, _, true) if self.several_write => Some(Mode::Writers),
             (Access::Write, _, true) => Some(Mode::Sole),
             (Access::Write, Mode::Writers, _) => Some(Mode::Writers),
             _ => None,
@@ -333,7 +345,36 @@ impl DataStore {
         }
         self.end_holders(id, open)?;
         open.holders.calm_until = Some(Instant::now() + Duration::from_millis(DIRECT_CALM_MS));
+        open.holders.several_write = false;
         Ok(())
+    }
+
+    /// Before a write of the daemon's own to a range: whether it goes on beside holders, as one more who writes within their
+    /// window. If not, there are none any more.
+    ///
+    /// Why it may: writers do not read, the kernel makes their writes one after the other, and the window is counted.
+    /// Checksums are the exception, since a block's is of what one writer alone has made of it.
+    pub(super) fn write_beside(
+        &self,
+        id: SubfileId,
+        open: &mut OpenSubfile,
+        range: &Range<u64>,
+    ) -> StoreResult<bool> {
+        if open.holders.closed_at.is_none() {
+            self.drop_over(id, open)?;
+        }
+        let is_plain = !open.is_summed();
+        if is_plain && open.holders.take_writers() {
+            if open.holders.reach(range) || self.promise(id, open, range.clone())? {
+                return Ok(true);
+            }
+        } else if is_plain && !open.holders.is_empty() && open.holders.mode == Mode::Sole {
+            // Who was alone asks again. It will not have to end for the next write of this kind, so nobody need be calm.
+            self.end_holders(id, open)?;
+            open.holders.several_write = true;
+        }
+        self.interrupt(id, open)?;
+        Ok(false)
     }
 
     pub(super) fn end_holders(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {

@@ -271,6 +271,12 @@ impl OpenSubfile {
         Ok(())
     }
 
+    /// As [`OpenSubfile::write`], within a window in which others write too. The window is counted already. After a
+    /// failure nothing is cut off: what is behind the old end may be theirs.
+    pub(super) fn write_within(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), AccessError> {
+        Ok(write_all_at(&*self.file, bufs, self.data_at + offset)?)
+    }
+
     fn reserve(&mut self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, AccessError> {
         if !measured {
             let more = dense(self.len.max(end), self.sums.is_some()).saturating_sub(self.charged);

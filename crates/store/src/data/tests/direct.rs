@@ -135,6 +135,68 @@ fn writers_go_together_but_do_not_read() {
 }
 
 #[test]
+fn writes_of_the_daemon_go_on_beside_processes_that_only_write() {
+    let (_dir, store) = disk_store(0);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    let (alone, b) = (Process::new(), Process::new());
+    assert!(grant(&store, Access::Write, 0..3, &alone).unwrap().reads);
+    write(&store, id(1), 0, 3, b"def").unwrap();
+    assert!(!alone.is_open(), "it might read half of a write");
+    let [first, second] = [Process::new(), b].map(|process| {
+        let granted = grant(&store, Access::Write, 0..9, &process).expect("nobody has to be calm");
+        assert!(!granted.reads, "several write, so the next one need not end for the one after it");
+        (process, granted)
+    });
+    for at in 0..100 {
+        write(&store, id(1), 0, 2 * at * PAGE, &[1; PAGE as usize]).unwrap();
+        file(&second.1).write_all_at(&[2; PAGE as usize], HEADER + (2 * at + 1) * PAGE).unwrap();
+    }
+    let behind = second.1.window.end + 5 * PAGE;
+    write(&store, id(1), 0, behind, &[3; 10]).unwrap();
+    assert!(first.0.is_open() && second.0.is_open(), "also behind what the two may write to");
+    assert!(used(&store) > occupied(&store), "a window is counted");
+    let content = read(&store, id(1), 0, 200 * PAGE as usize);
+    assert!(!first.0.is_open() && !second.0.is_open(), "a read must not see half of a write");
+    let is_whole = |(at, page): (usize, &[u8])| page.iter().all(|byte| usize::from(*byte) == 1 + at % 2);
+    assert!(content.chunks(PAGE as usize).enumerate().all(is_whole));
+    assert_eq!(read(&store, id(1), behind, 99), [3; 10]);
+    assert_eq!(used(&store), occupied(&store));
+    assert!(grant(&store, Access::Write, 0..9, &Process::new()).is_none(), "the daemon serves for a while");
+}
+
+#[test]
+fn a_write_that_finds_no_room_beside_processes_has_them_give_back_theirs() {
+    let (_dir, store) = disk_store(HEADER + 8 * PAGE);
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    grant(&store, Access::Write, 0..PAGE, &Process::new()).unwrap();
+    let writer = Process::new();
+    let granted = grant(&store, Access::Write, 0..PAGE, &writer).unwrap();
+    let far = 20 * PAGE;
+    assert!(granted.window.end <= far);
+    write(&store, id(1), 0, far, &[7; 6 * PAGE as usize]).unwrap();
+    assert!(!writer.is_open());
+    assert_eq!(write(&store, id(1), 0, 2 * far, &[7; 2 * PAGE as usize]).unwrap_err().errno(), Errno::ENOSPC);
+    assert_eq!(read(&store, id(1), far, 6 * PAGE as usize), [7; 6 * PAGE as usize]);
+    assert_eq!((used(&store), read(&store, id(1), 0, 3)), (occupied(&store), b"abc".to_vec()));
+}
+
+#[test]
+fn blocks_with_checksums_are_written_by_one_at_a_time() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let config = VolumeConfig { path: dir.path().to_owned(), capacity: 0, create: false };
+    let options = DataOptions { checksum: Checksum::On, ..DataOptions::default() };
+    let store = DataStore::open(&[config], FORMATION, NodeId(0), &options).unwrap();
+    write(&store, id(1), 0, 0, b"abc").unwrap();
+    grant(&store, Access::Write, 0..PAGE, &Process::new()).unwrap();
+    let writer = Process::new();
+    let granted = grant(&store, Access::Write, 0..PAGE, &writer).unwrap();
+    file(&granted).write_all_at(b"direct", granted.file.data_offset() + 3).unwrap();
+    write(&store, id(1), 0, 9, b"xyz").unwrap();
+    assert!(!writer.is_open());
+    assert_eq!(read(&store, id(1), 0, 99), b"abcdirectxyz");
+}
+
+#[test]
 fn no_write_crosses_a_cut() {
     let (_dir, store) = disk_store(0);
     write(&store, id(1), 0, 0, &[1; 100]).unwrap();
