@@ -367,7 +367,7 @@ fn formations_near_by_answer_for_entries() {
     fs::rename(&away, &catalogue).unwrap();
     let elsewhere = camp.place().path().join("fresh");
     let mut command = camp.place().command(&["get", &id, text(&elsewhere), "--in", text(&catalogue), "--json"]);
-    let said = said(&command.env("XDG_CACHE_HOME", &elsewhere).output().unwrap());
+    let said = crate::harness::said(&command.env("XDG_CACHE_HOME", &elsewhere).output().unwrap());
     assert_eq!((said.code, from(&said)["from"].as_str()), (0, Some(text(&catalogue))), "{}", said.err);
     assert_eq!(server.status("GET", &entry, &[], b""), 200);
     let unpublished = camp.place().run(&["unpublish", &id, "--in", text(&catalogue)]);
