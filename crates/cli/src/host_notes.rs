@@ -147,10 +147,7 @@ impl Hosts {
     }
 
     /// Asks every host at the same time: its name, and what came of it.
-    pub fn each<T: Send>(
-        &self,
-        ask: impl Fn(&Host<'_>) -> FsResult<T> + Sync,
-    ) -> Vec<(&str, FsResult<T>)> {
+    pub fn each<T: Send>(&self, ask: impl Fn(&Host<'_>) -> FsResult<T> + Sync) -> Vec<(&str, FsResult<T>)> {
         let share = self.hosts.len().div_ceil(ASKERS_MAX).max(1);
         let ask = &ask;
         std::thread::scope(|scope| {
@@ -159,9 +156,9 @@ impl Hosts {
                 .chunks(share)
                 .map(|hosts| {
                     scope.spawn(move || {
-                        let all = hosts.iter().map(|(name, nodes)| {
-                            (name.as_str(), ask(&Host { client: &self.client, nodes }))
-                        });
+                        let all = hosts
+                            .iter()
+                            .map(|(name, nodes)| (name.as_str(), ask(&Host { client: &self.client, nodes })));
                         all.collect::<Vec<_>>()
                     })
                 })
@@ -238,7 +235,8 @@ impl Host<'_> {
         for _ in 0..ANSWERS_MAX {
             let last = all.last().and_then(|job| job.get("job")?.as_u64()).unwrap_or(0);
             let some: Vec<Value> = decoded(&self.ask(STAGES, last)?)?;
-            let goes_on = some.last().and_then(|job| job.get("job")?.as_u64()).is_some_and(|next| next > last);
+            let goes_on =
+                some.last().and_then(|job| job.get("job")?.as_u64()).is_some_and(|next| next > last);
             if !goes_on {
                 break;
             }
@@ -265,7 +263,9 @@ mod tests {
     #[test]
     fn logs_are_told_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        for (name, text) in [("n0.log", "one\ntwo\n"), ("secret", "s"), ("state.json", "{}"), ("a.b.log", "x")] {
+        for (name, text) in
+            [("n0.log", "one\ntwo\n"), ("secret", "s"), ("state.json", "{}"), ("a.b.log", "x")]
+        {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
         std::fs::write(dir.path().join("secret.log.txt"), "s").unwrap();

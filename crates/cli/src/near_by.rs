@@ -65,19 +65,12 @@ pub fn list(ways: &mut Ways<'_>, near: &NearArgs, catalogue: &str) -> Found {
 fn add(found: &mut Found, text: &str, (catalogue, now): (&str, u64), from: &str) {
     let document: Value = serde_json::from_str(text).unwrap_or_default();
     for text in document.get("entries").and_then(Value::as_array).into_iter().flatten() {
-        match text.as_str().ok_or_else(|| "is no text".to_owned()).and_then(|text| decode_any(text, catalogue, now)) {
-            Ok(known) => found.entries.push(known.manifest),
+        match Known::decode_any(text.as_str().unwrap_or_default(), now) {
+            Ok((of, known)) if of == catalogue => found.entries.push(known.manifest),
+            Ok(_) => found.damaged.push(format!("an entry that {from} knows: it is of another catalogue")),
             Err(why) => found.damaged.push(format!("an entry that {from} knows: it {why}")),
         }
     }
-}
-
-/// An entry whatever it is called.
-fn decode_any(text: &str, catalogue: &str, now: u64) -> Result<Known, String> {
-    let document: Value = serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
-    let described = document.get("described").and_then(Value::as_str).unwrap_or_default();
-    let (manifest, _) = bivouac_publish::ro_crate::decode(described)?;
-    Known::decode(text, Which { catalogue, id: &manifest.id }, now)
 }
 
 /// Has own formations know what a catalogue has just now. Where one cannot, others and the catalogue are asked.
@@ -139,7 +132,9 @@ fn asked(
     let mut url = server.clone();
     url.set_path(&format!("{}/{part}", known::PLACE));
     // Blanks of parameters are no signs of plus where they are read.
-    let pairs = parameters.iter().map(|(name, value)| format!("{name}={}", bivouac_publish::encoded(value.as_bytes())));
+    let pairs = parameters
+        .iter()
+        .map(|(name, value)| format!("{name}={}", bivouac_publish::encoded(value.as_bytes())));
     url.set_query(Some(&pairs.collect::<Vec<_>>().join("&")));
     let mut answer = ways.web.ask("GET", &url, &Sent::default())?;
     match answer.status {

@@ -1,10 +1,10 @@
 //! Looking at the formation itself: for `status`, `explain` and `down`.
 
-use bivouac_types::{Attr, FsResult, Ino, NodeId, SeatIndex};
 use bivouac_types::limits::HOST_ANSWER_MAX;
+use bivouac_types::{Attr, FsResult, Ino, NodeId, SeatIndex};
 use bivouac_wire::{
-    HostQuestion, Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfileName, SubfilePage,
-    SubfileState, UseTable, Watched, op,
+    HostQuestion, Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfileName,
+    SubfilePage, SubfileState, UseTable, Watched, op,
 };
 
 use crate::client::Client;

@@ -25,7 +25,9 @@ const DIR: &[u8] = b".bivouac-published";
 
 /// Most entries that are kept. Those that were told of first go first.
 const ENTRIES_MAX: usize = 1000;
-/// Most bytes of a list of entries.
+/// Most places of one file that are named.
+const SITES_MAX: usize = 64;
+/// Most bytes of entries that are read for one request.
 const LIST_MAX: usize = 16 << 20;
 /// How far clocks of hosts may be apart, in seconds.
 const CLOCKS_S: u64 = 60;
@@ -113,13 +115,56 @@ pub fn list(client: &Client, catalogue: &str, now: u64) -> FsResult<Vec<Known>> 
     let Some(dir) = dir(client)? else { return Ok(Vec::new()) };
     let prefix = catalogue_prefix(catalogue);
     let mut all = Vec::new();
-    for (name, _) in names(client, dir)? {
-        let id = name.strip_prefix(prefix.as_bytes()).and_then(|id| std::str::from_utf8(id).ok());
-        if let Some(id) = id {
-            all.extend(find(client, Which { catalogue, id }, now)?);
+    for name in few(client, dir)?.iter().filter(|name| name.starts_with(prefix.as_bytes())) {
+        let found = read(client, dir, name, now)?.and_then(|text| Known::decode_any(&text, now).ok());
+        all.extend(found.filter(|(of, _)| of == catalogue).map(|(_, known)| known));
+    }
+    Ok(all)
+}
+
+/// Where else content of this digest can be had, by all entries that the formation knows: places that others reach as
+/// well, which are no servers of its own.
+///
+/// # Errors
+/// What the formation says.
+pub fn sites(client: &Client, sha256: &str, size: u64, own: &[String]) -> FsResult<Vec<String>> {
+    let Some(dir) = dir(client)? else { return Ok(Vec::new()) };
+    let now = keys::now();
+    let mut all: Vec<String> = Vec::new();
+    for name in few(client, dir)? {
+        let found = read(client, dir, &name, now)?.and_then(|text| Known::decode_any(&text, now).ok());
+        let items = found.into_iter().flat_map(|(_, known)| known.items);
+        let same =
+            items.filter(|item| item.size == size && item.digest.is_some_and(|known| known.hex() == sha256));
+        for url in same.flat_map(|item| item.urls) {
+            let is_own = own.iter().any(|server| is_of(&url, server));
+            if is_elsewhere(&url) && !is_own && !all.contains(&url) && all.len() < SITES_MAX {
+                all.push(url);
+            }
         }
     }
     Ok(all)
+}
+
+/// Whether others than this host's users reach a place.
+fn is_elsewhere(url: &str) -> bool {
+    ["https://", "http://", "s3://"].iter().any(|scheme| url.starts_with(scheme))
+}
+
+fn is_of(url: &str, server: &str) -> bool {
+    url.strip_prefix(server).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Names of what is kept, as far as all of it is not too much to be read for one request.
+fn few(client: &Client, dir: Ino) -> FsResult<Vec<Vec<u8>>> {
+    let mut room = LIST_MAX;
+    let all = names(client, dir)?.into_iter();
+    let fits = all.take_while(|(_, attr)| {
+        let len = attr.map_or(0, |attr| usize::try_from(attr.size).unwrap_or(usize::MAX));
+        room = room.saturating_sub(len);
+        room > 0
+    });
+    Ok(fits.map(|(name, _)| name).collect())
 }
 
 /// Has the formation forget an entry that is not in its catalogue any more.
@@ -244,7 +289,8 @@ pub fn answer(
         let text = "entries are of the whole formation, and the key is for a path in it; ask for one that is for all";
         return Err(Refusal::new(StatusCode::FORBIDDEN, text));
     }
-    let missing = |what: &str| Refusal::new(StatusCode::BAD_REQUEST, format!("the parameter {what} is missing"));
+    let missing =
+        |what: &str| Refusal::new(StatusCode::BAD_REQUEST, format!("the parameter {what} is missing"));
     let catalogue = value(query, "catalogue")?.ok_or_else(|| missing("catalogue"))?;
     let (client, now) = (tree.client()?, keys::now());
     match part {
@@ -256,14 +302,10 @@ pub fn answer(
             Ok(sent(text.ok_or_else(unknown)?))
         }
         "/find.json" => {
-            let mut room = LIST_MAX;
             let known = list(client, &catalogue, now)?.into_iter();
-            let texts = known.filter_map(|known| known.encode(&catalogue));
-            let texts = texts.take_while(|text| {
-                room = room.saturating_sub(text.len());
-                room > 0
-            });
-            Ok(sent(json!({"entries": texts.map(Value::from).collect::<Vec<_>>()}).to_string()))
+            let texts: Vec<Value> =
+                known.filter_map(|known| known.encode(&catalogue)).map(Value::from).collect();
+            Ok(sent(json!({"entries": texts}).to_string()))
         }
         _ => Err(Refusal::new(StatusCode::NOT_FOUND, "there are entry.json and find.json")),
     }
@@ -285,7 +327,17 @@ mod tests {
     #[test]
     fn entries_are_where_no_file_of_a_client_is() {
         assert!(is_reserved(DIR) && PLACE.as_bytes().strip_prefix(b"/") == Some(DIR));
-        assert_eq!([PLACE, "/.bivouac-published/x", "/.bivouac-publishedx"].map(part_of), [Some(""), Some("/x"), None]);
+        assert_eq!(
+            [PLACE, "/.bivouac-published/x", "/.bivouac-publishedx"].map(part_of),
+            [Some(""), Some("/x"), None]
+        );
+    }
+
+    #[test]
+    fn sites_are_places_that_others_reach() {
+        assert!(is_elsewhere("https://a/b") && is_elsewhere("s3://b/k"));
+        assert!(!is_elsewhere("file:///a") && !is_elsewhere("javascript:x"));
+        assert!(is_of("https://a:1/b", "https://a:1") && !is_of("https://a:12/b", "https://a:1"));
     }
 
     #[test]

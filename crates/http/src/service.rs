@@ -212,7 +212,8 @@ impl Service {
     /// What the formation knows of published entries.
     async fn known_part(self: Arc<Service>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "what is known of entries is only read");
+            let refusal =
+                Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "what is known of entries is only read");
             return Err(refusal.with(header::ALLOW, HeaderValue::from_static("GET, HEAD")));
         }
         origin::check(request.headers())?;

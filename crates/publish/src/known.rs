@@ -45,19 +45,27 @@ impl Known {
     /// # Errors
     /// What is wrong.
     pub fn decode(text: &str, which: Which<'_>, now: u64) -> Result<Known, String> {
+        let (catalogue, known) = Known::decode_any(text, now)?;
+        if catalogue != which.catalogue {
+            return Err("is of another catalogue".to_owned());
+        }
+        if known.manifest.id == which.id { Ok(known) } else { Err("has the name of another".to_owned()) }
+    }
+
+    /// The same of an entry that nobody has asked for by its name; and its catalogue.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn decode_any(text: &str, now: u64) -> Result<(String, Known), String> {
         if text.len() > KNOWN_MAX {
             return Err(format!("is larger than {} MiB", KNOWN_MAX >> 20));
         }
         let document: Value = serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
-        let part = |name: &str| document.get(name).and_then(Value::as_str).ok_or_else(|| format!("has no {name}"));
-        if part("catalogue")? != which.catalogue {
-            return Err("is of another catalogue".to_owned());
-        }
+        let part =
+            |name: &str| document.get(name).and_then(Value::as_str).ok_or_else(|| format!("has no {name}"));
+        let catalogue = part("catalogue")?.to_owned();
         let known = Known::of(part("described")?, part("metalink")?)?;
-        if known.manifest.id != which.id {
-            return Err("has the name of another".to_owned());
-        }
-        if known.manifest.has_expired(now) { Err("has expired".to_owned()) } else { Ok(known) }
+        if known.manifest.has_expired(now) { Err("has expired".to_owned()) } else { Ok((catalogue, known)) }
     }
 
     /// From the two files of an entry.
@@ -136,7 +144,9 @@ mod tests {
         };
         // Other digests, other places, and other files than were published.
         assert!(changed("metalink", "file:///site/a/b", "file:///etc/passwd").contains("not the one"));
-        assert!(changed("metalink", &Digest::of(b"abc").hex(), &Digest::of(b"x").hex()).contains("not the one"));
+        assert!(
+            changed("metalink", &Digest::of(b"abc").hex(), &Digest::of(b"x").hex()).contains("not the one")
+        );
         assert!(changed("described", "\"wing-0011\"", "\"../x\"").contains("identifier"));
         assert!(changed("described", "\"sha256\"", "\"sha\"").contains("SHA-256"));
         for missing in ["catalogue", "described", "metalink"] {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bivouac_http::{Target as HttpPath, announce, keys};
 use bivouac_launch::Environment;
 use bivouac_publish::{
-    Catalogue, Cause, Frozen, Holder, Kind, Known, Manifest, Place, Readers, Web, check_name, compare, freeze,
-    new_id,
+    Catalogue, Cause, Frozen, Holder, Kind, Known, Manifest, Place, Readers, Web, check_name, compare,
+    freeze, new_id,
 };
 use bivouac_types::units::format_count;
 

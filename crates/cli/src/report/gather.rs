@@ -109,7 +109,9 @@ fn staged(dir: &StateDir, state: &State, notes: &mut Vec<String>) -> Result<Site
     for job in &jobs {
         add(job["way"] == Way::In.word(), job["bytes"].as_u64().unwrap_or(0));
     }
-    notes.extend(silent.iter().map(|(host, why)| format!("host {host} does not say what was staged there: {why}")));
+    notes.extend(
+        silent.iter().map(|(host, why)| format!("host {host} does not say what was staged there: {why}")),
+    );
     Ok(row)
 }
 

@@ -464,7 +464,11 @@ fn the_page_is_of_all_nodes_on_every_host() {
         assert_eq!(report["nodes"], 3, "{report}");
         if is_mounted {
             let jobs = part(server, "stage.json");
-            assert_eq!((&jobs[0]["bytes"], jobs[0]["host"].is_string()), (&Value::from(10_000), true), "{jobs}");
+            assert_eq!(
+                (&jobs[0]["bytes"], jobs[0]["host"].is_string()),
+                (&Value::from(10_000), true),
+                "{jobs}"
+            );
             assert_eq!(report["site"]["staged_in"], 10_000, "{report}");
         }
     }
@@ -519,7 +523,10 @@ fn logs_of_all_hosts_are_shown_on_each() {
         assert!(times.is_sorted(), "{}", all.out);
         let elsewhere = if host == "a" { "2" } else { "0" };
         let one = on(host, &["logs", "--name", &hosts.name, "--node", elsewhere]);
-        assert!(one.out.lines().count() > 0 && one.out.lines().all(|line| line.starts_with(&format!("n{elsewhere} "))));
+        assert!(
+            one.out.lines().count() > 0
+                && one.out.lines().all(|line| line.starts_with(&format!("n{elsewhere} ")))
+        );
     }
     let missing = on("a", &["logs", "--name", &hosts.name, "--node", "7"]);
     assert!(missing.code == 1 && missing.err.contains("n2") && missing.err.contains("n0"), "{}", missing.err);

@@ -306,7 +306,12 @@ fn formations_near_by_answer_for_entries() {
     // This user's formation, by whoever published it.
     let got = camp.place().path().join("got");
     let said = camp.place().run(&["get", &id, text(&got), "--in", text(&catalogue), "--json"]);
-    assert_eq!((said.code, &from(&said)["from"]), (0, &Value::from(format!("formation {}", camp.name()))), "{}", said.err);
+    assert_eq!(
+        (said.code, &from(&said)["from"]),
+        (0, &Value::from(format!("formation {}", camp.name()))),
+        "{}",
+        said.err
+    );
     same(&results, &got);
     let found = camp.place().run(&["find", "wing", "--in", text(&catalogue)]);
     assert!(found.code == 0 && found.out.contains(&id) && found.err.contains("near by"), "{}", found.err);
@@ -322,7 +327,12 @@ fn formations_near_by_answer_for_entries() {
     let near = format!("http://x:{read}@{}/", server.address);
     let copy = camp.place().path().join("copy");
     let said = stranger(&camp, &["get", &id, text(&copy), "--in", text(&catalogue), "--json"], &near);
-    assert_eq!((said.code, &from(&said)["from"]), (0, &Value::from(format!("http://{}", server.address))), "{}", said.err);
+    assert_eq!(
+        (said.code, &from(&said)["from"]),
+        (0, &Value::from(format!("http://{}", server.address))),
+        "{}",
+        said.err
+    );
     same(&results, &copy);
     let found = stranger(&camp, &["find", "mesh", "--known", "--in", text(&catalogue)], &near);
     assert!(found.code == 0 && found.out.contains(&id), "{}", found.err);
@@ -348,10 +358,31 @@ fn formations_near_by_answer_for_entries() {
         ("", 400),
         ("other?catalogue=%2F", 404),
     ] {
-        assert_eq!(server.status("GET", &format!("/.bivouac-published/{wrong}"), &[], b""), status, "{wrong}");
+        assert_eq!(
+            server.status("GET", &format!("/.bivouac-published/{wrong}"), &[], b""),
+            status,
+            "{wrong}"
+        );
     }
+    // The metalink of a file has the places of what was published with the same content, for keys of the whole.
+    let site_server = Odd::start(Box::new(|head, _| Some(part(b"small 1", head))));
+    let elsewhere = site_server.url("/copy");
+    fs::create_dir(&other).unwrap();
+    let _also = publish(camp.place(), &results.join("small <ok>"), &other, &["--site", &elsewhere]);
+    let described = server.get("/results/small%20%3Cok%3E?metalink");
+    let described = String::from_utf8(described).unwrap();
+    assert!(described.contains(&format!(">{elsewhere}</url>")), "{described}");
+    assert!(described.contains(&server.address) && !described.contains("file://"), "{described}");
+    let less = server.ask_as(&bound, "GET", "/results/small%20%3Cok%3E?metalink", &[], b"").text();
+    assert!(less.contains(&server.address) && !less.contains(&elsewhere), "{less}");
+    fs::write(results.join("small <ok>"), "other").unwrap();
+    let changed = String::from_utf8(server.get("/results/small%20%3Cok%3E?metalink")).unwrap();
+    assert!(!changed.contains(&elsewhere), "{changed}");
+    fs::write(results.join("small <ok>"), "small 1").unwrap();
     // What is damaged, changed or too old is not told.
-    let kept = fs::read_dir(camp.mount().join(".bivouac-published")).unwrap().next().unwrap().unwrap().path();
+    let kept =
+        fs::read_dir(camp.mount().join(".bivouac-published")).unwrap().map(|entry| entry.unwrap().path());
+    let kept = { kept }.find(|path| text(path).ends_with(&id)).unwrap();
     let good = fs::read(&kept).unwrap();
     let changed = String::from_utf8(good.clone()).unwrap().replace("file:///", "file:///x");
     for bad in [changed.as_bytes(), b"{", b"", good.get(..good.len() / 2).unwrap()] {
@@ -366,7 +397,8 @@ fn formations_near_by_answer_for_entries() {
     // The catalogue is asked, and what it has is known anew; what it has not any more is forgotten.
     fs::rename(&away, &catalogue).unwrap();
     let elsewhere = camp.place().path().join("fresh");
-    let mut command = camp.place().command(&["get", &id, text(&elsewhere), "--in", text(&catalogue), "--json"]);
+    let mut command =
+        camp.place().command(&["get", &id, text(&elsewhere), "--in", text(&catalogue), "--json"]);
     let said = crate::harness::said(&command.env("XDG_CACHE_HOME", &elsewhere).output().unwrap());
     assert_eq!((said.code, from(&said)["from"].as_str()), (0, Some(text(&catalogue))), "{}", said.err);
     assert_eq!(server.status("GET", &entry, &[], b""), 200);

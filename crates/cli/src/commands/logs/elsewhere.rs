@@ -64,7 +64,10 @@ impl Elsewhere {
                         let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
                         // A line without an end that is longer than what is read at once.
                         let end = if end == 0 && bytes.len() as u64 >= most { bytes.len() } else { end };
-                        all.push((shown(&name, host), lines_of(bytes.get(..end).unwrap_or_default(), is_cut)));
+                        all.push((
+                            shown(&name, host),
+                            lines_of(bytes.get(..end).unwrap_or_default(), is_cut),
+                        ));
                         ends.push((key, begin.saturating_add(end as u64)));
                     }
                 }
@@ -129,6 +132,9 @@ mod tests {
 
     #[test]
     fn logs_of_other_hosts_are_told_apart() {
-        assert_eq!(["n3", "supervisor", "http"].map(|name| shown(name, "b")), ["n3", "supervisor@b", "http@b"]);
+        assert_eq!(
+            ["n3", "supervisor", "http"].map(|name| shown(name, "b")),
+            ["n3", "supervisor@b", "http@b"]
+        );
     }
 }
