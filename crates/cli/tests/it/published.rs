@@ -365,7 +365,10 @@ fn formations_near_by_answer_for_entries() {
         );
     }
     // The metalink of a file has the places of what was published with the same content, for keys of the whole.
-    let site_server = Odd::start(Box::new(|head, _| Some(part(b"small 1", head))));
+    let site_server = Odd::start(Box::new(|head, _| match range(head) {
+        Some(_) => Some(part(b"small 1", head)),
+        None => Some(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nsmall 1".to_vec()),
+    }));
     let elsewhere = site_server.url("/copy");
     fs::create_dir(&other).unwrap();
     let _also = publish(camp.place(), &results.join("small <ok>"), &other, &["--site", &elsewhere]);
