@@ -181,6 +181,10 @@ fn published(text: &str) {
         }
         assert_eq!(bivouac_publish::metalink::decode(&bivouac_publish::metalink::encode(&items)), Ok(items));
     }
+    if let Ok((catalogue, known)) = bivouac_publish::Known::decode_any(text, 0) {
+        let again = known.encode(&catalogue).map(|text| bivouac_publish::Known::decode_any(&text, 0));
+        assert!(again.is_none_or(|again| again == Ok((catalogue, known))));
+    }
     if let Ok((manifest, _)) = bivouac_publish::ro_crate::decode(text) {
         assert!(bivouac_publish::ro_crate::is_id(&manifest.id));
     }

@@ -42,7 +42,7 @@ client = boto3.client(
     region_name="us-east-1",
     aws_access_key_id=key.split(".")[0],
     aws_secret_access_key=key,
-    config=Config(s3={"addressing_style": "path"}, proxies={}),
+    config=Config(signature_version="s3v4", s3={"addressing_style": "path"}, proxies={}),
 )
 small, large = b"small", os.urandom(13_000_001)
 client.create_bucket(Bucket="boto")
