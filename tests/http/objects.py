@@ -1,6 +1,7 @@
 """Objects by boto3: put, got, listed, copied, removed, in parts and by links; compared each time.
 
-usage: objects.py URL CERTIFICATE MOUNT, with the key alone on a line of standard input. Prints what is wrong; exits with 1 then.
+usage: objects.py URL CERTIFICATE MOUNT, with the key alone on a line of standard input. Prints what is wrong, and exits
+with 1 then.
 """
 
 import hashlib
