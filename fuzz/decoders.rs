@@ -65,7 +65,7 @@ pub fn message(bytes: &[u8]) {
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
         SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient Invalidate Probe ProbeFor Reached FindOrigin ListDirty
         ListSeen NoteSeen Flush MarkFlush FlushParts FindPlace BringFile FlushHere Fence SendUnsent Mirror Pin ListPinned
-        OpenSession GrantDirect WidenDirect AccessList LendSize MakeRoom Scrub ListUses
+        OpenSession GrantDirect WidenDirect AccessList LendSize MakeRoom Scrub ListUses AskHost
     );
     match u16::from(*number) {
         rendezvous::JOIN => same::<rendezvous::Join>(body),
@@ -180,6 +180,10 @@ fn published(text: &str) {
             assert!(parts.into_iter().all(|part| matches!(part, Component::Normal(_))));
         }
         assert_eq!(bivouac_publish::metalink::decode(&bivouac_publish::metalink::encode(&items)), Ok(items));
+    }
+    if let Ok((catalogue, known)) = bivouac_publish::Known::decode_any(text, 0) {
+        let again = known.encode(&catalogue).map(|text| bivouac_publish::Known::decode_any(&text, 0));
+        assert!(again.is_none_or(|again| again == Ok((catalogue, known))));
     }
     if let Ok((manifest, _)) = bivouac_publish::ro_crate::decode(text) {
         assert!(bivouac_publish::ro_crate::is_id(&manifest.id));

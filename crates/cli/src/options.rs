@@ -53,7 +53,9 @@ pub use pool::{
     AttachArgs, DatabaseArgs, PoolArgs, PoolChangeArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs,
     PoolExpireArgs, PoolPathArgs, PoolShareArgs,
 };
-pub use publish::{CatalogueArgs, FindArgs, GetArgs, KeyFileArgs, PublishArgs, ShareArgs, UnpublishArgs};
+pub use publish::{
+    CatalogueArgs, FindArgs, GetArgs, KeyFileArgs, NearArgs, PublishArgs, ShareArgs, UnpublishArgs,
+};
 pub use report::ReportArgs;
 pub use run::{ExecArgs, PreloadArgs, RunArgs};
 pub use running::{DownArgs, ListAllArgs, NameArgs, ReapArgs, RecoverArgs, StatusArgs};

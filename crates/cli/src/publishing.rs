@@ -36,7 +36,8 @@ pub fn failed(error: PublishError) -> Failure {
 /// A running formation of this user on this host that serves HTTP.
 pub struct Own {
     dir: StateDir,
-    client: Client,
+    /// A client of it.
+    pub client: Client,
     /// Its servers.
     pub servers: Vec<Announced>,
 }
@@ -81,6 +82,17 @@ impl<'e> Ways<'e> {
     pub fn new(here: &'e Environment, args: &KeyFileArgs) -> Result<Ways<'e>, Failure> {
         let shown = args.key_file.as_deref().map(first_line).transpose()?;
         Ok(Ways { here, web: Web::new(&environment::objects()), shown, own: None, made: Vec::new() })
+    }
+
+    /// This user's formations on this host.
+    pub fn own(&mut self) -> &[Own] {
+        let here = self.here;
+        self.own.get_or_insert_with(|| own_formations(here))
+    }
+
+    /// The user and machine that the command works on.
+    pub fn here(&self) -> &'e Environment {
+        self.here
     }
 
     /// Opens the way to a place that the user named: the key that is to be shown is for its server, and for no other.

@@ -1,6 +1,7 @@
 //! What is known of a formation: from its state file, and from its nodes.
 
 mod damage;
+mod elsewhere;
 mod operations;
 mod silence;
 
@@ -8,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus, Times};
+use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus, Times, VolumeStatus};
 use bivouac_launch::hosts::look_at_hosts;
 use bivouac_launch::{HostLife, HostState, HttpState, NodeLife, NodeState, Stage, State, StateDir, left_ms};
 use bivouac_types::units::{format_count, format_size};
@@ -133,7 +134,10 @@ impl HttpReport {
 pub struct HostReport {
     /// What the launcher calls it.
     pub name: String,
-    /// `called`, `up`, `missing` or `lost`.
+    /// The formation's directory there, where that tells it from others.
+    #[serde(skip)]
+    dir: String,
+    /// `called`, `up`, `missing` or `lost`; `silent` where that is all that another host knows.
     pub state: &'static str,
     /// Why it is not up, or what is wrong with it.
     pub message: Option<String>,
@@ -147,6 +151,7 @@ impl From<&HostState> for HostReport {
     fn from(host: &HostState) -> HostReport {
         HostReport {
             name: host.name.clone(),
+            dir: String::new(),
             state: match host.life {
                 HostLife::Called => "called",
                 HostLife::Up => "up",
@@ -257,6 +262,20 @@ pub struct VolumeReport {
     pub(crate) checksum: Option<bool>,
 }
 
+impl From<&VolumeStatus> for VolumeReport {
+    fn from(seen: &VolumeStatus) -> VolumeReport {
+        VolumeReport {
+            path: seen.path.clone().into(),
+            kind: seen.kind.clone(),
+            capacity_bytes: seen.capacity_bytes,
+            used_bytes: Some(seen.used_bytes),
+            records_bytes: Some(seen.records_bytes),
+            subfiles: Some(seen.subfiles),
+            checksum: Some(seen.checksum),
+        }
+    }
+}
+
 /// The page pools of a node's mounts.
 #[derive(Debug, Serialize)]
 pub struct PoolReport {
@@ -323,13 +342,35 @@ fn times<S: Serializer>(times: &Times, to: S) -> Result<S::Ok, S::Error> {
     Shown { p50_us, p99_us, total_us: times.total_us, counts: &times.counts }.serialize(to)
 }
 
-/// Asks all nodes at the same time.
+/// Asks all nodes at the same time: of one host's part of a formation those of that host.
 ///
 /// # Errors
 /// When the state or the secret cannot be read.
 pub fn look(dir: &StateDir) -> Result<Report, Failure> {
-    let gone = || Failure::new(1, "the formation was taken down meanwhile");
-    let mut state = dir.read()?.ok_or_else(gone)?;
+    let state = dir.read()?.ok_or_else(taken_down)?;
+    look_at(dir, state)
+}
+
+/// The same, of all hosts, also where only one host's part is.
+///
+/// # Errors
+/// As [`look`].
+pub fn look_at_all(dir: &StateDir) -> Result<Report, Failure> {
+    let mut state = dir.read()?.ok_or_else(taken_down)?;
+    elsewhere::add_nodes(&mut state);
+    let hosts_unknown = state.part.is_some();
+    let mut report = look_at(dir, state)?;
+    if hosts_unknown {
+        report.hosts = elsewhere::hosts(&report.nodes);
+    }
+    Ok(report)
+}
+
+fn taken_down() -> Failure {
+    Failure::new(1, "the formation was taken down meanwhile")
+}
+
+fn look_at(dir: &StateDir, mut state: State) -> Result<Report, Failure> {
     let held = dir.is_held();
     if held && state.is_over_hosts() {
         state = look_at_hosts(dir, state)?;
@@ -363,7 +404,8 @@ type Answer = Option<Result<NodeStatus, String>>;
 
 fn ask_all(client: &Client, state: &State) -> Vec<Answer> {
     let ask = |node: &NodeState| {
-        let lives = state.is_over_hosts() || node.process.is_some_and(|process| process.is_alive());
+        let is_elsewhere = state.is_over_hosts() || elsewhere::is_elsewhere(state, node);
+        let lives = is_elsewhere || node.process.is_some_and(|process| process.is_alive());
         let serves = node.life == NodeLife::Ready && lives;
         serves.then(|| client.status(NodeId(node.id)).map_err(|error| error.to_string()))
     };
@@ -500,7 +542,12 @@ fn volume_reports(node: &NodeState, status: Option<&NodeStatus>) -> Vec<VolumeRe
             checksum: seen.map(|volume| volume.checksum),
         }
     };
-    node.volumes.iter().enumerate().map(one).collect()
+    if !node.volumes.is_empty() {
+        return node.volumes.iter().enumerate().map(one).collect();
+    }
+    // Of another host's node only that node knows them.
+    let seen = status.map_or(&[][..], |status| status.volumes.as_slice());
+    seen.iter().map(VolumeReport::from).collect()
 }
 
 fn operation_reports(status: NodeStatus) -> Vec<OperationReport> {
@@ -686,7 +733,6 @@ impl NodeReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_client::VolumeStatus;
     use bivouac_launch::{ProcessId, RELEASE, STATE_VERSION, VolumeState};
 
     fn node(id: u16, life: NodeLife) -> NodeState {

@@ -1,9 +1,10 @@
 //! Looking at the formation itself: for `status`, `explain` and `down`.
 
+use bivouac_types::limits::HOST_ANSWER_MAX;
 use bivouac_types::{Attr, FsResult, Ino, NodeId, SeatIndex};
 use bivouac_wire::{
-    Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfileName, SubfilePage,
-    SubfileState, UseTable, Watched, op,
+    HostQuestion, Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfileName,
+    SubfilePage, SubfileState, UseTable, Watched, op,
 };
 
 use crate::client::Client;
@@ -39,6 +40,15 @@ impl Client {
     /// `EIO` when it cannot be reached.
     pub fn list_uses(&self, node: NodeId) -> FsResult<UseTable> {
         self.ask::<op::ListUses>(node, &())
+    }
+
+    /// What there is on a node's host beside its volumes, from an offset on; at most `HOST_ANSWER_MAX` bytes of it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` of what it does not know; `EIO` when it cannot be reached.
+    pub fn ask_host(&self, node: NodeId, what: &str, offset: u64) -> FsResult<Vec<u8>> {
+        let question = HostQuestion { what: what.as_bytes(), offset, most: HOST_ANSWER_MAX };
+        Ok(self.ask::<op::AskHost>(node, &question)?.bytes)
     }
 
     /// Ends a node's daemon.

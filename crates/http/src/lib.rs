@@ -14,6 +14,7 @@ mod digests;
 mod fuzzed;
 mod host;
 pub mod keys;
+pub mod known;
 mod listing;
 mod load;
 mod metalink;

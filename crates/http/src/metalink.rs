@@ -14,11 +14,20 @@ const PIECE_MIN: u64 = 1 << 20;
 /// About how many pieces a large file has.
 const PIECES: u64 = 1024;
 
-/// The metalink of a file. All of it is read for that.
+/// Where else content of a digest is.
+pub type Others<'a> = &'a dyn Fn(&str) -> FsResult<Vec<String>>;
+
+/// The metalink of a file: with the servers, and behind them other places with the same content. All of it is read for
+/// that.
 ///
 /// # Errors
 /// What the formation says.
-pub fn metalink(file: &OpenFile, target: &Target, servers: &[String], asker: &Asker) -> FsResult<String> {
+pub fn metalink(
+    file: &OpenFile,
+    target: &Target,
+    (servers, others): (&[String], Others<'_>),
+    asker: &Asker,
+) -> FsResult<String> {
     let size = file.attr.size;
     let piece = (size / PIECES).max(PIECE_MIN).next_multiple_of(PIECE_MIN);
     let (whole, pieces) = file.digest((0, size), Some(piece), asker)?;
@@ -37,8 +46,9 @@ pub fn metalink(file: &OpenFile, target: &Target, servers: &[String], asker: &As
         text.push_str("</pieces>\n");
     }
     let path = target.encoded();
-    for (place, server) in servers.iter().enumerate() {
-        let url = escaped(&format!("{server}{path}"));
+    let own = servers.iter().map(|server| format!("{server}{path}"));
+    for (place, url) in own.chain(others(&whole.hex())?).enumerate() {
+        let url = escaped(&url);
         let _to_a_text = writeln!(text, "<url priority=\"{}\">{url}</url>", place + 1);
     }
     text.push_str("</file>\n</metalink>\n");

@@ -10,6 +10,7 @@ use crate::announce::{self, Announced};
 use crate::body::{Body, full, pull};
 use crate::conditions::{check, range_holds, validators};
 use crate::digests;
+use crate::known;
 use crate::listing::{Form, Listing};
 use crate::metalink::{metalink, servers};
 use crate::ranges::{Wanted, wanted};
@@ -71,7 +72,7 @@ pub fn read(
         }
         Node::Dir(attr) => list(tree, attr, request),
         Node::File(file) if has_parameter(request.query.as_deref(), "metalink") => {
-            described(tree, &file, own, request)
+            described(tree, &file, (access, own), request)
         }
         Node::File(file) => send(tree, file, own, request),
     }
@@ -102,14 +103,21 @@ fn list(tree: &Arc<Tree>, attr: bivouac_client::Attr, request: &Reading) -> Resu
 fn described(
     tree: &Arc<Tree>,
     file: &OpenFile,
-    own: &Announced,
+    (access, own): (&Access, &Announced),
     request: &Reading,
 ) -> Result<Response<Body>, Refusal> {
     check(&request.method, &request.headers, Some(&file.attr))?;
     let holders: Vec<u16> = file.holders()?.into_iter().map(|node| node.0).collect();
     let here = format!("{}://{}", request.scheme, request.text(header::HOST));
-    let servers = servers(&announce::list(tree.client()?)?, own, &here, &holders);
-    let text = metalink(file, &request.target, &servers, &request.asker)?;
+    let announced = announce::list(tree.client()?)?;
+    let servers = servers(&announced, own, &here, &holders);
+    let all: Vec<String> = announced.into_iter().map(|server| server.url).collect();
+    let others = |sha256: &str| match access.prefix.names.is_empty() {
+        true => known::sites(tree.client()?, sha256, file.attr.size, &all),
+        // Who may see a part of the formation need not know who else has it.
+        false => Ok(Vec::new()),
+    };
+    let text = metalink(file, &request.target, (&servers, &others), &request.asker)?;
     let mut response = Response::new(full(text.into()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/metalink4+xml"));

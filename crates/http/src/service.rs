@@ -16,6 +16,7 @@ use crate::body::{Body, full};
 use crate::digests;
 use crate::host;
 use crate::keys::{self, Deriver, SECRET_LEN};
+use crate::known;
 use crate::origin;
 use crate::page::{self, Views};
 use crate::reading::{Reading, read};
@@ -115,6 +116,9 @@ impl Service {
         if page::part_of(request.uri().path()).is_some() {
             return self.page_part(request).await;
         }
+        if known::part_of(request.uri().path()).is_some() {
+            return self.known_part(request).await;
+        }
         let target =
             Target::parse(request.uri().path()).map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
         let key = shown(request.headers());
@@ -205,6 +209,25 @@ impl Service {
             let _turn = turn;
             let access = self.access(key.as_deref())?;
             page::answer(&self.tree, &self.views, &access, &wanted)
+        })
+        .await?
+    }
+
+    /// What the formation knows of published entries.
+    async fn known_part(self: Arc<Service>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let refusal =
+                Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "what is known of entries is only read");
+            return Err(refusal.with(header::ALLOW, HeaderValue::from_static("GET, HEAD")));
+        }
+        origin::check(request.headers())?;
+        let key = shown(request.headers());
+        let turn = Arc::clone(&self.long).acquire_owned().await.ok();
+        spawn_blocking(move || {
+            let _turn = turn;
+            let access = self.access(key.as_deref())?;
+            let part = known::part_of(request.uri().path()).unwrap_or_default();
+            known::answer(&self.tree, &access, part, request.uri().query())
         })
         .await?
     }

@@ -62,6 +62,7 @@ impl Service for Node {
             Op::StatFs => run::<op::StatFs>,
             Op::Status => run::<op::Status>,
             Op::ListUses => run::<op::ListUses>,
+            Op::AskHost => run::<op::AskHost>,
             Op::SyncRecords => run::<op::SyncRecords>,
             Op::Read => data::serve_read,
             Op::Write => run::<op::Write>,

@@ -12,7 +12,7 @@ use bivouac_types::{
     Attr, Checksum, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt,
     mode,
 };
-use bivouac_wire::{Dirty, FenceRequest, FormationMap, PoolStatus};
+use bivouac_wire::{Dirty, FenceRequest, FormationMap, HostQuestion, PoolStatus};
 
 use crate::advisory::{Advisory, LockClient};
 use crate::alloc::Allocator;
@@ -52,6 +52,9 @@ pub trait PagePool: Send + Sync {
     /// Has the client tell how files are used that are open; homes that are other nodes hear of it soon.
     fn tell_uses(&self);
 }
+
+/// Answers what is asked of this host.
+type AnswerForHost = Box<dyn Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync>;
 
 /// The volume that a node keeps its records on.
 pub(crate) const RECORDS_VOLUME: u16 = 0;
@@ -136,6 +139,8 @@ pub struct Node {
     pub(crate) members: Membership,
     /// Ends the connections of a client that was forgotten, so that it says again what it has open.
     pub(crate) on_forgotten: OnceLock<Box<dyn Fn(ClientId) + Send + Sync>>,
+    /// Answers what is asked of this host.
+    pub(crate) on_asked: OnceLock<AnswerForHost>,
     /// Gives memory that is free in this process back to the system.
     pub(crate) on_shrunk: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(crate) away: Away,
@@ -198,6 +203,7 @@ impl Node {
             rounds: config.rounds,
             members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.liveness),
             on_forgotten: OnceLock::new(),
+            on_asked: OnceLock::new(),
             on_shrunk: OnceLock::new(),
             away: Away::new(config.grace),
             watches: Watches::default(),
@@ -266,6 +272,12 @@ impl Node {
     /// What a request to shut down calls, after its answer is on its way.
     pub fn on_shutdown(&self, act: impl Fn() + Send + 'static) {
         *self.on_shutdown.lock() = Some(Box::new(act));
+    }
+
+    /// What answers what is asked of this host: it is the process's affair what it shows of it.
+    pub fn on_asked(&self, answer: impl Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync + 'static) {
+        // Told once, by whom opened the node.
+        let _ = self.on_asked.set(Box::new(answer));
     }
 
     /// What ends the connections of a client that was forgotten.

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::digest::Digest;
+use crate::known::Known;
 use crate::manifest::{Item, Manifest};
 use crate::{metalink, ro_crate};
 
@@ -57,9 +58,8 @@ impl Cache {
         let dir = self.entry(catalogue, id);
         let described = fs::read_to_string(dir.join("json")).ok()?;
         let links = fs::read_to_string(dir.join("meta4")).ok()?;
-        let (manifest, digest) = ro_crate::decode(&described).ok()?;
-        let fits = manifest.id == id && Digest::of(links.as_bytes()) == digest;
-        Some((manifest, metalink::decode(&links).ok().filter(|_| fits)?))
+        let Known { manifest, items } = Known::of(&described, &links).ok()?;
+        (manifest.id == id).then_some((manifest, items))
     }
 
     /// Forgets an entry.

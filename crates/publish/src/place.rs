@@ -132,7 +132,8 @@ fn file_url(path: &Path) -> PublishResult<String> {
 }
 
 /// A name as URLs have it.
-pub(crate) fn encoded(name: &[u8]) -> String {
+#[must_use]
+pub fn encoded(name: &[u8]) -> String {
     percent_encoding::percent_encode(name, ESCAPED).to_string()
 }
 

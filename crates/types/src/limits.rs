@@ -96,6 +96,8 @@ pub const SCRUB_STEP_MAX: u64 = 64 << 20;
 pub const FRAME_HEADER_LEN: usize = 64;
 /// Longest encoded body of a frame, in bytes: an extended attribute and then some.
 pub const FRAME_BODY_MAX: usize = 1 << 18;
+/// Most bytes of one answer about a host, which are a body.
+pub const HOST_ANSWER_MAX: u32 = 1 << 17;
 /// Longest raw payload of a frame, in bytes.
 pub const FRAME_PAYLOAD_MAX: usize = 1 << 23;
 /// Longest content of a record of an encrypted connection, in bytes: a piece that stays in a processor's cache.
@@ -218,6 +220,7 @@ const _: () = assert!(SLOTS_DEFAULT.is_power_of_two() && SLOTS_DEFAULT <= SLOTS_
 const _: () = assert!(XATTR_VALUE_LEN_MAX + NAME_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(XATTR_LIST_LEN_MAX + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(READDIR_BYTES_MAX * 2 <= FRAME_BODY_MAX);
+const _: () = assert!(HOST_ANSWER_MAX as usize + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(NAMES_KNOWN_MAX * 8 + 1024 <= FRAME_BODY_MAX);
 const _: () = assert!(SPREAD_ALONE_AT_DEFAULT <= NAMES_KNOWN_MAX as u64);
 const _: () = assert!(SHARD_BYTES_MAX + 1024 <= FRAME_BODY_MAX);

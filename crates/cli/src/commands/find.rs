@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use bivouac_launch::Environment;
-use bivouac_publish::{Catalogue, Holder, Kind, Manifest, Place};
+use bivouac_publish::{Catalogue, Cause, Found, Holder, Kind, Manifest, Place, PublishError, Which};
 use bivouac_types::units::{format_size, format_utc};
 use serde_json::{Value, json};
 
 use crate::commands::get;
 use crate::environment;
 use crate::failure::Failure;
+use crate::near_by;
 use crate::options::{CatalogueArgs, FindArgs, UnpublishArgs};
 use crate::publishing::{Ways, failed};
 use crate::table::layout;
@@ -18,8 +19,7 @@ use crate::table::layout;
 pub fn find(here: &Environment, args: &FindArgs) -> Result<ExitCode, Failure> {
     let (place, mut ways) = (place(&args.which)?, Ways::new(here, &args.which.key)?);
     ways.open(&place, false);
-    let catalogue = Catalogue::open(&place, &environment::objects(), &ways.web).map_err(failed)?;
-    let found = catalogue.list().map_err(failed)?;
+    let found = entries(args, &place, &mut ways)?;
     let now = bivouac_http::keys::now();
     let is_meant =
         |entry: &&Manifest| entry.is_meant_by(&args.words) && (args.expired || !entry.has_expired(now));
@@ -34,6 +34,30 @@ pub fn find(here: &Environment, args: &FindArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// All that the catalogue has, which only it knows; where it does not answer, what formations near by know of it.
+fn entries(args: &FindArgs, place: &Place, ways: &mut Ways<'_>) -> Result<Found, Failure> {
+    let catalogue = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?;
+    let name = catalogue.name();
+    let listed = if args.known { None } else { Some(catalogue.list()) };
+    drop(catalogue);
+    let error = match listed {
+        None => return Ok(near_by::list(ways, &args.near, &name)),
+        Some(Ok(found)) => return Ok(found),
+        Some(Err(error)) => error,
+    };
+    let known = if is_away(&error) { near_by::list(ways, &args.near, &name) } else { Found::default() };
+    if known.entries.is_empty() {
+        return Err(failed(error));
+    }
+    errln!("bivouac: {error}; shown is only what formations near by know of it");
+    Ok(known)
+}
+
+/// Whether a catalogue does not answer, or is a directory that this host does not have now.
+fn is_away(error: &PublishError) -> bool {
+    matches!(error.cause(), Cause::Unreachable | Cause::NotFound | Cause::Other)
+}
+
 /// Takes a data set out of a catalogue.
 pub fn unpublish(here: &Environment, args: &UnpublishArgs) -> Result<ExitCode, Failure> {
     let (place, mut ways) = (place(&args.which)?, Ways::new(here, &args.which.key)?);
@@ -43,7 +67,10 @@ pub fn unpublish(here: &Environment, args: &UnpublishArgs) -> Result<ExitCode, F
     if let Some(cache) = get::cache() {
         cache.forget_entry(&catalogue.name(), &args.entry);
     }
-    outln!("{} is out of {}; its files are where they were", args.entry, catalogue.name());
+    let name = catalogue.name();
+    drop(catalogue);
+    near_by::forget(&mut ways, Which { catalogue: &name, id: &args.entry });
+    outln!("{} is out of {name}; its files are where they were", args.entry);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 use bivouac_http::keys;
 use bivouac_launch::Environment;
 use bivouac_publish::{
-    Cache, Catalogue, Fetched, Holder, Item, Manifest, Order, Place, Plain, Readers, Wanted, fetch,
-    fetch_plain, is_dir, look, metalink, ro_crate, split,
+    Cache, Catalogue, Fetched, Holder, Item, Known, Manifest, Order, Place, Plain, Readers, Wanted, Which,
+    fetch, fetch_plain, is_dir, look, metalink, ro_crate, split,
 };
 use bivouac_types::units::{exact_size, format_count, format_utc};
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ use url::Url;
 use crate::commands::{find, publish};
 use crate::environment;
 use crate::failure::Failure;
+use crate::near_by;
 use crate::options::GetArgs;
 use crate::progress::print_line;
 use crate::publishing::{Meter, Ways, failed, interruptible, server_of};
@@ -27,7 +28,8 @@ const CACHE: &str = "fetched before";
 
 /// What is to be fetched.
 enum Found {
-    Entry(Box<Manifest>, Vec<Item>),
+    /// And who said what it is.
+    Entry(Box<Manifest>, Vec<Item>, String),
     Files(Vec<Item>),
     Bytes(Url, String),
 }
@@ -41,8 +43,11 @@ pub fn run(here: &Environment, args: &GetArgs) -> Result<ExitCode, Failure> {
         let done = match find(args, &mut ways)? {
             Found::Bytes(url, name) => bytes(args, &url, &name, &ways, &meter, cancel),
             Found::Files(items) => files(args, None, items, &mut ways, &meter, cancel),
-            Found::Entry(manifest, items) => {
+            Found::Entry(manifest, items, from) => {
                 check_time(args, &manifest)?;
+                if args.json {
+                    print_line(&json!({"event": "found", "entry": manifest.id, "from": from}));
+                }
                 files(args, Some(&manifest), items, &mut ways, &meter, cancel)
             }
         };
@@ -73,20 +78,32 @@ fn find(args: &GetArgs, ways: &mut Ways<'_>) -> Result<Found, Failure> {
     Err(Failure::new(2, text))
 }
 
-/// An entry of a catalogue: what was fetched before first, then the catalogue.
+/// An entry of a catalogue: what was fetched before, then formations near by, then the catalogue.
 fn find_entry(args: &GetArgs, place: &Place, id: &str, ways: &mut Ways<'_>) -> Result<Found, Failure> {
     ways.open(place, false);
-    let catalogue = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?;
+    let name = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?.name();
     let cache = cache().filter(|_| !args.no_cache);
-    if let Some((manifest, items)) = cache.as_ref().and_then(|cache| cache.find_entry(&catalogue.name(), id))
-    {
-        return Ok(Found::Entry(Box::new(manifest), items));
+    if let Some((manifest, items)) = cache.as_ref().and_then(|cache| cache.find_entry(&name, id)) {
+        return Ok(Found::Entry(Box::new(manifest), items, CACHE.to_owned()));
     }
-    let (manifest, items) = catalogue.get(id).map_err(failed)?;
+    let which = Which { catalogue: &name, id };
+    let near = if args.no_cache { None } else { near_by::find(ways, &args.near, which) };
+    let (known, from) = match near {
+        Some((known, from)) => (known, from),
+        None => {
+            let catalogue = Catalogue::open(place, &environment::objects(), &ways.web).map_err(failed)?;
+            let (manifest, items) = catalogue.get(id).map_err(failed)?;
+            drop(catalogue);
+            let known = Known { manifest, items };
+            near_by::tell(ways, &name, &known);
+            (known, name.clone())
+        }
+    };
+    let Known { manifest, items } = known;
     if let Some(cache) = cache {
-        cache.keep_entry(&catalogue.name(), &manifest, &items);
+        cache.keep_entry(&name, &manifest, &items);
     }
-    Ok(Found::Entry(Box::new(manifest), items))
+    Ok(Found::Entry(Box::new(manifest), items, from))
 }
 
 /// What is at a place: an entry's directory or its description, a metalink, or any file of a server.

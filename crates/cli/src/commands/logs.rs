@@ -1,4 +1,6 @@
-//! `bivouac logs`: what the processes of a formation wrote, in one stream.
+//! `bivouac logs`: what the processes of a formation wrote, on all of its hosts, in one stream.
+
+mod elsewhere;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,8 +15,10 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
+use crate::host_notes::{Hosts, own_nodes};
 use crate::options::LogsArgs;
 use crate::output;
+use elsewhere::Elsewhere;
 
 /// At most so much of a log is looked at, from its end, in bytes.
 const TAIL_MAX: u64 = 64 << 20;
@@ -27,10 +31,13 @@ const LOOK_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
     let mut dirs = vec![dir.path().to_owned()];
-    if let Some(state) = dir.read()?.filter(|state| state.is_over_hosts()) {
+    let state = dir.read()?;
+    if let Some(state) = state.as_ref().filter(|state| state.is_over_hosts()) {
         dirs.extend(part_of(here, &state.name, &state.formation).map(|part| part.path().to_owned()));
     }
-    let mut logs = Logs { dirs, args, seen: BTreeMap::new() };
+    let others = state.map(|state| Hosts::of(&dir, &state, &own_nodes(here, &state))).transpose()?.flatten();
+    let others = others.map(Elsewhere::of);
+    let mut logs = Logs { dirs, args, seen: BTreeMap::new(), others };
     // Watched before the first look, so that nothing is missed in between.
     let changes = args.follow.then(|| logs.watch()).transpose()?;
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
@@ -65,6 +72,8 @@ struct Logs<'a> {
     args: &'a LogsArgs,
     /// How far each was read.
     seen: BTreeMap<PathBuf, u64>,
+    /// Those of the formation's other hosts.
+    others: Option<Elsewhere>,
 }
 
 impl Logs<'_> {
@@ -80,16 +89,16 @@ impl Logs<'_> {
         Ok(changes)
     }
 
-    /// A node that is asked for has a log here.
+    /// A node that is asked for has a log, here or on another host.
     fn check(&self) -> Result<(), Failure> {
         let found = self.files()?;
-        let is_there = |node: &u16| found.iter().any(|(name, _)| *name == format!("n{node}"));
-        let missing = self.args.nodes.iter().find(|node| !is_there(node));
+        let known = found.iter().map(|(name, _)| name.as_str());
+        let known: Vec<&str> = known.chain(self.others.iter().flat_map(Elsewhere::names)).collect();
+        let missing = self.args.nodes.iter().find(|node| !known.contains(&format!("n{node}").as_str()));
         missing.map_or(Ok(()), |node| {
-            let here: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
             let text = format!(
-                "node {node}: has no log on this host ({} have); name one of those, or look on its own host",
-                here.join(", ")
+                "node {node}: has no log on a host that answers ({} have); name one of those, or see: bivouac status",
+                known.join(", ")
             );
             Err(Failure::new(1, text))
         })
@@ -136,6 +145,10 @@ impl Logs<'_> {
                 }
             }
         }
+        if let Some(mut others) = self.others.take() {
+            all.extend(others.read(most, |name| self.wants(name)));
+            self.others = Some(others);
+        }
         Ok(all)
     }
 }
@@ -165,9 +178,12 @@ fn added(path: &Path, seen: Option<u64>, most: u64) -> std::io::Result<(Vec<Stri
         None if is_whole => bytes.len(),
         None => 0,
     };
-    let text = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default());
-    let cut = usize::from(seen.is_none() && begin > 0);
-    Ok((text.lines().skip(cut).map(str::to_owned).collect(), begin + end as u64))
+    Ok((lines_of(bytes.get(..end).unwrap_or_default(), seen.is_none() && begin > 0), begin + end as u64))
+}
+
+/// Lines of a piece; of one that begins within a line that one is left out.
+fn lines_of(bytes: &[u8], is_cut: bool) -> Vec<String> {
+    String::from_utf8_lossy(bytes).lines().skip(usize::from(is_cut)).map(str::to_owned).collect()
 }
 
 /// Letters of the longest name.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bivouac_http::{Target as HttpPath, announce, keys};
 use bivouac_launch::Environment;
 use bivouac_publish::{
-    Catalogue, Cause, Frozen, Holder, Kind, Manifest, Place, Readers, Web, check_name, compare, freeze,
-    new_id,
+    Catalogue, Cause, Frozen, Holder, Kind, Known, Manifest, Place, Readers, Web, check_name, compare,
+    freeze, new_id,
 };
 use bivouac_types::units::format_count;
 
@@ -17,6 +17,7 @@ use crate::commands::find::json_of;
 use crate::environment;
 use crate::failure::Failure;
 use crate::flushing::Target;
+use crate::near_by;
 use crate::options::PublishArgs;
 use crate::progress::print_line;
 use crate::publishing::{Meter, Ways, failed, interruptible};
@@ -49,10 +50,14 @@ pub fn run(here: &Environment, args: &PublishArgs) -> Result<ExitCode, Failure> 
         let holders = looked_at(holders, &frozen, &ways.web, cancel)?;
         ways.open(&place, true);
         let catalogue = Catalogue::open(&place, &environment::objects(), &ways.web).map_err(failed)?;
-        let manifest = put(here, args, &path, frozen, holders, &catalogue)?;
+        let known = put(here, args, &path, frozen, holders, &catalogue)?;
+        let name = catalogue.name();
+        drop(catalogue);
+        near_by::tell(&mut ways, &name, &known);
+        let manifest = known.manifest;
         let by = manifest.holders.iter().map(shown).collect::<Vec<_>>().join(", ");
         let sum = meter.sum(manifest.files, manifest.bytes);
-        meter.say(&format!("{} is in {}: {sum}, to be had from {by}", manifest.title, catalogue.name()));
+        meter.say(&format!("{} is in {name}: {sum}, to be had from {by}", manifest.title));
         if args.json {
             print_line(&json_of(&manifest, keys::now()));
         } else {
@@ -187,7 +192,7 @@ fn put(
     frozen: Frozen,
     holders: Vec<Holder>,
     catalogue: &Catalogue<'_>,
-) -> Result<Manifest, Failure> {
+) -> Result<Known, Failure> {
     let Frozen { mut items, is_file, .. } = frozen;
     for item in &mut items {
         let name = if is_file { "" } else { &item.name };
@@ -216,7 +221,7 @@ fn put(
     };
     catalogue.put(&manifest, &items).map_err(failed)?;
     log::info!("published {}: {}", manifest.id, format_count(manifest.files, "file"));
-    Ok(manifest)
+    Ok(Known { manifest, items })
 }
 
 /// What readers take of a text.

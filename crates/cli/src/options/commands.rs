@@ -36,7 +36,8 @@ pub enum Command {
     Metrics(MetricsArgs),
     /// Show what a formation's daemons and supervisor have logged
     ///
-    /// Lines of all of them, by time, with who wrote them in front. Over several hosts those of this host's processes.
+    /// Lines of all of them, by time, with who wrote them in front. Over several hosts those of all of them;
+    /// supervisor@n2 is that of host n2, and a host that does not answer is named.
     Logs(LogsArgs),
     /// Stop a formation and remove everything that it made
     ///

@@ -25,6 +25,14 @@ pub struct KeyFileArgs {
     pub key_file: Option<PathBuf>,
 }
 
+/// Who near by may know an entry.
+#[derive(Clone, Debug, Default, Args)]
+pub struct NearArgs {
+    /// Server of a formation that is asked for entries before the catalogue, as your own formations here are: its URL. One with a key in it belongs into the variable, not on the command line
+    #[arg(long, value_name = "URL", env = "BIVOUAC_NEAR", hide_env_values = true)]
+    pub near: Option<String>,
+}
+
 /// Arguments of `publish`.
 #[derive(Debug, Args)]
 pub struct PublishArgs {
@@ -72,8 +80,13 @@ pub struct FindArgs {
     pub words: Vec<String>,
     #[command(flatten)]
     pub which: CatalogueArgs,
-    /// Show also what has expired
+    #[command(flatten)]
+    pub near: NearArgs,
+    /// Show only what formations near by know, without asking the catalogue
     #[arg(long)]
+    pub known: bool,
+    /// Show also what has expired
+    #[arg(long, conflicts_with = "known")]
     pub expired: bool,
     /// Write JSON to standard output
     #[arg(long)]
@@ -101,6 +114,8 @@ pub struct GetArgs {
     pub dst: Option<PathBuf>,
     #[command(flatten)]
     pub which: CatalogueArgs,
+    #[command(flatten)]
+    pub near: NearArgs,
     /// SHA-256 of the certificate of the URL's server, as `key create` shows it
     #[arg(long, value_name = "SHA256")]
     pub fingerprint: Option<String>,
@@ -110,7 +125,7 @@ pub struct GetArgs {
     /// Fetch also what has expired
     #[arg(long)]
     pub expired: bool,
-    /// Use no cache, neither for entries nor for content
+    /// Use no cache, neither for entries nor for content, and ask the catalogue itself
     #[arg(long)]
     pub no_cache: bool,
     /// Number of pieces at the same time

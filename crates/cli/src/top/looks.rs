@@ -7,7 +7,7 @@ use bivouac_launch::{StateDir, unix_ms};
 use super::Rates;
 use crate::failure::Failure;
 use crate::reach;
-use crate::status::{Report, look};
+use crate::status::{Report, look_at_all};
 
 /// How long a formation that cannot be looked at may take to be gone, in milliseconds.
 const LEAVES_IN_MS: u64 = 5000;
@@ -31,7 +31,7 @@ impl Looks {
     /// That the formation does not run, or cannot be looked at.
     pub fn begin(dir: StateDir) -> Result<Looks, Failure> {
         reach::living(&dir)?;
-        let before = look(&dir)?;
+        let before = look_at_all(&dir)?;
         Ok(Looks { dir, before, at: Instant::now() })
     }
 
@@ -43,7 +43,7 @@ impl Looks {
         if self.dir.read()?.is_none() {
             return Ok(None);
         }
-        let report = match look(&self.dir) {
+        let report = match look_at_all(&self.dir) {
             // It was on its way when it was looked at.
             Err(_) if self.dir.wait_released(LEAVES_IN_MS) => return Ok(None),
             looked => looked?,

@@ -16,9 +16,9 @@ use bivouac_types::{
 use bivouac_wire::subfile::SubfileHeader;
 use bivouac_wire::{
     CloseRequest, DamageStatus, DirEntry, DirPage, Encode, EntryName, FileUse, FormationMap, Frame,
-    MakeRequest, NodeEntry, NodeStatus, Op, OpCount, PoolStatus, ProcessUse, Program, ReassertRequest,
-    RenameRequest, SeatEntry, SetAttrRequest, SetXattrRequest, Silent, Use, UseTable, VolumeStatus,
-    WriteRequest, WrongBytes, rendezvous,
+    HostQuestion, MakeRequest, NodeEntry, NodeStatus, Op, OpCount, PoolStatus, ProcessUse, Program,
+    ReassertRequest, RenameRequest, SeatEntry, SetAttrRequest, SetXattrRequest, Silent, Use, UseTable,
+    VolumeStatus, WriteRequest, WrongBytes, rendezvous,
 };
 use decoders::{FORMATION, LOG};
 use mutate::{Mutator, crc32c};
@@ -176,6 +176,7 @@ fn messages() -> Vec<Vec<u8>> {
         numbered(Op::Status, &status()),
         numbered(Op::GetMap, &map()),
         numbered(Op::ListUses, &use_table()),
+        numbered(Op::AskHost, &HostQuestion { what: b"log/n0", offset: 4096, most: 1 << 17 }),
     ]
 }
 

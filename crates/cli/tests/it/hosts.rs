@@ -420,9 +420,9 @@ fn meetings_that_make_no_sense_are_refused() {
     assert!(output.status.code() == Some(2) && text.contains("`run` has one"), "{text}");
 }
 
-/// S487. Where a formation was started, the page is of all its nodes; elsewhere of those of its host.
+/// S487. The page is of all nodes on each host; a host that does not answer is shown as such, and the others go on.
 #[test]
-fn the_page_is_of_all_nodes_where_it_was_started() {
+fn the_page_is_of_all_nodes_on_every_host() {
     let hosts = Hosts::new();
     // The first host is the one where the command runs.
     std::fs::remove_dir(hosts.runtime("a")).unwrap();
@@ -431,20 +431,111 @@ fn the_page_is_of_all_nodes_where_it_was_started() {
     assert_eq!(said.code, 0, "{}", said.err);
     let key = hosts.place.run(&["key", "create", "--name", &hosts.name]).out.trim().to_owned();
     let pages = said.out.lines().filter_map(|line| line.strip_prefix("to look at it: http://"));
-    let shown: Vec<(u64, u64)> = pages
-        .map(|page| {
-            let (address, path) = page.split_once('/').unwrap();
-            let server = Server { address: address.to_owned(), key: key.clone() };
-            let status: Value = serde_json::from_slice(&server.get(&format!("/{path}status.json"))).unwrap();
-            let count = |list: &str| status[list].as_array().unwrap().len() as u64;
-            assert!(
-                status["nodes"].as_array().unwrap().iter().all(|node| node["state"] == "ready"),
-                "{status}"
-            );
-            (count("nodes"), count("hosts"))
-        })
+    let servers: Vec<Server> = pages
+        .map(|page| Server { address: page.split_once('/').unwrap().0.to_owned(), key: key.clone() })
         .collect();
-    assert!(shown.contains(&(3, 2)) && shown.contains(&(1, 0)) && shown.len() == 2, "{shown:?}");
+    let part = |server: &Server, name: &str| -> Value {
+        serde_json::from_slice(&server.get(&format!("/.bivouac-page/{name}"))).unwrap()
+    };
+    assert_eq!(servers.len(), 2);
+    let on_b = |arguments: &[&str]| {
+        let mut command = hosts.place.command(arguments);
+        crate::harness::said(&command.env("XDG_RUNTIME_DIR", hosts.runtime("b")).output().unwrap())
+    };
+    let [input, mount] = ["input", "mounted"].map(|name| hosts.place.path().join(name));
+    std::fs::write(&input, vec![7; 10_000]).unwrap();
+    // Where nothing can be mounted, nothing is staged.
+    let is_mounted = on_b(&["mount", "--name", &hosts.name, mount.to_str().unwrap()]).code == 0;
+    if is_mounted {
+        let staged = on_b(&["stage", "in", "--name", &hosts.name, input.to_str().unwrap(), "/staged"]);
+        assert_eq!(staged.code, 0, "{}", staged.err);
+    }
+    for server in &servers {
+        let status = part(server, "status.json");
+        let nodes = status["nodes"].as_array().unwrap();
+        assert_eq!((nodes.len(), status["hosts"].as_array().unwrap().len()), (3, 2), "{status}");
+        assert!(nodes.iter().all(|node| node["state"] == "ready"), "{status}");
+        assert!(nodes.iter().all(|node| node["volumes"][0]["capacity_bytes"].as_u64() > Some(0)), "{status}");
+        assert_eq!(status["state"], "running", "{status}");
+        let rates = wait_for_rates(|| part(server, "top.json"));
+        assert_eq!(rates["nodes"].as_array().unwrap().len(), 3, "{rates}");
+        // What was done on one host is seen on each.
+        let report = part(server, "report.json");
+        assert_eq!(report["nodes"], 3, "{report}");
+        if is_mounted {
+            let jobs = part(server, "stage.json");
+            assert_eq!(
+                (&jobs[0]["bytes"], jobs[0]["host"].is_string()),
+                (&Value::from(10_000), true),
+                "{jobs}"
+            );
+            assert_eq!(report["site"]["staged_in"], 10_000, "{report}");
+        }
+    }
+    let daemon = hosts.processes("b").daemon;
+    signal(daemon, Signal::STOP);
+    let silent = || {
+        servers.iter().find_map(|server| {
+            let status = part(server, "status.json");
+            let nodes = status["nodes"].as_array().unwrap().clone();
+            let unreachable = nodes.iter().filter(|node| node["state"] == "unreachable").count();
+            let jobs = part(server, "stage.json");
+            let says = jobs.as_array().unwrap().iter().any(|job| job["silent"].is_string());
+            (unreachable == 1 && nodes[0]["state"] == "ready").then_some((status, says))
+        })
+    };
+    let (status, says) = silent().expect("a host that is silent");
+    signal(daemon, Signal::CONT);
+    assert_eq!((&status["state"], says), (&Value::from("degraded"), true), "{status}");
+    let down = hosts.down();
+    assert_eq!(down.code, 0, "{}", down.err);
+}
+
+/// Figures of an interval, of which there are none before the second look.
+fn wait_for_rates(mut ask: impl FnMut() -> Value) -> Value {
+    let mut last = Value::Null;
+    wait_until("an interval", || {
+        last = ask()["rates"].as_array().unwrap().last().cloned().unwrap_or_default();
+        !last.is_null()
+    });
+    last
+}
+
+/// S497. Logs are gathered from all hosts, whichever is asked on; a host that does not answer is named, and the others are
+/// shown.
+#[test]
+fn logs_of_all_hosts_are_shown_on_each() {
+    let hosts = Hosts::new();
+    let said = hosts.up("a:2,b:1", "", &[]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let on = |host: &str, arguments: &[&str]| {
+        let mut command = hosts.place.command(arguments);
+        crate::harness::said(&command.env("XDG_RUNTIME_DIR", hosts.runtime(host)).output().unwrap())
+    };
+    for host in ["a", "b"] {
+        let all = on(host, &["logs", "--name", &hosts.name, "--json"]);
+        assert_eq!((all.code, all.err.as_str()), (0, ""), "{host}");
+        let lines: Vec<Value> = all.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for by in ["n0", "n1", "n2"] {
+            assert!(lines.iter().any(|line| line["by"] == by), "{host}: {by}: {}", all.out);
+        }
+        let times: Vec<&str> = lines.iter().filter_map(|line| line["time"].as_str()).collect();
+        assert!(times.is_sorted(), "{}", all.out);
+        let elsewhere = if host == "a" { "2" } else { "0" };
+        let one = on(host, &["logs", "--name", &hosts.name, "--node", elsewhere]);
+        assert!(
+            one.out.lines().count() > 0
+                && one.out.lines().all(|line| line.starts_with(&format!("n{elsewhere} ")))
+        );
+    }
+    let missing = on("a", &["logs", "--name", &hosts.name, "--node", "7"]);
+    assert!(missing.code == 1 && missing.err.contains("n2") && missing.err.contains("n0"), "{}", missing.err);
+    let daemon = hosts.processes("b").daemon;
+    signal(daemon, Signal::STOP);
+    let some = on("a", &["logs", "--name", &hosts.name]);
+    signal(daemon, Signal::CONT);
+    assert!(some.code == 0 && some.err.contains("are not among these"), "{}", some.err);
+    assert!(some.out.lines().any(|line| line.starts_with("n0 ")), "{}", some.out);
     let down = hosts.down();
     assert_eq!(down.code, 0, "{}", down.err);
 }

@@ -14,7 +14,7 @@ use bivouac_objects::{ACCESS_KEY, SECRET_KEY};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Camp, Place, Said, can_mount, is_alive, signal, wait_until, wait_within};
+use crate::harness::{Camp, Place, Said, can_mount, is_alive, said, signal, wait_until, wait_within};
 
 const SERVED: &[&str] = &["--nodes", "2", "--stripe", "64k", "--http", "0"];
 
@@ -279,6 +279,142 @@ fn web_servers_have_entries_and_links_end() {
     assert_eq!(gone.code, 0, "{}", gone.err);
     assert_eq!(fs::read_dir(camp.mount().join("sets")).unwrap().count(), 0);
     camp.down();
+}
+
+/// Somebody else on this host, or on another one: without this user's formations and without what was fetched before.
+fn stranger(camp: &Camp, arguments: &[&str], near: &str) -> Said {
+    let elsewhere = camp.place().path().join("elsewhere");
+    fs::create_dir_all(&elsewhere).unwrap();
+    let mut command = camp.place().command(arguments);
+    command.env("XDG_RUNTIME_DIR", &elsewhere).env("XDG_CACHE_HOME", elsewhere.join("cache"));
+    said(&command.env("BIVOUAC_NEAR", near).output().unwrap())
+}
+
+/// S567: who is near by answers for entries while the catalogue does not, for what is true and for as long as it may.
+#[test]
+fn formations_near_by_answer_for_entries() {
+    let Some(camp) = camp(crate::http::SERVED) else { return };
+    let server = crate::http::served(&camp);
+    let [site, catalogue, away] = ["site", "catalogue", "away"].map(|name| camp.place().path().join(name));
+    let results = camp.mount().join("results");
+    tree(&results, 1);
+    tree(&site, 1);
+    fs::create_dir(&catalogue).unwrap();
+    let id = publish(camp.place(), &results, text(&catalogue), &["--site", text(&site)]);
+    fs::rename(&catalogue, &away).unwrap();
+    let from = |said: &Said| -> Value { serde_json::from_str(said.out.lines().next().unwrap()).unwrap() };
+    // This user's formation, by whoever published it.
+    let got = camp.place().path().join("got");
+    let said = camp.place().run(&["get", &id, text(&got), "--in", text(&catalogue), "--json"]);
+    assert_eq!(
+        (said.code, &from(&said)["from"]),
+        (0, &Value::from(format!("formation {}", camp.name()))),
+        "{}",
+        said.err
+    );
+    same(&results, &got);
+    let found = camp.place().run(&["find", "wing", "--in", text(&catalogue)]);
+    assert!(found.code == 0 && found.out.contains(&id) && found.err.contains("near by"), "{}", found.err);
+    let known = camp.place().run(&["find", "wing", "--known", "--in", text(&catalogue)]);
+    assert!(known.code == 0 && known.out.contains(&id) && known.err.is_empty(), "{}", known.err);
+    let other = text(&away).replace("away", "other");
+    let none = camp.place().run(&["find", "--known", "--in", &other]);
+    assert_eq!((none.code, none.out.as_str()), (0, "nothing found\n"));
+    let asked = camp.place().run(&["get", &id, text(&got), "--in", text(&catalogue), "--no-cache"]);
+    assert!(asked.code == 1 && asked.err.contains("has no entry"), "{}", asked.err);
+    // Somebody else with a key, by its server.
+    let read = crate::http::key(&camp, &["--read-only"]);
+    let near = format!("http://x:{read}@{}/", server.address);
+    let copy = camp.place().path().join("copy");
+    let said = stranger(&camp, &["get", &id, text(&copy), "--in", text(&catalogue), "--json"], &near);
+    assert_eq!(
+        (said.code, &from(&said)["from"]),
+        (0, &Value::from(format!("http://{}", server.address))),
+        "{}",
+        said.err
+    );
+    same(&results, &copy);
+    let found = stranger(&camp, &["find", "mesh", "--known", "--in", text(&catalogue)], &near);
+    assert!(found.code == 0 && found.out.contains(&id), "{}", found.err);
+    // Who may ask, and what for.
+    let query = format!("catalogue={}&id={id}", text(&catalogue).replace('/', "%2F"));
+    let entry = format!("/.bivouac-published/entry.json?{query}");
+    assert_eq!(server.status("GET", &entry, &[], b""), 200);
+    assert_eq!(server.ask_as("BVKx.y", "GET", &entry, &[], b"").status, 401);
+    let bound = crate::http::key(&camp, &["--path", "/results"]);
+    assert_eq!(server.ask_as(&bound, "GET", &entry, &[], b"").status, 403);
+    for method in ["PUT", "DELETE", "MKCOL", "POST"] {
+        assert_eq!(server.status(method, &entry, &[], b"x"), 405, "{method}");
+    }
+    assert_eq!(server.status("GET", &entry, &[("Sec-Fetch-Site", "cross-site")], b""), 403);
+    for (wrong, status) in [
+        ("entry.json", 400),
+        ("entry.json?catalogue=%2F", 400),
+        ("entry.json?catalogue=%ff&id=x", 400),
+        ("entry.json?catalogue=%2F&id=..%2F..%2Fresults", 404),
+        ("entry.json?catalogue=%2F&id=%00", 404),
+        (&format!("entry.json?catalogue=%2F&id={}", "x".repeat(5000)), 404),
+        ("find.json", 400),
+        ("", 400),
+        ("other?catalogue=%2F", 404),
+    ] {
+        assert_eq!(
+            server.status("GET", &format!("/.bivouac-published/{wrong}"), &[], b""),
+            status,
+            "{wrong}"
+        );
+    }
+    // The metalink of a file has the places of what was published with the same content, for keys of the whole.
+    let site_server = Odd::start(Box::new(|head, _| match range(head) {
+        Some(_) => Some(part(b"small 1", head)),
+        None => Some(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nsmall 1".to_vec()),
+    }));
+    let elsewhere = site_server.url("/copy");
+    fs::create_dir(&other).unwrap();
+    let _also = publish(camp.place(), &results.join("small <ok>"), &other, &["--site", &elsewhere]);
+    let described = server.get("/results/small%20%3Cok%3E?metalink");
+    let described = String::from_utf8(described).unwrap();
+    assert!(described.contains(&format!(">{elsewhere}</url>")), "{described}");
+    assert!(described.contains(&server.address) && !described.contains("file://"), "{described}");
+    let less = server.ask_as(&bound, "GET", "/results/small%20%3Cok%3E?metalink", &[], b"").text();
+    assert!(less.contains(&server.address) && !less.contains(&elsewhere), "{less}");
+    fs::write(results.join("small <ok>"), "other").unwrap();
+    let changed = String::from_utf8(server.get("/results/small%20%3Cok%3E?metalink")).unwrap();
+    assert!(!changed.contains(&elsewhere), "{changed}");
+    fs::write(results.join("small <ok>"), "small 1").unwrap();
+    // What is damaged, changed or too old is not told.
+    let kept =
+        fs::read_dir(camp.mount().join(".bivouac-published")).unwrap().map(|entry| entry.unwrap().path());
+    let kept = { kept }.find(|path| text(path).ends_with(&id)).unwrap();
+    let good = fs::read(&kept).unwrap();
+    let changed = String::from_utf8(good.clone()).unwrap().replace("file:///", "file:///x");
+    for bad in [changed.as_bytes(), b"{", b"", good.get(..good.len() / 2).unwrap()] {
+        fs::write(&kept, bad).unwrap();
+        assert_eq!(server.status("GET", &entry, &[], b""), 404);
+    }
+    fs::write(&kept, &good).unwrap();
+    assert_eq!(server.status("GET", &entry, &[], b""), 200);
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(3601);
+    fs::File::options().write(true).open(&kept).unwrap().set_modified(long_ago).unwrap();
+    assert_eq!(server.status("GET", &entry, &[], b""), 404);
+    // The catalogue is asked, and what it has is known anew; what it has not any more is forgotten.
+    fs::rename(&away, &catalogue).unwrap();
+    let elsewhere = camp.place().path().join("fresh");
+    let mut command =
+        camp.place().command(&["get", &id, text(&elsewhere), "--in", text(&catalogue), "--json"]);
+    let said = crate::harness::said(&command.env("XDG_CACHE_HOME", &elsewhere).output().unwrap());
+    assert_eq!((said.code, from(&said)["from"].as_str()), (0, Some(text(&catalogue))), "{}", said.err);
+    assert_eq!(server.status("GET", &entry, &[], b""), 200);
+    let unpublished = camp.place().run(&["unpublish", &id, "--in", text(&catalogue)]);
+    assert_eq!(unpublished.code, 0, "{}", unpublished.err);
+    assert_eq!(server.status("GET", &entry, &[], b""), 404);
+    // One that ends is told until then.
+    let id = publish(camp.place(), &results, text(&catalogue), &["--expires", "2s"]);
+    let query = format!("catalogue={}&id={id}", text(&catalogue).replace('/', "%2F"));
+    let entry = format!("/.bivouac-published/entry.json?{query}");
+    wait_until("its end", || server.status("GET", &entry, &[], b"") == 404);
+    let known = camp.place().run(&["find", "--known", "--in", text(&catalogue)]);
+    assert_eq!((known.code, known.out.as_str()), (0, "nothing found\n"), "{}", known.err);
 }
 
 /// S563: servers and daemons are killed while they are asked, and come back.

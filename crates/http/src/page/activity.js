@@ -14,13 +14,22 @@ function done(job) {
   return el("div", { class: "share" }, el("progress", { max: 1, value: share, "aria-label": what }), percent(share));
 }
 
-function jobs(list) {
+function jobs(all) {
+  const silent = all.filter((one) => one.silent);
+  const list = all.filter((one) => !one.silent);
+  const missing = silent.length
+    ? el("div", { class: "warnings" }, el("p", {}, "What is staged on these hosts is not known:"),
+      el("ul", {}, silent.map((one) => el("li", {}, visible(`${one.host}: ${one.silent}`)))))
+    : "";
+  if (!list.length && missing) return el("section", {}, el("h2", {}, "Staging"), missing);
   if (!list.length) return el("section", {}, el("h2", {}, "Staging"), el("p", {}, "No stage was started."));
-  const rows = list.map((job) => [String(job.job), job.way, job.state, done(job), `${job.files} of ${job.files_found}`,
+  const named = list.some((job) => job.host);
+  const rows = list.map((job) => [String(job.job), ...(named ? [visible(job.host)] : []), job.way, job.state, done(job), `${job.files} of ${job.files_found}`,
     `${size(job.bytes)} of ${size(job.bytes_found)}`, span(Date.now() - job.begun_unix_s * 1000),
     job.transfers.map((one) => el("div", {}, visible(`${one.src} → ${one.dst}`)))]);
-  return el("section", {}, el("h2", {}, "Staging"),
-    table("Stages", ["Job", "Way", "State", "Copied", "Files", "Bytes", "Since", "What"], [4, 5, 6], rows));
+  const head = ["Job", ...(named ? ["Host"] : []), "Way", "State", "Copied", "Files", "Bytes", "Since", "What"];
+  const numbers = [4, 5, 6].map((column) => column + (named ? 1 : 0));
+  return el("section", {}, el("h2", {}, "Staging"), missing, table("Stages", head, numbers, rows));
 }
 
 function flushing(status) {

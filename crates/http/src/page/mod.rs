@@ -25,6 +25,7 @@ use crate::service::{Page, Policy};
 use crate::tree::{Access, Asker, Tree};
 #[cfg(test)]
 pub use asked::target;
+pub use asked::value;
 use assets::{ASSETS, INDEX};
 
 /// Where the page is, without the slash behind it.

@@ -78,6 +78,28 @@ function warnings(last) {
   return el("div", { class: "warnings" }, el("h2", {}, "Warnings"), el("ul", {}, last.warnings.map((text) => el("li", {}, visible(text)))));
 }
 
+// Each host with what its nodes do together, where there are several.
+function hosts(last) {
+  const sums = new Map();
+  for (const node of last.nodes) {
+    const sum = sums.get(node.host) ?? { nodes: 0, ready: 0, requests: 0, written: 0, read: 0, load: 0, used: 0, capacity: 0 };
+    sum.nodes += 1;
+    sum.ready += node.state === "ready" ? 1 : 0;
+    sum.requests += node.requests;
+    sum.written += node.written;
+    sum.read += node.read;
+    sum.load += node.load;
+    sum.used += node.used_bytes;
+    sum.capacity += node.capacity_bytes;
+    sums.set(node.host, sum);
+  }
+  if (sums.size < 2) return undefined;
+  const rows = [...sums].map(([host, sum]) => [visible(host),
+    sum.ready ? `${sum.ready} of ${sum.nodes} nodes ready` : "does not answer", rate(sum.requests), bandwidth(sum.written),
+    bandwidth(sum.read), sum.load.toFixed(2), fullness(sum.used, sum.capacity, `host ${host}`)]);
+  return el("section", {}, table("Hosts", ["Host", "State", "Requests/s", "Written", "Read", "Load", "Full"], [2, 3, 4, 5], rows));
+}
+
 function nodes(last) {
   return el("section", {}, table("Nodes",
     ["Node", "Host", "State", "Requests/s", "Written", "Read", "Load", "Under way", "Full"], [3, 4, 5, 6, 7],
@@ -133,7 +155,7 @@ export function overview({ heading, body, signal }) {
       lines("Time of a request at its node, on average", all, [{ name: "time", kind: "read",
         value: (at) => (at.total.requests ? (at.total.load * 1e6) / at.total.requests : 0) }], (us) => micros(Math.round(us))));
     heat.show(all);
-    replace(rest, nodes(last), operations(last));
+    replace(rest, hosts(last), nodes(last), operations(last));
   };
   draw(intervals);
   follow(signal, pace, async () => {

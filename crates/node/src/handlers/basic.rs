@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use bivouac_store::{VolumeUsage, WrongPart};
-use bivouac_types::limits::WRONG_LISTED_MAX;
-use bivouac_types::{FsResult, PartitionId, StatFs};
+use bivouac_types::limits::{HOST_ANSWER_MAX, WRONG_LISTED_MAX};
+use bivouac_types::{Errno, FsResult, PartitionId, StatFs};
 use bivouac_wire::{
-    DamageStatus, FormationMap, NodeStatus, OpCount, SeatEntry, StatFsRequest, UseTable, VolumeStatus,
-    WrongBytes, op,
+    Blob, DamageStatus, FormationMap, HostQuestion, NodeStatus, OpCount, SeatEntry, StatFsRequest, UseTable,
+    VolumeStatus, WrongBytes, op,
 };
 
 use crate::dispatch::Handle;
@@ -104,6 +104,16 @@ impl Handle for op::ListUses {
         // What is open is told of now and then; mounts of this node tell it now.
         node.page_pools().iter().for_each(|pool| pool.tell_uses());
         Ok(node.uses.list(node.started))
+    }
+}
+
+impl Handle for op::AskHost {
+    fn handle(node: &Node, _: &Ctx<'_>, question: HostQuestion<'_>) -> FsResult<Blob> {
+        let Some(answer) = node.on_asked.get() else { return Err(Errno::EOPNOTSUPP.into()) };
+        let most = question.most.min(HOST_ANSWER_MAX);
+        let bytes = answer(&HostQuestion { most, ..question })?;
+        // Whoever answers may have no more to say than goes into one body.
+        if bytes.len() > HOST_ANSWER_MAX as usize { Err(Errno::EFBIG.into()) } else { Ok(Blob { bytes }) }
     }
 }
 

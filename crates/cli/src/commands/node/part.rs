@@ -13,7 +13,7 @@ use bivouac_client::{
 };
 use bivouac_direct::{Gate, GrantTable};
 use bivouac_launch::handover::{FromNode, Handover, NodeHandles, NodeShare, ServeMount};
-use bivouac_launch::{LaunchError, give_memory_back};
+use bivouac_launch::{LaunchError, StateDir, give_memory_back};
 use bivouac_mount::{Mount, MountError, Options};
 use bivouac_net::{LaneKind, Listener, LivenessTable, Served};
 use bivouac_node::{Cache, LockClient, Node, NodeConfig, PagePool, Past, SystemClock};
@@ -26,6 +26,7 @@ use log::Level;
 use super::host_peers::peers_of;
 use super::{Shared, failed};
 use crate::failure::Failure;
+use crate::host_notes;
 
 /// How long a new daemon waits for each direct access that is under way.
 const ACCESS_WAIT: Duration = Duration::from_millis(100);
@@ -130,6 +131,8 @@ impl Part {
         // A thousand such lines would say less than those between them.
         let level = if shared.config.nodes.len() == 1 { Level::Info } else { Level::Debug };
         log::log!(level, "{id} of formation {} has its records: {recovery}", shared.map.name);
+        let dir = StateDir::at(shared.config.dir.clone());
+        node.on_asked(move |question| host_notes::answer(&dir, question));
         node.shares_memory(&shared.memory);
         node.bound_names(shared.config.names_memory, Some(Arc::clone(&shared.memory)), give_memory_back);
         node.lend(grants, stuck).map_err(|e| LaunchError::system("memory for direct access", e))?;

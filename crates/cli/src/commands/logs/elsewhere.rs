@@ -1,0 +1,140 @@
+//! Logs of other hosts, which their nodes tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bivouac_types::{FsResult, NodeId};
+
+use super::{lines_of, node_of};
+use crate::host_notes::{Host, Hosts};
+
+/// Where each log was read to, by the first node of its host and by its name.
+type Ends = BTreeMap<(NodeId, String), u64>;
+
+/// The logs of a formation's other hosts.
+pub struct Elsewhere {
+    hosts: Hosts,
+    seen: Ends,
+    /// What there was at the first look.
+    names: Vec<String>,
+    /// Hosts of which it was said that they do not answer.
+    silent: BTreeSet<String>,
+}
+
+/// What was added to a log.
+struct Added {
+    name: String,
+    key: (NodeId, String),
+    /// Where it begins.
+    begin: u64,
+    bytes: Vec<u8>,
+    /// Whether it begins within a line.
+    is_cut: bool,
+}
+
+impl Elsewhere {
+    /// Of these hosts; who does not answer is named.
+    pub fn of(hosts: Hosts) -> Elsewhere {
+        let mut all = Elsewhere { hosts, seen: Ends::new(), names: Vec::new(), silent: BTreeSet::new() };
+        let listed = all.hosts.each(|host| host.logs());
+        let mut silent = Vec::new();
+        for (host, logs) in listed {
+            match logs {
+                Ok(logs) => all.names.extend(logs.into_iter().map(|log| shown(&log.name, host))),
+                Err(error) => silent.push((host.to_owned(), error.to_string())),
+            }
+        }
+        all.complain(silent);
+        all
+    }
+
+    /// What they are called.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// Whole lines that were added to each since the last time, of the last `most` bytes the first time.
+    pub fn read(&mut self, most: u64, wants: impl Fn(&str) -> bool + Sync) -> Vec<(String, Vec<String>)> {
+        let seen = &self.seen;
+        let found = self.hosts.each(|host| added(host, seen, most, &wants));
+        let (mut all, mut silent, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for (host, answer) in found {
+            match answer {
+                Ok(logs) => {
+                    for Added { name, key, begin, bytes, is_cut } in logs {
+                        let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+                        // A line without an end that is longer than what is read at once.
+                        let end = if end == 0 && bytes.len() as u64 >= most { bytes.len() } else { end };
+                        all.push((
+                            shown(&name, host),
+                            lines_of(bytes.get(..end).unwrap_or_default(), is_cut),
+                        ));
+                        ends.push((key, begin.saturating_add(end as u64)));
+                    }
+                }
+                Err(error) => silent.push((host.to_owned(), error.to_string())),
+            }
+        }
+        self.seen.extend(ends);
+        self.complain(silent);
+        all
+    }
+
+    /// Says once of each host that it does not answer; the others go on.
+    fn complain(&mut self, silent: Vec<(String, String)>) {
+        for (host, why) in silent {
+            if self.silent.insert(host.clone()) {
+                errln!("bivouac: the logs of host {host} are not among these: {why}; see: bivouac status");
+            }
+        }
+    }
+}
+
+/// Nodes have numbers that no other host has; the rest is told apart by host.
+fn shown(name: &str, host: &str) -> String {
+    if node_of(name).is_some() { name.to_owned() } else { format!("{name}@{host}") }
+}
+
+fn added(
+    host: &Host<'_>,
+    seen: &Ends,
+    most: u64,
+    wants: &(impl Fn(&str) -> bool + Sync),
+) -> FsResult<Vec<Added>> {
+    let first = host.nodes.first().copied().unwrap_or(NodeId(0));
+    let mut all = Vec::new();
+    for log in host.logs()?.into_iter().filter(|log| wants(&log.name)) {
+        let key = (first, log.name.clone());
+        let before = seen.get(&key).copied();
+        let begin = match before {
+            Some(before) if before <= log.len => before,
+            // It was cut meanwhile.
+            Some(_) => 0,
+            None => log.len.saturating_sub(most),
+        };
+        let end = log.len.min(begin.saturating_add(most));
+        let mut bytes = Vec::new();
+        loop {
+            let at = begin.saturating_add(bytes.len() as u64);
+            let some = if at < end { host.log(&log.name, at)? } else { Vec::new() };
+            if some.is_empty() {
+                break;
+            }
+            bytes.extend(some);
+        }
+        all.push(Added { name: log.name, key, begin, bytes, is_cut: before.is_none() && begin > 0 });
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_of_other_hosts_are_told_apart() {
+        assert_eq!(
+            ["n3", "supervisor", "http"].map(|name| shown(name, "b")),
+            ["n3", "supervisor@b", "http@b"]
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! Entries of catalogues that formations near by know: this user's own on this host, whichever host of the formation told
+//! them, and a server that the user names.
+
+use bivouac_http::{keys, known};
+use bivouac_publish::{Found, KNOWN_MAX, Known, Place, PublishError, Sent, Which};
+use serde_json::Value;
+use url::Url;
+
+use crate::options::NearArgs;
+use crate::publishing::{Own, Ways};
+
+/// Most bytes of a server's list of entries.
+const LIST_MAX: usize = 64 << 20;
+
+/// What one of them knows of an entry, and who that is.
+pub fn find(ways: &mut Ways<'_>, near: &NearArgs, which: Which<'_>) -> Option<(Known, String)> {
+    let now = keys::now();
+    for own in ways.own() {
+        match known::find(&own.client, which, now) {
+            Ok(Some(known)) => return Some((known, named(own))),
+            Ok(None) => {}
+            Err(error) => unheard(&named(own), &error),
+        }
+    }
+    let (url, from) = server(ways, near)?;
+    let parameters = [("catalogue", which.catalogue), ("id", which.id)];
+    let text = match asked(ways, &url, "entry.json", &parameters, KNOWN_MAX) {
+        Ok(text) => text?,
+        Err(error) => {
+            unheard(&from, &error);
+            return None;
+        }
+    };
+    match Known::decode(&text, which, now) {
+        Ok(known) => Some((known, from)),
+        Err(why) => {
+            errln!("bivouac: {from}: what it says of {} is not believed: it {why}", which.id);
+            None
+        }
+    }
+}
+
+/// All that they know of a catalogue, each entry once, the newest first.
+pub fn list(ways: &mut Ways<'_>, near: &NearArgs, catalogue: &str) -> Found {
+    let now = keys::now();
+    let mut found = Found::default();
+    for own in ways.own() {
+        match known::list(&own.client, catalogue, now) {
+            Ok(all) => found.entries.extend(all.into_iter().map(|known| known.manifest)),
+            Err(error) => unheard(&named(own), &error),
+        }
+    }
+    if let Some((url, from)) = server(ways, near) {
+        match asked(ways, &url, "find.json", &[("catalogue", catalogue)], LIST_MAX) {
+            Ok(text) => add(&mut found, text.as_deref().unwrap_or_default(), (catalogue, now), &from),
+            Err(error) => unheard(&from, &error),
+        }
+    }
+    found.entries.sort_by(|a, b| (b.created, &a.id).cmp(&(a.created, &b.id)));
+    found.entries.dedup_by(|a, b| a.id == b.id);
+    found
+}
+
+/// What a server lists, which has to be what it says as every entry has.
+fn add(found: &mut Found, text: &str, (catalogue, now): (&str, u64), from: &str) {
+    let document: Value = serde_json::from_str(text).unwrap_or_default();
+    for text in document.get("entries").and_then(Value::as_array).into_iter().flatten() {
+        match Known::decode_any(text.as_str().unwrap_or_default(), now) {
+            Ok((of, known)) if of == catalogue => found.entries.push(known.manifest),
+            Ok(_) => found.damaged.push(format!("an entry that {from} knows: it is of another catalogue")),
+            Err(why) => found.damaged.push(format!("an entry that {from} knows: it {why}")),
+        }
+    }
+}
+
+/// Has own formations know what a catalogue has just now. Where one cannot, others and the catalogue are asked.
+pub fn tell(ways: &mut Ways<'_>, catalogue: &str, known: &Known) {
+    let (uid, gid) = identity(ways);
+    for own in ways.own() {
+        let ctx = || own.client.new_op(0, uid, gid);
+        if let Err(error) = known::tell(&own.client, &ctx, catalogue, known) {
+            unheard(&named(own), &error);
+        }
+    }
+}
+
+/// Has own formations forget an entry; of others it is said how long they may tell it.
+pub fn forget(ways: &mut Ways<'_>, which: Which<'_>) {
+    let (uid, gid) = identity(ways);
+    for own in ways.own() {
+        let ctx = || own.client.new_op(0, uid, gid);
+        if let Err(error) = known::forget(&own.client, &ctx, which) {
+            let hours = bivouac_publish::FRESH_S / 3600;
+            errln!("bivouac: {} may tell of it for up to {hours} h: {error}", named(own));
+        }
+    }
+}
+
+fn identity(ways: &Ways<'_>) -> (u32, u32) {
+    (ways.here().uid, rustix::process::getegid().as_raw())
+}
+
+fn named(own: &Own) -> String {
+    format!("formation {}", own.client.map().name)
+}
+
+/// It is for speed: who else there is to be asked is asked.
+fn unheard(who: &str, error: &dyn std::fmt::Display) {
+    log::info!("{who} is not asked for entries: {error}");
+}
+
+/// The server that the user named, with the way to it.
+fn server(ways: &mut Ways<'_>, near: &NearArgs) -> Option<(Url, String)> {
+    let text = near.near.as_deref().filter(|text| !text.is_empty())?;
+    let Ok(Place::Web(url)) = Place::parse(text) else {
+        errln!("bivouac: --near: is no URL of a server (https://HOST:PORT/); nobody is asked there");
+        return None;
+    };
+    ways.open_server(&url, None, false, false);
+    let from = bivouac_publish::origin_of(&url);
+    Some((url, from))
+}
+
+/// A text of a server; nothing, if it knows nothing.
+fn asked(
+    ways: &Ways<'_>,
+    server: &Url,
+    part: &str,
+    parameters: &[(&str, &str)],
+    most: usize,
+) -> Result<Option<String>, PublishError> {
+    let mut url = server.clone();
+    url.set_path(&format!("{}/{part}", known::PLACE));
+    // Blanks of parameters are no signs of plus where they are read.
+    let pairs = parameters
+        .iter()
+        .map(|(name, value)| format!("{name}={}", bivouac_publish::encoded(value.as_bytes())));
+    url.set_query(Some(&pairs.collect::<Vec<_>>().join("&")));
+    let mut answer = ways.web.ask("GET", &url, &Sent::default())?;
+    match answer.status {
+        200 => answer.text(most).map(Some),
+        404 => Ok(None),
+        _ => Err(answer.refusal()),
+    }
+}

@@ -1,0 +1,303 @@
+//! Entries of catalogues that a formation knows: what was published from it, and what somebody of it has fetched. They are
+//! files in a directory that is the server's own, so all hosts of the formation know the same, and it outlives kills.
+//!
+//! Commands of the formation's user tell and ask by the client library; the server only reads ([`answer`]).
+
+mod answer;
+
+use bivouac_client::{Attr, Client, NewInode, OpCtx};
+use bivouac_publish::{FRESH_S, KNOWN_MAX, Known, Which, ro_crate};
+use bivouac_types::{Errno, FsError, FsResult, Ino, Timestamp, mode};
+use ring::digest::{SHA256, digest};
+
+use crate::keys;
+
+pub use answer::{answer, part_of};
+
+/// Where the server tells them, without the slash behind it; and the directory that they are in.
+pub const PLACE: &str = "/.bivouac-published";
+const DIR: &[u8] = b".bivouac-published";
+
+/// Most entries that are kept. Those that were told of first go first.
+const ENTRIES_MAX: usize = 1000;
+/// Most places of one file that are named.
+const SITES_MAX: usize = 64;
+/// Most bytes of entries that are read for one request.
+const LIST_MAX: usize = 16 << 20;
+/// How far clocks of hosts may be apart, in seconds.
+const CLOCKS_S: u64 = 60;
+/// Bytes of a catalogue's digest that are in names.
+const CATALOGUE_LEN: usize = 12;
+/// What is being written is called this, and random letters.
+const NEW: &str = "new.";
+/// Bytes of a directory that are read at once.
+const DIR_PIECE: usize = 64 << 10;
+
+/// An identity for each change.
+pub type Identity<'a> = &'a dyn Fn() -> OpCtx;
+
+fn catalogue_prefix(catalogue: &str) -> String {
+    let digest = digest(&SHA256, catalogue.as_bytes());
+    let first = digest.as_ref().get(..CATALOGUE_LEN).unwrap_or_default();
+    first.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "."
+}
+
+fn name_of(which: Which<'_>) -> String {
+    catalogue_prefix(which.catalogue) + which.id
+}
+
+/// Has a formation know an entry that a catalogue has just now. What is too large to be told on is not kept.
+///
+/// # Errors
+/// What the formation says.
+pub fn tell(client: &Client, identity: Identity<'_>, catalogue: &str, known: &Known) -> FsResult<()> {
+    let Some(text) = known.encode(catalogue) else { return Ok(()) };
+    let dir = make_dir(client, identity)?;
+    prune(client, identity, dir)?;
+    let mut random = [0; 8];
+    getrandom::fill(&mut random)
+        .map_err(|error| FsError::with(Errno::EIO, format!("draw random bytes: {error}")))?;
+    let new = format!("{NEW}{:016x}", u64::from_le_bytes(random));
+    let made = NewInode { mode: mode::FILE | 0o600, rdev: 0, target: &[] };
+    let ino = client.create(&identity(), dir, new.as_bytes(), &made, true, false)?.attr.ino;
+    let written = write_all(client, identity, ino, text.as_bytes());
+    client.close(ino);
+    let name = name_of(Which { catalogue, id: &known.manifest.id });
+    // Whoever asks sees all of it or nothing.
+    let named =
+        written.and_then(|()| client.rename(&identity(), dir, new.as_bytes(), dir, name.as_bytes(), 0));
+    if named.is_err() {
+        let _what_is_left_is_pruned = client.unlink(&identity(), dir, new.as_bytes());
+    }
+    named
+}
+
+fn write_all(client: &Client, identity: Identity<'_>, ino: Ino, bytes: &[u8]) -> FsResult<()> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        match client.write(&identity(), ino, done as u64, rest, false)? {
+            0 => return Err(Errno::EIO.into()),
+            written => done += written,
+        }
+    }
+    Ok(())
+}
+
+/// An entry that the formation knows, unless that was too long ago, or it has expired.
+///
+/// # Errors
+/// What the formation says.
+pub fn find(client: &Client, which: Which<'_>, now: u64) -> FsResult<Option<Known>> {
+    // What catalogues call no entry is no name here either.
+    let dir = if ro_crate::is_id(which.id) { dir(client)? } else { None };
+    let Some(dir) = dir else { return Ok(None) };
+    let name = name_of(which);
+    let Some(text) = read(client, dir, name.as_bytes(), now)? else { return Ok(None) };
+    match Known::decode(&text, which, now) {
+        Ok(known) => Ok(Some(known)),
+        Err(why) => {
+            log::debug!("{PLACE}/{name}: {why}");
+            Ok(None)
+        }
+    }
+}
+
+/// All entries of a catalogue that the formation knows.
+///
+/// # Errors
+/// What the formation says.
+pub fn list(client: &Client, catalogue: &str, now: u64) -> FsResult<Vec<Known>> {
+    let Some(dir) = dir(client)? else { return Ok(Vec::new()) };
+    let prefix = catalogue_prefix(catalogue);
+    let mut all = Vec::new();
+    for name in few(client, dir)?.iter().filter(|name| name.starts_with(prefix.as_bytes())) {
+        let found = read(client, dir, name, now)?.and_then(|text| Known::decode_any(&text, now).ok());
+        all.extend(found.filter(|(of, _)| of == catalogue).map(|(_, known)| known));
+    }
+    Ok(all)
+}
+
+/// Where else content of this digest can be had, by all entries that the formation knows: places that others reach as
+/// well, which are no servers of its own.
+///
+/// # Errors
+/// What the formation says.
+pub fn sites(client: &Client, sha256: &str, size: u64, own: &[String]) -> FsResult<Vec<String>> {
+    let Some(dir) = dir(client)? else { return Ok(Vec::new()) };
+    let now = keys::now();
+    let mut all: Vec<String> = Vec::new();
+    for name in few(client, dir)? {
+        let found = read(client, dir, &name, now)?.and_then(|text| Known::decode_any(&text, now).ok());
+        let items = found.into_iter().flat_map(|(_, known)| known.items);
+        let same =
+            items.filter(|item| item.size == size && item.digest.is_some_and(|known| known.hex() == sha256));
+        for url in same.flat_map(|item| item.urls) {
+            let is_own = own.iter().any(|server| is_of(&url, server));
+            if is_elsewhere(&url) && !is_own && !all.contains(&url) && all.len() < SITES_MAX {
+                all.push(url);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Whether others than this host's users reach a place.
+fn is_elsewhere(url: &str) -> bool {
+    ["https://", "http://", "s3://"].iter().any(|scheme| url.starts_with(scheme))
+}
+
+fn is_of(url: &str, server: &str) -> bool {
+    url.strip_prefix(server).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Names of what is kept, as far as all of it is not too much to be read for one request.
+fn few(client: &Client, dir: Ino) -> FsResult<Vec<Vec<u8>>> {
+    let mut room = LIST_MAX;
+    let all = names(client, dir)?.into_iter();
+    let fits = all.take_while(|(_, attr)| {
+        let len = attr.map_or(0, |attr| usize::try_from(attr.size).unwrap_or(usize::MAX));
+        room = room.saturating_sub(len);
+        room > 0
+    });
+    Ok(fits.map(|(name, _)| name).collect())
+}
+
+/// Has the formation forget an entry that is not in its catalogue any more.
+///
+/// # Errors
+/// What the formation says.
+pub fn forget(client: &Client, identity: Identity<'_>, which: Which<'_>) -> FsResult<()> {
+    let Some(dir) = dir(client)? else { return Ok(()) };
+    remove(client, identity, dir, name_of(which).as_bytes())
+}
+
+fn remove(client: &Client, identity: Identity<'_>, dir: Ino, name: &[u8]) -> FsResult<()> {
+    match client.unlink(&identity(), dir, name) {
+        Err(error) if error.errno() != Errno::ENOENT => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn make_dir(client: &Client, identity: Identity<'_>) -> FsResult<Ino> {
+    if let Some(dir) = dir(client)? {
+        return Ok(dir);
+    }
+    let new = NewInode { mode: mode::DIR | 0o700, rdev: 0, target: &[] };
+    match client.mknod(&identity(), Ino::ROOT, DIR, &new) {
+        Ok(made) => Ok(made.ino),
+        Err(error) if error.errno() == Errno::EEXIST => dir(client)?.ok_or_else(|| Errno::ENOENT.into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The directory, if it is one of this user's that nobody else writes to.
+fn dir(client: &Client) -> FsResult<Option<Ino>> {
+    match client.lookup(Ino::ROOT, DIR) {
+        Ok(attr) if attr.is_dir() && is_own(&attr) => Ok(Some(attr.ino)),
+        Ok(_) => {
+            let text = format!("{PLACE} in the formation is not this user's alone; remove it");
+            Err(FsError::with(Errno::EACCES, text))
+        }
+        Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_own(attr: &Attr) -> bool {
+    attr.uid == rustix::process::geteuid().as_raw() && attr.mode & 0o022 == 0
+}
+
+/// Whether something was written so lately that it counts. What is of the future is of a clock that is wrong.
+fn is_fresh(written: Timestamp, now: u64) -> bool {
+    let told = u64::try_from(written.secs).unwrap_or(0);
+    told <= now.saturating_add(CLOCKS_S) && now < told.saturating_add(FRESH_S)
+}
+
+/// A file's text, if it counts.
+fn read(client: &Client, dir: Ino, name: &[u8], now: u64) -> FsResult<Option<String>> {
+    let attr = match client.lookup(dir, name) {
+        Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
+        found => found?,
+    };
+    let len = usize::try_from(attr.size).unwrap_or(usize::MAX);
+    if !attr.is_file() || !is_own(&attr) || len > KNOWN_MAX || !is_fresh(attr.mtime, now) {
+        return Ok(None);
+    }
+    let (mut bytes, mut done) = (vec![0; len], 0);
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match client.read(attr.ino, done as u64, rest) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            // It was forgotten meanwhile.
+            Err(error) if matches!(error.errno(), Errno::ENOENT | Errno::ESTALE) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(done);
+    Ok(String::from_utf8(bytes).ok())
+}
+
+fn names(client: &Client, dir: Ino) -> FsResult<Vec<(Vec<u8>, Option<Attr>)>> {
+    let (mut all, mut cookie) = (Vec::new(), 0);
+    loop {
+        let page = client.readdir(dir, cookie, DIR_PIECE, true)?;
+        let Some(last) = page.last() else { return Ok(all) };
+        cookie = last.cookie;
+        all.extend(page.into_iter().map(|entry| (entry.name, entry.attr)));
+    }
+}
+
+/// Removes what counts no more, and what is too much.
+fn prune(client: &Client, identity: Identity<'_>, dir: Ino) -> FsResult<()> {
+    let now = keys::now();
+    let mut kept: Vec<(i64, Vec<u8>)> = Vec::new();
+    for (name, attr) in names(client, dir)? {
+        match attr.map_or_else(|| client.lookup(dir, &name), Ok) {
+            Ok(attr) if is_fresh(attr.mtime, now) => kept.push((attr.mtime.secs, name)),
+            Ok(_) => remove(client, identity, dir, &name)?,
+            Err(error) if error.errno() == Errno::ENOENT => {}
+            Err(error) => return Err(error),
+        }
+    }
+    kept.sort();
+    let many = kept.len().saturating_sub(ENTRIES_MAX - 1);
+    kept.iter().take(many).try_for_each(|(_, name)| remove(client, identity, dir, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::is_reserved;
+
+    #[test]
+    fn entries_are_where_no_file_of_a_client_is() {
+        assert!(is_reserved(DIR) && PLACE.as_bytes().strip_prefix(b"/") == Some(DIR));
+        assert_eq!(
+            [PLACE, "/.bivouac-published/x", "/.bivouac-publishedx"].map(part_of),
+            [Some(""), Some("/x"), None]
+        );
+    }
+
+    #[test]
+    fn sites_are_places_that_others_reach() {
+        assert!(is_elsewhere("https://a/b") && is_elsewhere("s3://b/k"));
+        assert!(!is_elsewhere("file:///a") && !is_elsewhere("javascript:x"));
+        assert!(is_of("https://a:1/b", "https://a:1") && !is_of("https://a:12/b", "https://a:1"));
+    }
+
+    #[test]
+    fn names_are_told_apart_by_catalogue() {
+        let name = |catalogue, id| name_of(Which { catalogue, id });
+        assert_eq!(name("/a", "x-01").len(), 2 * CATALOGUE_LEN + 1 + 4);
+        assert!(name("/a", "x-01") != name("/b", "x-01") && name("/a", "x-01").ends_with(".x-01"));
+        assert!(!name("/a", "x").starts_with(NEW));
+    }
+
+    #[test]
+    fn what_was_told_counts_for_a_while() {
+        let now = 1_700_000_000;
+        let told = |secs: u64| is_fresh(Timestamp { secs: secs as i64, nanos: 0 }, now);
+        assert!(told(now) && told(now - FRESH_S + 1) && told(now + CLOCKS_S));
+        assert!(!told(now - FRESH_S) && !told(now + CLOCKS_S + 1) && !told(0));
+    }
+}

@@ -1,0 +1,65 @@
+//! What the server says of entries that the formation knows.
+
+use std::sync::Arc;
+
+use bivouac_publish::Which;
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::{PLACE, find, list};
+use crate::body::{Body, full};
+use crate::keys;
+use crate::page::value;
+use crate::refusal::Refusal;
+use crate::tree::{Access, Tree};
+
+/// What of it a request's path names; nothing, if it is not of it.
+#[must_use]
+pub fn part_of(path: &str) -> Option<&str> {
+    path.strip_prefix(PLACE).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Answers a request: `entry.json` with `catalogue` and `id`, or `find.json` with `catalogue`. This may block.
+///
+/// # Errors
+/// Why not: an entry says where files are that a key for a path need not know of.
+pub fn answer(
+    tree: &Arc<Tree>,
+    access: &Access,
+    part: &str,
+    query: Option<&str>,
+) -> Result<Response<Body>, Refusal> {
+    if !access.prefix.names.is_empty() {
+        let text = "entries are of the whole formation, and the key is for a path in it; ask for one that is for all";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, text));
+    }
+    let missing =
+        |what: &str| Refusal::new(StatusCode::BAD_REQUEST, format!("the parameter {what} is missing"));
+    let catalogue = value(query, "catalogue")?.ok_or_else(|| missing("catalogue"))?;
+    let (client, now) = (tree.client()?, keys::now());
+    match part {
+        "/entry.json" => {
+            let id = value(query, "id")?.ok_or_else(|| missing("id"))?;
+            let found = find(client, Which { catalogue: &catalogue, id: &id }, now)?;
+            let text = found.and_then(|known| known.encode(&catalogue));
+            let unknown = || Refusal::new(StatusCode::NOT_FOUND, "not known here; ask the catalogue");
+            Ok(sent(text.ok_or_else(unknown)?))
+        }
+        "/find.json" => {
+            let known = list(client, &catalogue, now)?.into_iter();
+            let texts: Vec<Value> =
+                known.filter_map(|known| known.encode(&catalogue)).map(Value::from).collect();
+            Ok(sent(json!({"entries": texts}).to_string()))
+        }
+        _ => Err(Refusal::new(StatusCode::NOT_FOUND, "there are entry.json and find.json")),
+    }
+}
+
+fn sent(text: String) -> Response<Body> {
+    let mut response = Response::new(full(text.into()));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,102 @@
+"""Objects by boto3: put, got, listed, copied, removed, in parts and by links; compared each time.
+
+usage: objects.py URL CERTIFICATE MOUNT, with the key alone on a line of standard input. Prints what is wrong, and exits
+with 1 then.
+"""
+
+import hashlib
+import os
+import sys
+import urllib.request
+import ssl
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from boto3.s3.transfer import TransferConfig
+
+url, certificate, mount = sys.argv[1:]
+key = sys.stdin.readline().strip()
+bad = []
+
+
+def check(what, holds):
+    if not holds:
+        bad.append(what)
+
+
+def code(call, **arguments):
+    """The error that a call ends with, or nothing."""
+    try:
+        call(**arguments)
+    except ClientError as error:
+        return error.response["Error"]["Code"]
+
+
+# Since 1.36 boto3 sends checksums behind the body unless told otherwise, which the server does not take: docs/http.md.
+os.environ["AWS_REQUEST_CHECKSUM_CALCULATION"] = "when_required"
+os.environ["AWS_RESPONSE_CHECKSUM_VALIDATION"] = "when_required"
+client = boto3.client(
+    "s3",
+    endpoint_url=url,
+    verify=certificate,
+    region_name="us-east-1",
+    aws_access_key_id=key.split(".")[0],
+    aws_secret_access_key=key,
+    config=Config(signature_version="s3v4", s3={"addressing_style": "path"}, proxies={}),
+)
+small, large = b"small", os.urandom(13_000_001)
+client.create_bucket(Bucket="boto")
+client.put_object(Bucket="boto", Key="a/b", Body=small, Metadata={"who": "ada"}, ContentType="text/x-note")
+with open(f"{mount}/boto/a/b", "rb") as file:
+    check("an object is a file", file.read() == small)
+got = client.get_object(Bucket="boto", Key="a/b")
+check("its content", got["Body"].read() == small)
+check("its metadata", got["Metadata"] == {"who": "ada"} and got["ContentType"] == "text/x-note")
+check("its tag is an MD5", got["ETag"] == f'"{hashlib.md5(small).hexdigest()}"')
+got = client.get_object(Bucket="boto", Key="a/b", Range="bytes=1-2")
+check("a range", got["Body"].read() == small[1:3])
+check("a wrong key", code(client.get_object, Bucket="boto", Key="a/none") == "NoSuchKey")
+
+# In parts, several at a time.
+with open("/dev/shm/bivouac-boto", "wb") as file:
+    file.write(large)
+parts = TransferConfig(multipart_threshold=5 << 20, multipart_chunksize=5 << 20, max_concurrency=4)
+client.upload_file("/dev/shm/bivouac-boto", "boto", "large", Config=parts)
+with open(f"{mount}/boto/large", "rb") as file:
+    check("parts are put together", file.read() == large)
+os.remove("/dev/shm/bivouac-boto")
+client.copy_object(Bucket="boto", Key="copy", CopySource={"Bucket": "boto", "Key": "large"})
+check("a copy", client.get_object(Bucket="boto", Key="copy")["Body"].read() == large)
+
+# Listings, page by page.
+for number in range(25):
+    client.put_object(Bucket="boto", Key=f"many/{number:02}", Body=str(number).encode())
+pages = client.get_paginator("list_objects_v2").paginate(Bucket="boto", Prefix="many/", PaginationConfig={"PageSize": 7})
+names = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+check("all keys in order", names == [f"many/{number:02}" for number in range(25)])
+top = client.list_objects_v2(Bucket="boto", Delimiter="/")
+check("prefixes", [prefix["Prefix"] for prefix in top["CommonPrefixes"]] == ["a/", "many/"])
+
+client.put_object_tagging(Bucket="boto", Key="copy", Tagging={"TagSet": [{"Key": "k", "Value": "v"}]})
+check("tags", client.get_object_tagging(Bucket="boto", Key="copy")["TagSet"] == [{"Key": "k", "Value": "v"}])
+
+# A link is for what it was made for, without a key.
+link = client.generate_presigned_url("get_object", Params={"Bucket": "boto", "Key": "a/b"}, ExpiresIn=60)
+trusted = ssl.create_default_context(cafile=certificate)
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
+check("a link", opener.open(link).read() == small)
+try:
+    opener.open(link.replace("/a/b", "/large"))
+    check("a link of something else", False)
+except urllib.error.HTTPError as error:
+    check("a link of something else", error.code == 403)
+
+everything = [entry["Key"] for entry in client.list_objects_v2(Bucket="boto")["Contents"]]
+done = client.delete_objects(Bucket="boto", Delete={"Objects": [{"Key": name} for name in everything]})
+check("all are removed", len(done["Deleted"]) == len(everything) and not done.get("Errors"))
+client.delete_bucket(Bucket="boto")
+check("nothing is left", not os.path.exists(f"{mount}/boto"))
+for what in bad:
+    print(f"boto3: {what}")
+sys.exit(1 if bad else 0)
