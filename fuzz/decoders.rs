@@ -64,7 +64,7 @@ pub fn message(bytes: &[u8]) {
         UpdateShard ChangePartition ListPartitions PutPartition BindDirectory ListRecords ListSubfiles Watch ListTouched
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
         SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient Invalidate Probe ProbeFor Reached FindOrigin ListDirty
-        ListSeen NoteSeen Flush MarkFlush FlushParts FindPlace BringFile FlushHere Fence SendUnsent Mirror Pin ListPinned
+        ListSeen NoteSeen Flush MarkFlush FlushParts FindPlace BringFile FlushHere Own Fence SendUnsent Mirror Pin ListPinned
         OpenSession GrantDirect WidenDirect AccessList LendSize MakeRoom Scrub ListUses AskHost
     );
     match u16::from(*number) {
