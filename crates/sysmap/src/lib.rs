@@ -4,6 +4,8 @@
 //! - [`merge`] makes one map of those of single hosts; [`diff`] says what changed between two.
 //! - [`available`] is what is left of a host: what it has, less what is used.
 //! - [`bandwidth`] is what a network carries between two hosts, and between two halves of all.
+//! - [`rounds`] says who sends to whom when that is measured, and [`Judge`] what the figures say of the links.
+//! - [`common`] is the fastest network that hosts have in common.
 //! - [`dot`] and [`svg`] draw it.
 //!
 //! No I/O, no clock: reading machines is the business of `extract`.
@@ -11,17 +13,22 @@
 mod available;
 mod bandwidth;
 mod bisection;
+mod common;
 mod diff;
 mod draw;
 mod flow;
 mod host;
 mod load;
+mod measured;
 mod merge;
 mod network;
+mod paths;
+mod rounds;
 
 pub use available::{Available, DiskLeft, InterfaceLeft, MountLeft, available};
-pub use bandwidth::{Bandwidth, Bits, Pair, bandwidth};
+pub use bandwidth::{Bandwidth, Bits, Pair, bandwidth, between_halves};
 pub use bisection::{Bisection, EXACT_HOSTS_MAX};
+pub use common::{Address, common, fastest_first};
 pub use diff::{Change, diff};
 pub use draw::{dot, svg};
 pub use flow::Graph;
@@ -30,5 +37,10 @@ pub use host::{
     NumaNode, Part, Processors, SCHEMA, Socket,
 };
 pub use load::{DiskLoad, InterfaceLoad, Load, MountLoad};
+pub use measured::{
+    Direction, Flows, Judge, Measured, MeasuredHost, Place, SLOW_BELOW, SlowLink, Together, Transfer, best,
+};
 pub use merge::{is_same_host, merge};
 pub use network::{End, Link, Map, Network, Switch};
+pub use paths::switch_of;
+pub use rounds::{rounds, spread};
