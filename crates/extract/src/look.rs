@@ -49,6 +49,12 @@ pub fn host(machine: &dyn Machine, name: &str, load_ms: u64) -> (Host, Option<Ne
     (host, neighbours)
 }
 
+/// The network interfaces of a machine, and nothing else.
+#[must_use]
+pub fn interfaces(machine: &dyn Machine) -> Vec<Interface> {
+    INTERFACES.iter().find_map(|source| (source.look)(machine)).unwrap_or_default()
+}
+
 fn load(machine: &dyn Machine, host: &mut Host, ms: u64) -> Option<Load> {
     let load = procload::look(machine, host, ms)?;
     host.sources.insert("load".into(), "procfs".into());

@@ -91,9 +91,9 @@ pub fn bandwidth(network: &Network) -> Option<Bandwidth> {
 
 /// What flows from these hosts to those at the same time; unbounded if the network does not join all of them.
 #[must_use]
-pub fn between_halves(network: &Network, from: &[&str], to: &[&str]) -> Bits {
+pub fn between_halves(network: &Network, from: &[String], to: &[String]) -> Bits {
     let graphs = graphs(network);
-    let vertices = |names: &[&str]| -> Option<Vec<usize>> {
+    let vertices = |names: &[String]| -> Option<Vec<usize>> {
         names.iter().map(|name| graphs.hosts.iter().position(|host| host == name)).collect()
     };
     match (vertices(from), vertices(to)) {

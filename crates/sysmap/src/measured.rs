@@ -224,7 +224,8 @@ impl Judge<'_> {
         slow
     }
 
-    /// Pairs that carry far less than both ends do with others, each with what those carry. Of two hosts both directions are compared.
+    /// Pairs that carry far less than both ends do with others, each with what those carry. Of two hosts both directions are compared. What a
+    /// host that is slow itself does with one or another says nothing.
     fn slow_pairs(&self, flows: &Flows) -> Vec<((usize, usize), u64, u64)> {
         let ends = |(from, to): (usize, usize)| {
             if self.hosts.len() == 2 {
@@ -233,7 +234,13 @@ impl Judge<'_> {
             let of = |host, direction| best(flows, host, direction).unwrap_or(0);
             of(from, Direction::Sends).min(of(to, Direction::Receives))
         };
-        let all = flows.iter().map(|(pair, (bits, _))| (*pair, *bits, ends(*pair)));
+        let slow = self.slow_hosts(flows);
+        let is_slow =
+            |host, way| slow.iter().any(|(known, direction, _)| (*known, *direction) == (host, way));
+        let all = flows.iter().filter(|((from, to), _)| {
+            !is_slow(*from, Direction::Sends) && !is_slow(*to, Direction::Receives)
+        });
+        let all = all.map(|(pair, (bits, _))| (*pair, *bits, ends(*pair)));
         all.filter(|(_, bits, ends)| (*bits as f64) < *ends as f64 * SLOW_BELOW).collect()
     }
 

@@ -69,7 +69,7 @@ proptest! {
         prop_assert!(chosen.is_empty() || longest <= all.div_ceil(chosen.len()));
     }
 
-    /// S535: one slow direction of one host is named, and nothing else, whatever noise below a fifth does.
+    /// S529: one slow direction of one host is named, and nothing else, whatever noise below a fifth does.
     #[test]
     fn the_slow_link_is_named_and_no_other(
         hosts in 3_usize..20, seed in any::<u64>(), part in 1_u64..50, receives in any::<bool>(), known in any::<bool>(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bivouac_extract::{Machine, Real, Record, Recorder, host, networks};
 use bivouac_launch::hosts::{HostArg, Launcher, parse_hosts, read_hostfile};
 use bivouac_launch::{Environment, Inquiry, StateDir, ask_hosts, output_of};
-use bivouac_sysmap::{Map, is_same_host, merge};
+use bivouac_sysmap::{Map, Network, is_same_host, merge};
 
 use crate::failure::Failure;
 use crate::options::{SystemArgs, WhoseArgs};
@@ -74,12 +74,10 @@ fn of_hosts(
         program: args.whose.program.as_deref(),
         arguments: &arguments,
         bound: Duration::from_millis(args.whose.answer_timeout.0),
+        live: None,
     };
     let (answers, fabric) = std::thread::scope(|scope| {
-        let fabric = scope.spawn(|| {
-            let run = |program: &[&str]| output_of(here, program, PROGRAM_BOUND);
-            networks(&Real::new(Path::new("/"), &run))
-        });
+        let fabric = scope.spawn(|| fabric(here));
         (ask_hosts(here, &inquiry), fabric.join().unwrap_or_default())
     });
     let answers = answers?;
@@ -95,19 +93,30 @@ fn of_hosts(
         }
     }
     let whole = merge(maps);
-    for host in hosts.iter().filter(|host| !whole.hosts.iter().any(|known| known.name == host.name)) {
-        if !notes.iter().any(|note| note.starts_with(&format!("host {}:", host.name))) {
-            notes.push(format!("host {}: did not answer", host.name));
-        }
-    }
+    silent(&whole, hosts, &mut notes);
     if whole.hosts.is_empty() {
         return Err(Failure::new(1, format_args!("no host answered:\n{}", notes.join("\n"))));
     }
     Ok(merge(vec![whole, Map { networks: fabric, notes, ..Map::default() }]))
 }
 
+/// Networks that one host knows as a whole.
+pub(super) fn fabric(here: &Environment) -> Vec<Network> {
+    let run = |program: &[&str]| output_of(here, program, PROGRAM_BOUND);
+    networks(&Real::new(Path::new("/"), &run))
+}
+
+/// Notes the hosts of which nothing is known, not even why.
+pub(super) fn silent(whole: &Map, hosts: &[HostArg], notes: &mut Vec<String>) {
+    for host in hosts.iter().filter(|host| !whole.hosts.iter().any(|known| known.name == host.name)) {
+        if !notes.iter().any(|note| note.starts_with(&format!("host {}:", host.name))) {
+            notes.push(format!("host {}: did not answer", host.name));
+        }
+    }
+}
+
 /// Under the name by which the user knows the host.
-fn named(mut map: Map, called: Option<&str>, hosts: &[HostArg]) -> Map {
+pub(super) fn named(mut map: Map, called: Option<&str>, hosts: &[HostArg]) -> Map {
     let Some(own) = map.hosts.first().map(|host| host.name.clone()) else { return map };
     let listed = hosts.iter().find(|host| is_same_host(&host.name, &own)).map(|host| host.name.as_str());
     if let Some(name) = called.or(listed).filter(|name| *name != own) {
@@ -116,7 +125,11 @@ fn named(mut map: Map, called: Option<&str>, hosts: &[HostArg]) -> Map {
     map
 }
 
-fn hosts(here: &Environment, whose: &WhoseArgs) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
+/// The hosts that are meant, and what reaches them; none for this one alone.
+pub(super) fn hosts(
+    here: &Environment,
+    whose: &WhoseArgs,
+) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
     let job = Launcher::of_job(here, 1)?;
     let named = match (&whose.name, &whose.hosts, &whose.hostfile) {
         (Some(name), ..) => {

@@ -30,6 +30,7 @@ mod large;
 mod library;
 mod lifecycle;
 mod locks;
+mod measured;
 mod meddled;
 mod members;
 mod memory_limits;
