@@ -79,8 +79,8 @@ pub use signals::{Arrived, Signals, unblock};
 pub use stacks::stacks_of_all_threads;
 pub use start::{Started, raise_descriptor_limit, start, supervise};
 pub use state::{
-    HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, Reach, STATE_VERSION, Stage,
-    State, VolumeState,
+    Domains, HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, Reach, STATE_VERSION,
+    Stage, State, VolumeState,
 };
 pub use state_dir::{Claim, Ending, SECRET_LEN, StateDir};
 pub use supervisor::{DaemonProgram, Report, Supervisor};

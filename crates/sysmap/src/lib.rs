@@ -6,6 +6,8 @@
 //! - [`bandwidth`] is what a network carries between two hosts, and between two halves of all.
 //! - [`rounds`] says who sends to whom when that is measured, and [`Judge`] what the figures say of the links.
 //! - [`common`] is the fastest network that hosts have in common.
+//! - [`domains`] are the switches of hosts, and [`spread_over`] an order in which neighbours do not fail together.
+//! - [`nearest`] is the part of a machine that a daemon is to run on.
 //! - [`dot`] and [`svg`] draw it.
 //!
 //! No I/O, no clock: reading machines is the business of `extract`.
@@ -15,12 +17,14 @@ mod bandwidth;
 mod bisection;
 mod common;
 mod diff;
+mod domains;
 mod draw;
 mod flow;
 mod host;
 mod load;
 mod measured;
 mod merge;
+mod nearest;
 mod network;
 mod paths;
 mod rounds;
@@ -30,6 +34,7 @@ pub use bandwidth::{Bandwidth, Bits, Pair, bandwidth, between_halves};
 pub use bisection::{Bisection, EXACT_HOSTS_MAX};
 pub use common::{Address, common, fastest_first};
 pub use diff::{Change, diff};
+pub use domains::{domains, spread_over};
 pub use draw::{dot, svg};
 pub use flow::Graph;
 pub use host::{
@@ -41,6 +46,7 @@ pub use measured::{
     Direction, Flows, Judge, Measured, MeasuredHost, Place, SLOW_BELOW, SlowLink, Together, Transfer, best,
 };
 pub use merge::{is_same_host, merge};
+pub use nearest::{Nearest, listed, nearest};
 pub use network::{End, Link, Map, Network, Switch};
 pub use paths::switch_of;
 pub use rounds::{rounds, spread};

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bivouac_extract::{Machine, Real, Record, Recorder, host, networks};
+use bivouac_extract::{Machine, Real, Record, Recorder, host, networks, places};
 use bivouac_launch::hosts::{HostArg, Launcher, parse_hosts, read_hostfile};
 use bivouac_launch::{Environment, Inquiry, StateDir, ask_hosts, output_of};
-use bivouac_sysmap::{Map, Network, is_same_host, merge};
+use bivouac_sysmap::{Map, Nearest, Network, is_same_host, merge, nearest};
+use bivouac_wire::FormationMap;
 
 use crate::failure::Failure;
 use crate::options::{SystemArgs, WhoseArgs};
@@ -38,6 +39,21 @@ pub fn gather(here: &Environment, args: &SystemArgs) -> Result<Map, Failure> {
 pub fn of_this_host(here: &Environment, load_ms: u64) -> Map {
     let run = |program: &[&str]| output_of(here, program, PROGRAM_BOUND);
     one(&Real::new(Path::new("/"), &run), &here.host, load_ms)
+}
+
+/// The part of this machine that the daemon of a node with these volumes is to run on, as far as that matters.
+#[must_use]
+pub fn near_to(map: &FormationMap, node: u16, volumes: &[String]) -> Option<Nearest> {
+    let own = map.nodes.get(usize::from(node))?;
+    let of_host = || (0_u16..).zip(&map.nodes).filter(|(_, entry)| entry.host == own.host);
+    let (index, count) = (of_host().position(|(number, _)| number == node)?, of_host().count());
+    if count < 2 {
+        return None;
+    }
+    // Only files are read.
+    let machine = places(&Real::new(Path::new("/"), &|_| None))?;
+    let volumes: Vec<&str> = volumes.iter().map(String::as_str).collect();
+    nearest(&machine, &volumes, index, count)
 }
 
 fn one(machine: &dyn Machine, name: &str, load_ms: u64) -> Map {

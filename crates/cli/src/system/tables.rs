@@ -268,7 +268,7 @@ pub(super) fn bits(bits: Bits) -> String {
 }
 
 /// Networks count in powers of ten.
-pub(super) fn speed(bits: f64) -> String {
+pub fn speed(bits: f64) -> String {
     for (unit, name) in [(1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")] {
         if bits >= unit {
             let number = format!("{:.1}", bits / unit);
