@@ -329,6 +329,34 @@ mod tests {
         }
     }
 
+    /// S539.
+    #[test]
+    fn seats_take_turns_between_switches_where_these_are_known() {
+        let mut state = sample();
+        let first = state.nodes[0].clone();
+        state.nodes = (0..4).map(|id| NodeState { id, host: format!("n{id}"), ..first.clone() }).collect();
+        let order = |state: &State| -> Vec<u16> {
+            first_map(state, FormationId([0; 16])).seats.iter().map(|seat| seat.node.0).collect()
+        };
+        assert_eq!(order(&state)[..4], [0, 1, 2, 3]);
+        let of = [("n0", "a"), ("n1", "a"), ("n2", "b"), ("n3", "b")];
+        let of = of.map(|(host, switch)| (host.to_owned(), switch.to_owned())).into();
+        state.reach = Some(crate::state::Reach {
+            launcher: crate::hosts::Launcher::Ssh,
+            program: String::new(),
+            send: None,
+            network: None,
+            silence_ms: 1000,
+            domains: Some(crate::state::Domains { source: "test".into(), of }),
+        });
+        assert_eq!(order(&state)[..4], [0, 2, 1, 3]);
+        let map = first_map(&state, FormationId([0; 16]));
+        assert_eq!(
+            map.nodes.iter().map(|node| node.host.as_str()).collect::<Vec<_>>(),
+            ["n0", "n1", "n2", "n3"]
+        );
+    }
+
     #[test]
     fn absurd_wishes_are_refused_by_name() {
         assert_eq!(wishes().check(), Ok(()));

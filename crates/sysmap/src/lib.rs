@@ -12,15 +12,16 @@
 //!
 //! No I/O, no clock: reading machines is the business of `extract`.
 
+mod addresses;
 mod available;
 mod bandwidth;
 mod bisection;
-mod common;
 mod diff;
 mod domains;
 mod draw;
 mod flow;
 mod host;
+mod judge;
 mod load;
 mod measured;
 mod merge;
@@ -29,10 +30,10 @@ mod network;
 mod paths;
 mod rounds;
 
+pub use addresses::{Address, common, fastest_first};
 pub use available::{Available, DiskLeft, InterfaceLeft, MountLeft, available};
 pub use bandwidth::{Bandwidth, Bits, Pair, bandwidth, between_halves};
 pub use bisection::{Bisection, EXACT_HOSTS_MAX};
-pub use common::{Address, common, fastest_first};
 pub use diff::{Change, diff};
 pub use domains::{domains, spread_over};
 pub use draw::{dot, svg};
@@ -41,10 +42,9 @@ pub use host::{
     Cache, Device, DeviceKind, Disk, DiskKind, Host, Interface, InterfaceKind, Memory, Mount, MountKind,
     NumaNode, Part, Processors, SCHEMA, Socket,
 };
+pub use judge::{Flows, Judge, SLOW_BELOW, best};
 pub use load::{DiskLoad, InterfaceLoad, Load, MountLoad};
-pub use measured::{
-    Direction, Flows, Judge, Measured, MeasuredHost, Place, SLOW_BELOW, SlowLink, Together, Transfer, best,
-};
+pub use measured::{Direction, Measured, MeasuredHost, Place, SlowLink, Together, Transfer};
 pub use merge::{is_same_host, merge};
 pub use nearest::{Nearest, listed, nearest};
 pub use network::{End, Link, Map, Network, Switch};

@@ -98,7 +98,7 @@ proptest! {
             prop_assert!(speed.is_some() || at == *number);
         }
         let known: Vec<(u64, std::cmp::Reverse<usize>)> =
-            items.iter().filter_map(|(number, speed)| Some((((*speed)?), std::cmp::Reverse(*number)))).collect();
+            items.iter().filter_map(|(number, speed)| Some(((*speed)?, std::cmp::Reverse(*number)))).collect();
         prop_assert!(known.windows(2).all(|pair| pair[0] >= pair[1]));
     }
 }

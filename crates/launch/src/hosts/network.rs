@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use bivouac_extract::{Real, interfaces};
-use bivouac_sysmap::{Address, fastest_first};
+use bivouac_sysmap::{Address, Interface, InterfaceKind, fastest_first};
 use if_addrs::IfAddr;
 use serde::{Deserialize, Serialize};
 
@@ -100,16 +100,24 @@ fn all_addresses() -> LaunchResult<Vec<Address>> {
     let found = if_addrs::get_if_addrs().map_err(|e| LaunchError::system("addresses of this host", e))?;
     // Only files are read: no program is started for it.
     let known = interfaces(&Real::new(Path::new("/"), &|_| None));
-    let speed = |name: &str| known.iter().find(|one| one.name == name).and_then(|one| one.speed_bits);
     let local = |interface: if_addrs::Interface| {
         let (ip, prefix) = match &interface.addr {
             IfAddr::V4(address) => (IpAddr::V4(address.ip), address.prefixlen),
             IfAddr::V6(address) => (IpAddr::V6(address.ip), address.prefixlen),
         };
-        let speed_bits = speed(&interface.name);
+        let speed_bits = speed_of(&known, &interface.name);
         (!is_link_local(ip)).then_some(Address { interface: interface.name, ip, prefix, speed_bits })
     };
     Ok(found.into_iter().filter_map(local).collect())
+}
+
+/// Of an interface with a device behind it. What a bridge says is the speed of what is plugged into it, which may be containers of this
+/// host, and nobody else reaches it by that.
+fn speed_of(known: &[Interface], name: &str) -> Option<u64> {
+    let has_device = |one: &&Interface| {
+        matches!(one.kind, Some(InterfaceKind::Ethernet | InterfaceKind::InfiniBand)) && one.name == name
+    };
+    known.iter().find(has_device).and_then(|one| one.speed_bits)
 }
 
 /// Such an address means something on one cable only.
@@ -179,6 +187,24 @@ mod tests {
         assert_eq!(choose(Some("0.0.0.0/0")).unwrap().len(), 3);
         assert_eq!(choose(Some("172.16.0.0/12")), None);
         assert_eq!(choose(None).unwrap(), ["192.168.1.7", "10.1.2.3", "fd00::7", "127.0.0.1"]);
+    }
+
+    #[test]
+    fn what_a_bridge_says_is_no_speed() {
+        let interface = |name: &str, kind| Interface {
+            name: name.into(),
+            kind: Some(kind),
+            up: Some(true),
+            speed_bits: Some(7),
+            mtu: None,
+            hardware_address: None,
+            driver: None,
+            address: None,
+            numa: None,
+        };
+        let known =
+            [interface("docker0", InterfaceKind::Virtual), interface("ib0", InterfaceKind::InfiniBand)];
+        assert_eq!(["docker0", "ib0", "eth0"].map(|name| speed_of(&known, name)), [None, Some(7), None]);
     }
 
     #[test]

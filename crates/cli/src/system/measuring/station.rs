@@ -1,5 +1,6 @@
 //! A host that is measured: it says over the launcher where it can be reached, and takes orders until the command is gone.
 
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::mpsc;
@@ -19,6 +20,8 @@ use super::transfer;
 const PROOF: Duration = Duration::from_secs(5);
 /// How long the command may be silent while others are measured.
 const SILENCE: Duration = Duration::from_secs(120);
+/// How often it is looked whether the launcher is still there, until the command has come.
+const HEARD: Duration = Duration::from_secs(1);
 /// How soon the end of a transfer is told.
 const TELL: Duration = Duration::from_millis(10);
 
@@ -65,13 +68,11 @@ pub fn open(network: Option<&Network>) -> LaunchResult<(Station, Option<Waiting>
     }
 }
 
-/// Whether the launcher still takes what this host says.
+/// Whether the launcher still takes what this host says: an empty line. A launcher that is left behind notices by it, too, that nobody
+/// hears it any more.
 fn is_heard() -> bool {
-    let output = std::io::stdout();
-    let mut polled = [PollFd::from_borrowed_fd(output.as_fd(), PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let seen = poll(&mut polled, Some(&now));
-    seen.is_ok() && !polled.iter().any(|one| one.revents().intersects(PollFlags::ERR | PollFlags::HUP))
+    let mut output = std::io::stdout();
+    output.write_all(b"\n").and_then(|()| output.flush()).is_ok()
 }
 
 fn listen() -> std::io::Result<TcpListener> {
@@ -86,7 +87,7 @@ impl Waiting {
     pub fn serve(self, patience: Duration) {
         let until = Instant::now() + patience;
         while Instant::now() < until && is_heard() {
-            if let Some(mut line) = self.next(until) {
+            if let Some(mut line) = self.next(until.min(Instant::now() + HEARD)) {
                 match line.is_proven_by(Instant::now() + PROOF) {
                     Ok(true) => return self.obey(line),
                     Ok(false) => log::warn!("somebody connected and said nothing"),
@@ -99,14 +100,8 @@ impl Waiting {
     fn next(&self, until: Instant) -> Option<Line> {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).ok()?;
-        let output = std::io::stdout();
-        let mut polled = [
-            PollFd::from_borrowed_fd(self.orders.as_fd(), PollFlags::IN),
-            // Asked for nothing, it tells of the other end's end.
-            PollFd::from_borrowed_fd(output.as_fd(), PollFlags::empty()),
-        ];
-        poll(&mut polled, Some(&left)).ok()?;
-        polled.first().filter(|orders| orders.revents().contains(PollFlags::IN))?;
+        let mut polled = [PollFd::from_borrowed_fd(self.orders.as_fd(), PollFlags::IN)];
+        poll(&mut polled, Some(&left)).ok().filter(|came| *came > 0)?;
         Link::accept(&self.orders, &self.auth).map(Line::over).ok()
     }
 

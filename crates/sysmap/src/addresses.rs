@@ -1,6 +1,6 @@
 //! By which of their addresses hosts reach each other best.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
