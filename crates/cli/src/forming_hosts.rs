@@ -1,19 +1,27 @@
 //! A formation over several hosts: which they are, who starts processes there, and what it then looks like.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bivouac_extract::{Real, slurm_network};
 use bivouac_launch::hosts::{
     HostArg, HostsWishes, Launcher, Meeting, attend, parse_hosts, read_hostfile, start_hosts, which_host,
 };
 use bivouac_launch::{
-    Environment, FormationName, HostLife, LaunchError, ProcessId, Signals, State, StateDir,
+    Domains, Environment, FormationName, HostLife, LaunchError, ProcessId, Signals, State, StateDir,
+    output_of,
 };
+use bivouac_sysmap::{Map, domains};
 use bivouac_types::units::format_count;
 
 use crate::failure::Failure;
 use crate::forming::{Formed, make_partitions, partitions_of};
-use crate::options::{FileArgs, FormationArgs, HostsArgs, PlaceArgs};
+use crate::options::{FileArgs, FormationArgs, HostsArgs, PlaceArgs, Topology};
+use crate::system::of_file;
+
+/// How long the batch system may take to say how its network is made.
+const TOPOLOGY_WAIT: Duration = Duration::from_secs(5);
 
 /// The hosts that are asked for, and what reaches them; `None` for a formation on this machine.
 ///
@@ -98,6 +106,7 @@ pub fn form(
     signals: &Signals,
 ) -> Result<Formed, Failure> {
     let partitions = partitions_of(here, &name, file)?;
+    let domains = domains_of(here, &args.hosts.topology, &launcher, &hosts)?;
     let mount = place.map(|place| mount_of_hosts(here, &name, place)).transpose()?;
     let owner = match ends {
         Ends::WithUs => Some(ProcessId::current()),
@@ -111,6 +120,7 @@ pub fn form(
         min_nodes: args.hosts.min_nodes,
         network: args.hosts.network.clone(),
         silence_ms: args.hosts.silence_max.0.max(1000),
+        domains,
         mount: mount.clone(),
         allow_other: place.is_some_and(|place| place.allow_other),
         tied: matches!(ends, Ends::WithUs),
@@ -131,6 +141,36 @@ pub fn form(
     make_partitions(here, &started.dir, &started.state, &partitions)
         .map_err(|failure| formed.give_up(here, failure))?;
     Ok(formed)
+}
+
+/// Which hosts are behind one switch, if that is known and tells them apart.
+fn domains_of(
+    here: &Environment,
+    topology: &Topology,
+    launcher: &Launcher,
+    hosts: &[HostArg],
+) -> Result<Option<Domains>, Failure> {
+    let (map, source) = match topology {
+        Topology::None => return Ok(None),
+        Topology::File(path) => (of_file(path)?, path.display().to_string()),
+        Topology::Auto if *launcher != Launcher::Slurm => return Ok(None),
+        Topology::Auto => {
+            let run = |program: &[&str]| output_of(here, program, TOPOLOGY_WAIT);
+            let Some(network) = slurm_network(&Real::new(Path::new("/"), &run)) else { return Ok(None) };
+            let source = network.source.clone();
+            (Map { networks: vec![network], ..Map::default() }, source)
+        }
+    };
+    let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+    let switches = domains(&map, &names).into_iter().zip(hosts);
+    let of: BTreeMap<String, String> =
+        switches.filter_map(|(switch, host)| Some((host.name.clone(), switch?))).collect();
+    if of.is_empty() && matches!(topology, Topology::File(_)) {
+        errln!(
+            "bivouac: --topology {source}: it does not tell these hosts apart, so seats are placed without it"
+        );
+    }
+    Ok((!of.is_empty()).then_some(Domains { source, of }))
 }
 
 /// Says which hosts did not come, and why.

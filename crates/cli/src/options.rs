@@ -39,7 +39,7 @@ use durations::{duration, interval};
 pub use examples::command;
 pub use files::{FlushArgs, FsckArgs, PinArgs, ScrubArgs};
 pub use formation::FormationArgs;
-pub use hosts::{AgainArgs, HostsArgs};
+pub use hosts::{AgainArgs, HostsArgs, Topology};
 pub use key::{KeyAction, KeyArgs, KeyCreateArgs, KeyListArgs, KeyRevokeArgs};
 pub use logs::LogsArgs;
 pub use metrics::{MetricsArgs, MetricsForm};

@@ -784,6 +784,7 @@ mod tests {
             checksum: bivouac_types::Checksum::default(),
             page_pool: 64 << 20,
             names_memory: 1 << 30,
+            numa: true,
             map: String::new(),
             nodes,
             lost_elsewhere: vec![],

@@ -11,7 +11,7 @@ mod names;
 mod record;
 mod sources;
 
-pub use look::{Source, host, networks};
+pub use look::{Source, host, interfaces, networks, places, slurm_network};
 pub use machine::{Machine, Real, Space};
 pub use names::hosts_of_list;
 pub use record::{Record, Recorder};

@@ -2,7 +2,7 @@
 
 use bivouac_sysmap::{Device, Disk, Host, Interface, Load, Memory, Mount, Network, NumaNode, Processors};
 
-use crate::machine::Machine;
+use crate::machine::{Machine, Space};
 use crate::sources::{
     cpuinfo, hwloc, iblinkinfo, ibnetdiscover, iplink, lldp, lsblk, lspci, meminfo, mountinfo, mounts,
     procload, slurm, sysblock, syscpu, sysnet, sysnuma, syspci,
@@ -47,6 +47,59 @@ pub fn host(machine: &dyn Machine, name: &str, load_ms: u64) -> (Host, Option<Ne
     }
     let neighbours = lldp::look(machine, &host);
     (host, neighbours)
+}
+
+/// The network interfaces of a machine, and nothing else.
+#[must_use]
+pub fn interfaces(machine: &dyn Machine) -> Vec<Interface> {
+    INTERFACES.iter().find_map(|source| (source.look)(machine)).unwrap_or_default()
+}
+
+/// The network as Slurm was told, without asking any other source.
+#[must_use]
+pub fn slurm_network(machine: &dyn Machine) -> Option<Network> {
+    SLURM.iter().find_map(|source| (source.look)(machine))
+}
+
+/// Where things are on a machine with several parts of memory: those, its disks and what is mounted, without asking anybody how
+/// full that is. Of a machine that is in one part, nothing.
+#[must_use]
+pub fn places(machine: &dyn Machine) -> Option<Host> {
+    let machine = Unmeasured(machine);
+    let mut host = Host::default();
+    host.numa = first(&NUMA, &machine, &mut host, "numa").filter(|parts| parts.len() > 1)?;
+    host.disks = first(&DISKS, &machine, &mut host, "disks").unwrap_or_default();
+    host.mounts = first(&MOUNTS, &machine, &mut host, "mounts").unwrap_or_default();
+    Some(host)
+}
+
+/// A machine whose file systems are not asked: a server that is gone would have who asks wait.
+struct Unmeasured<'a>(&'a dyn Machine);
+
+impl Machine for Unmeasured<'_> {
+    fn text(&self, path: &str) -> Option<String> {
+        self.0.text(path)
+    }
+
+    fn names(&self, dir: &str) -> Vec<String> {
+        self.0.names(dir)
+    }
+
+    fn real(&self, path: &str) -> Option<String> {
+        self.0.real(path)
+    }
+
+    fn space(&self, _: &str) -> Option<Space> {
+        None
+    }
+
+    fn output(&self, program: &[&str]) -> Option<String> {
+        self.0.output(program)
+    }
+
+    fn pass(&self, ms: u64) -> u64 {
+        self.0.pass(ms)
+    }
 }
 
 fn load(machine: &dyn Machine, host: &mut Host, ms: u64) -> Option<Load> {

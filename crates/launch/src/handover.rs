@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::hex::{from_hex, to_hex};
 use crate::packets;
 use crate::phases::Phase;
-use crate::state::{NodeState, RELEASE, STATE_VERSION, State, VolumeState};
+use crate::state::{Domains, NodeState, RELEASE, STATE_VERSION, State, VolumeState};
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -104,6 +104,8 @@ pub struct DaemonConfig {
     pub page_pool: u64,
     /// Most bytes of memory for the records of each node.
     pub names_memory: u64,
+    /// Whether it is kept on the part of its host that is near to its volumes.
+    pub numa: bool,
     /// After how long a node that does not answer is dead, in milliseconds, if nodes watch each other.
     pub dead_after_ms: Option<u64>,
     /// Nodes that will not be started again.
@@ -112,6 +114,8 @@ pub struct DaemonConfig {
     pub recovering: bool,
     /// Whether it ever was.
     pub was_recovered: bool,
+    /// What fails together, if that is known.
+    pub domains: Option<Domains>,
     secret: String,
     map: String,
 }
@@ -138,10 +142,12 @@ impl DaemonConfig {
             checksum: state.checksum,
             page_pool: state.page_pool,
             names_memory: state.names_memory,
+            numa: state.numa,
             dead_after_ms: state.watching_ms(),
             lost: state.lost().collect(),
             recovering: state.recovering,
             was_recovered: state.recoveries > 0,
+            domains: state.reach.as_ref().and_then(|reach| reach.domains.clone()),
             secret: to_hex(secret),
             map: state.map.clone(),
         })

@@ -1,11 +1,12 @@
 //! Programs that are run for what they say: on this machine, and this program on all hosts, once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,10 +22,14 @@ use crate::{LaunchError, LaunchResult};
 const HEARD_MAX: usize = 256 << 20;
 /// Launchers that run at the same time, where there is one for each host.
 const AT_ONCE: usize = 64;
+/// How often it is looked whether hosts that stay are to be waited for no longer, and whether they have written something down.
+const LOOK: Duration = Duration::from_millis(100);
 /// What a line begins with that is part of an answer, behind whatever a launcher puts in front of it.
 const MARK: &str = "bivouac-says ";
 /// Bytes of an answer in one line: launchers that put lines of several hosts together keep short ones whole.
 const LINE_MAX: usize = 900;
+/// What the name of an answer ends with that is not whole yet.
+const PART: &str = "part";
 /// Where programs are that only administrators have in their search path.
 const MORE_PLACES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
@@ -41,6 +46,32 @@ pub struct Inquiry<'a> {
     pub arguments: &'a [String],
     /// How long all of it may take.
     pub bound: Duration,
+    /// Of hosts that stay when they have answered: who is told of it at once.
+    pub live: Option<Live<'a>>,
+}
+
+/// Hears of hosts while their programs still run; all of them do so at the same time.
+#[derive(Clone, Copy)]
+pub struct Live<'a> {
+    /// Is told.
+    pub hear: &'a (dyn Fn(Heard) + Sync),
+    /// Set when the programs are to be waited for no longer.
+    pub stop: &'a AtomicBool,
+}
+
+impl std::fmt::Debug for Live<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("stop", self.stop).finish_non_exhaustive()
+    }
+}
+
+/// What is heard of a host, or of all if one launcher starts them all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// An answer, whole; from the host of that name, if the launcher starts one process per host.
+    Answer(Option<String>, String),
+    /// The launcher has ended: no more is heard of this host, or of any. With what there is to be said of it.
+    Ended(Option<String>, Vec<String>),
 }
 
 /// What hosts answered: each with its name as it was called, if the launcher starts one process per host. And what there is to be
@@ -62,7 +93,7 @@ pub fn output_of(here: &Environment, program: &[&str], bound: Duration) -> Optio
     let mut command = Command::new(path);
     // What is read by programs is in no language.
     command.args(arguments).env("LC_ALL", "C").stdin(Stdio::null()).stderr(Stdio::null());
-    let (text, how) = hear(&mut command, Instant::now() + bound, false)?;
+    let (text, how) = hear(&mut command, Instant::now() + bound, false, &mut |_| false)?;
     how.is_none().then_some(text)
 }
 
@@ -86,6 +117,18 @@ pub fn answer_lines(host: &str, answer: &str) -> String {
     text
 }
 
+/// Writes an answer for launchers that bring nothing back: whole or not at all, for who reads it does not know when it is done.
+///
+/// # Errors
+/// What the system says.
+pub fn write_answer(dir: &Path, host: &str, answer: &str) -> std::io::Result<()> {
+    let name: String = host.chars().map(|c| if c == '/' { '_' } else { c }).collect();
+    let whole = dir.join(format!("{name}-{}.answer", std::process::id()));
+    let part = whole.with_extension(PART);
+    std::fs::write(&part, answer)?;
+    std::fs::rename(&part, &whole)
+}
+
 /// Starts this program on every host, once, and hears what it answers.
 ///
 /// # Errors
@@ -107,20 +150,34 @@ pub fn ask_hosts(here: &Environment, inquiry: &Inquiry<'_>) -> LaunchResult<Answ
     let deadline = Instant::now() + inquiry.bound;
     let calls = Mutex::new(inquiry_calls(inquiry.launcher, inquiry.hosts, words).into_iter());
     let answers = Mutex::new(Answers::default());
+    let at_once = if inquiry.live.is_some() { inquiry.hosts.len() } else { AT_ONCE.min(inquiry.hosts.len()) };
+    let (over, is_over) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(inquiry.hosts.len()) {
-            scope.spawn(|| {
-                loop {
-                    let next = calls.lock().ok().and_then(|mut calls| calls.next());
-                    let Some((arguments, host)) = next else { return };
-                    let answer = call(inquiry.launcher, &arguments, host.as_deref(), deadline);
-                    if let Ok(mut all) = answers.lock() {
-                        all.texts.extend(answer.texts);
-                        all.trouble.extend(answer.trouble);
-                    }
-                }
-            });
+        if let (Some(shared), Some(live)) = (&shared, inquiry.live) {
+            scope.spawn(move || shared.tell(live, &is_over));
         }
+        let callers: Vec<_> = (0..at_once)
+            .map(|_| {
+                scope.spawn(|| {
+                    loop {
+                        let next = calls.lock().ok().and_then(|mut calls| calls.next());
+                        let Some((arguments, host)) = next else { return };
+                        let answer = call(inquiry, &arguments, host.as_deref(), deadline);
+                        if let Some(live) = inquiry.live {
+                            (live.hear)(Heard::Ended(host, answer.trouble.clone()));
+                        }
+                        if let Ok(mut all) = answers.lock() {
+                            all.texts.extend(answer.texts);
+                            all.trouble.extend(answer.trouble);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for caller in callers {
+            let _panicked = caller.join();
+        }
+        drop(over);
     });
     let mut answers = answers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(shared) = shared {
@@ -131,18 +188,31 @@ pub fn ask_hosts(here: &Environment, inquiry: &Inquiry<'_>) -> LaunchResult<Answ
     Ok(answers)
 }
 
-fn call(launcher: &Launcher, arguments: &[String], host: Option<&str>, deadline: Instant) -> Answers {
-    let whom = host.map_or_else(|| launcher.to_string(), |host| format!("host {host}"));
+fn call(inquiry: &Inquiry<'_>, arguments: &[String], host: Option<&str>, deadline: Instant) -> Answers {
+    let whom = host.map_or_else(|| inquiry.launcher.to_string(), |host| format!("host {host}"));
     let trouble = |text: String| Answers { texts: Vec::new(), trouble: vec![format!("{whom}: {text}")] };
     let Some((program, arguments)) = arguments.split_first() else { return Answers::default() };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
-    let Some((said, how)) = hear(&mut command, deadline, true) else {
+    let mut told = BTreeSet::new();
+    let mut tell = |said: &[u8]| {
+        let Some(live) = inquiry.live else { return false };
+        // What comes behind the last end of a line may be half a line.
+        let whole = said.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let said = String::from_utf8_lossy(said.get(..whole).unwrap_or_default());
+        for (key, text) in whole_answers(&said).0 {
+            if told.insert(key) {
+                (live.hear)(Heard::Answer(host.map(str::to_owned), text));
+            }
+        }
+        live.stop.load(Ordering::Relaxed)
+    };
+    let Some((said, how)) = hear(&mut command, deadline, true, &mut tell) else {
         return trouble(format!("{program} could not be started; choose another way: --launch"));
     };
     let (texts, words) = whole_answers(&said);
     let texts: Vec<(Option<String>, String)> =
-        texts.into_iter().map(|text| (host.map(str::to_owned), text)).collect();
+        texts.into_iter().map(|(_, text)| (host.map(str::to_owned), text)).collect();
     match how {
         _ if texts.is_empty() => trouble(words.or(how).unwrap_or_else(|| "it said nothing".into())),
         Some(how) => Answers { texts, trouble: vec![format!("{whom}: {}", words.unwrap_or(how))] },
@@ -150,8 +220,8 @@ fn call(launcher: &Launcher, arguments: &[String], host: Option<&str>, deadline:
     }
 }
 
-/// The answers among what several hosts said at the same time, and the last of what else was said.
-fn whole_answers(said: &str) -> (Vec<String>, Option<String>) {
+/// The answers among what several hosts said at the same time, each with what its host calls itself, and the last of what else was said.
+fn whole_answers(said: &str) -> (Vec<(String, String)>, Option<String>) {
     let mut parts: BTreeMap<&str, BTreeMap<usize, &str>> = BTreeMap::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut last = None;
@@ -175,12 +245,19 @@ fn whole_answers(said: &str) -> (Vec<String>, Option<String>) {
     }
     let is_whole = |host: &str, parts: &BTreeMap<usize, &str>| counts.get(host) == Some(&parts.len());
     let texts = parts.iter().filter(|(host, parts)| is_whole(host, parts));
-    let texts = texts.map(|(_, parts)| parts.values().copied().collect::<String>()).collect();
+    let text = |parts: &BTreeMap<usize, &str>| parts.values().copied().collect::<String>();
+    let texts = texts.map(|(host, parts)| ((*host).to_owned(), text(parts))).collect();
     (texts, last.map(|line| line.strip_prefix("bivouac: ").unwrap_or(line).to_owned()))
 }
 
-/// Runs a program and hears all that it says; and why that may not be all.
-fn hear(command: &mut Command, deadline: Instant, with_errors: bool) -> Option<(String, Option<String>)> {
+/// Runs a program and hears all that it says; and why that may not be all. `tell` is shown what was said so far, also from
+/// time to time, and answers whether that is enough.
+fn hear(
+    command: &mut Command,
+    deadline: Instant,
+    with_errors: bool,
+    tell: &mut dyn FnMut(&[u8]) -> bool,
+) -> Option<(String, Option<String>)> {
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).ok()?;
     if with_errors {
         command.stderr(theirs.try_clone().ok()?);
@@ -191,11 +268,15 @@ fn hear(command: &mut Command, deadline: Instant, with_errors: bool) -> Option<(
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let (mut said, mut buffer) = (Vec::new(), [0; 65_536]);
     let how = loop {
+        if tell(&said) {
+            break Some("was ended".to_owned());
+        }
         let left = deadline.saturating_duration_since(Instant::now());
-        let wait = Timespec::try_from(left).ok()?;
+        let wait = Timespec::try_from(left.min(LOOK)).ok()?;
         let mut descriptors = [PollFd::from_borrowed_fd(ours.as_fd(), PollFlags::IN)];
         match poll(&mut descriptors, Some(&wait)) {
-            Ok(0) => break Some("took too long, and was ended".to_owned()),
+            Ok(0) if left.is_zero() => break Some("took too long, and was ended".to_owned()),
+            Ok(0) => continue,
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => break Some(error.to_string()),
         }
@@ -234,8 +315,29 @@ impl Shared {
     }
 
     fn read(&self) -> Vec<String> {
+        self.files().iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect()
+    }
+
+    /// What is whole.
+    fn files(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
-        entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect()
+        let is_whole = |path: &PathBuf| path.extension().is_none_or(|extension| extension != PART);
+        entries.map(|entry| entry.path()).filter(is_whole).collect()
+    }
+
+    /// Tells of what is written down until it is over.
+    fn tell(&self, live: Live<'_>, is_over: &mpsc::Receiver<()>) {
+        let mut told = BTreeSet::new();
+        while is_over.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+            for path in self.files() {
+                if !told.contains(&path)
+                    && let Ok(text) = std::fs::read_to_string(&path)
+                {
+                    told.insert(path);
+                    (live.hear)(Heard::Answer(None, text));
+                }
+            }
+        }
     }
 }
 
@@ -261,11 +363,14 @@ mod tests {
         lines.extend(answer_lines("n2", "short ").lines().map(|line| format!("1: {line}")));
         lines.reverse();
         lines.push("warning: something".into());
-        let (texts, last) = whole_answers(&lines.join("\n"));
-        assert_eq!(texts, ["short ", long.as_str()]);
+        let texts_of = |lines: &[String]| -> Vec<String> {
+            whole_answers(&lines.join("\n")).0.into_iter().map(|(_, text)| text).collect()
+        };
+        let (_, last) = whole_answers(&lines.join("\n"));
+        assert_eq!(texts_of(&lines), ["short ", long.as_str()]);
         assert_eq!(last.as_deref(), Some("warning: something"));
         lines.remove(1);
-        assert_eq!(whole_answers(&lines.join("\n")).0, ["short "], "half an answer is none");
+        assert_eq!(texts_of(&lines), ["short "], "half an answer is none");
     }
 
     #[test]
@@ -291,11 +396,42 @@ mod tests {
             program: Some("printf"),
             arguments: &["%s".to_owned(), said],
             bound: Duration::from_secs(60),
+            live: None,
         };
         let mut answers = ask_hosts(&here, &inquiry).unwrap();
         answers.texts.sort();
         let expected = ["a", "b"].map(|host| (Some(host.to_owned()), "{\"a\": 1}".to_owned()));
         assert_eq!(answers.texts, expected);
         assert_eq!(answers.trouble, ["host c: no such host"]);
+    }
+
+    #[test]
+    fn hosts_that_stay_are_heard_at_once_and_let_go() {
+        let here = Environment { search_path: std::env::var_os("PATH"), ..environment(None) };
+        let hosts = parse_hosts("a,b,c", 1).unwrap();
+        // Two answer and stay for ever; one goes away without an answer.
+        let script = "case {host} in c) echo no such host >&2; exit 3;; esac; {args}; exec sleep 100000";
+        let launcher: Launcher = script.parse().unwrap();
+        let stop = AtomicBool::new(false);
+        let heard = Mutex::new(Vec::new());
+        let hear = |what: Heard| {
+            let mut heard = heard.lock().unwrap();
+            heard.push(what);
+            stop.store(heard.len() >= 3, Ordering::Relaxed);
+        };
+        let inquiry = Inquiry {
+            hosts: &hosts,
+            launcher: &launcher,
+            program: Some("printf"),
+            arguments: &["%s".to_owned(), answer_lines("x", "it. is")],
+            bound: Duration::from_secs(60),
+            live: Some(Live { hear: &hear, stop: &stop }),
+        };
+        ask_hosts(&here, &inquiry).unwrap();
+        let heard = heard.into_inner().unwrap();
+        let answer = |host: &str| Heard::Answer(Some(host.into()), "it. is".into());
+        assert!([answer("a"), answer("b")].iter().all(|one| heard[..3].contains(one)), "{heard:?}");
+        let ended = Heard::Ended(Some("c".into()), vec!["host c: no such host".into()]);
+        assert!(heard[..3].contains(&ended), "{heard:?}");
     }
 }

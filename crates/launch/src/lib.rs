@@ -61,7 +61,7 @@ pub use forked::close_inherited;
 pub use given_back::give_memory_back;
 pub use guarded::{Guarded, guarded, guarded_parent};
 pub use http::{HttpAddress, HttpHandover, HttpState, HttpWish};
-pub use inquiry::{Answers, Inquiry, answer_lines, ask_hosts, output_of};
+pub use inquiry::{Answers, Heard, Inquiry, Live, answer_lines, ask_hosts, output_of, write_answer};
 pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, become_command, run_command};
 pub use memory::{MemoryGauge, available_memory, memory_share};
 pub use name::{FormationName, NAME_LEN_MAX};
@@ -79,8 +79,8 @@ pub use signals::{Arrived, Signals, unblock};
 pub use stacks::stacks_of_all_threads;
 pub use start::{Started, raise_descriptor_limit, start, supervise};
 pub use state::{
-    HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, Reach, STATE_VERSION, Stage,
-    State, VolumeState,
+    Domains, HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, Reach, STATE_VERSION,
+    Stage, State, VolumeState,
 };
 pub use state_dir::{Claim, Ending, SECRET_LEN, StateDir};
 pub use supervisor::{DaemonProgram, Report, Supervisor};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use bivouac_layout::slot_to_node;
+use bivouac_sysmap::spread_over;
 use bivouac_types::limits::{DEAD_AFTER_MS_MIN, SLOTS_DEFAULT};
 use bivouac_types::{Checksum, FormationId, NodeId, Slot, SpreadAt, check_stripe};
 use bivouac_wire::{FormationMap, NodeEntry, SeatEntry};
@@ -54,6 +55,8 @@ pub struct Wishes {
     pub page_pool: u64,
     /// Most bytes of memory for names, attributes and what else the records of a node are; a part of what there is if not given.
     pub names_memory: Option<u64>,
+    /// Whether daemons of a host are kept on the parts of it that are near to their volumes.
+    pub numa: bool,
     /// How long clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// After how long a node that does not answer is dead, in milliseconds.
@@ -149,6 +152,7 @@ impl Wishes {
             checksum: self.checksum,
             page_pool: self.page_pool,
             names_memory: self.names_memory.unwrap_or(u64::MAX),
+            numa: self.numa,
             map: String::new(),
             nodes: Vec::new(),
             lost_elsewhere: Vec::new(),
@@ -182,7 +186,8 @@ pub fn plan(here: &Environment, wishes: &Wishes, dir: &StateDir) -> LaunchResult
 }
 
 /// The map of a formation whose addresses are known: every node has as many slots as any other; seats go round
-/// over the nodes, volume by volume, so that neighbours among the seats are on different nodes.
+/// over the nodes, volume by volume, so that neighbours among the seats are on different nodes, and behind different
+/// switches where those are known.
 #[must_use]
 pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
     let count = state.nodes.len() as u16;
@@ -193,8 +198,9 @@ pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
         unix_path: node.unix_path.display().to_string(),
     };
     let volumes = state.nodes.iter().map(|node| node.volumes.len()).max().unwrap_or(0);
+    let nodes = in_turns(state);
     let seats = (0..volumes).flat_map(|volume| {
-        let having = state.nodes.iter().filter(move |node| volume < node.volumes.len());
+        let having = nodes.iter().filter(move |node| volume < node.volumes.len());
         having.map(move |node| SeatEntry { node: NodeId(node.id), volume: volume as u16 })
     });
     FormationMap {
@@ -208,6 +214,14 @@ pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
         width: state.width,
         is_secure: state.secure,
     }
+}
+
+/// The nodes in the order in which they get seats: as they are numbered, unless it is known what fails together.
+fn in_turns(state: &State) -> Vec<&NodeState> {
+    let domains = state.reach.as_ref().and_then(|reach| reach.domains.as_ref());
+    let Some(domains) = domains else { return state.nodes.iter().collect() };
+    let domains: Vec<_> = state.nodes.iter().map(|node| domains.of.get(&node.host)).collect();
+    spread_over(&domains).into_iter().filter_map(|node| state.nodes.get(node)).collect()
 }
 
 /// Descriptors of a node that shares a process: three listeners, memory for direct access, its volume's directory and log, and
@@ -302,6 +316,7 @@ mod tests {
             checksum: Checksum::default(),
             page_pool: 64 << 20,
             names_memory: None,
+            numa: true,
             wait_ms: 30_000,
             dead_after_ms: None,
             port: 0,
@@ -312,6 +327,34 @@ mod tests {
             ttl_ms: None,
             owner: None,
         }
+    }
+
+    /// S539.
+    #[test]
+    fn seats_take_turns_between_switches_where_these_are_known() {
+        let mut state = sample();
+        let first = state.nodes[0].clone();
+        state.nodes = (0..4).map(|id| NodeState { id, host: format!("n{id}"), ..first.clone() }).collect();
+        let order = |state: &State| -> Vec<u16> {
+            first_map(state, FormationId([0; 16])).seats.iter().map(|seat| seat.node.0).collect()
+        };
+        assert_eq!(order(&state)[..4], [0, 1, 2, 3]);
+        let of = [("n0", "a"), ("n1", "a"), ("n2", "b"), ("n3", "b")];
+        let of = of.map(|(host, switch)| (host.to_owned(), switch.to_owned())).into();
+        state.reach = Some(crate::state::Reach {
+            launcher: crate::hosts::Launcher::Ssh,
+            program: String::new(),
+            send: None,
+            network: None,
+            silence_ms: 1000,
+            domains: Some(crate::state::Domains { source: "test".into(), of }),
+        });
+        assert_eq!(order(&state)[..4], [0, 2, 1, 3]);
+        let map = first_map(&state, FormationId([0; 16]));
+        assert_eq!(
+            map.nodes.iter().map(|node| node.host.as_str()).collect::<Vec<_>>(),
+            ["n0", "n1", "n2", "n3"]
+        );
     }
 
     #[test]

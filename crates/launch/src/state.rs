@@ -1,5 +1,6 @@
 //! What is written down of a running formation, so that every later command, also after a crash, knows what there is.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -117,6 +118,9 @@ pub struct State {
     /// Most bytes of memory for the records of each node here.
     #[serde(default = "unbounded")]
     pub names_memory: u64,
+    /// Whether daemons of a host are kept on the parts of it that are near to their volumes.
+    #[serde(default)]
+    pub numa: bool,
     /// The map as it is sent, hexadecimal; empty until the ports are known.
     pub map: String,
     /// The nodes, by id.
@@ -173,6 +177,18 @@ pub struct Reach {
     pub network: Option<Network>,
     /// Silence after which a host takes its part down, in milliseconds.
     pub silence_ms: u64,
+    /// What fails together, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domains: Option<Domains>,
+}
+
+/// Which hosts fail together: those of one switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domains {
+    /// What said so.
+    pub source: String,
+    /// The switch of each host of which it is known, by the name by which the host was called.
+    pub of: BTreeMap<String, String>,
 }
 
 /// One host of a formation over several.
@@ -420,6 +436,7 @@ pub(crate) mod tests {
             checksum: Checksum::default(),
             page_pool: 64 << 20,
             names_memory: 1 << 30,
+            numa: true,
             map: String::new(),
             nodes: vec![node],
             lost_elsewhere: vec![],

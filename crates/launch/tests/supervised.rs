@@ -179,6 +179,7 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         checksum: bivouac_types::Checksum::default(),
         page_pool: 64 << 20,
         names_memory: u64::MAX,
+        numa: true,
         map: String::new(),
         nodes: vec![node],
         lost_elsewhere: vec![],

@@ -568,6 +568,7 @@ pub mod tests {
             spread_at: bivouac_types::SpreadAt::default(),
             dead_after: None,
             past: crate::Past::default(),
+            switches: Vec::new(),
             liveness: std::sync::Arc::new(bivouac_net::LivenessTable::new(1)),
             objects: bivouac_source::Environment::default(),
         };

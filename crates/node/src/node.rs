@@ -96,6 +96,8 @@ pub struct NodeConfig {
     pub rounds: Rounds,
     /// What was before this daemon.
     pub past: Past,
+    /// The switch of each node of the map, by number, as far as that is known.
+    pub switches: Vec<Option<u16>>,
 }
 
 /// A running node.
@@ -127,6 +129,8 @@ pub struct Node {
     pub(crate) opens: Opens,
     pub(crate) sessions: Sessions,
     pub(crate) partitions: Partitions,
+    /// The switch of each node, as far as that is known.
+    pub(crate) switches: Vec<Option<u16>>,
     pub(crate) channels: Channels,
     pub(crate) counters: Counters,
     /// How files are used.
@@ -198,6 +202,7 @@ impl Node {
             allocator,
             sessions,
             partitions,
+            switches: config.switches,
             reaper: Reaper::new(config.grace),
             discarded_again: Mutex::default(),
             rounds: config.rounds,

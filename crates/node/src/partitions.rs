@@ -224,11 +224,36 @@ impl Node {
         Ok((layout, wish.placement))
     }
 
-    /// Positions of a partition's seats on the node of a seat of the root partition.
+    /// Positions of a partition's seats that are nearest to a seat of the root partition: on its node, else on its host, else behind its
+    /// switch; none if the partition has no such seat.
     fn positions_near(&self, partition: &Partition, near: Option<SeatIndex>) -> Vec<u16> {
-        let node = near.and_then(|seat| self.map.seat(seat)).map(|place| place.node);
-        let places = (0..).zip(partition.places(&self.map));
-        places.filter(|(_, place)| Some(place.node) == node).map(|(position, _)| position).collect()
+        let Some(own) = near.and_then(|seat| self.map.seat(seat)).map(|place| place.node) else {
+            return Vec::new();
+        };
+        let distances: Vec<Option<u8>> =
+            partition.places(&self.map).iter().map(|place| self.distance(own, place.node)).collect();
+        let nearest = distances.iter().flatten().min();
+        // On another node, and all of them alike: none is to be preferred.
+        if nearest.is_some_and(|nearest| *nearest > 0) && distances.iter().all(|one| one.as_ref() == nearest)
+        {
+            return Vec::new();
+        }
+        let places = (0..).zip(&distances);
+        let is_nearest = |distance: &Option<u8>| distance.is_some() && distance.as_ref() == nearest;
+        places.filter(|(_, distance)| is_nearest(distance)).map(|(position, _)| position).collect()
+    }
+
+    /// How far a node is from another one; nothing if it is no nearer than any other.
+    fn distance(&self, own: NodeId, other: NodeId) -> Option<u8> {
+        let host = |node: NodeId| self.map.nodes.get(usize::from(node.0)).map(|entry| &entry.host);
+        let switch = |node: NodeId| self.switches.get(usize::from(node.0)).copied().flatten();
+        if own == other {
+            return Some(0);
+        }
+        if host(own).is_some_and(|own| !own.is_empty()) && host(own) == host(other) {
+            return Some(1);
+        }
+        (switch(own).is_some() && switch(own) == switch(other)).then_some(2)
     }
 }
 

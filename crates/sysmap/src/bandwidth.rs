@@ -89,6 +89,19 @@ pub fn bandwidth(network: &Network) -> Option<Bandwidth> {
     })
 }
 
+/// What flows from these hosts to those at the same time; unbounded if the network does not join all of them.
+#[must_use]
+pub fn between_halves(network: &Network, from: &[String], to: &[String]) -> Bits {
+    let graphs = graphs(network);
+    let vertices = |names: &[String]| -> Option<Vec<usize>> {
+        names.iter().map(|name| graphs.hosts.iter().position(|host| host == name)).collect()
+    };
+    match (vertices(from), vertices(to)) {
+        (Some(from), Some(to)) => between(&graphs, &from, &to),
+        _ => Bits::default(),
+    }
+}
+
 fn between(graphs: &Graphs<'_>, from: &[usize], to: &[usize]) -> Bits {
     Bits { low: graphs.low.flow(from, to), high: bounded(graphs.high.flow(from, to)) }
 }

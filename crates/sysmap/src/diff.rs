@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::network::Map;
 
 /// What is different every time.
-const LEFT_OUT: [&str; 3] = ["load", "available", "sources"];
+const LEFT_OUT: [&str; 4] = ["load", "available", "sources", "measured"];
 /// What members of a list are known by, the first that they have.
 const NAMES: [&str; 6] = ["name", "path", "address", "id", "level", "from"];
 

@@ -32,6 +32,7 @@ pub fn merge(maps: Vec<Map>) -> Map {
             add_network(&mut whole.networks, network);
         }
         whole.notes.extend(map.notes);
+        whole.measured = map.measured.or(whole.measured);
     }
     whole.hosts.sort_by_cached_key(|host| natural(&host.name));
     whole.networks.sort_by(|a, b| (&a.name, &a.source).cmp(&(&b.name, &b.source)));

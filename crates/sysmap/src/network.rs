@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Bandwidth;
 use crate::host::{Host, SCHEMA};
+use crate::measured::Measured;
 
 /// Machines and what joins them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,9 @@ pub struct Map {
     pub networks: Vec<Network>,
     /// What could not be looked at, and why.
     pub notes: Vec<String>,
+    /// What transfers between the hosts carried, if that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
 }
 
 /// A network, as one source describes it. Several sources that describe the same wires are several networks: a map does not
@@ -72,7 +76,13 @@ pub struct Link {
 
 impl Default for Map {
     fn default() -> Map {
-        Map { schema: SCHEMA.into(), hosts: Vec::new(), networks: Vec::new(), notes: Vec::new() }
+        Map {
+            schema: SCHEMA.into(),
+            hosts: Vec::new(),
+            networks: Vec::new(),
+            notes: Vec::new(),
+            measured: None,
+        }
     }
 }
 

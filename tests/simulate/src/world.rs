@@ -377,6 +377,7 @@ impl World {
             objects: bivouac_source::Environment::default(),
             rounds: Rounds::default(),
             past: Past::default(),
+            switches: Vec::new(),
         };
         let (node, recovery) = Node::open(config, Arc::new(NetPeers::new(ways)), Arc::new(SystemClock))?;
         sim::log_line(&format!("has its records: {recovery:?}"));

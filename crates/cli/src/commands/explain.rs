@@ -1,5 +1,6 @@
 //! `bivouac explain`: where the bytes of a file are, and why there; which way calls on it go.
 
+mod placed;
 mod process;
 
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use bivouac_client::{Client, Partition, SeatReport};
 use bivouac_launch::mounts::{MountEntry, mount_of};
-use bivouac_launch::{Environment, FormationName, StateDir};
+use bivouac_launch::{Environment, FormationName, State, StateDir};
 use bivouac_layout::{locate, subfile_len};
 use bivouac_types::limits::SUBFILE_HEADER_LEN;
 use bivouac_types::units::format_size;
@@ -21,6 +22,7 @@ use crate::failure::Failure;
 use crate::options::ExplainArgs;
 use crate::reach::{self, not_in_a_formation};
 use crate::table::layout;
+use placed::Placed;
 
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
@@ -33,8 +35,8 @@ pub fn run(here: &Environment, args: &ExplainArgs) -> Result<ExitCode, Failure> 
     }
     let path = args.path.as_deref().unwrap_or(Path::new("."));
     let (entry, ino) = find(path)?;
-    let (client, through) = behind(here, &entry, path)?;
-    let formation = Reached { client: &client, through };
+    let (client, through, state) = behind(here, &entry, path)?;
+    let formation = Reached { client: &client, through, state: Some(&state) };
     let explanation = explain(&formation, path, ino, args.offset)?;
     show(args.json, &explanation, Explanation::to_text)
 }
@@ -42,7 +44,7 @@ pub fn run(here: &Environment, args: &ExplainArgs) -> Result<ExitCode, Failure> 
 /// Of a file or directory as `--json` says it, for somebody who has no mount. Without places it is not said where on the
 /// nodes the subfiles are.
 pub fn json(client: &Client, path: &str, ino: Ino, has_places: bool) -> Result<String, Failure> {
-    let formation = Reached { client, through: None };
+    let formation = Reached { client, through: None, state: None };
     let mut explanation = explain(&formation, Path::new(path), ino, None)?;
     if !has_places {
         explanation.seats.iter_mut().for_each(|seat| seat.subfile = None);
@@ -65,9 +67,16 @@ struct Reached<'a> {
     client: &'a Client,
     /// The node that serves the mount, if that is known.
     through: Option<u16>,
+    /// What this host knows of it.
+    state: Option<&'a State>,
 }
 
 impl Reached<'_> {
+    /// The switch of a host, if it was known when the formation was made.
+    fn switch_of(&self, host: &str) -> Option<String> {
+        self.state?.reach.as_ref()?.domains.as_ref()?.of.get(host).cloned()
+    }
+
     /// How the daemon behind the mount comes to what a node has.
     fn way_to(&self, node: u16) -> Option<&'static str> {
         let through = self.through?;
@@ -81,8 +90,12 @@ impl Reached<'_> {
     }
 }
 
-/// The formation behind a mount, and the node that serves it, if that is known.
-fn behind(here: &Environment, mount: &MountEntry, path: &Path) -> Result<(Client, Option<u16>), Failure> {
+/// The formation behind a mount, the node that serves it, if that is known, and what this host knows of it.
+fn behind(
+    here: &Environment,
+    mount: &MountEntry,
+    path: &Path,
+) -> Result<(Client, Option<u16>, State), Failure> {
     let unknown = || {
         let text = format!(
             "{}: the mount's source '{}' names no formation; is it a mount of another program?",
@@ -95,7 +108,7 @@ fn behind(here: &Environment, mount: &MountEntry, path: &Path) -> Result<(Client
     let (_, dir) = StateDir::find(here, Some(&name.ok_or_else(unknown)?))?;
     let state = reach::living(&dir)?;
     let through = state.mounts.iter().find(|known| known.dir == mount.dir).map(|known| known.node);
-    Ok((reach::client(&dir, &state, ANSWER_WAIT)?, through))
+    Ok((reach::client(&dir, &state, ANSWER_WAIT)?, through, state))
 }
 
 /// Everything that is shown. Sizes and offsets in bytes.
@@ -122,6 +135,9 @@ struct Explanation {
     pinned: Option<bool>,
     /// The node whose daemon serves the mount that the path is below.
     mounted_through: Option<u16>,
+    /// Of a formation over several hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placed: Option<Placed>,
     /// For a regular file, in the order of its stripes.
     seats: Vec<SeatExplanation>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,6 +159,9 @@ struct SeatExplanation {
     seat: u16,
     node: u16,
     host: String,
+    /// What the host is behind, if that was known when the formation was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    switch: Option<String>,
     /// How the daemon that serves the mount comes to its bytes.
     way: Option<&'static str>,
     volume: u16,
@@ -210,6 +229,7 @@ fn explain(formation: &Reached, path: &Path, ino: Ino, offset: Option<u64>) -> R
         partition: partition.as_deref().map(|partition| explain_partition(map, partition)),
         pinned,
         mounted_through: formation.through,
+        placed: formation.state.and_then(|state| Placed::of(state, map, formation.through)),
         byte: offset.filter(|_| attr.is_file()).map(|offset| byte(client, &attr, offset, &reports)),
         seats: reports.into_iter().map(|report| seat(formation, &attr, report)).collect(),
     })
@@ -238,6 +258,7 @@ fn seat(formation: &Reached, attr: &Attr, report: SeatReport) -> SeatExplanation
         column: report.column,
         seat: report.seat.position(),
         node: report.node.0,
+        switch: node.and_then(|node| formation.switch_of(&node.host)),
         host: node.map_or_else(String::new, |node| node.host.clone()),
         way: formation.way_to(report.node.0),
         volume: report.volume,
@@ -296,6 +317,7 @@ impl Explanation {
             "directory" => text.push_str(&self.directory_text()),
             _ => {}
         }
+        text.extend(self.placed.as_ref().map(Placed::to_text));
         text
     }
 
@@ -339,12 +361,7 @@ impl Explanation {
             self.data_at(),
             if self.data_at() > SUBFILE_HEADER_LEN { ", behind its checksums" } else { "" },
         ));
-        let rows: Vec<Vec<String>> = self.seats.iter().map(SeatExplanation::row).collect();
-        text.push_str(&layout(
-            &["SEAT", "NODE", "HOST", "WAY", "VOLUME", "DATA", "ALLOCATED", "SUBFILE"],
-            &[0, 1, 4, 5, 6],
-            &rows,
-        ));
+        text.push_str(&self.seats_text());
         if let Some(node) = self.mounted_through {
             text.push_str(&format!(
                 "WAY is how the daemon of node {node}, which serves this mount, comes to the bytes; the library and the \
@@ -359,6 +376,26 @@ impl Explanation {
             ));
         }
         text
+    }
+}
+
+impl Explanation {
+    fn seats_text(&self) -> String {
+        let rows: Vec<Vec<String>> = self.seats.iter().map(SeatExplanation::row).collect();
+        let head = ["SEAT", "NODE", "HOST", "WAY", "VOLUME", "DATA", "ALLOCATED", "SUBFILE"];
+        if self.seats.iter().all(|seat| seat.switch.is_none()) {
+            return layout(&head, &[0, 1, 4, 5, 6], &rows);
+        }
+        let beside = |row: Vec<String>, switch: &str| {
+            let (front, behind) = row.split_at(row.len().min(3));
+            front.iter().cloned().chain([switch.to_owned()]).chain(behind.iter().cloned()).collect()
+        };
+        let switches = self.seats.iter().map(|seat| seat.switch.as_deref().unwrap_or("-"));
+        let rows: Vec<Vec<String>> =
+            rows.into_iter().zip(switches).map(|(row, switch)| beside(row, switch)).collect();
+        let head: Vec<String> = beside(head.map(str::to_owned).to_vec(), "SWITCH");
+        let head: Vec<&str> = head.iter().map(String::as_str).collect();
+        layout(&head, &[0, 1, 5, 6, 7], &rows)
     }
 }
 
@@ -394,6 +431,7 @@ mod tests {
             seat,
             node: seat,
             host: "h".into(),
+            switch: None,
             way: Some("Unix socket"),
             volume: 0,
             subfile: (column == 0).then(|| format!("/v/n{seat}/2f/x")),
@@ -418,6 +456,7 @@ mod tests {
             partition: None,
             pinned: None,
             mounted_through: Some(2),
+            placed: None,
             seats: vec![seat(0, 3), seat(1, 0)],
             byte: None,
         }
@@ -432,6 +471,18 @@ mod tests {
             text.contains("   3     3  h     Unix socket       0  4096 of 4096       8192  /v/n3/2f/x"),
             "{text}"
         );
+    }
+
+    /// S539.
+    #[test]
+    fn switches_are_shown_where_they_are_known() {
+        let mut explanation = sample();
+        assert!(!explanation.to_text().contains("SWITCH"));
+        explanation.seats[1].switch = Some("leaf2".into());
+        let text = explanation.to_text();
+        assert!(text.contains("SEAT  NODE  HOST  SWITCH  WAY"), "{text}");
+        assert!(text.contains("   0     0  h     leaf2   Unix socket"), "{text}");
+        assert!(text.contains("   3     3  h     -       Unix socket"), "{text}");
     }
 
     #[test]

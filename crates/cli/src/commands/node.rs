@@ -2,6 +2,7 @@
 //! nodes share a process, all of this machine.
 
 mod host_peers;
+mod near;
 mod part;
 
 use std::fs::File;
@@ -95,6 +96,8 @@ impl Daemon {
     fn open(here: &Environment, start: Start, phases: &mut Phases) -> Result<Daemon, Failure> {
         let Start { config, lock, nodes } = start;
         let map = Arc::new(config.map()?);
+        // Before there are threads, which all run where this one does.
+        near::settle(here, &config, &map);
         let auth = Auth {
             formation: map.formation,
             secret: Secret::new(config.secret()?),

@@ -97,6 +97,7 @@ fn over_hosts(
         min_nodes: again.min_nodes,
         network: again.network.clone().or(whole.reach.network),
         silence_ms: whole.reach.silence_ms,
+        domains: whole.reach.domains,
         mount: mount.clone(),
         allow_other: args.place.allow_other,
         tied: false,

@@ -76,15 +76,15 @@ fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<()
         )
     };
     let now_s = now_s();
-    let expected = args.job.map(|job| queue::expected(here, who, job)).transpose()?;
-    let deadline_s = match (args.by, expected.as_ref().and_then(|job| job.start_s)) {
+    let expected = args.job.as_deref().map(|job| queue::expected(here, who, job)).transpose()?;
+    let deadline_s = match (args.by, expected.as_ref().and_then(|(_, job)| job.start_s)) {
         (Some(by), _) => by.at_s(now_s),
         (None, Some(start_s)) => start_s,
         (None, None) => {
             let remedy = "say by when, until it does: --by TIME";
             return Err(Failure::new(
                 1,
-                format_args!("Slurm does not expect the job to start at any time yet; {remedy}"),
+                format_args!("the batch system does not expect the job to start at any time yet; {remedy}"),
             ));
         }
     };
@@ -98,8 +98,8 @@ fn announce(here: &Environment, who: &Who, args: &PoolAnnounceArgs) -> Result<()
         deadline_s,
         rate_max: args.rate,
         or_later: args.or_later,
-        job: args.job.map(queue::name_of),
-        restarts: expected.map_or(0, |job| job.restarts),
+        restarts: expected.as_ref().map_or(0, |(_, job)| job.restarts),
+        job: expected.map(|(name, _)| name),
     };
     let slot = pools.announce(&changing(who, &args.request.request), &what)?;
     if args.json {

@@ -6,9 +6,9 @@ use bivouac_launch::Environment;
 use bivouac_sysmap::{Map, diff, dot, svg};
 use jsonpath_rust::JsonPath;
 
-use crate::failure::Failure;
+use crate::failure::{CODE_DEGRADED, Failure};
 use crate::options::{MapForm, SystemArgs};
-use crate::system::{changes, gather, of_file, text, to_xml, to_yaml};
+use crate::system::{changes, gather, measure, of_file, text, to_xml, to_yaml};
 
 /// Longest expression, in bytes; and how deep brackets may be in each other.
 const QUERY_MAX: usize = 4096;
@@ -18,7 +18,7 @@ const DEPTH_MAX: usize = 32;
 pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
     args.query.as_deref().map_or(Ok(()), check)?;
     let old = args.diff.as_deref().map(of_file).transpose()?;
-    let map = gather(here, args)?;
+    let map = if args.measure { measure(here, args)? } else { gather(here, args)? };
     if let Some(old) = old {
         let found = diff(&bivouac_sysmap::merge(vec![old]), &map);
         if args.json {
@@ -34,7 +34,8 @@ pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
     if args.json || args.query.is_some() || args.format != MapForm::Table {
         map.notes.iter().for_each(|note| errln!("bivouac: not known: {note}"));
     }
-    Ok(ExitCode::SUCCESS)
+    let is_slow = map.measured.as_ref().is_some_and(|measured| !measured.slow.is_empty());
+    Ok(if is_slow { ExitCode::from(CODE_DEGRADED) } else { ExitCode::SUCCESS })
 }
 
 fn show(map: &Map, form: MapForm) -> Result<(), Failure> {

@@ -1,24 +1,39 @@
 //! `bivouac tell`: what one host answers to `bivouac system` of another.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use bivouac_launch::{Environment, answer_lines};
+use bivouac_launch::{Environment, answer_lines, write_answer};
 
 use crate::failure::Failure;
 use crate::options::TellArgs;
-use crate::system::of_this_host;
+use crate::system::{Told, of_this_host, open};
 
-/// Says what this host is.
+/// Says what this host is, and, to be measured, where it takes orders.
 pub fn run(here: &Environment, args: &TellArgs) -> Result<ExitCode, Failure> {
     let map = of_this_host(here, args.load);
-    let text = serde_json::to_string(&map).map_err(std::io::Error::from)?;
-    match &args.into {
-        Some(dir) => {
-            // Whole or not at all: whoever reads it does not know when it is done.
-            let name: String = here.host.chars().map(|c| if c == '/' { '_' } else { c }).collect();
-            std::fs::write(dir.join(format!("{name}.{}", std::process::id())), text)?;
-        }
-        None => out!("{}", answer_lines(&here.host, &text)),
+    let Some(patience) = args.station else {
+        answer(here, args, &map)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (mut station, waiting) = open(args.network.as_ref())?;
+    station.addresses.iter_mut().for_each(|address| {
+        let known =
+            map.hosts.iter().flat_map(|host| &host.interfaces).find(|one| one.name == address.interface);
+        address.speed_bits = known.and_then(|one| one.speed_bits);
+    });
+    answer(here, args, &Told { map, station })?;
+    if let Some(waiting) = waiting {
+        waiting.serve(Duration::from_millis(patience));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn answer<T: serde::Serialize>(here: &Environment, args: &TellArgs, what: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string(what).map_err(std::io::Error::from)?;
+    match &args.into {
+        Some(dir) => write_answer(dir, &here.host, &text)?,
+        None => out!("{}", answer_lines(&here.host, &text)),
+    }
+    Ok(())
 }

@@ -1,12 +1,49 @@
 //! The options that say over which hosts a formation is.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use bivouac_launch::hosts::{Launcher, MeetingPlace, Network};
 use clap::Args;
 
 use super::numbers::number;
 use super::{Duration, duration};
+
+/// Where it is known from which hosts are behind one switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Topology {
+    /// What the batch system knows.
+    #[default]
+    Auto,
+    /// It does not matter.
+    None,
+    /// A map of machines.
+    File(PathBuf),
+}
+
+impl FromStr for Topology {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Topology, String> {
+        match text {
+            "auto" => Ok(Topology::Auto),
+            "none" => Ok(Topology::None),
+            "" => Err("write auto, none, or the path of a map (bivouac system --json)".into()),
+            path => Ok(Topology::File(path.into())),
+        }
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Topology::Auto => f.write_str("auto"),
+            Topology::None => f.write_str("none"),
+            Topology::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
 
 /// Over which hosts a formation is, and how they are reached.
 #[derive(Clone, Debug, Args)]
@@ -38,6 +75,9 @@ pub struct HostsArgs {
     /// The network that the hosts use among themselves: 10.1.0.0/16, or the name of an interface of this host [default: the one over which they reach this host]
     #[arg(long, value_name = "CIDR|NAME", conflicts_with = "nodes")]
     pub network: Option<Network>,
+    /// Which hosts are behind one switch, so that stripes of a file are not: auto, as Slurm knows it inside its jobs; none; or a file written by `bivouac system --json`
+    #[arg(long, value_name = "auto|none|FILE", default_value = "auto", conflicts_with = "nodes")]
+    pub topology: Topology,
     /// The hosts come by themselves: something runs this very command on each of them, and they meet at this port of the first one
     ///
     /// Each returns when the formation can be used on its host. For scripts that run everywhere anyway, such as a batch system's prolog.

@@ -2,6 +2,7 @@
 
 use bivouac_pool::PoolRef;
 use bivouac_types::units::{parse_duration_ms, parse_size};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand};
 
 use super::numbers::number;
@@ -82,9 +83,9 @@ pub struct PoolAnnounceArgs {
     /// Take what there is if that cannot be met
     #[arg(long)]
     pub or_later: bool,
-    /// Job of Slurm that it is for: it has to be done when Slurm expects the job to start
-    #[arg(long, value_name = "JOBID", conflicts_with = "is_out", value_parser = number::<u32>(1, u64::from(u32::MAX)))]
-    pub job: Option<u32>,
+    /// Job of Slurm, Flux or PBS that it is for: it has to be done when the job is expected to start
+    #[arg(long, value_name = "JOBID", conflicts_with = "is_out", value_parser = NonEmptyStringValueParser::new())]
+    pub job: Option<String>,
     /// Title, for people
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub title: String,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bivouac_launch::FormationName;
-use bivouac_launch::hosts::Launcher;
+use bivouac_launch::hosts::{Launcher, Network};
 use clap::{Args, ValueEnum};
 
 use super::{Duration, duration};
@@ -76,6 +76,15 @@ pub struct SystemArgs {
     /// How long to look how busy everything is; 0 is not at all
     #[arg(long, value_name = "DURATION", default_value = "250ms", value_parser = duration)]
     pub load: Duration,
+    /// Measure what flows between the hosts, and name links that are slow: exit code 4 if there are any
+    #[arg(long, conflicts_with_all = ["here", "from", "root", "record", "diff"])]
+    pub measure: bool,
+    /// How long transfers between pairs may take altogether
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, requires = "measure")]
+    pub measure_time: Duration,
+    /// Measure over this network: 10.1.0.0/16, or the name of an interface [default: the fastest that the hosts have in common]
+    #[arg(long, value_name = "NETWORK", requires = "measure")]
+    pub network: Option<Network>,
     /// Read this machine's files below this directory instead of /, and run no programs
     #[arg(long, value_name = "DIR", conflicts_with_all = ["name", "hosts", "hostfile", "from", "launcher", "program"])]
     pub root: Option<PathBuf>,
@@ -90,6 +99,12 @@ pub struct TellArgs {
     /// How long to look how busy everything is, in milliseconds
     #[arg(long, value_name = "MS")]
     pub load: u64,
+    /// Take orders to be measured, and wait for them so long, in milliseconds
+    #[arg(long, value_name = "MS")]
+    pub station: Option<u64>,
+    /// The network of the addresses that others may use
+    #[arg(long, value_name = "NETWORK")]
+    pub network: Option<Network>,
     /// Directory to answer into, instead of standard output
     #[arg(long, value_name = "DIR")]
     pub into: Option<PathBuf>,

@@ -95,7 +95,8 @@ impl Maker<'_> {
         if !plan.says_stripe {
             settings.stripe = self.client.map().stripe;
         }
-        let candidates = self.candidates();
+        // What is shared out is for locality: groups stay as nodes are numbered.
+        let candidates = self.candidates(plan.sharing.is_none());
         let chosen =
             choose(&candidates, plan.settings.volumes, plan.nodes.as_ref(), plan.sizing).map_err(says)?;
         let Some(sharing) = plan.sharing else {
@@ -176,14 +177,17 @@ impl Maker<'_> {
         self.client.rmdir(&ctx, place.parent, &place.name)
     }
 
-    /// The volumes of the nodes that answer, by seats.
-    fn candidates(&self) -> Vec<Candidate> {
+    /// The volumes of the nodes that answer, by seats; with their switches only if they are to take turns by them.
+    fn candidates(&self, in_turns: bool) -> Vec<Candidate> {
         let map = self.client.map();
         let nodes = (0..map.nodes.len()).map(|node| NodeId(node as u16));
         let states: Vec<_> = nodes.map(|node| self.client.status(node).ok()).collect();
         let candidate = |(seat, place): (u32, &bivouac_client::SeatEntry)| {
             let state = states.get(usize::from(place.node.0))?.as_ref()?;
             let volume = state.volumes.get(usize::from(place.volume))?;
+            let known =
+                self.state.reach.as_ref().and_then(|reach| reach.domains.as_ref()).filter(|_| in_turns);
+            let host = map.nodes.get(usize::from(place.node.0)).map(|entry| &entry.host);
             let held = volume.used_bytes.saturating_add(volume.records_bytes);
             Some(Candidate {
                 seat: SeatIndex(seat),
@@ -191,6 +195,7 @@ impl Maker<'_> {
                 kind: if volume.kind == "memory" { VolumeKind::Memory } else { VolumeKind::Disk },
                 capacity: volume.capacity_bytes,
                 free: volume.capacity_bytes.saturating_sub(held),
+                switch: known.zip(host).and_then(|(known, host)| known.of.get(host).cloned()),
             })
         };
         (0..).zip(&map.seats).filter_map(candidate).collect()

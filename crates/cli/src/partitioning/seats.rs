@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bivouac_sysmap::spread_over;
 use bivouac_types::units::format_size;
 use bivouac_types::{NodeId, SeatIndex, VolumeKind};
 
@@ -75,6 +76,8 @@ pub struct Candidate {
     pub capacity: u64,
     /// Bytes of these that are free.
     pub free: u64,
+    /// The switch that its host is behind, if that is known.
+    pub switch: Option<String>,
 }
 
 /// The seats of a partition, and how they were come to.
@@ -109,14 +112,24 @@ pub fn choose(
     }
     let (nodes, reason) = match (nodes, sizing) {
         (Some(Nodes::List(list)), _) => (listed(list, &all, kind)?, None),
-        (Some(Nodes::Count(count)), _) => (emptiest(&fitting, &all, usize::from(*count))?, None),
+        (Some(Nodes::Count(count)), _) => {
+            (in_turns(&fitting, emptiest(&fitting, &all, usize::from(*count))?), None)
+        }
         (None, Some(sizing)) => {
             let (count, reason) = needed(&fitting, &all, sizing);
-            (emptiest(&fitting, &all, count)?, Some(reason))
+            (in_turns(&fitting, emptiest(&fitting, &all, count)?), Some(reason))
         }
-        (None, None) => (all, None),
+        (None, None) => (in_turns(&fitting, all), None),
     };
     Ok(Chosen { seats: round(&fitting, &nodes), reason })
+}
+
+/// The nodes in an order in which neighbours are behind different switches, as far as those are known.
+fn in_turns(fitting: &[&Candidate], nodes: Vec<NodeId>) -> Vec<NodeId> {
+    let switch =
+        |node: &NodeId| fitting.iter().find(|volume| volume.node == *node).map(|volume| &volume.switch);
+    let switches: Vec<_> = nodes.iter().map(switch).collect();
+    spread_over(&switches).into_iter().filter_map(|at| nodes.get(at).copied()).collect()
 }
 
 /// The volumes of these nodes: the first of each, then the second of each, and so on.
@@ -203,6 +216,7 @@ mod tests {
             kind: if index < 3 { VolumeKind::Memory } else { VolumeKind::Disk },
             capacity: 10 * G,
             free: if index % 3 == 1 { 9 * G } else { 5 * G },
+            switch: None,
         };
         (0..6).map(volume).collect()
     }
@@ -232,6 +246,23 @@ mod tests {
         assert_eq!(seats(VolumeKind::Memory, "2"), Ok(vec![0, 1]));
         let all = choose(&candidates(), VolumeKind::Any, None, None).unwrap();
         assert_eq!(all.seats.len(), 6);
+    }
+
+    /// S539.
+    #[test]
+    fn neighbours_are_behind_different_switches_unless_nodes_are_listed() {
+        let mut candidates = candidates();
+        for volume in &mut candidates {
+            volume.switch = Some(if volume.node == NodeId(2) { "b" } else { "a" }.into());
+        }
+        let order = |nodes: Option<&str>| -> Vec<u32> {
+            let nodes = nodes.map(|text| text.parse().unwrap());
+            let chosen = choose(&candidates, VolumeKind::Memory, nodes.as_ref(), None).unwrap();
+            chosen.seats.iter().map(|seat| seat.0).collect()
+        };
+        assert_eq!(order(None), [0, 2, 1]);
+        assert_eq!(order(Some("3")), [0, 2, 1]);
+        assert_eq!(order(Some("0-2")), [0, 1, 2]);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bivouac_extract::{Machine, Real, Record, Recorder, host, networks};
+use bivouac_extract::{Machine, Real, Record, Recorder, host, networks, places};
 use bivouac_launch::hosts::{HostArg, Launcher, parse_hosts, read_hostfile};
 use bivouac_launch::{Environment, Inquiry, StateDir, ask_hosts, output_of};
-use bivouac_sysmap::{Map, is_same_host, merge};
+use bivouac_sysmap::{Map, Nearest, Network, is_same_host, merge, nearest};
+use bivouac_wire::FormationMap;
 
 use crate::failure::Failure;
 use crate::options::{SystemArgs, WhoseArgs};
@@ -38,6 +39,21 @@ pub fn gather(here: &Environment, args: &SystemArgs) -> Result<Map, Failure> {
 pub fn of_this_host(here: &Environment, load_ms: u64) -> Map {
     let run = |program: &[&str]| output_of(here, program, PROGRAM_BOUND);
     one(&Real::new(Path::new("/"), &run), &here.host, load_ms)
+}
+
+/// The part of this machine that the daemon of a node with these volumes is to run on, as far as that matters.
+#[must_use]
+pub fn near_to(map: &FormationMap, node: u16, volumes: &[String]) -> Option<Nearest> {
+    let own = map.nodes.get(usize::from(node))?;
+    let of_host = || (0_u16..).zip(&map.nodes).filter(|(_, entry)| entry.host == own.host);
+    let (index, count) = (of_host().position(|(number, _)| number == node)?, of_host().count());
+    if count < 2 {
+        return None;
+    }
+    // Only files are read.
+    let machine = places(&Real::new(Path::new("/"), &|_| None))?;
+    let volumes: Vec<&str> = volumes.iter().map(String::as_str).collect();
+    nearest(&machine, &volumes, index, count)
 }
 
 fn one(machine: &dyn Machine, name: &str, load_ms: u64) -> Map {
@@ -74,12 +90,10 @@ fn of_hosts(
         program: args.whose.program.as_deref(),
         arguments: &arguments,
         bound: Duration::from_millis(args.whose.answer_timeout.0),
+        live: None,
     };
     let (answers, fabric) = std::thread::scope(|scope| {
-        let fabric = scope.spawn(|| {
-            let run = |program: &[&str]| output_of(here, program, PROGRAM_BOUND);
-            networks(&Real::new(Path::new("/"), &run))
-        });
+        let fabric = scope.spawn(|| fabric(here));
         (ask_hosts(here, &inquiry), fabric.join().unwrap_or_default())
     });
     let answers = answers?;
@@ -95,19 +109,30 @@ fn of_hosts(
         }
     }
     let whole = merge(maps);
-    for host in hosts.iter().filter(|host| !whole.hosts.iter().any(|known| known.name == host.name)) {
-        if !notes.iter().any(|note| note.starts_with(&format!("host {}:", host.name))) {
-            notes.push(format!("host {}: did not answer", host.name));
-        }
-    }
+    silent(&whole, hosts, &mut notes);
     if whole.hosts.is_empty() {
         return Err(Failure::new(1, format_args!("no host answered:\n{}", notes.join("\n"))));
     }
     Ok(merge(vec![whole, Map { networks: fabric, notes, ..Map::default() }]))
 }
 
+/// Networks that one host knows as a whole.
+pub(super) fn fabric(here: &Environment) -> Vec<Network> {
+    let run = |program: &[&str]| output_of(here, program, PROGRAM_BOUND);
+    networks(&Real::new(Path::new("/"), &run))
+}
+
+/// Notes the hosts of which nothing is known, not even why.
+pub(super) fn silent(whole: &Map, hosts: &[HostArg], notes: &mut Vec<String>) {
+    for host in hosts.iter().filter(|host| !whole.hosts.iter().any(|known| known.name == host.name)) {
+        if !notes.iter().any(|note| note.starts_with(&format!("host {}:", host.name))) {
+            notes.push(format!("host {}: did not answer", host.name));
+        }
+    }
+}
+
 /// Under the name by which the user knows the host.
-fn named(mut map: Map, called: Option<&str>, hosts: &[HostArg]) -> Map {
+pub(super) fn named(mut map: Map, called: Option<&str>, hosts: &[HostArg]) -> Map {
     let Some(own) = map.hosts.first().map(|host| host.name.clone()) else { return map };
     let listed = hosts.iter().find(|host| is_same_host(&host.name, &own)).map(|host| host.name.as_str());
     if let Some(name) = called.or(listed).filter(|name| *name != own) {
@@ -116,7 +141,11 @@ fn named(mut map: Map, called: Option<&str>, hosts: &[HostArg]) -> Map {
     map
 }
 
-fn hosts(here: &Environment, whose: &WhoseArgs) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
+/// The hosts that are meant, and what reaches them; none for this one alone.
+pub(super) fn hosts(
+    here: &Environment,
+    whose: &WhoseArgs,
+) -> Result<Option<(Launcher, Vec<HostArg>)>, Failure> {
     let job = Launcher::of_job(here, 1)?;
     let named = match (&whose.name, &whose.hosts, &whose.hostfile) {
         (Some(name), ..) => {

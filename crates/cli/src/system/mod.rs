@@ -2,8 +2,11 @@
 
 mod forms;
 mod gathering;
+mod measured_text;
+mod measuring;
 mod tables;
 
 pub use forms::{to_xml, to_yaml};
-pub use gathering::{gather, of_file, of_this_host};
-pub use tables::{changes, text};
+pub use gathering::{gather, near_to, of_file, of_this_host};
+pub use measuring::{Told, measure, open};
+pub use tables::{changes, speed, text};

@@ -5,6 +5,7 @@ use bivouac_sysmap::{
 };
 use bivouac_types::units::format_size;
 
+use super::measured_text::measured_text;
 use crate::table::layout;
 
 /// Up to so many hosts their parts are listed, too.
@@ -29,13 +30,17 @@ pub fn text(map: &Map) -> String {
         text.push('\n');
         text.push_str(&of_network(network));
     }
+    if let Some(measured) = &map.measured {
+        text.push('\n');
+        text.push_str(&measured_text(measured));
+    }
     for note in &map.notes {
         text.push_str(&format!("not known: {note}\n"));
     }
     text
 }
 
-fn known<T>(value: Option<T>, say: impl Fn(T) -> String) -> String {
+pub(super) fn known<T>(value: Option<T>, say: impl Fn(T) -> String) -> String {
     value.map_or_else(|| UNKNOWN.into(), say)
 }
 
@@ -247,13 +252,13 @@ fn of_network(network: &Network) -> String {
 }
 
 /// `1 switch`, `2 switches`.
-fn counted(number: usize, thing: &str) -> String {
+pub(super) fn counted(number: usize, thing: &str) -> String {
     let ending = if thing.ends_with('h') { "es" } else { "s" };
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}{ending}") }
 }
 
 /// `100 Gbit/s`, `50 Gbit/s to 100 Gbit/s`.
-fn bits(bits: Bits) -> String {
+pub(super) fn bits(bits: Bits) -> String {
     match bits.high {
         Some(high) if high == bits.low => speed(high as f64),
         Some(high) => format!("{} to {}", speed(bits.low as f64), speed(high as f64)),
@@ -263,7 +268,7 @@ fn bits(bits: Bits) -> String {
 }
 
 /// Networks count in powers of ten.
-fn speed(bits: f64) -> String {
+pub fn speed(bits: f64) -> String {
     for (unit, name) in [(1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")] {
         if bits >= unit {
             let number = format!("{:.1}", bits / unit);

@@ -31,6 +31,7 @@ mod large;
 mod library;
 mod lifecycle;
 mod locks;
+mod measured;
 mod meddled;
 mod members;
 mod memory_limits;

@@ -1,6 +1,7 @@
 //! Slots for staging, as a user has them: S432 to S434.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::database_server::Server;
 use crate::harness::random::Random;
@@ -69,7 +70,93 @@ fn slots_are_announced_and_shown() {
     refused(&place, &["pool", "withdraw", "7"], 1, "slot 7: there is none of that number of yours");
     refused(&place, &["pool", "storage", "--bandwidth", "0"], 2, "--bandwidth");
     refused(&place, &["pool", "announce", "--in", "--size", "1", "--by", "noon"], 2, "@SECONDS");
-    refused(&place, &["pool", "announce", "--in", "--size", "1", "--job", "1"], 1, "squeue does not answer");
+    refused(&place, &["pool", "announce", "--in", "--size", "1", "--job", "1"], 1, "say by when");
+}
+
+/// S437: jobs of other batch systems than Slurm, as those say them, by the same command.
+#[test]
+fn jobs_of_flux_and_pbs_are_followed() {
+    let mut place = place();
+    let dir = place.path().to_owned();
+    let bin = dir.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let program =
+        |name: &str| path.split(':').map(|dir| Path::new(dir).join(name)).find(|path| path.is_file());
+    for name in ["sh", "cat", "id", "env"] {
+        std::os::unix::fs::symlink(program(name).unwrap(), bin.join(name)).unwrap();
+    }
+    // Nothing else is to be found, so that no other batch system of this machine is asked.
+    place.set("PATH", bin.to_str().unwrap());
+    let base = dir.join("base");
+    std::fs::create_dir(&base).unwrap();
+    ok(&place, &["pool", "create", "mesh", "--base", base.to_str().unwrap()]);
+    let data = ok(&place, &["pool", "path", "mesh"]);
+    std::fs::write(Path::new(data.trim_end()).join("f"), [7; 4096]).unwrap();
+    ok(&place, &["pool", "count", "mesh"]);
+    refused(&place, &["pool", "follow"], 1, "neither squeue, flux nor qstat is here");
+    let user = ok_of("id", &["-un"]);
+    let soon = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 3600;
+    let flux = |jobs: &str| std::fs::write(dir.join("flux.json"), format!("{{\"jobs\": [{jobs}]}}")).unwrap();
+    let pbs = |jobs: &str| {
+        let text = format!("{{\"pbs_version\": \"23\", \"Jobs\": {{{jobs}}}}}");
+        std::fs::write(dir.join("qstat.json"), text).unwrap();
+    };
+    for name in ["flux", "qstat"] {
+        let script = format!("#!/bin/sh\nexec cat {}/{name}.json\n", dir.display());
+        std::fs::write(bin.join(name), script).unwrap();
+        std::fs::set_permissions(bin.join(name), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+    }
+    let of_flux = format!(
+        "{{\"id\": 91, \"jobid\": \"ƒx\", \"annotations\": {{\"sched\": {{\"t_estimate\": {soon}.5}}, \"user\": {{\"bivouac-announce\": \"mesh\"}}}}}}"
+    );
+    let of_pbs = |start: u64, owner: &str| {
+        format!(
+            "\"12.head\": {{\"Job_Owner\": \"{owner}@login\", \"job_state\": \"Q\", \"estimated\": {{\"start_time\": {start}}}, \
+             \"Variable_List\": {{\"BIVOUAC_ANNOUNCE\": \"mesh\"}}}}"
+        )
+    };
+    flux(&of_flux);
+    pbs(&of_pbs(soon, "somebody"));
+    let said = ok(&place, &["pool", "follow"]);
+    assert!(said.starts_with("slot 1: ") && said.lines().count() == 1, "{said}");
+    assert_eq!(ok(&place, &["pool", "follow"]), "", "once");
+    pbs(&of_pbs(soon + 60, user.trim()));
+    assert!(ok(&place, &["pool", "follow"]).starts_with("slot 2: "));
+    let slots = json(&place, &["pool", "slots", "--json"]);
+    let slots = slots["slots"].as_array().or(slots.as_array()).unwrap();
+    let seen: Vec<(&str, u64)> = slots
+        .iter()
+        .map(|slot| (slot["job"].as_str().unwrap(), slot["deadline_s"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(seen, [("flux:91", soon), ("pbs:12.head", soon + 60)]);
+    // Expected later; and the other one is gone.
+    pbs(&of_pbs(soon + 600, user.trim()));
+    flux("");
+    let said = ok(&place, &["pool", "follow"]);
+    assert!(said.contains("slot 1: withdrawn, job 91") && said.contains("slot 2: "), "{said}");
+    // One that cannot be understood keeps the other from nothing.
+    std::fs::write(dir.join("flux.json"), "flux-jobs: ERROR").unwrap();
+    pbs(&of_pbs(soon + 1200, user.trim()));
+    let said = place.run(&["pool", "follow"]);
+    assert!(said.code == 1 && said.err.contains("flux of Flux says what is not understood"), "{}", said.err);
+    assert!(said.out.contains("slot 2: "), "{}", said.out);
+    // By hand, for one job, however it is written.
+    let announce = |job: &str| place.run(&["pool", "announce", "--in", "--size", "1", "--job", job]);
+    for job in ["12", "12.head", "pbs:12.head"] {
+        assert_eq!(announce(job).code, 0, "{job}");
+    }
+    assert!(
+        announce("13").err.contains("job 13: is not in your queue; see: qstat"),
+        "{}",
+        announce("13").err
+    );
+}
+
+fn ok_of(program: &str, arguments: &[&str]) -> String {
+    let said = std::process::Command::new(program).args(arguments).output().unwrap();
+    String::from_utf8(said.stdout).unwrap()
 }
 
 /// S433: a stage waits for its slot, keeps to its rate, and is done; killed, it goes on in it.

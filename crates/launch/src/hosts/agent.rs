@@ -694,6 +694,7 @@ fn wishes(here: &Environment, ticket: &Ticket) -> Wishes {
         checksum: ticket.checksum,
         page_pool: ticket.page_pool,
         names_memory: ticket.names_memory,
+        numa: ticket.numa,
         wait_ms: ticket.wait_ms,
         dead_after_ms: ticket.dead_after_ms,
         port: ticket.port,

@@ -147,7 +147,8 @@ impl Launcher {
     }
 
     /// Whether it starts a process per host, so that each can have a ticket of its own.
-    pub(crate) fn is_per_host(&self) -> bool {
+    #[must_use]
+    pub fn is_per_host(&self) -> bool {
         matches!(self, Launcher::Ssh | Launcher::Pbs | Launcher::Meet | Launcher::Custom(_))
     }
 

@@ -26,6 +26,6 @@ pub use launcher::Launcher;
 pub(crate) use launcher::inquiry_calls;
 pub use list::{HOSTS_MAX, HostArg, parse_hosts, read_hostfile, read_nodefile};
 pub use meet::{Meeting, MeetingPlace, attend, which_host};
-pub use network::Network;
+pub use network::{Network, local_addresses};
 pub use start::{HostsWishes, start_hosts};
 pub(crate) use ticket::Ticket;

@@ -1,8 +1,11 @@
 //! Which address of a host the others reach it at.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 use std::str::FromStr;
 
+use bivouac_extract::{Real, interfaces};
+use bivouac_sysmap::{Address, Interface, InterfaceKind, fastest_first};
 use if_addrs::IfAddr;
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +18,6 @@ pub enum Network {
     Prefix(IpAddr, u8),
     /// Addresses of the interface with this name.
     Interface(String),
-}
-
-/// An address of this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Local {
-    pub interface: String,
-    pub ip: IpAddr,
 }
 
 impl FromStr for Network {
@@ -46,7 +42,7 @@ impl FromStr for Network {
 }
 
 impl Network {
-    fn has(&self, local: &Local) -> bool {
+    fn has(&self, local: &Address) -> bool {
         match self {
             Network::Interface(name) => *name == local.interface,
             Network::Prefix(ip, bits) => {
@@ -67,12 +63,12 @@ impl std::fmt::Display for Network {
 }
 
 /// The addresses of this host that others may reach it at, the likeliest first: those of `network` if it is
-/// given; else all, those that lead nowhere but here last.
+/// given; else all, those that lead nowhere but here last. What is faster by what interfaces say of themselves comes first.
 ///
 /// # Errors
 /// That there is none, with those that there are.
-pub(crate) fn addresses(network: Option<&Network>) -> LaunchResult<Vec<IpAddr>> {
-    let all = local_addresses()?;
+pub fn local_addresses(network: Option<&Network>) -> LaunchResult<Vec<Address>> {
+    let all = all_addresses()?;
     chosen(&all, network).ok_or_else(|| {
         let object = network.map_or_else(|| "this host".into(), |network| format!("--network {network}"));
         let have: Vec<String> =
@@ -82,27 +78,46 @@ pub(crate) fn addresses(network: Option<&Network>) -> LaunchResult<Vec<IpAddr>> 
     })
 }
 
-fn chosen(all: &[Local], network: Option<&Network>) -> Option<Vec<IpAddr>> {
-    let mut found: Vec<IpAddr> = all
-        .iter()
-        .filter(|local| network.is_none_or(|network| network.has(local)))
-        .map(|local| local.ip)
-        .collect();
-    // Stable: within a class the order of the system, which is that of its interfaces.
-    found.sort_by_key(|ip| (ip.is_loopback(), ip.is_ipv6()));
+/// The same without what is known of them.
+pub(crate) fn addresses(network: Option<&Network>) -> LaunchResult<Vec<IpAddr>> {
+    Ok(local_addresses(network)?.into_iter().map(|address| address.ip).collect())
+}
+
+fn chosen(all: &[Address], network: Option<&Network>) -> Option<Vec<Address>> {
+    let wanted = |local: &&Address| network.is_none_or(|network| network.has(local));
+    let mut found = Vec::new();
+    for (loopback, six) in [(false, false), (false, true), (true, false), (true, true)] {
+        let is_of = |local: &&Address| (local.ip.is_loopback(), local.ip.is_ipv6()) == (loopback, six);
+        let mut class: Vec<Address> = all.iter().filter(wanted).filter(is_of).cloned().collect();
+        // Those that do not say how fast they are keep the order of the system, which is that of its interfaces.
+        fastest_first(&mut class, |local| local.speed_bits);
+        found.append(&mut class);
+    }
     (!found.is_empty()).then_some(found)
 }
 
-fn local_addresses() -> LaunchResult<Vec<Local>> {
+fn all_addresses() -> LaunchResult<Vec<Address>> {
     let found = if_addrs::get_if_addrs().map_err(|e| LaunchError::system("addresses of this host", e))?;
+    // Only files are read: no program is started for it.
+    let known = interfaces(&Real::new(Path::new("/"), &|_| None));
     let local = |interface: if_addrs::Interface| {
-        let ip = match &interface.addr {
-            IfAddr::V4(address) => IpAddr::V4(address.ip),
-            IfAddr::V6(address) => IpAddr::V6(address.ip),
+        let (ip, prefix) = match &interface.addr {
+            IfAddr::V4(address) => (IpAddr::V4(address.ip), address.prefixlen),
+            IfAddr::V6(address) => (IpAddr::V6(address.ip), address.prefixlen),
         };
-        (!is_link_local(ip)).then_some(Local { interface: interface.name, ip })
+        let speed_bits = speed_of(&known, &interface.name);
+        (!is_link_local(ip)).then_some(Address { interface: interface.name, ip, prefix, speed_bits })
     };
     Ok(found.into_iter().filter_map(local).collect())
+}
+
+/// Of an interface with a device behind it. What a bridge says is the speed of what is plugged into it, which may be containers of this
+/// host, and nobody else reaches it by that.
+fn speed_of(known: &[Interface], name: &str) -> Option<u64> {
+    let has_device = |one: &&Interface| {
+        matches!(one.kind, Some(InterfaceKind::Ethernet | InterfaceKind::InfiniBand)) && one.name == name
+    };
+    known.iter().find(has_device).and_then(|one| one.speed_bits)
 }
 
 /// Such an address means something on one cable only.
@@ -128,20 +143,39 @@ fn number(ip: IpAddr) -> u128 {
 mod tests {
     use super::*;
 
-    fn host() -> Vec<Local> {
-        let local =
-            |interface: &str, ip: &str| Local { interface: interface.into(), ip: ip.parse().unwrap() };
+    fn address(interface: &str, ip: &str, speed_bits: Option<u64>) -> Address {
+        Address { interface: interface.into(), ip: ip.parse().unwrap(), prefix: 24, speed_bits }
+    }
+
+    fn host(speeds: [Option<u64>; 2]) -> Vec<Address> {
         vec![
-            local("lo", "127.0.0.1"),
-            local("eth0", "192.168.1.7"),
-            local("ib0", "10.1.2.3"),
-            local("ib0", "fd00::7"),
+            address("lo", "127.0.0.1", None),
+            address("eth0", "192.168.1.7", speeds[0]),
+            address("ib0", "10.1.2.3", speeds[1]),
+            address("ib0", "fd00::7", speeds[1]),
         ]
+    }
+
+    fn ips(found: Vec<Address>) -> Vec<String> {
+        found.into_iter().map(|address| address.ip.to_string()).collect()
     }
 
     fn choose(network: Option<&str>) -> Option<Vec<String>> {
         let network: Option<Network> = network.map(|text| text.parse().unwrap());
-        Some(chosen(&host(), network.as_ref())?.iter().map(IpAddr::to_string).collect())
+        chosen(&host([None, None]), network.as_ref()).map(ips)
+    }
+
+    /// S538.
+    #[test]
+    fn the_fastest_interface_comes_first_where_they_say_how_fast_they_are() {
+        let order = |speeds| ips(chosen(&host(speeds), None).unwrap());
+        let by_system = ["192.168.1.7", "10.1.2.3", "fd00::7", "127.0.0.1"];
+        assert_eq!(order([Some(1), Some(100)]), ["10.1.2.3", "192.168.1.7", "fd00::7", "127.0.0.1"]);
+        for speeds in [[None, None], [Some(1), None], [None, Some(100)], [Some(5), Some(5)]] {
+            assert_eq!(order(speeds), by_system, "{speeds:?}");
+        }
+        let network: Network = "eth0".parse().unwrap();
+        assert_eq!(ips(chosen(&host([Some(1), Some(100)]), Some(&network)).unwrap()), ["192.168.1.7"]);
     }
 
     #[test]
@@ -153,6 +187,24 @@ mod tests {
         assert_eq!(choose(Some("0.0.0.0/0")).unwrap().len(), 3);
         assert_eq!(choose(Some("172.16.0.0/12")), None);
         assert_eq!(choose(None).unwrap(), ["192.168.1.7", "10.1.2.3", "fd00::7", "127.0.0.1"]);
+    }
+
+    #[test]
+    fn what_a_bridge_says_is_no_speed() {
+        let interface = |name: &str, kind| Interface {
+            name: name.into(),
+            kind: Some(kind),
+            up: Some(true),
+            speed_bits: Some(7),
+            mtu: None,
+            hardware_address: None,
+            driver: None,
+            address: None,
+            numa: None,
+        };
+        let known =
+            [interface("docker0", InterfaceKind::Virtual), interface("ib0", InterfaceKind::InfiniBand)];
+        assert_eq!(["docker0", "ib0", "eth0"].map(|name| speed_of(&known, name)), [None, Some(7), None]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::launcher::{Launcher, MpiFamily, Remote, Sent, needs_input};
 use super::list::HostArg;
 use super::meet::{Meeting, which_host};
 use super::network::{Network, addresses};
-use super::ticket::Ticket;
+use super::ticket::{TICKET_LEN_MAX, Ticket};
 use crate::environment::Environment;
 use crate::hex::to_hex;
 use crate::packets;
@@ -21,7 +21,7 @@ use crate::random::random_bytes;
 use crate::recovery::{forget_former, kept};
 use crate::signals::Signals;
 use crate::start::{Attempt, GIVE_UP_MS, Started, claim_whole, end_supervisor, start_supervisor, wait_ready};
-use crate::state::{HostLife, HostState, RELEASE, Reach, State};
+use crate::state::{Domains, HostLife, HostState, RELEASE, Reach, State};
 use crate::state_dir::{Claim, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -44,6 +44,8 @@ pub struct HostsWishes {
     pub network: Option<Network>,
     /// Silence after which a host takes its part down, in milliseconds.
     pub silence_ms: u64,
+    /// What fails together, if that is known.
+    pub domains: Option<Domains>,
     /// Where to mount it, on all hosts.
     pub mount: Option<PathBuf>,
     /// Whether other users may enter.
@@ -240,6 +242,7 @@ fn keepers_plan(
 ) -> LaunchResult<Plan> {
     let secret = wishes.meeting.as_ref().map_or_else(random_bytes, |meeting| Ok(meeting.secret))?;
     let program = reach.program.clone();
+    let reach = Reach { domains: reach.domains.filter(is_short), ..reach };
     let ticket = Ticket { reach: Some(reach), ..first_ticket(wishes, formation, &secret, bound) };
     Ok(Plan {
         ticket,
@@ -283,12 +286,18 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
         checksum: asked.checksum,
         page_pool: asked.page_pool,
         names_memory: asked.names_memory,
+        numa: asked.numa,
         tolerance: asked.tolerance,
         silence_ms: wishes.silence_ms,
         start_ms: u64::try_from(bound.as_millis()).unwrap_or(u64::MAX),
         reach: None,
         recovers: wishes.past.is_some(),
     }
+}
+
+/// A ticket has room for it. Where it is longer, seats are placed by it all the same, and only the hosts do not know.
+fn is_short(domains: &Domains) -> bool {
+    domains.of.iter().map(|(host, switch)| host.len() + switch.len() + 8).sum::<usize>() < TICKET_LEN_MAX / 4
 }
 
 fn reach(here: &Environment, wishes: &HostsWishes) -> LaunchResult<Reach> {
@@ -298,6 +307,7 @@ fn reach(here: &Environment, wishes: &HostsWishes) -> LaunchResult<Reach> {
         send: wishes.send.clone(),
         network: wishes.network.clone(),
         silence_ms: wishes.silence_ms,
+        domains: wishes.domains.clone(),
     })
 }
 

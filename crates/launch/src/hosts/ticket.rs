@@ -66,6 +66,8 @@ pub(crate) struct Ticket {
     /// Most bytes of memory for the records of a node, if that was chosen.
     #[serde(default)]
     pub names_memory: Option<u64>,
+    /// Whether daemons are kept on the parts of their host that are near to their volumes.
+    pub numa: bool,
     /// Whether the nodes of a host share a process.
     pub in_process: bool,
     /// Whether all that goes over the network is encrypted, from the first word with the keeper on.
@@ -182,6 +184,7 @@ pub(crate) mod tests {
             checksum: Checksum::default(),
             page_pool: 64 << 20,
             names_memory: Some(1 << 30),
+            numa: true,
             in_process: false,
             secure: false,
             http: Some(HttpWish { address: "8443".parse().unwrap(), plain: false, certificate: None }),

@@ -41,6 +41,7 @@ impl Whole {
             checksum: state.checksum,
             page_pool: state.page_pool,
             names_memory: Some(state.names_memory),
+            numa: state.numa,
             wait_ms: state.wait_ms,
             dead_after_ms: state.dead_after_ms,
             port: wanted.port.unwrap_or(state.port),
@@ -156,6 +157,7 @@ mod tests {
             send: None,
             network: None,
             silence_ms: 9,
+            domains: None,
         });
         // What a host plans for itself.
         State { nodes: vec![state.nodes[2].clone()], width: 0, ..state }

@@ -374,6 +374,34 @@ fn the_published_hash_decides_by_the_name_and_local_files_stay_where_they_can() 
     }
 }
 
+/// S540.
+#[test]
+fn local_files_of_who_has_no_seat_are_behind_its_switch() {
+    let mut formation = Formation::new(5, 4096);
+    formation.switches = vec![Some(0), Some(1), Some(1), Some(0), None];
+    formation.restart();
+    let client = &formation.clients[2];
+    let (near, alike) = (mkdir(client, Ino::ROOT, "near"), mkdir(client, Ino::ROOT, "alike"));
+    make(client, near, &[1, 2, 3], "placement=local").unwrap();
+    make(client, alike, &[1, 2], "placement=local").unwrap();
+    let node_of = |client: &Client, dir, name: &str| {
+        let ino = file(client, dir, name);
+        client.write(&op(client), ino, 0, b"here", false).unwrap();
+        client.seats(&client.getattr(ino).unwrap()).unwrap()[0].node.0
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for number in 0..12 {
+        let name = format!("f{number}");
+        // The only seat behind the switch of node 0; and a node that has a seat has its files there.
+        assert_eq!(node_of(&formation.clients[0], near, &name), 3, "{name}");
+        assert_eq!(node_of(&formation.clients[1], near, &format!("own{name}")), 1, "{name}");
+        // No seat is nearer than another one to node 3 and to node 4, whose switch nobody knows.
+        seen.insert((0, node_of(&formation.clients[4], near, &format!("far{name}"))));
+        seen.insert((1, node_of(&formation.clients[3], alike, &name)));
+    }
+    assert_eq!(seen.len(), 5, "{seen:?}");
+}
+
 /// S145, S146.
 #[test]
 fn the_capacity_is_kept_at_the_write_that_does_not_fit() {

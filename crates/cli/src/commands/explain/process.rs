@@ -72,10 +72,11 @@ pub fn explain(here: &Environment, pid: u32) -> Result<Explanation, Failure> {
         // Closed meanwhile: there is nothing to show.
         let Ok(seen) = std::fs::metadata(&descriptor.way) else { continue };
         if !formations.contains_key(&mount.dir) {
-            formations.insert(mount.dir.clone(), behind(here, mount, &descriptor.target)?);
+            let (client, through, _) = behind(here, mount, &descriptor.target)?;
+            formations.insert(mount.dir.clone(), (client, through));
         }
         if let Some((client, through)) = formations.get(&mount.dir) {
-            let formation = Reached { client, through: *through };
+            let formation = Reached { client, through: *through, state: None };
             explained.push(file(&formation, mount, descriptor, Ino(seen.ino()), &files, has_preload)?);
         }
     }

@@ -200,6 +200,8 @@ pub struct Formation {
     spread_at: SpreadAt,
     /// After how long nodes take each other for dead, if they watch each other.
     dead_after: Option<Duration>,
+    /// The switches that nodes are told of when they are started.
+    pub switches: Vec<Option<u16>>,
     /// What nodes are told of object stores when they are started.
     pub objects: bivouac_source::Environment,
     /// How often it was started: a new process is a new client.
@@ -283,6 +285,7 @@ impl Formation {
             capacity,
             spread_at,
             dead_after,
+            switches: Vec::new(),
             objects: bivouac_source::Environment::default(),
             starts: 0,
             processes: AtomicU32::new(0),
@@ -321,6 +324,7 @@ impl Formation {
                 liveness: Arc::new(LivenessTable::new(self.map.nodes.len())),
                 objects: self.objects.clone(),
                 past: Past::default(),
+                switches: self.switches.clone(),
             };
             let peers: Arc<dyn Peers> = self.switchboard.clone();
             self.nodes.push(Node::open(config, peers, Arc::new(SystemClock)).unwrap().0);

@@ -1,0 +1,274 @@
+//! What flows between hosts, measured: each opens a station and says over the launcher where; this command gives them orders,
+//! and judges by the map what came of it.
+
+mod contest;
+mod figures;
+mod messages;
+mod station;
+mod transfer;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use bivouac_launch::hex::{formation_from_hex, from_hex};
+use bivouac_launch::hosts::{HostArg, Launcher};
+use bivouac_launch::{Environment, Heard, Inquiry, Live, ask_hosts};
+use bivouac_net::{Address, Auth, Identity, LaneKind, Link, Secret};
+use bivouac_sysmap::{Map, MeasuredHost, Network, common, merge};
+use bivouac_types::ClientId;
+
+use crate::failure::Failure;
+use crate::options::SystemArgs;
+pub use messages::Told;
+pub use station::open;
+
+use super::gathering::{fabric, hosts, named, silent};
+use contest::{Player, play};
+use figures::{halves, measured, network_of, remarks};
+use messages::{Line, Station};
+
+/// Most hosts that are measured at once: each has a launcher and a connection of this command's.
+const HOSTS_MAX: usize = 512;
+/// How long a host's station may take to let this command in, by each of its addresses.
+const CONNECT: Duration = Duration::from_secs(3);
+/// How long stations wait for this command when all have answered that do so in time.
+const COME: Duration = Duration::from_secs(30);
+/// How long stations may take to end.
+const END: Duration = Duration::from_secs(5);
+/// What measuring takes besides its rounds, at most.
+const BESIDES: Duration = Duration::from_secs(120);
+
+/// The map of hosts, with what flows between them.
+///
+/// # Errors
+/// That there are no two hosts, or none that answers.
+pub fn measure(here: &Environment, args: &SystemArgs) -> Result<Map, Failure> {
+    let (launcher, hosts) =
+        hosts(here, &args.whose)?.filter(|(_, hosts)| hosts.len() > 1).ok_or_else(|| {
+            let cause = "one host alone has no link to another one";
+            Failure::new(
+                2,
+                format_args!("--measure: {cause}; name two or more: --hosts, --hostfile or --name"),
+            )
+        })?;
+    if hosts.len() > HOSTS_MAX {
+        let text = format!(
+            "--measure: {} hosts are more than {HOSTS_MAX} at once; name a part of them",
+            hosts.len()
+        );
+        return Err(Failure::new(2, text));
+    }
+    let answer = Duration::from_millis(args.whose.answer_timeout.0);
+    let bound = Duration::from_millis(args.measure_time.0);
+    let arguments = arguments(args, answer + COME);
+    let stop = AtomicBool::new(false);
+    let (tell, heard) = channel();
+    let hear = |what: Heard| {
+        let _nobody_listens_any_more = tell.send(what);
+    };
+    let inquiry = Inquiry {
+        hosts: &hosts,
+        launcher: &launcher,
+        program: args.whose.program.as_deref(),
+        arguments: &arguments,
+        bound: answer + bound + BESIDES,
+        live: Some(Live { hear: &hear, stop: &stop }),
+    };
+    std::thread::scope(|scope| {
+        let fabric = scope.spawn(|| fabric(here));
+        let asking = scope.spawn(|| ask_hosts(here, &inquiry));
+        let mut answers = collect(&heard, &hosts, answer);
+        let fabric = fabric.join().unwrap_or_default();
+        let map = conduct(&mut answers, &hosts, fabric, bound);
+        // Their connections are closed, so they end.
+        await_end(&heard, answers.stations.len(), &launcher);
+        stop.store(true, Ordering::Relaxed);
+        match asking.join() {
+            Ok(Err(error)) => Err(error.into()),
+            _ => map,
+        }
+    })
+}
+
+fn arguments(args: &SystemArgs, patience: Duration) -> Vec<String> {
+    let mut arguments = vec!["tell".to_owned(), "--load".to_owned(), args.load.0.to_string()];
+    arguments.extend(["--station".to_owned(), patience.as_millis().to_string()]);
+    if let Some(network) = &args.network {
+        arguments.extend(["--network".to_owned(), network.to_string()]);
+    }
+    arguments
+}
+
+/// What hosts said.
+#[derive(Debug, Default)]
+struct Answers {
+    maps: Vec<Map>,
+    stations: Vec<(String, Station)>,
+    notes: Vec<String>,
+}
+
+/// Hears all hosts, until each has answered or will not.
+fn collect(heard: &Receiver<Heard>, hosts: &[HostArg], bound: Duration) -> Answers {
+    let until = Instant::now() + bound;
+    let mut answers = Answers::default();
+    let mut gone = 0;
+    while answers.stations.len() + gone < hosts.len() {
+        match heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Heard::Answer(called, text)) => answers.take(called.as_deref(), &text, hosts, &mut gone),
+            Ok(Heard::Ended(host, trouble)) => {
+                answers.notes.extend(trouble);
+                // One that has answered may end at once, if it takes no orders.
+                let has_answered = |host: &String| answers.stations.iter().any(|(name, _)| name == host);
+                gone += host.map_or(hosts.len(), |host| usize::from(!has_answered(&host)));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let late = format!("did not answer within {} s; see --answer-timeout", bound.as_secs());
+                let is_late = |host: &&HostArg| !answers.stations.iter().any(|(name, _)| *name == host.name);
+                let late = hosts.iter().filter(is_late).map(|host| format!("host {}: {late}", host.name));
+                let late: Vec<String> = late.collect();
+                answers.notes.extend(late);
+                break;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    answers
+}
+
+impl Answers {
+    fn take(&mut self, called: Option<&str>, text: &str, hosts: &[HostArg], gone: &mut usize) {
+        match serde_json::from_str::<Told>(text) {
+            Ok(Told { map, station }) => {
+                let map = named(map, called, hosts);
+                let name = map.hosts.first().map_or_else(String::new, |host| host.name.clone());
+                self.maps.push(map);
+                self.stations.push((name, station));
+            }
+            Err(error) => {
+                let whom = called.unwrap_or("a host");
+                self.notes.push(format!(
+                    "{whom}: its answer is not understood ({error}); use one release on all hosts"
+                ));
+                *gone += 1;
+            }
+        }
+    }
+}
+
+/// Until the stations have ended, or long enough.
+fn await_end(heard: &Receiver<Heard>, stations: usize, launcher: &Launcher) {
+    let until = Instant::now() + END;
+    let wanted = if launcher.is_per_host() { stations } else { 1.min(stations) };
+    let mut ended = 0;
+    while ended < wanted {
+        match heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Heard::Ended(..)) => ended += 1,
+            Ok(Heard::Answer(..)) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Connects to all, and has them measured.
+fn conduct(
+    answers: &mut Answers,
+    hosts: &[HostArg],
+    fabric: Vec<Network>,
+    bound: Duration,
+) -> Result<Map, Failure> {
+    let mut map = merge(std::mem::take(&mut answers.maps));
+    let mut notes = std::mem::take(&mut answers.notes);
+    silent(&map, hosts, &mut notes);
+    map = merge(vec![map, Map { networks: fabric, ..Map::default() }]);
+    let (mut players, known) = reach(&answers.stations, &map, &mut notes);
+    if players.len() < 2 {
+        let why = notes.join("\n");
+        let few = if players.is_empty() { "no host takes part" } else { "only one host takes part" };
+        return Err(Failure::new(1, format_args!("--measure: {few}, and it takes two:\n{why}")));
+    }
+    let network = network_of(&map, &known);
+    let halves = halves(network, &known);
+    let outcome = play(&mut players, &known, network, &halves, bound);
+    drop(players);
+    notes.extend(outcome.notes.iter().cloned());
+    let measured = measured(network, known, &halves, outcome);
+    notes.extend(remarks(&measured));
+    map.measured = Some(measured);
+    map.notes.extend(notes);
+    Ok(merge(vec![map]))
+}
+
+/// Those that can be reached, in the order of the map, each at the address at which it is measured.
+fn reach(
+    stations: &[(String, Station)],
+    map: &Map,
+    notes: &mut Vec<String>,
+) -> (Vec<Player>, Vec<MeasuredHost>) {
+    let mut able: Vec<&(String, Station)> = Vec::new();
+    for host in &map.hosts {
+        let Some(one) = stations.iter().find(|(name, _)| *name == host.name) else { continue };
+        match &one.1.trouble {
+            Some(trouble) => notes.push(format!("host {}: {trouble}", host.name)),
+            None => able.push(one),
+        }
+    }
+    let addresses: Vec<Vec<_>> = able.iter().map(|(_, station)| station.addresses.clone()).collect();
+    let chosen = common(&addresses).unwrap_or_else(|| {
+        if able.len() > 1 {
+            notes.push("the hosts have no network in common; each is measured at its first address".into());
+        }
+        vec![0; able.len()]
+    });
+    let (mut players, mut known) = (Vec::new(), Vec::new());
+    let lines: Vec<Result<Line, String>> = std::thread::scope(|scope| {
+        let ways = able.iter().zip(&chosen);
+        let each: Vec<_> =
+            ways.map(|((_, station), at)| scope.spawn(move || connect(station, *at))).collect();
+        each.into_iter().map(|one| one.join().unwrap_or_else(|_| Err("its thread panicked".into()))).collect()
+    });
+    for (((name, station), at), line) in able.into_iter().zip(&chosen).zip(lines) {
+        let Some(address) = station.addresses.get(*at) else { continue };
+        match line {
+            Ok(line) => {
+                let to = SocketAddr::new(address.ip, station.data_port);
+                players.push(Player { name: name.clone(), address: to, line: Some(line) });
+                known.push(MeasuredHost {
+                    name: name.clone(),
+                    address: address.ip.to_string(),
+                    interface: address.interface.clone(),
+                    expected_bits: address.speed_bits,
+                    sends_bits: None,
+                    receives_bits: None,
+                });
+            }
+            Err(why) => notes.push(format!("host {name}: {why}")),
+        }
+    }
+    (players, known)
+}
+
+/// By the address that is measured if that is possible, else by any other one of the host: this one may not be on that network.
+fn connect(station: &Station, at: usize) -> Result<Line, String> {
+    let secret = from_hex(&station.secret).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let (Some(formation), Some(secret)) = (formation_from_hex(&station.id), secret) else {
+        return Err("its answer makes no sense; use one release on all hosts".into());
+    };
+    let auth = Auth { formation, secret: Secret::new(secret), is_secure: true };
+    let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer };
+    let first = station.addresses.get(at).into_iter();
+    let mut refusals: Vec<String> = Vec::new();
+    for address in first.chain(station.addresses.iter().filter(|one| !one.ip.is_loopback())) {
+        let to = Address::tcp(SocketAddr::new(address.ip, station.port).to_string());
+        match Link::connect(&to, &identity, CONNECT) {
+            Ok(link) => return Ok(Line::over(link)),
+            Err(error) => refusals.push(error.to_string()),
+        }
+    }
+    refusals.dedup();
+    let refusals = refusals.join("; ");
+    Err(format!(
+        "it started, but is not reached: {refusals}; open the firewall, or use another network: --network"
+    ))
+}

@@ -1,0 +1,125 @@
+//! What was measured between hosts.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bandwidth::Bits;
+
+/// What was measured between hosts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// How long one transfer took, in milliseconds.
+    pub step_ms: u64,
+    /// Connections of one transfer.
+    pub streams: usize,
+    /// Rounds of disjoint pairs that were made.
+    pub rounds: usize,
+    /// Rounds in which every pair would have met.
+    pub rounds_of_all: usize,
+    /// The hosts, with the best that each did.
+    pub hosts: Vec<MeasuredHost>,
+    /// What each transfer carried.
+    pub transfers: Vec<Transfer>,
+    /// What flowed while all sent at the same time.
+    pub together: Option<Together>,
+    /// Links that are slow.
+    pub slow: Vec<SlowLink>,
+}
+
+/// What a host did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredHost {
+    /// Its name.
+    pub name: String,
+    /// The address that was sent to.
+    pub address: String,
+    /// The interface of that address.
+    pub interface: String,
+    /// Bits per second of the interface, as the map has them.
+    pub expected_bits: Option<u64>,
+    /// The best that it sent to anybody.
+    pub sends_bits: Option<u64>,
+    /// The best that it received from anybody.
+    pub receives_bits: Option<u64>,
+}
+
+/// A transfer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// Who sent.
+    pub from: String,
+    /// Who received.
+    pub to: String,
+    /// Bits per second that were received.
+    pub bits: u64,
+    /// Bits per second that can flow by the map, at most.
+    pub expected_bits: Option<u64>,
+    /// Whether nobody else sent meanwhile.
+    pub alone: bool,
+}
+
+/// All hosts of one half sent to one of the other half each, and those back, at the same time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Together {
+    /// One half.
+    pub half: Vec<String>,
+    /// The other half.
+    pub other_half: Vec<String>,
+    /// Bits per second from the first half to the other one.
+    pub there_bits: u64,
+    /// And back.
+    pub back_bits: u64,
+    /// Bits per second that can flow between these halves by the map, in each direction.
+    pub expected: Bits,
+}
+
+/// Which way bits went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the host.
+    Sends,
+    /// To the host.
+    Receives,
+}
+
+/// What is slow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Place {
+    /// The link of a host, in one direction.
+    Host {
+        /// The host.
+        host: String,
+        /// Its interface.
+        interface: String,
+        /// The direction.
+        direction: Direction,
+    },
+    /// What joins two hosts, though each is good with others.
+    Pair {
+        /// Who sent.
+        from: String,
+        /// Who received.
+        to: String,
+    },
+    /// One of these links between switches: each is on the ways of the same slow pairs.
+    Switches {
+        /// From switch to switch, by their ids.
+        links: Vec<(String, String)>,
+    },
+}
+
+/// A link that is slow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowLink {
+    /// Where.
+    pub link: Place,
+    /// Bits per second by the map.
+    pub expected_bits: Option<u64>,
+    /// Bits per second that it carried at best.
+    pub measured_bits: u64,
+    /// Bits per second that its peers carry.
+    pub peers_bits: u64,
+    /// How far it is below its peers, in percent.
+    pub below_percent: u64,
+}
