@@ -2,6 +2,7 @@
 //! namespaces. On virtual nodes, with ssh, mounts and cut networks: tests/cluster.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::harness::library::{create, ctx, library, read, write};
 use crate::harness::{Place, Said, is_alive, signal, wait_until};
@@ -334,9 +335,19 @@ fn promises_are_kept_of_the_formation_that_made_them() {
     assert!(hosts.are_empty() && hosts.place.is_empty());
 }
 
-/// A port that nobody listens at.
+/// A port that nobody listens at, and that nobody gets who asks for any, as all that is started meanwhile does.
 fn free_port() -> u16 {
-    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+    static TURNS: AtomicU32 = AtomicU32::new(0);
+    let given = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let given: u32 = given.split_whitespace().next().unwrap().parse().unwrap();
+    loop {
+        let turn =
+            std::process::id().wrapping_mul(PORTS_APART).wrapping_add(TURNS.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(PORT_MIN + turn % (given - PORT_MIN)).unwrap();
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// What one of several hosts runs that come by themselves, to meet at this one.
@@ -358,6 +369,10 @@ fn words_of(child: std::process::Child) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
+/// Ports below belong to the system.
+const PORT_MIN: u32 = 1024;
+/// Between the first ports of two runs, one after the other.
+const PORTS_APART: u32 = 7919;
 const SHARED: &str = "known to all of them, and nobody else";
 
 #[test]
