@@ -7,6 +7,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd};
 use serde::{Deserialize, Serialize};
 
+/// What a daemon, or the server for HTTP, is started with.
+const DAEMONS: [&[u8]; 2] = [b"node", b"serve"];
 const FUSE_DEVICE: &str = "/dev/fuse";
 
 /// A process: its number, and the moment of its start that tells it from later ones with that number.
@@ -97,6 +99,19 @@ pub(crate) fn has_socket(inode: u64, but_nothing_below: &Path) -> bool {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.any(|pid| has(pid) && !uses(pid, but_nothing_below))
+}
+
+/// Daemons of the formation with this lock, which all of them have open. As far as this user may see.
+pub(crate) fn daemons_with(lock: &Path) -> Vec<ProcessId> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| uses(*pid, lock) && is_daemon(*pid)).filter_map(ProcessId::of).collect()
+}
+
+/// Commands open locks of formations for a moment, too; arguments tell them apart.
+fn is_daemon(pid: u32) -> bool {
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.split(|byte| *byte == 0).nth(1).is_some_and(|command| DAEMONS.contains(&command))
 }
 
 fn uses(pid: u32, dir: &std::path::Path) -> bool {

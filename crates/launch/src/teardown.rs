@@ -15,7 +15,7 @@ use crate::control::{Request, ask, wait_readable};
 use crate::environment::Environment;
 use crate::memory_root;
 use crate::places::gone_on;
-use crate::process::ProcessId;
+use crate::process::{ProcessId, daemons_with};
 use crate::state::{State, VolumeState};
 use crate::state_dir::StateDir;
 use crate::unmounting::{abort_all, mounts_of, unmount_all};
@@ -158,6 +158,9 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
             remedy,
         ));
     }
+    if dir.is_held() {
+        end_unknown(dir);
+    }
     if !dir.wait_released(ORPHANS_MS) {
         let cause = "is still in use by a process that is not in its state";
         return Err(LaunchError::new(
@@ -168,6 +171,13 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
         ));
     }
     end_the_late(dir)
+}
+
+/// A supervisor that was killed may have started a daemon and not have written that down.
+fn end_unknown(dir: &StateDir) {
+    let daemons = daemons_with(&dir.path().join("lock"));
+    end_all(&daemons, Signal::TERM, TERM_MS);
+    end_all(&daemons, Signal::KILL, KILL_MS);
 }
 
 /// Who began while others were being ended has written itself down since, and lets go of all that it has a moment before it is

@@ -145,6 +145,22 @@ fn down_removes_a_killed_formation_too() {
     camp.down();
 }
 
+/// As when the supervisor is killed just after it has started one.
+#[test]
+fn down_ends_a_daemon_that_is_not_in_the_state_too() {
+    let Some(camp) = Camp::start(&[]) else { return };
+    let (daemon, supervisor) = (camp.node_pid(0), camp.supervisor_pid());
+    signal(supervisor, Signal::KILL);
+    wait_until("it is gone", || !is_alive(supervisor));
+    let path = camp.dir().join("state.json");
+    let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    state["nodes"][0]["process"] = serde_json::Value::Null;
+    fs::write(&path, state.to_string()).unwrap();
+    assert!(is_alive(daemon));
+    camp.down();
+    assert!(!is_alive(daemon));
+}
+
 #[test]
 fn a_supervisor_that_is_told_to_end_ends_its_daemons() {
     let camp = Camp::start_in(Place::new(), &["--no-mount", "--nodes", "2"]);
