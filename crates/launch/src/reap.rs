@@ -436,7 +436,18 @@ mod tests {
         let memory = ours().unwrap();
         assert_eq!(memory.volumes(), 1);
         assert!(hold_all(&state).is_err(), "nobody can begin meanwhile");
-        memory.remove().unwrap();
+        let begin_until = |act: Box<dyn FnOnce() + '_>| {
+            std::thread::scope(|scope| {
+                let begins = scope.spawn(|| hold_all(&state).map(drop));
+                std::thread::park_timeout(Duration::from_millis(50));
+                act();
+                begins.join().unwrap()
+            })
+        };
+        begin_until(Box::new(|| drop(memory))).unwrap();
+        let memory = ours().unwrap();
+        let removed = begin_until(Box::new(|| memory.remove().unwrap()));
+        assert!(removed.unwrap_err().to_string().contains("ENOENT"));
         assert!(!root.exists());
     }
 
