@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use crate::harness::{Camp, Place, can_mount, is_alive, signal, wait_until};
+use crate::harness::{Camp, Place, can_mount, is_alive, reaping, signal, wait_until};
 use rustix::process::Signal;
 
 /// A process that a formation can be made for; killed with this value at the latest.
@@ -203,7 +203,7 @@ fn what_a_run_leaves_running_ends_in_time() {
 #[test]
 fn what_a_crash_left_is_named_and_removed() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
-    let place = camp.place();
+    let (place, _alone) = (camp.place(), reaping());
     let said = place.run(&["reap"]);
     assert_eq!((said.code, said.out.contains(camp.name())), (0, false), "it lives: {}", said.out);
     let traces = Traces::of(&camp);
@@ -224,6 +224,7 @@ fn memory_and_mounts_whose_state_is_lost_are_removed() {
     let mount = camp.place().path().join("elsewhere");
     fs::create_dir(&mount).unwrap();
     assert_eq!(camp.run("mount", &[mount.to_str().unwrap()]).code, 0);
+    let _alone = reaping();
     traces.kill();
     // As when a runtime directory goes at log-out.
     rustix::mount::unmount(camp.mount(), rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -253,6 +254,7 @@ fn data_that_is_to_be_kept_is_only_named() {
     let pids = [&status["supervisor"]["pid"], &status["nodes"][0]["pid"]].map(|pid| pid.as_u64().unwrap());
     pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
     wait_until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    let _alone = reaping();
     let said = place.run(&["reap"]);
     let named =
         format!("left formation {name}: holds data that is nowhere else: job 1: outputs were not copied out");

@@ -16,6 +16,7 @@ pub mod random;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bivouac_net::{Auth, Secret};
@@ -88,6 +89,12 @@ pub fn wait_within(bound: Duration, what: &str, mut holds: impl FnMut() -> bool)
 pub fn signal(pid: u64, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
+}
+
+/// The right to reap: it takes away also what other tests have just killed, wherever that is.
+pub fn reaping() -> MutexGuard<'static, ()> {
+    static REAPING: Mutex<()> = Mutex::new(());
+    REAPING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a process lives: also one whose first thread has ended, as long as another one holds its files and locks.
