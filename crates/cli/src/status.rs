@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus, Times};
 use bivouac_launch::hosts::look_at_hosts;
-use bivouac_launch::{HostLife, HostState, HttpState, NodeLife, NodeState, Stage, State, StateDir, left_ms};
+use bivouac_launch::{
+    HostLife, HostState, HttpState, NodeLife, NodeState, Stage, State, StateDir, left_ms, settled,
+};
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{FsResult, NodeId};
 use bivouac_wire::Op;
@@ -167,6 +169,8 @@ pub struct SupervisorReport {
     pub pid: Option<u32>,
     /// Whether it lives; if not, nothing is restarted.
     pub alive: bool,
+    /// Whether a copy of it waits to take its place.
+    pub standby: bool,
 }
 
 /// What site storage does not have.
@@ -329,7 +333,7 @@ fn times<S: Serializer>(times: &Times, to: S) -> Result<S::Ok, S::Error> {
 /// When the state or the secret cannot be read.
 pub fn look(dir: &StateDir) -> Result<Report, Failure> {
     let gone = || Failure::new(1, "the formation was taken down meanwhile");
-    let mut state = dir.read()?.ok_or_else(gone)?;
+    let mut state = settled(dir)?.ok_or_else(gone)?;
     let held = dir.is_held();
     if held && state.is_over_hosts() {
         state = look_at_hosts(dir, state)?;
@@ -412,7 +416,11 @@ fn report(
         formation: state.formation,
         release: state.release,
         created_unix_ms: state.created_unix_ms,
-        supervisor: SupervisorReport { pid: state.supervisor.map(|process| process.pid), alive },
+        supervisor: SupervisorReport {
+            pid: state.supervisor.map(|process| process.pid),
+            alive,
+            standby: alive && dir.has_standby(),
+        },
         keep: state.keep,
         ends_unix_ms: state.ends_unix_ms,
         owner: state.owner.map(|process| process.pid),
