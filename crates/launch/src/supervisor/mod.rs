@@ -116,6 +116,8 @@ pub struct Supervisor {
     unwritten: bool,
     /// What takes this process's place if it is killed.
     standby: Standby,
+    /// Whether that is as this one.
+    is_copied: bool,
 }
 
 /// Something that woke the supervisor.
@@ -133,6 +135,11 @@ enum Source {
 }
 
 impl Source {
+    /// Whether nothing changes by it alone but what is written down. The table of mounts changes with every mount of anybody.
+    fn says_little(self) -> bool {
+        matches!(self, Source::Mounts | Source::Guard | Source::Standby)
+    }
+
     /// What it wakes the supervisor by: the kernel's table of mounts is always readable, and says otherwise that it changed.
     fn events(self) -> PollFlags {
         if matches!(self, Source::Mounts) { PollFlags::PRI } else { PollFlags::IN }
@@ -201,6 +208,7 @@ impl Supervisor {
             changed: true,
             unwritten: false,
             standby: Standby::default(),
+            is_copied: false,
         })
     }
 
@@ -225,6 +233,7 @@ impl Supervisor {
             }
             self.renew_standby();
             for source in self.wait()? {
+                self.is_copied &= source.says_little();
                 self.take(source);
             }
             self.event(Event::Tick);
@@ -238,6 +247,7 @@ impl Supervisor {
     /// Writes the state, and says whether that was possible. A full disk must not end what looks after the daemons: it is
     /// tried again.
     fn write_state(&mut self) -> LaunchResult<()> {
+        self.is_copied = false;
         let written = self.dir.write(&self.state);
         self.changed = written.is_err();
         if let Err(error) = &written

@@ -13,11 +13,12 @@ impl Supervisor {
     /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has come.
     pub(super) fn renew_standby(&mut self) {
         let is_used = self.state.stage == Stage::Running && self.phases.is_none() && !self.finished;
-        if !is_used || !self.standby.may_be() {
+        let is_well = self.is_copied && self.standby.is_there();
+        if !is_used || is_well || !self.standby.may_be() {
             return;
         }
         match self.standby.renew(&self.dir) {
-            Ok(None) => {}
+            Ok(None) => self.is_copied = self.standby.is_there(),
             Ok(Some(waiting)) => {
                 // Those who wait there see its end, not this one's.
                 self.callers.let_go();

@@ -77,17 +77,13 @@ fn standbys_of(pid: u64) -> Vec<u64> {
 
 /// Kills a supervisor or keeper and its standby: first it is stopped, so that it makes no other one. It may end meanwhile.
 pub fn kill_with_standby(pid: u64) {
-    let send = |pid: u64, signal| {
-        let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-        let _gone_meanwhile = kill_process(pid, signal);
-    };
-    send(pid, Signal::STOP);
+    try_to_signal(pid, Signal::STOP);
     wait_until("it is stopped", || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 'Z', 'X']))
     });
     let victims: Vec<u64> = standbys_of(pid).into_iter().chain([pid]).collect();
-    victims.iter().for_each(|pid| send(*pid, Signal::KILL));
+    victims.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
     wait_until("it is gone", || !victims.iter().any(|pid| is_alive(*pid)));
 }
 
@@ -127,10 +123,10 @@ pub fn reaping() -> MutexGuard<'static, ()> {
     REAPING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Kills a process that may end meanwhile.
-pub fn try_to_kill(pid: u64) {
+/// As [`signal`], to a process that may end meanwhile.
+pub fn try_to_signal(pid: u64, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    let _gone_meanwhile = kill_process(pid, Signal::KILL);
+    let _gone_meanwhile = kill_process(pid, signal);
 }
 
 /// Whether a process lives: also one whose first thread has ended, as long as another one holds its files and locks.

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::harness::random::Random;
-use crate::harness::{Camp, is_alive, signal, standby_of, try_to_kill, wait_until};
+use crate::harness::{Camp, is_alive, signal, standby_of, try_to_signal, wait_until};
 use bivouac_launch::StateDir;
 use model::Shown;
 use rustix::process::Signal;
@@ -130,7 +130,7 @@ fn supervisor(camp: &Camp) -> u64 {
 
 /// Kills a standby, and waits until it is not taken for one any more.
 fn kill_standby(pid: u64) {
-    try_to_kill(pid);
+    try_to_signal(pid, Signal::KILL);
     wait_until("the standby is gone", || !is_alive(pid));
 }
 
@@ -141,7 +141,7 @@ fn kill_supervisor(camp: &Camp) -> bool {
     let is_shown = StateDir::at(camp.dir()).has_standby();
     let has_standby = is_alive(pid) && is_shown && standby_of(pid).is_some();
     if has_standby {
-        try_to_kill(pid);
+        try_to_signal(pid, Signal::KILL);
     }
     has_standby
 }
