@@ -122,9 +122,8 @@ fn ms(time: Duration) -> u64 {
 fn ask(client: &Client, report: &Report) -> (HashMap<u16, Told>, Vec<String>) {
     let ready: Vec<(u16, Option<u32>)> =
         report.nodes.iter().filter(|node| node.state == "ready").map(|node| (node.id, node.pid)).collect();
-    let answers = at_once(&ready, |(node, pid)| {
-        client.list_uses(NodeId(*node)).map(|table| Told::new(*pid, &table))
-    });
+    let answers =
+        at_once(&ready, |(node, pid)| client.list_uses(NodeId(*node)).map(|table| Told::new(*pid, &table)));
     let (mut told, mut unknown) = (HashMap::new(), Vec::new());
     for ((node, _), answer) in ready.iter().zip(answers) {
         match answer {

@@ -423,7 +423,10 @@ mod tests {
         Beside {
             busy_seconds: 2.0,
             busy_files: vec![file("/out/a", pace(1.0, 4096.0)), file("/out/b", pace(20.0, 1024.0))],
-            busy_processes: vec![process("solver", 4711, pace(1.0, 4096.0)), process("tar", 0, pace(20.0, 0.0))],
+            busy_processes: vec![
+                process("solver", 4711, pace(1.0, 4096.0)),
+                process("tar", 0, pace(20.0, 0.0)),
+            ],
             stages: vec![JobRates {
                 job: 3,
                 way: "in".into(),
@@ -466,14 +469,17 @@ mod tests {
                 "",
             ]
         );
-        // At 24 lines the last lists have no room; each is there alone.
+        // At 24 lines the last list has no room; each is there alone.
         let low = lines(&screen, 80, 24);
         let heads = |shown: &[String]| {
             let names = ["NODE", "OPERATION", "FILE", "PROGRAM", "QUEUE"];
-            names.into_iter().filter(|name| shown.iter().any(|line| line.starts_with(name))).collect::<Vec<_>>()
+            names
+                .into_iter()
+                .filter(|name| shown.iter().any(|line| line.starts_with(name)))
+                .collect::<Vec<_>>()
         };
         assert_eq!(heads(&high), ["NODE", "OPERATION", "FILE", "PROGRAM", "QUEUE"]);
-        assert_eq!(heads(&low), ["NODE", "OPERATION", "FILE"]);
+        assert_eq!(heads(&low), ["NODE", "OPERATION", "FILE", "PROGRAM"]);
         let mut seen = Vec::new();
         for _ in 0..5 {
             press(&mut screen, KeyCode::Tab);

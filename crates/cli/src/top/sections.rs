@@ -95,9 +95,10 @@ impl Section {
         let rows: Vec<Vec<String>> = match self {
             Section::Nodes => nodes(rates, order).into_iter().map(|node| row(node).to_vec()).collect(),
             Section::Operations => rates.operations.iter().map(|one| operation_row(one).to_vec()).collect(),
-            Section::Files => {
-                sorted(&beside.busy_files, order, by_file).into_iter().map(|one| file_row(one).into()).collect()
-            }
+            Section::Files => sorted(&beside.busy_files, order, by_file)
+                .into_iter()
+                .map(|one| file_row(one).into())
+                .collect(),
             Section::Processes => sorted(&beside.busy_processes, order, by_process)
                 .into_iter()
                 .map(|one| process_row(one).into())

@@ -118,9 +118,10 @@ fn top_shows_which_files_and_programs_are_busy() {
 fn top_shows_jobs_of_staging_that_are_under_way() {
     let Some(camp) = Camp::start(&[]) else { return };
     let site = tempfile::tempdir().unwrap();
-    (0..64).for_each(|n| std::fs::write(site.path().join(n.to_string()), vec![5; 256 << 10]).unwrap());
+    // Of a large file each piece of 16 MiB is noted.
+    std::fs::write(site.path().join("large"), vec![5; 64 << 20]).unwrap();
     let source = site.path().to_str().unwrap();
-    let arguments = ["stage", "in", "--name", camp.name(), source, "input", "--limit", "1m"];
+    let arguments = ["stage", "in", "--name", camp.name(), source, "input", "--limit", "4m"];
     let mut stage = camp.place().command(&arguments);
     let mut stage = stage.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let is_seen = |of: &Value| of["stages"][0]["bytes"].as_u64().is_some_and(|bytes| bytes > 0);
@@ -130,12 +131,39 @@ fn top_shows_jobs_of_staging_that_are_under_way() {
     stage.wait().unwrap();
     let seen = seen.unwrap();
     let job = &seen["stages"][0];
-    assert_eq!((&job["job"], &job["way"], &job["files_found"]), (&1.into(), &"in".into(), &65.into()), "{seen}");
-    assert_eq!(job["bytes_found"], 16 << 20, "{seen}");
+    assert_eq!(
+        (&job["job"], &job["way"], &job["files_found"]),
+        (&1.into(), &"in".into(), &1.into()),
+        "{seen}"
+    );
+    assert_eq!(job["bytes_found"], 64 << 20, "{seen}");
     assert!(job["pace"].as_f64().unwrap() >= 0.0 && seen["unflushed_files"].is_null(), "{seen}");
     assert!(text.lines().any(|line| line.starts_with("stage in 1 ")), "{text}");
     let ended = once(&camp, "100ms");
     assert_eq!(ended["stages"], serde_json::json!([]), "what is interrupted is not under way: {ended}");
+    camp.down();
+}
+
+/// S470.
+#[test]
+fn top_shows_what_waits_to_be_flushed() {
+    let Some(camp) = Camp::start(&[]) else { return };
+    let site = tempfile::tempdir().unwrap();
+    let part = camp.mount().join("part");
+    let arguments = ["partition", "create", part.to_str().unwrap(), "--source"];
+    let more = [site.path().to_str().unwrap(), "--write", "on-flush"];
+    let made = camp.place().run(&[&arguments[..], &more].concat());
+    assert_eq!(made.code, 0, "{}", made.err);
+    std::fs::write(part.join("result"), vec![3; 100_000]).unwrap();
+    let waits = |text: &str| text.lines().any(|line| line.starts_with("flush "));
+    let seen = || (once(&camp, "100ms"), camp.run("top", &["--once", "--every", "100ms"]).out);
+    let (before, text) = seen();
+    assert_eq!(before["unflushed_files"], 1, "{before}");
+    assert!(before["unflushed_bytes"].as_u64() >= Some(100_000) && waits(&text), "{before} {text}");
+    let flushed = camp.place().run(&["flush", part.to_str().unwrap()]);
+    assert_eq!(flushed.code, 0, "{}", flushed.err);
+    let (after, text) = seen();
+    assert_eq!((&after["unflushed_files"], waits(&text)), (&Value::from(0), false), "{after} {text}");
     camp.down();
 }
 
