@@ -31,6 +31,7 @@ mod queue;
 mod reach;
 mod report;
 mod slots;
+mod stages;
 mod staging;
 mod status;
 mod system;

@@ -21,6 +21,23 @@ const NODE_BIT: u64 = 1 << 63;
 /// As many nodes can be talked to with as few open files as a process is usually allowed.
 const NODES_PLAIN_MAX: usize = 256;
 
+/// Threads that ask nodes: at least one for each of as many nodes as have processes of their own on one machine.
+const ASKERS_MAX: usize = 256;
+
+/// Asks several at the same time; nothing of one whose thread failed.
+pub fn at_once<T: Sync, A: Send>(all: &[T], ask: impl Fn(&T) -> A + Sync) -> Vec<Option<A>> {
+    // One thread for several, so that a thousand nodes are not as many threads; those that answer do so at once.
+    let share = all.len().div_ceil(ASKERS_MAX).max(1);
+    let ask_some = |some: &[T]| some.iter().map(&ask).map(Some).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        let ask_some = &ask_some;
+        let asking: Vec<_> =
+            all.chunks(share).map(|some| (some.len(), scope.spawn(move || ask_some(some)))).collect();
+        let none = |count: usize| (0..count).map(|_| None).collect();
+        asking.into_iter().flat_map(|(count, thread)| thread.join().unwrap_or_else(|_| none(count))).collect()
+    })
+}
+
 /// The state of a formation of which at least one process lives.
 ///
 /// # Errors

@@ -17,6 +17,7 @@ use crate::failure::Failure;
 
 pub use compare::Comparison;
 pub use gather::gather;
+pub use lines::shown;
 
 /// Version of the report as JSON: it rises when what was there changes its meaning.
 const VERSION: u32 = 1;

@@ -30,9 +30,6 @@ use silence::SilentReport;
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
-/// Threads that ask them: at least one for each of as many nodes as have processes of their own on one machine.
-const ASKERS_MAX: usize = 256;
-
 /// Everything that `status --json` shows. Sizes in bytes, times in milliseconds.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -351,7 +348,8 @@ fn times<S: Serializer>(times: &Times, to: S) -> Result<S::Ok, S::Error> {
 /// # Errors
 /// When the state or the secret cannot be read.
 pub fn look(dir: &StateDir) -> Result<Report, Failure> {
-    look_at(dir, settled(dir)?.ok_or_else(taken_down)?)
+    let state = settled(dir)?.ok_or_else(taken_down)?;
+    Ok(look_at(dir, state, |_, _| ())?.0)
 }
 
 /// The same, of all hosts, also where only one host's part is.
@@ -359,28 +357,43 @@ pub fn look(dir: &StateDir) -> Result<Report, Failure> {
 /// # Errors
 /// As [`look`].
 pub fn look_at_all(dir: &StateDir) -> Result<Report, Failure> {
+    Ok(look_further(dir, |_, _| ())?.0)
+}
+
+/// The same, and what else is asked by the same connections, if there are any.
+///
+/// # Errors
+/// As [`look`].
+pub fn look_further<T>(
+    dir: &StateDir,
+    ask: impl FnOnce(&Client, &Report) -> T,
+) -> Result<(Report, Option<T>), Failure> {
     let mut state = settled(dir)?.ok_or_else(taken_down)?;
     elsewhere::add_nodes(&mut state);
     let hosts_unknown = state.part.is_some();
-    let mut report = look_at(dir, state)?;
+    let (mut report, asked) = look_at(dir, state, ask)?;
     if hosts_unknown {
         report.hosts = elsewhere::hosts(&report.nodes);
     }
-    Ok(report)
+    Ok((report, asked))
 }
 
 fn taken_down() -> Failure {
     Failure::new(1, "the formation was taken down meanwhile")
 }
 
-fn look_at(dir: &StateDir, mut state: State) -> Result<Report, Failure> {
+fn look_at<T>(
+    dir: &StateDir,
+    mut state: State,
+    ask: impl FnOnce(&Client, &Report) -> T,
+) -> Result<(Report, Option<T>), Failure> {
     let held = dir.is_held();
     if held && state.is_over_hosts() {
         state = look_at_hosts(dir, state)?;
     }
     if !held || state.map.is_empty() {
         let answers = state.nodes.iter().map(|_| None).collect();
-        return Ok(report(dir, state, held, answers, (Vec::new(), None)));
+        return Ok((report(dir, state, held, answers, (Vec::new(), None)), None));
     }
     let client = reach::client(dir, &state, ANSWER_WAIT)?;
     let answers = ask_all(&client, &state);
@@ -392,7 +405,8 @@ fn look_at(dir: &StateDir, mut state: State) -> Result<Report, Failure> {
     let names = damage::names(&client, answers.iter().flatten().flatten());
     let mut report = report(dir, state, held, answers, (partitions, unflushed));
     report.nodes.iter_mut().filter_map(|node| node.damage.as_mut()).for_each(|damage| damage.name(&names));
-    Ok(report)
+    let asked = ask(&client, &report);
+    Ok((report, Some(asked)))
 }
 
 fn unflushed(client: &Client) -> FsResult<UnflushedReport> {
@@ -412,19 +426,7 @@ fn ask_all(client: &Client, state: &State) -> Vec<Answer> {
         let serves = node.life == NodeLife::Ready && lives;
         serves.then(|| client.status(NodeId(node.id)).map_err(|error| error.to_string()))
     };
-    // One thread for several nodes, so that a thousand nodes are not as many threads; those that answer do so at once.
-    let share = state.nodes.len().div_ceil(ASKERS_MAX).max(1);
-    let ask_some = |nodes: &[NodeState]| nodes.iter().map(ask).collect::<Vec<Answer>>();
-    std::thread::scope(|scope| {
-        let ask_some = &ask_some;
-        let asking: Vec<_> = state
-            .nodes
-            .chunks(share)
-            .map(|nodes| (nodes.len(), scope.spawn(move || ask_some(nodes))))
-            .collect();
-        let none = |count: usize| (0..count).map(|_| None).collect();
-        asking.into_iter().flat_map(|(count, thread)| thread.join().unwrap_or_else(|_| none(count))).collect()
-    })
+    reach::at_once(&state.nodes, ask).into_iter().map(Option::flatten).collect()
 }
 
 fn report(

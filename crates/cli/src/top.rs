@@ -1,12 +1,18 @@
 //! What `top` shows: rates between two looks, on a terminal and as text.
 
+mod beside;
+mod busy;
 mod list;
 mod looks;
+mod names;
 mod rates;
 mod screen;
+mod sections;
+mod stages;
 mod text;
 mod watch;
 
+pub use beside::Beside;
 pub use looks::Looks;
 pub use rates::Rates;
 pub use screen::{Screen, Turn};

@@ -1,15 +1,14 @@
 //! What the page for browsers shows, from where the commands have it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bivouac_http::{Explain, MakeView, Page, View, Views};
 use bivouac_launch::{Environment, State, StateDir};
-use serde_json::Value;
 
-use crate::commands::{explain, stage};
+use crate::commands::explain;
 use crate::failure::Failure;
-use crate::host_notes::{Hosts, on_host};
 use crate::report::{Form, gather};
+use crate::stages::Stages;
 use crate::status::look_at_all;
 use crate::top::Watch;
 
@@ -20,7 +19,7 @@ const HTML: &str = "text/html; charset=utf-8";
 pub fn views(here: &Environment, part: &StateDir, state: &State) -> Views {
     let dir = whole(here, part, state);
     let watch = Arc::new(Watch::new(dir.clone()));
-    let stages = Stages { dir: part.clone(), others: Mutex::default() };
+    let stages = Stages::new(part.clone());
     let reported = |form: Form, content_type: &'static str| {
         let dir = dir.clone();
         move || Ok::<_, Failure>(Page { content_type, bytes: gather(&dir)?.render(form, None)?.into_bytes() })
@@ -41,37 +40,6 @@ pub fn views(here: &Environment, part: &StateDir, state: &State) -> Views {
         text.map(json).map_err(|failure| failure.to_string())
     });
     Views { of_all, explain }
-}
-
-/// Jobs of staging, of all hosts.
-struct Stages {
-    /// This host's part.
-    dir: StateDir,
-    /// The others, once somebody has asked.
-    others: Mutex<Option<Arc<Hosts>>>,
-}
-
-impl Stages {
-    /// Of a formation over several hosts each job has its host, and a host that does not answer says why.
-    fn list(&self) -> Result<Value, Failure> {
-        let own = stage::jobs_json(&self.dir);
-        let Some(state) = self.dir.read()?.filter(|state| state.part.is_some()) else { return Ok(own) };
-        let Some(others) = self.others(&state)? else { return Ok(own) };
-        let host = state.nodes.first().map_or("", |node| node.host.as_str());
-        let own = own.as_array().into_iter().flatten().map(|job| on_host(job.clone(), host));
-        let (jobs, silent) = others.stages();
-        let silent = silent.into_iter().map(|(host, why)| serde_json::json!({"host": host, "silent": why}));
-        Ok(own.chain(jobs).chain(silent).collect())
-    }
-
-    fn others(&self, state: &State) -> Result<Option<Arc<Hosts>>, Failure> {
-        let mut known = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.is_none() {
-            let own: Vec<u16> = state.nodes.iter().map(|node| node.id).collect();
-            *known = Hosts::of(&self.dir, state, &own)?.map(Arc::new);
-        }
-        Ok(known.clone())
-    }
 }
 
 fn whole(here: &Environment, part: &StateDir, state: &State) -> StateDir {

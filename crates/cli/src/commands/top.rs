@@ -24,7 +24,7 @@ const KEYS_EVERY: Duration = Duration::from_millis(50);
 pub fn run(here: &Environment, args: &TopArgs) -> Result<ExitCode, Failure> {
     let (_, dir) = StateDir::find_whole(here, args.which.name.as_ref())?;
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
-    let looks = Looks::begin(dir)?;
+    let looks = Looks::begin_with_uses(dir)?;
     let every = Duration::from_millis(args.every.0);
     if args.json || args.once || !std::io::stdout().is_terminal() || is_dumb_terminal() {
         in_turn(looks, args, every, &signals)

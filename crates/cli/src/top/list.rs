@@ -14,10 +14,12 @@ pub struct List {
     /// Columns from here on are aligned right, and never cut; those before are text.
     pub right: usize,
     /// Columns that are left out where there is no room for all, the first of these first.
-    pub least: &'static [usize],
+    pub least: Vec<usize>,
     pub rows: Vec<(Vec<String>, Style)>,
     /// Stands for what was cut off.
     pub mark: char,
+    /// Whether the end of the first column says more than its beginning.
+    pub keeps_end: bool,
 }
 
 /// What is shown of a list: numbers and widths of columns, and what is between them.
@@ -67,7 +69,7 @@ impl List {
     pub fn draw(&self, frame: &mut Frame<'_>, area: Rect, offset: usize) {
         let visible = usize::from(area.height.saturating_sub(1));
         let offset = offset.min(self.rows.len().saturating_sub(visible));
-        let fit = Fit::new(&self.widths(), self.right, self.least, usize::from(area.width));
+        let fit = Fit::new(&self.widths(), self.right, &self.least, usize::from(area.width));
         let shown = self.rows.iter().skip(offset).take(visible);
         let rows = shown.map(|(texts, style)| Row::new(self.cells(texts, &fit)).style(*style));
         let constraints = fit.columns.iter().map(|(_, width)| Constraint::Length(narrow(*width)));
@@ -88,6 +90,7 @@ impl List {
 
     fn cells(&self, texts: &[String], fit: &Fit) -> Vec<Cell<'static>> {
         let cell = |(column, width): &(usize, usize)| {
+            let cut = if self.keeps_end && *column == 0 { cut_front } else { cut };
             let text = texts.get(*column).map_or_else(String::new, |text| cut(text, *width, self.mark));
             Cell::from(if *column < self.right {
                 format!("{text:<width$}")
@@ -109,6 +112,12 @@ pub fn cut(text: &str, width: usize, mark: char) -> String {
         return text.to_owned();
     }
     text.chars().take(width.saturating_sub(1)).chain((width > 0).then_some(mark)).collect()
+}
+
+/// The same, with the mark at its beginning.
+fn cut_front(text: &str, width: usize, mark: char) -> String {
+    let turned = |text: &str| text.chars().rev().collect::<String>();
+    turned(&cut(&turned(text), width, mark))
 }
 
 /// A text in lines of at most so many columns, broken between words where that is possible.
@@ -158,6 +167,7 @@ mod tests {
             (cut("node", 4, '~'), cut("nodes", 4, '~'), cut("x", 0, '~')),
             ("node".into(), "nod~".into(), String::new())
         );
+        assert_eq!((cut_front("/a/file", 5, '~'), cut_front("/a", 2, '~')), ("~file".into(), "/a".into()));
         assert_eq!(wrapped("a node is away", 6), ["a node", "is", "away"]);
         assert_eq!(wrapped("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
         assert_eq!(wrapped("", 3), [""]);

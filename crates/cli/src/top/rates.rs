@@ -6,6 +6,7 @@ use std::time::Duration;
 use bivouac_client::Times;
 use serde::Serialize;
 
+use super::beside::Beside;
 use crate::status::{NodeReport, OperationReport, Report, VolumeReport, is_request};
 
 /// How full a volume is when that is worth a warning.
@@ -34,12 +35,19 @@ pub struct Rates {
     pub unsent_bytes: u64,
     /// Bytes that are not at their sources, if there are any with sources.
     pub unflushed_bytes: Option<u64>,
+    /// Files, directories and links that are not there.
+    pub unflushed_files: Option<usize>,
+    /// Deleted names that still are.
+    pub unflushed_deletions: Option<usize>,
     /// Each node.
     pub nodes: Vec<NodeRates>,
     /// Each operation that was asked for, over all nodes, what took most time first.
     pub operations: Vec<OperationRates>,
     /// What is not as it should be.
     pub warnings: Vec<String>,
+    /// What is busy and what is staged, where that is asked for.
+    #[serde(flatten)]
+    pub beside: Option<Beside>,
 }
 
 /// What a node did.
@@ -107,7 +115,7 @@ struct Done {
 }
 
 /// What was counted since; all of it if that is less, as after a restart of the daemon.
-fn grown(now: u64, before: u64) -> u64 {
+pub fn grown(now: u64, before: u64) -> u64 {
     now.checked_sub(before).unwrap_or(now)
 }
 
@@ -183,10 +191,19 @@ impl Rates {
                 .filter_map(|node| Some(node.page_pool.as_ref()?.unsent_bytes))
                 .sum(),
             unflushed_bytes: now.unflushed.as_ref().map(|left| left.bytes),
+            unflushed_files: now.unflushed.as_ref().map(|left| left.files),
+            unflushed_deletions: now.unflushed.as_ref().map(|left| left.deletions),
             nodes,
             operations,
             warnings: warnings(now),
+            beside: None,
         }
+    }
+
+    /// Takes what was asked for beside.
+    pub fn add(&mut self, beside: Option<Beside>) {
+        self.warnings.extend(beside.iter().flat_map(|beside| beside.unknown.iter().cloned()));
+        self.beside = beside;
     }
 }
 

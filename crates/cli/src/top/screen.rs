@@ -12,7 +12,8 @@ use ratatui::widgets::Paragraph;
 
 use super::list::{List, cut, wrapped};
 use super::rates::{FULL, NodeRates};
-use super::text::{NODES, OPERATIONS, headline, operation_row, row, space};
+use super::sections::{SECTIONS, Section, Shown, nodes, shares};
+use super::text::{headline, space};
 use super::{Rates, bandwidth, rate};
 
 /// Intervals that the curves remember: more than any terminal has columns.
@@ -25,27 +26,21 @@ const BAR_MIN: usize = 5;
 const LABEL: usize = 9;
 /// Lines that a warning may have.
 const WARNING_LINES: usize = 2;
-/// Columns that are left out on a narrow terminal, the first of these first: what nodes and operations are, how loaded and
-/// how full they are stays longest.
-const LEAST_OF_NODES: [usize; 6] = [7, 5, 4, 3, 2, 1];
-const LEAST_OF_OPERATIONS: [usize; 5] = [4, 2, 5, 3, 6];
-/// The column that nodes are ordered by at first.
-const LOAD: usize = 6;
-/// Columns in which more is first.
-const FALLING: std::ops::RangeInclusive<usize> = 3..=8;
 /// Lengths of an interval.
 const EVERY_MIN: Duration = Duration::from_millis(250);
 const EVERY_MAX: Duration = Duration::from_secs(64);
 
-const KEYS: [(&str, &str); 8] = [
+const KEYS: [(&str, &str); 10] = [
     ("q, F10, Ctrl-C", "end"),
-    ("Tab", "nodes and operations, nodes only, operations only"),
-    ("< >, F6", "order nodes by another column"),
+    ("Tab", "all that fits; only nodes, operations, files, processes, what is copied"),
+    ("< >, F6", "order the list that is shown, or nodes, by another column"),
     ("Up Down, PgUp PgDn, Home", "move in a list that is longer than the screen"),
     ("Space", "stand still, and go on"),
     ("+ -", "a shorter, or a longer interval"),
     ("h, ?, F1", "this page, and back"),
     ("LOAD", "requests worked on at a time, on average"),
+    ("CALLS/S", "reads and writes of programs, as far as nodes were told"),
+    ("QUEUE", "jobs of stage under way, and what is not at its source"),
 ];
 
 /// What a key asks for.
@@ -59,21 +54,15 @@ pub enum Turn {
     Every(Duration),
 }
 
-/// Which lists there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum View {
-    Both,
-    Nodes,
-    Operations,
-}
-
 /// What the terminal is to show.
 pub struct Screen {
     rates: Option<Rates>,
     /// Written, read, requests: of each interval, the last one in front.
     history: VecDeque<[f64; 3]>,
-    view: View,
-    order: usize,
+    /// The one list that is shown; nothing shows all.
+    only: Option<Section>,
+    /// Columns that lists are ordered by.
+    orders: [(Section, usize); 3],
     offset: usize,
     is_still: bool,
     shows_keys: bool,
@@ -88,8 +77,8 @@ impl Screen {
         Screen {
             rates: None,
             history: VecDeque::new(),
-            view: View::Both,
-            order: LOAD,
+            only: None,
+            orders: [Section::Nodes, Section::Files, Section::Processes].map(|one| (one, one.order())),
             offset: 0,
             is_still: false,
             shows_keys: false,
@@ -123,14 +112,10 @@ impl Screen {
             KeyCode::Char('h' | '?') | KeyCode::F(1) => self.shows_keys = !self.shows_keys,
             KeyCode::Tab => {
                 self.offset = 0;
-                self.view = match self.view {
-                    View::Both => View::Nodes,
-                    View::Nodes => View::Operations,
-                    View::Operations => View::Both,
-                };
+                self.only = self.only.map_or(Some(SECTIONS[0]), Section::next);
             }
-            KeyCode::Char('>') | KeyCode::F(6) => self.order = (self.order + 1) % NODES.len(),
-            KeyCode::Char('<') => self.order = (self.order + NODES.len() - 1) % NODES.len(),
+            KeyCode::Char('>') | KeyCode::F(6) => self.reorder(1),
+            KeyCode::Char('<') => self.reorder(self.moved().ordered().columns().len() - 1),
             KeyCode::Char(' ') => self.is_still = !self.is_still,
             KeyCode::Up | KeyCode::Char('k') => self.offset = self.offset.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.offset = self.offset.saturating_add(1),
@@ -152,10 +137,7 @@ impl Screen {
 
     /// Entries of the list that is moved in.
     fn longest(&self) -> usize {
-        self.rates.as_ref().map_or(0, |rates| match self.view {
-            View::Operations => rates.operations.len(),
-            View::Both | View::Nodes => rates.nodes.len(),
-        })
+        self.rates.as_ref().map_or(0, |rates| self.list(self.moved(), rates).rows.len())
     }
 
     fn style(&self, color: Color) -> Style {
@@ -182,9 +164,7 @@ impl Screen {
         let height = u16::try_from(head.len()).unwrap_or(u16::MAX).min(rest.height);
         frame.render_widget(Paragraph::new(head), Rect { height, ..rest });
         rest = Rect { y: rest.y + height, height: rest.height - height, ..rest };
-        let (nodes, operations) = self.shares(rates, rest);
-        self.draw_nodes(frame, rates, nodes);
-        self.draw_operations(frame, rates, operations);
+        self.draw_sections(frame, rates, rest);
     }
 
     fn foot(&self) -> String {
@@ -256,61 +236,57 @@ impl Screen {
         if self.has_blocks { '…' } else { '~' }
     }
 
-    /// The places of the two lists; those that have none are empty.
-    fn shares(&self, rates: &Rates, rest: Rect) -> (Rect, Rect) {
-        let none = Rect { height: 0, ..rest };
-        let wanted = |entries: usize| u16::try_from(entries + 1).unwrap_or(u16::MAX);
-        match self.view {
-            View::Nodes => (rest, none),
-            View::Operations => (none, rest),
-            View::Both if rest.height < 8 => (rest, none),
-            View::Both => {
-                let others = wanted(rates.operations.len()).saturating_add(1);
-                let most = rest.height.saturating_sub(others).max(rest.height / 2);
-                let nodes = Rect { height: wanted(rates.nodes.len()).min(most), ..rest };
-                let from = nodes.height + 1;
-                (nodes, Rect { y: rest.y + from, height: rest.height.saturating_sub(from), ..rest })
-            }
+    /// Lists that there is room for, in the order of [`SECTIONS`]; or the one that was chosen.
+    fn draw_sections(&self, frame: &mut Frame<'_>, rates: &Rates, rest: Rect) {
+        let sections: Vec<Section> = self.only.map_or_else(|| SECTIONS.to_vec(), |section| vec![section]);
+        let lists: Vec<List> = sections.iter().map(|section| self.list(*section, rates)).collect();
+        let rows: Vec<usize> = lists.iter().map(|list| list.rows.len()).collect();
+        let places = match self.only {
+            Some(_) => vec![rest],
+            None => shares(&rows, rest),
+        };
+        for ((section, list), place) in sections.iter().zip(&lists).zip(places) {
+            let is_moved = *section == self.moved();
+            list.draw(frame, place, if is_moved { self.offset } else { 0 });
         }
     }
 
-    fn draw_nodes(&self, frame: &mut Frame<'_>, rates: &Rates, area: Rect) {
-        let mut nodes: Vec<&NodeRates> = rates.nodes.iter().collect();
-        let value = |node: &NodeRates| match self.order {
-            3 => node.work.requests,
-            4 => node.work.written,
-            5 => node.work.read,
-            6 => node.work.load,
-            7 => node.work.under_way as f64,
-            _ => node.work.fill(),
+    fn list(&self, section: Section, rates: &Rates) -> List {
+        let order = self.order_of(section);
+        let Shown { head, right, least, rows } = section.shown(rates, order);
+        let styles: Vec<Style> = match section {
+            Section::Nodes => nodes(rates, order).into_iter().map(|node| self.style_of(node)).collect(),
+            _ => Vec::new(),
         };
-        nodes.sort_by(|a, b| match self.order {
-            1 => a.host.cmp(&b.host),
-            2 => a.state.cmp(b.state),
-            order if FALLING.contains(&order) => value(b).total_cmp(&value(a)),
-            _ => a.id.cmp(&b.id),
-        });
-        let style = |node: &NodeRates| match node.state {
+        let styles = styles.into_iter().chain(std::iter::repeat(Style::new()));
+        let rows = rows.into_iter().zip(styles).collect();
+        List { head, right, least, rows, mark: self.mark(), keeps_end: section == Section::Files }
+    }
+
+    fn style_of(&self, node: &NodeRates) -> Style {
+        match node.state {
             "ready" if node.work.fill() >= FULL => self.style(Color::Yellow),
             "ready" => Style::new(),
             _ => self.style(Color::Red),
-        };
-        let rows = nodes.iter().map(|node| (row(node).to_vec(), style(node))).collect();
-        let head = |column: usize| match column == self.order {
-            true => format!("{}*", NODES[column]),
-            false => NODES[column].to_owned(),
-        };
-        let offset = if self.view == View::Operations { 0 } else { self.offset };
-        let head = (0..NODES.len()).map(head).collect();
-        List { head, right: 3, least: &LEAST_OF_NODES, rows, mark: self.mark() }.draw(frame, area, offset);
+        }
     }
 
-    fn draw_operations(&self, frame: &mut Frame<'_>, rates: &Rates, area: Rect) {
-        let rows = rates.operations.iter().map(|one| (operation_row(one).to_vec(), Style::new())).collect();
-        let head = OPERATIONS.iter().map(|name| (*name).to_owned()).collect();
-        let offset = if self.view == View::Operations { self.offset } else { 0 };
-        List { head, right: 1, least: &LEAST_OF_OPERATIONS, rows, mark: self.mark() }
-            .draw(frame, area, offset);
+    /// The list that keys move in.
+    fn moved(&self) -> Section {
+        self.only.unwrap_or(Section::Nodes)
+    }
+
+    fn order_of(&self, section: Section) -> usize {
+        let known = self.orders.iter().find(|(ordered, _)| *ordered == section);
+        known.map_or(usize::MAX, |(_, order)| *order)
+    }
+
+    /// Orders a list by another column, so many further.
+    fn reorder(&mut self, by: usize) {
+        let section = self.moved().ordered();
+        let columns = section.columns().len();
+        let orders = self.orders.iter_mut().filter(|(ordered, _)| *ordered == section);
+        orders.for_each(|(_, order)| *order = (*order + by) % columns);
     }
 }
 
@@ -338,7 +314,10 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    use super::super::Beside;
+    use super::super::busy::{FileRates, Pace, ProcessRates};
     use super::super::rates::{OperationRates, Work};
+    use super::super::stages::JobRates;
     use super::*;
 
     fn node(id: u16, load: f64) -> NodeRates {
@@ -432,6 +411,100 @@ mod tests {
         assert!(narrow.contains("P99"), "{narrow}");
     }
 
+    fn beside() -> Beside {
+        let pace = |calls, written| Pace { calls, written, read: 512.0 };
+        let file = |path: &str, pace| FileRates { path: path.into(), ino: 9, pace };
+        let process = |program: &str, pid, pace| ProcessRates {
+            program: program.into(),
+            pid,
+            host: Some("n0".into()),
+            pace,
+        };
+        Beside {
+            busy_seconds: 2.0,
+            busy_files: vec![file("/out/a", pace(1.0, 4096.0)), file("/out/b", pace(20.0, 1024.0))],
+            busy_processes: vec![
+                process("solver", 4711, pace(1.0, 4096.0)),
+                process("tar", 0, pace(20.0, 0.0)),
+            ],
+            stages: vec![JobRates {
+                job: 3,
+                way: "in".into(),
+                files: 1,
+                files_found: 4,
+                bytes: 1 << 20,
+                bytes_found: 4 << 20,
+                pace: 1024.0,
+                ..JobRates::default()
+            }],
+            unknown: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_busy_and_what_waits_is_shown_where_there_is_room() {
+        let mut screen = Screen::new(Duration::from_secs(2), false, false);
+        let rates = Rates {
+            beside: Some(beside()),
+            unflushed_files: Some(12),
+            unflushed_bytes: Some(5 << 20),
+            ..rates(2)
+        };
+        screen.show(rates);
+        let high = lines(&screen, 80, 40);
+        assert_eq!(
+            high[15..27],
+            [
+                "FILE    CALLS/S  WRITTEN     READ     TOTAL*",
+                "/out/a      1.0  4 KiB/s  512 B/s  4.5 KiB/s",
+                "/out/b       20  1 KiB/s  512 B/s  1.5 KiB/s",
+                "",
+                "PROGRAM  HOST   PID  CALLS/S  WRITTEN     READ     TOTAL*",
+                "solver   n0    4711      1.0  4 KiB/s  512 B/s  4.5 KiB/s",
+                "tar      n0       -       20    0 B/s  512 B/s    512 B/s",
+                "",
+                "QUEUE       HOST  FILES        BYTES  DONE     RATE",
+                "stage in 3  -       1/4  1 MiB/4 MiB  25 %  1 KiB/s",
+                "flush       -        12        5 MiB     -        -",
+                "",
+            ]
+        );
+        // At 24 lines the last list has no room; each is there alone.
+        let low = lines(&screen, 80, 24);
+        let heads = |shown: &[String]| {
+            let names = ["NODE", "OPERATION", "FILE", "PROGRAM", "QUEUE"];
+            names
+                .into_iter()
+                .filter(|name| shown.iter().any(|line| line.starts_with(name)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(heads(&high), ["NODE", "OPERATION", "FILE", "PROGRAM", "QUEUE"]);
+        assert_eq!(heads(&low), ["NODE", "OPERATION", "FILE", "PROGRAM"]);
+        let mut seen = Vec::new();
+        for _ in 0..5 {
+            press(&mut screen, KeyCode::Tab);
+            seen.extend(heads(&lines(&screen, 80, 24)));
+        }
+        assert_eq!(seen, ["NODE", "OPERATION", "FILE", "PROGRAM", "QUEUE"]);
+    }
+
+    #[test]
+    fn busy_files_are_ordered_by_another_column() {
+        let mut screen = Screen::new(Duration::from_secs(2), false, false);
+        screen.show(Rates { beside: Some(beside()), ..rates(1) });
+        (0..3).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Tab), Turn::Stay));
+        let seen = |screen: &Screen| {
+            let shown = lines(screen, 80, 24);
+            let at = shown.iter().position(|line| line.starts_with("FILE")).unwrap();
+            shown[at..=at + 2].to_vec()
+        };
+        assert!(seen(&screen)[0].contains("TOTAL*") && seen(&screen)[1].starts_with("/out/a"));
+        (0..2).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Char('>')), Turn::Stay));
+        assert!(seen(&screen)[0].contains("CALLS/S*") && seen(&screen)[1].starts_with("/out/b"));
+        press(&mut screen, KeyCode::Char('<'));
+        assert!(seen(&screen)[0].contains("FILE*") && seen(&screen)[1].starts_with("/out/a"));
+    }
+
     #[test]
     fn keys_order_and_move_and_end() {
         let mut screen = Screen::new(Duration::from_secs(2), true, true);
@@ -455,6 +528,7 @@ mod tests {
         assert!(!lines(&screen, 80, 24).iter().any(|line| line.starts_with("OPERATION")));
         press(&mut screen, KeyCode::Tab);
         assert!(lines(&screen, 80, 24)[7].starts_with("OPERATION"));
+        (0..3).for_each(|_| assert_eq!(press(&mut screen, KeyCode::Tab), Turn::Stay));
         press(&mut screen, KeyCode::Char('h'));
         assert!(lines(&screen, 80, 24)[0].contains("Ctrl-C"));
         press(&mut screen, KeyCode::Esc);
@@ -474,9 +548,9 @@ mod tests {
     #[test]
     fn every_size_of_a_terminal_is_drawn_on() {
         let mut screen = Screen::new(Duration::from_secs(2), true, true);
-        screen.show(rates(30));
+        screen.show(Rates { beside: Some(beside()), ..rates(30) });
         for (columns, rows) in [(1, 1), (2, 3), (10, 7), (20, 12), (40, 13), (300, 100)] {
-            for _ in 0..3 {
+            for _ in 0..6 {
                 lines(&screen, columns, rows);
                 press(&mut screen, KeyCode::Tab);
             }

@@ -2,10 +2,12 @@
 
 use bivouac_types::units::{format_count, format_size};
 
+use super::busy::{FileRates, Pace, ProcessRates};
+use super::sections::{Section, Shown};
 use super::{Rates, bandwidth, rate};
 use crate::table::{duration, layout, short_time};
 
-/// The formation, its nodes, its operations, and what is not as it should be.
+/// The formation, its nodes, its operations, what is busy and what waits, and what is not as it should be.
 pub fn table(rates: &Rates) -> String {
     let mut text = format!("{}\n{}\n", headline(rates), totals(rates));
     rates.warnings.iter().for_each(|warning| text.push_str(&format!("! {warning}\n")));
@@ -15,6 +17,14 @@ pub fn table(rates: &Rates) -> String {
         rates.operations.iter().map(|operation| operation_row(operation).to_vec()).collect();
     if !rows.is_empty() {
         text.push_str(&format!("\n{}", layout(&OPERATIONS, &[1, 2, 3, 4, 5, 6], &rows)));
+    }
+    for section in [Section::Files, Section::Processes, Section::Queue] {
+        let Shown { head, right, rows, .. } = section.shown(rates, usize::MAX);
+        let head: Vec<&str> = head.iter().map(String::as_str).collect();
+        let numbers: Vec<usize> = (right..head.len()).collect();
+        if !rows.is_empty() {
+            text.push_str(&format!("\n{}", layout(&head, &numbers, &rows)));
+        }
     }
     text
 }
@@ -82,4 +92,65 @@ pub fn operation_row(operation: &super::rates::OperationRates) -> [String; 7] {
         time(operation.p50_us),
         time(operation.p99_us),
     ]
+}
+
+/// Columns of files.
+pub const FILES: [&str; 5] = ["FILE", "CALLS/S", "WRITTEN", "READ", "TOTAL"];
+
+/// A file in these.
+pub fn file_row(file: &FileRates) -> [String; 5] {
+    let [calls, written, read, total] = paces(&file.pace);
+    [file.path.clone(), calls, written, read, total]
+}
+
+/// Columns of processes; the second is left out where there is one host.
+pub const PROCESSES: [&str; 7] = ["PROGRAM", "HOST", "PID", "CALLS/S", "WRITTEN", "READ", "TOTAL"];
+
+/// A process in these.
+pub fn process_row(process: &ProcessRates) -> [String; 7] {
+    let pid = if process.pid == 0 { "-".into() } else { process.pid.to_string() };
+    let host = process.host.clone().unwrap_or_else(|| "-".into());
+    let [calls, written, read, total] = paces(&process.pace);
+    [process.program.clone(), host, pid, calls, written, read, total]
+}
+
+fn paces(pace: &Pace) -> [String; 4] {
+    [rate(pace.calls), bandwidth(pace.written), bandwidth(pace.read), bandwidth(pace.total())]
+}
+
+/// Columns of what is copied and flushed; the second is left out where there is one host.
+pub const QUEUE: [&str; 6] = ["QUEUE", "HOST", "FILES", "BYTES", "DONE", "RATE"];
+
+/// Jobs of staging in these, and what waits to be flushed.
+pub fn queue_rows(rates: &Rates) -> Vec<[String; 6]> {
+    let none = || "-".to_owned();
+    let jobs = rates.beside.iter().flat_map(|beside| &beside.stages).map(|job| {
+        let share = match (job.bytes_found, job.files_found) {
+            (0, 0) => none(),
+            (0, files) => format!("{:.0} %", job.files as f64 / files as f64 * 100.0),
+            (bytes, _) => format!("{:.0} %", job.bytes as f64 / bytes as f64 * 100.0),
+        };
+        [
+            format!("stage {} {}", job.way, job.job),
+            job.host.clone().unwrap_or_else(none),
+            format!("{}/{}", job.files, job.files_found),
+            format!("{}/{}", format_size(job.bytes), format_size(job.bytes_found)),
+            share,
+            bandwidth(job.pace),
+        ]
+    });
+    let waits = |what: &str, count: Option<usize>, bytes: Option<u64>| {
+        let count = count.filter(|count| *count > 0)?;
+        Some([what.into(), none(), count.to_string(), bytes.map_or_else(none, format_size), none(), none()])
+    };
+    let flushes = [
+        waits("flush", rates.unflushed_files, rates.unflushed_bytes),
+        waits("delete at source", rates.unflushed_deletions, None),
+    ];
+    jobs.chain(flushes.into_iter().flatten()).collect()
+}
+
+/// Whether the formation is over several hosts.
+pub fn has_hosts(rates: &Rates) -> bool {
+    rates.nodes.iter().any(|node| rates.nodes.first().is_some_and(|first| first.host != node.host))
 }

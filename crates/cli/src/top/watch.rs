@@ -42,8 +42,8 @@ impl Watch {
         Watch { dir, seen: Mutex::default() }
     }
 
-    /// Intervals that ended after a time, in milliseconds since 1970, as JSON: each as `top --json` says it. There is none
-    /// before the second look.
+    /// Intervals that ended after a time, in milliseconds since 1970, as JSON: each as `top --json` says it, without
+    /// what is busy. There is none before the second look.
     ///
     /// # Errors
     /// That the formation is gone, or cannot be looked at.

@@ -226,7 +226,7 @@ fn several_that_write_in_turn_survive_kills_of_daemons() {
                 camp.kill_node(kill % nodes);
                 // Each block that was written before is there, and the size that goes with it.
                 // One of them may not have come to write yet.
-                let last = |turn| before[turn].checked_sub(1).map(|at: usize| at * WRITERS + turn);
+                let last = |turn: usize| before[turn].checked_sub(1).map(|at| at * WRITERS + turn);
                 let far = (0..WRITERS).filter_map(last).max().unwrap();
                 let seen = fs::metadata(camp.mount().join("file")).unwrap();
                 assert!(

@@ -525,6 +525,53 @@ fn meetings_that_make_no_sense_are_refused() {
     assert!(output.status.code() == Some(2) && text.contains("`run` has one"), "{text}");
 }
 
+/// S470. Also where only one host's part is, files, processes and jobs of all hosts are shown.
+#[test]
+fn top_shows_what_is_busy_on_every_host() {
+    let hosts = Hosts::new();
+    // The first host is the one where the command runs.
+    std::fs::remove_dir(hosts.runtime("a")).unwrap();
+    std::os::unix::fs::symlink(".", hosts.runtime("a")).unwrap();
+    let said = hosts.up("a:1,b:1", "", &[]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let on_b = |arguments: &[&str]| {
+        let mut command = hosts.place.command(arguments);
+        command.env("XDG_RUNTIME_DIR", hosts.runtime("b"));
+        command
+    };
+    let [input, mount] = ["input", "mounted"].map(|name| hosts.place.path().join(name));
+    std::fs::write(&input, vec![7; 64 << 20]).unwrap();
+    let mounted = on_b(&["mount", "--name", &hosts.name, mount.to_str().unwrap()]).output().unwrap();
+    // Where nothing can be mounted, nothing is staged.
+    if mounted.status.success() {
+        let stage =
+            ["stage", "in", "--name", &hosts.name, input.to_str().unwrap(), "/staged", "--limit", "4m"];
+        let mut stage = on_b(&stage).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let arguments = ["top", "--name", &hosts.name, "--once", "--json", "--every", "500ms"];
+        let mut on_a = hosts.place.command(&arguments);
+        for command in [&mut on_a, &mut on_b(&arguments)] {
+            let mut look = || -> Value {
+                let said = crate::harness::said(&command.output().unwrap());
+                assert_eq!(said.code, 0, "{}", said.err);
+                serde_json::from_str(&said.out).unwrap()
+            };
+            let busy = |of: &Value| {
+                let all = of["busy_processes"].as_array().unwrap();
+                all.iter().find(|one| one["program"] == "bivouac").cloned()
+            };
+            let seen = std::iter::repeat_with(&mut look).take(20).find(|seen| busy(seen).is_some()).unwrap();
+            let node_of_b = seen["nodes"].as_array().unwrap().iter().find(|node| node["id"] == 1).unwrap();
+            assert_eq!(busy(&seen).unwrap()["host"], node_of_b["host"], "{seen}");
+            assert_eq!(seen["stages"].as_array().unwrap().len(), 1, "each job once: {seen}");
+            assert_eq!(seen["stages"][0]["host"], node_of_b["host"], "{seen}");
+        }
+        stage.kill().unwrap();
+        stage.wait().unwrap();
+    }
+    let down = hosts.down();
+    assert_eq!(down.code, 0, "{}", down.err);
+}
+
 /// S487. The page is of all nodes on each host; a host that does not answer is shown as such, and the others go on.
 #[test]
 fn the_page_is_of_all_nodes_on_every_host() {

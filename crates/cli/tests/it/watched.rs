@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -68,6 +69,101 @@ fn top_shows_what_is_done_meanwhile() {
     signal(stopped, Signal::CONT);
     let warning = warned["warnings"][0].as_str().unwrap();
     assert!(warning.starts_with("node 1 on ") && warning.contains("unreachable"), "{warning}");
+    camp.down();
+}
+
+/// A file is written by programs until there is a file `stop`, or the formation is gone.
+fn busy_writer(camp: &Camp, path: &str, stop: &Path) -> Child {
+    let dd = format!("dd if=/dev/zero of={path} bs=64k count=16 2>/dev/null");
+    let script = format!("while [ ! -e {} ] && {dd}; do :; done", stop.display());
+    Command::new("sh").args(["-c", &script]).current_dir(camp.mount()).spawn().unwrap()
+}
+
+/// S470.
+#[test]
+fn top_shows_which_files_and_programs_are_busy() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    std::fs::create_dir_all(camp.mount().join("out/deep")).unwrap();
+    std::fs::write(camp.mount().join("earlier"), vec![7; 1 << 20]).unwrap();
+    let stop = camp.place().path().join("stop");
+    let mut writer = busy_writer(&camp, "out/deep/result", &stop);
+    let file = |of: &Value, path: &str| {
+        of["busy_files"].as_array().unwrap().iter().find(|one| one["path"] == path).cloned()
+    };
+    let is_seen = |of: &Value| file(of, "/out/deep/result").is_some();
+    let busy = std::iter::repeat_with(|| once(&camp, "500ms")).take(60).find(is_seen);
+    let text = camp.run("top", &["--once", "--every", "2s"]);
+    std::fs::write(&stop, "").unwrap();
+    assert!(writer.wait().unwrap().success());
+    let busy = busy.unwrap();
+    let seen = file(&busy, "/out/deep/result").unwrap();
+    let of = |one: &Value, what: &str| one[what].as_f64().unwrap();
+    assert!(of(&seen, "written") > 0.0 && of(&seen, "calls") > 0.0 && of(&seen, "read") == 0.0, "{busy}");
+    assert!(of(&seen, "written") >= of(&seen, "calls") * 4096.0, "calls are of 64 KiB at most: {busy}");
+    assert_eq!(file(&busy, "/earlier"), None, "only what happened in the interval: {busy}");
+    let programs = busy["busy_processes"].as_array().unwrap();
+    let dd = programs.iter().find(|one| one["program"] == "dd").unwrap();
+    assert!(dd["pid"].as_u64().unwrap() > 0 && of(dd, "written") > 0.0, "{dd}");
+    assert_eq!(dd["host"], busy["nodes"][0]["host"], "{dd}");
+    assert!(of(&busy, "busy_seconds") >= 0.4 && busy["stages"] == serde_json::json!([]), "{busy}");
+    assert!(text.out.contains("CALLS/S") && text.out.contains("/out/deep/result"), "{}", text.out);
+    assert!(text.out.lines().any(|line| line.starts_with("dd ")), "{}", text.out);
+
+    std::fs::remove_file(camp.mount().join("out/deep/result")).unwrap();
+    camp.down();
+}
+
+/// S470.
+#[test]
+fn top_shows_jobs_of_staging_that_are_under_way() {
+    let Some(camp) = Camp::start(&[]) else { return };
+    let site = tempfile::tempdir().unwrap();
+    // Of a large file each piece of 16 MiB is noted.
+    std::fs::write(site.path().join("large"), vec![5; 64 << 20]).unwrap();
+    let source = site.path().to_str().unwrap();
+    let arguments = ["stage", "in", "--name", camp.name(), source, "input", "--limit", "4m"];
+    let mut stage = camp.place().command(&arguments);
+    let mut stage = stage.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let is_seen = |of: &Value| of["stages"][0]["bytes"].as_u64().is_some_and(|bytes| bytes > 0);
+    let seen = std::iter::repeat_with(|| once(&camp, "500ms")).take(60).find(is_seen);
+    let text = camp.run("top", &["--once", "--every", "100ms"]).out;
+    stage.kill().unwrap();
+    stage.wait().unwrap();
+    let seen = seen.unwrap();
+    let job = &seen["stages"][0];
+    assert_eq!(
+        (&job["job"], &job["way"], &job["files_found"]),
+        (&1.into(), &"in".into(), &1.into()),
+        "{seen}"
+    );
+    assert_eq!(job["bytes_found"], 64 << 20, "{seen}");
+    assert!(job["pace"].as_f64().unwrap() >= 0.0 && seen["unflushed_files"].is_null(), "{seen}");
+    assert!(text.lines().any(|line| line.starts_with("stage in 1 ")), "{text}");
+    let ended = once(&camp, "100ms");
+    assert_eq!(ended["stages"], serde_json::json!([]), "what is interrupted is not under way: {ended}");
+    camp.down();
+}
+
+/// S470.
+#[test]
+fn top_shows_what_waits_to_be_flushed() {
+    let Some(camp) = Camp::start(&[]) else { return };
+    let site = tempfile::tempdir().unwrap();
+    let part = camp.mount().join("part");
+    let arguments = ["partition", "create", part.to_str().unwrap(), "--source"];
+    let more = [site.path().to_str().unwrap(), "--write", "on-flush"];
+    let made = camp.place().run(&[&arguments[..], &more].concat());
+    assert_eq!(made.code, 0, "{}", made.err);
+    std::fs::write(part.join("result"), vec![3; 100_000]).unwrap();
+    let waits = |text: &str| text.lines().any(|line| line.starts_with("flush "));
+    let seen = || (once(&camp, "100ms"), camp.run("top", &["--once", "--every", "100ms"]).out);
+    let (before, text) = seen();
+    assert_eq!(before["unflushed_files"], 1, "{before}");
+    assert!(before["unflushed_bytes"].as_u64() >= Some(100_000) && waits(&text), "{before} {text}");
+    let flushed = camp.place().run(&["flush", part.to_str().unwrap()]);
+    assert_eq!(flushed.code, 0, "{}", flushed.err);
+    let (after, text) = seen();
+    assert_eq!((&after["unflushed_files"], waits(&text)), (&Value::from(0), false), "{after} {text}");
     camp.down();
 }
 

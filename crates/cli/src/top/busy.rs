@@ -1,0 +1,229 @@
+//! Which files and processes were busy between two looks, from what nodes were told of uses.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::ops::AddAssign;
+
+use bivouac_client::UseTable;
+use bivouac_record::Pattern;
+use bivouac_types::{ClientId, Ino};
+use serde::Serialize;
+
+use super::rates::grown;
+
+/// Files and processes that are told apart, at most.
+pub const BUSY_MAX: usize = 20;
+
+/// How much was read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Did {
+    pub calls: u64,
+    pub written: u64,
+    pub read: u64,
+}
+
+/// The same, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Pace {
+    /// Reads and writes of programs.
+    pub calls: f64,
+    /// Bytes that they wrote.
+    pub written: f64,
+    /// Bytes that they read.
+    pub read: f64,
+}
+
+/// A busy file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FileRates {
+    /// Its path in the formation, with `?` for a name that was not found.
+    pub path: String,
+    /// Its inode.
+    pub ino: u64,
+    /// What was done with it.
+    #[serde(flatten)]
+    pub pace: Pace,
+}
+
+/// A busy process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ProcessRates {
+    /// What it runs.
+    pub program: String,
+    /// Its number on its host; 0 if that could not be seen.
+    pub pid: u32,
+    /// The host whose mount it uses; nothing of one that uses the library or the preload.
+    pub host: Option<String>,
+    /// What it did.
+    #[serde(flatten)]
+    pub pace: Pace,
+}
+
+/// What a node had been told at a look.
+#[derive(Default)]
+pub struct Told {
+    /// Its daemon.
+    pub pid: Option<u32>,
+    uptime_ms: u64,
+    /// Each with the directory that it was made in.
+    files: HashMap<Ino, (Ino, Did)>,
+    /// Each with its program.
+    processes: HashMap<(ClientId, u32), (Vec<u8>, Did)>,
+}
+
+/// What was done between two looks, the busiest first.
+#[derive(Default)]
+pub struct Busy {
+    /// Files, with the directories that they were made in.
+    pub files: Vec<(Ino, Ino, Did)>,
+    /// Processes, with their programs.
+    pub processes: Vec<(ClientId, u32, Vec<u8>, Did)>,
+}
+
+impl Did {
+    fn since(self, before: Option<Did>) -> Did {
+        let before = before.unwrap_or_default();
+        // Where a file was told together with others meanwhile, its figures began again.
+        if self.calls < before.calls {
+            return self;
+        }
+        Did {
+            calls: self.calls - before.calls,
+            written: grown(self.written, before.written),
+            read: grown(self.read, before.read),
+        }
+    }
+
+    /// As nodes weigh uses, so that many small calls count, too.
+    fn weight(self) -> u64 {
+        self.written.saturating_add(self.read).saturating_add(self.calls.saturating_mul(1 << 10))
+    }
+
+    /// In so many seconds.
+    pub fn pace(self, seconds: f64) -> Pace {
+        let each = |count: u64| count as f64 / seconds;
+        Pace { calls: each(self.calls), written: each(self.written), read: each(self.read) }
+    }
+}
+
+impl AddAssign for Did {
+    fn add_assign(&mut self, other: Did) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.written = self.written.saturating_add(other.written);
+        self.read = self.read.saturating_add(other.read);
+    }
+}
+
+impl From<&Pattern> for Did {
+    fn from(pattern: &Pattern) -> Did {
+        Did { calls: pattern.both().ops, written: pattern.writes.bytes, read: pattern.reads.bytes }
+    }
+}
+
+impl Pace {
+    /// Bytes either way.
+    pub fn total(&self) -> f64 {
+        self.written + self.read
+    }
+}
+
+impl Told {
+    /// By a daemon.
+    pub fn new(pid: Option<u32>, table: &UseTable) -> Told {
+        let files = table.files.iter().map(|file| (file.ino, (file.parent, Did::from(&file.pattern))));
+        let processes = table
+            .processes
+            .iter()
+            .map(|one| ((one.client, one.pid), (one.program.0.clone(), Did::from(&one.pattern))));
+        Told { pid, uptime_ms: table.uptime_ms, files: files.collect(), processes: processes.collect() }
+    }
+}
+
+impl Busy {
+    /// Of all nodes by their numbers, with looks `took_ms` apart.
+    pub fn between(before: &HashMap<u16, Told>, now: &HashMap<u16, Told>, took_ms: u64) -> Busy {
+        let (mut files, mut processes) = (HashMap::new(), HashMap::new());
+        let none = Told::default();
+        for (node, told) in now {
+            let earlier = match before.get(node) {
+                Some(earlier) if earlier.pid == told.pid => earlier,
+                // Another daemon began at 0.
+                Some(_) => &none,
+                None if told.uptime_ms <= took_ms => &none,
+                // What it had been told by then it did not say.
+                None => continue,
+            };
+            for (ino, (parent, did)) in &told.files {
+                let did = did.since(earlier.files.get(ino).map(|(_, did)| *did));
+                add(&mut files, *ino, *parent, did);
+            }
+            for (key, (program, did)) in &told.processes {
+                let did = did.since(earlier.processes.get(key).map(|(_, did)| *did));
+                add(&mut processes, *key, program, did);
+            }
+        }
+        let told = |((client, pid), program, did): ((ClientId, u32), &Vec<u8>, Did)| {
+            (client, pid, program.clone(), did)
+        };
+        Busy { files: busiest(files), processes: busiest(processes).into_iter().map(told).collect() }
+    }
+}
+
+fn add<K: Eq + Hash, V>(sums: &mut HashMap<K, (V, Did)>, key: K, value: V, did: Did) {
+    if did.calls > 0 {
+        sums.entry(key).or_insert((value, Did::default())).1 += did;
+    }
+}
+
+fn busiest<K: Ord + Copy, V>(sums: HashMap<K, (V, Did)>) -> Vec<(K, V, Did)> {
+    let mut all: Vec<_> = sums.into_iter().map(|(key, (value, did))| (key, value, did)).collect();
+    all.sort_by_key(|(key, _, did)| (Reverse(did.weight()), *key));
+    all.truncate(BUSY_MAX);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(pid: u32, uptime_ms: u64, all: &[(u64, u64)]) -> HashMap<u16, Told> {
+        let did = |written: u64| Did { calls: written / 10, written, read: 0 };
+        let files = all.iter().map(|(ino, written)| (Ino(*ino), (Ino(1), did(*written)))).collect();
+        let process = |(ino, written): &(u64, u64)| {
+            ((ClientId(7), u32::try_from(*ino % 2).unwrap()), (b"app".to_vec(), did(*written)))
+        };
+        let processes = all.iter().map(process).collect();
+        HashMap::from([(0, Told { pid: Some(pid), uptime_ms, files, processes })])
+    }
+
+    fn files(before: &HashMap<u16, Told>, now: &HashMap<u16, Told>) -> Vec<(u64, u64)> {
+        let busy = Busy::between(before, now, 1000);
+        busy.files.iter().map(|(ino, _, did)| (ino.0, did.written)).collect()
+    }
+
+    #[test]
+    fn only_what_was_done_in_between_counts() {
+        let before = told(1, 5000, &[(2, 100), (3, 500), (4, 900)]);
+        assert_eq!(files(&before, &told(1, 6000, &[(2, 400), (3, 500), (5, 50)])), [(2, 300), (5, 50)]);
+        assert_eq!(files(&before, &told(2, 700, &[(3, 20)])), [(3, 20)], "of another daemon all");
+        assert_eq!(files(&HashMap::new(), &told(1, 6000, &[(3, 20)])), [], "what it was before is not known");
+        assert_eq!(files(&HashMap::new(), &told(1, 600, &[(3, 20)])), [(3, 20)], "it began meanwhile");
+        assert_eq!(files(&before, &told(1, 6000, &[(4, 30)])), [(4, 30)], "it was dropped and came again");
+    }
+
+    #[test]
+    fn processes_are_summed_over_nodes_and_lists_are_bounded() {
+        let (mut before, mut now) = (told(1, 9, &[]), told(1, 10, &[(3, 100)]));
+        before.extend([(1, Told { pid: Some(2), ..Told::default() })]);
+        now.extend(told(2, 10, &[(5, 300)]).remove(&0).map(|told| (1, told)));
+        let busy = Busy::between(&before, &now, 1);
+        assert_eq!(
+            busy.processes,
+            [(ClientId(7), 1, b"app".to_vec(), Did { calls: 40, written: 400, read: 0 })]
+        );
+        let many: Vec<(u64, u64)> = (1..200).map(|ino| (ino, ino * 10)).collect();
+        let busy = files(&told(1, 1, &[]), &told(1, 2, &many));
+        assert_eq!((busy.len(), busy[0]), (BUSY_MAX, (199, 1990)));
+    }
+}
