@@ -1,6 +1,7 @@
 //! The same files as objects: a directory of the root is a bucket, what is below it are keys. Signatures are those of keys:
 //! the access key is a key's id, the secret key is the key.
 
+mod checksums;
 mod dates;
 mod incoming;
 mod list;
@@ -8,6 +9,7 @@ mod marks;
 mod objects;
 mod parts;
 mod tags;
+mod xml;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -83,7 +85,7 @@ impl S3Front {
             return Err(incoming::refusal(*status));
         }
         let response = answered.map_err(|error| {
-            log::error!("a request of S3 failed: {error}");
+            log::error!("a request of S3 failed: {}", s3s::StdError::from(error));
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do it; see: bivouac logs")
         })?;
         Ok(response.map(|body| body.map_err(std::io::Error::other).boxed_unsync()))
@@ -272,7 +274,7 @@ impl S3 for Front {
 
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         let who = self.who(&req)?;
-        objects::put(who, req.input).await.map(S3Response::new)
+        objects::put(who, req).await.map(S3Response::new)
     }
 
     async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
@@ -316,7 +318,7 @@ impl S3 for Front {
 
     async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
         let who = self.who(&req)?;
-        parts::put(who, req.input).await.map(S3Response::new)
+        parts::put(who, req).await.map(S3Response::new)
     }
 
     async fn upload_part_copy(
@@ -390,6 +392,7 @@ pub mod fuzzed {
         }
         let _ = is_signed(&HeaderMap::new(), Some(text));
         incoming::fuzzed(bytes);
+        checksums::fuzzed(text, bytes);
     }
 }
 
