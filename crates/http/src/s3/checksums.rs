@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crc_fast::CrcAlgorithm;
+use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use s3s::checksum::ChecksumHasher;
 use s3s::dto::{ChecksumAlgorithm, ChecksumType};
@@ -196,7 +197,9 @@ fn announced(headers: &HeaderMap) -> S3Result<Vec<Kind>> {
 fn behind_body(trailers: &HeaderMap, announced: &[Kind]) -> S3Result<Sums> {
     let wrong = || {
         let text = "the body ends with the trailers that x-amz-trailer names, each once, and with no others";
-        S3Error::with_message(S3ErrorCode::Custom("MalformedTrailerError".into()), text)
+        let mut refused = S3Error::with_message(S3ErrorCode::Custom("MalformedTrailerError".into()), text);
+        refused.set_status_code(StatusCode::BAD_REQUEST);
+        refused
     };
     let mut sums = Sums::new();
     for (name, value) in trailers {
@@ -357,6 +360,7 @@ mod tests {
         ] {
             let refused = behind(lines, kinds).unwrap_err();
             assert_eq!(refused.code().as_str(), "MalformedTrailerError", "{lines:?}");
+            assert_eq!(refused.status_code(), Some(StatusCode::BAD_REQUEST));
         }
     }
 

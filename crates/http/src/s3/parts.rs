@@ -78,6 +78,9 @@ impl On {
         // Not only when all parts have come.
         check_depth(&to).map_err(error)?;
         self.is_bucket_of(&to)?;
+        let tags = input.tagging.as_deref().map_or_else(|| Ok(tags::Tags::new()), tags::said)?;
+        let sums = input.checksum_algorithm.as_ref().map(Kind::named).transpose()?;
+        let is_whole = is_whole(sums, input.checksum_type.as_ref())?;
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|_| s3_error!(InternalError, "there are no random numbers"))?;
         let id = hex(&random);
@@ -85,9 +88,6 @@ impl On {
         self.tree.make_dirs(&self.access, &dir).map_err(error)?;
         let content_type = input.content_type.map(|text| text.to_string());
         let about = About { content_type, metadata: input.metadata.unwrap_or_default() };
-        let tags = input.tagging.as_deref().map_or_else(|| Ok(tags::Tags::new()), tags::said)?;
-        let sums = input.checksum_algorithm.as_ref().map(Kind::named).transpose()?;
-        let is_whole = is_whole(sums, input.checksum_type.as_ref())?;
         let begun = Begun { key: input.key.clone(), about, tags, sums, is_whole };
         let begun = serde_json::to_vec(&begun).unwrap_or_default();
         let attr = self.tree.attr(&self.access, &dir).map_err(error)?;
