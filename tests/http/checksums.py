@@ -147,7 +147,7 @@ for what, arguments, expected in (
     ("too many bytes", (UNSIGNED, unsigned(trailer), "crc32", 8), b""),
     ("nothing announced", (UNSIGNED, unsigned(trailer)), b"InvalidRequest"),
     ("an unknown one announced", (UNSIGNED, unsigned(trailer), "md4"), b"InvalidRequest"),
-    ("a forged signature", (SIGNED, signed(trailer, wrong=True), "crc32"), b""),
+    ("a forged signature", (SIGNED, signed(trailer, wrong=True), "crc32"), b"SignatureDoesNotMatch"),
     ("no signatures", (SIGNED, unsigned(trailer), "crc32"), b""),
 ):
     status, _, text = put("forged", *arguments)

@@ -8,6 +8,7 @@ mod list;
 mod marks;
 mod objects;
 mod parts;
+mod region;
 mod tags;
 mod xml;
 
@@ -77,6 +78,9 @@ impl S3Front {
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, text));
         }
         dates::check(request.headers(), request.uri().query(), SystemTime::now())?;
+        if let Some(told) = region::refused(request.headers()) {
+            return Ok(told);
+        }
         let (parts, body) = request.into_parts();
         let (body, cause) = Bounded::new(body, (&parts.method, &parts.uri, &parts.headers), &self.room)?;
         let request = Request::from_parts(parts, s3s::Body::http_body_unsync(body));

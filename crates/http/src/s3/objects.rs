@@ -14,7 +14,7 @@ use s3s::dto::{
     HeadObjectInput, HeadObjectOutput, ListBucketsOutput, PutObjectInput, PutObjectOutput, StreamingBlob,
     Timestamp,
 };
-use s3s::{S3Error, S3Request, S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, StdError, s3_error};
 use tokio::task::spawn_blocking;
 
 use super::checksums::{Kept, Said, Sums, set_sums, sums};
@@ -80,10 +80,23 @@ impl Summed {
 async fn next(body: &mut StreamingBlob) -> S3Result<Option<bytes::Bytes>> {
     let next = tokio::time::timeout(crate::writing::SILENCE_MAX, body.next());
     let bytes = next.await.map_err(|_| s3_error!(RequestTimeout))?.transpose();
-    bytes.map_err(|broken| match broken.downcast::<S3Error>() {
-        Ok(refused) => *refused,
-        Err(broken) => S3Error::with_source(s3s::S3ErrorCode::IncompleteBody, broken),
-    })
+    bytes.map_err(refused)
+}
+
+/// What S3 calls the error that a body ends with.
+fn refused(broken: StdError) -> S3Error {
+    let broken = match broken.downcast::<S3Error>() {
+        Ok(refused) => return *refused,
+        Err(broken) => broken,
+    };
+    // The types that the service has for these are its own.
+    let text = broken.to_string();
+    let code = match () {
+        () if text.ends_with("Sha256Mismatch") => S3ErrorCode::XAmzContentSHA256Mismatch,
+        () if text.ends_with("SignatureMismatch") => S3ErrorCode::SignatureDoesNotMatch,
+        () => S3ErrorCode::IncompleteBody,
+    };
+    S3Error::with_source(code, broken)
 }
 
 /// Has a body written, and compares it with what is said of it.
