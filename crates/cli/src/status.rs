@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus, Times, VolumeStatus};
 use bivouac_launch::hosts::look_at_hosts;
-use bivouac_launch::{HostLife, HostState, HttpState, NodeLife, NodeState, Stage, State, StateDir, left_ms};
+use bivouac_launch::{
+    HostLife, HostState, HttpState, NodeLife, NodeState, Stage, State, StateDir, left_ms, settled,
+};
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{FsResult, NodeId};
 use bivouac_wire::Op;
@@ -172,6 +174,8 @@ pub struct SupervisorReport {
     pub pid: Option<u32>,
     /// Whether it lives; if not, nothing is restarted.
     pub alive: bool,
+    /// Whether a copy of it waits to take its place.
+    pub standby: bool,
 }
 
 /// What site storage does not have.
@@ -347,8 +351,7 @@ fn times<S: Serializer>(times: &Times, to: S) -> Result<S::Ok, S::Error> {
 /// # Errors
 /// When the state or the secret cannot be read.
 pub fn look(dir: &StateDir) -> Result<Report, Failure> {
-    let state = dir.read()?.ok_or_else(taken_down)?;
-    look_at(dir, state)
+    look_at(dir, settled(dir)?.ok_or_else(taken_down)?)
 }
 
 /// The same, of all hosts, also where only one host's part is.
@@ -356,7 +359,7 @@ pub fn look(dir: &StateDir) -> Result<Report, Failure> {
 /// # Errors
 /// As [`look`].
 pub fn look_at_all(dir: &StateDir) -> Result<Report, Failure> {
-    let mut state = dir.read()?.ok_or_else(taken_down)?;
+    let mut state = settled(dir)?.ok_or_else(taken_down)?;
     elsewhere::add_nodes(&mut state);
     let hosts_unknown = state.part.is_some();
     let mut report = look_at(dir, state)?;
@@ -454,7 +457,11 @@ fn report(
         formation: state.formation,
         release: state.release,
         created_unix_ms: state.created_unix_ms,
-        supervisor: SupervisorReport { pid: state.supervisor.map(|process| process.pid), alive },
+        supervisor: SupervisorReport {
+            pid: state.supervisor.map(|process| process.pid),
+            alive,
+            standby: alive && dir.has_standby(),
+        },
         keep: state.keep,
         ends_unix_ms: state.ends_unix_ms,
         owner: state.owner.map(|process| process.pid),

@@ -13,6 +13,7 @@ use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 
 use crate::packets;
+use crate::standby::settled;
 use crate::state_dir::StateDir;
 use crate::{Kind, LaunchError, LaunchResult};
 
@@ -164,20 +165,46 @@ pub fn ask_for(
             remedy,
         )
     };
-    let path = dir.control_path();
-    let socket = new_socket().map_err(|e| gone(e.into()))?;
-    let address = SocketAddrUnix::new(&path).map_err(|e| gone(e.into()))?;
-    retry_on_intr(|| connect(&socket, &address)).map_err(|e| gone(e.into()))?;
-    packets::send(&socket, request, descriptors).map_err(gone)?;
-    if !wait_readable(socket.as_fd(), wait_ms) {
-        let cause = format!("did not answer within {wait_ms} ms");
-        let remedy = "look at supervisor.log in the formation's directory";
-        return Err(LaunchError::new(Kind::Refused, "the supervisor of the formation", cause, remedy));
+    let mut asked = ask_once(dir, request, descriptors, wait_ms);
+    // Whoever takes its place has not heard it. A mount could have been made already, and its maker removes it.
+    if asked.is_err() && !matches!(request, Request::Mount { .. }) && is_supervised(dir)? {
+        asked = ask_once(dir, request, descriptors, wait_ms);
     }
-    match packets::receive::<Answer>(&socket).map_err(gone)? {
-        Some((Answer::Refused { message }, _)) => Err(LaunchError::said(Kind::Refused, message)),
-        Some((answer, _)) => Ok(answer),
-        None => Err(gone(std::io::ErrorKind::ConnectionReset.into())),
+    match asked.map_err(gone)? {
+        Some(Answer::Refused { message }) => Err(LaunchError::said(Kind::Refused, message)),
+        Some(answer) => Ok(answer),
+        None => {
+            let cause = format!("did not answer within {wait_ms} ms");
+            let remedy = "look at supervisor.log in the formation's directory";
+            Err(LaunchError::new(Kind::Refused, "the supervisor of the formation", cause, remedy))
+        }
+    }
+}
+
+fn is_supervised(dir: &StateDir) -> LaunchResult<bool> {
+    Ok(settled(dir)?.and_then(|state| state.supervisor).is_some_and(|process| process.is_alive()))
+}
+
+/// The answer, if one comes in time.
+///
+/// # Errors
+/// That the supervisor is gone.
+fn ask_once(
+    dir: &StateDir,
+    request: &Request,
+    descriptors: &[BorrowedFd<'_>],
+    wait_ms: u64,
+) -> std::io::Result<Option<Answer>> {
+    let socket = new_socket()?;
+    let address = SocketAddrUnix::new(dir.control_path())?;
+    retry_on_intr(|| connect(&socket, &address))?;
+    packets::send(&socket, request, descriptors)?;
+    if !wait_readable(socket.as_fd(), wait_ms) {
+        return Ok(None);
+    }
+    match packets::receive::<Answer>(&socket)? {
+        Some((answer, _)) => Ok(Some(answer)),
+        None => Err(std::io::ErrorKind::ConnectionReset.into()),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Child;
@@ -31,19 +31,28 @@ pub(crate) struct OwnChild(Pid);
 /// # Errors
 /// What the system says; also when this process has other threads, which the child would not have.
 pub(crate) fn fork(input: BorrowedFd<'_>, errors: &File, act: impl FnOnce() -> i32) -> io::Result<OwnChild> {
-    alone()?;
     let nothing = File::options().write(true).open("/dev/null")?;
+    if let Some(child) = copy()? {
+        return Ok(child);
+    }
+    let run = || keep_only(input, &nothing, errors).map_or(1, |()| act());
+    let code = catch_unwind(AssertUnwindSafe(run)).unwrap_or(CODE_PANICKED);
+    // SAFETY: ends the process; what its parent has not written out yet is the parent's to write.
+    unsafe { libc::_exit(code) }
+}
+
+/// A child that has all that this process has, in memory and open. `None` in the child.
+///
+/// # Errors
+/// What the system says; also when this process has other threads, which the child would not have.
+pub(crate) fn copy() -> io::Result<Option<OwnChild>> {
+    alone()?;
     // SAFETY: this is the only thread, so the child has all that it may find locked or half done.
     match unsafe { libc::fork() } {
-        0 => {
-            let run = || keep_only(input, &nothing, errors).map_or(1, |()| act());
-            let code = catch_unwind(AssertUnwindSafe(run)).unwrap_or(CODE_PANICKED);
-            // SAFETY: ends the process; what its parent has not written out yet is the parent's to write.
-            unsafe { libc::_exit(code) }
-        }
+        0 => Ok(None),
         child => {
             let pid = Pid::from_raw(child).filter(|_| child > 0);
-            pid.map(OwnChild).ok_or_else(io::Error::last_os_error)
+            pid.map(|pid| Some(OwnChild(pid))).ok_or_else(io::Error::last_os_error)
         }
     }
 }
@@ -52,18 +61,15 @@ pub(crate) fn fork(input: BorrowedFd<'_>, errors: &File, act: impl FnOnce() -> i
 /// `true` in the child; `false` in this process, once the child has ended.
 ///
 /// # Errors
-/// What the system says; also when this process has other threads, which the child would not have.
+/// As those of [`copy`].
 pub(crate) fn go_apart() -> io::Result<bool> {
-    alone()?;
-    // SAFETY: this is the only thread, so the child has all that it may find locked or half done.
-    match unsafe { libc::fork() } {
-        0 => {
+    match copy()? {
+        None => {
             rustix::process::setsid()?;
             Ok(true)
         }
-        child => {
-            let child = Pid::from_raw(child).filter(|_| child > 0).ok_or_else(io::Error::last_os_error)?;
-            OwnChild(child).wait();
+        Some(child) => {
+            child.wait();
             Ok(false)
         }
     }
@@ -121,9 +127,17 @@ impl OwnChild {
         let _gone_meanwhile = kill_process(self.0, Signal::TERM);
     }
 
+    /// A descriptor that becomes readable at its end.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn watch(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::process::pidfd_open(self.0, PidfdFlags::empty())?)
+    }
+
     /// Waits for its end, `wait_ms` milliseconds at most: then it is killed.
     pub(crate) fn end_within(self, wait_ms: u64) {
-        let end = rustix::process::pidfd_open(self.0, PidfdFlags::empty());
+        let end = self.watch();
         if !end.is_ok_and(|end| wait_readable(end.as_fd(), wait_ms)) {
             let _gone_meanwhile = kill_process(self.0, Signal::KILL);
         }

@@ -45,7 +45,9 @@ mod reap;
 mod recovery;
 pub mod restarts;
 mod signals;
+mod spawned;
 mod stacks;
+mod standby;
 mod start;
 mod state;
 mod state_dir;
@@ -77,6 +79,7 @@ pub use recovery::{Amount, Recoverable, Recovery, Whole, discard, recover, recov
 pub use restarts::Tolerance;
 pub use signals::{Arrived, Signals, unblock};
 pub use stacks::stacks_of_all_threads;
+pub use standby::settled;
 pub use start::{Started, raise_descriptor_limit, start, supervise};
 pub use state::{
     Domains, HostLife, HostState, MountState, NodeLife, NodeState, PartState, RELEASE, Reach, STATE_VERSION,

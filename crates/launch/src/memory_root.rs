@@ -14,10 +14,11 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bivouac_store::{StoreError, VolumeIdentity, claim_existing, remove_volume};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 
 use crate::environment::{Environment, make_private_dir, remove_around};
 use crate::places::Owner;
@@ -32,6 +33,10 @@ const LINK: &str = "formation";
 const OWNER: &str = "owner";
 /// One without a link that is younger than this may be just being made.
 const YOUNG: Duration = Duration::from_secs(60);
+/// How long it may take others to look at one.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+/// After how long it is tried again meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The name of a formation's directory. `id` are the hexadecimal digits of the formation's.
 pub(crate) fn name_of(here: &Environment, formation: &crate::FormationName, id: &str) -> String {
@@ -143,8 +148,23 @@ pub(crate) fn hold_all(state: &State) -> LaunchResult<Vec<OwnedFd>> {
 }
 
 fn hold(root: &Path) -> LaunchResult<OwnedFd> {
-    lock(root, FlockOperation::NonBlockingLockShared)
-        .map_err(|error| LaunchError::path(root, "take hold of it", error))
+    let refused = |error| LaunchError::path(root, "take hold of it", error);
+    let begun = Instant::now();
+    loop {
+        match lock(root, FlockOperation::NonBlockingLockShared) {
+            // Others take it for a moment to look whether anybody has it, or to remove it, which shows by then.
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < LOOK_MAX => std::thread::park_timeout(LOOK_AGAIN),
+            Ok(held) if is_at(&held, root) => return Ok(held),
+            Ok(_) => return Err(refused(Errno::NOENT)),
+            Err(error) => return Err(refused(error)),
+        }
+    }
+}
+
+/// Whether this open directory is still at its place.
+fn is_at(dir: &OwnedFd, path: &Path) -> bool {
+    let (here, there) = (rustix::fs::fstat(dir), rustix::fs::lstat(path));
+    here.is_ok_and(|here| there.is_ok_and(|there| (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)))
 }
 
 fn lock(root: &Path, how: FlockOperation) -> rustix::io::Result<OwnedFd> {

@@ -7,6 +7,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd};
 use serde::{Deserialize, Serialize};
 
+/// The flag of a process that has begun to end (`PF_EXITING` in the kernel's `sched.h`).
+const PF_EXITING: u32 = 0x4;
+/// What a daemon, or the server for HTTP, is started with.
+const DAEMONS: [&[u8]; 2] = [b"node", b"serve"];
 const FUSE_DEVICE: &str = "/dev/fuse";
 
 /// A process: its number, and the moment of its start that tells it from later ones with that number.
@@ -32,6 +36,18 @@ impl ProcessId {
     pub fn current() -> ProcessId {
         let pid = std::process::id();
         ProcessId::of(pid).unwrap_or(ProcessId { pid, started_ticks: 0 })
+    }
+
+    /// The one that has started this one; `None` if that has ended by now.
+    #[must_use]
+    pub fn parent() -> Option<ProcessId> {
+        ProcessId::of(std::os::unix::process::parent_id())
+    }
+
+    /// Whether it has begun to end: it closes what it has open before it is dead.
+    pub(crate) fn is_ending(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        !self.is_alive() || stat.is_ok_and(|stat| flags(&stat).is_none_or(|flags| flags & PF_EXITING != 0))
     }
 
     /// Whether it still runs.
@@ -99,6 +115,19 @@ pub(crate) fn has_socket(inode: u64, but_nothing_below: &Path) -> bool {
     pids.any(|pid| has(pid) && !uses(pid, but_nothing_below))
 }
 
+/// Daemons of the formation with this lock, which all of them have open. As far as this user may see.
+pub(crate) fn daemons_with(lock: &Path) -> Vec<ProcessId> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| uses(*pid, lock) && is_daemon(*pid)).filter_map(ProcessId::of).collect()
+}
+
+/// Commands open locks of formations for a moment, too; arguments tell them apart.
+fn is_daemon(pid: u32) -> bool {
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.split(|byte| *byte == 0).nth(1).is_some_and(|command| DAEMONS.contains(&command))
+}
+
 fn uses(pid: u32, dir: &std::path::Path) -> bool {
     let links = ["cwd", "root", "exe"].map(|link| PathBuf::from(format!("/proc/{pid}/{link}")));
     let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
@@ -126,6 +155,11 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
     Some((state, started))
 }
 
+/// Flags of a process out of the same.
+fn flags(stat: &str) -> Option<u32> {
+    stat.rsplit_once(") ")?.1.split(' ').nth(6)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +171,7 @@ mod tests {
         for name in ["sh", "a b", ") S 1", ")"] {
             assert_eq!(parse_stat(&line(name)), Some(('S', 4242)), "{name}");
         }
+        assert_eq!(flags("7 (x) S 1 2 3 4 5 4194564 7"), Some(0x40_0104));
         assert_eq!(parse_stat("7 (x"), None);
         assert_eq!(parse_stat("7 (x) S 1"), None);
     }
@@ -144,9 +179,9 @@ mod tests {
     #[test]
     fn this_process_is_alive_and_another_with_its_number_is_not() {
         let this = ProcessId::current();
-        assert!(this.is_alive() && this.watch().is_some());
+        assert!(this.is_alive() && this.watch().is_some() && !this.is_ending());
         let earlier = ProcessId { started_ticks: this.started_ticks + 1, ..this };
-        assert!(!earlier.is_alive() && earlier.watch().is_none());
+        assert!(!earlier.is_alive() && earlier.watch().is_none() && earlier.is_ending());
     }
 
     #[test]

@@ -8,21 +8,28 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
+use rustix::process::{Signal, getpid, kill_process};
 
-use crate::control::timespec;
-use crate::process::pidfd;
+use crate::control::{timespec, wait_readable};
+use crate::process::ProcessId;
+use crate::spawned::Spawned;
+use crate::standby::settled;
 use crate::state::State;
 use crate::state_dir::StateDir;
 use crate::{CODE_KEEP, LaunchError, LaunchResult};
 
 /// How long it takes until taking the formation down is tried again, if it failed.
 const AGAIN: Duration = Duration::from_secs(30);
+/// How long a supervisor is waited for that may be about to end although it does not look so, in milliseconds.
+const ENDING_MS: u64 = 200;
+/// And one that does, until it is looked at again.
+const ENDING_MS_MAX: u64 = 60_000;
 /// Longest time that is waited for at once, in milliseconds: poll takes 32 bits of them.
 const POLL_MS_MAX: u64 = 1 << 30;
 
@@ -34,15 +41,9 @@ pub(crate) struct Guard {
     owner_ended: bool,
     ends: Option<Instant>,
     /// The process that takes the formation down.
-    ender: Option<Ender>,
+    ender: Option<Spawned>,
     /// Not before then is it tried again.
     again: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Ender {
-    child: Child,
-    end: OwnedFd,
 }
 
 impl Guard {
@@ -57,10 +58,15 @@ impl Guard {
         }
     }
 
+    /// As [`Guard::of`], for the supervisor: the end of who holds a host's part is heard there at once, and all that needs is done.
+    pub(crate) fn in_supervisor(state: &State) -> Guard {
+        if state.part.is_some() { Guard::default() } else { Guard::of(state) }
+    }
+
     /// What becomes readable when there is something to do.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let owner = self.owner.as_ref().filter(|_| !self.owner_ended);
-        owner.into_iter().chain(self.ender.as_ref().map(|ender| &ender.end)).map(AsFd::as_fd)
+        owner.map(AsFd::as_fd).into_iter().chain(self.ender.as_ref().map(AsFd::as_fd))
     }
 
     /// After how many milliseconds there is something to do, if only time has to pass.
@@ -108,7 +114,7 @@ impl Guard {
     /// Begins to take the formation down, by a process that may wait and may look at mounts.
     fn end(&mut self, program: &Path, dir: &StateDir) {
         self.again = Some(Instant::now() + AGAIN);
-        match Ender::start(program, dir) {
+        match start_ender(program, dir) {
             Ok(ender) => self.ender = Some(ender),
             Err(error) => log::error!("{error}; tried again in {} s", AGAIN.as_secs()),
         }
@@ -117,38 +123,33 @@ impl Guard {
     /// Looks whether the process that takes the formation down has failed: then that is tried again later. Whether it is the
     /// formation's data that kept it from that.
     fn look(&mut self) -> bool {
-        let Some(Ok(Some(status))) = self.ender.as_mut().map(|ender| ender.child.try_wait()) else {
-            return false;
-        };
+        let Some(end) = self.ender.as_mut().and_then(Spawned::look) else { return false };
         self.ender = None;
         self.again = Some(Instant::now() + AGAIN);
-        let kept = status.code() == Some(i32::from(CODE_KEEP));
+        let kept = end.code() == Some(i32::from(CODE_KEEP));
         if !kept {
-            log::error!("taking the formation down failed ({status}); tried again in {} s", AGAIN.as_secs());
+            log::error!("taking the formation down failed ({end}); tried again in {} s", AGAIN.as_secs());
         }
         kept
     }
 }
 
-impl Ender {
-    fn start(program: &Path, dir: &StateDir) -> LaunchResult<Ender> {
-        let refused = |e: std::io::Error| LaunchError::system("the process that ends the formation", e);
-        let log = StateDir::open_log(&dir.supervisor_log())?;
-        let mut command = Command::new(program);
-        command.arg("end").arg(dir.path()).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = command.spawn().map_err(refused)?;
-        let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
-        Ok(Ender { child, end })
-    }
+fn start_ender(program: &Path, dir: &StateDir) -> LaunchResult<Spawned> {
+    let refused = |e: std::io::Error| LaunchError::system("the process that ends the formation", e);
+    let log = StateDir::open_log(&dir.supervisor_log())?;
+    let mut command = Command::new(program);
+    command.arg("end").arg(dir.path()).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().and_then(Spawned::watch).map_err(refused)
 }
 
-/// What a daemon does in a thread of its own when its supervisor is gone: one of them becomes the successor, which sees to
-/// it that the formation ends with its purpose. Comes back when there is nothing, or nothing more, to see to.
+/// What a daemon does in a thread of its own when the supervisor that has started it is gone: one of them becomes the successor,
+/// which sees to it that the formation ends with its purpose. Comes back when there is nothing, or nothing more, to see to.
 ///
 /// # Errors
 /// What the system refused.
-pub fn inherit(dir: &StateDir, program: &Path) -> LaunchResult<()> {
+pub fn inherit(dir: &StateDir, program: &Path, starter: Option<ProcessId>) -> LaunchResult<()> {
+    end_if_unknown(dir, starter)?;
     let _until_this_process_ends = become_successor(&dir.successor_path())?;
     loop {
         let Some(state) = dir.read()? else { return Ok(()) };
@@ -159,6 +160,23 @@ pub fn inherit(dir: &StateDir, program: &Path) -> LaunchResult<()> {
         log::info!("this daemon sees to it that the formation ends with its purpose");
         wait_for_end(dir, program, &mut guard)?;
     }
+}
+
+/// Comes back when there is no supervisor. If somebody has taken the place of the one that has started this daemon, and does not
+/// know of it, that one was killed just after it had started it: the daemon ends as if it had been killed with it.
+fn end_if_unknown(dir: &StateDir, starter: Option<ProcessId>) -> LaunchResult<()> {
+    while let Some(supervisor) = settled(dir)?.and_then(|state| state.supervisor) {
+        let Some(end) = supervisor.watch() else { return Ok(()) };
+        let is_unknown = starter != Some(supervisor) && !supervisor.is_ending();
+        if wait_readable(end.as_fd(), if is_unknown { ENDING_MS } else { ENDING_MS_MAX }) {
+            continue;
+        }
+        if is_unknown {
+            log::warn!("another supervisor does not know of this daemon, and starts one in its place");
+            let _ends_here = kill_process(getpid(), Signal::KILL);
+        }
+    }
+    Ok(())
 }
 
 /// Waits until the formation has no purpose any more, and takes it down: then this process is told to end. What is kept
@@ -186,7 +204,7 @@ fn become_successor(path: &Path) -> LaunchResult<File> {
 }
 
 fn is_readable(descriptor: &OwnedFd) -> bool {
-    crate::control::wait_readable(descriptor.as_fd(), 0)
+    wait_readable(descriptor.as_fd(), 0)
 }
 
 /// Milliseconds since 1970.

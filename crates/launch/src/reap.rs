@@ -442,7 +442,17 @@ mod tests {
         let memory = ours().unwrap();
         assert_eq!(memory.volumes(), 1);
         assert!(hold_all(&state).is_err(), "nobody can begin meanwhile");
-        memory.remove().unwrap();
+        let begin_until = |act: Box<dyn FnOnce() + '_>| {
+            std::thread::scope(|scope| {
+                let begins = scope.spawn(|| hold_all(&state).map(|held| held.len()));
+                std::thread::park_timeout(Duration::from_millis(50));
+                act();
+                begins.join().unwrap()
+            })
+        };
+        assert_eq!(begin_until(Box::new(|| drop(memory))).unwrap(), 1);
+        let memory = ours().unwrap();
+        assert!(!matches!(begin_until(Box::new(|| memory.remove().unwrap())), Ok(1)), "it is gone");
         assert!(!root.exists());
     }
 

@@ -345,23 +345,48 @@ impl StateDir {
         opened.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
     }
 
+    /// Shows, as long as this is open here or in a copy of this process, that somebody waits to take the supervisor's place.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn sign_succession(&self) -> std::io::Result<File> {
+        let file = File::open(self.supervisor_log())?;
+        flock(&file, FlockOperation::NonBlockingLockShared)?;
+        Ok(file)
+    }
+
+    /// Whether somebody does.
+    #[must_use]
+    pub fn has_standby(&self) -> bool {
+        let opened = File::open(self.supervisor_log());
+        opened.is_ok_and(|file| {
+            flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+        })
+    }
+
+    /// Waits until nobody does, `ms` milliseconds at most. Whether that is so.
+    pub(crate) fn wait_succeeded(&self, ms: u64) -> bool {
+        let file = File::open(self.supervisor_log());
+        file.map_or(true, |file| wait_locked(file, ms, true))
+    }
+
+    /// Who has this takes the place of a supervisor that was killed; nobody else does meanwhile.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn take_turn(&self) -> LaunchResult<File> {
+        let path = self.path.join("secret");
+        let refused = |e: std::io::Error| LaunchError::path(&path, "lock it", e);
+        let file = File::open(&path).map_err(refused)?;
+        retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map_err(|e| refused(e.into()))?;
+        Ok(file)
+    }
+
     /// Waits until no process of the formation lives, `ms` milliseconds at most: one that was killed, or that was about
     /// to be started by one that was, takes a moment to end. Whether none does.
     #[must_use]
     pub fn wait_released(&self, ms: u64) -> bool {
-        let Ok(file) = File::open(self.path.join("lock")) else { return true };
-        if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
-            return true;
-        }
-        let (sender, released) = std::sync::mpsc::channel();
-        // Left behind if it waits for longer: this process ends soon.
-        std::thread::spawn(move || {
-            let is_released = flock(&file, FlockOperation::LockShared).is_ok();
-            // Before anybody hears of it: who does may want the lock.
-            drop(file);
-            let _nobody_listens_any_more = sender.send(is_released);
-        });
-        released.recv_timeout(std::time::Duration::from_millis(ms)).unwrap_or(false)
+        File::open(self.path.join("lock")).map_or(true, |file| wait_locked(file, ms, false))
     }
 
     /// Takes the right to end the formation, of which one command at a time has it; `waits` hears that another one has. Nothing
@@ -524,6 +549,27 @@ impl StateDir {
         }
         Err(running(name))
     }
+}
+
+/// Waits until a file can be locked, shared or by nobody else at all, `ms` milliseconds at most. Whether it could; it is not any
+/// more.
+fn wait_locked(file: File, ms: u64, alone: bool) -> bool {
+    let (at_once, patiently) = match alone {
+        true => (FlockOperation::NonBlockingLockExclusive, FlockOperation::LockExclusive),
+        false => (FlockOperation::NonBlockingLockShared, FlockOperation::LockShared),
+    };
+    if flock(&file, at_once).is_ok() {
+        return true;
+    }
+    let (sender, released) = std::sync::mpsc::channel();
+    // Left behind if it waits for longer: this process ends soon.
+    std::thread::spawn(move || {
+        let is_released = flock(&file, patiently).is_ok();
+        // Before anybody hears of it: who does may want the lock.
+        drop(file);
+        let _nobody_listens_any_more = sender.send(is_released);
+    });
+    released.recv_timeout(std::time::Duration::from_millis(ms)).unwrap_or(false)
 }
 
 /// Removes a directory to which others add, who stop when they find it gone: moved aside, it does not grow.

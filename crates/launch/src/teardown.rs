@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,8 @@ use crate::control::{Request, ask, wait_readable};
 use crate::environment::Environment;
 use crate::memory_root;
 use crate::places::gone_on;
-use crate::process::ProcessId;
+use crate::process::{ProcessId, daemons_with};
+use crate::standby::settled;
 use crate::state::{State, VolumeState};
 use crate::state_dir::StateDir;
 use crate::unmounting::{abort_all, mounts_of, unmount_all};
@@ -23,6 +24,8 @@ use crate::{Kind, LaunchError, LaunchResult, grant_tables, recovery};
 
 /// Most time for the supervisor to end its daemons and itself, in milliseconds: more than it gives them.
 const STOP_MS_MAX: u64 = 5000;
+/// So many may follow each other while they are ended.
+const SUPERVISORS_MAX: usize = 3;
 /// Time for a daemon without supervisor to end before it is killed, in milliseconds.
 const TERM_MS: u64 = 2000;
 /// Time for the kernel to end what was killed, in milliseconds.
@@ -84,9 +87,9 @@ pub fn take_down(
     std::env::set_current_dir("/").map_err(|e| LaunchError::path(Path::new("/"), "enter it", e))?;
     unmount_all(here, &state, notice)?;
     end_processes(dir, &state)?;
-    // Daemons may have been started again meanwhile.
+    // Daemons may have been started again meanwhile, and a mount may have been made whose maker was killed.
     let state = dir.read()?.unwrap_or(state);
-    remove_all(here, dir, &state, notice)?;
+    remove_leftovers(here, dir, &state, notice)?;
     Ok(look(here, dir, &state))
 }
 
@@ -131,13 +134,23 @@ pub(crate) fn refuse_kept(state: &State, discard: bool) -> LaunchResult<()> {
     }
 }
 
-fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
-    if let Some(end) = state.supervisor.and_then(|supervisor| supervisor.watch()) {
+/// One that has to be killed is followed by its standby, which ends when it is told to.
+fn end_supervisors(dir: &StateDir) -> LaunchResult<()> {
+    for _ in 0..SUPERVISORS_MAX {
+        let Some(supervisor) = settled(dir)?.and_then(|state| state.supervisor) else { return Ok(()) };
+        let Some(end) = supervisor.watch() else { return Ok(()) };
         let asked = ask(dir, &Request::Stop, &[], STOP_MS_MAX);
-        if asked.is_err() || !wait_readable(end.as_fd(), STOP_MS_MAX) {
-            state.supervisor.iter().for_each(|supervisor| supervisor.signal(Signal::KILL));
+        if asked.is_ok() && wait_readable(end.as_fd(), STOP_MS_MAX) {
+            return Ok(());
         }
+        supervisor.signal(Signal::KILL);
+        let _ended = wait_readable(end.as_fd(), KILL_MS);
     }
+    Ok(())
+}
+
+fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
+    end_supervisors(dir)?;
     let last = dir.read()?;
     let processes: Vec<ProcessId> = last.as_ref().unwrap_or(state).processes().collect();
     // Who serves a mount has its device, as long as it has not begun to end.
@@ -158,6 +171,9 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
             remedy,
         ));
     }
+    if dir.is_held() {
+        end_unknown(dir);
+    }
     if !dir.wait_released(ORPHANS_MS) {
         let cause = "is still in use by a process that is not in its state";
         return Err(LaunchError::new(
@@ -170,6 +186,13 @@ fn end_processes(dir: &StateDir, state: &State) -> LaunchResult<()> {
     end_the_late(dir)
 }
 
+/// A supervisor that was killed may have started a daemon and not have written that down.
+fn end_unknown(dir: &StateDir) {
+    let daemons = daemons_with(&dir.path().join("lock"));
+    end_all(&daemons, Signal::TERM, TERM_MS);
+    end_all(&daemons, Signal::KILL, KILL_MS);
+}
+
 /// Who began while others were being ended has written itself down since, and lets go of all that it has a moment before it is
 /// gone itself.
 fn end_the_late(dir: &StateDir) -> LaunchResult<()> {
@@ -180,9 +203,13 @@ fn end_the_late(dir: &StateDir) -> LaunchResult<()> {
 
 /// Sends a signal to those that live and waits for their end, but not longer than `ms` for all together.
 fn end_all(processes: &[ProcessId], signal: Signal, ms: u64) {
-    let deadline = Instant::now() + Duration::from_millis(ms);
     let ends: Vec<_> = processes.iter().filter_map(ProcessId::watch).collect();
     processes.iter().for_each(|process| process.signal(signal));
+    wait_all(&ends, ms);
+}
+
+fn wait_all(ends: &[OwnedFd], ms: u64) {
+    let deadline = Instant::now() + Duration::from_millis(ms);
     for end in ends {
         let left = deadline.saturating_duration_since(Instant::now());
         let _ended = wait_readable(end.as_fd(), u64::try_from(left.as_millis()).unwrap_or(ms));

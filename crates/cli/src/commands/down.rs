@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use bivouac_launch::hosts::take_down_hosts;
 use bivouac_launch::{
     Amount, CODE_KEEP, Environment, FormationName, Kind, LaunchError, LaunchResult, State, StateDir, discard,
-    recoverable, take_down,
+    recoverable, settled, take_down,
 };
 
 use crate::asking::{can_ask, is_agreed, what_goes};
@@ -27,7 +27,7 @@ pub fn run(here: &Environment, args: &DownArgs) -> Result<ExitCode, Failure> {
         }
         found => found?,
     };
-    let Some(state) = dir.read()? else { return Ok(ended_by_another(&found)) };
+    let Some(state) = settled(&dir)? else { return Ok(ended_by_another(&found)) };
     if !state.is_over_hosts() {
         refuse_part(&state)?;
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use bivouac_launch::{
     Amount, Environment, FormationName, NodeLife, Recoverable, Stage, State, StateDir, other_bases,
-    recoverable,
+    recoverable, settled,
 };
 use bivouac_types::units::format_utc;
 use serde::Serialize;
@@ -79,7 +79,7 @@ fn living(parts: Dirs, wholes: Dirs) -> Vec<Listed> {
     let parts = parts.into_iter().filter(|(name, _)| !wholes.iter().any(|whole| whole.0 == *name));
     let held = parts.chain(wholes.iter().cloned()).filter(|(_, dir)| dir.is_held());
     held.filter_map(|(_, dir)| {
-        let state = dir.read().ok()??;
+        let state = settled(&dir).ok()??;
         let running = if is_whole(&state) { "running" } else { "degraded" };
         Some(Listed {
             state: match state.stage {

@@ -13,8 +13,8 @@ use std::thread::available_parallelism;
 
 use bivouac_launch::handover::{DaemonConfig, FromNode, Handover, NodeHandles, NodeShare, Start, Told};
 use bivouac_launch::{
-    Environment, LaunchError, MemoryGauge, Phases, Signals, StateDir, inherit, raise_descriptor_limit,
-    stacks_of_all_threads,
+    Environment, LaunchError, MemoryGauge, Phases, ProcessId, Signals, StateDir, inherit,
+    raise_descriptor_limit, stacks_of_all_threads,
 };
 use bivouac_net::{Auth, NetError, Secret, Server, ServerOptions};
 use bivouac_node::Rounds;
@@ -43,6 +43,8 @@ const THREADS_SHARED: usize = 32;
 
 /// Serves until told to end.
 pub fn run(here: &Environment) -> Result<ExitCode, Failure> {
+    // Before anybody can have taken its place.
+    let starter = ProcessId::parent();
     logging::raise(here.log_level.as_deref());
     raise_descriptor_limit();
     let (handover, start) = Handover::from_stdin()?;
@@ -50,7 +52,7 @@ pub fn run(here: &Environment) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP])
         .map_err(|e| LaunchError::system("signals", e))?;
     let mut phases = Phases::begin();
-    match Daemon::open(here, start, &mut phases) {
+    match Daemon::open(here, start, starter, &mut phases) {
         Ok(daemon) => {
             handover.tell(&FromNode::Ready { phases: phases.into_steps() });
             daemon.watch(&handover)?;
@@ -85,6 +87,8 @@ struct Daemon {
     parts: Vec<Part>,
     /// This program's own file.
     program: PathBuf,
+    /// The supervisor that has started it.
+    starter: Option<ProcessId>,
     server: Server,
     /// Readable once a client asked for the end.
     shutdown: File,
@@ -93,7 +97,12 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn open(here: &Environment, start: Start, phases: &mut Phases) -> Result<Daemon, Failure> {
+    fn open(
+        here: &Environment,
+        start: Start,
+        starter: Option<ProcessId>,
+        phases: &mut Phases,
+    ) -> Result<Daemon, Failure> {
         let Start { config, lock, nodes } = start;
         let map = Arc::new(config.map()?);
         // Before there are threads, which all run where this one does.
@@ -127,7 +136,7 @@ impl Daemon {
             shared.config.lost.iter().for_each(|lost| node.is_lost(NodeId(*lost)));
         }
         phases.end("server");
-        Ok(Daemon { shared, parts, program: here.program.clone(), server, shutdown, _lock: lock })
+        Ok(Daemon { shared, parts, program: here.program.clone(), starter, server, shutdown, _lock: lock })
     }
 
     /// Looks after the nodes: where one stands still, its process ends, and the supervisor starts another.
@@ -187,8 +196,9 @@ impl Daemon {
     /// Without a supervisor, a daemon sees to it that the formation ends when it should.
     fn look_after_the_end(&self) {
         let (dir, program) = (StateDir::at(self.shared.config.dir.clone()), self.program.clone());
+        let starter = self.starter;
         let inherit = move || {
-            if let Err(error) = inherit(&dir, &program) {
+            if let Err(error) = inherit(&dir, &program, starter) {
                 log::error!("nobody sees to it that the formation ends when it should: {error}");
             }
         };

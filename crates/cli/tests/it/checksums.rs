@@ -5,9 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::harness::library::{create, library, read, write};
-use crate::harness::{Camp, is_alive, signal, wait_until};
+use crate::harness::{Camp, wait_until};
 use bivouac_types::limits::SUMMED_DATA_AT;
-use rustix::process::Signal;
 use serde_json::Value;
 
 const STRIPE: u64 = 64 << 10;
@@ -156,10 +155,7 @@ fn the_volumes_of_a_dead_formation_are_compared_too() {
     let content = pattern(3 * STRIPE as usize, 1);
     fs::write(disk.path("file"), &content).unwrap();
     let (subfile, at) = disk.place_of("file", STRIPE + 9);
-    for pid in [disk.camp.supervisor_pid(), disk.camp.node_pid(0)] {
-        signal(pid, Signal::KILL);
-        wait_until("a killed process is gone", || !is_alive(pid));
-    }
+    disk.camp.kill_all();
     let volumes = disk.dir.path().display().to_string();
     let said = disk.run(&["fsck", "--offline", "--scrub", &volumes]);
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);

@@ -5,22 +5,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use crate::harness::{Camp, Place, can_mount, is_alive, signal, wait_until};
+use crate::harness::{Camp, Place, can_mount, is_alive, kill_with_standby, reaping, signal, wait_until};
 use rustix::process::Signal;
 
 /// A process that a formation can be made for; killed with this value at the latest.
-struct Owner(Child);
+pub struct Owner(Child);
 
 impl Owner {
-    fn new() -> Owner {
+    pub fn new() -> Owner {
         Owner(Command::new("sleep").arg("1000").spawn().unwrap())
     }
 
-    fn pid(&self) -> String {
+    pub fn pid(&self) -> String {
         self.0.id().to_string()
     }
 
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -34,13 +34,13 @@ impl Drop for Owner {
 }
 
 /// Everything that shows that a formation is there: its processes, mounts, volumes.
-struct Traces {
+pub struct Traces {
     pids: Vec<u64>,
     paths: Vec<PathBuf>,
 }
 
 impl Traces {
-    fn of(camp: &Camp) -> Traces {
+    pub fn of(camp: &Camp) -> Traces {
         let status = camp.status();
         let nodes = status["nodes"].as_array().unwrap();
         let pids = nodes.iter().map(|node| &node["pid"]).chain([&status["supervisor"]["pid"]]);
@@ -50,11 +50,13 @@ impl Traces {
 
     fn kill(&self) {
         // The supervisor first, so that it starts nothing again.
-        self.pids.iter().rev().for_each(|pid| signal(*pid, Signal::KILL));
+        let (supervisor, nodes) = self.pids.split_last().unwrap();
+        kill_with_standby(*supervisor);
+        nodes.iter().for_each(|pid| signal(*pid, Signal::KILL));
         wait_until("all are gone", || !self.pids.iter().any(|pid| is_alive(*pid)));
     }
 
-    fn gone(&self, place: &Place) -> bool {
+    pub fn gone(&self, place: &Place) -> bool {
         place.is_empty()
             && !self.pids.iter().any(|pid| is_alive(*pid))
             && !self.paths.iter().any(|path| path.exists() || path.parent().unwrap().exists())
@@ -117,9 +119,7 @@ fn a_formation_ends_with_its_owner_also_without_its_supervisor() {
     let mut owner = Owner::new();
     let Some(camp) = Camp::start(&["--nodes", "3", "--owner", &owner.pid()]) else { return };
     let traces = Traces::of(&camp);
-    let supervisor = camp.supervisor_pid();
-    signal(supervisor, Signal::KILL);
-    wait_until("it is gone", || !is_alive(supervisor));
+    camp.kill_supervisor();
     fs::write(camp.mount().join("f"), "the daemons serve on").unwrap();
     // Whichever of them looks after the end, another one does when it is gone.
     signal(traces.pids[0], Signal::KILL);
@@ -203,7 +203,7 @@ fn what_a_run_leaves_running_ends_in_time() {
 #[test]
 fn what_a_crash_left_is_named_and_removed() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
-    let place = camp.place();
+    let (place, _alone) = (camp.place(), reaping());
     let said = place.run(&["reap"]);
     assert_eq!((said.code, said.out.contains(camp.name())), (0, false), "it lives: {}", said.out);
     let traces = Traces::of(&camp);
@@ -224,6 +224,7 @@ fn memory_and_mounts_whose_state_is_lost_are_removed() {
     let mount = camp.place().path().join("elsewhere");
     fs::create_dir(&mount).unwrap();
     assert_eq!(camp.run("mount", &[mount.to_str().unwrap()]).code, 0);
+    let _alone = reaping();
     traces.kill();
     // As when a runtime directory goes at log-out.
     rustix::mount::unmount(camp.mount(), rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -250,9 +251,11 @@ fn data_that_is_to_be_kept_is_only_named() {
     assert_eq!(said.code, 121, "{}", said.err);
     let status: serde_json::Value =
         serde_json::from_str(&place.run(&["status", "--name", &name, "--json"]).out).unwrap();
-    let pids = [&status["supervisor"]["pid"], &status["nodes"][0]["pid"]].map(|pid| pid.as_u64().unwrap());
-    pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
-    wait_until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    let [supervisor, node] = [&status["supervisor"], &status["nodes"][0]].map(|p| p["pid"].as_u64().unwrap());
+    kill_with_standby(supervisor);
+    signal(node, Signal::KILL);
+    wait_until("all are gone", || !is_alive(node));
+    let _alone = reaping();
     let said = place.run(&["reap"]);
     let named =
         format!("left formation {name}: holds data that is nowhere else: job 1: outputs were not copied out");

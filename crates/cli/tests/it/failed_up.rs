@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::harness::random::Random;
-use crate::harness::{Place, Said, can_mount, said, signal, wait_until};
+use crate::harness::{Place, Said, can_mount, reaping, said, signal, wait_until};
 
 /// Moments at which `up` is stopped or killed; more by the environment.
 const ROUNDS: usize = 8;
@@ -174,6 +174,7 @@ fn who_kills_it_finds_a_formation_or_nothing() {
             assert_eq!(up.code, 0, "{after}: {}", up.err);
             assert_eq!(place.run(&["down", "--name", &name]).code, 0);
         } else {
+            let _alone = reaping();
             let reap = place.run(&["reap"]);
             assert_eq!(reap.code, 0, "{after}: {}", reap.err);
         }

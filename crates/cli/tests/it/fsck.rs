@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::harness::{Camp, Place, can_mount, is_alive, signal, wait_until};
+use crate::harness::{Camp, Place, can_mount, signal, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -43,15 +43,6 @@ impl Site {
     }
 
     /// Kills everything, as a power failure would.
-    fn kill(&self) {
-        let mut pids = vec![self.camp.supervisor_pid()];
-        pids.extend((0..3).map(|node| self.camp.node_pid(node)));
-        for pid in pids {
-            signal(pid, Signal::KILL);
-            wait_until("a killed process is gone", || !is_alive(pid));
-        }
-    }
-
     fn run(&self, arguments: &[&str]) -> crate::harness::Said {
         let all: Vec<&str> = ["fsck"].iter().chain(arguments).copied().collect();
         self.camp.place().run(&all)
@@ -116,7 +107,7 @@ fn damage_is_found_on_a_running_formation_and_repaired_on_a_stopped_one() {
     assert_eq!(said.code, 4, "{}{}", said.out, said.err);
     assert!(said.out.contains("bad-header") && said.out.contains("/deep/er/three"), "{}", said.out);
     assert!(said.out.ends_with("1 findings: 0 repaired, 1 left\n"), "{}", said.out);
-    site.kill();
+    site.camp.kill_all();
     let offline = |more: &[&str]| {
         let all: Vec<&str> = ["--offline", site.camp.name(), "--json"].iter().chain(more).copied().collect();
         let said = site.run(&all);

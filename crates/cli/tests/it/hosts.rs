@@ -2,9 +2,10 @@
 //! namespaces. On virtual nodes, with ssh, mounts and cut networks: tests/cluster.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::harness::library::{create, ctx, library, read, write};
-use crate::harness::{Place, Said, is_alive, signal, wait_until};
+use crate::harness::{Place, Said, can_mount, is_alive, kill_with_standby, signal, standby_of, wait_until};
 use crate::http::Server;
 use bivouac_client::NewInode;
 use bivouac_types::{Ino, mode};
@@ -51,6 +52,13 @@ impl Hosts {
 
     fn are_empty(&self) -> bool {
         ["a", "b", "c"].iter().all(|host| !self.runtime(host).join("bivouac").exists())
+    }
+
+    /// The keeper, once it has a standby.
+    fn keeper_with_standby(&self) -> u64 {
+        let keeper = self.keeper();
+        wait_until("the keeper has a standby", || standby_of(keeper).is_some());
+        keeper
     }
 
     fn keeper(&self) -> u64 {
@@ -175,13 +183,73 @@ fn who_does_not_come_is_named() {
     assert_eq!(texts(&report, "nodes", "host"), ["a", "c"]);
 }
 
+/// S367.
 #[test]
-fn without_their_keeper_hosts_leave_nothing() {
+fn a_keeper_that_is_killed_is_followed_by_its_standby() {
     let hosts = Hosts::new();
     assert_eq!(hosts.up("a,b", "", &[]).code, 0);
-    let keeper = hosts.keeper();
+    let a = library(&hosts.runtime("a").join("bivouac").join(&hosts.name));
+    let file = create(&a, "kept");
+    write(&a, file, 0, b"before");
+    for turn in 0..3 {
+        let keeper = hosts.keeper_with_standby();
+        if turn == 1 {
+            let standby = standby_of(keeper);
+            let pid = standby.and_then(|pid| rustix::process::Pid::from_raw(pid as i32)).unwrap();
+            let _replaced_meanwhile = rustix::process::kill_process(pid, Signal::KILL);
+            wait_until("it has another standby", || {
+                standby_of(keeper).is_some_and(|now| Some(now) != standby)
+            });
+        }
+        signal(keeper, Signal::KILL);
+        wait_until("another one is the keeper", || hosts.keeper() != keeper && is_alive(hosts.keeper()));
+        // Told by the hosts, over connections that they have made anew.
+        wait_until("all is well", || {
+            let report = hosts.status();
+            let messages = report["hosts"].as_array().unwrap();
+            report["state"] == "running" && messages.iter().all(|host| host["message"].is_null())
+        });
+        write(&a, file, 6 * turn, b"after ");
+    }
+    let b = library(&hosts.runtime("b").join("bivouac").join(&hosts.name));
+    assert_eq!(read(&b, file, 0, 100), b"after after after ");
+    drop((a, b));
+    let said = hosts.down();
+    assert!(said.out.contains("down on all its hosts; nothing left: 0 processes"), "{said:?}");
+    assert!(hosts.are_empty() && hosts.place.is_empty());
+}
+
+/// S367: a command that ends with its formation does not notice, and the formation ends with it.
+#[test]
+fn the_standby_of_a_keeper_knows_whose_formation_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let hosts = Hosts::new();
+    let base = hosts.place.path().display();
+    let launch = format!("XDG_RUNTIME_DIR={base}/{{host}} exec {{args}}");
+    let fixed = ["run", "--name", &hosts.name, "--hosts", "a", "--launch", &launch];
+    let mut command = hosts.place.command(&fixed);
+    let run = command.args(["--", "sh", "-c", "touch begun; exec sleep 1000"]);
+    let mut run = run.current_dir(hosts.place.path()).spawn().unwrap();
+    let begun = hosts.place.path().join("begun");
+    wait_until("the command runs", || begun.exists());
+    let keeper = hosts.keeper_with_standby();
     signal(keeper, Signal::KILL);
-    wait_until("the parts are gone", || !is_alive(keeper) && hosts.are_empty());
+    wait_until("another one is the keeper", || hosts.keeper() != keeper && is_alive(hosts.keeper()));
+    let keeper = hosts.keeper();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    wait_until("nothing is left", || hosts.are_empty() && !is_alive(keeper) && hosts.place.is_empty());
+}
+
+/// S368.
+#[test]
+fn without_their_keeper_and_its_standby_hosts_leave_nothing() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    kill_with_standby(hosts.keeper_with_standby());
+    wait_until("the parts are gone", || hosts.are_empty());
     let said = hosts.down();
     assert!(said.out.contains("host b: the process that kept the hosts together was killed"), "{said:?}");
     assert!(hosts.place.is_empty());
@@ -215,9 +283,8 @@ fn a_killed_part_leaves_nothing_and_the_others_go_on() {
 #[test]
 fn whichever_process_of_a_host_is_killed_nothing_is_left_there() {
     type Victims = fn(&Processes) -> Vec<u64>;
-    let cases: [(&str, Victims); 3] = [
+    let cases: [(&str, Victims); 2] = [
         ("its agent", |host| vec![host.agent]),
-        ("its supervisor, then its agent", |host| vec![host.supervisor, host.agent]),
         ("its agent and its daemon", |host| vec![host.agent, host.daemon]),
     ];
     for (what, victims) in cases {
@@ -236,6 +303,30 @@ fn whichever_process_of_a_host_is_killed_nothing_is_left_there() {
         assert!(hosts.down().out.contains("down on all its hosts; nothing left"), "{what}");
         assert!(hosts.are_empty() && hosts.place.is_empty(), "{what}");
     }
+}
+
+/// S386: as if all of it had been killed.
+#[test]
+fn who_kills_supervisor_and_agent_keeps_what_is_on_the_volumes() {
+    let hosts = Hosts::new();
+    assert_eq!(hosts.up("a,b", "", &[]).code, 0);
+    let Processes { agent, supervisor, daemon } = hosts.processes("b");
+    wait_until("it has a standby", || standby_of(supervisor).is_some());
+    [supervisor, agent].into_iter().for_each(|pid| signal(pid, Signal::KILL));
+    let dir = bivouac_launch::StateDir::at(hosts.runtime("b").join("bivouac").join(&hosts.name));
+    wait_until("all of it has ended", || {
+        ![agent, supervisor, daemon].into_iter().any(is_alive) && !dir.is_held()
+    });
+    let state = hosts.runtime("b").join("bivouac").join(&hosts.name).join("state.json");
+    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+    let volume = PathBuf::from(state["nodes"][0]["volumes"][0]["path"].as_str().unwrap());
+    assert!(volume.join("bivouac-volume").exists(), "{}", volume.display());
+    wait_until("the keeper knows", || texts(&hosts.status(), "hosts", "state") == ["up", "lost"]);
+    hosts.down();
+    let mut down = hosts.place.command(&["down", "--name", &hosts.name, "--discard"]);
+    let said = down.env("XDG_RUNTIME_DIR", hosts.runtime("b")).output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    assert!(hosts.are_empty() && hosts.place.is_empty() && !volume.exists());
 }
 
 /// S240.
@@ -334,9 +425,19 @@ fn promises_are_kept_of_the_formation_that_made_them() {
     assert!(hosts.are_empty() && hosts.place.is_empty());
 }
 
-/// A port that nobody listens at.
+/// A port that nobody listens at, and that nobody gets who asks for any, as all that is started meanwhile does.
 fn free_port() -> u16 {
-    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+    static TURNS: AtomicU32 = AtomicU32::new(0);
+    let given = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let given: u32 = given.split_whitespace().next().unwrap().parse().unwrap();
+    loop {
+        let turn =
+            std::process::id().wrapping_mul(PORTS_APART).wrapping_add(TURNS.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(PORT_MIN + turn % (given - PORT_MIN)).unwrap();
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// What one of several hosts runs that come by themselves, to meet at this one.
@@ -358,6 +459,10 @@ fn words_of(child: std::process::Child) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
+/// Ports below belong to the system.
+const PORT_MIN: u32 = 1024;
+/// Between the first ports of two runs, one after the other.
+const PORTS_APART: u32 = 7919;
 const SHARED: &str = "known to all of them, and nobody else";
 
 #[test]

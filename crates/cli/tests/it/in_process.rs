@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Camp, Place, can_mount, rss_kib, said, signal, wait_until};
-use rustix::process::Signal;
+use crate::harness::{Camp, Place, can_mount, rss_kib, said, wait_until};
 use serde_json::Value;
 
 const NODES: usize = 120;
@@ -176,7 +175,7 @@ fn one_process_can_be_ended_with_its_supervisor_killed() {
     }
     let camp = start(&["--no-mount"]).unwrap();
     let pid = camp.node_pid(0);
-    signal(camp.supervisor_pid(), Signal::KILL);
+    camp.kill_supervisor();
     let status = camp.status();
     assert_eq!(status["state"], "degraded");
     assert_eq!(status["nodes"][NODES - 1]["state"], "ready", "it serves on");

@@ -61,6 +61,7 @@ mod slotted;
 mod small_pieces;
 mod space;
 mod staging;
+mod standbys;
 mod strangers;
 mod system;
 mod thousand_agents;

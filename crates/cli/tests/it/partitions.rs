@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Camp, Place, Said, can_mount, is_alive, signal, wait_until};
+use crate::harness::{Camp, Place, Said, can_mount, signal, wait_until};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -342,11 +342,7 @@ fn files_of_partitions_are_checked_repaired_and_rebuilt_when_all_is_stopped() {
     let bytes = content(100_000, 4);
     std::fs::write(dir.join("f"), &bytes).unwrap();
     let ino = std::fs::metadata(dir.join("f")).unwrap().ino();
-    let pids = [camp.supervisor_pid()].into_iter().chain((0..4).map(|node| camp.node_pid(node)));
-    for pid in pids.collect::<Vec<u64>>() {
-        signal(pid, Signal::KILL);
-        wait_until("a killed process is gone", || !is_alive(pid));
-    }
+    camp.kill_all();
     let places: Vec<PathBuf> = (0..4).map(|node| volumes.path().join(format!("n{node}"))).collect();
     let fsck = |arguments: &[&str]| {
         let all: Vec<&str> =

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 
-use crate::harness::{Camp, Place, is_alive, signal, wait_until};
+use crate::harness::{Camp, Place, is_alive, signal, standby_of, wait_until};
 use rustix::process::Signal;
 
 /// S70.
@@ -97,13 +97,21 @@ fn a_daemon_that_is_told_to_end_is_started_again() {
     camp.down();
 }
 
-/// S74.
+/// S74: one that does not do what it is told is killed, and so is its standby.
+#[test]
+fn a_supervisor_that_hangs_is_ended_with_its_standby() {
+    let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
+    let supervisor = camp.supervisor_pid();
+    wait_until("it has a standby", || standby_of(supervisor).is_some());
+    signal(supervisor, Signal::STOP);
+    camp.down();
+}
+
+/// S369.
 #[test]
 fn daemons_serve_on_without_their_supervisor() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
-    let supervisor = camp.supervisor_pid();
-    signal(supervisor, Signal::KILL);
-    wait_until("it is gone", || !is_alive(supervisor));
+    camp.kill_supervisor();
     fs::write(camp.mount().join("f"), "still").unwrap();
     assert_eq!(fs::read(camp.mount().join("f")).unwrap(), b"still");
     assert_eq!(camp.state(), "degraded");
@@ -117,10 +125,7 @@ fn daemons_serve_on_without_their_supervisor() {
 #[test]
 fn what_a_killed_formation_left_that_held_nothing_is_removed_by_the_next() {
     let Some(camp) = Camp::start(&["--nodes", "2"]) else { return };
-    signal(camp.supervisor_pid(), Signal::KILL);
-    let pids = [camp.node_pid(0), camp.node_pid(1)];
-    pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
-    wait_until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    camp.kill_all();
     wait_until("it is seen", || camp.state() == "dead");
     assert_eq!(camp.run("status", &[]).code, 1);
     let said = camp.run("up", &["--json"]);
@@ -138,11 +143,23 @@ fn what_a_killed_formation_left_that_held_nothing_is_removed_by_the_next() {
 #[test]
 fn down_removes_a_killed_formation_too() {
     let Some(camp) = Camp::start(&[]) else { return };
-    signal(camp.supervisor_pid(), Signal::KILL);
-    let pid = camp.node_pid(0);
-    signal(pid, Signal::KILL);
-    wait_until("it is gone", || !is_alive(pid));
+    camp.kill_all();
     camp.down();
+}
+
+/// As when the supervisor is killed just after it has started one.
+#[test]
+fn down_ends_a_daemon_that_is_not_in_the_state_too() {
+    let Some(camp) = Camp::start(&[]) else { return };
+    let daemon = camp.node_pid(0);
+    camp.kill_supervisor();
+    let path = camp.dir().join("state.json");
+    let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    state["nodes"][0]["process"] = serde_json::Value::Null;
+    fs::write(&path, state.to_string()).unwrap();
+    assert!(is_alive(daemon));
+    camp.down();
+    assert!(!is_alive(daemon));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::harness::{Place, Said, can_mount, is_alive, signal, wait_until};
+use crate::harness::{Place, Said, can_mount, is_alive, kill_with_standby, signal, wait_until};
 use rustix::process::Signal;
 
 /// Runs a shell script on a formation of its own.
@@ -134,9 +134,10 @@ fn a_kept_formation_that_is_killed_is_not_thrown_away() {
     let out = "missing:/nonexistent/x";
     assert_eq!(place.run(&["run", "--name", &name, "--out", out, "--", "true"]).code, 121);
     let status: serde_json::Value = serde_json::from_str(&place.run(&["status", "--json"]).out).unwrap();
-    let pids = [&status["supervisor"]["pid"], &status["nodes"][0]["pid"]].map(|pid| pid.as_u64().unwrap());
-    pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
-    wait_until("all are gone", || !pids.iter().any(|pid| is_alive(*pid)));
+    let [supervisor, node] = [&status["supervisor"], &status["nodes"][0]].map(|p| p["pid"].as_u64().unwrap());
+    kill_with_standby(supervisor);
+    signal(node, Signal::KILL);
+    wait_until("all are gone", || !is_alive(node));
     let said = place.run(&["up", "--name", &name]);
     assert!(said.code == 3 && said.err.contains("its data was to be kept"), "{}", said.err);
 }

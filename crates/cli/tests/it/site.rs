@@ -169,11 +169,7 @@ fn nothing_is_written_behind_between_the_look_and_the_end() {
 fn after_a_kill_of_everything_the_data_is_kept_until_it_is_discarded() {
     let Some(proxied) = Proxied::start(&["--nodes", "2"], |_| {}) else { return };
     fs::write(proxied.part(0).join("only-here"), "x").unwrap();
-    let supervisor = proxied.camp.supervisor_pid();
-    let nodes = [proxied.camp.node_pid(0), proxied.camp.node_pid(1)];
-    signal(supervisor, Signal::KILL);
-    nodes.iter().for_each(|pid| signal(*pid, Signal::KILL));
-    wait_until("all are gone", || !is_alive(supervisor) && nodes.iter().all(|pid| !is_alive(*pid)));
+    proxied.camp.kill_all();
     let refused = proxied.camp.run("down", &[]);
     assert!(refused.code != 0 && refused.err.contains("--discard"), "{}", refused.err);
     assert_eq!(proxied.camp.run("down", &["--discard"]).code, 0);

@@ -282,9 +282,7 @@ fn ends_what_waits_for_itself(is_without_supervisor: bool) {
     let daemons = [camp.node_pid(0), camp.node_pid(1)];
     wait_until_it_waits_for_itself(daemons[0]);
     if is_without_supervisor {
-        let supervisor = camp.supervisor_pid();
-        crate::harness::signal(supervisor, rustix::process::Signal::KILL);
-        wait_until("the supervisor is gone", || !crate::harness::is_alive(supervisor));
+        camp.kill_supervisor();
     }
     let said = camp.run("down", &["--discard"]);
     let _ended_already = walker.kill();

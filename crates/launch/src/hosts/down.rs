@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use crate::control::{Answer, Request, ask, ask_for, wait_readable};
 use crate::environment::Environment;
 use crate::recovery::forget_whole;
+use crate::standby::settled;
 use crate::state::State;
 use crate::state_dir::StateDir;
 use crate::teardown::{Remains, refuse_kept, remove_leftovers};
@@ -52,7 +53,7 @@ pub fn take_down_hosts(
     is_void: bool,
     discard: bool,
 ) -> LaunchResult<LeftOnHosts> {
-    let Some(state) = dir.read()? else {
+    let Some(state) = settled(dir)? else {
         return Err(LaunchError::said(Kind::NotRunning, "the formation is gone already"));
     };
     refuse_kept(&state, is_void)?;

@@ -72,6 +72,8 @@ pub fn recover(
 ) -> LaunchResult<Started> {
     let mut phases = Phases::begin();
     let old = choose(here, wanted)?;
+    // Until the supervisor has it: what is looked at now must not be removed by who takes it for nobody's.
+    let _held = memory_root::hold_all(&old)?;
     check_whole(&old)?;
     let claim = claim(here, &old)?;
     let unfinished = Unfinished { claim: &claim, is_new: claim.stale.is_none() };

@@ -24,6 +24,11 @@ impl Callers {
         self.connected.iter().map(|(token, socket)| (*token, socket.as_fd()))
     }
 
+    /// Hears them no more. Their numbers are not used again all the same.
+    pub(crate) fn let_go(&mut self) {
+        self.connected.clear();
+    }
+
     /// Takes the next command that connects; only this user's and the administrator's are heard.
     pub(crate) fn accept(&mut self, listener: &OwnedFd) {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {

@@ -8,14 +8,14 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use super::DaemonProgram;
 use crate::handover::{DaemonConfig, FromNode, NodeHandles, ToNode, hand_nodes};
 use crate::http::Serve;
-use crate::job::describe;
 use crate::packets;
-use crate::process::{ProcessId, pidfd};
+use crate::process::ProcessId;
+use crate::spawned::Spawned;
 use crate::state::State;
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
@@ -55,9 +55,7 @@ pub(super) struct HeldMount {
 /// A process.
 #[derive(Debug)]
 pub(super) struct Running {
-    child: Child,
-    /// Becomes readable when it ends.
-    pub(super) end: OwnedFd,
+    pub(super) process: Spawned,
     /// What it says; `None` when it will say no more.
     pub(super) socket: Option<OwnedFd>,
     /// Why it said that it cannot serve.
@@ -70,6 +68,8 @@ pub(super) struct Death {
     pub(super) how: String,
     /// It said so itself.
     pub(super) is_said: bool,
+    /// It may have been killed by a signal that cannot be caught.
+    pub(super) may_be_killed: bool,
 }
 
 impl Daemon {
@@ -142,18 +142,11 @@ impl Daemon {
         let refused = |e: std::io::Error| LaunchError::system("a daemon's process", e);
         rustix::io::ioctl_fionbio(&socket, true).map_err(|e| refused(e.into()))?;
         command.stdin(theirs).stdout(Stdio::null()).stderr(log).current_dir("/");
-        let mut child = command.spawn().map_err(refused)?;
-        let end = match pidfd(child.id()) {
-            Ok(end) => end,
-            Err(error) => {
-                // Nobody would look after it, and it has the volumes.
-                let _gone = child.kill().and_then(|()| child.wait());
-                return Err(refused(error.into()));
-            }
-        };
-        let process = ProcessId::of(child.id()).unwrap_or(ProcessId { pid: child.id(), started_ticks: 0 });
-        self.running = Some(Running { child, end, socket: Some(socket), failure: None });
-        Ok(process)
+        // It has the volumes: it is watched, or it is killed.
+        let process = command.spawn().and_then(Spawned::watch).map_err(refused)?;
+        let id = process.id();
+        self.running = Some(Running { process, socket: Some(socket), failure: None });
+        Ok(ProcessId::of(id).unwrap_or(ProcessId { pid: id, started_ticks: 0 }))
     }
 
     /// Hands a mount over.
@@ -207,15 +200,15 @@ impl Daemon {
     /// Says how the process ended, if it did; its log says more when it did not say itself.
     pub(super) fn bury(&mut self, log: &Path) -> Option<Death> {
         let running = self.running.as_mut()?;
-        let status = running.child.try_wait().ok()??;
+        let end = running.process.look()?;
         let failure = running.failure.take();
         self.running = None;
         let is_said = failure.is_some();
         let how = failure.unwrap_or_else(|| match last_line(log) {
-            Some(line) => format!("{}; its log ends with: {line}", describe(status)),
-            None => describe(status),
+            Some(line) => format!("{end}; its log ends with: {line}"),
+            None => end.to_string(),
         });
-        Some(Death { how, is_said })
+        Some(Death { how, is_said, may_be_killed: end.may_be_killed() && !is_said })
     }
 }
 
@@ -237,9 +230,6 @@ fn called(config: &DaemonConfig) -> String {
     }
 }
 
-/// How the end of a process begins that nothing but a signal that cannot be caught has ended.
-pub(super) const KILLED: &str = "killed by signal 9";
-
 fn last_line(log: &Path) -> Option<String> {
     let mut file = File::open(log).ok()?;
     let len = file.metadata().ok()?.len();
@@ -252,7 +242,6 @@ fn last_line(log: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
 
     use super::*;
 
@@ -265,13 +254,5 @@ mod tests {
         assert_eq!(last_line(&log), None);
         std::fs::write(&log, format!("{}\nfirst\n last \n\n", "x".repeat(10_000))).unwrap();
         assert_eq!(last_line(&log).as_deref(), Some("last"));
-    }
-
-    #[test]
-    fn ends_are_described() {
-        use std::process::ExitStatus;
-        assert_eq!(describe(ExitStatus::from_raw(9)), "killed by signal 9 (SIGKILL)");
-        assert_eq!(describe(ExitStatus::from_raw(11)), "killed by signal 11 (SIGSEGV)");
-        assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "exit code 3");
     }
 }

@@ -6,6 +6,7 @@ mod daemon;
 mod listeners;
 mod part;
 mod places;
+mod succession;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,12 +30,13 @@ use crate::purpose::{Guard, unix_ms};
 use crate::recovery::write_notes;
 use crate::restarts::{Command, Event, Life, Policy, Restarts};
 use crate::signals::Signals;
+use crate::standby::Standby;
 use crate::state::{MountState, NodeLife, NodeState, Stage, State};
 use crate::state_dir::{SECRET_LEN, StateDir};
 use crate::{Kind, LaunchError, LaunchResult};
 
 use callers::Callers;
-use daemon::{Daemon, HeldMount, KILLED};
+use daemon::{Daemon, HeldMount};
 pub(crate) use part::PartBegins;
 use places::Places;
 
@@ -112,6 +114,10 @@ pub struct Supervisor {
     changed: bool,
     /// Whether the last attempt failed.
     unwritten: bool,
+    /// What takes this process's place if it is killed.
+    standby: Standby,
+    /// Whether that is as this one.
+    is_copied: bool,
 }
 
 /// Something that woke the supervisor.
@@ -125,9 +131,15 @@ enum Source {
     Died(usize),
     Guard,
     Mounts,
+    Standby,
 }
 
 impl Source {
+    /// Whether nothing changes by it alone but what is written down. The table of mounts changes with every mount of anybody.
+    fn says_little(self) -> bool {
+        matches!(self, Source::Mounts | Source::Guard | Source::Standby)
+    }
+
     /// What it wakes the supervisor by: the kernel's table of mounts is always readable, and says otherwise that it changed.
     fn events(self) -> PollFlags {
         if matches!(self, Source::Mounts) { PollFlags::PRI } else { PollFlags::IN }
@@ -167,9 +179,8 @@ impl Supervisor {
         }
         dir.write_map(&state)?;
         phases.end("bind");
+        let guard = Guard::in_supervisor(&state);
         let state_mounts = state.recoveries.min(RECOVERIES_TOLD) << MOUNTS_BITS;
-        // The end of who holds a part is heard at once, and all that needs is done here.
-        let guard = if state.part.is_some() { Guard::default() } else { Guard::of(&state) };
         Ok(Supervisor {
             secret: dir.secret()?,
             control: listen_at(&dir)?,
@@ -196,6 +207,8 @@ impl Supervisor {
             abandoned: false,
             changed: true,
             unwritten: false,
+            standby: Standby::default(),
+            is_copied: false,
         })
     }
 
@@ -218,7 +231,9 @@ impl Supervisor {
             if self.phases.is_none() && self.changed && self.state.stage != Stage::Stopping {
                 self.try_write_state();
             }
+            self.renew_standby();
             for source in self.wait()? {
+                self.is_copied &= source.says_little();
                 self.take(source);
             }
             self.event(Event::Tick);
@@ -232,6 +247,7 @@ impl Supervisor {
     /// Writes the state, and says whether that was possible. A full disk must not end what looks after the daemons: it is
     /// tried again.
     fn write_state(&mut self) -> LaunchResult<()> {
+        self.is_copied = false;
         let written = self.dir.write(&self.state);
         self.changed = written.is_err();
         if let Err(error) = &written
@@ -240,6 +256,9 @@ impl Supervisor {
             log::error!("{error}");
         }
         self.unwritten = written.is_err();
+        if written.is_ok() {
+            self.standby.is_known();
+        }
         written
     }
 
@@ -279,6 +298,7 @@ impl Supervisor {
         let timeout = tick
             .into_iter()
             .chain(self.guard.wait_ms())
+            .chain(self.standby.wait_ms())
             .chain(rewrite)
             .min()
             .map(|ms| timespec(ms.min(WAIT_MS_MAX)));
@@ -293,12 +313,13 @@ impl Supervisor {
         sources.extend(self.report.as_ref().map(|report| (Source::Report, report.as_fd())));
         sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket)));
         sources.extend(self.places.descriptor().map(|table| (Source::Mounts, table)));
+        sources.extend(self.standby.descriptor().map(|end| (Source::Standby, end)));
         sources.extend(self.guard.descriptors().map(|descriptor| (Source::Guard, descriptor)));
         for (index, running) in
             self.daemons.iter().enumerate().filter_map(|(i, d)| Some((i, d.running.as_ref()?)))
         {
             sources.extend(running.socket.as_ref().map(|socket| (Source::Said(index), socket.as_fd())));
-            sources.push((Source::Died(index), running.end.as_fd()));
+            sources.push((Source::Died(index), running.process.as_fd()));
         }
         sources
     }
@@ -313,7 +334,7 @@ impl Supervisor {
             Source::Died(index) => self.take_death(index),
             Source::Mounts => self.look_at_places(),
             // Looked at after all else.
-            Source::Guard => {}
+            Source::Guard | Source::Standby => {}
         }
     }
 
@@ -332,6 +353,7 @@ impl Supervisor {
         if self.state.part.is_some() {
             log::warn!("the process that holds this host's part of the formation is gone: taking it down");
             self.abandoned = true;
+            self.leave_what_was_killed();
             self.event(Event::Stop);
         }
         if self.phases.take().is_some() {
@@ -358,6 +380,8 @@ impl Supervisor {
             }
             Request::Lost { nodes } => {
                 self.lost_elsewhere(nodes);
+                // Also known to whoever may take this process's place.
+                self.try_write_state();
                 self.callers.answer(token, &Answer::Done);
             }
             Request::Recovered => self.change_purpose(token, |state| {
@@ -529,7 +553,7 @@ impl Supervisor {
         let is_http = self.daemons.get(index).is_some_and(Daemon::is_http);
         let log = if is_http { self.dir.http_log() } else { self.dir.node_log(self.first_node(index)) };
         let Some(death) = self.daemons.get_mut(index).and_then(|daemon| daemon.bury(&log)) else { return };
-        let starved = if death.how.starts_with(KILLED) { self.killer.explains() } else { None };
+        let starved = if death.may_be_killed { self.killer.explains() } else { None };
         let cannot_begin = death.is_said && self.restarts.life(index) == Some(Life::Starting);
         let is_hindered = starved.is_some() || cannot_begin;
         let how = starved.unwrap_or(death.how);
@@ -550,6 +574,9 @@ impl Supervisor {
     }
 
     fn event(&mut self, event: Event) {
+        if event == Event::Stop {
+            self.standby.dismiss();
+        }
         for command in self.restarts.handle(self.now_ms(), event) {
             match command {
                 Command::Start(index) => self.start(index),
@@ -639,7 +666,7 @@ impl Supervisor {
 
     fn signal(&mut self, index: usize, signal: rustix::process::Signal) {
         if let Some(running) = self.daemons.get(index).and_then(|daemon| daemon.running.as_ref()) {
-            let _gone_meanwhile = rustix::process::pidfd_send_signal(&running.end, signal);
+            let _gone_meanwhile = rustix::process::pidfd_send_signal(&running.process, signal);
         }
         if self.state.stage != Stage::Stopping {
             self.state.stage = Stage::Stopping;

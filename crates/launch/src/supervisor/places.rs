@@ -29,11 +29,16 @@ impl Places {
             return;
         }
         if self.table.is_none() {
-            let opened = File::open("/proc/self/mountinfo");
-            let opened = opened.inspect_err(|error| log::warn!("mounts are not watched: {error}"));
-            self.table = opened.ok();
+            self.open();
         }
         self.watched.push(Watched { id, dir: dir.to_owned(), connection, seen: Seen::Here });
+    }
+
+    /// Opens the table as this process has it.
+    pub(super) fn open(&mut self) {
+        let opened = File::open("/proc/self/mountinfo");
+        let opened = opened.inspect_err(|error| log::warn!("mounts are not watched: {error}"));
+        self.table = opened.ok();
     }
 
     /// Looks no more after a mount that is over.

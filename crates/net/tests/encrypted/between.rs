@@ -11,7 +11,7 @@ use bivouac_net::{
     Secret, SocketOptions, SocketTransport, Transport, Unit, begin, call, call_into,
 };
 use bivouac_types::{Errno, NodeId};
-use bivouac_wire::{Encode, Frame, Op, Seal, op, seal_of};
+use bivouac_wire::{Encode, Frame, MAGIC, Op, Seal, VERSION, op, seal_of};
 use parking_lot::Mutex;
 
 /// A server, and what is between it and its clients.
@@ -95,7 +95,8 @@ fn who_listens_learns_nothing() {
     let data = b"What nobody else is to know. ".repeat(9000);
     let clear = overheard(false, &data);
     assert!(holds(&clear, &data[..29]), "it is looked for as it should be");
-    let frames = |bytes: &[u8]| bytes.windows(6).filter(|window| *window == b"BVK1\x07\0").count();
+    let start = [&MAGIC.to_le_bytes()[..], &VERSION.to_le_bytes()].concat();
+    let frames = |bytes: &[u8]| bytes.windows(start.len()).filter(|window| *window == start).count();
     assert_eq!(frames(&clear), 8);
     let secret = overheard(true, &data);
     assert!(!holds(&secret, &data[..8]) && !holds(&secret, &write_request(1).to_bytes()));

@@ -13,9 +13,11 @@ pub mod browser;
 pub mod library;
 pub mod random;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bivouac_net::{Auth, Secret};
@@ -60,6 +62,31 @@ pub fn can_mount() -> bool {
     device
 }
 
+/// The copy of a supervisor or keeper that waits to take its place, if there is one just now.
+pub fn standby_of(pid: u64) -> Option<u64> {
+    standbys_of(pid).first().copied()
+}
+
+/// All of them: there are two for a moment while one is replaced.
+fn standbys_of(pid: u64) -> Vec<u64> {
+    let said = |pid: u64| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    children.filter(|child| said(*child) == said(pid)).collect()
+}
+
+/// Kills a supervisor or keeper and its standby: first it is stopped, so that it makes no other one. It may end meanwhile.
+pub fn kill_with_standby(pid: u64) {
+    try_to_signal(pid, Signal::STOP);
+    wait_until("it is stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 'Z', 'X']))
+    });
+    let victims: Vec<u64> = standbys_of(pid).into_iter().chain([pid]).collect();
+    victims.iter().for_each(|pid| try_to_signal(*pid, Signal::KILL));
+    wait_until("it is gone", || !victims.iter().any(|pid| is_alive(*pid)));
+}
+
 /// Memory that a process has resident, in KiB.
 pub fn rss_kib(pid: u64) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -88,6 +115,18 @@ pub fn wait_within(bound: Duration, what: &str, mut holds: impl FnMut() -> bool)
 pub fn signal(pid: u64, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
+}
+
+/// The right to reap: it takes away also what other tests have just killed, wherever that is.
+pub fn reaping() -> MutexGuard<'static, ()> {
+    static REAPING: Mutex<()> = Mutex::new(());
+    REAPING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`signal`], to a process that may end meanwhile.
+pub fn try_to_signal(pid: u64, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let _gone_meanwhile = kill_process(pid, signal);
 }
 
 /// Whether a process lives: also one whose first thread has ended, as long as another one holds its files and locks.
@@ -156,7 +195,12 @@ impl Place {
         let text = std::fs::read(self.formation_dir(name).join("state.json")).unwrap_or_default();
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         let nodes = state["nodes"].as_array().cloned().unwrap_or_default();
-        for process in [&state["supervisor"]].into_iter().chain(nodes.iter().map(|node| &node["process"])) {
+        state["supervisor"]["pid"]
+            .as_u64()
+            .into_iter()
+            .filter(|pid| is_alive(*pid))
+            .for_each(kill_with_standby);
+        for process in nodes.iter().map(|node| &node["process"]) {
             if let Some(pid) = process["pid"].as_u64().filter(|pid| is_alive(*pid)) {
                 signal(pid, Signal::KILL);
             }
@@ -288,6 +332,21 @@ impl Camp {
     /// The supervisor's process.
     pub fn supervisor_pid(&self) -> u64 {
         self.status()["supervisor"]["pid"].as_u64().unwrap()
+    }
+
+    /// Kills its supervisor, and who would take its place.
+    pub fn kill_supervisor(&self) {
+        kill_with_standby(self.supervisor_pid());
+    }
+
+    /// Kills all its processes, so that none is started again.
+    pub fn kill_all(&self) {
+        let status = self.status();
+        let nodes = status["nodes"].as_array().unwrap().iter();
+        let nodes: BTreeSet<u64> = nodes.filter_map(|node| node["pid"].as_u64()).collect();
+        self.kill_supervisor();
+        nodes.iter().for_each(|pid| signal(*pid, Signal::KILL));
+        wait_until("all are gone", || !nodes.iter().any(|pid| is_alive(*pid)));
     }
 
     /// Takes it down and makes sure that nothing is left.

@@ -1,4 +1,5 @@
-//! Daemons are killed at random moments under a mixed load; whoever works notices pauses, and nothing else.
+//! Daemons, their supervisor and its standby are killed at random moments under a mixed load; whoever works notices pauses, and
+//! nothing else.
 //!
 //! Workers journal what was acknowledged to them. Whatever was acknowledged must be there, with that content,
 //! through every mount, and nothing else. `BIVOUAC_KILLS` sets how many rounds of kills there are,
@@ -18,7 +19,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::harness::random::Random;
-use crate::harness::{Camp, is_alive, signal, wait_until};
+use crate::harness::{Camp, is_alive, signal, standby_of, try_to_signal, wait_until};
+use bivouac_launch::StateDir;
 use model::Shown;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -35,6 +37,10 @@ const OPERATIONS_MIN: u64 = 1000;
 const PAUSE: (usize, usize) = (50, 150);
 /// Once in so many rounds all daemons are killed (S73).
 const ALL_ONCE_IN: usize = 8;
+/// Once in so many rounds the supervisor is killed as well, if it has a standby (S74).
+const SUPERVISOR_ONCE_IN: usize = 8;
+/// And once in so many its standby.
+const STANDBY_ONCE_IN: usize = 16;
 /// Entries at which directories spread, where they are to: fewer than the workers make in each of those they share.
 const SPREAD_AT: &str = "4";
 /// More entries than there ever are.
@@ -93,7 +99,7 @@ fn start_workers(
 /// Kills daemons in rounds, until there were enough or a worker has failed; answers how many died.
 fn kill_daemons(camp: &Camp, watch: &Watch, random: &mut Random) -> usize {
     let rounds = std::env::var("BIVOUAC_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
-    let mut killed = 0;
+    let (mut killed, mut supervisors) = (0, 0);
     let mut last = [0; NODES];
     let mut round = 0;
     // On a machine that is busy with other things there are more kills rather than less load.
@@ -105,9 +111,39 @@ fn kill_daemons(camp: &Camp, watch: &Watch, random: &mut Random) -> usize {
             break;
         }
         let victims = if random.once_in(ALL_ONCE_IN) { 0..NODES } else { one(random.below(NODES)) };
+        let (first, after) = (random.once_in(SUPERVISOR_ONCE_IN), random.once_in(SUPERVISOR_ONCE_IN));
+        if random.once_in(STANDBY_ONCE_IN) {
+            standby_of(supervisor(camp)).into_iter().for_each(kill_standby);
+        }
+        supervisors += usize::from(first && kill_supervisor(camp));
         killed += victims.map(|node| kill(camp, node, &mut last)).sum::<usize>();
+        supervisors += usize::from(after && kill_supervisor(camp));
     }
+    println!("{supervisors} supervisors killed");
     killed
+}
+
+fn supervisor(camp: &Camp) -> u64 {
+    let state: Value = serde_json::from_slice(&fs::read(camp.dir().join("state.json")).unwrap()).unwrap();
+    state["supervisor"]["pid"].as_u64().unwrap()
+}
+
+/// Kills a standby, and waits until it is not taken for one any more.
+fn kill_standby(pid: u64) {
+    try_to_signal(pid, Signal::KILL);
+    wait_until("the standby is gone", || !is_alive(pid));
+}
+
+/// Kills the supervisor if somebody takes its place then; answers whether it did.
+fn kill_supervisor(camp: &Camp) -> bool {
+    let pid = supervisor(camp);
+    // A daemon that is just being started looks like one, too.
+    let is_shown = StateDir::at(camp.dir()).has_standby();
+    let has_standby = is_alive(pid) && is_shown && standby_of(pid).is_some();
+    if has_standby {
+        try_to_signal(pid, Signal::KILL);
+    }
+    has_standby
 }
 
 fn one(node: usize) -> std::ops::Range<usize> {

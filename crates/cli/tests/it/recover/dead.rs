@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Camp, Said, can_mount, is_alive, signal, wait_until};
+use crate::harness::{Camp, Said, can_mount, is_alive, kill_with_standby, wait_until};
 
 pub struct Dead {
     pub camp: Camp,
@@ -85,6 +85,7 @@ impl Dead {
         // Those that were just being started are found the next time.
         wait_until("every process is gone", || {
             let found = self.processes();
+            found.first().copied().into_iter().filter(|pid| is_alive(*pid)).for_each(kill_with_standby);
             for pid in &found {
                 if is_alive(*pid) {
                     let pid = rustix::process::Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap();
@@ -201,10 +202,4 @@ fn content_of(path: &Path) -> Vec<u8> {
         content.extend(bytes);
     }
     content
-}
-
-/// Sends SIGKILL and waits.
-pub fn kill(pid: u64) {
-    signal(pid, Signal::KILL);
-    wait_until("it is gone", || !is_alive(pid));
 }

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::harness::library::{create, ctx, library};
-use crate::harness::{Place, Said, said};
+use crate::harness::{Place, Said, reaping, said};
 use crate::recover::dead::{Dead, bytes};
 
 const BLOCK: usize = 4096;
@@ -38,7 +38,10 @@ fn reaping_elsewhere_leaves_memory_and_what_lives() {
     let Some(mut dead) = Dead::in_memory(&["--nodes", "2"]) else { return };
     dead.fill();
     let other = Place::new();
-    let reaped = other.run(&["reap"]);
+    let reaped = {
+        let _alone = reaping();
+        other.run(&["reap"])
+    };
     assert!(reaped.code == 0 && !reaped.out.contains(dead.camp.name()), "it lives: {}", reaped.out);
     let listed = listed(&other, &dead);
     assert_eq!((&listed["state"], &listed["nodes"]), (&"running".into(), &2.into()), "{listed}");
@@ -55,6 +58,7 @@ fn look_from_elsewhere(dead: &Dead) {
     let (other, name) = (Place::new(), dead.camp.name());
     let runtime = dead.camp.place().path().canonicalize().unwrap();
     let way = format!("BIVOUAC_RUNTIME_DIR={} bivouac", runtime.display());
+    let _alone = reaping();
     // Without any, only looked: what is there is not this test's.
     let mut unset = other.command(&["reap", "--dry-run"]);
     let unset = said(&unset.env_remove("XDG_RUNTIME_DIR").output().unwrap());

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::harness::{Place, wait_until};
-use crate::recover::dead::{Dead, kill};
+use crate::recover::dead::Dead;
 
 /// S296.
 #[test]
@@ -80,7 +80,7 @@ fn what_lives_or_was_taken_down_is_not_recovered() {
     let disk = dead.disk.path().to_str().unwrap().to_owned();
     let said = dead.run(&["--volume", &disk]);
     assert!(said.code == 1 && said.err.contains("running"), "{}", said.err);
-    kill(dead.camp.supervisor_pid());
+    dead.camp.kill_supervisor();
     wait_until("that is seen", || dead.listed()["state"] == "degraded");
     let pid = dead.camp.status()["nodes"][0]["pid"].to_string();
     let said = dead.run(&[&name]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::harness::library::{create, ctx, library};
 use crate::harness::random::Random;
-use crate::harness::wait_until;
+use crate::harness::{reaping, wait_until};
 use crate::recover::dead::{Dead, bytes};
 
 const BLOCK: usize = 4096;
@@ -31,6 +31,29 @@ fn of_two_recoveries_at_once_one_does_it() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("is running"), "{refused:?}");
     dead.check();
     dead.down();
+}
+
+/// S299: a reap at the same time takes all of the memory, or nothing.
+#[test]
+fn what_is_reaped_meanwhile_is_not_had_back_in_part() {
+    let mut random = Random::new(Random::seed());
+    for _ in 0..6 {
+        let Some(mut dead) = Dead::in_memory(&["--nodes", "2"]) else { return };
+        dead.fill();
+        dead.kill();
+        dead.log_out();
+        let _alone = reaping();
+        let owner = std::process::id().to_string();
+        let mut command = dead.camp.place().command(&["recover", dead.camp.name(), "--owner", &owner]);
+        let recovery = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        // Where it is by then differs from run to run, and shall.
+        std::thread::park_timeout(Duration::from_micros(random.next() % 30_000));
+        dead.camp.place().run(&["reap"]);
+        if recovery.unwrap().wait().unwrap().success() {
+            dead.check();
+            dead.down();
+        }
+    }
 }
 
 /// S299: wherever it is killed, with all that it started, or alone.

@@ -250,6 +250,7 @@ impl Keeper {
         if self.step == Step::Ending {
             return;
         }
+        self.standby.dismiss();
         self.state.stage = Stage::Stopping;
         if self.step == Step::Running && self.plan.ticket.recovers {
             self.order_all(&Order::Recovered);

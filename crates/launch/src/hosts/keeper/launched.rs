@@ -6,19 +6,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 use crate::hosts::launcher::{Call, Launcher, Remote, Way};
 use crate::hosts::start::{Plan, read_program};
-use crate::job::describe;
-use crate::process::pidfd;
 use crate::signals::unblock_in;
+use crate::spawned::{End, Spawned};
 use crate::state_dir::StateDir;
 use crate::{LaunchError, LaunchResult};
 
@@ -34,8 +33,7 @@ const CODE_SSH: i32 = 255;
 /// A process of the launcher's.
 #[derive(Debug)]
 pub(super) struct Launched {
-    child: Child,
-    end: OwnedFd,
+    process: Spawned,
     /// Its standard input: open as long as the hosts shall go on.
     input: Option<OwnedFd>,
     /// What is still to be given to it.
@@ -45,7 +43,7 @@ pub(super) struct Launched {
     said: Vec<u8>,
     hosts: Vec<usize>,
     names: Vec<String>,
-    status: Option<ExitStatus>,
+    ended: Option<End>,
     program: String,
     is_ssh: bool,
     /// The ticket's file, removed with this.
@@ -109,22 +107,21 @@ fn start(
     command.process_group(0);
     unblock_in(&mut command);
     let mut child = command.spawn().map_err(refused)?;
-    let end = pidfd(child.id()).map_err(|e| refused(e.into()))?;
     let input = child.stdin.take().map(OwnedFd::from);
+    let process = Spawned::watch(child).map_err(refused)?;
     if let Some(input) = &input {
         rustix::io::ioctl_fionbio(input, true).map_err(|e| refused(e.into()))?;
     }
     let names = call.hosts.iter().filter_map(|host| Some(plan.hosts.get(*host)?.name.clone())).collect();
     Ok(Launched {
-        child,
-        end,
+        process,
         input,
         pending,
         output: Some(output),
         said: Vec::new(),
         hosts: call.hosts,
         names,
-        status: None,
+        ended: None,
         program: plan.program.clone(),
         is_ssh: plan.launcher == Launcher::Ssh,
         file,
@@ -146,8 +143,9 @@ impl Launched {
     /// What it is to be woken for.
     pub fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let input = self.input.as_ref().filter(|_| !self.pending.is_empty());
-        let end = Some(&self.end).filter(|_| self.status.is_none());
-        let output = self.output.iter().chain(end).map(|descriptor| (descriptor.as_fd(), PollFlags::IN));
+        let end = Some(self.process.as_fd()).filter(|_| self.ended.is_none());
+        let output = self.output.iter().map(AsFd::as_fd).chain(end);
+        let output = output.map(|descriptor| (descriptor, PollFlags::IN));
         output.chain(input.map(|input| (input.as_fd(), PollFlags::OUT)))
     }
 
@@ -156,16 +154,16 @@ impl Launched {
     }
 
     pub fn has_ended(&self) -> bool {
-        self.status.is_some()
+        self.ended.is_some()
     }
 
     /// Gives it what it takes, hears what it says, and sees whether it has ended.
     pub fn attend(&mut self) {
         self.give();
         self.hear();
-        if self.status.is_none() {
-            self.status = self.child.try_wait().ok().flatten();
-            if self.status.is_some() {
+        if self.ended.is_none() {
+            self.ended = self.process.look();
+            if self.ended.is_some() {
                 self.hear();
                 self.input = None;
             }
@@ -215,14 +213,14 @@ impl Launched {
             let position = self.hosts.iter().position(|known| *known == host)?;
             let name = self.names.get(position)?;
             let exit = exit_line(&text, name);
-            let status = self.status.map(|status| format!("the launcher ended ({})", describe(status)));
+            let status = self.ended.map(|end| format!("the launcher ended ({end})"));
             let last = labelled(&text, position);
             return exit.or(status).map(|how| last.map_or(how.clone(), |line| format!("{line} ({how})")));
         }
-        let status = self.status?;
+        let end = self.ended?;
         let error = text.lines().find(|line| line.starts_with("error: unrecognized")).map(str::to_owned);
         let last = error.or_else(|| last_line(&text)).unwrap_or_else(|| "it said nothing".into());
-        Some(explain(status, &last, &self.program, self.is_ssh))
+        Some(explain(end, &last, &self.program, self.is_ssh))
     }
 
     /// What a launcher of several hosts says, if it says of none of them how that one ended.
@@ -256,10 +254,8 @@ impl Launched {
 
     /// Sends a signal to the launcher and to what it has started here.
     pub fn kill(&self, signal: Signal) {
-        if self.status.is_none()
-            && let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
-        {
-            let _gone_meanwhile = rustix::process::kill_process_group(group, signal);
+        if self.ended.is_none() {
+            self.process.signal_group(signal);
         }
     }
 }
@@ -268,14 +264,14 @@ impl Drop for Launched {
     fn drop(&mut self) {
         self.forget_ticket();
         self.kill(Signal::KILL);
-        let _reaped = self.child.wait();
+        self.process.wait();
     }
 }
 
 /// What happened, as far as the exit code says it.
-fn explain(status: ExitStatus, last: &str, program: &str, is_ssh: bool) -> String {
+fn explain(end: End, last: &str, program: &str, is_ssh: bool) -> String {
     let missing = ["no such file", "not found"].iter().any(|text| last.to_lowercase().contains(text));
-    match status.code() {
+    match end.code() {
         Some(CODE_SSH) if is_ssh || last.starts_with("ssh: ") => format!("unreachable: {last}"),
         Some(CODE_NOT_FOUND | 126) if missing => {
             format!(
@@ -287,7 +283,7 @@ fn explain(status: ExitStatus, last: &str, program: &str, is_ssh: bool) -> Strin
                 "version: its bivouac knows nothing of formations over hosts ({last}); use one release on all hosts, or --send"
             )
         }
-        _ => format!("{last} ({})", describe(status)),
+        _ => format!("{last} ({end})"),
     }
 }
 
@@ -323,13 +319,13 @@ fn exit_line(text: &str, host: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
 
     #[test]
     fn reasons_are_told_from_exit_codes() {
-        let code = |code: i32| ExitStatus::from_raw(code << 8);
+        let code = |code: i32| End(Some(ExitStatus::from_raw(code << 8)));
         let ssh = "ssh: connect to host n9 port 22: No route to host";
         assert_eq!(explain(code(255), ssh, "/b", true), format!("unreachable: {ssh}"));
         let missing = explain(code(127), "sh: 1: /b: not found", "/b", true);
@@ -337,7 +333,8 @@ mod tests {
         let old = explain(code(2), "error: unrecognized subcommand 'join'", "/b", true);
         assert!(old.starts_with("version: "), "{old}");
         assert_eq!(explain(code(1), "no space", "/b", true), "no space (exit code 1)");
-        assert_eq!(explain(ExitStatus::from_raw(9), "x", "/b", true), "x (killed by signal 9 (SIGKILL))");
+        let killed = explain(End(Some(ExitStatus::from_raw(9))), "x", "/b", true);
+        assert_eq!(killed, "x (killed by signal 9 (SIGKILL))");
     }
 
     #[test]

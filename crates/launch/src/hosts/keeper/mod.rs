@@ -8,6 +8,7 @@ mod lives;
 mod loss;
 mod past;
 mod returns;
+mod succession;
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -34,6 +35,7 @@ use crate::process::ProcessId;
 use crate::purpose::{Guard, unix_ms};
 use crate::recovery::{forget_whole, remember_whole};
 use crate::signals::Signals;
+use crate::standby::Standby;
 use crate::start::{not_by_hand, raise_descriptor_limit, take_begin};
 use crate::state::{HostLife, NodeLife, Stage, State};
 use crate::state_dir::{SECRET_LEN, StateDir};
@@ -156,6 +158,10 @@ struct Keeper {
     /// Whether it was in use.
     was_usable: bool,
     finished: bool,
+    /// What takes this process's place if it is killed.
+    standby: Standby,
+    /// Whether the state was written since it was made.
+    has_changed: bool,
 }
 
 /// Something that woke the keeper.
@@ -169,6 +175,7 @@ enum Source {
     Links,
     Launched(usize),
     Guard,
+    Standby,
 }
 
 impl Keeper {
@@ -218,6 +225,8 @@ impl Keeper {
             absent: Vec::new(),
             was_usable: false,
             finished: false,
+            standby: Standby::default(),
+            has_changed: true,
             dir,
             state,
             plan,
@@ -239,6 +248,7 @@ impl Keeper {
                 before = Some(self.step);
                 self.go_on();
             }
+            self.renew_standby();
         }
         self.take_leave()
     }
@@ -252,7 +262,8 @@ impl Keeper {
         let due = [self.step_due, self.look_due, self.live_due, self.return_due()].into_iter().flatten();
         let left = due.map(|at| at.saturating_sub(self.now_ms()).saturating_add(1));
         let of_guard = self.guard.wait_ms().filter(|_| self.step != Step::Ending);
-        let timeout = left.chain(of_guard).min().map(|ms| timespec(ms.min(WAIT_MS_MAX)));
+        let timeout =
+            left.chain(of_guard).chain(self.standby.wait_ms()).min().map(|ms| timespec(ms.min(WAIT_MS_MAX)));
         retry_on_intr(|| poll(&mut polled, timeout.as_ref())).map_err(|e| LaunchError::system("poll", e))?;
         let woken = polled.iter().zip(&sources).filter(|(polled, _)| !polled.revents().is_empty());
         Ok(woken.map(|(_, (source, ..))| *source).collect())
@@ -269,6 +280,7 @@ impl Keeper {
         sources.extend(guard.map(|descriptor| (Source::Guard, descriptor, input)));
         sources.extend(self.listener.iter().map(|listener| (Source::Listener, listener.as_fd(), input)));
         sources.extend(self.callers.iter().map(|(token, socket)| (Source::Caller(token), socket, input)));
+        sources.extend(self.standby.descriptor().map(|end| (Source::Standby, end, input)));
         sources.push((Source::Links, self.links.as_fd(), input));
         for (index, launched) in self.launched.iter().enumerate() {
             sources.extend(launched.descriptors().map(|(fd, events)| (Source::Launched(index), fd, events)));
@@ -286,7 +298,7 @@ impl Keeper {
             Source::Links => self.links.ready().into_iter().for_each(|id| self.take_messages(id)),
             Source::Launched(index) => self.take_launched(index),
             // Looked at after all else.
-            Source::Guard => {}
+            Source::Guard | Source::Standby => {}
         }
     }
 
@@ -327,8 +339,7 @@ impl Keeper {
             Request::Sources { which } => {
                 self.state.sources = which;
                 self.write_state();
-                self.remember();
-                self.callers.answer(token, &Answer::Done);
+                self.promise(token);
             }
             Request::Keep { reason } => {
                 if reason.is_some() && std::mem::take(&mut self.plan.tied) {
@@ -336,18 +347,24 @@ impl Keeper {
                 }
                 self.state.keep = reason;
                 self.write_state();
-                self.remember();
-                self.callers.answer(token, &Answer::Done);
+                self.promise(token);
             }
             Request::Leave { ttl_ms } => {
                 self.leave(ttl_ms);
-                self.callers.answer(token, &Answer::Done);
+                self.promise(token);
             }
             Request::Mount { .. } | Request::Lost { .. } | Request::Recovered => {
                 let message = "this is no host's part; ask on a host of the formation".into();
                 self.callers.answer(token, &Answer::Refused { message });
             }
         }
+    }
+
+    /// Answers a command when whoever takes this process's place knows of it as well.
+    fn promise(&mut self, token: u64) {
+        self.remember();
+        self.renew_standby();
+        self.callers.answer(token, &Answer::Done);
     }
 
     /// Asks all hosts how they are.
@@ -541,9 +558,11 @@ impl Keeper {
 
     /// A full disk must not end what keeps the hosts together.
     fn write_state(&mut self) {
-        if let Err(error) = self.dir.write(&self.state) {
-            log::error!("{error}");
+        match self.dir.write(&self.state) {
+            Ok(()) => self.standby.is_known(),
+            Err(error) => log::error!("{error}"),
         }
+        self.has_changed = true;
     }
 
     /// For the time after a reboot of this host.

@@ -1,0 +1,211 @@
+//! A copy of a process that waits for its end, and takes its place then. No process that is started anew could: the copy
+//! has what is open, and knows what was known.
+//!
+//! What changes makes a copy old, and another one takes its place. Who is killed in between is followed by the older one.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::Signal;
+
+use crate::control::wait_readable;
+use crate::forked::{OwnChild, copy};
+use crate::process::{ProcessId, pidfd};
+use crate::signals::Signals;
+use crate::state::State;
+use crate::state_dir::StateDir;
+use crate::{LaunchError, LaunchResult};
+
+/// So long whoever has taken a place has no copy: who kills all of a formation, one after the other, is to succeed, and so is what
+/// kills everybody who does that work.
+const PAUSE: Duration = Duration::from_secs(2);
+/// So many copies may end in a row that were made a moment before, until it is waited for longer with the next.
+const SHORT_LIVED_MAX: u32 = 8;
+/// How long it may take to look whether there is a copy.
+const LOOKED_AT: Duration = Duration::from_millis(5);
+/// How long a copy may take to take the place, in milliseconds.
+const TAKE_OVER_MS_MAX: u64 = 5000;
+
+/// The copy that waits, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Standby {
+    waiting: Option<Copied>,
+    /// When there may be one again.
+    not_before: Option<Instant>,
+    /// When this process took the place.
+    succeeded: Option<Instant>,
+    /// As long as it is not written down that it did.
+    turn: Option<Succession>,
+    /// Copies in a row that ended a moment after they were made.
+    short_lived: u32,
+    /// What this process does ends with it.
+    over: bool,
+}
+
+#[derive(Debug)]
+struct Copied {
+    child: OwnChild,
+    end: OwnedFd,
+    made: Instant,
+}
+
+/// What a copy has until its turn comes.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    former: ProcessId,
+    end: OwnedFd,
+    sign: File,
+}
+
+/// A copy's turn has come. As long as this is there, others wait until the state says who has taken the place.
+#[derive(Debug)]
+pub(crate) struct Succession {
+    pub former: ProcessId,
+    _sign: File,
+    _turn: File,
+}
+
+impl Standby {
+    /// Becomes readable when the copy has ended.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.waiting.as_ref().map(|copied| copied.end.as_fd())
+    }
+
+    /// Whether there is a copy that waits.
+    pub(crate) fn is_there(&self) -> bool {
+        self.descriptor().is_some_and(|end| !wait_readable(end, 0))
+    }
+
+    /// After how many milliseconds there may be one.
+    pub(crate) fn wait_ms(&self) -> Option<u64> {
+        let now = Instant::now();
+        let moment = self.not_before.filter(|moment| *moment > now)?;
+        Some(moment.saturating_duration_since(now).as_millis() as u64 + 1)
+    }
+
+    /// Whether there may be one already. One that has ended is forgotten: it would wake this process again and again.
+    pub(crate) fn may_be(&mut self) -> bool {
+        let now = Instant::now();
+        if let Some(ended) = self.waiting.take_if(|copied| wait_readable(copied.end.as_fd(), 0)) {
+            self.short_lived = if ended.made.elapsed() < PAUSE { self.short_lived + 1 } else { 0 };
+            if self.short_lived >= SHORT_LIVED_MAX {
+                self.not_before = Some(now + PAUSE);
+            }
+            ended.child.wait();
+        }
+        self.not_before = self.not_before.filter(|moment| *moment > now);
+        self.not_before.is_none() && self.turn.is_none() && !self.over
+    }
+
+    /// Ends the copy, and makes no other: the end of this process is now that of what it does.
+    pub(crate) fn dismiss(&mut self) {
+        self.over = true;
+        self.not_before = None;
+        self.waiting.take().into_iter().for_each(|copied| copied.child.end_within(0));
+    }
+
+    /// Makes a copy of this process as it is now, in place of the one there is. In the copy this answers what it waits with.
+    ///
+    /// # Errors
+    /// What the system says; the one there is stays.
+    pub(crate) fn renew(&mut self, dir: &StateDir) -> io::Result<Option<Waiting>> {
+        match self.try_renew(dir) {
+            // Somebody looks just now whether there is one.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.not_before = Some(Instant::now() + LOOKED_AT);
+                Ok(None)
+            }
+            // What the system refuses now it refuses at the next event, too.
+            renewed => renewed.inspect_err(|_| self.not_before = Some(Instant::now() + PAUSE)),
+        }
+    }
+
+    fn try_renew(&mut self, dir: &StateDir) -> io::Result<Option<Waiting>> {
+        let former = ProcessId::current();
+        let end = pidfd(former.pid)?;
+        let sign = dir.sign_succession()?;
+        let Some(child) = copy()? else {
+            // It was the former one's child. When this one's turn comes, its number may be somebody else's.
+            self.waiting = None;
+            return Ok(Some(Waiting { former, end, sign }));
+        };
+        let copied = Copied { end: child.watch()?, child, made: Instant::now() };
+        // There is always one: of two, one takes the place.
+        if let Some(old) = self.waiting.replace(copied) {
+            old.child.end_within(0);
+        }
+        Ok(None)
+    }
+
+    /// This process has just taken another one's place, and is about to write that down.
+    pub(crate) fn has_succeeded(&mut self, turn: Succession) {
+        let now = Instant::now();
+        (self.succeeded, self.not_before) = (Some(now), Some(now + PAUSE));
+        (self.turn, self.short_lived) = (Some(turn), 0);
+    }
+
+    /// That is written down.
+    pub(crate) fn is_known(&mut self) {
+        self.turn = None;
+    }
+
+    /// Whether that was a moment ago: as long as it has no copy for that reason.
+    pub(crate) fn is_new(&self) -> bool {
+        self.succeeded.is_some_and(|moment| moment.elapsed() < PAUSE)
+    }
+}
+
+impl Waiting {
+    /// Comes back when the process has ended of which this one is a copy, and no other copy of it was faster: else this one ends,
+    /// as it does when it is told to.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn wait(self, dir: &StateDir, signals: &Signals) -> LaunchResult<Succession> {
+        while !wait_readable(self.end.as_fd(), 0) {
+            let mut polled = [PollFd::new(&self.end, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+            retry_on_intr(|| poll(&mut polled, None)).map_err(|e| LaunchError::system("poll", e))?;
+            let [end, _] = &polled;
+            if end.revents().is_empty() && is_told_to_end(signals) {
+                std::process::exit(0)
+            }
+        }
+        let turn = dir.take_turn()?;
+        if dir.read()?.is_some_and(|state| state.supervisor == Some(self.former)) {
+            return Ok(Succession { former: self.former, _sign: self.sign, _turn: turn });
+        }
+        std::process::exit(0)
+    }
+}
+
+fn is_told_to_end(signals: &Signals) -> bool {
+    std::iter::from_fn(|| signals.next()).any(|signal| signal.number != Signal::HUP.as_raw())
+}
+
+/// Ends a copy that can be of no use.
+pub(crate) fn give_up(error: &dyn std::error::Error) -> ! {
+    log::error!("this copy cannot take its place: {error}");
+    std::process::exit(1)
+}
+
+/// The state of a formation. If its supervisor was killed just now, and somebody is about to take its place, this waits
+/// until that is written down.
+///
+/// # Errors
+/// That it cannot be read.
+pub fn settled(dir: &StateDir) -> LaunchResult<Option<State>> {
+    let state = dir.read()?;
+    let is_supervised = |state: &State| state.supervisor.is_some_and(|process| process.is_alive());
+    if state.as_ref().is_none_or(is_supervised) {
+        return Ok(state);
+    }
+    // Whoever takes a place says so in the state before it stops to show that it does.
+    if !dir.wait_succeeded(TAKE_OVER_MS_MAX) {
+        log::warn!("nobody has taken the place of a supervisor that was killed within {TAKE_OVER_MS_MAX} ms");
+    }
+    dir.read()
+}
