@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use bivouac_client::Attr;
 use bivouac_types::{Errno, FsError, FsResult};
 use futures::StreamExt as _;
+use hyper::StatusCode;
 use md5::{Digest as _, Md5};
 use s3s::checksum::ChecksumHasher;
 use s3s::dto::{
@@ -92,11 +93,15 @@ fn refused(broken: StdError) -> S3Error {
     // The types that the service has for these are its own.
     let text = broken.to_string();
     let code = match () {
-        () if text.ends_with("Sha256Mismatch") => S3ErrorCode::XAmzContentSHA256Mismatch,
+        () if text.ends_with("Sha256Mismatch") => S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into()),
         () if text.ends_with("SignatureMismatch") => S3ErrorCode::SignatureDoesNotMatch,
         () => S3ErrorCode::IncompleteBody,
     };
-    S3Error::with_source(code, broken)
+    let mut refused = S3Error::with_source(code, broken);
+    if refused.status_code().is_none() {
+        refused.set_status_code(StatusCode::BAD_REQUEST);
+    }
+    refused
 }
 
 /// Has a body written, and compares it with what is said of it.
