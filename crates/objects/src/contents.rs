@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use md5::{Digest, Md5};
+use s3s::dto::ETag;
 
 /// One object.
 #[derive(Clone, Debug)]
@@ -17,7 +18,7 @@ pub struct Object {
     /// Content type, if one was given.
     pub content_type: Option<String>,
     /// Its name for this content, in quotes.
-    pub tag: String,
+    pub tag: ETag,
     /// When it came.
     pub since: SystemTime,
 }
@@ -30,7 +31,7 @@ pub struct Upload {
     /// Metadata that it will have.
     pub metadata: HashMap<String, String>,
     /// Its parts.
-    pub parts: BTreeMap<i32, (Bytes, String)>,
+    pub parts: BTreeMap<i32, (Bytes, ETag)>,
 }
 
 /// Everything.
@@ -53,18 +54,18 @@ pub struct Contents {
 }
 
 /// The usual name for content.
-pub fn tag_of(bytes: &[u8]) -> String {
-    format!("\"{}\"", hex(&Md5::digest(bytes)))
+pub fn tag_of(bytes: &[u8]) -> ETag {
+    ETag::Strong(hex(&Md5::digest(bytes)))
 }
 
 /// The usual name for content that came in parts.
-pub fn tag_of_parts<'a>(parts: impl Iterator<Item = &'a Bytes>) -> String {
+pub fn tag_of_parts<'a>(parts: impl Iterator<Item = &'a Bytes>) -> ETag {
     let (mut digest, mut count) = (Md5::new(), 0);
     for part in parts {
         digest.update(Md5::digest(part));
         count += 1;
     }
-    format!("\"{}-{count}\"", hex(&digest.finalize()))
+    ETag::Strong(format!("{}-{count}", hex(&digest.finalize())))
 }
 
 fn hex(bytes: &[u8]) -> String {

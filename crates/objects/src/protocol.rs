@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CommonPrefix, CompleteMultipartUploadInput,
     CompleteMultipartUploadOutput, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource,
-    CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteObjectInput, DeleteObjectOutput,
-    GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, ListObjectsV2Input,
+    CreateMultipartUploadInput, CreateMultipartUploadOutput, DeleteObjectInput, DeleteObjectOutput, ETag,
+    ETagCondition, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, ListObjectsV2Input,
     ListObjectsV2Output, Object as Listed, PutObjectInput, PutObjectOutput, StreamingBlob, Timestamp,
     UploadPartInput, UploadPartOutput,
 };
@@ -46,6 +46,11 @@ async fn bytes_of(body: Option<StreamingBlob>, digest: Option<&str>) -> S3Result
     Ok(bytes.freeze())
 }
 
+/// Whether an object with this tag is not the one that is wanted.
+fn differs(wanted: &ETagCondition, tag: &ETag) -> bool {
+    wanted.as_etag().is_some_and(|wanted| wanted != tag)
+}
+
 impl Contents {
     fn object(&self, bucket: &str, key: &str) -> S3Result<Arc<Object>> {
         check_bucket(bucket)?;
@@ -53,7 +58,12 @@ impl Contents {
     }
 
     /// Whether a write may be.
-    fn check(&self, key: &str, if_match: Option<&String>, if_none_match: Option<&String>) -> S3Result<()> {
+    fn check(
+        &self,
+        key: &str,
+        if_match: Option<&ETagCondition>,
+        if_none_match: Option<&ETagCondition>,
+    ) -> S3Result<()> {
         if self.is_old && (if_match.is_some() || if_none_match.is_some()) {
             return Err(s3_error!(NotImplemented));
         }
@@ -63,12 +73,12 @@ impl Contents {
         }
         match (if_match, found) {
             (Some(_), None) => Err(s3_error!(NoSuchKey)),
-            (Some(tag), Some(found)) if *tag != found.tag => Err(s3_error!(PreconditionFailed)),
+            (Some(tag), Some(found)) if differs(tag, &found.tag) => Err(s3_error!(PreconditionFailed)),
             _ => Ok(()),
         }
     }
 
-    fn tag(&self, object: &Object) -> Option<String> {
+    fn tag(&self, object: &Object) -> Option<ETag> {
         (!self.has_no_tags).then(|| object.tag.clone())
     }
 }
@@ -104,7 +114,7 @@ impl S3 for Protocol {
     async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let contents = self.0.lock();
         let object = contents.object(&req.input.bucket, &req.input.key)?;
-        if req.input.if_match.is_some_and(|tag| tag != object.tag) {
+        if req.input.if_match.is_some_and(|tag| differs(&tag, &object.tag)) {
             return Err(s3_error!(PreconditionFailed));
         }
         let all = object.bytes.len() as u64;
@@ -149,7 +159,7 @@ impl S3 for Protocol {
         };
         let mut contents = self.0.lock();
         let from = contents.object(&bucket, &key)?;
-        if input.copy_source_if_match.is_some_and(|tag| tag != from.tag) {
+        if input.copy_source_if_match.is_some_and(|tag| differs(&tag, &from.tag)) {
             return Err(s3_error!(PreconditionFailed));
         }
         let mut object = Object::new(from.bytes.clone(), input.metadata.unwrap_or_default());

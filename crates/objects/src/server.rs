@@ -183,7 +183,7 @@ async fn answer(service: Service, request: Request<Incoming>) -> io::Result<Resp
         _ => {}
     }
     let answered = service.s3.call(request.map(Body::from)).await;
-    let mut response = answered.map_err(|error| io::Error::other(error.to_string()))?;
+    let mut response = answered.map_err(|error| io::Error::other(s3s::StdError::from(error)))?;
     match fault {
         Some(What::Forget) => Err(io::ErrorKind::ConnectionAborted.into()),
         Some(What::Cut(len)) => Ok(cut(response, len).await),

@@ -29,9 +29,17 @@ const COLLECTED_FOR: Duration = Duration::from_secs(600);
 const CHUNK_MAX: u64 = 16 << 20;
 /// Longest line in front of a chunk.
 const CHUNK_LINE_MAX: usize = 256;
+/// Longest trailers, behind the last chunk, in bytes.
+const TRAILERS_MAX: u64 = 4 << 10;
 
 const CONTENT_SHA256: &str = "x-amz-content-sha256";
-const BY_CHUNKS: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
+const DECODED_LEN: &str = "x-amz-decoded-content-length";
+/// By chunks: each signed, without and with trailers, or only with trailers.
+const BY_CHUNKS: [&str; 3] = [
+    "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+    "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER",
+    "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+];
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
 /// How the service will take a body.
@@ -39,7 +47,7 @@ const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 enum Taken {
     /// Piece by piece.
     AsItComes,
-    /// By signed chunks.
+    /// By chunks.
     ByChunks,
     /// All at once, at most so many bytes.
     Whole(u64),
@@ -58,7 +66,7 @@ fn taken(method: &Method, uri: &Uri, headers: &HeaderMap) -> Taken {
     match says(CONTENT_SHA256) {
         _ if says(header::AUTHORIZATION.as_str()).is_none() => Taken::AsItComes,
         Some(sum) if sum == UNSIGNED.as_bytes() => Taken::AsItComes,
-        Some(sum) if sum == BY_CHUNKS.as_bytes() => Taken::ByChunks,
+        Some(sum) if BY_CHUNKS.iter().any(|known| sum == known.as_bytes()) => Taken::ByChunks,
         _ => Taken::Whole(SIGNED_MAX),
     }
 }
@@ -80,8 +88,11 @@ pub type Cause = Arc<OnceLock<StatusCode>>;
 pub fn refusal(status: StatusCode) -> Refusal {
     let text = match status {
         StatusCode::PAYLOAD_TOO_LARGE => {
-            "bodies of XML have at most 8 MiB, those signed by their digest 64 MiB, signed chunks 16 MiB; send larger ones in parts, \
+            "bodies of XML have at most 8 MiB, those signed by their digest 64 MiB, chunks 16 MiB; send larger ones in parts, \
              or with UNSIGNED-PAYLOAD"
+        }
+        StatusCode::BAD_REQUEST => {
+            "the body has no such chunks as it should, or not as many bytes as x-amz-decoded-content-length says"
         }
         StatusCode::REQUEST_TIMEOUT => "the body did not come in time",
         _ => "too many bodies that have to be collected come at the same time; try again",
@@ -126,7 +137,7 @@ impl<B: Body<Data = Bytes>> Bounded<B> {
             room: room.clone(),
             held: Vec::new(),
             spare: 0,
-            chunks: (taken == Taken::ByChunks).then(Chunks::default),
+            chunks: (taken == Taken::ByChunks).then(|| Chunks::new(headers)),
             silence: Box::pin(sleep(SILENCE_MAX)),
             end: left.map(|_| Box::pin(sleep(COLLECTED_FOR))),
         };
@@ -135,8 +146,8 @@ impl<B: Body<Data = Bytes>> Bounded<B> {
 
     /// Whether what has come may be taken.
     fn take(&mut self, bytes: &[u8]) -> Result<(), StatusCode> {
-        if self.chunks.as_mut().is_some_and(|chunks| !chunks.take(bytes)) {
-            return Err(StatusCode::PAYLOAD_TOO_LARGE);
+        if let Some(chunks) = &mut self.chunks {
+            chunks.take(bytes)?;
         }
         let Some(left) = &mut self.left else { return Ok(()) };
         *left = left.checked_sub(bytes.len() as u64).ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
@@ -177,6 +188,9 @@ where
                 Poll::Ready(Some(taken.map(|()| frame).map_err(|status| this.refuse(status))))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(std::io::Error::other(error)))),
+            Poll::Ready(None) if this.chunks.as_ref().is_some_and(|chunks| !chunks.is_whole()) => {
+                Poll::Ready(Some(Err(this.refuse(StatusCode::BAD_REQUEST))))
+            }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
                 let is_over = this.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
@@ -189,7 +203,8 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        // Whether all chunks have come is only said at the very end.
+        self.chunks.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -197,18 +212,40 @@ where
     }
 }
 
-/// Where in a body by chunks it is: `LENGTH;chunk-signature=…`, a line's end, so many bytes, a line's end.
+/// Where in a body by chunks it is: `LENGTH;chunk-signature=…`, a line's end, so many bytes, a line's end; behind the last,
+/// which has none, trailers. What is in lines and trailers is for the service.
 #[derive(Debug, Default)]
 struct Chunks {
     line: Vec<u8>,
     /// What is left of a chunk, with the end of its line.
     left: u64,
+    /// Bytes of chunks so far.
+    len: u64,
+    /// How many there are to be, if that is said.
+    wanted: Option<u64>,
+    /// Bytes behind the last chunk.
+    trailers: Option<u64>,
 }
 
 impl Chunks {
+    fn new(headers: &HeaderMap) -> Chunks {
+        let wanted =
+            headers.get(DECODED_LEN).and_then(|len| len.to_str().ok()).and_then(|len| len.parse().ok());
+        Chunks { wanted, ..Chunks::default() }
+    }
+
+    /// Whether all chunks have come.
+    fn is_whole(&self) -> bool {
+        self.trailers.is_some() && self.wanted.is_none_or(|wanted| wanted == self.len)
+    }
+
     /// Whether all chunks so far have lengths that can be borne.
-    fn take(&mut self, mut bytes: &[u8]) -> bool {
+    fn take(&mut self, mut bytes: &[u8]) -> Result<(), StatusCode> {
         while let Some((first, rest)) = bytes.split_first() {
+            if let Some(trailers) = &mut self.trailers {
+                *trailers += bytes.len() as u64;
+                return if *trailers > TRAILERS_MAX { Err(StatusCode::PAYLOAD_TOO_LARGE) } else { Ok(()) };
+            }
             if self.left > 0 {
                 let skipped = self.left.min(bytes.len() as u64);
                 self.left -= skipped;
@@ -219,26 +256,44 @@ impl Chunks {
             if *first != b'\n' {
                 self.line.push(*first);
                 if self.line.len() > CHUNK_LINE_MAX {
-                    return false;
+                    return Err(StatusCode::BAD_REQUEST);
                 }
                 continue;
             }
-            let line = std::mem::take(&mut self.line);
-            let len = line.split(|byte| *byte == b';').next().and_then(|len| std::str::from_utf8(len).ok());
-            match len.and_then(|len| u64::from_str_radix(len.trim(), 16).ok()) {
-                Some(len) if len <= CHUNK_MAX => self.left = len + 2,
-                _ => return false,
-            }
+            self.begin()?;
         }
-        true
+        Ok(())
+    }
+
+    /// Begins the chunk of a line.
+    fn begin(&mut self) -> Result<(), StatusCode> {
+        let line = std::mem::take(&mut self.line);
+        let len = line.split(|byte| *byte == b';').next().and_then(|len| std::str::from_utf8(len).ok());
+        let digits = len.map(str::trim).filter(|len| len.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match digits.and_then(|len| u64::from_str_radix(len, 16).ok()) {
+            None => return Err(StatusCode::BAD_REQUEST),
+            Some(0) => self.trailers = Some(0),
+            Some(len) if len <= CHUNK_MAX => {
+                self.len = self.len.saturating_add(len);
+                self.left = len + 2;
+            }
+            Some(_) => return Err(StatusCode::PAYLOAD_TOO_LARGE),
+        }
+        // More than is said is not kept until the end shows it.
+        if self.wanted.is_some_and(|wanted| self.len > wanted) {
+            Err(StatusCode::BAD_REQUEST)
+        } else {
+            Ok(())
+        }
     }
 }
 
 #[cfg(test)]
 pub fn fuzzed(bytes: &[u8]) {
     let (mut whole, mut pieces) = (Chunks::default(), Chunks::default());
-    let is_whole = whole.take(bytes);
-    assert_eq!(is_whole, bytes.chunks(3).all(|piece| pieces.take(piece)));
+    let taken = whole.take(bytes);
+    assert_eq!(taken, bytes.chunks(3).try_for_each(|piece| pieces.take(piece)));
+    assert!(taken.is_err() || whole.is_whole() == pieces.is_whole());
 }
 
 #[cfg(test)]
@@ -255,12 +310,15 @@ mod tests {
     fn what_is_collected_has_an_end() {
         let by_digest: &[_] = &[("authorization", "AWS4-HMAC-SHA256 x"), (CONTENT_SHA256, "0f")];
         let unsigned: &[_] = &[("authorization", "AWS4-HMAC-SHA256 x"), (CONTENT_SHA256, UNSIGNED)];
-        let chunks: &[_] = &[("authorization", "AWS4-HMAC-SHA256 x"), (CONTENT_SHA256, BY_CHUNKS)];
+        let [chunks, signed, trailers] =
+            BY_CHUNKS.map(|sum| [("authorization", "AWS4-HMAC-SHA256 x"), (CONTENT_SHA256, sum)]);
         let part = "/b/k?partNumber=1&uploadId=ab";
         for (method, path, headers, expected) in [
             ("PUT", "/b/k", unsigned, Taken::AsItComes),
             ("PUT", part, unsigned, Taken::AsItComes),
-            ("PUT", part, chunks, Taken::ByChunks),
+            ("PUT", part, &chunks, Taken::ByChunks),
+            ("PUT", part, &signed, Taken::ByChunks),
+            ("PUT", "/b/k", &trailers, Taken::ByChunks),
             ("PUT", "/b/k?X-Amz-Signature=x&X-Amz-Date=y", &[], Taken::AsItComes),
             ("PUT", part, by_digest, Taken::Whole(SIGNED_MAX)),
             ("PUT", "/b/k", &unsigned[..1], Taken::Whole(SIGNED_MAX)),
@@ -301,16 +359,73 @@ mod tests {
 
     #[test]
     fn chunks_are_counted_however_they_come() {
-        let text = b"5;chunk-signature=ab\r\nhello\r\n0;chunk-signature=cd\r\n\r\n";
-        for piece in 1..text.len() {
-            let mut chunks = Chunks::default();
-            assert!(text.chunks(piece).all(|piece| chunks.take(piece)), "{piece}");
-            assert_eq!((chunks.left, chunks.line.len()), (0, 0));
+        let signed = "5;chunk-signature=ab\r\nhello\r\n0;chunk-signature=cd\r\n\r\n";
+        let trailers = "5\r\nhello\r\n0\r\nx-amz-checksum-crc32:NhCmhg==\r\n\r\n";
+        for (text, end) in [(signed, signed.len() - 2), (trailers, "5\r\nhello\r\n0\r\n".len())] {
+            for piece in 1..text.len() {
+                let mut chunks = Chunks { wanted: Some(5), ..Chunks::default() };
+                assert_eq!(text.as_bytes().chunks(piece).try_for_each(|piece| chunks.take(piece)), Ok(()));
+                assert!(chunks.is_whole() && chunks.len == 5, "{piece}");
+            }
+            for cut in 0..end {
+                let mut chunks = Chunks::default();
+                assert_eq!(chunks.take(&text.as_bytes()[..cut]), Ok(()));
+                assert!(!chunks.is_whole(), "{:?}", &text[..cut]);
+            }
         }
+    }
+
+    #[test]
+    fn chunks_have_lengths_that_can_be_borne() {
+        let (large, bad) = (Err(StatusCode::PAYLOAD_TOO_LARGE), Err(StatusCode::BAD_REQUEST));
         let long = "1".repeat(CHUNK_LINE_MAX + 1);
-        for bad in ["1000001;x\r\n", "ffffffff;x\r\n", "x;\r\n", ";\r\n", "\n", "-1;\n", &long] {
-            assert!(!Chunks::default().take(bad.as_bytes()), "{bad:?}");
+        let trailers = format!("0\r\n{}", "x".repeat(TRAILERS_MAX as usize + 1));
+        for (text, expected) in [
+            ("1000001;x\r\n", large),
+            ("ffffffff;x\r\n", large),
+            (&trailers, large),
+            ("x;\r\n", bad),
+            (";\r\n", bad),
+            ("\n", bad),
+            ("-1;\n", bad),
+            ("+1\r\n", bad),
+            ("11111111111111111\r\n", bad),
+            (&long, bad),
+            ("1000000;x\r\n", Ok(())),
+        ] {
+            assert_eq!(Chunks::default().take(text.as_bytes()), expected, "{text:?}");
         }
-        assert!(Chunks::default().take(b"1000000;x\r\n"));
+    }
+
+    #[test]
+    fn bodies_are_as_long_as_they_say() {
+        let headers =
+            |len: &str| [(DECODED_LEN.parse().unwrap(), len.parse().unwrap())].into_iter().collect();
+        let take = |len: &str, text: &str| {
+            let mut chunks = Chunks::new(&headers(len));
+            chunks.take(text.as_bytes()).map(|()| chunks.is_whole())
+        };
+        assert_eq!(take("3", "3\r\nabc\r\n0\r\n\r\n"), Ok(true));
+        assert_eq!(take("4", "3\r\nabc\r\n0\r\n\r\n"), Ok(false));
+        assert_eq!(take("2", "3\r\nabc\r\n"), Err(StatusCode::BAD_REQUEST));
+        assert_eq!(take("0", "0\r\n\r\n"), Ok(true));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_cut_off_is_none() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, "AWS4-HMAC-SHA256 x".parse().unwrap());
+        headers.insert(CONTENT_SHA256, BY_CHUNKS[2].parse().unwrap());
+        for (text, expected) in [
+            ("3\r\nabc\r\n0\r\n\r\n", None),
+            ("3\r\nabc\r\n", Some(StatusCode::BAD_REQUEST)),
+            ("", Some(StatusCode::BAD_REQUEST)),
+        ] {
+            let request = (&Method::PUT, &Uri::from_static("/b/k"), &headers);
+            let (bounded, cause) =
+                Bounded::new(Full::new(Bytes::from(text)), request, &Room::default()).unwrap();
+            assert_eq!(bounded.collect().await.is_err(), expected.is_some(), "{text:?}");
+            assert_eq!(cause.get().copied(), expected, "{text:?}");
+        }
     }
 }

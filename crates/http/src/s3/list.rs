@@ -8,7 +8,8 @@ use s3s::dto::{
 };
 use s3s::{S3Result, s3_error};
 
-use super::objects::time;
+use super::objects::{e_tag, time};
+use super::xml::{self, Coding};
 use super::{On, bucket, error};
 use crate::target::{Target, is_reserved};
 
@@ -21,7 +22,10 @@ struct Page {
     /// Whether what is below a directory is one entry.
     by_directory: bool,
     after: String,
+    coding: Coding,
     max: usize,
+    /// How many keys cannot be written.
+    left_out: usize,
     found: Vec<(String, Option<Attr>)>,
     is_truncated: bool,
 }
@@ -65,6 +69,17 @@ impl On {
         if page.max == 0 {
             return Ok(());
         }
+        self.look(&mut top, page)?;
+        if page.left_out > 0 {
+            let (left_out, ask) = (page.left_out, "ask with encoding-type=url");
+            log::warn!(
+                "{left_out} keys of {bucket_name} have control characters and are left out of a list; {ask}"
+            );
+        }
+        Ok(())
+    }
+
+    fn look(&self, top: &mut Target, page: &mut Page) -> S3Result<()> {
         let dir = page.prefix.rfind('/').map_or("", |end| &page.prefix[..=end]);
         // No key has such a path.
         let Ok(below) = Target::plain(dir.as_bytes()) else { return Ok(()) };
@@ -73,8 +88,8 @@ impl On {
         }
         let dir = dir.to_owned();
         top.names.extend(below.names);
-        match self.tree.attr(&self.access, &top) {
-            Ok(attr) if attr.is_dir() => self.below(&top, attr.ino, &dir, page),
+        match self.tree.attr(&self.access, top) {
+            Ok(attr) if attr.is_dir() => self.below(top, attr.ino, &dir, page),
             Ok(_) => Ok(()),
             Err(missing) if matches!(missing.errno(), Errno::ENOENT | Errno::ENOTDIR) => Ok(()),
             Err(other) => Err(error(other)),
@@ -116,6 +131,10 @@ impl On {
     }
 
     fn found(&self, page: &mut Page, key: String, attr: Option<Attr>) {
+        if !page.coding.can_write(&key) {
+            page.left_out += 1;
+            return;
+        }
         if page.found.len() < page.max { page.found.push((key, attr)) } else { page.is_truncated = true }
     }
 
@@ -133,12 +152,13 @@ impl On {
     fn listed(&self, page: Page) -> S3Result<(Vec<Listed>, Vec<CommonPrefix>)> {
         let (mut contents, mut prefixes) = (Vec::new(), Vec::new());
         for (key, attr) in page.found {
+            let key = page.coding.write(key);
             match attr {
                 None => prefixes.push(CommonPrefix { prefix: Some(key) }),
                 Some(attr) => contents.push(Listed {
                     key: Some(key),
                     size: i64::try_from(attr.size).ok(),
-                    e_tag: Some(self.tag(&attr)?),
+                    e_tag: Some(e_tag(&self.tag(&attr)?)),
                     last_modified: Some(time(&attr)),
                     ..Default::default()
                 }),
@@ -148,58 +168,66 @@ impl On {
     }
 
     pub fn list(&self, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
-        let after = input.continuation_token.clone().or_else(|| input.start_after.clone());
-        let mut page = page(input.prefix.clone(), input.delimiter.as_deref(), after, input.max_keys)?;
+        let coding = Coding::wanted(input.encoding_type.as_ref())?;
+        let token = input.continuation_token.as_deref().map(xml::decoded).transpose()?;
+        let after = token.or_else(|| input.start_after.clone());
+        let mut page =
+            page((input.prefix.clone(), after), input.delimiter.as_deref(), input.max_keys, coding)?;
+        let (prefix, start_after) = (coding.repeat(input.prefix)?, coding.repeat(input.start_after)?);
         let max_keys = page.max as i32;
         self.page(&input.bucket, &mut page)?;
         let is_truncated = page.is_truncated;
-        let next = page.found.last().map(|(key, _)| key.clone()).filter(|_| is_truncated);
+        let next = page.found.last().map(|(key, _)| xml::encoded(key)).filter(|_| is_truncated);
         let key_count = i32::try_from(page.found.len()).ok();
         let (contents, common_prefixes) = self.listed(page)?;
         Ok(ListObjectsV2Output {
             common_prefixes: Some(common_prefixes),
             contents: Some(contents),
-            continuation_token: input.continuation_token,
+            continuation_token: input.continuation_token.and_then(xml::text),
             delimiter: input.delimiter,
+            encoding_type: input.encoding_type,
             is_truncated: Some(is_truncated),
             key_count,
             max_keys: Some(max_keys),
             name: Some(input.bucket),
             next_continuation_token: next,
-            prefix: input.prefix,
-            start_after: input.start_after,
+            prefix,
+            start_after,
             ..Default::default()
         })
     }
 
     pub fn list_old(&self, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
-        let mut page =
-            page(input.prefix.clone(), input.delimiter.as_deref(), input.marker.clone(), input.max_keys)?;
+        let coding = Coding::wanted(input.encoding_type.as_ref())?;
+        let at = (input.prefix.clone(), input.marker.clone());
+        let mut page = page(at, input.delimiter.as_deref(), input.max_keys, coding)?;
+        let (prefix, marker) = (coding.repeat(input.prefix)?, coding.repeat(input.marker)?);
         let max_keys = page.max as i32;
         self.page(&input.bucket, &mut page)?;
         let is_truncated = page.is_truncated;
-        let next = page.found.last().map(|(key, _)| key.clone()).filter(|_| is_truncated);
+        let next = page.found.last().map(|(key, _)| coding.write(key.clone())).filter(|_| is_truncated);
         let (contents, common_prefixes) = self.listed(page)?;
         Ok(ListObjectsOutput {
             common_prefixes: Some(common_prefixes),
             contents: Some(contents),
             delimiter: input.delimiter,
+            encoding_type: input.encoding_type,
             is_truncated: Some(is_truncated),
-            marker: input.marker,
+            marker,
             max_keys: Some(max_keys),
             name: Some(input.bucket),
             next_marker: next,
-            prefix: input.prefix,
+            prefix,
             ..Default::default()
         })
     }
 }
 
 fn page(
-    prefix: Option<String>,
+    (prefix, after): (Option<String>, Option<String>),
     delimiter: Option<&str>,
-    after: Option<String>,
     max: Option<i32>,
+    coding: Coding,
 ) -> S3Result<Page> {
     let by_directory = match delimiter {
         None | Some("") => false,
@@ -208,5 +236,6 @@ fn page(
     };
     let max = usize::try_from(max.unwrap_or(KEYS_MAX as i32)).map_err(|_| s3_error!(InvalidArgument))?;
     let (prefix, after) = (prefix.unwrap_or_default(), after.unwrap_or_default());
-    Ok(Page { prefix, by_directory, after, max: max.min(KEYS_MAX), found: Vec::new(), is_truncated: false })
+    let (max, found) = (max.min(KEYS_MAX), Vec::new());
+    Ok(Page { prefix, by_directory, after, coding, max, left_out: 0, found, is_truncated: false })
 }

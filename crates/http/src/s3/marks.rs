@@ -1,4 +1,5 @@
-//! What S3 knows of an object besides its bytes, as extended attributes of the file: its entity tag, type and metadata.
+//! What S3 knows of an object besides its bytes, as extended attributes of the file: its entity tag,
+//! checksums, type and metadata.
 
 use std::collections::HashMap;
 
@@ -6,9 +7,11 @@ use bivouac_client::{Attr, Client, OpCtx};
 use bivouac_types::{Errno, FsResult, Ino};
 use serde::{Deserialize, Serialize};
 
+use super::checksums::Kept;
 use crate::conditions;
 
 const TAG: &[u8] = b"user.s3.etag";
+const SUMS: &[u8] = b"user.s3.checksums";
 const ABOUT: &[u8] = b"user.s3.metadata";
 
 /// Its type and what the user says of it.
@@ -56,6 +59,29 @@ pub fn tag(client: &Client, attr: &Attr) -> FsResult<String> {
 /// What the formation says.
 pub fn set_tag(client: &Client, ctx: &OpCtx, attr: &Attr, tag: &str) -> FsResult<()> {
     client.setxattr(ctx, attr.ino, TAG, format!("{} {tag}", state(attr)).as_bytes(), 0)
+}
+
+/// The checksums of a file as it is, as long as nothing else has changed it.
+///
+/// # Errors
+/// What the formation says.
+pub fn sums(client: &Client, attr: &Attr) -> FsResult<Kept> {
+    let kept = optional(client.getxattr(attr.ino, SUMS))?;
+    let kept = kept.and_then(|value| String::from_utf8(value).ok());
+    let known = kept.as_deref().and_then(|kept| kept.split_once(' ')).filter(|(of, _)| *of == state(attr));
+    Ok(known.and_then(|(_, sums)| serde_json::from_str(sums).ok()).unwrap_or_default())
+}
+
+/// Keeps the checksums of a file as it is, if there are any.
+///
+/// # Errors
+/// What the formation says.
+pub fn set_sums(client: &Client, ctx: &OpCtx, attr: &Attr, kept: &Kept) -> FsResult<()> {
+    if kept.sums.is_empty() {
+        return Ok(());
+    }
+    let text = serde_json::to_string(kept).unwrap_or_default();
+    client.setxattr(ctx, attr.ino, SUMS, format!("{} {text}", state(attr)).as_bytes(), 0)
 }
 
 /// What is known about a file.

@@ -1,13 +1,16 @@
 //! The same files as objects: a directory of the root is a bucket, what is below it are keys. Signatures are those of keys:
 //! the access key is a key's id, the secret key is the key.
 
+mod checksums;
 mod dates;
 mod incoming;
 mod list;
 mod marks;
 mod objects;
 mod parts;
+mod region;
 mod tags;
+mod xml;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -75,6 +78,9 @@ impl S3Front {
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, text));
         }
         dates::check(request.headers(), request.uri().query(), SystemTime::now())?;
+        if let Some(told) = region::refused(request.headers()) {
+            return Ok(told);
+        }
         let (parts, body) = request.into_parts();
         let (body, cause) = Bounded::new(body, (&parts.method, &parts.uri, &parts.headers), &self.room)?;
         let request = Request::from_parts(parts, s3s::Body::http_body_unsync(body));
@@ -83,7 +89,7 @@ impl S3Front {
             return Err(incoming::refusal(*status));
         }
         let response = answered.map_err(|error| {
-            log::error!("a request of S3 failed: {error}");
+            log::error!("a request of S3 failed: {}", s3s::StdError::from(error));
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do it; see: bivouac logs")
         })?;
         Ok(response.map(|body| body.map_err(std::io::Error::other).boxed_unsync()))
@@ -272,7 +278,7 @@ impl S3 for Front {
 
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         let who = self.who(&req)?;
-        objects::put(who, req.input).await.map(S3Response::new)
+        objects::put(who, req).await.map(S3Response::new)
     }
 
     async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
@@ -316,7 +322,7 @@ impl S3 for Front {
 
     async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
         let who = self.who(&req)?;
-        parts::put(who, req.input).await.map(S3Response::new)
+        parts::put(who, req).await.map(S3Response::new)
     }
 
     async fn upload_part_copy(
@@ -390,6 +396,7 @@ pub mod fuzzed {
         }
         let _ = is_signed(&HeaderMap::new(), Some(text));
         incoming::fuzzed(bytes);
+        checksums::fuzzed(text, bytes);
     }
 }
 

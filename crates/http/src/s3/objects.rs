@@ -2,25 +2,26 @@
 
 use std::time::SystemTime;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bivouac_client::Attr;
 use bivouac_types::{Errno, FsError, FsResult};
 use futures::StreamExt as _;
+use hyper::StatusCode;
 use md5::{Digest as _, Md5};
-use ring::digest::{Context, SHA256};
+use s3s::checksum::ChecksumHasher;
 use s3s::dto::{
-    Bucket, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, CreateBucketOutput,
-    DeleteBucketOutput, DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput,
-    DeletedObject, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, ListBucketsOutput,
-    PutObjectInput, PutObjectOutput, StreamingBlob, Timestamp,
+    Bucket, ChecksumMode, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource,
+    CreateBucketOutput, DeleteBucketOutput, DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput,
+    DeleteObjectsOutput, DeletedObject, ETag, ETagCondition, GetObjectInput, GetObjectOutput,
+    HeadObjectInput, HeadObjectOutput, ListBucketsOutput, PutObjectInput, PutObjectOutput, StreamingBlob,
+    Timestamp,
 };
-use s3s::{S3Error, S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, StdError, s3_error};
 use tokio::task::spawn_blocking;
 
+use super::checksums::{Kept, Said, Sums, set_sums, sums};
 use super::marks::{self, About};
 use super::tags::{self, Tags};
-use super::{On, Who, bucket, error, object};
+use super::{On, Who, bucket, error, object, xml};
 use crate::body::stream;
 use crate::conditions::modified;
 use crate::reading::content_type;
@@ -45,42 +46,34 @@ pub fn hex(bytes: &[u8]) -> String {
 pub struct Summed {
     upload: Upload,
     md5: Md5,
-    sha256: Option<Context>,
+    sums: ChecksumHasher,
 }
 
 impl Sink for Summed {
     fn take(&mut self, bytes: &[u8]) -> FsResult<()> {
         self.md5.update(bytes);
-        if let Some(sum) = &mut self.sha256 {
-            sum.update(bytes);
-        }
+        self.sums.update(bytes);
         self.upload.append(bytes)
     }
 }
 
-/// Digests that a request says, in base64.
-pub struct Said {
-    pub md5: Option<String>,
-    pub sha256: Option<String>,
+/// What has come.
+pub struct Received {
+    pub upload: Upload,
+    pub md5: Vec<u8>,
+    pub sums: Sums,
 }
 
 impl Summed {
     fn new(upload: Upload, said: &Said) -> Summed {
-        let sha256 = said.sha256.as_ref().map(|_| Context::new(&SHA256));
-        Summed { upload, md5: Md5::new(), sha256 }
+        Summed { upload, md5: Md5::new(), sums: said.hasher() }
     }
 
-    /// Compares the digests; the upload, and its MD5.
-    fn compare(self, said: &Said) -> S3Result<(Upload, Vec<u8>)> {
-        let md5 = self.md5.finalize().to_vec();
-        let differs = |said: &Option<String>, sum: &[u8]| {
-            said.as_ref().is_some_and(|said| *said != STANDARD.encode(sum))
-        };
-        let sha256 = self.sha256.map(Context::finish);
-        if differs(&said.md5, &md5) || sha256.is_some_and(|sum| differs(&said.sha256, sum.as_ref())) {
-            return Err(s3_error!(BadDigest));
-        }
-        Ok((self.upload, md5))
+    /// Compares the digests.
+    fn compare(self, said: &Said) -> S3Result<Received> {
+        let (md5, sums) = (self.md5.finalize().to_vec(), sums!(self.sums.finalize()));
+        said.compare(&md5, &sums)?;
+        Ok(Received { upload: self.upload, md5, sums })
     }
 }
 
@@ -88,14 +81,31 @@ impl Summed {
 async fn next(body: &mut StreamingBlob) -> S3Result<Option<bytes::Bytes>> {
     let next = tokio::time::timeout(crate::writing::SILENCE_MAX, body.next());
     let bytes = next.await.map_err(|_| s3_error!(RequestTimeout))?.transpose();
-    bytes.map_err(|broken| match broken.downcast::<S3Error>() {
-        Ok(refused) => *refused,
-        Err(broken) => S3Error::with_source(s3s::S3ErrorCode::IncompleteBody, broken),
-    })
+    bytes.map_err(refused)
 }
 
-/// Has a body written. The upload, and its MD5.
-pub async fn receive(upload: Upload, body: Option<StreamingBlob>, said: Said) -> S3Result<(Upload, Vec<u8>)> {
+/// What S3 calls the error that a body ends with.
+fn refused(broken: StdError) -> S3Error {
+    let broken = match broken.downcast::<S3Error>() {
+        Ok(refused) => return *refused,
+        Err(broken) => broken,
+    };
+    // The types that the service has for these are its own.
+    let text = broken.to_string();
+    let code = match () {
+        () if text.ends_with("Sha256Mismatch") => S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into()),
+        () if text.ends_with("SignatureMismatch") => S3ErrorCode::SignatureDoesNotMatch,
+        () => S3ErrorCode::IncompleteBody,
+    };
+    let mut refused = S3Error::with_source(code, broken);
+    if refused.status_code().is_none() {
+        refused.set_status_code(StatusCode::BAD_REQUEST);
+    }
+    refused
+}
+
+/// Has a body written, and compares it with what is said of it.
+pub async fn receive(upload: Upload, body: Option<StreamingBlob>, said: Said) -> S3Result<Received> {
     let share = upload.share();
     let mut pipe = Pipe::new(Summed::new(upload, &said), share);
     if let Some(mut body) = body {
@@ -108,8 +118,11 @@ pub async fn receive(upload: Upload, body: Option<StreamingBlob>, said: Said) ->
 }
 
 /// Makes the directory that a key with a slash at its end is. It has no content.
-async fn put_dir(who: Who, place: Target, body: Option<StreamingBlob>) -> S3Result<PutObjectOutput> {
-    let mut body = body;
+async fn put_dir(
+    who: Who,
+    place: Target,
+    (mut body, said): (Option<StreamingBlob>, Said),
+) -> S3Result<PutObjectOutput> {
     while let Some(bytes) = match &mut body {
         Some(body) => next(body).await?,
         None => None,
@@ -121,39 +134,46 @@ async fn put_dir(who: Who, place: Target, body: Option<StreamingBlob>) -> S3Resu
             ));
         }
     }
+    let (md5, sums) = (Md5::digest(b""), sums!(said.hasher().finalize()));
+    said.compare(&md5, &sums)?;
     let made = spawn_blocking(move || {
         let on = who.look()?;
         on.is_bucket_of(&place)?;
         on.tree.make_dirs(&on.access, &place).map_err(error)
     });
     made.await.map_err(S3Error::internal_error)??;
-    Ok(PutObjectOutput { e_tag: Some(format!("\"{}\"", hex(&Md5::digest(b"")))), ..Default::default() })
+    Ok(PutObjectOutput { e_tag: Some(e_tag(&hex(&md5))), ..Default::default() })
 }
 
 /// Carries out a PUT.
-pub async fn put(who: Who, input: PutObjectInput) -> S3Result<PutObjectOutput> {
+pub async fn put(who: Who, mut request: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
+    let (before, md5) = (sums!(request.input), request.input.content_md5.take());
+    let said = Said::new(&mut request, before, md5)?;
+    let input = request.input;
     let place = object(&input.bucket, &input.key)?;
     if place.is_dir {
-        return put_dir(who, place, input.body).await;
+        return put_dir(who, place, (input.body, said)).await;
     }
     let tags = input.tagging.as_deref().map_or_else(|| Ok(Tags::new()), tags::said)?;
     let (if_match, if_none_match) = (input.if_match, input.if_none_match);
     let begun = spawn_blocking(move || {
         let on = who.look()?;
-        let (upload, replace) = on.begin(&place, if_match.as_deref(), if_none_match.as_deref())?;
+        let (upload, replace) = on.begin(&place, if_match.as_ref(), if_none_match.as_ref())?;
         Ok::<_, S3Error>((on, upload, replace))
     });
     let (on, upload, replace) = begun.await.map_err(S3Error::internal_error)??;
-    let said = Said { md5: input.content_md5, sha256: input.checksum_sha256 };
-    let (upload, md5) = receive(upload, input.body, said).await?;
+    let Received { upload, md5, sums } = receive(upload, input.body, said).await?;
+    let kept = Kept::of(sums);
+    let mut output = PutObjectOutput { checksum_type: kept.kind(), ..Default::default() };
+    set_sums!(output, kept.sums);
     let content_type = input.content_type.map(|text| text.to_string());
     let about = About { content_type, metadata: input.metadata.unwrap_or_default() };
     let tag = spawn_blocking(move || {
         on.mark_tags(&upload, &tags)?;
-        on.end(upload, replace, Some(&hex(&md5)), &about)
+        on.end(upload, replace, Some(&hex(&md5)), (&kept, &about))
     });
-    let tag = tag.await.map_err(S3Error::internal_error)??;
-    Ok(PutObjectOutput { e_tag: Some(tag), ..Default::default() })
+    output.e_tag = Some(e_tag(&tag.await.map_err(S3Error::internal_error)??));
+    Ok(output)
 }
 
 impl On {
@@ -161,8 +181,8 @@ impl On {
     pub fn begin(
         &self,
         place: &Target,
-        if_match: Option<&str>,
-        if_none_match: Option<&str>,
+        if_match: Option<&ETagCondition>,
+        if_none_match: Option<&ETagCondition>,
     ) -> S3Result<(Upload, Replace)> {
         self.is_bucket_of(place)?;
         let mut dir = place.clone();
@@ -171,12 +191,10 @@ impl On {
         let (upload, found) = self.tree.upload(&self.access, place).map_err(error)?;
         let replace = match (if_match, if_none_match, found) {
             (None, None, _) => Replace::Always,
-            (None, Some("*"), None) => Replace::Never,
+            (None, Some(ETagCondition::Any), None) => Replace::Never,
             (None, Some(_), Some(_)) => return Err(s3_error!(PreconditionFailed)),
             (Some(_), _, None) => return Err(s3_error!(NoSuchKey)),
-            (Some(wanted), _, Some(attr)) if wanted == "*" || wanted == self.tag(&attr)? => {
-                Replace::Only(attr)
-            }
+            (Some(wanted), _, Some(attr)) if is_match(wanted, &self.tag(&attr)?) => Replace::Only(attr),
             (Some(_), ..) => return Err(s3_error!(PreconditionFailed)),
             (None, Some(_), None) => {
                 return Err(s3_error!(NotImplemented, "If-None-Match is only understood with *"));
@@ -191,11 +209,12 @@ impl On {
         upload: Upload,
         replace: Replace,
         tag: Option<&str>,
-        about: &About,
+        (kept, about): (&Kept, &About),
     ) -> S3Result<String> {
         upload.mark(|client, ctx, attr| marks::set_about(client, ctx, attr.ino, about)).map_err(error)?;
         if let Some(tag) = tag {
             upload.mark(|client, ctx, attr| marks::set_tag(client, ctx, attr, tag)).map_err(error)?;
+            upload.mark(|client, ctx, attr| marks::set_sums(client, ctx, attr, kept)).map_err(error)?;
         }
         let (_, attr) = upload.finish(replace).map_err(error)?;
         tag.map_or_else(|| self.tag(&attr), |tag| Ok(format!("\"{tag}\"")))
@@ -211,6 +230,16 @@ impl On {
 
     pub fn tag(&self, attr: &Attr) -> S3Result<String> {
         marks::tag(self.tree.client().map_err(error)?, attr).map_err(error)
+    }
+
+    /// The checksums of a file, to who asks for them.
+    pub fn sums(&self, attr: &Attr, mode: Option<&ChecksumMode>) -> S3Result<Kept> {
+        match mode.map(ChecksumMode::as_str) {
+            Some(ChecksumMode::ENABLED) => {
+                marks::sums(self.tree.client().map_err(error)?, attr).map_err(error)
+            }
+            _ => Ok(Kept::default()),
+        }
     }
 
     pub fn is_bucket(&self, name: &str) -> S3Result<Attr> {
@@ -293,7 +322,7 @@ impl On {
         let place = object(&input.bucket, &input.key)?;
         if place.is_dir {
             let attr = self.tree.attr(&self.access, &place).map_err(error)?;
-            let e_tag = Some(format!("\"{}\"", hex(&Md5::digest(b""))));
+            let e_tag = Some(e_tag(&hex(&Md5::digest(b""))));
             let last_modified = Some(time(&attr));
             return Ok(HeadObjectOutput {
                 content_length: Some(0),
@@ -305,15 +334,19 @@ impl On {
         let attr = self.open(&place)?.attr;
         let (tag, about) = (self.tag(&attr)?, self.about(&attr, &place)?);
         check(&tag, input.if_match.as_ref(), input.if_none_match.as_ref())?;
-        Ok(HeadObjectOutput {
+        let kept = self.sums(&attr, input.checksum_mode.as_ref())?;
+        let mut output = HeadObjectOutput {
             accept_ranges: Some("bytes".into()),
+            checksum_type: kept.kind(),
             content_length: i64::try_from(attr.size).ok(),
             content_type: about.content_type.and_then(|text| text.parse().ok()),
-            e_tag: Some(tag),
+            e_tag: Some(e_tag(&tag)),
             last_modified: Some(time(&attr)),
             metadata: Some(about.metadata),
             ..Default::default()
-        })
+        };
+        set_sums!(output, kept.sums);
+        Ok(output)
     }
 
     pub fn get(&self, input: &GetObjectInput) -> S3Result<GetObjectOutput> {
@@ -331,19 +364,27 @@ impl On {
             None => ((0, attr.size), None),
         };
         let tags = tags::tags(self.tree.client().map_err(error)?, attr.ino).map_err(error)?;
+        // Of a part there is no checksum.
+        let kept = match shown {
+            None => self.sums(&attr, input.checksum_mode.as_ref())?,
+            Some(_) => Kept::default(),
+        };
         let left = if range.0 < range.1 { vec![Part::Range(range.0, range.1)] } else { Vec::new() };
-        Ok(GetObjectOutput {
+        let mut output = GetObjectOutput {
             accept_ranges: Some("bytes".into()),
+            checksum_type: kept.kind(),
             body: Some(StreamingBlob::wrap(stream(Sent::new(file, left)))),
             content_length: i64::try_from(range.1 - range.0).ok(),
             content_range: shown,
             content_type: about.content_type.and_then(|text| text.parse().ok()),
-            e_tag: Some(tag),
+            e_tag: Some(e_tag(&tag)),
             last_modified: Some(time(&attr)),
             metadata: Some(about.metadata),
             tag_count: i32::try_from(tags.len()).ok().filter(|count| *count > 0),
             ..Default::default()
-        })
+        };
+        set_sums!(output, kept.sums);
+        Ok(output)
     }
 
     pub fn copy(&self, input: &CopyObjectInput) -> S3Result<CopyObjectOutput> {
@@ -364,16 +405,23 @@ impl On {
             }
             _ => tags::tags(self.tree.client().map_err(error)?, file.attr.ino).map_err(error)?,
         };
+        let kept = marks::sums(self.tree.client().map_err(error)?, &file.attr).map_err(error)?;
         let (mut upload, replace) = self.begin(&to, None, None)?;
         upload.append_file(&file, (0, file.attr.size)).map_err(error)?;
         self.mark_tags(&upload, &tags)?;
-        // What has changed meanwhile has not the tag that it had.
+        // What has changed meanwhile has not the tag and the checksums that it had.
         let is_as_it_was =
             self.tag(&self.tree.client().map_err(error)?.getattr(file.attr.ino).map_err(error)?)? == tag;
         let tag = Some(tag.trim_matches('"')).filter(|_| is_as_it_was);
-        let tag = self.end(upload, replace, tag, &about)?;
-        let last_modified = Some(SystemTime::now().into());
-        let result = CopyObjectResult { e_tag: Some(tag), last_modified, ..Default::default() };
+        let kept = if is_as_it_was { kept } else { Kept::default() };
+        let tag = self.end(upload, replace, tag, (&kept, &about))?;
+        let mut result = CopyObjectResult {
+            checksum_type: kept.kind(),
+            e_tag: Some(e_tag(&tag)),
+            last_modified: Some(SystemTime::now().into()),
+            ..Default::default()
+        };
+        set_sums!(result, kept.sums);
         Ok(CopyObjectOutput { copy_object_result: Some(result), ..Default::default() })
     }
 
@@ -406,10 +454,10 @@ impl On {
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
         for wanted in input.delete.objects {
             match object(&input.bucket, &wanted.key).and_then(|place| self.remove(&place)) {
-                Ok(()) => deleted.push(DeletedObject { key: Some(wanted.key), ..Default::default() }),
+                Ok(()) => deleted.push(DeletedObject { key: xml::text(wanted.key), ..Default::default() }),
                 Err(refused) => errors.push(s3s::dto::Error {
                     code: Some(refused.code().as_str().to_owned()),
-                    key: Some(wanted.key),
+                    key: xml::text(wanted.key),
                     message: refused.message().map(str::to_owned),
                     ..Default::default()
                 }),
@@ -421,13 +469,27 @@ impl On {
     }
 }
 
+/// A tag as the protocol has it.
+pub fn e_tag(tag: &str) -> ETag {
+    ETag::Strong(tag.trim_matches('"').to_owned())
+}
+
+/// Whether a tag is one that a condition wants.
+fn is_match(wanted: &ETagCondition, tag: &str) -> bool {
+    wanted.as_etag().is_none_or(|wanted| wanted.strong_cmp(&e_tag(tag)))
+}
+
 /// Conditions of a request that reads.
-pub fn check(tag: &str, if_match: Option<&String>, if_none_match: Option<&String>) -> S3Result<()> {
-    let names = |wanted: &&String| wanted.as_str() == "*" || wanted.split(',').any(|one| one.trim() == tag);
-    if if_match.is_some_and(|wanted| !names(&wanted)) {
+pub fn check(
+    tag: &str,
+    if_match: Option<&ETagCondition>,
+    if_none_match: Option<&ETagCondition>,
+) -> S3Result<()> {
+    if if_match.is_some_and(|wanted| !is_match(wanted, tag)) {
         return Err(s3_error!(PreconditionFailed));
     }
-    if if_none_match.as_ref().is_some_and(names) {
+    if if_none_match.is_some_and(|wanted| wanted.as_etag().is_none_or(|wanted| wanted.weak_cmp(&e_tag(tag))))
+    {
         return Err(s3_error!(NotModified));
     }
     Ok(())

@@ -3,19 +3,21 @@
 use bivouac_types::{Errno, FsError};
 use md5::{Digest as _, Md5};
 use s3s::dto::{
-    AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
+    AbortMultipartUploadInput, AbortMultipartUploadOutput, ChecksumType, CompleteMultipartUploadInput,
     CompleteMultipartUploadOutput, CopyPartResult, CopySource, CreateMultipartUploadInput,
     CreateMultipartUploadOutput, ListMultipartUploadsInput, ListMultipartUploadsOutput, ListPartsInput,
     ListPartsOutput, MultipartUpload, Part, Range, UploadPartCopyInput, UploadPartCopyOutput,
     UploadPartInput, UploadPartOutput,
 };
-use s3s::{S3Error, S3Result, s3_error};
+use s3s::{S3Error, S3Request, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-use super::marks::About;
-use super::objects::{Said, check, hex, receive, time};
+use super::checksums::{self, Kept, Kind, Said, Sums, set_sums, sums};
+use super::marks::{self, About};
+use super::objects::{Received, check, e_tag, hex, receive, time};
 use super::tags;
+use super::xml::{self, Coding};
 use super::{On, Who, bucket, error, object};
 use crate::load::PIECE;
 use crate::target::Target;
@@ -39,6 +41,12 @@ struct Begun {
     about: About,
     #[serde(default)]
     tags: tags::Tags,
+    /// The checksum that each part has.
+    #[serde(default)]
+    sums: Option<Kind>,
+    /// Whether the checksum of the object is of its bytes, and not of those of its parts.
+    #[serde(default)]
+    is_whole: bool,
 }
 
 /// Where the parts of an upload are.
@@ -70,6 +78,9 @@ impl On {
         // Not only when all parts have come.
         check_depth(&to).map_err(error)?;
         self.is_bucket_of(&to)?;
+        let tags = input.tagging.as_deref().map_or_else(|| Ok(tags::Tags::new()), tags::said)?;
+        let sums = input.checksum_algorithm.as_ref().map(Kind::named).transpose()?;
+        let is_whole = is_whole(sums, input.checksum_type.as_ref())?;
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|_| s3_error!(InternalError, "there are no random numbers"))?;
         let id = hex(&random);
@@ -77,8 +88,8 @@ impl On {
         self.tree.make_dirs(&self.access, &dir).map_err(error)?;
         let content_type = input.content_type.map(|text| text.to_string());
         let about = About { content_type, metadata: input.metadata.unwrap_or_default() };
-        let tags = input.tagging.as_deref().map_or_else(|| Ok(tags::Tags::new()), tags::said)?;
-        let begun = serde_json::to_vec(&Begun { key: input.key.clone(), about, tags }).unwrap_or_default();
+        let begun = Begun { key: input.key.clone(), about, tags, sums, is_whole };
+        let begun = serde_json::to_vec(&begun).unwrap_or_default();
         let attr = self.tree.attr(&self.access, &dir).map_err(error)?;
         let change = self.tree.member().change().map_err(error)?;
         self.tree
@@ -88,7 +99,9 @@ impl On {
             .map_err(error)?;
         Ok(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
-            key: Some(input.key),
+            checksum_algorithm: sums.map(Kind::algorithm),
+            checksum_type: sums.map(|_| checksum_type(is_whole)),
+            key: xml::text(input.key),
             upload_id: Some(id),
             ..Default::default()
         })
@@ -106,15 +119,16 @@ impl On {
 
     pub fn complete_parts(
         &self,
-        input: CompleteMultipartUploadInput,
+        mut input: CompleteMultipartUploadInput,
     ) -> S3Result<CompleteMultipartUploadOutput> {
         let to = object(&input.bucket, &input.key)?;
         let (dir, begun) = self.begun(&input.bucket, &input.key, &input.upload_id)?;
-        let wanted = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+        let wanted = input.multipart_upload.take().and_then(|upload| upload.parts).unwrap_or_default();
         if wanted.is_empty() {
             return Err(s3_error!(MalformedXML));
         }
-        let (mut files, mut sum, mut last): (Vec<OpenFile>, _, _) = (Vec::new(), Md5::new(), 0);
+        let (mut files, mut sums): (Vec<OpenFile>, Vec<(Sums, u64)>) = (Vec::new(), Vec::new());
+        let (mut sum, mut last) = (Md5::new(), 0);
         for part_wanted in &wanted {
             let number = part_wanted.part_number.unwrap_or(0);
             if number <= last {
@@ -125,35 +139,40 @@ impl On {
                 return Err(s3_error!(InvalidPart));
             };
             let tag = self.tag(&file.attr)?;
-            let said = part_wanted.e_tag.as_ref().map(|said| said.trim_matches('"'));
-            if said.is_some_and(|said| said != tag.trim_matches('"')) {
+            let own = marks::sums(self.tree.client().map_err(error)?, &file.attr).map_err(error)?.sums;
+            let differs = sums!(part_wanted).iter().any(|(kind, sum)| own.get(kind) != Some(sum));
+            if differs || part_wanted.e_tag.as_ref().is_some_and(|said| *said != e_tag(&tag)) {
                 return Err(s3_error!(InvalidPart));
             }
+            sums.push((own, file.attr.size));
             sum.update(bytes_of(tag.trim_matches('"')).ok_or_else(|| s3_error!(InvalidPart))?);
             files.push(file);
         }
         if files.iter().rev().skip(1).any(|file| file.attr.size < PART_LEN_MIN) {
             return Err(s3_error!(EntityTooSmall));
         }
-        let (mut upload, replace) =
-            self.begin(&to, input.if_match.as_deref(), input.if_none_match.as_deref())?;
+        let kept = joined(&begun, &input, &sums)?;
+        let (mut upload, replace) = self.begin(&to, input.if_match.as_ref(), input.if_none_match.as_ref())?;
         for file in &files {
             upload.append_file(file, (0, file.attr.size)).map_err(error)?;
         }
         self.mark_tags(&upload, &begun.tags)?;
         let tag = format!("{}-{}", hex(&sum.finalize()), files.len());
-        let tag = self.end(upload, replace, Some(&tag), &begun.about)?;
+        let tag = self.end(upload, replace, Some(&tag), (&kept, &begun.about))?;
         drop(files);
         // What of them could not be removed is in nobody's way.
         if let Err(left) = self.remove_parts(&dir) {
             log::warn!("parts of an upload that is complete are left: {left}");
         }
-        Ok(CompleteMultipartUploadOutput {
+        let mut output = CompleteMultipartUploadOutput {
             bucket: Some(input.bucket),
-            key: Some(input.key),
-            e_tag: Some(tag),
+            checksum_type: kept.kind(),
+            key: xml::text(input.key),
+            e_tag: Some(e_tag(&tag)),
             ..Default::default()
-        })
+        };
+        set_sums!(output, kept.sums);
+        Ok(output)
     }
 
     fn remove_parts(&self, dir: &Target) -> Result<(), FsError> {
@@ -184,7 +203,7 @@ impl On {
         let CopySource::Bucket { bucket, key, .. } = &input.copy_source else {
             return Err(s3_error!(NotImplemented));
         };
-        let (dir, _) = self.begun(&input.bucket, &input.key, &input.upload_id)?;
+        let (dir, begun) = self.begun(&input.bucket, &input.key, &input.upload_id)?;
         let file = self.open(&object(bucket, key)?)?;
         let tag = self.tag(&file.attr)?;
         check(&tag, input.copy_source_if_match.as_ref(), input.copy_source_if_none_match.as_ref())?;
@@ -203,50 +222,52 @@ impl On {
         let (mut upload, _) =
             self.tree.upload(&self.access, &part(&dir, input.part_number)?).map_err(no_upload)?;
         upload.append_file(&file, range).map_err(error)?;
-        let (mut md5, mut at) = (Md5::new(), 0);
+        let (mut md5, mut hasher, mut at) = (Md5::new(), checksums::hasher(begun.sums), 0);
         while at < upload.len {
             let bytes = upload.written().and_then(|file| file.read(at, PIECE)).map_err(error)?;
             if bytes.is_empty() {
                 return Err(s3_error!(InternalError, "what was copied is not there"));
             }
             md5.update(&bytes);
+            hasher.update(&bytes);
             at += bytes.len() as u64;
         }
-        let e_tag = self.end(upload, Replace::Always, Some(&hex(&md5.finalize())), &About::default())?;
-        let result = CopyPartResult {
-            e_tag: Some(e_tag),
+        let (tag, kept) = (hex(&md5.finalize()), Kept::of(sums!(hasher.finalize())));
+        let tag = self.end(upload, Replace::Always, Some(&tag), (&kept, &About::default()))?;
+        let mut result = CopyPartResult {
+            e_tag: Some(e_tag(&tag)),
             last_modified: Some(std::time::SystemTime::now().into()),
             ..Default::default()
         };
+        set_sums!(result, kept.sums);
         Ok(UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() })
     }
 
     pub fn list_parts(&self, input: ListPartsInput) -> S3Result<ListPartsOutput> {
         let (dir, _) = self.begun(&input.bucket, &input.key, &input.upload_id)?;
         let attr = self.tree.attr(&self.access, &dir).map_err(no_upload)?;
-        let number = |text: &str| text.parse::<i32>().map_err(|_| s3_error!(InvalidArgument));
-        let after = input.part_number_marker.as_deref().map_or(Ok(0), number)?;
+        let after = input.part_number_marker.unwrap_or(0);
         let max = limit(input.max_parts)?;
         let named = self.entries(attr.ino)?.into_iter();
         let mut all: Vec<(i32, bivouac_client::Attr)> =
             named.filter_map(|(name, attr)| Some((name.parse().ok()?, attr))).collect();
         all.retain(|(number, _)| *number > after);
-        all.sort_by_key(|(number, _)| *number);
+        all.sort_by_key(|&(number, _)| number);
         let is_truncated = max > 0 && all.len() > max;
         all.truncate(max);
-        let next = all.last().filter(|_| is_truncated).map(|(number, _)| number.to_string());
+        let next = all.last().filter(|_| is_truncated).map(|last| last.0);
         let shown = |(number, attr): &(i32, bivouac_client::Attr)| {
             Ok(Part {
                 part_number: Some(*number),
                 size: i64::try_from(attr.size).ok(),
-                e_tag: Some(self.tag(attr)?),
+                e_tag: Some(e_tag(&self.tag(attr)?)),
                 last_modified: Some(time(attr)),
                 ..Default::default()
             })
         };
         Ok(ListPartsOutput {
             bucket: Some(input.bucket),
-            key: Some(input.key),
+            key: xml::text(input.key),
             upload_id: Some(input.upload_id),
             is_truncated: Some(is_truncated),
             max_parts: i32::try_from(max).ok(),
@@ -269,6 +290,7 @@ impl On {
             Err(missing) if missing.errno() == Errno::ENOENT => Vec::new(),
             Err(other) => return Err(error(other)),
         };
+        let coding = Coding::wanted(input.encoding_type.as_ref())?;
         let client = self.tree.client().map_err(error)?;
         let prefix = input.prefix.as_deref().unwrap_or_default();
         let mut all = Vec::new();
@@ -277,7 +299,9 @@ impl On {
             let value = client.getxattr(attr.ino, UPLOAD).ok();
             let begun: Option<Begun> = value.and_then(|value| serde_json::from_slice(&value).ok());
             all.extend(
-                begun.filter(|begun| begun.key.starts_with(prefix)).map(|begun| (begun.key, id, attr)),
+                begun
+                    .filter(|begun| begun.key.starts_with(prefix) && coding.can_write(&begun.key))
+                    .map(|begun| (begun.key, id, attr)),
             );
         }
         all.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
@@ -291,19 +315,20 @@ impl On {
         let next = all.last().filter(|_| is_truncated).cloned();
         let shown = |(key, id, attr): (String, String, bivouac_client::Attr)| MultipartUpload {
             initiated: Some(time(&attr)),
-            key: Some(key),
+            key: Some(coding.write(key)),
             upload_id: Some(id),
             ..Default::default()
         };
         Ok(ListMultipartUploadsOutput {
             bucket: Some(input.bucket),
+            encoding_type: input.encoding_type,
             is_truncated: Some(is_truncated),
-            key_marker: input.key_marker,
+            key_marker: coding.repeat(input.key_marker)?,
             max_uploads: i32::try_from(max).ok(),
-            next_key_marker: next.as_ref().map(|(key, ..)| key.clone()),
+            next_key_marker: next.as_ref().map(|(key, ..)| coding.write(key.clone())),
             next_upload_id_marker: next.map(|(_, id, _)| id),
-            prefix: input.prefix,
-            upload_id_marker: input.upload_id_marker,
+            prefix: coding.repeat(input.prefix)?,
+            upload_id_marker: input.upload_id_marker.and_then(xml::text),
             uploads: Some(all.into_iter().map(shown).collect()),
             ..Default::default()
         })
@@ -314,6 +339,40 @@ impl On {
         self.remove_parts(&dir).map_err(error)?;
         Ok(AbortMultipartUploadOutput::default())
     }
+}
+
+/// Whether the checksum of an object in parts is of its bytes. That of NVMe always is, digests never are.
+fn is_whole(kind: Option<Kind>, wanted: Option<&ChecksumType>) -> S3Result<bool> {
+    let wanted = wanted.map(|wanted| wanted.as_str() == ChecksumType::FULL_OBJECT);
+    match (kind, wanted) {
+        (Some(Kind::Crc64Nvme), Some(false)) | (Some(Kind::Sha1 | Kind::Sha256), Some(true)) => {
+            Err(s3_error!(InvalidRequest, "CRC64NVME is of the whole object, SHA1 and SHA256 of its parts"))
+        }
+        (kind, wanted) => Ok(wanted.unwrap_or(kind == Some(Kind::Crc64Nvme))),
+    }
+}
+
+fn checksum_type(is_whole: bool) -> ChecksumType {
+    let kind = if is_whole { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
+    ChecksumType::from_static(kind)
+}
+
+/// The checksum of what parts give, compared with what is said of it.
+fn joined(begun: &Begun, input: &CompleteMultipartUploadInput, parts: &[(Sums, u64)]) -> S3Result<Kept> {
+    let len = parts.iter().map(|(_, len)| len).sum();
+    if input.mpu_object_size.is_some_and(|said| u64::try_from(said) != Ok::<u64, _>(len)) {
+        return Err(s3_error!(InvalidRequest, "the parts together are not as long as the request says"));
+    }
+    for (kind, said) in sums!(input) {
+        let kept = Kept::joined(kind, !said.contains('-'), parts);
+        let kept =
+            kept.ok_or_else(|| s3_error!(InvalidRequest, "not all parts came with such a checksum"))?;
+        if kept.sums.get(&kind) != Some(&said) {
+            return Err(s3_error!(BadDigest, "the parts have not the checksum that is said"));
+        }
+    }
+    let kept = begun.sums.and_then(|kind| Kept::joined(kind, begun.is_whole, parts));
+    Ok(kept.unwrap_or_default())
 }
 
 /// How many a page has.
@@ -329,19 +388,26 @@ fn bytes_of(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Takes a part. Several come at the same time.
-pub async fn put(who: Who, input: UploadPartInput) -> S3Result<UploadPartOutput> {
+pub async fn put(who: Who, mut request: S3Request<UploadPartInput>) -> S3Result<UploadPartOutput> {
+    let (before, md5) = (sums!(request.input), request.input.content_md5.take());
+    let said = Said::new(&mut request, before, md5)?;
+    let input = request.input;
     let begun = spawn_blocking(move || {
         let on = who.look()?;
         let (dir, _) = on.begun(&input.bucket, &input.key, &input.upload_id)?;
         let (upload, _) = on.tree.upload(&on.access, &part(&dir, input.part_number)?).map_err(no_upload)?;
-        let said = Said { md5: input.content_md5, sha256: input.checksum_sha256 };
-        Ok::<_, S3Error>((on, upload, said, input.body))
+        Ok::<_, S3Error>((on, upload, input.body))
     });
-    let (on, upload, said, body) = begun.await.map_err(S3Error::internal_error)??;
-    let (upload, md5) = receive(upload, body, said).await?;
-    let ended = spawn_blocking(move || on.end(upload, Replace::Always, Some(&hex(&md5)), &About::default()));
-    let tag = ended.await.map_err(S3Error::internal_error)??;
-    Ok(UploadPartOutput { e_tag: Some(tag), ..Default::default() })
+    let (on, upload, body) = begun.await.map_err(S3Error::internal_error)??;
+    let Received { upload, md5, sums } = receive(upload, body, said).await?;
+    let mut output = UploadPartOutput::default();
+    set_sums!(output, sums);
+    let ended = spawn_blocking(move || {
+        let about = About::default();
+        on.end(upload, Replace::Always, Some(&hex(&md5)), (&Kept::of(sums), &about))
+    });
+    output.e_tag = Some(e_tag(&ended.await.map_err(S3Error::internal_error)??));
+    Ok(output)
 }
 
 #[cfg(test)]

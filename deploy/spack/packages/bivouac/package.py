@@ -20,7 +20,7 @@ class Bivouac(Package):
     version("0.1.0")
 
     depends_on("c", type="build")
-    depends_on("rust@1.88:", type="build")
+    depends_on("rust@1.92:", type="build")
     # To mount as an ordinary user; setuid, so often the system's own (an external).
     depends_on("libfuse@3:", type="run")
 
