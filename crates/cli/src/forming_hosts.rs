@@ -113,6 +113,7 @@ pub fn form(
         Ends::With(owner) => owner,
     };
     let wishes = HostsWishes {
+        with_older: false,
         wishes: args.wishes(name.clone(), owner),
         launcher,
         send: args.hosts.send.clone(),

@@ -1,18 +1,18 @@
 //! Reads what an interrupted copy had put in place, and compares it with what the journal says.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use blake3::{Hash, Hasher};
-use rustix::fs::Advice;
+use rustix::fs::{Advice, OFlags};
 
 use crate::blocks::BUFFER;
 use crate::engine::Engine;
 use crate::group::{BATCH, Durability};
 use crate::queue::Queue;
+use crate::straight;
 
 /// Of these entries, which the journal has as complete, those whose bytes at the target are the ones that were copied.
 pub(crate) fn still_right(engine: &Engine<'_>, numbers: &[usize]) -> HashSet<usize> {
@@ -51,7 +51,7 @@ fn is_right(engine: &Engine<'_>, worker: usize, number: usize, buffer: &mut [u8]
 
 /// The digest of a file's bytes; of one that `is_stored` as they are on stable storage.
 fn digest_of(path: &Path, is_stored: bool, buffer: &mut [u8]) -> io::Result<Hash> {
-    let mut file = File::open(path)?;
+    let mut file = straight::open(path, OFlags::RDONLY, 0)?;
     if is_stored {
         let _only_advice = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
     }

@@ -6,9 +6,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use bivouac_types::limits::NAME_LEN_MAX;
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
+use crate::straight;
 use crate::tag::Tag;
 
 /// A file, link or pipe that is being made. Dropped before it is in place, it is removed.
@@ -60,13 +61,13 @@ impl Draft {
     pub(crate) fn commit(mut self, overwrite: bool) -> io::Result<PathBuf> {
         if let Some(place) = &self.place {
             if overwrite {
-                std::fs::rename(&self.path, place)?;
+                straight::rename(&self.path, place, RenameFlags::empty())?;
             } else {
                 rename_to_free(&self.path, place)?;
             }
             // A rename over another name of the same file leaves both.
-            if overwrite && std::fs::symlink_metadata(&self.path).is_ok() {
-                let _ = std::fs::remove_file(&self.path);
+            if overwrite && straight::look(&self.path).is_ok() {
+                let _ = straight::remove_file(&self.path);
             }
         }
         self.kept = true;
@@ -77,7 +78,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.kept {
-            let _ = std::fs::remove_file(&self.path);
+            let _ = straight::remove_file(&self.path);
         }
     }
 }
@@ -87,7 +88,7 @@ impl Drop for Draft {
 fn make_anew<T>(path: &Path, mut make: impl FnMut(&Path) -> io::Result<T>) -> io::Result<T> {
     match make(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            std::fs::remove_file(path)?;
+            straight::remove_file(path)?;
             make(path)
         }
         made => made,
@@ -96,15 +97,17 @@ fn make_anew<T>(path: &Path, mut make: impl FnMut(&Path) -> io::Result<T>) -> io
 
 /// Renames to a name that must be free.
 pub(crate) fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
-    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+    let renamed = straight::rename(from, to, RenameFlags::NOREPLACE);
+    let unknown = [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP].map(Errno::raw_os_error);
+    match renamed {
         // Not every file system has this kind of rename.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
-        other => return Ok(other?),
+        Err(error) if error.raw_os_error().is_some_and(|errno| unknown.contains(&errno)) => {}
+        renamed => return renamed,
     }
-    if to.symlink_metadata().is_ok() {
+    if straight::look(to).is_ok() {
         return Err(Errno::EXIST.into());
     }
-    std::fs::rename(from, to)
+    straight::rename(from, to, RenameFlags::empty())
 }
 
 /// The temporary path of what will be at `place`: beside it, `.NAME.bivouac-TAG`.

@@ -277,7 +277,7 @@ impl<'a> Worker<'a> {
         let renamed = draft.is_beside() && self.engine.durability == Durability::Acknowledged;
         let at = self.spot.put(draft).map_err(|error| Failure::io("put in place", &place, error))?;
         if renamed {
-            line.target = at.symlink_metadata().ok().map(|meta| Mark::of(&meta));
+            line.target = crate::straight::look(&at).ok().map(|meta| Mark::of(&meta));
         }
         self.note(|copied| copied.skipped.extend(skipped));
         Ok(self.done(number, &line))

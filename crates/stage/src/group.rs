@@ -77,7 +77,7 @@ pub(crate) struct Storage(File);
 
 impl Storage {
     pub(crate) fn open(dir: &Path) -> std::io::Result<Storage> {
-        File::open(dir).map(Storage)
+        crate::straight::open_dir(dir).map(Storage)
     }
 
     pub(crate) fn sync(&self) -> std::io::Result<()> {

@@ -1,13 +1,13 @@
 //! One large file while it is copied. Several workers may work on its parts.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use blake3::Hash;
+use rustix::fs::OFlags;
 
 use crate::baseline::Baseline;
 use crate::blocks::{
@@ -18,6 +18,7 @@ use crate::journal::{Part, control};
 use crate::line::{Line, LineKind};
 use crate::meta::{Mark, Stamp, copy_xattrs};
 use crate::scan::has_holes;
+use crate::straight;
 use crate::target::Spot;
 use crate::views::Views;
 use crate::{Anew, Cause, Failure, Skipped};
@@ -305,7 +306,7 @@ impl Job {
             let renamed = draft.is_beside();
             let place = spot.put(draft).map_err(|error| Failure::io("put in place", &self.place, error))?;
             if renamed {
-                line.target = place.symlink_metadata().ok().map(|meta| Mark::of(&meta));
+                line.target = straight::look(&place).ok().map(|meta| Mark::of(&meta));
             }
         }
         Ok(line)
@@ -336,7 +337,7 @@ impl Job {
         let from = open_for_reading(&source).map_err(|error| Failure::io("open", &source, error))?;
         let path = self.outcome().draft.as_ref().map(|draft| draft.path().to_owned()).ok_or_else(gone)?;
         let path = seen.views.path(seen.worker, &path);
-        let to = OpenOptions::new().read(true).write(true).open(&path);
+        let to = straight::open(&path, OFlags::RDWR, 0);
         let to = to.map_err(|error| Failure::io("open", &self.place, error))?;
         Ok(slot.get_or_init(|| Pair { from, to }))
     }
@@ -387,8 +388,7 @@ impl Part {
 
 /// Opens what was a file when it was looked at; never waits for the other end of a pipe.
 pub(crate) fn open_for_reading(path: &Path) -> std::io::Result<File> {
-    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
-    OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)
+    straight::open(path, OFlags::RDONLY | OFlags::NONBLOCK, 0)
 }
 
 fn parts(size: u64) -> u64 {

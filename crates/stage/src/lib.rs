@@ -44,6 +44,7 @@ mod room;
 mod scan;
 mod select;
 mod small;
+mod straight;
 mod tag;
 mod target;
 mod tree;

@@ -6,10 +6,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use crate::line::{parse_time, time};
+use crate::straight;
 
 /// Seconds since 1970 and nanoseconds, as in `struct timespec`.
 pub type Time = (i64, i64);
@@ -54,16 +55,17 @@ impl Attrs {
 
     /// Gives a link or pipe these attributes, without following or opening it.
     pub(crate) fn apply_at(&self, path: &Path) -> io::Result<()> {
+        let (dir, name) = straight::enter(path)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         if rustix::process::geteuid().is_root() {
             let (uid, gid) = (Some(self.owner()), Some(self.group()));
-            tolerate(rustix::fs::chownat(CWD, path, uid, gid, flags))?;
+            tolerate(rustix::fs::chownat(&dir, name, uid, gid, flags))?;
         }
-        let made = path.symlink_metadata()?;
+        let made = straight::look(path)?;
         if !made.is_symlink() {
-            rustix::fs::chmod(path, Mode::from_raw_mode(self.mode_for(&made)))?;
+            straight::set_mode(path, self.mode_for(&made))?;
         }
-        rustix::fs::utimensat(CWD, path, &self.times(), flags)?;
+        rustix::fs::utimensat(&dir, name, &self.times(), flags)?;
         Ok(())
     }
 

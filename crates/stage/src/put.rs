@@ -83,7 +83,7 @@ impl Putter {
             }
             Some(Dir { open, .. }) => open,
             // Why it cannot be opened is found out by the steps.
-            None => File::open(path).ok(),
+            None => crate::straight::open_dir(path).ok(),
         }
     }
 

@@ -37,7 +37,7 @@ pub(crate) fn check(plan: &Plan, past: &Past, dst: &Path) -> Result<(), Failure>
     }
     // Looking at what is there takes as long as the copy's own looks, so only now.
     let needed = sum(|entry, dst| {
-        let replaced = fs::symlink_metadata(below(dst, &entry.path))
+        let replaced = crate::straight::look(&below(dst, &entry.path))
             .map_or(0, |meta| meta.blocks().saturating_mul(BLOCK));
         entry.space.saturating_sub(replaced)
     });

@@ -5,13 +5,12 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use walkdir::{DirEntry, WalkDir};
-
 use crate::baseline::Baseline;
 use crate::meta::{Mark, Stamp};
 use crate::room::space_of;
+use crate::straight;
 use crate::tag::is_temporary;
-use crate::{Cause, CopyOptions, Failure, Skipped, Totals};
+use crate::{CopyOptions, Failure, Skipped, Totals};
 
 /// What there is at the source, by name; a directory before what is in it.
 #[derive(Debug, Default)]
@@ -76,22 +75,22 @@ pub(crate) fn has_holes(meta: &Metadata) -> bool {
 pub(crate) fn scan(root: PathBuf, opts: &CopyOptions, baseline: Option<&Baseline>) -> Plan {
     let plan = Plan { root: root.clone(), ..Plan::default() };
     let mut scan = Scan { plan, opts, baseline, names: HashMap::new(), seen: HashSet::new() };
-    let mut walk = WalkDir::new(root).sort_by_file_name().into_iter();
-    while let Some(found) = walk.next() {
+    let mut left = vec![root];
+    while let Some(path) = left.pop() {
         if opts.cancelled() {
             break;
         }
-        match found {
-            Ok(found) if scan.leaves_out(&found) => {
-                if found.file_type().is_dir() {
-                    walk.skip_current_dir();
-                }
-            }
-            Ok(found) => match found.metadata() {
-                Ok(meta) => scan.add(found.path(), &meta),
-                Err(error) => scan.plan.failures.push(unreadable(error)),
-            },
-            Err(error) => scan.plan.failures.push(unreadable(error)),
+        if scan.leaves_out(&path) {
+            continue;
+        }
+        let looked = straight::look(&path).and_then(|meta| {
+            scan.add(&path, &meta);
+            if meta.is_dir() { straight::list(&path) } else { Ok(Vec::new()) }
+        });
+        match looked {
+            // The last one is the next.
+            Ok(names) => left.extend(names.iter().rev().map(|name| path.join(name))),
+            Err(error) => scan.plan.failures.push(Failure::io("look at it", &path, error)),
         }
     }
     scan.finish()
@@ -112,13 +111,13 @@ impl Scan<'_> {
         path.strip_prefix(&self.plan.root).unwrap_or(path)
     }
 
-    fn leaves_out(&mut self, found: &DirEntry) -> bool {
-        if found.depth() > 0 && is_temporary(found.file_name()) {
+    fn leaves_out(&mut self, path: &Path) -> bool {
+        if path != self.plan.root && path.file_name().is_some_and(is_temporary) {
             let what = "what an unfinished copy left; see bivouac stage status".to_owned();
-            self.plan.skipped.push(Skipped { path: found.path().to_owned(), what });
+            self.plan.skipped.push(Skipped { path: path.to_owned(), what });
             return true;
         }
-        self.opts.select.excludes(self.relative(found.path()))
+        self.opts.select.excludes(self.relative(path))
     }
 
     fn add(&mut self, path: &Path, meta: &Metadata) {
@@ -218,14 +217,6 @@ fn kind_of(meta: &Metadata) -> Result<Kind, &'static str> {
         () if kind.is_fifo() => Ok(Kind::Fifo),
         () if kind.is_socket() => Err("socket"),
         () => Err("device"),
-    }
-}
-
-fn unreadable(error: walkdir::Error) -> Failure {
-    let path = error.path().unwrap_or(Path::new("")).to_owned();
-    match error.into_io_error() {
-        Some(error) => Failure::io("look at it", &path, error),
-        None => Failure::new(&path, Cause::Conflict("is inside itself")),
     }
 }
 

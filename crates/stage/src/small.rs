@@ -135,7 +135,7 @@ impl Sealed {
     /// Reads the copy back and compares it. `stored` if it is on stable storage, from which it is then read.
     pub(crate) fn verify(&self, place: &Path, stored: bool, buffer: &mut [u8]) -> Result<(), Failure> {
         let read = |error| Failure::io("read it back", place, error);
-        let file = File::open(self.draft.path()).map_err(read)?;
+        let file = crate::straight::open(self.draft.path(), rustix::fs::OFlags::RDONLY, 0).map_err(read)?;
         if stored {
             let _only_advice = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         }

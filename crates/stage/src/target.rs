@@ -1,17 +1,18 @@
 //! The target: where new objects are made and how they get in place.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::draft::{Draft, rename_to_free, temporary};
 use crate::meta::{Attrs, Mark};
 use crate::put::Putter;
 use crate::scan::below;
+use crate::straight;
 use crate::tag::Tag;
 use crate::views::Views;
 use crate::{Cause, Failure};
@@ -140,7 +141,7 @@ impl Spot {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => return made.map(|()| true),
         }
-        if path.symlink_metadata()?.is_dir() { Ok(false) } else { Err(Errno::NOTDIR.into()) }
+        if straight::look(&path)?.is_dir() { Ok(false) } else { Err(Errno::NOTDIR.into()) }
     }
 
     /// Makes an empty file, and opens it for writing; if `reads`, for reading too, which costs a formation's mount a request
@@ -149,7 +150,8 @@ impl Spot {
         // Attributes are set by who may write.
         let mode = if self.is_staged() && mode & 0o200 != 0 { mode & 0o777 } else { 0o600 };
         self.draft(relative, |path| {
-            OpenOptions::new().read(reads).write(true).create_new(true).mode(mode).open(path)
+            let access = if reads { OFlags::RDWR } else { OFlags::WRONLY };
+            straight::open(path, access | OFlags::CREATE | OFlags::EXCL, mode)
         })
     }
 
@@ -169,7 +171,7 @@ impl Spot {
             let made = putter.put(path, attrs, content);
             if made.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::AlreadyExists) {
                 // It may be there, and empty.
-                let _ = fs::remove_file(path);
+                let _ = straight::remove_file(path);
             }
             made
         })?;
@@ -188,8 +190,8 @@ impl Spot {
         let place = self.path(relative);
         let path = if self.is_staged() { place.clone() } else { temporary(&place, &self.tag) };
         let is_ours = |meta: &Metadata| meta.is_file() && meta.nlink() == 1;
-        path.symlink_metadata().ok().filter(is_ours)?;
-        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        straight::look(&path).ok().filter(is_ours)?;
+        let open = |path: &Path| straight::open(path, OFlags::RDWR, 0);
         if self.is_staged() {
             Draft::in_place(place, open).ok()
         } else {
@@ -198,19 +200,17 @@ impl Spot {
     }
 
     pub(crate) fn symlink(&self, relative: &Path, to: &Path) -> io::Result<Draft> {
-        Ok(self.draft(relative, |path| std::os::unix::fs::symlink(to, path))?.0)
+        Ok(self.draft(relative, |path| straight::symlink(to, path))?.0)
     }
 
     pub(crate) fn fifo(&self, relative: &Path) -> io::Result<Draft> {
-        let make =
-            |path: &Path| Ok(rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?);
-        Ok(self.draft(relative, make)?.0)
+        Ok(self.draft(relative, straight::fifo)?.0)
     }
 
     /// Makes another name of a file that is in place.
     pub(crate) fn hard_link(&self, relative: &Path, of: &Path) -> io::Result<Draft> {
         let of = self.path(of);
-        Ok(self.draft(relative, |path| fs::hard_link(&of, path))?.0)
+        Ok(self.draft(relative, |path| straight::hard_link(&of, path))?.0)
     }
 
     /// Puts an object in place. Answers where it is.
@@ -224,7 +224,7 @@ impl Spot {
             return Draft::in_place(path, make);
         }
         // Also finds out about a name that is too long although its temporary one is not.
-        match path.symlink_metadata() {
+        match straight::look(&path) {
             Ok(there) if there.is_dir() => return Err(Errno::ISDIR.into()),
             Ok(_) if !self.overwrite => return Err(Errno::EXIST.into()),
             Err(error) if error.kind() == io::ErrorKind::InvalidFilename => return Err(error),
@@ -240,16 +240,17 @@ impl Drop for Target {
             return;
         }
         if let Some(staged) = &self.spot.staged {
-            remove_tree(staged);
+            // What is left of it is named by whoever looks; nobody is there to be told.
+            let _ = straight::remove_tree(staged);
         }
         for parent in self.parents.iter().rev() {
-            let _ = fs::remove_dir(parent);
+            let _ = straight::remove_dir(parent);
         }
     }
 }
 
 fn identity(dir: &Path) -> io::Result<Identity> {
-    fs::metadata(dir).map(|meta| (meta.dev(), meta.ino()))
+    straight::look(dir).map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// The directory that holds a path's last name.
@@ -260,7 +261,7 @@ pub(crate) fn containing(path: &Path) -> Option<&Path> {
 
 /// Writes a directory's entries to stable storage, where the file system has such a thing.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    sync(&File::open(dir)?)
+    sync(&straight::open_dir(dir)?)
 }
 
 /// As [`sync_dir`], for one that is open.
@@ -284,14 +285,14 @@ fn check(place: &Path, for_dir: bool) -> Result<bool, Failure> {
 }
 
 fn make_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(path)
+    straight::make_dir(path, 0o700)
 }
 
 /// Makes a directory in a place that is all ours, where an interrupted copy may have made it, and closed it, before.
 fn make_own_dir(path: &Path) -> io::Result<()> {
     match make_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.symlink_metadata()?.is_dir() => {
-            Ok(rustix::fs::chmod(path, Mode::RWXU)?)
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && straight::look(path)?.is_dir() => {
+            straight::set_mode(path, 0o700)
         }
         made => made,
     }
@@ -310,25 +311,12 @@ pub(crate) fn missing_parents(place: &Path) -> Vec<PathBuf> {
 fn make_parents(place: &Path) -> Result<Vec<PathBuf>, Failure> {
     let wanted = missing_parents(place);
     for (made, dir) in wanted.iter().enumerate() {
-        if let Err(error) = fs::create_dir(dir) {
-            wanted.iter().take(made).rev().for_each(|dir| drop(fs::remove_dir(dir)));
+        if let Err(error) = straight::make_dir(dir, 0o777) {
+            wanted.iter().take(made).rev().for_each(|dir| drop(straight::remove_dir(dir)));
             return Err(Failure::io("make it", dir, error));
         }
     }
     Ok(wanted)
-}
-
-/// Removes a temporary tree, also the parts of it that were made read-only already.
-pub(crate) fn remove_tree(root: &Path) {
-    if fs::remove_dir_all(root).is_ok() {
-        return;
-    }
-    for entry in walkdir::WalkDir::new(root).into_iter().flatten() {
-        if entry.file_type().is_dir() {
-            let _ = rustix::fs::chmod(entry.path(), Mode::RWXU);
-        }
-    }
-    let _ = fs::remove_dir_all(root);
 }
 
 #[cfg(test)]

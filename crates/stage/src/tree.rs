@@ -1,7 +1,7 @@
 //! The copy of a tree, step by step: look, make directories, copy files, link, date directories, put in place.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use crate::line::{Line, LineKind};
 use crate::meta::{Mark, copy_xattrs};
 use crate::room;
 use crate::scan::{Entry, Kind, Plan, scan};
+use crate::straight;
 use crate::tag::Tag;
 use crate::target::{Manner, Spot, Target, containing, missing_parents, sync, sync_dir};
 use crate::{Cause, CopyOptions, Failure, Progress, Side, Skipped, StageError, Summary, Totals};
@@ -41,7 +42,7 @@ pub fn copy_tree(
         tag: &tag,
         is_resumable: false,
         baseline: None,
-        is_link: false,
+        is_followed: false,
         known: None,
     };
     copy_one(src, dst, opts, progress, &way)
@@ -55,8 +56,8 @@ pub(crate) struct Way<'a> {
     pub(crate) is_resumable: bool,
     /// Only what changed since is copied.
     pub(crate) baseline: Option<&'a Baseline>,
-    /// Whether the source is a link that is not to be followed, but to be copied.
-    pub(crate) is_link: bool,
+    /// Whether the path in the formation has no links any more that were to be followed: one in the end is meant itself.
+    pub(crate) is_followed: bool,
     /// What the bytes at the source should be, where that is known.
     pub(crate) known: Option<&'a Baseline>,
 }
@@ -77,10 +78,14 @@ pub(crate) fn copy_one(
     progress: &dyn Progress,
     way: &Way<'_>,
 ) -> Result<Summary, StageError> {
-    let source = if way.is_link { Ok(src.to_owned()) } else { fs::canonicalize(src) };
+    let is_followed = |side| way.is_followed && opts.side == side;
+    let source = match is_followed(Side::Source) {
+        true => straight::look(src).map(|_| src.to_owned()),
+        false => fs::canonicalize(src),
+    };
     let source = source.map_err(|error| root_failure("look at it", src, error))?;
     // What a link at the target stands for is replaced or merged, not the link.
-    let dst = &fs::canonicalize(dst).unwrap_or_else(|_| dst.to_owned());
+    let dst = &if is_followed(Side::Target) { dst.to_owned() } else { straight::canonical(dst) };
     refuse_overlap(&source, dst).map_err(StageError::Root)?;
     let mut plan = scan(source, opts, way.baseline);
     if opts.cancelled() {
@@ -267,7 +272,7 @@ impl<'a> Run<'a, '_> {
         self.tally.contents.insert(number, content);
         let Some(entry) = self.engine.plan.entries.get(number) else { return };
         let at = self.spot().path(&entry.path);
-        let target = fs::symlink_metadata(at).ok().map(|meta| Mark::of(&meta));
+        let target = straight::look(&at).ok().map(|meta| Mark::of(&meta));
         let digest = (kind == LineKind::HardLink).then_some(content);
         let line = Line::of(kind, &entry.stamp, &entry.path);
         self.lines.push_str(&Line { target, digest, more: more.to_owned(), ..line }.encode());
@@ -281,7 +286,7 @@ impl<'a> Run<'a, '_> {
         let same_source =
             (line.source, line.size, line.mtime) == (Some(stamp.mark), stamp.size, stamp.attrs.mtime);
         let same_target = || {
-            let there = fs::symlink_metadata(self.spot().path(&entry.path)).ok()?;
+            let there = straight::look(&self.spot().path(&entry.path)).ok()?;
             let same = there.is_file()
                 && there.len() == line.size
                 && line.target.map(|mark| mark.ino) == Some(Mark::of(&there).ino);
@@ -333,7 +338,7 @@ impl<'a> Run<'a, '_> {
 
     fn symlink(&mut self, number: usize, entry: &Entry) {
         let source = self.engine.plan.source(entry);
-        let to = match fs::read_link(&source) {
+        let to = match straight::read_link(&source) {
             Ok(to) => to,
             Err(error) => return self.tally.fail("read the link", &source, error),
         };
@@ -442,8 +447,8 @@ impl<'a> Run<'a, '_> {
 
     fn dress_dir(&mut self, entry: &Entry) -> io::Result<()> {
         let source = self.engine.plan.source(entry);
-        let made = File::open(self.spot().path(&entry.path))?;
-        let refused = match File::open(&source) {
+        let made = straight::open_dir(&self.spot().path(&entry.path))?;
+        let refused = match straight::open_dir(&source) {
             Ok(from) => copy_xattrs(&from, &made)?,
             // That it cannot be looked into is among the failures already.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),

@@ -13,7 +13,7 @@ impl Views {
     /// Paths of a copy are named below the first place.
     #[must_use]
     pub fn new(places: Vec<PathBuf>) -> Views {
-        Views { places }
+        Views { places: places.iter().map(|place| crate::straight::canonical(place)).collect() }
     }
 
     /// Ways to go to a file: at least one.

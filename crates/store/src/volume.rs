@@ -24,7 +24,7 @@ pub use dir::DirVolume;
 pub use failing::{FailingVolume, Fault, Operation, OperationKind};
 pub use identity::{IDENTITY_NAME, VolumeIdentity};
 pub use memory::MemVolume;
-pub use note::{NOTE_LEN_MAX, NOTE_NAME, read_note, write_note};
+pub use note::{LIVES_NAME, NOTE_LEN_MAX, NOTE_NAME, read_lives, read_note, write_lives, write_note};
 pub use read_only::ReadOnlyVolume;
 
 use bivouac_types::Errno;

@@ -41,8 +41,12 @@ pub struct Past {
     pub first_node: u16,
     /// The map that it had, with addresses of then.
     pub map: FormationMap,
+    /// The lives of the formation that all of its volumes have seen, the newest last.
+    pub lives: Vec<u64>,
+    /// The newest of those that were served.
+    pub served: Option<u64>,
 }
-codec_struct!(Past { first_node, map });
+codec_struct!(Past { first_node, map, lives, served });
 
 /// A node that a host brings.
 #[derive(Clone, Debug, PartialEq, Eq)]

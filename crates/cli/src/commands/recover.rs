@@ -33,6 +33,7 @@ pub fn run(here: &Environment, args: &RecoverArgs) -> Result<ExitCode, Failure> 
         port: args.port,
         owner: args.owner.map(owner).transpose()?,
         ttl_ms: args.ttl.map(|ttl| ttl.0),
+        with_older: args.with_older,
     };
     let bound = Duration::from_millis(args.start_timeout.0);
     if let Some(whole) = whole(here, &wanted)? {
@@ -104,6 +105,7 @@ fn over_hosts(
         meeting: None,
         hosts: hosts(again, &whole.hosts)?,
         past: Some(whole.state),
+        with_older: args.with_older,
     };
     let started = start_hosts(here, &wishes, bound, signals)?;
     say_who_is_missing(&started.state);

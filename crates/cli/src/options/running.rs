@@ -67,6 +67,9 @@ pub struct RecoverArgs {
     /// Where its volumes are now: each, or a directory that they are in; the others are looked for where they were. Over several hosts, on each of them
     #[arg(long = "volume", value_name = "DIR")]
     pub volumes: Vec<PathBuf>,
+    /// Take volumes that are older than the others as they are: files over both may be mixtures of old and new
+    #[arg(long)]
+    pub with_older: bool,
     #[command(flatten)]
     pub hosts: AgainArgs,
     #[command(flatten)]

@@ -56,6 +56,8 @@ pub struct HostsWishes {
     pub meeting: Option<Meeting>,
     /// What it was, if it is to be recovered: the hosts start their parts again, on the volumes that they have.
     pub past: Option<State>,
+    /// Whether volumes that are older than the others are taken as they are then.
+    pub with_older: bool,
 }
 
 /// What the keeper is told.
@@ -292,6 +294,7 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
         start_ms: u64::try_from(bound.as_millis()).unwrap_or(u64::MAX),
         reach: None,
         recovers: wishes.past.is_some(),
+        with_older: wishes.with_older,
     }
 }
 

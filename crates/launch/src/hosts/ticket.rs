@@ -87,6 +87,9 @@ pub(crate) struct Ticket {
     /// Whether the parts of a formation that was killed are to be started again, on the volumes that they have.
     #[serde(default)]
     pub recovers: bool,
+    /// Whether volumes that are older than the others are taken as they are then.
+    #[serde(default)]
+    pub with_older: bool,
 }
 
 impl Ticket {
@@ -193,6 +196,7 @@ pub(crate) mod tests {
             start_ms: 60_000,
             reach: None,
             recovers: false,
+            with_older: false,
         }
     }
 

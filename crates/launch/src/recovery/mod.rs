@@ -5,6 +5,7 @@
 mod amount;
 mod found;
 mod index;
+mod lives;
 mod note;
 mod part;
 mod whole;
@@ -35,6 +36,7 @@ pub use amount::Amount;
 pub use found::{Recoverable, recoverable};
 pub(crate) use found::{why_volumes_are_kept, without_state};
 pub(crate) use index::{forget, forget_former, forget_whole, noted_directories, remember, remember_whole};
+pub(crate) use lives::{begin as begin_life, older_host, serve as serve_life};
 pub(crate) use note::write_all as write_notes;
 pub(crate) use part::part_again;
 pub use whole::{Whole, whole};
@@ -55,6 +57,8 @@ pub struct Recovery {
     pub owner: Option<ProcessId>,
     /// How long it lives, in milliseconds.
     pub ttl_ms: Option<u64>,
+    /// Whether volumes that are older than the others are taken as they are.
+    pub with_older: bool,
 }
 
 /// Starts a formation again on the volumes that it has, and waits until every daemon serves. What fails leaves them as
@@ -75,6 +79,7 @@ pub fn recover(
     // Until the supervisor has it: what is looked at now must not be removed by who takes it for nobody's.
     let _held = memory_root::hold_all(&old)?;
     check_whole(&old)?;
+    lives::check(&old, wanted.with_older)?;
     let claim = claim(here, &old)?;
     let unfinished = Unfinished { claim: &claim, is_new: claim.stale.is_none() };
     check_unused(&old)?;

@@ -150,7 +150,7 @@ pub(super) mod tests {
     }
 
     /// The state of two nodes on volumes below a directory.
-    fn of_two(dir: &Path) -> (State, Vec<(PathBuf, VolumeIdentity)>) {
+    pub(in crate::recovery) fn of_two(dir: &Path) -> (State, Vec<(PathBuf, VolumeIdentity)>) {
         let volumes = vec![volume(dir, 0), volume(dir, 1)];
         let mut state = sample();
         state.nodes.push(NodeState { id: 1, ..state.nodes[0].clone() });

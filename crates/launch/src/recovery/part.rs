@@ -7,7 +7,10 @@ use bivouac_store::VolumeIdentity;
 use bivouac_wire::rendezvous::Past;
 
 use super::found::{below, of_formation, recoverable};
-use super::{Unfinished, anew, check_unused, check_whole, claim, damaged, index, living, note, placed};
+use super::lives::Common;
+use super::{
+    Unfinished, anew, check_unused, check_whole, claim, damaged, index, lives, living, note, placed,
+};
 use crate::environment::Environment;
 use crate::hosts::Ticket;
 use crate::process::ProcessId;
@@ -28,7 +31,7 @@ pub(crate) fn part_again(
 ) -> LaunchResult<(Claim, State, Past)> {
     let old = find(here, ticket)?;
     check_whole(&old)?;
-    let past = past_of(&old)?;
+    let past = past_of(&old, lives::check(&old, ticket.with_older)?)?;
     let claim = claim(here, &old)?;
     let unfinished = Unfinished { claim: &claim, is_new: claim.stale.is_none() };
     check_unused(&old)?;
@@ -84,13 +87,13 @@ fn volumes(here: &Environment, ticket: &Ticket) -> Vec<(PathBuf, VolumeIdentity)
     of_formation(found, &ticket.formation)
 }
 
-/// Which nodes it was, and of which map.
-fn past_of(old: &State) -> LaunchResult<Past> {
+/// Which nodes it was, of which map, and in which lives of the formation it was there.
+fn past_of(old: &State, common: Common) -> LaunchResult<Past> {
     let map = old.map().ok_or_else(|| damaged(old, "what is left of it does not have its map"))?;
     let ids: Vec<u16> = old.nodes.iter().map(|node| node.id).collect();
     let first_node = ids.first().copied().unwrap_or_default();
     if !ids.iter().copied().eq(first_node..first_node.saturating_add(ids.len() as u16)) {
         return Err(damaged(old, "the numbers of its nodes do not follow each other"));
     }
-    Ok(Past { first_node, map })
+    Ok(Past { first_node, map, lives: common.lives, served: common.served })
 }

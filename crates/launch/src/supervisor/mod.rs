@@ -27,7 +27,7 @@ use crate::packets;
 use crate::phases::{Phase, Phases, in_words};
 use crate::process::ProcessId;
 use crate::purpose::{Guard, unix_ms};
-use crate::recovery::write_notes;
+use crate::recovery::{begin_life, serve_life, write_notes};
 use crate::restarts::{Command, Event, Life, Policy, Restarts};
 use crate::signals::Signals;
 use crate::standby::Standby;
@@ -384,9 +384,12 @@ impl Supervisor {
                 self.try_write_state();
                 self.callers.answer(token, &Answer::Done);
             }
-            Request::Recovered => self.change_purpose(token, |state| {
-                state.part.iter_mut().for_each(|part| part.leaves_volumes = false);
-            }),
+            Request::Recovered => {
+                self.note_life(serve_life);
+                self.change_purpose(token, |state| {
+                    state.part.iter_mut().for_each(|part| part.leaves_volumes = false);
+                });
+            }
             Request::Look => self.callers.answer(token, &Answer::Done),
             Request::Stop => {
                 self.callers.answer(token, &Answer::Done);
@@ -696,9 +699,18 @@ impl Supervisor {
         self.state.stage = Stage::Running;
         // From now on there may be clients again.
         self.state.recovering = false;
+        // Before programs can change anything: it tells these volumes from older copies.
+        self.note_life(begin_life);
         self.try_write_state();
         write_notes(&self.state);
         self.tell(&Report::Ready { phases: phases.into_steps() });
+    }
+
+    /// Notes something of the life that a recovery began; the first one needs no note.
+    fn note_life(&self, note: fn(&State, &[u8; SECRET_LEN])) {
+        if self.state.recoveries > 0 {
+            note(&self.state, &self.secret);
+        }
     }
 
     fn tell(&mut self, report: &Report) {

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crate::beneath::{Beneath, follow, follow_target};
 use crate::journal::{Journal, Recorder, control};
+use crate::scan::below;
+use crate::straight;
 use crate::tree::{Way as Going, copy_one};
 use crate::{Baseline, CopyOptions, Failure, Limiter, Progress, Side, StageError, Summary, Transfer, Views};
 
@@ -80,7 +82,7 @@ impl Held {
         let failed = |error| Failure::io("use the job's journal", &log, error);
         let (journal, mut history) = Journal::open(&log).map_err(failed)?;
         let mount = conditions.mounts.first().cloned().unwrap_or_default();
-        journal.note(&control("mount", &mount)).map_err(failed)?;
+        journal.note(&control("mount", &straight::canonical(&mount))).map_err(failed)?;
         let opts = self.options(conditions)?;
         let known = (opts.verify && self.order.way == Way::Out).then(|| self.jobs.digests());
         let mut transfers = Vec::new();
@@ -94,7 +96,7 @@ impl Held {
                 tag: &self.order.tag,
                 is_resumable: true,
                 baseline: baseline.as_ref(),
-                is_link: false,
+                is_followed: true,
                 known: known.as_ref(),
             };
             let outcome = self.copy(transfer, &mount, &opts, progress, going);
@@ -129,11 +131,11 @@ impl Held {
         match self.order.way {
             Way::In => {
                 let dst = follow_target(mount, &transfer.dst).map_err(StageError::Root)?;
-                copy_one(&transfer.src, &dst, opts, progress, &going)
+                copy_one(&transfer.src, &of_mount(mount, &dst), opts, progress, &going)
             }
             Way::Out => {
-                let Beneath { path, is_link_out } = follow(mount, &transfer.src).map_err(StageError::Root)?;
-                copy_one(&path, &transfer.dst, opts, progress, &Going { is_link: is_link_out, ..going })
+                let Beneath { path, .. } = follow(mount, &transfer.src).map_err(StageError::Root)?;
+                copy_one(&of_mount(mount, &path), &transfer.dst, opts, progress, &going)
             }
         }
     }
@@ -172,4 +174,10 @@ impl Held {
         }
         Ok(())
     }
+}
+
+/// A path below the mount, which has no links below it, without those that lead to the mount.
+fn of_mount(mount: &Path, path: &Path) -> PathBuf {
+    let rest = path.strip_prefix(mount).ok();
+    rest.map_or_else(|| path.to_owned(), |rest| below(&straight::canonical(mount), rest))
 }

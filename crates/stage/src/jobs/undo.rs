@@ -1,12 +1,11 @@
 //! Removes what an interrupted copy left.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::journal::History;
+use crate::straight;
 use crate::tag::Tag;
-use crate::target::remove_tree;
 use crate::{Failure, Transfer};
 
 use super::order::{Order, Way};
@@ -14,6 +13,8 @@ use super::order::{Order, Way};
 /// Removes everything temporary of a job, the directories that it made and did not complete, and those that it made above
 /// its targets, as far as they are empty. What is complete and in place stays. Answers how many objects it removed.
 pub(crate) fn undo(order: &Order, history: &History, mount: Option<&Path>) -> Result<u64, Failure> {
+    let mount = mount.map(straight::canonical);
+    let mount = mount.as_deref();
     let now = |path: &PathBuf| moved(path, history.mount.as_deref(), mount);
     let mut removed = 0;
     for dir in history.dirs.iter().map(now) {
@@ -21,14 +22,15 @@ pub(crate) fn undo(order: &Order, history: &History, mount: Option<&Path>) -> Re
     }
     for (transfer, past) in order.transfers.iter().zip(&history.transfers) {
         let Some(place) = place(order.way, transfer, mount) else { continue };
+        let place = straight::canonical(&place);
         let mut unfinished: Vec<_> =
             past.made.iter().filter(|path| !past.lines.contains_key(*path)).collect();
         unfinished.sort();
         // What is inside first; one that something is in stays.
-        let gone = unfinished.iter().rev().filter(|path| fs::remove_dir(place.join(path)).is_ok());
+        let gone = unfinished.iter().rev().filter(|path| straight::remove_dir(&place.join(path)).is_ok());
         removed += gone.count() as u64;
     }
-    let above = history.above.iter().rev().map(now).filter(|dir| fs::remove_dir(dir).is_ok());
+    let above = history.above.iter().rev().map(now).filter(|dir| straight::remove_dir(dir).is_ok());
     Ok(removed + above.count() as u64)
 }
 
@@ -48,27 +50,42 @@ pub(crate) fn place(way: Way, transfer: &Transfer, mount: Option<&Path>) -> Opti
 }
 
 fn remove_temporary(dir: &Path, tag: &Tag) -> Result<u64, Failure> {
-    let entries = match fs::read_dir(dir) {
+    let names = match straight::list(dir) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(0),
-        entries => entries.map_err(|error| Failure::io("list it", dir, error))?,
+        names => names.map_err(|error| Failure::io("list it", dir, error))?,
     };
     let mut removed = 0;
-    for entry in entries {
-        let entry = entry.map_err(|error| Failure::io("list it", dir, error))?;
-        if !tag.marks(&entry.file_name()) {
-            continue;
-        }
-        let path = entry.path();
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_tree(&path);
-        } else {
-            fs::remove_file(&path).map_err(|error| Failure::io("remove it", &path, error))?;
-        }
-        if path.symlink_metadata().is_ok() {
-            let error = std::io::Error::from(ErrorKind::PermissionDenied);
-            return Err(Failure::io("remove it", &path, error));
-        }
+    for name in names.into_iter().filter(|name| tag.marks(name)) {
+        let path = dir.join(name);
+        straight::remove_tree(&path).map_err(|error| Failure::io("remove it", &path, error))?;
         removed += 1;
     }
     Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// S594.
+    #[test]
+    fn nothing_is_removed_behind_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = straight::canonical(dir.path());
+        let tag = Tag::draw();
+        let (theirs, ours) = (real.join("theirs"), real.join("ours"));
+        let left = format!(".file{}", tag.suffix());
+        for place in [&theirs, &ours] {
+            fs::create_dir(place).unwrap();
+            fs::write(place.join(&left), "x").unwrap();
+        }
+        let swapped = real.join("swapped");
+        std::os::unix::fs::symlink(&theirs, &swapped).unwrap();
+        std::os::unix::fs::symlink(&theirs, ours.join(format!(".dir{}", tag.suffix()))).unwrap();
+        assert_eq!(remove_temporary(&ours, &tag).unwrap(), 2);
+        assert_eq!(straight::list(&ours).unwrap().len(), 0);
+        assert_eq!(remove_temporary(&swapped, &tag).unwrap(), 0);
+        assert_eq!(fs::read(theirs.join(&left)).unwrap(), b"x");
+    }
 }

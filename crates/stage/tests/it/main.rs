@@ -6,4 +6,5 @@ mod copy;
 mod faults;
 mod jobs;
 mod random;
+mod swapped;
 mod trees;

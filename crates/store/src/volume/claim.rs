@@ -12,7 +12,7 @@ use rustix::io::{Errno as SystemError, retry_on_intr};
 
 use super::dir::entries;
 use super::identity::{IDENTITY_LEN, IDENTITY_NAME, IdentityError, VERSION, VolumeIdentity};
-use super::note::{NOTE_NAME, NOTE_UNFINISHED_NAME};
+use super::note::{LIVES_NAME, LIVES_UNFINISHED_NAME, NOTE_NAME, NOTE_UNFINISHED_NAME};
 use crate::data::{TABLE_NAME, empty_table};
 use crate::{StoreError, StoreResult};
 
@@ -297,7 +297,8 @@ fn remove_content(path: &Path, root: BorrowedFd<'_>) -> StoreResult<()> {
     for entry in found.iter().filter(|entry| entry.is_dir && is_our_dir(&entry.name)) {
         remove_flat_dir(root, &entry.name).map_err(|e| failed(path, &entry.name, e))?;
     }
-    for note in [NOTE_NAME, NOTE_UNFINISHED_NAME, TABLE_NAME] {
+    let files = [NOTE_NAME, NOTE_UNFINISHED_NAME, LIVES_NAME, LIVES_UNFINISHED_NAME, TABLE_NAME];
+    for note in files {
         match rustix::fs::unlinkat(root, note, AtFlags::empty()) {
             Ok(()) | Err(SystemError::NOENT) => {}
             Err(error) => return Err(failed(path, note, error)),

@@ -1,5 +1,6 @@
-//! What a volume says of the formation that it is part of, besides the identity: a text whose meaning is that of whoever
-//! brings formations up. It is there for the time when nothing else is left of the formation.
+//! What a volume says of the formation that it is part of, besides the identity: texts whose meaning is that of whoever
+//! brings formations up. The note is there for the time when nothing else is left of the formation; the lives tell a volume
+//! that was put back from an older copy.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,19 +15,35 @@ pub const NOTE_NAME: &str = "bivouac-formation";
 pub(super) const NOTE_UNFINISHED_NAME: &str = "bivouac-formation.tmp";
 /// Most bytes of a note: a formation of a thousand nodes takes half a mebibyte.
 pub const NOTE_LEN_MAX: u64 = 16 << 20;
+/// Name of what says in which lives of its formation a volume was there.
+pub const LIVES_NAME: &str = "bivouac-lives";
+/// The same while it is written.
+pub(super) const LIVES_UNFINISHED_NAME: &str = "bivouac-lives.tmp";
 
 /// Writes a volume's note, whole or not at all, and makes it outlive the host.
 ///
 /// # Errors
 /// The system's.
 pub fn write_note(volume: &Path, text: &[u8]) -> io::Result<()> {
-    let unfinished = volume.join(NOTE_UNFINISHED_NAME);
+    write(volume, (NOTE_NAME, NOTE_UNFINISHED_NAME), text)
+}
+
+/// Writes in which lives a volume was there, as [`write_note`] writes the note.
+///
+/// # Errors
+/// The system's.
+pub fn write_lives(volume: &Path, text: &[u8]) -> io::Result<()> {
+    write(volume, (LIVES_NAME, LIVES_UNFINISHED_NAME), text)
+}
+
+fn write(volume: &Path, (name, unfinished): (&str, &str), text: &[u8]) -> io::Result<()> {
+    let unfinished = volume.join(unfinished);
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
     let mut file = options.open(&unfinished)?;
     file.write_all(text)?;
     file.sync_all()?;
-    std::fs::rename(&unfinished, volume.join(NOTE_NAME))?;
+    std::fs::rename(&unfinished, volume.join(name))?;
     File::open(volume)?.sync_all()
 }
 
@@ -35,10 +52,22 @@ pub fn write_note(volume: &Path, text: &[u8]) -> io::Result<()> {
 /// # Errors
 /// The system's; `InvalidData` for one that is longer than any.
 pub fn read_note(volume: &Path) -> io::Result<Option<Vec<u8>>> {
+    read(volume, NOTE_NAME)
+}
+
+/// In which lives a volume was there; `None` if it does not say.
+///
+/// # Errors
+/// As [`read_note`].
+pub fn read_lives(volume: &Path) -> io::Result<Option<Vec<u8>>> {
+    read(volume, LIVES_NAME)
+}
+
+fn read(volume: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
     let mut options = OpenOptions::new();
     // What is no file must not hold anybody up.
     options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
-    let file = match options.open(volume.join(NOTE_NAME)) {
+    let file = match options.open(volume.join(name)) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }
@@ -77,7 +106,12 @@ mod tests {
         write_note(&dir, b"two").unwrap();
         assert_eq!(read_note(&dir).unwrap().unwrap(), b"two");
         assert_eq!(dir.join(NOTE_NAME).metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(read_lives(&dir).unwrap(), None);
+        write_lives(&dir, b"lives").unwrap();
+        assert_eq!(read_lives(&dir).unwrap().unwrap(), b"lives");
+        assert_eq!(read_note(&dir).unwrap().unwrap(), b"two");
         std::fs::write(dir.join(NOTE_UNFINISHED_NAME), "x").unwrap();
+        std::fs::write(dir.join(LIVES_UNFINISHED_NAME), "x").unwrap();
         drop(DirVolume::open(&dir, identity, true).unwrap());
         remove_volume(&dir, formation, true).unwrap();
         assert!(!dir.exists());

@@ -3,6 +3,7 @@
 
 mod dead;
 mod lost;
+mod older;
 mod places;
 mod refusals;
 mod repeated;

@@ -6,6 +6,7 @@ use bivouac_wire::{FormationMap, NodeEntry};
 
 use super::Keeper;
 use super::forming::node_state;
+use crate::recovery::older_host;
 use crate::state::{HostLife, NodeLife, NodeState, VolumeState};
 
 /// A host that is there: what it is called, how many nodes it brings, and what it was.
@@ -21,6 +22,7 @@ impl Keeper {
     pub(super) fn place_again(&mut self) -> Result<FormationMap, String> {
         let mut map = map_of(&self.came())?;
         let missing = missing(&map, &self.came());
+        self.check_lives()?;
         if !missing.is_empty() {
             let what = what_is_lost(&map, &missing);
             if self.plan.min_nodes.is_none() {
@@ -60,6 +62,19 @@ impl Keeper {
         self.absent = missing;
         map.is_secure = self.plan.ticket.secure;
         Ok(map)
+    }
+
+    /// Refuses volumes that were away while the others were recovered.
+    fn check_lives(&self) -> Result<(), String> {
+        if self.plan.ticket.with_older {
+            return Ok(());
+        }
+        let pasts: Vec<(&str, &Past)> = self.came().iter().map(|one| (one.host, one.past)).collect();
+        older_host(&pasts).map_or(Ok(()), |older| {
+            let remedy = "bring back volumes of one moment; or leave that host out (--hosts without it, --min-nodes); or take \
+                          them as they are (--with-older): what was changed meanwhile may be old or mixed";
+            Err(format!("{older}; {remedy}"))
+        })
     }
 
     /// What cannot be had without those that are not there, to be said where too few are.
@@ -169,7 +184,7 @@ mod tests {
     }
 
     fn past(first_node: u16) -> Past {
-        Past { first_node, map: map() }
+        Past { first_node, map: map(), lives: Vec::new(), served: None }
     }
 
     #[test]
@@ -188,6 +203,19 @@ mod tests {
         let mut other = past(2);
         other.map.slots.reverse();
         assert!(says(&[all[0], came("z", 1, &other)]).contains("hosts x and z do not agree"));
+    }
+
+    /// S593.
+    #[test]
+    fn a_host_that_was_away_is_told() {
+        let of = |lives: &[u64], served| Past { lives: lives.into(), served, ..past(0) };
+        let (now, begun) = (of(&[1, 2], Some(2)), of(&[1, 2], Some(1)));
+        assert_eq!(older_host(&[("a", &now), ("b", &begun)]), None);
+        let away = of(&[1], Some(1));
+        let says = "host c are older than those of a: the formation was recovered since without";
+        assert!(older_host(&[("a", &now), ("b", &begun), ("c", &away)]).unwrap().contains(says));
+        assert!(older_host(&[("c", &away), ("a", &now)]).unwrap().contains(says));
+        assert_eq!(older_host(&[("c", &away), ("b", &begun)]), None, "the last life was not served");
     }
 
     #[test]
