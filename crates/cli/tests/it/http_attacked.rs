@@ -237,11 +237,11 @@ fn nothing_is_collected_of_who_has_no_key() {
     // Whoever knows the id of a key can claim a signature; that it is wrong is only seen behind the body.
     let now = Command::new("date").args(["-u", "+%Y%m%dT%H%M%SZ"]).output().unwrap();
     let now = String::from_utf8(now.stdout).unwrap();
-    let now = now.trim();
+    let (now, day) = (now.trim(), now.get(..8).unwrap());
     let signed = |method: &str, path: &str, length: &str| {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nx-amz-date: {now}\r\n\
-             x-amz-content-sha256: {}\r\nAuthorization: AWS4-HMAC-SHA256 Credential={id}/20260101/us-east-1/s3/\
+             x-amz-content-sha256: {}\r\nAuthorization: AWS4-HMAC-SHA256 Credential={id}/{day}/us-east-1/s3/\
              aws4_request, SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature={}\r\n{length}\r\n\r\n",
             "0".repeat(64),
             "0".repeat(64)
