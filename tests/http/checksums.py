@@ -12,12 +12,12 @@ import sys
 import urllib.request
 import zlib
 
-import boto3
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.config import Config
 from botocore.credentials import Credentials
 from boto3.s3.transfer import TransferConfig
+
+from s3_client import s3_client
 
 url, certificate, mount = sys.argv[1:]
 key = sys.stdin.readline().strip()
@@ -157,16 +157,8 @@ status, _, text = ask("PUT", "sums/forged", kind=hashlib.sha256(b"other").hexdig
 check(f"another digest in the signature: {status} {text}", status == 400 and b"XAmzContentSHA256Mismatch" in text)
 check("which stores nothing", stored("forged") is None)
 
-# With the defaults of boto3, whatever its version.
-client = boto3.client(
-    "s3",
-    endpoint_url=url,
-    verify=certificate,
-    region_name="us-east-1",
-    aws_access_key_id=key.split(".")[0],
-    aws_secret_access_key=key,
-    config=Config(signature_version="s3v4", s3={"addressing_style": "path"}, proxies={}),
-)
+# With the defaults of boto3.
+client = s3_client(url, certificate, key)
 large = os.urandom(13_000_001)
 client.put_object(Bucket="sums", Key="large", Body=large, ChecksumAlgorithm="CRC32")
 got = client.get_object(Bucket="sums", Key="large", ChecksumMode="ENABLED")

@@ -10,10 +10,10 @@ import sys
 import urllib.request
 import ssl
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import ClientError
 from boto3.s3.transfer import TransferConfig
+
+from s3_client import s3_client
 
 url, certificate, mount = sys.argv[1:]
 key = sys.stdin.readline().strip()
@@ -33,15 +33,7 @@ def code(call, **arguments):
         return error.response["Error"]["Code"]
 
 
-client = boto3.client(
-    "s3",
-    endpoint_url=url,
-    verify=certificate,
-    region_name="us-east-1",
-    aws_access_key_id=key.split(".")[0],
-    aws_secret_access_key=key,
-    config=Config(signature_version="s3v4", s3={"addressing_style": "path"}, proxies={}),
-)
+client = s3_client(url, certificate, key)
 small, large = b"small", os.urandom(13_000_001)
 client.create_bucket(Bucket="boto")
 client.put_object(Bucket="boto", Key="a/b", Body=small, Metadata={"who": "ada"}, ContentType="text/x-note")

@@ -210,7 +210,7 @@ impl Report {
     pub fn markdown(&self) -> String {
         let mut text = format!("{}\n\n| {} |\n|---|---|--:|--:|--:|---|---|\n", self.title, HEAD.join(" | "));
         self.cells().iter().for_each(|row| text.push_str(&format!("| {} |\n", row.join(" | "))));
-        self.notes.iter().for_each(|note| text.push_str(&format!("\n{}\n", broken(note))));
+        self.notes.iter().for_each(|note| text.push_str(&format!("\n{note}\n")));
         text
     }
 
@@ -254,25 +254,6 @@ pub fn number(value: f64) -> String {
         marked.push(c);
     }
     marked
-}
-
-/// Longest line of a document, in characters.
-const LINE_MAX: usize = 120;
-
-/// A text in lines.
-fn broken(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= LINE_MAX => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -341,9 +322,6 @@ pub(crate) mod tests {
             "{text}"
         );
         assert!(text.starts_with("title\n\n| what | on |") && text.ends_with("\na note\n"));
-        let words = "words ".repeat(50);
-        let lines = broken(words.trim());
-        assert!(lines.lines().all(|line| line.len() <= LINE_MAX) && lines.replace('\n', " ") == words.trim());
     }
 
     #[test]

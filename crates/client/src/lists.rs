@@ -34,8 +34,8 @@ struct Place {
     buffers: u32,
 }
 
-// As many places as there may be are counted.
-const _: () = assert!(TRANSFER_MAX as u64 <= u32::MAX as u64 && LIST_EXTENTS_MAX as u64 <= u32::MAX as u64);
+// A batch has no longer place, and for a seat no more bytes; no buffer is empty.
+const _: () = assert!(TRANSFER_MAX <= u32::MAX as usize);
 
 /// The places of one seat, and their buffers.
 struct SeatList<S> {
@@ -59,6 +59,11 @@ impl<S> SeatList<S> {
     fn buffers(&self, places: &Range<usize>) -> Range<usize> {
         let from = |index: usize| self.places.get(index).map_or(self.slices.len(), |p| p.buffers as usize);
         from(places.start)..from(places.end)
+    }
+
+    /// Which of them are those of one.
+    fn buffers_of(&self, place: usize) -> Range<usize> {
+        self.buffers(&(place..place + 1))
     }
 
     /// Places that are better accessed together.
@@ -230,10 +235,10 @@ impl Client {
     fn read_list_direct(&self, ino: Ino, list: &mut SeatList<IoSliceMut<'_>>, epoch: u32) -> Option<bool> {
         let mut whole = true;
         for run in list.runs() {
-            let (mut buffers, places) = (list.buffers(&run), list.places.get(run)?);
-            let span = list.span(places)?;
-            let slices = list.slices.get_mut(buffers.clone())?;
-            let seen = if places.len() == 1 {
+            let span = list.span(list.places.get(run.clone())?)?;
+            let seen = if run.len() == 1 {
+                let buffers = list.buffers(&run);
+                let slices = list.slices.get_mut(buffers)?;
                 let mut bufs: Vec<IoSliceMut<'_>> =
                     slices.iter_mut().map(|slice| IoSliceMut::new(slice)).collect();
                 let (read, seen) = self.read_direct(list.node, ino, &span, &mut bufs)?;
@@ -245,15 +250,12 @@ impl Client {
                 let (read, seen) =
                     self.read_direct(list.node, ino, &span, &mut [IoSliceMut::new(&mut bytes)])?;
                 bytes.truncate(read);
-                let mut rest = slices;
-                for (place, next) in places.iter().zip(places.iter().skip(1).map(Some).chain([None])) {
+                for index in run {
+                    let (place, buffers) = (list.places.get(index)?, list.buffers_of(index));
                     let wanted = (place.offset, place.len.into());
                     let there = bivouac_layout::part_of(span.subfile_offset, &bytes, wanted);
                     whole &= there.len() == place.len as usize;
-                    let end = next.map_or(buffers.end, |next| next.buffers as usize);
-                    let (own, behind) = rest.split_at_mut_checked(end - buffers.start)?;
-                    bivouac_layout::fill(own, there);
-                    (rest, buffers.start) = (behind, end);
+                    bivouac_layout::fill(list.slices.get_mut(buffers)?, there);
                 }
                 seen
             };
@@ -301,9 +303,12 @@ impl Client {
             sorted.extend(ranges(batch));
             sorted.sort_unstable_by_key(|range| range.start);
         }
-        let start = |size| match sorted.is_empty() {
-            true => last_run(ranges(batch), size),
-            false => last_run(sorted.iter().cloned(), size),
+        let start = |size| {
+            if sorted.is_empty() {
+                last_run(ranges(batch), size)
+            } else {
+                last_run(sorted.iter().cloned(), size)
+            }
         };
         let Some(end) = ranges(batch).map(|range| range.end).max() else { return Ok(()) };
         if end > FILE_SIZE_MAX {
@@ -364,7 +369,7 @@ impl Client {
                     return handle.write_mapped(span.subfile_offset, span.len, parts_of(list, &run));
                 }
                 run.clone().zip(places).try_for_each(|(index, place)| {
-                    let slices = list.slices.get(list.buffers(&(index..index + 1))).unwrap_or_default();
+                    let slices = list.slices.get(list.buffers_of(index)).unwrap_or_default();
                     handle.write(place.offset, place.len.into(), &mut slices.to_vec())
                 })
             });

@@ -186,8 +186,7 @@ static int flush(struct batch *batch)
     size_t next = 0;
     for (size_t i = 0; i < batch->count; i++) {
         const bivouac_piece *piece = &batch->room.pieces[i];
-        int is_scattered = next < batch->parts_count && batch->room.parts[next].piece == i;
-        if (is_scattered)
+        if (next < batch->parts_count && batch->room.parts[next].piece == i)
             copy_parts(batch, &batch->room.parts[next++]);
         else
             count_done(batch, (int64_t)(batch->is_write ? piece->count : piece->done), (int64_t)piece->count);

@@ -107,7 +107,8 @@ static inline void cursor_advance(struct cursor *cursor, int64_t bytes)
 }
 
 /* What is next on both sides of an access, at most so many bytes: where it is in the file, and where in memory. */
-static inline int64_t next_run(const struct cursor *file, const struct cursor *memory, int64_t left, int64_t *at, int64_t *here)
+static inline int64_t next_run(const struct cursor *file, const struct cursor *memory, int64_t left, int64_t *at,
+                               int64_t *here)
 {
     struct place there = cursor_place(file), mine = cursor_place(memory);
     *at = there.at;

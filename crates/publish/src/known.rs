@@ -84,36 +84,15 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{Holder, Kind};
+    use crate::manifest::{sample, site};
     use proptest::prelude::*;
 
     const NOW: u64 = 1_700_000_000;
 
     fn known() -> Known {
-        let holder = Holder { kind: Kind::Site, base: "file:///site/a".into(), fingerprint: None };
-        let item = Item {
-            name: "b".into(),
-            size: 3,
-            digest: Some(Digest::of(b"abc")),
-            piece_len: 1 << 20,
-            pieces: vec![Digest::of(b"abc")],
-            urls: vec![holder.url("b")],
-        };
-        let manifest = Manifest {
-            id: "wing-0011".into(),
-            title: "Wing".into(),
-            words: String::new(),
-            licence: None,
-            who: "ada@host".into(),
-            name: "a".into(),
-            is_file: false,
-            created: NOW - 10,
-            expires: Some(NOW + 10),
-            holders: vec![holder],
-            files: 1,
-            bytes: 3,
-        };
-        Known { manifest, items: vec![item] }
+        let (manifest, items) = sample(vec![site()]);
+        let manifest = Manifest { created: NOW - 10, expires: Some(NOW + 10), ..manifest };
+        Known { manifest, items }
     }
 
     const WHICH: Which<'_> = Which { catalogue: "/catalogue", id: "wing-0011" };

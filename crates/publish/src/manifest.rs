@@ -140,6 +140,40 @@ impl Manifest {
     }
 }
 
+/// A data set of one file, for tests.
+#[cfg(test)]
+pub(crate) fn sample(holders: Vec<Holder>) -> (Manifest, Vec<Item>) {
+    let item = Item {
+        name: "b".into(),
+        size: 3,
+        digest: Some(Digest::of(b"abc")),
+        piece_len: 1 << 20,
+        pieces: vec![Digest::of(b"abc")],
+        urls: holders.iter().map(|holder| holder.url("b")).collect(),
+    };
+    let manifest = Manifest {
+        id: "wing-0011".into(),
+        title: "Wing \"fine\"".into(),
+        words: "mesh, wing".into(),
+        licence: Some("CC-BY-4.0".into()),
+        who: "ada@host".into(),
+        name: "a".into(),
+        is_file: false,
+        created: 1_700_000_000,
+        expires: Some(1_800_000_000),
+        holders,
+        files: 1,
+        bytes: 3,
+    };
+    (manifest, vec![item])
+}
+
+/// Site storage that has it.
+#[cfg(test)]
+pub(crate) fn site() -> Holder {
+    Holder { kind: Kind::Site, base: "file:///site/a".into(), fingerprint: None }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

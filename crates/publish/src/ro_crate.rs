@@ -232,40 +232,16 @@ fn seconds(value: Option<&Value>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::site;
     use proptest::prelude::*;
 
     fn sample() -> (Manifest, Vec<Item>) {
-        let holders = vec![
-            Holder {
-                kind: Kind::Formation { name: "camp".into(), id: "00ff".into() },
-                base: "https://h:1/a".into(),
-                fingerprint: Some("AA:BB".into()),
-            },
-            Holder { kind: Kind::Site, base: "file:///site/a".into(), fingerprint: None },
-        ];
-        let item = Item {
-            name: "b".into(),
-            size: 3,
-            digest: Some(Digest::of(b"abc")),
-            piece_len: 1 << 20,
-            pieces: vec![Digest::of(b"abc")],
-            urls: holders.iter().map(|holder| holder.url("b")).collect(),
+        let formation = Holder {
+            kind: Kind::Formation { name: "camp".into(), id: "00ff".into() },
+            base: "https://h:1/a".into(),
+            fingerprint: Some("AA:BB".into()),
         };
-        let manifest = Manifest {
-            id: "wing-0011".into(),
-            title: "Wing \"fine\"".into(),
-            words: "mesh, wing".into(),
-            licence: Some("CC-BY-4.0".into()),
-            who: "ada@host".into(),
-            name: "a".into(),
-            is_file: false,
-            created: 1_700_000_000,
-            expires: Some(1_800_000_000),
-            holders,
-            files: 1,
-            bytes: 3,
-        };
-        (manifest, vec![item])
+        crate::manifest::sample(vec![formation, site()])
     }
 
     #[test]

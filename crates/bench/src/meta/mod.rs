@@ -196,9 +196,8 @@ fn check_counts(outcomes: &[Vec<Timed>], plan: &MetaPlan) -> BenchResult<()> {
 
 fn notes(targets: &[Target]) -> Vec<String> {
     let mut notes = vec![
-        "stat asks the file system for attributes in spite of caches; stat, cached is the second of two plain ones, \
-         by rounds of 256 files; open is open and close, read is open, read, compare, close; readdir counts entries"
-            .to_owned(),
+        "stat asks for attributes in spite of caches; stat, cached is the second of two plain ones of 256 files".to_owned(),
+        "open is open and close; read is open, read, compare, close; readdir counts entries".to_owned(),
     ];
     if targets.iter().any(|target| target.dirs.len() > 1) {
         notes.push(

@@ -1,33 +1,11 @@
 use super::*;
-use crate::manifest::{Holder, Kind};
+use crate::manifest::site;
 use bivouac_objects::{ACCESS_KEY, SECRET_KEY, Server};
 
 fn sample(title: &str, created: u64) -> (Manifest, Vec<Item>) {
     let id = new_id(title).unwrap();
-    let base = "file:///site/a".to_owned();
-    let item = Item {
-        name: "b".into(),
-        size: 3,
-        digest: Some(Digest::of(b"abc")),
-        piece_len: 1 << 20,
-        pieces: vec![Digest::of(b"abc")],
-        urls: vec!["file:///site/a/b".into()],
-    };
-    let manifest = Manifest {
-        id,
-        title: title.into(),
-        words: "mesh".into(),
-        licence: None,
-        who: "ada@host".into(),
-        name: "a".into(),
-        is_file: false,
-        created,
-        expires: None,
-        holders: vec![Holder { kind: Kind::Site, base, fingerprint: None }],
-        files: 1,
-        bytes: 3,
-    };
-    (manifest, vec![item])
+    let (manifest, items) = crate::manifest::sample(vec![site()]);
+    (Manifest { id, title: title.into(), created, expires: None, ..manifest }, items)
 }
 
 /// What all kinds of places have to do.

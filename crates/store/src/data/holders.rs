@@ -336,10 +336,7 @@ impl DataStore {
 
     /// Before an access of the daemon's own that must not meet theirs: ends all grants, and there are none for a while.
     pub(super) fn interrupt(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
-        // Who has gone by itself, as who closes the file does, is no reason to wait.
-        if open.holders.closed_at.is_none() {
-            self.drop_over(id, open)?;
-        }
+        self.drop_gone(id, open)?;
         if open.holders.is_empty() {
             return Ok(());
         }
@@ -352,17 +349,16 @@ impl DataStore {
     /// Before a write of the daemon's own to a range: whether it goes on beside holders, as one more who writes within their
     /// window. If not, there are none any more.
     ///
-    /// Why it may: writers do not read, the kernel makes their writes one after the other, and the window is counted.
-    /// Checksums are the exception, since a block's is of what one writer alone has made of it.
+    /// Why it may: writers do not read, the kernel makes their writes one after the other, but for short places of lists,
+    /// which may be mixed (S121), and the window is counted. Checksums are the exception, since a block's is of what one
+    /// writer alone has made of it.
     pub(super) fn write_beside(
         &self,
         id: SubfileId,
         open: &mut OpenSubfile,
         range: &Range<u64>,
     ) -> StoreResult<bool> {
-        if open.holders.closed_at.is_none() {
-            self.drop_over(id, open)?;
-        }
+        self.drop_gone(id, open)?;
         let is_plain = !open.is_summed();
         if is_plain && open.holders.take_writers() {
             if open.holders.reach(range) || self.promise(id, open, range.clone())? {
@@ -386,6 +382,11 @@ impl DataStore {
             return Err(self.io_error(id, "wait", std::io::Error::new(std::io::ErrorKind::TimedOut, cause)));
         }
         self.count_anew(id, open)
+    }
+
+    /// Who has gone by itself, as who closes the file does, is no reason to wait.
+    fn drop_gone(&self, id: SubfileId, open: &mut OpenSubfile) -> StoreResult<()> {
+        if open.holders.closed_at.is_none() { self.drop_over(id, open) } else { Ok(()) }
     }
 
     /// Takes note of holders that are over.
