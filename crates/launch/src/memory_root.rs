@@ -24,7 +24,7 @@ use crate::environment::{Environment, make_private_dir, remove_around};
 use crate::places::Owner;
 use crate::recovery::why_volumes_are_kept;
 use crate::state::State;
-use crate::state_dir::StateDir;
+use crate::state_dir::{StateDir, is_still};
 use crate::{Kind, LaunchError, LaunchResult, grant_tables};
 
 /// Where memory volumes are made.
@@ -154,17 +154,11 @@ fn hold(root: &Path) -> LaunchResult<OwnedFd> {
         match lock(root, FlockOperation::NonBlockingLockShared) {
             // Others take it for a moment to look whether anybody has it, or to remove it, which shows by then.
             Err(Errno::WOULDBLOCK) if begun.elapsed() < LOOK_MAX => std::thread::park_timeout(LOOK_AGAIN),
-            Ok(held) if is_at(&held, root) => return Ok(held),
+            Ok(held) if is_still(&held, root) => return Ok(held),
             Ok(_) => return Err(refused(Errno::NOENT)),
             Err(error) => return Err(refused(error)),
         }
     }
-}
-
-/// Whether this open directory is still at its place.
-fn is_at(dir: &OwnedFd, path: &Path) -> bool {
-    let (here, there) = (rustix::fs::fstat(dir), rustix::fs::lstat(path));
-    here.is_ok_and(|here| there.is_ok_and(|there| (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)))
 }
 
 fn lock(root: &Path, how: FlockOperation) -> rustix::io::Result<OwnedFd> {

@@ -97,9 +97,7 @@ pub fn pidfd(pid: u32) -> Result<OwnedFd, Errno> {
 /// open file. As far as this user may see.
 #[must_use]
 pub fn users_of(dir: &std::path::Path) -> Vec<(u32, String)> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| uses(*pid, dir)).map(|pid| (pid, name_of(pid))).collect()
+    pids().filter(|pid| uses(*pid, dir)).map(|pid| (pid, name_of(pid))).collect()
 }
 
 /// Whether a process has a socket open, and nothing below a directory. As far as this user may see.
@@ -110,16 +108,18 @@ pub(crate) fn has_socket(inode: u64, but_nothing_below: &Path) -> bool {
         open.map(|entry| entry.path())
             .any(|link| std::fs::read_link(link).is_ok_and(|target| target == socket))
     };
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.any(|pid| has(pid) && !uses(pid, but_nothing_below))
+    pids().any(|pid| has(pid) && !uses(pid, but_nothing_below))
 }
 
 /// Daemons of the formation with this lock, which all of them have open. As far as this user may see.
 pub(crate) fn daemons_with(lock: &Path) -> Vec<ProcessId> {
+    pids().filter(|pid| uses(*pid, lock) && is_daemon(*pid)).filter_map(ProcessId::of).collect()
+}
+
+/// Numbers of all processes that this user may see.
+fn pids() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| uses(*pid, lock) && is_daemon(*pid)).filter_map(ProcessId::of).collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Commands open locks of formations for a moment, too; arguments tell them apart.

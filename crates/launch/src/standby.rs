@@ -34,6 +34,8 @@ const TAKE_OVER_MS_MAX: u64 = 5000;
 #[derive(Debug, Default)]
 pub(crate) struct Standby {
     waiting: Option<Copied>,
+    /// Whether it is as this process.
+    is_current: bool,
     /// When there may be one again.
     not_before: Option<Instant>,
     /// When this process took the place.
@@ -64,6 +66,7 @@ pub(crate) struct Waiting {
 /// A copy's turn has come. As long as this is there, others wait until the state says who has taken the place.
 #[derive(Debug)]
 pub(crate) struct Succession {
+    /// Whose place it is.
     pub former: ProcessId,
     _sign: File,
     _turn: File,
@@ -88,7 +91,7 @@ impl Standby {
     }
 
     /// Whether there may be one already. One that has ended is forgotten: it would wake this process again and again.
-    pub(crate) fn may_be(&mut self) -> bool {
+    fn may_be(&mut self) -> bool {
         let now = Instant::now();
         if let Some(ended) = self.waiting.take_if(|copied| wait_readable(copied.end.as_fd(), 0)) {
             self.short_lived = if ended.made.elapsed() < PAUSE { self.short_lived + 1 } else { 0 };
@@ -108,11 +111,25 @@ impl Standby {
         self.waiting.take().into_iter().for_each(|copied| copied.child.end_within(0));
     }
 
-    /// Makes a copy of this process as it is now, in place of the one there is. In the copy this answers what it waits with.
-    ///
-    /// # Errors
-    /// What the system says; the one there is stays.
-    pub(crate) fn renew(&mut self, dir: &StateDir) -> io::Result<Option<Waiting>> {
+    /// Something changes that a copy has to know: the one there is is old.
+    pub(crate) fn outdate(&mut self) {
+        self.is_current = false;
+    }
+
+    /// Sees to it that a copy waits that is as this process, if there may be one already. In the copy this answers what it
+    /// waits with.
+    pub(crate) fn keep_up(&mut self, dir: &StateDir) -> Option<Waiting> {
+        if (self.is_current && self.is_there()) || !self.may_be() {
+            return None;
+        }
+        self.renew(dir).unwrap_or_else(|error| {
+            log::warn!("nobody takes this process's place if it is killed: {error}");
+            None
+        })
+    }
+
+    /// Makes a copy of this process as it is now, in place of the one there is, which stays where that fails.
+    fn renew(&mut self, dir: &StateDir) -> io::Result<Option<Waiting>> {
         match self.try_renew(dir) {
             // Somebody looks just now whether there is one.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -133,7 +150,16 @@ impl Standby {
             self.waiting = None;
             return Ok(Some(Waiting { former, end, sign }));
         };
-        let copied = Copied { end: child.watch()?, child, made: Instant::now() };
+        let end = match child.watch() {
+            Ok(end) => end,
+            // Nobody would look after it.
+            Err(error) => {
+                child.end_within(0);
+                return Err(error);
+            }
+        };
+        let copied = Copied { end, child, made: Instant::now() };
+        self.is_current = true;
         // There is always one: of two, one takes the place.
         if let Some(old) = self.waiting.replace(copied) {
             old.child.end_within(0);
@@ -160,12 +186,14 @@ impl Standby {
 }
 
 impl Waiting {
-    /// Comes back when the process has ended of which this one is a copy, and no other copy of it was faster: else this one ends,
-    /// as it does when it is told to.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub(crate) fn wait(self, dir: &StateDir, signals: &Signals) -> LaunchResult<Succession> {
+    /// Comes back when the process has ended of which this one is a copy, and no other copy of it was faster: else this one
+    /// ends, as it does when it is told to, or when the system refuses what it needs. What the former process has promised
+    /// since the copy was made is in the state that this answers.
+    pub(crate) fn wait(self, dir: &StateDir, signals: &Signals) -> (State, Succession) {
+        self.try_wait(dir, signals).unwrap_or_else(|error| give_up(&error))
+    }
+
+    fn try_wait(self, dir: &StateDir, signals: &Signals) -> LaunchResult<(State, Succession)> {
         while !wait_readable(self.end.as_fd(), 0) {
             let mut polled = [PollFd::new(&self.end, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
             retry_on_intr(|| poll(&mut polled, None)).map_err(|e| LaunchError::system("poll", e))?;
@@ -175,10 +203,12 @@ impl Waiting {
             }
         }
         let turn = dir.take_turn()?;
-        if dir.read()?.is_some_and(|state| state.supervisor == Some(self.former)) {
-            return Ok(Succession { former: self.former, _sign: self.sign, _turn: turn });
+        match dir.read()?.filter(|state| state.supervisor == Some(self.former)) {
+            Some(promised) => {
+                Ok((promised, Succession { former: self.former, _sign: self.sign, _turn: turn }))
+            }
+            None => std::process::exit(0),
         }
-        std::process::exit(0)
     }
 }
 

@@ -17,8 +17,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -562,7 +562,7 @@ fn wait_locked(file: File, ms: u64, alone: bool) -> bool {
         return true;
     }
     let (sender, released) = std::sync::mpsc::channel();
-    // Left behind if it waits for longer: this process ends soon.
+    // If it waits for longer it is left behind, until the lock is given up or this process ends.
     std::thread::spawn(move || {
         let is_released = flock(&file, patiently).is_ok();
         // Before anybody hears of it: who does may want the lock.
@@ -593,10 +593,10 @@ fn set_aside(path: &Path) -> PathBuf {
     path.with_extension("gone")
 }
 
-fn is_still(file: &File, path: &Path) -> bool {
-    let identity = |seen: fs::Metadata| (seen.dev(), seen.ino());
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(open), Ok(named)) => identity(open) == identity(named),
+/// Whether an open file or directory is still the one at its place.
+pub(crate) fn is_still(open: impl AsFd, path: &Path) -> bool {
+    match (rustix::fs::fstat(open), rustix::fs::lstat(path)) {
+        (Ok(open), Ok(named)) => (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino),
         _ => false,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -205,12 +205,8 @@ fn end_the_late(dir: &StateDir) -> LaunchResult<()> {
 fn end_all(processes: &[ProcessId], signal: Signal, ms: u64) {
     let ends: Vec<_> = processes.iter().filter_map(ProcessId::watch).collect();
     processes.iter().for_each(|process| process.signal(signal));
-    wait_all(&ends, ms);
-}
-
-fn wait_all(ends: &[OwnedFd], ms: u64) {
     let deadline = Instant::now() + Duration::from_millis(ms);
-    for end in ends {
+    for end in &ends {
         let left = deadline.saturating_duration_since(Instant::now());
         let _ended = wait_readable(end.as_fd(), u64::try_from(left.as_millis()).unwrap_or(ms));
     }

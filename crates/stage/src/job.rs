@@ -161,7 +161,6 @@ impl Job {
         !self.begun && !self.sparse && !parts.is_empty()
     }
 
-    /// Bytes that an interrupted copy had right.
     /// Takes down what was told of it.
     pub(crate) fn told(&self, copied: u64, verified: u64) {
         self.copied.fetch_add(copied, Ordering::Relaxed);
@@ -175,6 +174,7 @@ impl Job {
         Anew { copied, already, verified }
     }
 
+    /// Bytes that an interrupted copy had right.
     pub(crate) fn already(&self) -> u64 {
         self.already.load(Ordering::Relaxed)
     }

@@ -10,7 +10,7 @@ use crate::control::{Answer, Request};
 use crate::packets;
 
 /// Most commands that are connected at a time; more wait.
-const CALLERS_MAX: usize = 64;
+pub(super) const CALLERS_MAX: usize = 64;
 
 /// Connected commands, by a number that is never used again.
 #[derive(Debug, Default)]

@@ -116,8 +116,6 @@ pub struct Supervisor {
     unwritten: bool,
     /// What takes this process's place if it is killed.
     standby: Standby,
-    /// Whether that is as this one.
-    is_copied: bool,
 }
 
 /// Something that woke the supervisor.
@@ -135,9 +133,10 @@ enum Source {
 }
 
 impl Source {
-    /// Whether nothing changes by it alone but what is written down. The table of mounts changes with every mount of anybody.
+    /// Whether nothing changes by it alone but what is written down, or what a copy lets go of: that a command has connected.
+    /// The table of mounts changes with every mount of anybody.
     fn says_little(self) -> bool {
-        matches!(self, Source::Mounts | Source::Guard | Source::Standby)
+        matches!(self, Source::Control | Source::Mounts | Source::Guard | Source::Standby)
     }
 
     /// What it wakes the supervisor by: the kernel's table of mounts is always readable, and says otherwise that it changed.
@@ -208,7 +207,6 @@ impl Supervisor {
             changed: true,
             unwritten: false,
             standby: Standby::default(),
-            is_copied: false,
         })
     }
 
@@ -233,7 +231,9 @@ impl Supervisor {
             }
             self.renew_standby();
             for source in self.wait()? {
-                self.is_copied &= source.says_little();
+                if !source.says_little() {
+                    self.standby.outdate();
+                }
                 self.take(source);
             }
             self.event(Event::Tick);
@@ -247,7 +247,7 @@ impl Supervisor {
     /// Writes the state, and says whether that was possible. A full disk must not end what looks after the daemons: it is
     /// tried again.
     fn write_state(&mut self) -> LaunchResult<()> {
-        self.is_copied = false;
+        self.standby.outdate();
         let written = self.dir.write(&self.state);
         self.changed = written.is_err();
         if let Err(error) = &written

@@ -1,34 +1,24 @@
 //! A killed supervisor is followed by a copy of itself, which has the daemons' mounts, ports and sockets: they notice nothing.
 
 use super::Supervisor;
+use super::callers::CALLERS_MAX;
 use crate::process::ProcessId;
 use crate::purpose::Guard;
-use crate::standby::{Succession, give_up};
+use crate::standby::Succession;
 use crate::state::{Stage, State};
 
-/// At least as many as commands can be connected.
-const MOUNTS_SKIPPED: u32 = 64;
+/// Each connected command can have had one made.
+const MOUNTS_SKIPPED: u32 = CALLERS_MAX as u32;
 
 impl Supervisor {
     /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has come.
     pub(super) fn renew_standby(&mut self) {
         let is_used = self.state.stage == Stage::Running && self.phases.is_none() && !self.finished;
-        let is_well = self.is_copied && self.standby.is_there();
-        if !is_used || is_well || !self.standby.may_be() {
-            return;
-        }
-        match self.standby.renew(&self.dir) {
-            Ok(None) => self.is_copied = self.standby.is_there(),
-            Ok(Some(waiting)) => {
-                // Those who wait there see its end, not this one's.
-                self.callers.let_go();
-                match waiting.wait(&self.dir, &self.signals) {
-                    Ok(succession) => self.succeed(succession),
-                    Err(error) => give_up(&error),
-                }
-            }
-            Err(error) => log::warn!("nobody takes this process's place if it is killed: {error}"),
-        }
+        let Some(waiting) = is_used.then(|| self.standby.keep_up(&self.dir)).flatten() else { return };
+        // Those who wait there see its end, not this one's.
+        self.callers.let_go();
+        let (promised, succession) = waiting.wait(&self.dir, &self.signals);
+        self.succeed(promised, succession);
     }
 
     /// Who has killed the supervisor and the one that holds the part has meant the whole: its data stays, as if this process had
@@ -39,22 +29,14 @@ impl Supervisor {
         }
     }
 
-    /// Is the supervisor from now on. What the former one has promised since the copy was made is in its state; a daemon that it
-    /// has started since ends by itself.
-    fn succeed(&mut self, succession: Succession) {
+    /// Is the supervisor from now on. A daemon that the former one has started since the copy was made ends by itself.
+    fn succeed(&mut self, promised: State, succession: Succession) {
         log::error!(
             "the supervisor, process {}, was killed: this one takes its place",
             succession.former.pid
         );
         self.standby.has_succeeded(succession);
-        let promised = self.dir.read().unwrap_or_else(|error| {
-            log::error!("{error}");
-            None
-        });
-        self.state = State {
-            supervisor: Some(ProcessId::current()),
-            ..promised.unwrap_or_else(|| self.state.clone())
-        };
+        self.state = State { supervisor: Some(ProcessId::current()), ..promised };
         // Mounts of which nobody knows have numbers of their own: as many as can have been made in one turn.
         self.mounts_made = self.mounts_made.saturating_add(MOUNTS_SKIPPED);
         self.guard = Guard::in_supervisor(&self.state);

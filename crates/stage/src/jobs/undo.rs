@@ -3,10 +3,11 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::Failure;
+use crate::beneath::follow_target;
 use crate::journal::History;
 use crate::straight;
 use crate::tag::Tag;
-use crate::{Failure, Transfer};
 
 use super::order::{Order, Way};
 
@@ -21,8 +22,12 @@ pub(crate) fn undo(order: &Order, history: &History, mount: Option<&Path>) -> Re
         removed += remove_temporary(&dir, &order.tag)?;
     }
     for (transfer, past) in order.transfers.iter().zip(&history.transfers) {
-        let Some(place) = place(order.way, transfer, mount) else { continue };
-        let place = straight::canonical(&place);
+        let place = match order.way {
+            // As it was followed when it was copied: never out of the formation.
+            Way::In => mount.and_then(|mount| follow_target(mount, &transfer.dst).ok()),
+            Way::Out => Some(straight::canonical(&transfer.dst)),
+        };
+        let Some(place) = place else { continue };
         let mut unfinished: Vec<_> =
             past.made.iter().filter(|path| !past.lines.contains_key(*path)).collect();
         unfinished.sort();
@@ -39,14 +44,6 @@ fn moved(path: &Path, then: Option<&Path>, now: Option<&Path>) -> PathBuf {
     let below =
         then.zip(now).and_then(|(then, now)| Some(crate::scan::below(now, path.strip_prefix(then).ok()?)));
     below.unwrap_or_else(|| path.to_owned())
-}
-
-/// The target of a transfer; `None` if it is in a formation that is not mounted.
-pub(crate) fn place(way: Way, transfer: &Transfer, mount: Option<&Path>) -> Option<PathBuf> {
-    match way {
-        Way::In => mount.map(|mount| crate::scan::below(mount, &transfer.dst)),
-        Way::Out => Some(transfer.dst.clone()),
-    }
 }
 
 fn remove_temporary(dir: &Path, tag: &Tag) -> Result<u64, Failure> {
@@ -66,7 +63,31 @@ fn remove_temporary(dir: &Path, tag: &Tag) -> Result<u64, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Transfer;
+    use crate::journal::Past;
     use std::fs;
+
+    /// S594. A job may have put a link out of the formation where its target was.
+    #[test]
+    fn a_target_that_leads_out_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = straight::canonical(dir.path());
+        let (mount, theirs) = (real.join("mount"), real.join("theirs"));
+        for place in [&mount, &theirs] {
+            fs::create_dir(place).unwrap();
+        }
+        let (dst, made) = (PathBuf::from("/in"), PathBuf::from("sub"));
+        let order = Order::new(Way::In, vec![Transfer { src: "/site".into(), dst: dst.clone() }]);
+        let past = Past { made: [made.clone()].into(), ..Past::default() };
+        let history = History { transfers: vec![past], ..History::default() };
+        for (at, removed) in [(&theirs, 0), (&mount, 1)] {
+            fs::create_dir(at.join(&made)).unwrap();
+            let _none_yet = fs::remove_file(mount.join("in"));
+            std::os::unix::fs::symlink(at, mount.join("in")).unwrap();
+            assert_eq!(undo(&order, &history, Some(&mount)).unwrap(), removed, "{}", at.display());
+            assert_eq!(at.join(&made).exists(), removed == 0);
+        }
+    }
 
     /// S594.
     #[test]

@@ -160,8 +160,6 @@ struct Keeper {
     finished: bool,
     /// What takes this process's place if it is killed.
     standby: Standby,
-    /// Whether the state was written since it was made.
-    has_changed: bool,
 }
 
 /// Something that woke the keeper.
@@ -226,7 +224,6 @@ impl Keeper {
             was_usable: false,
             finished: false,
             standby: Standby::default(),
-            has_changed: true,
             dir,
             state,
             plan,
@@ -562,7 +559,7 @@ impl Keeper {
             Ok(()) => self.standby.is_known(),
             Err(error) => log::error!("{error}"),
         }
-        self.has_changed = true;
+        self.standby.outdate();
     }
 
     /// For the time after a reboot of this host.

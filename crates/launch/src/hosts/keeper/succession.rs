@@ -7,19 +7,14 @@ use crate::hosts::contact::Tie;
 use crate::process::ProcessId;
 use crate::purpose::Guard;
 use crate::standby::{Succession, Waiting, give_up};
-use crate::state::HostLife;
+use crate::state::{HostLife, State};
 
 impl Keeper {
     /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has come.
     pub(super) fn renew_standby(&mut self) {
-        let is_well = self.standby.is_there() && !self.has_changed;
-        if self.step != Step::Running || is_well || !self.standby.may_be() {
-            return;
-        }
-        match self.standby.renew(&self.dir) {
-            Ok(None) => self.has_changed = !self.standby.is_there(),
-            Ok(Some(waiting)) => self.stand_by(waiting),
-            Err(error) => log::warn!("nobody takes this process's place if it is killed: {error}"),
+        let is_used = self.step == Step::Running;
+        if let Some(waiting) = is_used.then(|| self.standby.keep_up(&self.dir)).flatten() {
+            self.stand_by(waiting);
         }
     }
 
@@ -32,22 +27,15 @@ impl Keeper {
         self.callers.let_go();
         self.looking.clear();
         self.stopping.clear();
-        match waiting.wait(&self.dir, &self.signals) {
-            Ok(succession) => self.succeed(succession),
-            Err(error) => give_up(&error),
-        }
+        let (promised, succession) = waiting.wait(&self.dir, &self.signals);
+        self.succeed(promised, succession);
     }
 
     /// Is the keeper from now on: hosts come back as after a cut, but for those of which the former one has written down that they
     /// are lost.
-    fn succeed(&mut self, succession: Succession) {
+    fn succeed(&mut self, promised: State, succession: Succession) {
         log::error!("the keeper, process {}, was killed: this one takes its place", succession.former.pid);
-        match self.dir.read() {
-            Ok(Some(promised)) => self.state = promised,
-            Ok(None) => {}
-            Err(error) => log::error!("{error}"),
-        }
-        self.state.supervisor = Some(ProcessId::current());
+        self.state = State { supervisor: Some(ProcessId::current()), ..promised };
         let now = self.now_ms();
         let silence_ms = self.plan.ticket.silence_ms;
         for (seen, host) in self.hosts.iter_mut().zip(&self.state.hosts) {
