@@ -6,11 +6,11 @@
 mod answer;
 
 use bivouac_client::{Attr, Client, NewInode, OpCtx};
-use bivouac_publish::{FRESH_S, KNOWN_MAX, Known, Which, ro_crate};
+use bivouac_publish::{Digest, FRESH_S, KNOWN_MAX, Known, Which, ro_crate};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Timestamp, mode};
-use ring::digest::{SHA256, digest};
 
 use crate::keys;
+use crate::target::behind;
 
 pub use answer::{answer, part_of};
 
@@ -26,8 +26,9 @@ const SITES_MAX: usize = 64;
 const LIST_MAX: usize = 16 << 20;
 /// How far clocks of hosts may be apart, in seconds.
 const CLOCKS_S: u64 = 60;
-/// Bytes of a catalogue's digest that are in names.
-const CATALOGUE_LEN: usize = 12;
+/// Digits of a catalogue's digest that are in names: the text says which catalogue it is of, so that two of one name would
+/// only hide each other.
+const CATALOGUE_LEN: usize = 24;
 /// What is being written is called this, and random letters.
 const NEW: &str = "new.";
 /// Bytes of a directory that are read at once.
@@ -37,9 +38,9 @@ const DIR_PIECE: usize = 64 << 10;
 pub type Identity<'a> = &'a dyn Fn() -> OpCtx;
 
 fn catalogue_prefix(catalogue: &str) -> String {
-    let digest = digest(&SHA256, catalogue.as_bytes());
-    let first = digest.as_ref().get(..CATALOGUE_LEN).unwrap_or_default();
-    first.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "."
+    let mut digest = Digest::of(catalogue.as_bytes()).hex();
+    digest.truncate(CATALOGUE_LEN);
+    digest + "."
 }
 
 fn name_of(which: Which<'_>) -> String {
@@ -92,7 +93,7 @@ pub fn find(client: &Client, which: Which<'_>, now: u64) -> FsResult<Option<Know
     let dir = if ro_crate::is_id(which.id) { dir(client)? } else { None };
     let Some(dir) = dir else { return Ok(None) };
     let name = name_of(which);
-    let Some(text) = read(client, dir, name.as_bytes(), now)? else { return Ok(None) };
+    let Some(text) = read(client, dir, (name.as_bytes(), None), now)? else { return Ok(None) };
     match Known::decode(&text, which, now) {
         Ok(known) => Ok(Some(known)),
         Err(why) => {
@@ -110,8 +111,9 @@ pub fn list(client: &Client, catalogue: &str, now: u64) -> FsResult<Vec<Known>> 
     let Some(dir) = dir(client)? else { return Ok(Vec::new()) };
     let prefix = catalogue_prefix(catalogue);
     let mut all = Vec::new();
-    for name in few(client, dir)?.iter().filter(|name| name.starts_with(prefix.as_bytes())) {
-        let found = read(client, dir, name, now)?.and_then(|text| Known::decode_any(&text, now).ok());
+    for (name, attr) in few(client, dir)?.iter().filter(|(name, _)| name.starts_with(prefix.as_bytes())) {
+        let found =
+            read(client, dir, (name, *attr), now)?.and_then(|text| Known::decode_any(&text, now).ok());
         all.extend(found.filter(|(of, _)| of == catalogue).map(|(_, known)| known));
     }
     Ok(all)
@@ -126,13 +128,14 @@ pub fn sites(client: &Client, sha256: &str, size: u64, own: &[String]) -> FsResu
     let Some(dir) = dir(client)? else { return Ok(Vec::new()) };
     let now = keys::now();
     let mut all: Vec<String> = Vec::new();
-    for name in few(client, dir)? {
-        let found = read(client, dir, &name, now)?.and_then(|text| Known::decode_any(&text, now).ok());
+    for (name, attr) in few(client, dir)? {
+        let found =
+            read(client, dir, (&name, attr), now)?.and_then(|text| Known::decode_any(&text, now).ok());
         let items = found.into_iter().flat_map(|(_, known)| known.items);
         let same =
             items.filter(|item| item.size == size && item.digest.is_some_and(|known| known.hex() == sha256));
         for url in same.flat_map(|item| item.urls) {
-            let is_own = own.iter().any(|server| is_of(&url, server));
+            let is_own = own.iter().any(|server| behind(&url, server).is_some());
             if is_elsewhere(&url) && !is_own && !all.contains(&url) && all.len() < SITES_MAX {
                 all.push(url);
             }
@@ -146,12 +149,8 @@ fn is_elsewhere(url: &str) -> bool {
     ["https://", "http://", "s3://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
-fn is_of(url: &str, server: &str) -> bool {
-    url.strip_prefix(server).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// Names of what is kept, as far as all of it is not too much to be read for one request.
-fn few(client: &Client, dir: Ino) -> FsResult<Vec<Vec<u8>>> {
+/// What is kept, as far as all of it is not too much to be read for one request.
+fn few(client: &Client, dir: Ino) -> FsResult<Vec<Named>> {
     let mut room = LIST_MAX;
     let all = names(client, dir)?.into_iter();
     let fits = all.take_while(|(_, attr)| {
@@ -159,7 +158,7 @@ fn few(client: &Client, dir: Ino) -> FsResult<Vec<Vec<u8>>> {
         room = room.saturating_sub(len);
         room > 0
     });
-    Ok(fits.map(|(name, _)| name).collect())
+    Ok(fits.collect())
 }
 
 /// Has the formation forget an entry that is not in its catalogue any more.
@@ -213,9 +212,14 @@ fn is_fresh(written: Timestamp, now: u64) -> bool {
     told <= now.saturating_add(CLOCKS_S) && now < told.saturating_add(FRESH_S)
 }
 
-/// A file's text, if it counts.
-fn read(client: &Client, dir: Ino, name: &[u8], now: u64) -> FsResult<Option<String>> {
-    let attr = match client.lookup(dir, name) {
+/// A file's text, if it counts. Its attributes are looked up if they have not come with its name.
+fn read(
+    client: &Client,
+    dir: Ino,
+    (name, attr): (&[u8], Option<Attr>),
+    now: u64,
+) -> FsResult<Option<String>> {
+    let attr = match attr.map_or_else(|| client.lookup(dir, name), Ok) {
         Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
         found => found?,
     };
@@ -237,7 +241,10 @@ fn read(client: &Client, dir: Ino, name: &[u8], now: u64) -> FsResult<Option<Str
     Ok(String::from_utf8(bytes).ok())
 }
 
-fn names(client: &Client, dir: Ino) -> FsResult<Vec<(Vec<u8>, Option<Attr>)>> {
+/// A name, and the attributes that have come with it.
+type Named = (Vec<u8>, Option<Attr>);
+
+fn names(client: &Client, dir: Ino) -> FsResult<Vec<Named>> {
     let (mut all, mut cookie) = (Vec::new(), 0);
     loop {
         let page = client.readdir(dir, cookie, DIR_PIECE, true)?;
@@ -282,13 +289,14 @@ mod tests {
     fn sites_are_places_that_others_reach() {
         assert!(is_elsewhere("https://a/b") && is_elsewhere("s3://b/k"));
         assert!(!is_elsewhere("file:///a") && !is_elsewhere("javascript:x"));
+        let is_of = |url, server| behind(url, server).is_some();
         assert!(is_of("https://a:1/b", "https://a:1") && !is_of("https://a:12/b", "https://a:1"));
     }
 
     #[test]
     fn names_are_told_apart_by_catalogue() {
         let name = |catalogue, id| name_of(Which { catalogue, id });
-        assert_eq!(name("/a", "x-01").len(), 2 * CATALOGUE_LEN + 1 + 4);
+        assert_eq!(name("/a", "x-01").len(), CATALOGUE_LEN + 1 + 4);
         assert!(name("/a", "x-01") != name("/b", "x-01") && name("/a", "x-01").ends_with(".x-01"));
         assert!(!name("/a", "x").starts_with(NEW));
     }

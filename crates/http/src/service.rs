@@ -188,10 +188,7 @@ impl Service {
 
     /// A part of the page for browsers.
     async fn page_part(self: Arc<Service>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "the page is only read");
-            return Err(refusal.with(header::ALLOW, HeaderValue::from_static("GET, HEAD")));
-        }
+        only_read(&request, "the page is only read")?;
         let key = shown(request.headers());
         let part = page::part_of(request.uri().path()).unwrap_or_default().to_owned();
         // Whoever follows a link comes from elsewhere; what the page takes along, it asks for itself.
@@ -215,11 +212,7 @@ impl Service {
 
     /// What the formation knows of published entries.
     async fn known_part(self: Arc<Service>, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let refusal =
-                Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "what is known of entries is only read");
-            return Err(refusal.with(header::ALLOW, HeaderValue::from_static("GET, HEAD")));
-        }
+        only_read(&request, "what is known of entries is only read")?;
         origin::check(request.headers())?;
         let key = shown(request.headers());
         let turn = Arc::clone(&self.long).acquire_owned().await.ok();
@@ -292,6 +285,15 @@ fn shield(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+}
+
+/// Refuses a request that would change something.
+fn only_read(request: &Request<Incoming>, text: &'static str) -> Result<(), Refusal> {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(());
+    }
+    let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, text);
+    Err(refusal.with(header::ALLOW, HeaderValue::from_static("GET, HEAD")))
 }
 
 /// Whether a body comes as it is: what is coded further would be kept as it came, and be taken for the file.

@@ -14,6 +14,12 @@ pub fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(RESERVED)
 }
 
+/// What is behind a place in a path or URL: nothing, or a slash and more; `None` if it is not of that place.
+#[must_use]
+pub fn behind<'a>(path: &'a str, place: &str) -> Option<&'a str> {
+    path.strip_prefix(place).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// What is written as `%XX` in a path.
 const ESCAPED: &AsciiSet = &CONTROLS
     .add(b' ')

@@ -12,12 +12,13 @@ use crate::body::{Body, full};
 use crate::keys;
 use crate::page::value;
 use crate::refusal::Refusal;
+use crate::target::behind;
 use crate::tree::{Access, Tree};
 
 /// What of it a request's path names; nothing, if it is not of it.
 #[must_use]
 pub fn part_of(path: &str) -> Option<&str> {
-    path.strip_prefix(PLACE).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+    behind(path, PLACE)
 }
 
 /// Answers a request: `entry.json` with `catalogue` and `id`, or `find.json` with `catalogue`. This may block.

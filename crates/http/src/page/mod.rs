@@ -78,7 +78,7 @@ pub struct Views {
 /// What of the page a request's path names; nothing, if it is not of the page.
 #[must_use]
 pub fn part_of(path: &str) -> Option<&str> {
-    path.strip_prefix(PLACE).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+    crate::target::behind(path, PLACE)
 }
 
 /// Whether a part of the page may wait for nodes: what is the page's own text does not.

@@ -239,8 +239,7 @@ impl Kept {
 
     /// What they are of, as S3 says it.
     pub fn kind(&self) -> Option<ChecksumType> {
-        let kind = if self.is_composite { ChecksumType::COMPOSITE } else { ChecksumType::FULL_OBJECT };
-        (!self.sums.is_empty()).then(|| ChecksumType::from_static(kind))
+        (!self.sums.is_empty()).then(|| type_of(!self.is_composite))
     }
 
     /// Of an upload in parts, when each part has a checksum of the kind: of all bytes, or of the checksums of the parts.
@@ -250,6 +249,12 @@ impl Kept {
         let sum = if is_whole { whole(kind, &all)? } else { composite(kind, &all)? };
         Some(Kept { sums: Sums::from([(kind, sum)]), is_composite: !is_whole })
     }
+}
+
+/// How S3 calls a checksum of the whole, or of the checksums of parts.
+pub fn type_of(is_whole: bool) -> ChecksumType {
+    let kind = if is_whole { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
+    ChecksumType::from_static(kind)
 }
 
 fn composite(kind: Kind, parts: &[(Vec<u8>, u64)]) -> Option<String> {

@@ -47,10 +47,14 @@ pub fn optional<T>(value: FsResult<T>) -> FsResult<Option<T>> {
 /// # Errors
 /// What the formation says.
 pub fn tag(client: &Client, attr: &Attr) -> FsResult<String> {
-    let kept = optional(client.getxattr(attr.ino, TAG))?;
-    let kept = kept.and_then(|value| String::from_utf8(value).ok());
-    let known = kept.as_deref().and_then(|kept| kept.split_once(' ')).filter(|(of, _)| *of == state(attr));
-    Ok(known.map_or_else(|| conditions::tag(attr), |(_, tag)| format!("\"{tag}\"")))
+    Ok(kept(client, attr, TAG)?.map_or_else(|| conditions::tag(attr), |tag| format!("\"{tag}\"")))
+}
+
+/// What is kept of a file as it is, as long as nothing else has changed it.
+fn kept(client: &Client, attr: &Attr, name: &[u8]) -> FsResult<Option<String>> {
+    let value = optional(client.getxattr(attr.ino, name))?.and_then(|value| String::from_utf8(value).ok());
+    let known = value.as_deref().and_then(|value| value.split_once(' '));
+    Ok(known.filter(|(of, _)| *of == state(attr)).map(|(_, kept)| kept.to_owned()))
 }
 
 /// Keeps the tag of a file as it is.
@@ -66,20 +70,15 @@ pub fn set_tag(client: &Client, ctx: &OpCtx, attr: &Attr, tag: &str) -> FsResult
 /// # Errors
 /// What the formation says.
 pub fn sums(client: &Client, attr: &Attr) -> FsResult<Kept> {
-    let kept = optional(client.getxattr(attr.ino, SUMS))?;
-    let kept = kept.and_then(|value| String::from_utf8(value).ok());
-    let known = kept.as_deref().and_then(|kept| kept.split_once(' ')).filter(|(of, _)| *of == state(attr));
-    Ok(known.and_then(|(_, sums)| serde_json::from_str(sums).ok()).unwrap_or_default())
+    let known = kept(client, attr, SUMS)?;
+    Ok(known.and_then(|sums| serde_json::from_str(&sums).ok()).unwrap_or_default())
 }
 
-/// Keeps the checksums of a file as it is, if there are any.
+/// Keeps the checksums of a file as it is.
 ///
 /// # Errors
 /// What the formation says.
 pub fn set_sums(client: &Client, ctx: &OpCtx, attr: &Attr, kept: &Kept) -> FsResult<()> {
-    if kept.sums.is_empty() {
-        return Ok(());
-    }
     let text = serde_json::to_string(kept).unwrap_or_default();
     client.setxattr(ctx, attr.ino, SUMS, format!("{} {text}", state(attr)).as_bytes(), 0)
 }

@@ -214,7 +214,9 @@ impl On {
         upload.mark(|client, ctx, attr| marks::set_about(client, ctx, attr.ino, about)).map_err(error)?;
         if let Some(tag) = tag {
             upload.mark(|client, ctx, attr| marks::set_tag(client, ctx, attr, tag)).map_err(error)?;
-            upload.mark(|client, ctx, attr| marks::set_sums(client, ctx, attr, kept)).map_err(error)?;
+            if !kept.sums.is_empty() {
+                upload.mark(|client, ctx, attr| marks::set_sums(client, ctx, attr, kept)).map_err(error)?;
+            }
         }
         let (_, attr) = upload.finish(replace).map_err(error)?;
         tag.map_or_else(|| self.tag(&attr), |tag| Ok(format!("\"{tag}\"")))

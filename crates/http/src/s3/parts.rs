@@ -100,7 +100,7 @@ impl On {
         Ok(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             checksum_algorithm: sums.map(Kind::algorithm),
-            checksum_type: sums.map(|_| checksum_type(is_whole)),
+            checksum_type: sums.map(|_| checksums::type_of(is_whole)),
             key: xml::text(input.key),
             upload_id: Some(id),
             ..Default::default()
@@ -129,6 +129,7 @@ impl On {
         }
         let (mut files, mut sums): (Vec<OpenFile>, Vec<(Sums, u64)>) = (Vec::new(), Vec::new());
         let (mut sum, mut last) = (Md5::new(), 0);
+        let needs_sums = begun.sums.is_some() || !sums!(input).is_empty();
         for part_wanted in &wanted {
             let number = part_wanted.part_number.unwrap_or(0);
             if number <= last {
@@ -139,8 +140,12 @@ impl On {
                 return Err(s3_error!(InvalidPart));
             };
             let tag = self.tag(&file.attr)?;
-            let own = marks::sums(self.tree.client().map_err(error)?, &file.attr).map_err(error)?.sums;
-            let differs = sums!(part_wanted).iter().any(|(kind, sum)| own.get(kind) != Some(sum));
+            let said = sums!(part_wanted);
+            let own = match needs_sums || !said.is_empty() {
+                true => marks::sums(self.tree.client().map_err(error)?, &file.attr).map_err(error)?.sums,
+                false => Sums::new(),
+            };
+            let differs = said.iter().any(|(kind, sum)| own.get(kind) != Some(sum));
             if differs || part_wanted.e_tag.as_ref().is_some_and(|said| *said != e_tag(&tag)) {
                 return Err(s3_error!(InvalidPart));
             }
@@ -350,11 +355,6 @@ fn is_whole(kind: Option<Kind>, wanted: Option<&ChecksumType>) -> S3Result<bool>
         }
         (kind, wanted) => Ok(wanted.unwrap_or(kind == Some(Kind::Crc64Nvme))),
     }
-}
-
-fn checksum_type(is_whole: bool) -> ChecksumType {
-    let kind = if is_whole { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
-    ChecksumType::from_static(kind)
 }
 
 /// The checksum of what parts give, compared with what is said of it.
