@@ -17,12 +17,10 @@ use serde_json::Value;
 use crate::commands::stage::jobs_json;
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
-use crate::reach;
+use crate::reach::{self, at_once};
 
 /// How long a host may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
-/// Threads that ask hosts, at most.
-const ASKERS_MAX: usize = 64;
 /// What is asked for.
 const LOGS: &str = "logs";
 const LOG: &str = "log/";
@@ -91,8 +89,7 @@ fn piece(path: &Path, offset: u64, most: usize) -> FsResult<Vec<u8>> {
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> FsError {
-    let errno = if error.kind() == std::io::ErrorKind::NotFound { Errno::ENOENT } else { Errno::EIO };
-    FsError::with(errno, format!("{}: {error}", path.display()))
+    FsError::from_io(error, &path.display().to_string())
 }
 
 /// Jobs whose numbers are behind one, as many as there is room for. Of one with very many transfers these are left out.
@@ -129,7 +126,9 @@ impl Hosts {
     /// When secret or map cannot be used.
     pub fn of(dir: &StateDir, state: &State, but: &[u16]) -> Result<Option<Hosts>, Failure> {
         let is_over_hosts = state.is_over_hosts() || state.part.is_some();
-        let Some(map) = state.map().filter(|_| is_over_hosts && dir.is_held()) else { return Ok(None) };
+        let Some(map) = (is_over_hosts && dir.is_held()).then(|| state.map()).flatten() else {
+            return Ok(None);
+        };
         let mut hosts: BTreeMap<(String, String), Vec<NodeId>> = BTreeMap::new();
         for (node, entry) in map.nodes.iter().enumerate() {
             // Hosts that a test or a container has on one machine have one name, and directories of their own.
@@ -148,23 +147,11 @@ impl Hosts {
 
     /// Asks every host at the same time: its name, and what came of it.
     pub fn each<T: Send>(&self, ask: impl Fn(&Host<'_>) -> FsResult<T> + Sync) -> Vec<(&str, FsResult<T>)> {
-        let share = self.hosts.len().div_ceil(ASKERS_MAX).max(1);
-        let ask = &ask;
-        std::thread::scope(|scope| {
-            let asking: Vec<_> = self
-                .hosts
-                .chunks(share)
-                .map(|hosts| {
-                    scope.spawn(move || {
-                        let all = hosts
-                            .iter()
-                            .map(|(name, nodes)| (name.as_str(), ask(&Host { client: &self.client, nodes })));
-                        all.collect::<Vec<_>>()
-                    })
-                })
-                .collect();
-            asking.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
-        })
+        let answers = at_once(&self.hosts, |(_, nodes)| ask(&Host { client: &self.client, nodes }));
+        let names = self.hosts.iter().map(|(name, _)| name.as_str());
+        names
+            .zip(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(Errno::EIO.into()))))
+            .collect()
     }
 
     /// Jobs of staging of all of them, each with the name of its host; and the hosts that do not answer, with why.

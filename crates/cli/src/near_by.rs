@@ -52,7 +52,8 @@ pub fn list(ways: &mut Ways<'_>, near: &NearArgs, catalogue: &str) -> Found {
     }
     if let Some((url, from)) = server(ways, near) {
         match asked(ways, &url, "find.json", &[("catalogue", catalogue)], LIST_MAX) {
-            Ok(text) => add(&mut found, text.as_deref().unwrap_or_default(), (catalogue, now), &from),
+            Ok(Some(text)) => add(&mut found, &text, (catalogue, now), &from),
+            Ok(None) => {}
             Err(error) => unheard(&from, &error),
         }
     }
@@ -64,7 +65,10 @@ pub fn list(ways: &mut Ways<'_>, near: &NearArgs, catalogue: &str) -> Found {
 /// What a server lists, which has to be what it says as every entry has.
 fn add(found: &mut Found, text: &str, (catalogue, now): (&str, u64), from: &str) {
     let document: Value = serde_json::from_str(text).unwrap_or_default();
-    for text in document.get("entries").and_then(Value::as_array).into_iter().flatten() {
+    let Some(entries) = document.get("entries").and_then(Value::as_array) else {
+        return found.damaged.push(format!("what {from} knows: it is no list of entries"));
+    };
+    for text in entries {
         match Known::decode_any(text.as_str().unwrap_or_default(), now) {
             Ok((of, known)) if of == catalogue => found.entries.push(known.manifest),
             Ok(_) => found.damaged.push(format!("an entry that {from} knows: it is of another catalogue")),

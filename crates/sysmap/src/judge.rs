@@ -163,7 +163,8 @@ impl Judge<'_> {
 fn speed(network: &Network, (from, to): &(String, String)) -> Option<u64> {
     let ends = (End::Switch(from.clone()), End::Switch(to.clone()));
     let joins = |a: &End, b: &End| (a, b) == (&ends.0, &ends.1) || (b, a) == (&ends.0, &ends.1);
-    network.links.iter().filter(|link| joins(&link.from, &link.to)).map(|link| link.speed_bits).sum()
+    let wires = network.links.iter().filter(|link| joins(&link.from, &link.to));
+    wires.map(|link| link.speed_bits).try_fold(0, |sum: u64, bits| Some(sum.saturating_add(bits?)))
 }
 
 fn slow_link(link: Place, expected_bits: Option<u64>, measured_bits: u64, peers_bits: u64) -> SlowLink {

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use super::{Batch, Job, words};
+use super::{Batch, Job, Read, words};
 
 pub const BATCH: Batch = Batch {
     name: "Flux",
     prefix: "flux:",
     program: "flux",
     question,
-    read: |text, _| jobs(text),
+    read: Read::Own(jobs),
     see: "flux jobs",
 };
 

@@ -30,9 +30,17 @@ struct Batch {
     /// The command line that asks for the jobs of a user.
     question: fn(u32) -> Vec<String>,
     /// The jobs of a user in what it answers; nothing if that makes no sense.
-    read: fn(&str, &str) -> Option<Vec<Job>>,
+    read: Read,
     /// What people would look with.
     see: &'static str,
+}
+
+/// How an answer is read.
+enum Read {
+    /// It is of the user's jobs alone.
+    Own(fn(&str) -> Option<Vec<Job>>),
+    /// It is of all users' jobs: the user's are those of this name.
+    All(fn(&str, &str) -> Option<Vec<Job>>),
 }
 
 /// A job that waits or runs.
@@ -130,8 +138,17 @@ impl Batch {
         let question = (self.question)(who.uid);
         let words: Vec<&str> = question.iter().map(String::as_str).collect();
         let text = output_of(here, &words, ANSWER).ok_or_else(|| silent("does not answer"))?;
-        let user = output_of(here, &["id", "-un"], ANSWER).unwrap_or_default();
-        (self.read)(&text, user.trim()).ok_or_else(|| silent("says what is not understood"))
+        let jobs = match self.read {
+            Read::Own(read) => read(&text),
+            Read::All(read) => {
+                let user = output_of(here, &["id", "-un"], ANSWER).unwrap_or_default();
+                if user.trim().is_empty() {
+                    return Err(silent("tells of all users, and id does not say which of them you are"));
+                }
+                read(&text, user.trim())
+            }
+        };
+        jobs.ok_or_else(|| silent("says what is not understood"))
     }
 }
 

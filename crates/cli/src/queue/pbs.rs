@@ -4,14 +4,14 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::{Batch, Job, words};
+use super::{Batch, Job, Read, words};
 
 pub const BATCH: Batch = Batch {
     name: "PBS",
     prefix: "pbs:",
     program: "qstat",
     question: |_| question(),
-    read: jobs,
+    read: Read::All(jobs),
     see: "qstat",
 };
 

@@ -1,13 +1,13 @@
 //! What Slurm says of jobs, by `squeue`.
 
-use super::{Batch, Job};
+use super::{Batch, Job, Read};
 
 pub const BATCH: Batch = Batch {
     name: "Slurm",
     prefix: "slurm:",
     program: "squeue",
     question,
-    read: |text, _| Some(text.lines().filter_map(job).collect()),
+    read: Read::Own(|text| Some(text.lines().filter_map(job).collect())),
     see: "squeue --me",
 };
 

@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, FileUse, ProcessUse, Times, UseTable};
-use bivouac_launch::{State, StateDir, unix_ms};
+use bivouac_launch::{StateDir, unix_ms};
 use bivouac_record::{Facts, Pattern, Timeline, findings};
-use bivouac_stage::jobs::{Jobs, Way};
+use bivouac_stage::jobs::Way;
 use bivouac_types::limits::USE_PROCESSES_MAX;
 use bivouac_types::{Contract, Ino, NodeId, PartitionId};
 
@@ -16,9 +16,9 @@ use super::lines::shown;
 use super::places::{Place, places};
 use super::{FileRow, OperationRow, ProcessRow, Report, SiteRow, VERSION};
 use crate::failure::Failure;
-use crate::host_notes::Hosts;
 use crate::partitioning::path_of;
 use crate::reach;
+use crate::stages::Stages;
 use crate::status::{is_request, look_at_all};
 
 /// How long a node may take to answer.
@@ -76,7 +76,7 @@ pub fn gather(dir: &StateDir) -> Result<Report, Failure> {
     let operations = status.nodes.iter().flat_map(|node| &node.operations);
     let operations = operations.filter(|one| is_request(one) && !LOOKS.contains(&one.name.as_str()));
     report.operations = rows(operations.map(|one| (one.name.as_str(), one.client, &one.client_times)));
-    report.site = SiteRow { here: report.site.here, ..staged(dir, &state, &mut notes)? };
+    report.site = SiteRow { here: report.site.here, ..staged(dir, &mut notes)? };
     (report.name, report.nodes, report.notes) = (status.name, status.nodes.len() as u64, notes);
     Ok(report)
 }
@@ -93,21 +93,12 @@ fn settle(client: &Client, nodes: usize) {
 }
 
 /// What jobs of `stage`, and of `run`, have copied, on all hosts.
-fn staged(dir: &StateDir, state: &State, notes: &mut Vec<String>) -> Result<SiteRow, Failure> {
+fn staged(dir: &StateDir, notes: &mut Vec<String>) -> Result<SiteRow, Failure> {
     let mut row = SiteRow::default();
-    let mut add = |is_in: bool, bytes: u64| {
-        let sum = if is_in { &mut row.staged_in } else { &mut row.staged_out };
-        *sum = sum.saturating_add(bytes);
-    };
-    // The whole of a formation has jobs beside those of its hosts, among which a part's own are.
-    if state.part.is_none() {
-        let jobs = Jobs::at(dir.stage_path()).list();
-        jobs.iter().for_each(|job| add(job.order.way == Way::In, job.done.bytes));
-    }
-    let Some(hosts) = Hosts::of(dir, state, &[])? else { return Ok(row) };
-    let (jobs, silent) = hosts.stages();
+    let (jobs, silent) = Stages::new(dir.clone()).find()?;
     for job in &jobs {
-        add(job["way"] == Way::In.word(), job["bytes"].as_u64().unwrap_or(0));
+        let sum = if job["way"] == Way::In.word() { &mut row.staged_in } else { &mut row.staged_out };
+        *sum = sum.saturating_add(job["bytes"].as_u64().unwrap_or(0));
     }
     notes.extend(
         silent.iter().map(|(host, why)| format!("host {host} does not say what was staged there: {why}")),

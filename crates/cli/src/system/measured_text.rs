@@ -1,8 +1,9 @@
 //! What was measured, for people.
 
 use bivouac_sysmap::{Bits, Direction, Measured, MeasuredHost, Place, SLOW_BELOW, SlowLink, Together};
+use bivouac_types::units::format_count;
 
-use super::tables::{bits, counted, known, speed};
+use super::tables::{bits, known, speed};
 use crate::table::layout;
 
 /// Up to so many hosts a half is named host by host.
@@ -13,8 +14,8 @@ pub fn measured_text(measured: &Measured) -> String {
     let Measured { step_ms, streams, rounds, rounds_of_all, hosts, together, slow, .. } = measured;
     let mut text = format!(
         "measured in {rounds} of {}, {step_ms} ms and {} for each transfer\n",
-        counted(*rounds_of_all, "round"),
-        counted(*streams, "connection")
+        format_count(*rounds_of_all as u64, "round"),
+        format_count(*streams as u64, "connection")
     );
     text.push_str(&table(hosts));
     text.extend(together.as_ref().map(all_together));
@@ -40,7 +41,7 @@ fn table(hosts: &[MeasuredHost]) -> String {
 fn all_together(together: &Together) -> String {
     let Together { half, other_half, there_bits, back_bits, expected } = together;
     let names = |half: &[String]| {
-        if half.len() > NAMED_MAX { counted(half.len(), "host") } else { half.join(",") }
+        if half.len() > NAMED_MAX { format_count(half.len() as u64, "host") } else { half.join(",") }
     };
     let expected = match expected {
         Bits { low: 0, high: None } => String::new(),

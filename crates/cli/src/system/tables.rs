@@ -252,7 +252,7 @@ fn of_network(network: &Network) -> String {
 }
 
 /// `1 switch`, `2 switches`.
-pub(super) fn counted(number: usize, thing: &str) -> String {
+fn counted(number: usize, thing: &str) -> String {
     let ending = if thing.ends_with('h') { "es" } else { "s" };
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}{ending}") }
 }

@@ -80,16 +80,17 @@ impl Asking {
         let asked = Instant::now();
         let (told, unknown) = ask(client, report);
         let (jobs, silent) = match self.stages.find() {
-            Ok(found) => found,
-            Err(error) => (Vec::new(), vec![("this one".to_owned(), error.to_string())]),
+            Ok((jobs, silent)) => {
+                (jobs, silent.into_iter().map(|(host, why)| (format!("host {host}"), why)).collect())
+            }
+            Err(error) => (Vec::new(), vec![("this host".to_owned(), error.to_string())]),
         };
         let seconds = since.map_or(0.0, |since| since.as_secs_f64()).max(1e-3);
         let stages = self.copied.next(&jobs, seconds);
         let busy = Busy::between(&self.told, &told, since.map_or(0, ms));
         let is_first = since.is_none();
         (self.told, self.begun) = (told, Some(asked));
-        let silent = silent.into_iter();
-        let silent = silent.map(|(host, why)| format!("host {host} does not say what is staged: {why}"));
+        let silent = silent.into_iter().map(|(who, why)| format!("{who} does not say what is staged: {why}"));
         let beside = (!is_first).then(|| Beside {
             busy_seconds: seconds,
             busy_files: self.files(client, &busy, seconds),
@@ -120,12 +121,11 @@ fn ms(time: Duration) -> u64 {
 
 /// What each node that answers was told.
 fn ask(client: &Client, report: &Report) -> (HashMap<u16, Told>, Vec<String>) {
-    let ready: Vec<(u16, Option<u32>)> =
-        report.nodes.iter().filter(|node| node.state == "ready").map(|node| (node.id, node.pid)).collect();
-    let answers =
-        at_once(&ready, |(node, pid)| client.list_uses(NodeId(*node)).map(|table| Told::new(*pid, &table)));
+    let ready: Vec<u16> =
+        report.nodes.iter().filter(|node| node.state == "ready").map(|node| node.id).collect();
+    let answers = at_once(&ready, |node| client.list_uses(NodeId(*node)).map(|table| Told::new(&table)));
     let (mut told, mut unknown) = (HashMap::new(), Vec::new());
-    for ((node, _), answer) in ready.iter().zip(answers) {
+    for (node, answer) in ready.iter().zip(answers) {
         match answer {
             Some(Ok(known)) => drop(told.insert(*node, known)),
             Some(Err(error)) => unknown.push(format!("node {node} does not say what is used: {error}")),

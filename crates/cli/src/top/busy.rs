@@ -63,8 +63,6 @@ pub struct ProcessRates {
 /// What a node had been told at a look.
 #[derive(Default)]
 pub struct Told {
-    /// Its daemon.
-    pub pid: Option<u32>,
     uptime_ms: u64,
     /// Each with the directory that it was made in.
     files: HashMap<Ino, (Ino, Did)>,
@@ -129,14 +127,14 @@ impl Pace {
 }
 
 impl Told {
-    /// By a daemon.
-    pub fn new(pid: Option<u32>, table: &UseTable) -> Told {
+    /// By what a node answers.
+    pub fn new(table: &UseTable) -> Told {
         let files = table.files.iter().map(|file| (file.ino, (file.parent, Did::from(&file.pattern))));
         let processes = table
             .processes
             .iter()
             .map(|one| ((one.client, one.pid), (one.program.0.clone(), Did::from(&one.pattern))));
-        Told { pid, uptime_ms: table.uptime_ms, files: files.collect(), processes: processes.collect() }
+        Told { uptime_ms: table.uptime_ms, files: files.collect(), processes: processes.collect() }
     }
 }
 
@@ -147,10 +145,9 @@ impl Busy {
         let none = Told::default();
         for (node, told) in now {
             let earlier = match before.get(node) {
-                Some(earlier) if earlier.pid == told.pid => earlier,
-                // Another daemon began at 0.
-                Some(_) => &none,
-                None if told.uptime_ms <= took_ms => &none,
+                // A daemon that began since began at 0.
+                _ if told.uptime_ms <= took_ms => &none,
+                Some(earlier) => earlier,
                 // What it had been told by then it did not say.
                 None => continue,
             };
@@ -187,14 +184,14 @@ fn busiest<K: Ord + Copy, V>(sums: HashMap<K, (V, Did)>) -> Vec<(K, V, Did)> {
 mod tests {
     use super::*;
 
-    fn told(pid: u32, uptime_ms: u64, all: &[(u64, u64)]) -> HashMap<u16, Told> {
+    fn told(uptime_ms: u64, all: &[(u64, u64)]) -> HashMap<u16, Told> {
         let did = |written: u64| Did { calls: written / 10, written, read: 0 };
         let files = all.iter().map(|(ino, written)| (Ino(*ino), (Ino(1), did(*written)))).collect();
         let process = |(ino, written): &(u64, u64)| {
             ((ClientId(7), u32::try_from(*ino % 2).unwrap()), (b"app".to_vec(), did(*written)))
         };
         let processes = all.iter().map(process).collect();
-        HashMap::from([(0, Told { pid: Some(pid), uptime_ms, files, processes })])
+        HashMap::from([(0, Told { uptime_ms, files, processes })])
     }
 
     fn files(before: &HashMap<u16, Told>, now: &HashMap<u16, Told>) -> Vec<(u64, u64)> {
@@ -204,26 +201,26 @@ mod tests {
 
     #[test]
     fn only_what_was_done_in_between_counts() {
-        let before = told(1, 5000, &[(2, 100), (3, 500), (4, 900)]);
-        assert_eq!(files(&before, &told(1, 6000, &[(2, 400), (3, 500), (5, 50)])), [(2, 300), (5, 50)]);
-        assert_eq!(files(&before, &told(2, 700, &[(3, 20)])), [(3, 20)], "of another daemon all");
-        assert_eq!(files(&HashMap::new(), &told(1, 6000, &[(3, 20)])), [], "what it was before is not known");
-        assert_eq!(files(&HashMap::new(), &told(1, 600, &[(3, 20)])), [(3, 20)], "it began meanwhile");
-        assert_eq!(files(&before, &told(1, 6000, &[(4, 30)])), [(4, 30)], "it was dropped and came again");
+        let before = told(5000, &[(2, 100), (3, 500), (4, 900)]);
+        assert_eq!(files(&before, &told(6000, &[(2, 400), (3, 500), (5, 50)])), [(2, 300), (5, 50)]);
+        assert_eq!(files(&before, &told(700, &[(3, 520)])), [(3, 520)], "of another daemon all");
+        assert_eq!(files(&HashMap::new(), &told(6000, &[(3, 20)])), [], "what it was before is not known");
+        assert_eq!(files(&HashMap::new(), &told(600, &[(3, 20)])), [(3, 20)], "it began meanwhile");
+        assert_eq!(files(&before, &told(6000, &[(4, 30)])), [(4, 30)], "it was dropped and came again");
     }
 
     #[test]
     fn processes_are_summed_over_nodes_and_lists_are_bounded() {
-        let (mut before, mut now) = (told(1, 9, &[]), told(1, 10, &[(3, 100)]));
-        before.extend([(1, Told { pid: Some(2), ..Told::default() })]);
-        now.extend(told(2, 10, &[(5, 300)]).remove(&0).map(|told| (1, told)));
+        let (mut before, mut now) = (told(9, &[]), told(10, &[(3, 100)]));
+        before.extend([(1, Told::default())]);
+        now.extend(told(10, &[(5, 300)]).remove(&0).map(|told| (1, told)));
         let busy = Busy::between(&before, &now, 1);
         assert_eq!(
             busy.processes,
             [(ClientId(7), 1, b"app".to_vec(), Did { calls: 40, written: 400, read: 0 })]
         );
         let many: Vec<(u64, u64)> = (1..200).map(|ino| (ino, ino * 10)).collect();
-        let busy = files(&told(1, 1, &[]), &told(1, 2, &many));
+        let busy = files(&told(1001, &[]), &told(2001, &many));
         assert_eq!((busy.len(), busy[0]), (BUSY_MAX, (199, 1990)));
     }
 }

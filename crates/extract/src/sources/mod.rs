@@ -51,16 +51,3 @@ fn pci_address(path: &str) -> Option<String> {
     };
     path.split('/').rev().find(is_address).map(str::to_owned)
 }
-
-/// How many numbers a list of the kernel's has: `0-3,8` are five, and those are they.
-fn listed(list: &str) -> Vec<u32> {
-    const MOST: u32 = 1 << 16;
-    let mut numbers = Vec::new();
-    for range in list.trim().split(',').filter(|range| !range.is_empty()) {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
-            numbers.extend(first..=last.min(first.saturating_add(MOST)));
-        }
-    }
-    numbers
-}

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bivouac_sysmap::{Cache, Processors, Socket};
+use bivouac_sysmap::{Cache, Processors, Socket, listed};
 
-use super::{cpuinfo, listed, number, word};
+use super::{cpuinfo, number, word};
 use crate::look::Source;
 use crate::machine::Machine;
 
 pub const SOURCE: Source<Processors> = Source { name: "sysfs", look };
 
 const CPUS: &str = "/sys/devices/system/cpu";
+/// More processors than any machine has.
+const CPUS_MAX: usize = 1 << 16;
 
 fn look(machine: &dyn Machine) -> Option<Processors> {
-    let online = listed(&word(machine, &format!("{CPUS}/online"))?);
+    let online = listed(&word(machine, &format!("{CPUS}/online"))?, CPUS_MAX);
     let mut sockets: BTreeMap<u32, (BTreeSet<(u32, u32)>, u32)> = BTreeMap::new();
     let mut caches: BTreeMap<(u32, String, u64), BTreeSet<String>> = BTreeMap::new();
     for cpu in &online {

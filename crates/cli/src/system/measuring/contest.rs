@@ -111,7 +111,7 @@ impl Contest<'_> {
             let sum = |back: bool| {
                 let of =
                     |(a, b): &(usize, usize)| flowed.get(&if back { (*b, *a) } else { (*a, *b) }).copied();
-                halves.iter().filter_map(of).sum()
+                halves.iter().filter_map(of).fold(0, u64::saturating_add)
             };
             self.outcome.together = Some([sum(false), sum(true)]);
         }

@@ -65,7 +65,7 @@ pub fn measured(
         let (half, other_half): (Vec<String>, Vec<String>) =
             halves.iter().map(|(a, b)| (name(*a), name(*b))).unzip();
         let sum = |side: fn(&(usize, usize)) -> usize| {
-            halves.iter().map(|pair| speed(side(pair))).sum::<Option<u64>>()
+            halves.iter().try_fold(0, |sum: u64, pair| Some(sum.saturating_add(speed(side(pair))?)))
         };
         let interfaces = sum(|pair| pair.0).zip(sum(|pair| pair.1)).map(|(a, b)| a.min(b));
         let wires = network.map_or_else(Bits::default, |network| between_halves(network, &half, &other_half));

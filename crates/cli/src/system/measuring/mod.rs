@@ -21,6 +21,7 @@ use bivouac_types::ClientId;
 
 use crate::failure::Failure;
 use crate::options::SystemArgs;
+use crate::reach::at_once;
 pub use messages::Told;
 pub use station::open;
 
@@ -222,15 +223,11 @@ fn reach(
         vec![0; able.len()]
     });
     let (mut players, mut known) = (Vec::new(), Vec::new());
-    let lines: Vec<Result<Line, String>> = std::thread::scope(|scope| {
-        let ways = able.iter().zip(&chosen);
-        let each: Vec<_> =
-            ways.map(|((_, station), at)| scope.spawn(move || connect(station, *at))).collect();
-        each.into_iter().map(|one| one.join().unwrap_or_else(|_| Err("its thread panicked".into()))).collect()
-    });
-    for (((name, station), at), line) in able.into_iter().zip(&chosen).zip(lines) {
+    let ways: Vec<(&Station, usize)> = able.iter().map(|(_, station)| station).zip(chosen).collect();
+    let lines = at_once(&ways, |(station, at)| connect(station, *at));
+    for (((name, _), (station, at)), line) in able.into_iter().zip(&ways).zip(lines) {
         let Some(address) = station.addresses.get(*at) else { continue };
-        match line {
+        match line.unwrap_or_else(|| Err("its thread panicked".into())) {
             Ok(line) => {
                 let to = SocketAddr::new(address.ip, station.data_port);
                 players.push(Player { name: name.clone(), address: to, line: Some(line) });
@@ -258,15 +255,16 @@ fn connect(station: &Station, at: usize) -> Result<Line, String> {
     let auth = Auth { formation, secret: Secret::new(secret), is_secure: true };
     let identity = Identity { auth, client: ClientId(0), lane: LaneKind::Peer };
     let first = station.addresses.get(at).into_iter();
+    let others = station.addresses.iter().enumerate();
+    let others = others.filter(|(index, one)| *index != at && !one.ip.is_loopback()).map(|(_, one)| one);
     let mut refusals: Vec<String> = Vec::new();
-    for address in first.chain(station.addresses.iter().filter(|one| !one.ip.is_loopback())) {
+    for address in first.chain(others) {
         let to = Address::tcp(SocketAddr::new(address.ip, station.port).to_string());
         match Link::connect(&to, &identity, CONNECT) {
             Ok(link) => return Ok(Line::over(link)),
             Err(error) => refusals.push(error.to_string()),
         }
     }
-    refusals.dedup();
     let refusals = refusals.join("; ");
     Err(format!(
         "it started, but is not reached: {refusals}; open the firewall, or use another network: --network"
