@@ -8,6 +8,7 @@ use url::Url;
 
 use crate::options::NearArgs;
 use crate::publishing::{Own, Ways};
+use crate::reach;
 
 /// Most bytes of a server's list of entries.
 const LIST_MAX: usize = 64 << 20;
@@ -79,9 +80,9 @@ fn add(found: &mut Found, text: &str, (catalogue, now): (&str, u64), from: &str)
 
 /// Has own formations know what a catalogue has just now. Where one cannot, others and the catalogue are asked.
 pub fn tell(ways: &mut Ways<'_>, catalogue: &str, known: &Known) {
-    let (uid, gid) = identity(ways);
+    let here = ways.here();
     for own in ways.own() {
-        let ctx = || own.client.new_op(0, uid, gid);
+        let ctx = || reach::ctx(here, &own.client);
         if let Err(error) = known::tell(&own.client, &ctx, catalogue, known) {
             unheard(&named(own), &error);
         }
@@ -90,18 +91,14 @@ pub fn tell(ways: &mut Ways<'_>, catalogue: &str, known: &Known) {
 
 /// Has own formations forget an entry; of others it is said how long they may tell it.
 pub fn forget(ways: &mut Ways<'_>, which: Which<'_>) {
-    let (uid, gid) = identity(ways);
+    let here = ways.here();
     for own in ways.own() {
-        let ctx = || own.client.new_op(0, uid, gid);
+        let ctx = || reach::ctx(here, &own.client);
         if let Err(error) = known::forget(&own.client, &ctx, which) {
             let hours = bivouac_publish::FRESH_S / 3600;
             errln!("bivouac: {} may tell of it for up to {hours} h: {error}", named(own));
         }
     }
-}
-
-fn identity(ways: &Ways<'_>) -> (u32, u32) {
-    (ways.here().uid, rustix::process::getegid().as_raw())
 }
 
 fn named(own: &Own) -> String {

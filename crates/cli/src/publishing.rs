@@ -124,7 +124,7 @@ impl<'e> Ways<'e> {
         let now = keys::now();
         let expires = Some(now.saturating_add(KEY_LIFE_S));
         let wanted = Key { id: String::new(), path: "/".into(), read_only: !changes, created: now, expires };
-        let ctx = formation.client.new_op(0, here.uid, rustix::process::getegid().as_raw());
+        let ctx = reach::ctx(here, &formation.client);
         let made = keys::create(&formation.client, &ctx, &wanted).and_then(|key| {
             let secret = formation.dir.secret().map_err(|_| bivouac_types::Errno::EACCES)?;
             Ok((Deriver::new(&secret).key(&key.id), key.id))
@@ -142,7 +142,7 @@ impl Drop for Ways<'_> {
         let own = self.own.take().unwrap_or_default();
         for (number, id) in &self.made {
             if let Some(own) = own.get(*number) {
-                let ctx = own.client.new_op(0, self.here.uid, rustix::process::getegid().as_raw());
+                let ctx = reach::ctx(self.here, &own.client);
                 let _it_ends_by_itself = keys::revoke(&own.client, &ctx, id);
             }
         }

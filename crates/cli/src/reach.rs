@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bivouac_client::{Client, ClientOptions};
+use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_launch::mounts::{MountEntry, mount_of, mounted};
 use bivouac_launch::{
     Environment, FormationName, Kind, LaunchError, State, StateDir, raise_descriptor_limit, random_bytes,
@@ -54,6 +54,11 @@ pub fn living(dir: &StateDir) -> Result<State, Failure> {
         state.name
     );
     Err(LaunchError::new(Kind::NotRunning, format_args!("formation {}", state.name), cause, &remedy).into())
+}
+
+/// The identity of the next change of this user's.
+pub fn ctx(here: &Environment, client: &Client) -> OpCtx {
+    client.new_op(0, here.uid, rustix::process::getegid().as_raw())
 }
 
 /// How a client goes to the nodes of its own machine.

@@ -147,7 +147,7 @@ impl DaemonConfig {
             lost: state.lost().collect(),
             recovering: state.recovering,
             was_recovered: state.recoveries > 0,
-            domains: state.reach.as_ref().and_then(|reach| reach.domains.clone()),
+            domains: state.domains().cloned(),
             secret: to_hex(secret),
             map: state.map.clone(),
         })

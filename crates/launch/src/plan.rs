@@ -218,9 +218,8 @@ pub fn first_map(state: &State, formation: FormationId) -> FormationMap {
 
 /// The nodes in the order in which they get seats: as they are numbered, unless it is known what fails together.
 fn in_turns(state: &State) -> Vec<&NodeState> {
-    let domains = state.reach.as_ref().and_then(|reach| reach.domains.as_ref());
-    let Some(domains) = domains else { return state.nodes.iter().collect() };
-    let domains: Vec<_> = state.nodes.iter().map(|node| domains.of.get(&node.host)).collect();
+    let Some(domains) = state.domains() else { return state.nodes.iter().collect() };
+    let domains: Vec<_> = state.nodes.iter().map(|node| domains.switch_of(&node.host)).collect();
     spread_over(&domains).into_iter().filter_map(|node| state.nodes.get(node)).collect()
 }
 

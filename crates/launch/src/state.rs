@@ -1,6 +1,6 @@
 //! What is written down of a running formation, so that every later command, also after a crash, knows what there is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -191,6 +191,20 @@ pub struct Domains {
     pub of: BTreeMap<String, String>,
 }
 
+impl Domains {
+    /// The switch of a host, if it is known.
+    #[must_use]
+    pub fn switch_of(&self, host: &str) -> Option<&str> {
+        self.of.get(host).map(String::as_str)
+    }
+
+    /// The switches.
+    #[must_use]
+    pub fn switches(&self) -> BTreeSet<&str> {
+        self.of.values().map(String::as_str).collect()
+    }
+}
+
 /// One host of a formation over several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostState {
@@ -284,6 +298,12 @@ pub struct MountState {
 }
 
 impl State {
+    /// Which hosts fail together, if that is known.
+    #[must_use]
+    pub fn domains(&self) -> Option<&Domains> {
+        self.reach.as_ref()?.domains.as_ref()
+    }
+
     /// Whether it is a part whose volumes stay as they are when it ends, since the whole is not recovered yet.
     #[must_use]
     pub fn leaves_volumes(&self) -> bool {

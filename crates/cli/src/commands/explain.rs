@@ -74,7 +74,7 @@ struct Reached<'a> {
 impl Reached<'_> {
     /// The switch of a host, if it was known when the formation was made.
     fn switch_of(&self, host: &str) -> Option<String> {
-        self.state?.reach.as_ref()?.domains.as_ref()?.of.get(host).cloned()
+        self.state?.domains()?.switch_of(host).map(str::to_owned)
     }
 
     /// How the daemon behind the mount comes to what a node has.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bivouac_client::{Client, OpCtx};
+use bivouac_client::Client;
 use bivouac_http::announce::Announced;
 use bivouac_http::keys::{Deriver, Key};
 use bivouac_http::{Target, announce, keys};
@@ -14,7 +14,7 @@ use bivouac_types::{Errno, FsError};
 use crate::commands::serve::METRICS;
 use crate::failure::Failure;
 use crate::options::{KeyAction, KeyArgs, KeyCreateArgs, KeyListArgs, KeyRevokeArgs, NameArgs};
-use crate::reach;
+use crate::reach::{self, ctx};
 
 /// How long a node may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
@@ -32,10 +32,6 @@ fn client(here: &Environment, which: &NameArgs) -> Result<(StateDir, Client), Fa
     let (_, dir) = StateDir::find(here, which.name.as_ref())?;
     let client = reach::client(&dir, &reach::living(&dir)?, ANSWER_WAIT)?;
     Ok((dir, client))
-}
-
-fn ctx(here: &Environment, client: &Client) -> OpCtx {
-    client.new_op(0, here.uid, rustix::process::getegid().as_raw())
 }
 
 fn create(here: &Environment, args: &KeyCreateArgs) -> Result<ExitCode, Failure> {

@@ -162,28 +162,34 @@ fn node_of(name: &str) -> Option<u16> {
 fn added(path: &Path, seen: Option<u64>, most: u64) -> std::io::Result<(Vec<String>, u64)> {
     let mut file = File::open(path)?;
     let len = file.metadata()?.len();
-    let begin = match seen {
+    let begin = begin_of(seen, len, most);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    let (lines, end) = whole_lines(&bytes, most, seen.is_none() && begin > 0);
+    Ok((lines, begin + end))
+}
+
+/// Where a log of so many bytes is read from.
+fn begin_of(seen: Option<u64>, len: u64, most: u64) -> u64 {
+    match seen {
         Some(seen) if seen <= len => seen,
         // It was cut meanwhile.
         Some(_) => 0,
         None => len.saturating_sub(most),
-    };
-    file.seek(SeekFrom::Start(begin))?;
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes)?;
-    let is_whole = bytes.len() as u64 == most;
+    }
+}
+
+/// The whole lines of a piece, and where they end; of one that begins within a line that one is left out.
+fn whole_lines(bytes: &[u8], most: u64, is_cut: bool) -> (Vec<String>, u64) {
     let end = match bytes.iter().rposition(|byte| *byte == b'\n') {
         Some(last) => last + 1,
         // A line without an end that is longer than what is read at once.
-        None if is_whole => bytes.len(),
+        None if bytes.len() as u64 >= most => bytes.len(),
         None => 0,
     };
-    Ok((lines_of(bytes.get(..end).unwrap_or_default(), seen.is_none() && begin > 0), begin + end as u64))
-}
-
-/// Lines of a piece; of one that begins within a line that one is left out.
-fn lines_of(bytes: &[u8], is_cut: bool) -> Vec<String> {
-    String::from_utf8_lossy(bytes).lines().skip(usize::from(is_cut)).map(str::to_owned).collect()
+    let text = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default());
+    (text.lines().skip(usize::from(is_cut)).map(str::to_owned).collect(), end as u64)
 }
 
 /// Letters of the longest name.

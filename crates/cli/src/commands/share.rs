@@ -37,7 +37,7 @@ pub fn run(here: &Environment, args: &ShareArgs) -> Result<ExitCode, Failure> {
     let now = keys::now();
     let end = now.saturating_add(args.expires.0.div_ceil(1000));
     let wanted = Key { id: String::new(), path, read_only: true, created: now, expires: Some(end) };
-    let ctx = client.new_op(0, here.uid, rustix::process::getegid().as_raw());
+    let ctx = reach::ctx(here, &client);
     let name = entry.source.strip_prefix("bivouac:").and_then(|name| name.parse().ok());
     let (_, dir) = StateDir::find(here, name.as_ref())?;
     let secret = dir.secret()?;

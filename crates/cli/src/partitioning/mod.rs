@@ -182,11 +182,10 @@ impl Maker<'_> {
         let map = self.client.map();
         let nodes = (0..map.nodes.len()).map(|node| NodeId(node as u16));
         let states: Vec<_> = nodes.map(|node| self.client.status(node).ok()).collect();
+        let known = self.state.domains().filter(|_| in_turns);
         let candidate = |(seat, place): (u32, &bivouac_client::SeatEntry)| {
             let state = states.get(usize::from(place.node.0))?.as_ref()?;
             let volume = state.volumes.get(usize::from(place.volume))?;
-            let known =
-                self.state.reach.as_ref().and_then(|reach| reach.domains.as_ref()).filter(|_| in_turns);
             let host = map.nodes.get(usize::from(place.node.0)).map(|entry| &entry.host);
             let held = volume.used_bytes.saturating_add(volume.records_bytes);
             Some(Candidate {
@@ -195,7 +194,7 @@ impl Maker<'_> {
                 kind: if volume.kind == "memory" { VolumeKind::Memory } else { VolumeKind::Disk },
                 capacity: volume.capacity_bytes,
                 free: volume.capacity_bytes.saturating_sub(held),
-                switch: known.zip(host).and_then(|(known, host)| known.of.get(host).cloned()),
+                switch: known.zip(host).and_then(|(known, host)| known.switch_of(host).map(str::to_owned)),
             })
         };
         (0..).zip(&map.seats).filter_map(candidate).collect()

@@ -1,6 +1,5 @@
 //! What decided where the seats of a formation over several hosts are, and how these reach each other.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use bivouac_launch::State;
@@ -55,10 +54,9 @@ impl Placed {
         let Some(reach) = state.reach.as_ref() else {
             return part.map(|part| Placed { switches: None, network: None, part: Some(part) });
         };
-        let switches = reach.domains.as_ref().map(|domains| Switches {
-            count: domains.of.values().collect::<BTreeSet<_>>().len(),
-            source: domains.source.clone(),
-        });
+        let switches = state
+            .domains()
+            .map(|domains| Switches { count: domains.switches().len(), source: domains.source.clone() });
         let own = node.and_then(|node| map.nodes.get(usize::from(node)));
         let own: Option<SocketAddr> = own.and_then(|entry| entry.client_address.parse().ok());
         // Whoever asks where a file is shall hear it also if this host does not tell its addresses.

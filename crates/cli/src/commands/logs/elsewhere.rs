@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bivouac_types::{FsResult, NodeId};
 
-use super::{lines_of, node_of};
+use super::{begin_of, node_of, whole_lines};
 use crate::host_notes::{Host, Hosts};
 
 /// Where each log was read to, by the first node of its host and by its name.
@@ -61,14 +61,9 @@ impl Elsewhere {
             match answer {
                 Ok(logs) => {
                     for Added { name, key, begin, bytes, is_cut } in logs {
-                        let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-                        // A line without an end that is longer than what is read at once.
-                        let end = if end == 0 && bytes.len() as u64 >= most { bytes.len() } else { end };
-                        all.push((
-                            shown(&name, host),
-                            lines_of(bytes.get(..end).unwrap_or_default(), is_cut),
-                        ));
-                        ends.push((key, begin.saturating_add(end as u64)));
+                        let (lines, end) = whole_lines(&bytes, most, is_cut);
+                        all.push((shown(&name, host), lines));
+                        ends.push((key, begin.saturating_add(end)));
                     }
                 }
                 Err(error) => silent.push((host.to_owned(), error.to_string())),
@@ -105,12 +100,7 @@ fn added(
     for log in host.logs()?.into_iter().filter(|log| wants(&log.name)) {
         let key = (first, log.name.clone());
         let before = seen.get(&key).copied();
-        let begin = match before {
-            Some(before) if before <= log.len => before,
-            // It was cut meanwhile.
-            Some(_) => 0,
-            None => log.len.saturating_sub(most),
-        };
+        let begin = begin_of(before, log.len, most);
         let end = log.len.min(begin.saturating_add(most));
         let mut bytes = Vec::new();
         loop {

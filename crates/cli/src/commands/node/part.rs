@@ -1,6 +1,5 @@
 //! One node of a daemon, and the mounts that it serves.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -254,7 +253,7 @@ fn config_of(shared: &Shared, share: &NodeShare, liveness: &Arc<LivenessTable>) 
 /// The switch of each node, as a number.
 fn switches(shared: &Shared) -> Vec<Option<u16>> {
     let Some(domains) = &shared.config.domains else { return Vec::new() };
-    let names: BTreeSet<&String> = domains.of.values().collect();
-    let number = |name: &String| u16::try_from(names.iter().position(|known| *known == name)?).ok();
-    shared.map.nodes.iter().map(|node| number(domains.of.get(&node.host)?)).collect()
+    let switches = domains.switches();
+    let number = |name: &str| u16::try_from(switches.iter().position(|known| *known == name)?).ok();
+    shared.map.nodes.iter().map(|node| number(domains.switch_of(&node.host)?)).collect()
 }
