@@ -1,5 +1,5 @@
-//! What there is on each host of a formation beside its volumes: logs, and jobs of staging. Any node of a host answers for
-//! it, so nobody has to log in there.
+//! What there is on each host of a formation beside its volumes: logs, and jobs of staging. Any node of a host answers
+//! for it, so nobody has to log in there.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -119,8 +119,8 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Those that there are, but for the one that has some nodes: none of a formation on one host, or of one that does not
-    /// run.
+    /// Those that there are, but for the one that has some nodes: none of a formation on one host, or of one that does
+    /// not run.
     ///
     /// # Errors
     /// When secret or map cannot be used.

@@ -1,5 +1,5 @@
-//! Entries of catalogues that formations near by know: this user's own on this host, whichever host of the formation told
-//! them, and a server that the user names.
+//! Entries of catalogues that formations near by know: this user's own on this host, whichever host of the formation
+//! told them, and a server that the user names.
 
 use bivouac_http::{keys, known};
 use bivouac_publish::{Found, KNOWN_MAX, Known, Place, PublishError, Sent, Which};

@@ -26,8 +26,8 @@ impl Stages {
         Stages { dir, others: Mutex::default() }
     }
 
-    /// All of them as JSON: of a formation over several hosts each job has its host, and a host that does not answer says
-    /// why.
+    /// All of them as JSON: of a formation over several hosts each job has its host, and a host that does not answer
+    /// says why.
     ///
     /// # Errors
     /// When state, secret or map cannot be read.

@@ -50,7 +50,8 @@ pub struct Told {
 pub struct SizeGate(Gate);
 
 impl SizeGate {
-    /// Opens a gate for a file; holes may be left if there is nothing behind its end. It must be closed, with nobody inside.
+    /// Opens a gate for a file; holes may be left if there is nothing behind its end. It must be closed, with nobody
+    /// inside.
     #[must_use]
     pub fn open(gate: &Gate, ino: u64, epoch: u32, over_holes: bool) -> SizeGate {
         [END, AT, FRESH].iter().for_each(|at| gate.double(*at).store(0, Ordering::Relaxed));
@@ -88,8 +89,8 @@ impl SizeGate {
         (u64::from(low) | u64::from(high) << 32, epoch)
     }
 
-    /// Tells the end of a write. Whether whoever lent the size has it; if not it may have it nevertheless, and must be told
-    /// in another way.
+    /// Tells the end of a write. Whether whoever lent the size has it; if not it may have it nevertheless, and must be
+    /// told in another way.
     #[must_use]
     pub fn tell(&self, told: Telling) -> bool {
         // As long as somebody is inside, the gate is nobody else's.

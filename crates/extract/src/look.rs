@@ -61,8 +61,8 @@ pub fn slurm_network(machine: &dyn Machine) -> Option<Network> {
     SLURM.iter().find_map(|source| (source.look)(machine))
 }
 
-/// Where things are on a machine with several parts of memory: those, its disks and what is mounted, without asking anybody how
-/// full that is. Of a machine that is in one part, nothing.
+/// Where things are on a machine with several parts of memory: those, its disks and what is mounted, without asking
+/// anybody how full that is. Of a machine that is in one part, nothing.
 #[must_use]
 pub fn places(machine: &dyn Machine) -> Option<Host> {
     let machine = Unmeasured(machine);

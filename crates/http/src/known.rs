@@ -1,5 +1,6 @@
-//! Entries of catalogues that a formation knows: what was published from it, and what somebody of it has fetched. They are
-//! files in a directory that is the server's own, so all hosts of the formation know the same, and it outlives kills.
+//! Entries of catalogues that a formation knows: what was published from it, and what somebody of it has fetched. They
+//! are files in a directory that is the server's own, so all hosts of the formation know the same, and it outlives
+//! kills.
 //!
 //! Commands of the formation's user tell and ask by the client library; the server only reads ([`answer`]).
 
@@ -26,8 +27,8 @@ const SITES_MAX: usize = 64;
 const LIST_MAX: usize = 16 << 20;
 /// How far clocks of hosts may be apart, in seconds.
 const CLOCKS_S: u64 = 60;
-/// Digits of a catalogue's digest that are in names: the text says which catalogue it is of, so that two of one name would
-/// only hide each other.
+/// Digits of a catalogue's digest that are in names: the text says which catalogue it is of, so that two of one name
+/// would only hide each other.
 const CATALOGUE_LEN: usize = 24;
 /// What is being written is called this, and random letters.
 const NEW: &str = "new.";

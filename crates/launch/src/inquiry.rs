@@ -22,7 +22,8 @@ use crate::{LaunchError, LaunchResult};
 const HEARD_MAX: usize = 256 << 20;
 /// Launchers that run at the same time, where there is one for each host.
 const AT_ONCE: usize = 64;
-/// How often it is looked whether hosts that stay are to be waited for no longer, and whether they have written something down.
+/// How often it is looked whether hosts that stay are to be waited for no longer, and whether they have written
+/// something down.
 const LOOK: Duration = Duration::from_millis(100);
 /// What a line begins with that is part of an answer, behind whatever a launcher puts in front of it.
 const MARK: &str = "bivouac-says ";
@@ -117,7 +118,8 @@ pub fn answer_lines(host: &str, answer: &str) -> String {
     text
 }
 
-/// Writes an answer for launchers that bring nothing back: whole or not at all, for who reads it does not know when it is done.
+/// Writes an answer for launchers that bring nothing back: whole or not at all, for who reads it does not know when it
+/// is done.
 ///
 /// # Errors
 /// What the system says.
@@ -220,7 +222,8 @@ fn call(inquiry: &Inquiry<'_>, arguments: &[String], host: Option<&str>, deadlin
     }
 }
 
-/// The answers among what several hosts said at the same time, each with what its host calls itself, and the last of what else was said.
+/// The answers among what several hosts said at the same time, each with what its host calls itself, and the last of
+/// what else was said.
 fn whole_answers(said: &str) -> (Vec<(String, String)>, Option<String>) {
     let mut parts: BTreeMap<&str, BTreeMap<usize, &str>> = BTreeMap::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -250,8 +253,8 @@ fn whole_answers(said: &str) -> (Vec<(String, String)>, Option<String>) {
     (texts, last.map(|line| line.strip_prefix("bivouac: ").unwrap_or(line).to_owned()))
 }
 
-/// Runs a program and hears all that it says; and why that may not be all. `tell` is shown what was said so far, also from
-/// time to time, and answers whether that is enough.
+/// Runs a program and hears all that it says; and why that may not be all. `tell` is shown what was said so far, also
+/// from time to time, and answers whether that is enough.
 fn hear(
     command: &mut Command,
     deadline: Instant,

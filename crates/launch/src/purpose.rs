@@ -58,7 +58,8 @@ impl Guard {
         }
     }
 
-    /// As [`Guard::of`], for the supervisor: the end of who holds a host's part is heard there at once, and all that needs is done.
+    /// As [`Guard::of`], for the supervisor: the end of who holds a host's part is heard there at once, and all that
+    /// needs is done.
     pub(crate) fn in_supervisor(state: &State) -> Guard {
         if state.part.is_some() { Guard::default() } else { Guard::of(state) }
     }
@@ -143,8 +144,9 @@ fn start_ender(program: &Path, dir: &StateDir) -> LaunchResult<Spawned> {
     command.spawn().and_then(Spawned::watch).map_err(refused)
 }
 
-/// What a daemon does in a thread of its own when the supervisor that has started it is gone: one of them becomes the successor,
-/// which sees to it that the formation ends with its purpose. Comes back when there is nothing, or nothing more, to see to.
+/// What a daemon does in a thread of its own when the supervisor that has started it is gone: one of them becomes the
+/// successor, which sees to it that the formation ends with its purpose. Comes back when there is nothing, or nothing
+/// more, to see to.
 ///
 /// # Errors
 /// What the system refused.
@@ -162,8 +164,9 @@ pub fn inherit(dir: &StateDir, program: &Path, starter: Option<ProcessId>) -> La
     }
 }
 
-/// Comes back when there is no supervisor. If somebody has taken the place of the one that has started this daemon, and does not
-/// know of it, that one was killed just after it had started it: the daemon ends as if it had been killed with it.
+/// Comes back when there is no supervisor. If somebody has taken the place of the one that has started this daemon, and
+/// does not know of it, that one was killed just after it had started it: the daemon ends as if it had been killed with
+/// it.
 fn end_if_unknown(dir: &StateDir, starter: Option<ProcessId>) -> LaunchResult<()> {
     while let Some(supervisor) = settled(dir)?.and_then(|state| state.supervisor) {
         let Some(end) = supervisor.watch() else { return Ok(()) };

@@ -1,7 +1,8 @@
-//! A copy of a process that waits for its end, and takes its place then. No process that is started anew could: the copy
-//! has what is open, and knows what was known.
+//! A copy of a process that waits for its end, and takes its place then. No process that is started anew could: the
+//! copy has what is open, and knows what was known.
 //!
-//! What changes makes a copy old, and another one takes its place. Who is killed in between is followed by the older one.
+//! What changes makes a copy old, and another one takes its place. Who is killed in between is followed by the older
+//! one.
 
 use std::fs::File;
 use std::io;
@@ -20,8 +21,8 @@ use crate::state::State;
 use crate::state_dir::StateDir;
 use crate::{LaunchError, LaunchResult};
 
-/// So long whoever has taken a place has no copy: who kills all of a formation, one after the other, is to succeed, and so is what
-/// kills everybody who does that work.
+/// So long whoever has taken a place has no copy: who kills all of a formation, one after the other, is to succeed, and
+/// so is what kills everybody who does that work.
 const PAUSE: Duration = Duration::from_secs(2);
 /// So many copies may end in a row that were made a moment before, until it is waited for longer with the next.
 const SHORT_LIVED_MAX: u32 = 8;
@@ -116,8 +117,8 @@ impl Standby {
         self.is_current = false;
     }
 
-    /// Sees to it that a copy waits that is as this process, if there may be one already. In the copy this answers what it
-    /// waits with.
+    /// Sees to it that a copy waits that is as this process, if there may be one already. In the copy this answers what
+    /// it waits with.
     pub(crate) fn keep_up(&mut self, dir: &StateDir) -> Option<Waiting> {
         if (self.is_current && self.is_there()) || !self.may_be() {
             return None;
@@ -186,9 +187,9 @@ impl Standby {
 }
 
 impl Waiting {
-    /// Comes back when the process has ended of which this one is a copy, and no other copy of it was faster: else this one
-    /// ends, as it does when it is told to, or when the system refuses what it needs. What the former process has promised
-    /// since the copy was made is in the state that this answers.
+    /// Comes back when the process has ended of which this one is a copy, and no other copy of it was faster: else this
+    /// one ends, as it does when it is told to, or when the system refuses what it needs. What the former process has
+    /// promised since the copy was made is in the state that this answers.
     pub(crate) fn wait(self, dir: &StateDir, signals: &Signals) -> (State, Succession) {
         self.try_wait(dir, signals).unwrap_or_else(|error| give_up(&error))
     }

@@ -345,7 +345,8 @@ impl StateDir {
         opened.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
     }
 
-    /// Shows, as long as this is open here or in a copy of this process, that somebody waits to take the supervisor's place.
+    /// Shows, as long as this is open here or in a copy of this process, that somebody waits to take the supervisor's
+    /// place.
     ///
     /// # Errors
     /// What the system says.
@@ -551,8 +552,8 @@ impl StateDir {
     }
 }
 
-/// Waits until a file can be locked, shared or by nobody else at all, `ms` milliseconds at most. Whether it could; it is not any
-/// more.
+/// Waits until a file can be locked, shared or by nobody else at all, `ms` milliseconds at most. Whether it could; it
+/// is not any more.
 fn wait_locked(file: File, ms: u64, alone: bool) -> bool {
     let (at_once, patiently) = match alone {
         true => (FlockOperation::NonBlockingLockExclusive, FlockOperation::LockExclusive),

@@ -224,8 +224,8 @@ impl Node {
         Ok((layout, wish.placement))
     }
 
-    /// Positions of a partition's seats that are nearest to a seat of the root partition: on its node, else on its host, else behind its
-    /// switch; none if the partition has no such seat.
+    /// Positions of a partition's seats that are nearest to a seat of the root partition: on its node, else on its
+    /// host, else behind its switch; none if the partition has no such seat.
     fn positions_near(&self, partition: &Partition, near: Option<SeatIndex>) -> Vec<u16> {
         let Some(own) = near.and_then(|seat| self.map.seat(seat)).map(|place| place.node) else {
             return Vec::new();

@@ -267,7 +267,8 @@ impl Node {
         Ok(())
     }
 
-    /// Clients that had these open are gone, or could not write what they wanted to: there may be bytes behind the ends.
+    /// Clients that had these open are gone, or could not write what they wanted to: there may be bytes behind the
+    /// ends.
     pub(crate) fn mark_tails(&self, inos: Vec<Ino>) {
         self.stale_tails.mark(inos.clone());
         inos.into_iter().for_each(|ino| self.sizes.forbid_holes(ino));

@@ -1,4 +1,5 @@
-//! An entry as somebody near by tells it who has seen it: what a catalogue has of it, in one text. It may come from anybody.
+//! An entry as somebody near by tells it who has seen it: what a catalogue has of it, in one text. It may come from
+//! anybody.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,7 @@
-//! Paths on which every name but the last is a directory. The paths of a copy are free of links when it begins; who swaps
-//! a directory for a link while it runs makes what goes through it an error (ELOOP, ENOTDIR), and never leads it elsewhere:
-//! each call takes hold of the directory that its name is in without following a link on the way, and then only uses that.
+//! Paths on which every name but the last is a directory. The paths of a copy are free of links when it begins; who
+//! swaps a directory for a link while it runs makes what goes through it an error (ELOOP, ENOTDIR), and never leads it
+//! elsewhere: each call takes hold of the directory that its name is in without following a link on the way, and then
+//! only uses that.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};

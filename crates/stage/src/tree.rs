@@ -56,7 +56,8 @@ pub(crate) struct Way<'a> {
     pub(crate) is_resumable: bool,
     /// Only what changed since is copied.
     pub(crate) baseline: Option<&'a Baseline>,
-    /// Whether the path in the formation has no links any more that were to be followed: one in the end is meant itself.
+    /// Whether the path in the formation has no links any more that were to be followed: one in the end is meant
+    /// itself.
     pub(crate) is_followed: bool,
     /// What the bytes at the source should be, where that is known.
     pub(crate) known: Option<&'a Baseline>,

@@ -38,9 +38,9 @@ impl Address {
     }
 }
 
-/// For each host the address of the network that all have in common and that is fastest, by its slowest interface; of several
-/// that are as fast, or whose speed nobody knows, the first one of the first host. What has one address on two hosts, as bridges
-/// of containers have, joins nobody. `None` if they have no network in common.
+/// For each host the address of the network that all have in common and that is fastest, by its slowest interface; of
+/// several that are as fast, or whose speed nobody knows, the first one of the first host. What has one address on two
+/// hosts, as bridges of containers have, joins nobody. `None` if they have no network in common.
 #[must_use]
 pub fn common(hosts: &[Vec<Address>]) -> Option<Vec<usize>> {
     let (first, others) = hosts.split_first()?;
@@ -65,8 +65,8 @@ pub fn common(hosts: &[Vec<Address>]) -> Option<Vec<usize>> {
     found.into_iter().next().map(|(_, chosen)| chosen)
 }
 
-/// Orders by speed, the fastest first. What is not known is neither fast nor slow: such items keep their places, and so do those
-/// that are as fast as each other.
+/// Orders by speed, the fastest first. What is not known is neither fast nor slow: such items keep their places, and so
+/// do those that are as fast as each other.
 pub fn fastest_first<T>(items: &mut Vec<T>, speed: impl Fn(&T) -> Option<u64>) {
     let is_known: Vec<bool> = items.iter().map(|item| speed(item).is_some()).collect();
     let (mut known, unknown): (Vec<T>, Vec<T>) = items.drain(..).partition(|item| speed(item).is_some());

@@ -1,8 +1,9 @@
 //! What transfers between hosts say of the links between them.
 //!
-//! A host's link is as good as the best that the host sends to anybody, or receives from anybody. It is slow if that is far less
-//! than what its peers have. A pair is slow if it carries far less than what both ends carry with others; what many slow pairs
-//! have in common are links of switches. Only what was seen while nobody else sent counts against a link.
+//! A host's link is as good as the best that the host sends to anybody, or receives from anybody. It is slow if that is
+//! far less than what its peers have. A pair is slow if it carries far less than what both ends carry with others; what
+//! many slow pairs have in common are links of switches. Only what was seen while nobody else sent counts against a
+//! link.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,8 +32,8 @@ pub struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Transfers to make again while nobody else sends, the most doubtful first: the best one of each host whose link seems slow, and
-    /// pairs that seem slow.
+    /// Transfers to make again while nobody else sends, the most doubtful first: the best one of each host whose link
+    /// seems slow, and pairs that seem slow.
     #[must_use]
     pub fn doubtful(&self, flows: &Flows) -> Vec<(usize, usize)> {
         let mut doubtful = Vec::new();
@@ -79,8 +80,8 @@ impl Judge<'_> {
         self.hosts.get(host).map_or_else(String::new, |host| host.name.clone())
     }
 
-    /// Hosts whose best is far below that of their peers, with what peers would have on that interface. Of two hosts nobody can say whose
-    /// link it is.
+    /// Hosts whose best is far below that of their peers, with what peers would have on that interface. Of two hosts
+    /// nobody can say whose link it is.
     fn slow_hosts(&self, flows: &Flows) -> Vec<(usize, Direction, u64)> {
         let speeds: Option<Vec<u64>> =
             self.hosts.iter().map(|host| host.expected_bits.filter(|bits| *bits > 0)).collect();
@@ -107,8 +108,8 @@ impl Judge<'_> {
         slow
     }
 
-    /// Pairs that carry far less than both ends do with others, each with what those carry. Of two hosts both directions are compared. What a
-    /// host that is slow itself does with one or another says nothing.
+    /// Pairs that carry far less than both ends do with others, each with what those carry. Of two hosts both
+    /// directions are compared. What a host that is slow itself does with one or another says nothing.
     fn slow_pairs(&self, flows: &Flows) -> Vec<((usize, usize), u64, u64)> {
         let ends = |(from, to): (usize, usize)| {
             if self.hosts.len() == 2 {
@@ -127,8 +128,8 @@ impl Judge<'_> {
         all.filter(|(_, bits, ends)| (*bits as f64) < *ends as f64 * SLOW_BELOW).collect()
     }
 
-    /// Links between switches that all pairs over them are slow by, as far as those were seen alone. What they explain is taken out of
-    /// the pairs.
+    /// Links between switches that all pairs over them are slow by, as far as those were seen alone. What they explain
+    /// is taken out of the pairs.
     fn of_switches(&self, flows: &Flows, slow: &mut Vec<((usize, usize), u64, u64)>) -> Vec<SlowLink> {
         let Some(network) = self.network else { return Vec::new() };
         let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();

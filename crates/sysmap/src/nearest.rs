@@ -15,9 +15,9 @@ pub struct Nearest {
     pub disk: Option<String>,
 }
 
-/// Where the daemon with these volumes is to run, the `index`-th of `count` on a host: on its share of the parts of memory, that with the
-/// disk of its volumes if all are on disks of one place, else they take turns. Nothing if there is only one daemon, or one part, or
-/// the map does not say: then it may run anywhere.
+/// Where the daemon with these volumes is to run, the `index`-th of `count` on a host: on its share of the parts of
+/// memory, that with the disk of its volumes if all are on disks of one place, else they take turns. Nothing if there
+/// is only one daemon, or one part, or the map does not say: then it may run anywhere.
 #[must_use]
 pub fn nearest(host: &Host, volumes: &[&str], index: usize, count: usize) -> Option<Nearest> {
     let parts: Vec<_> = host.numa.iter().filter(|part| !part.processors.is_empty()).collect();

@@ -7,8 +7,8 @@ use crate::network::{End, Network};
 /// Pairs of hosts, by index.
 type Pairs = Vec<(usize, usize)>;
 
-/// For each link between two switches, in each direction, the pairs whose way is over it. Where there are several shortest ways
-/// one is taken for the way.
+/// For each link between two switches, in each direction, the pairs whose way is over it. Where there are several
+/// shortest ways one is taken for the way.
 pub(crate) fn crossings(
     network: &Network,
     hosts: &[&str],

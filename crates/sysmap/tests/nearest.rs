@@ -40,7 +40,8 @@ fn mount(path: &str, disk: Option<&str>) -> Mount {
 }
 
 proptest! {
-    /// S541: daemons take turns over all parts, none has more than one daemon more than another, and each part is somebody's.
+    /// S541: daemons take turns over all parts, none has more than one daemon more than another, and each part is
+    /// somebody's.
     #[test]
     fn daemons_share_the_parts_evenly(parts in 0_u32..9, count in 0_usize..20) {
         let host = host(parts);

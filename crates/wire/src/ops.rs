@@ -325,7 +325,8 @@ operations! {
     BringFile = 121, Client, BringRequest => Option<u64>;
     /// Brings a file to site storage wherever it belongs there, if its policy says so; asked again until it is over.
     FlushHere = 122, Both, FlushHereRequest => FlushState;
-    /// Has a file have all of its content here, since another takes its place at site storage; asked again until it is over.
+    /// Has a file have all of its content here, since another takes its place at site storage; asked again until it is
+    /// over.
     Own = 123, Peer, OwnRequest => FlushState;
     /// Has what is here of a file stay, however full its volumes are; or not any more.
     Pin = 38, Client, PinRequest => ();

@@ -19,11 +19,12 @@ pub enum Command {
     /// The exit code is 0 if it is running, 1 if there is none or its processes were killed, 4 if something of it is away that
     /// may come back (degraded), 5 if a node or a host was given up.
     Status(StatusArgs),
-    /// Watch a formation at work: rates, latencies, load and space of nodes and operations, busy files and programs, staging
+    /// Watch a formation at work: rates, latencies, load and space of nodes and operations, busy files and programs,
+    /// staging
     ///
     /// On a terminal until q is pressed; h shows the keys. Elsewhere a table for each interval, until the formation is gone.
-    /// Figures of nodes are those of requests: what programs do by direct access does not pass there. Files and programs are told
-    /// of whichever way they go.
+    /// Figures of nodes are those of requests: what programs do by direct access does not pass there. Files and
+    /// programs are told of whichever way they go.
     Top(TopArgs),
     /// Report what programs did in a formation, where their time went, and which setting to change
     ///
@@ -33,7 +34,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Write the metrics of a formation, for Prometheus and others that read OpenMetrics
     ///
-    /// Names and meanings are in docs/monitoring.md, and are stable. A node that does not answer within 2 s has bivouac_node_up 0.
+    /// Names and meanings are in docs/monitoring.md, and are stable. A node that does not answer within 2 s has
+    /// bivouac_node_up 0.
     Metrics(MetricsArgs),
     /// Show what a formation's daemons and supervisor have logged
     ///

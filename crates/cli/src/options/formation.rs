@@ -66,7 +66,8 @@ pub struct FormationArgs {
     /// Most memory that names, attributes and extended attributes of one node may take, in bytes; at least 1m [default: a quarter of what is available, divided by the nodes of the host]
     #[arg(long, value_name = "SIZE", value_parser = names_memory)]
     pub names_memory: Option<u64>,
-    /// Keep each of several nodes of a host on processors near to its volumes, where the host has several parts of memory (NUMA) [default: true]
+    /// Keep each of several nodes of a host on processors near to its volumes, where the host has several parts of
+    /// memory (NUMA) [default: true]
     #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", hide_default_value = true)]
     pub numa: bool,
     /// How long an operation waits for a node that does not answer, before it fails with EIO

@@ -75,7 +75,8 @@ pub struct HostsArgs {
     /// The network that the hosts use among themselves: 10.1.0.0/16, or the name of an interface of this host [default: the one over which they reach this host]
     #[arg(long, value_name = "CIDR|NAME", conflicts_with = "nodes")]
     pub network: Option<Network>,
-    /// Which hosts are behind one switch, so that stripes of a file are not: auto, as Slurm knows it inside its jobs; none; or a file written by `bivouac system --json`
+    /// Which hosts are behind one switch, so that stripes of a file are not: auto, as Slurm knows it inside its jobs;
+    /// none; or a file written by `bivouac system --json`
     #[arg(long, value_name = "auto|none|FILE", default_value = "auto", conflicts_with = "nodes")]
     pub topology: Topology,
     /// The hosts come by themselves: something runs this very command on each of them, and they meet at this port of the first one

@@ -7,8 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::{Cli, command};
 
-/// What was meant by an operand that the command does not know: the value of an option that takes it behind an equals sign, the
-/// command of `run` and `exec` without its dashes, or the file of `config`.
+/// What was meant by an operand that the command does not know: the value of an option that takes it behind an equals
+/// sign, the command of `run` and `exec` without its dashes, or the file of `config`.
 pub fn hint(arguments: &[OsString]) -> Option<String> {
     let table = command();
     let given = arguments.split(|argument| argument == "--").next()?;
@@ -19,8 +19,8 @@ pub fn hint(arguments: &[OsString]) -> Option<String> {
     })
 }
 
-/// How an option is written whose value may be left out, where one is given behind a space; and which values there are, where
-/// it takes none like that.
+/// How an option is written whose value may be left out, where one is given behind a space; and which values there are,
+/// where it takes none like that.
 fn value_behind_a_space(table: &Command, given: &[OsString], arguments: &[OsString]) -> Option<String> {
     let place = given.windows(2).position(|pair| takes_no_operand(chosen(table, given), pair))?;
     let [option, value] = arguments.get(place..place + 2)? else { return None };

@@ -100,9 +100,10 @@ pub enum PoolCommand {
     Storage(PoolStorageArgs),
     /// Ask Slurm, Flux or PBS when your jobs will start, and move their slots accordingly
     ///
-    /// For cron or a timer, as each user. A job that names a pool is announced: of Slurm by the comment `bivouac-announce=POOL`, of
-    /// Flux by `flux job memo ID bivouac-announce=POOL`, of PBS by `qsub -v BIVOUAC_ANNOUNCE=POOL`. Of one that was cancelled the
-    /// slot is given back; one that was put back into the queue gets another.
+    /// For cron or a timer, as each user. A job that names a pool is announced: of Slurm by the comment
+    /// `bivouac-announce=POOL`, of Flux by `flux job memo ID bivouac-announce=POOL`, of PBS by
+    /// `qsub -v BIVOUAC_ANNOUNCE=POOL`. Of one that was cancelled the slot is given back; one that was put back into
+    /// the queue gets another.
     Follow(PoolFollowArgs),
 }
 

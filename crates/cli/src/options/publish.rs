@@ -28,7 +28,8 @@ pub struct KeyFileArgs {
 /// Who near by may know an entry.
 #[derive(Clone, Debug, Default, Args)]
 pub struct NearArgs {
-    /// Server of a formation that is asked for entries before the catalogue, as your own formations here are: its URL. One with a key in it belongs into the variable, not on the command line
+    /// Server of a formation that is asked for entries before the catalogue, as your own formations here are: its URL.
+    /// One with a key in it belongs into the variable, not on the command line
     #[arg(long, value_name = "URL", env = "BIVOUAC_NEAR", hide_env_values = true)]
     pub near: Option<String>,
 }

@@ -82,7 +82,8 @@ pub struct SystemArgs {
     /// How long transfers between pairs may take altogether
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, requires = "measure")]
     pub measure_time: Duration,
-    /// Measure over this network: 10.1.0.0/16, or the name of an interface [default: the fastest that the hosts have in common]
+    /// Measure over this network: 10.1.0.0/16, or the name of an interface [default: the fastest that the hosts have in
+    /// common]
     #[arg(long, value_name = "NETWORK", requires = "measure")]
     pub network: Option<Network>,
     /// Read this machine's files below this directory instead of /, and run no programs

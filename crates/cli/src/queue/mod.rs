@@ -1,4 +1,5 @@
-//! What batch systems say of jobs: when they will start, which are no more, which were put back into the queue. A file per system.
+//! What batch systems say of jobs: when they will start, which are no more, which were put back into the queue. A file
+//! per system.
 
 mod flux;
 mod pbs;

@@ -1,5 +1,5 @@
-//! What is asked for beside the state of nodes: uses of files, and jobs of staging. It takes a tenth of the time at most,
-//! however many nodes there are.
+//! What is asked for beside the state of nodes: uses of files, and jobs of staging. It takes a tenth of the time at
+//! most, however many nodes there are.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -65,7 +65,8 @@ impl Asking {
         }
     }
 
-    /// What was done since it was asked last; what was said then if that is too short a time ago. Nothing the first time.
+    /// What was done since it was asked last; what was said then if that is too short a time ago. Nothing the first
+    /// time.
     pub fn next(&mut self, client: &Client, report: &Report) -> Option<Beside> {
         let now = Instant::now();
         let since = self.begun.map(|begun| now.duration_since(begun));

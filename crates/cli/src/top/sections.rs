@@ -14,8 +14,8 @@ use super::{Beside, Rates};
 
 /// Rows that a list has at least, if it has as many.
 const ROWS_MIN: u16 = 3;
-/// Columns that are left out on a narrow terminal, the first of these first: what something is, how loaded and how full it
-/// is stays longest.
+/// Columns that are left out on a narrow terminal, the first of these first: what something is, how loaded and how full
+/// it is stays longest.
 const LEAST_OF_NODES: [usize; 6] = [7, 5, 4, 3, 2, 1];
 const LEAST_OF_OPERATIONS: [usize; 5] = [4, 2, 5, 3, 6];
 const LEAST_OF_FILES: [usize; 3] = [3, 2, 1];
@@ -180,8 +180,8 @@ fn by_pace(a: &Pace, b: &Pace, order: usize) -> Ordering {
     value(b).total_cmp(&value(a))
 }
 
-/// The places of lists with so many rows, one below the other with a line between them. Those for which there is no room
-/// have none, the last of them first; nor has one without rows, but for the first.
+/// The places of lists with so many rows, one below the other with a line between them. Those for which there is no
+/// room have none, the last of them first; nor has one without rows, but for the first.
 pub fn shares(rows: &[usize], rest: Rect) -> Vec<Rect> {
     let wanted: Vec<u16> =
         rows.iter().map(|rows| u16::try_from(*rows).unwrap_or(u16::MAX).saturating_add(1)).collect();

@@ -1,5 +1,5 @@
-//! A file that several processes make longer at once, each knowing only of its own writes: blocks in turn, holes that are left
-//! and filled, cuts in between, and kills.
+//! A file that several processes make longer at once, each knowing only of its own writes: blocks in turn, holes that
+//! are left and filled, cuts in between, and kills.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -653,8 +653,8 @@ fn wait_for_rates(mut ask: impl FnMut() -> Value) -> Value {
     last
 }
 
-/// S497. Logs are gathered from all hosts, whichever is asked on; a host that does not answer is named, and the others are
-/// shown.
+/// S497. Logs are gathered from all hosts, whichever is asked on; a host that does not answer is named, and the others
+/// are shown.
 #[test]
 fn logs_of_all_hosts_are_shown_on_each() {
     let hosts = Hosts::new();

@@ -1,5 +1,5 @@
-//! `bivouac system --measure` between hosts that are played by directories; what slow links do is tried on virtual hosts
-//! (tests/cluster/run measured), where links can be made slow.
+//! `bivouac system --measure` between hosts that are played by directories; what slow links do is tried on virtual
+//! hosts (tests/cluster/run measured), where links can be made slow.
 
 use std::process::Stdio;
 
@@ -97,7 +97,8 @@ fn nothing_stays_on_the_hosts_when_the_command_is_killed() {
         text.lines().filter_map(|line| line.parse().ok()).collect()
     };
     wait_until("all hosts are started", || started().len() == 3);
-    // Each is connected with the command once it has a third descriptor that is a connection: its two listeners and that one.
+    // Each is connected with the command once it has a third descriptor that is a connection: its two listeners and
+    // that one.
     let sockets = |pid: u64| {
         let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         let targets = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());

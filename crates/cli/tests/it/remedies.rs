@@ -1,5 +1,5 @@
-//! What somebody meets who does not know the commands yet: a slip is refused before anything is done, what is said is true,
-//! and what a message tells to type can be typed.
+//! What somebody meets who does not know the commands yet: a slip is refused before anything is done, what is said is
+//! true, and what a message tells to type can be typed.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! A supervisor that is killed is followed by a copy of itself: daemons, mounts and their programs notice nothing. The same for
-//! keepers: hosts.rs; at random moments: kill_loop.
+//! A supervisor that is killed is followed by a copy of itself: daemons, mounts and their programs notice nothing. The
+//! same for keepers: hosts.rs; at random moments: kill_loop.
 
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Checksums of S3 besides the MD5: said in front of a body or in trailers behind it, compared before the name is given, and
-//! kept so that who reads can compare them too.
+//! Checksums of S3 besides the MD5: said in front of a body or in trailers behind it, compared before the name is
+//! given, and kept so that who reads can compare them too.
 
 use std::collections::BTreeMap;
 
@@ -242,7 +242,8 @@ impl Kept {
         (!self.sums.is_empty()).then(|| type_of(!self.is_composite))
     }
 
-    /// Of an upload in parts, when each part has a checksum of the kind: of all bytes, or of the checksums of the parts.
+    /// Of an upload in parts, when each part has a checksum of the kind: of all bytes, or of the checksums of the
+    /// parts.
     pub fn joined(kind: Kind, is_whole: bool, parts: &[(Sums, u64)]) -> Option<Kept> {
         let all = parts.iter().map(|(sums, len)| Some((kind.bytes(sums.get(&kind)?)?, *len)));
         let all: Vec<(Vec<u8>, u64)> = all.collect::<Option<_>>()?;

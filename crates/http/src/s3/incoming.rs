@@ -212,8 +212,8 @@ where
     }
 }
 
-/// Where in a body by chunks it is: `LENGTH;chunk-signature=…`, a line's end, so many bytes, a line's end; behind the last,
-/// which has none, trailers. What is in lines and trailers is for the service.
+/// Where in a body by chunks it is: `LENGTH;chunk-signature=…`, a line's end, so many bytes, a line's end; behind the
+/// last, which has none, trailers. What is in lines and trailers is for the service.
 #[derive(Debug, Default)]
 struct Chunks {
     line: Vec<u8>,

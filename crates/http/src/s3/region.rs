@@ -1,5 +1,5 @@
-//! The region that a request is signed for. Any is taken, if it is written as regions are; others are told one, as S3 does,
-//! so that clients sign again: s3cmd begins with `US`.
+//! The region that a request is signed for. Any is taken, if it is written as regions are; others are told one, as S3
+//! does, so that clients sign again: s3cmd begins with `US`.
 
 use bytes::Bytes;
 use hyper::header::{self, HeaderMap, HeaderValue};

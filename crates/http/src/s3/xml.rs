@@ -1,5 +1,5 @@
-//! Keys in answers, which are XML 1.0: it has no way to write most control characters, and whoever reads it takes a carriage
-//! return for a line's end.
+//! Keys in answers, which are XML 1.0: it has no way to write most control characters, and whoever reads it takes a
+//! carriage return for a line's end.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use s3s::dto::EncodingType;

@@ -63,7 +63,8 @@ impl std::fmt::Display for Network {
 }
 
 /// The addresses of this host that others may reach it at, the likeliest first: those of `network` if it is
-/// given; else all, those that lead nowhere but here last. What is faster by what interfaces say of themselves comes first.
+/// given; else all, those that lead nowhere but here last. What is faster by what interfaces say of themselves comes
+/// first.
 ///
 /// # Errors
 /// That there is none, with those that there are.
@@ -111,8 +112,8 @@ fn all_addresses() -> LaunchResult<Vec<Address>> {
     Ok(found.into_iter().filter_map(local).collect())
 }
 
-/// Of an interface with a device behind it. What a bridge says is the speed of what is plugged into it, which may be containers of this
-/// host, and nobody else reaches it by that.
+/// Of an interface with a device behind it. What a bridge says is the speed of what is plugged into it, which may be
+/// containers of this host, and nobody else reaches it by that.
 fn speed_of(known: &[Interface], name: &str) -> Option<u64> {
     let has_device = |one: &&Interface| {
         matches!(one.kind, Some(InterfaceKind::Ethernet | InterfaceKind::InfiniBand)) && one.name == name

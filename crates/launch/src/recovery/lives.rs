@@ -1,9 +1,9 @@
 //! In which lives of its formation a volume was there. A recovery begins a life, and volumes that were not in the same
 //! ones are of different times: files over both would be mixtures. See docs/format.md.
 //!
-//! A life is *begun* on all volumes before it is *served* on any, and nothing is served to programs before that. So whatever
-//! kills a recovery, every volume has at least begun the newest life that another one says was served. One that has not is
-//! older.
+//! A life is *begun* on all volumes before it is *served* on any, and nothing is served to programs before that. So
+//! whatever kills a recovery, every volume has at least begun the newest life that another one says was served. One
+//! that has not is older.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -118,8 +118,8 @@ fn add_to_all(state: &State, id: u64, served: bool) -> bool {
     true
 }
 
-/// What all volumes here remember together, for the other hosts: the lives that all of them have seen, and the newest that
-/// was served.
+/// What all volumes here remember together, for the other hosts: the lives that all of them have seen, and the newest
+/// that was served.
 ///
 /// # Errors
 /// The volume that is older than another one, unless it is to be taken as it is.

@@ -133,8 +133,8 @@ enum Source {
 }
 
 impl Source {
-    /// Whether nothing changes by it alone but what is written down, or what a copy lets go of: that a command has connected.
-    /// The table of mounts changes with every mount of anybody.
+    /// Whether nothing changes by it alone but what is written down, or what a copy lets go of: that a command has
+    /// connected. The table of mounts changes with every mount of anybody.
     fn says_little(self) -> bool {
         matches!(self, Source::Control | Source::Mounts | Source::Guard | Source::Standby)
     }

@@ -1,4 +1,5 @@
-//! A killed supervisor is followed by a copy of itself, which has the daemons' mounts, ports and sockets: they notice nothing.
+//! A killed supervisor is followed by a copy of itself, which has the daemons' mounts, ports and sockets: they notice
+//! nothing.
 
 use super::Supervisor;
 use super::callers::CALLERS_MAX;
@@ -11,7 +12,8 @@ use crate::state::{Stage, State};
 const MOUNTS_SKIPPED: u32 = CALLERS_MAX as u32;
 
 impl Supervisor {
-    /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has come.
+    /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has
+    /// come.
     pub(super) fn renew_standby(&mut self) {
         let is_used = self.state.stage == Stage::Running && self.phases.is_none() && !self.finished;
         let Some(waiting) = is_used.then(|| self.standby.keep_up(&self.dir)).flatten() else { return };
@@ -21,8 +23,8 @@ impl Supervisor {
         self.succeed(promised, succession);
     }
 
-    /// Who has killed the supervisor and the one that holds the part has meant the whole: its data stays, as if this process had
-    /// been killed as well.
+    /// Who has killed the supervisor and the one that holds the part has meant the whole: its data stays, as if this
+    /// process had been killed as well.
     pub(super) fn leave_what_was_killed(&mut self) {
         if self.standby.is_new() {
             self.state.part.iter_mut().for_each(|part| part.leaves_volumes = true);

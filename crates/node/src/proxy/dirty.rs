@@ -101,8 +101,8 @@ impl Node {
         Ok(page)
     }
 
-    /// Has a directory's home take down what site storage has under a name, and which inode that is here; or that it has
-    /// nothing.
+    /// Has a directory's home take down what site storage has under a name, and which inode that is here; or that it
+    /// has nothing.
     pub(super) fn tell_seen(
         &self,
         dir: Ino,

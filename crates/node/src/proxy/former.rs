@@ -133,8 +133,8 @@ impl Node {
         }
     }
 
-    /// What finds no room here is brought to the name that the file has now, if it has one: then it needs nothing from the
-    /// old one. The number of that flush, to ask again with.
+    /// What finds no room here is brought to the name that the file has now, if it has one: then it needs nothing from
+    /// the old one. The number of that flush, to ask again with.
     fn flush_instead(&self, ino: Ino, job: u64) -> u64 {
         let request = FlushHereRequest { ino, occasion: Occasion::Room, job };
         self.flush_here(&request, PAUSE).map_or(0, |state| if state.done { 0 } else { state.job })

@@ -1,6 +1,6 @@
-//! The holes of a file whose size is lent. Who makes it longer tells how many bytes it wrote behind the size that it knew;
-//! what the size has grown by beyond the bytes of all of them are holes. So several that write in turn leave none, in
-//! whatever order they come.
+//! The holes of a file whose size is lent. Who makes it longer tells how many bytes it wrote behind the size that it
+//! knew; what the size has grown by beyond the bytes of all of them are holes. So several that write in turn leave
+//! none, in whatever order they come.
 
 use bivouac_types::Attr;
 

@@ -318,7 +318,8 @@ fn exchange(real: &Real<'_>, model: &mut Model, from: &[u8], to: &[u8]) {
     model.paths = std::mem::take(&mut model.paths).into_iter().map(|(path, e)| (swap(path), e)).collect();
 }
 
-/// Waits until a directory counts what it has: where a message was lost, a node tells the home later of what it changed.
+/// Waits until a directory counts what it has: where a message was lost, a node tells the home later of what it
+/// changed.
 fn await_count(real: &Real<'_>, dir: &[u8], expected: (u64, usize)) {
     let count = || {
         let attr = real.find(dir).unwrap();

@@ -1,5 +1,5 @@
-//! Files in front of site storage that lose their names to others: what only the source has of them is not replaced there
-//! before it is here.
+//! Files in front of site storage that lose their names to others: what only the source has of them is not replaced
+//! there before it is here.
 
 use std::fs;
 use std::path::Path;

@@ -73,8 +73,8 @@ impl Server {
         found.iter().map(|row| (0..row.len()).map(|column| value(row, column)).collect()).map(row).collect()
     }
 
-    /// Asks something that changes nothing. That a server has gone, or ended this connection, only shows when it is asked;
-    /// outside of a change, whoever serves there now can be asked instead.
+    /// Asks something that changes nothing. That a server has gone, or ended this connection, only shows when it is
+    /// asked; outside of a change, whoever serves there now can be asked instead.
     fn again_if_lost<T>(
         &mut self,
         ask: impl Fn(&mut Client) -> Result<T, postgres::Error>,

@@ -25,7 +25,8 @@ fn fill(dir: &Path, whose: &str) {
     fs::write(dir.join("large"), whose.repeat((3 << 20) / whose.len())).unwrap();
 }
 
-/// Does something again and again while a directory is a link every other moment. Answers how often they were exchanged.
+/// Does something again and again while a directory is a link every other moment. Answers how often they were
+/// exchanged.
 fn while_exchanged(dir: &Path, link: &Path, mut run: impl FnMut()) -> u64 {
     let (is_over, exchanged) = (AtomicBool::new(false), AtomicU64::new(0));
     let exchange = || renameat_with(CWD, dir, CWD, link, RenameFlags::EXCHANGE).unwrap();

@@ -346,12 +346,12 @@ impl DataStore {
         Ok(())
     }
 
-    /// Before a write of the daemon's own to a range: whether it goes on beside holders, as one more who writes within their
-    /// window. If not, there are none any more.
+    /// Before a write of the daemon's own to a range: whether it goes on beside holders, as one more who writes within
+    /// their window. If not, there are none any more.
     ///
-    /// Why it may: writers do not read, the kernel makes their writes one after the other, but for short places of lists,
-    /// which may be mixed (S121), and the window is counted. Checksums are the exception, since a block's is of what one
-    /// writer alone has made of it.
+    /// Why it may: writers do not read, the kernel makes their writes one after the other, but for short places of
+    /// lists, which may be mixed (S121), and the window is counted. Checksums are the exception, since a block's is of
+    /// what one writer alone has made of it.
     pub(super) fn write_beside(
         &self,
         id: SubfileId,
@@ -365,7 +365,8 @@ impl DataStore {
                 return Ok(true);
             }
         } else if is_plain && !open.holders.is_empty() && open.holders.mode == Mode::Sole {
-            // Who was alone asks again. It will not have to end for the next write of this kind, so nobody need be calm.
+            // Who was alone asks again. It will not have to end for the next write of this kind, so nobody need be
+            // calm.
             self.end_holders(id, open)?;
             open.holders.several_write = true;
         }

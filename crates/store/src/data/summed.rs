@@ -308,7 +308,8 @@ impl OpenSubfile {
         Ok(done)
     }
 
-    /// Behind the end of the local file is a hole only where no sum says otherwise: the file may have been cut by others.
+    /// Behind the end of the local file is a hole only where no sum says otherwise: the file may have been cut by
+    /// others.
     fn compare_absent(&self, data: Range<u64>) -> Result<(), AccessError> {
         let blocks = sums::blocks_of(&data);
         for (block, entry) in blocks.clone().zip(self.entries(&blocks)?) {

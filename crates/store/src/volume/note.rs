@@ -1,6 +1,6 @@
 //! What a volume says of the formation that it is part of, besides the identity: texts whose meaning is that of whoever
-//! brings formations up. The note is there for the time when nothing else is left of the formation; the lives tell a volume
-//! that was put back from an older copy.
+//! brings formations up. The note is there for the time when nothing else is left of the formation; the lives tell a
+//! volume that was put back from an older copy.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

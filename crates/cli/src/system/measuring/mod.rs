@@ -1,5 +1,5 @@
-//! What flows between hosts, measured: each opens a station and says over the launcher where; this command gives them orders,
-//! and judges by the map what came of it.
+//! What flows between hosts, measured: each opens a station and says over the launcher where; this command gives them
+//! orders, and judges by the map what came of it.
 
 mod contest;
 mod figures;
@@ -246,7 +246,8 @@ fn reach(
     (players, known)
 }
 
-/// By the address that is measured if that is possible, else by any other one of the host: this one may not be on that network.
+/// By the address that is measured if that is possible, else by any other one of the host: this one may not be on that
+/// network.
 fn connect(station: &Station, at: usize) -> Result<Line, String> {
     let secret = from_hex(&station.secret).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let (Some(formation), Some(secret)) = (formation_from_hex(&station.id), secret) else {

@@ -1,4 +1,5 @@
-//! A host that is measured: it says over the launcher where it can be reached, and takes orders until the command is gone.
+//! A host that is measured: it says over the launcher where it can be reached, and takes orders until the command is
+//! gone.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
@@ -68,8 +69,8 @@ pub fn open(network: Option<&Network>) -> LaunchResult<(Station, Option<Waiting>
     }
 }
 
-/// Whether the launcher still takes what this host says: an empty line. A launcher that is left behind notices by it, too, that nobody
-/// hears it any more.
+/// Whether the launcher still takes what this host says: an empty line. A launcher that is left behind notices by it,
+/// too, that nobody hears it any more.
 fn is_heard() -> bool {
     let mut output = std::io::stdout();
     output.write_all(b"\n").and_then(|()| output.flush()).is_ok()
@@ -82,8 +83,8 @@ fn listen() -> std::io::Result<TcpListener> {
 }
 
 impl Waiting {
-    /// Takes orders of the first one who knows the secret, until that one is gone; of nobody, if nobody comes in time, or nobody
-    /// hears any more what this host says.
+    /// Takes orders of the first one who knows the secret, until that one is gone; of nobody, if nobody comes in time,
+    /// or nobody hears any more what this host says.
     pub fn serve(self, patience: Duration) {
         let until = Instant::now() + patience;
         while Instant::now() < until && is_heard() {

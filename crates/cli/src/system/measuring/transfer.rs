@@ -19,7 +19,8 @@ const ACCEPT: Duration = Duration::from_secs(4);
 const FIRST: Duration = Duration::from_secs(2);
 /// Bytes that are sent or taken at once.
 const PIECE: usize = 256 << 10;
-/// The first part of a transfer does not count, in which TCP finds out what it may send and queues fill: one of so many.
+/// The first part of a transfer does not count, in which TCP finds out what it may send and queues fill: one of so
+/// many.
 const WARM_PART: u32 = 4;
 
 /// Sends to an address until the other side has had enough.

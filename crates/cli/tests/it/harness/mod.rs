@@ -75,7 +75,8 @@ fn standbys_of(pid: u64) -> Vec<u64> {
     children.filter(|child| said(*child) == said(pid)).collect()
 }
 
-/// Kills a supervisor or keeper and its standby: first it is stopped, so that it makes no other one. It may end meanwhile.
+/// Kills a supervisor or keeper and its standby: first it is stopped, so that it makes no other one. It may end
+/// meanwhile.
 pub fn kill_with_standby(pid: u64) {
     try_to_signal(pid, Signal::STOP);
     wait_until("it is stopped", || {

@@ -1,5 +1,5 @@
-//! Daemons, their supervisor and its standby are killed at random moments under a mixed load; whoever works notices pauses, and
-//! nothing else.
+//! Daemons, their supervisor and its standby are killed at random moments under a mixed load; whoever works notices
+//! pauses, and nothing else.
 //!
 //! Workers journal what was acknowledged to them. Whatever was acknowledged must be there, with that content,
 //! through every mount, and nothing else. `BIVOUAC_KILLS` sets how many rounds of kills there are,

@@ -1,5 +1,5 @@
-//! A killed keeper is followed by a copy of itself. No other process could take its place: it has the launchers' input, whose end is
-//! the end of hosts' parts, and the port that hosts come back to.
+//! A killed keeper is followed by a copy of itself. No other process could take its place: it has the launchers' input,
+//! whose end is the end of hosts' parts, and the port that hosts come back to.
 
 use super::links::Links;
 use super::{HostSeen, Keeper, Step};
@@ -10,7 +10,8 @@ use crate::standby::{Succession, Waiting, give_up};
 use crate::state::{HostLife, State};
 
 impl Keeper {
-    /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has come.
+    /// Sees to it that a copy of this process waits that is as this one. In the copy this comes back when its turn has
+    /// come.
     pub(super) fn renew_standby(&mut self) {
         let is_used = self.step == Step::Running;
         if let Some(waiting) = is_used.then(|| self.standby.keep_up(&self.dir)).flatten() {
@@ -31,8 +32,8 @@ impl Keeper {
         self.succeed(promised, succession);
     }
 
-    /// Is the keeper from now on: hosts come back as after a cut, but for those of which the former one has written down that they
-    /// are lost.
+    /// Is the keeper from now on: hosts come back as after a cut, but for those of which the former one has written
+    /// down that they are lost.
     fn succeed(&mut self, promised: State, succession: Succession) {
         log::error!("the keeper, process {}, was killed: this one takes its place", succession.former.pid);
         self.state = State { supervisor: Some(ProcessId::current()), ..promised };
