@@ -28,7 +28,7 @@ packages:
 	@scripts/packages
 
 try-deb: packages
-	@scripts/try-deb target/dist/bivouac_*.deb
+	@scripts/try-deb "$$(ls -t target/dist/bivouac_*.deb | head -n 1)"
 
 release:
 	@scripts/release

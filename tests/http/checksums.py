@@ -141,7 +141,7 @@ for what, arguments, expected in (
     ("another trailer", (UNSIGNED, unsigned(b"x-amz-checksum-sha1:x\r\n"), "crc32"), b"MalformedTrailerError"),
     ("a trailer twice", (UNSIGNED, unsigned(trailer + trailer), "crc32"), b"MalformedTrailerError"),
     ("trailers of any length", (UNSIGNED, unsigned(b"x: " + b"y" * 5000 + b"\r\n"), "crc32"), b""),
-    ("a line of any length", (UNSIGNED, unsigned(trailer, end=False, chunks=[]) and (lambda _: b"0" * 5000), "crc32"), b""),
+    ("a line of any length", (UNSIGNED, lambda _: b"0" * 5000, "crc32"), b""),
     ("no last chunk", (UNSIGNED, unsigned(trailer, end=False), "crc32"), b""),
     ("too few bytes", (UNSIGNED, unsigned(trailer), "crc32", 10), b""),
     ("too many bytes", (UNSIGNED, unsigned(trailer), "crc32", 8), b""),
