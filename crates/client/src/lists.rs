@@ -5,6 +5,7 @@ use std::collections::btree_map::Entry;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
+use bivouac_direct::Mapped;
 use bivouac_layout::SeatRange;
 use bivouac_record as record;
 use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
@@ -20,11 +21,6 @@ use crate::uses::Begun;
 fn begun(lens: impl Iterator<Item = usize>) -> Begun {
     Begun::now(lens.sum())
 }
-
-/// So many neighbours are written by one mapping, if there is one in each part of this length on average: with fewer
-/// there is nothing gained by making it.
-const MAPPED_MIN: usize = 8;
-const MAPPED_STEP_MAX: u64 = 1024;
 
 /// A place of a subfile. There may be many: each is small.
 struct Place {
@@ -363,10 +359,13 @@ impl Client {
         for run in list.runs() {
             let places = list.places.get(run.clone())?;
             let (span, count) = (list.span(places)?, places.len());
-            let maps = count >= MAPPED_MIN && span.len <= count as u64 * MAPPED_STEP_MAX;
+            let maps = Mapped::pays(count, span.len);
             let taken = self.write_granted(list.node, ino, &span, epoch, |handle| {
                 if maps && handle.is_in_memory() {
-                    return handle.write_mapped(span.subfile_offset, span.len, parts_of(list, &run));
+                    let slices = list.slices.get(list.buffers(&run)).unwrap_or_default();
+                    let extents = places.iter().map(|place| (place.offset, place.len.into()));
+                    let placed = bivouac_layout::placed(extents, slices.iter().map(|slice| &**slice));
+                    return handle.write_mapped(span.subfile_offset, span.len, placed);
                 }
                 run.clone().zip(places).try_for_each(|(index, place)| {
                     let slices = list.slices.get(list.buffers_of(index)).unwrap_or_default();
@@ -393,25 +392,6 @@ impl Client {
         list.push(range.subfile_offset, range.len, slices);
         Ok(())
     }
-}
-
-/// The buffers of some places, each with its offset in the subfile.
-fn parts_of<'a>(
-    list: &'a SeatList<IoSlice<'_>>,
-    places: &Range<usize>,
-) -> impl Iterator<Item = (u64, &'a [u8])> {
-    let buffers = list.buffers(places);
-    let slices = list.slices.get(buffers.clone()).unwrap_or_default();
-    let mut starts = list.places.get(places.clone()).unwrap_or_default().iter().peekable();
-    let mut at = 0;
-    buffers.zip(slices).map(move |(index, slice)| {
-        if let Some(place) = starts.next_if(|place| place.buffers as usize == index) {
-            at = place.offset;
-        }
-        let here = at;
-        at += slice.len() as u64;
-        (here, &**slice)
-    })
 }
 
 fn request<S>(ino: Ino, known: &Known, write: bool, list: &SeatList<S>) -> ListRequest {

@@ -10,6 +10,10 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 const WORD: usize = size_of::<u64>();
+/// So many neighbours are written by one mapping, if there is one in each part of this length on average: with fewer
+/// there is nothing gained by making it.
+const PLACES_MIN: usize = 8;
+const STEP_MAX: u64 = 1024;
 
 /// Bytes of a file in memory, mapped for as long as this value lives. Other processes may write to the same bytes: each
 /// store is atomic, so what is there then is some of both, and nothing is undefined.
@@ -38,6 +42,12 @@ impl Mapped {
         let start = unsafe { mmap(ptr::null_mut(), len, access, flags, file, offset - skip as u64)? };
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Mapped { start, len, skip })
+    }
+
+    /// Whether mapping `len` bytes takes less time than so many system calls.
+    #[must_use]
+    pub fn pays(places: usize, len: u64) -> bool {
+        places >= PLACES_MIN && len <= places as u64 * STEP_MAX
     }
 
     /// Writes bytes at a place counted from what was asked for; whether it has room for them.

@@ -5,7 +5,7 @@
 //!   its subfiles. Stripes `k`, `k + width`, … of one seat are adjacent in its subfile, so that a contiguous
 //!   range of the file is at most one contiguous range per seat.
 //! - [`entry_hash`], [`slot_of_hash`], [`dir_slot`], [`slot_to_node`]: names → slots → nodes.
-//! - [`runs`], [`part_of`], [`fill`], [`zero_behind`]: many places of one subfile, accessed together where they are
+//! - [`runs`], [`placed`], [`part_of`], [`fill`], [`zero_behind`]: many places of one subfile, accessed together where they are
 //!   neighbours.
 //! - [`base_seat`], [`layout_for`]: the layout of a new file.
 //!
@@ -24,6 +24,6 @@ pub use hash::{
     COOKIE_FIRST, HASH_BITS, base_seat, byte_sum_hash, dir_slot, entry_hash, first_hash_of_slot, slot_of_hash,
 };
 pub use place::{Wish, layout_for, slot_to_node};
-pub use runs::{fill, part_of, runs, zero_behind};
+pub use runs::{fill, part_of, placed, runs, zero_behind};
 pub use split::{Piece, Pieces, SeatRange, SeatRanges, split};
 pub use stripes::{Location, file_offset, file_size_from, locate, seat_of, seats_of, subfile_len};

@@ -38,6 +38,29 @@ pub fn runs(places: impl IntoIterator<Item = (u64, u64)>) -> Vec<Range<usize>> {
     runs
 }
 
+/// The bytes of places, each an offset and a length, that lie one behind the other in some slices: pieces of them, each
+/// with its offset, in order; no piece is empty. It ends where either does.
+pub fn placed<'b>(
+    places: impl IntoIterator<Item = (u64, u64)>,
+    slices: impl IntoIterator<Item = &'b [u8]>,
+) -> impl Iterator<Item = (u64, &'b [u8])> {
+    let (mut places, mut slices) = (places.into_iter(), slices.into_iter());
+    let (mut at, mut wanted, mut slice) = (0u64, 0u64, &[][..]);
+    std::iter::from_fn(move || {
+        while wanted == 0 {
+            (at, wanted) = places.next()?;
+        }
+        while slice.is_empty() {
+            slice = slices.next()?;
+        }
+        let len = usize::try_from(wanted).unwrap_or(usize::MAX).min(slice.len());
+        let (piece, behind) = slice.split_at(len);
+        let here = at;
+        (at, wanted, slice) = (at.saturating_add(len as u64), wanted - len as u64, behind);
+        Some((here, piece))
+    })
+}
+
 /// What a read from `start` on that brought these bytes has of the place of `len` bytes at `offset`.
 pub fn part_of(start: u64, bytes: &[u8], (offset, len): (u64, u64)) -> &[u8] {
     let behind = usize::try_from(offset.saturating_sub(start)).ok().and_then(|at| bytes.get(at..));
@@ -110,6 +133,30 @@ mod tests {
     }
 
     proptest! {
+        /// Pieces are what places and slices say, byte by byte.
+        #[test]
+        fn what_is_placed_has_every_byte_at_its_place(
+            places in prop::collection::vec((0u64..100, 0u64..20), 0..10),
+            cuts in prop::collection::vec(0usize..15, 0..20),
+        ) {
+            let total: usize = places.iter().map(|(_, len)| *len as usize).sum();
+            let bytes: Vec<u8> = (0..total).map(|i| i as u8).collect();
+            let (mut slices, mut rest) = (Vec::new(), &bytes[..]);
+            for cut in cuts {
+                let (now, behind) = rest.split_at(cut.min(rest.len()));
+                slices.push(now);
+                rest = behind;
+            }
+            slices.push(rest);
+            let wanted: Vec<(u64, u8)> = places.iter().flat_map(|(at, len)| *at..at + len).zip(bytes.iter().copied()).collect();
+            let mut found = Vec::new();
+            for (at, piece) in placed(places, slices.iter().copied()) {
+                prop_assert!(!piece.is_empty());
+                found.extend((at..).zip(piece.iter().copied()));
+            }
+            prop_assert_eq!(found, wanted);
+        }
+
         /// A read of each run has of each place what a read of its own would.
         #[test]
         fn a_run_has_what_its_places_have(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bivouac_types::Errno;
 
-use crate::{FileStat, OpenMode, Volume, VolumeFile};
+use crate::{FileStat, OpenMode, Places, Volume, VolumeFile};
 
 const PAGE: u64 = 4096;
 
@@ -20,6 +20,7 @@ pub fn volume(make: impl Fn() -> Arc<dyn Volume>) {
     directories(&*make());
     rename_and_remove(&*make());
     reads_and_writes(&*make());
+    places(&*make());
     holes_and_lengths(&*make());
     two_handles_are_one_file(&*make());
     allocated_ranges(&*make());
@@ -117,6 +118,32 @@ fn reads_and_writes(volume: &dyn Volume) {
     assert_eq!(read(&*file, count, 0), pieces.concat()[..count]);
     assert_eq!(file.write_vectored_at(&[], 0).unwrap(), 0);
     file.sync().unwrap();
+}
+
+/// Few and many, close together and apart, over each end of the file: what is there is what single writes would have left.
+fn places(volume: &dyn Volume) {
+    let (one, other) =
+        (volume.open("a", OpenMode::Create).unwrap(), volume.open("b", OpenMode::Create).unwrap());
+    let bytes: Vec<u8> = (0..20_000u32).map(|i| (i % 251) as u8 + 1).collect();
+    for (base, first, len, gap, count) in [
+        (0, 0, 8, 24, 2),
+        (4096, 100, 8, 8, 2000),
+        (64, 90_001, 3, 900, 400),
+        (7, 5, 2000, 4000, 9),
+        (0, 0, 1, 0, 5000),
+    ] {
+        let extents: Vec<(u64, u32)> = (0..count).map(|i| (first + i * (len + gap), len as u32)).collect();
+        let (front, behind) = bytes[..(len * count) as usize].split_at(len as usize / 2 + 1);
+        let slices = [IoSlice::new(front), IoSlice::new(&[]), IoSlice::new(behind)];
+        let places = Places::new(&extents, &slices).unwrap();
+        one.write_places(base, &places).unwrap();
+        for (at, piece) in places.pieces() {
+            write(&*other, piece, base + at);
+        }
+        let len = other.stat().unwrap().len;
+        assert_eq!(one.stat().unwrap().len, len);
+        assert_eq!(read(&*one, len as usize, 0), read(&*other, len as usize, 0));
+    }
 }
 
 fn holes_and_lengths(volume: &dyn Volume) {

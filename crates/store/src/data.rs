@@ -43,9 +43,9 @@ use self::cache::{Cache, Place};
 use self::damage::Damage;
 use self::lent::Lent;
 use self::room::Room;
-use self::subfile::OpenSubfile;
+use self::subfile::{AccessError, OpenSubfile};
 pub(crate) use self::table::{TABLE_NAME, check_table, empty_table, renew_table};
-use crate::{DirVolume, StoreError, StoreResult, Volume, VolumeFile, VolumeIdentity, VolumeKind};
+use crate::{DirVolume, Places, StoreError, StoreResult, Volume, VolumeFile, VolumeIdentity, VolumeKind};
 
 /// Settings of a [`DataStore`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,7 +240,43 @@ impl DataStore {
     ) -> StoreResult<u32> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         let end = self.end_of(id, offset, len as u64)?;
-        if len == 0 {
+        let way = |open: &mut OpenSubfile, room: &Room, is_beside: bool| match is_beside {
+            true => open.write_within(offset, bufs),
+            false => open.write(room, offset, bufs, end),
+        };
+        self.write_by((id, spec, epoch), &(offset..end), awaited, way)
+    }
+
+    /// As [`DataStore::write_awaited`], of several places at once, of which each page from the first to the last has a part.
+    ///
+    /// # Errors
+    /// As [`DataStore::write_awaited`]; where something was overwritten in part, it may be any of the places.
+    pub fn write_places(
+        &self,
+        id: SubfileId,
+        spec: &SubfileSpec<'_>,
+        epoch: u32,
+        places: &Places<'_>,
+        awaited: Awaited<'_>,
+    ) -> StoreResult<u32> {
+        let span = places.span();
+        self.end_of(id, span.start, span.end - span.start)?;
+        let way = |open: &mut OpenSubfile, room: &Room, is_beside: bool| match is_beside {
+            true => open.write_places_within(places),
+            false => open.write_places(room, places),
+        };
+        self.write_by((id, spec, epoch), &span, awaited, way)
+    }
+
+    /// Writes within a range of the data by a function, which hears whether processes write beside it.
+    fn write_by(
+        &self,
+        (id, spec, epoch): (SubfileId, &SubfileSpec<'_>, u32),
+        range: &Range<u64>,
+        awaited: Awaited<'_>,
+        write: impl FnOnce(&mut OpenSubfile, &Room, bool) -> Result<(), AccessError>,
+    ) -> StoreResult<u32> {
+        if range.is_empty() {
             return Ok(epoch);
         }
         let place = self.place(id)?;
@@ -249,20 +285,18 @@ impl DataStore {
         awaited.check()?;
         let made = self.opened(id, &mut state)?.is_none();
         if made {
-            self.reserve_new(id, offset, end)?;
+            self.reserve_new(id, range.start, range.end)?;
             self.make(id, spec, epoch, &mut state)?;
         }
         let Some(open) = state.as_mut() else { return Ok(epoch) };
         if epoch < open.epoch() {
             return Err(StoreError::StaleEpoch { current: open.epoch() });
         }
-        let written = match self.write_beside(id, open, &(offset..end))? {
-            true => open.write_within(offset, bufs),
-            false => open.write(room, offset, bufs, end),
-        };
+        let is_beside = self.write_beside(id, open, range)?;
+        let written = write(open, room, is_beside);
         let epoch = open.epoch();
         if written.is_ok() {
-            self.is_as_written(id, open, &(offset..end));
+            self.is_as_written(id, open, range);
         }
         if made && written.is_err() {
             // What cannot be removed is an empty subfile, which does no harm.

@@ -27,7 +27,7 @@ pub use records::{
 };
 pub use volume::{
     CrashVolume, DirVolume, Entry, FailingVolume, Fault, FileStat, IDENTITY_NAME, LIVES_NAME, Loss,
-    MemVolume, NOTE_LEN_MAX, NOTE_NAME, OpenMode, Operation, OperationKind, ReadOnlyVolume, Space, Volume,
-    VolumeFile, VolumeIdentity, VolumeKind, claim_existing, claim_existing_within, identity_of, read_lives,
-    read_note, remove_volume, write_lives, write_note,
+    MemVolume, NOTE_LEN_MAX, NOTE_NAME, OpenMode, Operation, OperationKind, Places, ReadOnlyVolume, Space,
+    Volume, VolumeFile, VolumeIdentity, VolumeKind, claim_existing, claim_existing_within, identity_of,
+    read_lives, read_note, remove_volume, write_lives, write_note,
 };

@@ -8,6 +8,7 @@ mod failing;
 mod identity;
 mod memory;
 mod note;
+mod places;
 mod read_only;
 pub(crate) mod transfer;
 
@@ -25,6 +26,7 @@ pub use failing::{FailingVolume, Fault, Operation, OperationKind};
 pub use identity::{IDENTITY_NAME, VolumeIdentity};
 pub use memory::MemVolume;
 pub use note::{LIVES_NAME, NOTE_LEN_MAX, NOTE_NAME, read_lives, read_note, write_lives, write_note};
+pub use places::Places;
 pub use read_only::ReadOnlyVolume;
 
 use bivouac_types::Errno;
@@ -156,6 +158,14 @@ pub trait VolumeFile: Send + Sync + fmt::Debug {
     /// # Errors
     /// The system's.
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of some places, counted from `base` on, of which each page from the first to the last has a part.
+    ///
+    /// # Errors
+    /// The system's; then any of them may have been written, and pages between them may have bytes of the volume.
+    fn write_places(&self, base: u64, places: &Places<'_>) -> io::Result<()> {
+        transfer::write_each(self, base, places)
+    }
 
     /// Cuts or extends (by a hole).
     ///

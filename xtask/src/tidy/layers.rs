@@ -8,10 +8,11 @@ use serde_json::Value;
 use super::Violation;
 
 /// The layers from the bottom up, as in the architecture document. `dev` crates are used by no other.
-const LAYERS: [(&str, &[&str]); 9] = [
+const LAYERS: [(&str, &[&str]); 10] = [
     ("base", &["types", "ranks", "record"]),
     ("pure", &["layout", "wire", "members", "plan", "schedule", "sysmap"]),
-    ("mechanism", &["net", "store", "direct", "source", "extract"]),
+    ("memory", &["direct"]),
+    ("mechanism", &["net", "store", "source", "extract"]),
     ("use", &["client"]),
     ("serve", &["node"]),
     ("compose", &["launch", "stage", "bench", "fsck", "pool", "publish"]),

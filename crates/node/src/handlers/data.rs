@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use bivouac_net::{Asker, Call, Reply};
-use bivouac_store::{Awaited, StoreError, StoreResult, SubfileId, SubfileSpec};
+use bivouac_store::{Awaited, Places, StoreError, StoreResult, SubfileId, SubfileSpec};
 use bivouac_types::limits::FRAME_PAYLOAD_MAX;
 use bivouac_types::{Errno, FsError, FsResult, Ino, Layout, Placement, SeatIndex};
 use bivouac_wire::{
@@ -97,18 +97,40 @@ pub fn write(
     node: &Node,
     request: &WriteRequest,
     payload: &[IoSlice<'_>],
+    who: (Asker<'_>, bool),
+) -> FsResult<Written> {
+    let len: u64 = payload.iter().map(|slice| slice.len() as u64).sum();
+    write_by(node, request, len, who, |id, spec, awaited| {
+        node.data.write_awaited(id, spec, (request.epoch, request.offset), payload, awaited)
+    })
+}
+
+/// As [`write`], at several places, which begin where the request says.
+pub fn write_places(
+    node: &Node,
+    request: &WriteRequest,
+    places: &Places<'_>,
+    who: (Asker<'_>, bool),
+) -> FsResult<Written> {
+    let span = places.span();
+    write_by(node, request, span.end - span.start, who, |id, spec, awaited| {
+        node.data.write_places(id, spec, request.epoch, places, awaited)
+    })
+}
+
+fn write_by(
+    node: &Node,
+    request: &WriteRequest,
+    len: u64,
     (asker, may_collect): (Asker<'_>, bool),
+    write: impl Fn(SubfileId, &SubfileSpec<'_>, Awaited<'_>) -> StoreResult<u32>,
 ) -> FsResult<Written> {
     let id = node.subfile(request.ino, request.seat)?;
     let spec = node.spec(request.layout)?;
-    let len = payload.iter().map(|slice| slice.len() as u64).sum();
     let at = (request.ino, request.seat);
     let how = (&request.layout, request.epoch);
     let _writing = node.before_write(at, how, request.offset, len, may_collect)?;
-    node.with_room(id.volume, may_collect, || {
-        let place = (request.epoch, request.offset);
-        node.data.write_awaited(id, &spec.get(), place, payload, Awaited::by(&|| !asker.is_gone()))
-    })
+    node.with_room(id.volume, may_collect, || write(id, &spec.get(), Awaited::by(&|| !asker.is_gone())))
 }
 
 impl Handle for op::Trim {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
 use bivouac_net::{Call, Reply};
+use bivouac_store::Places;
 use bivouac_types::limits::{LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsError, FsResult, Ino, SeatIndex};
 use bivouac_wire::{Encode, ListDone, ListRequest, WriteRequest, op};
@@ -127,11 +128,19 @@ fn write(node: &Node, call: &Call<'_>, list: &ListRequest) -> FsResult<ListDone>
     }
     let mut done = ListDone { accepted: true, epoch: 0, whole: true };
     let mut rest: VecDeque<&[u8]> = call.payload.iter().map(|slice| &**slice).collect();
-    for (offset, len) in &list.extents {
-        let parts = front_of(&mut rest, *len as usize);
+    let extents: Vec<(u64, u32)> = list.extents.iter().copied().filter(|(_, len)| *len > 0).collect();
+    for run in bivouac_layout::runs(extents.iter().map(|(offset, len)| (*offset, u64::from(*len)))) {
+        let run = extents.get(run).unwrap_or_default();
+        let parts = front_of(&mut rest, run.iter().map(|(_, len)| *len as usize).sum());
+        let places = Places::new(run, &parts)
+            .ok_or_else(|| FsError::with(Errno::EFBIG, "places of a list lie behind the end of any file"))?;
         let ListRequest { ino, seat, layout, epoch, .. } = *list;
-        let request = WriteRequest { ino, seat, layout, epoch, offset: *offset };
-        let written = data::write(node, &request, &parts, (call.asker, !is_peer(call.frame.client)))?;
+        let request = WriteRequest { ino, seat, layout, epoch, offset: places.span().start };
+        let who = (call.asker, !is_peer(call.frame.client));
+        let written = match places.count() {
+            1 => data::write(node, &request, &parts, who)?,
+            _ => data::write_places(node, &request, &places, who)?,
+        };
         (done.accepted, done.epoch) = (written.accepted, written.epoch);
         if !written.accepted {
             break;

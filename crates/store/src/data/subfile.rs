@@ -10,9 +10,9 @@ use bivouac_wire::subfile::SubfileHeader;
 use super::holders::Holders;
 use super::room::Room;
 use super::space::Spare;
-use super::summed::{self, Sums};
+use super::summed::{self, Plan, Sums};
 use crate::volume::transfer::{read_full_at, write_all_at};
-use crate::{FileStat, VolumeFile};
+use crate::{FileStat, Places, VolumeFile};
 
 /// What files occupy is counted in pages; larger blocks of a disk are noticed when a subfile is closed.
 pub(super) const PAGE: u64 = 4096;
@@ -248,19 +248,42 @@ impl OpenSubfile {
     ) -> Result<(), AccessError> {
         self.spare.claim(&(offset / PAGE * PAGE..page_up(end)));
         let plan = self.plan_write(&(offset..end), bufs)?;
+        self.write_by(room, &(offset..end), &plan, |file, data_at| write_all_at(file, bufs, data_at + offset))
+    }
+
+    /// As [`OpenSubfile::write`], of places of which each page from the first to the last has a part.
+    pub(super) fn write_places(&mut self, room: &Room, places: &Places<'_>) -> Result<(), AccessError> {
+        let span = places.span();
+        if self.is_summed() {
+            // Sums are of whole blocks, so all between the places takes part anyway.
+            let bytes = self.overlaid(places)?;
+            return self.write(room, span.start, &[IoSlice::new(&bytes)], span.end);
+        }
+        self.spare.claim(&(span.start / PAGE * PAGE..page_up(span.end)));
+        self.write_by(room, &span, &Plan::default(), |file, data_at| file.write_places(data_at, places))
+    }
+
+    /// Writes to a range, for which there is a plan, by a function of the file and where data begins in it.
+    fn write_by(
+        &mut self,
+        room: &Room,
+        &Range { start: offset, end }: &Range<u64>,
+        plan: &Plan,
+        put: impl FnOnce(&dyn VolumeFile, u64) -> io::Result<()>,
+    ) -> Result<(), AccessError> {
         // A whole page between the old end and the new data stays a hole.
         let measured = self.measured || offset / PAGE * PAGE > page_up(self.len);
         let reserved = self.reserve(room, offset, end, measured)?;
-        if let Err(error) = self.begin_plan(&plan) {
+        if let Err(error) = self.begin_plan(plan) {
             self.measure(room, reserved);
             return Err(error.into());
         }
-        if let Err(error) = write_all_at(&*self.file, bufs, self.data_at + offset) {
+        if let Err(error) = put(&*self.file, self.data_at) {
             self.undo(room, reserved, end);
-            self.give_up_plan(&plan);
+            self.give_up_plan(plan);
             return Err(error.into());
         }
-        self.end_plan(&plan);
+        self.end_plan(plan);
         if measured {
             self.measured = true;
             self.measure(room, reserved);
@@ -275,6 +298,11 @@ impl OpenSubfile {
     /// failure nothing is cut off: what is behind the old end may be theirs.
     pub(super) fn write_within(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), AccessError> {
         Ok(write_all_at(&*self.file, bufs, self.data_at + offset)?)
+    }
+
+    /// As [`OpenSubfile::write_within`], of places.
+    pub(super) fn write_places_within(&self, places: &Places<'_>) -> Result<(), AccessError> {
+        Ok(self.file.write_places(self.data_at, places)?)
     }
 
     fn reserve(&mut self, room: &Room, offset: u64, end: u64, measured: bool) -> Result<u64, AccessError> {

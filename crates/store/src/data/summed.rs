@@ -17,8 +17,8 @@ use super::subfile::{AccessError, OpenSubfile, PAGE, page_up};
 use super::sums::{
     self, BLOCK, BLOCKS_MAX, FLUX, HOLE, MAGIC, MAGIC_AT, NOTE_AT, NOTE_LEN, Note, Pieces, Until, WRONG,
 };
-use crate::VolumeFile;
 use crate::volume::transfer::{read_full_at, write_all_at};
+use crate::{Places, VolumeFile};
 
 /// Most blocks of a change that is told to be complete by its entries: more than the longest write has.
 const NOTED_BLOCKS_MAX: u64 = 1 << 16;
@@ -41,6 +41,7 @@ pub(super) struct Sums {
 }
 
 /// Entries that blocks will have.
+#[derive(Default)]
 pub(super) struct Plan {
     first: u64,
     entries: Vec<u32>,
@@ -375,6 +376,24 @@ impl OpenSubfile {
         self.block(block)
     }
 
+    /// All bytes from the first of some places to the last, as they will be. What lies between the places is compared, as
+    /// in [`OpenSubfile::plan_write`].
+    pub(super) fn overlaid(&mut self, places: &Places<'_>) -> Result<Vec<u8>, AccessError> {
+        self.become_sure();
+        let span = places.span();
+        let mut bytes = vec![0; (span.end - span.start) as usize];
+        if span.start < self.len() || self.is_measured() {
+            self.read(span.start, &mut [IoSliceMut::new(&mut bytes)])?;
+        }
+        for (at, piece) in places.pieces() {
+            let from = (at - span.start) as usize;
+            if let Some(place) = bytes.get_mut(from..from + piece.len()) {
+                place.copy_from_slice(piece);
+            }
+        }
+        Ok(bytes)
+    }
+
     /// What the entries will be after a write. A block of which only a part is written is compared first: damage
     /// beside the new bytes must not get a sum that fits.
     pub(super) fn plan_write(
@@ -383,7 +402,7 @@ impl OpenSubfile {
         bufs: &[IoSlice<'_>],
     ) -> Result<Plan, AccessError> {
         if self.sums.is_none() {
-            return Ok(Plan { first: 0, entries: Vec::new() });
+            return Ok(Plan::default());
         }
         self.become_sure();
         let blocks = sums::blocks_of(data);

@@ -9,10 +9,14 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno as SystemError, retry_on_intr};
 
-use super::{
-    Entry, FileStat, OpenMode, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind, check_name, claim,
-};
+use bivouac_direct::Mapped;
 use bivouac_types::TMPFS_MAGIC;
+
+use super::transfer::write_each;
+use super::{
+    Entry, FileStat, OpenMode, Places, Space, Volume, VolumeFile, VolumeIdentity, VolumeKind, check_name,
+    claim,
+};
 
 use crate::StoreResult;
 use crate::data::{check_table, renew_table};
@@ -104,7 +108,7 @@ impl Volume for DirVolume {
         };
         let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = retry_on_intr(|| rustix::fs::openat(&self.root, name, flags, FILE_MODE))?;
-        Ok(Arc::new(DirFile { fd }))
+        Ok(Arc::new(DirFile { fd, in_memory: self.kind == VolumeKind::Memory }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -175,6 +179,7 @@ fn size_of(stat: &rustix::fs::Stat) -> FileStat {
 #[derive(Debug)]
 struct DirFile {
     fd: OwnedFd,
+    in_memory: bool,
 }
 
 impl DirFile {
@@ -203,6 +208,23 @@ impl VolumeFile for DirFile {
             Some(some) => Ok(retry_on_intr(|| rustix::io::pwritev(&self.fd, some, offset))?),
             None => Ok(0),
         }
+    }
+
+    fn write_places(&self, base: u64, places: &Places<'_>) -> io::Result<()> {
+        let span = places.span();
+        let (start, len) = (base + span.start, span.end - span.start);
+        if !self.in_memory || !Mapped::pays(places.count(), len) {
+            return write_each(self, base, places);
+        }
+        let mapped = match Mapped::map(self.fd.as_fd(), start, len) {
+            Ok(mapped) => mapped,
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(error),
+            // A limit on mappings is none on files.
+            Err(_) => return write_each(self, base, places),
+        };
+        let mut pieces = places.pieces();
+        let all = pieces.all(|(at, piece)| mapped.put((at - span.start) as usize, piece));
+        if all { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -2,10 +2,14 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
-use super::VolumeFile;
+use super::{Places, VolumeFile};
 
 /// Writes everything, however many calls it takes.
-pub(crate) fn write_all_at(file: &dyn VolumeFile, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
+pub(crate) fn write_all_at(
+    file: &(impl VolumeFile + ?Sized),
+    bufs: &[IoSlice<'_>],
+    offset: u64,
+) -> io::Result<()> {
     let total: usize = bufs.iter().map(|buf| buf.len()).sum();
     if total == 0 {
         return Ok(());
@@ -17,7 +21,7 @@ pub(crate) fn write_all_at(file: &dyn VolumeFile, bufs: &[IoSlice<'_>], offset: 
 }
 
 fn write_rest(
-    file: &dyn VolumeFile,
+    file: &(impl VolumeFile + ?Sized),
     bufs: &[IoSlice<'_>],
     offset: u64,
     mut done: usize,
@@ -36,6 +40,15 @@ fn write_rest(
         }
     }
     Ok(())
+}
+
+/// Writes places, each by calls of its own.
+pub(crate) fn write_each(
+    file: &(impl VolumeFile + ?Sized),
+    base: u64,
+    places: &Places<'_>,
+) -> io::Result<()> {
+    places.pieces().try_for_each(|(at, piece)| write_all_at(file, &[IoSlice::new(piece)], base + at))
 }
 
 /// Reads until the buffers are full or the file ends, which is known to be at `len` or behind it: a read

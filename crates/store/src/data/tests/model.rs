@@ -6,11 +6,36 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { ino: u64, older: bool, offset: u64, len: usize, pieces: usize },
-    Trim { ino: u64, raise: u32, len_max: u64 },
-    Remove { ino: u64 },
-    Read { ino: u64, offset: u64, len: usize },
-    Stat { ino: u64 },
+    Write {
+        ino: u64,
+        older: bool,
+        offset: u64,
+        len: usize,
+        pieces: usize,
+    },
+    /// Places of so many bytes each, behind gaps of so many bytes.
+    Places {
+        ino: u64,
+        offset: u64,
+        len: usize,
+        gaps: Vec<u64>,
+    },
+    Trim {
+        ino: u64,
+        raise: u32,
+        len_max: u64,
+    },
+    Remove {
+        ino: u64,
+    },
+    Read {
+        ino: u64,
+        offset: u64,
+        len: usize,
+    },
+    Stat {
+        ino: u64,
+    },
     Reopen,
 }
 
@@ -23,6 +48,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (ino(), prop::bool::weighted(0.1), offset(), 1usize..9000, 1usize..4)
             .prop_map(|(ino, older, offset, len, pieces)| Step::Write { ino, older, offset, len, pieces }),
+        3 => (ino(), offset(), 1usize..700, prop::collection::vec(0u64..4096, 1..30))
+            .prop_map(|(ino, offset, len, gaps)| Step::Places { ino, offset, len, gaps }),
         2 => (ino(), 0u32..3, offset()).prop_map(|(ino, raise, len_max)| Step::Trim { ino, raise, len_max }),
         1 => ino().prop_map(|ino| Step::Remove { ino }),
         2 => (ino(), offset(), 0usize..9000).prop_map(|(ino, offset, len)| Step::Read { ino, offset, len }),
@@ -52,6 +79,29 @@ fn check_write(store: &DataStore, model: &mut Model, step: &Step, fill: u8) {
         data.resize(end, 0);
     }
     data[offset as usize..end].copy_from_slice(&bytes);
+}
+
+fn check_places(store: &DataStore, model: &mut Model, step: &Step, fill: u8) {
+    let Step::Places { ino, offset, len, ref gaps } = *step else { return };
+    let mut at = offset;
+    let extents: Vec<(u64, u32)> = gaps
+        .iter()
+        .map(|gap| {
+            let place = (at, len as u32);
+            at += len as u64 + gap;
+            place
+        })
+        .collect();
+    let bytes: Vec<u8> = (0..len * gaps.len()).map(|i| fill.wrapping_add((i % 251) as u8) | 1).collect();
+    let slices: Vec<IoSlice<'_>> = bytes.chunks(1000).map(IoSlice::new).collect();
+    let places = Places::new(&extents, &slices).unwrap();
+    let epoch = model.get(&ino).map_or(1000, |(_, epoch)| *epoch);
+    assert_eq!(store.write_places(id(ino), &SPEC, epoch, &places, Awaited::ALWAYS).unwrap(), epoch);
+    let (data, _) = model.entry(ino).or_insert((Vec::new(), epoch));
+    data.resize(data.len().max(places.span().end as usize), 0);
+    for ((at, _), piece) in extents.iter().zip(bytes.chunks(len)) {
+        data[*at as usize..][..len].copy_from_slice(piece);
+    }
 }
 
 fn check_trim(store: &DataStore, model: &mut Model, ino: u64, raise: u32, len_max: u64) {
@@ -100,6 +150,7 @@ fn run(volume: &Arc<dyn Volume>, handles_max: usize, checksum: Checksum, steps: 
     let mut model = Model::new();
     for (fill, step) in steps.iter().enumerate() {
         match *step {
+            Step::Places { .. } => check_places(&store, &mut model, step, fill as u8),
             Step::Write { .. } => check_write(&store, &mut model, step, fill as u8),
             Step::Trim { ino, raise, len_max } => check_trim(&store, &mut model, ino, raise, len_max),
             Step::Remove { ino } => {
