@@ -37,9 +37,10 @@ impl Client {
     /// As [`Client::find`].
     pub fn find_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Attr> {
         let mut walk = Walk::new(self, top);
-        let place = walk.place(path, follow)?;
-        let attr = walk.attr(&place)?;
-        if place.is_dir && !attr.is_dir() { Err(Errno::ENOTDIR.into()) } else { Ok(attr) }
+        let way = walk.go(path, follow)?;
+        let is_dir = way.place.is_dir;
+        let attr = walk.attr(way)?;
+        if is_dir && !attr.is_dir() { Err(Errno::ENOTDIR.into()) } else { Ok(attr) }
     }
 
     /// Where the last name of a path is, be there such a name or not. A symbolic link in its place is followed if
@@ -56,8 +57,15 @@ impl Client {
     /// # Errors
     /// As [`Client::find_beneath`].
     pub fn place_beneath(&self, top: Ino, path: &[u8], follow: bool) -> FsResult<Place> {
-        Walk::new(self, top).place(path, follow)
+        Ok(Walk::new(self, top).go(path, follow)?.place)
     }
+}
+
+/// Where a path leads.
+struct Way {
+    place: Place,
+    /// What was found there, if it was looked at.
+    found: Option<FsResult<Attr>>,
 }
 
 struct Walk<'c> {
@@ -85,7 +93,7 @@ impl Walk<'_> {
         Err(FsError::with(Errno::EXDEV, "the path leads out of the directory that it begins in"))
     }
 
-    fn place(&mut self, path: &[u8], follow: bool) -> FsResult<Place> {
+    fn go(&mut self, path: &[u8], follow: bool) -> FsResult<Way> {
         if path.is_empty() {
             return Err(Errno::ENOENT.into());
         }
@@ -104,27 +112,33 @@ impl Walk<'_> {
             let dir = self.dir();
             let place = Place { parent: dir, name: name.to_vec(), is_dir: last && ends_in_slash };
             if last && !follow && !ends_in_slash {
-                return Ok(place);
+                return Ok(Way { place, found: None });
             }
             match self.client.lookup(dir, name) {
                 Ok(attr) if attr.mode & mode::TYPE == mode::LINK => {
                     let target = self.target(attr.ino)?;
-                    let there = self.place(&target, true)?;
+                    let mut there = self.go(&target, true)?;
                     if last {
-                        return Ok(Place { is_dir: there.is_dir || place.is_dir, ..there });
+                        there.place.is_dir |= place.is_dir;
+                        return Ok(there);
                     }
-                    let dir = self.directory(&there)?;
-                    if !there.name.is_empty() {
-                        self.trail.push(dir);
+                    let is_top = there.place.name.is_empty();
+                    let attr = self.attr(there)?;
+                    if !attr.is_dir() {
+                        return Err(Errno::ENOTDIR.into());
+                    }
+                    if !is_top {
+                        self.trail.push(attr.ino);
                     }
                 }
-                Ok(_) | Err(_) if last => return Ok(place),
+                found if last => return Ok(Way { place, found: Some(found) }),
                 Ok(attr) if attr.is_dir() => self.trail.push(attr.ino),
                 Ok(_) => return Err(Errno::ENOTDIR.into()),
                 Err(error) => return Err(error),
             }
         }
-        Ok(Place { parent: self.dir(), name: Vec::new(), is_dir: true })
+        let place = Place { parent: self.dir(), name: Vec::new(), is_dir: true };
+        Ok(Way { place, found: None })
     }
 
     fn target(&mut self, link: Ino) -> FsResult<Vec<u8>> {
@@ -141,15 +155,11 @@ impl Walk<'_> {
         Ok(target)
     }
 
-    fn attr(&self, place: &Place) -> FsResult<Attr> {
-        match place.name.as_slice() {
-            b"" => self.client.getattr(place.parent),
-            name => self.client.lookup(place.parent, name),
+    fn attr(&self, way: Way) -> FsResult<Attr> {
+        match (way.found, way.place.name.as_slice()) {
+            (Some(found), _) => found,
+            (None, b"") => self.client.getattr(way.place.parent),
+            (None, name) => self.client.lookup(way.place.parent, name),
         }
-    }
-
-    fn directory(&self, place: &Place) -> FsResult<Ino> {
-        let attr = self.attr(place)?;
-        if attr.is_dir() { Ok(attr.ino) } else { Err(Errno::ENOTDIR.into()) }
     }
 }

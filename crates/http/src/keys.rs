@@ -4,12 +4,14 @@
 //! server, not in the formation. What is kept is what it allows, as an extended attribute of the root directory, which
 //! every server of the formation sees at once, and which outlives kills as all names do.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bivouac_client::{Client, OpCtx};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
+use parking_lot::Mutex;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,10 @@ const ID_LEN: usize = 17;
 const ID_CHARS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /// What is derived is for this, and for nothing else that the secret is used for.
 const PURPOSE: &[u8] = b"bivouac key of HTTP 1\0";
+/// For how long a server takes a key for what it was.
+pub const CACHED: Duration = Duration::from_millis(100);
+/// Most keys that it remembers.
+const CACHED_MAX: usize = 1024;
 /// `XATTR_CREATE` of the kernel.
 const CREATE: u32 = 1;
 
@@ -126,6 +132,37 @@ pub fn find(client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
     }
 }
 
+/// Keys that were looked up a moment ago.
+#[derive(Default)]
+pub struct CachedKeys(Mutex<HashMap<String, (Key, Instant)>>);
+
+impl CachedKeys {
+    /// As [`find`], or what that said [`CACHED`] ago at most.
+    ///
+    /// # Errors
+    /// As [`find`].
+    pub fn find(&self, client: &Client, id: &str, now: u64) -> FsResult<Option<Key>> {
+        let asked = Instant::now();
+        if let Some((key, seen)) = self.0.lock().get(id)
+            && asked.saturating_duration_since(*seen) < CACHED
+        {
+            return Ok(Some(key.clone()).filter(|key| !key.has_expired(now)));
+        }
+        let found = find(client, id, now)?;
+        let mut known = self.0.lock();
+        match &found {
+            Some(key) => {
+                if known.len() >= CACHED_MAX {
+                    known.clear();
+                }
+                known.insert(id.to_owned(), (key.clone(), asked));
+            }
+            None => drop(known.remove(id)),
+        }
+        Ok(found)
+    }
+}
+
 /// What is damaged is no key.
 fn parse(id: &str, value: &[u8]) -> Option<Key> {
     let key: Key = serde_json::from_slice(value).ok()?;
@@ -152,7 +189,7 @@ pub fn list(client: &Client) -> FsResult<Vec<Key>> {
     Ok(keys)
 }
 
-/// Ends a key, for every request that begins from now on.
+/// Ends a key, for every request that begins [`CACHED`] later.
 ///
 /// # Errors
 /// `ENODATA` if there is none with this id; otherwise what the formation says.

@@ -18,6 +18,7 @@ pub mod known;
 mod listing;
 mod load;
 mod metalink;
+mod open_files;
 mod origin;
 mod page;
 mod patient;

@@ -12,8 +12,9 @@ use ring::digest::{Context, SHA256};
 
 use crate::body::Producer;
 use crate::digests::{Digest, Digests};
-use crate::keys::{self, Key};
+use crate::keys::{self, CachedKeys, Key};
 use crate::load::{Load, PIECE, Share};
+use crate::open_files::{Open, OpenFiles};
 use crate::target::Target;
 use crate::uploads::{Names, Turns};
 
@@ -43,7 +44,9 @@ pub fn check_depth(target: &Target) -> FsResult<()> {
 
 /// A formation, as the user that the server runs as.
 pub struct Tree {
-    member: Member,
+    member: Arc<Member>,
+    keys: CachedKeys,
+    open_files: Arc<OpenFiles>,
     uid: u32,
     groups: Vec<u32>,
     digests: Mutex<Digests>,
@@ -106,14 +109,7 @@ pub struct OpenFile {
     pub(crate) tree: Arc<Tree>,
     /// Its attributes when it was opened.
     pub attr: Attr,
-}
-
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        if let Ok(client) = self.tree.client() {
-            client.close(self.attr.ino);
-        }
-    }
+    _open: Arc<Open>,
 }
 
 impl Tree {
@@ -122,7 +118,9 @@ impl Tree {
     pub fn new(member: Member) -> Tree {
         let groups = rustix::process::getgroups().unwrap_or_default().into_iter().map(|group| group.as_raw());
         Tree {
-            member,
+            member: Arc::new(member),
+            keys: CachedKeys::default(),
+            open_files: Arc::default(),
             uid: rustix::process::geteuid().as_raw(),
             groups: groups.chain([rustix::process::getegid().as_raw()]).collect(),
             digests: Mutex::default(),
@@ -152,7 +150,7 @@ impl Tree {
     /// What the formation says.
     pub fn access(&self, id: &str) -> FsResult<Option<Access>> {
         let client = self.client()?;
-        let Some(key) = keys::find(client, id, keys::now())? else { return Ok(None) };
+        let Some(key) = self.keys.find(client, id, keys::now())? else { return Ok(None) };
         let prefix = Target::plain(key.path.as_bytes()).map_err(|text| FsError::with(Errno::EINVAL, text))?;
         let top = if prefix.names.is_empty() { Ino::ROOT } else { client.find(&prefix.path(), false)?.ino };
         Ok(Some(Access { key, prefix, top }))
@@ -191,9 +189,8 @@ impl Tree {
         if target.is_dir {
             return Err(Errno::ENOTDIR.into());
         }
-        let change = self.member.change()?;
-        let attr = self.client()?.open(&change.ctx, attr.ino, 0)?;
-        Ok(Node::File(OpenFile { tree: Arc::clone(self), attr }))
+        let (open, attr) = self.open_files.open(&self.member, attr)?;
+        Ok(Node::File(OpenFile { tree: Arc::clone(self), attr, _open: open }))
     }
 
     pub(crate) fn is_own(&self, attr: &Attr) -> bool {
@@ -411,6 +408,12 @@ impl Tree {
 }
 
 impl OpenFile {
+    /// One that was just opened, or made.
+    pub(crate) fn of(tree: &Arc<Tree>, attr: Attr) -> OpenFile {
+        let open = Arc::new(Open::of(&tree.member, attr.ino));
+        OpenFile { tree: Arc::clone(tree), attr, _open: open }
+    }
+
     /// Reads from an offset on; fewer bytes only at the file's end.
     ///
     /// # Errors

@@ -150,7 +150,7 @@ impl Tree {
         let mode = found.map_or(FILE_MODE, |attr| attr.mode & 0o777);
         let new = NewInode { mode: mode::FILE | mode, rdev: 0, target: &[] };
         let attr = self.client()?.tmpfile(&change.ctx, place.parent, &new, true)?;
-        let file = OpenFile { tree: Arc::clone(self), attr };
+        let file = OpenFile::of(self, attr);
         Ok((Upload { file, place, beside: None, len: 0 }, found))
     }
 
@@ -175,7 +175,7 @@ impl Tree {
         let change = self.member().change()?;
         let new = NewInode { mode: mode::FILE | PART_MODE, rdev: 0, target: &[] };
         let attr = self.client()?.create(&change.ctx, place.parent, &part, &new, false, false)?.attr;
-        let file = OpenFile { tree: Arc::clone(self), attr };
+        let file = OpenFile::of(self, attr);
         if !attr.is_file() || !self.is_own(&attr) || attr.nlink != 1 {
             return Err(Errno::EACCES.into());
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::harness::library::{library, served as served_by_node};
 use crate::harness::{Camp, Place, Said, is_alive, signal, wait_until};
 
 pub const SERVED: &[&str] = &["--nodes", "2", "--stripe", "64k", "--http", "0", "--http-plain"];
@@ -262,6 +263,34 @@ fn an_upload_goes_on_where_it_was_broken_off() {
     assert!(std::fs::read(mount.join("up")).unwrap() == bytes);
     assert_eq!(std::fs::read_dir(mount).unwrap().count(), 1);
     assert_eq!(part("bytes 5-4/10", b"").status, 400);
+    camp.down();
+}
+
+/// What is asked for again is not opened again, and is seen as it is: changed, replaced, removed.
+#[test]
+fn a_small_file_that_many_ask_for_is_opened_once() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let (server, mount) = (served(&camp), camp.mount());
+    let get = || server.ask("GET", "/f", &[], b"");
+    std::fs::write(mount.join("f"), b"first").unwrap();
+    assert_eq!(get().body, b"first");
+    let client = library(&camp.dir());
+    let before = ["Lookup", "Open", "GetXattr"].map(|op| served_by_node(&client, op));
+    for round in 0..50 {
+        assert_eq!(get().body, b"first", "{round}");
+    }
+    let after = ["Lookup", "Open", "GetXattr"].map(|op| served_by_node(&client, op));
+    assert_eq!(after[0] - before[0], 50, "where it is is asked for each");
+    // A machine that is slow for a second, or for a tenth, has it opened, or the key looked up, anew.
+    assert!(after[1] - before[1] < 25 && after[2] - before[2] < 50, "{before:?} {after:?}");
+    std::fs::write(mount.join("f"), b"longer than before").unwrap();
+    assert_eq!(get().body, b"longer than before");
+    std::fs::write(mount.join("g"), b"another").unwrap();
+    std::fs::rename(mount.join("g"), mount.join("f")).unwrap();
+    assert_eq!(get().body, b"another");
+    std::fs::remove_file(mount.join("f")).unwrap();
+    assert_eq!(get().status, 404);
+    wait_until("what was removed is closed", || camp.status()["totals"]["open_files"] == 0);
     camp.down();
 }
 

@@ -1,0 +1,121 @@
+//! Files that stay open for a moment after they were sent: who asks for a small file asks for it again, or for others
+//! beside it, and opening and closing take longer than sending.
+//!
+//! Where a path leads, and how large the file is, is asked of the formation for each request; so nothing is seen later
+//! than it would be otherwise. What was removed keeps its space for that moment.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bivouac_client::{Attr, Member};
+use bivouac_types::{FsResult, Ino, PartitionId};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+
+/// Most files that stay open.
+const FILES_MAX: usize = 256;
+/// For how long a file that nobody asks for stays open.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// A file that is open, and closed with the last of these.
+pub struct Open {
+    member: Arc<Member>,
+    ino: Ino,
+}
+
+impl Open {
+    /// One that was just opened, or made.
+    pub fn of(member: &Arc<Member>, ino: Ino) -> Open {
+        Open { member: Arc::clone(member), ino }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Ok(client) = self.member.client() {
+            client.close(self.ino);
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct OpenFiles {
+    files: Mutex<HashMap<Ino, Kept>>,
+}
+
+struct Kept {
+    open: Arc<Open>,
+    used: Instant,
+}
+
+impl OpenFiles {
+    /// Opens a file with these attributes, which have just been asked for; and the attributes that it has then.
+    ///
+    /// # Errors
+    /// As [`bivouac_client::Client::open`].
+    pub fn open(self: &Arc<OpenFiles>, member: &Arc<Member>, attr: Attr) -> FsResult<(Arc<Open>, Attr)> {
+        // What else is promised at an open, of files in front of a source and under the session contract, begins with one.
+        let may_stay = attr.layout.partition() == PartitionId::ROOT;
+        if may_stay && let Some(kept) = self.files.lock().get_mut(&attr.ino) {
+            kept.used = Instant::now();
+            return Ok((Arc::clone(&kept.open), attr));
+        }
+        let change = member.change()?;
+        let attr = member.client()?.open(&change.ctx, attr.ino, 0)?;
+        let open = Arc::new(Open::of(member, attr.ino));
+        Ok((if may_stay { self.keep(open) } else { open }, attr))
+    }
+
+    fn keep(self: &Arc<OpenFiles>, open: Arc<Open>) -> Arc<Open> {
+        // Without a runtime nobody would close it.
+        let Ok(runtime) = Handle::try_current() else { return open };
+        let mut files = self.files.lock();
+        let (is_first, is_full) = (files.is_empty(), files.len() >= FILES_MAX);
+        match files.entry(open.ino) {
+            Entry::Occupied(mut kept) => {
+                kept.get_mut().used = Instant::now();
+                return Arc::clone(&kept.get().open);
+            }
+            Entry::Vacant(place) if !is_full => {
+                place.insert(Kept { open: Arc::clone(&open), used: Instant::now() });
+            }
+            Entry::Vacant(_) => {}
+        }
+        if is_first {
+            runtime.spawn(close_unused(Arc::downgrade(self)));
+        }
+        open
+    }
+
+    /// Takes out what has not been used for a moment; and whether anything is left.
+    fn take_unused(&self) -> (Vec<Kept>, bool) {
+        let mut files = self.files.lock();
+        let (now, all) = (Instant::now(), std::mem::take(&mut *files));
+        let mut unused = Vec::new();
+        for (ino, kept) in all {
+            if now.saturating_duration_since(kept.used) >= MOMENT {
+                unused.push(kept);
+            } else {
+                files.insert(ino, kept);
+            }
+        }
+        (unused, !files.is_empty())
+    }
+}
+
+/// Closes files that are not used any more, as long as there are any.
+async fn close_unused(files: Weak<OpenFiles>) {
+    let mut is_any_left = true;
+    while is_any_left {
+        tokio::time::sleep(MOMENT).await;
+        let Some(files) = files.upgrade() else { return };
+        let (unused, left) = files.take_unused();
+        is_any_left = left;
+        if spawn_blocking(move || drop(unused)).await.is_err() {
+            log::warn!("files could not be closed");
+        }
+    }
+}
