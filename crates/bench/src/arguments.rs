@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use crate::all::AllArgs;
+use crate::everyday::WorkArgs;
 use crate::flash::FlashArgs;
 use crate::idle::IdleArgs;
 use crate::io::IoArgs;
@@ -11,7 +12,7 @@ use crate::meta::MetaArgs;
 use crate::net::{NetArgs, RemoteArgs};
 use crate::output::OutputArgs;
 use crate::startup::StartupArgs;
-use crate::{BenchResult, Host, all, flash, idle, io, latency, meta, net, startup};
+use crate::{BenchResult, Host, all, everyday, flash, idle, io, latency, meta, net, startup};
 
 /// Arguments of `bench`.
 #[derive(Args, Clone, Debug)]
@@ -24,6 +25,7 @@ pub struct BenchArgs {
 enum Bench {
     Io(IoArgs),
     Meta(MetaArgs),
+    Work(WorkArgs),
     Latency(LatencyArgs),
     Net(NetArgs),
     Remote(RemoteArgs),
@@ -42,6 +44,7 @@ impl Bench {
         match self {
             Bench::Io(args) => Some(&args.output),
             Bench::Meta(args) => Some(&args.output),
+            Bench::Work(args) => Some(&args.output),
             Bench::Latency(args) => Some(&args.output),
             Bench::Net(args) => Some(&args.output),
             Bench::Remote(args) => Some(&args.net.output),
@@ -62,6 +65,7 @@ pub fn run(host: &Host<'_>, args: &BenchArgs) -> BenchResult<()> {
     match &args.command {
         Bench::Io(args) => io::run(host, args),
         Bench::Meta(args) => meta::run(host, args),
+        Bench::Work(args) => everyday::run(host, args),
         Bench::Latency(args) => latency::run(host, args),
         Bench::Net(args) => net::run(host, args),
         Bench::Remote(args) => net::run_remote(host, args),
@@ -117,6 +121,8 @@ mod tests {
             &["meta", "/a,/b", "/c", "--procs", "1,2,4", "--filled"],
             &["meta", "--nodes", "4", "--one-core"],
             &["meta", "--big", "--files", "1000"],
+            &["work", "--nodes", "1,4", "--files", "500"],
+            &["work", "/a", "/b", "--tree", "/usr/src/linux.tar"],
             &["latency", "/a", "--ops", "read,stat"],
             &["net", "--size", "4k", "--streams", "2"],
             &["remote", "--name", "x", "--reps", "3"],

@@ -1,21 +1,16 @@
 //! Formations of a measurement's own: started and stopped by the same commands as everybody's.
 
-use std::fs::File;
-use std::io::{Read, Seek};
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 
-use crate::{BenchError, BenchResult, Host, Kind, clock};
+use crate::{BenchError, BenchResult, Host, Kind, clock, command};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
-/// Longest output of a command that is read, in bytes.
-const OUTPUT_LEN_MAX: u64 = 16 << 20;
+/// What nodes count that clients did not ask for, or only who counts.
+const NO_WORK: [&str; 3] = ["Damaged", "LeaseWait", "Status"];
 
 /// Whether there is a formation to take down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +103,7 @@ impl<'h, 'a> Formation<'h, 'a> {
     /// # Errors
     /// What `status` says.
     pub fn nodes(&self) -> BenchResult<Vec<NodeSeen>> {
-        let output = run(self.host, &["status", "--json", "--name", &self.name])?;
-        let status = parse("status --json", &output)?;
+        let status = self.status()?;
         let nodes: Vec<NodeSeen> =
             status["nodes"].as_array().into_iter().flatten().filter_map(node_seen).collect();
         if nodes.is_empty() {
@@ -117,6 +111,20 @@ impl<'h, 'a> Formation<'h, 'a> {
         } else {
             Ok(nodes)
         }
+    }
+
+    /// How many requests of clients its nodes have served.
+    ///
+    /// # Errors
+    /// What `status` says.
+    pub fn requests(&self) -> BenchResult<u64> {
+        let status = self.status()?;
+        let nodes = status["nodes"].as_array().into_iter().flatten();
+        Ok(nodes.map(requests_of).sum())
+    }
+
+    fn status(&self) -> BenchResult<Value> {
+        parse("status --json", &run(self.host, &["status", "--json", "--name", &self.name])?)
     }
 
     /// Numbers of its daemons' processes.
@@ -164,6 +172,13 @@ fn node_seen(node: &Value) -> Option<NodeSeen> {
     Some(NodeSeen { pid, records: node["records"].as_u64().unwrap_or(0) })
 }
 
+/// What a node has served of its clients' work.
+fn requests_of(node: &Value) -> u64 {
+    let operations = node["operations"].as_array().into_iter().flatten();
+    let work = operations.filter(|operation| !NO_WORK.iter().any(|name| operation["name"] == *name));
+    work.filter_map(|operation| operation["client"].as_u64()).sum()
+}
+
 /// Steps in `phases` or `steps`: objects with a name and microseconds.
 fn steps(said: &Value) -> Vec<(String, f64)> {
     let list = ["steps", "phases"].iter().find_map(|key| said[*key].as_array());
@@ -178,46 +193,7 @@ fn parse(what: &str, output: &str) -> BenchResult<Value> {
 /// Runs the binary with arguments to its end; asks it to end if somebody asks us. What it writes is returned.
 fn run(host: &Host<'_>, arguments: &[&str]) -> BenchResult<String> {
     let what = format!("bivouac {}", arguments.first().copied().unwrap_or_default());
-    let refused = || BenchError::system::<std::io::Error>(&what);
-    // Files, not pipes, which would have to be emptied meanwhile.
-    let (mut out, mut errors) = (memory_file()?, memory_file()?);
-    let mut command = Command::new(&host.program);
-    command.args(arguments).stdin(Stdio::null());
-    command.stdout(out.try_clone().map_err(refused())?).stderr(errors.try_clone().map_err(refused())?);
-    let mut child = command.spawn().map_err(refused())?;
-    let ended = wait(host, &mut child)?;
-    if ended.success() {
-        return text_of(&mut out);
-    }
-    let said = text_of(&mut errors)?;
-    let last = said.lines().last().unwrap_or("it said nothing").to_owned();
-    Err(BenchError::refused(what, format_args!("ended with {ended}: {last}")))
-}
-
-fn wait(host: &Host<'_>, child: &mut Child) -> BenchResult<ExitStatus> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let end: OwnedFd = match pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
-        Some(Ok(end)) => end,
-        _ => return child.wait().map_err(BenchError::system("a command")),
-    };
-    let interrupted = host.interrupts.wait(end.as_fd(), None).err();
-    if let (Some(_), Some(pid)) = (&interrupted, pid) {
-        let _gone_already = kill_process(pid, Signal::TERM);
-    }
-    let ended = child.wait().map_err(BenchError::system("a command"))?;
-    interrupted.map_or(Ok(ended), Err)
-}
-
-fn memory_file() -> BenchResult<File> {
-    let made = rustix::fs::memfd_create("bivouac-bench", MemfdFlags::CLOEXEC);
-    made.map(File::from).map_err(BenchError::system("a file in memory"))
-}
-
-fn text_of(file: &mut File) -> BenchResult<String> {
-    let mut bytes = Vec::new();
-    let read = file.rewind().and_then(|()| file.take(OUTPUT_LEN_MAX).read_to_end(&mut bytes));
-    read.map_err(BenchError::system("a file in memory"))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    command::run(host, &what, Command::new(&host.program).args(arguments))?.succeeded(&what)
 }
 
 #[cfg(test)]
@@ -303,6 +279,17 @@ esac"#;
         let error = Formation::up(&host, &[]).err().unwrap().to_string();
         assert!(error.starts_with("bivouac up --json: "), "{error}");
         assert_eq!(list(dir.path()).len(), 2);
+    }
+
+    #[test]
+    fn what_clients_asked_for_is_counted() {
+        let node = json!({"operations": [
+            {"name": "Make", "client": 3, "peer": 9},
+            {"name": "Lookup", "client": 4},
+            {"name": "Status", "client": 7},
+            {"name": "Read"},
+        ]});
+        assert_eq!((requests_of(&node), requests_of(&json!({"id": 1}))), (7, 0));
     }
 
     #[test]

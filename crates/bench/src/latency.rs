@@ -13,7 +13,7 @@ use crate::io::PROCS_MAX;
 use crate::measure::{alternate, check_reps, in_range};
 use crate::output::{OutputArgs, show};
 use crate::pattern::mix;
-use crate::report::{Figure, Report, Unit};
+use crate::report::{Figure, Report, Unit, procs_name};
 use crate::scratch::{Scratch, check_room};
 use crate::stats::percentile;
 use crate::task::Task;
@@ -110,7 +110,8 @@ pub fn compare(host: &Host<'_>, names: &[String], args: &LatencyArgs) -> BenchRe
     })?;
     let size = format_size(args.transfer);
     let LatencyArgs { procs, calls, reps, .. } = args;
-    let title = format!("{procs} process(es), {calls} calls of each kind, {size} each, {reps} repetitions");
+    let title =
+        format!("{}, {calls} calls of each kind, {size} each, {reps} repetitions", procs_name(*procs));
     let notes = vec!["each figure is the percentile of a repetition; stat in spite of caches".to_owned()];
     Ok(Report { title, notes, rows })
 }

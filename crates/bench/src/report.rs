@@ -235,6 +235,12 @@ pub fn spread(ratio: Summary) -> String {
     format!("{} ({} to {})", number(ratio.median), number(ratio.min), number(ratio.max))
 }
 
+/// What a number of processes is called in tables.
+#[must_use]
+pub fn procs_name(count: u32) -> String {
+    if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
+}
+
 /// A number with three digits that matter, and marks between thousands.
 #[must_use]
 pub fn number(value: f64) -> String {

@@ -109,7 +109,7 @@ fn io_is_measured_and_verified_in_every_arrangement() {
         let words = ["io", "--procs", "3", "--pattern", pattern, "--transfer", "5000", "--size", "50000"];
         let (report, printed) = measured(&[&words[..], &["--reps", "2", "--verify"]].concat());
         assert_eq!(done(&report, 2), ["write", "rewrite", "read"]);
-        assert!(printed.contains("3 process(es), one shared file"), "{printed}");
+        assert!(printed.contains("3 processes, one shared file"), "{printed}");
         assert!(printed.contains("every byte was compared"));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::many::{STRIDED, clients_name};
+use super::many::STRIDED;
 use super::steps::{
     CLIENTS, IDLE, LIBRARY_LOCAL, LIBRARY_SMALL, META, MOUNT, MOUNT_LARGE, MOUNT_SMALL, REMOTE, REMOTE_SMALL,
     STARTUP, TURNS,
@@ -13,7 +13,7 @@ use crate::fuse::BARE_FUSE;
 use crate::idle::{RESIDENT, WAKE_UPS};
 use crate::meta::directory::{LAST_TO_FIRST, LISTING, MEMORY, RESTART};
 use crate::net::{BARE, LIBRARY};
-use crate::report::{Report, number, spread};
+use crate::report::{Report, number, procs_name, spread};
 use crate::startup::{nodes_name, times};
 use crate::stats::{Summary, ratios};
 use crate::{BenchError, report};
@@ -186,7 +186,7 @@ fn beside_bare(report: &Report, row: &str, what: &str, least: f64, how: &str) ->
 /// The most processes beside the number of them that was fastest in the same repetition.
 fn no_decline(report: &Report, call: &str) -> Option<Verdict> {
     let row = report.row(call)?;
-    let most = row.of(&clients_name(12))?;
+    let most = row.of(&procs_name(12))?;
     let best = |rep: usize| {
         row.targets.iter().filter_map(|target| target.values.get(rep)).copied().fold(0.0, f64::max)
     };
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn many_processes_are_judged_by_the_best_number_of_them() {
         let gb = Unit::GigabytesPerSecond;
-        let (most, few) = (clients_name(12), clients_name(4));
+        let (most, few) = (procs_name(12), procs_name(4));
         let figures = [("write", gb, [3.0, 3.1]), ("read", gb, [3.0, 4.0])];
         let verdicts = judge(CLIENTS, &report([most.as_str(), few.as_str()], &figures));
         assert_eq!(

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::steps::Size;
 use crate::io::{self, Api, Arrangement, IoOp, IoPlan, Mode};
 use crate::measure::alternate;
-use crate::report::Report;
+use crate::report::{Report, procs_name};
 use crate::{BenchResult, Host};
 
 /// Blocks of the processes in turn.
@@ -56,16 +56,10 @@ pub fn clients(host: &Host<'_>, dir: &Path, size: &Size) -> BenchResult<Report> 
         api: Api::Calls,
         verify: false,
     };
-    let names = COUNTS.map(clients_name);
+    let names = COUNTS.map(procs_name);
     let title =
         format!("1 to 12 processes with a file each on the mount, calls of 1 MiB, {} repetitions", size.reps);
     compare(host, dir, &names, &COUNTS.map(plan), title, size.reps)
-}
-
-/// What a number of processes is called in tables.
-#[must_use]
-pub fn clients_name(count: u32) -> String {
-    format!("{count} process(es)")
 }
 
 fn compare(
@@ -93,6 +87,6 @@ mod tests {
             assert!((size.large / u64::from(PROCS)).is_multiple_of(TURN));
             assert!((size.large / 8).is_multiple_of(1 << 20));
         }
-        assert_eq!(COUNTS.map(clients_name)[0], "12 process(es)");
+        assert_eq!(COUNTS.map(procs_name)[0], "12 processes");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use bivouac_types::limits::{LEASE_MARGIN_MS, LEASE_MS};
 use rustix::io::Errno;
 
 use super::wire::{BLOCK, OPENED, PAGE, ROOT, Request, init, op, put, statfs};
@@ -14,8 +15,8 @@ const SETS_SIZE: u32 = 1 << 3;
 const SMALL: usize = 64 << 10;
 /// Bytes of an entry of a listing without its name.
 const ENTRY_LEN: usize = 24;
-/// Seconds for which the kernel may cache names and attributes: nobody else changes them.
-const VALID_SECS: u64 = 1;
+/// For how long the kernel may cache names and attributes: as long as those of a formation's mount.
+const VALID_NSEC: u32 = (LEASE_MS - LEASE_MARGIN_MS) as u32 * 1_000_000;
 
 #[derive(Default)]
 struct Node {
@@ -192,12 +193,12 @@ impl Files {
     }
 
     fn attr_out(&mut self, ino: u64, out: &mut Vec<u8>) -> Result<(), Errno> {
-        put(out, &[VALID_SECS], &[0, 0]);
+        put(out, &[0], &[VALID_NSEC, 0]);
         self.attr(ino, out)
     }
 
     fn entry(&mut self, ino: u64, out: &mut Vec<u8>) -> Result<(), Errno> {
-        put(out, &[ino, 0, VALID_SECS, VALID_SECS], &[0, 0]);
+        put(out, &[ino, 0, 0, 0], &[VALID_NSEC, VALID_NSEC]);
         self.attr(ino, out)
     }
 

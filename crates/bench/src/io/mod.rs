@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::{alternate, check_reps, in_range};
 use crate::output::{OutputArgs, show};
-use crate::report::{Figure, Report, Unit};
+use crate::report::{Figure, Report, Unit, procs_name};
 use crate::scratch::{Scratch, check_room};
 use crate::task::{Task, Timed, rates};
 use crate::{BenchError, BenchResult, Host, team};
@@ -232,8 +232,8 @@ fn title(plan: &IoPlan, reps: u32) -> String {
     let arrangement = format!("{:?}", plan.arrangement).to_lowercase();
     let library = if plan.api == Api::Client { ", formations through the library" } else { "" };
     format!(
-        "{} process(es), {file}, {arrangement}, {} in calls of {} each{library}, {reps} repetitions",
-        plan.procs,
+        "{}, {file}, {arrangement}, {} in calls of {} each{library}, {reps} repetitions",
+        procs_name(plan.procs),
         format_size(plan.size),
         format_size(plan.transfer),
     )
@@ -322,7 +322,7 @@ pub(crate) mod tests {
     fn the_title_says_what_was_done() {
         assert_eq!(
             title(&small(), 3),
-            "2 process(es), one shared file, segmented, 19.5 KiB in calls of 4.9 KiB each, 3 repetitions"
+            "2 processes, one shared file, segmented, 19.5 KiB in calls of 4.9 KiB each, 3 repetitions"
         );
         assert_eq!(notes(&small()).len(), 1);
     }

@@ -21,7 +21,7 @@ use crate::idle::own_memory;
 use crate::io::PROCS_MAX;
 use crate::measure::{check_reps, in_range};
 use crate::output::show;
-use crate::report::{Collector, Figure, Report, Unit};
+use crate::report::{Collector, Figure, Report, Unit, procs_name};
 use crate::scratch::{Scratch, check_room};
 use crate::startup::nodes_name;
 use crate::task::Task;
@@ -86,9 +86,9 @@ fn measure(host: &Host<'_>, plan: &Plan, reps: u32) -> BenchResult<Report> {
         collector.add(0, once(host, plan)?);
     }
     let title = format!(
-        "one directory of {} files, made by {} process(es) through {}, {reps} repetitions",
+        "one directory of {} files, made by {} through {}, {reps} repetitions",
         plan.files,
-        plan.procs,
+        procs_name(plan.procs),
         nodes_name(plan.nodes),
     );
     let notes = vec![

@@ -5,7 +5,7 @@ pub mod directory;
 pub mod growth;
 mod places;
 mod plan;
-mod targets;
+pub mod targets;
 mod work;
 
 use std::path::PathBuf;
@@ -196,7 +196,7 @@ fn check_counts(outcomes: &[Vec<Timed>], plan: &MetaPlan) -> BenchResult<()> {
 
 fn notes(targets: &[Target]) -> Vec<String> {
     let mut notes = vec![
-        "stat asks for attributes in spite of caches; stat, cached is the second of two plain ones of 256 files".to_owned(),
+        "stat comes when kernels cache nothing any more; stat, cached is the second of two, by rounds of 256 files".to_owned(),
         "open is open and close; read is open, read, compare, close; readdir counts entries".to_owned(),
     ];
     if targets.iter().any(|target| target.dirs.len() > 1) {

@@ -7,6 +7,7 @@ use super::{Layout, MetaArgs, QUICK, USUAL};
 use crate::BenchResult;
 use crate::io::PROCS_MAX;
 use crate::measure::in_range;
+use crate::report::procs_name;
 
 /// Most files of a process.
 pub const FILES_MAX: u64 = 10_000_000;
@@ -104,8 +105,8 @@ impl MetaPlan {
         let sharing = if self.shared { "of all processes" } else { "of each process" };
         let procs: Vec<String> = all.iter().map(|plan| plan.procs.to_string()).collect();
         format!(
-            "{} process(es) with {} files of {} each, {layout} {sharing}, {reps} repetitions",
-            procs.join(", "),
+            "{} with {} files of {} each, {layout} {sharing}, {reps} repetitions",
+            if *procs == ["1"] { procs_name(1) } else { format!("{} processes", procs.join(", ")) },
             self.files,
             format_size(self.bytes),
         )
@@ -161,7 +162,7 @@ mod tests {
         let plan = small(Layout::Tree, true);
         assert_eq!(
             plan.title(std::slice::from_ref(&plan), 2),
-            "1 process(es) with 250 files of 3.8 KiB each, in a tree of all processes, 2 repetitions"
+            "1 process with 250 files of 3.8 KiB each, in a tree of all processes, 2 repetitions"
         );
     }
 }

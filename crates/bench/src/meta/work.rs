@@ -1,8 +1,10 @@
 //! One process's part of making, looking at and removing files.
 
 use std::ffi::{CStr, CString};
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Mode};
+use bivouac_types::limits::LEASE_MS;
+use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 
 use super::MetaTask;
@@ -16,6 +18,8 @@ use crate::{BenchError, BenchResult, clock};
 /// Files that are looked at again while the kernel may still cache what it was told of them: it may for some ten
 /// milliseconds.
 const ROUND: usize = 256;
+/// After so long the kernel caches nothing of what it was told of files.
+const FORGETS: Duration = Duration::from_millis(3 * LEASE_MS);
 
 /// Does one process's part.
 ///
@@ -49,8 +53,10 @@ impl Phases<'_> {
     fn look(&mut self, task: &MetaTask, places: &Places<'_>, content: &[u8]) -> BenchResult<()> {
         let files = places.files(Way::Next)?;
         let size = if task.plan.filled { content.len() } else { 0 };
-        self.each("stat", &files, |file| stat(file, AtFlags::STATX_FORCE_SYNC, size))?;
-        self.again("stat, cached", &files, |file| stat(file, AtFlags::empty(), size))?;
+        self.meet.barrier()?;
+        clock::pass(FORGETS);
+        self.each("stat", &files, |file| stat(file, size))?;
+        self.again("stat, cached", &files, |file| stat(file, size))?;
         if !task.plan.filled {
             self.each("write", &places.files(Way::Own)?, |file| write(file, content))?;
         }
