@@ -29,7 +29,8 @@ pub trait LocalFiles: Send + Sync {
 
 impl Client {
     /// As [`Client::read`], for what is in one place of this process's node: has `send` send it from there. `None` if
-    /// it has to be read, otherwise the number of bytes, fewer than wanted only at the end of the file.
+    /// it has to be read, otherwise the number of bytes, fewer than wanted only at the end of the file; where there are
+    /// none, none were sent.
     ///
     /// # Errors
     /// As [`Client::read`].
@@ -60,15 +61,20 @@ impl Client {
             return Ok(None);
         }
         let mut known = self.know(ino)?;
+        // Before the home is asked for the size: who reads from another node asks it again.
+        let first = bivouac_layout::split(&known.layout, offset, 1).next();
+        if first.map(|range| self.seat_node(&range)).transpose()? != self.local {
+            return Ok(None);
+        }
         if offset.saturating_add(len as u64) > known.size {
             known = Known::from(&self.attr_now(ino)?);
         }
         let len = known.size.saturating_sub(offset).min(len as u64);
+        if len == 0 {
+            return Ok(Some(0));
+        }
         let mut ranges = bivouac_layout::split(&known.layout, offset, len);
         let (Some(range), None) = (ranges.next(), ranges.next()) else { return Ok(None) };
-        if self.local != Some(self.seat_node(&range)?) {
-            return Ok(None);
-        }
         let part = range.subfile_offset..range.subfile_offset + len;
         let sent = files.send_part(ino, range.seat, known.epoch, part, send);
         Ok(sent.then_some(len as usize))

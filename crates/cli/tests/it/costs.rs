@@ -20,7 +20,7 @@ type Prepare = fn(&OwnedFd, &str) -> Option<OwnedFd>;
 type Act = fn(&OwnedFd, &str, Option<OwnedFd>);
 
 /// The system calls of the table, by its words.
-const CALLS: [(&str, Prepare, Act); 9] = [
+const CALLS: [(&str, Prepare, Act); 10] = [
     ("create, close", nothing, |dir, name, _| drop(make(dir, name, b""))),
     ("create, write 3,901 bytes, close", nothing, |dir, name, _| drop(make(dir, name, &SMALL))),
     ("stat, asking the file system", file, |dir, name, _| {
@@ -33,6 +33,12 @@ const CALLS: [(&str, Prepare, Act); 9] = [
     ("read 3,901 bytes", opened, |_, _, open| {
         let mut back = [0; SMALL.len() + 1];
         assert_eq!(read(open.unwrap(), &mut back[..SMALL.len()]).unwrap(), SMALL.len());
+        assert_eq!(back[..SMALL.len()], SMALL);
+    }),
+    ("read to the end, into a larger buffer", opened, |_, _, open| {
+        let (open, mut back) = (open.unwrap(), [0; 2 * SMALL.len()]);
+        assert_eq!(read(&open, &mut back).unwrap(), SMALL.len());
+        assert_eq!(read(&open, &mut back[SMALL.len()..]).unwrap(), 0);
         assert_eq!(back[..SMALL.len()], SMALL);
     }),
     ("unlink", file, |dir, name, _| unlinkat(dir, name, AtFlags::empty()).unwrap()),

@@ -142,7 +142,8 @@ pub fn send<F: FileSystem>(
         sent
     };
     let sent = session.fs.send(Ino(header.nodeid), request.offset, request.size as usize, &mut send);
-    sent.map(|sent| sent.map(|_| Answer::Sent)).transpose()
+    let answer = |len| if len == 0 { Answer::Payload(0) } else { Answer::Sent };
+    sent.map(|sent| sent.map(answer)).transpose()
 }
 
 /// WRITE: the payload is where the kernel put it.
