@@ -13,6 +13,7 @@ use s3s::service::S3ServiceBuilder;
 use s3s::{S3, S3Result};
 
 use crate::conditions::{check, range_holds, tag, validators};
+use crate::dav;
 use crate::digests::{is_wanted, said};
 use crate::keys::Deriver;
 use crate::listing::escaped;
@@ -106,6 +107,36 @@ fn xml() -> impl Strategy<Value = Vec<u8>> {
         1 => proptest::collection::vec(any::<u8>(), 0..20),
     ];
     proptest::collection::vec(piece, 0..16).prop_map(|pieces| pieces.concat())
+}
+
+/// XML that is nearly what file managers send.
+fn dav_xml() -> impl Strategy<Value = Vec<u8>> {
+    const PIECES: [&str; 18] = [
+        "<D:set><D:prop>",
+        "</D:prop></D:set>",
+        "<D:remove><D:prop>",
+        "</D:prop></D:remove>",
+        "<D:prop>",
+        "</D:prop>",
+        "<D:allprop/>",
+        "<x:a xmlns:x='urn:x' x:k='&lt;' xml:lang='de'>t<b/>u</x:a>",
+        "<a xml:space='preserve'> &#xd;&#9;<![CDATA[<]]></a>",
+        "<D:getetag/>",
+        "<n xmlns=''/>",
+        "<D:lockscope><D:exclusive/></D:lockscope>",
+        "<D:locktype><D:write/></D:locktype>",
+        "<D:owner><D:href>me</D:href></D:owner>",
+        "&x;",
+        "<!-- -->",
+        "<?p?>",
+        "<",
+    ];
+    const ROOTS: [&str; 3] = ["propfind", "propertyupdate", "lockinfo"];
+    let piece = (0..PIECES.len()).prop_map(|piece| PIECES[piece]);
+    (0..ROOTS.len(), proptest::collection::vec(piece, 0..8)).prop_map(|(root, pieces)| {
+        let root = ROOTS[root];
+        format!("<D:{root} xmlns:D='DAV:'>{}</D:{root}>", pieces.concat()).into_bytes()
+    })
 }
 
 struct Anybody;
@@ -217,6 +248,15 @@ proptest! {
     #[test]
     fn what_is_of_s3_is_read(text in near("a-z/.%=&+ "), bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         fuzzed::read(&text, &bytes);
+    }
+
+    #[test]
+    fn what_is_of_webdav_is_read(
+        text in near("()<>\\[\\]\"/.%0-9a-zNT ,"),
+        body in prop_oneof![dav_xml().boxed(), proptest::collection::vec(any::<u8>(), 0..200).boxed()],
+    ) {
+        dav::fuzzed::read(&text, &body);
+        dav::fuzzed::read(&format!("(<{text}>)"), &body);
     }
 
     #[test]

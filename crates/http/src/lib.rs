@@ -9,7 +9,9 @@ pub mod announce;
 mod body;
 mod certificate;
 mod conditions;
+mod dav;
 mod digests;
+mod entries;
 #[cfg(test)]
 mod fuzzed;
 mod host;
@@ -30,6 +32,7 @@ mod server;
 mod service;
 mod target;
 mod tree;
+mod trees;
 mod uploads;
 mod writing;
 
@@ -55,6 +58,8 @@ pub struct Options {
     pub pem: Option<String>,
     /// What others call this host, when it listens at all of its addresses.
     pub host: String,
+    /// The domain whose names have a bucket of S3 in front.
+    pub domain: Option<String>,
     /// The nodes of this host.
     pub nodes: Vec<u16>,
     /// Pages that are not files.

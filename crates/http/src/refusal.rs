@@ -12,6 +12,7 @@ use crate::body::{Body, full};
 pub struct Refusal {
     status: StatusCode,
     text: String,
+    is_xml: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -19,7 +20,13 @@ impl Refusal {
     /// With a sentence for the user.
     #[must_use]
     pub fn new(status: StatusCode, text: impl Into<String>) -> Refusal {
-        Refusal { status, text: text.into(), headers: Vec::new() }
+        Refusal { status, text: text.into(), is_xml: false, headers: Vec::new() }
+    }
+
+    /// With a body of XML, for programs.
+    #[must_use]
+    pub fn xml(status: StatusCode, text: String) -> Refusal {
+        Refusal { status, text, is_xml: true, headers: Vec::new() }
     }
 
     /// With a header besides.
@@ -44,7 +51,9 @@ impl Refusal {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         if !has_no_body {
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+            let kind =
+                if self.is_xml { "application/xml; charset=utf-8" } else { "text/plain; charset=utf-8" };
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         }
         for (name, value) in self.headers {
             headers.append(name, value);

@@ -18,7 +18,7 @@ use crate::Options;
 use crate::announce::{Announced, announce};
 use crate::certificate;
 use crate::patient::Patient;
-use crate::service::Service;
+use crate::service::{Service, Ways};
 use crate::tree::Tree;
 
 /// Threads that wait for sockets.
@@ -58,7 +58,9 @@ pub fn serve(options: Options, ready: impl FnOnce()) -> io::Result<()> {
     let own = Announced { url: format!("{scheme}://{host}"), fingerprint, nodes: options.nodes };
     let tree = Arc::new(Tree::new(options.member));
     announce(&tree, &own).map_err(|error| io::Error::other(error.to_string()))?;
-    let service = Arc::new(Service::new(tree, &options.secret, own, (options.routes, options.views), scheme));
+    let pages = (options.routes, options.views);
+    let ways = Ways { scheme, domain: options.domain };
+    let service = Arc::new(Service::new(tree, &options.secret, own, pages, ways));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .max_blocking_threads(WORKERS_MAX)

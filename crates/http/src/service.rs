@@ -13,7 +13,9 @@ use tokio::task::spawn_blocking;
 
 use crate::announce::Announced;
 use crate::body::{Body, full};
+use crate::dav::{self, Asked, Guard};
 use crate::digests;
+use crate::entries;
 use crate::host;
 use crate::keys::{self, Deriver, SECRET_LEN};
 use crate::known;
@@ -27,7 +29,7 @@ use crate::tree::{Access, Asker, Tree};
 use crate::writing::{self, Writing};
 
 /// What all methods are that are answered.
-const ALLOW: &str = "GET, HEAD, PUT, DELETE, MKCOL, OPTIONS";
+const ALLOW: &str = "GET, HEAD, PUT, DELETE, OPTIONS, MKCOL, COPY, MOVE, PROPFIND, PROPPATCH, LOCK, UNLOCK";
 
 /// Most requests at a time that read or copy whole files, or go through whole trees. The others are not kept waiting by them.
 const LONG_MAX: usize = 16;
@@ -56,6 +58,14 @@ pub struct Route {
 #[derive(Clone, Debug)]
 pub struct Policy(pub HeaderValue);
 
+/// How a server is reached.
+pub struct Ways {
+    /// `https` or `http`.
+    pub scheme: &'static str,
+    /// The domain whose names have a bucket of S3 in front.
+    pub domain: Option<String>,
+}
+
 /// What answers requests.
 pub struct Service {
     tree: Arc<Tree>,
@@ -64,6 +74,7 @@ pub struct Service {
     routes: Arc<Vec<Route>>,
     views: Views,
     s3: S3Front,
+    dav: dav::Front,
     long: Arc<Semaphore>,
     scheme: &'static str,
 }
@@ -76,12 +87,13 @@ impl Service {
         secret: &[u8; SECRET_LEN],
         own: Announced,
         (routes, views): (Vec<Route>, Views),
-        scheme: &'static str,
+        Ways { scheme, domain }: Ways,
     ) -> Service {
         let keys = Arc::new(Deriver::new(secret));
         let long = Arc::new(Semaphore::new(LONG_MAX));
-        let s3 = S3Front::new(&tree, &keys, &long);
-        Service { tree, keys, own, routes: Arc::new(routes), views, s3, long, scheme }
+        let s3 = S3Front::new(&tree, &keys, &long, domain.as_deref());
+        let dav = dav::Front::new(&long);
+        Service { tree, keys, own, routes: Arc::new(routes), views, s3, dav, long, scheme }
     }
 
     /// Answers a request.
@@ -163,20 +175,47 @@ impl Service {
         }
         let service = Arc::clone(&self);
         let access = spawn_blocking(move || service.access(key.as_deref())).await??;
+        if dav::is_method(&parts.method) {
+            let asked = Asked { method: parts.method, access, target, headers: parts.headers };
+            return self.dav.answer(&self.tree, asked, body).await;
+        }
         let upload = parameters(parts.uri.query())
             .find(|(name, _)| *name == "upload")
             .map(|(_, id)| id.unwrap_or_default().to_owned());
-        let writing = Writing { access, target, headers: parts.headers, upload };
-        match parts.method.as_str() {
-            "PUT" => writing::put(&self.tree, &self.long, writing, body).await,
-            "DELETE" => spawn_blocking(move || writing::delete(&self.tree, &writing)).await?,
-            "MKCOL" => {
-                spawn_blocking(move || writing::make_dir(&self.tree, &writing.access, &writing.target))
-                    .await?
+        let guard = Guard::of(&parts.headers)?;
+        let writing = Writing { access, target, headers: parts.headers, upload, guard };
+        self.write(parts.method, writing, body).await
+    }
+
+    /// Carries out what changes something by the methods of HTTP.
+    async fn write(
+        &self,
+        method: Method,
+        writing: Writing,
+        body: Incoming,
+    ) -> Result<Response<Body>, Refusal> {
+        let tree = Arc::clone(&self.tree);
+        match method.as_str() {
+            "PUT" => writing::put(&tree, &self.long, writing, body).await,
+            "DELETE" => {
+                let turn = match writing.removes_all()? {
+                    true => Arc::clone(&self.long).acquire_owned().await.ok(),
+                    false => None,
+                };
+                spawn_blocking(move || {
+                    let _turn = turn;
+                    entries::delete(&tree, &writing)
+                })
+                .await?
             }
+            "MKCOL" => spawn_blocking(move || entries::make_dir(&tree, &writing)).await?,
             "OPTIONS" => {
                 let mut response = Response::new(full(Bytes::new()));
-                response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(ALLOW));
+                let headers = response.headers_mut();
+                headers.insert(header::ALLOW, HeaderValue::from_static(ALLOW));
+                headers.insert("dav", HeaderValue::from_static(dav::CLASSES));
+                // Without it some take a server for one that is only read.
+                headers.insert("ms-author-via", HeaderValue::from_static("DAV"));
                 Ok(response)
             }
             _ => {

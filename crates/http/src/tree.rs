@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use ring::digest::{Context, SHA256};
 
 use crate::body::Producer;
+use crate::dav::Desk;
 use crate::digests::{Digest, Digests};
 use crate::keys::{self, CachedKeys, Key};
 use crate::load::{Load, PIECE, Share};
@@ -53,6 +54,7 @@ pub struct Tree {
     pub(crate) load: Load,
     pub(crate) names: Names,
     pub(crate) turns: Turns,
+    pub(crate) desk: Desk,
 }
 
 /// What a request may reach: everything below the path of its key, and nothing else.
@@ -127,6 +129,7 @@ impl Tree {
             load: Load::default(),
             names: Names::default(),
             turns: Turns::default(),
+            desk: Desk::default(),
         }
     }
 
@@ -189,8 +192,14 @@ impl Tree {
         if target.is_dir {
             return Err(Errno::ENOTDIR.into());
         }
-        let (open, attr) = self.open_files.open(&self.member, attr)?;
-        Ok(Node::File(OpenFile { tree: Arc::clone(self), attr, _open: open }))
+        self.open_file(&attr).map(Node::File)
+    }
+
+    /// Opens a file that is known.
+    pub(crate) fn open_file(self: &Arc<Tree>, attr: &Attr) -> FsResult<OpenFile> {
+        self.may(attr, READ)?;
+        let (open, attr) = self.open_files.open(&self.member, *attr)?;
+        Ok(OpenFile { tree: Arc::clone(self), attr, _open: open })
     }
 
     pub(crate) fn is_own(&self, attr: &Attr) -> bool {
@@ -336,6 +345,16 @@ impl Tree {
             client.unlink(&change.ctx, place.parent, &place.name)?;
         }
         Ok(())
+    }
+
+    /// What is to be removed with all that is in it, be it a link to a directory.
+    ///
+    /// # Errors
+    /// As [`Tree::upload`]; `ENOENT`; `ENOTDIR` for a file whose path ends in a slash.
+    pub fn to_remove(&self, access: &Access, target: &Target) -> FsResult<(Place, Attr)> {
+        let place = self.place(access, &Target { is_dir: false, ..target.clone() }, false)?;
+        let found = self.at(&place)?.ok_or(Errno::ENOENT)?;
+        if found.is_file() && target.is_dir { Err(Errno::ENOTDIR.into()) } else { Ok((place, found)) }
     }
 
     /// Removes a directory with all directories in it; nothing, if there is anything else in one of them.

@@ -68,7 +68,16 @@ impl Names {
     pub fn of(&self, place: &Place) -> &Mutex<()> {
         let mut hasher = DefaultHasher::new();
         (place.parent, &place.name).hash(&mut hasher);
-        let index = hasher.finish() % self.0.len() as u64;
+        self.at(hasher.finish())
+    }
+
+    /// The lock of what is said of an inode.
+    pub fn of_inode(&self, ino: Ino) -> &Mutex<()> {
+        self.at(ino.0)
+    }
+
+    fn at(&self, number: u64) -> &Mutex<()> {
+        let index = number % self.0.len() as u64;
         &self.0[index as usize]
     }
 }
@@ -146,12 +155,17 @@ impl Tree {
     /// As [`Tree::attr`]; `EACCES`; `EISDIR` where a directory is, or the path is a directory's.
     pub fn upload(self: &Arc<Tree>, access: &Access, target: &Target) -> FsResult<(Upload, Option<Attr>)> {
         let (place, found) = self.to_upload(access, target)?;
-        let change = self.member().change()?;
         let mode = found.map_or(FILE_MODE, |attr| attr.mode & 0o777);
+        Ok((self.upload_at(place, mode)?, found))
+    }
+
+    /// Begins an upload to a place where a file may be put.
+    pub(crate) fn upload_at(self: &Arc<Tree>, place: Place, mode: u32) -> FsResult<Upload> {
+        let change = self.member().change()?;
         let new = NewInode { mode: mode::FILE | mode, rdev: 0, target: &[] };
         let attr = self.client()?.tmpfile(&change.ctx, place.parent, &new, true)?;
         let file = OpenFile::of(self, attr);
-        Ok((Upload { file, place, beside: None, len: 0 }, found))
+        Ok(Upload { file, place, beside: None, len: 0 })
     }
 
     /// Goes on with an upload in several requests, and says what is at its path now. No request that came before goes on with it.
@@ -196,7 +210,7 @@ impl Tree {
         self.unlink(place.parent, &part)
     }
 
-    fn unlink(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
+    pub(crate) fn unlink(&self, parent: Ino, name: &[u8]) -> FsResult<()> {
         let change = self.member().change()?;
         self.client()?.unlink(&change.ctx, parent, name)
     }
@@ -444,6 +458,12 @@ impl PartUpload {
         let _held = self.turn.hold()?;
         let upload = &self.upload;
         upload.beside.as_ref().map_or(Ok(()), |part| upload.file.tree.unlink(upload.place.parent, part))
+    }
+
+    /// What there is of it.
+    #[must_use]
+    pub fn upload(&self) -> &Upload {
+        &self.upload
     }
 
     /// As [`Upload::share`].

@@ -1,4 +1,4 @@
-//! PUT, DELETE and MKCOL.
+//! PUT, and what all requests that change something have in common.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use bivouac_types::{Errno, FsError};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use ring::digest::{Context, SHA256};
 use tokio::sync::Semaphore;
@@ -16,6 +16,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::body::{Body, full};
 use crate::conditions::{self, validators};
+use crate::dav::{self, Asks, Depth, Guard, Lock, Reach};
 use crate::digests::{self, Digest};
 use crate::load::Share;
 use crate::ranges::{ContentRange, content_range};
@@ -125,7 +126,7 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
     }
 }
 
-fn text(headers: &HeaderMap, name: impl header::AsHeaderName) -> Option<&str> {
+pub fn text(headers: &HeaderMap, name: impl header::AsHeaderName) -> Option<&str> {
     headers.get(name).map(|value| value.to_str().unwrap_or_default())
 }
 
@@ -176,10 +177,36 @@ pub struct Writing {
     pub headers: HeaderMap,
     /// What the client calls an upload in parts.
     pub upload: Option<String>,
+    /// What it says of locks.
+    pub guard: Guard,
 }
 
 impl Writing {
-    fn upload_id(&self) -> Result<Option<&str>, Refusal> {
+    /// Refuses it if something locked is in its way. This may block.
+    ///
+    /// # Errors
+    /// As [`Guard::check`].
+    pub fn check_locks(&self, tree: &Arc<Tree>, reach: Reach) -> Result<Vec<Lock>, Refusal> {
+        let Writing { access, target, headers, .. } = self;
+        self.guard.check(tree, Asks { access, target, headers }, &[(target, reach)])
+    }
+
+    /// The same for a file that is put where something is, or nothing.
+    fn check_put(&self, tree: &Arc<Tree>, found: Option<&Attr>) -> Result<(), Refusal> {
+        let reach = if found.is_some() { Reach::Content } else { Reach::Member };
+        self.check_locks(tree, reach).map(drop)
+    }
+
+    /// Whether all that is in a directory is removed with it: its path ends in a slash, or the request says so.
+    ///
+    /// # Errors
+    /// 400 for a `Depth` that is none.
+    pub fn removes_all(&self) -> Result<bool, Refusal> {
+        let depth = dav::depth(&self.headers)?;
+        Ok(self.upload.is_none() && depth.map_or(self.target.is_dir, |depth| depth == Depth::Infinity))
+    }
+
+    pub fn upload_id(&self) -> Result<Option<&str>, Refusal> {
         let is_id = |id: &str| {
             (1..=UPLOAD_ID_MAX).contains(&id.len())
                 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
@@ -230,11 +257,11 @@ pub async fn put(
     }
     let expected = expected(headers, true)?;
     let begun_in = Arc::clone(tree);
-    let (upload, replace) = spawn_blocking(move || {
-        let Writing { access, target, headers, .. } = writing;
-        let (upload, found) = begun_in.upload(&access, &target)?;
-        conditions::check(&Method::PUT, &headers, found.as_ref())?;
-        Ok::<_, Refusal>((upload, replace(&headers, found)))
+    let (upload, found, writing) = spawn_blocking(move || {
+        let (upload, found) = begun_in.upload(&writing.access, &writing.target).map_err(dav::no_parent)?;
+        conditions::check(&Method::PUT, &writing.headers, found.as_ref())?;
+        writing.check_put(&begun_in, found.as_ref())?;
+        Ok::<_, Refusal>((upload, found, writing))
     })
     .await??;
     let sum = expected.as_ref().map(|_| Context::new(&SHA256));
@@ -245,16 +272,29 @@ pub async fn put(
         pipe.push(&bytes).await?;
     }
     let Summed { upload, sum } = pipe.end().await?;
+    let ended_in = Arc::clone(tree);
     let done = spawn_blocking(move || {
         if let (Some(expected), Some(sum)) = (expected, sum)
             && Digest::from(sum.finish()) != expected
         {
             return Err(mismatch());
         }
-        upload.finish(replace).map_err(overtaken)
+        // Somebody may have locked it meanwhile.
+        writing.check_put(&ended_in, found.as_ref())?;
+        keep_given(&upload, found.as_ref())?;
+        upload.finish(replace(&writing.headers, found)).map_err(overtaken)
     });
     let (is_new, attr) = done.await??;
     Ok(made(is_new, &attr))
+}
+
+/// What has been said of a file is said of what replaces it.
+fn keep_given(upload: &Upload, found: Option<&Attr>) -> Result<(), FsError> {
+    let Some(found) = found else { return Ok(()) };
+    upload.mark(|client, ctx, attr| {
+        let given = dav::given(client, found.ino)?;
+        if given.is_empty() { Ok(()) } else { dav::set(client, ctx, attr.ino, &given) }
+    })
 }
 
 /// What may be replaced, by the conditions that held when the upload began.
@@ -313,21 +353,23 @@ async fn put_part(
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "an empty file has no parts: PUT it whole"));
     }
     let expected = expected(headers, true)?;
-    let (tree, id) = (Arc::clone(tree), id.to_owned());
+    let (ended_in, tree, id) = (Arc::clone(tree), Arc::clone(tree), id.to_owned());
     let begun = spawn_blocking(move || {
-        let Writing { access, target, headers, .. } = writing;
-        let (mut upload, found) = tree.part_upload(&access, &target, &id, range.part.is_some())?;
-        conditions::check(&Method::PUT, &headers, found.as_ref())?;
+        let Writing { access, target, headers, .. } = &writing;
+        let begun = tree.part_upload(access, target, &id, range.part.is_some());
+        let (mut upload, found) = begun.map_err(dav::no_parent)?;
+        conditions::check(&Method::PUT, headers, found.as_ref())?;
+        writing.check_put(&tree, found.as_ref())?;
         // What is behind the part is of an earlier try.
         if let (Some(upload), Some((first, _))) = (&mut upload, range.part) {
             upload.cut(first)?;
         }
-        Ok::<_, Refusal>((upload, replace(&headers, found)))
+        Ok::<_, Refusal>((upload, found, writing))
     });
-    let (upload, replace) = begun.await??;
+    let (upload, found, writing) = begun.await??;
     let Some(upload) = upload else { return Ok(incomplete(0)) };
-    let end = PartEnd { total: range.total, expected, replace };
-    let Some((first, last)) = range.part else { return part_done(upload, end, long).await };
+    let end = PartEnd { total: range.total, expected, found, writing };
+    let Some((first, last)) = range.part else { return part_done(&ended_in, upload, end, long).await };
     if first > upload.len() {
         let refusal = Refusal::new(
             StatusCode::RANGE_NOT_SATISFIABLE,
@@ -369,23 +411,26 @@ async fn put_part(
         spawn_blocking(move || drop(upload));
         return Err(refusal);
     }
-    part_done(upload, end, long).await
+    part_done(&ended_in, upload, end, long).await
 }
 
 /// What is done with the last part.
 struct PartEnd {
     total: u64,
     expected: Option<Digest>,
-    replace: Replace,
+    /// What was at the path when it began.
+    found: Option<Attr>,
+    writing: Writing,
 }
 
 /// Names the upload if it is whole, and otherwise says how far it is.
 async fn part_done(
+    tree: &Arc<Tree>,
     upload: PartUpload,
     end: PartEnd,
     long: &Arc<Semaphore>,
 ) -> Result<Response<Body>, Refusal> {
-    let (len, PartEnd { total, expected, replace }) = (upload.len(), end);
+    let (len, PartEnd { total, expected, found, writing }) = (upload.len(), end);
     if len < total {
         spawn_blocking(move || drop(upload));
         return Ok(incomplete(len));
@@ -396,6 +441,7 @@ async fn part_done(
     };
     let asker = Asker::default();
     let _there = asker.presence();
+    let tree = Arc::clone(tree);
     let finished = spawn_blocking(move || {
         let _turn = turn;
         if len > total {
@@ -409,7 +455,9 @@ async fn part_done(
                 return Err(mismatch());
             }
         }
-        upload.finish(replace).map_err(overtaken)
+        writing.check_put(&tree, found.as_ref())?;
+        keep_given(upload.upload(), found.as_ref())?;
+        upload.finish(replace(&writing.headers, found)).map_err(overtaken)
     });
     let (is_new, attr) = finished.await??;
     Ok(made(is_new, &attr))
@@ -433,38 +481,7 @@ fn so_far(len: u64) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("bytes=0-{last}")).ok()
 }
 
-/// Carries out a DELETE. This may block.
-///
-/// # Errors
-/// Why not.
-pub fn delete(tree: &Arc<Tree>, writing: &Writing) -> Result<Response<Body>, Refusal> {
-    let Writing { access, target, headers, .. } = writing;
-    match writing.upload_id()? {
-        Some(id) => tree.discard_upload(access, target, id)?,
-        None => {
-            tree.remove(access, target, |found| conditions::check(&Method::DELETE, headers, Some(found)))?
-        }
-    }
-    Ok(empty(StatusCode::NO_CONTENT))
-}
-
-/// Carries out a MKCOL. This may block.
-///
-/// # Errors
-/// Why not.
-pub fn make_dir(tree: &Tree, access: &Access, target: &Target) -> Result<Response<Body>, Refusal> {
-    let made = tree.make_dir(access, &Target { is_dir: false, ..target.clone() });
-    made.map_err(|error| match error.errno() {
-        // As RFC 4918 (9.3.1) has them.
-        Errno::EEXIST => Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "something has that name already")
-            .with(HeaderName::from_static("allow"), HeaderValue::from_static("GET, HEAD, PUT, DELETE")),
-        Errno::ENOENT => Refusal::new(StatusCode::CONFLICT, "the directory that it would be in is not there"),
-        _ => error.into(),
-    })?;
-    Ok(empty(StatusCode::CREATED))
-}
-
-fn empty(status: StatusCode) -> Response<Body> {
+pub fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(full(Bytes::new()));
     *response.status_mut() = status;
     response

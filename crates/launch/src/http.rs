@@ -47,6 +47,35 @@ pub struct HttpWish {
     /// Where each host has the certificate, those that vouch for it, and its private key, as PEM; without it, one is made.
     #[serde(default)]
     pub certificate: Option<PathBuf>,
+    /// The domain whose names have a bucket of S3 in front, if there is one.
+    #[serde(default)]
+    pub domain: Option<HttpDomain>,
+}
+
+/// A domain that names buckets of S3: letters, digits and dashes between dots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HttpDomain(pub String);
+
+impl FromStr for HttpDomain {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HttpDomain, String> {
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        let is_name = text.len() <= 190 && text.split('.').all(is_label) && text.parse::<IpAddr>().is_err();
+        match is_name {
+            true => Ok(HttpDomain(text.to_ascii_lowercase())),
+            false => {
+                Err("write a name without a port whose subdomains lead to the hosts, as s3.camp.example"
+                    .into())
+            }
+        }
+    }
 }
 
 impl HttpWish {
@@ -186,8 +215,27 @@ mod tests {
     }
 
     #[test]
+    fn domains_are_names() {
+        for right in ["s3.camp.example", "localhost", "a-1.b"] {
+            assert_eq!(right.parse::<HttpDomain>().unwrap().0, right);
+        }
+        assert_eq!("S3.Camp".parse::<HttpDomain>().unwrap().0, "s3.camp");
+        let long = "a.".repeat(100);
+        for wrong in
+            ["", ".", "a.", ".a", "a..b", "a:80", "-a", "a-", "a_b", "10.0.0.1", "::1", "a/b", "*.a", &long]
+        {
+            assert!(wrong.parse::<HttpDomain>().unwrap_err().contains("s3.camp.example"), "{wrong}");
+        }
+    }
+
+    #[test]
     fn without_tls_nobody_else_is_served() {
-        let wish = |text: &str, plain| HttpWish { address: text.parse().unwrap(), plain, certificate: None };
+        let wish = |text: &str, plain| HttpWish {
+            address: text.parse().unwrap(),
+            plain,
+            certificate: None,
+            domain: None,
+        };
         for fine in [wish("1", true), wish("[::1]:1", true), wish("0.0.0.0:1", false)] {
             assert_eq!(fine.check(), Ok(()));
         }
@@ -199,8 +247,12 @@ mod tests {
     fn a_port_in_use_is_named() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let holder = TcpListener::bind(taken).unwrap();
-        let mut state =
-            HttpState::from(HttpWish { address: HttpAddress(taken), plain: false, certificate: None });
+        let mut state = HttpState::from(HttpWish {
+            address: HttpAddress(taken),
+            plain: false,
+            certificate: None,
+            domain: None,
+        });
         let error = listen(&mut state).unwrap_err().to_string();
         assert!(error.starts_with(&format!("--http {taken}: ")) && error.contains("another port"), "{error}");
         drop(holder);

@@ -62,7 +62,7 @@ pub use error::{CODE_KEEP, Kind, LaunchError, LaunchResult};
 pub use forked::close_inherited;
 pub use given_back::give_memory_back;
 pub use guarded::{Guarded, guarded, guarded_parent};
-pub use http::{HttpAddress, HttpHandover, HttpState, HttpWish};
+pub use http::{HttpAddress, HttpDomain, HttpHandover, HttpState, HttpWish};
 pub use inquiry::{Answers, Heard, Inquiry, Live, answer_lines, ask_hosts, output_of, write_answer};
 pub use job::{CAUGHT, CODE_NOT_EXECUTABLE, CODE_NOT_FOUND, Ended, asks_to_end, become_command, run_command};
 pub use memory::{MemoryGauge, available_memory, memory_share};

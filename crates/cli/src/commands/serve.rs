@@ -49,6 +49,7 @@ fn options(
 ) -> Result<Options, Failure> {
     let state = reach::living(dir)?;
     let wish = state.http.as_ref().map(|http| &http.wish);
+    let domain = wish.and_then(|wish| wish.domain.as_ref()).map(|domain| domain.0.clone());
     let address = listener.local_addr()?;
     let pem = if wish.is_some_and(|wish| wish.plain) {
         None
@@ -57,6 +58,7 @@ fn options(
     } else {
         let mut names =
             vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), here.host.clone()];
+        names.extend(domain.iter().flat_map(|domain| [domain.clone(), format!("*.{domain}")]));
         names.extend((!address.ip().is_unspecified()).then(|| address.ip().to_string()));
         names.sort();
         names.dedup();
@@ -68,6 +70,7 @@ fn options(
         secret: dir.secret()?,
         pem,
         host: here.host.clone(),
+        domain,
         nodes,
         routes: vec![metrics(dir.clone())],
         views: web::views(here, dir, &state),

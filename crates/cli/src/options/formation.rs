@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use bivouac_launch::{
-    FormationName, HttpAddress, HttpWish, NAMES_MEMORY_MIN, ProcessId, Tolerance, VolumeArg, Wishes,
-    parse_volume,
+    FormationName, HttpAddress, HttpDomain, HttpWish, NAMES_MEMORY_MIN, ProcessId, Tolerance, VolumeArg,
+    Wishes, parse_volume,
 };
 use bivouac_types::limits::{
     PAGE_POOL_DEFAULT, PAGE_POOL_MAX, PAGE_POOL_MIN, STRIPE_DEFAULT, WAIT_MS_DEFAULT,
@@ -38,6 +38,9 @@ pub struct FormationArgs {
     /// File on each host with the certificate for HTTP, those that vouch for it, and its private key, as PEM; without it one is made
     #[arg(long, value_name = "FILE", requires = "http", conflicts_with = "http_plain")]
     pub http_certificate: Option<PathBuf>,
+    /// Name whose subdomains are buckets of S3 (https://BUCKET.NAME:PORT/KEY), where they lead to the hosts; without it buckets are in paths alone
+    #[arg(long, value_name = "NAME", requires = "http")]
+    pub http_domain: Option<HttpDomain>,
     #[command(flatten)]
     pub hosts: HostsArgs,
     /// Directory that the nodes lend, and how much of it per node, in bytes (10g, 500MiB); several nodes use DIR/n0, DIR/n1 and so on
@@ -116,6 +119,7 @@ impl FormationArgs {
                     .http_certificate
                     .as_ref()
                     .map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+                domain: self.http_domain.clone(),
             }),
             tolerance: self.deaths_max,
             ttl_ms: self.ttl.map(|ttl| ttl.0),

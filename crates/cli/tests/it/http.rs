@@ -192,7 +192,7 @@ fn what_is_put_is_there_whole_or_not_at_all() {
         201
     );
     assert_eq!(std::fs::read(mount.join("f")).unwrap(), b"yes");
-    assert_eq!(server.status("PUT", "/none/f", &[], b"x"), 404);
+    assert_eq!(server.status("PUT", "/none/f", &[], b"x"), 409);
     assert_eq!(server.status("MKCOL", "/d", &[], b""), 201);
     assert_eq!(
         (server.status("MKCOL", "/d", &[], b""), server.status("MKCOL", "/x/d", &[], b"")),

@@ -10,6 +10,7 @@ mod contract;
 mod costs;
 #[path = "../../../pool/tests/it/server.rs"]
 mod database_server;
+mod dav;
 mod direct;
 mod encrypted;
 mod ends;

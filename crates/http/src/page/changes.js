@@ -29,7 +29,8 @@ export async function remove(href, shown, isDir, done) {
   const what = isDir ? `the directory ${shown}, if it is empty` : shown;
   if (!(await agree(`Delete ${what}? It cannot be had back.`, "Delete"))) return;
   await tried(async () => {
-    await change("DELETE", href);
+    // With a slash at its end, all that is in it would go.
+    await change("DELETE", href.replace(/\/$/, ""));
     say(`${shown} is deleted.`);
   });
   await done();

@@ -53,9 +53,20 @@ enum Taken {
     Whole(u64),
 }
 
+/// Where a request names its bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In front of the key.
+    InPath,
+    /// In the name of the host.
+    InHost,
+}
+
 /// How a body is taken. What is not known to be taken piece by piece is taken for XML.
-fn taken(method: &Method, uri: &Uri, headers: &HeaderMap) -> Taken {
-    let has_key = uri.path().trim_start_matches('/').split_once('/').is_some_and(|(_, key)| !key.is_empty());
+fn taken(method: &Method, uri: &Uri, headers: &HeaderMap, place: Place) -> Taken {
+    let path = uri.path().trim_start_matches('/');
+    let key = if place == Place::InHost { path } else { path.split_once('/').unwrap_or_default().1 };
+    let has_key = !key.is_empty();
     let is_plain = |name: &str| {
         matches!(name, "partNumber" | "uploadId" | "x-id") || name.to_ascii_lowercase().starts_with("x-amz-")
     };
@@ -122,9 +133,10 @@ impl<B: Body<Data = Bytes>> Bounded<B> {
     pub fn new(
         body: B,
         (method, uri, headers): (&Method, &Uri, &HeaderMap),
+        place: Place,
         room: &Room,
     ) -> Result<(Bounded<B>, Cause), Refusal> {
-        let taken = taken(method, uri, headers);
+        let taken = taken(method, uri, headers, place);
         let left = if let Taken::Whole(max) = taken { Some(max) } else { None };
         if left.is_some_and(|max| body.size_hint().lower() > max) {
             return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE));
@@ -303,7 +315,21 @@ mod tests {
 
     fn of(method: &str, path: &str, headers: &[(&'static str, &str)]) -> Taken {
         let headers = headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
-        taken(&method.parse().unwrap(), &path.parse().unwrap(), &headers)
+        taken(&method.parse().unwrap(), &path.parse().unwrap(), &headers, Place::InPath)
+    }
+
+    /// S645.
+    #[test]
+    fn a_bucket_in_the_host_leaves_the_path_to_the_key() {
+        let unsigned: HeaderMap = [
+            (header::AUTHORIZATION, HeaderValue::from_static("AWS4-HMAC-SHA256 x")),
+            (CONTENT_SHA256.parse().unwrap(), HeaderValue::from_static(UNSIGNED)),
+        ]
+        .into_iter()
+        .collect();
+        let of = |path: &'static str| taken(&Method::PUT, &Uri::from_static(path), &unsigned, Place::InHost);
+        assert_eq!((of("/k"), of("/k/l?partNumber=1&uploadId=a")), (Taken::AsItComes, Taken::AsItComes));
+        assert_eq!((of("/"), of("/k?acl")), (Taken::Whole(XML_MAX), Taken::Whole(XML_MAX)));
     }
 
     #[test]
@@ -337,7 +363,7 @@ mod tests {
     async fn collect(len: usize, room: &Room) -> Result<(Bytes, Bounded<Full<Bytes>>), StatusCode> {
         let request = (&Method::POST, &Uri::from_static("/b?delete"), &HeaderMap::new());
         let body = Full::new(Bytes::from(vec![0; len]));
-        let Ok((mut bounded, cause)) = Bounded::new(body, request, room) else {
+        let Ok((mut bounded, cause)) = Bounded::new(body, request, Place::InPath, room) else {
             return Err(StatusCode::PAYLOAD_TOO_LARGE);
         };
         match (&mut bounded).collect().await {
@@ -423,7 +449,7 @@ mod tests {
         ] {
             let request = (&Method::PUT, &Uri::from_static("/b/k"), &headers);
             let (bounded, cause) =
-                Bounded::new(Full::new(Bytes::from(text)), request, &Room::default()).unwrap();
+                Bounded::new(Full::new(Bytes::from(text)), request, Place::InPath, &Room::default()).unwrap();
             assert_eq!(bounded.collect().await.is_err(), expected.is_some(), "{text:?}");
             assert_eq!(cause.get().copied(), expected, "{text:?}");
         }

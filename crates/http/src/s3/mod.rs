@@ -3,6 +3,7 @@
 
 mod checksums;
 mod dates;
+mod domain;
 mod incoming;
 mod list;
 mod marks;
@@ -39,11 +40,13 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use crate::body::Body;
+use crate::dav::{Asks, Guard, Reach};
 use crate::keys::Deriver;
 use crate::refusal::Refusal;
 use crate::target::{Target, has_parameter, is_reserved};
 use crate::tree::{Access, LEVELS_MAX, Tree};
-use incoming::{Bounded, Room};
+use domain::Domain;
+use incoming::{Bounded, Place, Room};
 
 /// Whether a request is signed as S3 has it; then it is meant for that.
 #[must_use]
@@ -56,16 +59,27 @@ pub fn is_signed(headers: &HeaderMap, query: Option<&str>) -> bool {
 /// What answers requests of S3.
 pub struct S3Front {
     service: S3Service,
+    domain: Option<Domain>,
     room: Room,
 }
 
 impl S3Front {
-    /// For a formation. What takes long is done for a bounded number of requests at a time.
+    /// For a formation. What takes long is done for a bounded number of requests at a time. Of hosts in the domain, the first
+    /// part of the name is a bucket.
     #[must_use]
-    pub fn new(tree: &Arc<Tree>, keys: &Arc<Deriver>, long: &Arc<Semaphore>) -> S3Front {
+    pub fn new(
+        tree: &Arc<Tree>,
+        keys: &Arc<Deriver>,
+        long: &Arc<Semaphore>,
+        domain: Option<&str>,
+    ) -> S3Front {
         let mut builder = S3ServiceBuilder::new(Front { tree: Arc::clone(tree), long: Arc::clone(long) });
         builder.set_auth(Secrets { tree: Arc::clone(tree), keys: Arc::clone(keys) });
-        S3Front { service: builder.build(), room: Room::default() }
+        let domain = domain.map(Domain::new);
+        if let Some(domain) = domain.clone() {
+            builder.set_host(domain);
+        }
+        S3Front { service: builder.build(), domain, room: Room::default() }
     }
 
     /// Answers a request.
@@ -82,7 +96,10 @@ impl S3Front {
             return Ok(told);
         }
         let (parts, body) = request.into_parts();
-        let (body, cause) = Bounded::new(body, (&parts.method, &parts.uri, &parts.headers), &self.room)?;
+        let in_host = self.domain.as_ref().is_some_and(|domain| domain.has_bucket(&parts.headers));
+        let place = if in_host { Place::InHost } else { Place::InPath };
+        let said = (&parts.method, &parts.uri, &parts.headers);
+        let (body, cause) = Bounded::new(body, said, place, &self.room)?;
         let request = Request::from_parts(parts, s3s::Body::http_body_unsync(body));
         let answered = self.service.call(request).await;
         if let Some(status) = cause.get() {
@@ -131,6 +148,21 @@ struct Front {
 struct On {
     tree: Arc<Tree>,
     access: Access,
+}
+
+impl On {
+    /// Refuses to change what somebody has locked over WebDAV.
+    fn check_locks(&self, place: &Target, reach: Reach) -> S3Result<()> {
+        let headers = HeaderMap::new();
+        let asks = Asks { access: &self.access, target: place, headers: &headers };
+        let checked = Guard::default().check(&self.tree, asks, &[(place, reach)]);
+        checked.map(drop).map_err(|refusal| match refusal.status() {
+            StatusCode::LOCKED => s3_error!(OperationAborted, "somebody has locked it over WebDAV"),
+            StatusCode::FORBIDDEN => s3_error!(AccessDenied),
+            StatusCode::SERVICE_UNAVAILABLE => s3_error!(ServiceUnavailable),
+            _ => s3_error!(InternalError, "see: bivouac logs"),
+        })
+    }
 }
 
 /// What S3 calls an error of the formation.

@@ -24,6 +24,7 @@ use super::tags::{self, Tags};
 use super::{On, Who, bucket, error, object, xml};
 use crate::body::stream;
 use crate::conditions::modified;
+use crate::dav::Reach;
 use crate::reading::content_type;
 use crate::target::Target;
 use crate::tree::{Node, OpenFile, Part, Sent};
@@ -139,6 +140,7 @@ async fn put_dir(
     let made = spawn_blocking(move || {
         let on = who.look()?;
         on.is_bucket_of(&place)?;
+        on.check_locks(&place, Reach::Member)?;
         on.tree.make_dirs(&on.access, &place).map_err(error)
     });
     made.await.map_err(S3Error::internal_error)??;
@@ -189,6 +191,7 @@ impl On {
         dir.names.pop();
         self.tree.make_dirs(&self.access, &dir).map_err(error)?;
         let (upload, found) = self.tree.upload(&self.access, place).map_err(error)?;
+        self.check_locks(place, if found.is_some() { Reach::Content } else { Reach::Member })?;
         let replace = match (if_match, if_none_match, found) {
             (None, None, _) => Replace::Always,
             (None, Some(ETagCondition::Any), None) => Replace::Never,
@@ -285,6 +288,7 @@ impl On {
     }
 
     pub fn create_bucket(&self, name: &str) -> S3Result<CreateBucketOutput> {
+        self.check_locks(&bucket(name)?, Reach::Member)?;
         match self.tree.make_dir(&self.access, &bucket(name)?) {
             Err(exists) if exists.errno() == Errno::EEXIST => Err(s3_error!(BucketAlreadyOwnedByYou)),
             made => made.map(|()| CreateBucketOutput::default()).map_err(error),
@@ -294,6 +298,7 @@ impl On {
     /// Directories without files are no objects, so they keep no bucket.
     pub fn delete_bucket(&self, name: &str) -> S3Result<DeleteBucketOutput> {
         self.is_bucket(name)?;
+        self.check_locks(&bucket(name)?, Reach::Tree)?;
         self.tree.remove_dirs(&self.access, &bucket(name)?).map_err(|failed| match failed.errno() {
             Errno::ENOTEMPTY => s3_error!(BucketNotEmpty),
             _ => error(failed),
@@ -428,6 +433,7 @@ impl On {
     }
 
     fn remove(&self, place: &Target) -> S3Result<()> {
+        self.check_locks(place, Reach::Tree)?;
         // A directory is an object only by its name with the slash.
         let is_object = |found: &Attr| {
             if found.is_dir() && !place.is_dir { Err(FsError::from(Errno::ENOENT)) } else { Ok(()) }

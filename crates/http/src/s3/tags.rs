@@ -13,6 +13,7 @@ use s3s::{S3Result, s3_error};
 
 use super::marks::optional;
 use super::{On, error, object};
+use crate::dav::Reach;
 
 const TAGS: &[u8] = b"user.s3.tags";
 /// Most tags of an object.
@@ -84,8 +85,10 @@ pub fn set_tags(client: &Client, ctx: &OpCtx, ino: Ino, tags: &Tags) -> FsResult
 
 impl On {
     fn tagged(&self, bucket: &str, key: &str, changes: bool) -> S3Result<Attr> {
-        let attr = self.open(&object(bucket, key)?)?.attr;
+        let place = object(bucket, key)?;
+        let attr = self.open(&place)?.attr;
         if changes {
+            self.check_locks(&place, Reach::Content)?;
             self.tree.may_change(&self.access, &attr).map_err(error)?;
         }
         Ok(attr)

@@ -190,7 +190,12 @@ pub(crate) mod tests {
             numa: true,
             in_process: false,
             secure: false,
-            http: Some(HttpWish { address: "8443".parse().unwrap(), plain: false, certificate: None }),
+            http: Some(HttpWish {
+                address: "8443".parse().unwrap(),
+                plain: false,
+                certificate: None,
+                domain: None,
+            }),
             tolerance: Tolerance::default(),
             silence_ms: 60_000,
             start_ms: 60_000,

@@ -1,0 +1,201 @@
+//! PROPFIND: properties of a file, or of a directory and what is in it. Directories are read and sent piece by piece,
+//! however large they are.
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+
+use bivouac_client::{Attr, DirEntry};
+use bivouac_types::{FsResult, StatFs, mode};
+use bytes::Bytes;
+use hyper::Response;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderMap, HeaderValue};
+
+use super::asked::{self, Depth};
+use super::kept;
+use super::locks::{self, Lock};
+use super::props::{self, Thing};
+use super::xml::{self, DAV, Name, Wanted};
+use crate::body::{Body, Producer, full, pull};
+use crate::refusal::Refusal;
+use crate::target::{Target, is_reserved};
+use crate::tree::{Access, READ, Tree};
+
+/// A request.
+pub struct Finding {
+    pub access: Access,
+    pub target: Target,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// Carries it out. This may block.
+///
+/// # Errors
+/// Why not.
+pub fn find(tree: &Arc<Tree>, finding: Finding) -> Result<Response<Body>, Refusal> {
+    let Finding { access, target, headers, body } = finding;
+    let depth = asked::depth(&headers)?.unwrap_or(Depth::Infinity);
+    if depth == Depth::Infinity {
+        return Err(Refusal::xml(StatusCode::FORBIDDEN, xml::error("propfind-finite-depth", None)));
+    }
+    let wanted = xml::propfind(&body)?;
+    let attr = tree.attr(&access, &target)?;
+    let has_entries = depth == Depth::One && attr.is_dir();
+    if has_entries {
+        tree.may(&attr, READ)?;
+    }
+    let space = match wants_space(&wanted) && attr.is_dir() {
+        true => Some(tree.client()?.statfs(attr.ino)?),
+        false => None,
+    };
+    let found = Found {
+        tree: Arc::clone(tree),
+        access,
+        dir: attr,
+        target,
+        wanted,
+        space,
+        locks: kept::all(tree)?,
+        cookie: 0,
+        done: !has_entries,
+    };
+    let first = found.first()?;
+    let mut response = Response::new(if has_entries { pull(Some(first), found, None) } else { full(first) });
+    *response.status_mut() = StatusCode::MULTI_STATUS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(xml::KIND));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+fn wants_space(wanted: &Wanted) -> bool {
+    let (Wanted::These(names) | Wanted::All(names)) = wanted else { return false };
+    names.iter().any(|name| name.space == DAV && name.local.starts_with("quota-"))
+}
+
+/// What of an answer is still to be sent.
+struct Found {
+    tree: Arc<Tree>,
+    access: Access,
+    dir: Attr,
+    target: Target,
+    wanted: Wanted,
+    space: Option<StatFs>,
+    locks: Vec<Lock>,
+    cookie: u64,
+    done: bool,
+}
+
+impl Found {
+    /// The beginning, with what the request names.
+    fn first(&self) -> FsResult<Bytes> {
+        let mut text = format!("{}<D:multistatus xmlns:D=\"DAV:\">\n", xml::HEAD);
+        self.write(&self.target, &self.dir, &mut text)?;
+        if self.done {
+            text.push_str(END);
+        }
+        Ok(text.into())
+    }
+
+    fn write(&self, target: &Target, attr: &Attr, text: &mut String) -> FsResult<()> {
+        let target = Target { is_dir: attr.is_dir(), ..target.clone() };
+        let path = locks::path(&target);
+        let covering: Vec<&Lock> = self.locks.iter().filter(|lock| lock.covers(&path)).collect();
+        let name = target.name().unwrap_or_default();
+        let thing = Thing { name, attr, locks: &covering, space: self.space.as_ref() };
+        let _to_a_text = write!(text, "<D:response><D:href>{}</D:href>", target.encoded());
+        self.write_props(&thing, text)?;
+        text.push_str("</D:response>\n");
+        Ok(())
+    }
+
+    fn write_props(&self, thing: &Thing<'_>, text: &mut String) -> FsResult<()> {
+        let client = self.tree.client()?;
+        let given = || props::given(client, thing.attr.ino);
+        let (mut has, mut lacks) = (String::new(), String::new());
+        match &self.wanted {
+            Wanted::Names => {
+                thing.said().for_each(|local| has.push_str(&Name::dav(local).empty()));
+                given()?.iter().for_each(|given| has.push_str(&given.name.empty()));
+            }
+            Wanted::All(besides) => {
+                for local in thing.said() {
+                    thing.write(local, &mut has);
+                }
+                given()?.iter().for_each(|given| has.push_str(&given.element));
+                let besides = besides.iter().filter(|name| name.space == DAV);
+                for name in besides.filter(|name| !thing.said().any(|said| said == name.local)) {
+                    thing.write(&name.local, &mut has);
+                }
+            }
+            Wanted::These(names) => {
+                // Most clients want nothing of what somebody has given a file: then it is not asked for.
+                let given = if names.iter().all(props::is_live) { Vec::new() } else { given()? };
+                for name in names {
+                    let own = given.iter().find(|given| given.name == *name);
+                    match own {
+                        Some(own) => has.push_str(&own.element),
+                        None if name.space == DAV && thing.write(&name.local, &mut has) => {}
+                        None => lacks.push_str(&name.empty()),
+                    }
+                }
+            }
+        }
+        if !has.is_empty() || lacks.is_empty() {
+            write_status(&has, StatusCode::OK, text);
+        }
+        if !lacks.is_empty() {
+            write_status(&lacks, StatusCode::NOT_FOUND, text);
+        }
+        Ok(())
+    }
+
+    /// An entry as a client sees it: where a link leads, as far as it leads anywhere.
+    fn behind(&self, entry: &DirEntry, target: &Target) -> Option<Attr> {
+        let attr = entry.attr?;
+        if attr.mode & mode::TYPE != mode::LINK {
+            return Some(attr);
+        }
+        Some(self.tree.attr(&self.access, target).unwrap_or(attr))
+    }
+}
+
+const END: &str = "</D:multistatus>\n";
+
+/// Properties with one status.
+pub fn write_status(props: &str, status: StatusCode, text: &mut String) {
+    let _to_a_text = write!(
+        text,
+        "<D:propstat><D:prop>{props}</D:prop><D:status>{}</D:status></D:propstat>",
+        xml::status(status)
+    );
+}
+
+impl Producer for Found {
+    fn produce(&mut self) -> io::Result<Bytes> {
+        let entries = self.tree.entries(self.dir.ino, self.cookie).map_err(io::Error::other)?;
+        match entries.last() {
+            Some(last) => self.cookie = last.cookie,
+            None => self.done = true,
+        }
+        let mut text = String::new();
+        for entry in entries.iter().filter(|entry| !is_reserved(&entry.name)) {
+            let mut target = Target { is_dir: false, ..self.target.clone() };
+            target.names.push(entry.name.clone());
+            // What is gone meanwhile is left out.
+            if let Some(attr) = self.behind(entry, &target) {
+                self.write(&target, &attr, &mut text).map_err(io::Error::other)?;
+            }
+        }
+        if self.done {
+            text.push_str(END);
+        }
+        Ok(text.into())
+    }
+
+    fn is_done(&self) -> bool {
+        self.done
+    }
+}
