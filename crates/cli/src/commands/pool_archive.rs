@@ -31,6 +31,10 @@ const SIGNS: usize = 16;
 pub fn run(here: &Environment, who: &Who, args: &PoolArchiveArgs) -> Result<(), Failure> {
     let mut pools = opened(here, &args.change.database)?;
     let meant = &args.change.pool;
+    let found = pools.find(who, meant)?;
+    if args.free && found.location == Location::Archive && found.is_own(who) {
+        return freed(who, &found);
+    }
     let pool = pools.archivable(&changing(who, &None), meant)?;
     let failed = |cause: &dyn std::fmt::Display| Failure::new(1, format_args!("pool {meant}: {cause}"));
     if is_url(&pool.source) || is_url(args.to.as_os_str().as_bytes()) {
@@ -105,11 +109,20 @@ fn free(pools: &mut Pools, who: &Who, pool: &Pool, before: &str) -> Result<(), F
         pools.set_location(&changing(who, &None), &meant, Location::Both, None)?;
         return Err(Failure::new(1, format_args!("pool {meant}: {CHANGED}")));
     }
-    let failed = |cause| {
-        let text = "is in its archive, and what is left of its directory goes with the next";
-        Failure::new(1, format_args!("pool {meant}: {text} bivouac pool restore {}: {cause}", pool.name))
-    };
-    remove_dir(pool, who.uid).map_err(failed)
+    remove_dir(pool, who.uid).map_err(|cause| not_removed(pool, &cause))
+}
+
+/// What was asked for before: what a command has left that was killed goes as well.
+fn freed(who: &Who, pool: &Pool) -> Result<(), Failure> {
+    remove_dir(pool, who.uid).map_err(|cause| not_removed(pool, &cause))?;
+    let archive = String::from_utf8_lossy(pool.archive.as_deref().unwrap_or_default());
+    outln!("pool {} is in its archive alone: {}", pool.name, super::pool::plain(&archive));
+    Ok(())
+}
+
+fn not_removed(pool: &Pool, cause: &str) -> Failure {
+    let text = "is in its archive, and its directory is not removed";
+    Failure::new(1, format_args!("pool {}: {text}: {cause}", pool.full_name()))
 }
 
 /// Brings a pool back that is in its archive alone. Killed at any time, it is there alone still, and can be asked again.

@@ -101,6 +101,8 @@ fn a_pool_goes_into_an_archive_and_comes_back() {
     let said = site.archive(&["--free"]);
     assert!(said.code == 0 && said.out.contains("bivouac pool restore mesh"), "{said:?}");
     assert!(!dir.exists() && site.shown()["location"] == "archive");
+    let again = site.archive(&["--free"]);
+    assert!(again.code == 0 && again.out.contains("is in its archive alone"), "{again:?}");
     assert!(ok(&site.place, &["pool", "show", "mesh"]).contains("; only there"));
     let name = Place::unique_name();
     let mut refused = vec![
