@@ -1,9 +1,10 @@
 //! The environment, read once.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bivouac_launch::{Batch, Environment};
+use bivouac_pool::ServerEnvironment;
 
 /// This program's own file, also after it was replaced by a newer one on the disk.
 const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -58,6 +59,30 @@ fn state_home() -> Option<PathBuf> {
 pub fn cache_home() -> Option<PathBuf> {
     let chosen = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
     chosen.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
+}
+
+/// What it says of servers of PostgreSQL, in the words of PostgreSQL's own programs.
+pub fn of_servers(home: Option<&Path>) -> ServerEnvironment {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    ServerEnvironment {
+        home: home.map(Path::to_owned),
+        pass_file: set("PGPASSFILE").map(PathBuf::from),
+        ssl_mode: set("PGSSLMODE").map(|word| word.to_string_lossy().into_owned()),
+        root_cert: set("PGSSLROOTCERT").map(PathBuf::from),
+    }
+}
+
+/// The database of pools that it names.
+pub fn database() -> Option<String> {
+    std::env::var("BIVOUAC_DB").ok().filter(|url| !url.is_empty())
+}
+
+/// The job of a batch system that this runs in, as pools name it.
+pub fn job() -> Option<String> {
+    let of = |(prefix, name)| {
+        std::env::var(name).ok().filter(|id| !id.is_empty()).map(|id| format!("{prefix}{id}"))
+    };
+    [("slurm:", "SLURM_JOB_ID"), ("flux:", "FLUX_JOB_ID"), ("pbs:", "PBS_JOBID")].into_iter().find_map(of)
 }
 
 /// What the user is called.

@@ -8,6 +8,7 @@ mod output;
 mod asking;
 mod attach;
 mod bringing;
+mod calendar;
 mod closing;
 mod commands;
 mod environment;
@@ -39,6 +40,7 @@ mod table;
 mod top;
 mod unflushed;
 mod unsaved;
+mod versions;
 mod web;
 
 use std::ffi::OsString;

@@ -50,8 +50,9 @@ pub use partition::{
 };
 pub use plan::{CalibrateArgs, PlanAction, PlanArgs, SiteArgs};
 pub use pool::{
-    AttachArgs, DatabaseArgs, PoolArgs, PoolChangeArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs,
-    PoolExpireArgs, PoolPathArgs, PoolShareArgs,
+    AttachArgs, DatabaseArgs, PoolArchiveArgs, PoolArgs, PoolChangeArgs, PoolCommand, PoolCreateArgs,
+    PoolDetachArgs, PoolExpireArgs, PoolIcalArgs, PoolPathArgs, PoolRemindArgs, PoolReminderArgs,
+    PoolShareArgs, ReminderArgs,
 };
 pub use publish::{
     CatalogueArgs, FindArgs, GetArgs, KeyFileArgs, NearArgs, PublishArgs, ShareArgs, UnpublishArgs,

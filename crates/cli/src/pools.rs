@@ -11,6 +11,7 @@ use bivouac_launch::{Environment, FormationName, ProcessId, StateDir, recoverabl
 use bivouac_pool::{Access, Attachment, Change, Former, PoolError, PoolRef, Pools, Wanted, Who};
 use bivouac_types::PartitionSettings;
 
+use crate::environment;
 use crate::failure::Failure;
 use crate::options::{AttachArgs, DatabaseArgs};
 use crate::partitioning::Plan;
@@ -21,6 +22,9 @@ impl From<PoolError> for Failure {
         Failure::new(code, error)
     }
 }
+
+/// The user's own database, in bivouac's directory of the user's state.
+const OWN_FILE: &str = "pools.sqlite";
 
 /// A pool that a formation shall have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,14 +76,20 @@ pub fn who(here: &Environment) -> Result<Who, Failure> {
 /// What is wrong with it.
 pub fn open(here: &Environment, args: &DatabaseArgs) -> Result<Pools, Failure> {
     if let Some(url) = &args.db {
-        return Ok(Pools::at(url)?);
+        return Ok(Pools::within(url, &environment::of_servers(here.batch.home.as_deref()))?);
     }
     let no_home = "neither XDG_STATE_HOME nor HOME is set; name a database: --db sqlite://FILE";
     let home = here.state_home.as_ref().ok_or_else(|| Failure::new(1, no_home))?;
     let dir = home.join("bivouac");
     let failed = |e| Failure::new(1, format_args!("{}: {e}; name a database: --db", dir.display()));
     std::fs::create_dir_all(&dir).map_err(failed)?;
-    Ok(Pools::open(&dir.join("pools.sqlite"))?)
+    Ok(Pools::open(&dir.join(OWN_FILE))?)
+}
+
+/// Whether there may be a database: the user's own is made by the first command that needs it.
+pub fn is_there(here: &Environment, args: &DatabaseArgs) -> bool {
+    let own = here.state_home.as_ref().map(|home| home.join("bivouac").join(OWN_FILE));
+    args.db.is_some() || own.is_some_and(|file| file.exists())
 }
 
 /// Forgets what formations of this user here have attached that are no more. A formation counts as long as anything of it is known
@@ -166,7 +176,9 @@ pub fn attach(here: &Environment, name: &FormationName, args: &AttachArgs) -> Re
     let change = Change { who: &who, now_s: now_s(), request: None };
     let wanted: Vec<Wanted> = args.pools.iter().map(|one| one.0.clone()).collect();
     for one in &wanted {
-        plan(one, &pools.find(&who, &one.pool)?.source)?;
+        let pool = pools.find(&who, &one.pool)?;
+        pool.must_be_on_site()?;
+        plan(one, &pool.source)?;
     }
     let base = here.base()?;
     let view = View::from(&base).to_string();

@@ -17,10 +17,12 @@ use crate::failure::Failure;
 
 pub use compare::Comparison;
 pub use gather::gather;
-pub use lines::shown;
+pub use lines::{shown, summary};
 
 /// Version of the report as JSON: it rises when what was there changes its meaning.
 const VERSION: u32 = 1;
+/// Most bytes of a report.
+const FILE_MAX: u64 = 256 << 20;
 
 /// What a job did. Times are milliseconds since the timeline began; sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,6 +63,12 @@ pub struct Report {
     pub site: SiteRow,
 }
 
+/// What reports of all versions have.
+#[derive(Deserialize)]
+struct Versioned {
+    report: u32,
+}
+
 /// A file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FileRow {
@@ -68,6 +76,9 @@ pub struct FileRow {
     pub path: String,
     /// Whether it is gone, or has no name that was found.
     pub gone: bool,
+    /// Its bytes when this was made, if it was still there.
+    #[serde(default)]
+    pub size: Option<u64>,
     /// Bytes of a stripe.
     pub stripe: u64,
     /// Processes that used it.
@@ -121,6 +132,12 @@ pub struct SiteRow {
     pub staged_in: u64,
     /// Written to it.
     pub staged_out: u64,
+    /// Files that were copied in.
+    #[serde(default)]
+    pub files_in: u64,
+    /// Files that were copied out.
+    #[serde(default)]
+    pub files_out: u64,
     /// What programs read and wrote here in files without a source.
     pub here: u64,
 }
@@ -177,11 +194,16 @@ impl Report {
             let remedy = "name a file that `bivouac report --json FILE` has written";
             Failure::new(1, format_args!("{option} {}: {cause}; {remedy}", path.display()))
         };
+        let found = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+        if !found.is_file() || found.len() > FILE_MAX {
+            let cause = if found.is_file() { "is too large for a report" } else { "is no regular file" };
+            return Err(failed(cause.into()));
+        }
         let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-        let report: Report =
-            serde_json::from_slice(&text).map_err(|error| failed(format!("is no report: {error}")))?;
-        match report.report {
-            VERSION => Ok(report),
+        let no_report = |error: serde_json::Error| failed(format!("is no report: {error}"));
+        // Of another version nothing else may be as it is here.
+        match serde_json::from_slice::<Versioned>(&text).map_err(no_report)?.report {
+            VERSION => serde_json::from_slice(&text).map_err(no_report),
             other => Err(failed(format!("is a report of version {other}, and this release has {VERSION}"))),
         }
     }

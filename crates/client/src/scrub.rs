@@ -42,6 +42,19 @@ impl Client {
     /// # Errors
     /// As [`Client::readdir`].
     pub fn paths_to(&self, wanted: &HashSet<Ino>, entries_max: usize) -> FsResult<HashMap<Ino, Vec<u8>>> {
+        let found = self.sized_paths_to(wanted, entries_max)?;
+        Ok(found.into_iter().map(|(ino, (path, _))| (ino, path)).collect())
+    }
+
+    /// The same, each with the size that its entry tells.
+    ///
+    /// # Errors
+    /// As [`Client::readdir`].
+    pub fn sized_paths_to(
+        &self,
+        wanted: &HashSet<Ino>,
+        entries_max: usize,
+    ) -> FsResult<HashMap<Ino, (Vec<u8>, u64)>> {
         let (mut paths, mut seen) = (HashMap::new(), 0);
         if wanted.is_empty() {
             return Ok(paths);
@@ -49,7 +62,7 @@ impl Client {
         let root = Found { attr: self.getattr(Ino::ROOT)?, dir: Ino::ROOT, path: Vec::new() };
         self.walk(&root, &mut |found| {
             if wanted.contains(&found.attr.ino) {
-                paths.entry(found.attr.ino).or_insert_with(|| found.path.clone());
+                paths.entry(found.attr.ino).or_insert_with(|| (found.path.clone(), found.attr.size));
             }
             seen += 1;
             paths.len() < wanted.len() && seen < entries_max

@@ -16,6 +16,7 @@ pub mod control;
 pub mod descriptors;
 mod environment;
 mod error;
+mod feeding;
 mod forked;
 mod fuse_connection;
 mod given_back;
@@ -59,6 +60,7 @@ mod volumes;
 
 pub use environment::{Batch, Environment};
 pub use error::{CODE_KEEP, Kind, LaunchError, LaunchResult};
+pub use feeding::feed;
 pub use forked::close_inherited;
 pub use given_back::give_memory_back;
 pub use guarded::{Guarded, guarded, guarded_parent};

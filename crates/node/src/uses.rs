@@ -7,7 +7,7 @@ use std::hash::Hash;
 use std::time::Instant;
 
 use bivouac_ranks::Mutex;
-use bivouac_record::{Bin, Pattern, Timeline};
+use bivouac_record::{Bin, OWN_PROGRAM, Pattern, Timeline};
 use bivouac_types::limits::{USES_FILES_MAX, USES_PROCESSES_MAX};
 use bivouac_types::{Attr, ClientId, Ino, PartitionId};
 use bivouac_wire::{FileUse, ProcessUse, Use, UseTable};
@@ -41,11 +41,15 @@ impl Uses {
         let last_ms = now_ms.saturating_sub(told.last_ago_ms);
         let both = told.pattern.both();
         let mut table = self.0.lock();
+        table.note_process(client, told, (first_ms, last_ms));
+        // What stages copy is told apart from what programs do, by its process.
+        if told.program.0 == OWN_PROGRAM.as_bytes() {
+            return;
+        }
         let (read, written) = (told.pattern.reads.bytes, told.pattern.writes.bytes);
         let bin = Bin { read, written, ops: both.ops, spent_ns: both.spent_ns };
         table.timeline.add(first_ms..last_ms, bin);
         table.note_file(client, told, known, (first_ms, last_ms));
-        table.note_process(client, told, (first_ms, last_ms));
     }
 
     /// What it was told, those that did most first.
@@ -184,6 +188,23 @@ mod tests {
         assert_eq!((processes.len(), processes[0]), (3, (1, 10, 101)));
         assert_eq!((list.timeline.total().written, list.timeline.bins[10].written), (301, 100));
         assert_eq!((list.dropped, list.rest), (0, Pattern::default()));
+    }
+
+    #[test]
+    fn what_stages_copy_is_no_use_by_programs() {
+        let uses = Uses::default();
+        uses.note(ClientId(1), &told(7, 10, 100), GONE, 1000);
+        let own = Use { program: Program(OWN_PROGRAM.into()), ..told(7, 11, 5000) };
+        uses.note(ClientId(1), &own, GONE, 2000);
+        let list = uses.list(Instant::now());
+        assert_eq!(
+            (list.files.len(), list.files[0].users.len(), list.files[0].pattern.writes.bytes),
+            (1, 1, 100)
+        );
+        assert_eq!((list.timeline.total().written, list.rest), (100, Pattern::default()));
+        let apart =
+            list.processes.iter().find(|process| process.program.0 == OWN_PROGRAM.as_bytes()).unwrap();
+        assert_eq!((apart.pid, apart.pattern.writes.bytes), (11, 5000));
     }
 
     #[test]

@@ -18,6 +18,23 @@ pub struct Advice {
     pub stripe: u64,
     /// Whether checkpoints get a partition of their own, under the session contract.
     pub checkpoints: bool,
+    /// Directories that get settings of their own, by what an earlier run did in them.
+    pub parts: Vec<Part>,
+    /// What else an earlier run says, in lines.
+    pub remarks: Vec<String>,
+}
+
+/// A directory with settings of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Its path in the formation.
+    pub path: String,
+    /// Whether it gets the session contract.
+    pub is_session: bool,
+    /// Bytes of a stripe, if not those of the rest.
+    pub stripe: Option<u64>,
+    /// What speaks for it, in lines.
+    pub reasons: Vec<String>,
 }
 
 impl Advice {
@@ -36,7 +53,8 @@ impl Advice {
             MEAN_SMALL..MEAN_LARGE => 1 << 20,
             _ => 4 << 20,
         };
-        Advice { nodes: nodes.max(room), stripe, checkpoints: work.checkpoints > 0 }
+        let (parts, remarks) = (Vec::new(), Vec::new());
+        Advice { nodes: nodes.max(room), stripe, checkpoints: work.checkpoints > 0, parts, remarks }
     }
 }
 
@@ -45,9 +63,7 @@ impl Advice {
 #[must_use]
 pub fn formation_file(advice: &Advice, comment: &str) -> String {
     let mut text = String::new();
-    for line in comment.lines() {
-        let _ = writeln!(text, "# {line}");
-    }
+    comment.lines().chain(advice.remarks.iter().map(String::as_str)).for_each(|line| remark(&mut text, line));
     let _ = writeln!(text, "[formation]");
     if advice.nodes > 1 {
         let _ = writeln!(text, "# On {} hosts: inside a job of that size, or with --hosts.", advice.nodes);
@@ -61,5 +77,37 @@ pub fn formation_file(advice: &Advice, comment: &str) -> String {
         let _ =
             writeln!(text, "[[partition]]\npath = \"/checkpoints\"\ncontract = \"session\"\nstripe = \"4m\"");
     }
+    for part in &advice.parts {
+        let _ = writeln!(text);
+        part.reasons.iter().for_each(|reason| remark(&mut text, reason));
+        let _ = writeln!(text, "[[partition]]\npath = {}", quoted(&part.path));
+        if part.is_session {
+            let _ = writeln!(text, "contract = \"session\"");
+        }
+        if let Some(stripe) = part.stripe {
+            let _ = writeln!(text, "stripe = \"{}k\"", stripe.div_ceil(1 << 10));
+        }
+    }
     text
+}
+
+/// A line of a comment, in which TOML has no control characters.
+fn remark(text: &mut String, line: &str) {
+    let line: String = line.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let _ = writeln!(text, "# {line}");
+}
+
+/// A basic string of TOML.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04X}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "\""
 }

@@ -35,6 +35,14 @@ pub struct Work {
     pub checkpoint_files: u64,
     /// Checkpoints that it writes.
     pub checkpoints: u64,
+    /// Bytes that it writes for itself alone: no results, and no checkpoints.
+    pub scratch_bytes: u64,
+    /// Files that they are in.
+    pub scratch_files: u64,
+    /// Bytes that it reads of what it has written.
+    pub scratch_read_bytes: u64,
+    /// Processes that read and write; 0 where that is not known, and then there are enough of them.
+    pub processes: u32,
     /// Memory that the application takes of each node.
     pub memory_bytes: u64,
     /// How long it computes, in seconds.
@@ -94,6 +102,13 @@ pub struct Prediction {
     pub volume_bytes: u64,
     /// Node-hours that are won (or, below 0, lost).
     pub node_hours_won: f64,
+}
+
+impl Work {
+    /// Of so many nodes or streams those that its processes can use.
+    fn at_most(&self, count: u32) -> u32 {
+        if self.processes == 0 { count } else { count.min(self.processes) }
+    }
 }
 
 impl Seconds {
@@ -185,28 +200,37 @@ fn on(site: &Site, learned: &Learned, work: &Work, nodes: u32) -> Prediction {
     let stage_in = step(Step::In, (work.in_bytes, work.in_files));
     let stage_out = step(Step::Out, (work.out_bytes, work.out_files));
     let reads = work.reads.max(0.0);
-    let written = work.out_bytes as f64 + work.checkpoint_bytes as f64 * work.checkpoints as f64;
-    let moved = work.in_bytes as f64 * reads + written;
-    let inside = Seconds::around(inside(site, moved, nodes), site.storage.spread);
+    let checkpoints = work.checkpoint_bytes as f64 * work.checkpoints as f64;
+    let scratch = work.scratch_bytes as f64 + work.scratch_read_bytes as f64;
+    let moved = work.in_bytes as f64 * reads + work.out_bytes as f64 + checkpoints + scratch;
+    let working = work.at_most(nodes);
+    let inside = Seconds::around(inside(site, moved, working), site.storage.spread);
     let with = Seconds::sum(&[start, stage_in, inside, stage_out]);
-    let streams = site.node.streams.saturating_mul(nodes);
+    let streams = work.at_most(site.node.streams.saturating_mul(nodes));
     let once = storage(site, read, *file_read_ms, (work.in_bytes, work.in_files), streams)
         .corrected(learned, Step::In);
     let results = storage(site, write, *file_write_ms, (work.out_bytes, work.out_files), streams)
         .corrected(learned, Step::Out);
     let checkpoint = (work.checkpoint_bytes, work.checkpoint_files);
     let checkpoint = storage(site, write, *file_write_ms, checkpoint, streams).corrected(learned, Step::Out);
-    let without = Seconds::sum(&[once.times(reads), results, checkpoint.times(work.checkpoints as f64)]);
+    let scratch = storage(site, write, *file_write_ms, (work.scratch_bytes, work.scratch_files), streams)
+        .corrected(learned, Step::Out);
+    let read_files = if work.scratch_read_bytes > 0 { work.scratch_files } else { 0 };
+    let again = storage(site, read, *file_read_ms, (work.scratch_read_bytes, read_files), streams)
+        .corrected(learned, Step::In);
+    let checkpoints = checkpoint.times(work.checkpoints as f64);
+    let without = Seconds::sum(&[once.times(reads), results, checkpoints, scratch, again]);
 
     let kept = work.checkpoint_bytes.saturating_mul(work.checkpoints.min(CHECKPOINTS_KEPT));
-    let room = work.in_bytes.saturating_add(work.out_bytes).saturating_add(kept);
+    let parts = [work.in_bytes, work.out_bytes, work.scratch_bytes, kept];
+    let room = parts.into_iter().fold(0, u64::saturating_add);
     let free = site.node.memory_bytes.saturating_sub(work.memory_bytes);
     let nodes_for_room = nodes_for(room, K, free);
     let has_room = nodes_for_room.is_some_and(|least| least <= u64::from(nodes));
     // Both sides feel the same storage: what is slow for one is slow for the other. So ends are compared with like ends.
     let is_sure = with.low < without.low && with.likely < without.likely && with.high < without.high;
-    let per_read = once.likely - self::inside(site, work.in_bytes as f64, nodes);
-    let others = with.likely - inside_of_reads(site, work, nodes) - (without.likely - once.likely * reads);
+    let per_read = once.likely - self::inside(site, work.in_bytes as f64, working);
+    let others = with.likely - inside_of_reads(site, work, working) - (without.likely - once.likely * reads);
     Prediction {
         verdict: if has_room && is_sure { Verdict::Use } else { Verdict::Not },
         break_even_nodes: break_even(

@@ -80,6 +80,7 @@ impl Pools {
                 let pool = pool.ok_or_else(|| PoolError::NotFound(one.pool.to_string()))?;
                 pool.must_live(&one.pool, change.now_s)?;
                 pool.must_allow(change.who, one.access)?;
+                pool.must_be_on_site()?;
                 transaction.execute(
                     "INSERT INTO attachment (pool, formation, host, uid, base, pid, path, access, since_s, view)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",

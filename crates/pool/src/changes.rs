@@ -4,7 +4,9 @@
 use crate::database::{Done, Undone, rules};
 use crate::reading::{by_id, done_before, latest};
 use crate::sql::{Transaction, params};
-use crate::{Access, Grantee, Pool, PoolError, PoolName, PoolRef, PoolResult, Pools, Share, State, Who};
+use crate::{
+    Access, Grantee, Pool, PoolError, PoolName, PoolRef, PoolResult, Pools, Reminder, Share, State, Who,
+};
 
 /// Who changes what, and when.
 #[derive(Clone, Debug)]
@@ -34,6 +36,8 @@ pub struct New {
     pub bytes: Option<u64>,
     /// Files, as far as is known.
     pub files: Option<u64>,
+    /// Who is reminded of its end, and when.
+    pub reminder: Option<Reminder>,
 }
 
 impl Change<'_> {
@@ -90,8 +94,8 @@ impl Pools {
             // The next number, and not that of a counter, which would go on over a change that came to nothing.
             let id = transaction.row(
                 "INSERT INTO pool (id, name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s,
-                 expires_s, extensions_left) VALUES ((SELECT coalesce(max(id), 0) + 1 FROM pool), ?1, ?2, ?3, ?4, ?10, 0, 0,
-                 ?5, ?6, 'live', ?7, ?8, ?9) RETURNING id",
+                 expires_s, extensions_left, remind_days, mail) VALUES ((SELECT coalesce(max(id), 0) + 1 FROM pool), ?1, ?2, ?3, ?4, ?10, 0, 0,
+                 ?5, ?6, 'live', ?7, ?8, ?9, ?11, ?12) RETURNING id",
                 params![
                     new.name.as_str(),
                     change.who.uid,
@@ -102,7 +106,9 @@ impl Pools {
                     change.now_s,
                     expires_s,
                     rules.extensions,
-                    Vec::<u8>::new()
+                    Vec::<u8>::new(),
+                    new.reminder.as_ref().map(|to| to.days),
+                    new.reminder.as_ref().map(|to| to.mail.as_str())
                 ],
                 |row| row.get::<i64>(0),
             )?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::sql::{Connection, SqlError, SqlResult, Transaction, params};
+use crate::sql::{Address, Connection, ServerEnvironment, SqlError, SqlResult, Transaction, params};
 use crate::{PoolError, PoolResult, Rules};
 
 /// How a file of SQLite is named.
@@ -11,7 +11,7 @@ const SQLITE: &str = "sqlite://";
 const POSTGRES: [&str; 2] = ["postgres://", "postgresql://"];
 
 /// What makes a database of each version one of the next; the first makes it of nothing.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 6] = [
     "
 CREATE TABLE pool (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -37,6 +37,9 @@ INSERT INTO rule VALUES ('days-max', 100), ('days-default', 30), ('extensions', 
 ",
     "ALTER TABLE attachment ADD COLUMN view TEXT NOT NULL DEFAULT ''",
     crate::slots::TABLES,
+    crate::versions::TABLES,
+    crate::reminders::COLUMNS,
+    crate::archiving::COLUMNS,
 ];
 
 /// All pools of a site, or of a user.
@@ -49,12 +52,20 @@ pub struct Pools {
 }
 
 impl Pools {
+    /// Opens a database, as [`Pools::within`] does, whatever is around.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that a newer version has made it.
+    pub fn at(url: &str) -> PoolResult<Pools> {
+        Pools::within(url, &ServerEnvironment::default())
+    }
+
     /// Opens a database, which is made if there is none, and brought to this version: `sqlite://FILE`, or
     /// `postgres://HOST/DATABASE` and the like.
     ///
     /// # Errors
     /// What is wrong with it, or that a newer version has made it.
-    pub fn at(url: &str) -> PoolResult<Pools> {
+    pub fn within(url: &str, around: &ServerEnvironment) -> PoolResult<Pools> {
         if let Some(file) = url.strip_prefix(SQLITE) {
             return match file {
                 "" => Err(PoolError::Url { what: "names no file" }),
@@ -64,10 +75,16 @@ impl Pools {
         if !POSTGRES.iter().any(|scheme| url.starts_with(scheme)) {
             return Err(PoolError::Url { what: "is no database of pools" });
         }
-        let config: postgres::Config =
-            url.parse().map_err(|_| PoolError::Url { what: "is no URL of a server" })?;
-        let place = server_of(&config);
-        let connection = Connection::server(config).map_err(|error| PoolError::database(&place, &error))?;
+        let address = Address::read(url, around)?;
+        let (place, open_to_others) = (address.place(), address.open_to_others.clone());
+        let connection = Connection::server(address).map_err(|error| match open_to_others {
+            Some(file) if error.is_about_password() => PoolError::Database {
+                place: place.clone(),
+                cause: error.to_string(),
+                remedy: format!("{} is not read, since others may read it too: chmod 600 it", file.display()),
+            },
+            _ => PoolError::database(&place, &error),
+        })?;
         Pools::ready(connection, place, None)
     }
 
@@ -116,6 +133,18 @@ impl Pools {
         Ok(found.map_err(|error| self.failed(&error))?.unwrap_or(false))
     }
 
+    /// What the clock of the database's server says, in seconds since 1970; a file has none.
+    ///
+    /// # Errors
+    /// That the server does not say.
+    pub fn clock_s(&self) -> PoolResult<Option<i64>> {
+        if self.file.is_some() {
+            return Ok(None);
+        }
+        let order = "SELECT extract(epoch FROM clock_timestamp())::bigint";
+        self.connection.row(order, &[], |row| row.get(0)).map_err(|error| self.failed(&error))
+    }
+
     /// The rules.
     ///
     /// # Errors
@@ -140,16 +169,6 @@ impl Pools {
         transaction.commit().map_err(failed)?;
         Ok(answer)
     }
-}
-
-/// A server and a database there, without what proves who asks.
-fn server_of(config: &postgres::Config) -> String {
-    let hosts = config.get_hosts().iter().map(|host| match host {
-        postgres::config::Host::Tcp(name) => name.clone(),
-        postgres::config::Host::Unix(dir) => dir.display().to_string(),
-    });
-    let hosts: Vec<String> = hosts.collect();
-    format!("database {} of {}", config.get_dbname().unwrap_or("of your name"), hosts.join(", "))
 }
 
 /// What a step of a transaction answers.

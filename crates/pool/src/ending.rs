@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::attached;
 use crate::changes::now;
 use crate::database::{Done, rules};
-use crate::reading::pools;
+use crate::reading::{COLUMNS, pools};
 use crate::sql::{Transaction, params};
 use crate::{Change, Pool, PoolResult, Pools, State};
 
@@ -23,6 +23,8 @@ pub enum Due {
     Owner,
     /// It would be removed, but the clock has jumped, or nobody looked for long: the next look decides.
     Unsure,
+    /// Its end was noted while the clock was ahead, and is still to come: it lives again.
+    Revives,
 }
 
 /// What became of a pool.
@@ -36,9 +38,6 @@ pub struct Outcome {
     pub failed: Option<String>,
 }
 
-const PLANNED: &str =
-    "SELECT id, name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s,
- expires_s, ended_s, extensions_left FROM pool WHERE state <> 'removed' ORDER BY id";
 const LOOK: &str = "expire";
 
 impl Pools {
@@ -58,11 +57,16 @@ impl Pools {
         let decide = |transaction: &Transaction<'_>| -> Done<Vec<Outcome>> {
             let looked = last_look(transaction, change)?;
             let rules = rules(transaction)?;
+            let planned = format!("SELECT {COLUMNS} FROM pool WHERE state <> 'removed' ORDER BY id");
             let mut all = Vec::new();
-            for pool in pools(transaction, PLANNED, &[])?.into_iter().filter(|pool| pool.is_own(change.who)) {
+            let planned = pools(transaction, &planned, &[])?;
+            for pool in planned.iter().filter(|pool| pool.is_own(change.who)).cloned() {
                 let gone = |at_s: i64| pool.ended_s.is_some_and(|ended| at_s >= rules.end_of_grace(ended));
                 let due = match pool.state {
                     State::Live if change.now_s >= pool.expires_s => Due::Ends,
+                    State::Expired if change.now_s < pool.expires_s && !is_taken(&pool, &planned) => {
+                        Due::Revives
+                    }
                     // Whoever may write the database can say so of a pool that is in use.
                     State::Removing if !attached::of(transaction, pool.id)?.is_empty() => Due::Attached,
                     State::Removing => Due::Removal,
@@ -101,6 +105,12 @@ impl Pools {
     }
 }
 
+/// Whether the name of a pool is another one's by now.
+fn is_taken(pool: &Pool, all: &[Pool]) -> bool {
+    all.iter()
+        .any(|other| other.state == State::Live && (other.owner, &other.name) == (pool.owner, &pool.name))
+}
+
 fn mark(transaction: &Transaction<'_>, change: &Change<'_>, outcome: &Outcome) -> Done<()> {
     let id = outcome.pool.id;
     match outcome.due {
@@ -110,6 +120,11 @@ fn mark(transaction: &Transaction<'_>, change: &Change<'_>, outcome: &Outcome) -
                 params![id, change.now_s],
             )?;
             change.note(transaction, id, "expire", "")
+        }
+        Due::Revives => {
+            transaction
+                .execute("UPDATE pool SET state = 'live', ended_s = NULL WHERE id = ?1", params![id])?;
+            change.note(transaction, id, "revive", "the clock was ahead")
         }
         // From here on it cannot be restored: some of its data may be gone.
         Due::Removal => {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{PoolError, PoolName, PoolRef, PoolResult};
+use crate::{Location, PoolError, PoolName, PoolRef, PoolResult};
 
 /// Seconds of a day.
 pub const DAY_S: i64 = 86_400;
@@ -197,12 +197,30 @@ pub struct Pool {
     pub ended_s: Option<i64>,
     /// How often it can still be extended or restored.
     pub extensions_left: u32,
+    /// How many days before its end somebody is reminded of it.
+    pub remind_days: Option<u32>,
+    /// Who is; for its owner to know.
+    #[serde(skip)]
+    pub mail: Option<String>,
+    /// Where its data is.
+    pub location: Location,
+    /// Its copy in an archive.
+    #[serde(serialize_with = "as_text_if_any")]
+    pub archive: Option<Vec<u8>>,
+    /// Digest of names and contents of that.
+    pub archive_digest: Option<String>,
+    /// When that was made.
+    pub archived_s: Option<i64>,
     /// Who else may use it.
     pub shares: Vec<Share>,
 }
 
 fn as_text<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&String::from_utf8_lossy(bytes))
+}
+
+fn as_text_if_any<S: serde::Serializer>(bytes: &Option<Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
+    bytes.as_deref().map(String::from_utf8_lossy).serialize(serializer)
 }
 
 impl Pool {

@@ -1,9 +1,13 @@
 //! Looking pools up.
 
 use crate::sql::{Connection, Row, SqlError, SqlResult, Value, params};
-use crate::{Access, Event, Grantee, Pool, PoolError, PoolRef, PoolResult, Pools, Share, State, Who};
+use crate::{
+    Access, Event, Grantee, Location, Pool, PoolError, PoolRef, PoolResult, Pools, Share, State, Who,
+};
 
-const COLUMNS: &str = "id, name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s, expires_s, ended_s, extensions_left";
+pub(crate) const COLUMNS: &str =
+    "id, name, owner, gid, title, source, is_made, inode, bytes, files, state, created_s, expires_s, ended_s,
+ extensions_left, remind_days, mail, location, archive, archive_digest, archived_s";
 
 impl Pools {
     /// The pool that is meant: by its number; else the one that lives, else the last that ended and can be restored.
@@ -13,6 +17,15 @@ impl Pools {
     pub fn find(&self, who: &Who, meant: &PoolRef) -> PoolResult<Pool> {
         let found = latest(&self.connection, who, meant).map_err(|error| self.failed(&error))?;
         found.ok_or_else(|| PoolError::NotFound(meant.to_string()))
+    }
+
+    /// The pool with a number, if there is one that the caller may see.
+    ///
+    /// # Errors
+    /// That it cannot be read.
+    pub fn numbered(&self, who: &Who, id: i64) -> PoolResult<Option<Pool>> {
+        let found = by_id(&self.connection, id).map_err(|error| self.failed(&error))?;
+        Ok(found.filter(|pool| pool.access(who).is_some()))
     }
 
     /// Pools that the caller may use, by owner and name; those that are gone only on demand.
@@ -84,7 +97,7 @@ pub(crate) fn pools(connection: &Connection, order: &str, values: &[Value]) -> S
 }
 
 fn pool(row: &Row) -> SqlResult<Pool> {
-    let state: String = row.get(10)?;
+    let (state, location): (String, String) = (row.get(10)?, row.get(17)?);
     let count = |column: usize| -> SqlResult<Option<u64>> {
         Ok(row.get::<Option<i64>>(column)?.map(|number| u64::try_from(number).unwrap_or(0)))
     };
@@ -104,6 +117,12 @@ fn pool(row: &Row) -> SqlResult<Pool> {
         expires_s: row.get(12)?,
         ended_s: row.get(13)?,
         extensions_left: row.get(14)?,
+        remind_days: row.get(15)?,
+        mail: row.get(16)?,
+        location: Location::of_word(&location).ok_or_else(|| unknown(17, &location))?,
+        archive: row.get(18)?,
+        archive_digest: row.get(19)?,
+        archived_s: row.get(20)?,
         shares: Vec::new(),
     })
 }

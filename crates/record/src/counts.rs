@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+/// How the kernel calls the command itself: what that copies into a formation and out of it is no use by programs.
+pub const OWN_PROGRAM: &str = "bivouac";
 /// Ranges of sizes.
 pub const SIZE_RANGES: usize = 9;
 /// The largest size of each range, in bytes; the last range has all that are larger.

@@ -7,8 +7,8 @@ mod rules;
 mod timeline;
 mod tracker;
 
-pub use counts::{Counts, Pattern, SIZE_BOUNDS, SIZE_RANGES};
+pub use counts::{Counts, OWN_PROGRAM, Pattern, SIZE_BOUNDS, SIZE_RANGES};
 pub use facts::{Facts, Group};
-pub use rules::{Finding, RULES, Rule, findings};
+pub use rules::{Finding, RULES, Rule, findings, wider_stripe};
 pub use timeline::{BINS, Bin, Timeline};
 pub use tracker::{Access, Place, Tracker};

@@ -201,6 +201,14 @@ fn through_the_mount(group: &Group) -> Option<Seen> {
     Some(Seen { setting: setting.into(), evidence, gain: (gain(MOUNT_NS), gain(MOUNT_AWAY_NS)) })
 }
 
+/// The stripe in which most calls to a directory would fit, in bytes.
+#[must_use]
+pub fn wider_stripe(group: &Group) -> u64 {
+    let mean = group.pattern.both().mean_bytes();
+    let stripe = mean.min(STRIPE_MAX / CALLS_PER_STRIPE) * CALLS_PER_STRIPE;
+    stripe.next_power_of_two().clamp(group.stripe.saturating_mul(2).min(STRIPE_MAX), STRIPE_MAX)
+}
+
 /// Calls that reach into a second stripe, and so to a second seat.
 fn crossed_stripes(group: &Group) -> Option<Seen> {
     let counts = group.pattern.both();
@@ -208,8 +216,7 @@ fn crossed_stripes(group: &Group) -> Option<Seen> {
     if counts.ops < OPS_MIN || crossing < CROSSING_MIN || share < SHARE_MIN {
         return None;
     }
-    let stripe = counts.mean_bytes().min(STRIPE_MAX / CALLS_PER_STRIPE) * CALLS_PER_STRIPE;
-    let stripe = stripe.next_power_of_two().clamp(group.stripe.saturating_mul(2).min(STRIPE_MAX), STRIPE_MAX);
+    let stripe = wider_stripe(group);
     let left = (counts.mean_bytes() as f64 / stripe as f64).min(crossing);
     let evidence = format!(
         "{:.0} % of {} calls to {} reach over the end of a stripe of {}: {:.2} messages each instead of {:.2}",

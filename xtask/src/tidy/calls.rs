@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ),
     ("file name", "crates/net/src/address.rs", "the path of a socket is an address"),
     ("file name", "crates/posix/src/", "it is about calls that name files"),
+    ("file name", "crates/pool/src/sql/passwords.rs", "a file of passwords is found and trusted by its path"),
     ("process", "crates/posix/src/cases/opens.rs", "a running program is what its case is about"),
     (
         "file name",

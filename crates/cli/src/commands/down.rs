@@ -10,10 +10,12 @@ use bivouac_launch::{
 
 use crate::asking::{can_ask, is_agreed, what_goes};
 use crate::closing::Closing;
+use crate::environment;
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
-use crate::options::DownArgs;
-use crate::unsaved;
+use crate::options::{DatabaseArgs, DownArgs};
+use crate::unflushed::has_sources;
+use crate::{unsaved, versions};
 
 /// Takes a formation down and says what is left: nothing. Refuses while it holds what is nowhere else.
 pub fn run(here: &Environment, args: &DownArgs) -> Result<ExitCode, Failure> {
@@ -48,7 +50,13 @@ pub fn run(here: &Environment, args: &DownArgs) -> Result<ExitCode, Failure> {
     };
     // The other one may have changed something, and given up.
     let state = dir.read()?.unwrap_or(state);
-    take_away(here, &dir, state, args.discard)
+    let (name, may_have_pools) = (state.name.clone(), has_sources(&dir, &state));
+    let code = take_away(here, &dir, state, args.discard)?;
+    if may_have_pools {
+        let database = DatabaseArgs { db: environment::database() };
+        versions::after(here, &database, name.as_str());
+    }
+    Ok(code)
 }
 
 fn ended_by_another(name: &FormationName) -> ExitCode {

@@ -3,18 +3,16 @@
 use std::process::ExitCode;
 
 use bivouac_launch::Environment;
-use bivouac_launch::hosts::Launcher;
 use bivouac_plan::{
     Advice, Learned, Prediction, Seconds, Site, Step, Verdict, Work, formation_file, predict,
 };
 use bivouac_types::units::{format_count, format_size};
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::failure::Failure;
 use crate::formation_file;
 use crate::options::{PlanAction, PlanArgs};
-use crate::planning::{Amount, Kept, calibrate, scan};
+use crate::planning::{Before, Kept, calibrate, earlier, work};
 
 /// Plans a job, measures a site, or forgets what was learned of it.
 pub fn run(here: &Environment, args: &PlanArgs) -> Result<ExitCode, Failure> {
@@ -39,9 +37,13 @@ pub fn run(here: &Environment, args: &PlanArgs) -> Result<ExitCode, Failure> {
 fn plan(here: &Environment, args: &PlanArgs) -> Result<(), Failure> {
     let kept = Kept::of(here, &args.site)?;
     let (site, learned) = (kept.site()?, kept.learned());
-    let work = work(here, args)?;
+    let before = args.from_report.as_deref().map(earlier).transpose()?;
+    let work = work(here, args, before.as_ref().map(|before| &before.work))?;
     let prediction = predict(&site, &learned, &work);
-    let advice = Advice::of(&work, &prediction);
+    let mut advice = Advice::of(&work, &prediction);
+    if let Some(before) = &before {
+        before.advise(&mut advice);
+    }
     let verdict = sentence(&work, &prediction);
     let text = formation_file(&advice, &format!("{verdict}\nWritten by bivouac plan."));
     if let Some(path) = &args.write {
@@ -56,11 +58,12 @@ fn plan(here: &Environment, args: &PlanArgs) -> Result<(), Failure> {
             "prediction": prediction,
             "learned": learned,
             "formation": text,
+            "reports": before.as_ref().map_or(0, |before| before.reports),
         });
         outln!("{}", serde_json::to_string_pretty(&all).map_err(std::io::Error::from)?);
     } else {
         outln!("{verdict}");
-        out!("{}", said(&work, &prediction, &learned));
+        out!("{}", said(&work, &prediction, &learned, before.as_ref()));
         match &args.write {
             Some(path) => {
                 outln!("formation file: {}; bivouac up --config {}", path.display(), path.display())
@@ -69,79 +72,6 @@ fn plan(here: &Environment, args: &PlanArgs) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// A job as TOML.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-struct JobFile {
-    nodes: Option<u32>,
-    in_bytes: Option<String>,
-    in_files: Option<u64>,
-    reads: Option<u32>,
-    out_bytes: Option<String>,
-    out_files: Option<u64>,
-    checkpoint: Option<String>,
-    checkpoint_every: Option<String>,
-    run_time: Option<String>,
-    memory: Option<String>,
-}
-
-fn work(here: &Environment, args: &PlanArgs) -> Result<Work, Failure> {
-    let file = job_file(args)?;
-    let size = |given: Option<u64>, key: &str, text: &Option<String>| match (given, text) {
-        (Some(bytes), _) => Ok(bytes),
-        (None, Some(text)) => bivouac_types::units::parse_size(text)
-            .map_err(|cause| Failure::new(2, format_args!("--job: {key}: {cause}"))),
-        (None, None) => Ok(0),
-    };
-    let time = |given: Option<u64>, key: &str, text: &Option<String>| match (given, text) {
-        (Some(ms), _) => Ok(ms),
-        (None, Some(text)) => bivouac_types::units::parse_duration_ms(text)
-            .map_err(|cause| Failure::new(2, format_args!("--job: {key}: {cause}"))),
-        (None, None) => Ok(0),
-    };
-    let scanned = if args.scan.is_empty() { None } else { Some(scan(&args.scan)?) };
-    let in_bytes = size(args.in_bytes, "in-bytes", &file.in_bytes)?;
-    let given = Amount { bytes: in_bytes, files: args.in_files.or(file.in_files).unwrap_or(in_bytes.min(1)) };
-    let input = scanned.unwrap_or(given);
-    let out_bytes = size(args.out_bytes, "out-bytes", &file.out_bytes)?;
-    let checkpoint_bytes = size(args.checkpoint, "checkpoint", &file.checkpoint)?;
-    let every = time(args.checkpoint_every.map(|t| t.0), "checkpoint-every", &file.checkpoint_every)?;
-    let run_ms = time(args.run_time.map(|t| t.0), "run-time", &file.run_time)?;
-    let of_job = Launcher::of_job(here, 1)?.map(|(_, hosts)| u32::try_from(hosts.len()).unwrap_or(u32::MAX));
-    let nodes = args.nodes.or(file.nodes).or(of_job).unwrap_or(1).max(1);
-    let checkpoints = match (checkpoint_bytes, every) {
-        (0, _) => 0,
-        (_, 0) => 1,
-        (_, every) => run_ms / every,
-    };
-    let work = Work {
-        nodes,
-        in_bytes: input.bytes,
-        in_files: input.files,
-        reads: f64::from(args.reads.or(file.reads).unwrap_or(1)),
-        out_bytes,
-        out_files: args.out_files.or(file.out_files).unwrap_or(out_bytes.min(1)),
-        checkpoint_bytes,
-        checkpoint_files: u64::from(nodes),
-        checkpoints,
-        memory_bytes: size(args.memory, "memory", &file.memory)?,
-        run_seconds: run_ms as f64 / 1000.0,
-    };
-    if work.in_bytes == 0 && work.in_files == 0 && work.out_bytes == 0 && work.checkpoints == 0 {
-        let cause = "the job reads and writes nothing, so there is nothing to plan";
-        let remedy = "say what it does: --scan, --in-bytes, --out-bytes, --checkpoint with --checkpoint-every and --run-time, or --job";
-        return Err(Failure::new(2, format_args!("{cause}; {remedy}")));
-    }
-    Ok(work)
-}
-
-fn job_file(args: &PlanArgs) -> Result<JobFile, Failure> {
-    let Some(path) = &args.job else { return Ok(JobFile::default()) };
-    let failed = |code, cause: String| Failure::new(code, format_args!("{}: {cause}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|e| failed(1, format!("{e}; check its path")))?;
-    toml::from_str(&text).map_err(|error| failed(2, error.to_string()))
 }
 
 /// The verdict, with its reason.
@@ -162,7 +92,7 @@ fn sentence(work: &Work, prediction: &Prediction) -> String {
     }
 }
 
-fn said(work: &Work, prediction: &Prediction, learned: &Learned) -> String {
+fn said(work: &Work, prediction: &Prediction, learned: &Learned, before: Option<&Before>) -> String {
     let between = |seconds: &Seconds| {
         format!("{} ({} to {})", time(seconds.likely), time(seconds.low), time(seconds.high))
     };
@@ -208,6 +138,7 @@ fn said(work: &Work, prediction: &Prediction, learned: &Learned) -> String {
         ),
         ("node-hours won", format!("{:.2}", prediction.node_hours_won + 0.0)),
     ];
+    rows.extend(before.map(Before::rows).unwrap_or_default());
     if work.checkpoints > 0 {
         rows.push(("checkpoints", format!("{} of {}", work.checkpoints, format_size(work.checkpoint_bytes))));
     }

@@ -12,23 +12,29 @@ use std::process::ExitCode;
 use bivouac_launch::Environment;
 use bivouac_launch::mounts::{MountEntry, mounted};
 use bivouac_pool::{
-    Access, Attachment, Change, Due, Grantee, New, Outcome, Pool, PoolError, PoolResult, Pools, State, Who,
+    Access, Attachment, Change, Due, Grantee, Location, New, Outcome, Pool, PoolError, PoolResult, Pools,
+    State, Version, Who,
 };
 use bivouac_types::PartitionSettings;
 use bivouac_types::units::{format_count, format_size, format_utc};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
-use crate::commands::{pool_count, slots};
+use crate::commands::{pool_archive, pool_count, pool_remind, slots};
 use crate::environment::around;
 use crate::failure::Failure;
 use crate::options::{
     DatabaseArgs, PoolArgs, PoolCommand, PoolCreateArgs, PoolDetachArgs, PoolExpireArgs, PoolPathArgs,
     PoolShareArgs,
 };
-use crate::planning::scan;
 use crate::pools::{forget_gone, is_known, now_s, open, who};
 use crate::table::layout;
+use crate::versions::{listing, origin};
+
+/// By so many seconds clocks of a site may differ.
+const CLOCKS_DIFFER_S: i64 = 600;
+/// Versions of a pool that people are shown.
+const VERSIONS_SHOWN: usize = 10;
 
 /// Does what a command says.
 pub fn run(here: &Environment, args: &PoolArgs) -> Result<ExitCode, Failure> {
@@ -46,11 +52,13 @@ pub fn run(here: &Environment, args: &PoolArgs) -> Result<ExitCode, Failure> {
         PoolCommand::Show(args) => {
             let pools = opened(here, &args.database)?;
             let pool = pools.find(&who, &args.pool)?;
-            let attachments = pools.attachments(&pool)?;
+            let (attachments, versions) = (pools.attachments(&pool)?, pools.versions(&pool)?);
             if args.json {
-                print_json(&Shown { state_now: pool.state_at(now_s()), pool: &pool, attachments })?;
+                let state_now = pool.state_at(now_s());
+                print_json(&Shown { state_now, pool: &pool, attachments, versions: Some(versions) })?;
             } else {
-                out!("{}", text_of(&pool, &attachments));
+                let mail = pool.mail.as_deref().filter(|_| pool.is_own(&who));
+                out!("{}{}", text_of(&pool, &attachments, mail), text_of_versions(&versions));
             }
         }
         PoolCommand::Path(args) => return path(here, &who, args),
@@ -90,11 +98,20 @@ pub fn run(here: &Environment, args: &PoolArgs) -> Result<ExitCode, Failure> {
         }
         PoolCommand::Restore(args) => {
             let mut pools = opened(here, &args.change.database)?;
+            let found = pools.find(&who, &args.change.pool)?;
+            if found.location == Location::Archive && found.state_at(now_s()) == State::Live {
+                pool_archive::bring_back(&mut pools, &who, &found, &args.change.request.request)?;
+                return Ok(ExitCode::SUCCESS);
+            }
             let pool =
                 pools.restore(&changing(&who, &args.change.request.request), &args.change.pool, args.days)?;
             outln!("pool {} is there again, until {}", pool.name, time(pool.expires_s));
         }
+        PoolCommand::Archive(args) => pool_archive::run(here, &who, args)?,
         PoolCommand::Count(args) => pool_count::run(here, &who, args)?,
+        PoolCommand::Remind(args) => return pool_remind::remind(here, &who, args),
+        PoolCommand::Reminder(args) => pool_remind::set(here, &who, args)?,
+        PoolCommand::Ical(args) => pool_remind::ical(here, &who, args)?,
         PoolCommand::Detach(args) => detach(here, &who, args)?,
         PoolCommand::Share(args) => {
             let mut pools = opened(here, &args.change.database)?;
@@ -114,6 +131,9 @@ struct Shown<'a> {
     /// What it is by now, noted or not.
     state_now: State,
     attachments: Vec<Attachment>,
+    /// Of one that is shown alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    versions: Option<Vec<Version>>,
 }
 
 pub(super) fn changing<'a>(who: &'a Who, request: &'a Option<String>) -> Change<'a> {
@@ -133,8 +153,8 @@ fn create(here: &Environment, who: &Who, args: &PoolCreateArgs) -> Result<(), Fa
     let mut pools = opened(here, &args.database)?;
     let source = args.from.as_ref().map(|from| source(from)).transpose()?;
     let directory = source.as_ref().filter(|source| !is_url(source));
-    let counted = match (directory, args.size) {
-        (Some(dir), None) => Some(scan(&[PathBuf::from(OsStr::from_bytes(dir))])?),
+    let held = match (directory, args.size) {
+        (Some(dir), None) => Some(listing(Path::new(OsStr::from_bytes(dir)))?),
         _ => None,
     };
     let new = New {
@@ -143,12 +163,17 @@ fn create(here: &Environment, who: &Who, args: &PoolCreateArgs) -> Result<(), Fa
         title: args.title.clone(),
         days: args.days,
         source,
-        bytes: args.size.or(counted.map(|amount| amount.bytes)),
-        files: counted.map(|amount| amount.files),
+        bytes: args.size.or(held.as_ref().map(|held| held.bytes)),
+        files: held.as_ref().map(|held| held.files),
+        reminder: pool_remind::wanted(&args.reminder),
     };
     let base = args.base.clone().unwrap_or_default();
     let make = |id: i64| make_dir(&base, &dir_name(who.uid, args.name.as_str(), id), who.uid);
     let pool = pools.create(&changing(who, &args.request.request), &new, make)?;
+    // What a command finds that is asked again may be a later version.
+    if let Some(held) = held.filter(|_| pools.versions(&pool).is_ok_and(|versions| versions.is_empty())) {
+        pools.drained(&changing(who, &None), pool.id, &held, &origin("create"))?;
+    }
     outln!("pool {} is there until {}: {}", pool.name, time(pool.expires_s), shown(&pool.source));
     Ok(())
 }
@@ -169,12 +194,12 @@ fn source(from: &Path) -> Result<Vec<u8>, Failure> {
     Ok(real.into_os_string().into_vec())
 }
 
-pub(super) fn is_url(source: &[u8]) -> bool {
+pub fn is_url(source: &[u8]) -> bool {
     source.windows(3).any(|three| three == b"://") && !source.starts_with(b"/")
 }
 
 /// Name of a directory that is made for a pool. What is removed has to have it.
-fn dir_name(uid: u32, name: &str, id: i64) -> String {
+pub(super) fn dir_name(uid: u32, name: &str, id: i64) -> String {
     format!("{uid}-{name}-{id}")
 }
 
@@ -203,7 +228,7 @@ fn make_dir(base: &Path, name: &str, uid: u32) -> PoolResult<(Vec<u8>, u64)> {
 }
 
 /// Removes the directory of a pool, if it is still the one that was made for it. That it is gone is fine.
-fn remove_dir(pool: &Pool, uid: u32) -> Result<(), String> {
+pub(super) fn remove_dir(pool: &Pool, uid: u32) -> Result<(), String> {
     let path = Path::new(OsStr::from_bytes(&pool.source));
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -285,6 +310,7 @@ fn path(here: &Environment, who: &Who, args: &PoolPathArgs) -> Result<ExitCode, 
     let pools = opened(here, &args.database)?;
     let pool = pools.find(who, &args.pool)?;
     pool_lives(&pool, args)?;
+    pool.must_be_on_site()?;
     let around = around().0.and_then(|name| name.into_string().ok());
     let mut attachments = pools.attachments(&pool)?;
     attachments.sort_by_key(|one| (Some(&one.formation) != around.as_ref(), -one.since_s));
@@ -324,6 +350,7 @@ fn inside(attachment: &Attachment, mounts: &[MountEntry]) -> Option<PathBuf> {
 
 fn expire(here: &Environment, who: &Who, args: &PoolExpireArgs) -> Result<ExitCode, Failure> {
     let mut pools = open(here, &args.database)?;
+    refuse_wrong_clock(&pools)?;
     forget_gone(here, &mut pools)?;
     let outcomes = pools.expire(&changing(who, &None), args.dry_run, |pool| remove_dir(pool, who.uid))?;
     for Outcome { pool, due, failed } in &outcomes {
@@ -335,18 +362,45 @@ fn expire(here: &Environment, who: &Who, args: &PoolExpireArgs) -> Result<ExitCo
             (Due::Removal, None) => format!("{would}forgotten; its data stays: {}", shown(&pool.source)),
             (Due::Attached, None) => "stays: a formation has it attached".to_owned(),
             (Due::Owner, None) => format!("is for user {}: bivouac pool expire", pool.owner),
+            (Due::Revives, None) => {
+                format!("{would}there again: the clock was ahead when its end was noted")
+            }
             (Due::Unsure, None) => "is removed by the next look that finds the same".to_owned(),
         };
         outln!("pool {}: {text}", pool.full_name());
+        if let (Due::Removal, Some(archive)) = (due, pool_archive::said(pool)) {
+            outln!("pool {}: its copy in the archive stays: {}", pool.full_name(), plain(&archive));
+        }
     }
     let failed = outcomes.iter().any(|outcome| outcome.failed.is_some());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// What is to be removed is not decided by a clock that is not the server's.
+fn refuse_wrong_clock(pools: &Pools) -> Result<(), Failure> {
+    let Some(server_s) = pools.clock_s()? else { return Ok(()) };
+    let ahead_s = now_s().saturating_sub(server_s);
+    if ahead_s.abs() <= CLOCKS_DIFFER_S {
+        return Ok(());
+    }
+    let which = if ahead_s > 0 { "ahead of" } else { "behind" };
+    let text = format!(
+        "the clock of this host is {} s {which} that of {}, so nobody knows what has ended; set the clocks",
+        ahead_s.abs(),
+        pools.place()
+    );
+    Err(Failure::new(1, text))
+}
+
 fn show_all(all: &[Pool], who: &Who, json: bool) -> Result<(), Failure> {
     let now_s = now_s();
     if json {
-        let shown = |pool| Shown { state_now: Pool::state_at(pool, now_s), pool, attachments: Vec::new() };
+        let shown = |pool| Shown {
+            state_now: Pool::state_at(pool, now_s),
+            pool,
+            attachments: Vec::new(),
+            versions: None,
+        };
         return print_json(&all.iter().map(shown).collect::<Vec<_>>());
     }
     if all.is_empty() {
@@ -368,7 +422,7 @@ fn show_all(all: &[Pool], who: &Who, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn text_of(pool: &Pool, attachments: &[Attachment]) -> String {
+fn text_of(pool: &Pool, attachments: &[Attachment], mail: Option<&str>) -> String {
     let rights: Vec<String> = pool.shares.iter().map(ToString::to_string).collect();
     let files = pool.files.map_or_else(|| "? files".into(), |files| format_count(files, "file"));
     let mut rows = vec![
@@ -388,12 +442,53 @@ fn text_of(pool: &Pool, attachments: &[Attachment]) -> String {
         ("holds", format!("{}, {}", pool.bytes.map_or_else(|| "?".into(), format_size), files)),
         ("shared with", if rights.is_empty() { "nobody".into() } else { rights.join(", ") }),
     ];
+    if let (Some(days), Some(mail)) = (pool.remind_days, mail) {
+        rows.push(("reminds", format!("{}, {} before", plain(mail), format_count(days.into(), "day"))));
+    }
+    if let Some(archive) = pool_archive::said(pool) {
+        let alone = if pool.location == Location::Archive { "; only there" } else { "" };
+        rows.push(("archive", plain(&archive) + alone));
+    }
     for one in attachments {
         let at =
             format!("formation {} on {}, at {}, {}", one.formation, one.host, one.path, one.access.word());
         rows.push(("attached to", at));
     }
     rows.iter().map(|(name, text)| format!("{name:<12} {text}\n")).collect()
+}
+
+/// The last versions, the latest first.
+fn text_of_versions(versions: &[Version]) -> String {
+    let row = |version: &Version| {
+        let job = if version.job.is_empty() { String::new() } else { format!(", job {}", version.job) };
+        let count = |count: Option<u64>, what: &str| {
+            format!("{} {what}", count.map_or("?".into(), |n| n.to_string()))
+        };
+        let [added, changed, removed] = [
+            count(version.added, "added"),
+            count(version.changed, "changed"),
+            count(version.removed, "removed"),
+        ];
+        plain(&format!(
+            "{} at {} by {}, {}{job}: {added}, {changed}, {removed}; {} in {}",
+            version.number,
+            time(version.at_s),
+            version.uid,
+            version.what,
+            format_size(version.bytes),
+            format_count(version.files, "file"),
+        ))
+    };
+    let mut text: String = versions
+        .iter()
+        .rev()
+        .take(VERSIONS_SHOWN)
+        .map(|version| format!("{:<12} {}\n", "version", row(version)))
+        .collect();
+    if let Some(more) = versions.len().checked_sub(VERSIONS_SHOWN).filter(|more| *more > 0) {
+        text.push_str(&format!("{:<12} {more} earlier ones: --json\n", ""));
+    }
+    text
 }
 
 pub(super) fn time(at_s: i64) -> String {

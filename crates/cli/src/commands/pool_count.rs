@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use bivouac_launch::Environment;
 use bivouac_pool::{Access, Pool, PoolRef, Who};
@@ -11,21 +11,21 @@ use bivouac_types::units::{format_count, format_size};
 use super::pool::{changing, is_url, opened};
 use crate::failure::Failure;
 use crate::options::{DatabaseArgs, PoolChangeArgs};
-use crate::planning::scan;
 use crate::pools::now_s;
+use crate::versions::{listing, origin};
 
 /// Counts what a pool holds, and says it.
 ///
 /// # Errors
 /// That it may not be written, that its data cannot be looked at, or is not a directory.
 pub fn run(here: &Environment, who: &Who, args: &PoolChangeArgs) -> Result<(), Failure> {
-    let pool = count(here, who, &args.database, &args.pool, &args.request.request)?;
+    let pool = count(here, who, &args.database, &args.pool, &args.request.request, "count")?;
     let (files, bytes) = (pool.files.unwrap_or(0), pool.bytes.unwrap_or(0));
     outln!("pool {} holds {} in {}", pool.name, format_size(bytes), format_count(files, "file"));
     Ok(())
 }
 
-/// Counts what a pool holds.
+/// Counts what a pool holds after something was done, by itself or by hand.
 ///
 /// # Errors
 /// As of [`run`].
@@ -35,6 +35,7 @@ pub fn count(
     database: &DatabaseArgs,
     meant: &PoolRef,
     request: &Option<String>,
+    what: &str,
 ) -> Result<Pool, Failure> {
     let mut pools = opened(here, database)?;
     let pool = pools.usable(who, meant, Access::Rw, now_s())?;
@@ -43,6 +44,6 @@ pub fn count(
         return Err(Failure::new(1, format_args!("pool {meant}: {text}")));
     }
     // Outside of the change: looking through a large tree takes minutes.
-    let found = scan(&[PathBuf::from(OsStr::from_bytes(&pool.source))])?;
-    Ok(pools.count(&changing(who, request), meant, found.bytes, found.files)?)
+    let found = listing(Path::new(OsStr::from_bytes(&pool.source)))?;
+    Ok(pools.count(&changing(who, request), meant, &found, &origin(what))?)
 }

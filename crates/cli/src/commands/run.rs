@@ -29,6 +29,7 @@ use crate::report::{Form, Target, gather};
 use crate::staging::{self, NotCopied, copy_all, way_on};
 use crate::unflushed::flush_all;
 use crate::unsaved::{self, KEEP_WAIT_MS};
+use crate::versions;
 
 /// Files that are brought to sources at the same time.
 const FLUSH_JOBS: usize = 8;
@@ -284,7 +285,13 @@ impl Job<'_> {
         match self.end() {
             Err(failure) if code != 0 => Err(failure.with_code(code)),
             Err(failure) => Err(failure),
-            Ok(()) => Ok(ExitCode::from(code)),
+            Ok(()) => {
+                let attach = &self.args.file.attach;
+                if !attach.pools.is_empty() {
+                    versions::after(self.here, &attach.database, self.formed.name.as_str());
+                }
+                Ok(ExitCode::from(code))
+            }
         }
     }
 

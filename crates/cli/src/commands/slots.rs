@@ -49,7 +49,11 @@ pub fn run(here: &Environment, who: &Who, command: &PoolCommand) -> Result<ExitC
         | PoolCommand::Find(_)
         | PoolCommand::Show(_)
         | PoolCommand::Path(_)
+        | PoolCommand::Archive(_)
         | PoolCommand::Count(_)
+        | PoolCommand::Remind(_)
+        | PoolCommand::Reminder(_)
+        | PoolCommand::Ical(_)
         | PoolCommand::History(_)
         | PoolCommand::Extend(_)
         | PoolCommand::Release(_)
@@ -305,7 +309,7 @@ fn staged(here: &Environment, who: &Who, args: &PoolStageArgs) -> Result<ExitCod
     let code = stage::run(here, &StageArgs { action })?;
     if way == Way::Out && code == ExitCode::SUCCESS {
         // All is out: that it was not counted is no reason to copy it again.
-        let counted = pool_count::count(here, who, &args.how.slot.database, &args.pool, &None);
+        let counted = pool_count::count(here, who, &args.how.slot.database, &args.pool, &None, "stage out");
         if let Err(failure) = counted {
             errln!(
                 "bivouac: {failure}; everything is copied, but not counted: bivouac pool count {}",

@@ -126,6 +126,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "plan",
         &[
             "bivouac plan --nodes 8 --scan data --reads 20",
+            "bivouac plan --from-report reports/ --write camp.toml",
             "bivouac plan --nodes 64 --checkpoint 200g --checkpoint-every 10m --run-time 6h --write camp.toml",
         ],
     ),
@@ -145,6 +146,22 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("pool path", &["bivouac pool path mesh"]),
     ("pool history", &["bivouac pool history mesh"]),
     ("pool count", &["bivouac pool count out"]),
+    (
+        "pool archive",
+        &[
+            "bivouac pool archive mesh --to /archive/pools",
+            "bivouac pool archive mesh --to /archive/pools --free",
+        ],
+    ),
+    ("pool remind", &["bivouac pool remind --dry-run", "bivouac pool remind --sendmail /usr/bin/msmtp"]),
+    (
+        "pool reminder",
+        &[
+            "bivouac pool reminder mesh --remind 7 --mail me@site.example",
+            "bivouac pool reminder mesh --none",
+        ],
+    ),
+    ("pool ical", &["bivouac pool ical mesh"]),
     ("pool extend", &["bivouac pool extend mesh --days 30"]),
     ("pool release", &["bivouac pool release mesh"]),
     ("pool restore", &["bivouac pool restore mesh", "bivouac pool restore mesh#7"]),

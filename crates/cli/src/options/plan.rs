@@ -20,6 +20,11 @@ pub struct PlanArgs {
     /// What the job does, as TOML with the names of these options; options that are given here count instead of those in it
     #[arg(long, value_name = "FILE")]
     pub job: Option<PathBuf>,
+    /// Plan by what the job did before: a report as JSON, or a directory of some, of which the median of each figure counts; other options and --job count instead
+    ///
+    /// `bivouac report --json FILE` and `run --report FILE.json` write them. How much memory the application takes is not in them: --memory.
+    #[arg(long, value_name = "FILE|DIR")]
+    pub from_report: Option<PathBuf>,
     /// Nodes of the job [default: 1; inside a batch job its hosts]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::<u32>(1, 65_535))]
     pub nodes: Option<u32>,
@@ -47,6 +52,15 @@ pub struct PlanArgs {
     /// Time between two checkpoints
     #[arg(long, value_name = "DURATION", value_parser = duration, requires = "checkpoint")]
     pub checkpoint_every: Option<Duration>,
+    /// Bytes that it writes for itself alone: neither results nor checkpoints
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub scratch: Option<u64>,
+    /// Files that they are in [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::<u64>(0, u64::MAX))]
+    pub scratch_files: Option<u64>,
+    /// How often it reads them [default: 1]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::<u32>(0, 1_000_000))]
+    pub scratch_reads: Option<u32>,
     /// How long the job computes
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub run_time: Option<Duration>,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bivouac_pool::{PoolName, PoolRef};
+use bivouac_pool::{Address, PoolName, PoolRef};
 use bivouac_types::units::parse_size;
 use clap::{Args, Subcommand};
 
@@ -24,7 +24,7 @@ pub struct PoolArgs {
 /// Which database.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DatabaseArgs {
-    /// Database of pools: sqlite://FILE, or postgres://[ROLE[:PASSWORD]@]HOST/DATABASE [default: pools.sqlite in bivouac's directory of XDG_STATE_HOME]
+    /// Database of pools: sqlite://FILE, or postgres://[ROLE[:PASSWORD]@]HOST/DATABASE[?sslmode=MODE] [default: pools.sqlite in bivouac's directory of XDG_STATE_HOME]
     #[arg(long, value_name = "URL", env = "BIVOUAC_DB", hide_env_values = true)]
     pub db: Option<String>,
 }
@@ -61,11 +61,26 @@ pub enum PoolCommand {
     ///
     /// `stage out` does so by itself.
     Count(PoolChangeArgs),
+    /// Copy what a pool holds into an archive: a directory of slow or far storage
+    ///
+    /// The copy is read back and compared, and noted with a digest of its names and contents. With --free the pool's directory on
+    /// site storage is removed afterwards, if it was made for the pool, and `pool restore` gets it back. Copies in archives are never
+    /// removed by bivouac.
+    Archive(PoolArchiveArgs),
+    /// Send the reminders that are due, by the program that sends mail here
+    ///
+    /// For cron or a timer, as each user. Of each end somebody is reminded once. A command that is killed while it sends has its
+    /// reminder sent again, an hour later at the earliest.
+    Remind(PoolRemindArgs),
+    /// Set when and whom to remind of a pool's end, or that nobody is
+    Reminder(PoolReminderArgs),
+    /// Print the end of a pool as an entry of a calendar (RFC 5545)
+    Ical(PoolIcalArgs),
     /// Give a pool more time, counted from now
     Extend(PoolTimeArgs),
     /// Give a pool up; it can be restored for a time of grace, and only then is its data removed, if it was made for the pool
     Release(PoolChangeArgs),
-    /// Get a pool back that was released or has expired: the last one of that name, or NAME#7 by its number
+    /// Get a pool back that was released or has expired: the last one of that name, or NAME#7 by its number; or one that is in its archive
     Restore(PoolTimeArgs),
     /// Say that formations which have a pool are no more, where that cannot be seen from here
     ///
@@ -136,7 +151,68 @@ pub struct PoolCreateArgs {
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub title: String,
     #[command(flatten)]
+    pub reminder: ReminderArgs,
+    #[command(flatten)]
     pub request: RequestArgs,
+    #[command(flatten)]
+    pub database: DatabaseArgs,
+}
+
+/// When and whom to remind.
+#[derive(Clone, Debug, Args)]
+pub struct ReminderArgs {
+    /// Remind of its end so many days before: --mail says whom
+    #[arg(long, value_name = "DAYS", requires = "mail", allow_negative_numbers = true, value_parser = number::<u32>(1, 36_500))]
+    pub remind: Option<u32>,
+    /// Who is reminded, by `bivouac pool remind`
+    #[arg(long, value_name = "ADDRESS", requires = "remind")]
+    pub mail: Option<Address>,
+}
+
+/// Arguments of `pool archive`.
+#[derive(Debug, Args)]
+pub struct PoolArchiveArgs {
+    #[command(flatten)]
+    pub change: PoolChangeArgs,
+    /// Directory of the archive, in which the copy gets one of its own
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    /// Remove the pool's directory on site storage when the copy has been compared
+    #[arg(long)]
+    pub free: bool,
+}
+
+/// Arguments of `pool remind`.
+#[derive(Debug, Args)]
+pub struct PoolRemindArgs {
+    /// Say who would be reminded, and send nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Program that sends mail: it is run as PROGRAM -i -- ADDRESS, with the mail as its input
+    #[arg(long, value_name = "PROGRAM", env = "BIVOUAC_SENDMAIL", default_value = "/usr/sbin/sendmail")]
+    pub sendmail: PathBuf,
+    #[command(flatten)]
+    pub database: DatabaseArgs,
+}
+
+/// Arguments of `pool reminder`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("whom-to-remind").args(["remind", "none"]).required(true))]
+pub struct PoolReminderArgs {
+    #[command(flatten)]
+    pub change: PoolChangeArgs,
+    #[command(flatten)]
+    pub reminder: ReminderArgs,
+    /// Remind nobody
+    #[arg(long)]
+    pub none: bool,
+}
+
+/// Arguments of `pool ical`.
+#[derive(Debug, Args)]
+pub struct PoolIcalArgs {
+    /// The pool: NAME, or UID/NAME for another user's
+    pub pool: PoolRef,
     #[command(flatten)]
     pub database: DatabaseArgs,
 }

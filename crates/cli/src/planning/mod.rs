@@ -1,8 +1,10 @@
 //! Plans: the model of the site on disk, what runs have taught, and what data there is.
 
 mod calibrating;
+mod earlier;
 mod outcome;
 mod scan;
+mod work;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,8 +16,10 @@ use crate::failure::Failure;
 use crate::options::SiteArgs;
 
 pub use calibrating::calibrate;
+pub use earlier::{Before, earlier};
 pub use outcome::Watch;
 pub use scan::{Amount, scan};
+pub use work::work;
 
 /// Most bytes of a model or of what was learned.
 const FILE_MAX: u64 = 1 << 20;

@@ -39,7 +39,8 @@ struct Gathered {
     /// Of each node that answers: when its daemon was started, since 1970.
     tables: Vec<(u64, UseTable)>,
     partitions: HashMap<PartitionId, Place>,
-    paths: HashMap<Ino, Vec<u8>>,
+    /// Paths and sizes.
+    paths: HashMap<Ino, (Vec<u8>, u64)>,
     dirs: HashMap<Ino, String>,
     began: u64,
 }
@@ -97,8 +98,13 @@ fn staged(dir: &StateDir, notes: &mut Vec<String>) -> Result<SiteRow, Failure> {
     let mut row = SiteRow::default();
     let (jobs, silent) = Stages::new(dir.clone()).find()?;
     for job in &jobs {
-        let sum = if job["way"] == Way::In.word() { &mut row.staged_in } else { &mut row.staged_out };
-        *sum = sum.saturating_add(job["bytes"].as_u64().unwrap_or(0));
+        let (bytes, files) = match job["way"] == Way::In.word() {
+            true => (&mut row.staged_in, &mut row.files_in),
+            false => (&mut row.staged_out, &mut row.files_out),
+        };
+        for (sum, key) in [(bytes, "bytes"), (files, "files")] {
+            *sum = sum.saturating_add(job[key].as_u64().unwrap_or(0));
+        }
     }
     notes.extend(
         silent.iter().map(|(host, why)| format!("host {host} does not say what was staged there: {why}")),
@@ -129,7 +135,7 @@ impl Gathered {
     fn new(client: Client, tables: Vec<(u64, UseTable)>, began: u64) -> Gathered {
         let files = || tables.iter().flat_map(|(_, table)| &table.files);
         let wanted: HashSet<Ino> = files().map(|file| file.ino).collect();
-        let paths = client.paths_to(&wanted, ENTRIES_MAX).unwrap_or_default();
+        let paths = client.sized_paths_to(&wanted, ENTRIES_MAX).unwrap_or_default();
         let lost: HashSet<Ino> =
             files().filter(|file| !paths.contains_key(&file.ino)).map(|file| file.parent).collect();
         let name = |dir: Ino| Some((dir, path_of(&client, dir).ok().flatten()?));
@@ -192,7 +198,8 @@ impl Gathered {
     }
 
     fn file_row(&self, file: &FileUse, later: u64) -> FileRow {
-        let path = self.paths.get(&file.ino).map(|path| format!("/{}", shown(OsStr::from_bytes(path))));
+        let found = self.paths.get(&file.ino);
+        let path = found.map(|(path, _)| format!("/{}", shown(OsStr::from_bytes(path))));
         let gone = path.is_none();
         let dir = || {
             self.dirs.get(&file.parent).map_or("/?".to_owned(), |dir| format!("{}/?", shown(dir.as_ref())))
@@ -200,6 +207,7 @@ impl Gathered {
         FileRow {
             path: path.unwrap_or_else(dir),
             gone,
+            size: found.map(|(_, size)| *size),
             stripe: file.stripe.into(),
             processes: file.users.len() as u64,
             or_more: file.users.len() >= USE_PROCESSES_MAX,

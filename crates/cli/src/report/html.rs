@@ -234,7 +234,7 @@ pub mod tests {
             files: vec![file],
             processes: vec![process],
             operations: vec![operation],
-            site: SiteRow { staged_in: 1 << 20, staged_out: 0, here: 800 << 20 },
+            site: SiteRow { staged_in: 1 << 20, files_in: 1, here: 800 << 20, ..SiteRow::default() },
             ..Report::default()
         }
     }

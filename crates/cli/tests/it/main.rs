@@ -44,6 +44,8 @@ mod page;
 mod partitions;
 mod pins;
 mod planned;
+mod pool_archived;
+mod pool_kept;
 mod pooled;
 mod preload;
 mod published;

@@ -181,3 +181,175 @@ fn a_throttled_source_is_learned_in_five_runs_and_forgotten_when_told() {
     let said = place.run(&["run", "--plan", "--site", "/does/not/exist", "--", "true"]);
     assert!(said.code == 1 && said.err.contains("there is no model of the site"), "{said:?}");
 }
+
+fn counts(ops: u64, bytes: u64) -> Value {
+    serde_json::json!({"ops": ops, "bytes": bytes, "sequential": ops, "strided": 0, "off_page": 0, "crossing": 0,
+        "spent_ns": 0, "sizes": [0, 0, 0, 0, 0, 0, ops, 0, 0]})
+}
+
+/// A report of a job that writes in bursts below a directory of this name.
+fn report(place: &str, bursts: usize) -> Value {
+    const BURST: u64 = 1 << 30;
+    let pattern = |read, written| serde_json::json!({"reads": counts(9, read), "writes": counts(9, written)});
+    let bins: Vec<Value> = (0..60)
+        .map(|i| {
+            let written = if i % 10 == 0 && i / 10 < bursts { BURST } else { 0 };
+            serde_json::json!({"read": 0, "written": written, "ops": 1, "spent_ns": 0})
+        })
+        .collect();
+    let all = BURST * bursts as u64;
+    let file = serde_json::json!({"path": format!("{place}/c"), "gone": false, "size": BURST, "stripe": 1 << 20, "processes": 2,
+        "or_more": false, "first_ms": 0, "last_ms": 60_000, "pattern": pattern(0, all)});
+    serde_json::json!({
+        "report": 1, "release": "0", "name": "camp", "nodes": 2, "unix_ms": bursts, "began_unix_ms": 0, "span_ms": 600_000,
+        "findings": [], "notes": [], "total": pattern(0, all), "timeline": {"width_ms": 10_000, "bins": bins},
+        "places": [{"place": place, "is_partition": false, "is_session": false, "has_source": false, "stripe": 1 << 20,
+            "files": 1, "shared": 0, "mixed": 0, "processes": 2, "span_ms": 600_000, "held_ms": 600_000,
+            "pattern": pattern(0, all), "mounted": 9}],
+        "files": [file], "more_files": 0, "processes": [], "operations": [],
+        "site": {"staged_in": 0, "staged_out": 0, "here": all},
+    })
+}
+
+/// S537, S533: bursts of an earlier run are checkpoints, and the formation file has the directory that they go to; of a directory
+/// of reports the median counts, and options count instead.
+#[test]
+fn reports_of_earlier_runs_are_planned() {
+    let (place, site) = place();
+    let dir = place.path().join("reports");
+    std::fs::create_dir(&dir).unwrap();
+    for (name, bursts) in [("a.json", 4), ("b.json", 5), ("c.json", 6)] {
+        std::fs::write(dir.join(name), report("/odd \"name\\", bursts).to_string()).unwrap();
+    }
+    std::fs::write(dir.join("notes.txt"), "no report").unwrap();
+    let (dir, camp) = (dir.to_str().unwrap(), place.path().join("camp.toml"));
+    let one = format!("{dir}/b.json");
+    let plan = |from: &str, more: &[&str]| {
+        place.run(&[&["plan", "--site", &site, "--from-report", from][..], more].concat())
+    };
+    let found = json(&plan(&one, &["--json"]).out);
+    let work = &found["work"];
+    assert_eq!(
+        (&work["checkpoints"], &work["checkpoint_bytes"], &work["nodes"]),
+        (&5.into(), &(1 << 30).into(), &2.into())
+    );
+    assert_eq!((&work["run_seconds"], &found["reports"]), (&600.0.into(), &1.into()));
+    let said = plan(dir, &["--write", camp.to_str().unwrap()]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    for part in ["3 reports", "bursts of writes", "every 1 min", "5 of 1 GiB"] {
+        assert!(said.out.contains(part), "{part}: {}", said.out);
+    }
+    let text = std::fs::read_to_string(&camp).unwrap();
+    assert!(text.contains("path = \"/odd \\\"name\\\\\"") && !text.contains("/checkpoints"), "{text}");
+    assert_eq!(place.run(&["config", "--check", camp.to_str().unwrap()]).code, 0, "{text}");
+    let said = json(&plan(dir, &["--nodes", "8", "--in-bytes", "1g", "--checkpoint", "2g", "--json"]).out);
+    let work = &said["work"];
+    assert_eq!(
+        (&work["nodes"], &work["in_bytes"], &work["checkpoint_bytes"]),
+        (&8.into(), &(1 << 30).into(), &(2_i64 << 30).into())
+    );
+}
+
+/// S537: what is no report, or not of this version, is refused by name, and nothing is planned.
+#[test]
+fn what_is_no_report_is_not_planned() {
+    let (place, site) = place();
+    let dir = place.path().join("reports");
+    std::fs::create_dir(&dir).unwrap();
+    let plan = |from: &str| place.run(&["plan", "--site", &site, "--from-report", from]);
+    let path = dir.to_str().unwrap();
+    let empty = plan(path);
+    assert!(empty.code == 1 && empty.err.contains("has no report"), "{empty:?}");
+    let mut newer = report("/out", 5);
+    newer["report"] = 2.into();
+    newer.as_object_mut().unwrap().remove("places");
+    let mut short = report("/out", 5);
+    short.as_object_mut().unwrap().remove("timeline");
+    let good = report("/out", 5).to_string();
+    for (text, says) in [
+        ("", "is no report"),
+        ("[]", "is no report"),
+        ("{\"verdict\": 1}", "is no report"),
+        (&good[..good.len() / 2], "is no report"),
+        (&short.to_string(), "missing field `timeline`"),
+        (&newer.to_string(), "version 2, and this release has 1"),
+    ] {
+        let file = format!("{path}/bad.json");
+        std::fs::write(&file, text).unwrap();
+        std::fs::write(format!("{path}/good.json"), &good).unwrap();
+        for from in [file.as_str(), path] {
+            let said = plan(from);
+            assert!(
+                said.code == 1 && said.err.contains(says) && said.err.contains("bad.json"),
+                "{text}: {said:?}"
+            );
+            assert!(said.err.contains("--from-report") && said.out.is_empty(), "{said:?}");
+        }
+    }
+    let said = plan("/does/not/exist");
+    assert!(said.code == 1 && said.err.contains("check its path"), "{said:?}");
+    let said = plan("/dev/null");
+    assert!(said.code == 1 && said.err.contains("is no regular file"), "{said:?}");
+    // Directories that cannot be partitions are left out of the formation file.
+    for odd in ["/", "/..", "/a/../b", "relative", "/?", ""] {
+        std::fs::write(format!("{path}/good.json"), report(odd, 5).to_string()).unwrap();
+        let camp = place.path().join("camp.toml");
+        let said = place.run(&[
+            "plan",
+            "--site",
+            &site,
+            "--from-report",
+            &format!("{path}/good.json"),
+            "--write",
+            camp.to_str().unwrap(),
+        ]);
+        assert_eq!(said.code, 0, "{odd}: {}", said.err);
+        assert!(!std::fs::read_to_string(&camp).unwrap().contains(&format!("path = \"{odd}\"")), "{odd}");
+    }
+}
+
+/// S537: a run, its report, and the plan of the next one: what programs read and wrote, without what was staged.
+#[test]
+fn a_run_is_planned_again() {
+    if !can_mount() {
+        return;
+    }
+    let (place, site) = place();
+    let (data, out, report) =
+        (place.path().join("data"), place.path().join("out"), place.path().join("r.json"));
+    std::fs::create_dir(&data).unwrap();
+    for name in ["a", "b"] {
+        std::fs::write(data.join(name), vec![7; 3 << 20]).unwrap();
+    }
+    // Reads its input twice; writes 2 MiB of results, and 1 MiB for itself, which it reads.
+    let script = "cd $BIVOUAC && cat data/a data/b data/a data/b >/dev/null && \
+        head -c 1048576 data/a >scratch && cat scratch >/dev/null && mkdir res && head -c 2097152 data/b >res/r";
+    let [data, out, report] = [&data, &out, &report].map(|path| path.to_str().unwrap().to_owned());
+    let said = place.run(&[
+        "run",
+        "--nodes",
+        "2",
+        "--report",
+        &report,
+        "--in",
+        &format!("{data}:data"),
+        "--out",
+        &format!("res:{out}"),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let planned = place.run(&["plan", "--site", &site, "--from-report", &report, "--json"]);
+    assert_eq!(planned.code, 0, "{}", planned.err);
+    let work = &json(&planned.out)["work"];
+    let number = |key: &str| work[key].as_u64().unwrap_or_else(|| panic!("{key}: {work}"));
+    assert_eq!((number("in_bytes"), number("in_files"), number("nodes")), (6 << 20, 2, 2), "{work}");
+    assert_eq!((number("out_bytes"), number("out_files"), number("checkpoints")), (2 << 20, 1, 0), "{work}");
+    assert_eq!((number("scratch_bytes"), number("scratch_files")), (1 << 20, 1), "{work}");
+    // Two whole reads and what `head` took of each, which may read a little more than it writes.
+    let reads = work["reads"].as_f64().unwrap();
+    assert!((2.4..2.7).contains(&reads), "{work}");
+    assert_eq!(number("scratch_read_bytes"), 1 << 20, "{work}");
+}

@@ -211,6 +211,53 @@ fn what_names_no_database_is_refused() {
     }
 }
 
+/// S439: what the environment says of servers counts, and what it says wrongly is refused.
+#[test]
+fn the_environment_says_how_servers_are_reached() {
+    let mut place = Place::new();
+    place.set("PGSSLMODE", "trusting");
+    let said = place.run(&["pool", "list", "--db", "postgres://db.example/site"]);
+    assert!(
+        said.code == 2 && said.err.contains("PGSSLMODE has an sslmode other than disable"),
+        "{}",
+        said.err
+    );
+    let mut place = Place::new();
+    place.set("PGSSLMODE", "verify-full");
+    let said = place.run(&["pool", "list", "--db", "postgres://db.example/site"]);
+    assert!(said.code == 1 && said.err.contains(".postgresql/root.crt: is not there"), "{}", said.err);
+    let missing = place.path().join("no.pem");
+    place.set("PGSSLROOTCERT", missing.to_str().unwrap());
+    let said = place.run(&["pool", "list", "--db", "postgres://db.example/site"]);
+    assert!(said.code == 1 && said.err.contains("no.pem: "), "{}", said.err);
+}
+
+/// S332: a clock that is not that of the database's server removes nothing.
+#[test]
+fn a_clock_that_is_not_the_servers_removes_nothing() {
+    let Some(server) = Server::start() else { return };
+    server.make("site");
+    let (mut place, url) = (Place::new(), server.url("site"));
+    place.set("BIVOUAC_DB", &url);
+    let base = place.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    ok(&place, &["pool", "create", "out", "--base", base.to_str().unwrap()]);
+    ok(&place, &["pool", "release", "out"]);
+    let orders = "UPDATE rule SET value = 0 WHERE name = 'grace-days'; CREATE SCHEMA other; \
+                  CREATE FUNCTION other.clock_timestamp() RETURNS timestamptz LANGUAGE sql \
+                  AS $f$SELECT now() - interval '20 days'$f$";
+    server.client("site").batch_execute(orders).unwrap();
+    let behind = format!("{url}?options=-c%20search_path%3Dother%2Cpublic%2Cpg_catalog");
+    for _ in 0..3 {
+        let said = place.run(&["pool", "expire", "--db", &behind]);
+        assert!(said.code == 1 && said.err.contains("s ahead of that of database site"), "{}", said.err);
+    }
+    assert_eq!(std::fs::read_dir(&base).unwrap().count(), 1);
+    ok(&place, &["pool", "expire"]);
+    ok(&place, &["pool", "expire"]);
+    assert_eq!(std::fs::read_dir(&base).unwrap().count(), 0);
+}
+
 /// S335, S336, S436: pools at a server, with a formation in front.
 #[test]
 fn a_server_has_the_pools_of_a_site() {

@@ -159,6 +159,7 @@ impl Pools {
         let pool = self.find(who, meant)?;
         pool.must_live(meant, now_s)?;
         pool.must_allow(who, access)?;
+        pool.must_be_on_site()?;
         Ok(pool)
     }
 

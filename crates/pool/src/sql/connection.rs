@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::types::ValueRef;
 
 use super::server::{self, Server};
-use super::{Row, SqlError, SqlResult, Value};
+use super::{Address, Row, SqlError, SqlResult, Value};
 
 /// How long a change waits for the changes of others.
 pub(super) const BUSY_WAIT: Duration = Duration::from_secs(30);
@@ -36,8 +36,8 @@ impl Connection {
     }
 
     /// Connects to a server of PostgreSQL.
-    pub(crate) fn server(config: postgres::Config) -> SqlResult<Connection> {
-        Ok(Connection::Postgres(Box::new(RefCell::new(Server::connect(config)?))))
+    pub(crate) fn server(address: Address) -> SqlResult<Connection> {
+        Ok(Connection::Postgres(Box::new(RefCell::new(Server::connect(address)?))))
     }
 
     /// Begins a change, when those of others are done.

@@ -1,10 +1,15 @@
 //! One way to ask databases of both kinds: SQLite in a file, PostgreSQL at a server. Orders are in what both understand, with
 //! parameters `?1`, `?2` and so on; values are numbers, texts and bytes.
 
+mod address;
 mod connection;
+mod passwords;
 mod server;
+mod tls;
 mod value;
 
+pub(crate) use address::Address;
+pub use address::ServerEnvironment;
 pub(crate) use connection::{Connection, Transaction};
 pub(crate) use value::{Row, ToValue, Value, params};
 
@@ -27,6 +32,11 @@ pub(crate) enum SqlError {
 }
 
 impl SqlError {
+    /// Whether the server wants a password, or another one.
+    pub(crate) fn is_about_password(&self) -> bool {
+        matches!(self, SqlError::Postgres(error) if server::is_about_password(error))
+    }
+
     /// What to do about it.
     pub(crate) fn remedy(&self) -> &'static str {
         match self {

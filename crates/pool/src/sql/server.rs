@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use postgres::error::SqlState;
 use postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use postgres::{Client, Config, NoTls};
+use postgres::{Client, Config};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connection::BUSY_WAIT;
-use super::{Row, SqlError, SqlResult, Value};
+use super::{Address, Row, SqlError, SqlResult, Value};
 
 /// Whether there are tables of pools. Not by to_regclass, which may remember that there were none before this transaction
 /// waited for the one that made them.
@@ -23,6 +24,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// wait, so that they go on.
 const STOPPED: Duration = Duration::from_secs(20);
 const _: () = assert!(STOPPED.as_secs() < BUSY_WAIT.as_secs());
+/// What the library says where it would need a password, and where a server has no TLS: it has no codes for that.
+const NO_PASSWORD: &str = "password missing";
+const NO_TLS: &str = "server does not support TLS";
 /// What all changes of pools in one database wait for: `bivouac` in ASCII. It needs no right to any table.
 const GATE: &str = "SELECT pg_advisory_xact_lock(27700977634207075)";
 
@@ -30,17 +34,19 @@ const GATE: &str = "SELECT pg_advisory_xact_lock(27700977634207075)";
 pub(crate) struct Server {
     client: Client,
     config: Config,
+    tls: MakeRustlsConnect,
     /// Whether a change has begun: what was lost with the connection then is not done again.
     is_changing: bool,
 }
 
 impl Server {
-    pub(super) fn connect(mut config: Config) -> SqlResult<Server> {
+    pub(super) fn connect(address: Address) -> SqlResult<Server> {
+        let Address { mut config, tls, .. } = address;
         // What the user says of these comes last, and counts.
         let options = format!("{} {}", session(), config.get_options().unwrap_or_default());
         config.options(&options).application_name("bivouac").connect_timeout(ANSWER).tcp_user_timeout(ANSWER);
-        let client = config.connect(NoTls)?;
-        Ok(Server { client, config, is_changing: false })
+        let client = config.connect(tls.clone())?;
+        Ok(Server { client, config, tls, is_changing: false })
     }
 
     /// Changes come one after the other, as in a file: what one has read stays so until it is done.
@@ -81,7 +87,7 @@ impl Server {
     ) -> Result<T, postgres::Error> {
         match ask(&mut self.client) {
             Err(error) if !self.is_changing && is_lost(&error) => {
-                self.client = self.config.connect(NoTls)?;
+                self.client = self.config.connect(self.tls.clone())?;
                 ask(&mut self.client)
             }
             answer => answer,
@@ -162,9 +168,32 @@ impl ToSql for Value {
     to_sql_checked!();
 }
 
-/// What a server says, without its code.
+/// What a server says, without its code; or what keeps it from being asked, with all that is behind it.
 pub(super) fn in_words(error: &postgres::Error) -> String {
-    error.as_db_error().map_or_else(|| error.to_string(), |said| said.message().to_owned())
+    if let Some(said) = error.as_db_error() {
+        return said.message().to_owned();
+    }
+    let causes = causes(error).map(|cause| format!(": {cause}"));
+    error.to_string() + &causes.collect::<String>()
+}
+
+/// What is behind an error.
+fn causes(error: &postgres::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(error.source(), |&cause| cause.source())
+}
+
+/// Whether the server's certificate is not what it is to be.
+fn is_of_certificate(error: &postgres::Error) -> bool {
+    let inner = causes(error).filter_map(|cause| cause.downcast_ref::<std::io::Error>()?.get_ref());
+    inner
+        .filter_map(|inner| inner.downcast_ref())
+        .any(|error| matches!(error, rustls::Error::InvalidCertificate(_)))
+}
+
+/// Whether the server wants a password, or another one.
+pub(super) fn is_about_password(error: &postgres::Error) -> bool {
+    let wrong = [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION];
+    error.code().map_or_else(|| in_words(error).contains(NO_PASSWORD), |code| wrong.contains(code))
 }
 
 /// What to do about it.
@@ -185,6 +214,16 @@ pub(super) fn remedy(error: &postgres::Error) -> &'static str {
         Some(&SqlState::INVALID_CATALOG_NAME) => "make it first: createdb",
         Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
             "name a role and a password that it knows: --db postgres://ROLE:PASSWORD@HOST/DATABASE"
+        }
+        None if is_of_certificate(error) => {
+            "name who has signed its certificate, with sslrootcert=FILE, and for verify-full the host that it is for; \
+             see docs/pools.md"
+        }
+        None if in_words(error).contains(NO_TLS) => {
+            "its administrator turns that on (ssl=on); without encryption: sslmode=prefer"
+        }
+        None if is_about_password(error) => {
+            "write it into ~/.pgpass, which only you may read, or into BIVOUAC_DB; see docs/pools.md"
         }
         // It may have been killed between a change and its answer.
         _ if is_lost(error) => {

@@ -1,7 +1,8 @@
 //! Lives of pools: S329 to S334.
 
 use bivouac_pool::{
-    Access, Change, Due, Former, Grantee, New, Pool, PoolRef, PoolResult, Pools, State, Wanted, Who,
+    Access, Change, Copy, Due, Entry, Former, Grantee, Listing, Location, New, Origin, Pool, PoolRef,
+    PoolResult, Pools, Reminder, State, Wanted, Who,
 };
 
 use crate::databases::Database;
@@ -40,6 +41,7 @@ fn new(text: &str, days: u32) -> New {
         source: None,
         bytes: None,
         files: None,
+        reminder: None,
     }
 }
 
@@ -119,9 +121,13 @@ fn nothing_is_removed_by_a_jump_of_the_clock() {
     assert_eq!(site.look(9 * DAY).0, []);
     // A year ahead, and back.
     assert_eq!(site.look(400 * DAY), (vec![Due::Ends], vec![]));
-    assert_eq!(site.look(9 * DAY).0, []);
     let me = site.me.clone();
-    assert_eq!(site.pools.restore(&at(&me, 9 * DAY), &name("mesh"), None).unwrap().state, State::Live);
+    assert_eq!(site.pools.find(&me, &name("mesh")).unwrap().state, State::Expired);
+    // With the clock as it should be it has the rest of its time, and as many extensions as before.
+    assert_eq!(site.look(9 * DAY), (vec![Due::Revives], vec![]));
+    let revived = site.pools.find(&me, &name("mesh")).unwrap();
+    assert_eq!((revived.state, revived.ended_s, revived.extensions_left), (State::Live, None, 3));
+    assert_eq!(site.look(9 * DAY).0, []);
     site.pools.release(&at(&me, 10 * DAY), &name("mesh")).unwrap();
     // Ahead once more: the look before did not see it.
     assert_eq!(site.look(500 * DAY), (vec![Due::Unsure], vec![]));
@@ -288,17 +294,175 @@ fn what_a_pool_holds_is_counted() {
     let pool = site.make("mesh", 0);
     assert_eq!((pool.bytes, pool.files), (None, None));
     let asked = Change { who: &me, now_s: 1, request: Some("c") };
+    let held = listing(&[("a", 1 << 40, 1), ("b/c", 7, 1)]);
     for _ in 0..2 {
-        let counted = site.pools.count(&asked, &name("mesh"), 1 << 40, 7).unwrap();
-        assert_eq!((counted.bytes, counted.files), (Some(1 << 40), Some(7)));
+        let counted = site.pools.count(&asked, &name("mesh"), &held, &origin("count")).unwrap();
+        assert_eq!((counted.bytes, counted.files), (Some((1 << 40) + 7), Some(2)));
     }
     let events = site.pools.history(&pool).unwrap();
-    assert_eq!((events.len(), events[1].detail.as_str()), (2, "7 files, 1099511627776 bytes"));
+    let what: Vec<&str> = events.iter().map(|event| event.what.as_str()).collect();
+    assert_eq!(what, ["create", "version", "count"]);
+    assert_eq!(events[2].detail, "2 files, 1099511627783 bytes");
     let reader = user(2000, &[2000]);
     site.pools.share(&at(&me, 2), &name("mesh"), Grantee::User(2000), Some(Access::Ro)).unwrap();
-    let refused = site.pools.count(&at(&reader, 3), &name("1000/mesh"), 0, 0).unwrap_err().to_string();
+    let refused = site.pools.count(&at(&reader, 3), &name("1000/mesh"), &held, &origin("count"));
+    let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("you may not use it rw"), "{refused}");
     site.pools.release(&at(&me, 4), &name("mesh")).unwrap();
-    assert!(site.pools.count(&at(&me, 5), &name("mesh"), 0, 0).is_err());
-    assert_eq!(site.pools.find(&me, &name("mesh")).unwrap().files, Some(7));
+    assert!(site.pools.count(&at(&me, 5), &name("mesh"), &held, &origin("count")).is_err());
+    assert_eq!(site.pools.find(&me, &name("mesh")).unwrap().files, Some(2));
+}
+
+fn listing(entries: &[(&str, u64, i64)]) -> Listing {
+    let mut listing = Listing::default();
+    for (path, size, secs) in entries {
+        listing.add(path.as_bytes(), Entry { is_file: true, size: *size, changed: (*secs, 0) });
+    }
+    listing
+}
+
+fn origin(what: &str) -> Origin {
+    Origin { what: what.into(), job: "slurm:7".into() }
+}
+
+/// S447: what differs from the version before is a version, once, with who, when, by what, in which job, and how much of it.
+#[test]
+fn what_changed_a_pool_is_a_version() {
+    let mut site = site();
+    let me = site.me.clone();
+    let pool = site.make("mesh", 0);
+    let mut note = |now_s, what: &str, entries: &[(&str, u64, i64)]| {
+        let held = site.pools.drained(&at(&me, now_s), pool.id, &listing(entries), &origin(what)).unwrap();
+        assert_eq!(held.files, Some(entries.len() as u64));
+        site.pools.versions(&pool).unwrap()
+    };
+    assert_eq!(note(1, "create", &[]), [], "an empty directory is no version");
+    let first = [("a", 1, 1), ("odd name é", 2, 1), ("c", 3, 1)];
+    note(2, "stage out", &first);
+    assert_eq!(note(3, "count", &first).len(), 1, "nothing has changed");
+    let all = note(4, "drain of camp", &[("a", 1, 1), ("c", 4, 1), ("d", 1, 4), ("e", 1, 4)]);
+    let said: Vec<_> = all
+        .iter()
+        .map(|v| (v.number, v.at_s, v.uid, v.what.as_str(), v.added, v.changed, v.removed))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            (1, 2, 1000, "stage out", Some(3), Some(0), Some(0)),
+            (2, 4, 1000, "drain of camp", Some(2), Some(1), Some(1))
+        ]
+    );
+    assert_eq!((all[0].bytes, all[0].files, all[1].bytes, all[1].job.as_str()), (6, 3, 7, "slurm:7"));
+    assert!(all[0].digest.len() == 64 && all[0].digest != all[1].digest);
+    // Also of one whose time is over; not for who may only read it.
+    site.pools.release(&at(&me, 5), &name("mesh")).unwrap();
+    let mut note = |who: &Who, entries: &[(&str, u64, i64)]| {
+        site.pools.drained(&at(who, 6), pool.id, &listing(entries), &origin("drain of camp")).map(|_| ())
+    };
+    assert!(note(&me, &[("a", 2, 6)]).is_ok() && note(&user(2000, &[2000]), &[("a", 3, 6)]).is_err());
+    assert_eq!(site.pools.versions(&pool).unwrap().len(), 3);
+    // What was damaged is compared with nothing, and the version is there all the same.
+    site.database.forge("UPDATE pool_version SET entries = 5 WHERE number = 3");
+    site.pools.drained(&at(&me, 7), pool.id, &listing(&first), &origin("count")).unwrap();
+    let last = site.pools.versions(&pool).unwrap().pop().unwrap();
+    assert_eq!((last.number, last.added, last.files), (4, None, 3));
+}
+
+/// S448: a reminder is due some days before the end, is taken on by one command at a time, and sent once for each end.
+#[test]
+fn a_reminder_is_sent_once_for_each_end() {
+    let mut site = site();
+    let me = site.me.clone();
+    let reminder = Reminder { days: 3, mail: "me@site.example".parse().unwrap() };
+    let new = New { reminder: Some(reminder.clone()), ..new("mesh", 10) };
+    let pool = site.pools.create(&at(&me, 0), &new, made).unwrap();
+    assert_eq!((pool.remind_days, pool.mail.as_deref()), (Some(3), Some("me@site.example")));
+    let due = |site: &Site, now_s| site.pools.to_remind(&at(&me, now_s)).unwrap().len();
+    assert_eq!((due(&site, 7 * DAY - 1), due(&site, 7 * DAY)), (0, 1));
+    assert_eq!(
+        site.pools.to_remind(&at(&user(2000, &[]), 8 * DAY)).unwrap(),
+        [],
+        "others have no part in it"
+    );
+    let mut other = site.database.open();
+    let taken = site.pools.begin_reminder(&at(&me, 8 * DAY), &pool).unwrap().unwrap();
+    assert!(other.begin_reminder(&at(&me, 8 * DAY + 1), &pool).unwrap().is_none());
+    // It could not be sent.
+    site.pools.end_reminder(&at(&me, 8 * DAY + 2), &taken, false).unwrap();
+    let taken = other.begin_reminder(&at(&me, 8 * DAY + 3), &pool).unwrap().unwrap();
+    // Killed while it sent: after an hour somebody else does.
+    assert_eq!((due(&site, 8 * DAY + 4), due(&site, 8 * DAY + 4000)), (0, 1));
+    let taken = site.pools.begin_reminder(&at(&me, 8 * DAY + 4000), &taken).unwrap().unwrap();
+    site.pools.end_reminder(&at(&me, 8 * DAY + 4001), &taken, true).unwrap();
+    assert_eq!((due(&site, 9 * DAY), due(&site, 20 * DAY)), (0, 0));
+    let events = site.pools.history(&pool).unwrap();
+    assert_eq!(events.iter().filter(|event| event.what == "remind").count(), 1);
+    // Another end, another reminder; one that was missed is sent late.
+    let longer = site.pools.extend(&at(&me, 9 * DAY), &name("mesh"), Some(20)).unwrap();
+    assert!(site.pools.begin_reminder(&at(&me, 28 * DAY), &pool).unwrap().is_none(), "that end has moved");
+    assert_eq!(
+        (longer.expires_s, due(&site, 25 * DAY), due(&site, 26 * DAY), due(&site, 40 * DAY)),
+        (29 * DAY, 0, 1, 1)
+    );
+    site.pools.set_reminder(&at(&me, 10 * DAY), &name("mesh"), None).unwrap();
+    assert_eq!(due(&site, 28 * DAY), 0);
+    site.pools.set_reminder(&at(&me, 10 * DAY), &name("mesh"), Some(&reminder)).unwrap();
+    assert_eq!(due(&site, 28 * DAY), 1);
+    site.pools.release(&at(&me, 11 * DAY), &name("mesh")).unwrap();
+    assert_eq!(due(&site, 28 * DAY), 0);
+    assert!(site.pools.set_reminder(&at(&me, 12 * DAY), &name("mesh"), None).is_err());
+}
+
+/// S452: only its owner's pool that has a copy in an archive is there alone, and then nobody attaches it.
+#[test]
+fn a_pool_is_in_an_archive_alone_when_it_has_a_copy_there() {
+    let mut site = site();
+    let me = site.me.clone();
+    let other = user(2000, &[2000]);
+    let (pool, mesh) = (site.make("mesh", 0), name("mesh"));
+    assert_eq!(pool.location, Location::Site);
+    let alone = |site: &mut Site, who: &Who, now_s| {
+        let meant = name("1000/mesh");
+        site.pools
+            .set_location(&at(who, now_s), &meant, Location::Archive, None)
+            .map_err(|error| error.to_string())
+    };
+    assert!(alone(&mut site, &me, 1).unwrap_err().contains("has no copy in an archive"));
+    let copy = Copy { path: b"/archive/odd \xff", digest: "00ff" };
+    let both = site.pools.archived(&at(&me, 2), &mesh, &copy).unwrap();
+    assert_eq!(
+        (both.location, both.archived_s, both.archive_digest.as_deref()),
+        (Location::Both, Some(2), Some("00ff"))
+    );
+    assert_eq!(both.archive.as_deref(), Some(copy.path));
+    site.pools.share(&at(&me, 3), &mesh, Grantee::All, Some(Access::Rw)).unwrap();
+    assert!(alone(&mut site, &other, 4).unwrap_err().contains("is user 1000's"));
+    let wanted = [Wanted { pool: mesh.clone(), access: Access::Ro, path: "/mesh".into() }];
+    site.pools.attach(&at(&me, 5), &former("camp"), &wanted).unwrap();
+    assert!(alone(&mut site, &me, 6).unwrap_err().contains("is attached to formation camp"));
+    let attached = site.pools.attachments(&pool).unwrap();
+    site.pools.detach(&at(&me, 7), &[attached[0].id]).unwrap();
+    assert_eq!(alone(&mut site, &me, 8).unwrap().location, Location::Archive);
+    let refused = [
+        site.pools.attach(&at(&me, 9), &former("camp"), &wanted).map(|_| ()),
+        site.pools.usable(&me, &mesh, Access::Ro, 9).map(|_| ()),
+        site.pools.archivable(&at(&me, 9), &mesh).map(|_| ()),
+        site.pools.archived(&at(&me, 9), &mesh, &copy).map(|_| ()),
+    ];
+    for refused in refused {
+        let said = refused.unwrap_err().to_string();
+        assert!(said.contains("/archive/odd") && said.contains("bivouac pool restore mesh"), "{said}");
+    }
+    let back = site.pools.set_location(&at(&me, 10), &mesh, Location::Both, Some(99)).unwrap();
+    assert_eq!((back.location, back.inode), (Location::Both, 99));
+    // Data that was there before its pool is not given up.
+    let there = New { source: Some(b"/data".to_vec()), ..new("theirs", 10) };
+    site.pools.create(&at(&me, 11), &there, made).unwrap();
+    site.pools.archived(&at(&me, 12), &name("theirs"), &copy).unwrap();
+    let kept = site
+        .pools
+        .set_location(&at(&me, 13), &name("theirs"), Location::Archive, None)
+        .unwrap_err()
+        .to_string();
+    assert!(kept.contains("was there before the pool"), "{kept}");
 }

@@ -13,6 +13,7 @@ fn new(name: &str) -> New {
         source: Some(b"/data".to_vec()),
         bytes: None,
         files: None,
+        reminder: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What only a server can do: S436.
 
-use bivouac_pool::{Change, New, Pools, Who};
+use bivouac_pool::{Change, Location, New, Pools, Who};
 
 use crate::server::Server;
 
@@ -17,6 +17,7 @@ fn new(name: &str) -> New {
         source: Some(b"/data".to_vec()),
         bytes: None,
         files: None,
+        reminder: None,
     }
 }
 
@@ -134,6 +135,31 @@ fn what_is_not_for_pools_is_left_alone() {
     make(&mut of_guest, "mesh").unwrap();
     assert_eq!(pools.list(&me(), false).unwrap()[0].name, "mesh");
     make(&mut pools, "more").unwrap();
+}
+
+/// S431, S436: a database of the release before gets what it lacks from its owner's command, once, and keeps what it has.
+#[test]
+fn an_older_database_at_a_server_gets_what_it_lacks() {
+    let Some(server) = Server::start() else { return };
+    server.make("site");
+    make(&mut Pools::at(&server.url("site")).unwrap(), "kept").unwrap();
+    let older = "DROP TABLE pool_version; UPDATE bivouac_version SET version = 3;
+        ALTER TABLE pool DROP COLUMN remind_days, DROP COLUMN mail, DROP COLUMN reminded_s, DROP COLUMN reminding_s,
+        DROP COLUMN location, DROP COLUMN archive, DROP COLUMN archive_digest, DROP COLUMN archived_s;
+        CREATE ROLE guest LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO guest;
+        ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO guest";
+    server.client("site").batch_execute(older).unwrap();
+    let guest = server.url("site").replace("tester@", "guest@");
+    let refused = Pools::at(&guest).unwrap_err().to_string();
+    assert!(refused.contains("permission denied") && refused.contains("its owner"), "{refused}");
+    std::thread::scope(|scope| {
+        (0..4).for_each(|_| drop(scope.spawn(|| Pools::at(&server.url("site")).unwrap())));
+    });
+    let mut pools = Pools::at(&guest).unwrap();
+    let kept = pools.list(&me(), false).unwrap();
+    assert_eq!((kept.len(), kept[0].name.as_str(), kept[0].location), (1, "kept", Location::Site));
+    assert_eq!(pools.versions(&kept[0]).unwrap(), []);
+    assert_eq!(make(&mut pools, "more"), Ok(2));
 }
 
 /// S436: who stands still in a change does not keep others waiting for ever: it is undone, and says so.

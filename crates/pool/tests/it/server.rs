@@ -16,12 +16,29 @@ pub struct Server {
     dir: tempfile::TempDir,
     bin: PathBuf,
     child: Child,
+    /// Where it listens besides its socket, if it does, and then with TLS.
+    port: Option<u16>,
 }
 
 #[allow(dead_code, reason = "whoever includes this file uses what it needs")]
 impl Server {
     /// Starts one; nothing, and a line that says so, where there is none.
     pub fn start() -> Option<Server> {
+        Server::started(None, |_| ())
+    }
+
+    /// One that listens on this host and has TLS, with what `prepare` writes into its directory of data.
+    pub fn start_with_tls(prepare: impl FnOnce(&Path)) -> Option<Server> {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Server::started(Some(free), prepare)
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap()
+    }
+
+    fn started(port: Option<u16>, prepare: impl FnOnce(&Path)) -> Option<Server> {
         let Some(bin) = programs() else {
             println!("skipped: PostgreSQL is not there (scripts/setup test installs it)");
             return None;
@@ -37,8 +54,9 @@ impl Server {
             .output()
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let child = run(&bin, dir.path());
-        let mut server = Server { dir, bin, child };
+        prepare(&data);
+        let child = run(&bin, dir.path(), port);
+        let mut server = Server { dir, bin, child, port };
         server.await_ready();
         Some(server)
     }
@@ -52,7 +70,8 @@ impl Server {
     /// How a database is named.
     pub fn url(&self, name: &str) -> String {
         let dir = self.dir.path().to_str().unwrap().replace('/', "%2F");
-        format!("postgres://tester@{dir}/{name}")
+        let port = self.port.map_or_else(String::new, |port| format!(":{port}"));
+        format!("postgres://tester@{dir}{port}/{name}")
     }
 
     /// Somebody who asks it.
@@ -68,7 +87,7 @@ impl Server {
 
     /// Starts it again, when the last of its processes has gone; it recovers from its log.
     pub fn start_again(&mut self) {
-        self.child = run(&self.bin, self.dir.path());
+        self.child = run(&self.bin, self.dir.path(), self.port);
         self.await_ready();
     }
 
@@ -78,7 +97,7 @@ impl Server {
             let log = || std::fs::read_to_string(self.dir.path().join("log")).unwrap();
             assert!(begun.elapsed() < START, "it does not start: {}", log());
             if self.child.try_wait().unwrap().is_some() {
-                self.child = run(&self.bin, self.dir.path());
+                self.child = run(&self.bin, self.dir.path(), self.port);
             }
             std::thread::yield_now();
         }
@@ -99,6 +118,15 @@ fn programs() -> Option<PathBuf> {
     bins.filter(|bin| bin.join("postgres").exists() && bin.join("initdb").exists()).max()
 }
 
+/// Gives a file to who runs it, for nobody else to read.
+#[allow(dead_code, reason = "whoever includes this file uses what it needs")]
+pub fn hand_over(file: &Path) {
+    std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(file, Some(USER), Some(USER)).unwrap();
+    }
+}
+
 fn as_user(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).current_dir("/");
@@ -110,10 +138,15 @@ fn as_user(program: &Path) -> Command {
 }
 
 /// It is a child of a thread that lives as long as the process: when that ends, so does the server.
-fn run(bin: &Path, dir: &Path) -> Child {
+fn run(bin: &Path, dir: &Path, port: Option<u16>) -> Child {
     let mut command = as_user(&bin.join("postgres"));
     command.arg("-D").arg(dir.join("data")).arg("-k").arg(dir);
-    command.args(["-h", "", "-F", "-c", "max_connections=50"]).stdin(Stdio::null());
+    if let Some(port) = port {
+        command.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-c", "ssl=on"]);
+    } else {
+        command.args(["-h", ""]);
+    }
+    command.args(["-F", "-c", "max_connections=50"]).stdin(Stdio::null());
     command.stderr(std::fs::File::create(dir.join("log")).unwrap());
     let (started, starts) = mpsc::channel();
     std::thread::spawn(move || {

@@ -166,6 +166,7 @@ fn pools_and_limits_count() {
         source: Some(b"/data".to_vec()),
         bytes: None,
         files: None,
+        reminder: None,
     };
     let pool = site.pools.create(&at(&me, 0), &new, |_| panic!("it is there")).unwrap();
     let of_pool = |way| Announcement { pool: Some(pool.id), way, ..stage(400) };

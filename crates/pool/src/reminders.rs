@@ -1,0 +1,197 @@
+//! Reminders: mail some days before a pool ends, once for each end.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::changes::now;
+use crate::model::DAY_S;
+use crate::reading::pools;
+use crate::sql::params;
+use crate::{Change, Pool, PoolRef, PoolResult, Pools, State};
+
+pub(crate) const COLUMNS: &str = "
+ALTER TABLE pool ADD COLUMN remind_days INTEGER;
+ALTER TABLE pool ADD COLUMN mail TEXT;
+ALTER TABLE pool ADD COLUMN reminded_s INTEGER;
+ALTER TABLE pool ADD COLUMN reminding_s INTEGER;
+";
+
+/// After so many seconds a command that has begun to send, and not said how that went, is taken for dead.
+const SENDING_S: i64 = 3600;
+/// Longest address, by RFC 5321.
+const ADDRESS_MAX: usize = 254;
+
+/// An address for mail: one, that can stand in a header and behind a command as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address(String);
+
+impl Address {
+    /// The address.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        let is_fit = |c: char| c.is_ascii_graphic() && !"\"(),:;<>@[]\\`|&$'".contains(c);
+        let parts = text.split_once('@').filter(|(user, host)| !user.is_empty() && !host.is_empty());
+        let is_plain = |part: &str| part.chars().all(is_fit) && !part.starts_with(['-', '.']);
+        match parts {
+            Some((user, host)) if text.len() <= ADDRESS_MAX && is_plain(user) && is_plain(host) => {
+                Ok(Address(text.to_owned()))
+            }
+            _ => Err("is no address for mail; write one, NAME@HOST, without quotes or comments".to_owned()),
+        }
+    }
+}
+
+/// When and whom to remind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reminder {
+    /// Days before the end.
+    pub days: u32,
+    /// To whom.
+    pub mail: Address,
+}
+
+impl Pools {
+    /// Sets when and whom to remind of a pool's end, or that nobody is.
+    ///
+    /// # Errors
+    /// That it is not the caller's, or has ended.
+    pub fn set_reminder(
+        &mut self,
+        change: &Change<'_>,
+        meant: &PoolRef,
+        reminder: Option<&Reminder>,
+    ) -> PoolResult<Pool> {
+        self.change(change, meant, |transaction, pool| {
+            pool.must_be_own(change.who)?;
+            pool.must_live(meant, change.now_s)?;
+            let (days, mail) = (reminder.map(|to| to.days), reminder.map(|to| to.mail.as_str()));
+            transaction.execute(
+                "UPDATE pool SET remind_days = ?2, mail = ?3, reminded_s = NULL, reminding_s = NULL WHERE id = ?1",
+                params![pool.id, days, mail],
+            )?;
+            let detail = days.map_or("nobody".into(), |days| format!("{days} days before its end"));
+            change.note(transaction, pool.id, "reminder", &detail)
+        })
+    }
+
+    /// Pools of the caller of whose end somebody is to be reminded now, and was not.
+    ///
+    /// # Errors
+    /// That they cannot be read.
+    pub fn to_remind(&self, change: &Change<'_>) -> PoolResult<Vec<Pool>> {
+        let order = format!(
+            "SELECT {} FROM pool WHERE mail IS NOT NULL AND remind_days IS NOT NULL
+             AND expires_s - remind_days * {DAY_S} <= ?1 AND (reminded_s IS NULL OR reminded_s <> expires_s)
+             AND (reminding_s IS NULL OR reminding_s > ?1 OR reminding_s <= ?1 - {SENDING_S})
+             AND state IN ('live', 'expired') ORDER BY id",
+            crate::reading::COLUMNS
+        );
+        let found =
+            pools(&self.connection, &order, params![change.now_s]).map_err(|error| self.failed(&error))?;
+        Ok(found.into_iter().filter(|pool| pool.is_own(change.who)).collect())
+    }
+
+    /// Takes it on to remind of a pool's end; nothing if another command has done so, or its end has moved.
+    ///
+    /// # Errors
+    /// That the database cannot be changed.
+    pub fn begin_reminder(&mut self, change: &Change<'_>, pool: &Pool) -> PoolResult<Option<Pool>> {
+        let due = |pool: &Pool, all: &[Pool]| {
+            all.iter().any(|one| one.id == pool.id && one.expires_s == pool.expires_s)
+        };
+        if !due(pool, &self.to_remind(change)?) {
+            return Ok(None);
+        }
+        self.whole(|transaction| {
+            let taken = transaction.execute(
+                &format!(
+                    "UPDATE pool SET reminding_s = ?2 WHERE id = ?1 AND expires_s = ?3
+                     AND (reminded_s IS NULL OR reminded_s <> expires_s)
+                     AND (reminding_s IS NULL OR reminding_s > ?2 OR reminding_s <= ?2 - {SENDING_S})"
+                ),
+                params![pool.id, change.now_s, pool.expires_s],
+            )?;
+            if taken == 0 {
+                return Ok(None);
+            }
+            now(transaction, pool.id).map(Some)
+        })
+    }
+
+    /// Says how that went: of what was not sent somebody is reminded by the next command.
+    ///
+    /// # Errors
+    /// That the database cannot be changed.
+    pub fn end_reminder(&mut self, change: &Change<'_>, pool: &Pool, was_sent: bool) -> PoolResult<()> {
+        self.whole(|transaction| {
+            let sent_for = was_sent.then_some(pool.expires_s);
+            transaction.execute(
+                "UPDATE pool SET reminding_s = NULL, reminded_s = coalesce(?2, reminded_s) WHERE id = ?1",
+                params![pool.id, sent_for],
+            )?;
+            if was_sent {
+                let plain = Change { request: None, ..change.clone() };
+                plain.note(transaction, pool.id, "remind", pool.mail.as_deref().unwrap_or_default())?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Pool {
+    /// Whether its time is over at a time.
+    #[must_use]
+    pub fn is_over(&self, now_s: i64) -> bool {
+        self.state_at(now_s) != State::Live
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_one_that_needs_no_quotes() {
+        for good in ["me@site.example", "a.b+c_d-e@x"] {
+            assert_eq!(good.parse::<Address>().unwrap().as_str(), good);
+        }
+        for bad in [
+            "",
+            "me",
+            "@x",
+            "me@",
+            "a b@x",
+            "a@x,b@y",
+            "a@x\nBcc: b@y",
+            "a@x\r",
+            "-oQ@x",
+            "a@-x",
+            "\"a\"@x",
+            "a@x>",
+            "<a@x",
+            "a;b@x",
+            "$(id)@x",
+            "a`id`@x",
+            "a|b@x",
+            "a@b@c",
+            "é@x",
+        ] {
+            assert!(bad.parse::<Address>().is_err(), "{bad:?}");
+        }
+        assert!(format!("{}@x", "a".repeat(300)).parse::<Address>().is_err());
+    }
+}
