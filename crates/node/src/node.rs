@@ -12,28 +12,28 @@ use bivouac_types::{
     Attr, Checksum, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt,
     mode,
 };
-use bivouac_wire::{Dirty, FenceRequest, FormationMap, HostQuestion, PoolStatus};
+use bivouac_wire::{FormationMap, HostQuestion};
 
-use crate::advisory::{Advisory, LockClient};
+use crate::advisory::Advisory;
 use crate::alloc::Allocator;
 use crate::away::Away;
-use crate::callbacks::Caches;
+use crate::callbacks::Callbacks;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::direct::Lending;
 use crate::ended::end_clients;
 use crate::gather::{Gathers, Shards};
 use crate::intent::Logged;
-use crate::leases::Leases;
 use crate::locks::{Dirs, Locks};
 use crate::membership::Membership;
 use crate::opens::Opens;
 use crate::partitions::Partitions;
-use crate::peers::{Channels, Peers};
+use crate::peers::{Channels, PeerLane, Peers};
 use crate::proxy::Proxy;
 use crate::reaper::{Job, Reaper};
 use crate::record::Inode;
 use crate::rounds::Rounds;
+use crate::served::{Served, ServedClients};
 use crate::sessions::Sessions;
 use crate::sizes::Sizes;
 use crate::stale_tails::StaleTails;
@@ -41,17 +41,6 @@ use crate::sweep::Sweeper;
 use crate::users::Users;
 use crate::uses::Uses;
 use crate::watch::Watches;
-
-/// The page pool of a client in the node's process, and what that has gathered otherwise.
-pub trait PagePool: Send + Sync {
-    /// How it is.
-    fn status(&self) -> PoolStatus;
-    /// What was written behind in front of site storage and has not been sent; unless the token is 0 it is sent, and
-    /// nothing more is written behind there for a while.
-    fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty>;
-    /// Has the client tell how files are used that are open; homes that are other nodes hear of it soon.
-    fn tell_uses(&self);
-}
 
 /// Answers what is asked of this host.
 type AnswerForHost = Box<dyn Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync>;
@@ -106,7 +95,7 @@ pub struct Node {
     pub(crate) id: NodeId,
     pub(crate) records: Records,
     pub(crate) data: DataStore,
-    pub(crate) peers: Arc<dyn Peers>,
+    pub(crate) peers: Arc<PeerLane>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) allocator: Allocator,
     pub(crate) locks: Locks,
@@ -123,8 +112,9 @@ pub struct Node {
     pub(crate) objects: bivouac_source::Environment,
     /// The locks that programs take.
     pub(crate) advisory: Advisory,
-    pub(crate) leases: Leases,
-    pub(crate) caches: Caches,
+    pub(crate) callbacks: Callbacks,
+    /// The clients that this process serves.
+    pub(crate) served: Arc<ServedClients>,
     pub(crate) users: Users,
     pub(crate) opens: Opens,
     pub(crate) sessions: Sessions,
@@ -132,7 +122,7 @@ pub struct Node {
     /// The switch of each node, as far as that is known.
     pub(crate) switches: Vec<Option<u16>>,
     pub(crate) channels: Channels,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
     /// How files are used.
     pub(crate) uses: Uses,
     pub(crate) reaper: Reaper,
@@ -158,8 +148,6 @@ pub struct Node {
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
     pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
-    /// By client of this process: its page pool.
-    pub(crate) pages: Mutex<HashMap<ClientId, Arc<dyn PagePool>>>,
     pub(crate) started: Instant,
 }
 
@@ -188,14 +176,18 @@ impl Node {
         }
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
-        let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
+        let (served, counters) = (Arc::<ServedClients>::default(), Arc::new(Counters::new()));
+        let lane =
+            Arc::new(PeerLane::new(&config.map, config.id, Arc::clone(&peers), Arc::clone(&counters)));
+        let restarted = recovery.records > 0;
+        let callbacks = Callbacks::new(&config.map, restarted, Arc::clone(&served), Arc::clone(&lane));
         let allocator = Allocator::open(&records, config.id, slot);
         let sessions = Sessions::open(&records, slot, config.grace);
         let partitions = Partitions::open(&records, slot, &config.map)?;
         let own = slots_of(&config.map, config.id);
         let had_opens = config.past.was_recovered || !sessions.awaiting().is_empty();
         let node = Node {
-            advisory: Advisory::open(&records, config.id, own, Arc::clone(&peers)),
+            advisory: Advisory::open(&records, config.id, own, peers, Arc::clone(&served)),
             stale_tails: StaleTails::new(config.id, allocator.first(), had_opens),
             sweeper: Sweeper::default(),
             proxy: Proxy::default(),
@@ -216,7 +208,7 @@ impl Node {
             id: config.id,
             records,
             data,
-            peers,
+            peers: lane,
             clock,
             locks: Locks::new(config.grace),
             dirs: Dirs::new(config.grace),
@@ -226,26 +218,25 @@ impl Node {
             unspreading: Mutex::default(),
             spread_at: config.spread_at,
             objects: config.objects,
-            leases,
-            caches: Caches::default(),
+            callbacks,
+            served,
             users: Users::default(),
             opens: Opens::new(),
             channels: Channels::default(),
-            counters: Counters::new(),
+            counters,
             uses: Uses::default(),
             lending: Lending::default(),
             sizes: Sizes::default(),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             on_shutdown: Mutex::new(rank::LEAF, None),
-            pages: Mutex::default(),
             started: Instant::now(),
         };
         node.count_files();
         node.limit_partitions();
         node.make_root(config.owner)?;
         node.adopt_intents()?;
-        if recovery.records > 0 {
+        if restarted {
             node.adopt_moves_lock()?;
         }
         node.adopt_partitions();
@@ -341,23 +332,9 @@ impl Node {
         &self.map
     }
 
-    /// This process serves a client from now on, which is to hear of its locks; or no more.
-    pub fn serves(&self, client: ClientId, by: Option<Arc<dyn LockClient>>) {
-        self.advisory.serve(client, by);
-    }
-
-    /// A client of this process has a page pool from now on, or no more.
-    pub fn shows_pages(&self, client: ClientId, pool: Option<Arc<dyn PagePool>>) {
-        let mut pages = self.pages.lock();
-        match pool {
-            Some(pool) => drop(pages.insert(client, pool)),
-            None => drop(pages.remove(&client)),
-        }
-    }
-
-    /// The page pools of clients of this process.
-    pub(crate) fn page_pools(&self) -> Vec<Arc<dyn PagePool>> {
-        self.pages.lock().values().map(Arc::clone).collect()
+    /// Changes what a client of this process can be asked about.
+    pub fn serve(&self, client: ClientId, act: impl FnOnce(&mut Served)) {
+        self.served.change(client, act);
     }
 
     fn make_root(&self, owner: (u32, u32)) -> FsResult<()> {

@@ -433,7 +433,7 @@ impl Node {
     fn locks_are_alive(&self, client: ClientId) -> bool {
         match self.advisory.node_of(client) {
             None => false,
-            Some(node) if node == self.id => self.advisory.served(client).is_some(),
+            Some(node) if node == self.id => self.served.get(client).locks.is_some(),
             Some(node) => {
                 let asked = self.step::<op::ServesClient>(node, Steps::question(SYSTEM), 0, client);
                 // Who watches decides who lives: this node alone may not reach it.

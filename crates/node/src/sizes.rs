@@ -230,7 +230,7 @@ impl Node {
         }
         let Some((grants, number, gate)) = self.lending.gate(session, client) else { return Ok(None) };
         // From now on it may change at any moment: nobody else gets a lease on it.
-        self.leases.begin(client, &[Item::Attrs(ino)], &|_, _, _| None);
+        self.callbacks.leases.begin(client, &[Item::Attrs(ino)], &|_, _, _| None);
         let gate = SizeGate::open(&gate, ino.0, attr.epoch, !self.stale_tails.may_have_tail(ino));
         let lent = Lent { gate: number, turn: gate.turn(), epoch: attr.epoch };
         let holder = Holder { client, session, gate: number, grants };
@@ -328,7 +328,7 @@ impl Node {
         for loan in self.sizes.take_over(ino, is_over) {
             loan.gate.clear();
             if let Some(holder) = loan.holder {
-                self.leases.end(holder.client, &[Item::Attrs(ino)]);
+                self.callbacks.leases.end(holder.client, &[Item::Attrs(ino)]);
                 if loan.last.is_none() {
                     self.lending.give_back(holder.client, (holder.session, holder.gate));
                 }

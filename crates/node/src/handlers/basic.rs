@@ -90,7 +90,7 @@ impl Handle for op::Status {
             names_bytes: records.memory,
             names_max_bytes: records.memory_max,
             volumes: node.data.usage().into_iter().map(volume_status).collect(),
-            page_pool: node.page_pools().iter().map(|pool| pool.status()).sum(),
+            page_pool: node.served.page_pools().iter().map(|pool| pool.status()).sum(),
             operations: operations(node),
             epoch,
             silent,
@@ -102,7 +102,7 @@ impl Handle for op::Status {
 impl Handle for op::ListUses {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<UseTable> {
         // What is open is told of now and then; mounts of this node tell it now.
-        node.page_pools().iter().for_each(|pool| pool.tell_uses());
+        node.served.page_pools().iter().for_each(|pool| pool.tell_uses());
         Ok(node.uses.list(node.started))
     }
 }

@@ -89,7 +89,7 @@ impl Handle for op::LendSize {
 impl Handle for op::Invalidate {
     fn handle(node: &Node, _: &Ctx<'_>, request: InvalidateRequest) -> FsResult<u32> {
         // Rounded up: part of a millisecond is none of nothing.
-        let goes_on = node.invalidate(request.client, &request.what).as_micros().div_ceil(1000);
+        let goes_on = node.callbacks.invalidate(request.client, &request.what).as_micros().div_ceil(1000);
         Ok(u32::try_from(goes_on).unwrap_or(u32::MAX))
     }
 }

@@ -163,9 +163,9 @@ impl Node {
         items.push(Item::Attrs(source.ino));
         items.extend(target.map(|target| Item::Attrs(target.ino)));
         let mut change = self.change_at(&slots, &items)?;
-        self.moves_to(ctx.origin, new_place.name_item());
+        self.callbacks.moves_to(ctx.origin, new_place.name_item());
         if request.flags & EXCHANGE != 0 {
-            self.moves_to(ctx.origin, place.name_item());
+            self.callbacks.moves_to(ctx.origin, place.name_item());
         }
         if change.dentry(place)? != Some(source) || change.dentry(new_place)? != target {
             return Err(Errno::EBUSY.into());

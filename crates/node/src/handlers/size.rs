@@ -247,10 +247,10 @@ impl Node {
                 let body = request.to_bytes();
                 let step =
                     PeerRequest { payload: &pieces, ..PeerRequest::of_node(self.id, Op::Write, &body) };
-                let written = match self.ask::<op::Write>(place.node, &step) {
+                let written = match self.peers.ask::<op::Write>(place.node, &step) {
                     Err(error) if error.errno() == Errno::EINPROGRESS => {
                         self.have_brought(inode, &range)?;
-                        self.ask::<op::Write>(place.node, &step)
+                        self.peers.ask::<op::Write>(place.node, &step)
                     }
                     written => written,
                 };

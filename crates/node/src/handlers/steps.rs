@@ -210,7 +210,7 @@ impl Handle for op::InstallEntry {
         if matches!(lock, Some(None)) || matches!(inside, Some(None)) {
             return Err(FsError::with(Errno::EAGAIN, format!("entry '{name}' is being changed: try again")));
         }
-        node.moves_to(ctx.origin, place.name_item());
+        node.callbacks.moves_to(ctx.origin, place.name_item());
         change.txn.may_not_grow_for_ever();
         change.install_entry(&place, &name, &request)?;
         if let Some(inode) = if is_told { change.spread_dir(dir)? } else { None } {

@@ -89,7 +89,7 @@ impl Node {
         // Nobody may cache, by a promise of this node, what another node changes from now on.
         let _changing = {
             let _principal = Principal::on_behalf_of(SYSTEM);
-            self.begin_change(&[Item::Slot(dir.slot())])
+            self.callbacks.begin(&[Item::Slot(dir.slot())])
         };
         let slots: Vec<Slot> = self.own_slots().collect();
         let mut change = self.change(&slots)?;
