@@ -169,9 +169,7 @@ impl Service for Node {
     }
 
     fn client_gone(&self, client: ClientId) {
-        let ended = self.lending.forget(client);
-        ended.iter().for_each(|session| self.sizes.end_session(*session));
-        if !ended.is_empty() {
+        if self.lending.forget(client) {
             self.reaper.wake();
         }
         self.mark_tails(self.opens.of_client(client));

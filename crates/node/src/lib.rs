@@ -41,7 +41,6 @@ mod rounds;
 mod served;
 mod session;
 mod sessions;
-mod sizes;
 mod stale_tails;
 mod sweep;
 mod users;

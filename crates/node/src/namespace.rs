@@ -45,7 +45,7 @@ impl Node {
     pub(crate) fn told_inode(&self, ino: Ino, record: Option<&[u8]>) -> FsResult<Inode> {
         let mut inode: Inode =
             record.map_or(Err(Errno::ENOENT.into()), |bytes| decode(bytes, "inode", ino))?;
-        self.sizes.add_to(&mut inode.attr);
+        self.lending.add_to(&mut inode.attr);
         Ok(inode)
     }
 

@@ -35,7 +35,6 @@ use crate::record::Inode;
 use crate::rounds::Rounds;
 use crate::served::{Served, ServedClients};
 use crate::sessions::Sessions;
-use crate::sizes::Sizes;
 use crate::stale_tails::StaleTails;
 use crate::sweep::Sweeper;
 use crate::users::Users;
@@ -94,7 +93,7 @@ pub struct Node {
     pub(crate) map: Arc<FormationMap>,
     pub(crate) id: NodeId,
     pub(crate) records: Records,
-    pub(crate) data: DataStore,
+    pub(crate) data: Arc<DataStore>,
     pub(crate) peers: Arc<PeerLane>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) allocator: Allocator,
@@ -142,7 +141,6 @@ pub struct Node {
     pub(crate) stale_tails: StaleTails,
     pub(crate) proxy: Proxy,
     pub(crate) lending: Lending,
-    pub(crate) sizes: Sizes,
     /// What checks of the running formation look at.
     pub(crate) watches: Watches,
     pub(crate) files: AtomicU64,
@@ -165,7 +163,7 @@ impl Node {
         config.map.check().map_err(|text| FsError::with(bivouac_types::Errno::EINVAL, text))?;
         let formation = config.map.formation;
         let options = DataOptions { handles_max: config.handles_max, checksum: config.checksum };
-        let data = DataStore::open(&config.volumes, formation, config.id, &options)?;
+        let data = Arc::new(DataStore::open(&config.volumes, formation, config.id, &options)?);
         let capacity = config.volumes.first().map_or(0, |volume| volume.capacity);
         let (records, recovery) =
             Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
@@ -191,6 +189,7 @@ impl Node {
             stale_tails: StaleTails::new(config.id, allocator.first(), had_opens),
             sweeper: Sweeper::default(),
             proxy: Proxy::default(),
+            lending: Lending::new(Arc::clone(&data)),
             allocator,
             sessions,
             partitions,
@@ -225,8 +224,6 @@ impl Node {
             channels: Channels::default(),
             counters,
             uses: Uses::default(),
-            lending: Lending::default(),
-            sizes: Sizes::default(),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             on_shutdown: Mutex::new(rank::LEAF, None),
