@@ -169,12 +169,7 @@ impl Service for Node {
     }
 
     fn client_gone(&self, client: ClientId) {
-        if self.lending.forget(client) {
-            self.reaper.wake();
-        }
-        self.mark_tails(self.opens.of_client(client));
-        self.sessions.disconnect(client);
-        self.reaper.call();
+        self.end_connection(client);
     }
 }
 

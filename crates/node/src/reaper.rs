@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Mutex, MutexGuard, rank};
 use bivouac_types::limits::UNFINISHED_MAX;
-use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
-use bivouac_wire::op;
+use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, Slot};
 
 use crate::away::take_blamed;
 use crate::dispatch::SYSTEM;
@@ -21,7 +20,6 @@ use crate::namespace::LOOKED_UP;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::rounds::{Next, Place, Round};
-use crate::sessions::Exclusive;
 use agenda::{Agenda, Task};
 
 pub(crate) use agenda::Job;
@@ -351,95 +349,6 @@ impl Node {
         self.reaper.delay(&self.orphans());
         self.nodes_pending().into_iter().for_each(|node| self.reaper.add(Job::Pending(node)));
         self.reaper.wake();
-    }
-
-    /// Ends the sessions that have expired.
-    fn end_expired(&self) {
-        while let Some(ending) = self.sessions.expire() {
-            if self.advisory.node_of(ending.client()).is_some() {
-                // Whether it is alive takes a question to its node; it stays gone until that is answered.
-                self.reaper.add_once(Job::Alive(ending.client()));
-                ending.put_off(3 * self.reaper.grace);
-            } else {
-                self.end_lost(ending);
-            }
-        }
-    }
-
-    /// Ends the session of a client that says that it ends.
-    ///
-    /// # Errors
-    /// When that cannot be logged: the session ends later then.
-    pub(crate) fn forget_client(&self, client: ClientId) -> FsResult<()> {
-        let ending = self.sessions.end(client);
-        let ended = self.end_session(&ending);
-        ended.inspect_err(|_| self.sessions.cut_off(&[client]))?;
-        self.has_closed_orphans(client);
-        Ok(())
-    }
-
-    /// A node is dead, and so are its mounts, unless they are back before anybody misses what they have.
-    pub(crate) fn peer_is_dead(&self, node: NodeId) {
-        self.sessions.cut_off(&self.sessions.of_node(self.map.formation, node));
-        self.reaper.call();
-    }
-
-    /// A node that was taken for dead is not; nor are its mounts that are connected all the time.
-    pub(crate) fn peer_is_alive(&self, node: NodeId) {
-        self.sessions.reached(&self.sessions.of_node(self.map.formation, node));
-        self.peer_answers(node);
-    }
-
-    /// Ends the session of a client that is gone. One that is connected all the same has to say again what it has.
-    fn end_lost(&self, ending: Exclusive<'_>) {
-        let client = ending.client();
-        if let Some(hang_up) = self.on_forgotten.get() {
-            hang_up(client);
-        }
-        if let Err(error) = self.end_session(&ending) {
-            log::warn!("the session of client {} ends later: {error}", client.0);
-            return ending.put_off(self.reaper.grace);
-        }
-        drop(ending);
-        // What it wrote last may belong to files that are gone.
-        self.sweeper.request();
-        self.has_closed_orphans(client);
-    }
-
-    /// Takes everything from a client that it has here.
-    ///
-    /// # Errors
-    /// When that cannot be logged. What is left is taken when this is called again.
-    fn end_session(&self, ending: &Exclusive<'_>) -> FsResult<()> {
-        let client = ending.client();
-        self.advisory.forget(&self.records, client, true)?;
-        self.opens.remove_client(client);
-        self.watches.set(client, &[]);
-        ending.forget(&self.records)
-    }
-
-    /// Ends the session of a client whose locks were looked after, unless it is alive, or came back meanwhile.
-    fn end_unless_alive(&self, client: ClientId) {
-        if self.locks_are_alive(client) {
-            self.sessions.is_alive(client);
-            self.reaper.call();
-        } else if let Some(ending) = self.sessions.expire_now(client) {
-            self.end_lost(ending);
-        }
-    }
-
-    /// Whether a client has something locked here and is alive, only without anything to ask. The node that serves
-    /// it says so.
-    fn locks_are_alive(&self, client: ClientId) -> bool {
-        match self.advisory.node_of(client) {
-            None => false,
-            Some(node) if node == self.id => self.served.get(client).locks.is_some(),
-            Some(node) => {
-                let asked = self.step::<op::ServesClient>(node, Steps::question(SYSTEM), 0, client);
-                // Who watches decides who lives: this node alone may not reach it.
-                asked.unwrap_or_else(|_| self.members.sees(node))
-            }
-        }
     }
 }
 

@@ -157,6 +157,7 @@ impl Lending {
         let last = holder.is_none().then(|| gate.told());
         let mut table = self.table.lock();
         if holder.as_ref().is_some_and(|holder| !table.has_session(holder.session, holder.client)) {
+            gate.close();
             gate.clear();
             return false;
         }
