@@ -55,6 +55,7 @@ impl Node {
         let ending = self.sessions.end(client);
         let ended = self.end_session(&ending);
         ended.inspect_err(|_| self.sessions.cut_off(&[client]))?;
+        self.callbacks.leases.forget(client);
         self.has_closed_orphans(client);
         Ok(())
     }

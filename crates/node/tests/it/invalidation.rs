@@ -112,6 +112,22 @@ fn who_cannot_tell_or_is_not_heard_of_is_waited_for() {
     }
 }
 
+/// It would be waited for until its leases are over.
+#[test]
+fn who_has_left_is_neither_asked_nor_waited_for() {
+    for home in [0, 1] {
+        let formation = Formation::new(2, 4096);
+        let (mounted, program) = (Mounted::new(&formation, 0), formation.client(1));
+        let (_, ino) = mounted.make(&formation, home);
+        mounted.client.leave();
+        let id = ClientId::of_mount(formation.map.formation, NodeId(0), 7);
+        formation.nodes[0].serve(id, |served| served.cache = None);
+        write_first(&program, ino);
+        assert_eq!((waits(&formation), mounted.kernel.asked.lock().len()), (0, 0));
+        assert_eq!(program.getattr(ino).unwrap().size, 5000);
+    }
+}
+
 /// S271.
 #[test]
 fn an_answer_that_is_lost_is_no_answer() {
