@@ -114,22 +114,24 @@ pub(crate) struct Logged {
 impl Intent {
     /// What is locked while the intent is carried out.
     fn targets(&self) -> Vec<Target> {
-        let entry = |parent, name: &[u8]| Target::Entry(parent, bivouac_layout::entry_hash(parent, name));
+        let entry = |dir, name: &[u8]| {
+            vec![Target::Dir(dir), Target::Entry(dir, bivouac_layout::entry_hash(dir, name))]
+        };
         match self {
-            Intent::MakeDir(new) => vec![entry(new.inode.parent, &new.name)],
-            Intent::RemoveDir(old) | Intent::Link(old) => vec![entry(old.parent, &old.name)],
+            Intent::MakeDir(new) => entry(new.inode.parent, &new.name),
+            Intent::RemoveDir(old) | Intent::Link(old) => entry(old.parent, &old.name),
             // The name is gone already; whoever wants it may have it.
             Intent::Unlink(_) => Vec::new(),
             Intent::Rename(moved) => {
-                let mut targets =
-                    vec![entry(moved.parent, &moved.name), entry(moved.new_parent, &moved.new_name)];
+                let mut targets = entry(moved.parent, &moved.name);
+                targets.extend(entry(moved.new_parent, &moved.new_name));
                 targets.extend((moved.turn != 0).then_some(Target::Moves));
                 targets
             }
             Intent::Cut(cut) => vec![Target::Size(cut.ino)],
             Intent::Renew(new) => vec![Target::Size(new.ino)],
-            // Given up, or taken up by nobody but the reaper.
-            Intent::Spread(_) => Vec::new(),
+            // Nobody tries once more before what this attempt has left on other nodes is removed.
+            Intent::Spread(dir) => vec![Target::Dir(*dir)],
             Intent::Inherit(dir) => vec![Target::Size(*dir)],
             // Its number is its own, and its directory is taken in one step.
             Intent::MakePartition(_) => Vec::new(),
@@ -278,15 +280,7 @@ impl Node {
 
     /// Nobody else works on what an unfinished intent touches, and its entries stay where they are.
     fn keep(&self, tx: u64, logged: Logged) {
-        for target in logged.intent.targets() {
-            if let Target::Entry(dir, _) = target {
-                self.dirs.keep(dir);
-            }
-            self.locks.keep(target, tx);
-        }
-        if let Intent::Spread(dir) = logged.intent {
-            self.unspreading.lock().insert(dir);
-        }
+        logged.intent.targets().into_iter().for_each(|target| self.locks.keep(target, tx));
         let before = self.postponed.lock().insert(tx, logged);
         assert!(before.is_none(), "change {tx} is postponed once");
     }
@@ -294,15 +288,7 @@ impl Node {
     /// Ends what [`Node::keep`] began: the change is over.
     fn release(&self, tx: u64) {
         let Some(logged) = self.postponed.lock().remove(&tx) else { return };
-        for target in logged.intent.targets() {
-            self.locks.release(target, tx);
-            if let Target::Entry(dir, _) = target {
-                self.dirs.release(dir);
-            }
-        }
-        if let Intent::Spread(dir) = logged.intent {
-            self.unspreading.lock().remove(&dir);
-        }
+        logged.intent.targets().into_iter().for_each(|target| self.locks.release(target, tx));
         self.channels.put(logged.steps_channel);
         if let Some(turn) = logged.intent.turn() {
             self.reaper.add(Job::Moves(turn));
@@ -582,17 +568,17 @@ pub mod tests {
         let node = alone(dir.path());
         let old = OldEntry { parent: Ino::ROOT, name: b"name".to_vec(), ino: Ino(7) };
         let intent = Intent::RemoveDir(old);
-        let [target] = intent.targets()[..] else { panic!("one target") };
+        let [dir, target] = intent.targets()[..] else { panic!("an entry and its directory") };
         let steps_channel = node.channels.take();
         let (client, channel, op) = (ClientId(5), 6, OpId(7));
         let logged = Logged { slot: Slot(0), intent, client, channel, op, steps_channel };
-        let guard = node.locks.lock(target).unwrap();
+        let guards = node.locks.lock_all([dir, target]).unwrap();
         node.keep(99, logged);
-        drop(guard);
+        drop(guards);
         assert!(node.locks.try_lock(target).is_none());
         node.replay_intent(Slot(0), 99).unwrap();
         assert!(node.locks.try_lock(target).is_some() && !node.locks.is_kept(target));
-        assert!(node.dirs.move_away(Ino::ROOT).is_some(), "nobody is at work in the directory");
+        assert!(node.locks.claim(Ino::ROOT).is_some(), "nobody is at work in the directory");
         assert_eq!(node.channels.take(), steps_channel, "the channel is free");
     }
 }

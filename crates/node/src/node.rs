@@ -24,7 +24,7 @@ use crate::direct::Lending;
 use crate::ended::end_clients;
 use crate::gather::{Gathers, Shards};
 use crate::intent::Logged;
-use crate::locks::{Dirs, Locks};
+use crate::locks::Locks;
 use crate::membership::Membership;
 use crate::opens::Opens;
 use crate::partitions::Partitions;
@@ -98,13 +98,10 @@ pub struct Node {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) allocator: Allocator,
     pub(crate) locks: Locks,
-    pub(crate) dirs: Dirs,
     pub(crate) shards: Shards,
     pub(crate) gathers: Gathers,
     /// Changes over several nodes that wait to be finished, by their numbers: what they keep locked.
     pub(crate) postponed: Mutex<HashMap<u64, Logged>>,
-    /// Directories that could not spread, and whose shards are still to be removed.
-    pub(crate) unspreading: Mutex<HashSet<Ino>>,
     /// Entries at which a directory spreads.
     pub(crate) spread_at: SpreadAt,
     /// What the environment says of object stores.
@@ -210,11 +207,9 @@ impl Node {
             peers: lane,
             clock,
             locks: Locks::new(config.grace),
-            dirs: Dirs::new(config.grace),
             shards,
             gathers,
             postponed: Mutex::default(),
-            unspreading: Mutex::default(),
             spread_at: config.spread_at,
             objects: config.objects,
             callbacks,

@@ -11,6 +11,7 @@ use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::leases::Item;
 use crate::namespace::{Change, decode};
+use crate::locks::Target;
 use crate::node::Node;
 use crate::proxy::not_listed;
 use crate::record::{Aside, Dentry, Inode, aside_key};
@@ -189,7 +190,7 @@ impl Handle for op::InstallEntry {
         // A peer must not change what a request of this node is about to change, or what is about to move.
         let own = ctx.client == node.as_client();
         let at_home = node.owns(dir.slot());
-        let inside = (!own && at_home).then(|| node.dirs.try_enter(dir));
+        let inside = (!own && at_home).then(|| node.locks.try_lock(Target::Dir(dir)));
         let lock = (!own).then(|| node.locks.try_lock(Node::entry_target(dir, &name)));
         // Looked at first: by the time of a repetition the directory may be spread, or gone.
         for slot in [dir.slot(), node.hashed_slot(dir, &name)] {

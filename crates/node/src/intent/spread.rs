@@ -53,10 +53,7 @@ struct Moved {
 impl Node {
     /// Spreads a directory that has grown large, if nobody stays at work in it.
     pub(crate) fn spread(&self, dir: Ino) {
-        if self.unspreading.lock().contains(&dir) {
-            return;
-        }
-        let Some(_moving) = self.dirs.move_away(dir) else {
+        let Some(_claim) = self.locks.claim(dir) else {
             log::info!("directory {dir} is in use and spreads later");
             return;
         };
