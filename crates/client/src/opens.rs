@@ -30,7 +30,7 @@ impl Client {
         let opening = self.known.under_way.begin();
         let (id, floor) = (opening.id, self.known.under_way.floor());
         let request = OpenRequest { ino, truncate, id, floor };
-        let change = || self.change::<op::Open>(home, ctx, &request, &[]);
+        let change = || self.ways.change::<op::Open>(home, ctx, &request, &[]);
         let seen = if truncate { self.cut_to_nothing(ino, change) } else { change() }?;
         let attr = self.saw(asked, seen);
         self.known.add(&attr, id);
@@ -78,7 +78,7 @@ impl Client {
         }
         uses.truncate(USES_PER_MESSAGE_MAX);
         let request = CloseRequest { floor: self.known.under_way.floor(), opens: vec![(ino, open)], uses };
-        self.ask::<op::Close>(home, &request)
+        self.ways.ask::<op::Close>(home, &request)
     }
 
     /// Before a name is removed at a node: it hears which files are closed, so that it does not keep their content.
@@ -109,7 +109,7 @@ impl Client {
         for (node, opens) in per_node {
             self.watch(node);
             let told =
-                in_batches(floor, opens).iter().try_for_each(|batch| self.ask::<op::Reassert>(node, batch));
+                in_batches(floor, opens).iter().try_for_each(|batch| self.ways.ask::<op::Reassert>(node, batch));
             let told = told.and_then(|()| self.locks.resume(node));
             if let Err(error) = told {
                 log::warn!("{node} has not heard yet what is open: {error}");
@@ -139,7 +139,7 @@ impl Client {
 
     pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
         let _telling = self.known.tellings.begin(ino);
-        self.ask::<op::Touch>(self.home(ino)?, &InoOnly { ino })
+        self.ways.ask::<op::Touch>(self.home(ino)?, &InoOnly { ino })
     }
 }
 

@@ -22,7 +22,7 @@ impl Client {
         let seen = self.making(parent, name, || {
             let payload = [IoSlice::new(content)];
             self.at_entry(parent, name, ctx.retry, |node, _| {
-                self.change::<op::Put>(node, ctx, &request, &payload)
+                self.ways.change::<op::Put>(node, ctx, &request, &payload)
             })
         })?;
         self.glimpses.changed(parent, 1, 0);

@@ -211,7 +211,7 @@ impl Client {
         }
         let (floor, ino) = (self.known.under_way.floor(), told.ino);
         let request = CloseRequest { floor, opens: Vec::new(), uses: vec![told] };
-        if let Err(error) = self.ask::<op::Close>(home, &request) {
+        if let Err(error) = self.ways.ask::<op::Close>(home, &request) {
             log::debug!("how inode {ino} was used is not told: {error}");
         }
     }

@@ -197,7 +197,7 @@ impl Client {
 
     fn names_of(&self, dir: Ino) -> FsResult<Option<(Vec<u64>, Run)>> {
         let asked = self.now();
-        let names = self.ask::<op::ListHashes>(self.home(dir)?, &InoOnly { ino: dir })?;
+        let names = self.ways.ask::<op::ListHashes>(self.home(dir)?, &InoOnly { ino: dir })?;
         let run = self.leased(dir.slot(), asked, names.lease_ms);
         Ok(run.filter(|_| names.all).map(|run| (names.hashes, run)))
     }
