@@ -4,17 +4,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bivouac_layout::entry_hash;
-use bivouac_net::{
-    Address, Auth, Identity, InProcess, LaneKind, LivenessTable, Peer, Service, Transport,
-};
-use bivouac_types::{Attr, ClientId, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
+use bivouac_net::{Address, Auth, Identity, InProcess, LaneKind, LivenessTable, Peer, Service, Transport};
+use bivouac_types::{Attr, ClientId, Ino, NodeId, OpId, SeatIndex};
 use bivouac_wire::{Flags, FormationMap, Invalidation, NodeEntry};
 
 use crate::closings::Closings;
 use crate::direct::Direct;
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
-use crate::leases::{Leases, Moment, Run};
+use crate::leases::Leases;
 use crate::local::LocalFiles;
 use crate::locks::{Heeded, LockDesk};
 use crate::session::Sessions;
@@ -221,12 +219,7 @@ impl Client {
         Client::with(map, ways, local, options)
     }
 
-    fn with(
-        map: Arc<FormationMap>,
-        ways: Ways,
-        local: Option<NodeId>,
-        options: &ClientOptions,
-    ) -> Client {
+    fn with(map: Arc<FormationMap>, ways: Ways, local: Option<NodeId>, options: &ClientOptions) -> Client {
         let ways = Arc::new(ways);
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::new(options.incarnation));
@@ -296,36 +289,10 @@ impl Client {
         what.iter().filter(|one| one.name.is_some()).for_each(|one| self.whole.forget(one.ino.slot()));
     }
 
-    /// When a question is about to be asked: leases of its answer count from here.
-    pub(crate) fn now(&self) -> Moment {
-        self.leases.now()
-    }
-
-    /// A node gave a lease on a slot with its answer to what was asked at `asked`. The run that it belongs to, if it
-    /// is not over yet.
-    pub(crate) fn leased(&self, slot: Slot, asked: Moment, lease_ms: u32) -> Option<Run> {
-        self.leases.renew(slot, asked, lease_ms)
-    }
-
-    /// The run of a slot's lease, while it lasts.
-    pub(crate) fn lease_run(&self, slot: Slot) -> Option<Run> {
-        self.leases.run(slot)
-    }
-
-    /// Whether nodes give it leases at all.
-    pub(crate) fn takes_leases(&self) -> bool {
-        self.ways.take_leases()
-    }
-
     /// A seat of the near node; files take turns.
     pub(crate) fn near_seat(&self) -> Option<SeatIndex> {
         let turn = self.ways.asked() as usize;
         self.near.get(turn.checked_rem(self.near.len())?).copied()
-    }
-
-    /// The node that an inode's record belongs to.
-    pub(crate) fn home(&self, ino: Ino) -> FsResult<NodeId> {
-        self.ways.home(ino)
     }
 
     /// This client ends for good: the nodes need not remember any more what came of its changes. It must not be used

@@ -10,10 +10,10 @@ use bivouac_wire::{
     ExtendRequest, InoOnly, ReadRequest, StatFsRequest, SubfileName, WriteRequest, Written, op,
 };
 
-use crate::ways::when_here;
 use crate::client::{Client, OpCtx};
 use crate::direct::{Handle, Missed, Wish};
 use crate::known::Known;
+use crate::ways::when_here;
 
 /// How often a grant is asked for while others end it.
 const GRANTS_MAX: usize = 3;
@@ -214,7 +214,7 @@ impl Client {
 
     fn append(&self, ctx: &OpCtx, ino: Ino, part: &[u8]) -> FsResult<()> {
         let payload = [IoSlice::new(part)];
-        let home = self.home(ino)?;
+        let home = self.ways.home(ino)?;
         let append = || self.ways.change::<op::Append>(home, ctx, &InoOnly { ino }, &payload);
         let done = self.when_there_is_room(append)?;
         self.known.update(&done.attr);
@@ -270,7 +270,7 @@ impl Client {
                 false => self.extend(ino, end, known.epoch)?,
             };
             if accepted {
-                self.direct.grew(&self.known, self.home(ino)?, ino);
+                self.direct.grew(&self.known, self.ways.home(ino)?, ino);
                 return Ok(true);
             }
             known = Known::from(&attr);
@@ -279,14 +279,14 @@ impl Client {
     }
 
     pub(crate) fn cut_tail(&self, ino: Ino) {
-        let cut = self.home(ino).and_then(|home| self.ways.ask::<op::CutTail>(home, &InoOnly { ino }));
+        let cut = self.ways.home(ino).and_then(|home| self.ways.ask::<op::CutTail>(home, &InoOnly { ino }));
         if let Err(error) = cut {
             log::warn!("inode {ino}: what a failed write left behind its end stays: {error}");
         }
     }
 
     pub(crate) fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
-        let told = self.ways.ask::<op::Extend>(self.home(ino)?, &ExtendRequest { ino, end, epoch })?;
+        let told = self.ways.ask::<op::Extend>(self.ways.home(ino)?, &ExtendRequest { ino, end, epoch })?;
         self.known.update(&told.attr);
         Ok((told.accepted, told.attr))
     }
@@ -300,7 +300,10 @@ impl Client {
         let start = |node, range: &SeatRange, payload| {
             let (seat, layout, epoch, offset) = (range.seat, known.layout, known.epoch, range.subfile_offset);
             let request = WriteRequest { ino, seat, layout, epoch, offset };
-            Ok::<_, FsError>((self.local != Some(node), self.ways.start::<op::Write>(node, &request, payload)?))
+            Ok::<_, FsError>((
+                self.local != Some(node),
+                self.ways.start::<op::Write>(node, &request, payload)?,
+            ))
         };
         let mut failure = None;
         let nodes = ranges.iter().map(|range| self.content_node(range)).collect::<FsResult<Vec<_>>>()?;
@@ -347,7 +350,7 @@ impl Client {
             let started = seats.map(sync).collect::<FsResult<Vec<_>>>()?;
             finish_all(started)?;
         }
-        self.ways.ask::<op::SyncRecords>(self.home(ino)?, &())?;
+        self.ways.ask::<op::SyncRecords>(self.ways.home(ino)?, &())?;
         if attr.is_file() { self.save_synced(ino) } else { Ok(()) }
     }
 

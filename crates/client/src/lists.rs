@@ -12,11 +12,11 @@ use bivouac_types::limits::{FILE_SIZE_MAX, LIST_EXTENTS_MAX, TRANSFER_MAX};
 use bivouac_types::{Errno, FsResult, Ino, Layout, NodeId, SeatIndex};
 use bivouac_wire::{ListDone, ListRequest, op};
 
-use crate::ways::when_here;
 use crate::client::Client;
 use crate::data::{OVERTAKEN_MAX, len_within, note, overtaken, scatter};
 use crate::known::Known;
 use crate::uses::Begun;
+use crate::ways::when_here;
 
 /// A list has begun.
 fn begun(lens: impl Iterator<Item = usize>) -> Begun {

@@ -13,9 +13,9 @@ use bivouac_wire::{
     SetAttrRequest, op,
 };
 
-use crate::ways::when_here;
 use crate::client::{Client, NewInode, OpCtx, Opened};
 use crate::leases::Moment;
+use crate::ways::when_here;
 
 /// `O_TRUNC` of the kernel.
 const O_TRUNC: u32 = 0o1000;
@@ -50,7 +50,7 @@ impl Client {
             return Err(Errno::ENOENT.into());
         }
         self.until_stable(|| {
-            let asked = self.now();
+            let asked = self.leases.now();
             let found = self.at_entry(parent, name, false, |node, slot| {
                 let found = self.ways.ask::<op::Lookup>(node, &EntryName { parent, name })?;
                 self.found(slot, (parent, name), asked, &found);
@@ -110,7 +110,7 @@ impl Client {
     /// Attributes of an inode as its home has them.
     pub(crate) fn attr_now(&self, ino: Ino) -> FsResult<Attr> {
         self.tell_times(ino)?;
-        let (home, asked) = (self.home(ino)?, self.now());
+        let (home, asked) = (self.ways.home(ino)?, self.leases.now());
         let seen = self.ways.ask::<op::GetAttr>(home, &InoOnly { ino })?;
         Ok(self.saw(asked, seen))
     }
@@ -128,7 +128,7 @@ impl Client {
                 self.known.tellings.wait(ino);
             }
             let request = SetAttrRequest { ino, set: *set };
-            let (home, asked) = (self.home(ino)?, self.now());
+            let (home, asked) = (self.ways.home(ino)?, self.leases.now());
             Ok((asked, self.ways.change::<op::SetAttr>(home, ctx, &request, &[])?))
         };
         let (asked, seen) = if set.size == Some(0) {
@@ -223,7 +223,7 @@ impl Client {
         let near = if mode & mode::TYPE == mode::FILE { self.near_seat() } else { None };
         let (uid, gid) = (ctx.uid, ctx.gid);
         let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
-        let asked = self.now();
+        let asked = self.leases.now();
         let made = self.making(parent, name, || {
             self.at_entry(parent, name, ctx.retry, |node, slot| {
                 if open.is_some() {
@@ -304,7 +304,7 @@ impl Client {
     /// `EEXIST`, `EPERM` for a directory, `EMLINK`, `ENOENT`, `EIO`.
     pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
         let request = LinkRequest { ino, parent: new_parent, name: new_name };
-        let (home, asked) = (self.home(ino)?, self.now());
+        let (home, asked) = (self.ways.home(ino)?, self.leases.now());
         let seen = self.making(new_parent, new_name, || {
             self.at_entry(new_parent, new_name, ctx.retry, |node, _| {
                 let seen = self.ways.change::<op::Link>(node, ctx, &request, &[])?;
@@ -321,7 +321,7 @@ impl Client {
     /// # Errors
     /// `EINVAL` for anything else; `ENOENT`, `EIO`.
     pub fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        Ok(self.ways.ask::<op::ReadLink>(self.home(ino)?, &InoOnly { ino })?.bytes)
+        Ok(self.ways.ask::<op::ReadLink>(self.ways.home(ino)?, &InoOnly { ino })?.bytes)
     }
 
     /// Entries behind a cookie (0: from the start), without `.` and `..`; none at the end. An entry's own
@@ -356,7 +356,7 @@ impl Client {
     /// # Errors
     /// `ENOTDIR`, `ENOENT`, `EIO`.
     pub fn parent(&self, ino: Ino) -> FsResult<Ino> {
-        self.ways.ask::<op::Parent>(self.home(ino)?, &InoOnly { ino })
+        self.ways.ask::<op::Parent>(self.ways.home(ino)?, &InoOnly { ino })
     }
 
     /// The inode at a path below the root; symbolic links are not followed.

@@ -21,7 +21,7 @@ pub struct Known(RwLock<PartitionTable>);
 impl Client {
     /// The node that knows all partitions.
     fn keeper(&self) -> FsResult<NodeId> {
-        self.home(Ino::ROOT)
+        self.ways.home(Ino::ROOT)
     }
 
     /// A partition as it was when this client first came across it: its seats never change. `None` for the root
@@ -63,8 +63,9 @@ impl Client {
     pub fn list_partitions(&self) -> FsResult<Vec<Partition>> {
         let (mut all, mut after) = (Vec::new(), PartitionId::ROOT);
         loop {
-            let list =
-                self.ways.ask::<op::ListPartitions>(self.keeper()?, &ListPartitionsRequest { only: None, after })?;
+            let list = self
+                .ways
+                .ask::<op::ListPartitions>(self.keeper()?, &ListPartitionsRequest { only: None, after })?;
             after = list.partitions.last().map_or(after, |last| last.id);
             let is_last = list.end || list.partitions.is_empty();
             all.extend(list.partitions.into_iter().filter(|one| one.state == PartitionState::Live));

@@ -7,8 +7,8 @@
 use bivouac_types::{Errno, FsError, FsResult};
 use bivouac_wire::op;
 
-use crate::ways::when_here;
 use crate::client::Client;
+use crate::ways::when_here;
 
 /// How long a node is waited for that does not answer, in milliseconds: what it has to remove is not worth more.
 const WAIT_MS: u32 = 5000;

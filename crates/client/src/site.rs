@@ -116,7 +116,7 @@ impl Client {
     /// # Errors
     /// `EINVAL` for what is no file in front of site storage; `EIO` when a node cannot be reached.
     pub fn pin(&self, ino: Ino, pin: bool) -> FsResult<()> {
-        self.ways.ask::<op::Pin>(self.home(ino)?, &PinRequest { ino, pin })
+        self.ways.ask::<op::Pin>(self.ways.home(ino)?, &PinRequest { ino, pin })
     }
 
     /// Whether a file is pinned.
@@ -125,7 +125,8 @@ impl Client {
     /// `EIO` when its home cannot be reached.
     pub fn is_pinned(&self, ino: Ino) -> FsResult<bool> {
         let before = Some(Ino(ino.0.wrapping_sub(1))).filter(|before| before.slot() == ino.slot());
-        let page = self.ways.ask::<op::ListPinned>(self.home(ino)?, &ListPinnedRequest { after: before })?;
+        let page =
+            self.ways.ask::<op::ListPinned>(self.ways.home(ino)?, &ListPinnedRequest { after: before })?;
         Ok(page.files.iter().any(|file| file.ino == ino))
     }
 
@@ -199,7 +200,7 @@ impl Client {
         let mut request = ListSeenRequest { dir, after: Vec::new() };
         let mut names = SeenNames::new();
         loop {
-            let page = self.ways.ask::<op::ListSeen>(self.home(dir)?, &request)?;
+            let page = self.ways.ask::<op::ListSeen>(self.ways.home(dir)?, &request)?;
             let last = page.names.last().map(|name| name.name.clone());
             names.extend(page.names.into_iter().map(|name| (name.name, name.seen)));
             match last {
@@ -241,7 +242,7 @@ impl Client {
 
     fn flush_by(&self, found: &Found, mut request: FlushRequest) -> FsResult<Flushed> {
         self.tell_times(request.ino)?;
-        let home = self.home(request.ino)?;
+        let home = self.ways.home(request.ino)?;
         loop {
             let state = self.ways.ask::<op::Flush>(home, &request)?;
             if !state.done {
@@ -252,7 +253,7 @@ impl Client {
                 let name = found.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
                 let (dir, seen, by) = (found.dir, Some(version.clone()), Some(found.attr.ino));
                 let note = NoteSeenRequest { dir, name, seen, by };
-                self.ways.ask::<op::NoteSeen>(self.home(found.dir)?, &note)?;
+                self.ways.ask::<op::NoteSeen>(self.ways.home(found.dir)?, &note)?;
             }
             return Ok(Flushed { bytes: state.moved, changed: state.version.is_some(), lost: state.lost });
         }

@@ -10,10 +10,10 @@ use bivouac_wire::{
     SpaceRequest, SubfileName, SubfileState, op,
 };
 
-use crate::ways::when_here;
 use crate::client::{Client, NewInode, OpCtx, SeekKind};
 use crate::data::{OVERTAKEN_MAX, finish_all};
 use crate::known::Known;
+use crate::ways::when_here;
 
 /// `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` of the kernel.
 const KEEP_SIZE: u32 = 1;
@@ -65,8 +65,9 @@ impl Client {
 
     /// Tells the home how much of a file occupies nothing. What cannot be counted now is as it was.
     pub(crate) fn count_holes(&self, ino: Ino) {
-        let counted =
-            self.attr_now(ino).and_then(|attr| self.ways.ask::<op::Count>(self.home(ino)?, &self.count(&attr)?));
+        let counted = self
+            .attr_now(ino)
+            .and_then(|attr| self.ways.ask::<op::Count>(self.ways.home(ino)?, &self.count(&attr)?));
         if let Err(error) = counted {
             log::info!("holes of inode {ino} are not counted: {error}");
         }
@@ -192,7 +193,7 @@ impl Client {
     /// Tells the home the end of a write that leaves a hole between the end that we know and its start.
     pub(crate) fn extend_over(&self, ino: Ino, written: Range<u64>, epoch: u32) -> FsResult<(bool, Attr)> {
         let request = ExtendOverRequest { ino, start: written.start, end: written.end, epoch };
-        let told = self.ways.ask::<op::ExtendOver>(self.home(ino)?, &request)?;
+        let told = self.ways.ask::<op::ExtendOver>(self.ways.home(ino)?, &request)?;
         self.known.update(&told.attr);
         Ok((told.accepted, told.attr))
     }
@@ -251,7 +252,8 @@ impl Client {
     /// `EFBIG`, `ENOENT`, `EIO`.
     pub fn claim(&self, ctx: &OpCtx, ino: Ino, len: u64) -> FsResult<u64> {
         self.send_unsent(ino)?;
-        let claimed = self.ways.change::<op::Claim>(self.home(ino)?, ctx, &ClaimRequest { ino, len }, &[])?;
+        let claimed =
+            self.ways.change::<op::Claim>(self.ways.home(ino)?, ctx, &ClaimRequest { ino, len }, &[])?;
         self.known.update(&claimed.attr);
         Ok(claimed.offset)
     }
@@ -262,7 +264,7 @@ impl Client {
     /// `ENOENT`, `ENOTDIR`, `ENOSPC`, `EIO`.
     pub fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr> {
         let (mode, uid, gid, near) = (new.mode, ctx.uid, ctx.gid, self.near_seat());
-        let (home, asked) = (self.home(parent)?, self.now());
+        let (home, asked) = (self.ways.home(parent)?, self.leases.now());
         self.watch(home);
         let opening = self.known.under_way.begin();
         let open = opening.id;

@@ -10,8 +10,8 @@ use bivouac_types::{Attr, Errno, FsResult, Ino, NodeId, Slot};
 use bivouac_wire::{DirPage, ReadDirRequest, op};
 use parking_lot::RwLock;
 
-use crate::ways::when_here;
 use crate::client::Client;
+use crate::ways::when_here;
 
 /// The directories that are known to be spread. What is forgotten is learned again by a detour over the home.
 #[derive(Default)]
@@ -67,7 +67,7 @@ impl Client {
         act: &impl Fn(NodeId, Slot) -> FsResult<T>,
     ) -> FsResult<T> {
         if retry || !self.spread.has(dir) {
-            match act(self.home(dir)?, dir.slot()) {
+            match act(self.ways.home(dir)?, dir.slot()) {
                 Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(dir),
                 outcome => return outcome,
             }
@@ -83,9 +83,9 @@ impl Client {
 
     /// Entries behind a cookie. No entries mean the end.
     pub(crate) fn dir_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
-        let asked = self.now();
+        let asked = self.leases.now();
         if !self.spread.has(request.ino) {
-            match self.ways.ask::<op::ReadDir>(self.home(request.ino)?, request) {
+            match self.ways.ask::<op::ReadDir>(self.ways.home(request.ino)?, request) {
                 Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(request.ino),
                 outcome => {
                     return outcome.inspect(|page| self.leases.of_page(request.ino, asked, page.lease_ms));

@@ -204,7 +204,7 @@ impl Client {
 
     /// Not with a close: soon, if somebody else does that, or now. What cannot be told is not worth waiting for.
     fn tell_use(&self, told: Use) {
-        let Ok(home) = self.home(told.ino) else { return };
+        let Ok(home) = self.ways.home(told.ino) else { return };
         if let Some(closings) = self.closings.as_ref().filter(|_| self.local != Some(home)) {
             closings.tell(home, vec![told]);
             return;

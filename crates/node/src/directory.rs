@@ -150,7 +150,11 @@ impl Node {
     /// Keeps a directory from spreading while its attributes change: the shards get them too.
     pub(crate) fn stay(&self, ino: Ino) -> FsResult<Option<Guard<'_>>> {
         let attr = self.inode(ino)?.attr;
-        if attr.is_dir() && !attr.is_spread() { self.locks.lock(Target::Dir(ino)).map(Some) } else { Ok(None) }
+        if attr.is_dir() && !attr.is_spread() {
+            self.locks.lock(Target::Dir(ino)).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// As [`Ctx::done_before`], of an operation on an entry: its directory may have spread meanwhile.

@@ -357,7 +357,12 @@ mod tests {
     fn whatever_is_named_first_all_are_taken_in_one_order() {
         let locks = Locks::new(Duration::from_secs(3600));
         let targets = |from: u64, to: u64| {
-            [Target::Entry(Ino(from), to), Target::Dir(Ino(to)), Target::Entry(Ino(to), from), Target::Dir(Ino(from))]
+            [
+                Target::Entry(Ino(from), to),
+                Target::Dir(Ino(to)),
+                Target::Entry(Ino(to), from),
+                Target::Dir(Ino(from)),
+            ]
         };
         std::thread::scope(|scope| {
             for (from, to) in [(1, 2), (2, 1)] {

@@ -1,12 +1,12 @@
 //! A node: its parts, and how it starts and ends.
 
-use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bivouac_net::LivenessTable;
-use bivouac_ranks::{Mutex, rank};
+use bivouac_ranks::Mutex;
 use bivouac_store::{DataOptions, DataStore, Headroom, Records, RecordsOptions, Recovery, VolumeConfig};
 use bivouac_types::{
     Attr, Checksum, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt,
@@ -23,12 +23,12 @@ use crate::counters::Counters;
 use crate::direct::Lending;
 use crate::ended::end_clients;
 use crate::gather::{Gathers, Shards};
-use crate::intent::Logged;
+use crate::intent::Intents;
 use crate::locks::Locks;
 use crate::membership::Membership;
 use crate::opens::Opens;
 use crate::partitions::Partitions;
-use crate::peers::{Channels, PeerLane, Peers};
+use crate::peers::{PeerLane, Peers};
 use crate::proxy::Proxy;
 use crate::reaper::{Job, Reaper};
 use crate::record::Inode;
@@ -88,6 +88,19 @@ pub struct NodeConfig {
     pub switches: Vec<Option<u16>>,
 }
 
+/// What the process does for its node.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    /// Ends the connections of a client that was forgotten, so that it says again what it has open.
+    pub forgotten: OnceLock<Box<dyn Fn(ClientId) + Send + Sync>>,
+    /// Answers what is asked of this host.
+    pub asked: OnceLock<AnswerForHost>,
+    /// Gives memory that is free in this process back to the system.
+    pub shrunk: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Ends the process.
+    pub shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
 /// A running node.
 pub struct Node {
     pub(crate) map: Arc<FormationMap>,
@@ -100,8 +113,8 @@ pub struct Node {
     pub(crate) locks: Locks,
     pub(crate) shards: Shards,
     pub(crate) gathers: Gathers,
-    /// Changes over several nodes that wait to be finished, by their numbers: what they keep locked.
-    pub(crate) postponed: Mutex<HashMap<u64, Logged>>,
+    /// Changes over several nodes that this one drives.
+    pub(crate) intents: Intents,
     /// Entries at which a directory spreads.
     pub(crate) spread_at: SpreadAt,
     /// What the environment says of object stores.
@@ -117,22 +130,14 @@ pub struct Node {
     pub(crate) partitions: Partitions,
     /// The switch of each node, as far as that is known.
     pub(crate) switches: Vec<Option<u16>>,
-    pub(crate) channels: Channels,
     pub(crate) counters: Arc<Counters>,
     /// How files are used.
     pub(crate) uses: Uses,
     pub(crate) reaper: Reaper,
-    /// Inodes whose subfiles became garbage once more, perhaps while they were removed.
-    pub(crate) discarded_again: Mutex<HashSet<Ino>>,
     pub(crate) rounds: Rounds,
     /// Who lives.
     pub(crate) members: Membership,
-    /// Ends the connections of a client that was forgotten, so that it says again what it has open.
-    pub(crate) on_forgotten: OnceLock<Box<dyn Fn(ClientId) + Send + Sync>>,
-    /// Answers what is asked of this host.
-    pub(crate) on_asked: OnceLock<AnswerForHost>,
-    /// Gives memory that is free in this process back to the system.
-    pub(crate) on_shrunk: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    pub(crate) hooks: Hooks,
     pub(crate) away: Away,
     pub(crate) sweeper: Sweeper,
     pub(crate) stale_tails: StaleTails,
@@ -142,7 +147,6 @@ pub struct Node {
     pub(crate) watches: Watches,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
-    pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
     pub(crate) started: Instant,
 }
 
@@ -172,8 +176,7 @@ impl Node {
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
         let (served, counters) = (Arc::<ServedClients>::default(), Arc::new(Counters::new()));
-        let lane =
-            Arc::new(PeerLane::new(&config.map, config.id, Arc::clone(&peers), Arc::clone(&counters)));
+        let lane = Arc::new(PeerLane::new(&config.map, config.id, Arc::clone(&peers), Arc::clone(&counters)));
         let restarted = recovery.records > 0;
         let callbacks = Callbacks::new(&config.map, restarted, Arc::clone(&served), Arc::clone(&lane));
         let allocator = Allocator::open(&records, config.id, slot);
@@ -192,12 +195,9 @@ impl Node {
             partitions,
             switches: config.switches,
             reaper: Reaper::new(config.grace),
-            discarded_again: Mutex::default(),
             rounds: config.rounds,
             members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.liveness),
-            on_forgotten: OnceLock::new(),
-            on_asked: OnceLock::new(),
-            on_shrunk: OnceLock::new(),
+            hooks: Hooks::default(),
             away: Away::new(config.grace),
             watches: Watches::default(),
             map: config.map,
@@ -209,19 +209,17 @@ impl Node {
             locks: Locks::new(config.grace),
             shards,
             gathers,
-            postponed: Mutex::default(),
+            intents: Intents::default(),
             spread_at: config.spread_at,
             objects: config.objects,
             callbacks,
             served,
             users: Users::default(),
             opens: Opens::new(),
-            channels: Channels::default(),
             counters,
             uses: Uses::default(),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            on_shutdown: Mutex::new(rank::LEAF, None),
             started: Instant::now(),
         };
         node.count_files();
@@ -259,19 +257,19 @@ impl Node {
 
     /// What a request to shut down calls, after its answer is on its way.
     pub fn on_shutdown(&self, act: impl Fn() + Send + 'static) {
-        *self.on_shutdown.lock() = Some(Box::new(act));
+        *self.hooks.shutdown.lock() = Some(Box::new(act));
     }
 
     /// What answers what is asked of this host: it is the process's affair what it shows of it.
     pub fn on_asked(&self, answer: impl Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync + 'static) {
         // Told once, by whom opened the node.
-        let _ = self.on_asked.set(Box::new(answer));
+        let _ = self.hooks.asked.set(Box::new(answer));
     }
 
     /// What ends the connections of a client that was forgotten.
     pub fn on_forgotten(&self, act: impl Fn(ClientId) + Send + Sync + 'static) {
         // Told once, by whom made the server.
-        let _ = self.on_forgotten.set(Box::new(act));
+        let _ = self.hooks.forgotten.set(Box::new(act));
     }
 
     /// Names, attributes and what else records are take at most so much memory from now on, and no more than `left` has.
@@ -284,7 +282,7 @@ impl Node {
     ) {
         self.records.bound_memory(max, left);
         // Told once, by whom made the node.
-        let _ = self.on_shrunk.set(Box::new(give_back));
+        let _ = self.hooks.shrunk.set(Box::new(give_back));
     }
 
     /// Takes a node for dead of which the caller knows that it will not come back.
@@ -357,6 +355,16 @@ impl Node {
         };
         change.add_inode(&Inode { attr, parent: Ino::ROOT, placement: Some(Placement::Striped) });
         change.commit()
+    }
+
+    /// Looks at all records of this node's slots whose keys begin so.
+    pub(crate) fn each_record(&self, prefix: &[u8], mut look: impl FnMut(Slot, &[u8], &[u8])) {
+        for slot in self.own_slots() {
+            self.records.scan(slot, prefix, prefix, |key, value| {
+                look(slot, key, value);
+                ControlFlow::Continue(())
+            });
+        }
     }
 
     /// Slots that this node holds.

@@ -6,6 +6,7 @@
 mod agenda;
 mod garbage;
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ pub struct Reaper {
     /// Where somebody comes to look at the agenda.
     place: OnceLock<Place>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Inodes whose subfiles became garbage once more, perhaps while they were removed.
+    discarded_again: Mutex<HashSet<Ino>>,
     grace: Duration,
 }
 
@@ -49,6 +52,7 @@ impl Reaper {
             agenda: Mutex::new(rank::AGENDA, Agenda::default()),
             place: OnceLock::new(),
             threads: Mutex::new(rank::AGENDA_THREADS, Vec::new()),
+            discarded_again: Mutex::default(),
             grace,
         }
     }
@@ -94,16 +98,6 @@ impl Reaper {
         self.tell(|agenda| agenda.tidy_at(Instant::now() + TIDY_AFTER));
     }
 
-    /// A directory has grown so large that it should spread.
-    pub fn spread(&self, dir: Ino) {
-        self.add_once(Job::Spread(dir));
-    }
-
-    /// The home of a spread directory is to be told that its shard here has changed.
-    pub fn owe(&self, dir: Ino) {
-        self.add_once(Job::Tell(dir));
-    }
-
     /// Something is to be done that may need a peer, if it is not about to be done anyway.
     pub(crate) fn add_once(&self, job: Job) {
         self.tell(|agenda| agenda.add_once(job));
@@ -147,6 +141,11 @@ impl Reaper {
                 true
             });
         }
+    }
+
+    /// Subfiles of an inode became garbage once more.
+    pub fn discarded_again(&self, ino: Ino) {
+        self.discarded_again.lock().insert(ino);
     }
 
     /// A peer that was away answers again.
@@ -265,7 +264,7 @@ impl Node {
         self.sweep_direct();
         if chores.compaction && self.records.has_shrunk() {
             self.records.is_given_back();
-            if let Some(give_back) = self.on_shrunk.get() {
+            if let Some(give_back) = self.hooks.shrunk.get() {
                 give_back();
             }
         }

@@ -95,6 +95,7 @@ impl LockDesk {
 
     fn holders(&self, wait: &LockWait) -> Vec<LockOf> {
         let asked = self
+            .ways
             .home(wait.of.ino)
             .and_then(|home| self.ways.try_asking::<op::LockHolders>(home, &wait.of, SHORT_WAIT_MS));
         let holders = asked.map_or(Vec::new(), |list| list.holders);

@@ -27,8 +27,8 @@ use bivouac_wire::{
 };
 use parking_lot::{Condvar, Mutex};
 
-pub(crate) use fence::{Doubts, Fenced, Heeded};
 use crate::ways::Ways;
+pub(crate) use fence::{Doubts, Fenced, Heeded};
 use state::{Concluded, State, Ticket, Unsent};
 
 /// How long what is tried again anyway waits for a node, in milliseconds.
@@ -97,7 +97,7 @@ impl LockDesk {
         lock: &FileLock,
         waiting: Option<LockWaiting>,
     ) -> FsResult<Locked> {
-        let home = self.home(ino)?;
+        let home = self.ways.home(ino)?;
         self.send_unsent(ino, lock)?;
         if lock.mode == LockMode::Unlock {
             return self.unlock(home, ino, lock);
@@ -143,8 +143,11 @@ impl LockDesk {
                 }
                 state.sure.of(ino)
             };
-            let asked =
-                self.ways.try_asking::<op::SetLock>(home, &SetLockRequest { holds: held.is_some(), ..*request }, 0);
+            let asked = self.ways.try_asking::<op::SetLock>(
+                home,
+                &SetLockRequest { holds: held.is_some(), ..*request },
+                0,
+            );
             match asked {
                 Err(error) if held.is_some() && error.errno() == Errno::EBADF => {
                     let mut state = self.state.lock();
@@ -190,7 +193,7 @@ impl LockDesk {
     /// `EINVAL`, `EIO`.
     pub fn test(&self, ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>> {
         let request = LockOf { client: self.ways.id, node: self.node, ino, lock: *lock };
-        let found = self.ways.try_asking::<op::TestLock>(self.home(ino)?, &request, 0)?;
+        let found = self.ways.try_asking::<op::TestLock>(self.ways.home(ino)?, &request, 0)?;
         // Numbers of processes mean something on their own host only.
         let pid = |of: &LockOf| if of.client == self.ways.id { of.lock.pid } else { 0 };
         Ok(found.map(|of| FileLock { pid: pid(&of), ..of.lock }))
@@ -222,7 +225,7 @@ impl LockDesk {
         if !self.used.load(Ordering::Acquire) {
             return;
         }
-        let Ok(home) = self.home(ino) else { return };
+        let Ok(home) = self.ways.home(ino) else { return };
         let sure = !self.state.lock().unsure.contains(&home) || self.learn(home, SHORT_WAIT_MS).is_ok();
         let chosen = choose(&self.state.lock(), sure);
         for (lock, marks) in chosen {
@@ -346,15 +349,15 @@ impl LockDesk {
     fn wait(&self, number: u64, ticket: &Ticket) -> LockWait {
         let SetLockRequest { ino, lock, .. } = ticket.request;
         let waited_ms = u64::try_from(ticket.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        LockWait { of: LockOf { client: self.ways.id, node: self.node, ino, lock }, ticket: number, waited_ms }
+        LockWait {
+            of: LockOf { client: self.ways.id, node: self.node, ino, lock },
+            ticket: number,
+            waited_ms,
+        }
     }
 
     fn request(&self, ino: Ino, lock: &FileLock, ticket: Option<u64>) -> SetLockRequest {
         SetLockRequest { ino, lock: *lock, scope: UnlockScope::Range, holds: false, ticket, node: self.node }
-    }
-
-    fn home(&self, ino: Ino) -> FsResult<NodeId> {
-        self.ways.home(ino)
     }
 }
 

@@ -23,7 +23,7 @@ use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, SeatIndex};
 use crate::node::Node;
 use sizes::File;
 
-pub use sizes::Lent as LentSize;
+pub use sizes::NOT_LENT;
 
 /// Session and gate of a grant.
 type Key = (u32, u32);

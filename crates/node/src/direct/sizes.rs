@@ -10,7 +10,7 @@ use bivouac_direct::{GrantTable, SizeGate, Told};
 use bivouac_ranks::MutexGuard;
 use bivouac_types::limits::{DIRECT_DRAIN_MS, DIRECT_SIZES_MAX};
 use bivouac_types::{Attr, ClientId, FsResult, Ino, Timestamp};
-use bivouac_wire::Encode;
+use bivouac_wire::{Encode, SizeLease};
 
 use super::holes::Holes;
 use super::{Lending, Table};
@@ -48,15 +48,8 @@ struct Holder {
     grants: Arc<GrantTable>,
 }
 
-/// A size that was just lent.
-pub struct Lent {
-    /// The gate.
-    pub gate: u32,
-    /// Its turn.
-    pub turn: u32,
-    /// The file's epoch.
-    pub epoch: u32,
-}
+/// That a size is not lent: each end of a write is told by a message.
+pub const NOT_LENT: SizeLease = SizeLease { lent: false, gate: 0, turn: 0, epoch: 0 };
 
 impl Loan {
     fn told(&self) -> Told {
@@ -218,31 +211,30 @@ fn timestamp(ns: u64) -> Timestamp {
 }
 
 impl Node {
-    /// Lends the size of a file to a client's process; `None` if it is to tell each size by a message. The caller
-    /// has the size locked.
-    pub(crate) fn lend_size(&self, client: ClientId, session: u32, ino: Ino) -> FsResult<Option<Lent>> {
+    /// Lends the size of a file to a client's process, if that can be. The caller has the size locked.
+    pub(crate) fn lend_size(&self, client: ClientId, session: u32, ino: Ino) -> FsResult<SizeLease> {
         self.sweep_sizes_of(ino)?;
         // What is wrong with it, the message says that tells its size.
-        let Ok(Inode { attr, .. }) = self.regular_file(ino) else { return Ok(None) };
+        let Ok(Inode { attr, .. }) = self.regular_file(ino) else { return Ok(NOT_LENT) };
         let is_full = self.lending.sizes_lent.load(Ordering::Relaxed) >= DIRECT_SIZES_MAX;
         if is_full || !self.opens.is_held(ino, client) {
-            return Ok(None);
+            return Ok(NOT_LENT);
         }
-        let Some((grants, number, gate)) = self.lending.gate(session, client) else { return Ok(None) };
+        let Some((grants, number, gate)) = self.lending.gate(session, client) else { return Ok(NOT_LENT) };
         // From now on it may change at any moment: nobody else gets a lease on it.
         self.callbacks.leases.begin(client, &[Item::Attrs(ino)], &|_, _, _| None);
         let gate = SizeGate::open(&gate, ino.0, attr.epoch, !self.stale_tails.may_have_tail(ino));
-        let lent = Lent { gate: number, turn: gate.turn(), epoch: attr.epoch };
+        let lent = SizeLease { lent: true, gate: number, turn: gate.turn(), epoch: attr.epoch };
         let holder = Holder { client, session, gate: number, grants };
         if !self.lending.add(ino, Some(&attr), gate, Some(holder)) {
             self.callbacks.leases.end(client, &[Item::Attrs(ino)]);
-            return Ok(None);
+            return Ok(NOT_LENT);
         }
         if self.stale_tails.may_have_tail(ino) {
             // Who was marked meanwhile may have found no loan to change.
             self.lending.forbid_holes(ino);
         }
-        Ok(Some(lent))
+        Ok(lent)
     }
 
     /// Locks the size of a file, and has it back from everybody whom it is lent to.

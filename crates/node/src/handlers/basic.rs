@@ -109,7 +109,7 @@ impl Handle for op::ListUses {
 
 impl Handle for op::AskHost {
     fn handle(node: &Node, _: &Ctx<'_>, question: HostQuestion<'_>) -> FsResult<Blob> {
-        let Some(answer) = node.on_asked.get() else { return Err(Errno::EOPNOTSUPP.into()) };
+        let Some(answer) = node.hooks.asked.get() else { return Err(Errno::EOPNOTSUPP.into()) };
         let most = question.most.min(HOST_ANSWER_MAX);
         let bytes = answer(&HostQuestion { most, ..question })?;
         // Whoever answers may have no more to say than goes into one body.
@@ -163,7 +163,7 @@ impl Handle for op::SyncRecords {
 impl Handle for op::Shutdown {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<()> {
         node.stopping.store(true, Ordering::Relaxed);
-        if let Some(act) = node.on_shutdown.lock().as_ref() {
+        if let Some(act) = node.hooks.shutdown.lock().as_ref() {
             act();
         }
         Ok(())

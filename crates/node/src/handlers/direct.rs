@@ -11,7 +11,7 @@ use bivouac_wire::{
     Window, op,
 };
 
-use crate::direct::LentSize;
+use crate::direct::NOT_LENT;
 use crate::dispatch::{Handle, request};
 use crate::locks::Target;
 use crate::node::Node;
@@ -19,8 +19,6 @@ use crate::session::Ctx;
 
 const REFUSED: Grant =
     Grant { granted: false, gate: 0, turn: 0, epoch: 0, data_at: 0, reads: false, from: 0, to: 0 };
-
-const NOT_LENT: SizeLease = SizeLease { lent: false, gate: 0, turn: 0, epoch: 0 };
 
 /// Begins a session.
 pub fn serve_session(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
@@ -81,8 +79,7 @@ impl Handle for op::LendSize {
         }
         // While somebody else has it locked, sizes are told by messages, which wait for that.
         let Some(_size) = node.locks.try_lock(Target::Size(ino)) else { return Ok(NOT_LENT) };
-        let lent = node.lend_size(ctx.client, session, ino)?;
-        Ok(lent.map_or(NOT_LENT, |LentSize { gate, turn, epoch }| SizeLease { lent: true, gate, turn, epoch }))
+        node.lend_size(ctx.client, session, ino)
     }
 }
 

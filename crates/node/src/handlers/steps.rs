@@ -10,8 +10,8 @@ use bivouac_wire::{
 use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::leases::Item;
-use crate::namespace::{Change, decode};
 use crate::locks::Target;
+use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::proxy::not_listed;
 use crate::record::{Aside, Dentry, Inode, aside_key};

@@ -9,6 +9,8 @@ use bivouac_wire::Invalidation;
 pub enum Item {
     /// Everything in a slot. Its holders are not asked: a change of what is not named waits for all leases there.
     Slot(Slot),
+    /// The same, and that there are no other names in a directory than those that it was told.
+    Whole(Slot),
     /// The attributes of an inode.
     Attrs(Ino),
     /// A name with this hash in a directory, whose entry is, or would be, in this slot.
@@ -24,15 +26,20 @@ impl Item {
     /// The slot that it is in.
     pub(super) fn slot(self) -> Slot {
         match self {
-            Item::Slot(slot) | Item::Name { slot, .. } => slot,
+            Item::Slot(slot) | Item::Whole(slot) | Item::Name { slot, .. } => slot,
             Item::Attrs(ino) => ino.slot(),
         }
+    }
+
+    /// Whether it is everything in its slot.
+    pub(super) fn is_all(self) -> bool {
+        matches!(self, Item::Slot(_) | Item::Whole(_))
     }
 
     /// What tells it from others of its slot, well mixed. Two with one key are taken for the same.
     pub(super) fn key(self) -> u64 {
         let (ino, salt) = match self {
-            Item::Slot(_) => (0, 0),
+            Item::Slot(_) | Item::Whole(_) => (0, 0),
             Item::Attrs(ino) => (ino.0, 0),
             Item::Name { dir, hash, .. } => (dir.0, hash | 1),
         };
@@ -42,7 +49,7 @@ impl Item {
     /// What its holders are asked to cache no more.
     pub(super) fn invalidation(self) -> Option<Invalidation> {
         match self {
-            Item::Slot(_) => None,
+            Item::Slot(_) | Item::Whole(_) => None,
             Item::Attrs(ino) => Some(Invalidation { ino, name: None }),
             Item::Name { dir, hash, .. } => Some(Invalidation { ino: dir, name: Some(hash) }),
         }

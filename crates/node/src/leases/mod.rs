@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Mutex, MutexGuard};
+use bivouac_types::ClientId;
 use bivouac_types::limits::{INVALIDATIONS_MAX, LEASE_MARGIN_MS, LEASE_MS, LEASE_MS_MIN};
-use bivouac_types::{ClientId, Slot};
 use bivouac_wire::Invalidation;
 
 use contention::Contention;
@@ -86,15 +86,6 @@ impl Leases {
     /// Why it is right: of the changes by others, those that were over when the answer was begun are in it; those that
     /// were not are seen here, by what they left at their place; and those that begin later find the holder.
     pub fn look(&self, client: ClientId, item: Item, begun: Instant) -> u32 {
-        self.grant(client, item, begun, false)
-    }
-
-    /// As [`Leases::look`], by an answer with all names of a directory in the slot.
-    pub fn look_at_all(&self, client: ClientId, slot: Slot, begun: Instant) -> u32 {
-        self.grant(client, Item::Slot(slot), begun, true)
-    }
-
-    fn grant(&self, client: ClientId, item: Item, begun: Instant, is_whole: bool) -> u32 {
         let now = Instant::now();
         // What it has of an earlier daemon, which this one does not know, has to break.
         if self.earlier.is_some_and(|until| now < until) || self.contention.bars(client, now) {
@@ -109,7 +100,7 @@ impl Leases {
         if holder.asked > 0 || holder.barred > now {
             return 0;
         }
-        holder.take(item, now + Duration::from_millis(lease_ms), is_whole, now);
+        holder.take(item, now + Duration::from_millis(lease_ms), now);
         (lease_ms - LEASE_MARGIN_MS) as u32
     }
 
@@ -120,7 +111,7 @@ impl Leases {
     pub fn hold(&self, client: ClientId, item: Item) {
         let now = Instant::now();
         if let Some(mut state) = self.state(item) {
-            state.holder(client, now).take(item, now + LEASE, false, now);
+            state.holder(client, now).take(item, now + LEASE, now);
         }
     }
 
@@ -132,7 +123,7 @@ impl Leases {
     /// These items are about to be changed: has their holders cache them no more, and waits for those that do.
     /// Nothing to do if the thread acts for nobody in particular: then it changes what nobody is told of.
     pub fn change(&self, items: &[Item], ask: Ask<'_>) -> Option<Changing<'_>> {
-        let client = Principal::named()?;
+        let client = principal::acts_for()?;
         self.begin(client, items, ask);
         Some(Changing { leases: self, client, items: items.to_vec() })
     }

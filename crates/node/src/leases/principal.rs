@@ -10,6 +10,11 @@ thread_local! {
     static ACTS_FOR: Cell<Option<ClientId>> = const { Cell::new(None) };
 }
 
+/// For whom the thread acts, if for anybody.
+pub(super) fn acts_for() -> Option<ClientId> {
+    ACTS_FOR.get()
+}
+
 /// While this lives, what the thread changes is somebody's change, which others must not miss.
 pub struct Principal {
     before: Option<ClientId>,
@@ -23,12 +28,7 @@ impl Principal {
 
     /// For whom the thread acts; [`SYSTEM`] if for nobody in particular.
     pub fn for_whom() -> ClientId {
-        Principal::named().unwrap_or(SYSTEM)
-    }
-
-    /// For whom the thread acts, if for anybody.
-    pub fn named() -> Option<ClientId> {
-        ACTS_FOR.get()
+        acts_for().unwrap_or(SYSTEM)
     }
 }
 

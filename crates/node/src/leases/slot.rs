@@ -58,7 +58,7 @@ pub struct Place {
 impl State {
     /// Where changes of an item are noted.
     pub fn place(&mut self, item: Item) -> &mut Place {
-        if matches!(item, Item::Slot(_)) {
+        if item.is_all() {
             return &mut self.all;
         }
         if self.places.is_empty() {
@@ -71,9 +71,9 @@ impl State {
     pub fn leaves_others(&self, client: ClientId, item: Item, begun: Instant, now: Instant) -> u64 {
         let of = |place: &Place| place.leaves_others(client, begun, now);
         let at = item.key() as usize >> 32 & (PLACES - 1);
-        let ms = match item {
-            Item::Slot(_) => self.places.iter().map(of).min(),
-            _ => self.places.get(at).map(of),
+        let ms = match item.is_all() {
+            true => self.places.iter().map(of).min(),
+            false => self.places.get(at).map(of),
         };
         of(&self.all).min(ms.unwrap_or(LEASE_MS))
     }
@@ -101,29 +101,25 @@ impl State {
 
 impl Holder {
     /// It got a lease.
-    pub fn take(&mut self, item: Item, until: Instant, is_whole: bool, now: Instant) {
+    pub fn take(&mut self, item: Item, until: Instant, now: Instant) {
         // What was known with a lease without a break is not known any more after one.
-        self.is_whole = is_whole || self.is_whole && self.until > now;
+        self.is_whole = matches!(item, Item::Whole(_)) || self.is_whole && self.until > now;
         self.until = self.until.max(until);
-        match item {
-            Item::Slot(_) => {
-                self.all = self.until;
-                self.given_up.clear();
-            }
-            item => {
-                self.given_up.retain(|key| *key != item.key());
-                let known = self.items.entry(item.key()).or_insert(until);
-                *known = until.max(*known);
-            }
+        if item.is_all() {
+            self.given_up.clear();
+        } else {
+            self.given_up.retain(|key| *key != item.key());
+            let known = self.items.entry(item.key()).or_insert(until);
+            *known = until.max(*known);
         }
         if self.items.len() >= ITEMS_MAX {
             self.items.retain(|_, until| *until > now);
         }
-        if self.items.len() >= ITEMS_MAX {
+        let are_too_many = self.items.len() >= ITEMS_MAX;
+        if are_too_many {
             self.items.clear();
-            self.all = self.until;
         }
-        if self.is_whole {
+        if item.is_all() || self.is_whole || are_too_many {
             self.all = self.until;
         }
     }
@@ -132,7 +128,7 @@ impl Holder {
     pub fn has(&self, item: Item, now: Instant) -> bool {
         let key = item.key();
         let is_of_all = self.all > now && !self.given_up.contains(&key);
-        let is_any = matches!(item, Item::Slot(_)) && self.until > now;
+        let is_any = item.is_all() && self.until > now;
         is_any || is_of_all || self.items.get(&key).is_some_and(|until| *until > now)
     }
 
@@ -154,7 +150,7 @@ impl Holder {
     pub fn give_up(&mut self, item: Item) {
         let key = item.key();
         self.items.remove(&key);
-        if matches!(item, Item::Slot(_)) || self.given_up.contains(&key) {
+        if item.is_all() || self.given_up.contains(&key) {
             return;
         }
         if self.given_up.len() >= GIVEN_UP_MAX {

@@ -1,19 +1,19 @@
 //! Of a node: who is asked, and who is waited for.
 
 use super::*;
-use bivouac_types::Ino;
 use bivouac_types::limits::{CONTENTION_MS, CONTENTIONS_MAX};
+use bivouac_types::{Ino, Slot};
 use parking_lot::Mutex as Plain;
 
-const A: ClientId = ClientId(1);
-const B: ClientId = ClientId(2);
+pub const A: ClientId = ClientId(1);
+pub const B: ClientId = ClientId(2);
 const C: ClientId = ClientId(3);
 const GIVEN: u32 = (LEASE_MS - LEASE_MARGIN_MS) as u32;
-const FILE: Item = Item::Attrs(Ino(5));
-const OTHER: Item = Item::Attrs(Ino(6));
-const NAME: Item = Item::Name { slot: Slot(0), dir: Ino(5), hash: 7 };
+pub const FILE: Item = Item::Attrs(Ino(5));
+pub const OTHER: Item = Item::Attrs(Ino(6));
+pub const NAME: Item = Item::Name { slot: Slot(0), dir: Ino(5), hash: 7 };
 
-fn after(ms: u64, start: Instant) -> Instant {
+pub fn after(ms: u64, start: Instant) -> Instant {
     start + Duration::from_millis(ms)
 }
 
@@ -118,7 +118,8 @@ fn who_cannot_tell_is_waited_for() {
     let _principal = Principal::on_behalf_of(A);
     drop(leases.change(&[FILE], &|client, _, _| (client == B).then_some(Duration::ZERO)));
     assert!(Instant::now() >= until);
-    let contenders: Vec<_> = leases.contention.contenders.lock().iter().map(|one| (one.client, one.times)).collect();
+    let contenders: Vec<_> =
+        leases.contention.contenders.lock().iter().map(|(client, (times, _))| (*client, *times)).collect();
     assert!(contenders.is_empty() || contenders == [(C, 1)], "B was not waited for");
     assert_eq!(leases.waits(), contenders.len() as u64);
 }

@@ -75,7 +75,7 @@ impl Node {
     /// Ends the session of a client that is gone. One that is connected all the same has to say again what it has.
     fn end_lost(&self, ending: Exclusive<'_>) {
         let client = ending.client();
-        if let Some(hang_up) = self.on_forgotten.get() {
+        if let Some(hang_up) = self.hooks.forgotten.get() {
             hang_up(client);
         }
         if let Err(error) = self.end_session(&ending) {

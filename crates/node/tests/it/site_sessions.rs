@@ -264,7 +264,8 @@ impl PagePool for Mount {
 fn a_flush_has_mounts_send_what_they_have_written_behind() {
     let camp = camp("");
     let mount = Arc::new(camp.formation.client_as(1, 700));
-    camp.formation.nodes[1].serve(ClientId(700), |served| served.pages = Some(Arc::new(Mount(Arc::clone(&mount)))));
+    camp.formation.nodes[1]
+        .serve(ClientId(700), |served| served.pages = Some(Arc::new(Mount(Arc::clone(&mount)))));
     let ino = mount.create(&op(&mount), camp.partition.dir, b"new", &FILE, false, false).unwrap().attr.ino;
     assert_eq!(camp.flush(0, false), []);
     // Without threads of its own it sends nothing by itself.
@@ -296,7 +297,8 @@ fn what_mounts_cannot_send_is_not_forgotten_by_who_flushes() {
     let camp = camp("");
     let mount = Arc::new(camp.formation.client_as(0, 700));
     mount.write_back();
-    camp.formation.nodes[0].serve(ClientId(700), |served| served.pages = Some(Arc::new(Mount(Arc::clone(&mount)))));
+    camp.formation.nodes[0]
+        .serve(ClientId(700), |served| served.pages = Some(Arc::new(Mount(Arc::clone(&mount)))));
     let (client, large) = (camp.client(1), camp.ino(1, "a/large").unwrap());
     mount.open(&op(&mount), large, 0).unwrap();
     // The rest of a stripe that is partly written is not to be had any more.

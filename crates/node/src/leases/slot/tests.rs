@@ -2,20 +2,11 @@
 
 use std::time::Duration;
 
+use super::super::tests::{A, B, FILE, NAME, OTHER, after};
 use super::*;
 use bivouac_types::limits::LEASE_MS_MIN;
 use bivouac_types::{Ino, Slot};
 use proptest::prelude::*;
-
-const A: ClientId = ClientId(1);
-const B: ClientId = ClientId(2);
-const FILE: Item = Item::Attrs(Ino(5));
-const OTHER: Item = Item::Attrs(Ino(6));
-const NAME: Item = Item::Name { slot: Slot(0), dir: Ino(5), hash: 7 };
-
-fn after(ms: u64, start: Instant) -> Instant {
-    start + Duration::from_millis(ms)
-}
 
 /// A state that grants at any moment.
 fn grant(state: &mut State, client: ClientId, item: Item, begun: Instant, now: Instant) -> u64 {
@@ -23,7 +14,7 @@ fn grant(state: &mut State, client: ClientId, item: Item, begun: Instant, now: I
     if lease_ms < LEASE_MS_MIN {
         return 0;
     }
-    state.holder(client, now).take(item, now + Duration::from_millis(lease_ms), false, now);
+    state.holder(client, now).take(item, now + Duration::from_millis(lease_ms), now);
     lease_ms
 }
 
@@ -113,18 +104,17 @@ fn what_is_held_is_known_until_the_lease_is_over() {
 fn who_knows_all_names_is_asked_until_its_leases_have_a_break() {
     let (mut state, now) = (State::default(), Instant::now());
     let lease = |at| after(at + LEASE_MS, now);
-    state.holder(B, now).take(Item::Slot(Slot(0)), lease(0), true, now);
-    (1..20)
-        .for_each(|turn| state.holder(B, now).take(FILE, lease(turn * 50), false, after(turn * 50, now)));
+    state.holder(B, now).take(Item::Whole(Slot(0)), lease(0), now);
+    (1..20).for_each(|turn| state.holder(B, now).take(FILE, lease(turn * 50), after(turn * 50, now)));
     assert!(has(&state, B, NAME, after(1000, now)));
-    state.holder(B, now).take(FILE, lease(5000), false, after(5000, now));
+    state.holder(B, now).take(FILE, lease(5000), after(5000, now));
     assert!(!has(&state, B, NAME, after(5000, now)) && has(&state, B, FILE, after(5000, now)));
     // Or until it has been asked once: it does not know them any more then.
     let now = after(5000, now);
-    state.holder(B, now).take(Item::Slot(Slot(0)), after(LEASE_MS, now), true, now);
+    state.holder(B, now).take(Item::Whole(Slot(0)), after(LEASE_MS, now), now);
     state.holder(B, now).forget(NAME);
     (1..5).for_each(|turn| {
-        state.holder(B, now).take(FILE, after(turn * 50 + LEASE_MS, now), false, after(turn * 50, now));
+        state.holder(B, now).take(FILE, after(turn * 50 + LEASE_MS, now), after(turn * 50, now));
     });
     assert!(!has(&state, B, Item::Name { slot: Slot(0), dir: Ino(5), hash: 9 }, after(200, now)));
 }
