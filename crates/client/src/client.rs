@@ -1,34 +1,26 @@
-//! The client and its ways to the nodes.
+//! The client: its parts, and how it is made.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bivouac_layout::entry_hash;
-use bivouac_net::{
-    Address, Auth, Identity, InProcess, LaneKind, LivenessTable, NetError, Peer, PeerOptions, Service,
-    Started, Transport, Watch,
-};
-use bivouac_types::{Attr, ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId, SeatIndex, Slot};
-use bivouac_wire::{Flags, FormationMap, Frame, Invalidation, NodeEntry, Operation, op};
+use bivouac_net::{Address, Auth, Identity, InProcess, LaneKind, LivenessTable, Peer, Service, Transport};
+use bivouac_types::{Attr, ClientId, Ino, NodeId, OpId, SeatIndex};
+use bivouac_wire::{Flags, FormationMap, Invalidation, NodeEntry};
 
 use crate::closings::Closings;
 use crate::direct::Direct;
 use crate::glimpse::Glimpses;
 use crate::known::KnownFiles;
-use crate::leases::{Leases, Moment, Run};
+use crate::leases::Leases;
 use crate::local::LocalFiles;
-use crate::locks::{Doubts, Fenced, Heeded, LockDesk};
+use crate::locks::{Heeded, LockDesk};
 use crate::session::Sessions;
 use crate::spread::SpreadDirs;
-use crate::traffic::count_message;
 use crate::uses::Uses;
 use crate::watch::Keeper;
+use crate::ways::{Way, Ways, address_of, keeper};
 use crate::whole::WholeDirs;
-
-/// How long a client that ends waits for each node to hear it, in milliseconds.
-const LEAVE_WAIT_MS: u32 = 1000;
 
 /// Longest wait for a socket that is to be on this machine.
 const PROBE: Duration = Duration::from_millis(200);
@@ -108,26 +100,18 @@ pub struct ClientOptions {
 /// A formation, seen from one process.
 pub struct Client {
     pub(crate) map: Arc<FormationMap>,
-    pub(crate) id: ClientId,
+    pub(crate) ways: Arc<Ways>,
     pub(crate) local: Option<NodeId>,
     pub(crate) files: Option<Arc<dyn LocalFiles>>,
     pub(crate) known: Arc<KnownFiles>,
     pub(crate) direct: Direct,
-    /// Of each request.
-    flags: Flags,
     /// How often this process's ancestors had been forked when it was made.
     pub(crate) forks: u32,
-    nodes: Vec<Arc<dyn Transport>>,
-    /// Whether some of them are reached over a network.
-    is_spread_out: bool,
     near: Vec<SeatIndex>,
-    next_op: AtomicU64,
     pub(crate) leases: Leases,
     pub(crate) spread: SpreadDirs,
     pub(crate) glimpses: Glimpses,
     pub(crate) whole: WholeDirs,
-    /// By node: whether it remembers what came of this client's changes.
-    changed: Vec<AtomicBool>,
     /// How its files are used.
     pub(crate) uses: Uses,
     pub(crate) keeper: Option<Keeper>,
@@ -211,15 +195,15 @@ impl Client {
         let identity = Identity { auth: auth.clone(), client: options.id, lane: LaneKind::Client };
         let direct = Direct::with(here, &identity, options.wait);
         // There is no kernel to cache anything, and others' changes would wait for its leases.
-        let flags = Flags::NO_LEASE;
-        Client { known, direct, flags, ..Client::over(map, nodes, None, &options) }
+        let ways = Ways::new(options.id, Flags::NO_LEASE, Arc::clone(&map), nodes);
+        Client { known, direct, ..Client::with(map, ways, None, &options) }
     }
 
     /// Whether some nodes are reached over a network. Bytes for those are summed up, so read by this process and not only by
     /// the kernel: a buffer that is not there would be no error but its end.
     #[must_use]
     pub fn is_spread_out(&self) -> bool {
-        self.is_spread_out
+        self.ways.is_spread_out()
     }
 
     /// A client over given ways to the nodes, in the order of the map. They must wait for nodes that are
@@ -231,40 +215,37 @@ impl Client {
         local: Option<NodeId>,
         options: &ClientOptions,
     ) -> Client {
+        let ways = Ways::new(options.id, Flags::default(), Arc::clone(&map), nodes);
+        Client::with(map, ways, local, options)
+    }
+
+    fn with(map: Arc<FormationMap>, ways: Ways, local: Option<NodeId>, options: &ClientOptions) -> Client {
+        let ways = Arc::new(ways);
         let near = options.near.map_or(Vec::new(), |node| seats_of(&map, node));
         let known = Arc::new(KnownFiles::new(options.incarnation));
         let leases = Leases::new(map.slot_count());
-        let locks = Arc::new(LockDesk::new(options.id, local, Arc::clone(&map), nodes.clone()));
-        let changed = nodes.iter().map(|_| AtomicBool::new(false)).collect();
+        let locks = Arc::new(LockDesk::new(local, Arc::clone(&map), Arc::clone(&ways)));
         let (direct, forks) = (Direct::default(), bivouac_direct::forks());
-        let (keeper, closings, next_op) = (None, None, AtomicU64::new(1));
         let (spread, glimpses, whole, partitions, asked) = Default::default();
-        let is_spread_out = nodes.iter().any(|node| matches!(node.address(), Address::Tcp(_)));
-        let sessions = Sessions::new(options.page_pool);
         Client {
             map,
-            id: options.id,
+            ways,
             local,
             files: None,
             known,
             direct,
-            flags: Flags::default(),
             forks,
-            nodes,
-            is_spread_out,
             near,
-            next_op,
             leases,
             spread,
             glimpses,
             whole,
-            changed,
             uses: Uses::new(),
-            keeper,
-            closings,
+            keeper: None,
+            closings: None,
             locks,
             partitions,
-            sessions,
+            sessions: Sessions::new(options.page_pool),
             asked,
         }
     }
@@ -285,13 +266,7 @@ impl Client {
     /// `channel` must be used by one thread at a time.
     #[must_use]
     pub fn new_op(&self, channel: u16, uid: u32, gid: u32) -> OpCtx {
-        OpCtx { id: self.next_id(), channel, retry: false, uid, gid, pid: std::process::id() }
-    }
-
-    /// A seat of the near node; files take turns.
-    pub(crate) fn near_seat(&self) -> Option<SeatIndex> {
-        let turn = self.next_op.load(Ordering::Relaxed) as usize;
-        self.near.get(turn.checked_rem(self.near.len())?).copied()
+        OpCtx { id: self.ways.next_id(), channel, retry: false, uid, gid, pid: std::process::id() }
     }
 
     /// For how long the attributes that this thread has just been told may be cached: this client is asked before
@@ -314,61 +289,10 @@ impl Client {
         what.iter().filter(|one| one.name.is_some()).for_each(|one| self.whole.forget(one.ino.slot()));
     }
 
-    /// When a question is about to be asked: leases of its answer count from here.
-    pub(crate) fn now(&self) -> Moment {
-        self.leases.now()
-    }
-
-    /// A node gave a lease on a slot with its answer to what was asked at `asked`. The run that it belongs to, if it
-    /// is not over yet.
-    pub(crate) fn leased(&self, slot: Slot, asked: Moment, lease_ms: u32) -> Option<Run> {
-        self.leases.renew(slot, asked, lease_ms)
-    }
-
-    /// The run of a slot's lease, while it lasts.
-    pub(crate) fn lease_run(&self, slot: Slot) -> Option<Run> {
-        self.leases.run(slot)
-    }
-
-    /// Whether nodes give it leases at all.
-    pub(crate) fn takes_leases(&self) -> bool {
-        self.flags.wants_lease()
-    }
-
-    pub(crate) fn next_id(&self) -> OpId {
-        OpId(self.next_op.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The node that an inode's record belongs to.
-    pub(crate) fn home(&self, ino: Ino) -> FsResult<NodeId> {
-        self.map.home(ino).ok_or_else(|| {
-            FsError::with(Errno::ESTALE, format!("inode {ino} is not of formation '{}'", self.map.name))
-        })
-    }
-
-    pub(crate) fn transport(&self, node: NodeId) -> FsResult<&dyn Transport> {
-        count_message();
-        let transport = self.nodes.get(usize::from(node.0)).map(AsRef::as_ref);
-        transport.ok_or_else(|| FsError::with(Errno::ESTALE, format!("{node} is not in the map")))
-    }
-
-    /// Asks a node something that changes nothing.
-    pub(crate) fn ask<O: Operation>(&self, node: NodeId, request: &O::Request<'_>) -> FsResult<O::Reply> {
-        self.when_here(|| bivouac_net::call::<O>(self.transport(node)?, self.question(), request, &[]))
-    }
-
-    /// Has a node change something, once.
-    pub(crate) fn change<O: Operation>(
-        &self,
-        node: NodeId,
-        ctx: &OpCtx,
-        request: &O::Request<'_>,
-        payload: &[IoSlice<'_>],
-    ) -> FsResult<O::Reply> {
-        if let Some(changed) = self.changed.get(usize::from(node.0)) {
-            changed.store(true, Ordering::Relaxed);
-        }
-        self.when_here(|| bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload))
+    /// A seat of the near node; files take turns.
+    pub(crate) fn near_seat(&self) -> Option<SeatIndex> {
+        let turn = self.ways.asked() as usize;
+        self.near.get(turn.checked_rem(self.near.len())?).copied()
     }
 
     /// This client ends for good: the nodes need not remember any more what came of its changes. It must not be used
@@ -378,62 +302,8 @@ impl Client {
         self.send_all();
         self.tell_uses();
         self.closings.iter().for_each(Closings::send_all);
-        let frame = Frame { wait_ms: LEAVE_WAIT_MS, ..self.question() };
-        let told: Vec<_> = (self.changed.iter().zip(&self.nodes))
-            .filter(|(changed, _)| changed.swap(false, Ordering::Relaxed))
-            .map(|(_, node)| bivouac_net::start::<op::Leave>(&**node, frame, &(), &[]))
-            .collect();
-        for error in told.into_iter().filter_map(|told| told.finish(&mut []).err()) {
-            log::debug!("a node was not told that this client ends: {error}");
-        }
+        self.ways.leave();
     }
-
-    /// Starts a question, to be finished together with others.
-    pub(crate) fn start<'a, O: Operation>(
-        &'a self,
-        node: NodeId,
-        request: &O::Request<'_>,
-        payload: &'a [IoSlice<'a>],
-    ) -> FsResult<Started<'a, O>> {
-        Ok(bivouac_net::start::<O>(self.transport(node)?, self.question(), request, payload))
-    }
-
-    /// As [`Client::start`], without waiting for the node to take the payload.
-    pub(crate) fn begin<'a, O: Operation>(
-        &'a self,
-        node: NodeId,
-        request: &O::Request<'_>,
-        payload: &'a [IoSlice<'a>],
-    ) -> FsResult<Started<'a, O>> {
-        Ok(bivouac_net::begin::<O>(self.transport(node)?, self.question(), request, payload))
-    }
-
-    /// Asks a node, with buffers for the payload of its answer.
-    pub(crate) fn ask_into<O: Operation>(
-        &self,
-        node: NodeId,
-        request: &O::Request<'_>,
-        into: &mut [IoSliceMut<'_>],
-    ) -> FsResult<(O::Reply, usize)> {
-        bivouac_net::call_into::<O>(self.transport(node)?, self.question(), request, &[], into)
-    }
-
-    fn question(&self) -> Frame {
-        Frame { flags: self.flags, fence: Fenced::token(), ..Frame::request(0, self.next_id(), self.id, 0) }
-    }
-
-    fn order(&self, ctx: &OpCtx) -> Frame {
-        let flags = if ctx.retry { self.flags.with(Flags::RETRY) } else { self.flags };
-        Frame { flags, fence: Fenced::token(), ..Frame::request(0, ctx.id, self.id, ctx.channel) }
-    }
-}
-
-/// Where a node is reached from a process of the node `here`: over its Unix socket on the same machine, which is quicker.
-fn address_of(entry: &NodeEntry, here: Option<&NodeEntry>) -> Address {
-    let same_host = here.is_some_and(|here| here.host == entry.host) && !entry.unix_path.is_empty();
-    // Machines may have the same name.
-    let near = same_host.then(|| Address::unix(&entry.unix_path)).filter(Address::is_on_this_machine);
-    near.unwrap_or_else(|| Address::tcp(entry.client_address.clone()))
 }
 
 fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
@@ -441,50 +311,4 @@ fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
         (entry.node == node).then_some(SeatIndex(seat as u32))
     };
     map.seats.iter().enumerate().filter_map(own).collect()
-}
-
-/// What keeps connections alive where something is open, and what watches them.
-fn keeper(map: &Arc<FormationMap>, known: &Arc<KnownFiles>) -> Option<(Keeper, Arc<Watch>)> {
-    let watch = Watch::new();
-    let watch = watch.inspect_err(|error| log::error!("restarts of nodes are noticed late: {error}"));
-    let watch = Arc::new(watch.ok()?);
-    let (map, known) = (Arc::clone(map), Arc::clone(known));
-    let wanted = move |node| known.has_any(|ino| map.home(ino) == Some(node));
-    Some((Keeper::new(Arc::clone(&watch), wanted), watch))
-}
-
-/// What ways to nodes of other processes are made from.
-struct Way<'a> {
-    map: &'a Arc<FormationMap>,
-    known: &'a Arc<KnownFiles>,
-    auth: &'a Auth,
-    options: &'a ClientOptions,
-    keeper: Option<&'a (Keeper, Arc<Watch>)>,
-    /// Where it is noted that a home may have dropped locks.
-    doubts: Option<&'a Arc<OnceLock<Arc<Doubts>>>>,
-}
-
-impl Way<'_> {
-    /// The way to a node. After a loss, what this client has open there is told first.
-    fn to(&self, id: NodeId, address: Address) -> Peer {
-        let identity = Identity { auth: self.auth.clone(), client: self.options.id, lane: LaneKind::Client };
-        let wait_ms = u64::try_from(self.options.wait.as_millis()).unwrap_or(u64::MAX);
-        let options = PeerOptions { wait_ms, is_guest: self.keeper.is_none() };
-        let peer = match self.keeper {
-            Some((_, watch)) => Peer::watched(id, address, identity, options, watch),
-            None => Peer::to(id, address, identity, options),
-        };
-        let (client, map, known) = (self.options.id, Arc::clone(self.map), Arc::clone(self.known));
-        let doubts = self.doubts.cloned();
-        peer.on_reconnect(move |node: NodeId, transport: &dyn Transport| -> Result<(), NetError> {
-            if let Some(doubts) = doubts.as_ref().and_then(|doubts| doubts.get()) {
-                doubts.add(node);
-            }
-            // The floor first: what is answered between the two is in the list.
-            let floor = known.under_way.floor();
-            let opens = known.opens(|ino| map.home(ino) == Some(node));
-            crate::opens::reassert(transport, client, floor, opens)
-        });
-        peer
-    }
 }

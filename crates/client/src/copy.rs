@@ -152,7 +152,7 @@ impl Client {
         let targets = bivouac_layout::split(&to.layout, copy.to_offset, copy.len);
         let started = sources.zip(targets).map(|(source, target)| {
             let request = request(copy, &source, &target, &from, &to);
-            self.start::<op::CopyRange>(self.seat_node(&target)?, &request, &[])
+            self.ways.start::<op::CopyRange>(self.seat_node(&target)?, &request, &[])
         });
         let copied = finish_all(started.collect::<FsResult<Vec<_>>>()?);
         if copied.is_err() && end > to.size {

@@ -13,6 +13,7 @@ use bivouac_wire::{
 use crate::client::{Client, OpCtx};
 use crate::direct::{Handle, Missed, Wish};
 use crate::known::Known;
+use crate::ways::when_here;
 
 /// How often a grant is asked for while others end it.
 const GRANTS_MAX: usize = 3;
@@ -46,7 +47,7 @@ impl Client {
         for part in into.chunks_mut(TRANSFER_MAX) {
             let (wanted, at) = (part.len(), offset.saturating_add(done as u64));
             let read = |known: &Known, into: &mut [u8]| self.read_seats(ino, known, at, into);
-            let read = self.when_here(|| self.read_up_to_size(OVERTAKEN_MAX, ino, at, part, read))?;
+            let read = when_here(|| self.read_up_to_size(OVERTAKEN_MAX, ino, at, part, read))?;
             let read = read.ok_or_else(|| overtaken("read of", ino))?;
             done += read;
             if read < wanted {
@@ -115,7 +116,7 @@ impl Client {
                 return Ok(len == into.len() && epoch <= known.epoch);
             }
             let request = request(ino, &range);
-            let (done, len) = self.ask_into::<op::Read>(node, &request, &mut [IoSliceMut::new(into)])?;
+            let (done, len) = self.ways.ask_into::<op::Read>(node, &request, &mut [IoSliceMut::new(into)])?;
             into.get_mut(len..).unwrap_or_default().fill(0);
             return Ok(len == into.len() && done.epoch <= known.epoch);
         }
@@ -131,7 +132,7 @@ impl Client {
                 mine.push((node, range, slices));
                 continue;
             }
-            let started = self.start::<op::Read>(node, &request(ino, range), &[])?;
+            let started = self.ways.start::<op::Read>(node, &request(ino, range), &[])?;
             under_way.push((self.local != Some(node), started, range, slices));
         }
         let mut whole = true;
@@ -142,7 +143,7 @@ impl Client {
                 whole &= read as u64 == range.len && seen <= epoch;
                 bivouac_layout::zero_behind(slices, read);
             } else {
-                let started = self.start::<op::Read>(node, &request(ino, range), &[])?;
+                let started = self.ways.start::<op::Read>(node, &request(ino, range), &[])?;
                 under_way.push((false, started, range, slices));
             }
         }
@@ -213,8 +214,8 @@ impl Client {
 
     fn append(&self, ctx: &OpCtx, ino: Ino, part: &[u8]) -> FsResult<()> {
         let payload = [IoSlice::new(part)];
-        let home = self.home(ino)?;
-        let append = || self.change::<op::Append>(home, ctx, &InoOnly { ino }, &payload);
+        let home = self.ways.home(ino)?;
+        let append = || self.ways.change::<op::Append>(home, ctx, &InoOnly { ino }, &payload);
         let done = self.when_there_is_room(append)?;
         self.known.update(&done.attr);
         Ok(())
@@ -269,7 +270,7 @@ impl Client {
                 false => self.extend(ino, end, known.epoch)?,
             };
             if accepted {
-                self.direct.grew(&self.known, self.home(ino)?, ino);
+                self.direct.grew(&self.known, self.ways.home(ino)?, ino);
                 return Ok(true);
             }
             known = Known::from(&attr);
@@ -278,14 +279,14 @@ impl Client {
     }
 
     pub(crate) fn cut_tail(&self, ino: Ino) {
-        let cut = self.home(ino).and_then(|home| self.ask::<op::CutTail>(home, &InoOnly { ino }));
+        let cut = self.ways.home(ino).and_then(|home| self.ways.ask::<op::CutTail>(home, &InoOnly { ino }));
         if let Err(error) = cut {
             log::warn!("inode {ino}: what a failed write left behind its end stays: {error}");
         }
     }
 
     pub(crate) fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
-        let told = self.ask::<op::Extend>(self.home(ino)?, &ExtendRequest { ino, end, epoch })?;
+        let told = self.ways.ask::<op::Extend>(self.ways.home(ino)?, &ExtendRequest { ino, end, epoch })?;
         self.known.update(&told.attr);
         Ok((told.accepted, told.attr))
     }
@@ -299,7 +300,10 @@ impl Client {
         let start = |node, range: &SeatRange, payload| {
             let (seat, layout, epoch, offset) = (range.seat, known.layout, known.epoch, range.subfile_offset);
             let request = WriteRequest { ino, seat, layout, epoch, offset };
-            Ok::<_, FsError>((self.local != Some(node), self.start::<op::Write>(node, &request, payload)?))
+            Ok::<_, FsError>((
+                self.local != Some(node),
+                self.ways.start::<op::Write>(node, &request, payload)?,
+            ))
         };
         let mut failure = None;
         let nodes = ranges.iter().map(|range| self.content_node(range)).collect::<FsResult<Vec<_>>>()?;
@@ -341,12 +345,12 @@ impl Client {
             let seats = bivouac_layout::split(&attr.layout, 0, attr.size);
             let sync = |range: SeatRange| {
                 let name = SubfileName { ino, seat: range.seat };
-                self.start::<op::SyncSubfile>(self.seat_node(&range)?, &name, &[])
+                self.ways.start::<op::SyncSubfile>(self.seat_node(&range)?, &name, &[])
             };
             let started = seats.map(sync).collect::<FsResult<Vec<_>>>()?;
             finish_all(started)?;
         }
-        self.ask::<op::SyncRecords>(self.home(ino)?, &())?;
+        self.ways.ask::<op::SyncRecords>(self.ways.home(ino)?, &())?;
         if attr.is_file() { self.save_synced(ino) } else { Ok(()) }
     }
 
@@ -356,7 +360,7 @@ impl Client {
     /// `EIO` when none can be.
     pub(crate) fn statfs_all(&self) -> FsResult<StatFs> {
         let request = StatFsRequest { partition: PartitionId::ROOT };
-        let started = self.node_ids().map(|node| self.start::<op::StatFs>(node, &request, &[]));
+        let started = self.node_ids().map(|node| self.ways.start::<op::StatFs>(node, &request, &[]));
         let started = started.collect::<FsResult<Vec<_>>>()?;
         let answers = started.into_iter().map(|started| started.finish(&mut []).map(|(part, _)| part));
         let (parts, failures): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);

@@ -30,7 +30,7 @@ impl Client {
     /// # Errors
     /// `EIO` when it cannot be reached.
     pub fn status(&self, node: NodeId) -> FsResult<NodeStatus> {
-        self.ask::<op::Status>(node, &())
+        self.ways.ask::<op::Status>(node, &())
     }
 
     /// How files whose home a node is were used. Those that are open are told of by mounts of the node; other nodes
@@ -39,7 +39,7 @@ impl Client {
     /// # Errors
     /// `EIO` when it cannot be reached.
     pub fn list_uses(&self, node: NodeId) -> FsResult<UseTable> {
-        self.ask::<op::ListUses>(node, &())
+        self.ways.ask::<op::ListUses>(node, &())
     }
 
     /// What there is on a node's host beside its volumes, from an offset on; at most `HOST_ANSWER_MAX` bytes of it.
@@ -48,7 +48,7 @@ impl Client {
     /// `EOPNOTSUPP` of what it does not know; `EIO` when it cannot be reached.
     pub fn ask_host(&self, node: NodeId, what: &str, offset: u64) -> FsResult<Vec<u8>> {
         let question = HostQuestion { what: what.as_bytes(), offset, most: HOST_ANSWER_MAX };
-        Ok(self.ask::<op::AskHost>(node, &question)?.bytes)
+        Ok(self.ways.ask::<op::AskHost>(node, &question)?.bytes)
     }
 
     /// Ends a node's daemon.
@@ -56,7 +56,7 @@ impl Client {
     /// # Errors
     /// `EIO` when it cannot be reached.
     pub fn shutdown(&self, node: NodeId) -> FsResult<()> {
-        self.ask::<op::Shutdown>(node, &())
+        self.ways.ask::<op::Shutdown>(node, &())
     }
 
     /// Positions, within the partition of an open file, of the seats of this machine.
@@ -84,7 +84,7 @@ impl Client {
             let seat = bivouac_layout::seat_of(&layout, column);
             let place = self.seat_place(seat)?;
             let name = SubfileName { ino: attr.ino, seat };
-            let subfile = self.ask::<op::StatSubfile>(place.node, &name)?;
+            let subfile = self.ways.ask::<op::StatSubfile>(place.node, &name)?;
             Ok(SeatReport { column, seat, node: place.node, volume: place.volume, subfile })
         };
         (0..layout.width).map(report).collect()
@@ -98,7 +98,7 @@ impl Client {
     /// # Errors
     /// `EIO` when it cannot be reached.
     pub fn list_records(&self, node: NodeId, request: &ListRecordsRequest) -> FsResult<RecordPage> {
-        self.ask::<op::ListRecords>(node, request)
+        self.ways.ask::<op::ListRecords>(node, request)
     }
 
     /// Some of the subfiles on a node's volume.
@@ -106,7 +106,7 @@ impl Client {
     /// # Errors
     /// `EIO` when it cannot be reached or the volume cannot be read.
     pub fn list_subfiles(&self, node: NodeId, request: &ListSubfilesRequest) -> FsResult<SubfilePage> {
-        self.ask::<op::ListSubfiles>(node, request)
+        self.ways.ask::<op::ListSubfiles>(node, request)
     }
 
     /// Has a node watch inodes for this client, instead of those before.
@@ -114,7 +114,7 @@ impl Client {
     /// # Errors
     /// `EIO` when it cannot be reached, `EINVAL` for too many.
     pub fn watch_inodes(&self, node: NodeId, inos: &Inos) -> FsResult<()> {
-        self.ask::<op::Watch>(node, inos)
+        self.ways.ask::<op::Watch>(node, inos)
     }
 
     /// What became of the watched inodes.
@@ -122,6 +122,6 @@ impl Client {
     /// # Errors
     /// `EIO` when the node cannot be reached.
     pub fn touched(&self, node: NodeId) -> FsResult<Watched> {
-        self.ask::<op::ListTouched>(node, &())
+        self.ways.ask::<op::ListTouched>(node, &())
     }
 }

@@ -38,6 +38,7 @@ mod traffic;
 mod under_way;
 mod uses;
 mod watch;
+mod ways;
 mod whole;
 mod xattrs;
 

@@ -16,6 +16,7 @@ use crate::client::Client;
 use crate::data::{OVERTAKEN_MAX, len_within, note, overtaken, scatter};
 use crate::known::Known;
 use crate::uses::Begun;
+use crate::ways::when_here;
 
 /// A list has begun.
 fn begun(lens: impl Iterator<Item = usize>) -> Begun {
@@ -159,7 +160,7 @@ impl Client {
             match batch {
                 // Alone, and perhaps too long for one message.
                 [(offset, into)] => counts.push(self.read_through(ino, *offset, into)?),
-                batch => counts.extend(self.when_here(|| self.read_batch(ino, batch))?),
+                batch => counts.extend(when_here(|| self.read_batch(ino, batch))?),
             }
             rest = behind;
         }
@@ -213,7 +214,7 @@ impl Client {
         let mut under_way = Vec::with_capacity(messages.len());
         for list in &messages {
             let request = request(ino, known, false, list);
-            under_way.push(self.start::<op::AccessList>(list.node, &request, &[])?);
+            under_way.push(self.ways.start::<op::AccessList>(list.node, &request, &[])?);
         }
         let answers: Vec<FsResult<(ListDone, usize)>> = under_way
             .into_iter()
@@ -344,7 +345,7 @@ impl Client {
         let (mut under_way, mut failure) = (Vec::with_capacity(messages.len()), None);
         for list in &messages {
             let request = request(ino, known, true, list);
-            let started = self.start::<op::AccessList>(list.node, &request, &list.slices);
+            let started = self.ways.start::<op::AccessList>(list.node, &request, &list.slices);
             note(&mut failure, &mut under_way, started);
         }
         // Every answer is awaited, also behind a failure: no write may still be on its way when we return.

@@ -15,6 +15,7 @@ use bivouac_wire::{
 
 use crate::client::{Client, NewInode, OpCtx, Opened};
 use crate::leases::Moment;
+use crate::ways::when_here;
 
 /// `O_TRUNC` of the kernel.
 const O_TRUNC: u32 = 0o1000;
@@ -49,9 +50,9 @@ impl Client {
             return Err(Errno::ENOENT.into());
         }
         self.until_stable(|| {
-            let asked = self.now();
+            let asked = self.leases.now();
             let found = self.at_entry(parent, name, false, |node, slot| {
-                let found = self.ask::<op::Lookup>(node, &EntryName { parent, name })?;
+                let found = self.ways.ask::<op::Lookup>(node, &EntryName { parent, name })?;
                 self.found(slot, (parent, name), asked, &found);
                 if found.is_there() { Ok(found) } else { Err(Errno::ENOENT.into()) }
             })?;
@@ -109,8 +110,8 @@ impl Client {
     /// Attributes of an inode as its home has them.
     pub(crate) fn attr_now(&self, ino: Ino) -> FsResult<Attr> {
         self.tell_times(ino)?;
-        let (home, asked) = (self.home(ino)?, self.now());
-        let seen = self.ask::<op::GetAttr>(home, &InoOnly { ino })?;
+        let (home, asked) = (self.ways.home(ino)?, self.leases.now());
+        let seen = self.ways.ask::<op::GetAttr>(home, &InoOnly { ino })?;
         Ok(self.saw(asked, seen))
     }
 
@@ -127,8 +128,8 @@ impl Client {
                 self.known.tellings.wait(ino);
             }
             let request = SetAttrRequest { ino, set: *set };
-            let (home, asked) = (self.home(ino)?, self.now());
-            Ok((asked, self.change::<op::SetAttr>(home, ctx, &request, &[])?))
+            let (home, asked) = (self.ways.home(ino)?, self.leases.now());
+            Ok((asked, self.ways.change::<op::SetAttr>(home, ctx, &request, &[])?))
         };
         let (asked, seen) = if set.size == Some(0) {
             self.cut_to_nothing(ino, change)?
@@ -222,13 +223,13 @@ impl Client {
         let near = if mode & mode::TYPE == mode::FILE { self.near_seat() } else { None };
         let (uid, gid) = (ctx.uid, ctx.gid);
         let request = MakeRequest { parent, name, mode, uid, gid, rdev, target, open, exclusive, near };
-        let asked = self.now();
+        let asked = self.leases.now();
         let made = self.making(parent, name, || {
             self.at_entry(parent, name, ctx.retry, |node, slot| {
                 if open.is_some() {
                     self.watch(node);
                 }
-                let made = self.change::<op::Make>(node, ctx, &request, &[])?;
+                let made = self.ways.change::<op::Make>(node, ctx, &request, &[])?;
                 self.found(slot, (parent, name), asked, &made.found);
                 Ok(made)
             })
@@ -248,7 +249,7 @@ impl Client {
         self.removing(ctx, parent, name, || {
             self.at_entry(parent, name, ctx.retry, |node, _| {
                 self.before_removal(node);
-                self.change::<op::Unlink>(node, ctx, &request, &[])
+                self.ways.change::<op::Unlink>(node, ctx, &request, &[])
             })
         })?;
         self.glimpses.changed(parent, -1, 0);
@@ -263,7 +264,7 @@ impl Client {
         let request = EntryName { parent, name };
         self.removing(ctx, parent, name, || {
             self.at_entry(parent, name, ctx.retry, |node, _| {
-                self.change::<op::Rmdir>(node, ctx, &request, &[])
+                self.ways.change::<op::Rmdir>(node, ctx, &request, &[])
             })
         })?;
         self.glimpses.changed(parent, -1, -1);
@@ -287,7 +288,7 @@ impl Client {
         self.making(new_parent, new_name, || {
             self.at_entry(parent, name, ctx.retry, |node, _| {
                 self.before_removal(node);
-                self.change::<op::Rename>(node, ctx, &request, &[])
+                self.ways.change::<op::Rename>(node, ctx, &request, &[])
             })
         })?;
         // What it replaced is not known here.
@@ -303,10 +304,10 @@ impl Client {
     /// `EEXIST`, `EPERM` for a directory, `EMLINK`, `ENOENT`, `EIO`.
     pub fn link(&self, ctx: &OpCtx, ino: Ino, new_parent: Ino, new_name: &[u8]) -> FsResult<Attr> {
         let request = LinkRequest { ino, parent: new_parent, name: new_name };
-        let (home, asked) = (self.home(ino)?, self.now());
+        let (home, asked) = (self.ways.home(ino)?, self.leases.now());
         let seen = self.making(new_parent, new_name, || {
             self.at_entry(new_parent, new_name, ctx.retry, |node, _| {
-                let seen = self.change::<op::Link>(node, ctx, &request, &[])?;
+                let seen = self.ways.change::<op::Link>(node, ctx, &request, &[])?;
                 // Only the inode's home can promise anything of its attributes.
                 Ok(if node == home { seen } else { Seen { lease_ms: 0, ..seen } })
             })
@@ -320,7 +321,7 @@ impl Client {
     /// # Errors
     /// `EINVAL` for anything else; `ENOENT`, `EIO`.
     pub fn readlink(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        Ok(self.ask::<op::ReadLink>(self.home(ino)?, &InoOnly { ino })?.bytes)
+        Ok(self.ways.ask::<op::ReadLink>(self.ways.home(ino)?, &InoOnly { ino })?.bytes)
     }
 
     /// Entries behind a cookie (0: from the start), without `.` and `..`; none at the end. An entry's own
@@ -343,7 +344,7 @@ impl Client {
     }
 
     fn list(&self, request: &ReadDirRequest) -> FsResult<Vec<DirEntry>> {
-        let mut page = self.when_here(|| self.dir_page(request))?;
+        let mut page = when_here(|| self.dir_page(request))?;
         for entry in &mut page.entries {
             entry.attr = entry.attr.filter(|attr| !self.has_unsent_times(attr.ino));
         }
@@ -355,7 +356,7 @@ impl Client {
     /// # Errors
     /// `ENOTDIR`, `ENOENT`, `EIO`.
     pub fn parent(&self, ino: Ino) -> FsResult<Ino> {
-        self.ask::<op::Parent>(self.home(ino)?, &InoOnly { ino })
+        self.ways.ask::<op::Parent>(self.ways.home(ino)?, &InoOnly { ino })
     }
 
     /// The inode at a path below the root; symbolic links are not followed.

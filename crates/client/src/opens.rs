@@ -20,7 +20,7 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EIO`.
     pub fn open(&self, ctx: &OpCtx, ino: Ino, flags: u32) -> FsResult<Attr> {
-        let (home, asked) = (self.home(ino)?, self.now());
+        let (home, asked) = (self.ways.home(ino)?, self.leases.now());
         self.watch(home);
         let truncate = flags & O_TRUNC != 0;
         if !truncate && self.has_unsent(ino) && self.may_be_bound(ino) {
@@ -30,7 +30,7 @@ impl Client {
         let opening = self.known.under_way.begin();
         let (id, floor) = (opening.id, self.known.under_way.floor());
         let request = OpenRequest { ino, truncate, id, floor };
-        let change = || self.change::<op::Open>(home, ctx, &request, &[]);
+        let change = || self.ways.change::<op::Open>(home, ctx, &request, &[]);
         let seen = if truncate { self.cut_to_nothing(ino, change) } else { change() }?;
         let attr = self.saw(asked, seen);
         self.known.add(&attr, id);
@@ -61,7 +61,7 @@ impl Client {
         let uses = if self.known.is_open(ino) { Vec::new() } else { self.uses.end(ino) };
         let told = if dirty { self.touch(ino) } else { Ok(()) };
         drop(telling);
-        let closed = self.home(ino).and_then(|home| self.tell_closed(home, ino, open, uses));
+        let closed = self.ways.home(ino).and_then(|home| self.tell_closed(home, ino, open, uses));
         for error in [told, closed].into_iter().filter_map(Result::err) {
             // Without a name and closed everywhere it is gone, times and all: nothing went wrong.
             if error.errno() != Errno::ENOENT {
@@ -78,7 +78,7 @@ impl Client {
         }
         uses.truncate(USES_PER_MESSAGE_MAX);
         let request = CloseRequest { floor: self.known.under_way.floor(), opens: vec![(ino, open)], uses };
-        self.ask::<op::Close>(home, &request)
+        self.ways.ask::<op::Close>(home, &request)
     }
 
     /// Before a name is removed at a node: it hears which files are closed, so that it does not keep their content.
@@ -98,7 +98,7 @@ impl Client {
         // The own node hears of it also when there is nothing: the rest may be forgotten.
         per_node.extend(self.local.map(|node| (node, Vec::new())));
         for (ino, count) in opens {
-            let opens = per_node.entry(self.home(*ino)?).or_default();
+            let opens = per_node.entry(self.ways.home(*ino)?).or_default();
             for _ in 0..*count {
                 let opening = self.known.under_way.begin();
                 self.known.add_unseen(*ino, opening.id);
@@ -108,8 +108,9 @@ impl Client {
         let floor = self.known.under_way.floor();
         for (node, opens) in per_node {
             self.watch(node);
-            let told =
-                in_batches(floor, opens).iter().try_for_each(|batch| self.ask::<op::Reassert>(node, batch));
+            let told = in_batches(floor, opens)
+                .iter()
+                .try_for_each(|batch| self.ways.ask::<op::Reassert>(node, batch));
             let told = told.and_then(|()| self.locks.resume(node));
             if let Err(error) = told {
                 log::warn!("{node} has not heard yet what is open: {error}");
@@ -139,7 +140,7 @@ impl Client {
 
     pub(crate) fn touch(&self, ino: Ino) -> FsResult<()> {
         let _telling = self.known.tellings.begin(ino);
-        self.ask::<op::Touch>(self.home(ino)?, &InoOnly { ino })
+        self.ways.ask::<op::Touch>(self.ways.home(ino)?, &InoOnly { ino })
     }
 }
 

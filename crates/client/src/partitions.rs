@@ -21,7 +21,7 @@ pub struct Known(RwLock<PartitionTable>);
 impl Client {
     /// The node that knows all partitions.
     fn keeper(&self) -> FsResult<NodeId> {
-        self.home(Ino::ROOT)
+        self.ways.home(Ino::ROOT)
     }
 
     /// A partition as it was when this client first came across it: its seats never change. `None` for the root
@@ -45,7 +45,7 @@ impl Client {
     /// As [`Client::partition`].
     pub fn partition_now(&self, id: PartitionId) -> FsResult<Arc<Partition>> {
         let request = ListPartitionsRequest { only: Some(id), after: PartitionId::ROOT };
-        let list = self.ask::<op::ListPartitions>(self.keeper()?, &request)?;
+        let list = self.ways.ask::<op::ListPartitions>(self.keeper()?, &request)?;
         let mut known = self.partitions.0.write();
         for partition in list.partitions {
             known.learn(&self.map, partition);
@@ -63,8 +63,9 @@ impl Client {
     pub fn list_partitions(&self) -> FsResult<Vec<Partition>> {
         let (mut all, mut after) = (Vec::new(), PartitionId::ROOT);
         loop {
-            let list =
-                self.ask::<op::ListPartitions>(self.keeper()?, &ListPartitionsRequest { only: None, after })?;
+            let list = self
+                .ways
+                .ask::<op::ListPartitions>(self.keeper()?, &ListPartitionsRequest { only: None, after })?;
             after = list.partitions.last().map_or(after, |last| last.id);
             let is_last = list.end || list.partitions.is_empty();
             all.extend(list.partitions.into_iter().filter(|one| one.state == PartitionState::Live));
@@ -114,7 +115,7 @@ impl Client {
     }
 
     fn change_partition(&self, ctx: &OpCtx, change: &PartitionChange) -> FsResult<Partition> {
-        let partition = self.change::<op::ChangePartition>(self.keeper()?, ctx, change, &[])?;
+        let partition = self.ways.change::<op::ChangePartition>(self.keeper()?, ctx, change, &[])?;
         self.partitions.0.write().learn(&self.map, partition.clone());
         Ok(partition)
     }
@@ -144,7 +145,7 @@ impl Client {
         let mut nodes: Vec<NodeId> = partition.places(&self.map).iter().map(|place| place.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let ask = |node: &NodeId| self.start::<op::StatFs>(*node, &StatFsRequest { partition: id }, &[]);
+        let ask = |node: &NodeId| self.ways.start::<op::StatFs>(*node, &StatFsRequest { partition: id }, &[]);
         let parts = finish_all(nodes.iter().map(ask).collect::<FsResult<Vec<_>>>()?)?;
         let StatFs { files, files_free, .. } = self.statfs_all()?;
         let sum = parts.iter().fold(StatFs::default(), |sum, part| StatFs {

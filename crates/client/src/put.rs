@@ -18,11 +18,11 @@ impl Client {
         let NewFile { name, mode, mtime, content } = *file;
         let (uid, gid, near) = (ctx.uid, ctx.gid, self.near_seat());
         let request = PutRequest { parent, name, mode, uid, gid, mtime, near };
-        let asked = self.now();
+        let asked = self.leases.now();
         let seen = self.making(parent, name, || {
             let payload = [IoSlice::new(content)];
             self.at_entry(parent, name, ctx.retry, |node, _| {
-                self.change::<op::Put>(node, ctx, &request, &payload)
+                self.ways.change::<op::Put>(node, ctx, &request, &payload)
             })
         })?;
         self.glimpses.changed(parent, 1, 0);

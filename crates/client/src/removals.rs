@@ -56,7 +56,7 @@ impl Client {
         for node in self.node_ids() {
             let mut request = request.clone();
             loop {
-                let page = self.ask::<op::Mirror>(node, &request)?;
+                let page = self.ways.ask::<op::Mirror>(node, &request)?;
                 all.done += page.done;
                 let (kept, left): (Vec<_>, Vec<_>) = page.left.into_iter().partition(|one| one.kept);
                 all.kept.extend(kept);
@@ -79,6 +79,6 @@ impl Client {
         }
         let only = Some((dir, name.to_vec()));
         let request = MirrorRequest { only, below: None, after: None, act: true, last: false };
-        self.at_entry(dir, name, false, |node, _| self.ask::<op::Mirror>(node, &request)).map(drop)
+        self.at_entry(dir, name, false, |node, _| self.ways.ask::<op::Mirror>(node, &request)).map(drop)
     }
 }

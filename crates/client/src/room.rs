@@ -4,24 +4,25 @@
 //! its own node is to remove, and not of the rest. So who is told that there is no space has all nodes remove at once what
 //! nobody needs any more, and then tries again, once.
 
-use bivouac_types::{Errno, FsError, FsResult, OpId};
-use bivouac_wire::{Frame, op};
+use bivouac_types::{Errno, FsError, FsResult};
+use bivouac_wire::op;
 
 use crate::client::Client;
+use crate::ways::when_here;
 
 /// How long a node is waited for that does not answer, in milliseconds: what it has to remove is not worth more.
 const WAIT_MS: u32 = 5000;
 
 impl Client {
-    /// Does something that takes space, as [`Client::when_here`].
+    /// Does something that takes space, as [`when_here`].
     pub(crate) fn when_there_is_room<T>(&self, mut take: impl FnMut() -> FsResult<T>) -> FsResult<T> {
-        let taken = self.when_here(&mut take);
+        let taken = when_here(&mut take);
         let is_full = |error: &FsError| matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT);
         if !taken.as_ref().is_err_and(is_full) {
             return taken;
         }
         self.make_room();
-        self.when_here(take)
+        when_here(take)
     }
 
     /// Has all nodes remove what nobody needs any more, also what this client has just closed.
@@ -30,8 +31,8 @@ impl Client {
             closings.send_all();
         }
         let asked = self.node_ids().filter_map(|node| {
-            let frame = Frame { wait_ms: WAIT_MS, ..Frame::request(0, OpId(0), self.id, 0) };
-            let transport = self.transport(node).ok()?;
+            let transport = self.ways.transport(node).ok()?;
+            let frame = self.ways.attempt(WAIT_MS);
             Some((node, bivouac_net::start::<op::MakeRoom>(transport, frame, &(), &[])))
         });
         for (node, asked) in asked.collect::<Vec<_>>() {

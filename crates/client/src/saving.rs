@@ -147,7 +147,7 @@ impl Client {
     fn save(&self, ino: Ino, occasion: Occasion) -> FsResult<()> {
         let mut request = FlushHereRequest { ino, occasion, job: 0 };
         loop {
-            let state = self.ask::<op::FlushHere>(self.home(ino)?, &request)?;
+            let state = self.ways.ask::<op::FlushHere>(self.ways.home(ino)?, &request)?;
             if state.done {
                 return Ok(());
             }
@@ -180,7 +180,7 @@ impl Client {
 
     fn bring_by(&self, ino: Ino, opened: bool) -> FsResult<()> {
         let mut request = BringRequest { ino, from: 0, opened };
-        while let Some(next) = self.ask::<op::BringFile>(self.home(ino)?, &request)? {
+        while let Some(next) = self.ways.ask::<op::BringFile>(self.ways.home(ino)?, &request)? {
             request.from = next;
         }
         Ok(())

@@ -14,7 +14,7 @@ impl Client {
     /// # Errors
     /// `EIO` when it cannot be reached or the subfile cannot be read.
     pub fn scrub_subfile(&self, node: NodeId, request: &ScrubRequest) -> FsResult<ScrubDone> {
-        self.ask::<op::Scrub>(node, request)
+        self.ways.ask::<op::Scrub>(node, request)
     }
 
     /// Everything below a directory, in whichever partition; as [`Client::walk_partition`] otherwise, but that `visit`

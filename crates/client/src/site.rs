@@ -1,20 +1,14 @@
 //! Site storage behind partitions: what it does not have yet, and bringing it there.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::time::{Duration, Instant};
 
-use bivouac_types::{Attr, Errno, FsError, FsResult, Ino};
+use bivouac_types::{Attr, Errno, FsResult, Ino};
 use bivouac_wire::{
     FenceRequest, FlushRequest, ListDirtyRequest, ListPinnedRequest, ListSeenRequest, NoteSeenRequest,
     PinRequest, Pinned, SiteVersion, op,
 };
 
 use crate::client::Client;
-
-/// First and longest pause before something that is on its way from site storage is asked for again.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// How long something may be on its way before its asker fails.
-const WAIT: Duration = Duration::from_secs(120);
 
 /// What site storage does not have: inodes, and about how many bytes of their content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,7 +91,7 @@ impl Client {
         for node in self.node_ids() {
             let mut request = ListDirtyRequest { after: None };
             loop {
-                let page = self.ask::<op::ListDirty>(node, &request)?;
+                let page = self.ways.ask::<op::ListDirty>(node, &request)?;
                 for dirty in page.files {
                     *files.entry(dirty.ino).or_insert(0) += dirty.bytes;
                     failing.extend((!dirty.why.is_empty()).then_some(dirty.why));
@@ -122,7 +116,7 @@ impl Client {
     /// # Errors
     /// `EINVAL` for what is no file in front of site storage; `EIO` when a node cannot be reached.
     pub fn pin(&self, ino: Ino, pin: bool) -> FsResult<()> {
-        self.ask::<op::Pin>(self.home(ino)?, &PinRequest { ino, pin })
+        self.ways.ask::<op::Pin>(self.ways.home(ino)?, &PinRequest { ino, pin })
     }
 
     /// Whether a file is pinned.
@@ -131,7 +125,8 @@ impl Client {
     /// `EIO` when its home cannot be reached.
     pub fn is_pinned(&self, ino: Ino) -> FsResult<bool> {
         let before = Some(Ino(ino.0.wrapping_sub(1))).filter(|before| before.slot() == ino.slot());
-        let page = self.ask::<op::ListPinned>(self.home(ino)?, &ListPinnedRequest { after: before })?;
+        let page =
+            self.ways.ask::<op::ListPinned>(self.ways.home(ino)?, &ListPinnedRequest { after: before })?;
         Ok(page.files.iter().any(|file| file.ino == ino))
     }
 
@@ -144,7 +139,7 @@ impl Client {
         for node in self.node_ids() {
             let mut request = ListPinnedRequest { after: None };
             loop {
-                let page = self.ask::<op::ListPinned>(node, &request)?;
+                let page = self.ways.ask::<op::ListPinned>(node, &request)?;
                 files.extend(page.files);
                 match page.next {
                     Some(next) => request.after = Some(next),
@@ -205,7 +200,7 @@ impl Client {
         let mut request = ListSeenRequest { dir, after: Vec::new() };
         let mut names = SeenNames::new();
         loop {
-            let page = self.ask::<op::ListSeen>(self.home(dir)?, &request)?;
+            let page = self.ways.ask::<op::ListSeen>(self.ways.home(dir)?, &request)?;
             let last = page.names.last().map(|name| name.name.clone());
             names.extend(page.names.into_iter().map(|name| (name.name, name.seen)));
             match last {
@@ -222,7 +217,7 @@ impl Client {
     /// `EBUSY` while somebody else holds changes up; `EIO` when a node cannot be reached.
     pub fn fence(&self, token: u64, hold_ms: u32) -> FsResult<bool> {
         let request = FenceRequest { token, hold_ms };
-        self.node_ids().try_fold(true, |held, node| Ok(self.ask::<op::Fence>(node, &request)? && held))
+        self.node_ids().try_fold(true, |held, node| Ok(self.ways.ask::<op::Fence>(node, &request)? && held))
     }
 
     /// Brings one file, directory or link to site storage.
@@ -247,9 +242,9 @@ impl Client {
 
     fn flush_by(&self, found: &Found, mut request: FlushRequest) -> FsResult<Flushed> {
         self.tell_times(request.ino)?;
-        let home = self.home(request.ino)?;
+        let home = self.ways.home(request.ino)?;
         loop {
-            let state = self.ask::<op::Flush>(home, &request)?;
+            let state = self.ways.ask::<op::Flush>(home, &request)?;
             if !state.done {
                 request.job = state.job;
                 continue;
@@ -258,27 +253,9 @@ impl Client {
                 let name = found.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
                 let (dir, seen, by) = (found.dir, Some(version.clone()), Some(found.attr.ino));
                 let note = NoteSeenRequest { dir, name, seen, by };
-                self.ask::<op::NoteSeen>(self.home(found.dir)?, &note)?;
+                self.ways.ask::<op::NoteSeen>(self.ways.home(found.dir)?, &note)?;
             }
             return Ok(Flushed { bytes: state.moved, changed: state.version.is_some(), lost: state.lost });
-        }
-    }
-
-    /// Repeats what cannot be done yet because site storage is slow.
-    pub(crate) fn when_here<T>(&self, mut act: impl FnMut() -> FsResult<T>) -> FsResult<T> {
-        let (mut begun, mut pause) = (None, PAUSES.0);
-        loop {
-            match act() {
-                Err(error) if error.errno() == Errno::EINPROGRESS => {
-                    if begun.get_or_insert_with(Instant::now).elapsed() > WAIT {
-                        let text = format!("{error}: nothing came of it for {} s", WAIT.as_secs());
-                        return Err(FsError::with(Errno::EIO, text));
-                    }
-                    bivouac_net::pause(pause);
-                    pause = (pause * 2).min(PAUSES.1);
-                }
-                outcome => return outcome,
-            }
         }
     }
 }

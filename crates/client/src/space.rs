@@ -13,6 +13,7 @@ use bivouac_wire::{
 use crate::client::{Client, NewInode, OpCtx, SeekKind};
 use crate::data::{OVERTAKEN_MAX, finish_all};
 use crate::known::Known;
+use crate::ways::when_here;
 
 /// `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` of the kernel.
 const KEEP_SIZE: u32 = 1;
@@ -47,7 +48,7 @@ impl Client {
         }
         self.send_unsent(ino)?;
         // The same for a repetition, and for nothing else.
-        let ticket = self.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
+        let ticket = self.ways.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ctx.id.0;
         let change = Change { ino, offset, end, ticket };
         self.when_there_is_room(|| match mode {
             0 => self.reserve(&change, false, false),
@@ -64,8 +65,9 @@ impl Client {
 
     /// Tells the home how much of a file occupies nothing. What cannot be counted now is as it was.
     pub(crate) fn count_holes(&self, ino: Ino) {
-        let counted =
-            self.attr_now(ino).and_then(|attr| self.ask::<op::Count>(self.home(ino)?, &self.count(&attr)?));
+        let counted = self
+            .attr_now(ino)
+            .and_then(|attr| self.ways.ask::<op::Count>(self.ways.home(ino)?, &self.count(&attr)?));
         if let Err(error) = counted {
             log::info!("holes of inode {ino} are not counted: {error}");
         }
@@ -75,7 +77,7 @@ impl Client {
         let ranges = bivouac_layout::split(&attr.layout, 0, attr.size);
         let started = ranges.map(|range| {
             let name = SubfileName { ino: attr.ino, seat: range.seat };
-            self.start::<op::StatSubfile>(self.seat_node(&range)?, &name, &[])
+            self.ways.start::<op::StatSubfile>(self.seat_node(&range)?, &name, &[])
         });
         let states = finish_all(started.collect::<FsResult<Vec<_>>>()?)?;
         let data = |state: &SubfileState| state.allocated.saturating_sub(state.front);
@@ -145,7 +147,7 @@ impl Client {
             let ranges = bivouac_layout::split(&known.layout, at, len);
             let requests = ranges.map(|range| (self.space_request(change, known, kind, size, &range), range));
             let started = requests.map(|(request, range)| {
-                self.start::<op::ChangeSpace>(self.seat_node(&range)?, &request, &[])
+                self.ways.start::<op::ChangeSpace>(self.seat_node(&range)?, &request, &[])
             });
             let started = started.collect::<FsResult<Vec<_>>>()?;
             if !finish_all(started)?.iter().all(|written| written.accepted) {
@@ -175,7 +177,7 @@ impl Client {
         let ranges = bivouac_layout::split(&known.layout, change.offset, change.end - change.offset);
         let started = ranges.map(|range| {
             let request = self.space_request(change, known, SpaceKind::TakeBack, 0, &range);
-            self.start::<op::ChangeSpace>(self.seat_node(&range)?, &request, &[])
+            self.ways.start::<op::ChangeSpace>(self.seat_node(&range)?, &request, &[])
         });
         let outcome = started.collect::<FsResult<Vec<_>>>().and_then(finish_all);
         if let Err(error) = outcome {
@@ -191,7 +193,7 @@ impl Client {
     /// Tells the home the end of a write that leaves a hole between the end that we know and its start.
     pub(crate) fn extend_over(&self, ino: Ino, written: Range<u64>, epoch: u32) -> FsResult<(bool, Attr)> {
         let request = ExtendOverRequest { ino, start: written.start, end: written.end, epoch };
-        let told = self.ask::<op::ExtendOver>(self.home(ino)?, &request)?;
+        let told = self.ways.ask::<op::ExtendOver>(self.ways.home(ino)?, &request)?;
         self.known.update(&told.attr);
         Ok((told.accepted, told.attr))
     }
@@ -207,7 +209,7 @@ impl Client {
             if offset >= known.size {
                 return Err(Errno::ENXIO.into());
             }
-            let (found, current) = self.when_here(|| self.seek_seats(ino, &known, offset, kind))?;
+            let (found, current) = when_here(|| self.seek_seats(ino, &known, offset, kind))?;
             let now = if current { known } else { Known::from(&self.attr_now(ino)?) };
             if now.epoch == known.epoch {
                 return match kind {
@@ -232,7 +234,7 @@ impl Client {
             bivouac_layout::split(&known.layout, offset, known.size - offset).collect();
         let started = ranges.iter().map(|range| {
             let request = FindDataRequest { ino, seat: range.seat, offset: range.subfile_offset };
-            self.start::<op::FindData>(self.seat_node(range)?, &request, &[])
+            self.ways.start::<op::FindData>(self.seat_node(range)?, &request, &[])
         });
         let answers = finish_all(started.collect::<FsResult<Vec<_>>>()?)?;
         let current = answers.iter().all(|found| found.epoch <= known.epoch);
@@ -250,7 +252,8 @@ impl Client {
     /// `EFBIG`, `ENOENT`, `EIO`.
     pub fn claim(&self, ctx: &OpCtx, ino: Ino, len: u64) -> FsResult<u64> {
         self.send_unsent(ino)?;
-        let claimed = self.change::<op::Claim>(self.home(ino)?, ctx, &ClaimRequest { ino, len }, &[])?;
+        let claimed =
+            self.ways.change::<op::Claim>(self.ways.home(ino)?, ctx, &ClaimRequest { ino, len }, &[])?;
         self.known.update(&claimed.attr);
         Ok(claimed.offset)
     }
@@ -261,12 +264,12 @@ impl Client {
     /// `ENOENT`, `ENOTDIR`, `ENOSPC`, `EIO`.
     pub fn tmpfile(&self, ctx: &OpCtx, parent: Ino, new: &NewInode<'_>, linkable: bool) -> FsResult<Attr> {
         let (mode, uid, gid, near) = (new.mode, ctx.uid, ctx.gid, self.near_seat());
-        let (home, asked) = (self.home(parent)?, self.now());
+        let (home, asked) = (self.ways.home(parent)?, self.leases.now());
         self.watch(home);
         let opening = self.known.under_way.begin();
         let open = opening.id;
         let request = MakeUnnamedRequest { parent, mode, uid, gid, linkable, open, near };
-        let made = self.when_there_is_room(|| self.change::<op::MakeUnnamed>(home, ctx, &request, &[]));
+        let made = self.when_there_is_room(|| self.ways.change::<op::MakeUnnamed>(home, ctx, &request, &[]));
         let seen = made?;
         let attr = self.saw(asked, seen);
         self.known.add(&attr, open);

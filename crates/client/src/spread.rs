@@ -11,6 +11,7 @@ use bivouac_wire::{DirPage, ReadDirRequest, op};
 use parking_lot::RwLock;
 
 use crate::client::Client;
+use crate::ways::when_here;
 
 /// The directories that are known to be spread. What is forgotten is learned again by a detour over the home.
 #[derive(Default)]
@@ -55,7 +56,7 @@ impl Client {
         retry: bool,
         act: impl Fn(NodeId, Slot) -> FsResult<T>,
     ) -> FsResult<T> {
-        self.when_here(|| self.at_entry_here(dir, name, retry, &act))
+        when_here(|| self.at_entry_here(dir, name, retry, &act))
     }
 
     fn at_entry_here<T>(
@@ -66,7 +67,7 @@ impl Client {
         act: &impl Fn(NodeId, Slot) -> FsResult<T>,
     ) -> FsResult<T> {
         if retry || !self.spread.has(dir) {
-            match act(self.home(dir)?, dir.slot()) {
+            match act(self.ways.home(dir)?, dir.slot()) {
                 Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(dir),
                 outcome => return outcome,
             }
@@ -82,9 +83,9 @@ impl Client {
 
     /// Entries behind a cookie. No entries mean the end.
     pub(crate) fn dir_page(&self, request: &ReadDirRequest) -> FsResult<DirPage> {
-        let asked = self.now();
+        let asked = self.leases.now();
         if !self.spread.has(request.ino) {
-            match self.ask::<op::ReadDir>(self.home(request.ino)?, request) {
+            match self.ways.ask::<op::ReadDir>(self.ways.home(request.ino)?, request) {
                 Err(error) if error.errno() == Errno::EREMOTE => self.spread.add(request.ino),
                 outcome => {
                     return outcome.inspect(|page| self.leases.of_page(request.ino, asked, page.lease_ms));
@@ -101,7 +102,7 @@ impl Client {
         loop {
             let slot = slot_of_hash(request.cookie.saturating_add(1), slots);
             let node = self.map.slot_node(slot).ok_or(Errno::ESTALE)?;
-            let page = self.ask::<op::ReadDir>(node, &request)?;
+            let page = self.ways.ask::<op::ReadDir>(node, &request)?;
             if !page.entries.is_empty() {
                 return Ok(page);
             }

@@ -200,7 +200,7 @@ impl<'a> Work<'a> for Writing<'a> {
         let (range, layout, epoch) = (&self.ranges[message], self.known.layout, self.known.epoch);
         let request =
             WriteRequest { ino: self.ino, seat: range.seat, layout, epoch, offset: range.subfile_offset };
-        self.client.begin::<op::Write>(self.nodes[message], &request, &self.payloads[message])
+        self.client.ways.begin::<op::Write>(self.nodes[message], &request, &self.payloads[message])
     }
 
     fn here(&mut self, message: usize) -> Option<Verdict> {
@@ -244,7 +244,7 @@ impl<'a> Work<'a> for Reading<'a, '_> {
 
     fn begin(&self, message: usize) -> FsResult<Started<'a, op::Read>> {
         let request = request(self.ino, &self.ranges[message]);
-        self.client.begin::<op::Read>(self.nodes[message], &request, &[])
+        self.client.ways.begin::<op::Read>(self.nodes[message], &request, &[])
     }
 
     fn here(&mut self, message: usize) -> Option<Verdict> {

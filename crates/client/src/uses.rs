@@ -204,14 +204,14 @@ impl Client {
 
     /// Not with a close: soon, if somebody else does that, or now. What cannot be told is not worth waiting for.
     fn tell_use(&self, told: Use) {
-        let Ok(home) = self.home(told.ino) else { return };
+        let Ok(home) = self.ways.home(told.ino) else { return };
         if let Some(closings) = self.closings.as_ref().filter(|_| self.local != Some(home)) {
             closings.tell(home, vec![told]);
             return;
         }
         let (floor, ino) = (self.known.under_way.floor(), told.ino);
         let request = CloseRequest { floor, opens: Vec::new(), uses: vec![told] };
-        if let Err(error) = self.ask::<op::Close>(home, &request) {
+        if let Err(error) = self.ways.ask::<op::Close>(home, &request) {
             log::debug!("how inode {ino} was used is not told: {error}");
         }
     }

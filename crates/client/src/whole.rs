@@ -153,7 +153,7 @@ impl Names {
 impl Client {
     /// Whether a name is surely not there.
     pub(crate) fn lacks(&self, dir: Ino, name: &[u8]) -> bool {
-        self.is_elsewhere(dir) && self.whole.lacks(dir, entry_hash(dir, name), self.lease_run(dir.slot()))
+        self.is_elsewhere(dir) && self.whole.lacks(dir, entry_hash(dir, name), self.leases.run(dir.slot()))
     }
 
     /// Does what makes an entry.
@@ -167,7 +167,7 @@ impl Client {
         if made.as_ref().is_err_and(|error| error.errno() == Errno::EIO) {
             self.whole.unsure.store(true, Ordering::Release);
         }
-        if self.whole.end(dir, hash, made.is_ok(), self.lease_run(dir.slot())) {
+        if self.whole.end(dir, hash, made.is_ok(), self.leases.run(dir.slot())) {
             self.whole.fetched(dir, self.names_of(dir).unwrap_or_default());
         }
         made
@@ -192,13 +192,13 @@ impl Client {
 
     /// Whether asking for a name takes a message, to one node that knows all the others.
     fn is_elsewhere(&self, dir: Ino) -> bool {
-        !self.spread.has(dir) && self.takes_leases() && self.map.home(dir) != self.local
+        !self.spread.has(dir) && self.ways.take_leases() && self.map.home(dir) != self.local
     }
 
     fn names_of(&self, dir: Ino) -> FsResult<Option<(Vec<u64>, Run)>> {
-        let asked = self.now();
-        let names = self.ask::<op::ListHashes>(self.home(dir)?, &InoOnly { ino: dir })?;
-        let run = self.leased(dir.slot(), asked, names.lease_ms);
+        let asked = self.leases.now();
+        let names = self.ways.ask::<op::ListHashes>(self.ways.home(dir)?, &InoOnly { ino: dir })?;
+        let run = self.leases.renew(dir.slot(), asked, names.lease_ms);
         Ok(run.filter(|_| names.all).map(|run| (names.hashes, run)))
     }
 }

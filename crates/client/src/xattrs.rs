@@ -11,7 +11,7 @@ impl Client {
     /// # Errors
     /// `ENODATA`, `EOPNOTSUPP` for access control lists, `ENOENT`, `EIO`.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> FsResult<Vec<u8>> {
-        Ok(self.ask::<op::GetXattr>(self.home(ino)?, &XattrName { ino, name })?.bytes)
+        Ok(self.ways.ask::<op::GetXattr>(self.ways.home(ino)?, &XattrName { ino, name })?.bytes)
     }
 
     /// Names of all attributes, each with a NUL behind it.
@@ -19,7 +19,7 @@ impl Client {
     /// # Errors
     /// `ENOENT`, `EIO`.
     pub fn listxattr(&self, ino: Ino) -> FsResult<Vec<u8>> {
-        Ok(self.ask::<op::ListXattr>(self.home(ino)?, &InoOnly { ino })?.bytes)
+        Ok(self.ways.ask::<op::ListXattr>(self.ways.home(ino)?, &InoOnly { ino })?.bytes)
     }
 
     /// Sets an attribute; `flags` are the kernel's.
@@ -28,8 +28,8 @@ impl Client {
     /// `EEXIST`, `ENODATA` as the flags ask; `E2BIG`, `ENOSPC`, `EINVAL` for a layout that cannot be, `EIO`.
     pub fn setxattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8], value: &[u8], flags: u32) -> FsResult<()> {
         let request = SetXattrRequest { ino, name, value, flags };
-        let home = self.home(ino)?;
-        self.when_there_is_room(|| self.change::<op::SetXattr>(home, ctx, &request, &[]))
+        let home = self.ways.home(ino)?;
+        self.when_there_is_room(|| self.ways.change::<op::SetXattr>(home, ctx, &request, &[]))
     }
 
     /// Removes an attribute.
@@ -37,6 +37,6 @@ impl Client {
     /// # Errors
     /// `ENODATA`, `ENOENT`, `EIO`.
     pub fn removexattr(&self, ctx: &OpCtx, ino: Ino, name: &[u8]) -> FsResult<()> {
-        self.change::<op::RemoveXattr>(self.home(ino)?, ctx, &XattrName { ino, name }, &[])
+        self.ways.change::<op::RemoveXattr>(self.ways.home(ino)?, ctx, &XattrName { ino, name }, &[])
     }
 }

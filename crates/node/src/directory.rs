@@ -7,7 +7,7 @@ use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, PartitionId, Sl
 use bivouac_wire::{Encode, Inherited};
 
 use crate::leases::Item;
-use crate::locks::{InDir, Target};
+use crate::locks::{Guard, Target};
 use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::record::{DENTRY_NAME_AT, Dentry, Inode, Shard, hashed_key, shard_key};
@@ -140,15 +140,21 @@ impl Node {
         Target::Entry(dir, entry_hash(dir, name.as_bytes()))
     }
 
-    /// Keeps the entries of a directory where they are, if its home is here.
-    pub(crate) fn enter(&self, dir: Ino) -> FsResult<Option<InDir<'_>>> {
-        if self.owns(dir.slot()) { self.dirs.enter(dir).map(Some) } else { Ok(None) }
+    /// Locks entries, and keeps the entries of their directories where they are, as far as their homes are here.
+    pub(crate) fn lock_entries(&self, entries: &[(Ino, &Name)]) -> FsResult<Vec<Guard<'_>>> {
+        let own = entries.iter().map(|(dir, _)| *dir).filter(|dir| self.owns(dir.slot()));
+        let names = entries.iter().map(|(dir, name)| Node::entry_target(*dir, name));
+        self.locks.lock_all(own.map(Target::Dir).chain(names))
     }
 
     /// Keeps a directory from spreading while its attributes change: the shards get them too.
-    pub(crate) fn stay(&self, ino: Ino) -> FsResult<Option<InDir<'_>>> {
+    pub(crate) fn stay(&self, ino: Ino) -> FsResult<Option<Guard<'_>>> {
         let attr = self.inode(ino)?.attr;
-        if attr.is_dir() && !attr.is_spread() { self.enter(ino) } else { Ok(None) }
+        if attr.is_dir() && !attr.is_spread() {
+            self.locks.lock(Target::Dir(ino)).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// As [`Ctx::done_before`], of an operation on an entry: its directory may have spread meanwhile.

@@ -169,14 +169,7 @@ impl Service for Node {
     }
 
     fn client_gone(&self, client: ClientId) {
-        let ended = self.lending.forget(client);
-        ended.iter().for_each(|session| self.sizes.end_session(*session));
-        if !ended.is_empty() {
-            self.reaper.wake();
-        }
-        self.mark_tails(self.opens.of_client(client));
-        self.sessions.disconnect(client);
-        self.reaper.call();
+        self.end_connection(client);
     }
 }
 

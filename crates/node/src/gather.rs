@@ -22,7 +22,8 @@ use crate::dispatch::SYSTEM;
 use crate::namespace::decode;
 use crate::node::Node;
 use crate::peers::{Steps, is_peer};
-use crate::record::{Folded, Inode, folded_key, number_of_key, shard_key, table};
+use crate::reaper::Job;
+use crate::record::{Folded, Inode, folded_key, shard_key};
 use crate::session::Ctx;
 
 /// The shards of this node: where they are counted, and whose homes know that they are ahead.
@@ -137,7 +138,7 @@ impl Node {
         self.shards.end(dir, time);
         if let Err(error) = outcome {
             log::warn!("the home of directory {dir} is told later that it has changed: {error}");
-            self.reaper.owe(dir);
+            self.reaper.add_once(Job::Tell(dir));
         }
     }
 
@@ -164,14 +165,7 @@ impl Node {
 
     /// The directories whose shards an earlier daemon may have changed without telling.
     pub(crate) fn adopt_shards(&self) {
-        for slot in self.own_slots() {
-            self.records.scan(slot, &table(b'S'), &table(b'S'), |key, _| {
-                if let Some(dir) = number_of_key(key) {
-                    self.reaper.owe(Ino(dir));
-                }
-                std::ops::ControlFlow::Continue(())
-            });
-        }
+        self.numbers(b'S').into_iter().for_each(|(_, dir)| self.reaper.add_once(Job::Tell(Ino(dir))));
     }
 
     /// An inode; of a spread directory with all finished changes. Peers, who must not make this node wait for

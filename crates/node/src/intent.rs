@@ -11,9 +11,9 @@ mod rename;
 mod renew;
 mod spread;
 
-use std::ops::ControlFlow;
+use std::collections::HashMap;
 
-use bivouac_net::Asker;
+use bivouac_ranks::Mutex;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, Layout, NodeId, OpId, Slot};
 use bivouac_wire::{Decode, DecodeError, Encode, Reader, codec_struct};
 
@@ -21,7 +21,7 @@ use crate::leases::Principal;
 use crate::locks::Target;
 use crate::namespace::Change;
 use crate::node::Node;
-use crate::peers::{Steps, is_peer};
+use crate::peers::{Channels, Steps, is_peer};
 use crate::reaper::Job;
 use crate::record::{Dentry, Inode, SiteFile, intent_key, number_of_key, table};
 use crate::session::Ctx;
@@ -41,6 +41,7 @@ pub struct NewDir {
     /// What site storage has of it, if it comes from there.
     pub site: Option<SiteFile>,
 }
+codec_struct!(NewDir { name, inode, site });
 
 /// An entry whose inode belongs to a peer: to be made or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +99,15 @@ pub enum Intent {
     Undo(Box<Intent>),
 }
 
+/// The changes over several nodes that a node drives.
+#[derive(Default)]
+pub struct Intents {
+    /// Of their steps.
+    channels: Channels,
+    /// Those that wait to be finished, by their numbers.
+    postponed: Mutex<HashMap<u64, Logged>>,
+}
+
 /// An intent with the identity of who wants it.
 #[derive(Clone)]
 pub(crate) struct Logged {
@@ -114,22 +124,24 @@ pub(crate) struct Logged {
 impl Intent {
     /// What is locked while the intent is carried out.
     fn targets(&self) -> Vec<Target> {
-        let entry = |parent, name: &[u8]| Target::Entry(parent, bivouac_layout::entry_hash(parent, name));
+        let entry = |dir, name: &[u8]| {
+            vec![Target::Dir(dir), Target::Entry(dir, bivouac_layout::entry_hash(dir, name))]
+        };
         match self {
-            Intent::MakeDir(new) => vec![entry(new.inode.parent, &new.name)],
-            Intent::RemoveDir(old) | Intent::Link(old) => vec![entry(old.parent, &old.name)],
+            Intent::MakeDir(new) => entry(new.inode.parent, &new.name),
+            Intent::RemoveDir(old) | Intent::Link(old) => entry(old.parent, &old.name),
             // The name is gone already; whoever wants it may have it.
             Intent::Unlink(_) => Vec::new(),
             Intent::Rename(moved) => {
-                let mut targets =
-                    vec![entry(moved.parent, &moved.name), entry(moved.new_parent, &moved.new_name)];
+                let mut targets = entry(moved.parent, &moved.name);
+                targets.extend(entry(moved.new_parent, &moved.new_name));
                 targets.extend((moved.turn != 0).then_some(Target::Moves));
                 targets
             }
             Intent::Cut(cut) => vec![Target::Size(cut.ino)],
             Intent::Renew(new) => vec![Target::Size(new.ino)],
-            // Given up, or taken up by nobody but the reaper.
-            Intent::Spread(_) => Vec::new(),
+            // Nobody tries once more before what this attempt has left on other nodes is removed.
+            Intent::Spread(dir) => vec![Target::Dir(*dir)],
             Intent::Inherit(dir) => vec![Target::Size(*dir)],
             // Its number is its own, and its directory is taken in one step.
             Intent::MakePartition(_) => Vec::new(),
@@ -190,7 +202,7 @@ impl Node {
     ) -> FsResult<()> {
         self.reaper.check_unfinished()?;
         // The channel first: ids of steps must rise within one.
-        let steps_channel = self.channels.take();
+        let steps_channel = self.intents.channels.take();
         let (client, channel, op) = (ctx.client, ctx.channel, ctx.id);
         let logged = Logged { slot, intent, client, channel, op, steps_channel };
         let begun = self.allocator.next(&self.records).and_then(|tx| {
@@ -204,12 +216,12 @@ impl Node {
             change.commit()?;
             Ok(tx)
         });
-        let tx = begun.inspect_err(|_| self.channels.put(steps_channel))?;
+        let tx = begun.inspect_err(|_| self.intents.channels.put(steps_channel))?;
         let (channel, origin, background) = (steps_channel, ctx.origin, is_peer(ctx.client));
         let steps = Steps { tx, channel, retry: false, origin, background };
         match self.finish_intent(&logged, steps) {
             Ok(result) => {
-                self.channels.put(steps_channel);
+                self.intents.channels.put(steps_channel);
                 result
             }
             Err(error) => {
@@ -278,32 +290,16 @@ impl Node {
 
     /// Nobody else works on what an unfinished intent touches, and its entries stay where they are.
     fn keep(&self, tx: u64, logged: Logged) {
-        for target in logged.intent.targets() {
-            if let Target::Entry(dir, _) = target {
-                self.dirs.keep(dir);
-            }
-            self.locks.keep(target, tx);
-        }
-        if let Intent::Spread(dir) = logged.intent {
-            self.unspreading.lock().insert(dir);
-        }
-        let before = self.postponed.lock().insert(tx, logged);
+        logged.intent.targets().into_iter().for_each(|target| self.locks.keep(target, tx));
+        let before = self.intents.postponed.lock().insert(tx, logged);
         assert!(before.is_none(), "change {tx} is postponed once");
     }
 
     /// Ends what [`Node::keep`] began: the change is over.
     fn release(&self, tx: u64) {
-        let Some(logged) = self.postponed.lock().remove(&tx) else { return };
-        for target in logged.intent.targets() {
-            self.locks.release(target, tx);
-            if let Target::Entry(dir, _) = target {
-                self.dirs.release(dir);
-            }
-        }
-        if let Intent::Spread(dir) = logged.intent {
-            self.unspreading.lock().remove(&dir);
-        }
-        self.channels.put(logged.steps_channel);
+        let Some(logged) = self.intents.postponed.lock().remove(&tx) else { return };
+        logged.intent.targets().into_iter().for_each(|target| self.locks.release(target, tx));
+        self.intents.channels.put(logged.steps_channel);
         if let Some(turn) = logged.intent.turn() {
             self.reaper.add(Job::Moves(turn));
         }
@@ -318,12 +314,9 @@ impl Node {
     /// Before anything is served: finds the intents that a killed daemon left, and locks what they touch.
     pub(crate) fn adopt_intents(&self) -> FsResult<()> {
         let mut found = Vec::new();
-        for slot in self.own_slots() {
-            self.records.scan(slot, &table(b'T'), &table(b'T'), |key, value| {
-                found.push((slot, number_of_key(key), Logged::from_bytes(value)));
-                ControlFlow::Continue(())
-            });
-        }
+        self.each_record(&table(b'T'), |slot, key, value| {
+            found.push((slot, number_of_key(key), Logged::from_bytes(value)));
+        });
         for (slot, tx, logged) in found {
             let (Some(tx), Ok(logged)) = (tx, logged) else {
                 return Err(FsError::with(
@@ -331,7 +324,7 @@ impl Node {
                     format!("an intent record in slot {} is damaged", slot.0),
                 ));
             };
-            self.channels.reserve(logged.steps_channel);
+            self.intents.channels.reserve(logged.steps_channel);
             self.keep(tx, Logged { slot, ..logged });
             self.reaper.add_intent(slot, tx);
         }
@@ -369,33 +362,7 @@ impl Node {
 impl Logged {
     /// The asker, as its own request would look.
     fn asker(&self) -> Ctx<'static> {
-        let (client, channel, id) = (self.client, self.channel, self.op);
-        Ctx {
-            client,
-            channel,
-            id,
-            retry: false,
-            leased: false,
-            begun: std::time::Instant::now(),
-            origin: client,
-            payload: &[],
-            asker: Asker::HERE,
-        }
-    }
-}
-
-impl Encode for NewDir {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.name.encode(out);
-        self.inode.encode(out);
-        self.site.encode(out);
-    }
-}
-
-impl Decode<'_> for NewDir {
-    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let (name, inode) = (Decode::decode(input)?, Decode::decode(input)?);
-        Ok(NewDir { name, inode, site: Decode::decode(input)? })
+        Ctx { channel: self.channel, id: self.op, origin: self.client, ..Ctx::of_node(self.client) }
     }
 }
 
@@ -470,18 +437,10 @@ impl Intent {
 /// Whether the error is an answer to what was asked, and so final. Anything else (no way to the peer, no space
 /// for its log) may be different the next time.
 fn is_final(error: &bivouac_types::FsError) -> bool {
-    let finals =
-        [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::ENOTDIR, Errno::EISDIR, Errno::EPERM];
-    let more = [
-        Errno::EMLINK,
-        Errno::EBUSY,
-        Errno::EAGAIN,
-        Errno::EINVAL,
-        Errno::ENAMETOOLONG,
-        Errno::EREMOTE,
-        Errno::EXDEV,
-    ];
-    finals.contains(&error.errno()) || more.contains(&error.errno())
+    use Errno as E;
+    let names = matches!(error.errno(), E::ENOENT | E::EEXIST | E::ENOTEMPTY | E::ENOTDIR | E::EISDIR);
+    let more = matches!(error.errno(), E::EPERM | E::EMLINK | E::EBUSY | E::EAGAIN | E::EINVAL);
+    names || more || matches!(error.errno(), E::ENAMETOOLONG | E::EREMOTE | E::EXDEV)
 }
 
 /// Splits a step's result: a refusal ends the intent, anything else leaves it.
@@ -582,17 +541,17 @@ pub mod tests {
         let node = alone(dir.path());
         let old = OldEntry { parent: Ino::ROOT, name: b"name".to_vec(), ino: Ino(7) };
         let intent = Intent::RemoveDir(old);
-        let [target] = intent.targets()[..] else { panic!("one target") };
-        let steps_channel = node.channels.take();
+        let [dir, target] = intent.targets()[..] else { panic!("an entry and its directory") };
+        let steps_channel = node.intents.channels.take();
         let (client, channel, op) = (ClientId(5), 6, OpId(7));
         let logged = Logged { slot: Slot(0), intent, client, channel, op, steps_channel };
-        let guard = node.locks.lock(target).unwrap();
+        let guards = node.locks.lock_all([dir, target]).unwrap();
         node.keep(99, logged);
-        drop(guard);
+        drop(guards);
         assert!(node.locks.try_lock(target).is_none());
         node.replay_intent(Slot(0), 99).unwrap();
         assert!(node.locks.try_lock(target).is_some() && !node.locks.is_kept(target));
-        assert!(node.dirs.move_away(Ino::ROOT).is_some(), "nobody is at work in the directory");
-        assert_eq!(node.channels.take(), steps_channel, "the channel is free");
+        assert!(node.locks.claim(Ino::ROOT).is_some(), "nobody is at work in the directory");
+        assert_eq!(node.intents.channels.take(), steps_channel, "the channel is free");
     }
 }

@@ -1,298 +1,248 @@
-//! Locks that are held while peers are asked: on one entry, or on one inode's size. Only requests of
-//! the client lane take them; steps of the peer lane check and change in one transaction instead.
+//! Locks that are held while peers are asked: on a directory, on one entry, on a file's size. One table has them all.
+//!
+//! A lock is a request's until its guard is dropped, or an unfinished intent's until it is released. An intent takes
+//! over from the request that began it; both have the lock for a moment. Requests share directories, in which many are
+//! at work at a time, and have everything else alone; who moves all entries of a directory *claims* it. Only requests of
+//! the client lane wait for locks; steps of the peer lane try, and check and change in one transaction.
+//!
+//! Nobody waits in a circle: requests take locks by their ranks (the turn at moving, directories, entries, sizes), and
+//! several of one rank by their numbers ([`Locks::lock_all`]), which debug builds check as they do for all locks
+//! ([`bivouac_ranks`]); who claims a directory waits for no other lock; and intents wait for none. Each wait is bounded
+//! all the same, since an intent may need a node that is away.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bivouac_ranks::{Condvar, Mutex};
+use bivouac_ranks::{Condvar, InOrder, Mutex, Place, Rank, rank};
 use bivouac_types::{Errno, FsError, FsResult, Ino};
 
 const SHARDS: usize = 64;
-/// How long a directory that is to spread waits for those who are at work in it.
-const MOVE_WAIT: Duration = Duration::from_secs(1);
+/// How long who claims a directory waits for those who are at work in it.
+const CLAIM_WAIT: Duration = Duration::from_secs(1);
 
 /// What can be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Target {
+    /// This node's turn at moving directories.
+    Moves,
+    /// That the entries of a directory stay where they are. Its home is here.
+    Dir(Ino),
     /// An entry: directory and hash of the name.
     Entry(Ino, u64),
     /// Size and epoch of a file.
     Size(Ino),
-    /// This node's turn at moving directories.
-    Moves,
 }
 
-/// Whose lock it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    /// A request's, until its guard with this number is dropped.
-    Request(u64),
-    /// An intent's with this number, until it is released.
-    Intent(u64),
+/// Who has a target. No entry of the table is without anybody.
+#[derive(Default)]
+struct Held {
+    /// Requests that share it.
+    shared: u32,
+    /// A request has it alone, or claims it: nobody else comes in.
+    alone: bool,
+    /// The unfinished intents that have it.
+    kept: Vec<u64>,
 }
 
-/// What is locked, and whose it is.
-type Held = HashMap<Target, Owner>;
+type Table = HashMap<Target, Held>;
 
 /// The locks of a node.
 pub struct Locks {
-    shards: Vec<(Mutex<Held>, Condvar)>,
+    shards: Vec<(Mutex<Table>, Condvar)>,
     bound: Duration,
-    /// Number of the next request's lock.
-    next: AtomicU64,
 }
 
-/// A held lock; dropping it lets the next one in, unless an intent has taken it over.
+/// A request's lock; dropping it lets the next one in, unless an intent has taken it over.
+#[must_use = "the lock is given up when this is dropped"]
 pub struct Guard<'a> {
     locks: &'a Locks,
     target: Target,
-    number: u64,
+    is_alone: bool,
+    _order: InOrder,
 }
 
 impl Locks {
     /// Locks that are waited for so long at most.
     pub fn new(bound: Duration) -> Locks {
-        Locks { shards: (0..SHARDS).map(|_| Default::default()).collect(), bound, next: AtomicU64::new(0) }
+        Locks { shards: (0..SHARDS).map(|_| Default::default()).collect(), bound }
     }
 
-    /// Waits until nobody else holds the target. Who takes several takes them by [`Locks::lock_all`].
+    /// Waits until nobody has the target in a way that excludes this. Who takes several of one kind takes them by
+    /// [`Locks::lock_all`].
     ///
     /// # Errors
     /// `EIO` after the bounded time: a change that somebody began waits for a node that is away.
     pub fn lock(&self, target: Target) -> FsResult<Guard<'_>> {
+        target.place().check();
         let deadline = Instant::now() + self.bound;
         let (shard, freed) = self.shard(target);
-        let mut held = shard.lock();
-        if held.contains_key(&target) {
+        let mut table = shard.lock();
+        if !target.is_free(&table) {
             // Others go on meanwhile, which may take a thread to be started: not under the lock.
-            drop(held);
+            drop(table);
             bivouac_net::before_waiting();
-            held = shard.lock();
+            table = shard.lock();
         }
-        while held.contains_key(&target) {
-            if freed.wait_until(&mut held, deadline).timed_out() && held.contains_key(&target) {
-                return Err(FsError::with(
-                    Errno::EIO,
-                    format!(
-                        "{target:?} waits for a change that another node must finish; see `bivouac status`"
-                    ),
-                ));
+        while !target.is_free(&table) {
+            if freed.wait_until(&mut table, deadline).timed_out() && !target.is_free(&table) {
+                return Err(target.refused());
             }
         }
-        Ok(self.taken(&mut held, target))
+        Ok(self.taken(&mut table, target))
     }
 
-    /// The lock if nobody holds it.
+    /// The lock if nobody has it in a way that excludes this.
     pub fn try_lock(&self, target: Target) -> Option<Guard<'_>> {
-        let mut held = self.shard(target).0.lock();
-        if held.contains_key(&target) {
-            return None;
-        }
-        Some(self.taken(&mut held, target))
+        let mut table = self.shard(target).0.lock();
+        target.is_free(&table).then(|| self.taken(&mut table, target))
     }
 
-    fn taken(&self, held: &mut Held, target: Target) -> Guard<'_> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let before = held.insert(target, Owner::Request(number));
-        assert!(before.is_none(), "{target:?} is locked by {before:?} already");
-        Guard { locks: self, target, number }
-    }
-
-    /// Locks several targets in one order that all requests share, so that none waits in a circle.
+    /// Locks several targets in the one order.
     ///
     /// # Errors
     /// As [`Locks::lock`].
-    pub fn lock_all(&self, targets: &[Target]) -> FsResult<Vec<Guard<'_>>> {
-        let mut sorted = targets.to_vec();
-        sorted.sort_unstable();
+    pub fn lock_all(&self, targets: impl IntoIterator<Item = Target>) -> FsResult<Vec<Guard<'_>>> {
+        let mut sorted: Vec<Target> = targets.into_iter().collect();
+        sorted.sort_unstable_by_key(|target| target.order());
         sorted.dedup();
         sorted.into_iter().map(|target| self.lock(target)).collect()
     }
 
-    /// Locks a target for an unfinished intent, which takes the lock over from the request whose intent it is.
-    pub fn keep(&self, target: Target, intent: u64) {
-        let before = self.shard(target).0.lock().insert(target, Owner::Intent(intent));
-        // A handler that panicked after it had logged its intent left the lock to others: a daemon must start all the same.
-        if matches!(before, Some(Owner::Intent(other)) if other != intent) {
-            log::error!("bug: {target:?} is kept by {before:?}, and now by intent {intent}");
+    fn taken(&self, table: &mut Table, target: Target) -> Guard<'_> {
+        let held = table.entry(target).or_default();
+        match target.is_shared() {
+            true => held.shared += 1,
+            false => held.alone = true,
         }
+        self.guard(target, !target.is_shared())
+    }
+
+    fn guard(&self, target: Target, is_alone: bool) -> Guard<'_> {
+        Guard { locks: self, target, is_alone, _order: target.place().hold() }
+    }
+
+    /// Waits a moment until nobody is at work in a directory, lets nobody begin meanwhile, and has it alone then. `None` if
+    /// somebody stays.
+    pub fn claim(&self, dir: Ino) -> Option<Guard<'_>> {
+        let (target, deadline) = (Target::Dir(dir), Instant::now() + CLAIM_WAIT);
+        target.place().check();
+        let (shard, freed) = self.shard(target);
+        let mut table = shard.lock();
+        let held = table.entry(target).or_default();
+        if held.alone || !held.kept.is_empty() {
+            return None;
+        }
+        held.alone = true;
+        let claim = self.guard(target, true);
+        let is_shared = |table: &Table| table.get(&target).is_some_and(|held| held.shared > 0);
+        while is_shared(&table) && !freed.wait_until(&mut table, deadline).timed_out() {}
+        let has_it = table.get(&target).is_some_and(|held| held.shared == 0 && held.kept.is_empty());
+        // Who gives it up takes the lock of the table again.
+        drop(table);
+        has_it.then_some(claim)
+    }
+
+    /// An unfinished intent has a target from now on, together with the request whose intent it is.
+    pub fn keep(&self, target: Target, intent: u64) {
+        let mut table = self.shard(target).0.lock();
+        let held = table.entry(target).or_default();
+        // A handler that panicked after it had logged its intent left the lock to others: a daemon must start all the same.
+        if !target.is_shared() && held.kept.iter().any(|other| *other != intent) {
+            log::error!("bug: {target:?} is kept by {:?}, and now by intent {intent}", held.kept);
+        }
+        held.kept.push(intent);
     }
 
     /// Whether an unfinished intent has a target locked.
     pub fn is_kept(&self, target: Target) -> bool {
-        matches!(self.shard(target).0.lock().get(&target), Some(Owner::Intent(_)))
+        self.shard(target).0.lock().get(&target).is_some_and(|held| !held.kept.is_empty())
     }
 
     /// Ends what [`Locks::keep`] began.
     pub fn release(&self, target: Target, intent: u64) {
-        self.free(target, Owner::Intent(intent));
+        self.change(target, |held| held.kept.retain(|other| *other != intent));
     }
 
-    /// Lets the next one in, if the lock is still this owner's.
-    fn free(&self, target: Target, owner: Owner) {
-        let (held, freed) = self.shard(target);
-        let mut held = held.lock();
-        if held.get(&target) == Some(&owner) {
-            held.remove(&target);
+    /// Somebody has the target no more.
+    fn change(&self, target: Target, act: impl FnOnce(&mut Held)) {
+        let (shard, freed) = self.shard(target);
+        let mut table = shard.lock();
+        let Some(held) = table.get_mut(&target) else { return };
+        let was_alone = held.alone;
+        act(held);
+        if held.shared == 0 || was_alone {
             freed.notify_all();
+        }
+        if held.shared == 0 && !held.alone && held.kept.is_empty() {
+            table.remove(&target);
         }
     }
 
     /// Whether all its locks can be had within a time each.
     pub(crate) fn can_be_taken(&self, patience: Duration) -> bool {
-        self.shards.iter().all(|(held, _)| held.try_lock_for(patience).is_some())
+        self.shards.iter().all(|(table, _)| table.try_lock_for(patience).is_some())
     }
 
-    fn shard(&self, target: Target) -> &(Mutex<Held>, Condvar) {
-        let number = match target {
-            Target::Entry(parent, hash) => parent.0 ^ hash,
-            Target::Size(ino) => ino.0,
-            Target::Moves => 0,
-        };
-        &self.shards[number as usize % SHARDS]
+    fn shard(&self, target: Target) -> &(Mutex<Table>, Condvar) {
+        &self.shards[target.number() as usize % SHARDS]
     }
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.locks.free(self.target, Owner::Request(self.number));
+        self.locks.change(self.target, |held| match self.is_alone {
+            true => held.alone = false,
+            false => held.shared = held.shared.saturating_sub(1),
+        });
     }
 }
 
-/// Who is at work in the directories of which this node is the home: many at a time, unless all entries of one move.
-pub struct Dirs {
-    shards: Vec<(Mutex<HashMap<Ino, Users>>, Condvar)>,
-    bound: Duration,
-}
-
-#[derive(Default)]
-struct Users {
-    /// Requests under way.
-    active: u32,
-    /// Intents that are unfinished.
-    kept: u32,
-    moving: bool,
-}
-
-/// A request at work in a directory.
-pub struct InDir<'a> {
-    dirs: &'a Dirs,
-    dir: Ino,
-}
-
-/// The only one at work in a directory.
-pub struct Moving<'a> {
-    dirs: &'a Dirs,
-    dir: Ino,
-}
-
-impl Dirs {
-    pub fn new(bound: Duration) -> Dirs {
-        Dirs { shards: (0..SHARDS).map(|_| Default::default()).collect(), bound }
+impl Target {
+    /// Whether requests share it.
+    fn is_shared(self) -> bool {
+        matches!(self, Target::Dir(_))
     }
 
-    /// Begins to work in a directory, when its entries do not move.
-    ///
-    /// # Errors
-    /// `EIO` when they do for longer than the bounded time.
-    pub fn enter(&self, dir: Ino) -> FsResult<InDir<'_>> {
-        let deadline = Instant::now() + self.bound;
-        let (shard, changed) = self.shard(dir);
-        let mut users = shard.lock();
-        let moves = |all: &HashMap<Ino, Users>| all.get(&dir).is_some_and(|users| users.moving);
-        if moves(&users) {
-            drop(users);
-            bivouac_net::before_waiting();
-            users = shard.lock();
-        }
-        while moves(&users) {
-            if changed.wait_until(&mut users, deadline).timed_out() && moves(&users) {
-                return Err(FsError::with(
-                    Errno::EIO,
-                    format!("directory {dir} is being spread over the nodes: try again"),
-                ));
-            }
-        }
-        users.entry(dir).or_default().active += 1;
-        Ok(InDir { dirs: self, dir })
+    /// Whether a request may have it now. What is shared, it shares with intents too.
+    fn is_free(self, table: &Table) -> bool {
+        let excludes = |held: &Held| held.alone || !self.is_shared();
+        !table.get(&self).is_some_and(excludes)
     }
 
-    /// Begins to work in a directory if its entries do not move.
-    pub fn try_enter(&self, dir: Ino) -> Option<InDir<'_>> {
-        let mut users = self.shard(dir).0.lock();
-        let users = users.entry(dir).or_default();
-        if users.moving {
-            return None;
-        }
-        users.active += 1;
-        Some(InDir { dirs: self, dir })
-    }
-
-    /// Waits a moment until nobody is at work there, and keeps it so. `None` if somebody stays.
-    pub fn move_away(&self, dir: Ino) -> Option<Moving<'_>> {
-        let deadline = Instant::now() + MOVE_WAIT;
-        let (all, changed) = self.shard(dir);
-        let mut all = all.lock();
-        let users = all.entry(dir).or_default();
-        if users.moving || users.kept > 0 {
-            return None;
-        }
-        users.moving = true;
-        let moving = Moving { dirs: self, dir };
-        while all.get(&dir).is_some_and(|users| users.active > 0) {
-            if changed.wait_until(&mut all, deadline).timed_out() {
-                drop(all);
-                drop(moving);
-                return None;
-            }
-        }
-        if all.get(&dir).is_some_and(|users| users.kept > 0) {
-            drop(all);
-            drop(moving);
-            return None;
-        }
-        Some(moving)
-    }
-
-    /// An unfinished intent stays at work in a directory.
-    pub fn keep(&self, dir: Ino) {
-        self.shard(dir).0.lock().entry(dir).or_default().kept += 1;
-    }
-
-    /// Ends what [`Dirs::keep`] began.
-    pub fn release(&self, dir: Ino) {
-        self.change(dir, |users| users.kept = users.kept.saturating_sub(1));
-    }
-
-    fn change(&self, dir: Ino, act: impl FnOnce(&mut Users)) {
-        let (all, changed) = self.shard(dir);
-        let mut all = all.lock();
-        let users = all.entry(dir).or_default();
-        let moved = users.moving;
-        act(users);
-        if moved || users.moving || users.active == 0 {
-            changed.notify_all();
-        }
-        if users.active == 0 && users.kept == 0 && !users.moving {
-            all.remove(&dir);
+    fn rank(self) -> Rank {
+        match self {
+            Target::Moves => rank::MOVES,
+            Target::Dir(_) => rank::DIRECTORY,
+            Target::Entry(..) => rank::ENTRY,
+            Target::Size(_) => rank::FILE_SIZE,
         }
     }
 
-    fn shard(&self, dir: Ino) -> &(Mutex<HashMap<Ino, Users>>, Condvar) {
-        &self.shards[(dir.0 ^ dir.0 >> 52) as usize % SHARDS]
+    fn place(self) -> Place {
+        Place::new(self.rank(), self.number())
     }
-}
 
-impl Drop for InDir<'_> {
-    fn drop(&mut self) {
-        self.dirs.change(self.dir, |users| users.active = users.active.saturating_sub(1));
+    /// Its number among those of its rank.
+    fn number(self) -> u32 {
+        let number = match self {
+            Target::Moves => 0,
+            Target::Dir(ino) | Target::Size(ino) => ino.0,
+            Target::Entry(dir, hash) => dir.0.rotate_left(32) ^ hash,
+        };
+        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
-}
 
-impl Drop for Moving<'_> {
-    fn drop(&mut self) {
-        self.dirs.change(self.dir, |users| users.moving = false);
+    /// Where it stands in the one order. Two of one rank and number, one pair in four thousand millions, stand as fixed.
+    fn order(self) -> (u16, u32, Target) {
+        (self.rank().number(), self.number(), self)
+    }
+
+    fn refused(self) -> FsError {
+        let text = match self {
+            Target::Dir(dir) => format!("directory {dir} is being spread over the nodes: try again"),
+            _ => format!("{self:?} waits for a change that another node must finish; see `bivouac status`"),
+        };
+        FsError::with(Errno::EIO, text)
     }
 }
 
@@ -312,7 +262,7 @@ mod tests {
                 std::thread::spawn(move || {
                     for _ in 0..1000 {
                         let guards =
-                            locks.lock_all(&[Target::Size(Ino(2)), Target::Entry(Ino(1), 3)]).unwrap();
+                            locks.lock_all([Target::Size(Ino(2)), Target::Entry(Ino(1), 3)]).unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         inside.fetch_sub(1, Ordering::SeqCst);
                         drop(guards);
@@ -344,62 +294,92 @@ mod tests {
         let late = locks.lock(target).unwrap();
         locks.keep(target, 5);
         locks.release(target, 5);
-        let next = locks.lock(target).unwrap();
+        assert!(locks.try_lock(target).is_none(), "its request has it still");
+        locks.keep(target, 6);
         drop(late);
         assert!(locks.try_lock(target).is_none(), "the next one has it");
-        drop(next);
+        locks.release(target, 6);
         drop(locks.try_lock(target).unwrap());
     }
 
     #[test]
     fn the_same_target_twice_is_one_lock() {
         let locks = Locks::new(Duration::from_secs(60));
-        assert_eq!(locks.lock_all(&[Target::Size(Ino(1)), Target::Size(Ino(1))]).unwrap().len(), 1);
+        assert_eq!(locks.lock_all([Target::Size(Ino(1)), Target::Size(Ino(1))]).unwrap().len(), 1);
         drop(locks.lock(Target::Size(Ino(1))).unwrap());
     }
 
+    const DIR: Target = Target::Dir(Ino(1));
+
     #[test]
-    fn entries_move_when_nobody_is_at_work_among_them() {
-        let dirs = Arc::new(Dirs::new(Duration::from_secs(60)));
-        let (first, second) = (dirs.enter(Ino(1)).unwrap(), dirs.enter(Ino(1)).unwrap());
-        let mover = {
-            let dirs = dirs.clone();
-            std::thread::spawn(move || dirs.move_away(Ino(1)).is_some())
-        };
-        drop((first, second));
-        assert!(mover.join().unwrap());
-        let moving = dirs.move_away(Ino(1)).unwrap();
-        assert!(dirs.try_enter(Ino(1)).is_none() && dirs.move_away(Ino(1)).is_none());
-        drop(dirs.try_enter(Ino(2)).unwrap());
-        let waiting = {
-            let dirs = dirs.clone();
-            std::thread::spawn(move || drop(dirs.enter(Ino(1)).unwrap()))
-        };
-        drop(moving);
-        waiting.join().unwrap();
-        dirs.keep(Ino(1));
-        assert!(dirs.move_away(Ino(1)).is_none(), "an intent is unfinished");
-        drop(dirs.enter(Ino(1)).unwrap());
-        dirs.release(Ino(1));
-        drop(dirs.move_away(Ino(1)).unwrap());
-        assert!(dirs.shards.iter().all(|(users, _)| users.lock().is_empty()));
+    fn a_directory_is_claimed_when_nobody_is_at_work_in_it() {
+        let locks = Locks::new(Duration::from_secs(60));
+        std::thread::scope(|scope| {
+            let both = [locks.lock(DIR).unwrap(), locks.try_lock(DIR).unwrap()];
+            let claim = scope.spawn(|| locks.claim(Ino(1)).is_some());
+            drop(both);
+            assert!(claim.join().unwrap());
+            let claimed = locks.claim(Ino(1)).unwrap();
+            assert!(locks.try_lock(DIR).is_none());
+            assert!(scope.spawn(|| locks.claim(Ino(1)).is_none()).join().unwrap());
+            drop(locks.try_lock(Target::Dir(Ino(2))).unwrap());
+            let waiting = scope.spawn(|| drop(locks.lock(DIR).unwrap()));
+            drop(claimed);
+            waiting.join().unwrap();
+        });
+        locks.keep(DIR, 5);
+        locks.keep(DIR, 6);
+        drop(locks.lock(DIR).unwrap());
+        locks.release(DIR, 5);
+        assert!(locks.claim(Ino(1)).is_none(), "an intent is unfinished");
+        locks.release(DIR, 6);
+        drop(locks.claim(Ino(1)).unwrap());
+        assert!(locks.shards.iter().all(|(table, _)| table.lock().is_empty()));
     }
 
-    /// Who gave up to move a directory, as somebody stayed at work in it, let those sleep who had come meanwhile.
+    /// Who gave up to claim a directory, as somebody stayed at work in it, let those sleep who had come meanwhile.
     #[test]
-    fn who_waits_for_a_move_that_is_given_up_goes_on() {
-        let dirs = Arc::new(Dirs::new(Duration::from_secs(3600)));
-        let stays = dirs.enter(Ino(1)).unwrap();
-        let moving = dirs.shard(Ino(1));
-        moving.0.lock().entry(Ino(1)).or_default().moving = true;
-        let given_up = Moving { dirs: &dirs, dir: Ino(1) };
-        let waiting = {
-            let dirs = dirs.clone();
-            std::thread::spawn(move || drop(dirs.enter(Ino(1)).unwrap()))
-        };
-        drop(given_up);
-        waiting.join().unwrap();
+    fn who_waits_for_a_claim_that_is_given_up_goes_on() {
+        let locks = Locks::new(Duration::from_secs(3600));
+        let stays = locks.lock(DIR).unwrap();
+        locks.shard(DIR).0.lock().entry(DIR).or_default().alone = true;
+        let given_up = locks.guard(DIR, true);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(locks.lock(DIR).unwrap()));
+            drop(given_up);
+            waiting.join().unwrap();
+        });
         drop(stays);
+    }
+
+    /// Two renames between the same directories, one of them the other way round, beside two that claim these.
+    #[test]
+    fn whatever_is_named_first_all_are_taken_in_one_order() {
+        let locks = Locks::new(Duration::from_secs(3600));
+        let targets = |from: u64, to: u64| {
+            [
+                Target::Entry(Ino(from), to),
+                Target::Dir(Ino(to)),
+                Target::Entry(Ino(to), from),
+                Target::Dir(Ino(from)),
+            ]
+        };
+        std::thread::scope(|scope| {
+            for (from, to) in [(1, 2), (2, 1)] {
+                let locks = &locks;
+                scope.spawn(move || (0..500).for_each(|_| drop(locks.lock_all(targets(from, to)).unwrap())));
+                scope.spawn(move || (0..50).for_each(|_| drop(locks.claim(Ino(from)))));
+            }
+        });
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "is taken while the lock of an entry")]
+    fn who_has_an_entry_takes_no_directory() {
+        let locks = Locks::new(Duration::from_secs(60));
+        let _entry = locks.lock(Target::Entry(Ino(1), 3)).unwrap();
+        let _ = locks.lock(DIR);
     }
 
     #[test]

@@ -196,7 +196,7 @@ impl Membership {
             log::warn!("other nodes took this one for {}", name(accused));
         }
         if let Some(node) = self.node.get().and_then(Weak::upgrade) {
-            node.advisory.doubt();
+            node.served.all().into_iter().filter_map(|served| served.locks).for_each(|locks| locks.doubt());
         }
         self.liveness.set_incarnation(incarnation);
     }
@@ -327,7 +327,7 @@ impl Node {
     fn exchange<O: Operation>(&self, to: NodeId, request: &O::Request<'_>) -> FsResult<O::Reply> {
         let body = request.to_bytes();
         let request = PeerRequest::of_node(self.id, O::OP, &body);
-        self.ask_within::<O>(Some(self.members.patience), to, &request)
+        self.peers.ask_within::<O>(Some(self.members.patience), to, &request)
     }
 }
 

@@ -13,6 +13,7 @@ use bivouac_wire::{Decode, Encode};
 
 use crate::leases::{Changing, Item, Principal};
 use crate::node::Node;
+use crate::reaper::Job;
 use crate::record::{
     Garbage, Inode, folded_key, garbage_key, inode_key, orphan_key, site_prefix, table, target_key,
     unnamed_key, xattr_key,
@@ -45,7 +46,7 @@ impl Node {
     pub(crate) fn told_inode(&self, ino: Ino, record: Option<&[u8]>) -> FsResult<Inode> {
         let mut inode: Inode =
             record.map_or(Err(Errno::ENOENT.into()), |bytes| decode(bytes, "inode", ino))?;
-        self.sizes.add_to(&mut inode.attr);
+        self.lending.add_to(&mut inode.attr);
         Ok(inode)
     }
 
@@ -149,7 +150,7 @@ impl Change<'_> {
         }
         self.node.reaper.delay(&self.delayed);
         if let Some(dir) = self.grown {
-            self.node.reaper.spread(dir);
+            self.node.reaper.add_once(Job::Spread(dir));
         }
         Ok(())
     }
@@ -319,7 +320,7 @@ impl Change<'_> {
         self.touch(ino);
         let key = garbage_key(ino);
         if self.txn.get(ino.slot(), &key).is_some() {
-            self.node.discarded_again.lock().insert(ino);
+            self.node.reaper.discarded_again(ino);
         }
         self.txn.put(ino.slot(), &key, &Garbage { layout }.to_bytes());
         self.garbage = true;
@@ -330,7 +331,8 @@ impl Change<'_> {
         self.node.bound_dir(partition)
     }
 
-    fn keys_below(&self, slot: Slot, prefix: &[u8]) -> Vec<Vec<u8>> {
+    /// The keys in a slot that begin so.
+    pub(crate) fn keys_below(&self, slot: Slot, prefix: &[u8]) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         self.txn.scan(slot, prefix, prefix, |key, _| {
             keys.push(key.to_vec());
@@ -344,12 +346,7 @@ impl Node {
     /// Counts the inodes of this node's slots, once at the start.
     pub(crate) fn count_files(&self) {
         let mut files = 0;
-        for slot in self.own_slots() {
-            self.records.scan(slot, &table(b'I'), &table(b'I'), |_, _| {
-                files += 1;
-                ControlFlow::Continue(())
-            });
-        }
+        self.each_record(&table(b'I'), |_, _, _| files += 1);
         self.files.store(files, Ordering::Relaxed);
     }
 

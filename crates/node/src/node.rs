@@ -1,57 +1,45 @@
 //! A node: its parts, and how it starts and ends.
 
-use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bivouac_net::LivenessTable;
-use bivouac_ranks::{Mutex, rank};
+use bivouac_ranks::Mutex;
 use bivouac_store::{DataOptions, DataStore, Headroom, Records, RecordsOptions, Recovery, VolumeConfig};
 use bivouac_types::{
     Attr, Checksum, ClientId, FsError, FsResult, Ino, Layout, NodeId, Placement, SeatIndex, Slot, SpreadAt,
     mode,
 };
-use bivouac_wire::{Dirty, FenceRequest, FormationMap, HostQuestion, PoolStatus};
+use bivouac_wire::{FormationMap, HostQuestion};
 
-use crate::advisory::{Advisory, LockClient};
+use crate::advisory::Advisory;
 use crate::alloc::Allocator;
 use crate::away::Away;
-use crate::callbacks::Caches;
+use crate::callbacks::Callbacks;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::direct::Lending;
 use crate::ended::end_clients;
 use crate::gather::{Gathers, Shards};
-use crate::intent::Logged;
-use crate::leases::Leases;
-use crate::locks::{Dirs, Locks};
+use crate::intent::Intents;
+use crate::locks::Locks;
 use crate::membership::Membership;
 use crate::opens::Opens;
 use crate::partitions::Partitions;
-use crate::peers::{Channels, Peers};
+use crate::peers::{PeerLane, Peers};
 use crate::proxy::Proxy;
 use crate::reaper::{Job, Reaper};
 use crate::record::Inode;
 use crate::rounds::Rounds;
+use crate::served::{Served, ServedClients};
 use crate::sessions::Sessions;
-use crate::sizes::Sizes;
 use crate::stale_tails::StaleTails;
 use crate::sweep::Sweeper;
 use crate::users::Users;
 use crate::uses::Uses;
 use crate::watch::Watches;
-
-/// The page pool of a client in the node's process, and what that has gathered otherwise.
-pub trait PagePool: Send + Sync {
-    /// How it is.
-    fn status(&self) -> PoolStatus;
-    /// What was written behind in front of site storage and has not been sent; unless the token is 0 it is sent, and
-    /// nothing more is written behind there for a while.
-    fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty>;
-    /// Has the client tell how files are used that are open; homes that are other nodes hear of it soon.
-    fn tell_uses(&self);
-}
 
 /// Answers what is asked of this host.
 type AnswerForHost = Box<dyn Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync>;
@@ -100,66 +88,65 @@ pub struct NodeConfig {
     pub switches: Vec<Option<u16>>,
 }
 
+/// What the process does for its node.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    /// Ends the connections of a client that was forgotten, so that it says again what it has open.
+    pub forgotten: OnceLock<Box<dyn Fn(ClientId) + Send + Sync>>,
+    /// Answers what is asked of this host.
+    pub asked: OnceLock<AnswerForHost>,
+    /// Gives memory that is free in this process back to the system.
+    pub shrunk: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Ends the process.
+    pub shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
 /// A running node.
 pub struct Node {
     pub(crate) map: Arc<FormationMap>,
     pub(crate) id: NodeId,
     pub(crate) records: Records,
-    pub(crate) data: DataStore,
-    pub(crate) peers: Arc<dyn Peers>,
+    pub(crate) data: Arc<DataStore>,
+    pub(crate) peers: Arc<PeerLane>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) allocator: Allocator,
     pub(crate) locks: Locks,
-    pub(crate) dirs: Dirs,
     pub(crate) shards: Shards,
     pub(crate) gathers: Gathers,
-    /// Changes over several nodes that wait to be finished, by their numbers: what they keep locked.
-    pub(crate) postponed: Mutex<HashMap<u64, Logged>>,
-    /// Directories that could not spread, and whose shards are still to be removed.
-    pub(crate) unspreading: Mutex<HashSet<Ino>>,
+    /// Changes over several nodes that this one drives.
+    pub(crate) intents: Intents,
     /// Entries at which a directory spreads.
     pub(crate) spread_at: SpreadAt,
     /// What the environment says of object stores.
     pub(crate) objects: bivouac_source::Environment,
     /// The locks that programs take.
     pub(crate) advisory: Advisory,
-    pub(crate) leases: Leases,
-    pub(crate) caches: Caches,
+    pub(crate) callbacks: Callbacks,
+    /// The clients that this process serves.
+    pub(crate) served: Arc<ServedClients>,
     pub(crate) users: Users,
     pub(crate) opens: Opens,
     pub(crate) sessions: Sessions,
     pub(crate) partitions: Partitions,
     /// The switch of each node, as far as that is known.
     pub(crate) switches: Vec<Option<u16>>,
-    pub(crate) channels: Channels,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
     /// How files are used.
     pub(crate) uses: Uses,
     pub(crate) reaper: Reaper,
-    /// Inodes whose subfiles became garbage once more, perhaps while they were removed.
-    pub(crate) discarded_again: Mutex<HashSet<Ino>>,
     pub(crate) rounds: Rounds,
     /// Who lives.
     pub(crate) members: Membership,
-    /// Ends the connections of a client that was forgotten, so that it says again what it has open.
-    pub(crate) on_forgotten: OnceLock<Box<dyn Fn(ClientId) + Send + Sync>>,
-    /// Answers what is asked of this host.
-    pub(crate) on_asked: OnceLock<AnswerForHost>,
-    /// Gives memory that is free in this process back to the system.
-    pub(crate) on_shrunk: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    pub(crate) hooks: Hooks,
     pub(crate) away: Away,
     pub(crate) sweeper: Sweeper,
     pub(crate) stale_tails: StaleTails,
     pub(crate) proxy: Proxy,
     pub(crate) lending: Lending,
-    pub(crate) sizes: Sizes,
     /// What checks of the running formation look at.
     pub(crate) watches: Watches,
     pub(crate) files: AtomicU64,
     pub(crate) stopping: AtomicBool,
-    pub(crate) on_shutdown: Mutex<Option<Box<dyn Fn() + Send>>>,
-    /// By client of this process: its page pool.
-    pub(crate) pages: Mutex<HashMap<ClientId, Arc<dyn PagePool>>>,
     pub(crate) started: Instant,
 }
 
@@ -177,7 +164,7 @@ impl Node {
         config.map.check().map_err(|text| FsError::with(bivouac_types::Errno::EINVAL, text))?;
         let formation = config.map.formation;
         let options = DataOptions { handles_max: config.handles_max, checksum: config.checksum };
-        let data = DataStore::open(&config.volumes, formation, config.id, &options)?;
+        let data = Arc::new(DataStore::open(&config.volumes, formation, config.id, &options)?);
         let capacity = config.volumes.first().map_or(0, |volume| volume.capacity);
         let (records, recovery) =
             Records::open(data.volume(0)?, formation, config.id, records_options(&config.map, capacity))?;
@@ -188,64 +175,58 @@ impl Node {
         }
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
-        let leases = Leases::new(config.map.slot_count(), recovery.records > 0);
+        let (served, counters) = (Arc::<ServedClients>::default(), Arc::new(Counters::new()));
+        let lane = Arc::new(PeerLane::new(&config.map, config.id, Arc::clone(&peers), Arc::clone(&counters)));
+        let restarted = recovery.records > 0;
+        let callbacks = Callbacks::new(&config.map, restarted, Arc::clone(&served), Arc::clone(&lane));
         let allocator = Allocator::open(&records, config.id, slot);
         let sessions = Sessions::open(&records, slot, config.grace);
         let partitions = Partitions::open(&records, slot, &config.map)?;
         let own = slots_of(&config.map, config.id);
         let had_opens = config.past.was_recovered || !sessions.awaiting().is_empty();
         let node = Node {
-            advisory: Advisory::open(&records, config.id, own, Arc::clone(&peers)),
+            advisory: Advisory::open(&records, config.id, own, peers, Arc::clone(&served)),
             stale_tails: StaleTails::new(config.id, allocator.first(), had_opens),
             sweeper: Sweeper::default(),
             proxy: Proxy::default(),
+            lending: Lending::new(Arc::clone(&data)),
             allocator,
             sessions,
             partitions,
             switches: config.switches,
             reaper: Reaper::new(config.grace),
-            discarded_again: Mutex::default(),
             rounds: config.rounds,
             members: Membership::new(config.id, config.map.nodes.len(), config.dead_after, config.liveness),
-            on_forgotten: OnceLock::new(),
-            on_asked: OnceLock::new(),
-            on_shrunk: OnceLock::new(),
+            hooks: Hooks::default(),
             away: Away::new(config.grace),
             watches: Watches::default(),
             map: config.map,
             id: config.id,
             records,
             data,
-            peers,
+            peers: lane,
             clock,
             locks: Locks::new(config.grace),
-            dirs: Dirs::new(config.grace),
             shards,
             gathers,
-            postponed: Mutex::default(),
-            unspreading: Mutex::default(),
+            intents: Intents::default(),
             spread_at: config.spread_at,
             objects: config.objects,
-            leases,
-            caches: Caches::default(),
+            callbacks,
+            served,
             users: Users::default(),
             opens: Opens::new(),
-            channels: Channels::default(),
-            counters: Counters::new(),
+            counters,
             uses: Uses::default(),
-            lending: Lending::default(),
-            sizes: Sizes::default(),
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            on_shutdown: Mutex::new(rank::LEAF, None),
-            pages: Mutex::default(),
             started: Instant::now(),
         };
         node.count_files();
         node.limit_partitions();
         node.make_root(config.owner)?;
         node.adopt_intents()?;
-        if recovery.records > 0 {
+        if restarted {
             node.adopt_moves_lock()?;
         }
         node.adopt_partitions();
@@ -276,19 +257,19 @@ impl Node {
 
     /// What a request to shut down calls, after its answer is on its way.
     pub fn on_shutdown(&self, act: impl Fn() + Send + 'static) {
-        *self.on_shutdown.lock() = Some(Box::new(act));
+        *self.hooks.shutdown.lock() = Some(Box::new(act));
     }
 
     /// What answers what is asked of this host: it is the process's affair what it shows of it.
     pub fn on_asked(&self, answer: impl Fn(&HostQuestion<'_>) -> FsResult<Vec<u8>> + Send + Sync + 'static) {
         // Told once, by whom opened the node.
-        let _ = self.on_asked.set(Box::new(answer));
+        let _ = self.hooks.asked.set(Box::new(answer));
     }
 
     /// What ends the connections of a client that was forgotten.
     pub fn on_forgotten(&self, act: impl Fn(ClientId) + Send + Sync + 'static) {
         // Told once, by whom made the server.
-        let _ = self.on_forgotten.set(Box::new(act));
+        let _ = self.hooks.forgotten.set(Box::new(act));
     }
 
     /// Names, attributes and what else records are take at most so much memory from now on, and no more than `left` has.
@@ -301,7 +282,7 @@ impl Node {
     ) {
         self.records.bound_memory(max, left);
         // Told once, by whom made the node.
-        let _ = self.on_shrunk.set(Box::new(give_back));
+        let _ = self.hooks.shrunk.set(Box::new(give_back));
     }
 
     /// Takes a node for dead of which the caller knows that it will not come back.
@@ -341,23 +322,9 @@ impl Node {
         &self.map
     }
 
-    /// This process serves a client from now on, which is to hear of its locks; or no more.
-    pub fn serves(&self, client: ClientId, by: Option<Arc<dyn LockClient>>) {
-        self.advisory.serve(client, by);
-    }
-
-    /// A client of this process has a page pool from now on, or no more.
-    pub fn shows_pages(&self, client: ClientId, pool: Option<Arc<dyn PagePool>>) {
-        let mut pages = self.pages.lock();
-        match pool {
-            Some(pool) => drop(pages.insert(client, pool)),
-            None => drop(pages.remove(&client)),
-        }
-    }
-
-    /// The page pools of clients of this process.
-    pub(crate) fn page_pools(&self) -> Vec<Arc<dyn PagePool>> {
-        self.pages.lock().values().map(Arc::clone).collect()
+    /// Changes what a client of this process can be asked about.
+    pub fn serve(&self, client: ClientId, act: impl FnOnce(&mut Served)) {
+        self.served.change(client, act);
     }
 
     fn make_root(&self, owner: (u32, u32)) -> FsResult<()> {
@@ -388,6 +355,16 @@ impl Node {
         };
         change.add_inode(&Inode { attr, parent: Ino::ROOT, placement: Some(Placement::Striped) });
         change.commit()
+    }
+
+    /// Looks at all records of this node's slots whose keys begin so.
+    pub(crate) fn each_record(&self, prefix: &[u8], mut look: impl FnMut(Slot, &[u8], &[u8])) {
+        for slot in self.own_slots() {
+            self.records.scan(slot, prefix, prefix, |key, value| {
+                look(slot, key, value);
+                ControlFlow::Continue(())
+            });
+        }
     }
 
     /// Slots that this node holds.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use bivouac_net::{Request, Transport};
 use bivouac_ranks::Mutex;
 use bivouac_types::{ClientId, Errno, FsError, FsResult, NodeId, OpId};
-use bivouac_wire::{Decode, Encode, Flags, Frame, Op, Operation};
+use bivouac_wire::{Decode, Encode, Flags, FormationMap, Frame, Op, Operation};
 
+use crate::counters::Counters;
 use crate::dispatch::{Handle, SYSTEM};
 use crate::node::Node;
 use crate::session::Ctx;
@@ -141,6 +142,56 @@ impl Channels {
     }
 }
 
+/// A node's end of the lane to its peers.
+pub struct PeerLane {
+    id: NodeId,
+    /// How many nodes there are.
+    nodes: usize,
+    way: Arc<dyn Peers>,
+    counters: Arc<Counters>,
+}
+
+impl PeerLane {
+    /// The lane of a node of the map; what is asked is counted.
+    pub fn new(map: &FormationMap, id: NodeId, way: Arc<dyn Peers>, counters: Arc<Counters>) -> PeerLane {
+        PeerLane { id, nodes: map.nodes.len(), way, counters }
+    }
+
+    /// The node whose peers they are.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Whether this is a peer.
+    pub fn has(&self, node: NodeId) -> bool {
+        node != self.id && usize::from(node.0) < self.nodes
+    }
+
+    /// Asks a peer and decodes its answer.
+    pub fn ask<O: Operation>(&self, target: NodeId, request: &PeerRequest<'_>) -> FsResult<O::Reply> {
+        self.ask_within::<O>(None, target, request)
+    }
+
+    /// The same, waiting for so long at most.
+    pub fn ask_within<O: Operation>(
+        &self,
+        wait: Option<Duration>,
+        target: NodeId,
+        request: &PeerRequest<'_>,
+    ) -> FsResult<O::Reply> {
+        let mut reply = Vec::new();
+        self.counters.add_call(O::OP);
+        match wait {
+            Some(wait) => self.way.call_within(wait, target, request, &mut reply)?,
+            None => self.way.call(target, request, &mut reply)?,
+        }
+        O::Reply::from_bytes(&reply).map_err(|e| {
+            let text = format!("{target} answered {} with bytes that do not decode: {e}", O::OP.name());
+            FsError::with(Errno::EPROTO, text)
+        })
+    }
+}
+
 impl Node {
     /// Has a step carried out where it belongs: here, or on the peer.
     ///
@@ -164,7 +215,7 @@ impl Node {
         let request =
             PeerRequest { op: O::OP, id, client, channel, retry, origin, body: &body, payload: &[] };
         let wait = if steps.background { Some(self.away.admit(target)?) } else { None };
-        let outcome = self.ask_within::<O>(wait, target, &request);
+        let outcome = self.peers.ask_within::<O>(wait, target, &request);
         match &outcome {
             Err(error) if !is_answer(error) => {
                 if steps.background {
@@ -181,29 +232,6 @@ impl Node {
         if self.away.is_here(node) {
             self.reaper.peer_is_back(node);
         }
-    }
-
-    /// Asks a peer and decodes its answer.
-    pub(crate) fn ask<O: Operation>(&self, target: NodeId, request: &PeerRequest<'_>) -> FsResult<O::Reply> {
-        self.ask_within::<O>(None, target, request)
-    }
-
-    pub(crate) fn ask_within<O: Operation>(
-        &self,
-        wait: Option<Duration>,
-        target: NodeId,
-        request: &PeerRequest<'_>,
-    ) -> FsResult<O::Reply> {
-        let mut reply = Vec::new();
-        self.counters.add_call(O::OP);
-        match wait {
-            Some(wait) => self.peers.call_within(wait, target, request, &mut reply)?,
-            None => self.peers.call(target, request, &mut reply)?,
-        }
-        O::Reply::from_bytes(&reply).map_err(|e| {
-            let text = format!("{target} answered {} with bytes that do not decode: {e}", O::OP.name());
-            bivouac_types::FsError::with(bivouac_types::Errno::EPROTO, text)
-        })
     }
 
     /// This node's identity as a client of its peers.

@@ -155,7 +155,7 @@ impl Node {
             ("records", &|time| self.records.can_be_taken(time)),
             ("opens", &|time| self.opens.can_be_taken(time)),
             ("sessions", &|time| self.sessions.can_be_taken(time)),
-            ("leases", &|time| self.leases.can_be_taken(time)),
+            ("leases", &|time| self.callbacks.leases.can_be_taken(time)),
             ("the agenda", &|time| self.reaper.can_be_taken(time)),
         ];
         tables.into_iter().find(|(_, can_be_taken)| !can_be_taken(patience)).map(|(name, _)| name)

@@ -6,14 +6,14 @@
 mod agenda;
 mod garbage;
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bivouac_ranks::{Mutex, MutexGuard, rank};
 use bivouac_types::limits::UNFINISHED_MAX;
-use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
-use bivouac_wire::op;
+use bivouac_types::{Errno, FsError, FsResult, Ino, NodeId, Slot};
 
 use crate::away::take_blamed;
 use crate::dispatch::SYSTEM;
@@ -21,7 +21,6 @@ use crate::namespace::LOOKED_UP;
 use crate::node::Node;
 use crate::peers::Steps;
 use crate::rounds::{Next, Place, Round};
-use crate::sessions::Exclusive;
 use agenda::{Agenda, Task};
 
 pub(crate) use agenda::Job;
@@ -42,6 +41,8 @@ pub struct Reaper {
     /// Where somebody comes to look at the agenda.
     place: OnceLock<Place>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Inodes whose subfiles became garbage once more, perhaps while they were removed.
+    discarded_again: Mutex<HashSet<Ino>>,
     grace: Duration,
 }
 
@@ -51,6 +52,7 @@ impl Reaper {
             agenda: Mutex::new(rank::AGENDA, Agenda::default()),
             place: OnceLock::new(),
             threads: Mutex::new(rank::AGENDA_THREADS, Vec::new()),
+            discarded_again: Mutex::default(),
             grace,
         }
     }
@@ -96,16 +98,6 @@ impl Reaper {
         self.tell(|agenda| agenda.tidy_at(Instant::now() + TIDY_AFTER));
     }
 
-    /// A directory has grown so large that it should spread.
-    pub fn spread(&self, dir: Ino) {
-        self.add_once(Job::Spread(dir));
-    }
-
-    /// The home of a spread directory is to be told that its shard here has changed.
-    pub fn owe(&self, dir: Ino) {
-        self.add_once(Job::Tell(dir));
-    }
-
     /// Something is to be done that may need a peer, if it is not about to be done anyway.
     pub(crate) fn add_once(&self, job: Job) {
         self.tell(|agenda| agenda.add_once(job));
@@ -149,6 +141,11 @@ impl Reaper {
                 true
             });
         }
+    }
+
+    /// Subfiles of an inode became garbage once more.
+    pub fn discarded_again(&self, ino: Ino) {
+        self.discarded_again.lock().insert(ino);
     }
 
     /// A peer that was away answers again.
@@ -267,7 +264,7 @@ impl Node {
         self.sweep_direct();
         if chores.compaction && self.records.has_shrunk() {
             self.records.is_given_back();
-            if let Some(give_back) = self.on_shrunk.get() {
+            if let Some(give_back) = self.hooks.shrunk.get() {
                 give_back();
             }
         }
@@ -351,95 +348,6 @@ impl Node {
         self.reaper.delay(&self.orphans());
         self.nodes_pending().into_iter().for_each(|node| self.reaper.add(Job::Pending(node)));
         self.reaper.wake();
-    }
-
-    /// Ends the sessions that have expired.
-    fn end_expired(&self) {
-        while let Some(ending) = self.sessions.expire() {
-            if self.advisory.node_of(ending.client()).is_some() {
-                // Whether it is alive takes a question to its node; it stays gone until that is answered.
-                self.reaper.add_once(Job::Alive(ending.client()));
-                ending.put_off(3 * self.reaper.grace);
-            } else {
-                self.end_lost(ending);
-            }
-        }
-    }
-
-    /// Ends the session of a client that says that it ends.
-    ///
-    /// # Errors
-    /// When that cannot be logged: the session ends later then.
-    pub(crate) fn forget_client(&self, client: ClientId) -> FsResult<()> {
-        let ending = self.sessions.end(client);
-        let ended = self.end_session(&ending);
-        ended.inspect_err(|_| self.sessions.cut_off(&[client]))?;
-        self.has_closed_orphans(client);
-        Ok(())
-    }
-
-    /// A node is dead, and so are its mounts, unless they are back before anybody misses what they have.
-    pub(crate) fn peer_is_dead(&self, node: NodeId) {
-        self.sessions.cut_off(&self.sessions.of_node(self.map.formation, node));
-        self.reaper.call();
-    }
-
-    /// A node that was taken for dead is not; nor are its mounts that are connected all the time.
-    pub(crate) fn peer_is_alive(&self, node: NodeId) {
-        self.sessions.reached(&self.sessions.of_node(self.map.formation, node));
-        self.peer_answers(node);
-    }
-
-    /// Ends the session of a client that is gone. One that is connected all the same has to say again what it has.
-    fn end_lost(&self, ending: Exclusive<'_>) {
-        let client = ending.client();
-        if let Some(hang_up) = self.on_forgotten.get() {
-            hang_up(client);
-        }
-        if let Err(error) = self.end_session(&ending) {
-            log::warn!("the session of client {} ends later: {error}", client.0);
-            return ending.put_off(self.reaper.grace);
-        }
-        drop(ending);
-        // What it wrote last may belong to files that are gone.
-        self.sweeper.request();
-        self.has_closed_orphans(client);
-    }
-
-    /// Takes everything from a client that it has here.
-    ///
-    /// # Errors
-    /// When that cannot be logged. What is left is taken when this is called again.
-    fn end_session(&self, ending: &Exclusive<'_>) -> FsResult<()> {
-        let client = ending.client();
-        self.advisory.forget(&self.records, client, true)?;
-        self.opens.remove_client(client);
-        self.watches.set(client, &[]);
-        ending.forget(&self.records)
-    }
-
-    /// Ends the session of a client whose locks were looked after, unless it is alive, or came back meanwhile.
-    fn end_unless_alive(&self, client: ClientId) {
-        if self.locks_are_alive(client) {
-            self.sessions.is_alive(client);
-            self.reaper.call();
-        } else if let Some(ending) = self.sessions.expire_now(client) {
-            self.end_lost(ending);
-        }
-    }
-
-    /// Whether a client has something locked here and is alive, only without anything to ask. The node that serves
-    /// it says so.
-    fn locks_are_alive(&self, client: ClientId) -> bool {
-        match self.advisory.node_of(client) {
-            None => false,
-            Some(node) if node == self.id => self.advisory.served(client).is_some(),
-            Some(node) => {
-                let asked = self.step::<op::ServesClient>(node, Steps::question(SYSTEM), 0, client);
-                // Who watches decides who lives: this node alone may not reach it.
-                asked.unwrap_or_else(|_| self.members.sees(node))
-            }
-        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! [`Table`] is the machine: it is told what happened and when, and says what follows. [`Sessions`] has its lock, its
 //! records and who waits.
 
+mod ends;
 mod table;
 
 use std::ops::ControlFlow;

@@ -144,7 +144,7 @@ impl Node {
         for id in batch.iter().filter(|id| gone.contains(&id.ino)) {
             match self.data.remove(*id) {
                 Ok(removed) => {
-                    self.removed_direct(*id);
+                    self.lending.removed(*id);
                     log::info!("subfile of inode {} on seat {} had no file: {removed}", id.ino, id.seat.0)
                 }
                 Err(error) => log::warn!("a subfile without a file stays: {error}"),

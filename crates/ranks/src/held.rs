@@ -2,9 +2,10 @@
 
 use crate::Rank;
 
-/// A lock's place: its rank, and its number among those of one rank that may be held together.
+/// A lock's place: its rank, and its number among those of one rank that may be held together. Also of one that is a row
+/// of a table, whose owner says when it is waited for and held.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub struct Place {
     #[cfg(debug_assertions)]
     rank: Rank,
     #[cfg(debug_assertions)]
@@ -12,7 +13,8 @@ pub(crate) struct Place {
 }
 
 /// That the thread holds a lock; ends when dropped.
-pub(crate) struct Held {
+#[must_use = "it is not held any more when this is dropped"]
+pub struct Held {
     #[cfg(debug_assertions)]
     entry: u64,
     // Guards stay in the thread that took the lock; so does this.
@@ -37,7 +39,9 @@ mod checked {
     }
 
     impl Place {
-        pub(crate) const fn new(rank: Rank, number: u32) -> Place {
+        /// The place of the lock of this rank that has this number.
+        #[must_use]
+        pub const fn new(rank: Rank, number: u32) -> Place {
             Place { rank, number }
         }
 
@@ -45,7 +49,7 @@ mod checked {
         ///
         /// # Panics
         /// When it does not.
-        pub(crate) fn check(self) {
+        pub fn check(self) {
             let broken = STACK.try_with(|stack| {
                 let stack = stack.borrow();
                 stack.entries.iter().map(|(_, place)| *place).find(|held| !held.is_before(self))
@@ -82,7 +86,7 @@ mod checked {
         }
 
         /// The lock is taken.
-        pub(crate) fn hold(self) -> Held {
+        pub fn hold(self) -> Held {
             let push = |stack: &RefCell<Stack>| {
                 let mut stack = stack.borrow_mut();
                 stack.next += 1;
@@ -144,18 +148,22 @@ mod checked {
 
 #[cfg(not(debug_assertions))]
 impl Place {
-    pub(crate) const fn new(_: Rank, _: u32) -> Place {
+    /// The place of the lock of this rank that has this number.
+    #[must_use]
+    pub const fn new(_: Rank, _: u32) -> Place {
         Place {}
     }
 
+    /// Nothing is checked.
     #[inline(always)]
-    pub(crate) fn check(self) {}
+    pub fn check(self) {}
 
     #[inline(always)]
     pub(crate) fn check_again(self) {}
 
+    /// The lock is taken.
     #[inline(always)]
-    pub(crate) fn hold(self) -> Held {
+    pub fn hold(self) -> Held {
         Held { _here: std::marker::PhantomData }
     }
 }

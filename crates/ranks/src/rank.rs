@@ -73,6 +73,14 @@ ranks! {
     CONNECTED_CLIENTS = 60, "connected clients";
     /// Held by changes under way, and alone by who ends the formation.
     CHANGES_FENCE = 100, "the fence before changes", long;
+    /// A node's turn at moving directories.
+    MOVES = 102, "the turn at moving directories", long;
+    /// Directories in which requests are at work.
+    DIRECTORY = 104, "a directory", long, numbered;
+    /// Entries that requests change.
+    ENTRY = 106, "an entry", long, numbered;
+    /// Sizes and epochs of files.
+    FILE_SIZE = 108, "the size of a file", long, numbered;
     /// Held by who reads what was brought, and alone by who makes room: a writer does that against the order, and not
     /// for longer than a time.
     EVICTION = 110, "making room", long;

@@ -94,7 +94,7 @@ impl LockDesk {
         if !self.state.lock().marks.has_any(ino) {
             return Ok(Fenced::with(0));
         }
-        let home = self.home(ino)?;
+        let home = self.ways.home(ino)?;
         self.check_reach(home, ino)?;
         if self.doubts.has(home) {
             self.verify(home)?;

@@ -19,15 +19,15 @@ use std::time::Instant;
 
 use std::collections::HashSet;
 
-use bivouac_net::Transport;
 use bivouac_types::limits::LOCK_LOOK_WAIT_MS;
-use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, OpId};
+use bivouac_types::{Errno, FsResult, Ino, NodeId};
 use bivouac_wire::{
-    FileLock, FormationMap, Frame, LOCK_END_MAX, ListLocksRequest, LockKind, LockMode, LockOf, LockWait,
-    Operation, SetLockRequest, UnlockScope, op,
+    FileLock, FormationMap, LOCK_END_MAX, ListLocksRequest, LockKind, LockMode, LockOf, LockWait,
+    SetLockRequest, UnlockScope, op,
 };
 use parking_lot::{Condvar, Mutex};
 
+use crate::ways::Ways;
 pub(crate) use fence::{Doubts, Fenced, Heeded};
 use state::{Concluded, State, Ticket, Unsent};
 
@@ -56,11 +56,10 @@ pub enum Locked {
 
 /// The locks of one client.
 pub struct LockDesk {
-    id: ClientId,
     /// Where this client can be told things.
     node: Option<NodeId>,
     map: Arc<FormationMap>,
-    nodes: Vec<Arc<dyn Transport>>,
+    ways: Arc<Ways>,
     state: Mutex<State>,
     news: Condvar,
     /// Whether anything was ever locked, or may be: while not, closing a file looks no further.
@@ -71,15 +70,10 @@ pub struct LockDesk {
 }
 
 impl LockDesk {
-    pub(crate) fn new(
-        id: ClientId,
-        node: Option<NodeId>,
-        map: Arc<FormationMap>,
-        nodes: Vec<Arc<dyn Transport>>,
-    ) -> LockDesk {
+    pub(crate) fn new(node: Option<NodeId>, map: Arc<FormationMap>, ways: Arc<Ways>) -> LockDesk {
         let (state, news) = (Mutex::default(), Condvar::new());
         let (doubts, heeded) = (Arc::default(), OnceLock::new());
-        LockDesk { id, node, map, nodes, state, news, used: AtomicBool::new(false), doubts, heeded }
+        LockDesk { node, map, ways, state, news, used: AtomicBool::new(false), doubts, heeded }
     }
 
     /// Homes that may have dropped locks of this client: to be told of by whoever notices.
@@ -103,7 +97,7 @@ impl LockDesk {
         lock: &FileLock,
         waiting: Option<LockWaiting>,
     ) -> FsResult<Locked> {
-        let home = self.home(ino)?;
+        let home = self.ways.home(ino)?;
         self.send_unsent(ino, lock)?;
         if lock.mode == LockMode::Unlock {
             return self.unlock(home, ino, lock);
@@ -149,8 +143,11 @@ impl LockDesk {
                 }
                 state.sure.of(ino)
             };
-            let asked =
-                self.ask::<op::SetLock>(home, &SetLockRequest { holds: held.is_some(), ..*request }, 0);
+            let asked = self.ways.try_asking::<op::SetLock>(
+                home,
+                &SetLockRequest { holds: held.is_some(), ..*request },
+                0,
+            );
             match asked {
                 Err(error) if held.is_some() && error.errno() == Errno::EBADF => {
                     let mut state = self.state.lock();
@@ -185,7 +182,7 @@ impl LockDesk {
             }
             state.sure.begin_unlocking(ino, lock);
         }
-        let asked = self.ask::<op::SetLock>(home, &self.request(ino, lock, None), 0);
+        let asked = self.ways.try_asking::<op::SetLock>(home, &self.request(ino, lock, None), 0);
         self.state.lock().sure.end_unlocking(ino, lock);
         asked.map(|_| Locked::Done)
     }
@@ -195,10 +192,10 @@ impl LockDesk {
     /// # Errors
     /// `EINVAL`, `EIO`.
     pub fn test(&self, ino: Ino, lock: &FileLock) -> FsResult<Option<FileLock>> {
-        let request = LockOf { client: self.id, node: self.node, ino, lock: *lock };
-        let found = self.ask::<op::TestLock>(self.home(ino)?, &request, 0)?;
+        let request = LockOf { client: self.ways.id, node: self.node, ino, lock: *lock };
+        let found = self.ways.try_asking::<op::TestLock>(self.ways.home(ino)?, &request, 0)?;
         // Numbers of processes mean something on their own host only.
-        let pid = |of: &LockOf| if of.client == self.id { of.lock.pid } else { 0 };
+        let pid = |of: &LockOf| if of.client == self.ways.id { of.lock.pid } else { 0 };
         Ok(found.map(|of| FileLock { pid: pid(&of), ..of.lock }))
     }
 
@@ -228,13 +225,13 @@ impl LockDesk {
         if !self.used.load(Ordering::Acquire) {
             return;
         }
-        let Ok(home) = self.home(ino) else { return };
+        let Ok(home) = self.ways.home(ino) else { return };
         let sure = !self.state.lock().unsure.contains(&home) || self.learn(home, SHORT_WAIT_MS).is_ok();
         let chosen = choose(&self.state.lock(), sure);
         for (lock, marks) in chosen {
             let request = SetLockRequest { scope, ..self.request(ino, &lock, None) };
             self.state.lock().sure.begin_unlocking(ino, &lock);
-            let sent = self.ask::<op::SetLock>(home, &request, 0);
+            let sent = self.ways.try_asking::<op::SetLock>(home, &request, 0);
             let mut state = self.state.lock();
             state.sure.end_unlocking(ino, &lock);
             marks.iter().for_each(|mark| state.marks.remove(ino, mark));
@@ -296,7 +293,7 @@ impl LockDesk {
         let mut after = None;
         loop {
             let request = ListLocksRequest { drop_waits: drop_waits && after.is_none(), after };
-            let list = self.ask::<op::ListLocks>(home, &request, wait_ms)?;
+            let list = self.ways.try_asking::<op::ListLocks>(home, &request, wait_ms)?;
             after = list.locks.last().copied();
             list.locks.iter().for_each(&mut take);
             if list.end || after.is_none() {
@@ -316,7 +313,7 @@ impl LockDesk {
         let homes = self.state.lock().close(&self.map);
         self.news.notify_all();
         for home in homes {
-            if let Err(error) = self.ask::<op::ReleaseLocks>(home, &(), 0) {
+            if let Err(error) = self.ways.try_asking::<op::ReleaseLocks>(home, &(), 0) {
                 log::warn!("what was locked at {home} stays so until it takes this client for gone: {error}");
             }
         }
@@ -352,22 +349,15 @@ impl LockDesk {
     fn wait(&self, number: u64, ticket: &Ticket) -> LockWait {
         let SetLockRequest { ino, lock, .. } = ticket.request;
         let waited_ms = u64::try_from(ticket.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        LockWait { of: LockOf { client: self.id, node: self.node, ino, lock }, ticket: number, waited_ms }
+        LockWait {
+            of: LockOf { client: self.ways.id, node: self.node, ino, lock },
+            ticket: number,
+            waited_ms,
+        }
     }
 
     fn request(&self, ino: Ino, lock: &FileLock, ticket: Option<u64>) -> SetLockRequest {
         SetLockRequest { ino, lock: *lock, scope: UnlockScope::Range, holds: false, ticket, node: self.node }
-    }
-
-    fn home(&self, ino: Ino) -> FsResult<NodeId> {
-        self.map.home(ino).ok_or_else(|| FsError::new(Errno::ESTALE))
-    }
-
-    /// Asks a node, and waits for it so long, or as long as for anything else if 0.
-    fn ask<O: Operation>(&self, node: NodeId, request: &O::Request<'_>, wait_ms: u32) -> FsResult<O::Reply> {
-        let transport = self.nodes.get(usize::from(node.0)).ok_or(FsError::new(Errno::ESTALE))?;
-        let frame = Frame { wait_ms, ..Frame::request(0, OpId(0), self.id, 0) };
-        bivouac_net::call::<O>(&**transport, frame, request, &[])
     }
 }
 

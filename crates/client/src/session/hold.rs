@@ -91,7 +91,7 @@ impl Client {
     pub fn ask_unsent(&self, token: u64, hold_ms: u32) -> FsResult<Vec<Dirty>> {
         let (request, mut left) = (FenceRequest { token, hold_ms }, Vec::new());
         for node in self.node_ids() {
-            left.extend(self.ask::<op::SendUnsent>(node, &request)?);
+            left.extend(self.ways.ask::<op::SendUnsent>(node, &request)?);
         }
         Ok(left)
     }
@@ -118,8 +118,8 @@ impl Client {
     /// # Errors
     /// As [`Client::ask_unsent`].
     pub fn send_behind(&self) -> FsResult<Vec<Dirty>> {
-        let left = self.hold_behind(self.id.0, HOLD_MS);
+        let left = self.hold_behind(self.ways.id.0, HOLD_MS);
         // After an error they go on by themselves.
-        left.and_then(|left| self.ask_unsent(self.id.0, 0).map(|_| left))
+        left.and_then(|left| self.ask_unsent(self.ways.id.0, 0).map(|_| left))
     }
 }

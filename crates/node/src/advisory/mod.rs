@@ -14,14 +14,15 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bivouac_ranks::{Mutex, RwLock, rank};
+use bivouac_ranks::{Mutex, rank};
 use bivouac_store::Records;
 use bivouac_types::limits::{LOCKS_PER_CLIENT_MAX, LOCKS_PER_MESSAGE_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, NodeId, Slot};
-use bivouac_wire::{Decode, Encode, FileLock, LockKind, LockMode, LockOf, LockWait, UnlockScope};
+use bivouac_wire::{Decode, Encode, FileLock, LockKind, LockMode, LockOf, UnlockScope};
 
 use crate::peers::Peers;
 use crate::record::{lock_key, lock_of_key, table};
+use crate::served::ServedClients;
 use file::{Granted, LockedFile, too_many};
 use hints::Hints;
 use ranges::{Delta, Owner, Span};
@@ -30,25 +31,13 @@ pub use file::Want;
 
 const SHARDS: usize = 64;
 
-/// A client that this process serves.
-pub trait LockClient: Send + Sync {
-    /// Requests under these numbers have their locks.
-    fn granted(&self, tickets: &[u64]);
-    /// What the owners wait for.
-    fn waits(&self, owners: &[u64]) -> Vec<LockWait>;
-    /// Has the client look whether the wait is part of a circle.
-    fn look_again(&self, ticket: u64);
-    /// Other nodes took this one for dead: whether the client still has its locks is not known.
-    fn doubt(&self);
-}
-
 /// The locks of a node.
 pub struct Advisory {
     id: NodeId,
     shards: Vec<Mutex<HashMap<Ino, LockedFile>>>,
     /// Locked ranges of each client.
     counts: Mutex<HashMap<ClientId, usize>>,
-    served: RwLock<HashMap<ClientId, Arc<dyn LockClient>>>,
+    served: Arc<ServedClients>,
     hints: Arc<Hints>,
 }
 
@@ -59,12 +48,13 @@ impl Advisory {
         id: NodeId,
         slots: impl Iterator<Item = Slot>,
         peers: Arc<dyn Peers>,
+        served: Arc<ServedClients>,
     ) -> Advisory {
         let advisory = Advisory {
             id,
             shards: (0..SHARDS).map(|_| Mutex::new(rank::ADVISORY, HashMap::new())).collect(),
             counts: Mutex::default(),
-            served: RwLock::default(),
+            served,
             hints: Arc::new(Hints::new(id, peers)),
         };
         let mut found = Vec::new();
@@ -196,25 +186,6 @@ impl Advisory {
         if any { self.files().into_iter().find_map(held) } else { None }
     }
 
-    /// This process serves the client from now on, or no more.
-    pub fn serve(&self, client: ClientId, by: Option<Arc<dyn LockClient>>) {
-        let mut served = self.served.write();
-        match by {
-            Some(by) => drop(served.insert(client, by)),
-            None => drop(served.remove(&client)),
-        }
-    }
-
-    /// The client, if this process serves it.
-    pub fn served(&self, client: ClientId) -> Option<Arc<dyn LockClient>> {
-        self.served.read().get(&client).cloned()
-    }
-
-    /// All locks of clients that this process serves are in doubt.
-    pub fn doubt(&self) {
-        self.served.read().values().for_each(|client| client.doubt());
-    }
-
     /// Does something to a file's locks, and then tells those who came to have theirs.
     fn with<T>(
         &self,
@@ -238,7 +209,7 @@ impl Advisory {
     }
 
     fn tell(&self, (client, node, ticket): Granted) {
-        match self.served(client) {
+        match self.served.get(client).locks {
             Some(served) => served.granted(&[ticket]),
             None => {
                 node.filter(|node| *node != self.id).map_or((), |node| self.hints.send(node, client, ticket))

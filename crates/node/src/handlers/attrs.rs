@@ -1,6 +1,6 @@
 //! Looking at inodes and changing their attributes.
 
-use bivouac_types::{Attr, Errno, FsResult, Ino, Name, SetAttr, SetTime, Slot, Timestamp, mode};
+use bivouac_types::{Attr, Errno, FsResult, Ino, Name, SetAttr, SetTime, Timestamp, mode};
 use bivouac_wire::{Blob, EntryName, Found, InoOnly, Seen, SetAttrRequest, op};
 
 use crate::dispatch::Handle;
@@ -9,6 +9,7 @@ use crate::leases::Item;
 use crate::locks::Target;
 use crate::node::Node;
 use crate::peers::is_peer;
+use crate::reaper::Job;
 use crate::record::{Dentry, Inode, target_key};
 use crate::session::Ctx;
 
@@ -33,20 +34,15 @@ impl Node {
     /// A client looks into a directory. One that is large spreads when somebody else than who fills it looks.
     pub(super) fn note_user(&self, ctx: &Ctx<'_>, dir: Ino) {
         if self.users.look(dir, ctx.origin) {
-            self.reaper.spread(dir);
+            self.reaper.add_once(Job::Spread(dir));
         }
     }
 
     /// For how long a client may cache what it is told of an item, in milliseconds. Peers cache nothing, nor do
     /// clients that say so.
     pub(super) fn lease(&self, ctx: &Ctx<'_>, item: Item) -> u32 {
-        if is_peer(ctx.client) || !ctx.leased { 0 } else { self.leases.look(ctx.origin, item, ctx.begun) }
-    }
-
-    /// As [`Node::lease`], of all names of a directory in a slot.
-    pub(super) fn lease_of_all(&self, ctx: &Ctx<'_>, slot: Slot) -> u32 {
-        let is_client = !is_peer(ctx.client) && ctx.leased;
-        if is_client { self.leases.look_at_all(ctx.origin, slot, ctx.begun) } else { 0 }
+        let caches = ctx.leased && !is_peer(ctx.client);
+        if caches { self.callbacks.leases.look(ctx.origin, item, ctx.begun) } else { 0 }
     }
 
     /// Attributes, and for how long they may be cached.
@@ -106,7 +102,7 @@ impl Handle for op::SetAttr {
         // Where directories are sticky, a kernel goes by the owner that it has of an inode, also an old one, as long as
         // it shows its name.
         let all = [Item::Attrs(ino), Item::Slot(ino.slot())];
-        let _quiet = node.begin_change(if set.uid.is_some() { &all } else { &all[..1] });
+        let _quiet = node.callbacks.begin(if set.uid.is_some() { &all } else { &all[..1] });
         if let Some(size) = set.size {
             node.resize_once(ctx, ino, size)?;
         }

@@ -90,7 +90,7 @@ impl Handle for op::Status {
             names_bytes: records.memory,
             names_max_bytes: records.memory_max,
             volumes: node.data.usage().into_iter().map(volume_status).collect(),
-            page_pool: node.page_pools().iter().map(|pool| pool.status()).sum(),
+            page_pool: node.served.page_pools().iter().map(|pool| pool.status()).sum(),
             operations: operations(node),
             epoch,
             silent,
@@ -102,14 +102,14 @@ impl Handle for op::Status {
 impl Handle for op::ListUses {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<UseTable> {
         // What is open is told of now and then; mounts of this node tell it now.
-        node.page_pools().iter().for_each(|pool| pool.tell_uses());
+        node.served.page_pools().iter().for_each(|pool| pool.tell_uses());
         Ok(node.uses.list(node.started))
     }
 }
 
 impl Handle for op::AskHost {
     fn handle(node: &Node, _: &Ctx<'_>, question: HostQuestion<'_>) -> FsResult<Blob> {
-        let Some(answer) = node.on_asked.get() else { return Err(Errno::EOPNOTSUPP.into()) };
+        let Some(answer) = node.hooks.asked.get() else { return Err(Errno::EOPNOTSUPP.into()) };
         let most = question.most.min(HOST_ANSWER_MAX);
         let bytes = answer(&HostQuestion { most, ..question })?;
         // Whoever answers may have no more to say than goes into one body.
@@ -163,7 +163,7 @@ impl Handle for op::SyncRecords {
 impl Handle for op::Shutdown {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<()> {
         node.stopping.store(true, Ordering::Relaxed);
-        if let Some(act) = node.on_shutdown.lock().as_ref() {
+        if let Some(act) = node.hooks.shutdown.lock().as_ref() {
             act();
         }
         Ok(())

@@ -146,7 +146,7 @@ impl Handle for op::RemoveSubfiles {
         request.subfiles.iter().try_for_each(|(ino, seat)| {
             let id = node.subfile(*ino, *seat)?;
             node.data.remove(id)?;
-            node.removed_direct(id);
+            node.lending.removed(id);
             node.forget_part(*ino, *seat)?;
             Ok(())
         })

@@ -11,22 +11,20 @@ use bivouac_wire::{
     Window, op,
 };
 
+use crate::direct::NOT_LENT;
 use crate::dispatch::{Handle, request};
 use crate::locks::Target;
 use crate::node::Node;
 use crate::session::Ctx;
-use crate::sizes::Lent;
 
 const REFUSED: Grant =
     Grant { granted: false, gate: 0, turn: 0, epoch: 0, data_at: 0, reads: false, from: 0, to: 0 };
 
-const NOT_LENT: SizeLease = SizeLease { lent: false, gate: 0, turn: 0, epoch: 0 };
-
 /// Begins a session.
 pub fn serve_session(node: &Node, call: &Call<'_>, reply: &mut Reply<'_>) {
-    let opened = request::<op::OpenSession>(call).and_then(|()| check_asker(call)).and_then(|()| {
-        node.lending.open_session(call.frame.client, |session| node.sizes.end_session(session))
-    });
+    let opened = request::<op::OpenSession>(call)
+        .and_then(|()| check_asker(call))
+        .and_then(|()| node.lending.open_session(call.frame.client));
     answer(reply, opened.map(|(session, grants)| (DirectSession { session }, Some(grants))));
 }
 
@@ -48,7 +46,7 @@ fn grant(node: &Node, call: &Call<'_>, wish: &GrantRequest) -> FsResult<(Grant, 
     }
     let access = if wish.write { Access::Write } else { Access::Read };
     let range = range_of(wish.offset, wish.len)?;
-    let made = node.grant_direct(call.frame.client, wish.session, id, access, range)?;
+    let made = node.lending.grant(call.frame.client, wish.session, id, access, range)?;
     let Some(made) = made else { return Ok((REFUSED, None)) };
     let file = made.granted.file.as_fd().map(|file| file.try_clone_to_owned());
     let Some(Ok(file)) = file else {
@@ -65,7 +63,7 @@ fn grant(node: &Node, call: &Call<'_>, wish: &GrantRequest) -> FsResult<(Grant, 
 impl Handle for op::WidenDirect {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: WidenRequest) -> FsResult<Window> {
         let WidenRequest { session, gate, turn, offset, len } = request;
-        let wider = node.widen_direct(ctx.client, (session, gate), turn, range_of(offset, len)?)?;
+        let wider = node.lending.widen(ctx.client, (session, gate), turn, range_of(offset, len)?)?;
         let (widened, window) = (wider.is_some(), wider.unwrap_or_default());
         Ok(Window { widened, from: window.start, to: window.end })
     }
@@ -81,15 +79,14 @@ impl Handle for op::LendSize {
         }
         // While somebody else has it locked, sizes are told by messages, which wait for that.
         let Some(_size) = node.locks.try_lock(Target::Size(ino)) else { return Ok(NOT_LENT) };
-        let lent = node.lend_size(ctx.client, session, ino)?;
-        Ok(lent.map_or(NOT_LENT, |Lent { gate, turn, epoch }| SizeLease { lent: true, gate, turn, epoch }))
+        node.lend_size(ctx.client, session, ino)
     }
 }
 
 impl Handle for op::Invalidate {
     fn handle(node: &Node, _: &Ctx<'_>, request: InvalidateRequest) -> FsResult<u32> {
         // Rounded up: part of a millisecond is none of nothing.
-        let goes_on = node.invalidate(request.client, &request.what).as_micros().div_ceil(1000);
+        let goes_on = node.callbacks.invalidate(request.client, &request.what).as_micros().div_ceil(1000);
         Ok(u32::try_from(goes_on).unwrap_or(u32::MAX))
     }
 }

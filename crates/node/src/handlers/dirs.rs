@@ -48,7 +48,7 @@ impl Handle for op::ListHashes {
         if !all {
             hashes.clear();
         }
-        Ok(Hashes { hashes, all, lease_ms: node.lease_of_all(ctx, ino.slot()) })
+        Ok(Hashes { hashes, all, lease_ms: node.lease(ctx, Item::Whole(ino.slot())) })
     }
 }
 

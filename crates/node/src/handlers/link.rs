@@ -22,8 +22,7 @@ impl Handle for op::Link {
 
 impl Node {
     fn link(&self, ctx: &Ctx<'_>, request: &LinkRequest<'_>, name: &Name) -> FsResult<()> {
-        let _dir = self.enter(request.parent)?;
-        let _entry = self.locks.lock(Node::entry_target(request.parent, name))?;
+        let _entry = self.lock_entries(&[(request.parent, name)])?;
         if self.entry_done_before(ctx, request.parent, name)?.is_some() {
             return Ok(());
         }

@@ -77,7 +77,7 @@ impl Handle for op::LockHolders {
 impl Handle for op::LockWaits {
     fn handle(node: &Node, _: &Ctx<'_>, request: LockOwners) -> FsResult<LockWaitList> {
         let of = |(client, owner): &(ClientId, u64)| {
-            node.advisory.served(*client).map_or(Vec::new(), |served| served.waits(&[*owner]))
+            node.served.get(*client).locks.map_or(Vec::new(), |served| served.waits(&[*owner]))
         };
         Ok(LockWaitList { waits: request.owners.iter().flat_map(of).collect() })
     }
@@ -86,7 +86,7 @@ impl Handle for op::LockWaits {
 impl Handle for op::LookAgain {
     fn handle(node: &Node, _: &Ctx<'_>, request: LockTicket) -> FsResult<()> {
         let gone = || FsError::with(Errno::ENOENT, "the client is not served here");
-        node.advisory.served(request.client).ok_or_else(gone)?.look_again(request.ticket);
+        node.served.get(request.client).locks.ok_or_else(gone)?.look_again(request.ticket);
         Ok(())
     }
 }
@@ -95,7 +95,7 @@ impl Handle for op::LocksGranted {
     fn handle(node: &Node, _: &Ctx<'_>, request: GrantedLocks) -> FsResult<()> {
         for run in request.tickets.chunk_by(|a, b| a.0 == b.0) {
             let tickets: Vec<u64> = run.iter().map(|(_, ticket)| *ticket).collect();
-            let served = run.first().and_then(|(client, _)| node.advisory.served(*client));
+            let served = run.first().and_then(|(client, _)| node.served.get(*client).locks);
             if let Some(served) = served {
                 served.granted(&tickets);
             }
@@ -106,6 +106,6 @@ impl Handle for op::LocksGranted {
 
 impl Handle for op::ServesClient {
     fn handle(node: &Node, _: &Ctx<'_>, client: ClientId) -> FsResult<bool> {
-        Ok(node.advisory.served(client).is_some())
+        Ok(node.served.get(client).locks.is_some())
     }
 }

@@ -73,8 +73,7 @@ pub(super) fn new_inode(
 
 impl Node {
     fn make(&self, ctx: &Ctx<'_>, request: &MakeRequest<'_>, name: &Name) -> FsResult<Made> {
-        let _dir = self.enter(request.parent)?;
-        let _entry = self.locks.lock(Node::entry_target(request.parent, name))?;
+        let _entry = self.lock_entries(&[(request.parent, name)])?;
         if let Some(ino) = self.entry_done_before(ctx, request.parent, name)? {
             return self.made_before(ctx, Ino(ino), request);
         }

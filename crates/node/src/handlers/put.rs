@@ -32,8 +32,7 @@ impl Node {
     /// The file gets its name first, and its size and time with the last transaction: until then it is an empty file, and
     /// what was written of it belongs to its inode, so that nothing is left over if this process is killed in between.
     fn put(&self, ctx: &Ctx<'_>, request: &PutRequest<'_>, name: &Name) -> FsResult<Seen> {
-        let _dir = self.enter(request.parent)?;
-        let _entry = self.locks.lock(Node::entry_target(request.parent, name))?;
+        let _entry = self.lock_entries(&[(request.parent, name)])?;
         let ino = match self.entry_done_before(ctx, request.parent, name)? {
             Some(ino) => Ino(ino),
             None => self.put_name(ctx, request, name)?,

@@ -31,8 +31,7 @@ impl Node {
     }
 
     fn remove_once(&self, ctx: &Ctx<'_>, parent: Ino, name: &Name, want_dir: bool) -> FsResult<()> {
-        let _dir = self.enter(parent)?;
-        let _entry = self.locks.lock(Node::entry_target(parent, name))?;
+        let _entry = self.lock_entries(&[(parent, name)])?;
         if self.entry_done_before(ctx, parent, name)?.is_some() {
             return Ok(());
         }

@@ -7,6 +7,7 @@ use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::intent::{Intent, Move};
 use crate::leases::Item;
+use crate::locks::Target;
 use crate::namespace::Change;
 use crate::node::Node;
 use crate::peers::Steps;
@@ -80,7 +81,7 @@ impl Node {
     /// What is to be moved, if it is there; nothing at all if it has been moved.
     fn rename_source(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<Option<Option<Dentry>>> {
         let (dir, name) = (wanted.request.parent, &wanted.name);
-        let _dir = self.enter(dir)?;
+        let _dir = self.owns(dir.slot()).then(|| self.locks.lock(Target::Dir(dir))).transpose()?;
         match self.entry_done_before(ctx, dir, name)? {
             Some(_) => {
                 self.tell_again(ctx, wanted.request.new_parent);
@@ -112,11 +113,7 @@ impl Node {
     fn rename_locked(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> FsResult<()> {
         let request = wanted.request;
         let (parent, new_parent) = (request.parent, request.new_parent);
-        let _dir = self.enter(parent)?;
-        let _new_dir = if new_parent == parent { None } else { self.enter(new_parent)? };
-        let targets =
-            [Node::entry_target(parent, &wanted.name), Node::entry_target(new_parent, &wanted.new_name)];
-        let _entries = self.locks.lock_all(&targets)?;
+        let _entries = self.lock_entries(&[(parent, &wanted.name), (new_parent, &wanted.new_name)])?;
         if self.entry_done_before(ctx, parent, &wanted.name)?.is_some() {
             self.tell_again(ctx, new_parent);
             return Ok(());
@@ -163,9 +160,9 @@ impl Node {
         items.push(Item::Attrs(source.ino));
         items.extend(target.map(|target| Item::Attrs(target.ino)));
         let mut change = self.change_at(&slots, &items)?;
-        self.moves_to(ctx.origin, new_place.name_item());
+        self.callbacks.moves_to(ctx.origin, new_place.name_item());
         if request.flags & EXCHANGE != 0 {
-            self.moves_to(ctx.origin, place.name_item());
+            self.callbacks.moves_to(ctx.origin, place.name_item());
         }
         if change.dentry(place)? != Some(source) || change.dentry(new_place)? != target {
             return Err(Errno::EBUSY.into());

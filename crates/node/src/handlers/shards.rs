@@ -1,7 +1,5 @@
 //! Steps for spread directories. They call nobody, and each may come twice.
 
-use std::ops::ControlFlow;
-
 use bivouac_layout::{entry_hash, slot_of_hash};
 use bivouac_types::{Errno, FsError, FsResult, Ino, Name, NodeId, Slot, mode};
 use bivouac_wire::{
@@ -108,11 +106,7 @@ impl Change<'_> {
 
     fn drop_entries(&mut self, slot: Slot, dir: Ino) {
         self.touch(ENTRIES_MOVE);
-        let (prefix, mut keys) = (dentry_prefix(dir), Vec::new());
-        self.txn.scan(slot, &prefix, &prefix, |key, _| {
-            keys.push(key.to_vec());
-            ControlFlow::Continue(())
-        });
+        let keys = self.keys_below(slot, &dentry_prefix(dir));
         keys.iter().for_each(|key| self.txn.delete(slot, key));
     }
 }

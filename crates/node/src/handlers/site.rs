@@ -106,7 +106,7 @@ impl Handle for op::Fence {
 
 impl Handle for op::SendUnsent {
     fn handle(node: &Node, _: &Ctx<'_>, request: FenceRequest) -> FsResult<Vec<Dirty>> {
-        Ok(node.page_pools().iter().flat_map(|pool| pool.tell_unsent(&request)).collect())
+        Ok(node.served.page_pools().iter().flat_map(|pool| pool.tell_unsent(&request)).collect())
     }
 }
 

@@ -38,7 +38,7 @@ impl Handle for op::Count {
             return Ok(());
         }
         inode.attr.holes = holes;
-        node.sizes.counted(&inode.attr);
+        node.lending.counted(&inode.attr);
         change.put_inode(&inode);
         change.commit()
     }
@@ -70,7 +70,7 @@ impl Node {
         }
         if request.end > inode.attr.size {
             let gap = start.min(request.end).saturating_sub(inode.attr.size);
-            self.sizes.wrote(request.ino, request.end - inode.attr.size - gap);
+            self.lending.wrote(request.ino, request.end - inode.attr.size - gap);
             inode.attr.holes = inode.attr.holes.saturating_add(gap);
             inode.attr.size = request.end;
         }
@@ -247,10 +247,10 @@ impl Node {
                 let body = request.to_bytes();
                 let step =
                     PeerRequest { payload: &pieces, ..PeerRequest::of_node(self.id, Op::Write, &body) };
-                let written = match self.ask::<op::Write>(place.node, &step) {
+                let written = match self.peers.ask::<op::Write>(place.node, &step) {
                     Err(error) if error.errno() == Errno::EINPROGRESS => {
                         self.have_brought(inode, &range)?;
-                        self.ask::<op::Write>(place.node, &step)
+                        self.peers.ask::<op::Write>(place.node, &step)
                     }
                     written => written,
                 };

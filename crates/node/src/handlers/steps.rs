@@ -10,6 +10,7 @@ use bivouac_wire::{
 use crate::directory::Place;
 use crate::dispatch::Handle;
 use crate::leases::Item;
+use crate::locks::Target;
 use crate::namespace::{Change, decode};
 use crate::node::Node;
 use crate::proxy::not_listed;
@@ -189,7 +190,7 @@ impl Handle for op::InstallEntry {
         // A peer must not change what a request of this node is about to change, or what is about to move.
         let own = ctx.client == node.as_client();
         let at_home = node.owns(dir.slot());
-        let inside = (!own && at_home).then(|| node.dirs.try_enter(dir));
+        let inside = (!own && at_home).then(|| node.locks.try_lock(Target::Dir(dir)));
         let lock = (!own).then(|| node.locks.try_lock(Node::entry_target(dir, &name)));
         // Looked at first: by the time of a repetition the directory may be spread, or gone.
         for slot in [dir.slot(), node.hashed_slot(dir, &name)] {
@@ -210,7 +211,7 @@ impl Handle for op::InstallEntry {
         if matches!(lock, Some(None)) || matches!(inside, Some(None)) {
             return Err(FsError::with(Errno::EAGAIN, format!("entry '{name}' is being changed: try again")));
         }
-        node.moves_to(ctx.origin, place.name_item());
+        node.callbacks.moves_to(ctx.origin, place.name_item());
         change.txn.may_not_grow_for_ever();
         change.install_entry(&place, &name, &request)?;
         if let Some(inode) = if is_told { change.spread_dir(dir)? } else { None } {

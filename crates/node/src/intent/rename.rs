@@ -119,7 +119,7 @@ impl Node {
         let place = self.place(old.parent, &Name::new(&old.name)?)?;
         let [slot, book] = place.slots();
         let mut change = self.change_at(&[logged.slot, slot, book], &place.items())?;
-        self.moves_to(logged.client, place.name_item());
+        self.callbacks.moves_to(logged.client, place.name_item());
         if change.dentry(&place)?.is_some_and(|dentry| dentry.ino == moved.ino) {
             let mut parent = change.directory(&place)?;
             let (was, now) =

@@ -53,10 +53,7 @@ struct Moved {
 impl Node {
     /// Spreads a directory that has grown large, if nobody stays at work in it.
     pub(crate) fn spread(&self, dir: Ino) {
-        if self.unspreading.lock().contains(&dir) {
-            return;
-        }
-        let Some(_moving) = self.dirs.move_away(dir) else {
+        let Some(_claim) = self.locks.claim(dir) else {
             log::info!("directory {dir} is in use and spreads later");
             return;
         };
@@ -89,7 +86,7 @@ impl Node {
         // Nobody may cache, by a promise of this node, what another node changes from now on.
         let _changing = {
             let _principal = Principal::on_behalf_of(SYSTEM);
-            self.begin_change(&[Item::Slot(dir.slot())])
+            self.callbacks.begin(&[Item::Slot(dir.slot())])
         };
         let slots: Vec<Slot> = self.own_slots().collect();
         let mut change = self.change(&slots)?;

@@ -1,7 +1,6 @@
 //! Subfiles that nobody needs any more: on this node, on peers, and on peers that are away.
 
 use std::collections::{BTreeSet, HashMap};
-use std::ops::ControlFlow;
 
 use bivouac_types::{FsResult, Ino, NodeId, SeatIndex, Slot};
 use bivouac_wire::{Encode, Subfiles, op};
@@ -41,7 +40,7 @@ impl Node {
 
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {
         {
-            let mut again = self.discarded_again.lock();
+            let mut again = self.reaper.discarded_again.lock();
             for (_, ino) in batch {
                 again.remove(&Ino(*ino));
             }
@@ -59,7 +58,7 @@ impl Node {
         let slots: Vec<Slot> = pieces.iter().map(|piece| piece.slot).collect();
         let mut change = self.change(&slots)?;
         for Piece { slot, ino, garbage } in &pieces {
-            if self.discarded_again.lock().contains(ino) {
+            if self.reaper.discarded_again.lock().contains(ino) {
                 // Something of it may have been made behind its removal: the next round looks.
                 continue;
             }
@@ -81,12 +80,9 @@ impl Node {
     /// Removes what a peer owes.
     pub(super) fn remove_pending(&self, node: NodeId) -> FsResult<()> {
         let mut pending = Vec::new();
-        for slot in self.own_slots() {
-            self.records.scan(slot, &pending_prefix(node), &pending_prefix(node), |key, _| {
-                pending.extend(pending_node(key).map(|(_, ino)| (slot, ino.0)));
-                ControlFlow::Continue(())
-            });
-        }
+        self.each_record(&pending_prefix(node), |slot, key, _| {
+            pending.extend(pending_node(key).map(|(_, ino)| (slot, ino.0)));
+        });
         for batch in pending.chunks(BATCH) {
             let pieces = self.pieces(batch, |ino| pending_key(node, ino).to_vec())?;
             let subfiles = self.per_node(&pieces)?.remove(&node).unwrap_or_default();
@@ -102,12 +98,7 @@ impl Node {
     /// Peers that owe something.
     pub(super) fn nodes_pending(&self) -> BTreeSet<NodeId> {
         let mut nodes = BTreeSet::new();
-        for slot in self.own_slots() {
-            self.records.scan(slot, &table(b'W'), &table(b'W'), |key, _| {
-                nodes.extend(pending_node(key).map(|(node, _)| node));
-                ControlFlow::Continue(())
-            });
-        }
+        self.each_record(&table(b'W'), |_, key, _| nodes.extend(pending_node(key).map(|(node, _)| node)));
         nodes
     }
 
@@ -165,12 +156,9 @@ impl Node {
     /// Slot and number of every record of a table with such keys.
     pub(crate) fn numbers(&self, letter: u8) -> Vec<(Slot, u64)> {
         let mut found = Vec::new();
-        for slot in self.own_slots() {
-            self.records.scan(slot, &table(letter), &table(letter), |key, _| {
-                found.extend(number_of_key(key).map(|number| (slot, number)));
-                ControlFlow::Continue(())
-            });
-        }
+        self.each_record(&table(letter), |slot, key, _| {
+            found.extend(number_of_key(key).map(|number| (slot, number)));
+        });
         found
     }
 }

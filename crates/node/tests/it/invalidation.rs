@@ -41,7 +41,7 @@ impl Mounted {
     fn new(formation: &Formation, node: u16) -> Mounted {
         let id = ClientId::of_mount(formation.map.formation, NodeId(node), 7);
         let (client, kernel) = (formation.client_as(usize::from(node), id.0 - 1), Arc::<Kernel>::default());
-        formation.nodes[usize::from(node)].serve_cache(id, Some(kernel.clone()));
+        formation.nodes[usize::from(node)].serve(id, |served| served.cache = Some(kernel.clone()));
         Mounted { client, kernel, made: Mutex::default() }
     }
 
@@ -103,12 +103,28 @@ fn who_cannot_tell_or_is_not_heard_of_is_waited_for() {
             (Mounted::new(&formation, 0), Mounted::new(&formation, 1), formation.client(1));
         busy.kernel.is_busy.store(true, Ordering::Relaxed);
         let id = ClientId::of_mount(formation.map.formation, NodeId(1), 7);
-        formation.nodes[1].serve_cache(id, None);
+        formation.nodes[1].serve(id, |served| served.cache = None);
         while waits(&formation) == 0 {
             let (_, ino) = busy.make(&formation, home);
             away.client.getattr(ino).unwrap();
             write_first(&program, ino);
         }
+    }
+}
+
+/// It would be waited for until its leases are over.
+#[test]
+fn who_has_left_is_neither_asked_nor_waited_for() {
+    for home in [0, 1] {
+        let formation = Formation::new(2, 4096);
+        let (mounted, program) = (Mounted::new(&formation, 0), formation.client(1));
+        let (_, ino) = mounted.make(&formation, home);
+        mounted.client.leave();
+        let id = ClientId::of_mount(formation.map.formation, NodeId(0), 7);
+        formation.nodes[0].serve(id, |served| served.cache = None);
+        write_first(&program, ino);
+        assert_eq!((waits(&formation), mounted.kernel.asked.lock().len()), (0, 0));
+        assert_eq!(program.getattr(ino).unwrap().size, 5000);
     }
 }
 
@@ -242,7 +258,7 @@ fn a_first_try_that_is_done_while_its_repetition_waits_is_found() {
     let formation = Formation::new(1, 4096);
     let id = ClientId::of_mount(formation.map.formation, NodeId(0), 7);
     let (looker, kernel) = (formation.client_as(0, id.0 - 1), Arc::<Meanwhile>::default());
-    formation.nodes[0].serve_cache(id, Some(kernel.clone()));
+    formation.nodes[0].serve(id, |served| served.cache = Some(kernel.clone()));
     let program = Arc::new(formation.client(0));
     let change = |removes: bool| {
         move |client: &Client, ctx: &OpCtx, ino: Ino| match removes {

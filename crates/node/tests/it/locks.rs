@@ -58,7 +58,7 @@ fn files(formation: &Formation) -> Vec<Ino> {
 /// Has the nodes tell the clients what they wait for.
 fn connect(formation: &Formation) {
     for (at, (node, client)) in formation.nodes.iter().zip(&formation.clients).enumerate() {
-        node.serves(ClientId(at as u64), Some(Arc::new(Told(client.locks().clone()))));
+        node.serve(ClientId(at as u64), |served| served.locks = Some(Arc::new(Told(client.locks().clone()))));
     }
 }
 
@@ -236,7 +236,8 @@ fn asking_again_late_does_not_lock_again() {
         let second = frame.op == Op::SetLock as u16 && asked.fetch_add(1, Ordering::SeqCst) == 1;
         second.then(|| Fault::Hold(hold.clone()))
     });
-    formation.nodes[1].serves(ClientId(1), Some(Arc::new(Told(client.locks().clone()))));
+    formation.nodes[1]
+        .serve(ClientId(1), |served| served.locks = Some(Arc::new(Told(client.locks().clone()))));
     let other = &formation.clients[0];
     attempt(other, ino, &all(LockMode::Write, 1)).unwrap();
     let waits = wait(&client, ino, &all(LockMode::Write, 1), 7);
@@ -263,7 +264,8 @@ fn a_wait_that_could_not_be_taken_back_ends_with_its_program() {
     let is_away = Arc::clone(&away);
     let client =
         faulty(&formation, move |_| (is_away.load(Ordering::SeqCst) == 1).then_some(Fault::Fail(Errno::EIO)));
-    formation.nodes[1].serves(ClientId(1), Some(Arc::new(Told(client.locks().clone()))));
+    formation.nodes[1]
+        .serve(ClientId(1), |served| served.locks = Some(Arc::new(Told(client.locks().clone()))));
     let other = &formation.clients[0];
     let closings: [fn(&Client, Ino); 2] =
         [|client, ino| client.unlock_owner(ino, 5), |client, ino| client.unlock_handle(ino, 5)];

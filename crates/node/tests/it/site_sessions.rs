@@ -264,7 +264,8 @@ impl PagePool for Mount {
 fn a_flush_has_mounts_send_what_they_have_written_behind() {
     let camp = camp("");
     let mount = Arc::new(camp.formation.client_as(1, 700));
-    camp.formation.nodes[1].shows_pages(ClientId(700), Some(Arc::new(Mount(Arc::clone(&mount)))));
+    camp.formation.nodes[1]
+        .serve(ClientId(700), |served| served.pages = Some(Arc::new(Mount(Arc::clone(&mount)))));
     let ino = mount.create(&op(&mount), camp.partition.dir, b"new", &FILE, false, false).unwrap().attr.ino;
     assert_eq!(camp.flush(0, false), []);
     // Without threads of its own it sends nothing by itself.
@@ -287,7 +288,7 @@ fn a_flush_has_mounts_send_what_they_have_written_behind() {
     write(&mount, ino, 1, b"E");
     wait_until("it goes on behind", || camp.read(2, "new").unwrap() == b"BEhind as well");
     close(&mount, ino).unwrap();
-    camp.formation.nodes[1].shows_pages(ClientId(700), None);
+    camp.formation.nodes[1].serve(ClientId(700), |served| served.pages = None);
 }
 
 /// S260: what cannot be sent is named, with why.
@@ -296,7 +297,8 @@ fn what_mounts_cannot_send_is_not_forgotten_by_who_flushes() {
     let camp = camp("");
     let mount = Arc::new(camp.formation.client_as(0, 700));
     mount.write_back();
-    camp.formation.nodes[0].shows_pages(ClientId(700), Some(Arc::new(Mount(Arc::clone(&mount)))));
+    camp.formation.nodes[0]
+        .serve(ClientId(700), |served| served.pages = Some(Arc::new(Mount(Arc::clone(&mount)))));
     let (client, large) = (camp.client(1), camp.ino(1, "a/large").unwrap());
     mount.open(&op(&mount), large, 0).unwrap();
     // The rest of a stripe that is partly written is not to be had any more.
@@ -315,5 +317,5 @@ fn what_mounts_cannot_send_is_not_forgotten_by_who_flushes() {
     assert_eq!(fs::read(camp.at("a/large")).unwrap(), b"thours");
     client.close(large);
     close(&mount, large).unwrap();
-    camp.formation.nodes[0].shows_pages(ClientId(700), None);
+    camp.formation.nodes[0].serve(ClientId(700), |served| served.pages = None);
 }

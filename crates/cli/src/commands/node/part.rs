@@ -15,8 +15,8 @@ use bivouac_direct::{Gate, GrantTable};
 use bivouac_launch::handover::{FromNode, Handover, NodeHandles, NodeShare, ServeMount};
 use bivouac_launch::{LaunchError, StateDir, give_memory_back};
 use bivouac_mount::{Mount, MountError, Options};
-use bivouac_net::{LaneKind, Listener, LivenessTable, Served};
-use bivouac_node::{Cache, LockClient, Node, NodeConfig, PagePool, Past, SystemClock};
+use bivouac_net::{LaneKind, Listener, LivenessTable};
+use bivouac_node::{Cache, LockClient, Node, NodeConfig, PagePool, Past, Served, SystemClock};
 use bivouac_store::VolumeConfig;
 use bivouac_types::limits::LEASE_MS;
 use bivouac_types::{ClientId, Ino, NodeId, SeatIndex};
@@ -41,7 +41,7 @@ pub struct Part {
 }
 
 /// A node that is not served yet, and how it is to be.
-pub type Made = (Part, Served);
+pub type Made = (Part, bivouac_net::Served);
 
 /// The client of a mount hears of its locks from the node in its process.
 struct Desk(Arc<LockDesk>);
@@ -144,7 +144,7 @@ impl Part {
         let listen = |(socket, lane)| Listener::from_fd(socket).map(|listener| (listener, lane));
         let listeners = listeners.into_iter().map(listen).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let service = Arc::<Node>::clone(&node);
-        Ok((Part { id, node, liveness }, Served { listeners, service }))
+        Ok((Part { id, node, liveness }, bivouac_net::Served { listeners, service }))
     }
 
     /// Serves a mount in a thread of its own until it is unmounted.
@@ -154,8 +154,10 @@ impl Part {
         let client = Arc::new(self.client_for(shared, number, bivouac_mount::incarnations(&memory)));
         let id = ClientId::of_mount(shared.map.formation, self.id, number);
         // Before the mount says what it has: from then on the homes know it, and may tell it.
-        self.node.serves(id, Some(Arc::new(Desk(Arc::clone(client.locks())))));
-        self.node.shows_pages(id, Some(Arc::new(Pages(Arc::downgrade(&client)))));
+        self.node.serve(id, |served| {
+            served.locks = Some(Arc::new(Desk(Arc::clone(client.locks()))));
+            served.pages = Some(Arc::new(Pages(Arc::downgrade(&client))));
+        });
         client.write_back();
         let node = Arc::clone(&self.node);
         let options = Options { identity: id.0, formation: self.place(shared), ..Options::default() };
@@ -166,7 +168,7 @@ impl Part {
             let message = match mounted.and_then(|mounted| keep_pages(&client, pages).map(|()| mounted)) {
                 Ok(mounted) => {
                     let mounted = Arc::new(mounted);
-                    node.serve_cache(id, Some(Arc::new(Kernel(Arc::downgrade(&mounted)))));
+                    node.serve(id, |served| served.cache = Some(Arc::new(Kernel(Arc::downgrade(&mounted)))));
                     handover.tell(&FromNode::Serving { mount: number });
                     let outcome = mounted.run();
                     if outcome.is_ok() {
@@ -177,9 +179,7 @@ impl Part {
                 }
                 Err(error) => Some(error.to_string()),
             };
-            node.serves(id, None);
-            node.serve_cache(id, None);
-            node.shows_pages(id, None);
+            node.serve(id, |served| *served = Served::default());
             if let Some(message) = &message {
                 log::error!("mount {}: {message}", dir.display());
             }

@@ -1,39 +1,51 @@
-//! Local direct access: which processes have which subfiles. Whether their accesses go together is decided
-//! in the store; see docs/decisions/0017-local-direct-access.md.
+//! What this node lends to processes of its machine, each of which has a *direct session*: access to subfiles (grants), and
+//! sizes of files (`sizes.rs`). Both are gates in memory that the process and this node share. All of them end with the
+//! process, and with the last connection of its client, which is the process's own.
+//!
+//! Whether accesses go together is decided in the store; see docs/decisions/0017-local-direct-access.md.
+
+mod holes;
+mod sizes;
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bivouac_direct::{Gate, GrantTable, SizeGate};
 use bivouac_ranks::{Mutex, rank};
-use bivouac_store::{Access, Granted, Headroom, Holder, LocalFile, SubfileId, Written};
+use bivouac_store::{Access, DataStore, Granted, Headroom, Holder, LocalFile, SubfileId, Written};
 use bivouac_types::limits::{DIRECT_GATES_MAX, DIRECT_GRANTS_MAX};
 use bivouac_types::{ClientId, Errno, FsError, FsResult, Ino, SeatIndex};
 
 use crate::node::Node;
+use sizes::File;
+
+pub use sizes::NOT_LENT;
 
 /// Session and gate of a grant.
 type Key = (u32, u32);
 
 /// What this node lends to processes of its machine.
 pub struct Lending {
+    data: Arc<DataStore>,
     grants: OnceLock<Arc<GrantTable>>,
-    /// Never locked while a subfile is.
+    /// Sizes that are lent; for a look without the lock.
+    sizes_lent: AtomicUsize,
+    /// Locked within the locks of slots: a look at a record, and at what was told since, is one look. Never locked while
+    /// a subfile is.
     table: Mutex<Table>,
-}
-
-impl Default for Lending {
-    fn default() -> Lending {
-        Lending { grants: OnceLock::new(), table: Mutex::new(rank::DIRECT_TABLE, Table::default()) }
-    }
 }
 
 #[derive(Default)]
 struct Table {
     sessions: HashMap<u32, Lessee>,
+    /// Files whose sizes are lent.
+    sizes: HashMap<Ino, File>,
+    /// Number of the next loan of a size.
+    next_loan: u64,
     grants: HashMap<Key, Lent>,
     by_file: HashMap<SubfileId, Vec<Key>>,
     /// Subfiles of those who are gone, that are to be counted anew.
@@ -109,8 +121,14 @@ pub struct Made {
 }
 
 impl Lending {
-    /// Begins a session of a client. `ended` hears of an earlier one with the same number before it is used again.
-    pub fn open_session(&self, client: ClientId, ended: impl FnOnce(u32)) -> FsResult<(u32, OwnedFd)> {
+    /// Nothing is lent.
+    pub fn new(data: Arc<DataStore>) -> Lending {
+        let table = Mutex::new(rank::DIRECT_TABLE, Table::default());
+        Lending { data, grants: OnceLock::new(), sizes_lent: AtomicUsize::new(0), table }
+    }
+
+    /// Begins a session of a client.
+    pub fn open_session(&self, client: ClientId) -> FsResult<(u32, OwnedFd)> {
         let refused = |error: std::io::Error| {
             let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_code);
             FsError::with(errno, format!("direct access: {error}"))
@@ -123,22 +141,22 @@ impl Lending {
                 "direct access: too many processes; they read and write through the daemon",
             )
         })?;
-        ended(session);
         let lessee = Lessee { client, free: Vec::new(), unused: 0..DIRECT_GATES_MAX };
         let mut table = self.table.lock();
+        // An earlier one may have had its number.
         table.end_session(session);
         table.sessions.insert(session, lessee);
         Ok((session, file))
     }
 
-    /// A client is gone: its sessions, which are returned, end, and what it did not use of its windows is free again
-    /// soon.
-    pub fn forget(&self, client: ClientId) -> Vec<u32> {
+    /// A client has lost its last connection: its sessions end, and what it did not use of its windows is free again
+    /// soon. Whether there were any.
+    pub fn forget(&self, client: ClientId) -> bool {
         let mut table = self.table.lock();
         let of_client = table.sessions.iter().filter(|(_, lessee)| lessee.client == client);
         let sessions: Vec<u32> = of_client.map(|(session, _)| *session).collect();
         sessions.iter().for_each(|session| table.end_session(*session));
-        sessions
+        !sessions.is_empty()
     }
 
     /// Lets nobody access anything any more who does not ask. Waits for nobody.
@@ -148,13 +166,8 @@ impl Lending {
         }
     }
 
-    /// Whether a client's session has not ended.
-    pub(crate) fn has_session(&self, session: u32, client: ClientId) -> bool {
-        self.table.lock().sessions.get(&session).is_some_and(|lessee| lessee.client == client)
-    }
-
     /// A gate of a session that is in no use, if there is one.
-    pub(crate) fn gate(&self, session: u32, client: ClientId) -> Option<(Arc<GrantTable>, u32, Gate)> {
+    fn gate(&self, session: u32, client: ClientId) -> Option<(Arc<GrantTable>, u32, Gate)> {
         let grants = self.grants.get()?;
         let mut table = self.table.lock();
         if table.grants.len() >= DIRECT_GRANTS_MAX {
@@ -168,25 +181,94 @@ impl Lending {
         gate.is_empty().then(|| (Arc::clone(grants), number, gate))
     }
 
-    /// A client does not use a gate any more; of a session that has ended, all are free anyway.
-    pub(crate) fn give_back(&self, client: ClientId, (session, gate): Key) {
-        let mut table = self.table.lock();
-        if let Some(lessee) = table.sessions.get_mut(&session).filter(|lessee| lessee.client == client) {
-            lessee.free.push(gate);
-        }
-    }
-
     fn holder(&self, key: Key, turn: u32, client: ClientId) -> Option<(SubfileId, Arc<dyn Holder>)> {
         let table = self.table.lock();
         table.sessions.get(&key.0).filter(|lessee| lessee.client == client)?;
         let lent = table.grants.get(&key).filter(|lent| lent.gate.turn() == turn)?;
         Some((lent.id, Arc::clone(&lent.holder) as Arc<dyn Holder>))
     }
+
+    /// Grants what a session's process asks for; `None` if it is to ask for each access.
+    pub fn grant(
+        &self,
+        client: ClientId,
+        session: u32,
+        id: SubfileId,
+        access: Access,
+        range: Range<u64>,
+    ) -> FsResult<Option<Made>> {
+        let Some((grants, number, gate)) = self.gate(session, client) else {
+            self.sweep();
+            return Ok(None);
+        };
+        let gate = gate.open_next();
+        gate.mark([id.ino.0 as u32, (id.ino.0 >> 32) as u32, id.seat.0]);
+        let passage = Passage::new(grants, session, gate.clone());
+        let holder: Arc<dyn Holder> = Arc::clone(&passage) as Arc<dyn Holder>;
+        let granted = self.data.grant(id, access, range, &holder);
+        let Some(granted) = granted.inspect_err(|_| gate.close())? else {
+            gate.close();
+            self.table.lock().give_back(client, (session, number));
+            return Ok(None);
+        };
+        gate.track(granted.marks_shift);
+        let lent = Lent { id, gate: gate.clone(), holder: passage, _file: granted.file.clone() };
+        let mut table = self.table.lock();
+        if !table.sessions.contains_key(&session) {
+            // It ended meanwhile, and nobody will enter.
+            gate.close();
+            table.left.push(id);
+            return Ok(None);
+        }
+        table.add((session, number), lent);
+        Ok(Some(Made { gate: number, turn: gate.turn(), granted }))
+    }
+
+    /// Makes the window of a grant wider.
+    pub fn widen(
+        &self,
+        client: ClientId,
+        key: Key,
+        turn: u32,
+        range: Range<u64>,
+    ) -> FsResult<Option<Range<u64>>> {
+        match self.holder(key, turn, client) {
+            Some((id, holder)) => Ok(self.data.widen(id, range, &holder)?),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes note of grants that are over.
+    fn sweep(&self) {
+        let mut table = self.table.lock();
+        let keys: Vec<Key> = table.grants.keys().copied().collect();
+        let over = table.take_over(&keys);
+        let mut ids = std::mem::take(&mut table.left);
+        drop(table);
+        ids.extend(over.iter().map(|lent| lent.id));
+        for id in ids {
+            if let Err(error) = self.data.release(id) {
+                log::warn!("{error}");
+            }
+        }
+    }
+
+    /// A subfile was removed: its bytes are gone once nobody has it open.
+    pub fn removed(&self, id: SubfileId) {
+        let mut table = self.table.lock();
+        if let Some(keys) = table.by_file.get(&id).cloned() {
+            let over = table.take_over(&keys);
+            drop(table);
+            drop(over);
+        }
+    }
 }
 
 impl Table {
+    /// A session ends: nobody enters by its gates any more.
     fn end_session(&mut self, session: u32) {
         self.sessions.remove(&session);
+        self.end_loans_of(session);
         let keys: Vec<Key> = self.grants.keys().filter(|key| key.0 == session).copied().collect();
         for key in keys {
             if let Some(lent) = self.take(key) {
@@ -194,6 +276,18 @@ impl Table {
                 lent.holder.keep();
                 self.left.push(lent.id);
             }
+        }
+    }
+
+    /// Whether a client's session has not ended.
+    fn has_session(&self, session: u32, client: ClientId) -> bool {
+        self.sessions.get(&session).is_some_and(|lessee| lessee.client == client)
+    }
+
+    /// A client does not use a gate any more; of a session that has ended, all are free anyway.
+    fn give_back(&mut self, client: ClientId, (session, gate): Key) {
+        if let Some(lessee) = self.sessions.get_mut(&session).filter(|lessee| lessee.client == client) {
+            lessee.free.push(gate);
         }
     }
 
@@ -260,80 +354,10 @@ impl Node {
         Ok(())
     }
 
-    /// Grants what a session's process asks for; `None` if it is to ask for each access.
-    pub(crate) fn grant_direct(
-        &self,
-        client: ClientId,
-        session: u32,
-        id: SubfileId,
-        access: Access,
-        range: Range<u64>,
-    ) -> FsResult<Option<Made>> {
-        let Some((grants, number, gate)) = self.lending.gate(session, client) else {
-            self.sweep_direct();
-            return Ok(None);
-        };
-        let gate = gate.open_next();
-        gate.mark([id.ino.0 as u32, (id.ino.0 >> 32) as u32, id.seat.0]);
-        let passage = Passage::new(grants, session, gate.clone());
-        let holder: Arc<dyn Holder> = Arc::clone(&passage) as Arc<dyn Holder>;
-        let granted = self.data.grant(id, access, range, &holder);
-        let Some(granted) = granted.inspect_err(|_| gate.close())? else {
-            gate.close();
-            self.lending.give_back(client, (session, number));
-            return Ok(None);
-        };
-        gate.track(granted.marks_shift);
-        let lent = Lent { id, gate: gate.clone(), holder: passage, _file: granted.file.clone() };
-        let mut table = self.lending.table.lock();
-        if !table.sessions.contains_key(&session) {
-            // It ended meanwhile, and nobody will enter.
-            gate.close();
-            table.left.push(id);
-            return Ok(None);
-        }
-        table.add((session, number), lent);
-        Ok(Some(Made { gate: number, turn: gate.turn(), granted }))
-    }
-
-    /// Makes the window of a grant wider.
-    pub(crate) fn widen_direct(
-        &self,
-        client: ClientId,
-        key: (u32, u32),
-        turn: u32,
-        range: Range<u64>,
-    ) -> FsResult<Option<Range<u64>>> {
-        match self.lending.holder(key, turn, client) {
-            Some((id, holder)) => Ok(self.data.widen(id, range, &holder)?),
-            None => Ok(None),
-        }
-    }
-
-    /// Takes note of grants that are over.
+    /// Takes note of what is not lent any more.
     pub(crate) fn sweep_direct(&self) {
         self.sweep_sizes();
-        let mut table = self.lending.table.lock();
-        let keys: Vec<Key> = table.grants.keys().copied().collect();
-        let over = table.take_over(&keys);
-        let mut ids = std::mem::take(&mut table.left);
-        drop(table);
-        ids.extend(over.iter().map(|lent| lent.id));
-        for id in ids {
-            if let Err(error) = self.data.release(id) {
-                log::warn!("{error}");
-            }
-        }
-    }
-
-    /// A subfile was removed: its bytes are gone once nobody has it open.
-    pub(crate) fn removed_direct(&self, id: SubfileId) {
-        let mut table = self.lending.table.lock();
-        if let Some(keys) = table.by_file.get(&id).cloned() {
-            let over = table.take_over(&keys);
-            drop(table);
-            drop(over);
-        }
+        self.lending.sweep();
     }
 
     /// Takes back what writers of a volume were promised and have not used. Whether there was any writer.

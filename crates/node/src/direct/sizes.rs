@@ -2,39 +2,26 @@
 //! memory, and whoever looks at the file's record here sees what was told on top of it. See
 //! docs/decisions/0019-sizes-are-lent.md.
 
-mod holes;
-
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bivouac_direct::{GrantTable, SizeGate, Told};
-use bivouac_ranks::Mutex;
+use bivouac_ranks::MutexGuard;
 use bivouac_types::limits::{DIRECT_DRAIN_MS, DIRECT_SIZES_MAX};
 use bivouac_types::{Attr, ClientId, FsResult, Ino, Timestamp};
-use bivouac_wire::Encode;
+use bivouac_wire::{Encode, SizeLease};
 
-use self::holes::Holes;
+use super::holes::Holes;
+use super::{Lending, Table};
 use crate::handlers::without_set_id;
 use crate::leases::Item;
 use crate::locks::{Guard, Target};
 use crate::node::Node;
 use crate::record::{Inode, inode_key};
 
-/// The sizes that are lent.
-#[derive(Default)]
-pub struct Sizes {
-    /// How many; for a look without the lock.
-    count: AtomicUsize,
-    /// Number of the next loan.
-    next: AtomicU64,
-    /// Locked within the locks of slots: a look at a record, and at what was told since, is one look.
-    lent: Mutex<HashMap<Ino, File>>,
-}
-
 /// A file whose size is lent.
-struct File {
+pub struct File {
     loans: Vec<Loan>,
     /// Nothing if its record could not be read.
     holes: Option<Holes>,
@@ -61,15 +48,8 @@ struct Holder {
     grants: Arc<GrantTable>,
 }
 
-/// A size that was just lent.
-pub struct Lent {
-    /// The gate.
-    pub gate: u32,
-    /// Its turn.
-    pub turn: u32,
-    /// The file's epoch.
-    pub epoch: u32,
-}
+/// That a size is not lent: each end of a write is told by a message.
+pub const NOT_LENT: SizeLease = SizeLease { lent: false, gate: 0, turn: 0, epoch: 0 };
 
 impl Loan {
     fn told(&self) -> Told {
@@ -88,10 +68,6 @@ impl Loan {
     fn fresh_of(&self, attr: &Attr) -> u64 {
         if self.epoch == attr.epoch { self.told().fresh } else { 0 }
     }
-
-    fn is_at(&self, session: u32, gate: u32) -> bool {
-        self.holder.as_ref().is_some_and(|holder| (holder.session, holder.gate) == (session, gate))
-    }
 }
 
 impl File {
@@ -101,14 +77,11 @@ impl File {
     }
 }
 
-impl Sizes {
+impl Lending {
     /// Adds to a record what processes have told since it was written. The caller has the record's slot locked.
     pub fn add_to(&self, attr: &mut Attr) {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        let lent = self.lent.lock();
-        let Some(file) = lent.get(&attr.ino) else { return };
+        let Some(table) = self.if_any() else { return };
+        let Some(file) = table.sizes.get(&attr.ino) else { return };
         for loan in file.loans.iter().filter(|loan| loan.epoch == attr.epoch) {
             let told = loan.told();
             attr.size = attr.size.max(told.end);
@@ -126,8 +99,8 @@ impl Sizes {
 
     /// A message made a file longer by so many bytes besides a hole. The slot of its record is locked.
     pub fn wrote(&self, ino: Ino, bytes: u64) {
-        if self.count.load(Ordering::Acquire) > 0
-            && let Some(holes) = self.lent.lock().get_mut(&ino).and_then(|file| file.holes.as_mut())
+        if let Some(mut table) = self.if_any()
+            && let Some(holes) = table.sizes.get_mut(&ino).and_then(|file| file.holes.as_mut())
         {
             holes.add(bytes);
         }
@@ -135,8 +108,8 @@ impl Sizes {
 
     /// The holes of a file were counted. The slot of its record is locked.
     pub fn counted(&self, attr: &Attr) {
-        if self.count.load(Ordering::Acquire) > 0
-            && let Some(file) = self.lent.lock().get_mut(&attr.ino)
+        if let Some(mut table) = self.if_any()
+            && let Some(file) = table.sizes.get_mut(&attr.ino)
         {
             let told = file.fresh(attr);
             file.holes.get_or_insert(Holes::of(attr)).count(attr, told);
@@ -145,72 +118,91 @@ impl Sizes {
 
     /// There may be bytes behind the end of a file from now on, or what processes that leave holes would uncover.
     pub fn forbid_holes(&self, ino: Ino) {
-        if self.count.load(Ordering::Acquire) > 0 {
-            let lent = self.lent.lock();
-            lent.get(&ino).into_iter().flat_map(|file| &file.loans).for_each(|loan| loan.gate.forbid_holes());
+        if let Some(table) = self.if_any() {
+            table.loans_of(ino).for_each(|loan| loan.gate.forbid_holes());
         }
     }
 
-    /// A session is over: what its process told is final.
-    pub fn end_session(&self, session: u32) {
-        let mut lent = self.lent.lock();
-        let loans = lent.values_mut().flat_map(|file| &mut file.loans);
-        for loan in loans.filter(|loan| loan.is_of(session)) {
-            loan.gate.close();
-            loan.last.get_or_insert_with(|| loan.gate.told());
-        }
+    /// The table, if any size is lent.
+    fn if_any(&self) -> Option<MutexGuard<'_, Table>> {
+        (self.sizes_lent.load(Ordering::Acquire) > 0).then(|| self.table.lock())
     }
 
     fn is_lent(&self, ino: Ino) -> bool {
-        self.count.load(Ordering::Acquire) > 0 && self.lent.lock().contains_key(&ino)
+        self.if_any().is_some_and(|table| table.sizes.contains_key(&ino))
     }
 
     fn inos(&self, wanted: impl Fn(&Loan) -> bool) -> Vec<Ino> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return Vec::new();
-        }
-        let lent = self.lent.lock();
-        lent.iter().filter(|(_, file)| file.loans.iter().any(&wanted)).map(|(ino, _)| *ino).collect()
+        let Some(table) = self.if_any() else { return Vec::new() };
+        table.sizes.iter().filter(|(_, file)| file.loans.iter().any(&wanted)).map(|(ino, _)| *ino).collect()
     }
 
     /// The loans of a file that are over.
     fn over(&self, ino: Ino) -> Vec<u64> {
-        let lent = self.lent.lock();
-        let loans = lent.get(&ino).into_iter().flat_map(|file| &file.loans);
-        loans.filter(|loan| loan.is_over()).map(|loan| loan.number).collect()
+        let table = self.table.lock();
+        table.loans_of(ino).filter(|loan| loan.is_over()).map(|loan| loan.number).collect()
     }
 
-    /// Adds a loan of a file that has these attributes without it, if its record can be read.
-    fn add(&self, ino: Ino, attr: Option<&Attr>, gate: SizeGate, holder: Option<Holder>) {
+    /// Adds a loan of a file that has these attributes without it, if its record can be read. Not if its session has ended
+    /// meanwhile: nobody has told anything then, since who asked has no answer yet.
+    fn add(&self, ino: Ino, attr: Option<&Attr>, gate: SizeGate, holder: Option<Holder>) -> bool {
         let (_, epoch) = gate.file();
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
         let last = holder.is_none().then(|| gate.told());
-        let mut lent = self.lent.lock();
+        let mut table = self.table.lock();
+        if holder.as_ref().is_some_and(|holder| !table.has_session(holder.session, holder.client)) {
+            gate.close();
+            gate.clear();
+            return false;
+        }
+        table.next_loan += 1;
+        let number = table.next_loan;
         let new = || File { loans: Vec::new(), holes: attr.map(Holes::of) };
-        lent.entry(ino).or_insert_with(new).loans.push(Loan { number, gate, epoch, holder, last });
-        self.count.fetch_add(1, Ordering::AcqRel);
+        table.sizes.entry(ino).or_insert_with(new).loans.push(Loan { number, gate, epoch, holder, last });
+        self.sizes_lent.fetch_add(1, Ordering::AcqRel);
+        true
     }
 
     /// Closes all gates for a file.
     fn close(&self, ino: Ino) -> Vec<(SizeGate, Option<Holder>)> {
-        let lent = self.lent.lock();
-        let loans = lent.get(&ino).into_iter().flat_map(|file| &file.loans);
-        loans.inspect(|loan| loan.gate.close()).map(|loan| (loan.gate.clone(), loan.holder.clone())).collect()
+        let table = self.table.lock();
+        let loans = table.loans_of(ino).inspect(|loan| loan.gate.close());
+        loans.map(|loan| (loan.gate.clone(), loan.holder.clone())).collect()
     }
 
-    /// Takes out the loans of a file that are over.
-    fn take_over(&self, ino: Ino, is_over: impl Fn(&Loan) -> bool) -> Vec<Loan> {
-        let mut lent = self.lent.lock();
-        let Some(File { loans, mut holes }) = lent.remove(&ino) else { return Vec::new() };
+    /// Takes out the loans of a file that are over, and frees their gates. Who had them.
+    fn end_loans(&self, ino: Ino, is_over: impl Fn(&Loan) -> bool) -> Vec<ClientId> {
+        let mut table = self.table.lock();
+        let Some(File { loans, mut holes }) = table.sizes.remove(&ino) else { return Vec::new() };
         let (over, loans): (Vec<Loan>, Vec<Loan>) = loans.into_iter().partition(is_over);
         if !loans.is_empty() {
             if let Some(holes) = &mut holes {
                 over.iter().for_each(|loan| holes.add(loan.told().fresh));
             }
-            lent.insert(ino, File { loans, holes });
+            table.sizes.insert(ino, File { loans, holes });
         }
-        self.count.fetch_sub(over.len(), Ordering::AcqRel);
-        over
+        self.sizes_lent.fetch_sub(over.len(), Ordering::AcqRel);
+        for loan in &over {
+            loan.gate.clear();
+            if let Some(holder) = loan.holder.as_ref().filter(|_| loan.last.is_none()) {
+                table.give_back(holder.client, (holder.session, holder.gate));
+            }
+        }
+        over.into_iter().filter_map(|loan| loan.holder).map(|holder| holder.client).collect()
+    }
+}
+
+impl Table {
+    fn loans_of(&self, ino: Ino) -> impl Iterator<Item = &Loan> {
+        self.sizes.get(&ino).into_iter().flat_map(|file| &file.loans)
+    }
+
+    /// A session is over: what its process told is final.
+    pub(super) fn end_loans_of(&mut self, session: u32) {
+        let loans = self.sizes.values_mut().flat_map(|file| &mut file.loans);
+        for loan in loans.filter(|loan| loan.is_of(session)) {
+            loan.gate.close();
+            loan.last.get_or_insert_with(|| loan.gate.told());
+        }
     }
 }
 
@@ -219,32 +211,30 @@ fn timestamp(ns: u64) -> Timestamp {
 }
 
 impl Node {
-    /// Lends the size of a file to a client's process; `None` if it is to tell each size by a message. The caller
-    /// has the size locked.
-    pub(crate) fn lend_size(&self, client: ClientId, session: u32, ino: Ino) -> FsResult<Option<Lent>> {
+    /// Lends the size of a file to a client's process, if that can be. The caller has the size locked.
+    pub(crate) fn lend_size(&self, client: ClientId, session: u32, ino: Ino) -> FsResult<SizeLease> {
         self.sweep_sizes_of(ino)?;
         // What is wrong with it, the message says that tells its size.
-        let Ok(Inode { attr, .. }) = self.regular_file(ino) else { return Ok(None) };
-        if self.sizes.count.load(Ordering::Relaxed) >= DIRECT_SIZES_MAX || !self.opens.is_held(ino, client) {
-            return Ok(None);
+        let Ok(Inode { attr, .. }) = self.regular_file(ino) else { return Ok(NOT_LENT) };
+        let is_full = self.lending.sizes_lent.load(Ordering::Relaxed) >= DIRECT_SIZES_MAX;
+        if is_full || !self.opens.is_held(ino, client) {
+            return Ok(NOT_LENT);
         }
-        let Some((grants, number, gate)) = self.lending.gate(session, client) else { return Ok(None) };
+        let Some((grants, number, gate)) = self.lending.gate(session, client) else { return Ok(NOT_LENT) };
         // From now on it may change at any moment: nobody else gets a lease on it.
-        self.leases.begin(client, &[Item::Attrs(ino)], &|_, _, _| None);
+        self.callbacks.leases.begin(client, &[Item::Attrs(ino)], &|_, _, _| None);
         let gate = SizeGate::open(&gate, ino.0, attr.epoch, !self.stale_tails.may_have_tail(ino));
-        let lent = Lent { gate: number, turn: gate.turn(), epoch: attr.epoch };
+        let lent = SizeLease { lent: true, gate: number, turn: gate.turn(), epoch: attr.epoch };
         let holder = Holder { client, session, gate: number, grants };
-        self.sizes.add(ino, Some(&attr), gate, Some(holder));
+        if !self.lending.add(ino, Some(&attr), gate, Some(holder)) {
+            self.callbacks.leases.end(client, &[Item::Attrs(ino)]);
+            return Ok(NOT_LENT);
+        }
         if self.stale_tails.may_have_tail(ino) {
             // Who was marked meanwhile may have found no loan to change.
-            self.sizes.forbid_holes(ino);
+            self.lending.forbid_holes(ino);
         }
-        if !self.lending.has_session(session, client) {
-            // It ended meanwhile. Nobody has told anything: who asked has no answer yet.
-            self.end_loans(ino, |loan| loan.is_at(session, number));
-            return Ok(None);
-        }
-        Ok(Some(lent))
+        Ok(lent)
     }
 
     /// Locks the size of a file, and has it back from everybody whom it is lent to.
@@ -255,8 +245,8 @@ impl Node {
 
     /// Has the size of a file back from everybody. The caller has it locked.
     pub(crate) fn have_size_back(&self, ino: Ino) -> FsResult<()> {
-        if self.sizes.is_lent(ino) {
-            for (gate, holder) in self.sizes.close(ino) {
+        if self.lending.is_lent(ino) {
+            for (gate, holder) in self.lending.close(ino) {
                 // Who stands still inside finds it closed afterwards, and sends a message.
                 let lives = || holder.as_ref().is_some_and(|holder| holder.grants.lives(holder.session));
                 let _ = gate.drain(Duration::from_millis(DIRECT_DRAIN_MS), lives);
@@ -271,16 +261,16 @@ impl Node {
     /// ends.
     pub(crate) fn mark_tails(&self, inos: Vec<Ino>) {
         self.stale_tails.mark(inos.clone());
-        inos.into_iter().for_each(|ino| self.sizes.forbid_holes(ino));
+        inos.into_iter().for_each(|ino| self.lending.forbid_holes(ino));
     }
 
     /// Takes note of sizes of a file that are not lent any more.
     pub(crate) fn sweep_sizes_of(&self, ino: Ino) -> FsResult<()> {
-        if !self.sizes.is_lent(ino) {
+        if !self.lending.is_lent(ino) {
             return Ok(());
         }
         // As of before they are written down: who is over only then may have told something since.
-        let over = self.sizes.over(ino);
+        let over = self.lending.over(ino);
         if !over.is_empty() {
             self.write_down(ino)?;
             self.end_loans(ino, |loan| over.contains(&loan.number));
@@ -290,7 +280,7 @@ impl Node {
 
     /// The same for all files.
     pub(crate) fn sweep_sizes(&self) {
-        for ino in self.sizes.inos(Loan::is_over) {
+        for ino in self.lending.inos(Loan::is_over) {
             if let Err(error) = self.sweep_sizes_of(ino) {
                 log::warn!("size of inode {ino} is not in its record yet: {error}");
             }
@@ -299,7 +289,7 @@ impl Node {
 
     /// Writes down all that was told so far.
     pub(crate) fn write_down_sizes(&self) -> FsResult<()> {
-        self.sizes.inos(|_| true).into_iter().try_for_each(|ino| self.write_down(ino))
+        self.lending.inos(|_| true).into_iter().try_for_each(|ino| self.write_down(ino))
     }
 
     /// What processes told an earlier daemon.
@@ -307,7 +297,7 @@ impl Node {
         for gate in gates {
             let ino = Ino(gate.file().0);
             let attr = self.inode(ino).ok().map(|inode| inode.attr);
-            self.sizes.add(ino, attr.as_ref(), gate, None);
+            self.lending.add(ino, attr.as_ref(), gate, None);
         }
         self.sweep_sizes();
     }
@@ -325,14 +315,7 @@ impl Node {
     }
 
     fn end_loans(&self, ino: Ino, is_over: impl Fn(&Loan) -> bool) {
-        for loan in self.sizes.take_over(ino, is_over) {
-            loan.gate.clear();
-            if let Some(holder) = loan.holder {
-                self.leases.end(holder.client, &[Item::Attrs(ino)]);
-                if loan.last.is_none() {
-                    self.lending.give_back(holder.client, (holder.session, holder.gate));
-                }
-            }
-        }
+        let clients = self.lending.end_loans(ino, is_over);
+        clients.into_iter().for_each(|client| self.callbacks.leases.end(client, &[Item::Attrs(ino)]));
     }
 }

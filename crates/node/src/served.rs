@@ -1,0 +1,82 @@
+//! The clients that this process serves: mounts, which the node asks about what only their process knows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bivouac_ranks::RwLock;
+use bivouac_types::ClientId;
+use bivouac_wire::{Dirty, FenceRequest, Invalidation, LockWait, PoolStatus};
+
+/// What hears of a client's locks.
+pub trait LockClient: Send + Sync {
+    /// Requests under these numbers have their locks.
+    fn granted(&self, tickets: &[u64]);
+    /// What the owners wait for.
+    fn waits(&self, owners: &[u64]) -> Vec<LockWait>;
+    /// Has the client look whether the wait is part of a circle.
+    fn look_again(&self, ticket: u64);
+    /// Other nodes took this one for dead: whether the client still has its locks is not known.
+    fn doubt(&self);
+}
+
+/// What a client and its kernel cache of what they are told.
+pub trait Cache: Send + Sync {
+    /// Takes nothing of this from its cache any more, nor from answers to what was asked before, for
+    /// [`LEASE_MS`](bivouac_types::limits::LEASE_MS) from now on. For how long some of it may go on to be shown; zero if
+    /// it surely is not. Waits for nobody.
+    fn invalidate(&self, what: &[Invalidation]) -> Duration;
+}
+
+/// The page pool of a client, and what that has gathered otherwise.
+pub trait PagePool: Send + Sync {
+    /// How it is.
+    fn status(&self) -> PoolStatus;
+    /// What was written behind in front of site storage and has not been sent; unless the token is 0 it is sent, and
+    /// nothing more is written behind there for a while.
+    fn tell_unsent(&self, request: &FenceRequest) -> Vec<Dirty>;
+    /// Has the client tell how files are used that are open; homes that are other nodes hear of it soon.
+    fn tell_uses(&self);
+}
+
+/// What a client that this process serves can be asked about, as far as it is there already.
+#[derive(Clone, Default)]
+pub struct Served {
+    /// Its locks.
+    pub locks: Option<Arc<dyn LockClient>>,
+    /// What it caches.
+    pub cache: Option<Arc<dyn Cache>>,
+    /// Its pages.
+    pub pages: Option<Arc<dyn PagePool>>,
+}
+
+/// Those that this process serves.
+#[derive(Default)]
+pub struct ServedClients(RwLock<HashMap<ClientId, Served>>);
+
+impl ServedClients {
+    /// Changes what a client can be asked about. One that can be asked about nothing is not served.
+    pub fn change(&self, client: ClientId, act: impl FnOnce(&mut Served)) {
+        let mut all = self.0.write();
+        let served = all.entry(client).or_default();
+        act(served);
+        if served.locks.is_none() && served.cache.is_none() && served.pages.is_none() {
+            all.remove(&client);
+        }
+    }
+
+    /// The client, if it is served here. Nothing is locked while it is asked.
+    pub fn get(&self, client: ClientId) -> Served {
+        self.0.read().get(&client).cloned().unwrap_or_default()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Served> {
+        self.0.read().values().cloned().collect()
+    }
+
+    /// Their page pools.
+    pub fn page_pools(&self) -> Vec<Arc<dyn PagePool>> {
+        self.all().into_iter().filter_map(|served| served.pages).collect()
+    }
+}

@@ -1,0 +1,114 @@
+//! How what a client holds at this node is taken back: with its last connection, and with its session. What is not here
+//! ends by itself: leases run out, and requests under way end with their answers.
+
+use bivouac_types::{ClientId, FsResult, NodeId};
+use bivouac_wire::op;
+
+use super::Exclusive;
+use crate::dispatch::SYSTEM;
+use crate::node::Node;
+use crate::peers::Steps;
+use crate::reaper::Job;
+
+impl Node {
+    /// A client lost its last connection, perhaps to come back: grants and lent sizes end, which are of its process, and
+    /// files that it has open may have bytes behind their ends. The session goes on for a while.
+    pub(crate) fn end_connection(&self, client: ClientId) {
+        if self.lending.forget(client) {
+            self.reaper.wake();
+        }
+        self.mark_tails(self.opens.of_client(client));
+        self.sessions.disconnect(client);
+        self.reaper.call();
+    }
+
+    /// Takes back all that a client holds longer than a connection: locks, opens, watches.
+    ///
+    /// # Errors
+    /// When that cannot be logged. What is left is taken when this is called again.
+    fn end_session(&self, ending: &Exclusive<'_>) -> FsResult<()> {
+        let client = ending.client();
+        self.advisory.forget(&self.records, client, true)?;
+        self.opens.remove_client(client);
+        self.watches.set(client, &[]);
+        ending.forget(&self.records)
+    }
+
+    /// Ends the sessions that have expired.
+    pub(crate) fn end_expired(&self) {
+        while let Some(ending) = self.sessions.expire() {
+            if self.advisory.node_of(ending.client()).is_some() {
+                // Whether it is alive takes a question to its node; it stays gone until that is answered.
+                self.reaper.add_once(Job::Alive(ending.client()));
+                ending.put_off(3 * self.reaper.grace());
+            } else {
+                self.end_lost(ending);
+            }
+        }
+    }
+
+    /// Ends the session of a client that says that it ends.
+    ///
+    /// # Errors
+    /// When that cannot be logged: the session ends later then.
+    pub(crate) fn forget_client(&self, client: ClientId) -> FsResult<()> {
+        let ending = self.sessions.end(client);
+        let ended = self.end_session(&ending);
+        ended.inspect_err(|_| self.sessions.cut_off(&[client]))?;
+        self.callbacks.leases.forget(client);
+        self.has_closed_orphans(client);
+        Ok(())
+    }
+
+    /// A node is dead, and so are its mounts, unless they are back before anybody misses what they have.
+    pub(crate) fn peer_is_dead(&self, node: NodeId) {
+        self.sessions.cut_off(&self.sessions.of_node(self.map.formation, node));
+        self.reaper.call();
+    }
+
+    /// A node that was taken for dead is not; nor are its mounts that are connected all the time.
+    pub(crate) fn peer_is_alive(&self, node: NodeId) {
+        self.sessions.reached(&self.sessions.of_node(self.map.formation, node));
+        self.peer_answers(node);
+    }
+
+    /// Ends the session of a client that is gone. One that is connected all the same has to say again what it has.
+    fn end_lost(&self, ending: Exclusive<'_>) {
+        let client = ending.client();
+        if let Some(hang_up) = self.hooks.forgotten.get() {
+            hang_up(client);
+        }
+        if let Err(error) = self.end_session(&ending) {
+            log::warn!("the session of client {} ends later: {error}", client.0);
+            return ending.put_off(self.reaper.grace());
+        }
+        drop(ending);
+        // What it wrote last may belong to files that are gone.
+        self.sweeper.request();
+        self.has_closed_orphans(client);
+    }
+
+    /// Ends the session of a client whose locks were looked after, unless it is alive, or came back meanwhile.
+    pub(crate) fn end_unless_alive(&self, client: ClientId) {
+        if self.locks_are_alive(client) {
+            self.sessions.is_alive(client);
+            self.reaper.call();
+        } else if let Some(ending) = self.sessions.expire_now(client) {
+            self.end_lost(ending);
+        }
+    }
+
+    /// Whether a client has something locked here and is alive, only without anything to ask. The node that serves
+    /// it says so.
+    fn locks_are_alive(&self, client: ClientId) -> bool {
+        match self.advisory.node_of(client) {
+            None => false,
+            Some(node) if node == self.id => self.served.get(client).locks.is_some(),
+            Some(node) => {
+                let asked = self.step::<op::ServesClient>(node, Steps::question(SYSTEM), 0, client);
+                // Who watches decides who lives: this node alone may not reach it.
+                asked.unwrap_or_else(|_| self.members.sees(node))
+            }
+        }
+    }
+}
