@@ -357,6 +357,17 @@ impl Client {
         self.when_here(|| bivouac_net::call::<O>(self.transport(node)?, self.question(), request, &[]))
     }
 
+    /// As [`Client::ask`], with a number of its own for the request.
+    pub(crate) fn ask_as<O: Operation>(
+        &self,
+        node: NodeId,
+        id: OpId,
+        request: &O::Request<'_>,
+    ) -> FsResult<O::Reply> {
+        let frame = || Frame { id, ..self.question() };
+        self.when_here(|| bivouac_net::call::<O>(self.transport(node)?, frame(), request, &[]))
+    }
+
     /// Has a node change something, once.
     pub(crate) fn change<O: Operation>(
         &self,
@@ -384,7 +395,7 @@ impl Client {
             .map(|(_, node)| bivouac_net::start::<op::Leave>(&**node, frame, &(), &[]))
             .collect();
         for error in told.into_iter().filter_map(|told| told.finish(&mut []).err()) {
-            log::debug!("a node was not told that this client ends: {error}");
+            log::debug!(why:% = error; "a node was not told that this client ends");
         }
     }
 
@@ -446,7 +457,7 @@ fn seats_of(map: &FormationMap, node: NodeId) -> Vec<SeatIndex> {
 /// What keeps connections alive where something is open, and what watches them.
 fn keeper(map: &Arc<FormationMap>, known: &Arc<KnownFiles>) -> Option<(Keeper, Arc<Watch>)> {
     let watch = Watch::new();
-    let watch = watch.inspect_err(|error| log::error!("restarts of nodes are noticed late: {error}"));
+    let watch = watch.inspect_err(|error| log::error!(why:% = error; "restarts of nodes are noticed late"));
     let watch = Arc::new(watch.ok()?);
     let (map, known) = (Arc::clone(map), Arc::clone(known));
     let wanted = move |node| known.has_any(|ino| map.home(ino) == Some(node));

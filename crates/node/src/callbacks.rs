@@ -76,7 +76,7 @@ impl Node {
         let body = InvalidateRequest { client, what }.to_bytes();
         let request = PeerRequest::of_node(self.id, Op::Invalidate, &body);
         self.ask_within::<op::Invalidate>(Some(wait), node, &request)
-            .inspect_err(|error| log::debug!("{node} does not say what its mounts cache: {error}"))
+            .inspect_err(|error| log::debug!(why:% = error; "{node} does not say what its mounts cache"))
             .ok()
             .map(|ms| Duration::from_millis(ms.into()))
     }

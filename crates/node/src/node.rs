@@ -1,6 +1,7 @@
 //! A node: its parts, and how it starts and ends.
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -33,6 +34,7 @@ use crate::peers::{Channels, Peers};
 use crate::proxy::Proxy;
 use crate::reaper::{Job, Reaper};
 use crate::record::Inode;
+use crate::recorder::Recorder;
 use crate::rounds::Rounds;
 use crate::sessions::Sessions;
 use crate::sizes::Sizes;
@@ -96,6 +98,8 @@ pub struct NodeConfig {
     pub rounds: Rounds,
     /// What was before this daemon.
     pub past: Past,
+    /// Memory for what is recorded, which outlives daemons; without it, this one's.
+    pub recorded: Option<OwnedFd>,
     /// The switch of each node of the map, by number, as far as that is known.
     pub switches: Vec<Option<u16>>,
 }
@@ -135,6 +139,8 @@ pub struct Node {
     pub(crate) counters: Counters,
     /// How files are used.
     pub(crate) uses: Uses,
+    /// The memory that has both.
+    pub(crate) recorder: Recorder,
     pub(crate) reaper: Reaper,
     /// Inodes whose subfiles became garbage once more, perhaps while they were removed.
     pub(crate) discarded_again: Mutex<HashSet<Ino>>,
@@ -193,6 +199,8 @@ impl Node {
         let sessions = Sessions::open(&records, slot, config.grace);
         let partitions = Partitions::open(&records, slot, &config.map)?;
         let own = slots_of(&config.map, config.id);
+        let recorder = Recorder::open(config.recorded)
+            .map_err(|error| FsError::from_io(&error, "memory for what is recorded"))?;
         let had_opens = config.past.was_recovered || !sessions.awaiting().is_empty();
         let node = Node {
             advisory: Advisory::open(&records, config.id, own, Arc::clone(&peers)),
@@ -231,8 +239,9 @@ impl Node {
             users: Users::default(),
             opens: Opens::new(),
             channels: Channels::default(),
-            counters: Counters::new(),
-            uses: Uses::default(),
+            counters: recorder.counters(),
+            uses: Uses::open(&recorder),
+            recorder,
             lending: Lending::default(),
             sizes: Sizes::default(),
             files: AtomicU64::new(0),

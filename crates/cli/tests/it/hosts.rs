@@ -13,13 +13,13 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// Hosts that are directories.
-struct Hosts {
-    place: Place,
-    name: String,
+pub struct Hosts {
+    pub place: Place,
+    pub name: String,
 }
 
 impl Hosts {
-    fn new() -> Hosts {
+    pub fn new() -> Hosts {
         let hosts = Hosts { place: Place::new(), name: Place::unique_name() };
         for host in ["a", "b", "c"] {
             std::fs::create_dir(hosts.runtime(host)).unwrap();
@@ -27,12 +27,12 @@ impl Hosts {
         hosts
     }
 
-    fn runtime(&self, host: &str) -> PathBuf {
+    pub fn runtime(&self, host: &str) -> PathBuf {
         self.place.path().join(host)
     }
 
     /// Starts them by a shell, `before` the program.
-    fn up(&self, hosts: &str, before: &str, options: &[&str]) -> Said {
+    pub fn up(&self, hosts: &str, before: &str, options: &[&str]) -> Said {
         let base = self.place.path().display();
         let launch = format!("{before} XDG_RUNTIME_DIR={base}/{{host}} exec {{args}}");
         let fixed = ["up", "--name", &self.name, "--hosts", hosts, "--launch", &launch, "--no-mount"];
@@ -46,7 +46,7 @@ impl Hosts {
         serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"))
     }
 
-    fn down(&self) -> Said {
+    pub fn down(&self) -> Said {
         self.place.run(&["down", "--name", &self.name])
     }
 
