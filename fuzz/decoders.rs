@@ -65,7 +65,7 @@ pub fn message(bytes: &[u8]) {
         ChangeSpace FindData MakeUnnamed CopyRange ExtendOver Count WhichGone
         SetLock CancelLock TestLock ListLocks ReleaseLocks LockHolders LockWaits LookAgain LocksGranted ServesClient Invalidate Probe ProbeFor Reached FindOrigin ListDirty
         ListSeen NoteSeen Flush MarkFlush FlushParts FindPlace BringFile FlushHere Own Fence SendUnsent Mirror Pin ListPinned
-        OpenSession GrantDirect WidenDirect AccessList LendSize MakeRoom Scrub ListUses AskHost
+        OpenSession GrantDirect WidenDirect AccessList LendSize MakeRoom Scrub ListUses ListHistory AskHost
     );
     match u16::from(*number) {
         rendezvous::JOIN => same::<rendezvous::Join>(body),

@@ -161,7 +161,7 @@ impl Drop for Formation<'_, '_> {
         match command.status() {
             Ok(status) if status.success() => {}
             Ok(status) => log::error!("formation {}: could not be taken down ({status})", self.name),
-            Err(error) => log::error!("formation {}: could not be taken down: {error}", self.name),
+            Err(error) => log::error!(why:% = error; "formation {}: could not be taken down", self.name),
         }
     }
 }

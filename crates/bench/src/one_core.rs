@@ -30,7 +30,7 @@ impl OneCore {
 impl Drop for OneCore {
     fn drop(&mut self) {
         if let Err(error) = sched_setaffinity(None, &self.before) {
-            log::error!("this thread stays on one processor: {error}");
+            log::error!(why:% = error; "this thread stays on one processor");
         }
     }
 }

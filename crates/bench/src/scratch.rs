@@ -70,7 +70,7 @@ impl Drop for Scratch {
         if let Err(error) = fs::remove_dir_all(&self.path)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            log::error!("{}: cannot be removed: {error}; remove it by hand", self.path.display());
+            log::error!(why:% = error, remedy = "remove it by hand"; "{}: cannot be removed", self.path.display());
         }
     }
 }

@@ -1,26 +1,115 @@
-//! Log lines on standard error, which is a file for daemons: time, level, module, text.
+//! Events on standard error, which is a file for daemons: as lines for people, or each as one line of JSON. Whoever logs
+//! says what happened as text, and beside it `why`: an error, which ends with what to do, or a `cause`, which does not; and a
+//! `remedy`. Or there is but an `error`, which says all of it.
 
 use std::io::Write;
+use std::panic::PanicHookInfo;
+use std::sync::{PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bivouac_launch::{Environment, Event, LogFormat, StateDir};
 use bivouac_types::named;
 use bivouac_types::units::format_utc;
 use log::{LevelFilter, Log, Metadata, Record};
 
-/// Starts to log. `level` is `off`, `error`, `warn`, `info`, `debug` or `trace`; `warn` otherwise.
-pub fn start(level: Option<&str>) {
-    start_at(level.and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::Warn));
+use crate::failure::Failure;
+
+/// Who writes, and how.
+struct Writer {
+    format: LogFormat,
+    host: String,
+    process: &'static str,
+    node: Option<u16>,
 }
 
-/// Starts to log, daemons with `info` unless told otherwise.
-pub fn raise(level: Option<&str>) {
-    log::set_max_level(level.and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::Info));
-}
+static WRITER: RwLock<Writer> =
+    RwLock::new(Writer { format: LogFormat::Plain, host: String::new(), process: "command", node: None });
 
-fn start_at(level: LevelFilter) {
+/// Starts to log. The level is `off`, `error`, `warn`, `info`, `debug` or `trace`; `warn` otherwise.
+pub fn start(here: &Environment) {
     if log::set_logger(&StandardError).is_ok() {
-        log::set_max_level(level);
+        log::set_max_level(level(here, LevelFilter::Warn));
+        change(|writer| writer.host.clone_from(&here.host));
     }
+}
+
+/// Goes on as a process that a formation leaves behind: with `info`, unless told otherwise.
+pub fn raise(here: &Environment, process: &'static str) {
+    log::set_max_level(level(here, LevelFilter::Info));
+    change(|writer| writer.process = process);
+}
+
+/// The same, in the form that the formation of this directory has chosen.
+pub fn raise_at(here: &Environment, process: &'static str, dir: &StateDir) {
+    raise(here, process);
+    // Who cannot read it will say so in a moment.
+    write_as(dir.read().ok().flatten().map(|state| state.log_format).unwrap_or_default(), None);
+}
+
+/// Writes in this form from now on; as a node, if the process is one.
+pub fn write_as(format: LogFormat, node: Option<u16>) {
+    change(|writer| (writer.format, writer.node) = (format, node));
+    if format == LogFormat::Json {
+        std::panic::set_hook(Box::new(panicked));
+    }
+}
+
+/// Goes on as another process of the same formation.
+pub fn call(process: &'static str) {
+    change(|writer| writer.process = process);
+}
+
+/// Says why this process has failed.
+pub fn complain(failure: &Failure) {
+    if is_json() {
+        write(&event(log::Level::Error, module_path!()).of_error(&named(&failure.to_string())));
+    } else {
+        errln!("bivouac: {failure}");
+    }
+}
+
+fn level(here: &Environment, otherwise: LevelFilter) -> LevelFilter {
+    here.log_level.as_deref().and_then(|level| level.parse().ok()).unwrap_or(otherwise)
+}
+
+fn change(change: impl FnOnce(&mut Writer)) {
+    change(&mut WRITER.write().unwrap_or_else(PoisonError::into_inner));
+}
+
+fn is_json() -> bool {
+    WRITER.read().unwrap_or_else(PoisonError::into_inner).format == LogFormat::Json
+}
+
+fn panicked(info: &PanicHookInfo<'_>) {
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    let thread = std::thread::current();
+    let what = format!("thread '{}' panicked", thread.name().unwrap_or("?"));
+    let why = info.payload_as_str().map(str::to_owned);
+    write(&Event { what, why, ..event(log::Level::Error, &place) });
+}
+
+/// What there is to say of any event of this process just now.
+fn event(level: log::Level, place: &str) -> Event {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let writer = WRITER.read().unwrap_or_else(PoisonError::into_inner);
+    Event {
+        time: format!("{}.{:03}Z", format_utc(since.as_secs()), since.subsec_millis()),
+        level: level.as_str().to_lowercase(),
+        host: writer.host.clone(),
+        process: writer.process.to_owned(),
+        pid: std::process::id(),
+        node: writer.node,
+        place: place.to_owned(),
+        ..Event::default()
+    }
+}
+
+/// At once, so that lines of several threads and processes stay whole.
+fn write(event: &Event) {
+    let mut line = if is_json() { serde_json::to_string(event).unwrap_or_default() } else { event.plain() };
+    line.push('\n');
+    // Who was to read it may be gone.
+    let _unheard = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 struct StandardError;
@@ -32,15 +121,60 @@ impl Log for StandardError {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let time = format_utc(since.as_secs());
-            let millis = since.subsec_millis();
-            let (level, target, text) = (record.level(), record.target(), record.args().to_string());
-            let text = named(&text);
-            // Who was to read it may be gone.
-            let _unheard = writeln!(std::io::stderr(), "{time}.{millis:03}Z {level:5} {target}: {text}");
+            write(&of_record(record));
         }
     }
 
     fn flush(&self) {}
+}
+
+fn of_record(record: &Record<'_>) -> Event {
+    let of = |key: &str| {
+        let value = record.key_values().get(log::kv::Key::from(key))?;
+        Some(named(&value.to_string()).into_owned())
+    };
+    let event = Event { remedy: of("remedy"), ..event(record.level(), record.target()) };
+    if let Some(error) = of("error") {
+        return event.of_error(&error);
+    }
+    let event = Event { what: named(&record.args().to_string()).into_owned(), ..event };
+    match (of("why"), of("cause")) {
+        (Some(why), _) => event.because(&why),
+        (None, why) => Event { why, ..event },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use log::kv::Value;
+
+    fn said(values: &[(&str, Value<'_>)], text: std::fmt::Arguments<'_>) -> Event {
+        let mut record = Record::builder();
+        of_record(&record.level(log::Level::Warn).target("m").key_values(&values).args(text).build())
+    }
+
+    #[test]
+    fn fields_are_what_was_said_beside_the_text() {
+        let some = |text: &str| Some(text.to_owned());
+        let why = std::io::Error::from_raw_os_error(bivouac_types::Errno::ENOENT.code());
+        let event = said(&[("why", Value::from_display(&why))], format_args!("inode 5 waits"));
+        assert_eq!(
+            (event.what.as_str(), event.why),
+            ("inode 5 waits", some("no such file or directory (ENOENT)"))
+        );
+        assert_eq!(
+            (event.level.as_str(), event.place.as_str(), event.pid),
+            ("warn", "m", std::process::id())
+        );
+        let event =
+            said(&[("why", Value::from("full")), ("remedy", Value::from("free some"))], format_args!("x"));
+        assert_eq!((event.text().as_str(), event.remedy), ("x: full; free some", some("free some")));
+        let event = said(&[("error", Value::from("/x: gone; make it"))], format_args!("/x: gone; make it"));
+        assert_eq!((event.what.as_str(), event.why, event.remedy), ("/x", some("gone"), some("make it")));
+        let event = said(&[("cause", Value::from("killed; its log ends"))], format_args!("x"));
+        assert_eq!((event.why, event.remedy), (some("killed; its log ends"), None));
+        let event = said(&[], format_args!("a: b; c"));
+        assert_eq!((event.what.as_str(), event.why, event.remedy), ("a: b; c", None, None));
+    }
 }

@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Err(failure) => return fail(&failure),
     };
     let cli = Cli::read(arguments.clone()).unwrap_or_else(|error| refuse(&error, &arguments));
-    logging::start(here.log_level.as_deref());
+    logging::start(&here);
     let ended = commands::run(&here, cli.command);
     match (ended, output::failure()) {
         (Ok(code), Some(error)) if code == ExitCode::SUCCESS => {
@@ -89,6 +89,6 @@ fn main() -> ExitCode {
 }
 
 fn fail(failure: &Failure) -> ExitCode {
-    errln!("bivouac: {failure}");
+    logging::complain(failure);
     ExitCode::from(failure.exit_code())
 }

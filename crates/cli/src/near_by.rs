@@ -107,7 +107,7 @@ fn named(own: &Own) -> String {
 
 /// It is for speed: who else there is to be asked is asked.
 fn unheard(who: &str, error: &dyn std::fmt::Display) {
-    log::info!("{who} is not asked for entries: {error}");
+    log::info!(why:% = error; "{who} is not asked for entries");
 }
 
 /// The server that the user named, with the way to it.

@@ -41,7 +41,7 @@ pub use files::{FlushArgs, FsckArgs, PinArgs, ScrubArgs};
 pub use formation::FormationArgs;
 pub use hosts::{AgainArgs, HostsArgs, Topology};
 pub use key::{KeyAction, KeyArgs, KeyCreateArgs, KeyListArgs, KeyRevokeArgs};
-pub use logs::LogsArgs;
+pub use logs::{LogLevel, LogsArgs};
 pub use metrics::{MetricsArgs, MetricsForm};
 pub use mistakes::hint;
 pub use mount::{ExplainArgs, MountArgs, UnmountArgs};

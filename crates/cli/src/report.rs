@@ -10,7 +10,7 @@ mod text;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-use bivouac_record::{Counts, Finding, Group, Pattern, Timeline};
+use bivouac_record::{Counts, Finding, Group, History, Pattern, Timeline};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -49,6 +49,12 @@ pub struct Report {
     pub total: Pattern,
     /// What was done when.
     pub timeline: Timeline,
+    /// The same by seconds of the last half hour, and by minutes.
+    #[serde(default)]
+    pub history: History,
+    /// What each node served when.
+    #[serde(default)]
+    pub served: Vec<ServedRow>,
     /// By directory.
     pub places: Vec<Group>,
     /// By file, what was used most first.
@@ -91,6 +97,17 @@ pub struct FileRow {
     pub last_ms: u64,
     /// What was done.
     pub pattern: Pattern,
+}
+
+/// What a node served when: requests, the bytes that went with answers (`read`) and that came (`written`), and how long they
+/// took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServedRow {
+    /// Which.
+    pub node: u16,
+    /// What it served.
+    #[serde(flatten)]
+    pub history: History,
 }
 
 /// A process.

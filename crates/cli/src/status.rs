@@ -318,6 +318,8 @@ pub struct OperationReport {
     /// How long those of peers took.
     #[serde(serialize_with = "times")]
     pub peer_times: Times,
+    /// Those that daemons were killed in the middle of: who waits for them sends them again.
+    pub cut_off: u64,
 }
 
 impl OperationReport {
@@ -327,7 +329,7 @@ impl OperationReport {
             return 0;
         }
         let done = self.client_times.count().saturating_add(self.peer_times.count());
-        self.client.saturating_add(self.peer).saturating_sub(done)
+        self.client.saturating_add(self.peer).saturating_sub(done.saturating_add(self.cut_off))
     }
 }
 
@@ -561,9 +563,28 @@ fn volume_reports(node: &NodeState, status: Option<&NodeStatus>) -> Vec<VolumeRe
 
 fn operation_reports(status: NodeStatus) -> Vec<OperationReport> {
     let report = |count: OpCount| {
-        let OpCount { name, client, peer, calls, received_bytes, sent_bytes, client_times, peer_times } =
-            count;
-        OperationReport { name, client, peer, calls, received_bytes, sent_bytes, client_times, peer_times }
+        let OpCount {
+            name,
+            client,
+            peer,
+            calls,
+            received_bytes,
+            sent_bytes,
+            client_times,
+            peer_times,
+            cut_off,
+        } = count;
+        OperationReport {
+            name,
+            client,
+            peer,
+            calls,
+            received_bytes,
+            sent_bytes,
+            client_times,
+            peer_times,
+            cut_off,
+        }
     };
     status.operations.into_iter().map(report).collect()
 }
@@ -794,6 +815,7 @@ mod tests {
             page_pool: 64 << 20,
             names_memory: 1 << 30,
             numa: true,
+            log_format: bivouac_launch::LogFormat::default(),
             map: String::new(),
             nodes,
             lost_elsewhere: vec![],

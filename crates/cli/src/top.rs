@@ -5,6 +5,7 @@ mod busy;
 mod list;
 mod looks;
 mod names;
+mod past;
 mod rates;
 mod screen;
 mod sections;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bivouac_net::Transport;
 use bivouac_types::limits::USES_PER_MESSAGE_MAX;
-use bivouac_types::{ClientId, Ino, NodeId, OpId, OpenId};
+use bivouac_types::{ClientId, Ino, NodeId, OpenId};
 use bivouac_wire::{CloseRequest, Frame, Use, op};
 use parking_lot::Mutex;
 
@@ -101,7 +101,9 @@ impl Closings {
         let spawn = || {
             let clerk = thread::Builder::new().name("closes".into()).stack_size(STACK);
             let spawned = clerk.spawn(move || work(&desk));
-            spawned.inspect_err(|error| log::warn!("no thread to tell of closed files: {error}")).is_ok()
+            spawned
+                .inspect_err(|error| log::warn!(why:% = error; "no thread to tell of closed files"))
+                .is_ok()
         };
         if !self.0.clerk.call(spawn) {
             self.0.send_all();
@@ -138,9 +140,11 @@ impl Desk {
         // Beyond that, a thousand threads have used one file: those are the less interesting ones.
         uses.truncate(USES_PER_MESSAGE_MAX);
         let request = CloseRequest { floor: self.known.under_way.floor(), opens, uses };
-        let frame = Frame { wait_ms: WAIT_MS, ..Frame::request(0, OpId(0), self.client, 0) };
+        // A number that no other message of this client has: one that comes twice is noted once.
+        let id = CloseRequest::id(self.known.under_way.begin().id);
+        let frame = Frame { wait_ms: WAIT_MS, ..Frame::request(0, id, self.client, 0) };
         if let Err(error) = bivouac_net::call::<op::Close>(&**transport, frame, &request, &[]) {
-            log::info!("{node} hears of {} closed files when it is back: {error}", request.opens.len());
+            log::info!(why:% = error; "{node} hears of {} closed files when it is back", request.opens.len());
         }
     }
 }

@@ -281,7 +281,7 @@ impl Client {
     pub(crate) fn cut_tail(&self, ino: Ino) {
         let cut = self.ways.home(ino).and_then(|home| self.ways.ask::<op::CutTail>(home, &InoOnly { ino }));
         if let Err(error) = cut {
-            log::warn!("inode {ino}: what a failed write left behind its end stays: {error}");
+            log::warn!(why:% = error; "inode {ino}: what a failed write left behind its end stays");
         }
     }
 

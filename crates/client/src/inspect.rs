@@ -3,8 +3,8 @@
 use bivouac_types::limits::HOST_ANSWER_MAX;
 use bivouac_types::{Attr, FsResult, Ino, NodeId, SeatIndex};
 use bivouac_wire::{
-    HostQuestion, Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus, RecordPage, SubfileName,
-    SubfilePage, SubfileState, UseTable, Watched, op,
+    HistoryRequest, HistoryTable, HostQuestion, Inos, ListRecordsRequest, ListSubfilesRequest, NodeStatus,
+    RecordPage, SubfileName, SubfilePage, SubfileState, UseTable, Watched, op,
 };
 
 use crate::client::Client;
@@ -40,6 +40,14 @@ impl Client {
     /// `EIO` when it cannot be reached.
     pub fn list_uses(&self, node: NodeId) -> FsResult<UseTable> {
         self.ways.ask::<op::ListUses>(node, &())
+    }
+
+    /// What was done when: of requests that a node `served`, or of programs with files whose home it is.
+    ///
+    /// # Errors
+    /// `EIO` when it cannot be reached.
+    pub fn list_history(&self, node: NodeId, served: bool, back_ms: u64) -> FsResult<HistoryTable> {
+        self.ways.ask::<op::ListHistory>(node, &HistoryRequest { served, back_ms })
     }
 
     /// What there is on a node's host beside its volumes, from an offset on; at most `HOST_ANSWER_MAX` bytes of it.

@@ -47,9 +47,9 @@ pub use bivouac_layout::entry_hash;
 pub use bivouac_net::{keep_sockets, on_block};
 pub use bivouac_types::{Attr, SetAttr, SetTime, StatFs};
 pub use bivouac_wire::{
-    DamageStatus, DirEntry, Dirty, FenceRequest, FileUse, NodeStatus, OpCount, Partition, PartitionState,
-    Pinned, PoolStatus, ProcessUse, Removal, SeatEntry, Silent, SiteVersion, SubfileState, TIME_RANGES,
-    Times, UseTable, VolumeStatus,
+    DamageStatus, DirEntry, Dirty, FenceRequest, FileUse, HistoryTable, NodeStatus, OpCount, Partition,
+    PartitionState, Pinned, PoolStatus, ProcessUse, Removal, SeatEntry, Silent, SiteVersion, SubfileState,
+    TIME_RANGES, Times, UseTable, VolumeStatus,
 };
 pub use bivouac_wire::{FileLock, LOCK_END_MAX, LockKind, LockMode, LockWait};
 pub use client::{Client, ClientOptions, LocalNode, NewInode, OpCtx, Opened, SeekKind};

@@ -65,7 +65,7 @@ impl Client {
         for error in [told, closed].into_iter().filter_map(Result::err) {
             // Without a name and closed everywhere it is gone, times and all: nothing went wrong.
             if error.errno() != Errno::ENOENT {
-                log::warn!("close of inode {ino}: {error}");
+                log::warn!(why:% = error; "close of inode {ino}");
             }
         }
     }
@@ -78,7 +78,7 @@ impl Client {
         }
         uses.truncate(USES_PER_MESSAGE_MAX);
         let request = CloseRequest { floor: self.known.under_way.floor(), opens: vec![(ino, open)], uses };
-        self.ways.ask::<op::Close>(home, &request)
+        self.ways.ask_as::<op::Close>(home, CloseRequest::id(open), &request)
     }
 
     /// Before a name is removed at a node: it hears which files are closed, so that it does not keep their content.
@@ -113,7 +113,7 @@ impl Client {
                 .try_for_each(|batch| self.ways.ask::<op::Reassert>(node, batch));
             let told = told.and_then(|()| self.locks.resume(node));
             if let Err(error) = told {
-                log::warn!("{node} has not heard yet what is open: {error}");
+                log::warn!(why:% = error; "{node} has not heard yet what is open");
                 self.locks.is_unsure_of(node);
             }
         }

@@ -37,7 +37,7 @@ impl Client {
         });
         for (node, asked) in asked.collect::<Vec<_>>() {
             if let Err(error) = asked.finish(&mut []) {
-                log::info!("{node} does not say that it has removed what nobody needs: {error}");
+                log::info!(why:% = error; "{node} does not say that it has removed what nobody needs");
             }
         }
     }

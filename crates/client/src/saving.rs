@@ -116,7 +116,7 @@ impl Client {
     /// What was written behind by who is gone, and sent now, is at site storage as if it had been closed.
     pub(crate) fn try_save_sent(&self, ino: Ino) {
         if let Err(error) = self.save_at_close(ino) {
-            log::warn!("inode {ino} is not at site storage yet: {error}");
+            log::warn!(why:% = error; "inode {ino} is not at site storage yet");
         }
     }
 

@@ -69,7 +69,7 @@ impl Client {
             .attr_now(ino)
             .and_then(|attr| self.ways.ask::<op::Count>(self.ways.home(ino)?, &self.count(&attr)?));
         if let Err(error) = counted {
-            log::info!("holes of inode {ino} are not counted: {error}");
+            log::info!(why:% = error; "holes of inode {ino} are not counted");
         }
     }
 
@@ -181,7 +181,7 @@ impl Client {
         });
         let outcome = started.collect::<FsResult<Vec<_>>>().and_then(finish_all);
         if let Err(error) = outcome {
-            log::warn!("inode {}: what was reserved in part is not given back: {error}", change.ino);
+            log::warn!(why:% = error; "inode {}: what was reserved in part is not given back", change.ino);
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 
-use bivouac_record::{Access, Place, Tracker};
+use bivouac_record::{Access, Place, RECORDS, Tracker};
 use bivouac_types::Ino;
 use bivouac_types::limits::PROGRAM_LEN_MAX;
 use bivouac_wire::{CloseRequest, Program, Use, op};
@@ -60,6 +60,9 @@ pub struct Begun(Option<(Instant, u32)>);
 impl Begun {
     /// Now, with so many bytes.
     pub fn now(len: usize) -> Begun {
+        if !RECORDS {
+            return Begun(None);
+        }
         if len >= LARGE {
             return Begun(Some((Instant::now(), 1)));
         }
@@ -190,6 +193,9 @@ impl Client {
         places: impl IntoIterator<Item = (Place, usize)>,
         begun: &Begun,
     ) {
+        if !RECORDS {
+            return;
+        }
         let access = |(place, len)| Access { writes, place, len: len as u64, spent_ns: 0 };
         let stripe = || self.known.get(ino).map(|known| u64::from(known.layout.stripe));
         for told in self.uses.note(ino, begun, places.into_iter().map(access), stripe) {
@@ -211,8 +217,9 @@ impl Client {
         }
         let (floor, ino) = (self.known.under_way.floor(), told.ino);
         let request = CloseRequest { floor, opens: Vec::new(), uses: vec![told] };
-        if let Err(error) = self.ways.ask::<op::Close>(home, &request) {
-            log::debug!("how inode {ino} was used is not told: {error}");
+        let id = CloseRequest::id(self.known.under_way.begin().id);
+        if let Err(error) = self.ways.ask_as::<op::Close>(home, id, &request) {
+            log::debug!(why:% = error; "how inode {ino} was used is not told");
         }
     }
 }

@@ -75,7 +75,7 @@ impl Keeper {
             }
         });
         if let Err(error) = spawned {
-            log::error!("restarts of nodes are noticed late, there is no thread to watch them: {error}");
+            log::error!(why:% = error; "restarts of nodes are noticed late, there is no thread to watch them");
         }
     }
 }
@@ -106,7 +106,7 @@ impl Inner {
         let inner = Arc::clone(self);
         match thread("revive").spawn(move || inner.revive_all()) {
             Ok(_) => queue.threads += 1,
-            Err(error) => log::error!("{} is not connected again by itself: {error}", broken.node),
+            Err(error) => log::error!(why:% = error; "{} is not connected again by itself", broken.node),
         }
     }
 
@@ -134,7 +134,7 @@ impl Inner {
             Some(peer) => match peer.revive(broken, TURN) {
                 Ok(()) => true,
                 Err(error) => {
-                    log::debug!("{} has not heard again yet what is open: {error}", broken.node);
+                    log::debug!(why:% = error; "{} has not heard again yet what is open", broken.node);
                     false
                 }
             },

@@ -85,6 +85,17 @@ impl Ways {
         when_here(|| bivouac_net::call::<O>(self.transport(node)?, self.question(), request, &[]))
     }
 
+    /// As [`Ways::ask`], with a number of its own for the request.
+    pub fn ask_as<O: Operation>(
+        &self,
+        node: NodeId,
+        id: OpId,
+        request: &O::Request<'_>,
+    ) -> FsResult<O::Reply> {
+        let frame = || Frame { id, ..self.question() };
+        when_here(|| bivouac_net::call::<O>(self.transport(node)?, frame(), request, &[]))
+    }
+
     /// Has a node change something, once.
     pub fn change<O: Operation>(
         &self,

@@ -21,6 +21,7 @@ pub use gate::{Gate, Pass};
 pub use grant_table::GrantTable;
 pub use mapped::Mapped;
 pub use marks::MAP_WORDS;
+pub use memory::Memory;
 pub use session::{Session, forked, forks};
 pub use size::{SizeGate, Telling, Told};
 

@@ -2,10 +2,11 @@
 #![allow(unsafe_code, reason = "mappings have no safe interface")]
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A part of a file in memory, mapped for as long as this value lives. Every word of it is reached as an
@@ -22,6 +23,27 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// A file in memory, empty as yet. What is written there is there as long as any process has it open.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn make(name: &str) -> io::Result<OwnedFd> {
+        Ok(memfd_create(name, MemfdFlags::CLOEXEC)?)
+    }
+
+    /// Maps all of such a file, which has `len` bytes from then on. Only what is used takes memory.
+    ///
+    /// # Errors
+    /// What the system says; `InvalidInput` for a file that has another length already.
+    pub fn whole(file: &OwnedFd, len: usize) -> io::Result<Memory> {
+        match fstat(file)?.st_size {
+            0 => ftruncate(file, len as u64)?,
+            known if usize::try_from(known) == Ok(len) => {}
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        Memory::map(file.as_fd(), 0, len)
+    }
+
     /// Maps `len` bytes from `offset`, a multiple of the page size. The file must be as long, and stay so.
     pub fn map(file: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<Memory> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -38,6 +60,17 @@ impl Memory {
         }
         // SAFETY: within the mapping, aligned since the mapping is, and never reached but as an atomic.
         Some(unsafe { self.start.add(index).as_ref() })
+    }
+
+    /// So many double words behind one another, from a position counted in double words.
+    #[must_use]
+    pub fn doubles(&self, first: usize, count: usize) -> Option<&[AtomicU64]> {
+        let end = first.checked_add(count)?;
+        if end > self.len / size_of::<AtomicU64>() {
+            return None;
+        }
+        // SAFETY: within the mapping, aligned since the mapping is, and never reached but as atomics.
+        Some(unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>().add(first), count) })
     }
 
     /// The double word that begins at an even position, counted in words.

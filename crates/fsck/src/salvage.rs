@@ -40,7 +40,7 @@ pub(crate) fn salvage(
     let salvage = match Records::salvage(volume, formation, node, slots?) {
         Ok(salvage) => salvage,
         Err(error) => {
-            log::error!("records of {node}: cannot be salvaged: {error}");
+            log::error!(why:% = error; "records of {node}: cannot be salvaged");
             return None;
         }
     };

@@ -113,7 +113,7 @@ impl<P: Producer + Unpin> hyper::body::Body for Pull<P> {
                 Poll::Ready(Some(Ok(Frame::data(piece))))
             }
             Err(error) => {
-                log::warn!("an answer ends early: {error}");
+                log::warn!(why:% = error; "an answer ends early");
                 this.state = State::Idle(producer);
                 Poll::Ready(Some(Err(error)))
             }

@@ -98,7 +98,7 @@ pub fn find(client: &Client, which: Which<'_>, now: u64) -> FsResult<Option<Know
     match Known::decode(&text, which, now) {
         Ok(known) => Ok(Some(known)),
         Err(why) => {
-            log::debug!("{PLACE}/{name}: {why}");
+            log::debug!(why:% = why; "{PLACE}/{name}");
             Ok(None)
         }
     }

@@ -185,7 +185,7 @@ pub fn first_and_rest(file: OpenFile, left: Vec<Part>, len: u64) -> Result<Body,
         return Ok(full(Bytes::new()));
     }
     let first = sent.produce().map_err(|error| {
-        log::error!("a file could not be read: {error}");
+        log::error!(why:% = error; "a file could not be read");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the formation could not read it; see: bivouac logs")
     })?;
     Ok(if sent.is_done() { full(first) } else { pull(Some(first), sent, Some(len)) })

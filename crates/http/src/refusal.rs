@@ -81,7 +81,7 @@ impl From<FsError> for Refusal {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         if status.is_server_error() && status != StatusCode::INSUFFICIENT_STORAGE {
-            log::error!("a request failed: {error}");
+            log::error!(why:% = error; "a request failed");
             return Refusal::new(status, "the formation could not do it; see: bivouac logs");
         }
         Refusal::new(status, FsError::from(error.errno()).to_string())
@@ -91,7 +91,7 @@ impl From<FsError> for Refusal {
 /// A task that has panicked, or has been given up at the server's end.
 impl From<tokio::task::JoinError> for Refusal {
     fn from(error: tokio::task::JoinError) -> Refusal {
-        log::error!("a request was given up: {error}");
+        log::error!(why:% = error; "a request was given up");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the server could not do it; see: bivouac logs")
     }
 }

@@ -92,7 +92,7 @@ async fn accept(listener: &TcpListener, tls: Option<TlsAcceptor>, service: Arc<S
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                log::warn!("a connection could not be accepted: {error}");
+                log::warn!(why:% = error; "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -107,14 +107,14 @@ async fn accept(listener: &TcpListener, tls: Option<TlsAcceptor>, service: Arc<S
 
 async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: Arc<Service>) {
     if let Err(error) = stream.set_nodelay(true) {
-        log::debug!("a connection: {error}");
+        log::debug!(why:% = error; "a connection");
     }
     let stream = Patient::new(stream, STALL_MAX);
     match tls {
         None => converse(stream, service).await,
         Some(tls) => match tokio::time::timeout(GREETING_MAX, tls.accept(stream)).await {
             Ok(Ok(stream)) => converse(stream, service).await,
-            Ok(Err(error)) => log::debug!("a client could not agree on TLS: {error}"),
+            Ok(Err(error)) => log::debug!(why:% = error; "a client could not agree on TLS"),
             Err(_) => log::debug!("a client did not agree on TLS in time"),
         },
     }
@@ -134,6 +134,6 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S,
         .serve_connection(TokioIo::new(stream), answer);
     if let Err(error) = conversation.await {
         // The client's affair; and what failed here has been logged there.
-        log::debug!("a connection ended early: {error}");
+        log::debug!(why:% = error; "a connection ended early");
     }
 }

@@ -292,7 +292,7 @@ impl Service {
         let route = self.routes.get(route).ok_or_else(missing)?;
         let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let page = (route.page)(accept).map_err(|error| {
-            log::error!("{}: {error}", route.path);
+            log::error!(why:% = error; "{}", route.path);
             let text = "the page could not be made; see: bivouac logs";
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text)
         })?;

@@ -24,7 +24,7 @@ const WITHOUT_ANSWER: [u32; 3] = [2, 36, 42];
 pub(crate) fn abort(connection: u32) -> bool {
     let Some(file) = control(connection) else { return false };
     let ended = std::fs::write(&file, "1");
-    ended.inspect_err(|error| log::warn!("{}: {error}", file.display())).is_ok()
+    ended.inspect_err(|error| log::warn!(why:% = error; "{}", file.display())).is_ok()
 }
 
 /// The same by the device, whose owner needs no list and no right: everything that waits, and everything later, is taken up and
@@ -44,7 +44,7 @@ pub(crate) fn refuse_all(device: OwnedFd) {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("refuse".into()).spawn(refuse) {
-        log::error!("there is no thread to refuse what waits for a mount: {error}");
+        log::error!(why:% = error; "there is no thread to refuse what waits for a mount");
     }
 }
 

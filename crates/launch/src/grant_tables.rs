@@ -45,7 +45,7 @@ pub(crate) struct Unused {
 /// What the system says of memory without a name.
 pub(crate) fn open(formation: &str, node: u16, home: &Path) -> io::Result<OwnedFd> {
     open_named(&path_of(formation, node), home).or_else(|error| {
-        log::warn!("node {node}: its memory for direct access does not outlive the supervisor: {error}");
+        log::warn!(why:% = error; "node {node}: its memory for direct access does not outlive the supervisor");
         GrantTable::make()
     })
 }
@@ -59,7 +59,7 @@ pub(crate) fn remove_all(state: &State) {
 pub(crate) fn remove(formation: &str, node: u16) {
     let path = path_of(formation, node);
     if let Err(error) = remove_at(&path) {
-        log::warn!("{}: is not removed: {error}", path.display());
+        log::warn!(why:% = error; "{}: is not removed", path.display());
     }
 }
 

@@ -15,6 +15,7 @@ use bivouac_wire::{Decode, FormationMap};
 use serde::{Deserialize, Serialize};
 
 use crate::hex::{from_hex, to_hex};
+use crate::log_events::LogFormat;
 use crate::packets;
 use crate::phases::Phase;
 use crate::state::{Domains, NodeState, RELEASE, STATE_VERSION, State, VolumeState};
@@ -28,7 +29,7 @@ pub enum ToNode {
     /// The first packet. Descriptors: configuration, lock.
     Begin,
     /// What outlives daemons of the next nodes, in the order of the configuration. Descriptors, of each: client lane, peer
-    /// lane, Unix socket, memory for direct access.
+    /// lane, Unix socket, memory for direct access, memory for what is recorded.
     Nodes,
     /// Serve a mount. Descriptors: FUSE device, memory.
     Serve {
@@ -106,6 +107,9 @@ pub struct DaemonConfig {
     pub names_memory: u64,
     /// Whether it is kept on the part of its host that is near to its volumes.
     pub numa: bool,
+    /// In which form it writes its log.
+    #[serde(with = "crate::text")]
+    pub log_format: LogFormat,
     /// After how long a node that does not answer is dead, in milliseconds, if nodes watch each other.
     pub dead_after_ms: Option<u64>,
     /// Nodes that will not be started again.
@@ -143,6 +147,7 @@ impl DaemonConfig {
             page_pool: state.page_pool,
             names_memory: state.names_memory,
             numa: state.numa,
+            log_format: state.log_format,
             dead_after_ms: state.watching_ms(),
             lost: state.lost().collect(),
             recovering: state.recovering,
@@ -195,21 +200,29 @@ pub struct NodeHandles {
     pub unix: UnixListener,
     /// Memory that is shared with processes that read and write subfiles themselves.
     pub grants: OwnedFd,
+    /// Memory for what the node records of what it does.
+    pub recorded: OwnedFd,
 }
 
 impl NodeHandles {
     /// How many descriptors that is.
-    pub(crate) const COUNT: usize = 4;
+    pub(crate) const COUNT: usize = 5;
 
     /// In the order of [`ToNode::Nodes`].
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; NodeHandles::COUNT] {
-        [self.client.as_fd(), self.peer.as_fd(), self.unix.as_fd(), self.grants.as_fd()]
+        [
+            self.client.as_fd(),
+            self.peer.as_fd(),
+            self.unix.as_fd(),
+            self.grants.as_fd(),
+            self.recorded.as_fd(),
+        ]
     }
 }
 
 impl From<[OwnedFd; NodeHandles::COUNT]> for NodeHandles {
-    fn from([client, peer, unix, grants]: [OwnedFd; NodeHandles::COUNT]) -> NodeHandles {
-        NodeHandles { client: client.into(), peer: peer.into(), unix: unix.into(), grants }
+    fn from([client, peer, unix, grants, recorded]: [OwnedFd; NodeHandles::COUNT]) -> NodeHandles {
+        NodeHandles { client: client.into(), peer: peer.into(), unix: unix.into(), grants, recorded }
     }
 }
 
@@ -265,7 +278,7 @@ impl Handover {
     /// Tells the supervisor something. That it is gone is no error: a daemon serves on.
     pub fn tell(&self, message: &FromNode) {
         if let Err(error) = packets::send(&self.socket, message, &[]) {
-            log::warn!("the supervisor does not hear: {error}");
+            log::warn!(why:% = error; "the supervisor does not hear");
         }
     }
 
@@ -308,10 +321,10 @@ fn take_nodes(socket: &OwnedFd, count: usize) -> LaunchResult<Vec<NodeHandles>> 
         let Some((ToNode::Nodes, descriptors)) = received else { return Err(not_supervised()) };
         let before = nodes.len();
         let mut rest = descriptors.into_iter();
-        while let (Some(client), Some(peer), Some(unix), Some(grants)) =
-            (rest.next(), rest.next(), rest.next(), rest.next())
-        {
-            nodes.push([client, peer, unix, grants].into());
+        loop {
+            let some: Vec<OwnedFd> = rest.by_ref().take(NodeHandles::COUNT).collect();
+            let Ok(some) = <[OwnedFd; NodeHandles::COUNT]>::try_from(some) else { break };
+            nodes.push(some.into());
         }
         if nodes.len() == before {
             return Err(not_supervised());
@@ -376,7 +389,8 @@ mod tests {
             let tcp = || TcpListener::bind("127.0.0.1:0").unwrap();
             let place = tempfile::tempdir().unwrap();
             let unix = UnixListener::bind(place.path().join("s")).unwrap();
-            NodeHandles { client: tcp(), peer: tcp(), unix, grants: packets::to_memory(&1).unwrap() }
+            let memory = || packets::to_memory(&1).unwrap();
+            NodeHandles { client: tcp(), peer: tcp(), unix, grants: memory(), recorded: memory() }
         };
         let handles: Vec<NodeHandles> = (0..150).map(|_| one()).collect();
         hand_nodes(&here, &handles).unwrap();

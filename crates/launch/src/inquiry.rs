@@ -347,7 +347,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            log::warn!("{}: {error}", self.0.display());
+            log::warn!(why:% = error; "{}", self.0.display());
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::environment::Environment;
 use crate::guarded::guarded;
 use crate::hex::to_hex;
 use crate::http::HttpWish;
+use crate::log_events::LogFormat;
 use crate::memory::{available_memory, memory_share};
 use crate::memory_root;
 use crate::name::FormationName;
@@ -57,6 +58,8 @@ pub struct Wishes {
     pub names_memory: Option<u64>,
     /// Whether daemons of a host are kept on the parts of it that are near to their volumes.
     pub numa: bool,
+    /// In which form processes write their logs.
+    pub log_format: LogFormat,
     /// How long clients wait for a node, in milliseconds.
     pub wait_ms: u64,
     /// After how long a node that does not answer is dead, in milliseconds.
@@ -153,6 +156,7 @@ impl Wishes {
             page_pool: self.page_pool,
             names_memory: self.names_memory.unwrap_or(u64::MAX),
             numa: self.numa,
+            log_format: self.log_format,
             map: String::new(),
             nodes: Vec::new(),
             lost_elsewhere: Vec::new(),
@@ -226,8 +230,8 @@ fn in_turns(state: &State) -> Vec<&NodeState> {
 /// Descriptors of a node that shares a process: three listeners, memory for direct access, its volume's directory and log, and
 /// those of a mount and a command to it, both ends of which may be in that process, and open subfiles.
 const DESCRIPTORS_PER_NODE: u64 = 12;
-/// Descriptors of a node as its supervisor has them: the four that outlive daemons, a socket to its daemon, its end.
-const DESCRIPTORS_SUPERVISED: u64 = 6;
+/// Descriptors of a node as its supervisor has them: the five that outlive daemons, a socket to its daemon, its end.
+const DESCRIPTORS_SUPERVISED: u64 = 7;
 /// Descriptors besides: for commands, mounts and logs.
 const DESCRIPTORS_BESIDES: u64 = 200;
 
@@ -316,6 +320,7 @@ mod tests {
             page_pool: 64 << 20,
             names_memory: None,
             numa: true,
+            log_format: LogFormat::default(),
             wait_ms: 30_000,
             dead_after_ms: None,
             port: 0,

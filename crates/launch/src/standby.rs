@@ -124,7 +124,7 @@ impl Standby {
             return None;
         }
         self.renew(dir).unwrap_or_else(|error| {
-            log::warn!("nobody takes this process's place if it is killed: {error}");
+            log::warn!(why:% = error; "nobody takes this process's place if it is killed");
             None
         })
     }
@@ -219,7 +219,7 @@ fn is_told_to_end(signals: &Signals) -> bool {
 
 /// Ends a copy that can be of no use.
 pub(crate) fn give_up(error: &dyn std::error::Error) -> ! {
-    log::error!("this copy cannot take its place: {error}");
+    log::error!(why:% = error; "this copy cannot take its place");
     std::process::exit(1)
 }
 

@@ -113,13 +113,13 @@ pub fn supervise(here: &Environment, dir: PathBuf, program: DaemonProgram) -> La
 /// Removes one host's part that nobody else will.
 fn remove_part(here: &Environment, dir: &StateDir) {
     let Some(state) = dir.read().ok().flatten().filter(|state| state.part.is_some()) else { return };
-    let notice = &mut |text: &str| log::warn!("{text}");
+    let notice = &mut |text: &str| log::warn!(error:% = text; "{text}");
     let removed = match state.leaves_volumes() {
         true => unmount_all(here, &state, notice),
         false => teardown::remove_leftovers(here, dir, &state, notice),
     };
     if let Err(error) = removed {
-        log::error!("{error}");
+        log::error!(error:%; "{error}");
     }
 }
 
@@ -222,7 +222,7 @@ impl Drop for Attempt<'_> {
             Err(error) => Err(error),
         };
         if let Err(error) = removed {
-            log::error!("what the failed start has made is not all removed: {error}");
+            log::error!(why:% = error; "what the failed start has made is not all removed");
         }
     }
 }
@@ -252,7 +252,7 @@ pub(crate) fn fork_supervisor(
     let act = || match supervise(claim.dir.path().to_owned()) {
         Ok(()) => 0,
         Err(error) => {
-            log::error!("{error}");
+            log::error!(error:%; "{error}");
             i32::from(error.exit_code())
         }
     };
@@ -356,7 +356,7 @@ pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = rustix::process::setrlimit(Resource::Nofile, raised) {
-        log::warn!("the limit of open files stays at {:?}: {error}", limit.current);
+        log::warn!(why:% = error; "the limit of open files stays at {:?}", limit.current);
     }
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::hex::{formation_from_hex, from_hex};
 use crate::hosts::{Launcher, Network};
 use crate::http::HttpState;
+use crate::log_events::LogFormat;
 use crate::name::FormationName;
 use crate::process::ProcessId;
 use crate::restarts::Tolerance;
@@ -121,6 +122,9 @@ pub struct State {
     /// Whether daemons of a host are kept on the parts of it that are near to their volumes.
     #[serde(default)]
     pub numa: bool,
+    /// In which form its processes write their logs.
+    #[serde(default, with = "crate::text")]
+    pub log_format: LogFormat,
     /// The map as it is sent, hexadecimal; empty until the ports are known.
     pub map: String,
     /// The nodes, by id.
@@ -457,6 +461,7 @@ pub(crate) mod tests {
             page_pool: 64 << 20,
             names_memory: 1 << 30,
             numa: true,
+            log_format: LogFormat::default(),
             map: String::new(),
             nodes: vec![node],
             lost_elsewhere: vec![],

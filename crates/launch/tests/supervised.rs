@@ -180,6 +180,7 @@ fn state(behaviour: &str, unix_path: PathBuf) -> State {
         page_pool: 64 << 20,
         names_memory: u64::MAX,
         numa: true,
+        log_format: bivouac_launch::LogFormat::default(),
         map: String::new(),
         nodes: vec![node],
         lost_elsewhere: vec![],

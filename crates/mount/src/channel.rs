@@ -109,7 +109,7 @@ impl Channel {
     /// waits for ever.
     pub fn reply(&self, unique: u64, body: &[u8]) {
         if let Err(error) = self.send(unique, 0, body) {
-            log::error!("the kernel refused a reply of {} bytes: {error}", body.len());
+            log::error!(why:% = error; "the kernel refused a reply of {} bytes", body.len());
             self.reply_error(unique, Errno::EIO);
         }
     }
@@ -131,7 +131,7 @@ impl Channel {
     pub fn reply_error(&self, unique: u64, errno: Errno) {
         let code = if errno.code() < ERRNO_END { errno.code() } else { Errno::EIO.code() };
         if let Err(error) = self.send(unique, -code, &[]) {
-            log::error!("the kernel refused the reply {errno}: {error}");
+            log::error!(why:% = error; "the kernel refused the reply {errno}");
         }
     }
 

@@ -142,7 +142,7 @@ impl Interrupts {
             let spawned = thread::Builder::new().name("mount-signals".into()).stack_size(STACK).spawn(look);
             let spawned = spawned.inspect_err(|error| {
                 log::warn!(
-                    "no thread to see who is killed: who waits for a node ends with its wait: {error}"
+                    why:% = error; "no thread to see who is killed: who waits for a node ends with its wait"
                 );
             });
             let is_there = spawned.is_ok();

@@ -105,7 +105,7 @@ impl<F: FileSystem> Mount<F> {
         match self.channel.forget_attributes(ino.0) {
             Ok(()) => on_the_way,
             Err(error) => {
-                log::debug!("{ino}: {error}");
+                log::debug!(why:% = error; "{ino}");
                 Duration::from_millis(LEASE_MS)
             }
         }

@@ -48,7 +48,7 @@ impl Parked {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Err(error) = self.parked.notes.set(self.index, 0) {
-            log::warn!("the state of the mount cannot be written: {error}");
+            log::warn!(why:% = error; "the state of the mount cannot be written");
         }
         self.parked.free.lock().push(self.index);
     }

@@ -189,7 +189,7 @@ impl Pool {
         } else if let Some(number) = roster.enrol(self.limits.threads_max) {
             drop(roster);
             if let Err(error) = self.spawn(number) {
-                log::warn!("no further thread for the mount, requests wait for each other: {error}");
+                log::warn!(why:% = error; "no further thread for the mount, requests wait for each other");
             }
         }
     }

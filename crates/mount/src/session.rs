@@ -123,7 +123,7 @@ impl<F: FileSystem> Session<F> {
     fn note_in_flight(&self, channel: u16, unique: u64) -> bool {
         let needed = !self.negotiated.has(flags::init::HAS_RESEND);
         if needed && let Err(error) = self.state.set_in_flight(channel, unique) {
-            log::warn!("the state of the mount cannot be written: {error}");
+            log::warn!(why:% = error; "the state of the mount cannot be written");
         }
         needed
     }
@@ -170,12 +170,14 @@ impl<F: FileSystem> Session<F> {
         if let (true, Ok(Answer::Reply), Some(handle)) = (opens, outcome, opened) {
             match self.opens.remove(&self.state, Handle(u64::from_ne_bytes(*handle))) {
                 Ok(ino) => ino.into_iter().for_each(|ino| self.fs.close(ino)),
-                Err(error) => log::warn!("a file that a killed program was opening stays open: {error}"),
+                Err(error) => {
+                    log::warn!(why:% = error; "a file that a killed program was opening stays open")
+                }
             }
         }
         log::info!("{} of inode {:016x} was done for a program that was killed", op.name(), header.nodeid);
         if let Err(error) = self.channel.forget_attributes(header.nodeid) {
-            log::debug!("the kernel may show old attributes of {:016x} for a moment: {error}", header.nodeid);
+            log::debug!(why:% = error; "the kernel may show old attributes of {:016x} for a moment", header.nodeid);
         }
     }
 
@@ -203,6 +205,6 @@ pub fn for_the_kernel(errno: Errno) -> Errno {
 fn warn_of(error: &FsError, op: Opcode, nodeid: u64) {
     let grave = matches!(error.errno(), Errno::EIO | Errno::ETIMEDOUT | Errno::ENOTCONN | Errno::EPROTO);
     if grave {
-        log::warn!("{} of inode {nodeid:016x}: {error}", op.name());
+        log::warn!(why:% = error; "{} of inode {nodeid:016x}", op.name());
     }
 }

@@ -51,7 +51,7 @@ impl Watch {
         let key = u64::from(node.0) << RUN_BITS | run_of(instance);
         let flags = EventFlags::RDHUP | EventFlags::ONESHOT;
         if let Err(error) = epoll::add(&self.epoll, socket, EventData::new_u64(key), flags) {
-            log::warn!("a connection to {node} is not watched: {error}");
+            log::warn!(why:% = error; "a connection to {node} is not watched");
         }
     }
 
@@ -63,7 +63,7 @@ impl Watch {
             match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
-                    log::error!("connections are not watched any more: {error}");
+                    log::error!(why:% = error; "connections are not watched any more");
                     return None;
                 }
             }

@@ -63,7 +63,7 @@ impl Callbacks {
         let request = PeerRequest::of_node(self.peers.id(), Op::Invalidate, &body);
         self.peers
             .ask_within::<op::Invalidate>(Some(wait), node, &request)
-            .inspect_err(|error| log::debug!("{node} does not say what its mounts cache: {error}"))
+            .inspect_err(|error| log::debug!(why:% = error; "{node} does not say what its mounts cache"))
             .ok()
             .map(|ms| Duration::from_millis(ms.into()))
     }

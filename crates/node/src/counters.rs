@@ -2,41 +2,44 @@
 //! and requests made to peers. Counting takes no lock and no memory, and threads do not share what they count in.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bivouac_direct::Memory;
+use bivouac_record::{Bin, RECORDS};
 use bivouac_wire::{Op, OpCount, TIME_RANGES, Times};
 
 /// Most places that threads count in.
 const SHARDS_MAX: usize = 16;
+/// Operations that there is room for, by number. There is none with number 0, where damage is counted.
+const OPS: usize = 192;
+/// Double words of one operation, on lines of the processors' caches of its own.
+const COUNTS: usize = 64;
+/// Double words of all counters.
+pub const WORDS: usize = SHARDS_MAX * OPS * COUNTS;
 
-/// How long requests took.
-#[derive(Default)]
-struct Recorded {
-    total_us: AtomicU64,
-    counts: [AtomicU64; TIME_RANGES],
-}
+// What is counted of an operation, in this order, and behind it the times of requests of clients, and of peers.
+const CLIENT: usize = 0;
+const PEER: usize = 1;
+const CALLS: usize = 2;
+const RECEIVED: usize = 3;
+const SENT: usize = 4;
+const CLIENT_TIMES: usize = 5;
+const PEER_TIMES: usize = CLIENT_TIMES + TIMES;
+/// Those that daemons were killed in the middle of.
+const CUT_OFF: usize = PEER_TIMES + TIMES;
+/// Double words of times: all together in microseconds, and how many were in each range.
+const TIMES: usize = 1 + TIME_RANGES;
+const _: () = assert!(CUT_OFF < COUNTS);
 
-/// The counters of one operation, on cache lines of their own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Counts {
-    client: AtomicU64,
-    peer: AtomicU64,
-    calls: AtomicU64,
-    received: AtomicU64,
-    sent: AtomicU64,
-    client_times: Recorded,
-    peer_times: Recorded,
-}
-
-/// What some of the threads count in.
-struct Shard(Vec<Counts>);
-
-/// The counters of a node.
+/// The counters of a node, in memory that outlives its daemon.
 pub struct Counters {
-    shards: Vec<Shard>,
-    damaged: Counts,
+    memory: Arc<Memory>,
+    at: usize,
+    /// How many places threads of this daemon count in, and how many any daemon has.
+    own: usize,
+    all: usize,
 }
 
 /// A request that was served.
@@ -64,109 +67,186 @@ fn this_thread() -> usize {
     })
 }
 
-impl Recorded {
-    fn add(&self, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.total_us.fetch_add(us, Ordering::Relaxed);
-        if let Some(count) = self.counts.get(range_of(us)) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn add_to(&self, times: &mut Times) {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut counts: Vec<u64> = self.counts.iter().map(read).collect();
-        counts.truncate(counts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1));
-        times.add(&Times { total_us: read(&self.total_us), counts });
-    }
-}
-
 /// The range that a time counts in: at most 2^i microseconds, and more than half of that.
 fn range_of(us: u64) -> usize {
     let range = u64::BITS - us.saturating_sub(1).leading_zeros();
     (range as usize).min(TIME_RANGES - 1)
 }
 
+/// What is done by who looks at a formation, and by nodes that look at each other: with them alone it is idle.
+pub fn is_look(op: Op) -> bool {
+    matches!(
+        op,
+        Op::Ping
+            | Op::GetMap
+            | Op::Status
+            | Op::ListUses
+            | Op::ListHistory
+            | Op::AskHost
+            | Op::Probe
+            | Op::ProbeFor
+            | Op::Reached
+    )
+}
+
+fn count(counts: &[AtomicU64], at: usize, more: u64) {
+    if let Some(counter) = counts.get(at) {
+        counter.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+fn read(counts: &[AtomicU64], at: usize) -> u64 {
+    counts.get(at).map_or(0, |counter| counter.load(Ordering::Relaxed))
+}
+
+/// How many requests are done, of clients or of peers.
+fn done(counts: &[AtomicU64], times: usize) -> u64 {
+    (1..TIMES).map(|range| read(counts, times + range)).fold(0, u64::saturating_add)
+}
+
+fn times(counts: &[AtomicU64], at: usize) -> Times {
+    let mut ranges: Vec<u64> = (1..TIMES).map(|range| read(counts, at + range)).collect();
+    ranges.truncate(ranges.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1));
+    Times { total_us: read(counts, at), counts: ranges }
+}
+
 impl Counters {
-    pub fn new() -> Counters {
-        let most = Op::ALL.iter().map(|op| *op as usize).max().unwrap_or(0);
-        let shard = || Shard((0..=most).map(|_| Counts::default()).collect());
+    /// Those that begin with this double word, with what earlier daemons counted; in how many places they did is at
+    /// `places_at`.
+    pub fn open(memory: Arc<Memory>, at: usize, places_at: usize) -> Counters {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let shards = (0..threads.min(SHARDS_MAX)).map(|_| shard()).collect();
-        Counters { shards, damaged: Counts::default() }
+        let own = threads.min(SHARDS_MAX);
+        let places = memory.doubles(places_at, 1).and_then(<[AtomicU64]>::first);
+        let before = places.map_or(0, |places| places.fetch_max(own as u64, Ordering::Relaxed));
+        let all = own.max(usize::try_from(before).unwrap_or(SHARDS_MAX).min(SHARDS_MAX));
+        let counters = Counters { memory, at, own, all };
+        if before > 0 {
+            counters.end_unanswered();
+        }
+        counters
+    }
+
+    /// What a killed daemon had not answered is not under way any more. No count ever becomes less.
+    fn end_unanswered(&self) {
+        for counts in Op::ALL.iter().flat_map(|op| self.all_of(*op as usize)) {
+            let begun = read(counts, CLIENT).saturating_add(read(counts, PEER));
+            let done = done(counts, CLIENT_TIMES).saturating_add(done(counts, PEER_TIMES));
+            if let Some(counter) = counts.get(CUT_OFF) {
+                counter.store(begun.saturating_sub(done), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn place(&self, shard: usize, op: usize) -> Option<&[AtomicU64]> {
+        let first = self.at + (shard * OPS + op) * COUNTS;
+        self.memory.doubles(first, COUNTS).filter(|_| op < OPS)
     }
 
     /// Those of an operation that this thread counts in.
-    fn of(&self, op: Op) -> Option<&Counts> {
-        let shard = this_thread() % self.shards.len().max(1);
-        self.shards.get(shard)?.0.get(op as usize)
+    fn of(&self, op: Op) -> Option<&[AtomicU64]> {
+        if !RECORDS {
+            return None;
+        }
+        self.place(this_thread() % self.own.max(1), op as usize)
+    }
+
+    fn all_of(&self, op: usize) -> impl Iterator<Item = &[AtomicU64]> {
+        (0..self.all).filter_map(move |shard| self.place(shard, op))
     }
 
     /// One more request from a client, or from a peer.
     pub fn add(&self, op: Op, from_peer: bool) {
         if let Some(counts) = self.of(op) {
-            let counter = if from_peer { &counts.peer } else { &counts.client };
-            counter.fetch_add(1, Ordering::Relaxed);
+            count(counts, if from_peer { PEER } else { CLIENT }, 1);
         }
     }
 
     /// A request that was counted when it came is done.
     pub fn served(&self, served: &Served) {
         if let Some(counts) = self.of(served.op) {
-            counts.received.fetch_add(served.received, Ordering::Relaxed);
-            counts.sent.fetch_add(served.sent, Ordering::Relaxed);
-            let times = if served.from_peer { &counts.peer_times } else { &counts.client_times };
-            times.add(served.took);
+            count(counts, RECEIVED, served.received);
+            count(counts, SENT, served.sent);
+            let times = if served.from_peer { PEER_TIMES } else { CLIENT_TIMES };
+            let us = u64::try_from(served.took.as_micros()).unwrap_or(u64::MAX);
+            count(counts, times, us);
+            count(counts, times + 1 + range_of(us), 1);
         }
     }
 
     /// One more request, or answer, that was changed on its way from or to a client, or a peer.
     pub fn add_damage(&self, from_peer: bool) {
-        let counter = if from_peer { &self.damaged.peer } else { &self.damaged.client };
-        counter.fetch_add(1, Ordering::Relaxed);
+        if let Some(counts) = self.place(0, 0) {
+            count(counts, if from_peer { PEER } else { CLIENT }, 1);
+        }
     }
 
     /// What was changed on its way from and to others, if anything was.
     pub fn damaged(&self) -> Option<OpCount> {
-        let [client, peer] = [&self.damaged.client, &self.damaged.peer].map(|c| c.load(Ordering::Relaxed));
-        (client + peer > 0).then(|| OpCount { name: "Damaged".into(), client, peer, ..OpCount::default() })
+        let counts = self.place(0, 0)?;
+        let [client, peer] = [CLIENT, PEER].map(|at| read(counts, at));
+        (client > 0 || peer > 0).then(|| OpCount {
+            name: "Damaged".into(),
+            client,
+            peer,
+            ..OpCount::default()
+        })
     }
 
     /// One more request to a peer.
     pub fn add_call(&self, op: Op) {
         if let Some(counts) = self.of(op) {
-            counts.calls.fetch_add(1, Ordering::Relaxed);
+            count(counts, CALLS, 1);
         }
     }
 
     /// Every operation that was asked for, by anybody, in the order of the table.
     pub fn list(&self) -> Vec<OpCount> {
-        let read = |op: &Op| {
+        let sum = |op: &Op| {
             let mut sum = OpCount { name: op.name().into(), ..OpCount::default() };
-            for counts in self.shards.iter().filter_map(|shard| shard.0.get(*op as usize)) {
-                let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            for counts in self.all_of(*op as usize) {
                 // First what is done, so that it is never more than what was begun.
-                counts.client_times.add_to(&mut sum.client_times);
-                counts.peer_times.add_to(&mut sum.peer_times);
-                sum.client += read(&counts.client);
-                sum.peer += read(&counts.peer);
-                sum.calls += read(&counts.calls);
-                sum.received_bytes += read(&counts.received);
-                sum.sent_bytes += read(&counts.sent);
+                sum.client_times.add(&times(counts, CLIENT_TIMES));
+                sum.peer_times.add(&times(counts, PEER_TIMES));
+                sum.cut_off = sum.cut_off.saturating_add(read(counts, CUT_OFF));
+                sum.client = sum.client.saturating_add(read(counts, CLIENT));
+                sum.peer = sum.peer.saturating_add(read(counts, PEER));
+                sum.calls = sum.calls.saturating_add(read(counts, CALLS));
+                sum.received_bytes = sum.received_bytes.saturating_add(read(counts, RECEIVED));
+                sum.sent_bytes = sum.sent_bytes.saturating_add(read(counts, SENT));
             }
-            (sum.client + sum.peer + sum.calls > 0).then_some(sum)
+            (sum.client > 0 || sum.peer > 0 || sum.calls > 0).then_some(sum)
         };
-        Op::ALL.iter().filter_map(read).collect()
+        Op::ALL.iter().filter_map(sum).collect()
+    }
+
+    /// All requests that were answered, but looks.
+    pub fn total(&self) -> Bin {
+        let mut total = Bin::default();
+        for counts in Op::ALL.iter().filter(|op| !is_look(**op)).flat_map(|op| self.all_of(*op as usize)) {
+            for times in [CLIENT_TIMES, PEER_TIMES] {
+                let spent_ns = read(counts, times).saturating_mul(1000);
+                total.add(Bin { ops: done(counts, times), spent_ns, ..Bin::default() });
+            }
+            let (read, written) = (read(counts, SENT), read(counts, RECEIVED));
+            total.add(Bin { read, written, ..Bin::default() });
+        }
+        total
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recorder::Recorder;
+
+    #[test]
+    fn all_operations_have_room() {
+        assert!(Op::ALL.iter().all(|op| (1..OPS).contains(&(*op as usize))));
+    }
 
     #[test]
     fn only_what_was_asked_for_is_listed() {
-        let counters = Counters::new();
+        let counters = Recorder::open(None).unwrap().counters();
         counters.add(Op::Read, false);
         counters.add(Op::Read, true);
         counters.add(Op::Trim, true);
@@ -182,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_many_threads_served_is_summed_up() {
-        let counters = Counters::new();
+        let counters = Recorder::open(None).unwrap().counters();
         std::thread::scope(|scope| {
             for thread in 0..8_u64 {
                 let counters = &counters;

@@ -7,7 +7,7 @@ use bivouac_types::limits::CLIENT_CHANNELS_MAX;
 use bivouac_types::{ClientId, Errno, FsError, FsResult};
 use bivouac_wire::{Decode, Encode, Op, Operation, Touches, op};
 
-use crate::counters::Served;
+use crate::counters::{Served, is_look};
 use crate::handlers::{data, direct, list};
 use crate::leases::Principal;
 use crate::node::{Node, RECORDS_VOLUME};
@@ -29,6 +29,9 @@ pub trait Handle: Operation {
 impl Service for Node {
     fn serve(&self, call: &Call<'_>, reply: &mut Reply<'_>) {
         let (from_peer, begun) = (call.lane == LaneKind::Peer, Instant::now());
+        if !is_look(call.op) {
+            self.recorder.tick(begun, &self.counters);
+        }
         self.counters.add(call.op, from_peer);
         if call.frame.flags.is_answer_damaged() {
             self.counters.add_damage(from_peer);
@@ -62,6 +65,7 @@ impl Service for Node {
             Op::StatFs => run::<op::StatFs>,
             Op::Status => run::<op::Status>,
             Op::ListUses => run::<op::ListUses>,
+            Op::ListHistory => run::<op::ListHistory>,
             Op::AskHost => run::<op::AskHost>,
             Op::SyncRecords => run::<op::SyncRecords>,
             Op::Read => data::serve_read,

@@ -137,7 +137,7 @@ impl Node {
         // later, so that not every change waits for it.
         self.shards.end(dir, time);
         if let Err(error) = outcome {
-            log::warn!("the home of directory {dir} is told later that it has changed: {error}");
+            log::warn!(why:% = error; "the home of directory {dir} is told later that it has changed");
             self.reaper.add_once(Job::Tell(dir));
         }
     }
@@ -207,7 +207,7 @@ impl Node {
                 Ok(state) => drop(gather.known.lock().shards.insert(node, state)),
                 Err(error) => {
                     gather.known.lock().dirty.insert(node);
-                    log::warn!("{node} does not say what it has of directory {dir}: {error}");
+                    log::warn!(why:% = error; "{node} does not say what it has of directory {dir}");
                 }
             }
         }

@@ -348,7 +348,7 @@ impl Node {
         let steps = Steps { tx, channel, retry: true, origin, background: true };
         let _principal = Principal::on_behalf_of(logged.client);
         if let Err(refused) = self.finish_intent(&logged, steps)? {
-            log::info!("change {tx}, left by an earlier daemon, was refused: {refused}");
+            log::info!(why:% = refused; "change {tx}, left by an earlier daemon, was refused");
         }
         Ok(())
     }
@@ -527,6 +527,7 @@ pub mod tests {
             spread_at: bivouac_types::SpreadAt::default(),
             dead_after: None,
             past: crate::Past::default(),
+            recorded: None,
             switches: Vec::new(),
             liveness: std::sync::Arc::new(bivouac_net::LivenessTable::new(1)),
             objects: bivouac_source::Environment::default(),

@@ -37,6 +37,7 @@ mod proxy;
 mod pulse;
 mod reaper;
 pub mod record;
+mod recorder;
 mod rounds;
 mod served;
 mod session;

@@ -316,7 +316,7 @@ impl Node {
                 self.peer_answers(to);
             }
             Err(error) => {
-                log::debug!("{to} was not reached: {error}");
+                log::debug!(why:% = error; "{to} was not reached");
                 if probe {
                     self.members.handle(&[Event::Failed(to)]);
                 }

@@ -1,6 +1,7 @@
 //! A node: its parts, and how it starts and ends.
 
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -32,6 +33,7 @@ use crate::peers::{PeerLane, Peers};
 use crate::proxy::Proxy;
 use crate::reaper::{Job, Reaper};
 use crate::record::Inode;
+use crate::recorder::Recorder;
 use crate::rounds::Rounds;
 use crate::served::{Served, ServedClients};
 use crate::sessions::Sessions;
@@ -84,6 +86,8 @@ pub struct NodeConfig {
     pub rounds: Rounds,
     /// What was before this daemon.
     pub past: Past,
+    /// Memory for what is recorded, which outlives daemons; without it, this one's.
+    pub recorded: Option<OwnedFd>,
     /// The switch of each node of the map, by number, as far as that is known.
     pub switches: Vec<Option<u16>>,
 }
@@ -133,6 +137,8 @@ pub struct Node {
     pub(crate) counters: Arc<Counters>,
     /// How files are used.
     pub(crate) uses: Uses,
+    /// The memory that has both.
+    pub(crate) recorder: Recorder,
     pub(crate) reaper: Reaper,
     pub(crate) rounds: Rounds,
     /// Who lives.
@@ -175,7 +181,9 @@ impl Node {
         }
         let (shards, gathers) =
             (Shards::new(slots_of(&config.map, config.id).collect()), Gathers::new(&config.map));
-        let (served, counters) = (Arc::<ServedClients>::default(), Arc::new(Counters::new()));
+        let recorder = Recorder::open(config.recorded)
+            .map_err(|error| FsError::from_io(&error, "memory for what is recorded"))?;
+        let (served, counters) = (Arc::<ServedClients>::default(), Arc::new(recorder.counters()));
         let lane = Arc::new(PeerLane::new(&config.map, config.id, Arc::clone(&peers), Arc::clone(&counters)));
         let restarted = recovery.records > 0;
         let callbacks = Callbacks::new(&config.map, restarted, Arc::clone(&served), Arc::clone(&lane));
@@ -217,7 +225,8 @@ impl Node {
             users: Users::default(),
             opens: Opens::new(),
             counters,
-            uses: Uses::default(),
+            uses: Uses::open(&recorder),
+            recorder,
             files: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             started: Instant::now(),

@@ -135,7 +135,7 @@ impl Node {
         let own = partition.places(&self.map).into_iter().filter(|place| place.node == self.id);
         for place in own {
             if let Err(error) = self.data.limit_part(place.volume, id, partition.seat_capacity()) {
-                log::error!("{id} is not limited on this node: {error}");
+                log::error!(why:% = error; "{id} is not limited on this node");
             }
         }
     }

@@ -205,7 +205,7 @@ impl Reaper {
             threads.retain(|thread| !thread.is_finished());
             match thread("runner").spawn(move || node.run_tasks()) {
                 Ok(thread) => threads.push(thread),
-                Err(error) => return log::error!("work for peers waits, there is no thread: {error}"),
+                Err(error) => return log::error!(why:% = error; "work for peers waits, there is no thread"),
             }
             agenda.runners += 1;
         }
@@ -272,7 +272,7 @@ impl Node {
             && self.records.wants_compaction()
             && let Err(error) = self.records.compact()
         {
-            log::error!("compaction of the records failed, the log goes on growing: {error}");
+            log::error!(why:% = error; "compaction of the records failed, the log goes on growing");
         }
     }
 
@@ -292,8 +292,8 @@ impl Node {
             let outcome = self.run(&task.job);
             match &outcome {
                 Ok(()) => drop(self.away.is_here(self.id)),
-                Err(error) if task.waited_for.is_none() => log::warn!("{:?} waits: {error}", task.job),
-                Err(error) => log::debug!("{:?} still waits: {error}", task.job),
+                Err(error) if task.waited_for.is_none() => log::warn!(why:% = error; "{:?} waits", task.job),
+                Err(error) => log::debug!(why:% = error; "{:?} still waits", task.job),
             }
             let waits_for = take_blamed().unwrap_or_else(|| {
                 // It is this node itself that cannot: the pauses grow as for others.
@@ -338,7 +338,7 @@ impl Node {
     fn forget_lookups(&self, inos: impl Iterator<Item = Ino>) {
         for ino in inos {
             if let Err(error) = self.forget_orphan(ino, LOOKED_UP) {
-                log::warn!("inode {ino} has no name and could not be removed: {error}");
+                log::warn!(why:% = error; "inode {ino} has no name and could not be removed");
             }
         }
     }

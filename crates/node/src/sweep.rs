@@ -65,7 +65,7 @@ impl Sweeper {
         let builder = std::thread::Builder::new().name("sweep".into()).stack_size(512 << 10);
         match builder.spawn(move || work(&node)) {
             Ok(thread) => state.thread = Some(thread),
-            Err(error) => log::warn!("unused subfiles are not looked for: {error}"),
+            Err(error) => log::warn!(why:% = error; "unused subfiles are not looked for"),
         }
     }
 
@@ -114,7 +114,7 @@ impl Node {
             let listed = match self.data.list_ids(volume) {
                 Ok(listed) => listed,
                 Err(error) => {
-                    log::warn!("unused subfiles are not looked for: {error}");
+                    log::warn!(why:% = error; "unused subfiles are not looked for");
                     continue;
                 }
             };
@@ -139,7 +139,7 @@ impl Node {
         inos.dedup();
         let gone = match self.step::<op::WhichGone>(home, Steps::question(SYSTEM), 0, Inodes { inos }) {
             Ok(gone) => gone.inos,
-            Err(error) => return log::info!("files of {home} are not asked about: {error}"),
+            Err(error) => return log::info!(why:% = error; "files of {home} are not asked about"),
         };
         for id in batch.iter().filter(|id| gone.contains(&id.ino)) {
             match self.data.remove(*id) {
@@ -147,7 +147,7 @@ impl Node {
                     self.lending.removed(*id);
                     log::info!("subfile of inode {} on seat {} had no file: {removed}", id.ino, id.seat.0)
                 }
-                Err(error) => log::warn!("a subfile without a file stays: {error}"),
+                Err(error) => log::warn!(why:% = error; "a subfile without a file stays"),
             }
         }
     }

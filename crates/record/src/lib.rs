@@ -3,12 +3,17 @@
 
 mod counts;
 mod facts;
+mod history;
 mod rules;
 mod timeline;
 mod tracker;
 
 pub use counts::{Counts, OWN_PROGRAM, Pattern, SIZE_BOUNDS, SIZE_RANGES};
 pub use facts::{Facts, Group};
+pub use history::{History, MINUTE_MS, MINUTES, SECOND_MS, SECONDS, Slot, spread};
 pub use rules::{Finding, RULES, Rule, findings, wider_stripe};
 pub use timeline::{BINS, Bin, Timeline};
 pub use tracker::{Access, Place, Tracker};
+
+/// Whether anything is recorded. It is not in builds that are there to be measured beside: benches/recorder.
+pub const RECORDS: bool = !cfg!(bivouac_unrecorded);

@@ -175,6 +175,8 @@ operations! {
     Status = 25, Client, () => NodeStatus;
     /// How files whose home this is were used.
     ListUses = 126, Client, () => UseTable;
+    /// What was done when: with files whose home this is, or of requests.
+    ListHistory = 134, Client, HistoryRequest => HistoryTable;
     /// What there is on this node's host beside its volumes: logs, and jobs of staging.
     AskHost = 129, Client, HostQuestion<'a> => Blob;
     /// Makes this node's records durable on their volume.
@@ -809,8 +811,16 @@ mod tests {
     #[test]
     fn peer_steps_stay_off_the_client_lane() {
         for op in Op::ALL {
-            // Numbers of site storage are in one place, whoever asks; six had no other left.
-            let exempt = [Op::ListHashes, Op::SendUnsent, Op::Put, Op::MakeRoom, Op::Claim, Op::AskHost];
+            // Numbers of site storage are in one place, whoever asks; seven had no other left.
+            let exempt = [
+                Op::ListHashes,
+                Op::SendUnsent,
+                Op::Put,
+                Op::MakeRoom,
+                Op::Claim,
+                Op::AskHost,
+                Op::ListHistory,
+            ];
             if (113..=126).contains(&(*op as u16)) || exempt.contains(op) {
                 continue;
             }

@@ -130,8 +130,20 @@ pub struct OpCount {
     pub client_times: Times,
     /// How long those of peers took.
     pub peer_times: Times,
+    /// Those of clients and peers that daemons were killed in the middle of.
+    pub cut_off: u64,
 }
-codec_struct!(OpCount { name, client, peer, calls, received_bytes, sent_bytes, client_times, peer_times });
+codec_struct!(OpCount {
+    name,
+    client,
+    peer,
+    calls,
+    received_bytes,
+    sent_bytes,
+    client_times,
+    peer_times,
+    cut_off
+});
 
 /// The page pools of a daemon's mounts together, in bytes but for hits and misses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -312,7 +312,8 @@ impl log::Log for Log {
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        sim::log_line(&format!("{} {}", record.level(), record.args()));
+        let why = record.key_values().get("why".into()).map(|why| format!(": {why}")).unwrap_or_default();
+        sim::log_line(&format!("{} {}{why}", record.level(), record.args()));
     }
 
     fn flush(&self) {}

@@ -377,6 +377,7 @@ impl World {
             objects: bivouac_source::Environment::default(),
             rounds: Rounds::default(),
             past: Past::default(),
+            recorded: None,
             switches: Vec::new(),
         };
         let (node, recovery) = Node::open(config, Arc::new(NetPeers::new(ways)), Arc::new(SystemClock))?;

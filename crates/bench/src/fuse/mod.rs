@@ -47,7 +47,7 @@ impl Drop for BareFuse {
     fn drop(&mut self) {
         let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
         if let Err(error) = unmount(&self.dir, flags) {
-            log::error!("{}: is not unmounted: {error}", self.dir.display());
+            log::error!(why:% = error; "{}: is not unmounted", self.dir.display());
         }
     }
 }

@@ -46,7 +46,7 @@ pub fn serve(dir: &Path, announce: impl FnOnce(u16) -> BenchResult<()>) -> Bench
             let file = &file;
             scope.spawn(move || {
                 if let Err(error) = answer(stream, file) {
-                    log::warn!("a connection of the bare copy: {error}");
+                    log::warn!(why:% = error; "a connection of the bare copy");
                 }
             });
         }

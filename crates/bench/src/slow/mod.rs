@@ -90,7 +90,7 @@ impl SlowDir {
 impl Drop for SlowDir {
     fn drop(&mut self) {
         if let Err(error) = unmount(&self.dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
-            log::error!("{}: is not unmounted: {error}", self.dir.display());
+            log::error!(why:% = error; "{}: is not unmounted", self.dir.display());
         }
     }
 }

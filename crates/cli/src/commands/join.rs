@@ -6,12 +6,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bivouac_launch::hosts::{JoinOptions, Mounter, join};
-use bivouac_launch::{Environment, Kind, LaunchError, LaunchResult, MountWay, State, StateDir, cannot_mount};
+use bivouac_launch::{
+    Environment, Kind, LaunchError, LaunchResult, LogFormat, MountWay, State, StateDir, cannot_mount,
+};
 use bivouac_mount::fusermount;
 
 use super::supervise::supervise_at;
 use crate::attach::{Wanted, attach, wait_usable};
 use crate::failure::Failure;
+use crate::logging;
 use crate::options::JoinArgs;
 
 /// What the kernel gives mounts through.
@@ -21,6 +24,7 @@ const DEVICE_NUMBER: (u32, u32) = (10, 229);
 
 /// Plays this host's part until it is over.
 pub fn run(here: &Environment, args: JoinArgs) -> Result<ExitCode, Failure> {
+    logging::call("agent");
     let options = JoinOptions { ticket: args.ticket, sent: args.sent, meet: args.meet, apart: args.apart };
     join(here, &options, &Fuse(here), &|dir| supervise_at(here, dir))?;
     Ok(ExitCode::SUCCESS)
@@ -29,6 +33,10 @@ pub fn run(here: &Environment, args: JoinArgs) -> Result<ExitCode, Failure> {
 struct Fuse<'a>(&'a Environment);
 
 impl Mounter for Fuse<'_> {
+    fn write_logs_as(&self, format: LogFormat) {
+        logging::write_as(format, None);
+    }
+
     fn check(&self) -> LaunchResult<()> {
         let refused = |e| LaunchError::path(Path::new(DEVICE), "use it, and FUSE is needed to mount", e);
         // Also the helper opens it with the user's rights.

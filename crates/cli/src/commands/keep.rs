@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use bivouac_launch::Environment;
 use bivouac_launch::hosts::keep;
+use bivouac_launch::{Environment, StateDir};
 
 use crate::failure::Failure;
 use crate::logging;
@@ -11,7 +11,7 @@ use crate::options::SuperviseArgs;
 
 /// Keeps the hosts together until it is told to end.
 pub fn run(here: &Environment, args: SuperviseArgs) -> Result<ExitCode, Failure> {
-    logging::raise(here.log_level.as_deref());
+    logging::raise_at(here, "keeper", &StateDir::at(args.dir.clone()));
     keep(here, args.dir)?;
     Ok(ExitCode::SUCCESS)
 }

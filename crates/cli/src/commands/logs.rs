@@ -1,6 +1,7 @@
 //! `bivouac logs`: what the processes of a formation wrote, on all of its hosts, in one stream.
 
 mod elsewhere;
+mod line;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +12,6 @@ use std::process::ExitCode;
 use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, StateDir, asks_to_end};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
@@ -19,6 +19,7 @@ use crate::host_notes::{Hosts, own_nodes};
 use crate::options::LogsArgs;
 use crate::output;
 use elsewhere::Elsewhere;
+use line::{Line, merged};
 
 /// At most so much of a log is looked at, from its end, in bytes.
 const TAIL_MAX: u64 = 64 << 20;
@@ -43,7 +44,7 @@ pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     logs.check()?;
     let read = logs.read(TAIL_MAX)?;
-    let lines = merged(&read);
+    let lines = chosen(&read, args);
     let skipped = args.lines.map_or(0, |last| lines.len().saturating_sub(last));
     show(lines.get(skipped..).unwrap_or_default(), wide(&read), args.json)?;
     let Some(changes) = changes else { return Ok(ExitCode::SUCCESS) };
@@ -57,14 +58,20 @@ pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
         while rustix::io::read(&changes, &mut [0_u8; 4096]).is_ok_and(|len| len > 0) {}
         loop {
             let read = logs.read(PIECE_MAX)?;
-            let lines = merged(&read);
-            if lines.is_empty() {
+            if read.iter().all(|(_, lines)| lines.is_empty()) {
                 break;
             }
-            show(&lines, wide(&read), args.json)?;
+            show(&chosen(&read, args), wide(&read), args.json)?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// All lines by their time that are wanted.
+fn chosen<'a>(read: &'a [(String, Vec<String>)], args: &LogsArgs) -> Vec<Line<'a>> {
+    let mut lines = merged(read);
+    lines.retain(|line| line.is_at_least(args.level));
+    lines
 }
 
 struct Logs<'a> {
@@ -197,108 +204,21 @@ fn wide(logs: &[(String, Vec<String>)]) -> usize {
     logs.iter().map(|(name, _)| name.len()).max().unwrap_or(0)
 }
 
-/// A line with who wrote it.
-#[derive(Debug, PartialEq, Eq)]
-struct Line<'a> {
-    by: &'a str,
-    line: &'a str,
-}
-
-/// A line of a log, for programs. What one goes on with has neither time nor level.
-#[derive(Serialize)]
-struct Parsed<'a> {
-    time: Option<&'a str>,
-    by: &'a str,
-    level: Option<String>,
-    module: Option<&'a str>,
-    text: &'a str,
-}
-
-/// All lines by their time, those without one behind the line that they go on from.
-fn merged(logs: &[(String, Vec<String>)]) -> Vec<Line<'_>> {
-    let mut all = Vec::new();
-    for (name, lines) in logs {
-        let mut time = "";
-        for line in lines {
-            time = stamp(line).unwrap_or(time);
-            all.push((time, Line { by: name, line }));
-        }
-    }
-    all.sort_by_key(|(time, _)| *time);
-    all.into_iter().map(|(_, line)| line).collect()
-}
-
 /// Writes lines, with who wrote them in front where that is one of `wide` letters.
 fn show(lines: &[Line<'_>], wide: usize, as_json: bool) -> Result<(), Failure> {
     for line in lines {
         if as_json {
             outln!("{}", serde_json::to_string(&line.parsed()).map_err(std::io::Error::from)?);
         } else {
-            outln!("{:<wide$}  {}", line.by, line.line);
+            outln!("{:<wide$}  {}", line.by, line.plain());
         }
     }
     Ok(())
 }
 
-impl<'a> Line<'a> {
-    fn parsed(&self) -> Parsed<'a> {
-        let Line { by, line } = *self;
-        let other = Parsed { time: None, by, level: None, module: None, text: line };
-        let Some(time) = stamp(line) else { return other };
-        let rest = line.strip_prefix(time).unwrap_or(line).trim_start();
-        let Some((level, (module, text))) =
-            rest.split_once(' ').and_then(|(level, rest)| Some((level, rest.trim_start().split_once(": ")?)))
-        else {
-            return Parsed { time: Some(time), text: rest, ..other };
-        };
-        Parsed { time: Some(time), by, level: Some(level.to_lowercase()), module: Some(module), text }
-    }
-}
-
-/// The time that a line begins with: digits and their signs, so that texts are ordered as times.
-fn stamp(line: &str) -> Option<&str> {
-    let first = line.split(' ').next()?;
-    let is_time = first.len() >= 20 && first.ends_with('Z') && first.as_bytes().get(10) == Some(&b'T');
-    is_time.then_some(first)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_are_in_the_order_of_their_times_and_what_goes_on_stays_behind() {
-        let lines = |all: &[&str]| all.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
-        let logs = vec![
-            (
-                "n0".to_owned(),
-                lines(&["2026-01-01T00:00:02.000Z b", " more of b", "2026-01-01T00:00:04.000Z d"]),
-            ),
-            ("supervisor".to_owned(), lines(&["2026-01-01T00:00:01.000Z a", "2026-01-01T00:00:03.000Z c"])),
-        ];
-        let merged = merged(&logs);
-        let ends: Vec<&str> = merged.iter().map(|line| line.line.rsplit(' ').next().unwrap()).collect();
-        assert_eq!(ends, ["a", "b", "b", "c", "d"]);
-        assert_eq!((merged[0].by, merged[2].by, merged[2].line), ("supervisor", "n0", " more of b"));
-        assert_eq!(wide(&logs), "supervisor".len());
-    }
-
-    #[test]
-    fn lines_have_parts_for_programs() {
-        let json = |line| serde_json::to_value(Line { by: "n0", line }.parsed()).unwrap();
-        let parsed = json("2026-01-01T00:00:02.000Z WARN  bivouac_node::leases: node 1: late: 3 s");
-        assert_eq!(
-            parsed,
-            serde_json::json!({
-                "time": "2026-01-01T00:00:02.000Z", "by": "n0", "level": "warn",
-                "module": "bivouac_node::leases", "text": "node 1: late: 3 s",
-            })
-        );
-        let other = json("stack backtrace:");
-        assert!(other["time"].is_null() && other["level"].is_null() && other["text"] == "stack backtrace:");
-        assert_eq!(json("2026-01-01T00:00:02.000Z half")["text"], "half");
-        assert_eq!(json("")["text"], "");
-    }
 
     #[test]
     fn what_is_not_a_whole_line_waits() {

@@ -45,10 +45,12 @@ const THREADS_SHARED: usize = 32;
 pub fn run(here: &Environment) -> Result<ExitCode, Failure> {
     // Before anybody can have taken its place.
     let starter = ProcessId::parent();
-    logging::raise(here.log_level.as_deref());
+    logging::raise(here, "daemon");
     raise_descriptor_limit();
     let (handover, start) = Handover::from_stdin()?;
     let handover = Arc::new(handover);
+    let only = <&[NodeShare; 1]>::try_from(start.config.nodes.as_slice()).ok();
+    logging::write_as(start.config.log_format, only.map(|[share]| share.node));
     let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP])
         .map_err(|e| LaunchError::system("signals", e))?;
     let mut phases = Phases::begin();
@@ -188,7 +190,7 @@ impl Daemon {
                 self.look_after_the_end();
                 return false;
             }
-            Err(error) => log::error!("what the supervisor says makes no sense: {error}"),
+            Err(error) => log::error!(why:% = error; "what the supervisor says makes no sense"),
         }
         true
     }
@@ -199,11 +201,11 @@ impl Daemon {
         let starter = self.starter;
         let inherit = move || {
             if let Err(error) = inherit(&dir, &program, starter) {
-                log::error!("nobody sees to it that the formation ends when it should: {error}");
+                log::error!(why:% = error; "nobody sees to it that the formation ends when it should");
             }
         };
         if let Err(error) = std::thread::Builder::new().name("successor".into()).spawn(inherit) {
-            log::error!("there is no thread to see to the formation's end: {error}");
+            log::error!(why:% = error; "there is no thread to see to the formation's end");
         }
     }
 
@@ -212,7 +214,7 @@ impl Daemon {
         self.server.stop();
         for part in &self.parts {
             if let Err(error) = part.node.stop() {
-                log::error!("{}: {error}", part.id);
+                log::error!(why:% = error; "{}", part.id);
             }
         }
         ExitCode::SUCCESS
@@ -267,7 +269,7 @@ fn shutdown_pipe(parts: &[Part]) -> Result<File, Failure> {
         let writable = Arc::clone(&writable);
         part.node.on_shutdown(move || {
             if let Err(error) = rustix::io::write(&*writable, &[1]) {
-                log::error!("the request to end is lost: {error}");
+                log::error!(why:% = error; "the request to end is lost");
             }
         });
     }

@@ -18,7 +18,7 @@ use crate::{logging, reach, web};
 
 /// Serves until the supervisor is gone, or ends it.
 pub fn run(here: &Environment, dir: PathBuf) -> Result<ExitCode, Failure> {
-    logging::raise(here.log_level.as_deref());
+    logging::raise_at(here, "http", &StateDir::at(dir.clone()));
     let (handover, listener, nodes) = HttpHandover::from_stdin()?;
     raise_descriptor_limit();
     let options = options(here, &StateDir::at(dir), listener, nodes);
@@ -28,7 +28,7 @@ pub fn run(here: &Environment, dir: PathBuf) -> Result<ExitCode, Failure> {
     })?;
     let ready = move || {
         if let Err(error) = handover.tell(&FromNode::Ready { phases: Vec::new() }) {
-            log::warn!("the supervisor does not hear: {error}");
+            log::warn!(why:% = error; "the supervisor does not hear");
         }
         std::thread::spawn(move || {
             handover.wait();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bivouac_launch::{DaemonProgram, Environment, LaunchResult, supervise};
+use bivouac_launch::{DaemonProgram, Environment, LaunchResult, StateDir, supervise};
 
 use crate::failure::Failure;
 use crate::logging;
@@ -20,7 +20,7 @@ pub fn run(here: &Environment, args: SuperviseArgs) -> Result<ExitCode, Failure>
 /// # Errors
 /// What kept it from supervising.
 pub fn supervise_at(here: &Environment, dir: PathBuf) -> LaunchResult<()> {
-    logging::raise(here.log_level.as_deref());
+    logging::raise_at(here, "supervisor", &StateDir::at(dir.clone()));
     let daemon = DaemonProgram { program: here.program.clone(), arguments: vec!["node".into()] };
     supervise(here, dir, daemon)
 }

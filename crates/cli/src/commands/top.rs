@@ -40,6 +40,9 @@ fn in_turn(
     every: Duration,
     signals: &Signals,
 ) -> Result<ExitCode, Failure> {
+    for rates in args.since.map(|since| looks.past(since.0)).transpose()?.unwrap_or_default() {
+        outln!("{}", serde_json::to_string(&rates).map_err(std::io::Error::from)?);
+    }
     let mut between = "";
     while !is_over(signals, every) {
         let Some(rates) = looks.next()? else { break };

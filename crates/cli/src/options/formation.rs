@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bivouac_launch::{
-    FormationName, HttpAddress, HttpDomain, HttpWish, NAMES_MEMORY_MIN, ProcessId, Tolerance, VolumeArg,
+    FormationName, HttpAddress, HttpDomain, HttpWish, LogFormat, NAMES_MEMORY_MIN, ProcessId, Tolerance, VolumeArg,
     Wishes, parse_volume,
 };
 use bivouac_types::limits::{
@@ -73,6 +73,9 @@ pub struct FormationArgs {
     /// memory (NUMA) [default: true]
     #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", hide_default_value = true)]
     pub numa: bool,
+    /// In which form its processes write their logs: plain, lines for people; json, an event per line, with its fields
+    #[arg(long, value_name = "FORM", env = "BIVOUAC_LOG_FORMAT", hide_env_values = true, default_value_t = LogFormat::default())]
+    pub log_format: LogFormat,
     /// How long an operation waits for a node that does not answer, before it fails with EIO
     #[arg(long, value_name = "DURATION", default_value_t = Duration(WAIT_MS_DEFAULT), value_parser = duration)]
     pub wait: Duration,
@@ -107,6 +110,7 @@ impl FormationArgs {
             page_pool: self.page_pool,
             names_memory: self.names_memory,
             numa: self.numa,
+            log_format: self.log_format,
             wait_ms: self.wait.0,
             dead_after_ms: self.dead_after.map(|after| after.0),
             port: self.port,

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, FileUse, ProcessUse, Times, UseTable};
 use bivouac_launch::{StateDir, unix_ms};
-use bivouac_record::{Facts, Pattern, Timeline, findings};
+use bivouac_record::{Facts, History, Pattern, findings};
 use bivouac_stage::jobs::Way;
 use bivouac_types::limits::USE_PROCESSES_MAX;
-use bivouac_types::{Contract, Ino, NodeId, PartitionId};
+use bivouac_types::units::format_count;
+use bivouac_types::{Contract, FsResult, Ino, NodeId, PartitionId};
 
 use super::lines::shown;
 use super::places::{Place, places};
-use super::{FileRow, OperationRow, ProcessRow, Report, SiteRow, VERSION};
+use super::{FileRow, OperationRow, ProcessRow, Report, ServedRow, SiteRow, VERSION};
 use crate::failure::Failure;
 use crate::partitioning::path_of;
 use crate::reach;
@@ -31,13 +32,33 @@ const SETTLE: Duration = Duration::from_secs(1);
 const SETTLE_EVERY: Duration = Duration::from_millis(20);
 
 /// What is asked for by who looks.
-const LOOKS: [&str; 3] = ["Status", "ListUses", "GetMap"];
+const LOOKS: [&str; 4] = ["Status", "ListUses", "ListHistory", "GetMap"];
+
+/// What a node says.
+struct Table {
+    node: u16,
+    /// When its first daemon was started, in milliseconds since 1970.
+    started: u64,
+    uses: UseTable,
+    /// What programs did when, and what the node served.
+    used: History,
+    served: History,
+}
+
+impl Table {
+    fn ask(client: &Client, node: u16) -> FsResult<Table> {
+        let uses = client.list_uses(NodeId(node))?;
+        let history = |served| client.list_history(NodeId(node), served, u64::MAX).map(|told| told.history);
+        let (used, served) = (history(false)?, history(true)?);
+        Ok(Table { node, started: unix_ms().saturating_sub(uses.uptime_ms), uses, used, served })
+    }
+}
 
 /// What nodes and partitions say.
 struct Gathered {
     client: Client,
-    /// Of each node that answers: when its daemon was started, since 1970.
-    tables: Vec<(u64, UseTable)>,
+    /// Of each node that answers.
+    tables: Vec<Table>,
     partitions: HashMap<PartitionId, Place>,
     /// Paths and sizes.
     paths: HashMap<Ino, (Vec<u8>, u64)>,
@@ -54,18 +75,19 @@ pub fn gather(dir: &StateDir) -> Result<Report, Failure> {
     let mut notes = Vec::new();
     let mut tables = Vec::new();
     for node in &status.nodes {
-        match client.list_uses(NodeId(node.id)) {
-            Ok(table) => tables.push((unix_ms().saturating_sub(table.uptime_ms), table)),
+        match Table::ask(&client, node.id) {
+            Ok(table) => tables.push(table),
             Err(error) => notes.push(format!("node {} does not say what it knows: {error}", node.id)),
         }
-        if node.deaths > 0 {
-            let (id, deaths) = (node.id, node.deaths);
-            notes.push(format!(
-                "daemons of node {id} died, {deaths} so far: what it knew by then is not in here"
-            ));
-        }
     }
-    let began = tables.iter().map(|(started, _)| *started).min().unwrap_or_else(unix_ms);
+    for Table { node, uses, .. } in tables.iter().filter(|table| table.uses.torn > 0) {
+        let torn = format_count(uses.torn, "note");
+        notes.push(format!("{torn} of node {node} that its daemon was killed in the middle of: not in here"));
+    }
+    if state.recoveries > 0 {
+        notes.push("what was before the formation was recovered is not in here".into());
+    }
+    let began = tables.iter().map(|table| table.started).min().unwrap_or_else(unix_ms);
     let gathered = Gathered::new(client, tables, began);
     let mut report = gathered.report();
     if gathered.partitions.values().any(|place| place.has_source) {
@@ -132,8 +154,8 @@ fn rows<'a>(operations: impl Iterator<Item = (&'a str, u64, &'a Times)>) -> Vec<
 }
 
 impl Gathered {
-    fn new(client: Client, tables: Vec<(u64, UseTable)>, began: u64) -> Gathered {
-        let files = || tables.iter().flat_map(|(_, table)| &table.files);
+    fn new(client: Client, tables: Vec<Table>, began: u64) -> Gathered {
+        let files = || tables.iter().flat_map(|table| &table.uses.files);
         let wanted: HashSet<Ino> = files().map(|file| file.ino).collect();
         let paths = client.sized_paths_to(&wanted, ENTRIES_MAX).unwrap_or_default();
         let lost: HashSet<Ino> =
@@ -160,12 +182,15 @@ impl Gathered {
             began_unix_ms: self.began,
             ..Report::default()
         };
-        let (mut timeline, mut total) = (Timeline::default(), Pattern::default());
+        let mut total = Pattern::default();
         let mut processes: HashMap<(u64, u32), ProcessRow> = HashMap::new();
         let mut used: Vec<(FileRow, &FileUse)> = Vec::new();
-        for (started, table) in &self.tables {
+        for Table { node, started, uses: table, used: by_time, served } in &self.tables {
             let later = started.saturating_sub(self.began);
-            timeline.merge(&table.timeline, later);
+            report.history.merge(by_time, later);
+            let mut row = ServedRow { node: *node, history: History::default() };
+            row.history.merge(served, later);
+            report.served.push(row);
             total.add(&table.rest);
             report.more_files = report.more_files.saturating_add(table.dropped);
             for file in &table.files {
@@ -193,7 +218,7 @@ impl Gathered {
         report.files = used.into_iter().map(|(row, _)| row).collect();
         report.processes = processes.into_values().collect();
         report.processes.sort_by_key(|row| std::cmp::Reverse(row.pattern.weight()));
-        (report.timeline, report.total) = (timeline, total);
+        (report.timeline, report.total) = (report.history.timeline(), total);
         report
     }
 

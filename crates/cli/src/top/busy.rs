@@ -145,7 +145,7 @@ impl Busy {
         let none = Told::default();
         for (node, told) in now {
             let earlier = match before.get(node) {
-                // A daemon that began since began at 0.
+                // A node that began since began at 0.
                 _ if told.uptime_ms <= took_ms => &none,
                 Some(earlier) => earlier,
                 // What it had been told by then it did not say.

@@ -6,6 +6,7 @@ use bivouac_launch::{StateDir, unix_ms};
 
 use super::Rates;
 use super::beside::{Asking, Beside};
+use super::past::past;
 use crate::failure::Failure;
 use crate::reach;
 use crate::status::{Report, look_further};
@@ -49,6 +50,14 @@ impl Looks {
         reach::living(&dir)?;
         let (before, _) = look(&dir, &mut asking)?;
         Ok(Looks { dir, before, at: Instant::now(), asking })
+    }
+
+    /// What nodes did before the first look, as far back as that.
+    ///
+    /// # Errors
+    /// That the formation does not run, or cannot be asked.
+    pub fn past(&self, back_ms: u64) -> Result<Vec<Rates>, Failure> {
+        past(&self.dir, &self.before, back_ms)
     }
 
     /// What happened since the last look; nothing if the formation is gone.

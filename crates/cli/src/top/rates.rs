@@ -154,8 +154,8 @@ impl Rates {
         let mut operations = BTreeMap::<&str, Done>::new();
         let mut nodes = Vec::new();
         for node in &now.nodes {
-            // Another daemon began at 0.
-            let earlier = before.nodes.iter().find(|other| other.id == node.id && other.pid == node.pid);
+            // Another daemon goes on with what the one before counted.
+            let earlier = before.nodes.iter().find(|other| other.id == node.id);
             let is_unknown = earlier.is_some_and(|earlier| earlier.state != "ready");
             let mut sum = Done::default();
             for operation in node.operations.iter().filter(|operation| is_request(operation)) {
@@ -234,7 +234,8 @@ impl Work {
         }
     }
 
-    fn plus(self, other: &Work) -> Work {
+    /// Both together.
+    pub fn plus(self, other: &Work) -> Work {
         Work {
             requests: self.requests + other.requests,
             written: self.written + other.written,

@@ -12,6 +12,8 @@ use crate::failure::Failure;
 
 /// How far looks are apart, at least.
 const EVERY: Duration = Duration::from_secs(1);
+/// What was before the first look is told as far back as the page shows.
+const PAST_MS: u64 = 5 * 60_000;
 /// Intervals that are remembered, at most.
 const INTERVALS_MAX: usize = 600;
 /// Rates of nodes that are remembered, at most: about 200 bytes each.
@@ -43,7 +45,7 @@ impl Watch {
     }
 
     /// Intervals that ended after a time, in milliseconds since 1970, as JSON: each as `top --json` says it, without
-    /// what is busy. There is none before the second look.
+    /// what is busy. Those before the first look are of what nodes did alone.
     ///
     /// # Errors
     /// That the formation is gone, or cannot be looked at.
@@ -60,7 +62,9 @@ impl Watch {
 impl Seen {
     fn look(&mut self, dir: &StateDir) -> Result<(), Failure> {
         let Some(looks) = &mut self.looks else {
-            self.looks = Some(Looks::begin(dir.clone())?);
+            let looks = Looks::begin(dir.clone())?;
+            self.rates.extend(looks.past(PAST_MS)?);
+            self.looks = Some(looks);
             return Ok(());
         };
         if looks.age() < EVERY {

@@ -32,6 +32,7 @@ mod large;
 mod library;
 mod lifecycle;
 mod locks;
+mod logged;
 mod measured;
 mod meddled;
 mod members;

@@ -133,20 +133,82 @@ fn hostile_names_are_no_markup_and_move_no_cursor() {
     camp.down();
 }
 
+/// Counts of requests, by operation: begun, done, and the bytes that came.
+fn requests(camp: &Camp) -> Vec<(String, u64, u64, u64)> {
+    let status = camp.status();
+    let all =
+        status["nodes"].as_array().unwrap().iter().flat_map(|node| node["operations"].as_array().unwrap());
+    all.map(|one| {
+        let done =
+            one["client_times"]["counts"].as_array().map_or(0, |counts| counts.iter().map(number).sum());
+        (
+            one["name"].as_str().unwrap().to_owned(),
+            number(&one["client"]),
+            done,
+            number(&one["received_bytes"]),
+        )
+    })
+    .collect()
+}
+
+fn writes(camp: &Camp) -> (u64, u64) {
+    let all = requests(camp);
+    all.iter().find(|one| one.0 == "Write").map(|one| (one.1, one.3)).unwrap()
+}
+
+/// All that was done until then, by seconds and by minutes.
+fn sums(history: &Value, what: &str) -> [u64; 2] {
+    ["seconds", "minutes"]
+        .map(|slots| history[slots].as_array().unwrap().iter().map(|slot| number(&slot[what])).sum())
+}
+
+/// S641: what was recorded outlives the daemon: figures, files, processes, and what was done when.
 #[test]
-fn what_a_killed_daemon_knew_is_named_as_missing() {
-    let Some(camp) = Camp::start(&["--nodes", "1"]) else { return };
-    fs::write(camp.mount().join("f"), "x").unwrap();
+fn what_a_killed_daemon_recorded_is_known_to_the_next() {
+    let camp = Camp::start_in(Place::new(), &["--no-mount", "--nodes", "1"]);
+    let client = far_library(&camp.dir());
+    let ino = create(&client, "f");
+    (0..100).for_each(|i| write(&client, ino, i * PIECE, &[5; PIECE]));
+    client.close(ino);
     wait_until("it is told of", || json(&camp)["files"].as_array().unwrap().len() == 1);
-    camp.kill_node(0);
-    camp.node_pid(0);
-    let report = json(&camp);
-    assert_eq!(report["files"].as_array().unwrap().len(), 0);
-    assert!(
-        report["notes"][0].as_str().unwrap().starts_with("daemons of node 0 died"),
-        "{}",
-        report["notes"]
-    );
+    let (before, metrics) = (json(&camp), camp.run("metrics", &[]).out);
+    let counted = writes(&camp);
+    assert_eq!(counted.1, 100 * PIECE as u64);
+    for kills in 1..=3 {
+        camp.kill_node(0);
+        camp.node_pid(0);
+        let report = json(&camp);
+        assert_eq!(report["files"], before["files"], "after {kills} kills");
+        assert_eq!(report["processes"], before["processes"]);
+        assert_eq!(report["total"], before["total"]);
+        let [began, then] = [&report, &before].map(|report| number(&report["began_unix_ms"]));
+        assert!(began.abs_diff(then) < 10_000, "{began}, {then}: since the first daemon was started");
+        assert_eq!(sums(&report["history"], "written"), [100 * PIECE as u64; 2]);
+        let served = sums(&report["served"][0], "written");
+        assert_eq!(served, [100 * PIECE as u64; 2]);
+        let bins = report["timeline"]["bins"].as_array().unwrap();
+        assert_eq!(bins.iter().map(|bin| number(&bin["written"])).sum::<u64>(), 100 * PIECE as u64);
+        assert!(!report["notes"].to_string().contains("died"), "{}", report["notes"]);
+        assert_eq!(writes(&camp), counted);
+    }
+    let line = |text: &str| {
+        let wanted =
+            |line: &&str| line.starts_with("bivouac_received_bytes_total{") && line.contains("\"Write\"");
+        text.lines().find(wanted).unwrap().to_owned()
+    };
+    assert_eq!(line(&camp.run("metrics", &[]).out), line(&metrics));
+    // And it goes on from there.
+    (0..50).for_each(|i| write(&client, ino, i * PIECE, &[6; PIECE]));
+    assert_eq!(writes(&camp), (counted.0 + 50, 150 * PIECE as u64));
+    let past = camp.run("top", &["--since", "1h", "--json", "--once"]);
+    let past: Vec<Value> = past.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let written: f64 = past[..past.len() - 1]
+        .iter()
+        .map(|at| at["nodes"][0]["written"].as_f64().unwrap() * at["seconds"].as_f64().unwrap())
+        .sum();
+    assert_eq!(written.round() as u64, 150 * PIECE as u64, "{past:?}");
+    let ends: Vec<u64> = past.iter().map(|at| number(&at["unix_ms"])).collect();
+    assert!(ends.is_sorted(), "{ends:?}");
     camp.down();
 }
 

@@ -102,7 +102,7 @@ impl Way {
                 answer
             }
             Err(error) => {
-                log::debug!("{}: no direct access: {error}", self.address);
+                log::debug!(why:% = error; "{}: no direct access", self.address);
                 link.not_before = Some(Instant::now() + PAUSE);
                 None
             }

@@ -57,7 +57,7 @@ impl LockDesk {
         } else if let Some(node) = wait.of.node
             && let Err(error) = self.ways.try_asking::<op::LookAgain>(node, &request, SHORT_WAIT_MS)
         {
-            log::debug!("{node} does not look at a wait: {error}");
+            log::debug!(why:% = error; "{node} does not look at a wait");
         }
     }
 

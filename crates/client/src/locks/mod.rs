@@ -237,7 +237,7 @@ impl LockDesk {
             marks.iter().for_each(|mark| state.marks.remove(ino, mark));
             state.forget_lost(ino);
             if let Err(error) = sent {
-                log::warn!("inode {ino} is to be unlocked when {home} is back: {error}");
+                log::warn!(why:% = error; "inode {ino} is to be unlocked when {home} is back");
                 state.unsent.push(Unsent::new(home, request));
                 self.employ(&mut state, home);
             }
@@ -314,7 +314,7 @@ impl LockDesk {
         self.news.notify_all();
         for home in homes {
             if let Err(error) = self.ways.try_asking::<op::ReleaseLocks>(home, &(), 0) {
-                log::warn!("what was locked at {home} stays so until it takes this client for gone: {error}");
+                log::warn!(why:% = error; "what was locked at {home} stays so until it takes this client for gone");
             }
         }
     }

@@ -32,7 +32,7 @@ impl LockDesk {
         let builder = std::thread::Builder::new().name(format!("locks-{}", home.0)).stack_size(256 << 10);
         if let Err(error) = builder.spawn(move || desk.work(home)) {
             // The next request for this home tries again; until then grants are heard of all the same.
-            log::error!("no thread to wait for locks at {home}: {error}");
+            log::error!(why:% = error; "no thread to wait for locks at {home}");
             state.employed.remove(&home);
         }
     }
@@ -96,7 +96,7 @@ impl LockDesk {
         let asked = self.ways.try_asking::<op::CancelLock>(home, request, 0);
         if let Err(error) = &asked {
             log::warn!(
-                "a request for a lock is not taken back, {home} drops it when nobody asks again: {error}"
+                why:% = error; "a request for a lock is not taken back, {home} drops it when nobody asks again"
             );
         }
         let answer = self.state.lock().finish(ticket, asked == Ok(true));

@@ -132,7 +132,7 @@ impl Arena {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let freed = fallocate(&self.file, flags, self.place(0), u64::from(self.pages) * PAGE);
         if let Err(error) = freed {
-            log::debug!("the memory of the page pool is not given back: {error}");
+            log::debug!(why:% = error; "the memory of the page pool is not given back");
         }
     }
 

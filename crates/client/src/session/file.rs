@@ -243,7 +243,7 @@ impl Pages {
             self.unsent -= old - page.unsent.bytes();
             // If that fails they are sent once more by the next process: nobody else may have written them since.
             if let Err(error) = arena.note(page.slot, ino, *number, &page.unsent) {
-                log::warn!("inode {ino}: a page of the pool cannot be noted as sent: {error}");
+                log::warn!(why:% = error; "inode {ino}: a page of the pool cannot be noted as sent");
             }
         }
     }

@@ -111,7 +111,8 @@ impl Client {
         }
         let make = || {
             let made = Pool::anonymous(self.sessions.size);
-            made.inspect_err(|error| log::warn!("no page pool: {error}; nothing is written behind")).ok()
+            made.inspect_err(|error| log::warn!(why:% = error; "no page pool, nothing is written behind"))
+                .ok()
         };
         Ok(self.sessions.pool.get_or_init(|| make().map(Arc::new)).as_ref())
     }
@@ -180,7 +181,7 @@ impl Client {
         if lost > 0 {
             file.state.lock().has_lost = true;
             pool.counts.dropped.fetch_add(lost, Ordering::Relaxed);
-            log::error!("inode {}: {lost} bytes that could not be written are lost: {why}", file.ino);
+            log::error!(why:% = why; "inode {}: {lost} bytes that could not be written are lost", file.ino);
         }
     }
 
@@ -209,7 +210,7 @@ impl Client {
             Err(error) if error.errno() == Errno::ENOENT => {}
             Err(error) => {
                 log::error!(
-                    "inode {ino}: {lost} bytes that could not be written before it was closed are lost: {error}"
+                    why:% = error; "inode {ino}: {lost} bytes that could not be written before it was closed are lost"
                 );
             }
             Ok(()) => log::error!("inode {ino}: {lost} bytes that were written while it was closed are lost"),

@@ -181,7 +181,7 @@ impl Pool {
         let slots = state.drop_all();
         for (slot, had_unsent) in &slots {
             if *had_unsent && let Err(error) = self.arena.note(*slot, file.ino, 0, &Default::default()) {
-                log::warn!("inode {}: a page of the pool cannot be noted as dropped: {error}", file.ino);
+                log::warn!(why:% = error; "inode {}: a page of the pool cannot be noted as dropped", file.ino);
             }
         }
         self.count_unsent(-unsent.cast_signed());

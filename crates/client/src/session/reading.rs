@@ -122,7 +122,7 @@ impl Client {
             if state.drops == drops && !state.is_over {
                 let bytes = bytes.get(..read).unwrap_or_default();
                 let kept = state.take_in(&pool.arena, offset, bytes, &mut free);
-                kept.unwrap_or_else(|error| log::debug!("what was read ahead is not kept: {error}"));
+                kept.unwrap_or_else(|error| log::debug!(why:% = error; "what was read ahead is not kept"));
             }
         }
         pool.give_back(free);
@@ -162,7 +162,9 @@ impl Client {
                 for ((start, bytes), len) in places.iter().zip(lens) {
                     let bytes = bytes.get(..*len).unwrap_or_default();
                     let kept = state.take_in(&pool.arena, *start, bytes, &mut free);
-                    kept.unwrap_or_else(|error| log::debug!("what was read ahead is not kept: {error}"));
+                    kept.unwrap_or_else(
+                        |error| log::debug!(why:% = error; "what was read ahead is not kept"),
+                    );
                 }
             }
         }

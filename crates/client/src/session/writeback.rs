@@ -123,7 +123,7 @@ impl Desk {
         let sender = thread::Builder::new().name("send".into()).stack_size(STACK);
         match sender.spawn(move || work(&theirs)) {
             Ok(_) => rota.threads += 1,
-            Err(error) => log::warn!("no thread to send what was written behind: {error}"),
+            Err(error) => log::warn!(why:% = error; "no thread to send what was written behind"),
         }
     }
 
@@ -174,7 +174,7 @@ impl Desk {
                 let level = if turn.pause.is_zero() { log::Level::Warn } else { log::Level::Debug };
                 log::log!(
                     level,
-                    "inode {}: {} bytes are kept and sent later: {error}",
+                    why:% = error; "inode {}: {} bytes are kept and sent later",
                     turn.ino,
                     state.unsent()
                 );

@@ -148,8 +148,9 @@ impl Client {
             }
             drop(state);
             pool.give_back(free);
-            let failed =
-                written.inspect_err(|error| log::warn!("the page pool takes nothing: {error}")).is_err();
+            let failed = written
+                .inspect_err(|error| log::warn!(why:% = error; "the page pool takes nothing"))
+                .is_err();
             return Ok(may && !failed);
         }
     }
@@ -242,7 +243,7 @@ impl Client {
     /// Sends what was written to this file; what cannot be sent shows up at the next call that may fail.
     pub(crate) fn try_send_unsent(&self, ino: Ino) {
         if let Err(error) = self.send_unsent(ino) {
-            log::debug!("inode {ino}: what was written is not sent yet: {error}");
+            log::debug!(why:% = error; "inode {ino}: what was written is not sent yet");
         }
     }
 

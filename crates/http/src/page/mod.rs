@@ -147,7 +147,7 @@ fn of_all(
 
 fn made(name: &str, page: Result<Page, String>) -> Result<Response<Body>, Refusal> {
     let page = page.map_err(|error| {
-        log::error!("{PLACE}/{name}: {error}");
+        log::error!(why:% = error; "{PLACE}/{name}");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "it could not be made; see: bivouac logs")
     })?;
     Ok(sent(page.content_type, page.bytes.into()))

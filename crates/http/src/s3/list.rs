@@ -73,7 +73,8 @@ impl On {
         if page.left_out > 0 {
             let (left_out, ask) = (page.left_out, "ask with encoding-type=url");
             log::warn!(
-                "{left_out} keys of {bucket_name} have control characters and are left out of a list; {ask}"
+                remedy:% = ask;
+                "{left_out} keys of {bucket_name} have control characters and are left out of a list"
             );
         }
         Ok(())

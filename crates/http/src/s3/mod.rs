@@ -184,7 +184,7 @@ fn error(error: FsError) -> S3Error {
             return S3Error::with_message(S3ErrorCode::InternalError, "no space left in the formation");
         }
         _ => {
-            log::error!("a request of S3 failed: {error}");
+            log::error!(why:% = error; "a request of S3 failed");
             return S3Error::with_message(S3ErrorCode::InternalError, "see: bivouac logs");
         }
     };

@@ -26,6 +26,7 @@ use crate::control::{Request, ask, timespec};
 use crate::environment::{Environment, make_mount_point, remove_around};
 use crate::forked::{OwnChild, go_apart};
 use crate::hex::to_hex;
+use crate::log_events::LogFormat;
 use crate::packets;
 use crate::plan::{Wishes, plan};
 use crate::process::ProcessId;
@@ -69,6 +70,9 @@ pub struct JoinOptions {
 
 /// Mounting, which is not this crate's business.
 pub trait Mounter {
+    /// Writes what is logged in this form from now on.
+    fn write_logs_as(&self, format: LogFormat);
+
     /// Whether a mount can be made here.
     ///
     /// # Errors
@@ -110,6 +114,7 @@ pub fn join(
         let _already_a_leader = rustix::process::setsid();
     }
     let (ticket, lifeline) = take_ticket(here, options)?;
+    mounter.write_logs_as(ticket.log_format);
     let signals = Signals::catch(&[Signal::TERM, Signal::INT, Signal::HUP])
         .map_err(|e| LaunchError::system("signals", e))?;
     raise_descriptor_limit();
@@ -144,7 +149,7 @@ pub fn join(
 fn forget_program(dir: &Path) {
     let removed = std::fs::remove_file(dir.join("bivouac")).and_then(|()| std::fs::remove_dir(dir));
     if let Err(error) = removed {
-        log::warn!("{}: {error}", dir.display());
+        log::warn!(why:% = error; "{}", dir.display());
     }
 }
 
@@ -405,7 +410,7 @@ impl<'a> Part<'a> {
             Ok(supervisor::Report::Bound { .. }) => Outcome::GoOn,
             Err(error) => {
                 // Its daemons serve on; what is to be saved can still be saved.
-                log::warn!("{error}");
+                log::warn!(error:%; "{error}");
                 self.report = None;
                 self.trouble = Some("its supervisor is gone: nothing is restarted there".into());
                 self.tell_nodes();
@@ -419,7 +424,7 @@ impl<'a> Part<'a> {
         match link.flush().and_then(|()| link.receive()) {
             Ok(messages) => self.obey_all(&messages),
             Err(error) => {
-                log::warn!("the connection to the formation's keeper has ended: {error}");
+                log::warn!(why:% = error; "the connection to the formation's keeper has ended");
                 self.link = None;
                 self.contact.broke();
                 Ok(Outcome::GoOn)
@@ -561,7 +566,7 @@ impl<'a> Part<'a> {
         if self.report.is_some()
             && let Err(error) = ask(&self.dir, &Request::Lost { nodes }, &[], LOST_MS)
         {
-            log::warn!("{error}");
+            log::warn!(error:%; "{error}");
         }
     }
 
@@ -573,7 +578,7 @@ impl<'a> Part<'a> {
         match ask(&self.dir, &Request::Recovered, &[], LOST_MS) {
             Ok(()) => self.leaves_volumes = false,
             // Told again with the order to go.
-            Err(error) => log::warn!("{error}"),
+            Err(error) => log::warn!(error:%; "{error}"),
         }
     }
 
@@ -605,7 +610,7 @@ impl<'a> Part<'a> {
     /// Takes the part down, and tells what is left.
     fn end(mut self, reason: Option<String>) -> LaunchResult<()> {
         if let Some(reason) = &reason {
-            log::info!("taking this host's part of the formation down: {reason}");
+            log::info!(why:% = reason; "taking this host's part of the formation down");
         }
         let down = self.take_down();
         let (left, trouble) = match &down {
@@ -695,6 +700,7 @@ fn wishes(here: &Environment, ticket: &Ticket) -> Wishes {
         page_pool: ticket.page_pool,
         names_memory: ticket.names_memory,
         numa: ticket.numa,
+        log_format: ticket.log_format,
         wait_ms: ticket.wait_ms,
         dead_after_ms: ticket.dead_after_ms,
         port: ticket.port,

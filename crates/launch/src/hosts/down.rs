@@ -106,7 +106,7 @@ fn without_keeper(
 /// That the state cannot be read. Of a keeper that is gone, what it knew last.
 pub fn look_at_hosts(dir: &StateDir, state: State) -> LaunchResult<State> {
     if let Err(error) = ask(dir, &Request::Look, &[], LOOK_MS_MAX) {
-        log::info!("{error}");
+        log::info!(error:%; "{error}");
         return Ok(state);
     }
     Ok(dir.read()?.unwrap_or(state))

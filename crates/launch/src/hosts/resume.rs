@@ -67,7 +67,7 @@ impl Attempts {
                     self.under_way.push_back(Attempt { link, turn, is_main, asked: false });
                 }
                 // The next one comes in time.
-                Err(error) => log::debug!("{error}"),
+                Err(error) => log::debug!(error:%; "{error}"),
             }
         }
         while self.under_way.len() > PER_ADDRESS_MAX * self.addresses.len() {
@@ -92,7 +92,7 @@ impl Attempts {
                     return Came::Answer(attempt.link, messages);
                 }
                 Err(error) => {
-                    log::debug!("{error}");
+                    log::debug!(error:%; "{error}");
                     refused |= attempt.is_main && error.is_refused();
                 }
             }

@@ -151,7 +151,7 @@ impl Drop for Before<'_> {
         drop(attempt);
         let put_back = StateDir::claim_whole(here, &before.name).and_then(|claim| claim.dir.write(before));
         if let Err(error) = put_back {
-            log::error!("what is known of the formation that was killed is not written down again: {error}");
+            log::error!(why:% = error; "what is known of the formation that was killed is not written down again");
         }
     }
 }
@@ -289,6 +289,7 @@ fn first_ticket(wishes: &HostsWishes, formation: &[u8; 16], secret: &[u8; 32], b
         page_pool: asked.page_pool,
         names_memory: asked.names_memory,
         numa: asked.numa,
+        log_format: asked.log_format,
         tolerance: asked.tolerance,
         silence_ms: wishes.silence_ms,
         start_ms: u64::try_from(bound.as_millis()).unwrap_or(u64::MAX),

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::hex::{formation_from_hex, from_hex};
 use crate::http::HttpWish;
+use crate::log_events::LogFormat;
 use crate::name::FormationName;
 use crate::restarts::Tolerance;
 use crate::state::{RELEASE, Reach};
@@ -68,6 +69,9 @@ pub(crate) struct Ticket {
     pub names_memory: Option<u64>,
     /// Whether daemons are kept on the parts of their host that are near to their volumes.
     pub numa: bool,
+    /// In which form processes write their logs.
+    #[serde(default, with = "crate::text")]
+    pub log_format: LogFormat,
     /// Whether the nodes of a host share a process.
     pub in_process: bool,
     /// Whether all that goes over the network is encrypted, from the first word with the keeper on.
@@ -188,6 +192,7 @@ pub(crate) mod tests {
             page_pool: 64 << 20,
             names_memory: Some(1 << 30),
             numa: true,
+            log_format: LogFormat::Json,
             in_process: false,
             secure: false,
             http: Some(HttpWish {

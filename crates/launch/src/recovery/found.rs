@@ -298,7 +298,7 @@ pub(crate) fn below(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn volumes_of(paths: &[PathBuf]) -> Vec<(PathBuf, VolumeIdentity)> {
-    volumes_at(paths.iter().cloned(), &mut |doubt| log::debug!("{doubt}"))
+    volumes_at(paths.iter().cloned(), &mut |doubt| log::debug!(error:% = doubt; "{doubt}"))
 }
 
 pub(crate) fn of_formation(

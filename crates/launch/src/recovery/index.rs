@@ -79,7 +79,7 @@ fn entry_of(here: &Environment, directory: &Path, state: &State) -> Entry {
 fn note(here: &Environment, file: &str, entry: &Entry) {
     let Some(dir) = dir_of(here) else { return };
     if let Err(error) = make_dir(&dir).and_then(|()| write(&dir, file, entry)) {
-        log::warn!("{}: where the volumes are is not noted: {error}", dir.display());
+        log::warn!(why:% = error; "{}: where the volumes are is not noted", dir.display());
     }
 }
 

@@ -110,7 +110,7 @@ fn add_to_all(state: &State, id: u64, served: bool) -> bool {
         if let Err(error) = lives.write(&volume.path) {
             let path = volume.path.display();
             log::warn!(
-                "volume {path} does not say that it was recovered; an older copy would not be told: {error}"
+                why:% = error; "volume {path} does not say that it was recovered; an older copy would not be told"
             );
             return false;
         }
@@ -130,7 +130,7 @@ pub(crate) fn check(state: &State, with_older: bool) -> LaunchResult<Common> {
             let name = format!("volume {index} of node {} ({})", node.id, volume.path.display());
             match Lives::read(&volume.path) {
                 Ok(lives) => seen.push((name, lives)),
-                Err(error) if with_older => log::warn!("{name}: {error}"),
+                Err(error) if with_older => log::warn!(why:% = error; "{name}"),
                 Err(error) => {
                     let cause = format!(
                         "{name} does not say in which lives of the formation it was there: its file \

@@ -138,7 +138,7 @@ impl Drop for Unfinished<'_> {
         if self.is_new
             && let Err(error) = self.claim.dir.remove()
         {
-            log::warn!("{error}");
+            log::warn!(error:%; "{error}");
         }
     }
 }

@@ -31,11 +31,11 @@ pub(crate) fn write_all(state: &State) {
     let note = Note { version: NOTE_VERSION, written_unix_ms: unix_ms(), state: lasting(state) };
     let text = match serde_json::to_vec(&note) {
         Ok(text) => text,
-        Err(error) => return log::error!("the volumes do not say whose they are: {error}"),
+        Err(error) => return log::error!(why:% = error; "the volumes do not say whose they are"),
     };
     for volume in state.nodes.iter().take(NODES_MAX).flat_map(|node| &node.volumes) {
         if let Err(error) = write_note(&volume.path, &text) {
-            log::warn!("volume {} does not say what it is part of: {error}", volume.path.display());
+            log::warn!(why:% = error; "volume {} does not say what it is part of", volume.path.display());
         }
     }
 }
@@ -73,7 +73,7 @@ pub(crate) fn newest(volumes: &[(PathBuf, VolumeIdentity)]) -> Option<State> {
     let notes = volumes.iter().filter_map(|(path, identity)| {
         let text = read_note(path).ok()??;
         let note = parse(&text, path)
-            .inspect_err(|error| log::warn!("{error}"))
+            .inspect_err(|error| log::warn!(error:%; "{error}"))
             .ok()
             .filter(|note| note.state.formation == to_hex(&identity.formation.0))?;
         // A note that lies about whose volume it is on is none.

@@ -35,7 +35,7 @@ pub(crate) fn part_again(
     let claim = claim(here, &old)?;
     let unfinished = Unfinished { claim: &claim, is_new: claim.stale.is_none() };
     check_unused(&old)?;
-    unmount_all(here, &old, &mut |text| log::warn!("{text}"))?;
+    unmount_all(here, &old, &mut |text| log::warn!(error:% = text; "{text}"))?;
     let mut state = anew(here, &old, &claim.dir);
     let started_from = ticket.addresses.first().cloned().unwrap_or_default();
     state.part = Some(PartState { bind: ip, started_from, leaves_volumes: true });
@@ -83,7 +83,7 @@ fn volumes(here: &Environment, ticket: &Ticket) -> Vec<(PathBuf, VolumeIdentity)
     }
     places.sort();
     places.dedup();
-    let found = note::volumes_at(places, &mut |doubt| log::warn!("{doubt}"));
+    let found = note::volumes_at(places, &mut |doubt| log::warn!(error:% = doubt; "{doubt}"));
     of_formation(found, &ticket.formation)
 }
 

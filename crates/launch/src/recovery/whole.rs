@@ -42,6 +42,7 @@ impl Whole {
             page_pool: state.page_pool,
             names_memory: Some(state.names_memory),
             numa: state.numa,
+            log_format: state.log_format,
             wait_ms: state.wait_ms,
             dead_after_ms: state.dead_after_ms,
             port: wanted.port.unwrap_or(state.port),

@@ -33,7 +33,7 @@ impl Callers {
     pub(crate) fn accept(&mut self, listener: &OwnedFd) {
         let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
-            Err(error) => return log::warn!("a command could not connect: {error}"),
+            Err(error) => return log::warn!(why:% = error; "a command could not connect"),
         };
         let ours = rustix::process::geteuid();
         let allowed = socket_peercred(&socket).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root());
@@ -50,7 +50,7 @@ impl Callers {
             Ok(Some(request)) => return Some(request),
             Err(error) if error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => return None,
             Ok(None) => {}
-            Err(error) => log::warn!("a command said nothing sensible: {error}"),
+            Err(error) => log::warn!(why:% = error; "a command said nothing sensible"),
         }
         self.connected.remove(&token);
         None
@@ -61,7 +61,7 @@ impl Callers {
         if let Some(socket) = self.connected.remove(&token)
             && let Err(error) = packets::send(&socket, answer, &[])
         {
-            log::info!("a command did not wait for its answer: {error}");
+            log::info!(why:% = error; "a command did not wait for its answer");
         }
     }
 }

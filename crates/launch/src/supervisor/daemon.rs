@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use super::DaemonProgram;
 use crate::handover::{DaemonConfig, FromNode, NodeHandles, ToNode, hand_nodes};
 use crate::http::Serve;
+use crate::log_events::Event;
 use crate::packets;
 use crate::process::ProcessId;
 use crate::spawned::Spawned;
@@ -166,7 +167,7 @@ impl Daemon {
         if let Some(socket) = socket
             && let Err(error) = packets::send(socket, &ToNode::Lost { node }, &[])
         {
-            log::warn!("a daemon does not hear that node {node} is dead: {error}");
+            log::warn!(why:% = error; "a daemon does not hear that node {node} is dead");
         }
     }
 
@@ -217,7 +218,7 @@ impl Running {
         let message = ToNode::Serve { node: mount.node, mount: mount.id, dir: mount.dir.clone() };
         let Some(socket) = &self.socket else { return };
         if let Err(error) = packets::send(socket, &message, &[mount.device.as_fd(), mount.memory.as_fd()]) {
-            log::error!("mount {} could not be handed over: {error}", mount.dir.display());
+            log::error!(why:% = error; "mount {} could not be handed over", mount.dir.display());
         }
     }
 }
@@ -237,7 +238,8 @@ fn last_line(log: &Path) -> Option<String> {
     let mut tail = Vec::new();
     file.take(LOG_TAIL).read_to_end(&mut tail).ok()?;
     let tail = String::from_utf8_lossy(&tail);
-    tail.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    let last = tail.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+    Some(Event::parse(last).map_or_else(|| last.to_owned(), |event| event.plain()))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 
+use bivouac_direct::Memory;
 use bivouac_wire::Encode;
 
 use crate::control::for_this_user_only;
@@ -53,7 +54,9 @@ pub(super) fn open_here(state: &State, ports: Vec<Ports>) -> LaunchResult<Vec<No
         let home = node.unix_path.parent().unwrap_or(&node.unix_path);
         let grants = grant_tables::open(&state.formation, node.id, home)
             .map_err(|e| LaunchError::system("memory for direct access", e))?;
-        Ok(NodeHandles { client, peer, unix, grants })
+        let recorded = Memory::make("bivouac-record")
+            .map_err(|e| LaunchError::system("memory for what is recorded", e))?;
+        Ok(NodeHandles { client, peer, unix, grants, recorded })
     };
     state.nodes.iter().zip(ports).map(open).collect()
 }

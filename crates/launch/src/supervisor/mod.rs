@@ -253,7 +253,7 @@ impl Supervisor {
         if let Err(error) = &written
             && !self.unwritten
         {
-            log::error!("{error}");
+            log::error!(error:%; "{error}");
         }
         self.unwritten = written.is_err();
         if written.is_ok() {
@@ -560,7 +560,7 @@ impl Supervisor {
         let cannot_begin = death.is_said && self.restarts.life(index) == Some(Life::Starting);
         let is_hindered = starved.is_some() || cannot_begin;
         let how = starved.unwrap_or(death.how);
-        log::warn!("{} ended: {how}", self.called(index));
+        log::warn!(cause:% = how; "{} ended", self.called(index));
         if let Some(http) = self.state.http.as_mut().filter(|_| is_http) {
             http.process = None;
             http.deaths += 1;
@@ -611,7 +611,7 @@ impl Supervisor {
             // No process could be made: a shortage outside of the daemon, which passes.
             Err(error) => {
                 let why = error.to_string();
-                log::warn!("{} cannot be started: {why}", self.called(index));
+                log::warn!(why:% = why; "{} cannot be started", self.called(index));
                 self.set_life(index, NodeLife::Restarting, Some(why.clone()));
                 self.event(Event::Hindered(index, why));
             }
@@ -620,7 +620,7 @@ impl Supervisor {
 
     fn give_up(&mut self, index: usize, reason: String) {
         let called = self.called(index);
-        log::error!("{called} is not started again: {reason}");
+        log::error!(why:% = reason; "{called} is not started again");
         // Without the device, programs on its mounts get an error instead of waiting for ever.
         if let Some(daemon) = self.daemons.get_mut(index) {
             daemon.mounts.clear();
@@ -659,7 +659,7 @@ impl Supervisor {
         for (id, trouble) in self.places.look() {
             let Some(mount) = self.state.mounts.iter_mut().find(|mount| mount.id == id) else { continue };
             match &trouble {
-                Some(trouble) => log::error!("mount {}: {trouble}", mount.dir.display()),
+                Some(trouble) => log::error!(why:% = trouble; "mount {}", mount.dir.display()),
                 None => log::info!("mount {} is at its place again", mount.dir.display()),
             }
             mount.trouble = trouble;
@@ -717,7 +717,7 @@ impl Supervisor {
         if let Some(socket) = &self.report
             && let Err(error) = packets::send(socket, report, &[])
         {
-            log::warn!("the command that started this formation does not hear: {error}");
+            log::warn!(why:% = error; "the command that started this formation does not hear");
         }
     }
 

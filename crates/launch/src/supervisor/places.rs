@@ -37,7 +37,7 @@ impl Places {
     /// Opens the table as this process has it.
     pub(super) fn open(&mut self) {
         let opened = File::open("/proc/self/mountinfo");
-        let opened = opened.inspect_err(|error| log::warn!("mounts are not watched: {error}"));
+        let opened = opened.inspect_err(|error| log::warn!(why:% = error; "mounts are not watched"));
         self.table = opened.ok();
     }
 

@@ -101,7 +101,7 @@ pub fn release<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
     call.session.cached_attrs.hears_of(call.ino(), Handle(request.fh));
     // Pages of mappings come after the last FLUSH. What cannot be sent now is said when the file is closed.
     if let Err(error) = call.session.fs.send_unsent(call.ino()) {
-        log::debug!("{} before its close: {error}", call.ino());
+        log::debug!(why:% = error; "{} before its close", call.ino());
     }
     // Before the table, and whatever it says: a daemon that was killed in between does not know the handle any more.
     call.session.fs.unlock_handle(call.ino(), request.fh);
@@ -194,7 +194,7 @@ pub fn content_changed<F: FileSystem>(session: &Session<F>, ino: Ino, handle: Ha
 /// Has the kernel ask for the mode when it needs it next.
 fn forget_mode<F: FileSystem>(session: &Session<F>, ino: Ino) {
     if let Err(error) = session.channel.forget_attributes(ino.0) {
-        log::debug!("the kernel may show an old mode of inode {ino} for a moment: {error}");
+        log::debug!(why:% = error; "the kernel may show an old mode of inode {ino} for a moment");
     }
 }
 

@@ -128,7 +128,7 @@ impl Lane {
         if self.idle.load(Ordering::Acquire) == 0
             && let Err(error) = self.add_thread()
         {
-            log::warn!("requests wait for each other: there is no thread for more at once: {error}");
+            log::warn!(why:% = error; "requests wait for each other: there is no thread for more at once");
         }
     }
 
@@ -251,7 +251,8 @@ impl Lane {
     /// connection is closed or the pause is over.
     fn starve(&self, listener: &Listener, error: Errno) {
         log::warn!(
-            "cannot accept connections on {}: {error}; raise the limit of open files",
+            why:% = error, remedy = "raise the limit of open files";
+            "cannot accept connections on {}",
             listener.address()
         );
         self.starved.store(true, Ordering::Release);
@@ -281,7 +282,7 @@ impl Lane {
         }
         let (data, flags) = (EventData::new_u64(key), EventFlags::IN | EventFlags::ONESHOT);
         if let Err(error) = epoll::add(&self.epoll, connection.as_fd(), data, flags) {
-            log::warn!("cannot watch a new connection: {error}; it is closed");
+            log::warn!(why:% = error; "cannot watch a new connection, which is closed");
             self.close(&connection);
         }
     }
@@ -299,7 +300,7 @@ impl Lane {
     fn arm(&self, source: impl AsFd, key: u64, flags: EventFlags) {
         let armed = epoll::modify(&self.epoll, source, EventData::new_u64(key), flags | EventFlags::ONESHOT);
         if let Err(error) = armed {
-            log::warn!("cannot watch a socket any more: {error}");
+            log::warn!(why:% = error; "cannot watch a socket any more");
         }
     }
 

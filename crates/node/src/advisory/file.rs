@@ -161,7 +161,7 @@ impl LockedFile {
             }
             if let Err(error) = self.take(&want, save) {
                 // Its client asks again, and hears of it then.
-                log::warn!("a lock that is free cannot be granted: {error}");
+                log::warn!(why:% = error; "a lock that is free cannot be granted");
                 return;
             }
             self.waiters.remove(at);

@@ -42,7 +42,7 @@ impl Hints {
         let builder = std::thread::Builder::new().name("lock-hints".into()).stack_size(256 << 10);
         match builder.spawn(move || hints.work(node)) {
             Ok(_) => drop(outbox.insert(node, vec![(client, ticket)])),
-            Err(error) => log::warn!("no thread to tell {node} of its locks; it asks again: {error}"),
+            Err(error) => log::warn!(why:% = error; "no thread to tell {node} of its locks; it asks again"),
         }
     }
 
@@ -51,7 +51,7 @@ impl Hints {
             let body = GrantedLocks { tickets }.to_bytes();
             let request = PeerRequest::of_node(self.id, Op::LocksGranted, &body);
             if let Err(error) = self.peers.call(node, &request, &mut Vec::new()) {
-                log::debug!("{node} was not told of locks that it has: {error}");
+                log::debug!(why:% = error; "{node} was not told of locks that it has");
             }
         }
     }

@@ -162,7 +162,7 @@ impl Lending {
     /// Lets nobody access anything any more who does not ask. Waits for nobody.
     pub(crate) fn close_all(&self) {
         if let Some(Err(error)) = self.grants.get().map(|grants| grants.close_all(Duration::ZERO)) {
-            log::warn!("direct access: {error}");
+            log::warn!(why:% = error; "direct access");
         }
     }
 
@@ -346,7 +346,7 @@ impl Node {
             let holder = Passage::new(Arc::clone(&grants), session, gate);
             let adopted = self.subfile(ino, seat).and_then(|id| Ok(self.data.adopt(id, holder)?));
             if let Err(error) = adopted {
-                log::warn!("inode {ino}: a process is in the middle of an access: {error}");
+                log::warn!(why:% = error; "inode {ino}: a process is in the middle of an access");
             }
         }
         // A second grant table would be a mistake of the caller's; the first stays.
@@ -368,7 +368,7 @@ impl Node {
         drop(table);
         for id in &ids {
             if let Err(error) = self.data.revoke(*id) {
-                log::warn!("{error}");
+                log::warn!(error:%; "{error}");
             }
         }
         !ids.is_empty()

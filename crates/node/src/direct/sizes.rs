@@ -282,7 +282,7 @@ impl Node {
     pub(crate) fn sweep_sizes(&self) {
         for ino in self.lending.inos(Loan::is_over) {
             if let Err(error) = self.sweep_sizes_of(ino) {
-                log::warn!("size of inode {ino} is not in its record yet: {error}");
+                log::warn!(why:% = error; "size of inode {ino} is not in its record yet");
             }
         }
     }

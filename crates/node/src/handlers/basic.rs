@@ -6,8 +6,8 @@ use bivouac_store::{VolumeUsage, WrongPart};
 use bivouac_types::limits::{HOST_ANSWER_MAX, WRONG_LISTED_MAX};
 use bivouac_types::{Errno, FsResult, PartitionId, StatFs};
 use bivouac_wire::{
-    Blob, DamageStatus, FormationMap, HostQuestion, NodeStatus, OpCount, SeatEntry, StatFsRequest, UseTable,
-    VolumeStatus, WrongBytes, op,
+    Blob, DamageStatus, FormationMap, HistoryRequest, HistoryTable, HostQuestion, NodeStatus, OpCount,
+    SeatEntry, StatFsRequest, UseTable, VolumeStatus, WrongBytes, op,
 };
 
 use crate::dispatch::Handle;
@@ -103,7 +103,18 @@ impl Handle for op::ListUses {
     fn handle(node: &Node, _: &Ctx<'_>, (): ()) -> FsResult<UseTable> {
         // What is open is told of now and then; mounts of this node tell it now.
         node.served.page_pools().iter().for_each(|pool| pool.tell_uses());
-        Ok(node.uses.list(node.started))
+        Ok(node.uses.list(node.recorder.now_ms(), node.recorder.torn()))
+    }
+}
+
+impl Handle for op::ListHistory {
+    fn handle(node: &Node, _: &Ctx<'_>, request: HistoryRequest) -> FsResult<HistoryTable> {
+        let uptime_ms = node.recorder.now_ms();
+        let history = match request.served {
+            true => node.recorder.served(request.back_ms, &node.counters),
+            false => node.uses.history(uptime_ms.saturating_sub(request.back_ms), uptime_ms),
+        };
+        Ok(HistoryTable { uptime_ms, history })
     }
 }
 

@@ -236,6 +236,7 @@ impl Node {
         let Ok(_here) = self.bring(ino, seat, range.start, range.end - range.start) else { return false };
         let sent = self.data.send_part(id, epoch, range, send).unwrap_or(false);
         if sent {
+            self.recorder.tick(begun, &self.counters);
             self.counters.add(Op::Read, false);
             let (op, from_peer, took) = (Op::Read, false, begun.elapsed());
             self.counters.served(&Served { op, from_peer, took, received: 0, sent: range.end - range.start });

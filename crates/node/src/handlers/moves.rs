@@ -106,7 +106,7 @@ impl Node {
     /// Ends a turn; in the background if the keeper does not answer.
     pub(crate) fn give_moves_lock_back(&self, ticket: u64) {
         if let Err(error) = self.unlock_moves(ticket, Steps::question(SYSTEM)) {
-            log::warn!("the lock for moving directories is given back later: {error}");
+            log::warn!(why:% = error; "the lock for moving directories is given back later");
             self.reaper.add(Job::Moves(ticket));
         }
     }

@@ -9,7 +9,7 @@ use crate::leases::Principal;
 use crate::node::Node;
 use crate::session::Ctx;
 use crate::sessions::{News, Told};
-use crate::uses::{self, Known};
+use crate::uses::Known;
 
 impl Handle for op::Open {
     fn handle(node: &Node, ctx: &Ctx<'_>, request: OpenRequest) -> FsResult<Seen> {
@@ -72,7 +72,7 @@ impl Node {
     pub(crate) fn has_closed_orphans(&self, client: ClientId) {
         for ino in self.orphans().into_iter().filter(|ino| !self.opens.is_held(*ino, client)) {
             if let Err(error) = self.forget_orphan(ino, client) {
-                log::warn!("inode {ino} has no name and could not be removed: {error}");
+                log::warn!(why:% = error; "inode {ino} has no name and could not be removed");
             }
         }
     }
@@ -117,9 +117,13 @@ impl Handle for op::Close {
             node.close(ctx.client, *ino, *open)
         })?;
         let is_mount = ctx.client.mounted_through(node.map.formation).is_some();
+        // What came before a kill of this daemon is not noted twice.
+        if request.uses.is_empty() || node.recorder.hears(ctx.client, ctx.id) {
+            return Ok(());
+        }
         for told in &request.uses {
             let inode = node.inode(told.ino).ok().map(|inode| (inode.attr, inode.parent));
-            node.uses.note(ctx.client, told, Known { inode, is_mount }, uses::ms(node.started));
+            node.uses.note(ctx.client, told, Known { inode, is_mount }, node.recorder.now_ms());
         }
         Ok(())
     }

@@ -177,7 +177,7 @@ impl Node {
         let steps = Steps { background: true, ..Steps::question(ctx.origin) };
         for node in self.other_nodes() {
             if let Err(error) = self.step::<op::PutPartition>(node, steps, 0, partition.clone()) {
-                log::warn!("{node} goes on with {} as it was until it answers: {error}", partition.id);
+                log::warn!(why:% = error; "{node} goes on with {} as it was until it answers", partition.id);
                 self.reaper.add_once(Job::Partitions(node));
             }
         }

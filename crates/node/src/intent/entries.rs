@@ -106,7 +106,7 @@ impl Node {
         let request = AdjustLinksRequest { ino: old.ino, delta: -1 };
         if let Err(error) = refused(self.step::<op::AdjustLinks>(self.home_of(old.ino)?, steps, 0, request))?
         {
-            log::warn!("unlink of inode {}: {error}", old.ino);
+            log::warn!(why:% = error; "unlink of inode {}", old.ino);
         }
         let mut change = self.change_at(&[logged.slot], &[])?;
         change.txn.delete(logged.slot, &intent_key(steps.tx));

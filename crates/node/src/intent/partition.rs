@@ -61,7 +61,7 @@ impl Node {
         for node in self.nodes_of(making) {
             let steps = Steps { background: true, ..steps };
             if let Err(error) = self.step::<op::PutPartition>(node, steps, 2, gone.clone()) {
-                log::info!("{node} does not hear that {} was refused: {error}", gone.id);
+                log::info!(why:% = error; "{node} does not hear that {} was refused", gone.id);
             }
         }
         Ok(Outcome::Refused(error))

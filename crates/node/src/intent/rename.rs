@@ -97,7 +97,7 @@ impl Node {
             if let Err(error) =
                 refused(self.step::<op::AdjustLinks>(self.home_of(ino)?, steps, DROP_LINK, request))?
             {
-                log::warn!("rename over inode {ino}: {error}");
+                log::warn!(why:% = error; "rename over inode {ino}");
             }
         }
         if let Some(ino) = moved.replaced_dir() {
@@ -137,7 +137,7 @@ impl Node {
         ];
         for outcome in back {
             if let Err(error) = refused(outcome)? {
-                log::warn!("inode {} keeps a parent that it did not get: {error}", moved.ino);
+                log::warn!(why:% = error; "inode {} keeps a parent that it did not get", moved.ino);
             }
         }
         if let Some(ino) = moved.replaced_dir() {

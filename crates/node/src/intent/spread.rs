@@ -70,7 +70,9 @@ impl Node {
                 self.users.forget(dir);
                 log::info!("directory {dir} is spread over {} nodes", self.gathers.nodes.len());
             }
-            Err(error) => log::warn!("directory {dir} stays where it is until it has grown further: {error}"),
+            Err(error) => {
+                log::warn!(why:% = error; "directory {dir} stays where it is until it has grown further")
+            }
         }
     }
 

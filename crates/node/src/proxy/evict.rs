@@ -156,7 +156,7 @@ impl Node {
                     is_read.set(true);
                     break;
                 }
-                Err(error) => log::warn!("inode {}: nothing of it made room: {error}", part.ino),
+                Err(error) => log::warn!(why:% = error; "inode {}: nothing of it made room", part.ino),
             }
             if freed >= wanted {
                 break;

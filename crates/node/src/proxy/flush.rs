@@ -287,7 +287,7 @@ impl Flush<'_> {
         match (outcome, self.mark_all(&mark)) {
             // It is there; who has not heard flushes it once more.
             (Ok(kept), Err(error)) => {
-                log::warn!("inode {}: flushed, but a node was not told: {error}", self.request.ino);
+                log::warn!(why:% = error; "inode {}: flushed, but a node was not told", self.request.ino);
                 Ok(kept)
             }
             (outcome, _) => outcome,
@@ -318,7 +318,7 @@ impl Flush<'_> {
         if put.is_err()
             && let Err(error) = self.site.source.abort(&upload)
         {
-            log::warn!("'{}' beside its target stays: {error}", upload.token);
+            log::warn!(why:% = error; "'{}' beside its target stays", upload.token);
         }
         self.placed(put?, Some(size)).map(Some)
     }

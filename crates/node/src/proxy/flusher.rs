@@ -74,7 +74,7 @@ impl Flusher {
         let mut state = self.state.lock();
         state.under_way.remove(&ino);
         let Err(error) = outcome else { return };
-        log::warn!("inode {ino} is not flushed: {error}");
+        log::warn!(why:% = error; "inode {ino} is not flushed");
         let again = Instant::now() + AGAIN;
         match due.occasion {
             Occasion::Room => drop(state.failed.insert(ino, again)),
@@ -159,7 +159,7 @@ impl Node {
         };
         match std::thread::Builder::new().name("flusher".to_owned()).spawn(work) {
             Ok(_) => state.threads += 1,
-            Err(error) => log::error!("inode {ino} waits to be flushed: no thread: {error}"),
+            Err(error) => log::error!(why:% = error; "inode {ino} waits to be flushed: no thread"),
         }
     }
 

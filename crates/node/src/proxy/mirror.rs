@@ -240,7 +240,7 @@ impl Node {
             Outcome::Moot => self.forget_removed(gone)?,
             Outcome::Done | Outcome::Kept(_) => {
                 if let Outcome::Kept(error) = &outcome {
-                    log::warn!("deleted in the formation and kept at the source: {error}");
+                    log::warn!(why:% = error; "deleted in the formation and kept at the source");
                 }
                 self.forget_seen(gone)?;
                 self.forget_removed(gone)?;
@@ -384,7 +384,7 @@ impl Node {
         };
         match std::thread::Builder::new().name("mirror".to_owned()).spawn(work) {
             Ok(_) => state.has_thread = true,
-            Err(error) => log::error!("deletions wait for a flush: no thread: {error}"),
+            Err(error) => log::error!(why:% = error; "deletions wait for a flush: no thread"),
         }
     }
 
@@ -398,7 +398,7 @@ impl Node {
                     Ok(Outcome::Waits(_) | Outcome::Needed) => is_done = false,
                     Ok(_) => {}
                     Err(error) => {
-                        log::warn!("a deletion in inode {} waits: {error}", gone.dir);
+                        log::warn!(why:% = error; "a deletion in inode {} waits", gone.dir);
                         is_done = false;
                     }
                 }
@@ -451,8 +451,9 @@ impl Mirror {
 fn gone_of(slot: Slot, key: &[u8], value: &[u8]) -> Option<Gone> {
     let (dir, name) = name_of_removed(key)?;
     let decoded = decode(value, "deleted name", dir);
-    let removed =
-        decoded.inspect_err(|error| log::error!("a deletion is not made at the source: {error}")).ok()?;
+    let removed = decoded
+        .inspect_err(|error| log::error!(why:% = error; "a deletion is not made at the source"))
+        .ok()?;
     Some(Gone { slot, key: key.to_vec(), dir, name: Name::new(name).ok()?, removed })
 }
 

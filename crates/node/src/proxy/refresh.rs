@@ -58,7 +58,7 @@ impl Node {
             && let Err(error) = self.note_renewed(ino, now)
         {
             // Its name is not deleted there then, as what has changed there is not.
-            log::warn!("inode {ino}: what it is at the source by now is not noted: {error}");
+            log::warn!(why:% = error; "inode {ino}: what it is at the source by now is not noted");
         }
         Ok(())
     }
@@ -88,7 +88,7 @@ impl Node {
         let site = match self.site_of(partition) {
             Ok(site) => site,
             Err(error) => {
-                log::info!("inode {ino} is served as it was: {error}");
+                log::info!(why:% = error; "inode {ino} is served as it was");
                 return Ok(None);
             }
         };
@@ -99,7 +99,7 @@ impl Node {
             Ok(_) => Ok(None),
             Err(error) => {
                 if error.cause() != Cause::NotFound {
-                    log::info!("inode {ino} is served as it was: {error}");
+                    log::info!(why:% = error; "inode {ino} is served as it was");
                 }
                 Ok(None)
             }

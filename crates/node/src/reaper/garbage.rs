@@ -110,7 +110,7 @@ impl Node {
                 self.remove_at(self.id, own)
             });
             if let Err(error) = removed {
-                log::warn!("removal of unused subfiles waits: {error}");
+                log::warn!(why:% = error; "removal of unused subfiles waits");
             }
         }
     }

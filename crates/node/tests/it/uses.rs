@@ -54,7 +54,9 @@ fn what_was_done_is_told_with_the_close() {
         (&reader.program.0[..], reader.pattern.reads.ops, reader.pattern.writes.ops),
         (&b"reader"[..], 10, 0)
     );
-    assert_eq!(told.timeline.total().written, 100_500);
+    let history = formation.clients[0].list_history(NodeId(0), false, u64::MAX).unwrap().history;
+    assert_eq!(history.timeline().total().written, 100_500);
+    assert_eq!(history.minutes.iter().map(|slot| slot.bin.written).sum::<u64>(), 100_500);
 }
 
 #[test]

@@ -244,7 +244,7 @@ impl DataStore {
             Ok(true) => drop(self.damage.known.lock().doubtful.insert(id)),
             Ok(false) => {}
             // It is tried again when the subfile is opened again or scrubbed.
-            Err(error) => log::warn!("{error}"),
+            Err(error) => log::warn!(error:%; "{error}"),
         }
         !self.damage.known.lock().doubtful.is_empty()
     }

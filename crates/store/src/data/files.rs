@@ -54,7 +54,7 @@ impl DataStore {
         let volume = self.lent(id.volume).map(|lent| lent.volume.path().to_owned()).unwrap_or_default();
         let error = StoreError::LostSubfile { volume, name: names::name_of(id) };
         if self.lent(id.volume).is_ok_and(|lent| lent.table.note_lost(id)) {
-            log::error!("{error}");
+            log::error!(error:%; "{error}");
         }
         error
     }

@@ -31,7 +31,7 @@ impl Subfiles {
     #[must_use]
     pub fn new(volume: Arc<dyn Volume>, index: u16, formation: FormationId) -> Subfiles {
         let table = Table::open(&*volume, index, OpenMode::Existing);
-        let table = table.inspect_err(|error| log::warn!("{error}")).ok().map(Arc::new);
+        let table = table.inspect_err(|error| log::warn!(error:%; "{error}")).ok().map(Arc::new);
         Subfiles { volume, index, formation, table }
     }
 

@@ -97,7 +97,7 @@ fn list(volume: &dyn Volume, dir: &str) -> StoreResult<Vec<Entry>> {
 pub(super) fn ids(volume: &dyn Volume, index: u16) -> StoreResult<impl Iterator<Item = SubfileId>> {
     let in_dir = move |dir: String| {
         let entries = list(volume, &dir).unwrap_or_else(|error| {
-            log::warn!("{error}");
+            log::warn!(error:%; "{error}");
             Vec::new()
         });
         entries.into_iter().filter_map(move |entry| names::parse(index, &dir, &entry.name))
@@ -217,7 +217,7 @@ impl Iterator for Walk<'_> {
                         |entry: Entry| names::parse(self.index, &dir, &entry.name).map(|id| (id, entry));
                     self.found.extend(entries.into_iter().filter_map(known));
                 }
-                Err(error) => log::warn!("{error}"),
+                Err(error) => log::warn!(error:%; "{error}"),
             }
         }
     }

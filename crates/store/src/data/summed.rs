@@ -218,7 +218,7 @@ impl OpenSubfile {
         let nothing = self.sums.as_ref().map_or(0..0, |sums| sums.unsure.clone());
         // The note that stays costs comparing, after a kill.
         if let Err(error) = self.note(&nothing, Until::Now) {
-            log::warn!("note of a subfile's checksums: {error}");
+            log::warn!(why:% = error; "note of a subfile's checksums");
         }
     }
 
@@ -233,7 +233,7 @@ impl OpenSubfile {
     /// What is in these blocks is what is to be in them, whatever it is: they are in flux, and holes are zeros.
     fn doubt(&mut self, blocks: Range<u64>) {
         if let Err(error) = self.put_in_flux(&blocks) {
-            log::warn!("checksums of blocks {blocks:?} of a subfile cannot be noted as unknown: {error}");
+            log::warn!(why:% = error; "checksums of blocks {blocks:?} of a subfile cannot be noted as unknown");
             self.set_unsure(blocks);
         }
     }
@@ -443,7 +443,7 @@ impl OpenSubfile {
             return;
         }
         if let Err(error) = self.write_entries(plan.first, &plan.entries) {
-            log::warn!("checksums of a subfile cannot be written, its blocks are not compared: {error}");
+            log::warn!(why:% = error; "checksums of a subfile cannot be written, its blocks are not compared");
             self.doubt(plan.blocks());
         }
     }
@@ -521,7 +521,7 @@ impl OpenSubfile {
         match written {
             Ok(()) => self.note_done(),
             Err(error) => {
-                log::warn!("checksums of a subfile cannot be written, its blocks are not compared: {error}");
+                log::warn!(why:% = error; "checksums of a subfile cannot be written, its blocks are not compared");
                 self.doubt(blocks);
             }
         }
@@ -545,7 +545,7 @@ impl OpenSubfile {
         if self.sums.is_some() {
             let all = 0..BLOCKS_MAX;
             if let Err(error) = self.note(&all, Until::Noted) {
-                log::warn!("note of a subfile's checksums: {error}");
+                log::warn!(why:% = error; "note of a subfile's checksums");
             }
             self.sums.iter_mut().for_each(|sums| sums.lent = all.clone());
         }
@@ -572,7 +572,7 @@ impl OpenSubfile {
                 .map(ToString::to_string)
                 .or(self.mark_flux(&part).err().map(|error| error.to_string()))
             {
-                log::warn!("checksums of blocks {part:?} of a subfile cannot be noted as unknown: {error}");
+                log::warn!(why:% = error; "checksums of blocks {part:?} of a subfile cannot be noted as unknown");
                 self.set_unsure(part);
             }
         }

@@ -1,10 +1,10 @@
 //! How files were used: what clients tell homes, and homes tell who asks.
 
-use bivouac_record::{BINS, Bin, Counts, Pattern, SIZE_RANGES, Timeline};
+use bivouac_record::{Bin, Counts, History, MINUTES, Pattern, SECONDS, SIZE_RANGES, Slot};
 use bivouac_types::limits::{PROGRAM_LEN_MAX, USE_PROCESSES_MAX};
-use bivouac_types::{ClientId, Ino, PartitionId};
+use bivouac_types::{ClientId, Ino, OpId, OpenId, PartitionId};
 
-use crate::{Decode, DecodeError, Encode, Reader, codec_struct};
+use crate::{CloseRequest, Decode, DecodeError, Encode, Reader, codec_struct};
 
 /// What a process of a client did to a file since that was told last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ codec_struct!(Use { ino, pid, program, first_ago_ms, last_ago_ms, pattern });
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program(pub Vec<u8>);
 
-/// How a node's files were used. Times are milliseconds since its daemon was started.
+/// How a node's files were used. Times are milliseconds since its first daemon was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UseTable {
     /// For how long it has looked.
@@ -41,10 +41,31 @@ pub struct UseTable {
     pub dropped: u64,
     /// The same as a whole.
     pub rest: Pattern,
-    /// What was done when.
-    pub timeline: Timeline,
+    /// Notes that daemons were killed in the middle of, and that are lost.
+    pub torn: u64,
 }
-codec_struct!(UseTable { uptime_ms, files, processes, dropped, rest, timeline });
+codec_struct!(UseTable { uptime_ms, files, processes, dropped, rest, torn });
+
+/// Asks what was done when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryRequest {
+    /// Of requests that the node served; else of programs with files whose home it is.
+    pub served: bool,
+    /// How far back, in milliseconds.
+    pub back_ms: u64,
+}
+codec_struct!(HistoryRequest { served, back_ms });
+
+/// What was done when. Times are as in [`UseTable`]. Of requests, `read` are bytes that went with answers, `written` those that
+/// came, and `spent_ns` is how long they took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistoryTable {
+    /// For how long it has looked.
+    pub uptime_ms: u64,
+    /// What was done.
+    pub history: History,
+}
+codec_struct!(HistoryTable { uptime_ms, history });
 
 /// How a file was used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +128,23 @@ pub struct ProcessUse {
 }
 codec_struct!(ProcessUse { client, pid, program, first_ms, last_ms, pattern });
 
+/// Marks numbers of messages that no other message of that client has, not even of an earlier process of it.
+const NUMBERED: u64 = 1 << 63;
+
+impl CloseRequest {
+    /// What a request with uses is told apart by, made of a number of the client's opens: one that comes twice is noted once.
+    #[must_use]
+    pub fn id(number: OpenId) -> OpId {
+        OpId(number.0 | NUMBERED)
+    }
+
+    /// Whether a request has a number of that kind.
+    #[must_use]
+    pub fn is_numbered(id: OpId) -> bool {
+        id.0 & NUMBERED != 0
+    }
+}
+
 impl FileUse {
     /// Whether several processes used it, and it was read while it was written.
     #[must_use]
@@ -167,18 +205,39 @@ impl Decode<'_> for Counts {
 codec_struct!(Pattern { reads, writes });
 codec_struct!(Bin { read, written, ops, spent_ns });
 
-impl Encode for Timeline {
+impl Encode for Slot {
     fn encode(&self, out: &mut Vec<u8>) {
-        self.width_ms.encode(out);
-        self.bins.encode(out);
+        self.at_ms.encode(out);
+        self.bin.encode(out);
     }
 }
 
-impl Decode<'_> for Timeline {
-    fn decode(input: &mut Reader<'_>) -> Result<Timeline, DecodeError> {
-        let timeline = Timeline { width_ms: Decode::decode(input)?, bins: Decode::decode(input)? };
-        let is_one = timeline.width_ms > 0 && timeline.bins.len() == BINS;
-        if is_one { Ok(timeline) } else { Err(DecodeError::Invalid("timeline")) }
+impl Decode<'_> for Slot {
+    fn decode(input: &mut Reader<'_>) -> Result<Slot, DecodeError> {
+        Ok(Slot { at_ms: Decode::decode(input)?, bin: Decode::decode(input)? })
+    }
+}
+
+impl Encode for History {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.minute_ms.encode(out);
+        self.seconds.encode(out);
+        self.minutes.encode(out);
+    }
+}
+
+impl Decode<'_> for History {
+    fn decode(input: &mut Reader<'_>) -> Result<History, DecodeError> {
+        let history = History {
+            minute_ms: Decode::decode(input)?,
+            seconds: Decode::decode(input)?,
+            minutes: Decode::decode(input)?,
+        };
+        let is_sorted = |slots: &[Slot]| slots.is_sorted_by(|a, b| a.at_ms < b.at_ms);
+        let is_one = history.minute_ms > 0
+            && (history.seconds.len() <= SECONDS && is_sorted(&history.seconds))
+            && (history.minutes.len() <= MINUTES && is_sorted(&history.minutes));
+        if is_one { Ok(history) } else { Err(DecodeError::Invalid("history")) }
     }
 }
 
@@ -249,12 +308,28 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_history_fits() {
+        let slots = |count: usize| -> Vec<Slot> {
+            (0..count as u64).map(|at_ms| Slot { at_ms, ..Slot::default() }).collect()
+        };
+        let history = History { minute_ms: 1, seconds: slots(SECONDS), minutes: slots(MINUTES) };
+        let table = HistoryTable { uptime_ms: 7, history };
+        let bytes = table.to_bytes();
+        assert!(bytes.len() <= FRAME_BODY_MAX, "{}", bytes.len());
+        assert_eq!(HistoryTable::from_bytes(&bytes), Ok(table.clone()));
+        let wrong = [
+            History { minute_ms: 0, ..table.history.clone() },
+            History { seconds: slots(SECONDS + 1), ..table.history.clone() },
+            History { minutes: slots(3).into_iter().rev().collect(), ..table.history },
+        ];
+        for history in wrong {
+            let bytes = HistoryTable { uptime_ms: 7, history }.to_bytes();
+            assert_eq!(HistoryTable::from_bytes(&bytes), Err(DecodeError::Invalid("history")));
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_refused() {
-        let mut table = UseTable::default();
-        table.timeline.bins.pop();
-        assert_eq!(UseTable::from_bytes(&table.to_bytes()), Err(DecodeError::Invalid("timeline")));
-        table.timeline = Timeline { width_ms: 0, ..Timeline::default() };
-        assert_eq!(UseTable::from_bytes(&table.to_bytes()), Err(DecodeError::Invalid("timeline")));
         let long = [&16_u32.to_le_bytes()[..], &[b'x'; 16]].concat();
         assert_eq!(Program::from_bytes(&long), Err(DecodeError::Invalid("program")));
     }

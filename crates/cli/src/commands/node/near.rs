@@ -20,7 +20,7 @@ pub fn settle(here: &Environment, config: &DaemonConfig, map: &FormationMap) {
         Ok(true) => log::info!("on {} it runs on processors {}", here.host, near.processors),
         // What started this job gave it other ones.
         Ok(false) => log::info!("processors {} are not this daemon's to use", near.processors),
-        Err(error) => log::warn!("processors {} could not be chosen: {error}", near.processors),
+        Err(error) => log::warn!(why:% = error; "processors {} could not be chosen", near.processors),
     }
 }
 

@@ -121,12 +121,13 @@ impl Part {
     /// # Errors
     /// What cannot be opened.
     pub fn open(shared: &Shared, share: &NodeShare, handles: NodeHandles) -> Result<Made, Failure> {
-        let NodeHandles { client, peer, unix, grants } = handles;
+        let NodeHandles { client, peer, unix, grants, recorded } = handles;
         let id = NodeId(share.node);
         let (grants, stuck) = take_grant_table(grants)?;
         let liveness = Arc::new(LivenessTable::new(shared.map.nodes.len()));
         let peers = peers_of(shared, id, &liveness);
-        let made = Node::open(config_of(shared, share, &liveness), peers, Arc::new(SystemClock));
+        let config = NodeConfig { recorded: Some(recorded), ..config_of(shared, share, &liveness) };
+        let made = Node::open(config, peers, Arc::new(SystemClock));
         let (node, recovery) = made?;
         // A thousand such lines would say less than those between them.
         let level = if shared.config.nodes.len() == 1 { Level::Info } else { Level::Debug };
@@ -181,12 +182,12 @@ impl Part {
             };
             node.serve(id, |served| *served = Served::default());
             if let Some(message) = &message {
-                log::error!("mount {}: {message}", dir.display());
+                log::error!(why:% = message; "mount {}", dir.display());
             }
             handover.tell(&FromNode::Ended { mount: number, message });
         };
         if let Err(error) = std::thread::Builder::new().name(format!("mount-{number}")).spawn(serve) {
-            log::error!("mount {number} has no thread: {error}");
+            log::error!(why:% = error; "mount {number} has no thread");
         }
     }
 
@@ -247,6 +248,7 @@ fn config_of(shared: &Shared, share: &NodeShare, liveness: &Arc<LivenessTable>) 
         rounds: shared.rounds.clone(),
         past: Past { clients_ended: shared.config.recovering, was_recovered: shared.config.was_recovered },
         switches: switches(shared),
+        recorded: None,
     }
 }
 

@@ -92,7 +92,7 @@ impl Waiting {
                 match line.is_proven_by(Instant::now() + PROOF) {
                     Ok(true) => return self.obey(line),
                     Ok(false) => log::warn!("somebody connected and said nothing"),
-                    Err(error) => log::warn!("{error}"),
+                    Err(error) => log::warn!(error:%; "{error}"),
                 }
             }
         }

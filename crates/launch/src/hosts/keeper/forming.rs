@@ -223,7 +223,7 @@ impl Keeper {
         if let (Some(report), Some(phases)) = (&self.report, self.phases.take())
             && let Err(error) = packets::send(report, &Report::Ready { phases: phases.into_steps() }, &[])
         {
-            log::warn!("the command that started this formation does not hear: {error}");
+            log::warn!(why:% = error; "the command that started this formation does not hear");
         }
         if !self.plan.tied {
             self.report = None;
@@ -238,7 +238,7 @@ impl Keeper {
     }
 
     pub(super) fn give_up(&mut self, why: String) {
-        log::error!("the formation does not start: {why}");
+        log::error!(why:% = why; "the formation does not start");
         if self.failure.is_none() {
             self.failure = Some(why);
         }

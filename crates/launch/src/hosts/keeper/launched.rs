@@ -16,6 +16,7 @@ use rustix::process::Signal;
 
 use crate::hosts::launcher::{Call, Launcher, Remote, Way};
 use crate::hosts::start::{Plan, read_program};
+use crate::log_events::for_people;
 use crate::signals::unblock_in;
 use crate::spawned::{End, Spawned};
 use crate::state_dir::StateDir;
@@ -208,7 +209,7 @@ impl Launched {
 
     /// Why a host will not report any more; `None` as long as it may.
     pub fn reason(&self, host: usize) -> Option<String> {
-        let text = String::from_utf8_lossy(&self.said).into_owned();
+        let text = self.said();
         if self.hosts.len() > 1 {
             let position = self.hosts.iter().position(|known| *known == host)?;
             let name = self.names.get(position)?;
@@ -225,16 +226,21 @@ impl Launched {
 
     /// What a launcher of several hosts says, if it says of none of them how that one ended.
     pub fn of_no_host(&self) -> Option<String> {
-        let text = String::from_utf8_lossy(&self.said);
+        let text = self.said();
         let silent = self.names.iter().all(|name| exit_line(&text, name).is_none());
         (self.hosts.len() > 1 && silent).then(|| quoted(&text))
     }
 
     /// What a host has said last, though it may still report.
     pub fn words(&self, host: usize) -> Option<String> {
-        let text = String::from_utf8_lossy(&self.said).into_owned();
+        let text = self.said();
         let position = self.hosts.iter().position(|known| *known == host)?;
         if self.hosts.len() > 1 { labelled(&text, position) } else { last_line(&text) }
+    }
+
+    /// All that it has said, events of logs as people read them.
+    fn said(&self) -> String {
+        for_people(&String::from_utf8_lossy(&self.said)).into_owned()
     }
 
     /// Removes the ticket's file, if there is one.
@@ -242,7 +248,7 @@ impl Launched {
         if let Some(path) = self.file.take()
             && let Err(error) = std::fs::remove_file(&path)
         {
-            log::warn!("{}: {error}", path.display());
+            log::warn!(why:% = error; "{}", path.display());
         }
     }
 

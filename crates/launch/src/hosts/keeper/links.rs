@@ -115,7 +115,7 @@ impl Links {
         slot.sends = !slot.sends;
         let flags = if slot.sends { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         if let Err(error) = epoll::modify(&self.epoll, &slot.link, EventData::new_u64(id), flags) {
-            log::warn!("a host's connection cannot be watched: {error}");
+            log::warn!(why:% = error; "a host's connection cannot be watched");
         }
     }
 
@@ -138,7 +138,7 @@ impl Links {
         if let Some(slot) = self.links.get_mut(&id)
             && let Err(error) = slot.link.send(&Message { op, body, payload })
         {
-            log::warn!("{error}");
+            log::warn!(error:%; "{error}");
         }
         self.watch(id);
     }

@@ -20,7 +20,7 @@ impl Keeper {
         log::error!("{}", text.trim_end());
         let file = PathBuf::from(format!("bivouac-{name}.txt"));
         if let Err(error) = append(&file, &text) {
-            log::error!("{}: {error}", file.display());
+            log::error!(why:% = error; "{}", file.display());
         }
     }
 }

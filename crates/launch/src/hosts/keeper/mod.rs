@@ -378,7 +378,7 @@ impl Keeper {
         let Some(listener) = &self.listener else { return };
         match self.links.accept(listener, &self.auth, self.since.elapsed()) {
             Ok(()) => {}
-            Err(error) => log::warn!("a host could not connect: {error}"),
+            Err(error) => log::warn!(why:% = error; "a host could not connect"),
         }
     }
 
@@ -390,7 +390,7 @@ impl Keeper {
                 for message in messages {
                     let host = self.links.host(id);
                     if let Err(text) = self.take_message(id, host, &message) {
-                        log::warn!("{}: {text}", self.name(host));
+                        log::warn!(why:% = text; "{}", self.name(host));
                         self.links.drop(id);
                         host.into_iter().for_each(|host| self.lost(host, text.clone()));
                         return;
@@ -401,8 +401,8 @@ impl Keeper {
                 self.links.drop(id);
                 match (host, error) {
                     (Some(host), error) => self.left(host, &error),
-                    (None, error @ NetError::Refused { .. }) => log::warn!("{error}"),
-                    (None, error) => log::info!("who did not prove itself is gone: {error}"),
+                    (None, error @ NetError::Refused { .. }) => log::warn!(error:%; "{error}"),
+                    (None, error) => log::info!(why:% = error; "who did not prove itself is gone"),
                 }
             }
         }
@@ -451,7 +451,7 @@ impl Keeper {
                 }
             }
             Err(text) => {
-                log::warn!("a host is not let in: {text}");
+                log::warn!(why:% = text; "a host is not let in");
                 self.links.refuse(id, text);
             }
         }
@@ -500,7 +500,7 @@ impl Keeper {
             Step::Starting | Step::Mounting => {
                 self.give_up(format!("host {}: {text}", self.inventory.host(host)));
             }
-            _ => log::warn!("host {}: {text}", self.inventory.host(host)),
+            _ => log::warn!(why:% = text; "host {}", self.inventory.host(host)),
         }
     }
 
@@ -512,7 +512,7 @@ impl Keeper {
         }
         // Its launcher knows better, if it has ended already.
         let text = self.last_words(host).unwrap_or(text);
-        log::warn!("host {} is gone: {text}", self.inventory.host(host));
+        log::warn!(why:% = text; "host {} is gone", self.inventory.host(host));
         match self.step {
             Step::Gathering => self.inventory.miss(host, text),
             Step::Starting | Step::Mounting => {
@@ -557,7 +557,7 @@ impl Keeper {
     fn write_state(&mut self) {
         match self.dir.write(&self.state) {
             Ok(()) => self.standby.is_known(),
-            Err(error) => log::error!("{error}"),
+            Err(error) => log::error!(error:%; "{error}"),
         }
         self.standby.outdate();
     }

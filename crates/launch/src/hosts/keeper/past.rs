@@ -35,7 +35,7 @@ impl Keeper {
                     "{what}; the root directory is there, so nothing could be reached; {remedy}"
                 ));
             }
-            log::warn!("{what}");
+            log::warn!(error:% = what; "{what}");
         }
         let mut nodes: Vec<NodeState> =
             (0..).zip(&map.nodes).map(|(id, node)| gone(&map, id, node)).collect();

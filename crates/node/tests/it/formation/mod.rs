@@ -324,6 +324,7 @@ impl Formation {
                 liveness: Arc::new(LivenessTable::new(self.map.nodes.len())),
                 objects: self.objects.clone(),
                 past: Past::default(),
+                recorded: None,
                 switches: self.switches.clone(),
             };
             let peers: Arc<dyn Peers> = self.switchboard.clone();
