@@ -30,6 +30,14 @@ enum Owner {
     Request(u64),
     /// An intent's with this number, until it is released.
     Intent(u64),
+    /// The same, of one that finds no space to go on: nobody waits for that.
+    Starved(u64),
+}
+
+impl Owner {
+    fn is_intent(self, number: u64) -> bool {
+        matches!(self, Owner::Intent(own) | Owner::Starved(own) if own == number)
+    }
 }
 
 /// What is locked, and whose it is.
@@ -59,7 +67,8 @@ impl Locks {
     /// Waits until nobody else holds the target. Who takes several takes them by [`Locks::lock_all`].
     ///
     /// # Errors
-    /// `EIO` after the bounded time: a change that somebody began waits for a node that is away.
+    /// `EIO` after the bounded time: a change that somebody began waits for a node that is away. `ENOSPC` at once where
+    /// it waits for space.
     pub fn lock(&self, target: Target) -> FsResult<Guard<'_>> {
         let deadline = Instant::now() + self.bound;
         let (shard, freed) = self.shard(target);
@@ -70,7 +79,13 @@ impl Locks {
             bivouac_net::before_waiting();
             held = shard.lock();
         }
-        while held.contains_key(&target) {
+        while let Some(owner) = held.get(&target).copied() {
+            if matches!(owner, Owner::Starved(_)) {
+                let text = format!(
+                    "{target:?} waits for a change that finds no space on a node: free some, see `bivouac status`"
+                );
+                return Err(FsError::with(Errno::ENOSPC, text));
+            }
             if freed.wait_until(&mut held, deadline).timed_out() && held.contains_key(&target) {
                 return Err(FsError::with(
                     Errno::EIO,
@@ -114,26 +129,41 @@ impl Locks {
     pub fn keep(&self, target: Target, intent: u64) {
         let before = self.shard(target).0.lock().insert(target, Owner::Intent(intent));
         // A handler that panicked after it had logged its intent left the lock to others: a daemon must start all the same.
-        if matches!(before, Some(Owner::Intent(other)) if other != intent) {
+        if matches!(before, Some(Owner::Intent(other) | Owner::Starved(other)) if other != intent) {
             log::error!("bug: {target:?} is kept by {before:?}, and now by intent {intent}");
+        }
+    }
+
+    /// An intent that keeps these targets has found no space, or something else that it waits for: whoever waits for it
+    /// hears of that.
+    pub fn starve(&self, intent: u64, targets: &[Target], is_starved: bool) {
+        for target in targets {
+            let (held, freed) = self.shard(*target);
+            match held.lock().get_mut(target) {
+                Some(owner) if owner.is_intent(intent) => {
+                    *owner = if is_starved { Owner::Starved(intent) } else { Owner::Intent(intent) };
+                    freed.notify_all();
+                }
+                _ => {}
+            }
         }
     }
 
     /// Whether an unfinished intent has a target locked.
     pub fn is_kept(&self, target: Target) -> bool {
-        matches!(self.shard(target).0.lock().get(&target), Some(Owner::Intent(_)))
+        matches!(self.shard(target).0.lock().get(&target), Some(Owner::Intent(_) | Owner::Starved(_)))
     }
 
     /// Ends what [`Locks::keep`] began.
     pub fn release(&self, target: Target, intent: u64) {
-        self.free(target, Owner::Intent(intent));
+        self.free(target, |owner| owner.is_intent(intent));
     }
 
     /// Lets the next one in, if the lock is still this owner's.
-    fn free(&self, target: Target, owner: Owner) {
+    fn free(&self, target: Target, is_owner: impl FnOnce(&Owner) -> bool) {
         let (held, freed) = self.shard(target);
         let mut held = held.lock();
-        if held.get(&target) == Some(&owner) {
+        if held.get(&target).is_some_and(is_owner) {
             held.remove(&target);
             freed.notify_all();
         }
@@ -156,7 +186,7 @@ impl Locks {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        self.locks.free(self.target, Owner::Request(self.number));
+        self.locks.free(self.target, |owner| *owner == Owner::Request(self.number));
     }
 }
 
@@ -332,6 +362,21 @@ mod tests {
         assert!(locks.is_kept(target));
         locks.release(target, 6);
         assert!(locks.is_kept(target), "it is another's");
+        locks.release(target, 5);
+        drop(locks.lock(target).unwrap());
+    }
+
+    #[test]
+    fn nobody_waits_for_what_waits_for_space() {
+        let (locks, target) = (Locks::new(Duration::from_secs(600)), Target::Size(Ino(1)));
+        locks.keep(target, 5);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| locks.lock(target).map(drop).unwrap_err().errno());
+            locks.starve(5, &[target], true);
+            assert_eq!(waiting.join().unwrap(), Errno::ENOSPC);
+        });
+        assert_eq!(locks.lock(target).map(drop).unwrap_err().errno(), Errno::ENOSPC);
+        locks.starve(5, &[target], false);
         locks.release(target, 5);
         drop(locks.lock(target).unwrap());
     }
