@@ -243,10 +243,8 @@ impl Scaffold {
         let camp = &mut self.camp;
         assert_eq!(camp.flush(1, false), [], "{what}");
         assert_eq!(camp.client(1).mirror(camp.partition.id, b"").unwrap().left, [], "{what}");
-        // What was removed is known until it is tidied up.
-        wait_until(what, || camp.is_saved());
         assert_eq!(self.temporaries(), [""; 0], "{what}");
-        assert!(!self.camp.formation.census().contains_key(&'J'), "{what}");
+        wait_until(what, || !self.camp.formation.census().contains_key(&'J'));
     }
 }
 

@@ -6,7 +6,7 @@ use crate::formation::{Formation, op, wait_until};
 use bivouac_client::{Client, CopyJob, NewInode, SeekKind};
 use bivouac_net::{InProcess, LaneKind, Service};
 use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, OpId, SetAttr, mode};
-use bivouac_wire::{Frame, WriteRequest, op};
+use bivouac_wire::{Frame, Op, WriteRequest, op};
 use proptest::prelude::*;
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
