@@ -51,7 +51,7 @@ pub struct Storm {
 impl Storm {
     fn next(&mut self) -> Option<What> {
         let drawn = self.draw();
-        if drawn % self.one_in != 0 {
+        if !drawn.is_multiple_of(self.one_in) {
             return None;
         }
         Some(match self.draw() % if self.lies { 7 } else { 6 } {

@@ -90,7 +90,9 @@ fn select(map: &Map, query: &str) -> Result<bool, Failure> {
         outln!("{value}");
     }
     if found.is_empty() {
-        errln!("bivouac: --query {query}: nothing in the map is of that kind; see all of it with: bivouac system --json");
+        errln!(
+            "bivouac: --query {query}: nothing in the map is of that kind; see all of it with: bivouac system --json"
+        );
     }
     Ok(!found.is_empty())
 }

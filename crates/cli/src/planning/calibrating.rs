@@ -34,9 +34,10 @@ const STREAMS: u32 = 4;
 pub fn calibrate(here: &Environment, args: &CalibrateArgs) -> Result<Site, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     match interruptible(&signals, |cancel| measure(here, args, &cancel)) {
-        (_, Some(signal)) => {
-            Err(Failure::new(code_of_signal(signal), format_args!("interrupted by {}", format_signal(signal))))
-        }
+        (_, Some(signal)) => Err(Failure::new(
+            code_of_signal(signal),
+            format_args!("interrupted by {}", format_signal(signal)),
+        )),
         (measured, None) => measured,
     }
 }

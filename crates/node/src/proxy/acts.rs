@@ -53,7 +53,8 @@ impl Node {
             self.conclude_act(ino, None)?;
             return Ok(None);
         };
-        let (name, origin) = (split_path(&act.path).1, Origin { path: act.path.clone(), seen: to_wire(version) });
+        let (name, origin) =
+            (split_path(&act.path).1, Origin { path: act.path.clone(), seen: to_wire(version) });
         self.tell_seen(act.dir, name, Some(origin.seen.clone()), Some(ino))?;
         self.look_back(ino, act.partition, (act.dir, name), &origin)?;
         self.conclude_act(ino, Some(&origin))?;
@@ -135,7 +136,9 @@ impl Node {
             }
         };
         if let Err(error) = std::thread::Builder::new().name("acts".to_owned()).spawn(work) {
-            log::error!("what a killed daemon was doing at a source waits for the next flush: no thread: {error}");
+            log::error!(
+                "what a killed daemon was doing at a source waits for the next flush: no thread: {error}"
+            );
         }
     }
 

@@ -195,8 +195,18 @@ impl Node {
         let former = self.settle_former(request)?;
         let file = self.begin_site_file(request.ino)?;
         let (begun, is_acting) = (inode.attr, false);
-        let mut flush =
-            Flush { node: self, request, job, site: &site, inode, file, former, begun, known: begun, is_acting };
+        let mut flush = Flush {
+            node: self,
+            request,
+            job,
+            site: &site,
+            inode,
+            file,
+            former,
+            begun,
+            known: begun,
+            is_acting,
+        };
         let outcome = flush.run();
         let told = match &outcome {
             Ok(kept) => flush.tell(kept.as_ref()),
@@ -252,7 +262,8 @@ impl Flush<'_> {
 
     fn put_link(&mut self) -> FsResult<Kept> {
         let (site, target) = (self.site, self.target()?);
-        let (plan, expect) = (site.source.plan(&self.request.path, target.len() as u64)?, self.expected_now()?);
+        let (plan, expect) =
+            (site.source.plan(&self.request.path, target.len() as u64)?, self.expected_now()?);
         self.note_upload(&plan, &expect)?;
         let link = site.source.start_link(plan, &target)?;
         self.note_upload(&link, &expect)?;

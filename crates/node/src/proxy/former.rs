@@ -45,10 +45,12 @@ impl Node {
             place => place?.by,
         };
         let seen = match by.filter(|by| by != ino) {
-            Some(former) => match self.have_owned(former, path).map_err(|error| kept(path, former, &error))? {
-                None => self.place_at_site(*dir, name)?.seen,
-                seen => seen,
-            },
+            Some(former) => {
+                match self.have_owned(former, path).map_err(|error| kept(path, former, &error))? {
+                    None => self.place_at_site(*dir, name)?.seen,
+                    seen => seen,
+                }
+            }
             None => None,
         };
         if by != Some(*ino) {
@@ -156,6 +158,7 @@ impl Node {
 /// Why what is there stays there.
 fn kept(path: &[u8], former: Ino, error: &FsError) -> FsError {
     let name = String::from_utf8_lossy(path);
-    let text = format!("'{name}' at the source has content of inode {former}, which cannot be brought: {error}");
+    let text =
+        format!("'{name}' at the source has content of inode {former}, which cannot be brought: {error}");
     FsError::with(error.errno(), text)
 }

@@ -13,16 +13,7 @@ impl SiteFile {
     /// Of an inode that has never been there.
     pub fn new_here() -> SiteFile {
         let (origin, dir, name) = (None, Ino(0), Vec::new());
-        SiteFile {
-            origin,
-            limit: 0,
-            changed: true,
-            flushing: false,
-            listed: true,
-            dir,
-            name,
-            pin: 0,
-        }
+        SiteFile { origin, limit: 0, changed: true, flushing: false, listed: true, dir, name, pin: 0 }
     }
 
     /// Of an inode that has never been there, and has a name here.

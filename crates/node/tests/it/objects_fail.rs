@@ -42,14 +42,14 @@ impl Weather {
         let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR).unwrap().ino;
         let seats = (0..2).map(SeatIndex).collect();
         let settings = format!("stripe=5m\nsource=s3://bucket/p?endpoint={}", server.endpoint());
-        let partition =
-            client.make_partition(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
+        let partition = client.make_partition(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
         client.lookup(dir, b"one").unwrap();
         Weather { formation, partition, server, chance: seed, files }
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.chance =
+            self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.chance >> 33) % below
     }
 

@@ -449,8 +449,7 @@ impl Stall {
         let dir = client.mknod(&op(client), Ino::ROOT, b"part", &DIR).unwrap().ino;
         let seats = (0..formation.map().seat_count()).map(|seat| SeatIndex(u32::from(seat))).collect();
         let settings = format!("stripe=5m\nsource=s3://bucket/p?endpoint={}", server.endpoint());
-        let partition =
-            client.make_partition(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
+        let partition = client.make_partition(&op(client), dir, seats, settings.parse().unwrap()).unwrap();
         let site = TempDir::new().unwrap();
         Stall { at: Scaffold { camp: Camp { formation, partition, site }, guillotine }, server }
     }

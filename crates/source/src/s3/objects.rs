@@ -235,7 +235,9 @@ impl S3Source {
         let now = self.head(path, &key)?.meta;
         match copied {
             // The answer was lost, and the same again was refused.
-            Err(error) if error.cause() != Cause::Changed || !self.is_given(&now, &found.meta.version, attrs) => {
+            Err(error)
+                if error.cause() != Cause::Changed || !self.is_given(&now, &found.meta.version, attrs) =>
+            {
                 Err(error)
             }
             _ => Ok(Kept { version: now.version, lost }),
