@@ -480,7 +480,9 @@ impl Flush<'_> {
             let path = String::from_utf8_lossy(&self.request.path);
             match self.node.settle_act(self.request.ino, self.request.force) {
                 Ok(origin) => self.file.origin = origin.or(self.file.origin.take()),
-                Err(error) => log::warn!("what was begun for '{path}' at the source stays for now: {error}"),
+                Err(error) => log::warn!(
+                    "what was begun for '{path}' at the source stays until it is asked for again: {error}"
+                ),
             }
         }
         Ok(())
