@@ -79,6 +79,7 @@ fn for_hosts_alone(args: &HostsArgs) -> Option<&'static str> {
         ("--program", args.program.is_some()),
         ("--min-nodes", args.min_nodes.is_some()),
         ("--network", args.network.is_some()),
+        ("--topology", args.topology != Topology::Auto),
     ];
     given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
 }

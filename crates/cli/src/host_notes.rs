@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::commands::stage::jobs_json;
 use crate::failure::Failure;
 use crate::forming_hosts::part_of;
-use crate::reach::{self, at_once};
+use crate::reach::{self, at_once, host_dir};
 
 /// How long a host may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
@@ -111,53 +111,50 @@ fn stages(jobs: &Value, behind: u64, most: usize) -> Vec<u8> {
     Value::Array(all).to_string().into_bytes()
 }
 
-/// Hosts of a formation over several.
-pub struct Hosts {
-    client: Client,
-    /// Each with its nodes.
-    hosts: Vec<(String, Vec<NodeId>)>,
-}
+/// Hosts of a formation over several, each with its nodes.
+pub struct Hosts(Vec<(String, Vec<NodeId>)>);
 
 impl Hosts {
     /// Those that there are, but for the one that has some nodes: none of a formation on one host, or of one that does
     /// not run.
-    ///
-    /// # Errors
-    /// When secret or map cannot be used.
-    pub fn of(dir: &StateDir, state: &State, but: &[u16]) -> Result<Option<Hosts>, Failure> {
+    pub fn of(dir: &StateDir, state: &State, but: &[u16]) -> Option<Hosts> {
         let is_over_hosts = state.is_over_hosts() || state.part.is_some();
-        let Some(map) = (is_over_hosts && dir.is_held()).then(|| state.map()).flatten() else {
-            return Ok(None);
-        };
+        let map = (is_over_hosts && dir.is_held()).then(|| state.map()).flatten()?;
         let mut hosts: BTreeMap<(String, String), Vec<NodeId>> = BTreeMap::new();
         for (node, entry) in map.nodes.iter().enumerate() {
-            // Hosts that a test or a container has on one machine have one name, and directories of their own.
-            let dir = entry.unix_path.rsplit_once('/').map_or("", |(dir, _)| dir);
-            let known = hosts.entry((entry.host.clone(), dir.to_owned())).or_default();
+            let known = hosts.entry((entry.host.clone(), host_dir(&entry.unix_path).to_owned())).or_default();
             known.push(NodeId(u16::try_from(node).unwrap_or(u16::MAX)));
         }
         hosts.retain(|_, nodes| !nodes.iter().any(|node| but.contains(&node.0)));
-        if hosts.is_empty() {
-            return Ok(None);
-        }
-        let client = reach::client(dir, state, ANSWER_WAIT)?;
-        let hosts = hosts.into_iter().map(|((host, _), nodes)| (host, nodes)).collect();
-        Ok(Some(Hosts { client, hosts }))
+        let hosts = hosts.into_iter().map(|((host, _), nodes)| (host, nodes));
+        Some(Hosts(hosts.collect())).filter(|hosts| !hosts.0.is_empty())
+    }
+
+    /// A client for asking them, if no other is at hand.
+    ///
+    /// # Errors
+    /// When secret or map cannot be used.
+    pub fn client(dir: &StateDir, state: &State) -> Result<Client, Failure> {
+        reach::client(dir, state, ANSWER_WAIT)
     }
 
     /// Asks every host at the same time: its name, and what came of it.
-    pub fn each<T: Send>(&self, ask: impl Fn(&Host<'_>) -> FsResult<T> + Sync) -> Vec<(&str, FsResult<T>)> {
-        let answers = at_once(&self.hosts, |(_, nodes)| ask(&Host { client: &self.client, nodes }));
-        let names = self.hosts.iter().map(|(name, _)| name.as_str());
+    pub fn each<T: Send>(
+        &self,
+        client: &Client,
+        ask: impl Fn(&Host<'_>) -> FsResult<T> + Sync,
+    ) -> Vec<(&str, FsResult<T>)> {
+        let answers = at_once(&self.0, |(_, nodes)| ask(&Host { client, nodes }));
+        let names = self.0.iter().map(|(name, _)| name.as_str());
         names
             .zip(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(Errno::EIO.into()))))
             .collect()
     }
 
     /// Jobs of staging of all of them, each with the name of its host; and the hosts that do not answer, with why.
-    pub fn stages(&self) -> (Vec<Value>, Vec<(String, String)>) {
+    pub fn stages(&self, client: &Client) -> (Vec<Value>, Vec<(String, String)>) {
         let (mut jobs, mut silent) = (Vec::new(), Vec::new());
-        for (host, answer) in self.each(|host| host.stages()) {
+        for (host, answer) in self.each(client, |host| host.stages()) {
             match answer {
                 Ok(list) => jobs.extend(list.into_iter().map(|job| on_host(job, host))),
                 Err(error) => silent.push((host.to_owned(), error.to_string())),

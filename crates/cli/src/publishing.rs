@@ -313,9 +313,8 @@ impl Watch for Meter {
 pub fn interruptible<T>(work: impl FnOnce(&Arc<AtomicBool>) -> Result<T, Failure>) -> Result<T, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|error| LaunchError::system("signals", error))?;
     let (done, signal) = staging::interruptible(&signals, |cancel| work(&cancel));
-    let code = |signal: i32| u8::try_from(128 + signal).unwrap_or(1);
     match (done, signal) {
-        (Err(failure), Some(signal)) => Err(failure.with_code(code(signal))),
+        (Err(failure), Some(signal)) => Err(failure.with_code(bivouac_types::code_of_signal(signal))),
         (done, _) => done,
     }
 }

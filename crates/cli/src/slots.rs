@@ -119,7 +119,7 @@ pub fn wait(mut pools: Pools, who: Who, id: i64, quiet: bool) -> Result<Kept, Fa
                 }
                 if let Some(signal) = pause(&signals, left_s.min(LOOK_S))? {
                     let text = "interrupted before it began; nothing was copied, and the slot stays";
-                    let code = 128 + u8::try_from(signal % 128).unwrap_or(0);
+                    let code = bivouac_types::code_of_signal(signal);
                     return Err(Failure::new(code, format_args!("slot {id}: {text}")));
                 }
             }

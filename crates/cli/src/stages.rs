@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bivouac_client::Client;
 use bivouac_launch::{State, StateDir};
 use serde_json::Value;
 
@@ -13,8 +14,8 @@ use crate::host_notes::{Hosts, on_host};
 pub struct Stages {
     /// The whole of a formation, or this host's part.
     dir: StateDir,
-    /// The others, once somebody has asked.
-    others: Mutex<Option<Arc<Hosts>>>,
+    /// How hosts are reached by who has no client, once somebody has asked.
+    client: Mutex<Option<Arc<Client>>>,
 }
 
 /// Jobs, and hosts that do not answer, with why.
@@ -23,7 +24,7 @@ pub type Found = (Vec<Value>, Vec<(String, String)>);
 impl Stages {
     /// Of a formation.
     pub fn new(dir: StateDir) -> Stages {
-        Stages { dir, others: Mutex::default() }
+        Stages { dir, client: Mutex::default() }
     }
 
     /// All of them as JSON: of a formation over several hosts each job has its host, and a host that does not answer
@@ -32,38 +33,42 @@ impl Stages {
     /// # Errors
     /// When state, secret or map cannot be read.
     pub fn list(&self) -> Result<Value, Failure> {
-        let (jobs, silent) = self.find()?;
+        let (jobs, silent) = self.find_by(|hosts, state| Ok(hosts.stages(&*self.client(state)?)))?;
         let silent = silent.into_iter().map(|(host, why)| serde_json::json!({"host": host, "silent": why}));
         Ok(jobs.into_iter().chain(silent).collect())
     }
 
-    /// The same, told apart.
+    /// The same, told apart, by who has a client.
     ///
     /// # Errors
-    /// As [`Stages::list`].
-    pub fn find(&self) -> Result<Found, Failure> {
+    /// When the state cannot be read.
+    pub fn find(&self, client: &Client) -> Result<Found, Failure> {
+        self.find_by(|hosts, _| Ok(hosts.stages(client)))
+    }
+
+    fn find_by(&self, ask: impl FnOnce(&Hosts, &State) -> Result<Found, Failure>) -> Result<Found, Failure> {
         let mut own = jobs_json(&self.dir).as_array().cloned().unwrap_or_default();
         let Some(state) = self.dir.read()? else { return Ok((own, Vec::new())) };
-        let Some(others) = self.others(&state)? else { return Ok((own, Vec::new())) };
+        // The whole of a formation has jobs beside those of its hosts, among which a part's own are.
+        let nodes: Vec<u16> = match state.part {
+            Some(_) => state.nodes.iter().map(|node| node.id).collect(),
+            None => Vec::new(),
+        };
+        let Some(others) = Hosts::of(&self.dir, &state, &nodes) else { return Ok((own, Vec::new())) };
         if state.part.is_some() {
             let host = state.nodes.first().map_or("", |node| node.host.as_str());
             own = own.into_iter().map(|job| on_host(job, host)).collect();
         }
-        let (jobs, silent) = others.stages();
+        let (jobs, silent) = ask(&others, &state)?;
         own.extend(jobs);
         Ok((own, silent))
     }
 
-    fn others(&self, state: &State) -> Result<Option<Arc<Hosts>>, Failure> {
-        let mut known = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.is_none() {
-            // The whole of a formation has jobs beside those of its hosts, among which a part's own are.
-            let own: Vec<u16> = match state.part {
-                Some(_) => state.nodes.iter().map(|node| node.id).collect(),
-                None => Vec::new(),
-            };
-            *known = Hosts::of(&self.dir, state, &own)?.map(Arc::new);
+    fn client(&self, state: &State) -> Result<Arc<Client>, Failure> {
+        let mut known = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = &*known {
+            return Ok(Arc::clone(client));
         }
-        Ok(known.clone())
+        Ok(Arc::clone(known.insert(Arc::new(Hosts::client(&self.dir, state)?))))
     }
 }

@@ -196,15 +196,18 @@ fn call(inquiry: &Inquiry<'_>, arguments: &[String], host: Option<&str>, deadlin
     let Some((program, arguments)) = arguments.split_first() else { return Answers::default() };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
-    let mut told = BTreeSet::new();
+    let (mut told, mut read) = (BTreeSet::new(), 0);
     let mut tell = |said: &[u8]| {
         let Some(live) = inquiry.live else { return false };
         // What comes behind the last end of a line may be half a line.
-        let whole = said.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let said = String::from_utf8_lossy(said.get(..whole).unwrap_or_default());
-        for (key, text) in whole_answers(&said).0 {
-            if told.insert(key) {
-                (live.hear)(Heard::Answer(host.map(str::to_owned), text));
+        let new = said.get(read..).unwrap_or_default().iter().rposition(|byte| *byte == b'\n');
+        if let Some(end) = new.map(|at| read + at + 1) {
+            read = end;
+            let said = String::from_utf8_lossy(said.get(..end).unwrap_or_default());
+            for (key, text) in whole_answers(&said).0 {
+                if told.insert(key) {
+                    (live.hear)(Heard::Answer(host.map(str::to_owned), text));
+                }
             }
         }
         live.stop.load(Ordering::Relaxed)

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use bivouac_types::format_signal;
+use bivouac_types::{code_of_signal, format_signal};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::Signal;
@@ -219,7 +219,7 @@ pub(crate) fn describe(status: ExitStatus) -> String {
 fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
-        (None, Some(signal)) => 128 + signal as u8 % 128,
+        (None, Some(signal)) => code_of_signal(signal),
         (None, None) => u8::MAX,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd};
@@ -18,16 +19,22 @@ const FUSE_DEVICE: &str = "/dev/fuse";
 pub struct ProcessId {
     /// The number.
     pub pid: u32,
-    /// Clock ticks from the machine's start to the process's.
+    /// Clock ticks from the machine's start to the process's, whatever time namespace this is seen from.
     pub started_ticks: u64,
 }
+
+/// Nanoseconds in a clock tick as the kernel tells of starts (`USER_HZ`).
+const TICK_NS: i128 = 10_000_000;
+/// Starts that are less apart than this are the same: a time namespace may be ahead by part of a tick.
+const SAME_TICKS: u64 = 2;
 
 impl ProcessId {
     /// The identity of the living process with this number; `None` if there is none.
     #[must_use]
     pub fn of(pid: u32) -> Option<ProcessId> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, started_ticks) = parse_stat(&stat)?;
+        let (state, seen_ticks) = parse_stat(&stat)?;
+        let started_ticks = seen_ticks.saturating_add_signed(-ticks_ahead());
         (!matches!(state, 'Z' | 'X')).then_some(ProcessId { pid, started_ticks })
     }
 
@@ -53,7 +60,8 @@ impl ProcessId {
     /// Whether it still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        ProcessId::of(self.pid) == Some(*self)
+        let now = ProcessId::of(self.pid);
+        now.is_some_and(|now| now.started_ticks.abs_diff(self.started_ticks) < SAME_TICKS)
     }
 
     /// A descriptor that becomes readable at its end; `None` if it has ended.
@@ -146,6 +154,22 @@ fn name_of(pid: u32) -> String {
     name.map_or_else(|_| "?".into(), |name| name.trim_end().into())
 }
 
+/// How far the clock of this process's time namespace is ahead of the machine's, in ticks.
+fn ticks_ahead() -> i64 {
+    static AHEAD: OnceLock<i64> = OnceLock::new();
+    *AHEAD.get_or_init(|| {
+        let offsets = std::fs::read_to_string("/proc/self/timens_offsets");
+        offsets.ok().and_then(|offsets| parse_ahead(&offsets)).unwrap_or(0)
+    })
+}
+
+/// The same out of `/proc/PID/timens_offsets`: a clock in each line, with seconds and nanoseconds.
+fn parse_ahead(offsets: &str) -> Option<i64> {
+    let mut words = offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_whitespace();
+    let (secs, nanos): (i128, i128) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    i64::try_from((secs * 1_000_000_000 + nanos).div_euclid(TICK_NS)).ok()
+}
+
 /// State and start of a process out of `/proc/PID/stat`. The name in it may hold anything, also `)`.
 fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let (_, rest) = stat.rsplit_once(") ")?;
@@ -177,10 +201,19 @@ mod tests {
     }
 
     #[test]
+    fn clocks_of_time_namespaces_are_seen_through() {
+        let offsets = |secs, nanos| format!("monotonic           0         0\nboottime   {secs}   {nanos}\n");
+        assert_eq!(parse_ahead(&offsets(0, 0)), Some(0));
+        assert_eq!(parse_ahead(&offsets(86_400, 0)), Some(8_640_000));
+        assert_eq!(parse_ahead(&offsets(-10, 990_000_000)), Some(-901));
+        assert_eq!(parse_ahead("monotonic 0 0\n"), None);
+    }
+
+    #[test]
     fn this_process_is_alive_and_another_with_its_number_is_not() {
         let this = ProcessId::current();
         assert!(this.is_alive() && this.watch().is_some() && !this.is_ending());
-        let earlier = ProcessId { started_ticks: this.started_ticks + 1, ..this };
+        let earlier = ProcessId { started_ticks: this.started_ticks + SAME_TICKS, ..this };
         assert!(!earlier.is_alive() && earlier.watch().is_none() && earlier.is_ending());
     }
 

@@ -7,8 +7,8 @@ use crate::intent::tests::{logged, reread};
 use crate::intent::{Cut, Intent, Move, NewDir, NewPartition, OldEntry};
 use crate::mutate::Mutator;
 use crate::record::{
-    Dentry, Done, Folded, Garbage, Held, Inode, Shard, SiteFile, dentry_of_key, ino_of_site_key, lock_key,
-    lock_of_key, marks_key, marks_of_key, number_of_key, site_key,
+    Act, Dentry, Done, Folded, Garbage, Given, Held, Inode, Shard, SiteFile, act_key, dentry_of_key,
+    ino_of_act_key, ino_of_site_key, lock_key, lock_of_key, marks_key, marks_of_key, number_of_key, site_key,
 };
 
 const LAYOUT: Layout = Layout { stripe: 1 << 20, width: 2, base: SeatIndex(1), seats: 2 };
@@ -53,8 +53,12 @@ fn records() {
     let whence = Whence { origin, limit: 3, layout: LAYOUT, pin: 1 };
     let held = Held { whence, epoch: 1 }.to_bytes();
     let site = SiteFile::brought((Ino(1), b"b"), b"a/b".to_vec(), seen, false).to_bytes();
+    let given = Some(Given { perm: 0o600, uid: 1, gid: 2, mtime: Timestamp { secs: 4, nanos: 5 } });
+    let (path, token, tag, seen) = (b"a/b".to_vec(), "t".to_owned(), "6".to_owned(), None);
+    let (partition, dir, force) = (PartitionId(1), Ino(1), false);
+    let act = Act { partition, dir, path, token, tag, seen, force, given }.to_bytes();
     let small = [dentry.to_bytes(), done.to_bytes(), garbage.to_bytes(), Folded { versions: 3 }.to_bytes()];
-    let seeds = [&small[..], &[inode().to_bytes(), shard.to_bytes(), lock, held, site]].concat();
+    let seeds = [&small[..], &[inode().to_bytes(), shard.to_bytes(), lock, held, site, act]].concat();
     Mutator::new(seeds).each(100_000, |bytes| {
         consistent::<Inode>(bytes);
         consistent::<Dentry>(bytes);
@@ -64,6 +68,8 @@ fn records() {
         consistent::<Folded>(bytes);
         consistent::<Held>(bytes);
         consistent::<SiteFile>(bytes);
+        consistent::<Act>(bytes);
+        assert!(ino_of_act_key(bytes).is_none_or(|ino| act_key(ino)[1..] == bytes[1..]));
         if let Some((ino, seat, block)) = marks_of_key(bytes) {
             assert_eq!(marks_key(ino, seat, block)[1..], bytes[1..]);
         }

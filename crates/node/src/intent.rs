@@ -226,7 +226,7 @@ impl Node {
             }
             Err(error) => {
                 // Not known how far it got: the reaper goes on with it. Until then the locks stay.
-                self.postpone(tx, &logged);
+                self.postpone(tx, &logged, &error);
                 // An unlink was carried out when it was logged: the name is gone for good.
                 if matches!(logged.intent, Intent::Unlink(_)) { Ok(()) } else { Err(not_known(error)) }
             }
@@ -282,9 +282,10 @@ impl Node {
     }
 
     /// Keeps what an unfinished intent touches locked until the reaper has finished it.
-    fn postpone(&self, tx: u64, logged: &Logged) {
+    fn postpone(&self, tx: u64, logged: &Logged, why: &FsError) {
         log::warn!("change {tx} waits for a peer and is finished later: {:?}", logged.intent);
         self.keep(tx, logged.clone());
+        self.locks.starve(tx, &logged.intent.targets(), is_for_space(why));
         self.reaper.add_intent(logged.slot, tx);
     }
 
@@ -337,7 +338,10 @@ impl Node {
         // Without its record the change is over: its last transaction was made, and what came behind that failed.
         if let Some(bytes) = bytes {
             let logged = crate::namespace::decode::<Logged>(&bytes, "intent", Ino(tx))?;
-            self.resume(Logged { slot, ..logged }, tx)?;
+            let targets = logged.intent.targets();
+            let resumed = self.resume(Logged { slot, ..logged }, tx);
+            self.locks.starve(tx, &targets, resumed.as_ref().is_err_and(is_for_space));
+            resumed?;
         }
         self.release(tx);
         Ok(())
@@ -357,6 +361,10 @@ impl Node {
     pub(crate) fn home_of(&self, ino: Ino) -> FsResult<NodeId> {
         self.map.home(ino).ok_or_else(|| Errno::ESTALE.into())
     }
+}
+
+fn is_for_space(error: &FsError) -> bool {
+    matches!(error.errno(), Errno::ENOSPC | Errno::EDQUOT)
 }
 
 impl Logged {
@@ -531,6 +539,7 @@ pub mod tests {
             switches: Vec::new(),
             liveness: std::sync::Arc::new(bivouac_net::LivenessTable::new(1)),
             objects: bivouac_source::Environment::default(),
+            around: None,
         };
         Node::open(config, std::sync::Arc::new(NoPeers), std::sync::Arc::new(crate::SystemClock)).unwrap().0
     }

@@ -54,6 +54,7 @@ pub use handlers::check::{record_page, subfile_facts};
 pub use intent::{Concerns, concerns};
 pub use node::{Node, NodeConfig, Past};
 pub use peers::{NetPeers, PeerRequest, Peers};
+pub use proxy::Around;
 pub use pulse::{Patience, watch};
 pub use rounds::Rounds;
 pub use served::{Cache, LockClient, PagePool, Served};

@@ -40,8 +40,15 @@ struct Held {
     shared: u32,
     /// A request has it alone, or claims it: nobody else comes in.
     alone: bool,
-    /// The unfinished intents that have it.
-    kept: Vec<u64>,
+    kept: Vec<Kept>,
+}
+
+/// An unfinished intent that has a target.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    intent: u64,
+    /// It finds no space to go on: nobody waits for that.
+    is_starved: bool,
 }
 
 type Table = HashMap<Target, Held>;
@@ -71,7 +78,8 @@ impl Locks {
     /// [`Locks::lock_all`].
     ///
     /// # Errors
-    /// `EIO` after the bounded time: a change that somebody began waits for a node that is away.
+    /// `EIO` after the bounded time: a change that somebody began waits for a node that is away. `ENOSPC` at once where
+    /// it waits for space.
     pub fn lock(&self, target: Target) -> FsResult<Guard<'_>> {
         target.place().check();
         let deadline = Instant::now() + self.bound;
@@ -84,6 +92,9 @@ impl Locks {
             table = shard.lock();
         }
         while !target.is_free(&table) {
+            if target.is_starved(&table) {
+                return Err(target.starved());
+            }
             if freed.wait_until(&mut table, deadline).timed_out() && !target.is_free(&table) {
                 return Err(target.refused());
             }
@@ -147,10 +158,24 @@ impl Locks {
         let mut table = self.shard(target).0.lock();
         let held = table.entry(target).or_default();
         // A handler that panicked after it had logged its intent left the lock to others: a daemon must start all the same.
-        if !target.is_shared() && held.kept.iter().any(|other| *other != intent) {
+        if !target.is_shared() && held.kept.iter().any(|other| other.intent != intent) {
             log::error!("bug: {target:?} is kept by {:?}, and now by intent {intent}", held.kept);
         }
-        held.kept.push(intent);
+        held.kept.push(Kept { intent, is_starved: false });
+    }
+
+    /// An intent that keeps these targets has found no space, or something else that it waits for: whoever waits for it
+    /// hears of that.
+    pub fn starve(&self, intent: u64, targets: &[Target], is_starved: bool) {
+        for target in targets {
+            let (shard, freed) = self.shard(*target);
+            let mut table = shard.lock();
+            let mut keepers = table.get_mut(target).into_iter().flat_map(|held| &mut held.kept);
+            if let Some(kept) = keepers.find(|kept| kept.intent == intent) {
+                kept.is_starved = is_starved;
+                freed.notify_all();
+            }
+        }
     }
 
     /// Whether an unfinished intent has a target locked.
@@ -160,7 +185,7 @@ impl Locks {
 
     /// Ends what [`Locks::keep`] began.
     pub fn release(&self, target: Target, intent: u64) {
-        self.change(target, |held| held.kept.retain(|other| *other != intent));
+        self.change(target, |held| held.kept.retain(|kept| kept.intent != intent));
     }
 
     /// Somebody has the target no more.
@@ -209,6 +234,12 @@ impl Target {
         !table.get(&self).is_some_and(excludes)
     }
 
+    /// Whether it is waited for in vain: an intent has it that finds no space.
+    fn is_starved(self, table: &Table) -> bool {
+        let finds_none = |held: &Held| held.kept.iter().any(|kept| kept.is_starved);
+        !self.is_shared() && table.get(&self).is_some_and(finds_none)
+    }
+
     fn rank(self) -> Rank {
         match self {
             Target::Moves => rank::MOVES,
@@ -235,6 +266,13 @@ impl Target {
     /// Where it stands in the one order. Two of one rank and number, one pair in four thousand millions, stand as fixed.
     fn order(self) -> (u16, u32, Target) {
         (self.rank().number(), self.number(), self)
+    }
+
+    fn starved(self) -> FsError {
+        let text = format!(
+            "{self:?} waits for a change that finds no space on a node: free some, see `bivouac status`"
+        );
+        FsError::with(Errno::ENOSPC, text)
     }
 
     fn refused(self) -> FsError {
@@ -282,6 +320,21 @@ mod tests {
         assert!(locks.is_kept(target));
         locks.release(target, 6);
         assert!(locks.is_kept(target), "it is another's");
+        locks.release(target, 5);
+        drop(locks.lock(target).unwrap());
+    }
+
+    #[test]
+    fn nobody_waits_for_what_waits_for_space() {
+        let (locks, target) = (Locks::new(Duration::from_secs(600)), Target::Size(Ino(1)));
+        locks.keep(target, 5);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| locks.lock(target).map(drop).unwrap_err().errno());
+            locks.starve(5, &[target], true);
+            assert_eq!(waiting.join().unwrap(), Errno::ENOSPC);
+        });
+        assert_eq!(locks.lock(target).map(drop).unwrap_err().errno(), Errno::ENOSPC);
+        locks.starve(5, &[target], false);
         locks.release(target, 5);
         drop(locks.lock(target).unwrap());
     }

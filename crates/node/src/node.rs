@@ -30,7 +30,7 @@ use crate::membership::Membership;
 use crate::opens::Opens;
 use crate::partitions::Partitions;
 use crate::peers::{PeerLane, Peers};
-use crate::proxy::Proxy;
+use crate::proxy::{Around, Proxy};
 use crate::reaper::{Job, Reaper};
 use crate::record::Inode;
 use crate::recorder::Recorder;
@@ -82,6 +82,8 @@ pub struct NodeConfig {
     pub liveness: Arc<LivenessTable>,
     /// What the environment says of object stores.
     pub objects: bivouac_source::Environment,
+    /// What is put around site storage.
+    pub around: Option<Around>,
     /// The threads that it shares with other nodes of its process.
     pub rounds: Rounds,
     /// What was before this daemon.
@@ -123,6 +125,8 @@ pub struct Node {
     pub(crate) spread_at: SpreadAt,
     /// What the environment says of object stores.
     pub(crate) objects: bivouac_source::Environment,
+    /// What is put around site storage.
+    pub(crate) around: Option<Around>,
     /// The locks that programs take.
     pub(crate) advisory: Advisory,
     pub(crate) callbacks: Callbacks,
@@ -220,6 +224,7 @@ impl Node {
             intents: Intents::default(),
             spread_at: config.spread_at,
             objects: config.objects,
+            around: config.around,
             callbacks,
             served,
             users: Users::default(),

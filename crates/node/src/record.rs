@@ -4,7 +4,7 @@
 //! order of numbers; a directory's entries are in the order of their name's hash, which is also the
 //! cookie of a listing: it stays good while entries come and go.
 
-use bivouac_types::{Attr, ClientId, Ino, Layout, NodeId, PartitionId, Placement, SeatIndex};
+use bivouac_types::{Attr, ClientId, Ino, Layout, NodeId, PartitionId, Placement, SeatIndex, Timestamp};
 use bivouac_wire::{Inherited, LockKind, Origin, SiteVersion, Whence, codec_struct};
 
 /// Bytes in front of the hash in an entry's key.
@@ -105,8 +105,6 @@ pub struct SiteFile {
     pub flushing: bool,
     /// Of a directory: whether all entries that it has there have been made here.
     pub listed: bool,
-    /// By which tag the file will be known that is about to take its place there; empty if none is.
-    pub pending: String,
     /// The directory that it was last given a name in.
     pub dir: Ino,
     /// That name.
@@ -114,7 +112,53 @@ pub struct SiteFile {
     /// As in [`Whence`].
     pub pin: u32,
 }
-codec_struct!(SiteFile { origin, limit, changed, flushing, listed, pending, dir, name, pin });
+codec_struct!(SiteFile { origin, limit, changed, flushing, listed, dir, name, pin });
+
+/// What is about to be done for an inode at site storage, written down before: `J`. It stays when the inode goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Act {
+    /// The inode's partition.
+    pub partition: PartitionId,
+    /// The directory that has its name.
+    pub dir: Ino,
+    /// Where it is done.
+    pub path: Vec<u8>,
+    /// How the source names what is to take the place.
+    pub token: String,
+    /// By what that is known again; empty while it may not have been started.
+    pub tag: String,
+    /// What was there; if nothing, nothing was.
+    pub seen: Option<SiteVersion>,
+    /// Whatever is there is replaced.
+    pub force: bool,
+    /// What is there only gets these.
+    pub given: Option<Given>,
+}
+codec_struct!(Act { partition, dir, path, token, tag, seen, force, given });
+
+/// Attributes by which it is known whether they were given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Permission bits.
+    pub perm: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of content.
+    pub mtime: Timestamp,
+}
+codec_struct!(Given { perm, uid, gid, mtime });
+
+/// Key of what is about to be done for an inode.
+pub fn act_key(ino: Ino) -> [u8; 9] {
+    tagged(b'J', ino.0)
+}
+
+/// The inode of such a key.
+pub fn ino_of_act_key(key: &[u8]) -> Option<Ino> {
+    (key.len() == 9).then(|| number_of_key(key).map(Ino))?
+}
 
 /// A name that was deleted here and is to be deleted at site storage: `E`.
 #[derive(Clone, Debug, PartialEq, Eq)]

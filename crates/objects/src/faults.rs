@@ -32,21 +32,67 @@ pub struct Fault {
 
 /// Those that are due.
 #[derive(Debug, Default)]
-pub struct Faults(Vec<Fault>);
+pub struct Faults {
+    due: Vec<Fault>,
+    storm: Option<Storm>,
+}
+
+/// Any request may go wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Storm {
+    /// Where its chance begins.
+    pub seed: u64,
+    /// One of so many goes wrong.
+    pub one_in: u64,
+    /// Whether the store may also name content wrongly.
+    pub lies: bool,
+}
+
+impl Storm {
+    fn next(&mut self) -> Option<What> {
+        let drawn = self.draw();
+        if !drawn.is_multiple_of(self.one_in) {
+            return None;
+        }
+        Some(match self.draw() % if self.lies { 7 } else { 6 } {
+            0 => What::Refuse(500, "InternalError"),
+            1 => What::Refuse(503, "SlowDown"),
+            2 => What::Drop,
+            3 | 4 => What::Forget,
+            5 => What::Cut((self.draw() % 300) as usize),
+            _ => What::Rename,
+        })
+    }
+
+    /// As splitmix64 does.
+    fn draw(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.seed ^ self.seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+}
 
 impl Faults {
     pub fn add(&mut self, fault: Fault) {
-        self.0.push(fault);
+        self.due.push(fault);
     }
 
     pub fn clear(&mut self) {
-        self.0.clear();
+        (self.due, self.storm) = (Vec::new(), None);
+    }
+
+    pub fn storm(&mut self, storm: Storm) {
+        self.storm = Some(storm);
     }
 
     /// What goes wrong with a request.
     pub fn next(&mut self, method: &str, target: &str) -> Option<What> {
+        if let Some(storm) = &mut self.storm {
+            return storm.next();
+        }
         let fault =
-            self.0.iter_mut().find(|f| f.times > 0 && f.method == method && target.contains(f.within))?;
+            self.due.iter_mut().find(|f| f.times > 0 && f.method == method && target.contains(f.within))?;
         if fault.after > 0 {
             fault.after -= 1;
             return None;

@@ -8,5 +8,5 @@ mod protocol;
 mod server;
 
 pub use contents::{Contents, Object};
-pub use faults::{Fault, What};
+pub use faults::{Fault, Storm, What};
 pub use server::{ACCESS_KEY, BUCKET, SECRET_KEY, Server};

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::contents::{Contents, Object};
-use crate::faults::{Fault, Faults, What};
+use crate::faults::{Fault, Faults, Storm, What};
 use crate::protocol::Protocol;
 
 /// The one bucket.
@@ -119,6 +119,11 @@ impl Server {
     /// Something goes wrong after a while.
     pub fn fail_after(&self, fault: Fault) {
         self.faults.lock().add(fault);
+    }
+
+    /// Any request may go wrong from now on.
+    pub fn storm(&self, storm: Storm) {
+        self.faults.lock().storm(storm);
     }
 
     /// Nothing goes wrong any more.

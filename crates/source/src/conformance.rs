@@ -22,6 +22,7 @@ pub fn source<S: Source, K>(make: impl Fn() -> (S, K)) {
     trees_come_back(&make().0);
     attributes_change_alone(&make().0);
     removing(&make().0);
+    what_was_done_is_known_after_a_kill(&make().0);
 }
 
 fn cause<T>(outcome: SourceResult<T>) -> Option<Cause> {
@@ -68,6 +69,16 @@ fn fill(
     }
     source.verify(upload, &pieces)?;
     source.commit(upload, &pieces, attrs, expect)
+}
+
+/// Makes a link as a flush does.
+fn link(source: &dyn Source, path: &[u8], target: &[u8], expect: &Expect) -> SourceResult<Kept> {
+    let link = source.start_link(source.plan(path, target.len() as u64)?, target)?;
+    let outcome = source.put_link(&link, target, &attrs(0o777, 80), expect);
+    if outcome.is_err() {
+        source.abort(&link).unwrap();
+    }
+    outcome
 }
 
 fn read(source: &dyn Source, path: &[u8], meta: &Meta, offset: u64, len: usize) -> SourceResult<Vec<u8>> {
@@ -170,18 +181,20 @@ fn trees_come_back(source: &dyn Source) {
     source.put_dir(b"d", &attrs(0o750, 50)).unwrap();
     source.put_dir(b"d/empty", &attrs(0o700, 60)).unwrap();
     write(source, b"d/f", b"x", &attrs(0o604, 70), &Expect::Absent).unwrap();
-    source.put_link(b"d/l", b"../no/where", &attrs(0o777, 80), &Expect::Absent).unwrap();
+    link(source, b"d/l", b"../no/where", &Expect::Absent).unwrap();
     source.put_dir(b"d", &attrs(0o750, 50)).unwrap();
     assert_eq!(names(source, b""), [b"d"]);
     assert_eq!(names(source, b"d"), [&b"empty"[..], b"f", b"l"]);
     assert_eq!(names(source, b"d/empty"), Vec::<Vec<u8>>::new());
     let dir = source.stat(b"d").unwrap();
     assert_eq!((dir.kind, dir.attrs.perm, dir.attrs.mtime.secs), (mode::DIR, 0o750, 50));
-    let link = source.stat(b"d/l").unwrap();
-    assert_eq!((link.kind, &link.target[..], link.attrs.mtime.secs), (mode::LINK, &b"../no/where"[..], 80));
-    let again = source.put_link(b"d/l", b"elsewhere", &attrs(0o777, 80), &Expect::Absent);
-    assert_eq!(cause(again), Some(Cause::Changed));
-    source.put_link(b"d/l", b"elsewhere", &attrs(0o777, 80), &Expect::Version(link.version)).unwrap();
+    let found = source.stat(b"d/l").unwrap();
+    assert_eq!(
+        (found.kind, &found.target[..], found.attrs.mtime.secs),
+        (mode::LINK, &b"../no/where"[..], 80)
+    );
+    assert_eq!(cause(link(source, b"d/l", b"elsewhere", &Expect::Absent)), Some(Cause::Changed));
+    link(source, b"d/l", b"elsewhere", &Expect::Version(found.version)).unwrap();
     assert_eq!(source.stat(b"d/l").unwrap().target, b"elsewhere");
     assert_eq!(cause(source.put_dir(b"d/f", &attrs(0o700, 1))), Some(Cause::WrongKind));
 }
@@ -217,4 +230,40 @@ fn removing(source: &dyn Source) {
     source.remove(b"d/f", None).unwrap();
     source.remove(b"d", None).unwrap();
     assert_eq!(names(source, b""), Vec::<Vec<u8>>::new());
+}
+
+/// Killed after each step of what a flush writes down first: what is known is the upload as it was written down.
+fn what_was_done_is_known_after_a_kill(source: &dyn Source) {
+    let content = bytes(1000, 3);
+    for steps in 0..4 {
+        let path = format!("f{steps}").into_bytes();
+        let mut upload = source.plan(&path, content.len() as u64).unwrap();
+        let mut written_down = upload.clone();
+        let mut kept = None;
+        if steps > 0 {
+            upload = source.start(upload, &attrs(0o640, 7)).unwrap();
+        }
+        if steps > 1 {
+            written_down = upload.clone();
+        }
+        if steps > 2 {
+            kept = Some(fill(source, &upload, &content, &attrs(0o640, 7), &Expect::Absent).unwrap().version);
+        }
+        for _ in 0..2 {
+            assert_eq!(source.resume(&written_down, &Expect::Absent).unwrap(), kept, "after {steps} steps");
+        }
+        assert_eq!(cause(source.stat(&path)), kept.is_none().then_some(Cause::NotFound));
+    }
+    let target = &b"to"[..];
+    let made = source.start_link(source.plan(b"l", 2).unwrap(), target).unwrap();
+    let version = source.put_link(&made, target, &attrs(0o777, 80), &Expect::Absent).unwrap().version;
+    assert_eq!(source.resume(&made, &Expect::Absent).unwrap(), Some(version));
+    let other = source.start_link(source.plan(b"l", 2).unwrap(), target).unwrap();
+    assert_eq!(source.resume(&other, &Expect::Absent).unwrap(), None);
+    let (was, given) = (source.stat(b"f3").unwrap().version, attrs(0o600, 99));
+    assert!(!source.is_given(&source.stat(b"f3").unwrap(), &was, &given));
+    source.set_attrs(b"f3", &was, &given).unwrap();
+    assert!(source.is_given(&source.stat(b"f3").unwrap(), &was, &given));
+    write(source, b"f3", &bytes(1000, 4), &given, &Expect::Anything).unwrap();
+    assert!(!source.is_given(&source.stat(b"f3").unwrap(), &was, &given), "of another upload");
 }

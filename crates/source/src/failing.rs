@@ -68,8 +68,12 @@ impl<S: Source> Source for FailingSource<S> {
         Ok(len)
     }
 
-    fn begin(&self, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<Upload> {
-        self.pass()?.begin(path, size, attrs)
+    fn plan(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
+        self.inner.plan(path, size)
+    }
+
+    fn start(&self, plan: Upload, attrs: &Attrs) -> SourceResult<Upload> {
+        self.pass()?.start(plan, attrs)
     }
 
     fn piece_size(&self, size: u64) -> Option<u64> {
@@ -118,12 +122,24 @@ impl<S: Source> Source for FailingSource<S> {
         self.pass()?.put_dir_times(path, attrs)
     }
 
-    fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
-        self.pass()?.put_link(path, target, attrs, expect)
+    fn start_link(&self, plan: Upload, target: &[u8]) -> SourceResult<Upload> {
+        self.pass()?.start_link(plan, target)
+    }
+
+    fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+        self.pass()?.put_link(link, target, attrs, expect)
     }
 
     fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
         self.pass()?.set_attrs(path, version, attrs)
+    }
+
+    fn is_given(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
+        self.inner.is_given(found, was, attrs)
+    }
+
+    fn finish_removal(&self, path: &[u8], version: &Version) -> SourceResult<()> {
+        self.pass()?.finish_removal(path, version)
     }
 
     fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()> {

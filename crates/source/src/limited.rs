@@ -59,9 +59,13 @@ impl<S: Source> Source for LimitedSource<S> {
         self.inner.read(path, version, offset, into)
     }
 
-    fn begin(&self, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<Upload> {
+    fn plan(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
+        self.inner.plan(path, size)
+    }
+
+    fn start(&self, plan: Upload, attrs: &Attrs) -> SourceResult<Upload> {
         self.pay(0);
-        self.inner.begin(path, size, attrs)
+        self.inner.start(plan, attrs)
     }
 
     fn piece_size(&self, size: u64) -> Option<u64> {
@@ -118,14 +122,28 @@ impl<S: Source> Source for LimitedSource<S> {
         self.inner.put_dir_times(path, attrs)
     }
 
-    fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+    fn start_link(&self, plan: Upload, target: &[u8]) -> SourceResult<Upload> {
         self.pay(0);
-        self.inner.put_link(path, target, attrs, expect)
+        self.inner.start_link(plan, target)
+    }
+
+    fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+        self.pay(0);
+        self.inner.put_link(link, target, attrs, expect)
     }
 
     fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
         self.pay(0);
         self.inner.set_attrs(path, version, attrs)
+    }
+
+    fn is_given(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
+        self.inner.is_given(found, was, attrs)
+    }
+
+    fn finish_removal(&self, path: &[u8], version: &Version) -> SourceResult<()> {
+        self.pay(0);
+        self.inner.finish_removal(path, version)
     }
 
     fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()> {

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use bivouac_types::{Timestamp, mode};
 use parking_lot::Mutex;
 
+use crate::error::Cause;
+use crate::{SourceError, SourceResult};
+
 /// How a file looked when it was last seen. Two looks that agree are taken for the same content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Version {
@@ -83,11 +86,21 @@ pub struct Upload {
     pub size: u64,
     /// How the source names it until then.
     pub token: String,
-    /// What tells that a file came of it, see [`Source::is_made_by`](crate::Source::is_made_by); empty where nobody
-    /// needs to know.
+    /// What tells that a file came of it, see [`Source::is_made_by`](crate::Source::is_made_by); empty where that is
+    /// known only when it has been started.
     pub tag: String,
     /// What the source keeps open for it as long as this lives.
     pub opened: Opened,
+}
+
+/// What nothing else has been called yet.
+///
+/// # Errors
+/// When the system has no random numbers.
+pub(crate) fn unique_name() -> SourceResult<String> {
+    let no_numbers = |error| SourceError::new(Cause::Other, format!("random numbers: {error}"));
+    let numbers = [getrandom::u64().map_err(no_numbers)?, getrandom::u64().map_err(no_numbers)?];
+    Ok(format!("{:016x}{:016x}", numbers[0], numbers[1]))
 }
 
 /// A file that is opened once for all that is done with an upload: on some storage that costs as much as writing. It says

@@ -29,7 +29,11 @@ impl Source for UnchangedSource {
         self.0.read(path, version, offset, into)
     }
 
-    fn begin(&self, _: &[u8], _: u64, _: &Attrs) -> SourceResult<Upload> {
+    fn plan(&self, _: &[u8], _: u64) -> SourceResult<Upload> {
+        refused()
+    }
+
+    fn start(&self, _: Upload, _: &Attrs) -> SourceResult<Upload> {
         refused()
     }
 
@@ -74,12 +78,20 @@ impl Source for UnchangedSource {
         refused()
     }
 
-    fn put_link(&self, _: &[u8], _: &[u8], _: &Attrs, _: &Expect) -> SourceResult<Kept> {
+    fn start_link(&self, _: Upload, _: &[u8]) -> SourceResult<Upload> {
+        refused()
+    }
+
+    fn put_link(&self, _: &Upload, _: &[u8], _: &Attrs, _: &Expect) -> SourceResult<Kept> {
         refused()
     }
 
     fn set_attrs(&self, _: &[u8], _: &Version, _: &Attrs) -> SourceResult<Kept> {
         refused()
+    }
+
+    fn is_given(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
+        self.0.is_given(found, was, attrs)
     }
 
     fn remove(&self, _: &[u8], _: Option<&Version>) -> SourceResult<()> {

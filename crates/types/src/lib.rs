@@ -32,6 +32,6 @@ pub use partition::{
     Contract, FsyncPolicy, Glob, KEYS as PARTITION_KEYS, MasterHash, MirrorDeletes, PartitionSettings, Pin,
     ReadPolicy, Rule, SettingError, Site, Source, VolumeKind, WritePolicy,
 };
-pub use signals::format_signal;
+pub use signals::{code_of_signal, format_signal};
 pub use spread::SpreadAt;
 pub use time::Timestamp;

@@ -45,6 +45,12 @@ pub fn format_signal(number: i32) -> String {
     }
 }
 
+/// The exit code of what a signal ended, as a shell shows it.
+#[must_use]
+pub fn code_of_signal(number: i32) -> u8 {
+    128 + number as u8 % 128
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -375,6 +375,7 @@ impl World {
             dead_after,
             liveness,
             objects: bivouac_source::Environment::default(),
+            around: None,
             rounds: Rounds::default(),
             past: Past::default(),
             recorded: None,

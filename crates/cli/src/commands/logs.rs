@@ -36,8 +36,10 @@ pub fn run(here: &Environment, args: &LogsArgs) -> Result<ExitCode, Failure> {
     if let Some(state) = state.as_ref().filter(|state| state.is_over_hosts()) {
         dirs.extend(part_of(here, &state.name, &state.formation).map(|part| part.path().to_owned()));
     }
-    let others = state.map(|state| Hosts::of(&dir, &state, &own_nodes(here, &state))).transpose()?.flatten();
-    let others = others.map(Elsewhere::of);
+    let hosts = state.and_then(|state| Some((Hosts::of(&dir, &state, &own_nodes(here, &state))?, state)));
+    let others =
+        hosts.map(|(hosts, state)| Hosts::client(&dir, &state).map(|client| Elsewhere::of(hosts, client)));
+    let others = others.transpose()?;
     let mut logs = Logs { dirs, args, seen: BTreeMap::new(), others };
     // Watched before the first look, so that nothing is missed in between.
     let changes = args.follow.then(|| logs.watch()).transpose()?;

@@ -16,6 +16,7 @@ use bivouac_mount::fusermount;
 use bivouac_plan::Step;
 use bivouac_stage::Transfer;
 use bivouac_stage::jobs::{Changed, Jobs, Order, Way};
+use bivouac_types::code_of_signal;
 
 use crate::environment::OF_COMMANDS;
 use crate::failure::{CODE_NOT_CLEAN, CODE_NOT_STAGED_IN, CODE_NOT_STAGED_OUT, CODE_NOT_STARTED, Failure};
@@ -375,8 +376,4 @@ fn name(args: &RunArgs) -> Result<FormationName, Failure> {
 
 fn not_started(error: LaunchError) -> Failure {
     Failure::from(error).with_code(CODE_NOT_STARTED)
-}
-
-fn code_of_signal(signal: i32) -> u8 {
-    128 + signal as u8 % 128
 }

@@ -209,7 +209,7 @@ impl Desk {
                 Ok(ExitCode::SUCCESS)
             }
             Err(failed) => {
-                let code = failed.signal.map_or(1, |signal| 128 + (signal as u8) % 128);
+                let code = failed.signal.map_or(1, bivouac_types::code_of_signal);
                 Err(Failure::new(
                     code,
                     format_args!("{}\n{}", failed.text, way_on(&self.formation, held.number)),

@@ -13,12 +13,15 @@ use crate::system::{changes, gather, measure, of_file, text, to_xml, to_yaml};
 /// Longest expression, in bytes; and how deep brackets may be in each other.
 const QUERY_MAX: usize = 4096;
 const DEPTH_MAX: usize = 32;
+/// Nothing is as was asked for, as grep says it.
+const CODE_NOTHING_FOUND: u8 = 1;
 
 /// Shows the map of this host, or of others.
 pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
     args.query.as_deref().map_or(Ok(()), check)?;
     let old = args.diff.as_deref().map(of_file).transpose()?;
     let map = if args.measure { measure(here, args)? } else { gather(here, args)? };
+    let mut is_found = true;
     if let Some(old) = old {
         let found = diff(&bivouac_sysmap::merge(vec![old]), &map);
         if args.json {
@@ -27,7 +30,7 @@ pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
             out!("{}", changes(&found));
         }
     } else if let Some(query) = &args.query {
-        select(&map, query)?;
+        is_found = select(&map, query)?;
     } else {
         show(&map, if args.json { MapForm::Json } else { args.format })?;
     }
@@ -35,7 +38,11 @@ pub fn run(here: &Environment, args: &SystemArgs) -> Result<ExitCode, Failure> {
         map.notes.iter().for_each(|note| errln!("bivouac: not known: {note}"));
     }
     let is_slow = map.measured.as_ref().is_some_and(|measured| !measured.slow.is_empty());
-    Ok(if is_slow { ExitCode::from(CODE_DEGRADED) } else { ExitCode::SUCCESS })
+    Ok(match is_slow {
+        _ if !is_found => ExitCode::from(CODE_NOTHING_FOUND),
+        true => ExitCode::from(CODE_DEGRADED),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 fn show(map: &Map, form: MapForm) -> Result<(), Failure> {
@@ -75,13 +82,19 @@ fn check(query: &str) -> Result<(), Failure> {
     })
 }
 
-fn select(map: &Map, query: &str) -> Result<(), Failure> {
+/// Shows what is found of the map. Whether that is anything.
+fn select(map: &Map, query: &str) -> Result<bool, Failure> {
     let value = serde_json::to_value(map).map_err(std::io::Error::from)?;
     let found = value.query(query).map_err(|error| Failure::new(2, format_args!("--query: {error}")))?;
-    for value in found {
+    for value in &found {
         outln!("{value}");
     }
-    Ok(())
+    if found.is_empty() {
+        errln!(
+            "bivouac: --query {query}: nothing in the map is of that kind; see all of it with: bivouac system --json"
+        );
+    }
+    Ok(!found.is_empty())
 }
 
 #[cfg(test)]

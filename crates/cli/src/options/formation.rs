@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use bivouac_launch::{
-    FormationName, HttpAddress, HttpDomain, HttpWish, LogFormat, NAMES_MEMORY_MIN, ProcessId, Tolerance, VolumeArg,
-    Wishes, parse_volume,
+    FormationName, HttpAddress, HttpDomain, HttpWish, LogFormat, NAMES_MEMORY_MIN, ProcessId, Tolerance,
+    VolumeArg, Wishes, parse_volume,
 };
 use bivouac_types::limits::{
     PAGE_POOL_DEFAULT, PAGE_POOL_MAX, PAGE_POOL_MIN, STRIPE_DEFAULT, WAIT_MS_DEFAULT,

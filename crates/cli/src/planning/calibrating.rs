@@ -10,7 +10,7 @@ use std::time::Instant;
 use bivouac_launch::{CAUGHT, Environment, LaunchError, Signals, available_memory};
 use bivouac_plan::{Node, Point, Site, Storage};
 use bivouac_sysmap::InterfaceKind;
-use bivouac_types::format_signal;
+use bivouac_types::{code_of_signal, format_signal};
 use rustix::fs::{Advice, fadvise};
 
 use crate::failure::Failure;
@@ -34,10 +34,10 @@ const STREAMS: u32 = 4;
 pub fn calibrate(here: &Environment, args: &CalibrateArgs) -> Result<Site, Failure> {
     let signals = Signals::catch(&CAUGHT).map_err(|e| LaunchError::system("signals", e))?;
     match interruptible(&signals, |cancel| measure(here, args, &cancel)) {
-        (_, Some(signal)) => {
-            let code = 128 + (signal as u8) % 128;
-            Err(Failure::new(code, format_args!("interrupted by {}", format_signal(signal))))
-        }
+        (_, Some(signal)) => Err(Failure::new(
+            code_of_signal(signal),
+            format_args!("interrupted by {}", format_signal(signal)),
+        )),
         (measured, None) => measured,
     }
 }

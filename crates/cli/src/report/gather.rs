@@ -99,7 +99,7 @@ pub fn gather(dir: &StateDir) -> Result<Report, Failure> {
     let operations = status.nodes.iter().flat_map(|node| &node.operations);
     let operations = operations.filter(|one| is_request(one) && !LOOKS.contains(&one.name.as_str()));
     report.operations = rows(operations.map(|one| (one.name.as_str(), one.client, &one.client_times)));
-    report.site = SiteRow { here: report.site.here, ..staged(dir, &mut notes)? };
+    report.site = SiteRow { here: report.site.here, ..staged(dir, &gathered.client, &mut notes)? };
     (report.name, report.nodes, report.notes) = (status.name, status.nodes.len() as u64, notes);
     Ok(report)
 }
@@ -116,9 +116,9 @@ fn settle(client: &Client, nodes: usize) {
 }
 
 /// What jobs of `stage`, and of `run`, have copied, on all hosts.
-fn staged(dir: &StateDir, notes: &mut Vec<String>) -> Result<SiteRow, Failure> {
+fn staged(dir: &StateDir, client: &Client, notes: &mut Vec<String>) -> Result<SiteRow, Failure> {
     let mut row = SiteRow::default();
-    let (jobs, silent) = Stages::new(dir.clone()).find()?;
+    let (jobs, silent) = Stages::new(dir.clone()).find(client)?;
     for job in &jobs {
         let (bytes, files) = match job["way"] == Way::In.word() {
             true => (&mut row.staged_in, &mut row.files_in),

@@ -3,6 +3,7 @@
 use bivouac_launch::{NodeLife, NodeState, State};
 
 use super::{HostReport, NodeReport};
+use crate::reach::host_dir;
 
 /// Adds them to a part's own nodes. What their daemons are only their hosts know.
 pub fn add_nodes(state: &mut State) {
@@ -67,7 +68,6 @@ impl HostReport {
     }
 }
 
-/// Hosts of one name, as containers on one machine, have directories of their own.
 fn directory(node: &NodeReport) -> &str {
-    node.addresses.last().and_then(|socket| socket.rsplit_once('/')).map_or("", |(dir, _)| dir)
+    node.addresses.last().map_or("", |socket| host_dir(socket))
 }

@@ -80,7 +80,7 @@ impl Asking {
         }
         let asked = Instant::now();
         let (told, unknown) = ask(client, report);
-        let (jobs, silent) = match self.stages.find() {
+        let (jobs, silent) = match self.stages.find(client) {
             Ok((jobs, silent)) => {
                 (jobs, silent.into_iter().map(|(host, why)| (format!("host {host}"), why)).collect())
             }

@@ -12,7 +12,7 @@ use ratatui::widgets::Paragraph;
 
 use super::list::{List, cut, wrapped};
 use super::rates::{FULL, NodeRates};
-use super::sections::{SECTIONS, Section, Shown, nodes, shares};
+use super::sections::{SECTIONS, Section, Shown, shares};
 use super::text::{headline, space};
 use super::{Rates, bandwidth, rate};
 
@@ -253,12 +253,8 @@ impl Screen {
 
     fn list(&self, section: Section, rates: &Rates) -> List {
         let order = self.order_of(section);
-        let Shown { head, right, least, rows } = section.shown(rates, order);
-        let styles: Vec<Style> = match section {
-            Section::Nodes => nodes(rates, order).into_iter().map(|node| self.style_of(node)).collect(),
-            _ => Vec::new(),
-        };
-        let styles = styles.into_iter().chain(std::iter::repeat(Style::new()));
+        let Shown { head, right, least, rows, nodes } = section.shown(rates, order);
+        let styles = nodes.into_iter().map(|node| self.style_of(node)).chain(std::iter::repeat(Style::new()));
         let rows = rows.into_iter().zip(styles).collect();
         List { head, right, least, rows, mark: self.mark(), keeps_end: section == Section::Files }
     }

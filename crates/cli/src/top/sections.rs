@@ -37,12 +37,14 @@ pub const SECTIONS: [Section; 5] =
     [Section::Nodes, Section::Operations, Section::Files, Section::Processes, Section::Queue];
 
 /// What a list shows.
-pub struct Shown {
+pub struct Shown<'a> {
     pub head: Vec<String>,
     /// Columns from here on are numbers.
     pub right: usize,
     pub least: Vec<usize>,
     pub rows: Vec<Vec<String>>,
+    /// Of nodes, those of the rows.
+    pub nodes: Vec<&'a NodeRates>,
 }
 
 impl Section {
@@ -82,7 +84,7 @@ impl Section {
     }
 
     /// What it shows, ordered by a column.
-    pub fn shown(self, rates: &Rates, order: usize) -> Shown {
+    pub fn shown(self, rates: &Rates, order: usize) -> Shown<'_> {
         let (right, least): (usize, &[usize]) = match self {
             Section::Nodes => (3, &LEAST_OF_NODES),
             Section::Operations => (1, &LEAST_OF_OPERATIONS),
@@ -92,8 +94,9 @@ impl Section {
         };
         let none = Beside::default();
         let beside = rates.beside.as_ref().unwrap_or(&none);
+        let nodes = if self == Section::Nodes { nodes(rates, order) } else { Vec::new() };
         let rows: Vec<Vec<String>> = match self {
-            Section::Nodes => nodes(rates, order).into_iter().map(|node| row(node).to_vec()).collect(),
+            Section::Nodes => nodes.iter().map(|node| row(node).to_vec()).collect(),
             Section::Operations => rates.operations.iter().map(|one| operation_row(one).to_vec()).collect(),
             Section::Files => sorted(&beside.busy_files, order, by_file)
                 .into_iter()
@@ -110,7 +113,7 @@ impl Section {
             false => (*name).to_owned(),
         };
         let head = self.columns().iter().enumerate().map(head).collect();
-        let mut shown = Shown { head, right, least: least.to_vec(), rows };
+        let mut shown = Shown { head, right, least: least.to_vec(), rows, nodes };
         if matches!(self, Section::Processes | Section::Queue) && !has_hosts(rates) {
             shown.leave_out(1);
         }
@@ -118,7 +121,7 @@ impl Section {
     }
 }
 
-impl Shown {
+impl Shown<'_> {
     /// A column of text.
     fn leave_out(&mut self, column: usize) {
         self.head.remove(column);
@@ -130,7 +133,7 @@ impl Shown {
 }
 
 /// Nodes, by a column: more is first but for names and numbers.
-pub fn nodes(rates: &Rates, order: usize) -> Vec<&NodeRates> {
+fn nodes(rates: &Rates, order: usize) -> Vec<&NodeRates> {
     let value = |node: &NodeRates| match order {
         3 => node.work.requests,
         4 => node.work.written,

@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::process::Command;
 
 use crate::harness::{Camp, Place, can_mount};
 
@@ -207,5 +208,30 @@ fn down_works_from_inside_the_mount() {
         camp.place().command(&["down", "--name", camp.name()]).current_dir(camp.mount()).output().unwrap();
     assert!(inside.status.success());
     assert_eq!(String::from_utf8(inside.stderr).unwrap(), "", "nobody else is in the way");
+    assert!(camp.place().is_empty());
+}
+
+/// S649: processes are known by their starts, which a time namespace shows otherwise.
+#[test]
+fn a_formation_is_what_it_is_from_another_time_namespace() {
+    let Some(camp) = Camp::start(&[]) else { return };
+    fs::write(camp.mount().join("x"), "here").unwrap();
+    let elsewhere = |arguments: &[&str]| {
+        let ours = camp.place().command(arguments);
+        let mut command = Command::new("unshare");
+        command.args(["-T", "--boottime", "100000", "--monotonic", "50000"]);
+        command.arg(ours.get_program()).args(ours.get_args());
+        command.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    };
+    let Some(looked) = elsewhere(&["status", "--name", camp.name()]).output().ok() else { return };
+    let said = String::from_utf8_lossy(&looked.stderr).into_owned();
+    if said.contains("unshare") {
+        return eprintln!("not tried: {said}");
+    }
+    let shown = String::from_utf8_lossy(&looked.stdout).into_owned();
+    assert!(looked.status.success() && shown.contains(": running"), "{shown}{said}");
+    let down = elsewhere(&["down", "--yes", "--name", camp.name()]).output().unwrap();
+    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
     assert!(camp.place().is_empty());
 }

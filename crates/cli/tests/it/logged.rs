@@ -41,7 +41,7 @@ fn formation() -> Camp {
     Camp::start_in(place, &["--no-mount", "--nodes", "2", "--http", "0"])
 }
 
-/// S640.
+/// S646.
 #[test]
 fn each_process_writes_events_with_all_fields() {
     let camp = formation();

@@ -17,6 +17,7 @@ fn options_for_several_hosts_are_refused_on_one() {
         &["--send"],
         &["--program", "/opt/bivouac"],
         &["--network", "10.1.0.0/16"],
+        &["--topology", "/nonexistent/map.json"],
     ] {
         for command in [&["up", "--no-mount"][..], &["run"]] {
             let behind: &[&str] = if command[0] == "run" { &["--", "true"] } else { &[] };

@@ -162,7 +162,7 @@ fn sums(history: &Value, what: &str) -> [u64; 2] {
         .map(|slots| history[slots].as_array().unwrap().iter().map(|slot| number(&slot[what])).sum())
 }
 
-/// S641: what was recorded outlives the daemon: figures, files, processes, and what was done when.
+/// S647: what was recorded outlives the daemon: figures, files, processes, and what was done when.
 #[test]
 fn what_a_killed_daemon_recorded_is_known_to_the_next() {
     let camp = Camp::start_in(Place::new(), &["--no-mount", "--nodes", "1"]);

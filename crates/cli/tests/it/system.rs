@@ -115,6 +115,9 @@ fn what_machines_said_earlier_is_mapped_queried_compared_and_drawn() {
     assert_eq!(names.out, "\"n1\"\n\"n2\"\n\"n3\"\n\"n4\"\n", "{}", names.err);
     let lustre = with(&["--query", "$.hosts[0].mounts[?@.product == 'Lustre'].path"]);
     assert_eq!(lustre.out, "\"/scratch\"\n");
+    let none = with(&["--query", "$.hosts[?@.name == 'n9'].name"]);
+    assert_eq!((none.code, none.out.as_str()), (1, ""), "as grep has it");
+    assert!(none.err.contains("nothing in the map is of that kind"), "{}", none.err);
     let wrong = with(&["--query", "hosts"]);
     assert_eq!((wrong.code, wrong.out.as_str()), (2, ""));
     assert!(wrong.err.contains("is no JSONPath") && wrong.err.contains("$.hosts"), "{}", wrong.err);

@@ -18,7 +18,7 @@ use crate::session::Ctx;
 
 impl Handle for op::FindOrigin {
     fn handle(node: &Node, _: &Ctx<'_>, InoOnly { ino }: InoOnly) -> FsResult<Whence> {
-        node.whence(ino)
+        node.find_origin(ino)
     }
 }
 

@@ -19,7 +19,7 @@ use super::sites::{Site, from_wire, to_wire};
 use crate::dispatch::SYSTEM;
 use crate::node::Node;
 use crate::peers::Steps;
-use crate::record::{Inode, Removed, SiteFile, target_key, xattr_key};
+use crate::record::{Act, Given, Inode, SiteFile, act_key, target_key, xattr_key};
 
 /// How long a flush is waited for before its asker asks again: a client, or a peer, whose lane is for short answers.
 pub const WAIT: Duration = Duration::from_secs(2);
@@ -93,6 +93,8 @@ struct Flush<'a> {
     begun: Attr,
     /// Those of which `file` tells.
     known: Attr,
+    /// Whether it was written down what is about to be done.
+    is_acting: bool,
 }
 
 impl Node {
@@ -189,16 +191,31 @@ impl Node {
     pub(super) fn flush_now(&self, request: &FlushRequest, job: &Job) -> FsResult<FlushState> {
         let inode = self.inode(request.ino)?;
         let site = self.site_of(inode.attr.layout.partition())?;
+        self.settle_act(request.ino, request.force)?;
         let former = self.settle_former(request)?;
         let file = self.begin_site_file(request.ino)?;
-        let begun = inode.attr;
-        let mut flush =
-            Flush { node: self, request, job, site: &site, inode, file, former, begun, known: begun };
-        let outcome = flush.adopt().and_then(|()| flush.run());
-        let ended = flush.end(outcome.as_ref().ok().and_then(Option::as_ref));
+        let (begun, is_acting) = (inode.attr, false);
+        let mut flush = Flush {
+            node: self,
+            request,
+            job,
+            site: &site,
+            inode,
+            file,
+            former,
+            begun,
+            known: begun,
+            is_acting,
+        };
+        let outcome = flush.run();
+        let told = match &outcome {
+            Ok(kept) => flush.tell(kept.as_ref()),
+            Err(_) => flush.settle(),
+        };
+        let ended = flush.end(outcome.as_ref().ok().and_then(Option::as_ref), told.is_ok()).and(told);
         // Listed with the reason; one that was flushed for its room alone, and is there, stays clean.
         if outcome.is_err() && flush.file.is_unsaved() {
-            flush.update(|file, _| file.changed = true)?;
+            flush.update(false, |file, _| file.changed = true)?;
         }
         let kept = outcome?;
         ended?;
@@ -222,14 +239,12 @@ impl Node {
 impl Flush<'_> {
     /// Brings it there; nothing if it was there already.
     fn run(&mut self) -> FsResult<Option<Kept>> {
-        let (path, source) = (&self.request.path[..], &self.site.source);
+        let path = &self.request.path[..];
         match self.inode.attr.mode & mode::TYPE {
             mode::DIR if path.is_empty() => self.nothing(),
             mode::DIR => self.put_dir().map(Some),
             mode::LINK if self.is_there() => self.nothing(),
-            mode::LINK => {
-                Ok(Some(source.put_link(path, &self.target()?, &self.attrs(), &self.expected())?))
-            }
+            mode::LINK => self.put_link().map(Some),
             mode::FILE => self.run_file(),
             _ => {
                 let name = String::from_utf8_lossy(path);
@@ -243,6 +258,16 @@ impl Flush<'_> {
     fn nothing(&self) -> FsResult<Option<Kept>> {
         self.site.source.check()?;
         Ok(None)
+    }
+
+    fn put_link(&mut self) -> FsResult<Kept> {
+        let (site, target) = (self.site, self.target()?);
+        let (plan, expect) =
+            (site.source.plan(&self.request.path, target.len() as u64)?, self.expected_now()?);
+        self.note_upload(&plan, &expect)?;
+        let link = site.source.start_link(plan, &target)?;
+        self.note_upload(&link, &expect)?;
+        Ok(site.source.put_link(&link, &target, &self.attrs(), &expect).map_err(explained)?)
     }
 
     /// Of a directory that has not changed here only the times are given back, which changes in it have moved on; so they
@@ -307,28 +332,27 @@ impl Flush<'_> {
             && !self.request.force
             && let Some(origin) = origin.as_ref().filter(same)
         {
-            let version = from_wire(origin.seen.clone());
-            match self.site.source.set_attrs(&origin.path, &version, &self.attrs()) {
+            let (version, attrs) = (from_wire(origin.seen.clone()), self.attrs());
+            self.note_attrs(origin, &attrs)?;
+            match self.site.source.set_attrs(&origin.path, &version, &attrs) {
                 Err(error) if error.cause() == Cause::Unsupported => {}
                 kept => return self.placed(kept.map_err(explained)?, None).map(Some),
             }
         }
-        let upload = self.site.source.begin(&self.request.path, size, &self.attrs())?;
-        let put = self.note_upload(&upload).and_then(|()| self.put_content(&upload));
-        if put.is_err()
-            && let Err(error) = self.site.source.abort(&upload)
-        {
-            log::warn!(why:% = error; "'{}' beside its target stays", upload.token);
-        }
-        self.placed(put?, Some(size)).map(Some)
+        let (plan, expect) = (self.site.source.plan(&self.request.path, size)?, self.expected_now()?);
+        self.note_upload(&plan, &expect)?;
+        let upload = self.site.source.start(plan, &self.attrs())?;
+        self.note_upload(&upload, &expect)?;
+        let kept = self.put_content(&upload, &expect)?;
+        self.placed(kept, Some(size)).map(Some)
     }
 
-    fn put_content(&mut self, upload: &Upload) -> FsResult<Kept> {
+    fn put_content(&mut self, upload: &Upload, expect: &Expect) -> FsResult<Kept> {
         let mut pieces = self.put_parts(upload)?;
         pieces.sort_by_key(|piece| piece.offset);
         // The times as they are now.
         self.inode = self.node.inode(self.request.ino)?;
-        let kept = self.site.source.commit(upload, &pieces, &self.attrs(), &self.expected());
+        let kept = self.site.source.commit(upload, &pieces, &self.attrs(), expect);
         Ok(kept.map_err(explained)?)
     }
 
@@ -400,36 +424,76 @@ impl Flush<'_> {
         }
     }
 
-    /// What an earlier flush had done when its daemon was killed: the file has taken its place, or what it made beside
-    /// is thrown away.
-    fn adopt(&mut self) -> FsResult<()> {
-        let path = &self.request.path;
-        if self.file.pending.is_empty() || path.is_empty() {
-            return Ok(());
+    /// The same. Where names that go here go there, too, one that is gone already is as well: by a deletion that was cut
+    /// off.
+    fn expected_now(&self) -> FsResult<Expect> {
+        let (expected, path) = (self.expected(), &self.request.path);
+        let is_own = self.file.origin.as_ref().is_some_and(|origin| origin.path == *path);
+        let partition = self.inode.attr.layout.partition();
+        if is_own || !matches!(expected, Expect::Version(_)) || !self.node.mirrors(partition) {
+            return Ok(expected);
         }
-        let (tag, token) = self.file.pending.split_once(' ').unwrap_or_default();
-        let (token, tag) = (token.to_owned(), tag.to_owned());
-        let upload = Upload { path: path.clone(), token, tag, ..Upload::default() };
-        if let Some(version) = self.site.source.resume(&upload, &self.expected()).map_err(explained)? {
-            self.file.origin = Some(Origin { path: upload.path, seen: to_wire(version) });
+        match self.site.source.stat(path) {
+            Err(error) if error.cause() == Cause::NotFound => Ok(Expect::Absent),
+            found => found.map(|_| expected).map_err(Into::into),
         }
-        self.file.pending.clear();
-        self.update(|_, _| {})
     }
 
-    /// Written down before the upload takes its place: after a kill it is known again.
-    fn note_upload(&mut self, upload: &Upload) -> FsResult<()> {
-        self.file.pending = format!("{} {}", upload.tag, upload.token);
-        self.update(|_, _| {})
+    /// Written down before the upload begins, and before it takes its place: after a kill it is known again.
+    fn note_upload(&mut self, upload: &Upload, expect: &Expect) -> FsResult<()> {
+        let seen = match expect {
+            Expect::Version(version) => Some(to_wire(version.clone())),
+            Expect::Absent | Expect::Anything => None,
+        };
+        let (token, tag) = (upload.token.clone(), upload.tag.clone());
+        self.note(Act { token, tag, seen, force: *expect == Expect::Anything, ..self.act() })
+    }
+
+    fn note_attrs(&mut self, origin: &Origin, attrs: &Attrs) -> FsResult<()> {
+        let Attrs { perm, uid, gid, mtime, .. } = *attrs;
+        let (seen, given) = (Some(origin.seen.clone()), Some(Given { perm, uid, gid, mtime }));
+        self.note(Act { seen, given, ..self.act() })
+    }
+
+    fn act(&self) -> Act {
+        let FlushRequest { dir, path, .. } = self.request;
+        let (partition, dir, path) = (self.inode.attr.layout.partition(), *dir, path.clone());
+        let (token, tag, seen, force, given) = Default::default();
+        Act { partition, dir, path, token, tag, seen, force, given }
+    }
+
+    fn note(&mut self, act: Act) -> FsResult<()> {
+        self.is_acting = true;
+        self.node.note_act(self.request.ino, &act)
+    }
+
+    /// What it is there is told to the home of its directory, so that who takes the name next knows what is there.
+    fn tell(&self, kept: Option<&Kept>) -> FsResult<()> {
+        let FlushRequest { ino, dir, path, .. } = self.request;
+        let Some(kept) = kept.filter(|_| !path.is_empty()) else { return Ok(()) };
+        self.node.tell_seen(*dir, split_path(path).1, Some(to_wire(kept.version.clone())), Some(*ino))
+    }
+
+    /// It has failed: what was begun is thrown away, unless it has taken its place all the same.
+    fn settle(&mut self) -> FsResult<()> {
+        if self.is_acting {
+            let path = String::from_utf8_lossy(&self.request.path);
+            match self.node.settle_act(self.request.ino, self.request.force) {
+                Ok(origin) => self.file.origin = origin.or(self.file.origin.take()),
+                Err(error) => log::warn!(
+                    "what was begun for '{path}' at the source stays until it is asked for again: {error}"
+                ),
+            }
+        }
+        Ok(())
     }
 
     /// It has taken its place. All of its first `whole` bytes are there, unless it was cut meanwhile.
     fn placed(&mut self, kept: Kept, whole: Option<u64>) -> FsResult<Kept> {
         let (path, seen) = (self.request.path.clone(), to_wire(kept.version.clone()));
         self.file.origin = Some(Origin { path, seen });
-        self.file.pending.clear();
         let (mut limit, mut known) = (self.file.limit, self.known);
-        self.update(|file, now| {
+        self.update(false, |file, now| {
             if let Some(whole) = whole.filter(|_| now.epoch == self.begun.epoch) {
                 // It may be being cut.
                 file.limit = whole.max(file.limit).min(now.size);
@@ -444,44 +508,44 @@ impl Flush<'_> {
     /// Its name may have gone while it took its place there.
     fn look_back(&self, kept: &Kept) -> FsResult<()> {
         let (ino, partition) = (self.request.ino, self.inode.attr.layout.partition());
-        let (dir, name) = (self.file.dir, &self.file.name[..]);
-        if !self.node.mirrors(partition) || split_path(&self.request.path).1 != name {
+        let (path, name) = (&self.request.path, &self.file.name[..]);
+        if split_path(path).1 != name {
             return Ok(());
         }
-        let has_name = self.node.inode(ino).is_ok_and(|inode| inode.attr.nlink > 0);
-        let now = self.node.site_file(ino)?.filter(|_| has_name);
-        if now.is_some_and(|now| (now.dir, &now.name[..]) == (dir, name)) {
-            return Ok(());
-        }
-        let seen = Some(to_wire(kept.version.clone()));
-        self.node.note_left_behind(ino, dir, name, &Removed { ino, is_dir: false, partition, seen })
+        let there = Origin { path: path.clone(), seen: to_wire(kept.version.clone()) };
+        self.node.look_back(ino, partition, (self.file.dir, name), &there)
     }
 
-    /// What was changed since the flush began stays changed; everything else is saved, or is as it was.
-    fn end(&mut self, kept: Option<&Kept>) -> FsResult<()> {
+    /// What was changed since the flush began stays changed; everything else is saved, or is as it was. What was written
+    /// down before goes if `is_told`.
+    fn end(&mut self, kept: Option<&Kept>, is_told: bool) -> FsResult<()> {
         let (is_dir, is_left_open) = (self.inode.attr.is_dir(), self.is_left_open());
         if let (Some(kept), true) = (kept, !self.inode.attr.is_file()) {
             let (path, seen) = (self.request.path.clone(), to_wire(kept.version.clone()));
             self.file.origin = Some(Origin { path, seen });
         }
         let saved = kept.is_some() || !self.file.is_unsaved() || is_dir && self.request.path.is_empty();
-        self.update(|file, _| {
+        let is_over = self.is_acting && kept.is_some() && is_told;
+        self.update(is_over, |file, _| {
             file.changed |= file.flushing && !saved || is_left_open;
             file.flushing = false;
         })
     }
 
-    /// Of a file as it is now, with its attributes.
-    fn update(&self, change: impl FnOnce(&mut SiteFile, &Attr)) -> FsResult<()> {
+    /// Of a file as it is now, with its attributes; also that nothing is about to be done for it any more.
+    fn update(&self, is_over: bool, change: impl FnOnce(&mut SiteFile, &Attr)) -> FsResult<()> {
         let ino = self.request.ino;
         let mut update = self.node.change(&[ino.slot()])?;
+        if is_over {
+            update.txn.delete(ino.slot(), &act_key(ino));
+        }
         // It may have been removed meanwhile.
-        let Ok(now) = update.inode(ino) else { return Ok(()) };
+        let Ok(now) = update.inode(ino) else { return if is_over { update.commit() } else { Ok(()) } };
         let mut file = update.site_file(ino)?.unwrap_or_else(|| self.file.clone());
         let is_moved = self.inode.attr.is_dir() && (file.dir, &file.name) != (self.file.dir, &self.file.name);
         // What is at the old path of a directory that has been moved since is not it.
         if !is_moved {
-            (file.origin, file.pending) = (self.file.origin.clone(), self.file.pending.clone());
+            file.origin = self.file.origin.clone();
         }
         change(&mut file, &now.attr);
         file.changed |= is_moved;
@@ -523,7 +587,7 @@ fn forget_job(jobs: &Jobs, ino: Ino, job: &Arc<Job>) {
 }
 
 /// A conflict, with what may be done about it.
-fn explained(error: SourceError) -> SourceError {
+pub(super) fn explained(error: SourceError) -> SourceError {
     if error.cause() != Cause::Changed {
         return error;
     }

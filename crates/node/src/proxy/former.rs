@@ -45,13 +45,12 @@ impl Node {
             place => place?.by,
         };
         let seen = match by.filter(|by| by != ino) {
-            Some(former) => self.have_owned(former, path).map_err(|error| {
-                let name = String::from_utf8_lossy(path);
-                let text = format!(
-                    "'{name}' at the source has content of inode {former}, which cannot be brought: {error}"
-                );
-                FsError::with(error.errno(), text)
-            })?,
+            Some(former) => {
+                match self.have_owned(former, path).map_err(|error| kept(path, former, &error))? {
+                    None => self.place_at_site(*dir, name)?.seen,
+                    seen => seen,
+                }
+            }
             None => None,
         };
         if by != Some(*ino) {
@@ -64,9 +63,13 @@ impl Node {
     /// Has a file own what it still has at a path there, and answers as what it was seen there.
     fn have_owned(&self, former: Ino, path: &[u8]) -> FsResult<Option<SiteVersion>> {
         let (home, steps) = (self.home_of(former)?, Steps::question(SYSTEM));
-        let origin = match self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: former }) {
-            Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
-            whence => whence?.origin.filter(|origin| origin.path == path),
+        let origin = loop {
+            match self.step::<op::FindOrigin>(home, steps, 0, InoOnly { ino: former }) {
+                Err(error) if error.errno() == Errno::ENOENT => return Ok(None),
+                // What a killed daemon had done for it is found out first.
+                Err(error) if error.errno() == Errno::EINPROGRESS => bivouac_net::pause(PAUSE),
+                whence => break whence?.origin.filter(|origin| origin.path == path),
+            }
         };
         let Some(origin) = origin else { return Ok(None) };
         let seen = origin.seen.clone();
@@ -150,4 +153,12 @@ impl Node {
         }
         self.mark_dirty(part, stripes(&layout, offset, len))
     }
+}
+
+/// Why what is there stays there.
+fn kept(path: &[u8], former: Ino, error: &FsError) -> FsError {
+    let name = String::from_utf8_lossy(path);
+    let text =
+        format!("'{name}' at the source has content of inode {former}, which cannot be brought: {error}");
+    FsError::with(error.errno(), text)
 }

@@ -49,7 +49,7 @@ impl Failing {
     }
 
     /// Why a file could not be flushed, if it is not time to try again.
-    fn waits(&self, ino: Ino) -> FsResult<()> {
+    pub fn waits(&self, ino: Ino) -> FsResult<()> {
         match self.0.lock().get(&ino) {
             Some(failed) if failed.until > Instant::now() => Err(failed.error.clone()),
             _ => Ok(()),
@@ -166,12 +166,7 @@ impl Node {
         let parent = self.dir_at_site(dir, 0)?;
         let seen = self.place_at_site(dir, name.as_bytes())?.seen;
         let path = join_path(&parent, name.as_bytes());
-        let state =
-            self.flush_now(&FlushRequest { ino, dir, path, seen, force: false, open: false, job: 0 }, job)?;
-        if let Some(version) = &state.version {
-            self.tell_seen(dir, name.as_bytes(), Some(version.clone()), Some(ino))?;
-        }
-        Ok(state)
+        self.flush_now(&FlushRequest { ino, dir, path, seen, force: false, open: false, job: 0 }, job)
     }
 
     /// The name still leads to it; otherwise only a walk finds where it belongs.
@@ -208,9 +203,6 @@ impl Node {
                 request.job = state.job;
                 bivouac_net::pause(DIR_PAUSE);
                 continue;
-            }
-            if state.version.is_some() {
-                self.tell_seen(place.dir, &place.name, state.version, Some(dir))?;
             }
             return Ok(path);
         }

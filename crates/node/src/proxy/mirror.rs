@@ -255,6 +255,7 @@ impl Node {
             return Ok(Outcome::NotNow);
         }
         if self.is_there_again(gone)? {
+            self.finish_removal(partition, there);
             return Ok(Outcome::Moot);
         }
         if self.is_needed(gone, there)? {
@@ -273,6 +274,14 @@ impl Node {
             Cause::NotEmpty if whom == For::LastFlush => Outcome::Kept(error),
             _ => Outcome::Waits(error),
         })
+    }
+
+    /// A daemon may have been killed in the middle of deleting it.
+    fn finish_removal(&self, partition: PartitionId, there: &There) {
+        let Ok(site) = self.site_of(partition) else { return };
+        if let Err(error) = site.source.finish_removal(&there.path, &from_wire(there.seen.clone())) {
+            log::warn!("a deletion at the source that was cut off: {error}");
+        }
     }
 
     /// Whether the write policy of a path has it deleted without a flush.

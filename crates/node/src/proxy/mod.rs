@@ -6,6 +6,7 @@
 //! content comes (`Held`) and which stripes are here or written (`marks.rs`), at its seat. All of it is logged before
 //! it is acted upon, so a restarted daemon brings nothing twice and forgets nothing that was written.
 
+mod acts;
 mod bring;
 mod dirty;
 mod entries;
@@ -47,7 +48,7 @@ pub use bring::{is_making_room, making_room};
 pub use entries::not_listed;
 pub use evict::Evicted;
 pub use flush::{PEER_WAIT, WAIT};
-pub use sites::{check_stripes, open};
+pub use sites::{Around, check_stripes, open};
 
 /// What a node does between its volumes and site storage.
 pub struct Proxy {
@@ -114,6 +115,7 @@ impl Proxy {
     pub fn serve(&self, node: &Arc<Node>) {
         // Only the first start counts.
         let _ = self.node.set(Arc::downgrade(node));
+        node.resume_acts();
         node.resume_flushes();
         node.resume_mirror();
     }

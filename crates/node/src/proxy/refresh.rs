@@ -73,8 +73,8 @@ impl Node {
 
     /// What a file is at site storage, if nothing but that is known of it here.
     fn clean_origin(&self, ino: Ino) -> FsResult<Option<Origin>> {
-        let file = self.site_file(ino)?;
-        Ok(file.filter(|file| !file.is_unsaved() && file.pending.is_empty()).and_then(|file| file.origin))
+        let file = self.site_file(ino)?.filter(|file| !file.is_unsaved());
+        Ok(if self.act(ino)?.is_none() { file.and_then(|file| file.origin) } else { None })
     }
 
     /// What a file is at site storage by now, if it is another than it was.

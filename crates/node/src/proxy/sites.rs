@@ -14,6 +14,9 @@ use bivouac_wire::SiteVersion;
 use crate::node::Node;
 use crate::record::root_key;
 
+/// Puts something around each source, as tests do.
+pub type Around = Arc<dyn Fn(Box<dyn Source>) -> Box<dyn Source> + Send + Sync>;
+
 /// Site storage of one partition.
 pub struct Site {
     /// What it is.
@@ -56,7 +59,10 @@ impl Node {
         if let Some(site) = self.proxy.sites.open.lock().get(&(partition, is_unchanged)) {
             return Ok(Some(Arc::clone(site)));
         }
-        let source = open(source.site(), &self.objects)?;
+        let mut source = open(source.site(), &self.objects)?;
+        if let Some(around) = &self.around {
+            source = around(source);
+        }
         self.check_root(partition, &*source)?;
         let source = if is_unchanged { Box::new(UnchangedSource(source)) } else { source };
         let site = Arc::new(Site { source });

@@ -12,18 +12,8 @@ use crate::record::{Inode, SiteFile, site_key};
 impl SiteFile {
     /// Of an inode that has never been there.
     pub fn new_here() -> SiteFile {
-        let (origin, pending, dir, name) = (None, String::new(), Ino(0), Vec::new());
-        SiteFile {
-            origin,
-            limit: 0,
-            changed: true,
-            flushing: false,
-            listed: true,
-            pending,
-            dir,
-            name,
-            pin: 0,
-        }
+        let (origin, dir, name) = (None, Ino(0), Vec::new());
+        SiteFile { origin, limit: 0, changed: true, flushing: false, listed: true, dir, name, pin: 0 }
     }
 
     /// Of an inode that has never been there, and has a name here.
@@ -34,9 +24,8 @@ impl SiteFile {
     /// Of an inode that is made as it is there.
     pub fn brought((dir, name): (Ino, &[u8]), path: Vec<u8>, seen: SiteVersion, is_dir: bool) -> SiteFile {
         let (limit, origin, name) = (seen.size, Some(Origin { path, seen }), name.to_vec());
-        let pending = String::new();
         let listed = !is_dir;
-        SiteFile { origin, limit, changed: false, flushing: false, listed, pending, dir, name, pin: 0 }
+        SiteFile { origin, limit, changed: false, flushing: false, listed, dir, name, pin: 0 }
     }
 
     /// Whether anything but content is not there.

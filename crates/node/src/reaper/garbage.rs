@@ -35,7 +35,10 @@ impl Node {
     /// peers.
     pub(crate) fn free_everywhere(&self) -> FsResult<()> {
         self.reaper.collect(self);
-        self.collect_garbage()
+        let collected = self.collect_garbage();
+        // What found no space may find some now.
+        self.reaper.peer_is_back(self.id);
+        collected
     }
 
     fn remove_batch(&self, batch: &[(Slot, u64)]) -> FsResult<()> {

@@ -6,7 +6,7 @@ use crate::formation::{Formation, op, wait_until};
 use bivouac_client::{Client, CopyJob, NewInode, SeekKind};
 use bivouac_net::{InProcess, LaneKind, Service};
 use bivouac_types::{Attr, ClientId, Errno, FsResult, Ino, OpId, SetAttr, mode};
-use bivouac_wire::{Frame, WriteRequest, op};
+use bivouac_wire::{Frame, Op, WriteRequest, op};
 use proptest::prelude::*;
 
 const FILE: NewInode<'static> = NewInode { mode: mode::FILE | 0o644, rdev: 0, target: b"" };
@@ -429,4 +429,33 @@ fn names_fill_a_volume_and_can_always_be_removed() {
     wait_until("there is room for names again", || create(0).is_ok());
     wait_until("the log is compacted", || write(a, kept, 0, &[3; 200_000]).is_ok());
     assert_eq!(content(a, kept), [3; 200_000]);
+}
+
+/// S363: a cut that finds no space on a node for what notes it there is finished later. Until then whoever needs the
+/// file's size hears that there is no space, and does not wait for it.
+#[test]
+fn nobody_waits_for_a_cut_that_waits_for_space() {
+    let formation = Formation::new(4, 4096);
+    let client = &formation.clients[0];
+    let made = client.create(&op(client), Ino::ROOT, b"f", &FILE, true, false).unwrap().attr.ino;
+    client.write(&op(client), made, 0, &[7; 20_000], false).unwrap();
+    *formation.switchboard.refuse.lock() = Some((Op::Trim as u16, Errno::ENOSPC));
+    let cut = |size| {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        client.setattr(&op(client), made, &set).map(|attr| attr.size).map_err(|error| error.errno())
+    };
+    let tries = || formation.switchboard.asked(Op::Trim);
+    assert!(cut(100).is_err());
+    for _ in 0..3 {
+        assert_eq!(cut(50), Err(Errno::ENOSPC));
+        assert_eq!(client.write(&op(client), made, 30_000, b"x", false).unwrap_err().errno(), Errno::ENOSPC);
+    }
+    let mut first = [0; 200];
+    assert_eq!(client.read(made, 0, &mut first).unwrap(), 100, "it is as long as it is to be");
+    let before = tries();
+    *formation.switchboard.refuse.lock() = None;
+    wait_until("there is space", || cut(60) == Ok(60));
+    assert!(tries() > before);
+    assert_eq!(client.read(made, 0, &mut first).unwrap(), 60);
+    client.close(made);
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::error::Cause;
+use crate::model::unique_name;
 use crate::source::{check_path, split_path};
 use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version};
 use at_once::{Pace, leave};
@@ -165,9 +166,14 @@ impl Source for PosixSource {
         Ok(len)
     }
 
-    fn begin(&self, path: &[u8], size: u64, _: &Attrs) -> SourceResult<Upload> {
+    fn plan(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
         check_path(path)?;
-        let make = || self.make_temporary(path, size);
+        let token = format!("{TEMPORARY}{}", unique_name()?);
+        Ok(Upload { path: path.to_vec(), size, token, ..Upload::default() })
+    }
+
+    fn start(&self, plan: Upload, _: &Attrs) -> SourceResult<Upload> {
+        let make = || self.make_temporary(plan);
         self.pace.both(|| self.check(), make, |upload| self.abort(&upload)).map(|((), upload)| upload)
     }
 
@@ -242,11 +248,15 @@ impl Source for PosixSource {
         }
     }
 
-    fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
-        check_path(path)?;
+    fn start_link(&self, plan: Upload, target: &[u8]) -> SourceResult<Upload> {
         self.check()?;
-        self.expect(path, expect)?;
-        self.make_link(path, target, attrs, expect)
+        self.make_link(plan, target)
+    }
+
+    fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+        self.check()?;
+        self.expect(&link.path, expect)?;
+        self.place_link(link, target, attrs, expect)
     }
 
     fn set_attrs(&self, path: &[u8], version: &Version, attrs: &Attrs) -> SourceResult<Kept> {
@@ -263,6 +273,12 @@ impl Source for PosixSource {
         }
         let lost = give(&file, attrs, &self.object(path)).map_err(self.failed(path))?;
         Ok(Kept { version: self.look(&file, path)?, lost })
+    }
+
+    fn finish_removal(&self, path: &[u8], version: &Version) -> SourceResult<()> {
+        check_path(path)?;
+        self.check()?;
+        self.finish_removal_of(path, version)
     }
 
     fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()> {

@@ -134,6 +134,20 @@ impl PosixSource {
             (Some(_), _) => self.remove_beside(&new).map(|()| Some(placed)),
         }
     }
+
+    /// What somebody who was killed has put aside goes, or back.
+    pub(super) fn finish_removal_of(&self, path: &[u8], version: &Version) -> SourceResult<()> {
+        let (parent, name) = split_path(path);
+        let dir = match self.open_place(parent) {
+            Err(error) if error.cause() == Cause::NotFound => return Ok(()),
+            dir => dir?,
+        };
+        let aside = name_aside(name);
+        let aside = Beside { dir: &dir, name: aside.as_bytes(), tag: &version.tag, path };
+        let left = self.beside(&aside)?;
+        left.map_or(Ok(()), |left| self.conclude_removal(&aside, &left, version))
+    }
+
     /// Removes a file or link that still looks like `version`: it is put aside first, under a name that a second try
     /// knows, and looked at there.
     pub(super) fn remove_seen(&self, path: &[u8], version: &Version) -> SourceResult<()> {
@@ -142,7 +156,7 @@ impl PosixSource {
             Err(error) if error.cause() == Cause::NotFound => return Ok(()),
             dir => dir?,
         };
-        let aside = format!("{TEMPORARY}gone-{:016x}", xxh3_64(name));
+        let aside = name_aside(name);
         let aside = Beside { dir: &dir, name: aside.as_bytes(), tag: &version.tag, path };
         // Left by somebody who was killed.
         if let Some(left) = self.beside(&aside)? {
@@ -179,4 +193,9 @@ impl PosixSource {
             Err(error) => Err(self.failed(aside.path)(error)),
         }
     }
+}
+
+/// What a file is called that is about to be removed.
+fn name_aside(name: &[u8]) -> String {
+    format!("{TEMPORARY}gone-{:016x}", xxh3_64(name))
 }

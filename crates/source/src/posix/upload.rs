@@ -2,14 +2,13 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::at_once::leave;
-use super::attrs::{give_new, times, version_of};
+use super::attrs::{give_new, times, version_at, version_of};
 use super::place::Beside;
 use super::{PosixSource, TEMPORARY};
 use crate::error::Cause;
@@ -19,13 +18,12 @@ use crate::{Attrs, Expect, Kept, Piece, Source, SourceError, SourceResult, Uploa
 
 /// Blocks of zeros of this size are left out, so that sparse files stay sparse.
 const BLOCK: usize = 4096;
-/// How often another temporary name is tried.
-const TRIES_MAX: usize = 64;
 /// Largest piece, in bytes: it is read again as a whole.
 const PIECE_MAX: usize = 64 << 20;
 
 impl PosixSource {
-    pub(super) fn make_temporary(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
+    pub(super) fn make_temporary(&self, plan: Upload) -> SourceResult<Upload> {
+        let path = &plan.path[..];
         let (parent, name) = split_path(path);
         let dir = self.open_place(parent)?;
         // A name that the storage does not take is refused before anything is written.
@@ -34,14 +32,12 @@ impl PosixSource {
             Err(error) => Err(self.failed(path)(error)),
         };
         let make = || {
-            let (token, file) = self.create_temporary(&dir, path)?;
-            let made = self.size_temporary(&file, path, size);
+            let file = self.create_temporary(&dir, &plan)?;
+            let made = self.size_temporary(&file, path, plan.size);
             match made {
-                Ok(tag) => {
-                    Ok(Upload { path: path.to_vec(), size, token, tag, opened: Opened::holding(file) })
-                }
+                Ok(tag) => Ok(Upload { tag, opened: Opened::holding(file), ..plan.clone() }),
                 Err(error) => {
-                    self.throw_away(&Beside { dir: &dir, name: token.as_bytes(), tag: "", path })?;
+                    self.throw_away(&Beside { dir: &dir, name: plan.token.as_bytes(), tag: "", path })?;
                     Err(error)
                 }
             }
@@ -49,19 +45,12 @@ impl PosixSource {
         self.pace.both(is_taken, make, |upload| self.abort(&upload)).map(|((), upload)| upload)
     }
 
-    fn create_temporary(&self, dir: &OwnedFd, path: &[u8]) -> SourceResult<(String, OwnedFd)> {
+    fn create_temporary(&self, dir: &OwnedFd, plan: &Upload) -> SourceResult<OwnedFd> {
         let mode = Mode::RUSR | Mode::WUSR;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        for _ in 0..TRIES_MAX {
-            let token = temporary_name();
-            match self.pace.timed(|| rustix::fs::openat(dir, token.as_str(), flags, mode)) {
-                Ok(file) => return Ok((token, file)),
-                Err(Errno::EXIST) => {}
-                Err(error) => return Err(self.failed(path)(error)),
-            }
-        }
-        let text = format!("{}: no temporary name is free", self.object(path));
-        Err(SourceError::new(Cause::Other, text))
+        self.check_token(plan)?;
+        let made = self.pace.timed(|| rustix::fs::openat(dir, plan.token.as_str(), flags, mode));
+        made.map_err(self.failed(&plan.path))
     }
 
     /// Gives a new temporary file its size, and answers its tag.
@@ -81,12 +70,17 @@ impl PosixSource {
 
     /// The temporary file, which must be what it was made as: its name cannot lead elsewhere.
     fn file_of(&self, upload: &Upload) -> SourceResult<Arc<OwnedFd>> {
-        if !upload.token.starts_with(TEMPORARY) {
-            let text = format!("'{}' is no name of a file in the making", upload.token);
-            return Err(SourceError::new(Cause::BadName, text));
-        }
+        self.check_token(upload)?;
         let path = join_path(split_path(&upload.path).0, upload.token.as_bytes());
         upload.opened.get(|| self.open_file(&path, OFlags::RDWR))
+    }
+
+    fn check_token(&self, upload: &Upload) -> SourceResult<()> {
+        if upload.token.starts_with(TEMPORARY) && !upload.token.contains('/') {
+            return Ok(());
+        }
+        let text = format!("'{}' is no name of a file in the making", upload.token);
+        Err(SourceError::new(Cause::BadName, text))
     }
 
     /// Synced first: what is read again then may still come from memory, but an error of the storage has been told.
@@ -138,34 +132,39 @@ impl PosixSource {
     }
 
     /// A link is made under another name first, so that an old one is replaced as a whole.
-    pub(super) fn make_link(
+    pub(super) fn make_link(&self, plan: Upload, target: &[u8]) -> SourceResult<Upload> {
+        self.check_token(&plan)?;
+        let (dir, name) = (self.open_place(split_path(&plan.path).0)?, plan.token.as_str());
+        rustix::fs::symlinkat(target, &dir, name).map_err(self.failed(&plan.path))?;
+        match version_at(&dir, name.as_bytes()) {
+            Ok(Some(made)) => Ok(Upload { tag: made.tag, ..plan }),
+            Ok(None) => Err(SourceError::changed(&self.object(&plan.path))),
+            Err(error) => {
+                self.throw_away(&Beside { dir: &dir, name: name.as_bytes(), tag: "", path: &plan.path })?;
+                Err(self.failed(&plan.path)(error))
+            }
+        }
+    }
+
+    pub(super) fn place_link(
         &self,
-        path: &[u8],
+        link: &Upload,
         target: &[u8],
         attrs: &Attrs,
         expect: &Expect,
     ) -> SourceResult<Kept> {
+        let (path, name) = (&link.path[..], link.token.as_bytes());
         let dir = self.open_place(split_path(path).0)?;
-        let name = temporary_name();
-        rustix::fs::symlinkat(target, &dir, name.as_str()).map_err(self.failed(path))?;
-        let set = rustix::fs::utimensat(&dir, name.as_str(), &times(attrs), AtFlags::SYMLINK_NOFOLLOW);
-        let made = super::meta_of(&dir, name.as_bytes()).map_err(self.failed(path))?.version;
-        let new = Beside { dir: &dir, name: name.as_bytes(), tag: &made.tag, path };
-        let placed = set.map_err(self.failed(path)).and_then(|()| self.take_place(&new, expect));
-        if let Err(error) = placed {
-            self.throw_away(&new)?;
-            return Err(error);
+        let made = super::meta_of(&dir, name).map_err(self.failed(path))?;
+        if made.version.tag != link.tag || made.target != target {
+            return Err(SourceError::changed(&self.object(path)));
         }
+        let set = rustix::fs::utimensat(&dir, name, &times(attrs), AtFlags::SYMLINK_NOFOLLOW);
+        set.map_err(self.failed(path))?;
+        self.take_place(&Beside { dir: &dir, name, tag: &link.tag, path }, expect)?;
         let meta = super::meta_of(&dir, split_path(path).1).map_err(self.failed(path))?;
         Ok(Kept { version: meta.version, lost: Vec::new() })
     }
-}
-
-/// Unlikely to be taken; whoever makes a file sees to it that it is not.
-fn temporary_name() -> String {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    format!("{TEMPORARY}{:x}-{count:x}", std::process::id())
 }
 
 /// Writes all of it, holes where there are blocks of zeros.

@@ -21,6 +21,7 @@ pub use keys::Environment;
 pub use wire::trusted_roots;
 
 use crate::error::Cause;
+use crate::model::unique_name;
 use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, Source, SourceError, SourceResult, Upload, Version};
 use objects::{Found, If};
 use place::Place;
@@ -127,9 +128,14 @@ impl Source for S3Source {
         self.read_range(path, version, offset, into)
     }
 
-    fn begin(&self, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<Upload> {
+    fn plan(&self, path: &[u8], size: u64) -> SourceResult<Upload> {
+        self.wire.place().key(path)?;
+        Ok(Upload { path: path.to_vec(), size, tag: unique_name()?, ..Upload::default() })
+    }
+
+    fn start(&self, plan: Upload, attrs: &Attrs) -> SourceResult<Upload> {
         self.check()?;
-        self.begin_upload(path, size, attrs)
+        self.begin_upload(plan, attrs)
     }
 
     fn piece_size(&self, size: u64) -> Option<u64> {
@@ -189,15 +195,20 @@ impl Source for S3Source {
         Ok(Kept { version: Version::default(), lost })
     }
 
-    fn put_link(&self, path: &[u8], target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
+    /// One request makes it.
+    fn start_link(&self, plan: Upload, _: &[u8]) -> SourceResult<Upload> {
+        Ok(plan)
+    }
+
+    fn put_link(&self, link: &Upload, target: &[u8], attrs: &Attrs, expect: &Expect) -> SourceResult<Kept> {
         self.check()?;
+        let path = &link.path[..];
         let key = self.wire.place().key(path)?;
         let condition = self.expect(path, expect)?;
         let (mut headers, lost) = metadata::headers_of(mode::LINK, attrs, &self.object(path));
-        let made_by = upload::new_tag()?;
-        headers.insert(metadata::UPLOAD.to_owned(), made_by.clone());
+        headers.insert(metadata::UPLOAD.to_owned(), link.tag.clone());
         let put = self.put_object(path, &key, target, headers, &condition);
-        let version = self.taken(path, put, &made_by)?.meta.version;
+        let version = self.taken(path, put, &link.tag)?.meta.version;
         Ok(Kept { version, lost })
     }
 
@@ -208,6 +219,15 @@ impl Source for S3Source {
             return Err(SourceError::changed(&self.object(path)));
         }
         self.give_attrs(path, &found, attrs)
+    }
+
+    /// A copy over itself may have another `ETag`; whose upload it was it keeps.
+    fn is_given(&self, found: &Meta, was: &Version, attrs: &Attrs) -> bool {
+        let made_by = |version: &Version| version.tag.split_once(' ').map(|(_, made_by)| made_by.to_owned());
+        let same = |attrs: &Attrs| (attrs.perm, attrs.uid, attrs.gid, attrs.mtime);
+        found.version.size == was.size
+            && made_by(&found.version) == made_by(was)
+            && same(&found.attrs) == same(attrs)
     }
 
     fn remove(&self, path: &[u8], version: Option<&Version>) -> SourceResult<()> {

@@ -14,7 +14,7 @@ use super::wire::{Answer, Request};
 use super::{S3Source, answers, at};
 use crate::error::Cause;
 use crate::source::check_path;
-use crate::{Attrs, Kept, Meta, SourceError, SourceResult, Version};
+use crate::{Attrs, Kept, Meta, Source as _, SourceError, SourceResult, Version};
 
 /// Longest name that tells contents apart, in bytes.
 const TAG_MAX: usize = 128;
@@ -202,7 +202,12 @@ impl S3Source {
         let found = match put {
             Err(error) if matches!(error.cause(), Cause::Changed | Cause::Other | Cause::NotFound) => {
                 let is_ours = |found: &Found| found.headers.get(UPLOAD).is_some_and(|tag| tag == made_by);
-                return self.find_file(path).ok().filter(is_ours).ok_or(error);
+                return match self.find_file(path) {
+                    Ok(found) if is_ours(&found) => Ok(found),
+                    // It is not known what is there: that is no change of somebody else's.
+                    Err(unseen) if unseen.cause() != Cause::NotFound => Err(unseen),
+                    _ => Err(error),
+                };
             }
             Err(error) => return Err(error),
             Ok(_) => self.find_file(path)?,
@@ -226,8 +231,17 @@ impl S3Source {
         if let Some(made_by) = found.headers.get(UPLOAD) {
             headers.insert(UPLOAD.to_owned(), made_by.clone());
         }
-        self.copy_over_itself(path, &key, found, headers)?;
-        Ok(Kept { version: self.head(path, &key)?.meta.version, lost })
+        let copied = self.copy_over_itself(path, &key, found, headers);
+        let now = self.head(path, &key)?.meta;
+        match copied {
+            // The answer was lost, and the same again was refused.
+            Err(error)
+                if error.cause() != Cause::Changed || !self.is_given(&now, &found.meta.version, attrs) =>
+            {
+                Err(error)
+            }
+            _ => Ok(Kept { version: now.version, lost }),
+        }
     }
 
     /// An object's metadata is changed by a copy of it over itself.

@@ -26,22 +26,12 @@ pub fn piece_size(size: u64) -> u64 {
     size.div_ceil(PARTS_MAX).max(PART_MIN)
 }
 
-/// What nothing else has been called yet.
-///
-/// # Errors
-/// When the system has no random numbers.
-pub fn new_tag() -> SourceResult<String> {
-    let no_numbers = |error| SourceError::new(Cause::Other, format!("random numbers: {error}"));
-    let numbers = [getrandom::u64().map_err(no_numbers)?, getrandom::u64().map_err(no_numbers)?];
-    Ok(format!("{:016x}{:016x}", numbers[0], numbers[1]))
-}
-
 impl S3Source {
-    pub(super) fn begin_upload(&self, path: &[u8], size: u64, attrs: &Attrs) -> SourceResult<Upload> {
-        let key = self.wire.place().key(path)?;
-        let (path, tag) = (path.to_vec(), new_tag()?);
+    pub(super) fn begin_upload(&self, plan: Upload, attrs: &Attrs) -> SourceResult<Upload> {
+        let Upload { path, size, tag, opened, .. } = plan;
+        let key = self.wire.place().key(&path)?;
         if size == 0 {
-            return Ok(Upload { path, size, token: NOTHING.to_owned(), tag, ..Upload::default() });
+            return Ok(Upload { path, size, token: NOTHING.to_owned(), tag, opened });
         }
         let (mut headers, _) = headers_of(mode::FILE, attrs, &self.object(&path));
         headers.insert(UPLOAD.to_owned(), tag.clone());
@@ -62,7 +52,7 @@ impl S3Source {
             let nonsense = || Trouble::Final(self.wire.nonsense(&path, "something else than an upload"));
             token.filter(is_token).filter(|token| token != NOTHING).ok_or_else(nonsense)
         })?;
-        Ok(Upload { path, size, token, tag, ..Upload::default() })
+        Ok(Upload { path, size, token, tag, opened })
     }
 
     /// The number of a part.
@@ -184,7 +174,8 @@ impl S3Source {
     }
 
     pub(super) fn abort_upload(&self, upload: &Upload) -> SourceResult<()> {
-        if upload.token == NOTHING {
+        // What had not been started, as far as is known, has no name.
+        if upload.token == NOTHING || upload.token.is_empty() {
             return Ok(());
         }
         let key = self.wire.place().key(&upload.path)?;
@@ -216,6 +207,5 @@ mod tests {
         for size in [5u64 << 40, u64::MAX / 2, (50_000 << 20) + 1] {
             assert!((size - 1) / piece_size(size) < PARTS_MAX);
         }
-        assert_ne!(new_tag().unwrap(), new_tag().unwrap());
     }
 }

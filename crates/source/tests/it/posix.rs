@@ -337,3 +337,43 @@ fn what_has_come_under_the_name_of_an_upload_is_not_thrown_away_with_it() {
     source.abort(&upload).unwrap();
     assert_eq!(fs::read(dir.path().join(&upload.token)).unwrap(), b"theirs");
 }
+
+/// A file that nobody but its maker knows of stays where it is found; what is written down is thrown away.
+#[test]
+fn what_was_left_by_a_kill_goes_and_nothing_of_others() {
+    let (source, dir) = made();
+    let attrs = Attrs { perm: 0o600, ..Attrs::default() };
+    let theirs = source.begin(b"f", 3, &attrs).unwrap();
+    let planned = source.plan(b"f", 3).unwrap();
+    // Killed before it was written down that it has been started.
+    source.start(planned.clone(), &attrs).unwrap();
+    let link = source.plan(b"l", 2).unwrap();
+    source.start_link(link.clone(), b"to").unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    for left in [planned, link] {
+        assert_eq!(source.resume(&left, &Expect::Absent).unwrap(), None);
+    }
+    let there: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(there, [theirs.token.as_str()]);
+}
+
+/// Killed between putting aside and removing.
+#[test]
+fn a_removal_that_was_cut_off_is_finished_or_taken_back() {
+    let (source, dir) = made();
+    let put_aside = |bytes: &str| {
+        fs::write(dir.path().join("f"), bytes).unwrap();
+        let version = source.stat(b"f").unwrap().version;
+        let aside = format!("{TEMPORARY}gone-{:016x}", xxhash_rust::xxh3::xxh3_64(b"f"));
+        fs::rename(dir.path().join("f"), dir.path().join(aside)).unwrap();
+        version
+    };
+    let version = put_aside("seen");
+    source.finish_removal(b"f", &version).unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    let other = put_aside("another");
+    let refused = source.finish_removal(b"f", &version).unwrap_err();
+    assert_eq!((refused.cause(), source.stat(b"f").unwrap().version), (Cause::Changed, other));
+    source.finish_removal(b"f", &version).unwrap();
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"another");
+}

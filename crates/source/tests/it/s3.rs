@@ -99,7 +99,8 @@ fn objects_are_what_other_tools_expect() {
     let link = Attrs { perm: 0o777, ..attrs() };
     served.0.put_dir(b"d", &Attrs { perm: 0o750, ..attrs() }).unwrap();
     write(&served.0, b"d/f", b"content", &Expect::Absent).unwrap();
-    served.0.put_link(b"d/l", b"../there", &link, &Expect::Absent).unwrap();
+    let made = served.0.start_link(served.0.plan(b"d/l", 8).unwrap(), b"../there").unwrap();
+    served.0.put_link(&made, b"../there", &link, &Expect::Absent).unwrap();
     let file = served.1.object("p/q/d/f").unwrap();
     let meta = |object: &bivouac_objects::Object, name: &str| object.metadata[name].clone();
     assert_eq!((&file.bytes[..], meta(&file, "mode")), (&b"content"[..], 0o100_640.to_string()));
@@ -234,7 +235,8 @@ fn lost_answers_are_found_out_about() {
         served.1.heal();
     }
     served.1.fail("PUT", "/link?", 1, What::Forget);
-    served.0.put_link(b"link", b"to", &attrs(), &Expect::Absent).unwrap();
+    let made = served.0.start_link(served.0.plan(b"link", 2).unwrap(), b"to").unwrap();
+    served.0.put_link(&made, b"to", &attrs(), &Expect::Absent).unwrap();
     assert_eq!(served.0.stat(b"link").unwrap().target, b"to");
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bivouac_client::Client;
 use bivouac_types::{FsResult, NodeId};
 
 use super::{begin_of, node_of, whole_lines};
@@ -13,6 +14,7 @@ type Ends = BTreeMap<(NodeId, String), u64>;
 /// The logs of a formation's other hosts.
 pub struct Elsewhere {
     hosts: Hosts,
+    client: Client,
     seen: Ends,
     /// What there was at the first look.
     names: Vec<String>,
@@ -33,9 +35,10 @@ struct Added {
 
 impl Elsewhere {
     /// Of these hosts; who does not answer is named.
-    pub fn of(hosts: Hosts) -> Elsewhere {
-        let mut all = Elsewhere { hosts, seen: Ends::new(), names: Vec::new(), silent: BTreeSet::new() };
-        let listed = all.hosts.each(|host| host.logs());
+    pub fn of(hosts: Hosts, client: Client) -> Elsewhere {
+        let (seen, names, silent) = (Ends::new(), Vec::new(), BTreeSet::new());
+        let mut all = Elsewhere { hosts, client, seen, names, silent };
+        let listed = all.hosts.each(&all.client, |host| host.logs());
         let mut silent = Vec::new();
         for (host, logs) in listed {
             match logs {
@@ -55,7 +58,7 @@ impl Elsewhere {
     /// Whole lines that were added to each since the last time, of the last `most` bytes the first time.
     pub fn read(&mut self, most: u64, wants: impl Fn(&str) -> bool + Sync) -> Vec<(String, Vec<String>)> {
         let seen = &self.seen;
-        let found = self.hosts.each(|host| added(host, seen, most, &wants));
+        let found = self.hosts.each(&self.client, |host| added(host, seen, most, &wants));
         let (mut all, mut silent, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         for (host, answer) in found {
             match answer {

@@ -245,6 +245,7 @@ fn config_of(shared: &Shared, share: &NodeShare, liveness: &Arc<LivenessTable>) 
         dead_after: shared.config.dead_after_ms.map(Duration::from_millis),
         liveness: Arc::clone(liveness),
         objects: shared.objects.clone(),
+        around: None,
         rounds: shared.rounds.clone(),
         past: Past { clients_ended: shared.config.recovering, was_recovered: shared.config.was_recovered },
         switches: switches(shared),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bivouac_client::{Client, ClientOptions, OpCtx};
 use bivouac_net::{InProcess, LaneKind, LivenessTable, Request, Transport};
-use bivouac_node::{Node, NodeConfig, Past, PeerRequest, Peers, Rounds, SystemClock};
+use bivouac_node::{Around, Node, NodeConfig, Past, PeerRequest, Peers, Rounds, SystemClock};
 use bivouac_store::{DataOptions, DataStore, Records, RecordsOptions, VolumeConfig};
 use bivouac_types::limits::SLOTS_DEFAULT;
 use bivouac_types::{Checksum, ClientId, Errno, FormationId, FsError, FsResult, Ino, NodeId, Slot, SpreadAt};
@@ -33,6 +33,8 @@ pub struct Switchboard {
     sent: parking_lot::Mutex<Vec<Sent>>,
     /// The next step with this number is lost before it is carried out.
     pub lose_request: AtomicU32,
+    /// Steps with this number are answered so, and not carried out.
+    pub refuse: parking_lot::Mutex<Option<(u16, Errno)>>,
     /// Runs once before the next step with this number is carried out.
     pub before: parking_lot::Mutex<Option<Interlude>>,
     /// Runs once after the next step with this number was carried out.
@@ -136,6 +138,9 @@ impl Peers for Switchboard {
         }
         drop(beyond);
         let target = target.ok_or_else(lost)?;
+        if let Some((_, errno)) = self.refuse.lock().filter(|(op, _)| *op == request.op as u16) {
+            return Err(errno.into());
+        }
         let (number, seen) = (u32::from(request.op as u16), Ordering::SeqCst);
         if self.lose_request.compare_exchange(number, 0, seen, seen).is_ok() {
             return Err(lost());
@@ -204,6 +209,8 @@ pub struct Formation {
     pub switches: Vec<Option<u16>>,
     /// What nodes are told of object stores when they are started.
     pub objects: bivouac_source::Environment,
+    /// What nodes put around site storage when they are started.
+    pub around: Option<Around>,
     /// How often it was started: a new process is a new client.
     starts: u64,
     /// Clients that were made so far.
@@ -287,6 +294,7 @@ impl Formation {
             dead_after,
             switches: Vec::new(),
             objects: bivouac_source::Environment::default(),
+            around: None,
             starts: 0,
             processes: AtomicU32::new(0),
             rounds: Rounds::default(),
@@ -323,6 +331,7 @@ impl Formation {
                 dead_after: self.dead_after,
                 liveness: Arc::new(LivenessTable::new(self.map.nodes.len())),
                 objects: self.objects.clone(),
+                around: self.around.clone(),
                 past: Past::default(),
                 recorded: None,
                 switches: self.switches.clone(),
@@ -386,6 +395,22 @@ impl Formation {
         self.start();
     }
 
+    /// Goes on from copies of all volumes, which were made by [`copy_all`] at the moment of a kill.
+    pub fn go_on_from(&mut self, copy: &std::path::Path) {
+        self.starts += 1;
+        self.stop();
+        for entry in std::fs::read_dir(self.root.path()).unwrap() {
+            std::fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
+        copy_all(copy, self.root.path());
+        self.start();
+    }
+
+    /// The directory of all volumes.
+    pub fn volumes(&self) -> PathBuf {
+        self.root.path().to_owned()
+    }
+
     /// Ends all nodes without a goodbye; their volumes are free then.
     pub fn stop(&mut self) {
         self.clients.clear();
@@ -437,6 +462,12 @@ impl Formation {
         let status = self.clients[0].status(NodeId(node as u16)).unwrap();
         status.operations.iter().find(|count| count.name == op.name()).map_or(0, |count| count.client)
     }
+}
+
+/// Copies everything in a directory, holes as holes.
+pub fn copy_all(from: &std::path::Path, to: &std::path::Path) {
+    let copied = std::process::Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status().unwrap();
+    assert!(copied.success());
 }
 
 /// Writes all of it.

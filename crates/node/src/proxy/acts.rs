@@ -1,0 +1,194 @@
+//! What a flush is about to do at site storage is written down before, so that a daemon that comes after a kill knows
+//! its own: what took its place there is what this file is there, what did not is thrown away. Such a note outlives its
+//! inode, and is looked at before another file takes the place.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use bivouac_source::{Attrs, Cause, Expect, SourceResult, Upload, Version, split_path};
+use bivouac_types::{FsResult, Ino, PartitionId};
+use bivouac_wire::{Encode, Origin, Whence};
+
+use super::bring::in_progress;
+use super::flush::{WAIT, explained};
+use super::sites::{Site, from_wire, to_wire};
+use crate::namespace::decode;
+use crate::node::Node;
+use crate::record::{Act, Given, Removed, SiteFile, act_key, ino_of_act_key, table};
+
+/// First and longest pause before what could not be looked at is looked at again.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+impl Node {
+    /// What is about to be done for an inode, or was when a daemon was killed.
+    pub(super) fn act(&self, ino: Ino) -> FsResult<Option<Act>> {
+        self.records.read(ino.slot(), &act_key(ino), |bytes| {
+            bytes.map(|bytes| decode(bytes, "site storage", ino)).transpose()
+        })
+    }
+
+    /// Something is about to be done.
+    pub(super) fn note_act(&self, ino: Ino, act: &Act) -> FsResult<()> {
+        let mut txn = self.records.txn(&[ino.slot()]);
+        txn.put(ino.slot(), &act_key(ino), &act.to_bytes());
+        self.commit_note(txn)
+    }
+
+    /// Finds out what became of what was about to be done. Where it was done, answers as what the inode is there now.
+    ///
+    /// # Errors
+    /// Why that is not known: it has to be asked again.
+    pub(super) fn settle_act(&self, ino: Ino, force: bool) -> FsResult<Option<Origin>> {
+        let Some(act) = self.act(ino)? else { return Ok(None) };
+        // What a partition stood in front of that is gone is of no use to anybody.
+        let done = match self.site(act.partition)? {
+            Some(site) => match find_out(&site, &act, force) {
+                // No source has anything there.
+                Err(error) if error.cause() == Cause::BadName => None,
+                found => found.map_err(explained)?,
+            },
+            None => None,
+        };
+        let Some(version) = done else {
+            self.conclude_act(ino, None)?;
+            return Ok(None);
+        };
+        let (name, origin) =
+            (split_path(&act.path).1, Origin { path: act.path.clone(), seen: to_wire(version) });
+        self.tell_seen(act.dir, name, Some(origin.seen.clone()), Some(ino))?;
+        self.look_back(ino, act.partition, (act.dir, name), &origin)?;
+        self.conclude_act(ino, Some(&origin))?;
+        Ok(Some(origin))
+    }
+
+    /// The note goes, in one transaction with what came of it.
+    fn conclude_act(&self, ino: Ino, origin: Option<&Origin>) -> FsResult<()> {
+        let mut change = self.change(&[ino.slot()])?;
+        if let Some(origin) = origin
+            && change.inode(ino).is_ok()
+        {
+            let file = change.site_file(ino)?.unwrap_or_else(SiteFile::new_here);
+            change.put_site_file(ino, &SiteFile { origin: Some(origin.clone()), ..file });
+        }
+        change.txn.delete(ino.slot(), &act_key(ino));
+        change.commit()
+    }
+
+    /// A name may have gone while what it led to took its place there: then that is to be deleted there.
+    pub(super) fn look_back(
+        &self,
+        ino: Ino,
+        partition: PartitionId,
+        (dir, name): (Ino, &[u8]),
+        there: &Origin,
+    ) -> FsResult<()> {
+        if !self.mirrors(partition) {
+            return Ok(());
+        }
+        let has_name = self.inode(ino).is_ok_and(|inode| inode.attr.nlink > 0);
+        let now = self.site_file(ino)?.filter(|_| has_name);
+        if now.is_some_and(|now| (now.dir, &now.name[..]) == (dir, name)) {
+            return Ok(());
+        }
+        let seen = Some(there.seen.clone());
+        self.note_left_behind(ino, dir, name, &Removed { ino, is_dir: false, partition, seen })
+    }
+
+    /// Whence the content of an inode may have to be brought. What became of a flush that was cut off by a kill is found
+    /// out first, also of an inode that is gone since.
+    ///
+    /// # Errors
+    /// `EINPROGRESS` until it is known.
+    pub(crate) fn find_origin(&self, ino: Ino) -> FsResult<Whence> {
+        let is_cut_off = self.act(ino)?.is_some() && !self.is_being_flushed(ino);
+        // Where it could not be found out a moment ago, what is known has to do.
+        if is_cut_off && self.proxy.failing.waits(ino).is_ok() {
+            self.settle_aside(ino, Duration::ZERO)?;
+            return Err(in_progress(ino));
+        }
+        self.whence(ino)
+    }
+
+    /// Settles in a thread, where nothing else is done for the inode meanwhile.
+    fn settle_aside(&self, ino: Ino, wait: Duration) -> FsResult<()> {
+        let settled = self.run_job((ino, 0), wait, move |node, job| {
+            let outcome = node.settle_act(ino, false).map(|_| job.ended());
+            node.proxy.failing.note(ino, &outcome);
+            outcome
+        });
+        settled.map(drop)
+    }
+
+    /// What earlier daemons were about to do when they were killed is found out, whoever asks for it.
+    pub(crate) fn resume_acts(&self) {
+        let mut left = self.acts();
+        let Some(node) = self.proxy.node.get().cloned().filter(|_| !left.is_empty()) else { return };
+        let work = move || {
+            let mut pause = PAUSES.0;
+            while let Some(node) = node.upgrade() {
+                left.retain(|(ino, act)| node.is_act_left(*ino, act));
+                drop(node);
+                if left.is_empty() {
+                    return;
+                }
+                bivouac_net::pause(pause);
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("acts".to_owned()).spawn(work) {
+            log::error!(
+                "what a killed daemon was doing at a source waits for the next flush: no thread: {error}"
+            );
+        }
+    }
+
+    fn acts(&self) -> Vec<(Ino, Act)> {
+        let mut found = Vec::new();
+        for slot in self.own_slots() {
+            self.records.scan(slot, &table(b'J'), &table(b'J'), |key, value| {
+                let act = ino_of_act_key(key).map(|ino| (ino, decode::<Act>(value, "site storage", ino)));
+                found.extend(act.and_then(|(ino, act)| Some((ino, act.ok()?))));
+                ControlFlow::Continue(())
+            });
+        }
+        found
+    }
+
+    /// Settles what is still as it was written down. Whether it is so afterwards.
+    fn is_act_left(&self, ino: Ino, act: &Act) -> bool {
+        let is_left = || self.act(ino).is_ok_and(|now| now.as_ref() == Some(act));
+        if !is_left() {
+            return false;
+        }
+        if let Err(error) = self.settle_aside(ino, WAIT) {
+            let path = String::from_utf8_lossy(&act.path);
+            log::warn!("what became of '{path}' at the source is not known yet: {error}");
+        }
+        is_left()
+    }
+}
+
+/// Whether it was done, and how it looks there then.
+fn find_out(site: &Site, act: &Act, force: bool) -> SourceResult<Option<Version>> {
+    let seen = act.seen.clone().map(from_wire);
+    let Some(given) = &act.given else {
+        let (path, token, tag) = (act.path.clone(), act.token.clone(), act.tag.clone());
+        let upload = Upload { path, token, tag, ..Upload::default() };
+        let expect = match seen {
+            _ if force || act.force => Expect::Anything,
+            Some(seen) => Expect::Version(seen),
+            None => Expect::Absent,
+        };
+        return site.source.resume(&upload, &expect);
+    };
+    let Given { perm, uid, gid, mtime } = *given;
+    let attrs = Attrs { perm, uid, gid, mtime, ..Attrs::default() };
+    match site.source.stat(&act.path) {
+        Err(error) if error.cause() == Cause::NotFound => Ok(None),
+        found => {
+            let found = found?;
+            let is_given = seen.is_some_and(|seen| site.source.is_given(&found, &seen, &attrs));
+            Ok(is_given.then_some(found.version))
+        }
+    }
+}
