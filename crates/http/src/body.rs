@@ -136,11 +136,24 @@ impl<P: Producer + Unpin> hyper::body::Body for Pull<P> {
 
 impl<P: Producer> Drop for Pull<P> {
     fn drop(&mut self) {
-        // A producer may block when it ends, as one that closes a file.
-        if let State::Idle(producer) = std::mem::replace(&mut self.state, State::Over)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn_blocking(move || drop(producer));
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Idle(producer) => drop_where_it_may_block(producer),
+            State::Busy(task) => drop_outcome(task),
+            State::Over => {}
         }
+    }
+}
+
+/// Drops what may block when it ends, as what closes a file, and not on a thread that others wait for.
+pub fn drop_where_it_may_block(ends: impl Send + 'static) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn_blocking(move || drop(ends));
+    }
+}
+
+/// The same with what comes of a task, which may be there already.
+pub fn drop_outcome<T: Send + 'static>(task: JoinHandle<T>) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move { task.await.map(drop_where_it_may_block) });
     }
 }

@@ -158,7 +158,10 @@ pub fn escaped(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
+            // A reader would take it for the end of a line, and for a line feed.
+            '\r' => escaped.push_str("&#13;"),
             // What XML cannot have at all.
+            '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
             control if control.is_control() && !matches!(control, '\n' | '\t') => escaped.push('\u{fffd}'),
             other => escaped.push(other),
         }
@@ -173,6 +176,7 @@ mod tests {
     #[test]
     fn names_are_no_markup() {
         assert_eq!(escaped("<a href='x'>&\"\u{1}"), "&lt;a href=&#39;x&#39;&gt;&amp;&quot;\u{fffd}");
+        assert_eq!(escaped("a\r\u{fffe}\u{ffff}\u{fffc}"), "a&#13;\u{fffd}\u{fffd}\u{fffc}");
         let target = Target::plain(b"/<script>/").unwrap();
         assert!(head(&target).contains("&lt;script&gt;") && !head(&target).contains("<script"));
     }

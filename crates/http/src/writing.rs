@@ -14,7 +14,7 @@ use ring::digest::{Context, SHA256};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::body::{Body, full};
+use crate::body::{Body, drop_outcome, drop_where_it_may_block, full};
 use crate::conditions::{self, validators};
 use crate::dav::{self, Asks, Depth, Guard, Lock, Reach};
 use crate::digests::{self, Digest};
@@ -103,11 +103,11 @@ impl<S: Sink> Pipe<S> {
 
 impl<S: Sink> Drop for Pipe<S> {
     fn drop(&mut self) {
-        // A sink may block when it ends. One that is busy ends where it is.
-        if let Some(sink) = self.idle.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn_blocking(move || drop(sink));
+        if let Some(sink) = self.idle.take() {
+            drop_where_it_may_block(sink);
+        }
+        if let Some(task) = self.busy.take() {
+            drop_outcome(task);
         }
     }
 }

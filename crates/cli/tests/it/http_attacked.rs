@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Signal, getrlimit};
 
-use crate::harness::{Camp, rss_kib};
+use crate::harness::{Camp, rss_kib, signal, wait_until};
 use crate::http::{Reply, SERVED, Server, key, parse, raw, served};
 
 /// A PUT whose upload has begun, and whose body is still to come.
@@ -355,6 +355,29 @@ fn ten_thousand_connections_cost_little_and_keep_nobody_waiting() {
     left.retain(|name| name != "large" && name != "small");
     assert_eq!(left, ["whole"]);
     assert_eq!(camp.status()["http"]["deaths"], 0);
+    camp.down();
+}
+
+/// S307. What ends with a transfer may have to ask a node, which may be slow; others are answered meanwhile.
+#[test]
+fn who_hangs_up_keeps_nobody_waiting() {
+    const EACH: u64 = 8 << 20;
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    let mut uploads: Vec<Begun> =
+        (0..8).map(|at| Begun::new(&server, &format!("/up{at}"), &[], 90_000_000)).collect();
+    for upload in &mut uploads {
+        upload.0.write_all(&vec![7; EACH as usize]).unwrap();
+    }
+    let used = || camp.status()["totals"]["used_bytes"].as_u64().unwrap();
+    wait_until("all of it is written", || used() > 7 * EACH);
+    let node = camp.node_pid(0);
+    signal(node, Signal::STOP);
+    drop(uploads);
+    let asked = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let answers: Vec<_> = (0..200).map(|_| raw(&server.address, asked).map(|reply| reply.status)).collect();
+    signal(node, Signal::CONT);
+    assert!(answers.iter().all(|status| *status == Some(401)), "{answers:?}");
     camp.down();
 }
 

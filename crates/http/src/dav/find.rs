@@ -1,6 +1,7 @@
 //! PROPFIND: properties of a file, or of a directory and what is in it. Directories are read and sent piece by piece,
 //! however large they are.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
@@ -59,6 +60,7 @@ pub fn find(tree: &Arc<Tree>, finding: Finding) -> Result<Response<Body>, Refusa
         space,
         locks: kept::all(tree)?,
         cookie: 0,
+        read: VecDeque::new(),
         done: !has_entries,
     };
     let first = found.first()?;
@@ -75,6 +77,9 @@ fn wants_space(wanted: &Wanted) -> bool {
     names.iter().any(|name| name.space == DAV && name.local.starts_with("quota-"))
 }
 
+/// About how much of an answer is made at a time, in bytes.
+const PIECE: usize = 256 << 10;
+
 /// What of an answer is still to be sent.
 struct Found {
     tree: Arc<Tree>,
@@ -85,6 +90,8 @@ struct Found {
     space: Option<StatFs>,
     locks: Vec<Lock>,
     cookie: u64,
+    /// Entries that were read and are not said yet.
+    read: VecDeque<DirEntry>,
     done: bool,
 }
 
@@ -175,17 +182,25 @@ pub fn write_status(props: &str, status: StatusCode, text: &mut String) {
 
 impl Producer for Found {
     fn produce(&mut self) -> io::Result<Bytes> {
-        let entries = self.tree.entries(self.dir.ino, self.cookie).map_err(io::Error::other)?;
-        match entries.last() {
-            Some(last) => self.cookie = last.cookie,
-            None => self.done = true,
+        if self.read.is_empty() {
+            let entries = self.tree.entries(self.dir.ino, self.cookie).map_err(io::Error::other)?;
+            match entries.last() {
+                Some(last) => self.cookie = last.cookie,
+                None => self.done = true,
+            }
+            self.read = entries.into();
         }
         let mut text = String::new();
-        for entry in entries.iter().filter(|entry| !is_reserved(&entry.name)) {
+        while text.len() < PIECE
+            && let Some(entry) = self.read.pop_front()
+        {
+            if is_reserved(&entry.name) {
+                continue;
+            }
             let mut target = Target { is_dir: false, ..self.target.clone() };
             target.names.push(entry.name.clone());
             // What is gone meanwhile is left out.
-            if let Some(attr) = self.behind(entry, &target) {
+            if let Some(attr) = self.behind(&entry, &target) {
                 self.write(&target, &attr, &mut text).map_err(io::Error::other)?;
             }
         }

@@ -43,9 +43,9 @@ pub const CLASSES: &str = "1, 2";
 /// Longest body of XML, in bytes.
 const BODY_MAX: usize = 64 << 10;
 /// Longest time for such a body to come.
-const BODY_FOR: Duration = Duration::from_secs(60);
+const BODY_FOR: Duration = Duration::from_secs(20);
 /// Most of them that are collected at the same time.
-const BODIES_MAX: usize = 64;
+const BODIES_MAX: usize = 1024;
 
 /// Whether only WebDAV has a method.
 #[must_use]
@@ -130,6 +130,9 @@ impl Front {
 
     /// All of a body.
     async fn collected(&self, body: Incoming) -> Result<Bytes, Refusal> {
+        if hyper::body::Body::is_end_stream(&body) {
+            return Ok(Bytes::new());
+        }
         let over = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server ends");
         let _place = self.bodies.acquire().await.map_err(over)?;
         let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");

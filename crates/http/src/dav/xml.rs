@@ -1,6 +1,6 @@
 //! Bodies of WebDAV, which are XML: read within bounds, and written as text that anybody can put elsewhere.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use hyper::StatusCode;
 use roxmltree::{Document, Node, ParsingOptions};
@@ -15,6 +15,12 @@ pub const DAV: &str = "DAV:";
 const NODES_MAX: u32 = 2048;
 /// Deepest nesting of a body.
 const DEPTH_MAX: usize = 32;
+/// Longest namespace, in bytes: each element of an answer has it again.
+const SPACE_MAX: usize = 1024;
+/// Most properties that are asked for by name.
+const NAMES_MAX: usize = 256;
+/// Longest elements of a PROPPATCH together, in bytes, as they are kept: a file can be given no more.
+const VALUES_MAX: usize = 64 << 10;
 /// Longest description of who has a lock, in bytes.
 const OWNER_MAX: usize = 1024;
 /// The namespace of `xml:lang`.
@@ -96,7 +102,7 @@ fn with_root<T>(
     read(root)
 }
 
-/// Refuses what is nested too deeply, and prefixes that stand for no namespace.
+/// Refuses what is nested too deeply, prefixes that stand for no namespace, and namespaces that are too long.
 fn check(root: Node<'_, '_>) -> Result<(), Refusal> {
     let mut left = vec![(root, 1)];
     while let Some((node, depth)) = left.pop() {
@@ -105,6 +111,9 @@ fn check(root: Node<'_, '_>) -> Result<(), Refusal> {
         }
         if node.namespaces().any(|space| space.name().is_some() && space.uri().is_empty()) {
             return Err(wrong("a prefix in the body stands for no namespace"));
+        }
+        if node.namespaces().any(|space| space.uri().len() > SPACE_MAX) {
+            return Err(wrong("a namespace in the body has more than 1024 bytes"));
         }
         left.extend(node.children().filter(Node::is_element).map(|child| (child, depth + 1)));
     }
@@ -149,15 +158,18 @@ pub fn propfind(body: &[u8]) -> Result<Wanted, Refusal> {
         return Ok(Wanted::All(Vec::new()));
     }
     with_root(body, "propfind", |root| {
-        let names = |node: Node<'_, '_>| children(node).map(name_of).collect();
+        let names = |node: Node<'_, '_>| match children(node).nth(NAMES_MAX) {
+            Some(_) => Err(wrong("a propfind names more than 256 properties")),
+            None => Ok(children(node).map(name_of).collect()),
+        };
         if let Some(prop) = child(root, "prop") {
-            return Ok(Wanted::These(names(prop)));
+            return names(prop).map(Wanted::These);
         }
         if child(root, "propname").is_some() {
             return Ok(Wanted::Names);
         }
-        let all = child(root, "allprop").map(|_| child(root, "include").map(names).unwrap_or_default());
-        all.map(Wanted::All).ok_or_else(|| wrong("a propfind has prop, propname or allprop in it"))
+        child(root, "allprop").ok_or_else(|| wrong("a propfind has prop, propname or allprop in it"))?;
+        child(root, "include").map_or(Ok(Vec::new()), names).map(Wanted::All)
     })
 }
 
@@ -167,12 +179,16 @@ pub fn propfind(body: &[u8]) -> Result<Wanted, Refusal> {
 /// 400.
 pub fn proppatch(body: &[u8]) -> Result<Vec<Change>, Refusal> {
     with_root(body, "propertyupdate", |root| {
-        let mut changes = Vec::new();
+        let (mut changes, mut room) = (Vec::new(), VALUES_MAX);
         for part in children(root) {
             let Some(prop) = child(part, "prop") else { continue };
             for node in children(prop) {
                 if is(part, "set") {
-                    changes.push(Change::Set(name_of(node), element(node)));
+                    let text = "what is to be given is longer than a file can be given: 64 KiB";
+                    let too_long = || Refusal::new(StatusCode::INSUFFICIENT_STORAGE, text);
+                    let element = element(node, room).ok_or_else(too_long)?;
+                    room -= element.len();
+                    changes.push(Change::Set(name_of(node), element));
                 } else if is(part, "remove") {
                     changes.push(Change::Remove(name_of(node)));
                 }
@@ -193,63 +209,77 @@ pub fn lockinfo(body: &[u8]) -> Result<LockInfo, Refusal> {
         if !has("locktype", "write") || exclusive == has("lockscope", "shared") {
             return Err(wrong("locks are of the type write, and either exclusive or shared"));
         }
-        let owner = child(root, "owner").map(inside).unwrap_or_default();
-        if owner.len() > OWNER_MAX {
-            return Err(wrong("the owner of a lock is described by at most 1024 bytes"));
-        }
-        Ok(LockInfo { exclusive, owner })
+        let too_long = || wrong("the owner of a lock is described by at most 1024 bytes");
+        let owner = child(root, "owner").map(|owner| inside(owner, OWNER_MAX).ok_or_else(too_long));
+        Ok(LockInfo { exclusive, owner: owner.transpose()?.unwrap_or_default() })
     })
 }
 
-/// An element with all that its text depends on: it means the same wherever it is put.
-fn element(node: Node<'_, '_>) -> String {
-    let mut text = String::new();
+/// An element with all that its text depends on: it means the same wherever it is put. `None` if it is longer than that.
+fn element(node: Node<'_, '_>, len_max: usize) -> Option<String> {
+    let mut text = Bounded { text: String::new(), len_max };
     let lang = node.ancestors().find_map(|above| above.attribute((XML, "lang")));
-    write(node, lang, &mut text);
-    text
+    write(node, lang, &mut text).ok()?;
+    Some(text.text)
 }
 
-/// What is in an element.
-fn inside(node: Node<'_, '_>) -> String {
-    let mut text = String::new();
-    write_children(node, &mut text);
-    text
+/// What is in an element; `None` if it is longer than that.
+fn inside(node: Node<'_, '_>, len_max: usize) -> Option<String> {
+    let mut text = Bounded { text: String::new(), len_max };
+    write_children(node, &mut text).ok()?;
+    Some(text.text)
+}
+
+/// A text that becomes no longer than that: namespaces that a body has once are in it with every element.
+struct Bounded {
+    text: String,
+    len_max: usize,
+}
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.text.len() + text.len() > self.len_max {
+            return Err(fmt::Error);
+        }
+        self.text.push_str(text);
+        Ok(())
+    }
 }
 
 /// Nesting is bounded by [`check`].
-fn write(node: Node<'_, '_>, lang: Option<&str>, text: &mut String) {
+fn write(node: Node<'_, '_>, lang: Option<&str>, text: &mut Bounded) -> fmt::Result {
     let name = node.tag_name();
     let space = escaped(name.namespace().unwrap_or_default());
-    let _to_a_text = write!(text, "<{} xmlns=\"{space}\"", name.name());
+    write!(text, "<{} xmlns=\"{space}\"", name.name())?;
     for (index, attribute) in node.attributes().enumerate() {
         let (name, value) = (attribute.name(), escaped(attribute.value()));
-        let _to_a_text = match attribute.namespace() {
+        match attribute.namespace() {
             Some(XML) if name == "lang" => continue,
             Some(XML) => write!(text, " xml:{name}=\"{value}\""),
             Some(space) => write!(text, " xmlns:a{index}=\"{}\" a{index}:{name}=\"{value}\"", escaped(space)),
             None => write!(text, " {name}=\"{value}\""),
-        };
+        }?;
     }
     if let Some(lang) = lang.or_else(|| node.attribute((XML, "lang"))) {
-        let _to_a_text = write!(text, " xml:lang=\"{}\"", escaped(lang));
+        write!(text, " xml:lang=\"{}\"", escaped(lang))?;
     }
     if !node.has_children() {
-        text.push_str("/>");
-        return;
+        return text.write_str("/>");
     }
-    text.push('>');
-    write_children(node, text);
-    let _to_a_text = write!(text, "</{}>", name.name());
+    text.write_str(">")?;
+    write_children(node, text)?;
+    write!(text, "</{}>", name.name())
 }
 
-fn write_children(node: Node<'_, '_>, text: &mut String) {
+fn write_children(node: Node<'_, '_>, text: &mut Bounded) -> fmt::Result {
     for child in node.children() {
         if child.is_element() {
-            write(child, None, text);
+            write(child, None, text)?;
         } else if child.is_text() {
-            text.push_str(&escaped(child.text().unwrap_or_default()));
+            text.write_str(&escaped(child.text().unwrap_or_default()))?;
         }
     }
+    Ok(())
 }
 
 /// What the standard calls the reason of a refusal, as a body.
@@ -317,6 +347,30 @@ mod tests {
         assert_eq!(status(propfind(many.as_bytes())), 400);
         let spaces: String = (0..1500).map(|at| format!("<a xmlns:n{at}='urn:{at}'>")).collect();
         assert_eq!(status(propfind(spaces.as_bytes())), 400);
+    }
+
+    /// S643. A prefix is short, and what it stands for is not: it comes with every element of an answer.
+    #[test]
+    fn what_is_said_once_is_not_written_many_times() {
+        let body = |verb: &str, space: usize, names: usize| {
+            let (space, names) = ("n".repeat(space), "<x:a/>".repeat(names));
+            let inside = match verb {
+                "propfind" => format!("<prop xmlns:x='{space}'>{names}</prop>"),
+                "propertyupdate" => format!("<set><prop xmlns:x='{space}'>{names}</prop></set>"),
+                _ => format!(
+                    "<lockscope><exclusive/></lockscope><locktype><write/></locktype>\
+                     <owner xmlns:x='{space}'>{names}</owner>"
+                ),
+            };
+            format!("<{verb} xmlns='DAV:'>{inside}</{verb}>").into_bytes()
+        };
+        assert_eq!(status(propfind(&body("propfind", SPACE_MAX, NAMES_MAX))), 200);
+        assert_eq!(status(propfind(&body("propfind", SPACE_MAX + 1, 1))), 400);
+        assert_eq!(status(propfind(&body("propfind", 5, NAMES_MAX + 1))), 400);
+        assert_eq!(status(proppatch(&body("propertyupdate", SPACE_MAX, 50))), 200);
+        assert_eq!(status(proppatch(&body("propertyupdate", SPACE_MAX, 70))), 507);
+        assert_eq!(status(lockinfo(&body("lockinfo", 50, 10))), 200);
+        assert_eq!(status(lockinfo(&body("lockinfo", SPACE_MAX, 1))), 400);
     }
 
     #[test]
