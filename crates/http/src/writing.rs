@@ -281,20 +281,10 @@ pub async fn put(
         }
         // Somebody may have locked it meanwhile.
         writing.check_put(&ended_in, found.as_ref())?;
-        keep_given(&upload, found.as_ref())?;
         upload.finish(replace(&writing.headers, found)).map_err(overtaken)
     });
     let (is_new, attr) = done.await??;
     Ok(made(is_new, &attr))
-}
-
-/// What has been said of a file is said of what replaces it.
-fn keep_given(upload: &Upload, found: Option<&Attr>) -> Result<(), FsError> {
-    let Some(found) = found else { return Ok(()) };
-    upload.mark(|client, ctx, attr| {
-        let given = dav::given(client, found.ino)?;
-        if given.is_empty() { Ok(()) } else { dav::set(client, ctx, attr.ino, &given) }
-    })
 }
 
 /// What may be replaced, by the conditions that held when the upload began.
@@ -456,7 +446,6 @@ async fn part_done(
             }
         }
         writing.check_put(&tree, found.as_ref())?;
-        keep_given(upload.upload(), found.as_ref())?;
         upload.finish(replace(&writing.headers, found)).map_err(overtaken)
     });
     let (is_new, attr) = finished.await??;

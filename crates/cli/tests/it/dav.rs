@@ -505,3 +505,89 @@ fn a_killed_server_leaves_the_old_file_or_the_new_one() {
     }
     camp.down();
 }
+
+/// A PUT whose conditions were looked at, and whose body is still to come: the server asks for it then.
+struct Begun(std::net::TcpStream);
+
+impl Begun {
+    fn new(server: &Server, path: &str, headers: &str, len: usize) -> Begun {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+        let head = format!(
+            "PUT {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {}\r\nContent-Length: {len}\r\n\
+             Expect: 100-continue\r\n{headers}\r\n",
+            server.address, server.key
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut said = [0; 25];
+        stream.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
+        Begun(stream)
+    }
+
+    fn end(mut self, body: &[u8]) -> u16 {
+        use std::io::{Read as _, Write as _};
+        self.0.write_all(body).unwrap();
+        let mut bytes = Vec::new();
+        self.0.read_to_end(&mut bytes).unwrap();
+        crate::http::parse(&bytes).unwrap().status
+    }
+}
+
+fn give(server: &Server, path: &str, value: &str) {
+    let body = format!(
+        "<propertyupdate xmlns='DAV:'><set><prop><who xmlns='urn:x'>{value}</who></prop></set></propertyupdate>"
+    );
+    let reply = server.ask("PROPPATCH", path, &[], body.as_bytes());
+    assert!(reply.status == 207 && xml(&reply).contains("HTTP/1.1 200 OK"), "{}", reply.text());
+}
+
+fn has(server: &Server, path: &str, value: &str) -> bool {
+    let said = xml(&server.ask("PROPFIND", path, &[("Depth", "0")], b""));
+    said.contains(&format!("<who xmlns=\"urn:x\">{value}</who>"))
+}
+
+/// S644: what is replaced is what has the name at the end.
+#[test]
+fn what_a_file_was_given_stays_when_it_is_replaced_several_times() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    assert_eq!(server.status("PUT", "/f", &[], b"first"), 201);
+    give(&server, "/f", "ada");
+    let slow = Begun::new(&server, "/f", "", 4);
+    assert_eq!(server.status("PUT", "/f", &[], b"second"), 204);
+    assert!(has(&server, "/f", "ada"));
+    assert_eq!(slow.end(b"slow"), 204);
+    assert_eq!(server.get("/f"), b"slow");
+    assert!(has(&server, "/f", "ada"), "of the one between");
+
+    let slow = Begun::new(&server, "/f", "", 4);
+    give(&server, "/f", "bob");
+    assert_eq!(slow.end(b"more"), 204);
+    assert!(has(&server, "/f", "bob"), "what was given meanwhile");
+
+    // A file that comes in parts, and one where nothing was when it began.
+    let part = [("Content-Range", "bytes 0-1/4")];
+    assert_eq!(server.status("PUT", "/f?upload=u", &part, b"pa"), 308);
+    give(&server, "/f", "eve");
+    assert_eq!(server.status("PUT", "/f?upload=u", &[("Content-Range", "bytes 2-3/4")], b"rt"), 204);
+    assert_eq!(server.get("/f"), b"part");
+    assert!(has(&server, "/f", "eve"));
+    let slow = Begun::new(&server, "/new", "", 4);
+    assert_eq!(server.status("PUT", "/new", &[], b"fast"), 201);
+    give(&server, "/new", "mal");
+    assert_eq!(slow.end(b"slow"), 204);
+    assert!(has(&server, "/new", "mal"));
+
+    // All that is acknowledged stays, however many change it at once.
+    for round in 0..20 {
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!(server.status("PUT", "/f", &[], b"again"), 204));
+            }
+            scope.spawn(|| give(&server, "/f", &round.to_string()));
+        });
+        assert!(has(&server, "/f", &round.to_string()), "round {round}");
+    }
+    camp.down();
+}
