@@ -281,22 +281,22 @@ pub async fn put(
         }
         // Somebody may have locked it meanwhile.
         writing.check_put(&ended_in, found.as_ref())?;
-        upload.finish(replace(&writing.headers, found)).map_err(overtaken)
+        upload.finish(replace(&writing, found)).map_err(overtaken)
     });
     let (is_new, attr) = done.await??;
     Ok(made(is_new, &attr))
 }
 
 /// What may be replaced, by the conditions that held when the upload began.
-fn replace(headers: &HeaderMap, found: Option<Attr>) -> Replace {
+fn replace(writing: &Writing, found: Option<Attr>) -> Replace {
+    let Writing { target, headers, guard, .. } = writing;
     let says = |name| headers.contains_key(name);
+    let says_state = guard.says_state(target, headers) || says(header::IF_NONE_MATCH);
     match found {
-        Some(attr)
-            if says(header::IF_MATCH) || says(header::IF_NONE_MATCH) || says(header::IF_UNMODIFIED_SINCE) =>
-        {
+        Some(attr) if says_state || says(header::IF_MATCH) || says(header::IF_UNMODIFIED_SINCE) => {
             Replace::Only(attr)
         }
-        None if says(header::IF_NONE_MATCH) => Replace::Never,
+        None if says_state => Replace::Never,
         _ => Replace::Always,
     }
 }
@@ -446,7 +446,7 @@ async fn part_done(
             }
         }
         writing.check_put(&tree, found.as_ref())?;
-        upload.finish(replace(&writing.headers, found)).map_err(overtaken)
+        upload.finish(replace(&writing, found)).map_err(overtaken)
     });
     let (is_new, attr) = finished.await??;
     Ok(made(is_new, &attr))

@@ -591,3 +591,69 @@ fn what_a_file_was_given_stays_when_it_is_replaced_several_times() {
     }
     camp.down();
 }
+
+/// S640: a tag in `If` holds when the file gets its name, as one in `If-Match` does.
+#[test]
+fn of_all_who_change_the_file_that_they_have_seen_one_does() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    assert_eq!(server.status("PUT", "/f", &[], b"first"), 201);
+    for round in 0..10 {
+        let tag = server.ask("HEAD", "/f", &[], b"").header("etag").to_owned();
+        let wanted = format!("([{tag}])");
+        let all: Vec<Begun> =
+            (0..8).map(|_| Begun::new(&server, "/f", &format!("If: {wanted}\r\n"), 1)).collect();
+        let statuses: Vec<u16> = std::thread::scope(|scope| {
+            let ends: Vec<_> = all.into_iter().map(|one| scope.spawn(move || one.end(b"x"))).collect();
+            ends.into_iter().map(|end| end.join().unwrap()).collect()
+        });
+        assert_eq!(statuses.iter().filter(|status| **status == 204).count(), 1, "{round}: {statuses:?}");
+        assert!(statuses.iter().all(|status| matches!(status, 204 | 412)), "{statuses:?}");
+    }
+    camp.down();
+}
+
+/// S640: a lock of what is not there any more is in nobody's way.
+#[test]
+fn a_lock_of_what_a_program_has_removed_is_none() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let (server, mount) = (served(&camp), camp.mount());
+    let other = key(&camp, &[]);
+    let ask = |method: &str, path: &str, body: &[u8]| server.ask_as(&other, method, path, &[], body).status;
+    std::fs::create_dir(mount.join("d")).unwrap();
+    for path in ["/new", "/again"] {
+        locked(&server, path, &[], EXCLUSIVE);
+        assert_eq!((ask("PUT", path, b"x"), ask("LOCK", path, SHARED)), (423, 423));
+        std::fs::remove_file(mount.join(&path[1..])).unwrap();
+    }
+    locked(&server, "/d", &[], EXCLUSIVE);
+    locked(&server, "/kept", &[], EXCLUSIVE);
+    assert_eq!(ask("PUT", "/d/f", b"x"), 423);
+    std::fs::remove_dir(mount.join("d")).unwrap();
+    assert_eq!(ask("PUT", "/new", b"x"), 201);
+    assert_eq!(ask("LOCK", "/again", SHARED), 201);
+    assert_eq!(ask("MKCOL", "/d", b""), 201);
+    assert_eq!(ask("PUT", "/d/f", b"x"), 201);
+    assert_eq!((ask("PUT", "/kept", b"x"), ask("PUT", "/again", b"x")), (423, 423), "those are there");
+    camp.down();
+}
+
+/// S640.
+#[test]
+fn a_key_leaves_room_for_locks_of_others() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let (server, mount) = (served(&camp), camp.mount());
+    std::fs::create_dir(mount.join("in")).unwrap();
+    let scoped = key(&camp, &["--path", "/in"]);
+    let large = String::from_utf8_lossy(EXCLUSIVE).replace("me", &"o".repeat(900)).into_bytes();
+    let statuses: Vec<u16> = (0..60)
+        .map(|at| server.ask_as(&scoped, "LOCK", &format!("/in/{at}"), &[], &large).status)
+        .collect();
+    assert!(statuses.contains(&201) && statuses.last() == Some(&507), "{statuses:?}");
+    let refused = statuses.iter().position(|status| *status == 507).unwrap();
+    assert!(!mount.join(format!("in/{refused}")).exists(), "and nothing is made");
+    for at in 0..5 {
+        assert_eq!(server.status("LOCK", &format!("/{at}"), &[], &large), 201);
+    }
+    camp.down();
+}
