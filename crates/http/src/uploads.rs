@@ -59,17 +59,12 @@ pub enum Replace {
     Only(Attr),
 }
 
-/// What keeps requests to this server from changing what has a name, or is said of an inode, at the same time. Several share
-/// a lock. Who takes both takes the one of the name first.
-pub struct Names {
-    names: Vec<Mutex<()>>,
-    inodes: Vec<Mutex<()>>,
-}
+/// What keeps requests to this server from changing what has a name at the same time. Names share locks.
+pub struct Names(Vec<Mutex<()>>);
 
 impl Default for Names {
     fn default() -> Names {
-        let locks = || (0..LOCKS).map(|_| Mutex::new(())).collect();
-        Names { names: locks(), inodes: locks() }
+        Names((0..LOCKS).map(|_| Mutex::new(())).collect())
     }
 }
 
@@ -78,18 +73,18 @@ impl Names {
     pub fn of(&self, place: &Place) -> &Mutex<()> {
         let mut hasher = DefaultHasher::new();
         (place.parent, &place.name).hash(&mut hasher);
-        at(&self.names, hasher.finish())
+        self.at(hasher.finish())
     }
 
     /// The lock of what is said of an inode.
     pub fn of_inode(&self, ino: Ino) -> &Mutex<()> {
-        at(&self.inodes, ino.0)
+        self.at(ino.0)
     }
-}
 
-fn at(locks: &[Mutex<()>], number: u64) -> &Mutex<()> {
-    let index = number % locks.len() as u64;
-    &locks[index as usize]
+    fn at(&self, number: u64) -> &Mutex<()> {
+        let index = number % self.0.len() as u64;
+        &self.0[index as usize]
+    }
 }
 
 /// Which request has an upload: the last one that came for it. One that came before, and may only wait for a connection

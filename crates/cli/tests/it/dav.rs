@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use crate::harness::{Camp, is_alive, signal, wait_until};
 use crate::hosts::Hosts;
 use crate::http::{Reply, SERVED, Server, key, served};
+use crate::http_attacked::by_s3;
 
 const EXCLUSIVE: &[u8] =
     b"<D:lockinfo xmlns:D='DAV:'><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/>\
@@ -579,6 +580,16 @@ fn what_a_file_was_given_stays_when_it_is_replaced_several_times() {
     assert_eq!(slow.end(b"slow"), 204);
     assert!(has(&server, "/new", "mal"));
 
+    // An object, by a client that signs.
+    if std::process::Command::new("curl").arg("--version").output().is_ok() {
+        assert_eq!(by_s3(&server, "PUT", "/bucket", "").0, 200);
+        assert_eq!(by_s3(&server, "PUT", "/bucket/o", "first").0, 200);
+        give(&server, "/bucket/o", "zoe");
+        assert_eq!(by_s3(&server, "PUT", "/bucket/o", "object").0, 200);
+        assert_eq!(server.get("/bucket/o"), b"object");
+        assert!(has(&server, "/bucket/o", "zoe"), "of an object");
+    }
+
     // All that is acknowledged stays, however many change it at once.
     for round in 0..20 {
         std::thread::scope(|scope| {
@@ -646,9 +657,8 @@ fn a_key_leaves_room_for_locks_of_others() {
     std::fs::create_dir(mount.join("in")).unwrap();
     let scoped = key(&camp, &["--path", "/in"]);
     let large = String::from_utf8_lossy(EXCLUSIVE).replace("me", &"o".repeat(900)).into_bytes();
-    let statuses: Vec<u16> = (0..60)
-        .map(|at| server.ask_as(&scoped, "LOCK", &format!("/in/{at}"), &[], &large).status)
-        .collect();
+    let statuses: Vec<u16> =
+        (0..60).map(|at| server.ask_as(&scoped, "LOCK", &format!("/in/{at}"), &[], &large).status).collect();
     assert!(statuses.contains(&201) && statuses.last() == Some(&507), "{statuses:?}");
     let refused = statuses.iter().position(|status| *status == 507).unwrap();
     assert!(!mount.join(format!("in/{refused}")).exists(), "and nothing is made");

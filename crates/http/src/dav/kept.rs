@@ -145,6 +145,11 @@ fn remove(tree: &Tree, number: u64) -> FsResult<()> {
 }
 
 #[cfg(test)]
+pub fn fuzzed(bytes: &[u8]) {
+    let _ = parse(bytes);
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -176,9 +181,4 @@ mod tests {
         all.retain(|lock| lock.key == "0");
         assert!(!has_room(&all, &lock(0, 99)) && has_room(&all, &lock(9, 0)));
     }
-}
-
-#[cfg(test)]
-pub fn fuzzed(bytes: &[u8]) {
-    let _ = parse(bytes);
 }

@@ -90,7 +90,8 @@ fn take(tree: &Tree, all: &mut Vec<Lock>, wanted: &Lock) -> Result<(), Refusal> 
         all.retain(|lock| lock.token != token);
     }
     if !kept::has_room(all, wanted) {
-        let text = "there is no more room for locks of this key; try again when some have ended, or UNLOCK them";
+        let text =
+            "there is no more room for locks of this key; try again when some have ended, or UNLOCK them";
         return Err(Refusal::new(StatusCode::INSUFFICIENT_STORAGE, text));
     }
     all.push(wanted.clone());

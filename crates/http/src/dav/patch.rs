@@ -43,7 +43,7 @@ pub fn patch(
         };
         changes.iter().map(|change| (named(change), status(change))).collect()
     } else {
-        let _alone = tree.names.of_inode(attr.ino).lock();
+        let _alone = tree.inodes.of_inode(attr.ino).lock();
         let change = tree.member().change()?;
         let status = match props::give(tree.client()?, &change.ctx, attr.ino, &changes) {
             Ok(()) => StatusCode::OK,
