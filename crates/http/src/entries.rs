@@ -32,7 +32,7 @@ pub fn delete(tree: &Arc<Tree>, writing: &Writing) -> Result<Response<Body>, Ref
     if writing.removes_all()? {
         let (place, found) = tree.to_remove(access, target)?;
         check(&found)?;
-        if let Err(stopped) = tree.remove_all(&place, found) {
+        if let Err(stopped) = tree.remove_all_for(&writing.asker, &place, found) {
             return partly(target, stopped);
         }
     } else {

@@ -54,12 +54,20 @@ impl Tree {
     /// # Errors
     /// What stopped it: what is in front of that is gone.
     pub fn remove_all(&self, place: &Place, top: Attr) -> Result<(), Stopped> {
+        self.remove_all_for(&Asker::default(), place, top)
+    }
+
+    /// The same as long as somebody waits for it.
+    ///
+    /// # Errors
+    /// As [`Tree::remove_all`]; `EINTR` if nobody waits any more.
+    pub fn remove_all_for(&self, asker: &Asker, place: &Place, top: Attr) -> Result<(), Stopped> {
         if !top.is_dir() {
             return self.unlink(place.parent, &place.name).map_err(|error| stopped(&[], error));
         }
         let mut levels = vec![Level { dir: top, place: place.clone(), seen: Vec::new() }];
         while let Some(level) = levels.last_mut() {
-            match self.empty(level) {
+            match self.empty(level, asker) {
                 Ok(Some(next)) => levels.push(next),
                 Ok(None) => {
                     let removed = self.rmdir(&level.place);
@@ -73,11 +81,12 @@ impl Tree {
     }
 
     /// Removes what is in a directory up to the next directory, which is to be removed first.
-    fn empty(&self, level: &mut Level) -> FsResult<Option<Level>> {
+    fn empty(&self, level: &mut Level, asker: &Asker) -> FsResult<Option<Level>> {
         self.may(&level.dir, READ | WRITE)?;
         let parent = level.dir.ino;
         loop {
             while let Some(entry) = level.seen.pop() {
+                asker.must_be_there()?;
                 let Some(attr) = entry.attr else { continue };
                 if attr.is_dir() {
                     let place = Place { parent, name: entry.name, is_dir: true };

@@ -179,6 +179,8 @@ pub struct Writing {
     pub upload: Option<String>,
     /// What it says of locks.
     pub guard: Guard,
+    /// Who waits for it.
+    pub asker: Asker,
 }
 
 impl Writing {

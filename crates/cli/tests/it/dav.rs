@@ -667,3 +667,39 @@ fn a_key_leaves_room_for_locks_of_others() {
     }
     camp.down();
 }
+
+/// S642: what is removed for nobody stays.
+#[test]
+fn a_delete_ends_with_the_client_that_waits_for_it() {
+    use std::io::Write as _;
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let (server, mount) = (served(&camp), camp.mount());
+    for dir in 0..5 {
+        std::fs::create_dir_all(mount.join(format!("d/{dir}"))).unwrap();
+        for file in 0..1000 {
+            std::fs::write(mount.join(format!("d/{dir}/{file}")), b"").unwrap();
+        }
+    }
+    let count = || {
+        let dirs = std::fs::read_dir(mount.join("d")).ok().into_iter().flatten();
+        let files = |dir: std::io::Result<std::fs::DirEntry>| std::fs::read_dir(dir.ok()?.path()).ok();
+        dirs.filter_map(files).map(Iterator::count).sum::<usize>()
+    };
+    let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+    let (address, key) = (&server.address, &server.key);
+    let request = format!("DELETE /d/ HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    wait_until("it has begun", || count() < 5000);
+    drop(stream);
+    // While it goes on there are fewer again and again.
+    let (mut before, mut same) = (0, 0);
+    wait_until("it has ended", || {
+        let now = count();
+        same = if now == std::mem::replace(&mut before, now) { same + 1 } else { 0 };
+        same == 20
+    });
+    assert!(before > 0, "all is removed");
+    assert_eq!(server.status("DELETE", "/d/", &[], b""), 204);
+    assert!(!mount.join("d").exists());
+    camp.down();
+}
