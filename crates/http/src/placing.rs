@@ -1,5 +1,6 @@
 //! What takes the place of something else: names change in one step, and only what was replaced is removed.
 
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
 use bivouac_client::{Attr, Place};
@@ -26,21 +27,30 @@ pub enum Landed {
     OnTree,
 }
 
-/// How a tree was when it was looked at: what is in it, and in which state. Neither its own name nor the order counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State(u64);
+/// How a tree was when it was looked at: what is in it, and in which state. The top's own name does not count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State(HashSet<u64>);
 
 impl State {
     /// Of a tree of which only the top was seen. Another name changes its time of change.
     pub(crate) fn of(top: &Attr) -> State {
         let content = (!top.is_dir()).then_some((top.size, top.mtime, top.epoch));
-        State(sum_of((top.ino, top.mode, content)))
+        State(HashSet::from([sum_of((top.ino, top.mode, content))]))
     }
 
     /// With something that is in one of its directories.
     pub(crate) fn see(&mut self, parent: Ino, name: &[u8], attr: &Attr) {
+        self.0.insert(State::sum(parent, name, attr));
+    }
+
+    /// Whether this was seen in one of its directories, as it is.
+    pub(crate) fn has(&self, parent: Ino, name: &[u8], attr: &Attr) -> bool {
+        self.0.contains(&State::sum(parent, name, attr))
+    }
+
+    fn sum(parent: Ino, name: &[u8], attr: &Attr) -> u64 {
         let content = (!attr.is_dir()).then_some((attr.size, attr.mtime, attr.ctime, attr.epoch));
-        self.0 = self.0.wrapping_add(sum_of((parent, name, attr.ino, attr.mode, content)));
+        sum_of((parent, name, attr.ino, attr.mode, content))
     }
 }
 
@@ -166,28 +176,30 @@ impl Tree {
         }
     }
 
-    /// Removes what is at a place, if it is still in this state. Whether it was.
+    /// Removes what is at a place, if it is still in this state. Whether it was: what has changed is at its name.
     ///
     /// # Errors
     /// What the formation says; where it is, if it has changed and something else has its name by now.
-    pub fn remove_as_it_was(&self, place: &Place, ino: Ino, state: State) -> FsResult<bool> {
+    pub fn remove_as_it_was(&self, place: &Place, ino: Ino, state: &State) -> FsResult<bool> {
         let alone = self.names.of(place).lock();
         let Some(aside) = self.set_aside(place, ino)? else { return Ok(false) };
-        let is_as_it_was = match self.at(&aside)? {
-            Some(top) => self.state(&top).map(|now| now == state),
+        drop(alone);
+        let removed = self.at(&aside).and_then(|top| match top {
+            Some(top) if self.state(&top)? == *state => {
+                // Who has begun to put something into it may still do so.
+                self.remove_seen(&aside, top, state).map(|()| true).map_err(|stopped| stopped.error)
+            }
+            Some(_) => Ok(false),
             None => Ok(true),
-        };
-        match is_as_it_was {
-            Ok(true) => {}
-            Ok(false) => return self.give_back(&aside, place).map(|()| false),
+        });
+        match removed {
+            Ok(true) => Ok(true),
+            Ok(false) => self.give_back(&aside, place).map(|()| false),
             Err(error) => {
                 self.give_back(&aside, place)?;
-                return Err(error);
+                if matches!(error.errno(), Errno::EBUSY | Errno::ENOTEMPTY) { Ok(false) } else { Err(error) }
             }
         }
-        drop(alone);
-        self.discard_aside(&aside);
-        Ok(true)
     }
 
     /// In which state a tree is.
@@ -196,7 +208,7 @@ impl Tree {
     /// What the formation says.
     pub fn state(&self, top: &Attr) -> FsResult<State> {
         let mut state = State::of(top);
-        self.walk(top, &mut |dir, name, attr| {
+        self.walk(top, |dir, name, attr| {
             state.see(dir, name, attr);
             Ok(())
         })?;
@@ -210,11 +222,11 @@ impl Tree {
     pub fn may_remove(&self, top: &Attr) -> FsResult<()> {
         let may = |attr: &Attr| if attr.is_dir() { self.may(attr, READ | WRITE) } else { Ok(()) };
         may(top)?;
-        self.walk(top, &mut |_, _, attr| may(attr))
+        self.walk(top, |_, _, attr| may(attr))
     }
 
     /// Shows all that is in a directory, and in those in it, but for the server's own.
-    fn walk(&self, top: &Attr, see: &mut dyn FnMut(Ino, &[u8], &Attr) -> FsResult<()>) -> FsResult<()> {
+    fn walk(&self, top: &Attr, mut see: impl FnMut(Ino, &[u8], &Attr) -> FsResult<()>) -> FsResult<()> {
         let mut dirs: Vec<Ino> = top.is_dir().then_some(top.ino).into_iter().collect();
         while let Some(dir) = dirs.pop() {
             let mut cookie = 0;

@@ -42,12 +42,30 @@ impl Level {
     }
 }
 
+/// What of a tree is removed.
+#[derive(Clone, Copy, Default)]
+struct Rules<'a> {
+    /// Only what permissions let be removed.
+    asks: bool,
+    /// Only what was seen.
+    seen: Option<&'a State>,
+}
+
+impl Rules<'_> {
+    fn allow(&self, place: &Place, now: &Attr) -> FsResult<()> {
+        let has = |seen: &State| is_reserved(&place.name) || seen.has(place.parent, &place.name, now);
+        if self.seen.is_none_or(has) { Ok(()) } else { Err(Errno::EBUSY.into()) }
+    }
+}
+
 /// What is copied, and for whom.
 pub struct Copying<'a> {
     /// Whether with what is in it.
     pub deep: bool,
     /// Who waits for it.
     pub asker: &'a Asker,
+    /// Whether it is remembered what is copied.
+    pub remember: bool,
     /// Asked when all of it is copied, just before it gets its name: whether it may, with what was copied.
     pub may_land: &'a dyn Fn(State) -> FsResult<()>,
 }
@@ -59,26 +77,29 @@ impl Tree {
     /// # Errors
     /// What stopped it: what is in front of that is gone.
     pub fn remove_all(&self, place: &Place, top: Attr) -> Result<(), Stopped> {
-        self.remove_levels(place, top, |dir| self.may(dir, READ | WRITE))
+        self.remove_levels(place, top, Rules { asks: true, seen: None })
     }
 
     /// Removes what the server itself has put somewhere, or has replaced, whatever its permissions are.
     pub(crate) fn discard(&self, place: &Place, top: Attr) -> Result<(), Stopped> {
-        self.remove_levels(place, top, |_| Ok(()))
+        self.remove_levels(place, top, Rules::default())
     }
 
-    fn remove_levels(
-        &self,
-        place: &Place,
-        top: Attr,
-        may: impl Fn(&Attr) -> FsResult<()>,
-    ) -> Result<(), Stopped> {
+    /// Removes a tree that has a hidden name, but nothing that was not seen in it before.
+    ///
+    /// # Errors
+    /// `EBUSY` for that; what the formation says.
+    pub(crate) fn remove_seen(&self, place: &Place, top: Attr, seen: &State) -> Result<(), Stopped> {
+        self.remove_levels(place, top, Rules { asks: false, seen: Some(seen) })
+    }
+
+    fn remove_levels(&self, place: &Place, top: Attr, rules: Rules<'_>) -> Result<(), Stopped> {
         if !top.is_dir() {
             return self.unlink(place.parent, &place.name).map_err(|error| stopped(&[], error));
         }
         let mut levels = vec![Level::new(top, place.clone())];
         while let Some(level) = levels.last_mut() {
-            match may(&level.dir).and_then(|()| self.empty(level)) {
+            match self.empty(level, rules) {
                 Ok(Some(next)) => levels.push(next),
                 Ok(None) => {
                     let removed = self.rmdir(&level.place);
@@ -106,7 +127,11 @@ impl Tree {
     }
 
     /// Removes what is in a directory up to the next directory, which is to be removed first.
-    fn empty(&self, level: &mut Level) -> FsResult<Option<Level>> {
+    fn empty(&self, level: &mut Level, rules: Rules<'_>) -> FsResult<Option<Level>> {
+        if rules.asks {
+            self.may(&level.dir, READ | WRITE)?;
+        }
+        rules.allow(&level.place, &level.dir)?;
         let parent = level.dir.ino;
         let is_gone = |error: &FsError| error.errno() == Errno::ENOENT;
         loop {
@@ -115,7 +140,7 @@ impl Tree {
                     let place = Place { parent, name: entry.name, is_dir: true };
                     return Ok(Some(Level::new(attr, place)));
                 }
-                match self.unlink(parent, &entry.name) {
+                match self.unlink_if(&Place { parent, name: entry.name, is_dir: false }, rules) {
                     Ok(()) => level.has_removed = true,
                     Err(error) if is_gone(&error) => {}
                     Err(error) => return Err(error),
@@ -129,6 +154,18 @@ impl Tree {
             level.cookie = last.cookie;
             level.seen.reverse();
         }
+    }
+
+    /// Removes what is no directory. No request to this server puts something in its place between the look at it and that.
+    fn unlink_if(&self, place: &Place, rules: Rules<'_>) -> FsResult<()> {
+        if rules.seen.is_some() {
+            let _alone = self.names.of(place).lock();
+            if let Some(now) = self.at(place)? {
+                rules.allow(place, &now)?;
+            }
+            return self.unlink(place.parent, &place.name);
+        }
+        self.unlink(place.parent, &place.name)
     }
 
     fn rmdir(&self, place: &Place) -> FsResult<()> {
@@ -192,7 +229,9 @@ impl Tree {
                     // What is gone meanwhile; the server's own; and, of a copy into itself, the copy.
                     let own = is_reserved(&entry.name) || Some(entry.ino) == made;
                     let Some(attr) = entry.attr.filter(|_| !own) else { continue };
-                    state.see(dir.ino, &entry.name, &attr);
+                    if copying.remember {
+                        state.see(dir.ino, &entry.name, &attr);
+                    }
                     let place = Place { parent: into, name: entry.name, is_dir: false };
                     left.extend(self.copy_one(&attr, &place, asker)?.map(|made| (attr, made)));
                 }

@@ -138,7 +138,8 @@ fn copy_all(
             FsError::from(Errno::EBUSY)
         })
     };
-    let copying = Copying { deep, asker: &transfer.asker, may_land: &ask };
+    let remember = !transfer.is_copy;
+    let copying = Copying { deep, asker: &transfer.asker, remember, may_land: &ask };
     let landed = tree.copy_all((&transfer.access, attr), (&transfer.to, replace), &copying);
     match why_not.take() {
         Some(refusal) => Err(refusal),
@@ -175,14 +176,15 @@ fn move_all(
     let changed = |text| Refusal::new(StatusCode::CONFLICT, text);
     let was_copied = Cell::new(State::default());
     let landed = copy_all(tree, transfer, (attr, replace, true), |copied| {
-        was_copied.set(copied);
         let now = tree.at(&source)?.map(|top| tree.state(&top)).transpose()?;
-        match now == Some(copied) {
+        let is_as_it_was = now.as_ref() == Some(&copied);
+        was_copied.set(copied);
+        match is_as_it_was {
             true => Ok(()),
             false => Err(changed("what is to go there was changed while it was copied, so it has not moved")),
         }
     })?;
-    match tree.remove_as_it_was(&source, attr.ino, was_copied.get())? {
+    match tree.remove_as_it_was(&source, attr.ino, &was_copied.take())? {
         true => Ok(landed),
         false => Err(changed(
             "what is to go there was changed while it went: it is where it was, and the Destination has a copy of what \
