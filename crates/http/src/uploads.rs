@@ -71,9 +71,15 @@ impl Default for Names {
 impl Names {
     /// The lock of a name.
     pub fn of(&self, place: &Place) -> &Mutex<()> {
-        let mut hasher = DefaultHasher::new();
-        (place.parent, &place.name).hash(&mut hasher);
-        self.at(hasher.finish())
+        self.at(number(place))
+    }
+
+    /// Holds the locks of two names; of whichever two, in one order.
+    pub fn of_both(&self, one: &Place, other: &Place) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        let index = |place| number(place) % self.0.len() as u64;
+        let (one, other) = (index(one), index(other));
+        let first = self.at(one.min(other)).lock();
+        (first, (one != other).then(|| self.at(one.max(other)).lock()))
     }
 
     /// The lock of what is said of an inode.
@@ -85,6 +91,12 @@ impl Names {
         let index = number % self.0.len() as u64;
         &self.0[index as usize]
     }
+}
+
+fn number(place: &Place) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (place.parent, &place.name).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Which request has an upload: the last one that came for it. One that came before, and may only wait for a connection

@@ -7,7 +7,7 @@ use crate::hosts::Hosts;
 use crate::http::{Reply, SERVED, Server, key, served};
 use crate::http_attacked::by_s3;
 
-const EXCLUSIVE: &[u8] =
+pub const EXCLUSIVE: &[u8] =
     b"<D:lockinfo xmlns:D='DAV:'><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/>\
     </D:locktype><D:owner><D:href>me</D:href></D:owner></D:lockinfo>";
 const SHARED: &[u8] =
@@ -15,7 +15,7 @@ const SHARED: &[u8] =
     </D:locktype></D:lockinfo>";
 
 /// A lock's token.
-fn locked(server: &Server, path: &str, headers: &[(&str, &str)], body: &[u8]) -> String {
+pub fn locked(server: &Server, path: &str, headers: &[(&str, &str)], body: &[u8]) -> String {
     let reply = server.ask("LOCK", path, headers, body);
     assert!(matches!(reply.status, 200 | 201), "{path}: {} {}", reply.status, reply.text());
     let token = reply.header("lock-token").trim_start_matches('<').trim_end_matches('>').to_owned();
