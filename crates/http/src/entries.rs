@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bivouac_client::Attr;
-use bivouac_types::Errno;
+use bivouac_types::{Errno, FsError};
 use bytes::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
@@ -30,22 +30,38 @@ pub fn delete(tree: &Arc<Tree>, writing: &Writing) -> Result<Response<Body>, Ref
     let locks = writing.check_locks(tree, Reach::Tree)?;
     let check = |found: &Attr| conditions::check(&Method::DELETE, headers, Some(found));
     if writing.removes_all()? {
-        let (place, found) = tree.to_remove(access, target)?;
-        check(&found)?;
-        if let Err(stopped) = tree.remove_all(&place, found) {
+        if let Err(stopped) = remove_whole(tree, writing, check)? {
             return partly(target, stopped);
         }
     } else {
         tree.remove::<Refusal>(access, target, check).map_err(|refusal| match refusal.status() {
             StatusCode::CONFLICT => Refusal::new(
                 StatusCode::CONFLICT,
-                "the directory is not empty; by a path with a slash at its end it is removed with all that is in it",
+                "the directory is not empty, or has what a killed server has left in it, which is not listed; \
+                 by a path with a slash at its end it is removed with all that is in it",
             ),
             _ => refusal,
         })?;
     }
     dav::forget(tree, &locks, target)?;
     Ok(empty(StatusCode::NO_CONTENT))
+}
+
+/// Removes what is at a path with all that is in it, if a condition holds; for what is no directory, until it is gone.
+fn remove_whole(
+    tree: &Tree,
+    writing: &Writing,
+    check: impl Fn(&Attr) -> Result<(), Refusal>,
+) -> Result<Result<(), Stopped>, Refusal> {
+    let (place, _) = tree.to_remove(&writing.access, &writing.target)?;
+    let alone = tree.names.of(&place).lock();
+    let found = tree.at(&place)?.ok_or_else(|| FsError::from(Errno::ENOENT))?;
+    check(&found)?;
+    if !found.is_dir() {
+        return Ok(tree.remove_all_for(&writing.asker, &place, found));
+    }
+    drop(alone);
+    Ok(tree.remove_all_for(&writing.asker, &place, found))
 }
 
 /// That something below a directory could not be removed.

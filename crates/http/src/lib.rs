@@ -24,6 +24,7 @@ mod open_files;
 mod origin;
 mod page;
 mod patient;
+mod placing;
 mod ranges;
 mod reading;
 mod refusal;

@@ -183,7 +183,8 @@ impl Service {
             .find(|(name, _)| *name == "upload")
             .map(|(_, id)| id.unwrap_or_default().to_owned());
         let guard = Guard::of(&parts.headers)?;
-        let writing = Writing { access, target, headers: parts.headers, upload, guard };
+        let asker = Asker::default();
+        let writing = Writing { access, target, headers: parts.headers, upload, guard, asker };
         self.write(parts.method, writing, body).await
     }
 
@@ -198,6 +199,8 @@ impl Service {
         match method.as_str() {
             "PUT" => writing::put(&tree, &self.long, writing, body).await,
             "DELETE" => {
+                // Who breaks off keeps what is not removed yet.
+                let _there = writing.asker.presence();
                 let turn = match writing.removes_all()? {
                     true => Arc::clone(&self.long).acquire_owned().await.ok(),
                     false => None,

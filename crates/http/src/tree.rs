@@ -53,6 +53,8 @@ pub struct Tree {
     digests: Mutex<Digests>,
     pub(crate) load: Load,
     pub(crate) names: Names,
+    /// The same for what is said of inodes. Who takes both takes the one of the name first.
+    pub(crate) inodes: Names,
     pub(crate) turns: Turns,
     pub(crate) desk: Desk,
 }
@@ -128,6 +130,7 @@ impl Tree {
             digests: Mutex::default(),
             load: Load::default(),
             names: Names::default(),
+            inodes: Names::default(),
             turns: Turns::default(),
             desk: Desk::default(),
         }

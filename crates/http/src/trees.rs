@@ -1,37 +1,21 @@
-//! Whole trees: removed, copied, and put where something else is.
+//! Whole trees: removed and copied.
 
 use std::sync::Arc;
 
 use bivouac_client::{Attr, DirEntry, NewInode, Place};
 use bivouac_types::{Errno, FsError, FsResult, Ino, mode};
 
-use crate::target::{RESERVED, Target, is_reserved};
+use crate::placing::{Landed, State, hidden};
+use crate::target::{Target, is_reserved};
 use crate::tree::{Access, Asker, READ, Tree, WRITE};
-use crate::uploads::Replace;
+use crate::uploads::{Replace, Upload};
 
-/// `RENAME_NOREPLACE` of the kernel.
-const NOREPLACE: u32 = 1;
-/// `RENAME_EXCHANGE` of the kernel.
-const EXCHANGE: u32 = 2;
-/// How often another temporary name is drawn.
-const NAMES_TRIED: usize = 8;
 /// How much of a file is copied before it is looked whether anybody still waits for it, in bytes.
 const COPIED_AT_ONCE: u64 = 1 << 27;
 /// What names of attributes begin with that are copied with a file: those that users give.
 const USERS: &[u8] = b"user.";
 /// Of those, the ones that are the formation's own.
 const OWN: &[u8] = b"user.bivouac.";
-
-/// Where a copy or a move ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Landed {
-    /// Where nothing was.
-    New,
-    /// In place of a file, and a file it is.
-    OnFile,
-    /// In place of something else.
-    OnTree,
-}
 
 /// What stopped the removal of a tree, and where: the names below its top.
 #[derive(Debug)]
@@ -46,25 +30,97 @@ struct Level {
     place: Place,
     /// What was seen of it and is still to be removed, the next one last.
     seen: Vec<DirEntry>,
+    /// Behind what was seen.
+    cookie: u64,
+    /// Whether anything was removed since it was looked at from the front.
+    has_removed: bool,
+}
+
+impl Level {
+    fn new(dir: Attr, place: Place) -> Level {
+        Level { dir, place, seen: Vec::new(), cookie: 0, has_removed: false }
+    }
+}
+
+/// What of a tree is removed.
+#[derive(Clone, Copy, Default)]
+struct Rules<'a> {
+    /// Only what permissions let be removed.
+    asks: bool,
+    /// Only as long as somebody waits for it.
+    asker: Option<&'a Asker>,
+    /// Only what was seen.
+    seen: Option<&'a State>,
+}
+
+impl Rules<'_> {
+    fn allow(&self, place: &Place, now: &Attr) -> FsResult<()> {
+        let has = |seen: &State| is_reserved(&place.name) || seen.has(place.parent, &place.name, now);
+        if self.seen.is_none_or(has) { Ok(()) } else { Err(Errno::EBUSY.into()) }
+    }
+}
+
+/// What is copied, and for whom.
+pub struct Copying<'a> {
+    /// Whether with what is in it.
+    pub deep: bool,
+    /// Who waits for it.
+    pub asker: &'a Asker,
+    /// Whether it is remembered what is copied.
+    pub remember: bool,
+    /// Asked when all of it is copied, just before it gets its name: whether it may, with what was copied.
+    pub may_land: &'a dyn Fn(State) -> FsResult<()>,
 }
 
 impl Tree {
-    /// Removes what is at a place, with all below it. Links are removed, and not what they lead to.
+    /// Removes what is at a place, with all below it. Links are removed, and not what they lead to. What others remove at the
+    /// same time is removed.
     ///
     /// # Errors
-    /// What stopped it: what is in front of that is gone.
-    pub fn remove_all(&self, place: &Place, top: Attr) -> Result<(), Stopped> {
+    /// What stopped it: what is in front of that is gone. `EINTR` if nobody waits for it any more.
+    pub fn remove_all_for(&self, asker: &Asker, place: &Place, top: Attr) -> Result<(), Stopped> {
+        self.remove_levels(place, top, Rules { asks: true, asker: Some(asker), seen: None })
+    }
+
+    /// Removes what the server itself has put somewhere, or has replaced, whatever its permissions are.
+    pub(crate) fn discard(&self, place: &Place, top: Attr) -> Result<(), Stopped> {
+        self.remove_levels(place, top, Rules::default())
+    }
+
+    /// Removes a tree that has a hidden name, but nothing that was not seen in it before.
+    ///
+    /// # Errors
+    /// `EBUSY` for that; what the formation says.
+    pub(crate) fn remove_seen(&self, place: &Place, top: Attr, seen: &State) -> Result<(), Stopped> {
+        self.remove_levels(place, top, Rules { seen: Some(seen), ..Rules::default() })
+    }
+
+    fn remove_levels(&self, place: &Place, top: Attr, rules: Rules<'_>) -> Result<(), Stopped> {
         if !top.is_dir() {
             return self.unlink(place.parent, &place.name).map_err(|error| stopped(&[], error));
         }
-        let mut levels = vec![Level { dir: top, place: place.clone(), seen: Vec::new() }];
+        let mut levels = vec![Level::new(top, place.clone())];
         while let Some(level) = levels.last_mut() {
-            match self.empty(level) {
+            match self.empty(level, rules) {
                 Ok(Some(next)) => levels.push(next),
                 Ok(None) => {
                     let removed = self.rmdir(&level.place);
-                    removed.map_err(|error| stopped(&levels, error))?;
-                    levels.pop();
+                    let has_removed = std::mem::take(&mut level.has_removed);
+                    let is_removed = removed.is_ok();
+                    match removed {
+                        // Something has come in front of what was seen last.
+                        Err(error) if error.errno() == Errno::ENOTEMPTY && has_removed => {
+                            level.cookie = 0;
+                            continue;
+                        }
+                        Err(error) if error.errno() != Errno::ENOENT || levels.len() == 1 => {
+                            return Err(stopped(&levels, error));
+                        }
+                        _ => levels.pop(),
+                    };
+                    if let Some(above) = levels.last_mut() {
+                        above.has_removed |= is_removed;
+                    }
                 }
                 Err(error) => return Err(stopped(&levels, error)),
             }
@@ -73,25 +129,46 @@ impl Tree {
     }
 
     /// Removes what is in a directory up to the next directory, which is to be removed first.
-    fn empty(&self, level: &mut Level) -> FsResult<Option<Level>> {
-        self.may(&level.dir, READ | WRITE)?;
+    fn empty(&self, level: &mut Level, rules: Rules<'_>) -> FsResult<Option<Level>> {
+        if rules.asks {
+            self.may(&level.dir, READ | WRITE)?;
+        }
+        rules.allow(&level.place, &level.dir)?;
         let parent = level.dir.ino;
+        let is_gone = |error: &FsError| error.errno() == Errno::ENOENT;
         loop {
             while let Some(entry) = level.seen.pop() {
-                let Some(attr) = entry.attr else { continue };
-                if attr.is_dir() {
+                rules.asker.map_or(Ok(()), Asker::must_be_there)?;
+                if let Some(attr) = entry.attr.filter(Attr::is_dir) {
                     let place = Place { parent, name: entry.name, is_dir: true };
-                    return Ok(Some(Level { dir: attr, place, seen: Vec::new() }));
+                    return Ok(Some(Level::new(attr, place)));
                 }
-                self.unlink(parent, &entry.name)?;
+                match self.unlink_if(&Place { parent, name: entry.name, is_dir: false }, rules) {
+                    Ok(()) => level.has_removed = true,
+                    Err(error) if is_gone(&error) => {}
+                    Err(error) => return Err(error),
+                }
             }
-            // From the front: what was seen is gone.
-            level.seen = self.entries(parent, 0)?;
+            level.seen = match self.entries(parent, level.cookie) {
+                Err(error) if is_gone(&error) => return Ok(None),
+                seen => seen?,
+            };
+            let Some(last) = level.seen.last() else { return Ok(None) };
+            level.cookie = last.cookie;
             level.seen.reverse();
-            if level.seen.is_empty() {
-                return Ok(None);
-            }
         }
+    }
+
+    /// Removes what is no directory. No request to this server puts something in its place between the look at it and that.
+    fn unlink_if(&self, place: &Place, rules: Rules<'_>) -> FsResult<()> {
+        if rules.seen.is_some() {
+            let _alone = self.names.of(place).lock();
+            if let Some(now) = self.at(place)? {
+                rules.allow(place, &now)?;
+            }
+            return self.unlink(place.parent, &place.name);
+        }
+        self.unlink(place.parent, &place.name)
     }
 
     fn rmdir(&self, place: &Place) -> FsResult<()> {
@@ -99,92 +176,52 @@ impl Tree {
         self.client()?.rmdir(&change.ctx, place.parent, &place.name)
     }
 
-    fn move_name(&self, from: &Place, to: &Place, flags: u32) -> FsResult<()> {
-        let change = self.member().change()?;
-        self.client()?.rename(&change.ctx, from.parent, &from.name, to.parent, &to.name, flags)
-    }
-
-    /// Moves what is at a place to another one, in place of what is there only if `replace` says so. Files take the place of
-    /// files in one step. Where a directory is involved the two change places, and what was replaced is removed behind that:
-    /// nothing that was there is gone before what comes is there.
-    ///
-    /// # Errors
-    /// `EEXIST`; `EXDEV` between partitions; what the formation says.
-    pub fn put_in_place(&self, from: &Place, to: &Place, replace: bool) -> FsResult<Landed> {
-        match self.move_name(from, to, NOREPLACE) {
-            Err(error) if error.errno() == Errno::EEXIST && replace => {}
-            moved => return moved.map(|()| Landed::New),
-        }
-        let moving = self.at(from)?.ok_or(Errno::ENOENT)?;
-        let found = match self.at(to)? {
-            None => return self.move_name(from, to, NOREPLACE).map(|()| Landed::New),
-            Some(found) => found,
-        };
-        if found.ino == moving.ino {
-            // Two names of one file: a rename would leave both.
-            self.unlink(from.parent, &from.name)?;
-            return Ok(Landed::OnFile);
-        }
-        if !found.is_dir() && !moving.is_dir() {
-            return self.move_name(from, to, 0).map(|()| Landed::OnFile);
-        }
-        self.move_name(from, to, EXCHANGE)?;
-        let aside = self.hide(from)?;
-        let left = self.at(&aside)?.ok_or(Errno::ENOENT)?;
-        self.remove_all(&aside, left).map_err(|stopped| stopped.error)?;
-        Ok(Landed::OnTree)
-    }
-
-    /// Gives what is at a place a name beside it that nobody is shown.
-    fn hide(&self, from: &Place) -> FsResult<Place> {
-        for _ in 0..NAMES_TRIED {
-            let place = Place { parent: from.parent, name: hidden()?, is_dir: false };
-            match self.move_name(from, &place, NOREPLACE) {
-                Err(error) if error.errno() == Errno::EEXIST => {}
-                moved => return moved.map(|()| place),
-            }
-        }
-        Err(Errno::EEXIST.into())
-    }
-
     /// Copies a file, or a directory with what is in it if it is to be `deep`. What is there has its name when all of it is.
     ///
     /// # Errors
     /// As [`Tree::put_in_place`]; `EACCES` for what may not be read, or is neither a file, a directory nor a link; `EINTR` if
-    /// nobody waits any more.
+    /// nobody waits any more; `EINVAL` if it would take its own place; what `may_land` says.
     pub fn copy_all(
         self: &Arc<Tree>,
         (access, from): (&Access, &Attr),
         (to, replace): (&Target, bool),
-        deep: bool,
-        asker: &Asker,
+        copying: &Copying<'_>,
     ) -> FsResult<Landed> {
         let place = self.place(access, &Target { is_dir: false, ..to.clone() }, false)?;
         let found = self.at(&place)?;
         if found.is_some() && !replace {
             return Err(Errno::EEXIST.into());
         }
+        if found.is_some_and(|found| found.ino == from.ino) {
+            return Err(Errno::EINVAL.into());
+        }
         if from.is_file() && found.is_none_or(|found| found.is_file()) {
             let replace = if replace { Replace::Always } else { Replace::Never };
-            let is_new = self.copy_file(from, place, replace, asker)?;
+            let upload = self.copied(from, place, copying.asker)?;
+            (copying.may_land)(State::of(from))?;
+            let (is_new, _) = upload.finish(replace)?;
             return Ok(if is_new { Landed::New } else { Landed::OnFile });
         }
+        if let Some(found) = found {
+            self.may_remove(&found)?;
+        }
         let aside = Place { name: hidden()?, ..place.clone() };
-        let made = self.copy_to(from, &aside, deep, asker);
-        let landed = made.and_then(|()| self.put_in_place(&aside, &place, replace));
-        if landed.is_err()
-            && let Some(left) = self.at(&aside)?
-        {
-            self.remove_all(&aside, left).map_err(|stopped| stopped.error)?;
+        let made = self.copy_to(from, &aside, copying);
+        let landed =
+            made.and_then(copying.may_land).and_then(|()| self.put_in_place(&aside, &place, replace));
+        if landed.is_err() {
+            self.discard_aside(&aside);
         }
         landed
     }
 
-    /// Copies to a name where nothing is.
-    fn copy_to(self: &Arc<Tree>, from: &Attr, to: &Place, deep: bool, asker: &Asker) -> FsResult<()> {
-        let top = self.copy_one(from, to, asker)?;
-        let mut left: Vec<(Attr, Ino)> = top.filter(|_| deep).map(|top| (*from, top)).into_iter().collect();
-        let made = top;
+    /// Copies to a name where nothing is, and says what.
+    fn copy_to(self: &Arc<Tree>, from: &Attr, to: &Place, copying: &Copying<'_>) -> FsResult<State> {
+        let asker = copying.asker;
+        let mut state = State::of(from);
+        let made = self.copy_one(from, to, asker)?;
+        let mut left: Vec<(Attr, Ino)> =
+            made.filter(|_| copying.deep).map(|made| (*from, made)).into_iter().collect();
         while let Some((dir, into)) = left.pop() {
             let mut cookie = 0;
             loop {
@@ -195,12 +232,15 @@ impl Tree {
                     // What is gone meanwhile; the server's own; and, of a copy into itself, the copy.
                     let own = is_reserved(&entry.name) || Some(entry.ino) == made;
                     let Some(attr) = entry.attr.filter(|_| !own) else { continue };
+                    if copying.remember {
+                        state.see(dir.ino, &entry.name, &attr);
+                    }
                     let place = Place { parent: into, name: entry.name, is_dir: false };
                     left.extend(self.copy_one(&attr, &place, asker)?.map(|made| (attr, made)));
                 }
             }
         }
-        Ok(())
+        Ok(state)
     }
 
     /// Copies what is no directory whole, and makes a directory, which it tells.
@@ -223,19 +263,13 @@ impl Tree {
                 let new = NewInode { mode: from.mode, rdev: 0, target: &target };
                 client.mknod(&change.ctx, to.parent, &to.name, &new).map(|_| None)
             }
-            mode::FILE => self.copy_file(from, to.clone(), Replace::Never, asker).map(|_| None),
+            mode::FILE => self.copied(from, to.clone(), asker)?.finish(Replace::Never).map(|_| None),
             _ => Err(Errno::EACCES.into()),
         }
     }
 
-    /// Whether the name is new.
-    fn copy_file(
-        self: &Arc<Tree>,
-        from: &Attr,
-        to: Place,
-        replace: Replace,
-        asker: &Asker,
-    ) -> FsResult<bool> {
+    /// A file's copy, without a name.
+    fn copied(self: &Arc<Tree>, from: &Attr, to: Place, asker: &Asker) -> FsResult<Upload> {
         let file = self.open_file(from)?;
         let mut upload = self.upload_at(to, from.mode & 0o777)?;
         let mut at = 0;
@@ -246,7 +280,7 @@ impl Tree {
             at = end;
         }
         upload.mark(|_, _, attr| self.copy_attributes(from.ino, attr.ino))?;
-        upload.finish(replace).map(|(is_new, _)| is_new)
+        Ok(upload)
     }
 
     /// Gives a file what users have given another one.
@@ -264,13 +298,6 @@ impl Tree {
         }
         Ok(())
     }
-}
-
-/// A name that nobody is shown.
-fn hidden() -> FsResult<Vec<u8>> {
-    let drawn =
-        getrandom::u64().map_err(|error| FsError::with(Errno::EIO, format!("draw random bytes: {error}")))?;
-    Ok([RESERVED, format!("put-{drawn:016x}").as_bytes()].concat())
 }
 
 fn stopped(levels: &[Level], error: FsError) -> Stopped {

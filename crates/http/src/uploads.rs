@@ -9,12 +9,15 @@ use bivouac_types::{Errno, FsError, FsResult, Ino, SetAttr, mode};
 use parking_lot::{Mutex, MutexGuard};
 use ring::digest::{SHA256, digest};
 
+use crate::dav;
 use crate::load::Share;
 use crate::target::{RESERVED, Target};
 use crate::tree::{Access, OpenFile, Tree, WRITE};
 
 /// How often another temporary name is drawn.
 const NAMES_TRIED: usize = 8;
+/// How often what is replaced is looked up while another server replaces it.
+const REPLACED_TRIES: usize = 64;
 /// How many names may change at the same time.
 const LOCKS: usize = 256;
 /// Permissions of what is made: servers have no umask of a user.
@@ -32,6 +35,8 @@ pub struct Upload {
     place: Place,
     /// The name that it has until then, if any.
     beside: Option<Vec<u8>>,
+    /// Whether what has been given to a file is said of what replaces it.
+    keeps: bool,
     /// How much was written.
     pub len: u64,
 }
@@ -66,9 +71,15 @@ impl Default for Names {
 impl Names {
     /// The lock of a name.
     pub fn of(&self, place: &Place) -> &Mutex<()> {
-        let mut hasher = DefaultHasher::new();
-        (place.parent, &place.name).hash(&mut hasher);
-        self.at(hasher.finish())
+        self.at(number(place))
+    }
+
+    /// Holds the locks of two names; of whichever two, in one order.
+    pub fn of_both(&self, one: &Place, other: &Place) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        let index = |place| number(place) % self.0.len() as u64;
+        let (one, other) = (index(one), index(other));
+        let first = self.at(one.min(other)).lock();
+        (first, (one != other).then(|| self.at(one.max(other)).lock()))
     }
 
     /// The lock of what is said of an inode.
@@ -80,6 +91,12 @@ impl Names {
         let index = number % self.0.len() as u64;
         &self.0[index as usize]
     }
+}
+
+fn number(place: &Place) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (place.parent, &place.name).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Which request has an upload: the last one that came for it. One that came before, and may only wait for a connection
@@ -156,16 +173,16 @@ impl Tree {
     pub fn upload(self: &Arc<Tree>, access: &Access, target: &Target) -> FsResult<(Upload, Option<Attr>)> {
         let (place, found) = self.to_upload(access, target)?;
         let mode = found.map_or(FILE_MODE, |attr| attr.mode & 0o777);
-        Ok((self.upload_at(place, mode)?, found))
+        Ok((Upload { keeps: true, ..self.upload_at(place, mode)? }, found))
     }
 
-    /// Begins an upload to a place where a file may be put.
+    /// Begins an upload to a place where a file may be put, and that takes nothing over of what is there.
     pub(crate) fn upload_at(self: &Arc<Tree>, place: Place, mode: u32) -> FsResult<Upload> {
         let change = self.member().change()?;
         let new = NewInode { mode: mode::FILE | mode, rdev: 0, target: &[] };
         let attr = self.client()?.tmpfile(&change.ctx, place.parent, &new, true)?;
         let file = OpenFile::of(self, attr);
-        Ok(Upload { file, place, beside: None, len: 0 })
+        Ok(Upload { file, place, beside: None, keeps: false, len: 0 })
     }
 
     /// Goes on with an upload in several requests, and says what is at its path now. No request that came before goes on with it.
@@ -194,7 +211,7 @@ impl Tree {
             return Err(Errno::EACCES.into());
         }
         let mode = found.map_or(FILE_MODE, |attr| attr.mode & 0o777);
-        let upload = Upload { file, place, beside: Some(part), len: attr.size };
+        let upload = Upload { file, place, beside: Some(part), keeps: true, len: attr.size };
         Ok((Some(PartUpload { upload, mode, turn }), found))
     }
 
@@ -303,6 +320,7 @@ impl Upload {
         let _alone = tree.names.of(&self.place).lock();
         if let Some(part) = self.beside.as_ref().filter(|_| !matches!(replace, Replace::Only(_))) {
             let is_new = tree.at(&self.place)?.is_none();
+            self.keep_given()?;
             let flags = if replace == Replace::Never { NOREPLACE } else { 0 };
             return tree.rename(*parent, part, name, flags).map(|()| is_new);
         }
@@ -314,6 +332,7 @@ impl Upload {
                 Err(error) => return Err(error),
             }
         }
+        self.keep_given()?;
         let beside = self.name_beside()?;
         let named = match replace {
             Replace::Only(before) => self.exchange(&beside, &before),
@@ -329,6 +348,34 @@ impl Upload {
             }
         }
         named.map(|()| false)
+    }
+
+    /// Has all of what was given to what it replaces, as that is by now: nobody gives it anything else as long as the name's
+    /// lock is held.
+    fn keep_given(&self) -> FsResult<()> {
+        if !self.keeps {
+            return Ok(());
+        }
+        let (tree, ino) = (&self.file.tree, self.file.attr.ino);
+        let client = tree.client()?;
+        let mut given = Vec::new();
+        for _ in 0..REPLACED_TRIES {
+            let Some(found) = tree.at(&self.place)? else { break };
+            match dav::given(client, found.ino) {
+                // Another server has replaced it.
+                Err(error) if error.errno() == Errno::ENOENT => {}
+                read => {
+                    given = read?;
+                    break;
+                }
+            }
+        }
+        // Of a part there may be what it was given when it was to get its name before.
+        if given.is_empty() && self.beside.is_none() {
+            return Ok(());
+        }
+        let change = tree.member().change()?;
+        dav::set(client, &change.ctx, ino, &given)
     }
 
     /// Takes the place of what has the name, if that is what was seen before. The two change places, so that what has the name

@@ -179,6 +179,8 @@ pub struct Writing {
     pub upload: Option<String>,
     /// What it says of locks.
     pub guard: Guard,
+    /// Who waits for it.
+    pub asker: Asker,
 }
 
 impl Writing {
@@ -281,32 +283,22 @@ pub async fn put(
         }
         // Somebody may have locked it meanwhile.
         writing.check_put(&ended_in, found.as_ref())?;
-        keep_given(&upload, found.as_ref())?;
-        upload.finish(replace(&writing.headers, found)).map_err(overtaken)
+        upload.finish(replace(&writing, found)).map_err(overtaken)
     });
     let (is_new, attr) = done.await??;
     Ok(made(is_new, &attr))
 }
 
-/// What has been said of a file is said of what replaces it.
-fn keep_given(upload: &Upload, found: Option<&Attr>) -> Result<(), FsError> {
-    let Some(found) = found else { return Ok(()) };
-    upload.mark(|client, ctx, attr| {
-        let given = dav::given(client, found.ino)?;
-        if given.is_empty() { Ok(()) } else { dav::set(client, ctx, attr.ino, &given) }
-    })
-}
-
 /// What may be replaced, by the conditions that held when the upload began.
-fn replace(headers: &HeaderMap, found: Option<Attr>) -> Replace {
+fn replace(writing: &Writing, found: Option<Attr>) -> Replace {
+    let Writing { target, headers, guard, .. } = writing;
     let says = |name| headers.contains_key(name);
+    let says_state = guard.says_state(target, headers) || says(header::IF_NONE_MATCH);
     match found {
-        Some(attr)
-            if says(header::IF_MATCH) || says(header::IF_NONE_MATCH) || says(header::IF_UNMODIFIED_SINCE) =>
-        {
+        Some(attr) if says_state || says(header::IF_MATCH) || says(header::IF_UNMODIFIED_SINCE) => {
             Replace::Only(attr)
         }
-        None if says(header::IF_NONE_MATCH) => Replace::Never,
+        None if says_state => Replace::Never,
         _ => Replace::Always,
     }
 }
@@ -456,8 +448,7 @@ async fn part_done(
             }
         }
         writing.check_put(&tree, found.as_ref())?;
-        keep_given(upload.upload(), found.as_ref())?;
-        upload.finish(replace(&writing.headers, found)).map_err(overtaken)
+        upload.finish(replace(&writing, found)).map_err(overtaken)
     });
     let (is_new, attr) = finished.await??;
     Ok(made(is_new, &attr))

@@ -5,8 +5,9 @@ use rustix::process::Signal;
 use crate::harness::{Camp, is_alive, signal, wait_until};
 use crate::hosts::Hosts;
 use crate::http::{Reply, SERVED, Server, key, served};
+use crate::http_attacked::by_s3;
 
-const EXCLUSIVE: &[u8] =
+pub const EXCLUSIVE: &[u8] =
     b"<D:lockinfo xmlns:D='DAV:'><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/>\
     </D:locktype><D:owner><D:href>me</D:href></D:owner></D:lockinfo>";
 const SHARED: &[u8] =
@@ -14,7 +15,7 @@ const SHARED: &[u8] =
     </D:locktype></D:lockinfo>";
 
 /// A lock's token.
-fn locked(server: &Server, path: &str, headers: &[(&str, &str)], body: &[u8]) -> String {
+pub fn locked(server: &Server, path: &str, headers: &[(&str, &str)], body: &[u8]) -> String {
     let reply = server.ask("LOCK", path, headers, body);
     assert!(matches!(reply.status, 200 | 201), "{path}: {} {}", reply.status, reply.text());
     let token = reply.header("lock-token").trim_start_matches('<').trim_end_matches('>').to_owned();
@@ -503,5 +504,202 @@ fn a_killed_server_leaves_the_old_file_or_the_new_one() {
             );
         }
     }
+    camp.down();
+}
+
+/// A PUT whose conditions were looked at, and whose body is still to come: the server asks for it then.
+struct Begun(std::net::TcpStream);
+
+impl Begun {
+    fn new(server: &Server, path: &str, headers: &str, len: usize) -> Begun {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+        let head = format!(
+            "PUT {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {}\r\nContent-Length: {len}\r\n\
+             Expect: 100-continue\r\n{headers}\r\n",
+            server.address, server.key
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut said = [0; 25];
+        stream.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
+        Begun(stream)
+    }
+
+    fn end(mut self, body: &[u8]) -> u16 {
+        use std::io::{Read as _, Write as _};
+        self.0.write_all(body).unwrap();
+        let mut bytes = Vec::new();
+        self.0.read_to_end(&mut bytes).unwrap();
+        crate::http::parse(&bytes).unwrap().status
+    }
+}
+
+fn give(server: &Server, path: &str, value: &str) {
+    let body = format!(
+        "<propertyupdate xmlns='DAV:'><set><prop><who xmlns='urn:x'>{value}</who></prop></set></propertyupdate>"
+    );
+    let reply = server.ask("PROPPATCH", path, &[], body.as_bytes());
+    assert!(reply.status == 207 && xml(&reply).contains("HTTP/1.1 200 OK"), "{}", reply.text());
+}
+
+fn has(server: &Server, path: &str, value: &str) -> bool {
+    let said = xml(&server.ask("PROPFIND", path, &[("Depth", "0")], b""));
+    said.contains(&format!("<who xmlns=\"urn:x\">{value}</who>"))
+}
+
+/// S644: what is replaced is what has the name at the end.
+#[test]
+fn what_a_file_was_given_stays_when_it_is_replaced_several_times() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    assert_eq!(server.status("PUT", "/f", &[], b"first"), 201);
+    give(&server, "/f", "ada");
+    let slow = Begun::new(&server, "/f", "", 4);
+    assert_eq!(server.status("PUT", "/f", &[], b"second"), 204);
+    assert!(has(&server, "/f", "ada"));
+    assert_eq!(slow.end(b"slow"), 204);
+    assert_eq!(server.get("/f"), b"slow");
+    assert!(has(&server, "/f", "ada"), "of the one between");
+
+    let slow = Begun::new(&server, "/f", "", 4);
+    give(&server, "/f", "bob");
+    assert_eq!(slow.end(b"more"), 204);
+    assert!(has(&server, "/f", "bob"), "what was given meanwhile");
+
+    // A file that comes in parts, and one where nothing was when it began.
+    let part = [("Content-Range", "bytes 0-1/4")];
+    assert_eq!(server.status("PUT", "/f?upload=u", &part, b"pa"), 308);
+    give(&server, "/f", "eve");
+    assert_eq!(server.status("PUT", "/f?upload=u", &[("Content-Range", "bytes 2-3/4")], b"rt"), 204);
+    assert_eq!(server.get("/f"), b"part");
+    assert!(has(&server, "/f", "eve"));
+    let slow = Begun::new(&server, "/new", "", 4);
+    assert_eq!(server.status("PUT", "/new", &[], b"fast"), 201);
+    give(&server, "/new", "mal");
+    assert_eq!(slow.end(b"slow"), 204);
+    assert!(has(&server, "/new", "mal"));
+
+    // An object, by a client that signs.
+    if std::process::Command::new("curl").arg("--version").output().is_ok() {
+        assert_eq!(by_s3(&server, "PUT", "/bucket", "").0, 200);
+        assert_eq!(by_s3(&server, "PUT", "/bucket/o", "first").0, 200);
+        give(&server, "/bucket/o", "zoe");
+        assert_eq!(by_s3(&server, "PUT", "/bucket/o", "object").0, 200);
+        assert_eq!(server.get("/bucket/o"), b"object");
+        assert!(has(&server, "/bucket/o", "zoe"), "of an object");
+    }
+
+    // All that is acknowledged stays, however many change it at once.
+    for round in 0..20 {
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!(server.status("PUT", "/f", &[], b"again"), 204));
+            }
+            scope.spawn(|| give(&server, "/f", &round.to_string()));
+        });
+        assert!(has(&server, "/f", &round.to_string()), "round {round}");
+    }
+    camp.down();
+}
+
+/// S640: a tag in `If` holds when the file gets its name, as one in `If-Match` does.
+#[test]
+fn of_all_who_change_the_file_that_they_have_seen_one_does() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    assert_eq!(server.status("PUT", "/f", &[], b"first"), 201);
+    for round in 0..10 {
+        let tag = server.ask("HEAD", "/f", &[], b"").header("etag").to_owned();
+        let wanted = format!("([{tag}])");
+        let all: Vec<Begun> =
+            (0..8).map(|_| Begun::new(&server, "/f", &format!("If: {wanted}\r\n"), 1)).collect();
+        let statuses: Vec<u16> = std::thread::scope(|scope| {
+            let ends: Vec<_> = all.into_iter().map(|one| scope.spawn(move || one.end(b"x"))).collect();
+            ends.into_iter().map(|end| end.join().unwrap()).collect()
+        });
+        assert_eq!(statuses.iter().filter(|status| **status == 204).count(), 1, "{round}: {statuses:?}");
+        assert!(statuses.iter().all(|status| matches!(status, 204 | 412)), "{statuses:?}");
+    }
+    camp.down();
+}
+
+/// S640: a lock of what is not there any more is in nobody's way.
+#[test]
+fn a_lock_of_what_a_program_has_removed_is_none() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let (server, mount) = (served(&camp), camp.mount());
+    let other = key(&camp, &[]);
+    let ask = |method: &str, path: &str, body: &[u8]| server.ask_as(&other, method, path, &[], body).status;
+    std::fs::create_dir(mount.join("d")).unwrap();
+    for path in ["/new", "/again"] {
+        locked(&server, path, &[], EXCLUSIVE);
+        assert_eq!((ask("PUT", path, b"x"), ask("LOCK", path, SHARED)), (423, 423));
+        std::fs::remove_file(mount.join(&path[1..])).unwrap();
+    }
+    locked(&server, "/d", &[], EXCLUSIVE);
+    locked(&server, "/kept", &[], EXCLUSIVE);
+    assert_eq!(ask("PUT", "/d/f", b"x"), 423);
+    std::fs::remove_dir(mount.join("d")).unwrap();
+    assert_eq!(ask("PUT", "/new", b"x"), 201);
+    assert_eq!(ask("LOCK", "/again", SHARED), 201);
+    assert_eq!(ask("MKCOL", "/d", b""), 201);
+    assert_eq!(ask("PUT", "/d/f", b"x"), 201);
+    assert_eq!((ask("PUT", "/kept", b"x"), ask("PUT", "/again", b"x")), (423, 423), "those are there");
+    camp.down();
+}
+
+/// S640.
+#[test]
+fn a_key_leaves_room_for_locks_of_others() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let (server, mount) = (served(&camp), camp.mount());
+    std::fs::create_dir(mount.join("in")).unwrap();
+    let scoped = key(&camp, &["--path", "/in"]);
+    let large = String::from_utf8_lossy(EXCLUSIVE).replace("me", &"o".repeat(900)).into_bytes();
+    let statuses: Vec<u16> =
+        (0..60).map(|at| server.ask_as(&scoped, "LOCK", &format!("/in/{at}"), &[], &large).status).collect();
+    assert!(statuses.contains(&201) && statuses.last() == Some(&507), "{statuses:?}");
+    let refused = statuses.iter().position(|status| *status == 507).unwrap();
+    assert!(!mount.join(format!("in/{refused}")).exists(), "and nothing is made");
+    for at in 0..5 {
+        assert_eq!(server.status("LOCK", &format!("/{at}"), &[], &large), 201);
+    }
+    camp.down();
+}
+
+/// S642: what is removed for nobody stays.
+#[test]
+fn a_delete_ends_with_the_client_that_waits_for_it() {
+    use std::io::Write as _;
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let (server, mount) = (served(&camp), camp.mount());
+    for dir in 0..5 {
+        std::fs::create_dir_all(mount.join(format!("d/{dir}"))).unwrap();
+        for file in 0..1000 {
+            std::fs::write(mount.join(format!("d/{dir}/{file}")), b"").unwrap();
+        }
+    }
+    let count = || {
+        let dirs = std::fs::read_dir(mount.join("d")).ok().into_iter().flatten();
+        let files = |dir: std::io::Result<std::fs::DirEntry>| std::fs::read_dir(dir.ok()?.path()).ok();
+        dirs.filter_map(files).map(Iterator::count).sum::<usize>()
+    };
+    let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+    let (address, key) = (&server.address, &server.key);
+    let request = format!("DELETE /d/ HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    wait_until("it has begun", || count() < 5000);
+    drop(stream);
+    // While it goes on there are fewer again and again.
+    let (mut before, mut same) = (0, 0);
+    wait_until("it has ended", || {
+        let now = count();
+        same = if now == std::mem::replace(&mut before, now) { same + 1 } else { 0 };
+        same == 20
+    });
+    assert!(before > 0, "all is removed");
+    assert_eq!(server.status("DELETE", "/d/", &[], b""), 204);
+    assert!(!mount.join("d").exists());
     camp.down();
 }

@@ -416,7 +416,7 @@ fn times_of_files_are_anything() {
 }
 
 /// Asks by S3, signed by curl: the status, and what came.
-fn by_s3(server: &Server, method: &str, path: &str, body: &str) -> (u16, String) {
+pub fn by_s3(server: &Server, method: &str, path: &str, body: &str) -> (u16, String) {
     let (id, _) = server.key.split_once('.').unwrap();
     let output = Command::new("curl")
         .args(["-sS", "--aws-sigv4", "aws:amz:us-east-1:s3", "-w", "\n%{http_code}", "-X", method])

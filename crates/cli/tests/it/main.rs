@@ -11,6 +11,7 @@ mod costs;
 #[path = "../../../pool/tests/it/server.rs"]
 mod database_server;
 mod dav;
+mod dav_met;
 mod direct;
 mod encrypted;
 mod ends;

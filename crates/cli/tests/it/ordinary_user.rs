@@ -122,6 +122,24 @@ fn a_source_that_denies_keeps_nobody_from_the_rest() {
     assert!(err.contains("formation u has 1 file not at the source"), "{err}");
 }
 
+/// S644: what was given to a file is for who may read it, as it is in a mount.
+#[test]
+fn what_a_file_was_given_is_not_told_to_who_may_not_read_it() {
+    if !has_helper() {
+        return;
+    }
+    let script = "set -e; U=$($B up --nodes 2 --name u --http 0 --http-plain | sed -n 's|^to look at it: \\(http://[^/]*\\)/.*|\\1|p'); \
+                  K=$($B key create --name u); M=$D/bivouac/u/mnt; echo content > $M/f; \
+                  ask() { curl -sS -H \"Authorization: Bearer $K\" -X \"$@\" $U/f; }; \
+                  SET='<propertyupdate xmlns=\"DAV:\"><set><prop><who xmlns=\"urn:x\">ada</who></prop></set></propertyupdate>'; \
+                  ask PROPPATCH -d \"$SET\"; ask PROPFIND -H 'Depth: 0' | grep -c '>ada<'; chmod 200 $M/f; \
+                  if ask PROPFIND -H 'Depth: 0' | grep '>ada<'; then exit 9; fi; \
+                  ask PROPFIND -H 'Depth: 0' | grep -c getcontentlength; $B down --name u";
+    let Some((code, out, err)) = as_user(script) else { return };
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("200 OK") && out.contains("\n1\n1\nformation u is down"), "{out}");
+}
+
 #[test]
 fn a_directory_of_another_user_is_refused() {
     let script = "XDG_RUNTIME_DIR= $B up --no-mount --volume /usr; echo code $?";

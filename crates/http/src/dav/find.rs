@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use bivouac_client::{Attr, DirEntry};
-use bivouac_types::{FsResult, StatFs, mode};
+use bivouac_types::{Errno, FsResult, StatFs, mode};
 use bytes::Bytes;
 use hyper::Response;
 use hyper::StatusCode;
@@ -120,7 +120,14 @@ impl Found {
 
     fn write_props(&self, thing: &Thing<'_>, text: &mut String) -> FsResult<()> {
         let client = self.tree.client()?;
-        let given = || props::given(client, thing.attr.ino);
+        let given = || match self.tree.may(thing.attr, READ) {
+            // In a mount, too, they are for who may read it.
+            Err(_) => Ok(Vec::new()),
+            Ok(()) => match props::given(client, thing.attr.ino) {
+                Err(error) if error.errno() == Errno::ENOENT => Ok(Vec::new()),
+                read => read,
+            },
+        };
         let (mut has, mut lacks) = (String::new(), String::new());
         match &self.wanted {
             Wanted::Names => {

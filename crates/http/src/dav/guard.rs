@@ -8,7 +8,7 @@ use hyper::header::HeaderMap;
 
 use super::condition::{self, List, State};
 use super::locks::{self, Lock, Reach, Shown};
-use super::{asked, kept, xml};
+use super::{asked, kept, locking, xml};
 use crate::conditions;
 use crate::refusal::Refusal;
 use crate::target::Target;
@@ -43,6 +43,17 @@ impl Guard {
         &self.tokens
     }
 
+    /// Whether it says what state the target of the request has to have, or not to have.
+    #[must_use]
+    pub fn says_state(&self, target: &Target, headers: &HeaderMap) -> bool {
+        let is_target = |url: &String| {
+            let about = asked::here(url, headers).ok().flatten();
+            about.is_some_and(|about| locks::path(&about) == locks::path(target))
+        };
+        let about_it = self.lists.iter().filter(|list| list.about.as_ref().is_none_or(is_target));
+        about_it.flat_map(|list| &list.conditions).any(|one| matches!(one.state, State::Tag(_)))
+    }
+
     /// Refuses a request whose conditions do not hold (412), or that something locked is in the way of (423). This may
     /// block.
     ///
@@ -58,12 +69,17 @@ impl Guard {
         if changes.iter().any(|(target, _)| target.below(&asks.access.prefix).is_none()) {
             return Err(FsError::from(Errno::EACCES).into());
         }
-        let all = kept::all(tree)?;
+        let mut all = kept::all(tree)?;
         self.check_conditions(tree, asks, &all)?;
         let shown = Shown { key: &asks.access.key.id, tokens: &self.tokens };
         for (target, reach) in changes {
-            if let Some(lock) = locks::stopped(&all, &locks::path(target), *reach, shown) {
-                return Err(locked(lock));
+            let path = locks::path(target);
+            while let Some(lock) = locks::stopped(&all, &path, *reach, shown) {
+                let token = lock.token.clone();
+                if !locking::end_if_gone(tree, lock)? {
+                    return Err(locked(lock));
+                }
+                all.retain(|lock| lock.token != token);
             }
         }
         Ok(all)
@@ -117,4 +133,33 @@ fn holds(tree: &Arc<Tree>, asks: Asks<'_>, all: &[Lock], list: &List) -> Result<
 pub fn locked(lock: &Lock) -> Refusal {
     let href = if lock.path.is_empty() { "/" } else { &lock.path };
     Refusal::xml(StatusCode::LOCKED, xml::error("lock-token-submitted", Some(href)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_of_the_target_is_told_from_others() {
+        let target = Target::parse("/d/f").unwrap();
+        for (text, says) in [
+            ("([\"x\"])", true),
+            ("(<urn:a>)(<urn:a> Not [\"x\"])", true),
+            ("</d/f> ([\"x\"])", true),
+            ("<http://h/d/f> ([\"x\"])", true),
+            ("(<urn:a>)", false),
+            ("</d> ([\"x\"])", false),
+            ("<http://other/d/f> ([\"x\"])", false),
+            ("</d> ([\"x\"]) </d/f> (<urn:a>)", false),
+        ] {
+            let headers: HeaderMap =
+                [(hyper::header::HOST, "h"), (hyper::header::HeaderName::from_static("if"), text)]
+                    .into_iter()
+                    .map(|(name, value)| (name, value.parse().unwrap()))
+                    .collect();
+            let guard = Guard::of(&headers).unwrap();
+            assert_eq!(guard.says_state(&target, &headers), says, "{text}");
+        }
+        assert!(!Guard::default().says_state(&target, &HeaderMap::new()));
+    }
 }

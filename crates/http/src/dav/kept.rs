@@ -110,6 +110,16 @@ pub fn change<T>(
     Err(FsError::with(Errno::EAGAIN, "the table of locks changes all the time").into())
 }
 
+/// Whether there is room for another lock: a key has at most half of what the others leave, so that none takes all.
+#[must_use]
+pub fn has_room(all: &[Lock], wanted: &Lock) -> bool {
+    // With what is between two of them.
+    let len = |lock: &Lock| serde_json::to_vec(lock).unwrap_or_default().len() + 1;
+    let (own, others): (Vec<_>, Vec<_>) = all.iter().partition(|lock| lock.key == wanted.key);
+    let sum = |locks: Vec<&Lock>| locks.into_iter().map(len).sum::<usize>();
+    2 * (sum(own) + len(wanted)) + sum(others) <= XATTR_VALUE_LEN_MAX
+}
+
 /// Makes a table; not if somebody else has.
 fn make(tree: &Tree, number: u64, locks: &[Lock]) -> Result<bool, Refusal> {
     let value = serde_json::to_vec(locks).unwrap_or_default();
@@ -137,4 +147,38 @@ fn remove(tree: &Tree, number: u64) -> FsResult<()> {
 #[cfg(test)]
 pub fn fuzzed(bytes: &[u8]) {
     let _ = parse(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_takes_all_the_room() {
+        let lock = |key: usize, number: usize| Lock {
+            token: format!("{key} {number}"),
+            path: format!("/{key}/{number}"),
+            deep: true,
+            exclusive: true,
+            owner: "o".repeat(1024),
+            key: format!("{key}"),
+            seconds: 86_400,
+            expires: u64::from(u32::MAX),
+            pending: false,
+        };
+        let mut all = Vec::new();
+        let counts: Vec<usize> = (0..4)
+            .map(|key| {
+                let before = all.len();
+                while has_room(&all, &lock(key, all.len())) {
+                    all.push(lock(key, all.len()));
+                }
+                all.len() - before
+            })
+            .collect();
+        assert!(counts[0] > 20 && counts.iter().all(|count| *count > 0), "{counts:?}");
+        assert!(serde_json::to_vec(&all).unwrap().len() <= XATTR_VALUE_LEN_MAX);
+        all.retain(|lock| lock.key == "0");
+        assert!(!has_room(&all, &lock(0, 99)) && has_room(&all, &lock(9, 0)));
+    }
 }

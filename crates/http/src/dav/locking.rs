@@ -19,6 +19,9 @@ use crate::target::Target;
 use crate::tree::{Access, Tree};
 use crate::uploads::Replace;
 
+/// How long something is locked that is still to be made, in seconds.
+const PENDING_S: u64 = 60;
+
 const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 
 /// Carries out a LOCK. Without a body, it is one that is there that is to last longer. This may block.
@@ -44,7 +47,8 @@ pub fn lock(
             return Err(Refusal::new(StatusCode::BAD_REQUEST, "a lock's Depth is 0 or infinity"));
         }
     };
-    let wanted = Lock {
+    let is_new = may_lock(tree, asks)?;
+    let mut wanted = Lock {
         token: token()?,
         path: locks::path(target),
         deep,
@@ -52,13 +56,18 @@ pub fn lock(
         owner: info.owner,
         key: access.key.id.clone(),
         seconds,
-        expires: keys::now() + seconds,
+        expires: keys::now() + if is_new { PENDING_S } else { seconds },
+        pending: is_new,
     };
-    let is_new = may_lock(tree, asks)?;
-    kept::change(tree, |all, _| take(all, &wanted))?;
-    if is_new && let Err(refusal) = make_file(tree, asks) {
-        release(tree, &wanted)?;
-        return Err(refusal);
+    kept::change(tree, |all, _| take(tree, all, &wanted))?;
+    if is_new {
+        match make_file(tree, asks).and_then(|()| settle(tree, &wanted)) {
+            Ok(settled) => wanted = settled,
+            Err(refusal) => {
+                release(tree, &wanted)?;
+                return Err(refusal);
+            }
+        }
     }
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let mut response = answer(status, &wanted);
@@ -68,16 +77,63 @@ pub fn lock(
     Ok(response)
 }
 
-fn take(all: &mut Vec<Lock>, wanted: &Lock) -> Result<(), Refusal> {
+fn take(tree: &Tree, all: &mut Vec<Lock>, wanted: &Lock) -> Result<(), Refusal> {
     if all.iter().any(|lock| lock.token == wanted.token) {
         return Ok(());
     }
-    if let Some(other) = locks::conflicts(all, wanted) {
-        let href = if other.path.is_empty() { "/" } else { &other.path };
-        return Err(Refusal::xml(StatusCode::LOCKED, xml::error("no-conflicting-lock", Some(href))));
+    while let Some(other) = locks::conflicts(all, wanted) {
+        if !is_gone(tree, other) {
+            let href = if other.path.is_empty() { "/" } else { &other.path };
+            return Err(Refusal::xml(StatusCode::LOCKED, xml::error("no-conflicting-lock", Some(href))));
+        }
+        let token = other.token.clone();
+        all.retain(|lock| lock.token != token);
+    }
+    if !kept::has_room(all, wanted) {
+        let text =
+            "there is no more room for locks of this key; try again when some have ended, or UNLOCK them";
+        return Err(Refusal::new(StatusCode::INSUFFICIENT_STORAGE, text));
     }
     all.push(wanted.clone());
     Ok(())
+}
+
+/// What was locked to be made is there: from now on the lock is one like any other.
+fn settle(tree: &Tree, lock: &Lock) -> Result<Lock, Refusal> {
+    kept::change(tree, |all, _| {
+        let late = || {
+            let text = "to make the file took so long that its lock has ended; lock it again";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+        };
+        let own = all.iter_mut().find(|other| other.token == lock.token).ok_or_else(late)?;
+        (own.pending, own.expires) = (false, keys::now() + own.seconds);
+        Ok(own.clone())
+    })
+}
+
+/// Whether there is nothing any more where something was locked: a program has removed it, and nobody finds the lock.
+fn is_gone(tree: &Tree, lock: &Lock) -> bool {
+    let Ok(target) = Target::parse(&format!("/{}", lock.path)) else { return false };
+    let found = tree.client().and_then(|client| client.find(&target.path(), true));
+    !lock.pending && found.is_err_and(|error| matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR))
+}
+
+/// Ends a lock if there is nothing any more where it is. Whether it has ended.
+///
+/// # Errors
+/// As [`kept::change`].
+pub fn end_if_gone(tree: &Tree, lock: &Lock) -> Result<bool, Refusal> {
+    if !is_gone(tree, lock) {
+        return Ok(false);
+    }
+    kept::change(tree, |all, _| {
+        let Some(at) = all.iter().position(|other| other.token == lock.token) else { return Ok(true) };
+        let is_gone = is_gone(tree, lock);
+        if is_gone {
+            all.remove(at);
+        }
+        Ok(is_gone)
+    })
 }
 
 /// A token that nobody guesses, as a URN of a UUID.
@@ -213,24 +269,49 @@ pub fn unlock(
     Ok(response)
 }
 
-/// Ends the locks of what is not at a path any more, and below.
+/// Ends those of some locks that are of what is not at a path any more, and below. One that was given since is of what is
+/// there since.
 ///
 /// # Errors
 /// As [`kept::change`].
-pub fn forget(tree: &Tree, all: &[Lock], target: &Target) -> Result<(), Refusal> {
+pub fn forget(tree: &Tree, seen: &[Lock], target: &Target) -> Result<(), Refusal> {
     let path = locks::path(target);
-    if !all.iter().any(|lock| lock.is_within(&path)) {
+    if !seen.iter().any(|lock| lock.is_within(&path)) {
         return Ok(());
     }
     kept::change(tree, |all, _| {
-        all.retain(|lock| !lock.is_within(&path));
+        end_within(&path, seen, all);
         Ok(())
     })
+}
+
+fn end_within(path: &str, seen: &[Lock], all: &mut Vec<Lock>) {
+    let was_seen = |lock: &Lock| seen.iter().any(|before| before.token == lock.token);
+    all.retain(|lock| !(lock.is_within(path) && was_seen(lock)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_locks_that_were_seen_end_with_what_is_removed() {
+        let lock = |token: &str, path: &str| Lock {
+            token: token.into(),
+            path: path.into(),
+            deep: false,
+            exclusive: true,
+            owner: String::new(),
+            key: "K".into(),
+            seconds: 60,
+            expires: 100,
+            pending: false,
+        };
+        let seen = [lock("a", "/d/f"), lock("b", "/x")];
+        let mut all = vec![lock("a", "/d/f"), lock("b", "/x"), lock("c", "/d/f")];
+        end_within("/d", &seen, &mut all);
+        assert_eq!(all, [lock("b", "/x"), lock("c", "/d/f")]);
+    }
 
     #[test]
     fn tokens_are_uuids_of_version_4() {

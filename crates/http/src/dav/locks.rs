@@ -23,6 +23,9 @@ pub struct Lock {
     pub seconds: u64,
     /// When it ends, in seconds since 1970.
     pub expires: u64,
+    /// Whether what is locked is still to be made, and nobody has heard of the lock.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pending: bool,
 }
 
 /// What somebody wants to change.
@@ -127,6 +130,7 @@ mod tests {
             key: "K".into(),
             seconds: 60,
             expires: 100,
+            pending: false,
         }
     }
 

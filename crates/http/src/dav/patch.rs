@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bivouac_types::Errno;
+use bivouac_types::{Errno, Ino};
 use bytes::Bytes;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -28,18 +28,22 @@ pub fn patch(
     body: &[u8],
 ) -> Result<Response<Body>, Refusal> {
     let changes = xml::proppatch(body)?;
+    tree.may_change(access, &tree.attr(access, target)?)?;
+    Guard::of(headers)?.check(tree, Asks { access, target, headers }, &[(target, Reach::Content)])?;
+    // What replaces it takes over what it was given, before or behind this.
+    let name = tree.client()?.place_beneath(Ino::ROOT, &target.path(), true)?;
+    let _named = tree.names.of(&name).lock();
     let attr = tree.attr(access, target)?;
     tree.may_change(access, &attr)?;
-    Guard::of(headers)?.check(tree, Asks { access, target, headers }, &[(target, Reach::Content)])?;
-    let refused = |change: &Change| props::is_live(name(change));
+    let refused = |change: &Change| props::is_live(named(change));
     let all = if changes.iter().any(refused) {
         let status = |change: &Change| match refused(change) {
             true => StatusCode::FORBIDDEN,
             false => StatusCode::FAILED_DEPENDENCY,
         };
-        changes.iter().map(|change| (name(change), status(change))).collect()
+        changes.iter().map(|change| (named(change), status(change))).collect()
     } else {
-        let _alone = tree.names.of_inode(attr.ino).lock();
+        let _alone = tree.inodes.of_inode(attr.ino).lock();
         let change = tree.member().change()?;
         let status = match props::give(tree.client()?, &change.ctx, attr.ino, &changes) {
             Ok(()) => StatusCode::OK,
@@ -49,12 +53,12 @@ pub fn patch(
             }
             Err(error) => return Err(error.into()),
         };
-        changes.iter().map(|change| (name(change), status)).collect()
+        changes.iter().map(|change| (named(change), status)).collect()
     };
     Ok(answer(&Target { is_dir: attr.is_dir(), ..target.clone() }, all))
 }
 
-fn name(change: &Change) -> &Name {
+fn named(change: &Change) -> &Name {
     let (Change::Set(name, _) | Change::Remove(name)) = change;
     name
 }

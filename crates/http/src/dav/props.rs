@@ -44,16 +44,14 @@ pub struct Given {
     pub element: String,
 }
 
-/// All that somebody has given a file. What is not understood is none, and so is what is gone by now.
+/// All that somebody has given a file. What is not understood is none.
 ///
 /// # Errors
-/// What the formation says.
+/// `ENOENT` for what is gone by now; what else the formation says.
 pub fn given(client: &Client, ino: Ino) -> FsResult<Vec<Given>> {
     match client.getxattr(ino, ATTRIBUTE) {
         Ok(value) => Ok(parse(&value)),
-        Err(error) if matches!(error.errno(), Errno::ENODATA | Errno::EOPNOTSUPP | Errno::ENOENT) => {
-            Ok(Vec::new())
-        }
+        Err(error) if matches!(error.errno(), Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }

@@ -1,5 +1,6 @@
 //! COPY and MOVE.
 
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use bivouac_client::Attr;
@@ -14,10 +15,11 @@ use super::locking::{forget, no_parent};
 use super::locks::{Lock, Reach};
 use crate::body::{Body, full};
 use crate::conditions;
+use crate::placing::{Landed, State};
 use crate::refusal::Refusal;
 use crate::target::Target;
 use crate::tree::{Access, Asker, Tree};
-use crate::trees::Landed;
+use crate::trees::Copying;
 
 /// A request.
 pub struct Transfer {
@@ -82,18 +84,9 @@ pub fn transfer(tree: &Arc<Tree>, transfer: &Transfer) -> Result<Response<Body>,
     conditions::check(&Method::PUT, headers, Some(&attr))?;
     let all = check_locks(tree, transfer)?;
     let landed = match is_copy {
-        true => tree.copy_all((access, &attr), (to, replace), depth == Depth::Infinity, &transfer.asker),
-        false => move_all(tree, transfer, (&attr, replace)),
+        true => copy_all(tree, transfer, (&attr, replace, depth == Depth::Infinity), |_| Ok(()))?,
+        false => move_all(tree, transfer, (&attr, replace))?,
     };
-    let landed = landed.map_err(|error| match error.errno() {
-        Errno::EEXIST => {
-            Refusal::new(StatusCode::PRECONDITION_FAILED, "something is at the Destination already")
-        }
-        Errno::EINVAL => {
-            Refusal::new(StatusCode::FORBIDDEN, "the Destination is inside of what is to go there")
-        }
-        _ => no_parent(error),
-    })?;
     if !is_copy {
         forget(tree, &all, from)?;
     }
@@ -130,20 +123,72 @@ fn check_locks(tree: &Arc<Tree>, transfer: &Transfer) -> Result<Vec<Lock>, Refus
     Guard::of(headers)?.check(tree, Asks { access, target: from, headers }, &changes)
 }
 
+/// Copies, and looks at locks again before what is copied gets its name: it may have taken long.
+fn copy_all(
+    tree: &Arc<Tree>,
+    transfer: &Transfer,
+    (attr, replace, deep): (&Attr, bool, bool),
+    may_land: impl Fn(State) -> Result<(), Refusal>,
+) -> Result<Landed, Refusal> {
+    let why_not = RefCell::new(None);
+    let ask = |copied| {
+        let asked = check_locks(tree, transfer).and_then(|_| may_land(copied));
+        asked.map_err(|refusal| {
+            why_not.replace(Some(refusal));
+            FsError::from(Errno::EBUSY)
+        })
+    };
+    let remember = !transfer.is_copy;
+    let copying = Copying { deep, asker: &transfer.asker, remember, may_land: &ask };
+    let landed = tree.copy_all((&transfer.access, attr), (&transfer.to, replace), &copying);
+    match why_not.take() {
+        Some(refusal) => Err(refusal),
+        None => landed.map_err(refused),
+    }
+}
+
+fn refused(error: FsError) -> Refusal {
+    match error.errno() {
+        Errno::EEXIST => {
+            Refusal::new(StatusCode::PRECONDITION_FAILED, "something is at the Destination already")
+        }
+        Errno::EINVAL => {
+            let text = "the Destination is what is to go there, or inside of that";
+            Refusal::new(StatusCode::FORBIDDEN, text)
+        }
+        _ => no_parent(error),
+    }
+}
+
 fn move_all(
     tree: &Arc<Tree>,
     transfer: &Transfer,
     (attr, replace): (&Attr, bool),
-) -> Result<Landed, FsError> {
+) -> Result<Landed, Refusal> {
     let Transfer { access, from, to, .. } = transfer;
     let (source, target) = (tree.place(access, from, false)?, tree.place(access, to, false)?);
     match tree.put_in_place(&source, &target, replace) {
-        // Between partitions files are copied.
-        Err(error) if error.errno() == Errno::EXDEV => {
-            let landed = tree.copy_all((access, attr), (to, replace), true, &transfer.asker)?;
-            tree.remove_all(&source, *attr).map_err(|stopped| stopped.error)?;
-            Ok(landed)
+        Err(error) if error.errno() == Errno::EXDEV => {}
+        landed => return landed.map_err(refused),
+    }
+    // Between partitions files are copied; and only what was copied is removed.
+    tree.may_remove(attr)?;
+    let changed = |text| Refusal::new(StatusCode::CONFLICT, text);
+    let was_copied = Cell::new(State::default());
+    let landed = copy_all(tree, transfer, (attr, replace, true), |copied| {
+        let now = tree.at(&source)?.map(|top| tree.state(&top)).transpose()?;
+        let is_as_it_was = now.as_ref() == Some(&copied);
+        was_copied.set(copied);
+        match is_as_it_was {
+            true => Ok(()),
+            false => Err(changed("what is to go there was changed while it was copied, so it has not moved")),
         }
-        landed => landed,
+    })?;
+    match tree.remove_as_it_was(&source, attr.ino, &was_copied.take())? {
+        true => Ok(landed),
+        false => Err(changed(
+            "what is to go there was changed while it went: it is where it was, and the Destination has a copy of what \
+             it had been",
+        )),
     }
 }

@@ -27,7 +27,7 @@ use crate::conditions::modified;
 use crate::dav::Reach;
 use crate::reading::content_type;
 use crate::target::Target;
-use crate::tree::{Node, OpenFile, Part, Sent};
+use crate::tree::{Node, OpenFile, Part, Sent, check_depth};
 use crate::uploads::{Replace, Upload};
 use crate::writing::{Pipe, Sink};
 
@@ -140,8 +140,7 @@ async fn put_dir(
     let made = spawn_blocking(move || {
         let on = who.look()?;
         on.is_bucket_of(&place)?;
-        on.check_locks(&place, Reach::Member)?;
-        on.tree.make_dirs(&on.access, &place).map_err(error)
+        on.make_dirs(&place)
     });
     made.await.map_err(S3Error::internal_error)??;
     Ok(PutObjectOutput { e_tag: Some(e_tag(&hex(&md5))), ..Default::default() })
@@ -158,6 +157,7 @@ pub async fn put(who: Who, mut request: S3Request<PutObjectInput>) -> S3Result<P
     }
     let tags = input.tagging.as_deref().map_or_else(|| Ok(Tags::new()), tags::said)?;
     let (if_match, if_none_match) = (input.if_match, input.if_none_match);
+    let to = place.clone();
     let begun = spawn_blocking(move || {
         let on = who.look()?;
         let (upload, replace) = on.begin(&place, if_match.as_ref(), if_none_match.as_ref())?;
@@ -172,6 +172,7 @@ pub async fn put(who: Who, mut request: S3Request<PutObjectInput>) -> S3Result<P
     let about = About { content_type, metadata: input.metadata.unwrap_or_default() };
     let tag = spawn_blocking(move || {
         on.mark_tags(&upload, &tags)?;
+        on.is_still_free(&to)?;
         on.end(upload, replace, Some(&hex(&md5)), (&kept, &about))
     });
     output.e_tag = Some(e_tag(&tag.await.map_err(S3Error::internal_error)??));
@@ -189,7 +190,7 @@ impl On {
         self.is_bucket_of(place)?;
         let mut dir = place.clone();
         dir.names.pop();
-        self.tree.make_dirs(&self.access, &dir).map_err(error)?;
+        self.make_dirs(&dir)?;
         let (upload, found) = self.tree.upload(&self.access, place).map_err(error)?;
         self.check_locks(place, if found.is_some() { Reach::Content } else { Reach::Member })?;
         let replace = match (if_match, if_none_match, found) {
@@ -204,6 +205,33 @@ impl On {
             }
         };
         Ok((upload, replace))
+    }
+
+    /// Makes a directory and those above it, unless the first that is missing would be in one that is locked.
+    fn make_dirs(&self, dir: &Target) -> S3Result<()> {
+        check_depth(dir).map_err(error)?;
+        let upto = |len| Target { names: dir.names.iter().take(len).cloned().collect(), is_dir: false };
+        // Where one is missing all below it are.
+        let (mut there, mut missing) = (self.access.prefix.names.len(), dir.names.len() + 1);
+        while there + 1 < missing {
+            let middle = there.midpoint(missing);
+            match self.tree.attr(&self.access, &upto(middle)) {
+                Ok(_) => there = middle,
+                Err(gone) if gone.errno() == Errno::ENOENT => missing = middle,
+                Err(other) => return Err(error(other)),
+            }
+        }
+        if missing > dir.names.len() {
+            return self.tree.make_dirs(&self.access, dir).map_err(error);
+        }
+        self.check_locks(&upto(missing), Reach::Member)?;
+        self.tree.make_dirs(&self.access, dir).map_err(error)
+    }
+
+    /// Looks at locks again, before an upload gets its name.
+    pub fn is_still_free(&self, place: &Target) -> S3Result<()> {
+        let is_there = self.tree.attr(&self.access, place).is_ok();
+        self.check_locks(place, if is_there { Reach::Content } else { Reach::Member })
     }
 
     /// Gives an upload its name, with what is known about it. Its tag, which is one of S3 if that is known.
@@ -421,6 +449,7 @@ impl On {
             self.tag(&self.tree.client().map_err(error)?.getattr(file.attr.ino).map_err(error)?)? == tag;
         let tag = Some(tag.trim_matches('"')).filter(|_| is_as_it_was);
         let kept = if is_as_it_was { kept } else { Kept::default() };
+        self.is_still_free(&to)?;
         let tag = self.end(upload, replace, tag, (&kept, &about))?;
         let mut result = CopyObjectResult {
             checksum_type: kept.kind(),

@@ -162,6 +162,7 @@ impl On {
             upload.append_file(file, (0, file.attr.size)).map_err(error)?;
         }
         self.mark_tags(&upload, &begun.tags)?;
+        self.is_still_free(&to)?;
         let tag = format!("{}-{}", hex(&sum.finalize()), files.len());
         let tag = self.end(upload, replace, Some(&tag), (&kept, &begun.about))?;
         drop(files);
