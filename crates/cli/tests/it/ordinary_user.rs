@@ -146,3 +146,20 @@ fn a_directory_of_another_user_is_refused() {
     let Some((_, out, err)) = as_user(script) else { return };
     assert!(out == "code 1\n" && err.contains("volume /usr: is not writable"), "{out}{err}");
 }
+
+/// S641: what cannot be removed is looked at before anything takes its place.
+#[test]
+fn a_directory_that_cannot_be_removed_is_not_replaced() {
+    if !has_helper() || Command::new("curl").arg("--version").output().is_err() {
+        return println!("skipped: no fusermount3 or curl");
+    }
+    let script = "set -e; $B up --nodes 2 --name u --http 0 --http-plain >/dev/null; M=$D/bivouac/u/mnt; cd $M; \
+                  K=$($B key create --name u); U=$($B status --json | grep -o '\"address\": *\"[^\"]*\"' | head -1 | cut -d'\"' -f4); \
+                  mkdir -p a b/zz b/first; echo new > a/f; echo kept > b/zz/g; echo kept > b/first/h; chmod 555 b/zz; \
+                  for m in MOVE COPY; do curl -sS -o $D/said -w '%{http_code}\\n' -X $m -H \"Authorization: Bearer $K\" \
+                  -H 'Destination: /b' http://$U/a; cat a/f b/zz/g b/first/h; ls -A; done; cd /; $B down --name u";
+    let Some((code, out, err)) = as_user(script) else { return };
+    assert_eq!(code, 0, "{out}{err}");
+    let once = "403\nnew\nkept\nkept\na\nb\n";
+    assert!(out.starts_with(&format!("{once}{once}formation u is down")), "{out}{err}");
+}
