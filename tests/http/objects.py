@@ -81,6 +81,29 @@ try:
 except urllib.error.HTTPError as error:
     check("a link of something else", error.code == 403)
 
+# S640: a lock counts for what gets its name behind it, however long ago it was begun.
+def lock(name):
+    """Locks a file, or a name where it makes one; the way to end that."""
+    body = b"<lockinfo xmlns='DAV:'><lockscope><exclusive/></lockscope><locktype><write/></locktype></lockinfo>"
+    bearer = {"Authorization": f"Bearer {key}"}
+    asked = urllib.request.Request(f"{url}/boto/{name}", body, bearer, method="LOCK")
+    token = opener.open(asked).headers["Lock-Token"]
+    return urllib.request.Request(asked.full_url, None, bearer | {"Lock-Token": token}, method="UNLOCK")
+
+
+begun = client.create_multipart_upload(Bucket="boto", Key="shut")["UploadId"]
+part = client.upload_part(Bucket="boto", Key="shut", UploadId=begun, PartNumber=1, Body=small)
+end = lock("shut")
+whole = {"Bucket": "boto", "Key": "shut", "UploadId": begun}
+whole["MultipartUpload"] = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+check("parts in place of what is locked", code(client.complete_multipart_upload, **whole) is not None)
+source = {"Bucket": "boto", "Key": "a/b"}
+check("a copy in place of it", code(client.copy_object, Bucket="boto", Key="shut", CopySource=source) is not None)
+check("what is locked is as it was", client.get_object(Bucket="boto", Key="shut")["Body"].read() == b"")
+opener.open(end)
+client.complete_multipart_upload(**whole)
+check("behind the lock they are put", client.get_object(Bucket="boto", Key="shut")["Body"].read() == small)
+
 everything = [entry["Key"] for entry in client.list_objects_v2(Bucket="boto")["Contents"]]
 done = client.delete_objects(Bucket="boto", Delete={"Objects": [{"Key": name} for name in everything]})
 check("all are removed", len(done["Deleted"]) == len(everything) and not done.get("Errors"))

@@ -1,5 +1,6 @@
-//! Events on standard error, which is a file for daemons: as lines for people, or each as one line of JSON. Whoever logs
-//! says what happened as text, and beside it `why`: an error, which ends with what to do, or a `cause`, which does not; and a
+//! Events on standard error, which is a file for daemons: as lines for people, or each as one line of JSON. Whoever
+//! logs says what happened as text, and beside it `why`: an error, which ends with what to do, or a `cause`, which does
+//! not; and a
 //! `remedy`. Or there is but an `error`, which says all of it.
 
 use std::io::Write;

@@ -61,8 +61,8 @@ pub fn ctx(here: &Environment, client: &Client) -> OpCtx {
     client.new_op(0, here.uid, rustix::process::getegid().as_raw())
 }
 
-/// The formation's directory on a node's host, by the node's socket in it. Hosts of one name, as a test or containers have
-/// them on one machine, have directories of their own.
+/// The formation's directory on a node's host, by the node's socket in it. Hosts of one name, as a test or containers
+/// have them on one machine, have directories of their own.
 pub fn host_dir(socket: &str) -> &str {
     socket.rsplit_once('/').map_or("", |(dir, _)| dir)
 }

@@ -99,8 +99,8 @@ pub struct FileRow {
     pub pattern: Pattern,
 }
 
-/// What a node served when: requests, the bytes that went with answers (`read`) and that came (`written`), and how long they
-/// took.
+/// What a node served when: requests, the bytes that went with answers (`read`) and that came (`written`), and how long
+/// they took.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServedRow {
     /// Which.

@@ -9,22 +9,21 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bivouac_client::{Client, NodeStatus, OpCount, PoolStatus, Times, VolumeStatus};
+use bivouac_client::{Client, NodeStatus, PoolStatus, VolumeStatus};
 use bivouac_launch::hosts::look_at_hosts;
 use bivouac_launch::{
     HostLife, HostState, HttpState, NodeLife, NodeState, Stage, State, StateDir, left_ms, settled,
 };
 use bivouac_types::units::{format_count, format_size};
 use bivouac_types::{FsResult, NodeId};
-use bivouac_wire::Op;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::commands::partition::{Shown, list_all, table_of};
 use crate::failure::{CODE_DEGRADED, CODE_FAILED, Failure};
 use crate::reach;
 use crate::table::{duration, layout};
 use crate::unflushed::mirrors;
-pub use operations::{DAMAGED, LEASE_WAIT, is_request};
+pub use operations::{DAMAGED, LEASE_WAIT, OperationReport, is_request};
 use silence::SilentReport;
 
 /// How long a node may take to answer.
@@ -297,54 +296,6 @@ impl From<PoolStatus> for PoolReport {
     }
 }
 
-/// How often a node served an operation on each lane, and asked other nodes for it.
-#[derive(Debug, Default, Serialize)]
-pub struct OperationReport {
-    /// The operation, as docs/protocol.md names it.
-    pub name: String,
-    /// Served on the client lane.
-    pub client: u64,
-    /// Served on the peer lane.
-    pub peer: u64,
-    /// Made to peers.
-    pub calls: u64,
-    /// Bytes of content that came with requests.
-    pub received_bytes: u64,
-    /// Bytes of content that went with answers.
-    pub sent_bytes: u64,
-    /// How long those of clients took.
-    #[serde(serialize_with = "times")]
-    pub client_times: Times,
-    /// How long those of peers took.
-    #[serde(serialize_with = "times")]
-    pub peer_times: Times,
-    /// Those that daemons were killed in the middle of: who waits for them sends them again.
-    pub cut_off: u64,
-}
-
-impl OperationReport {
-    /// Requests that came and were not answered; without looks, of which this is one.
-    pub fn under_way(&self) -> u64 {
-        if self.name == Op::Status.name() {
-            return 0;
-        }
-        let done = self.client_times.count().saturating_add(self.peer_times.count());
-        self.client.saturating_add(self.peer).saturating_sub(done.saturating_add(self.cut_off))
-    }
-}
-
-fn times<S: Serializer>(times: &Times, to: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Shown<'a> {
-        p50_us: Option<u64>,
-        p99_us: Option<u64>,
-        total_us: u64,
-        counts: &'a [u64],
-    }
-    let [p50_us, p99_us] = [0.5, 0.99].map(|share| times.quantile_us(share));
-    Shown { p50_us, p99_us, total_us: times.total_us, counts: &times.counts }.serialize(to)
-}
-
 /// Asks all nodes at the same time: of one host's part of a formation those of that host.
 ///
 /// # Errors
@@ -536,7 +487,7 @@ fn node_report(node: &NodeState, held: bool, answer: Answer) -> NodeReport {
         volumes: volume_reports(node, status.as_ref()),
         page_pool: status.as_ref().map(|status| status.page_pool.into()),
         damage: status.as_ref().and_then(damage::DamageReport::of),
-        operations: status.map(operation_reports).unwrap_or_default(),
+        operations: status.into_iter().flat_map(|status| status.operations).map(Into::into).collect(),
     }
 }
 
@@ -559,34 +510,6 @@ fn volume_reports(node: &NodeState, status: Option<&NodeStatus>) -> Vec<VolumeRe
     // Of another host's node only that node knows them.
     let seen = status.map_or(&[][..], |status| status.volumes.as_slice());
     seen.iter().map(VolumeReport::from).collect()
-}
-
-fn operation_reports(status: NodeStatus) -> Vec<OperationReport> {
-    let report = |count: OpCount| {
-        let OpCount {
-            name,
-            client,
-            peer,
-            calls,
-            received_bytes,
-            sent_bytes,
-            client_times,
-            peer_times,
-            cut_off,
-        } = count;
-        OperationReport {
-            name,
-            client,
-            peer,
-            calls,
-            received_bytes,
-            sent_bytes,
-            client_times,
-            peer_times,
-            cut_off,
-        }
-    };
-    status.operations.into_iter().map(report).collect()
 }
 
 fn totals(nodes: &[NodeReport]) -> Totals {
@@ -763,6 +686,7 @@ impl NodeReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_client::OpCount;
     use bivouac_launch::{ProcessId, RELEASE, STATE_VERSION, VolumeState};
 
     fn node(id: u16, life: NodeLife) -> NodeState {

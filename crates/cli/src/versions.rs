@@ -58,8 +58,8 @@ pub fn origin(what: impl Into<String>) -> Origin {
     Origin { what: what.into(), job: environment::job().unwrap_or_default() }
 }
 
-/// Notes what the pools hold that a formation had to write, now that all of it is there. The formation has ended either way,
-/// so what goes wrong is said.
+/// Notes what the pools hold that a formation had to write, now that all of it is there. The formation has ended either
+/// way, so what goes wrong is said.
 pub fn after(here: &Environment, database: &DatabaseArgs, formation: &str) {
     if !is_there(here, database) {
         return;

@@ -110,7 +110,8 @@ impl Ways {
         when_here(|| bivouac_net::call::<O>(self.transport(node)?, self.order(ctx), request, payload))
     }
 
-    /// Asks a node what is asked again if no answer comes: it is waited for so long, or as long as for anything else if 0.
+    /// Asks a node what is asked again if no answer comes: it is waited for so long, or as long as for anything else if
+    /// 0.
     pub fn try_asking<O: Operation>(
         &self,
         node: NodeId,
@@ -134,7 +135,7 @@ impl Ways {
             .map(|(_, node)| bivouac_net::start::<op::Leave>(&**node, frame, &(), &[]))
             .collect();
         for error in told.into_iter().filter_map(|told| told.finish(&mut []).err()) {
-            log::debug!("a node was not told that this client ends: {error}");
+            log::debug!(why:% = error; "a node was not told that this client ends");
         }
     }
 
@@ -196,7 +197,8 @@ pub fn when_here<T>(mut act: impl FnMut() -> FsResult<T>) -> FsResult<T> {
     }
 }
 
-/// Where a node is reached from a process of the node `here`: over its Unix socket on the same machine, which is quicker.
+/// Where a node is reached from a process of the node `here`: over its Unix socket on the same machine, which is
+/// quicker.
 pub fn address_of(entry: &NodeEntry, here: Option<&NodeEntry>) -> Address {
     let same_host = here.is_some_and(|here| here.host == entry.host) && !entry.unix_path.is_empty();
     // Machines may have the same name.
@@ -207,7 +209,7 @@ pub fn address_of(entry: &NodeEntry, here: Option<&NodeEntry>) -> Address {
 /// What keeps connections alive where something is open, and what watches them.
 pub fn keeper(map: &Arc<FormationMap>, known: &Arc<KnownFiles>) -> Option<(Keeper, Arc<Watch>)> {
     let watch = Watch::new();
-    let watch = watch.inspect_err(|error| log::error!("restarts of nodes are noticed late: {error}"));
+    let watch = watch.inspect_err(|error| log::error!(why:% = error; "restarts of nodes are noticed late"));
     let watch = Arc::new(watch.ok()?);
     let (map, known) = (Arc::clone(map), Arc::clone(known));
     let wanted = move |node| known.has_any(|ino| map.home(ino) == Some(node));

@@ -57,7 +57,8 @@ impl OpenFiles {
     /// # Errors
     /// As [`bivouac_client::Client::open`].
     pub fn open(self: &Arc<OpenFiles>, member: &Arc<Member>, attr: Attr) -> FsResult<(Arc<Open>, Attr)> {
-        // What else is promised at an open, of files in front of a source and under the session contract, begins with one.
+        // What else is promised at an open, of files in front of a source and under the session contract, begins with
+        // one.
         let may_stay = attr.layout.partition() == PartitionId::ROOT;
         if may_stay && let Some(kept) = self.files.lock().get_mut(&attr.ino) {
             kept.used = Instant::now();
@@ -93,15 +94,9 @@ impl OpenFiles {
     /// Takes out what has not been used for a moment; and whether anything is left.
     fn take_unused(&self) -> (Vec<Kept>, bool) {
         let mut files = self.files.lock();
-        let (now, all) = (Instant::now(), std::mem::take(&mut *files));
-        let mut unused = Vec::new();
-        for (ino, kept) in all {
-            if now.saturating_duration_since(kept.used) >= MOMENT {
-                unused.push(kept);
-            } else {
-                files.insert(ino, kept);
-            }
-        }
+        let now = Instant::now();
+        let is_unused = |kept: &Kept| now.saturating_duration_since(kept.used) >= MOMENT;
+        let unused = files.extract_if(|_, kept| is_unused(kept)).map(|(_, kept)| kept).collect();
         (unused, !files.is_empty())
     }
 }

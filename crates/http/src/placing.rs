@@ -61,13 +61,13 @@ fn sum_of(seen: impl Hash) -> u64 {
 }
 
 impl Tree {
-    /// Moves what is at a place to another one, in place of what is there only if `replace` says so. Files take the place of
-    /// files in one step. Where a directory is involved the two change places, and what was replaced is removed behind that:
-    /// nothing that was there is gone before what comes is there.
+    /// Moves what is at a place to another one, in place of what is there only if `replace` says so. Files take the
+    /// place of files in one step. Where a directory is involved the two change places, and what was replaced is
+    /// removed behind that: nothing that was there is gone before what comes is there.
     ///
     /// # Errors
-    /// `EEXIST`; `EXDEV` between partitions; `EINVAL` for two paths of one place; `EACCES` if what is to be replaced could not
-    /// be removed; what the formation says. Nothing has changed then.
+    /// `EEXIST`; `EXDEV` between partitions; `EINVAL` for two paths of one place; `EACCES` if what is to be replaced
+    /// could not be removed; what the formation says. Nothing has changed then.
     pub fn put_in_place(&self, from: &Place, to: &Place, replace: bool) -> FsResult<Landed> {
         if (from.parent, &from.name) == (to.parent, &to.name) {
             return Err(Errno::EINVAL.into());
@@ -105,7 +105,8 @@ impl Tree {
         Ok(Landed::OnTree)
     }
 
-    /// Takes the first of two names away from a file. What anybody has put under it meanwhile is moved, and not removed.
+    /// Takes the first of two names away from a file. What anybody has put under it meanwhile is moved, and not
+    /// removed.
     fn drop_name(&self, from: &Place, to: &Place) -> FsResult<()> {
         let aside = self.hide(from)?;
         // Of two names of one file a rename leaves both.
@@ -119,7 +120,8 @@ impl Tree {
         }
     }
 
-    /// Gives an inode a name that nobody is shown, in place of that at which it is; `None` if something else has that by now.
+    /// Gives an inode a name that nobody is shown, in place of that at which it is; `None` if something else has that
+    /// by now.
     pub(crate) fn set_aside(&self, from: &Place, ino: Ino) -> FsResult<Option<Place>> {
         if self.at(from)?.is_none_or(|there| there.ino != ino) {
             return Ok(None);
@@ -229,19 +231,15 @@ impl Tree {
     fn walk(&self, top: &Attr, mut see: impl FnMut(Ino, &[u8], &Attr) -> FsResult<()>) -> FsResult<()> {
         let mut dirs: Vec<Ino> = top.is_dir().then_some(top.ino).into_iter().collect();
         while let Some(dir) = dirs.pop() {
-            let mut cookie = 0;
-            loop {
-                let entries = match self.entries(dir, cookie) {
-                    Err(error) if error.errno() == Errno::ENOENT => break,
-                    entries => entries?,
-                };
-                let Some(last) = entries.last() else { break };
-                cookie = last.cookie;
-                for entry in &entries {
-                    let Some(attr) = entry.attr.filter(|_| !is_reserved(&entry.name)) else { continue };
-                    see(dir, &entry.name, &attr)?;
-                    dirs.extend(attr.is_dir().then_some(attr.ino));
-                }
+            let seen = self.each_entry(dir, |entry| {
+                let Some(attr) = entry.attr.filter(|_| !is_reserved(&entry.name)) else { return Ok(()) };
+                dirs.extend(attr.is_dir().then_some(attr.ino));
+                see(dir, &entry.name, &attr)
+            });
+            match seen {
+                // It was removed meanwhile.
+                Err(error) if error.errno() == Errno::ENOENT => {}
+                seen => seen?,
             }
         }
         Ok(())

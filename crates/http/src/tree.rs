@@ -375,21 +375,16 @@ impl Tree {
         let mut seen = 0;
         while let Some(dir) = dirs.get(seen).map(|(_, dir)| *dir) {
             self.may(&dir, READ)?;
-            let mut cookie = 0;
-            loop {
-                let entries = self.entries(dir.ino, cookie)?;
-                let Some(last) = entries.last() else { break };
-                cookie = last.cookie;
-                for entry in entries {
-                    // What is gone meanwhile is in nobody's way.
-                    let Some(attr) = entry.attr else { continue };
-                    if !attr.is_dir() {
-                        return Err(Errno::ENOTEMPTY.into());
-                    }
-                    self.may(&dir, WRITE)?;
-                    dirs.push((Place { parent: dir.ino, name: entry.name, is_dir: true }, attr));
+            self.each_entry(dir.ino, |entry| {
+                // What is gone meanwhile is in nobody's way.
+                let Some(attr) = entry.attr else { return Ok(()) };
+                if !attr.is_dir() {
+                    return Err(Errno::ENOTEMPTY.into());
                 }
-            }
+                self.may(&dir, WRITE)?;
+                dirs.push((Place { parent: dir.ino, name: entry.name, is_dir: true }, attr));
+                Ok(())
+            })?;
             seen += 1;
         }
         for (place, _) in dirs.iter().rev() {
@@ -416,6 +411,20 @@ impl Tree {
             }
         }
         Ok(entries)
+    }
+
+    /// Shows all entries of a directory, a piece at a time.
+    ///
+    /// # Errors
+    /// As [`Tree::entries`]; what `see` says.
+    pub(crate) fn each_entry(&self, dir: Ino, mut see: impl FnMut(DirEntry) -> FsResult<()>) -> FsResult<()> {
+        let mut cookie = 0;
+        loop {
+            let entries = self.entries(dir, cookie)?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            cookie = last.cookie;
+            entries.into_iter().try_for_each(&mut see)?;
+        }
     }
 
     /// The nodes that hold a file's stripes, the first stripe's first; they repeat from there on.

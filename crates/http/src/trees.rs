@@ -73,8 +73,8 @@ pub struct Copying<'a> {
 }
 
 impl Tree {
-    /// Removes what is at a place, with all below it. Links are removed, and not what they lead to. What others remove at the
-    /// same time is removed.
+    /// Removes what is at a place, with all below it. Links are removed, and not what they lead to. What others remove
+    /// at the same time is removed.
     ///
     /// # Errors
     /// What stopped it: what is in front of that is gone. `EINTR` if nobody waits for it any more.
@@ -159,7 +159,8 @@ impl Tree {
         }
     }
 
-    /// Removes what is no directory. No request to this server puts something in its place between the look at it and that.
+    /// Removes what is no directory. No request to this server puts something in its place between the look at it and
+    /// that.
     fn unlink_if(&self, place: &Place, rules: Rules<'_>) -> FsResult<()> {
         if rules.seen.is_some() {
             let _alone = self.names.of(place).lock();
@@ -176,11 +177,12 @@ impl Tree {
         self.client()?.rmdir(&change.ctx, place.parent, &place.name)
     }
 
-    /// Copies a file, or a directory with what is in it if it is to be `deep`. What is there has its name when all of it is.
+    /// Copies a file, or a directory with what is in it if it is to be `deep`. What is there has its name when all of
+    /// it is.
     ///
     /// # Errors
-    /// As [`Tree::put_in_place`]; `EACCES` for what may not be read, or is neither a file, a directory nor a link; `EINTR` if
-    /// nobody waits any more; `EINVAL` if it would take its own place; what `may_land` says.
+    /// As [`Tree::put_in_place`]; `EACCES` for what may not be read, or is neither a file, a directory nor a link;
+    /// `EINTR` if nobody waits any more; `EINVAL` if it would take its own place; what `may_land` says.
     pub fn copy_all(
         self: &Arc<Tree>,
         (access, from): (&Access, &Attr),
@@ -223,22 +225,17 @@ impl Tree {
         let mut left: Vec<(Attr, Ino)> =
             made.filter(|_| copying.deep).map(|made| (*from, made)).into_iter().collect();
         while let Some((dir, into)) = left.pop() {
-            let mut cookie = 0;
-            loop {
-                let entries = self.entries(dir.ino, cookie)?;
-                let Some(last) = entries.last() else { break };
-                cookie = last.cookie;
-                for entry in entries {
-                    // What is gone meanwhile; the server's own; and, of a copy into itself, the copy.
-                    let own = is_reserved(&entry.name) || Some(entry.ino) == made;
-                    let Some(attr) = entry.attr.filter(|_| !own) else { continue };
-                    if copying.remember {
-                        state.see(dir.ino, &entry.name, &attr);
-                    }
-                    let place = Place { parent: into, name: entry.name, is_dir: false };
-                    left.extend(self.copy_one(&attr, &place, asker)?.map(|made| (attr, made)));
+            self.each_entry(dir.ino, |entry| {
+                // What is gone meanwhile; the server's own; and, of a copy into itself, the copy.
+                let own = is_reserved(&entry.name) || Some(entry.ino) == made;
+                let Some(attr) = entry.attr.filter(|_| !own) else { return Ok(()) };
+                if copying.remember {
+                    state.see(dir.ino, &entry.name, &attr);
                 }
-            }
+                let place = Place { parent: into, name: entry.name, is_dir: false };
+                left.extend(self.copy_one(&attr, &place, asker)?.map(|made| (attr, made)));
+                Ok(())
+            })?;
         }
         Ok(state)
     }

@@ -350,8 +350,8 @@ impl Upload {
         named.map(|()| false)
     }
 
-    /// Has all of what was given to what it replaces, as that is by now: nobody gives it anything else as long as the name's
-    /// lock is held.
+    /// Has all of what was given to what it replaces, as that is by now: nobody gives it anything else as long as the
+    /// name's lock is held.
     fn keep_given(&self) -> FsResult<()> {
         if !self.keeps {
             return Ok(());

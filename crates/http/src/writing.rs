@@ -83,7 +83,7 @@ impl<S: Sink> Pipe<S> {
         match taken {
             Ok(()) => Ok(sink),
             Err(error) => {
-                spawn_blocking(move || drop(sink));
+                drop_where_it_may_block(sink);
                 Err(error.into())
             }
         }
@@ -368,7 +368,7 @@ async fn put_part(
             "parts come one behind the other; go on where Range ends",
         );
         let len = upload.len();
-        spawn_blocking(move || drop(upload));
+        drop_where_it_may_block(upload);
         return Err(so_far(len)
             .into_iter()
             .fold(refusal, |refusal, value| refusal.with(header::RANGE, value)));
@@ -400,7 +400,7 @@ async fn put_part(
     };
     let upload = pipe.end().await?;
     if let Some(refusal) = failed {
-        spawn_blocking(move || drop(upload));
+        drop_where_it_may_block(upload);
         return Err(refusal);
     }
     part_done(&ended_in, upload, end, long).await
@@ -424,7 +424,7 @@ async fn part_done(
 ) -> Result<Response<Body>, Refusal> {
     let (len, PartEnd { total, expected, found, writing }) = (upload.len(), end);
     if len < total {
-        spawn_blocking(move || drop(upload));
+        drop_where_it_may_block(upload);
         return Ok(incomplete(len));
     }
     let turn = match expected {

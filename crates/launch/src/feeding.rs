@@ -2,21 +2,23 @@
 
 use std::ffi::OsString;
 use std::io::{Read, Seek, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::control::wait_readable;
 use crate::error::{Kind, LaunchError, LaunchResult};
+use crate::process::pidfd;
 use crate::signals::{end_with_us, unblock_in};
 
 /// Most bytes of what a program says of its failure.
 const SAID_MAX: u64 = 1000;
 
-/// Runs a program to its end with this as its standard input. There is no shell in between: arguments are what they are.
+/// Runs a program to its end with this as its standard input. There is no shell in between: arguments are what they
+/// are.
 ///
 /// # Errors
 /// That it cannot be started, takes longer than `bound`, or fails, with what it said.
@@ -54,21 +56,8 @@ fn memory() -> std::io::Result<std::fs::File> {
 }
 
 fn has_ended(child: &Child, bound: Duration) -> std::io::Result<bool> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound))?;
-    let ended = pidfd_open(pid, PidfdFlags::empty())?;
-    let until = Instant::now() + bound;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&left)) {
-            Err(rustix::io::Errno::INTR) => {}
-            polled => return Ok(polled? > 0),
-        }
-    }
+    let end = pidfd(child.id())?;
+    Ok(wait_readable(end.as_fd(), u64::try_from(bound.as_millis()).unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //!   its subfiles. Stripes `k`, `k + width`, … of one seat are adjacent in its subfile, so that a contiguous
 //!   range of the file is at most one contiguous range per seat.
 //! - [`entry_hash`], [`slot_of_hash`], [`dir_slot`], [`slot_to_node`]: names → slots → nodes.
-//! - [`runs`], [`placed`], [`part_of`], [`fill`], [`zero_behind`]: many places of one subfile, accessed together where they are
-//!   neighbours.
+//! - [`runs`], [`placed`], [`part_of`], [`fill`], [`zero_behind`]: many places of one subfile, accessed together where
+//!   they are neighbours.
 //! - [`base_seat`], [`layout_for`]: the layout of a new file.
 //!
 //! Every function is total: it returns for every input, also for layouts that [`Layout::check`] would

@@ -2,8 +2,8 @@
 //!
 //! A lock is a request's until its guard is dropped, or an unfinished intent's until it is released. An intent takes
 //! over from the request that began it; both have the lock for a moment. Requests share directories, in which many are
-//! at work at a time, and have everything else alone; who moves all entries of a directory *claims* it. Only requests of
-//! the client lane wait for locks; steps of the peer lane try, and check and change in one transaction.
+//! at work at a time, and have everything else alone; who moves all entries of a directory *claims* it. Only requests
+//! of the client lane wait for locks; steps of the peer lane try, and check and change in one transaction.
 //!
 //! Nobody waits in a circle: requests take locks by their ranks (the turn at moving, directories, entries, sizes), and
 //! several of one rank by their numbers ([`Locks::lock_all`]), which debug builds check as they do for all locks
@@ -132,8 +132,8 @@ impl Locks {
         Guard { locks: self, target, is_alone, _order: target.place().hold() }
     }
 
-    /// Waits a moment until nobody is at work in a directory, lets nobody begin meanwhile, and has it alone then. `None` if
-    /// somebody stays.
+    /// Waits a moment until nobody is at work in a directory, lets nobody begin meanwhile, and has it alone then.
+    /// `None` if somebody stays.
     pub fn claim(&self, dir: Ino) -> Option<Guard<'_>> {
         let (target, deadline) = (Target::Dir(dir), Instant::now() + CLAIM_WAIT);
         target.place().check();
@@ -263,7 +263,8 @@ impl Target {
         (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
     }
 
-    /// Where it stands in the one order. Two of one rank and number, one pair in four thousand millions, stand as fixed.
+    /// Where it stands in the one order. Two of one rank and number, one pair in four thousand millions, stand as
+    /// fixed.
     fn order(self) -> (u16, u32, Target) {
         (self.rank().number(), self.number(), self)
     }

@@ -4,13 +4,14 @@
 //! 0        header, 4 KiB: magic 8 | version 8 | began 8 | check 8 | latest 8 | second 8 | torn 8 | processors 8 |
 //!          zero, to byte 512 | heard: 64 times 8
 //! 4096     counters: for each of 16 processors those of each operation, 512 bytes each (counters.rs)
-//! behind   rows (rows.rs): files, processes, what was told together; then two histories (ring.rs), of programs and of requests
+//! behind   rows (rows.rs): files, processes, what was told together; then two histories (ring.rs), of programs and of
+//! requests
 //! ```
-//! Numbers are of 8 bytes, in the order of the machine, which no file of this kind leaves. `check` is the hash of what is in
-//! front of it. `began` is when the first daemon was started, in milliseconds since 1970, and `latest` when something was
-//! noted last, since then; `second` is the one in which requests came last. `heard` are hashes of the last messages with
-//! what clients did. Counters are added to one by one; rows have two copies by turns, so that a kill leaves the one before.
-//! All of it is [`LEN`] bytes, of which only what is used takes memory.
+//! Numbers are of 8 bytes, in the order of the machine, which no file of this kind leaves. `check` is the hash of what
+//! is in front of it. `began` is when the first daemon was started, in milliseconds since 1970, and `latest` when
+//! something was noted last, since then; `second` is the one in which requests came last. `heard` are hashes of the
+//! last messages with what clients did. Counters are added to one by one; rows have two copies by turns, so that a kill
+//! leaves the one before. All of it is [`LEN`] bytes, of which only what is used takes memory.
 
 mod ring;
 mod rows;
@@ -142,8 +143,8 @@ impl Recorder {
         word(&self.memory, TORN_AT).map_or(0, |torn| torn.load(Ordering::Relaxed))
     }
 
-    /// A message comes with what its client did. Whether it came before: its answer was lost, perhaps with a daemon. One
-    /// without a number of its own is always new.
+    /// A message comes with what its client did. Whether it came before: its answer was lost, perhaps with a daemon.
+    /// One without a number of its own is always new.
     pub fn hears(&self, client: ClientId, op: OpId) -> bool {
         if !CloseRequest::is_numbered(op) {
             return false;

@@ -23,8 +23,8 @@ pub trait LockClient: Send + Sync {
 /// What a client and its kernel cache of what they are told.
 pub trait Cache: Send + Sync {
     /// Takes nothing of this from its cache any more, nor from answers to what was asked before, for
-    /// [`LEASE_MS`](bivouac_types::limits::LEASE_MS) from now on. For how long some of it may go on to be shown; zero if
-    /// it surely is not. Waits for nobody.
+    /// [`LEASE_MS`](bivouac_types::limits::LEASE_MS) from now on. For how long some of it may go on to be shown; zero
+    /// if it surely is not. Waits for nobody.
     fn invalidate(&self, what: &[Invalidation]) -> Duration;
 }
 

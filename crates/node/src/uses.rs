@@ -122,8 +122,8 @@ impl Rest {
 }
 
 impl<K: Copy + Eq + Hash, V> Kept<K, V> {
-    /// What is in rows, as far as `read` makes something of it. They are given away from the front, so behind one that was
-    /// never used there is none that was, and none is looked at: it would take memory.
+    /// What is in rows, as far as `read` makes something of it. They are given away from the front, so behind one that
+    /// was never used there is none that was, and none is looked at: it would take memory.
     fn open(rows: Rows, mut read: impl FnMut(usize, &[u8]) -> Option<(K, V)>) -> Kept<K, V> {
         let used = (0..rows.count()).take_while(|row| rows.is_used(*row)).count();
         let (mut all, mut free) = (HashMap::new(), Vec::from_iter((used..rows.count()).rev()));

@@ -19,8 +19,8 @@ fn written(size: u64, used_ms: (u64, u64)) -> UsedFile {
     UsedFile { size: Some(size), written: size, used_ms, ..UsedFile::default() }
 }
 
-/// A job that reads 100 MiB of input three times, writes four checkpoints of 64 MiB in two files each, every 10 s, a file of 8 MiB
-/// that it reads again, and results of 20 MiB.
+/// A job that reads 100 MiB of input three times, writes four checkpoints of 64 MiB in two files each, every 10 s, a
+/// file of 8 MiB that it reads again, and results of 20 MiB.
 fn job() -> Earlier {
     let mut line = vec![0; 60];
     let mut files = vec![read(60 * MIB, 3), read(40 * MIB, 3)];

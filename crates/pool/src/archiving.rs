@@ -81,12 +81,12 @@ impl Pools {
         })
     }
 
-    /// Notes where a pool is that has a copy in an archive: from when on it is there alone, its directory may be removed.
-    /// With `inode` the directory that it has on site storage, or will have, is another one.
+    /// Notes where a pool is that has a copy in an archive: from when on it is there alone, its directory may be
+    /// removed. With `inode` the directory that it has on site storage, or will have, is another one.
     ///
     /// # Errors
-    /// That it is not the caller's, has no copy in an archive, or, if it shall be there alone, is attached or has no directory
-    /// of its own.
+    /// That it is not the caller's, has no copy in an archive, or, if it shall be there alone, is attached or has no
+    /// directory of its own.
     pub fn set_location(
         &mut self,
         change: &Change<'_>,

@@ -70,8 +70,8 @@ impl Listing {
         bytes
     }
 
-    /// In what it differs from an earlier one, of which the number of entries and what [`Listing::to_bytes`] gave are known;
-    /// nothing where one of both was too large.
+    /// In what it differs from an earlier one, of which the number of entries and what [`Listing::to_bytes`] gave are
+    /// known; nothing where one of both was too large.
     pub(crate) fn since(&self, entries: u64, bytes: &[u8]) -> Option<Difference> {
         let mut before = BTreeMap::new();
         let mut rest = bytes;
@@ -97,7 +97,8 @@ impl Listing {
     }
 }
 
-/// `u32` length of the path and the path, `u8` whether it is a file, `u64` size, `i64` seconds, `u32` nanoseconds; little-endian.
+/// `u32` length of the path and the path, `u8` whether it is a file, `u64` size, `i64` seconds, `u32` nanoseconds;
+/// little-endian.
 fn write(out: &mut Vec<u8>, path: &[u8], entry: &Entry) {
     out.extend(u32::try_from(path.len()).unwrap_or(u32::MAX).to_le_bytes());
     out.extend(path);

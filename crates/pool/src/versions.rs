@@ -56,8 +56,8 @@ pub struct Version {
 }
 
 impl Pools {
-    /// Notes what a pool holds now: what announcements count with from then on, and, if that is not what its last version
-    /// held, a new version.
+    /// Notes what a pool holds now: what announcements count with from then on, and, if that is not what its last
+    /// version held, a new version.
     ///
     /// # Errors
     /// That it has ended, or that the caller may not write it.
@@ -81,7 +81,8 @@ impl Pools {
         })
     }
 
-    /// Notes what a pool holds whose number is known, at the end of a formation that had it, also if its time is over by now.
+    /// Notes what a pool holds whose number is known, at the end of a formation that had it, also if its time is over
+    /// by now.
     ///
     /// # Errors
     /// That it is gone, or that the caller may not write it.

@@ -2,8 +2,8 @@
 
 use crate::Rank;
 
-/// A lock's place: its rank, and its number among those of one rank that may be held together. Also of one that is a row
-/// of a table, whose owner says when it is waited for and held.
+/// A lock's place: its rank, and its number among those of one rank that may be held together. Also of one that is a
+/// row of a table, whose owner says when it is waited for and held.
 #[derive(Clone, Copy)]
 pub struct Place {
     #[cfg(debug_assertions)]

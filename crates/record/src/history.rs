@@ -37,8 +37,8 @@ pub struct History {
     pub minutes: Vec<Slot>,
 }
 
-/// The intervals of `width` that a time lies in, by number, and what of it was done in each: as much in all of them, and in
-/// the last one what is left. Where there are more than `most`, the last ones have all of it.
+/// The intervals of `width` that a time lies in, by number, and what of it was done in each: as much in all of them,
+/// and in the last one what is left. Where there are more than `most`, the last ones have all of it.
 pub fn spread(time: Range<u64>, width: u64, most: u64, what: Bin) -> impl Iterator<Item = (u64, Bin)> {
     let width = width.max(1);
     let (first, last) = (time.start.min(time.end) / width, time.start.max(time.end) / width);

@@ -9,8 +9,9 @@ use crate::{Attrs, Entry, Expect, Kept, Meta, Piece, SourceError, SourceResult, 
 /// root itself is the empty path. Symbolic links are never followed.
 ///
 /// A file is written in pieces beside its target, by as many processes as like to, and takes its place as a whole:
-/// [`plan`](Source::plan), [`start`](Source::start), [`put`](Source::put), [`commit`](Source::commit). Who wants to know
-/// after a kill what became of it writes the upload down after the first two of these ([`resume`](Source::resume)).
+/// [`plan`](Source::plan), [`start`](Source::start), [`put`](Source::put), [`commit`](Source::commit). Who wants to
+/// know after a kill what became of it writes the upload down after the first two of these
+/// ([`resume`](Source::resume)).
 pub trait Source: Send + Sync {
     /// Whether the storage is where it was, and answers.
     ///
@@ -36,7 +37,8 @@ pub trait Source: Send + Sync {
     /// [`Cause::Changed`] when it does not; as [`Source::list`].
     fn read(&self, path: &[u8], version: &Version, offset: u64, into: &mut [u8]) -> SourceResult<usize>;
 
-    /// Names what is to be put at a path, a file of `size` bytes or a link, as nothing else is named. Nothing is done yet.
+    /// Names what is to be put at a path, a file of `size` bytes or a link, as nothing else is named. Nothing is done
+    /// yet.
     ///
     /// # Errors
     /// [`Cause::BadName`]; [`Cause::Other`] when the system has no random numbers.

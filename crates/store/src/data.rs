@@ -247,7 +247,8 @@ impl DataStore {
         self.write_by((id, spec, epoch), &(offset..end), awaited, way)
     }
 
-    /// As [`DataStore::write_awaited`], of several places at once, of which each page from the first to the last has a part.
+    /// As [`DataStore::write_awaited`], of several places at once, of which each page from the first to the last has a
+    /// part.
     ///
     /// # Errors
     /// As [`DataStore::write_awaited`]; where something was overwritten in part, it may be any of the places.

@@ -90,7 +90,8 @@ struct Place<'h, 'a> {
 /// Runs `bench work`.
 ///
 /// # Errors
-/// Arguments that make no sense, too little room, a program that is missing, fails, or finds something else than before.
+/// Arguments that make no sense, too little room, a program that is missing, fails, or finds something else than
+/// before.
 pub fn run(host: &Host<'_>, args: &WorkArgs) -> BenchResult<()> {
     check_reps(args.reps)?;
     in_range("--files", u64::from(args.files), 1, FILES_MAX)?;
@@ -166,11 +167,12 @@ impl Work {
             let took_ns = clock::now_ns().saturating_sub(start);
             figures.push(Figure::new(step.what, Unit::Milliseconds, took_ns as f64 / 1e6));
             self.compare(step.what, lines, dir)?;
-            if let (Some(before), Some(now)) = (requests, place.requests()?) {
+            let now = place.requests()?;
+            if let (Some(before), Some(now)) = (requests, now) {
                 let each = now.saturating_sub(before) as f64 / self.files as f64;
                 figures.push(Figure::new(format!("{}, requests per file", step.what), Unit::Requests, each));
             }
-            requests = place.requests()?;
+            requests = now;
         }
         Ok(figures)
     }

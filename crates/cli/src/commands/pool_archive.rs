@@ -125,7 +125,8 @@ fn not_removed(pool: &Pool, cause: &str) -> Failure {
     Failure::new(1, format_args!("pool {}: {text}: {cause}", pool.full_name()))
 }
 
-/// Brings a pool back that is in its archive alone. Killed at any time, it is there alone still, and can be asked again.
+/// Brings a pool back that is in its archive alone. Killed at any time, it is there alone still, and can be asked
+/// again.
 ///
 /// # Errors
 /// That it cannot be copied, or that the archive does not hold what it held.
@@ -197,7 +198,8 @@ fn beside(path: &Path, what: &str) -> PathBuf {
     PathBuf::from(beside)
 }
 
-/// Nothing is written into a copy that is there: killed in the middle, that would be neither the old one nor the new one.
+/// Nothing is written into a copy that is there: killed in the middle, that would be neither the old one nor the new
+/// one.
 fn put_in_place(fresh: &Path, copy: &Path) -> std::io::Result<()> {
     match std::fs::remove_dir_all(copy) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -218,8 +220,8 @@ fn sweep(archive: &Path, name: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a name is that of a copy of a pool, with what it is called until it is whole. Of no other pool: their names may begin
-/// like this one's.
+/// Whether a name is that of a copy of a pool, with what it is called until it is whole. Of no other pool: their names
+/// may begin like this one's.
 fn is_unfinished(entry: &OsStr, name: &str) -> bool {
     let Some(text) = entry.to_str() else { return false };
     let rest =

@@ -38,7 +38,8 @@ pub struct FormationArgs {
     /// File on each host with the certificate for HTTP, those that vouch for it, and its private key, as PEM; without it one is made
     #[arg(long, value_name = "FILE", requires = "http", conflicts_with = "http_plain")]
     pub http_certificate: Option<PathBuf>,
-    /// Name whose subdomains are buckets of S3 (https://BUCKET.NAME:PORT/KEY), where they lead to the hosts; without it buckets are in paths alone
+    /// Name whose subdomains are buckets of S3 (https://BUCKET.NAME:PORT/KEY), where they lead to the hosts; without it
+    /// buckets are in paths alone
     #[arg(long, value_name = "NAME", requires = "http")]
     pub http_domain: Option<HttpDomain>,
     #[command(flatten)]

@@ -35,7 +35,8 @@ pub struct LogsArgs {
     /// Go on with what is written from now on, until the formation is gone or Ctrl-C is pressed
     #[arg(short = 'f', long)]
     pub follow: bool,
-    /// Write each line as one of JSON, in whichever form it was written: time, level, who wrote it (by, process, node, host, pid), where, what, why, remedy, text
+    /// Write each line as one of JSON, in whichever form it was written: time, level, who wrote it (by, process, node,
+    /// host, pid), where, what, why, remedy, text
     #[arg(long)]
     pub json: bool,
 }

@@ -20,9 +20,11 @@ pub struct PlanArgs {
     /// What the job does, as TOML with the names of these options; options that are given here count instead of those in it
     #[arg(long, value_name = "FILE")]
     pub job: Option<PathBuf>,
-    /// Plan by what the job did before: a report as JSON, or a directory of some, of which the median of each figure counts; other options and --job count instead
+    /// Plan by what the job did before: a report as JSON, or a directory of some, of which the median of each figure
+    /// counts; other options and --job count instead
     ///
-    /// `bivouac report --json FILE` and `run --report FILE.json` write them. How much memory the application takes is not in them: --memory.
+    /// `bivouac report --json FILE` and `run --report FILE.json` write them. How much memory the application takes is
+    /// not in them: --memory.
     #[arg(long, value_name = "FILE|DIR")]
     pub from_report: Option<PathBuf>,
     /// Nodes of the job [default: 1; inside a batch job its hosts]

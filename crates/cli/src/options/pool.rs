@@ -24,7 +24,8 @@ pub struct PoolArgs {
 /// Which database.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DatabaseArgs {
-    /// Database of pools: sqlite://FILE, or postgres://[ROLE[:PASSWORD]@]HOST/DATABASE[?sslmode=MODE] [default: pools.sqlite in bivouac's directory of XDG_STATE_HOME]
+    /// Database of pools: sqlite://FILE, or postgres://[ROLE[:PASSWORD]@]HOST/DATABASE[?sslmode=MODE] [default:
+    /// pools.sqlite in bivouac's directory of XDG_STATE_HOME]
     #[arg(long, value_name = "URL", env = "BIVOUAC_DB", hide_env_values = true)]
     pub db: Option<String>,
 }
@@ -63,14 +64,14 @@ pub enum PoolCommand {
     Count(PoolChangeArgs),
     /// Copy what a pool holds into an archive: a directory of slow or far storage
     ///
-    /// The copy is read back and compared, and noted with a digest of its names and contents. With --free the pool's directory on
-    /// site storage is removed afterwards, if it was made for the pool, and `pool restore` gets it back. Copies in archives are never
-    /// removed by bivouac.
+    /// The copy is read back and compared, and noted with a digest of its names and contents. With --free the pool's
+    /// directory on site storage is removed afterwards, if it was made for the pool, and `pool restore` gets it back.
+    /// Copies in archives are never removed by bivouac.
     Archive(PoolArchiveArgs),
     /// Send the reminders that are due, by the program that sends mail here
     ///
-    /// For cron or a timer, as each user. Of each end somebody is reminded once. A command that is killed while it sends has its
-    /// reminder sent again, an hour later at the earliest.
+    /// For cron or a timer, as each user. Of each end somebody is reminded once. A command that is killed while it
+    /// sends has its reminder sent again, an hour later at the earliest.
     Remind(PoolRemindArgs),
     /// Set when and whom to remind of a pool's end, or that nobody is
     Reminder(PoolReminderArgs),
@@ -80,7 +81,8 @@ pub enum PoolCommand {
     Extend(PoolTimeArgs),
     /// Give a pool up; it can be restored for a time of grace, and only then is its data removed, if it was made for the pool
     Release(PoolChangeArgs),
-    /// Get a pool back that was released or has expired: the last one of that name, or NAME#7 by its number; or one that is in its archive
+    /// Get a pool back that was released or has expired: the last one of that name, or NAME#7 by its number; or one
+    /// that is in its archive
     Restore(PoolTimeArgs),
     /// Say that formations which have a pool are no more, where that cannot be seen from here
     ///

@@ -67,7 +67,8 @@ pub struct SystemArgs {
     /// Write JSON to standard output: the same as --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Write only what this JSONPath expression (RFC 9535) selects, a line of JSON for each; exit code 1 if that is nothing
+    /// Write only what this JSONPath expression (RFC 9535) selects, a line of JSON for each; exit code 1 if that is
+    /// nothing
     #[arg(long, value_name = "JSONPATH", conflicts_with_all = ["format", "diff"])]
     pub query: Option<String>,
     /// Write only what has changed since this map was written

@@ -18,8 +18,8 @@ pub struct TopArgs {
     /// Write a line of JSON for each interval
     #[arg(long)]
     pub json: bool,
-    /// With --json, begin with what nodes did since so long ago: a line for each second of the last half hour in which something was
-    /// done, before that for each minute, and one for each time in between
+    /// With --json, begin with what nodes did since so long ago: a line for each second of the last half hour in which
+    /// something was done, before that for each minute, and one for each time in between
     #[arg(long, value_name = "DURATION", value_parser = duration, requires = "json")]
     pub since: Option<Duration>,
 }

@@ -1,12 +1,77 @@
-//! How often nodes were asked for what, as a table.
+//! How often nodes were asked for what: as they say it, and as a table.
 
 use std::collections::BTreeMap;
 
-use bivouac_client::Times;
+use bivouac_client::{OpCount, Times};
 use bivouac_types::units::format_count;
+use bivouac_wire::Op;
+use serde::{Serialize, Serializer};
 
-use super::OperationReport;
 use crate::table::{layout, short_time};
+
+/// How often a node served an operation on each lane, and asked other nodes for it.
+#[derive(Debug, Default, Serialize)]
+pub struct OperationReport {
+    /// The operation, as docs/protocol.md names it.
+    pub name: String,
+    /// Served on the client lane.
+    pub client: u64,
+    /// Served on the peer lane.
+    pub peer: u64,
+    /// Made to peers.
+    pub calls: u64,
+    /// Bytes of content that came with requests.
+    pub received_bytes: u64,
+    /// Bytes of content that went with answers.
+    pub sent_bytes: u64,
+    /// How long those of clients took.
+    #[serde(serialize_with = "times")]
+    pub client_times: Times,
+    /// How long those of peers took.
+    #[serde(serialize_with = "times")]
+    pub peer_times: Times,
+    /// Those that daemons were killed in the middle of: who waits for them sends them again.
+    pub cut_off: u64,
+}
+
+impl OperationReport {
+    /// Requests that came and were not answered; without looks, of which this is one.
+    pub fn under_way(&self) -> u64 {
+        if self.name == Op::Status.name() {
+            return 0;
+        }
+        let done = self.client_times.count().saturating_add(self.peer_times.count());
+        self.client.saturating_add(self.peer).saturating_sub(done.saturating_add(self.cut_off))
+    }
+}
+
+fn times<S: Serializer>(times: &Times, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Shown<'a> {
+        p50_us: Option<u64>,
+        p99_us: Option<u64>,
+        total_us: u64,
+        counts: &'a [u64],
+    }
+    let [p50_us, p99_us] = [0.5, 0.99].map(|share| times.quantile_us(share));
+    Shown { p50_us, p99_us, total_us: times.total_us, counts: &times.counts }.serialize(to)
+}
+
+impl From<OpCount> for OperationReport {
+    fn from(count: OpCount) -> OperationReport {
+        OperationReport {
+            name: count.name,
+            client: count.client,
+            peer: count.peer,
+            calls: count.calls,
+            received_bytes: count.received_bytes,
+            sent_bytes: count.sent_bytes,
+            client_times: count.client_times,
+            peer_times: count.peer_times,
+            cut_off: count.cut_off,
+        }
+    }
+}
 
 /// What nodes call requests and answers that came with other bytes.
 pub const DAMAGED: &str = "Damaged";

@@ -20,8 +20,8 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// What each node did in an interval, by when it began, in milliseconds since 1970, and how long it was.
 type Intervals = BTreeMap<(u64, u64), BTreeMap<u16, Bin>>;
 
-/// As far back as that, interval after interval: where something was done seconds, and minutes where those are not known any
-/// more; else as long as nothing was. A node that does not answer did nothing that is known.
+/// As far back as that, interval after interval: where something was done seconds, and minutes where those are not
+/// known any more; else as long as nothing was. A node that does not answer did nothing that is known.
 ///
 /// # Errors
 /// That the formation does not run, or cannot be asked.

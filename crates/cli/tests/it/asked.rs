@@ -94,7 +94,8 @@ fn logs_are_shown_and_followed() {
     let mut follow = camp.place().command(&["logs", "--name", camp.name(), "--follow", "-n", "1"]);
     let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    // What is written before it has looked is not shown, and it may be slow to begin: then there was nothing to wait for.
+    // What is written before it has looked is not shown, and it may be slow to begin: then there was nothing to wait
+    // for.
     assert!(lines.next().is_some_and(|line| !line.unwrap().is_empty()), "it looks");
     let killed = camp.kill_node(1);
     let found = lines

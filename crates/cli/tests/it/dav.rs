@@ -157,17 +157,8 @@ fn what_is_locked_changes_who_has_the_token() {
 #[test]
 fn locks_count_at_the_servers_of_all_hosts() {
     let hosts = Hosts::new();
-    // The first host is the one where the command runs.
-    std::fs::remove_dir(hosts.runtime("a")).unwrap();
-    std::os::unix::fs::symlink(".", hosts.runtime("a")).unwrap();
-    let said = hosts.up("a,b", "", &["--http", "0", "--http-plain"]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    let key = hosts.place.run(&["key", "create", "--name", &hosts.name]).out.trim().to_owned();
-    let pages = said.out.lines().filter_map(|line| line.strip_prefix("to look at it: http://"));
-    let servers: Vec<Server> = pages
-        .map(|page| Server { address: page.split_once('/').unwrap().0.to_owned(), key: key.clone() })
-        .collect();
-    let [a, b] = servers.as_slice() else { panic!("{}", said.out) };
+    let servers = hosts.served("a,b");
+    let [a, b] = servers.as_slice() else { panic!("{} servers", servers.len()) };
     assert_eq!(a.status("PUT", "/f", &[], b"first"), 201);
     let token = locked(a, "/f", &[], EXCLUSIVE);
     assert_eq!((b.status("PUT", "/f", &[], b"second"), b.status("LOCK", "/f", &[], EXCLUSIVE)), (423, 423));

@@ -41,6 +41,20 @@ impl Hosts {
         crate::harness::said(&output)
     }
 
+    /// Starts them with a server for HTTP each: the servers, with a key for everything.
+    pub fn served(&self, hosts: &str) -> Vec<Server> {
+        // The first host is the one where the command runs.
+        std::fs::remove_dir(self.runtime("a")).unwrap();
+        std::os::unix::fs::symlink(".", self.runtime("a")).unwrap();
+        let said = self.up(hosts, "", &["--http", "0", "--http-plain"]);
+        assert_eq!(said.code, 0, "{}", said.err);
+        let key = self.place.run(&["key", "create", "--name", &self.name]).out.trim().to_owned();
+        let pages = said.out.lines().filter_map(|line| line.strip_prefix("to look at it: http://"));
+        let server =
+            |page: &str| Server { address: page.split_once('/').unwrap().0.into(), key: key.clone() };
+        pages.map(server).collect()
+    }
+
     fn status(&self) -> Value {
         let said = self.place.run(&["status", "--name", &self.name, "--json"]);
         serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"))
@@ -576,16 +590,7 @@ fn top_shows_what_is_busy_on_every_host() {
 #[test]
 fn the_page_is_of_all_nodes_on_every_host() {
     let hosts = Hosts::new();
-    // The first host is the one where the command runs.
-    std::fs::remove_dir(hosts.runtime("a")).unwrap();
-    std::os::unix::fs::symlink(".", hosts.runtime("a")).unwrap();
-    let said = hosts.up("a:2,b:1", "", &["--http", "0", "--http-plain"]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    let key = hosts.place.run(&["key", "create", "--name", &hosts.name]).out.trim().to_owned();
-    let pages = said.out.lines().filter_map(|line| line.strip_prefix("to look at it: http://"));
-    let servers: Vec<Server> = pages
-        .map(|page| Server { address: page.split_once('/').unwrap().0.to_owned(), key: key.clone() })
-        .collect();
+    let servers = hosts.served("a:2,b:1");
     let part = |server: &Server, name: &str| -> Value {
         serde_json::from_slice(&server.get(&format!("/.bivouac-page/{name}"))).unwrap()
     };

@@ -381,6 +381,33 @@ fn who_hangs_up_keeps_nobody_waiting() {
     camp.down();
 }
 
+/// S643. As many as that were all that could be collected at the same time.
+#[test]
+fn bodies_that_do_not_come_keep_nobody_from_webdav() {
+    let Some(camp) = Camp::start(SERVED) else { return };
+    let server = served(&camp);
+    let reader = key(&camp, &["--read-only"]);
+    let slow: Vec<TcpStream> = (0..80)
+        .map(|at| {
+            let mut stream = TcpStream::connect(&server.address).unwrap();
+            let head = format!("LOCK /f{at} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {reader}\r\n");
+            stream.write_all(format!("{head}Content-Length: 10\r\n\r\n<").as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let all: &[u8] = b"<propfind xmlns='DAV:'><allprop/></propfind>";
+    for body in [all, b""] {
+        assert_eq!(server.status("PROPFIND", "/", &[("Depth", "0")], body), 207);
+    }
+    for mut stream in slow {
+        // None was answered before those that asked for something.
+        stream.set_nonblocking(true).unwrap();
+        let nothing_yet = stream.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(nothing_yet.kind(), std::io::ErrorKind::WouldBlock);
+    }
+    camp.down();
+}
+
 /// S314.
 #[test]
 fn times_of_files_are_anything() {

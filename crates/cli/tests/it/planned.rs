@@ -211,8 +211,8 @@ fn report(place: &str, bursts: usize) -> Value {
     })
 }
 
-/// S537, S533: bursts of an earlier run are checkpoints, and the formation file has the directory that they go to; of a directory
-/// of reports the median counts, and options count instead.
+/// S537, S533: bursts of an earlier run are checkpoints, and the formation file has the directory that they go to; of a
+/// directory of reports the median counts, and options count instead.
 #[test]
 fn reports_of_earlier_runs_are_planned() {
     let (place, site) = place();

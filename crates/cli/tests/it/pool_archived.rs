@@ -70,7 +70,8 @@ fn is_filled(dir: &Path) {
     assert_eq!(std::fs::read_dir(dir).unwrap().count(), 4);
 }
 
-/// S452: a pool goes into an archive and comes back; where it is there alone, nothing uses it, and how to get it back is said.
+/// S452: a pool goes into an archive and comes back; where it is there alone, nothing uses it, and how to get it back
+/// is said.
 #[test]
 fn a_pool_goes_into_an_archive_and_comes_back() {
     let site = Site::new();
@@ -142,8 +143,8 @@ fn a_pool_goes_into_an_archive_and_comes_back() {
     is_filled(&copies[0]);
 }
 
-/// S452: killed at any time, `archive` and `restore` leave a pool that is whole on site storage or in its archive, and are done by
-/// asking again; nothing is left beside.
+/// S452: killed at any time, `archive` and `restore` leave a pool that is whole on site storage or in its archive, and
+/// are done by asking again; nothing is left beside.
 #[test]
 fn ways_into_an_archive_and_back_are_whole_whenever_they_are_killed() {
     let site = Site::new();

@@ -1,4 +1,5 @@
-//! Versions of pools, and reminders of their ends, with a real database, directories, a formation, and a program for mail.
+//! Versions of pools, and reminders of their ends, with a real database, directories, a formation, and a program for
+//! mail.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,8 @@ fn said(version: &Value) -> (String, i64, i64, i64) {
     (version["what"].as_str().unwrap().to_owned(), number("added"), number("changed"), number("removed"))
 }
 
-/// S447: what a formation leaves in a pool, and what is counted there later, are versions; what changes nothing is none.
+/// S447: what a formation leaves in a pool, and what is counted there later, are versions; what changes nothing is
+/// none.
 #[test]
 fn what_a_formation_leaves_is_a_version() {
     if !can_mount() {
@@ -123,7 +125,8 @@ fn sent(place: &Place, name: &str) -> String {
     std::fs::read_to_string(place.path().join("sent").join(name)).unwrap_or_default()
 }
 
-/// S448: one mail for each end, by the program that is named, to the one address, with no more headers than there are to be.
+/// S448: one mail for each end, by the program that is named, to the one address, with no more headers than there are
+/// to be.
 #[test]
 fn reminders_are_sent_once_and_hold_what_users_write() {
     let place = place();

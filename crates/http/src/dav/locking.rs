@@ -269,8 +269,8 @@ pub fn unlock(
     Ok(response)
 }
 
-/// Ends those of some locks that are of what is not at a path any more, and below. One that was given since is of what is
-/// there since.
+/// Ends those of some locks that are of what is not at a path any more, and below. One that was given since is of what
+/// is there since.
 ///
 /// # Errors
 /// As [`kept::change`].

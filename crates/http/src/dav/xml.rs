@@ -215,7 +215,8 @@ pub fn lockinfo(body: &[u8]) -> Result<LockInfo, Refusal> {
     })
 }
 
-/// An element with all that its text depends on: it means the same wherever it is put. `None` if it is longer than that.
+/// An element with all that its text depends on: it means the same wherever it is put. `None` if it is longer than
+/// that.
 fn element(node: Node<'_, '_>, len_max: usize) -> Option<String> {
     let mut text = Bounded { text: String::new(), len_max };
     let lang = node.ancestors().find_map(|above| above.attribute((XML, "lang")));

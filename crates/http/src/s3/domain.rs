@@ -15,8 +15,8 @@ impl Domain {
         Domain(name.trim_end_matches('.').to_ascii_lowercase())
     }
 
-    /// The bucket that a host has in its name, be there a port behind it or not. Hosts that are not of the domain have none, and
-    /// have it in the path.
+    /// The bucket that a host has in its name, be there a port behind it or not. Hosts that are not of the domain have
+    /// none, and have it in the path.
     fn bucket(&self, host: &str) -> Option<String> {
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let name = name.trim_end_matches('.').to_ascii_lowercase();

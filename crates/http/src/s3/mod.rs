@@ -64,8 +64,8 @@ pub struct S3Front {
 }
 
 impl S3Front {
-    /// For a formation. What takes long is done for a bounded number of requests at a time. Of hosts in the domain, the first
-    /// part of the name is a bucket.
+    /// For a formation. What takes long is done for a bounded number of requests at a time. Of hosts in the domain, the
+    /// first part of the name is a bucket.
     #[must_use]
     pub fn new(
         tree: &Arc<Tree>,

@@ -1,6 +1,6 @@
-//! What this node lends to processes of its machine, each of which has a *direct session*: access to subfiles (grants), and
-//! sizes of files (`sizes.rs`). Both are gates in memory that the process and this node share. All of them end with the
-//! process, and with the last connection of its client, which is the process's own.
+//! What this node lends to processes of its machine, each of which has a *direct session*: access to subfiles (grants),
+//! and sizes of files (`sizes.rs`). Both are gates in memory that the process and this node share. All of them end with
+//! the process, and with the last connection of its client, which is the process's own.
 //!
 //! Whether accesses go together is decided in the store; see docs/decisions/0017-local-direct-access.md.
 
@@ -34,8 +34,8 @@ pub struct Lending {
     grants: OnceLock<Arc<GrantTable>>,
     /// Sizes that are lent; for a look without the lock.
     sizes_lent: AtomicUsize,
-    /// Locked within the locks of slots: a look at a record, and at what was told since, is one look. Never locked while
-    /// a subfile is.
+    /// Locked within the locks of slots: a look at a record, and at what was told since, is one look. Never locked
+    /// while a subfile is.
     table: Mutex<Table>,
 }
 
@@ -248,7 +248,7 @@ impl Lending {
         ids.extend(over.iter().map(|lent| lent.id));
         for id in ids {
             if let Err(error) = self.data.release(id) {
-                log::warn!("{error}");
+                log::warn!(error:%; "{error}");
             }
         }
     }

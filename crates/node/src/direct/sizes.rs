@@ -143,8 +143,8 @@ impl Lending {
         table.loans_of(ino).filter(|loan| loan.is_over()).map(|loan| loan.number).collect()
     }
 
-    /// Adds a loan of a file that has these attributes without it, if its record can be read. Not if its session has ended
-    /// meanwhile: nobody has told anything then, since who asked has no answer yet.
+    /// Adds a loan of a file that has these attributes without it, if its record can be read. Not if its session has
+    /// ended meanwhile: nobody has told anything then, since who asked has no answer yet.
     fn add(&self, ino: Ino, attr: Option<&Attr>, gate: SizeGate, holder: Option<Holder>) -> bool {
         let (_, epoch) = gate.file();
         let last = holder.is_none().then(|| gate.told());

@@ -5,8 +5,8 @@
 //! message to each ([`crate::callbacks`]); who says that it does not is not waited for, and who cannot is as long
 //! as it says, and nobody longer than its lease. While a change is under way nobody else gets leases on
 //! its items, nor for an answer that was begun before it was over; then leases that are short beside
-//! the time since, for what a kernel knows of names it cannot be told to forget: so changes wait for a small part of the
-//! time only, however they come. Who had to be waited for several times gets none at this node for a while.
+//! the time since, for what a kernel knows of names it cannot be told to forget: so changes wait for a small part of
+//! the time only, however they come. Who had to be waited for several times gets none at this node for a while.
 //! The idea is that of Gray and Cheriton, "Leases", SOSP 1989; see docs/decisions/0073-one-callback.md.
 //!
 //! [`State`] is the machine, for each slot; [`Leases`] has the locks, and asks and waits outside of them.
@@ -104,8 +104,9 @@ impl Leases {
         (lease_ms - LEASE_MARGIN_MS) as u32
     }
 
-    /// A client's change has its kernel show an item from now on for as long as it would have shown another one, of which
-    /// it was told before: it is asked about the item as if it had a lease on it. To be called before the change is over.
+    /// A client's change has its kernel show an item from now on for as long as it would have shown another one, of
+    /// which it was told before: it is asked about the item as if it had a lease on it. To be called before the change
+    /// is over.
     ///
     /// Why for so long: what its kernel was told before now it shows no longer than a lease that was given before now.
     pub fn hold(&self, client: ClientId, item: Item) {

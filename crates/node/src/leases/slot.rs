@@ -39,8 +39,8 @@ pub struct Holder {
     is_whole: bool,
     /// The items that it got leases on, and until when; also some that are over.
     pub items: HashMap<u64, Instant>,
-    /// Items that it is asked to forget, and has not answered for; and until when it gets no more leases. Without any its
-    /// lease breaks, and with that it forgets by itself whatever it knows of directories as wholes.
+    /// Items that it is asked to forget, and has not answered for; and until when it gets no more leases. Without any
+    /// its lease breaks, and with that it forgets by itself whatever it knows of directories as wholes.
     pub asked: u32,
     pub barred: Instant,
 }

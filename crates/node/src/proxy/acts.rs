@@ -94,8 +94,8 @@ impl Node {
         self.note_left_behind(ino, dir, name, &Removed { ino, is_dir: false, partition, seen })
     }
 
-    /// Whence the content of an inode may have to be brought. What became of a flush that was cut off by a kill is found
-    /// out first, also of an inode that is gone since.
+    /// Whence the content of an inode may have to be brought. What became of a flush that was cut off by a kill is
+    /// found out first, also of an inode that is gone since.
     ///
     /// # Errors
     /// `EINPROGRESS` until it is known.
@@ -162,7 +162,7 @@ impl Node {
         }
         if let Err(error) = self.settle_aside(ino, WAIT) {
             let path = String::from_utf8_lossy(&act.path);
-            log::warn!("what became of '{path}' at the source is not known yet: {error}");
+            log::warn!(why:% = error; "what became of '{path}' at the source is not known yet");
         }
         is_left()
     }

@@ -424,8 +424,8 @@ impl Flush<'_> {
         }
     }
 
-    /// The same. Where names that go here go there, too, one that is gone already is as well: by a deletion that was cut
-    /// off.
+    /// The same. Where names that go here go there, too, one that is gone already is as well: by a deletion that was
+    /// cut off.
     fn expected_now(&self) -> FsResult<Expect> {
         let (expected, path) = (self.expected(), &self.request.path);
         let is_own = self.file.origin.as_ref().is_some_and(|origin| origin.path == *path);
@@ -516,8 +516,8 @@ impl Flush<'_> {
         self.node.look_back(ino, partition, (self.file.dir, name), &there)
     }
 
-    /// What was changed since the flush began stays changed; everything else is saved, or is as it was. What was written
-    /// down before goes if `is_told`.
+    /// What was changed since the flush began stays changed; everything else is saved, or is as it was. What was
+    /// written down before goes if `is_told`.
     fn end(&mut self, kept: Option<&Kept>, is_told: bool) -> FsResult<()> {
         let (is_dir, is_left_open) = (self.inode.attr.is_dir(), self.is_left_open());
         if let (Some(kept), true) = (kept, !self.inode.attr.is_file()) {

@@ -280,7 +280,7 @@ impl Node {
     fn finish_removal(&self, partition: PartitionId, there: &There) {
         let Ok(site) = self.site_of(partition) else { return };
         if let Err(error) = site.source.finish_removal(&there.path, &from_wire(there.seen.clone())) {
-            log::warn!("a deletion at the source that was cut off: {error}");
+            log::warn!(why:% = error; "a deletion at the source was cut off, and is not finished");
         }
     }
 

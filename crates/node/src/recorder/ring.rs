@@ -1,5 +1,5 @@
-//! What was done in each second of the last half hour, and in each minute of a whole life, as rows. Nobody writes when nothing
-//! happens: seconds that were never written, or half an hour ago, are those in which nothing was done.
+//! What was done in each second of the last half hour, and in each minute of a whole life, as rows. Nobody writes when
+//! nothing happens: seconds that were never written, or half an hour ago, are those in which nothing was done.
 
 use std::ops::Range;
 use std::sync::Arc;

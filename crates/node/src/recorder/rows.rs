@@ -1,11 +1,11 @@
-//! Rows that are written again and again, and survive a kill of who writes them: each has two copies, and the older one is
-//! written over.
+//! Rows that are written again and again, and survive a kill of who writes them: each has two copies, and the older one
+//! is written over.
 //!
 //! ```text
 //! copy  turn 8 | length in bytes 8 | check 8 | content
 //! ```
-//! The newer copy whose check is right is the row. A copy whose check is wrong was being written when its daemon was killed:
-//! the row is as it was before, and that is counted.
+//! The newer copy whose check is right is the row. A copy whose check is wrong was being written when its daemon was
+//! killed: the row is as it was before, and that is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

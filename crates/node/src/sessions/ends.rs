@@ -11,8 +11,8 @@ use crate::peers::Steps;
 use crate::reaper::Job;
 
 impl Node {
-    /// A client lost its last connection, perhaps to come back: grants and lent sizes end, which are of its process, and
-    /// files that it has open may have bytes behind their ends. The session goes on for a while.
+    /// A client lost its last connection, perhaps to come back: grants and lent sizes end, which are of its process,
+    /// and files that it has open may have bytes behind their ends. The session goes on for a while.
     pub(crate) fn end_connection(&self, client: ClientId) {
         if self.lending.forget(client) {
             self.reaper.wake();
@@ -79,7 +79,7 @@ impl Node {
             hang_up(client);
         }
         if let Err(error) = self.end_session(&ending) {
-            log::warn!("the session of client {} ends later: {error}", client.0);
+            log::warn!(why:% = error; "the session of client {} ends later", client.0);
             return ending.put_off(self.reaper.grace());
         }
         drop(ending);

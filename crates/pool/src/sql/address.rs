@@ -107,7 +107,8 @@ impl Own {
     }
 }
 
-/// Adds the password that a file has, if all of the hosts have the same one there. Answers the file if others may read it.
+/// Adds the password that a file has, if all of the hosts have the same one there. Answers the file if others may read
+/// it.
 fn add_password(config: &mut Config, file: &Path) -> PoolResult<Option<PathBuf>> {
     let user = match config.get_user() {
         Some(user) => user.to_owned(),

@@ -1,5 +1,5 @@
-//! The file of passwords that PostgreSQL's own library has: `HOST:PORT:DATABASE:USER:PASSWORD` in a line, with `*` for any
-//! of the first four, and `\` in front of `:` and `\` that belong to a value.
+//! The file of passwords that PostgreSQL's own library has: `HOST:PORT:DATABASE:USER:PASSWORD` in a line, with `*` for
+//! any of the first four, and `\` in front of `:` and `\` that belong to a value.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;

@@ -102,7 +102,8 @@ fn no_roots(home: Option<&Path>) -> PoolError {
     failed(&path, cause.to_owned())
 }
 
-/// Looks at who signed a certificate and not for which host, or at nothing. That the server has its key is seen in any case.
+/// Looks at who signed a certificate and not for which host, or at nothing. That the server has its key is seen in any
+/// case.
 #[derive(Debug)]
 struct Chain {
     provider: Arc<CryptoProvider>,

@@ -105,7 +105,8 @@ fn a_server_is_believed_as_far_as_is_asked_for() {
     drop(Pools::at(&format!("{}?sslmode=disable", site.url("tester@", "plain"))).unwrap());
 }
 
-/// S439: a certificate for another host is refused by `verify-full` alone; the authority may be where the library has it.
+/// S439: a certificate for another host is refused by `verify-full` alone; the authority may be where the library has
+/// it.
 #[test]
 fn a_certificate_is_for_a_host() {
     let Some(site) = Site::start(&["db.example"]) else { return };

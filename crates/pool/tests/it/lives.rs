@@ -325,7 +325,8 @@ fn origin(what: &str) -> Origin {
     Origin { what: what.into(), job: "slurm:7".into() }
 }
 
-/// S447: what differs from the version before is a version, once, with who, when, by what, in which job, and how much of it.
+/// S447: what differs from the version before is a version, once, with who, when, by what, in which job, and how much
+/// of it.
 #[test]
 fn what_changed_a_pool_is_a_version() {
     let mut site = site();

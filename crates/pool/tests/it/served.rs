@@ -137,7 +137,8 @@ fn what_is_not_for_pools_is_left_alone() {
     make(&mut pools, "more").unwrap();
 }
 
-/// S431, S436: a database of the release before gets what it lacks from its owner's command, once, and keeps what it has.
+/// S431, S436: a database of the release before gets what it lacks from its owner's command, once, and keeps what it
+/// has.
 #[test]
 fn an_older_database_at_a_server_gets_what_it_lacks() {
     let Some(server) = Server::start() else { return };

@@ -376,8 +376,8 @@ impl OpenSubfile {
         self.block(block)
     }
 
-    /// All bytes from the first of some places to the last, as they will be. What lies between the places is compared, as
-    /// in [`OpenSubfile::plan_write`].
+    /// All bytes from the first of some places to the last, as they will be. What lies between the places is compared,
+    /// as in [`OpenSubfile::plan_write`].
     pub(super) fn overlaid(&mut self, places: &Places<'_>) -> Result<Vec<u8>, AccessError> {
         self.become_sure();
         let span = places.span();

@@ -56,8 +56,8 @@ pub struct HistoryRequest {
 }
 codec_struct!(HistoryRequest { served, back_ms });
 
-/// What was done when. Times are as in [`UseTable`]. Of requests, `read` are bytes that went with answers, `written` those that
-/// came, and `spent_ns` is how long they took.
+/// What was done when. Times are as in [`UseTable`]. Of requests, `read` are bytes that went with answers, `written`
+/// those that came, and `spent_ns` is how long they took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryTable {
     /// For how long it has looked.
@@ -132,7 +132,8 @@ codec_struct!(ProcessUse { client, pid, program, first_ms, last_ms, pattern });
 const NUMBERED: u64 = 1 << 63;
 
 impl CloseRequest {
-    /// What a request with uses is told apart by, made of a number of the client's opens: one that comes twice is noted once.
+    /// What a request with uses is told apart by, made of a number of the client's opens: one that comes twice is noted
+    /// once.
     #[must_use]
     pub fn id(number: OpenId) -> OpId {
         OpId(number.0 | NUMBERED)

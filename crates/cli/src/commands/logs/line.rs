@@ -20,8 +20,8 @@ pub struct Line<'a> {
     level: Option<LogLevel>,
 }
 
-/// A line of a log, for programs. What one goes on with has neither time nor level, and of lines for people their text is
-/// all that is known of what happened.
+/// A line of a log, for programs. What one goes on with has neither time nor level, and of lines for people their text
+/// is all that is known of what happened.
 #[derive(Serialize)]
 pub struct Parsed<'a> {
     time: Option<&'a str>,
