@@ -9,13 +9,21 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::harness::Place;
+
 /// A user whom every distribution knows by name; the helper wants one.
 const USER: u32 = 1;
 
-/// What a shell script does as an ordinary user. `$B` is the binary, `$D` a directory of the user's.
+/// What a shell script does as an ordinary user. `$B` is the binary, `$D` a directory of the user's, `$F` the name of
+/// the script's formation. That formation ends with the script, whatever becomes of it.
 fn as_user(script: &str) -> Option<(i32, String, String)> {
-    let output = if rustix::process::geteuid().is_root() { become_user(script)? } else { stay_user(script)? };
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let name = Place::unique_name();
+    let script = format!(
+        "F={name}; trap 'code=$?; cd /; $B down --name $F --discard >/dev/null 2>&1; exit $code' EXIT\n{script}"
+    );
+    let output =
+        if rustix::process::geteuid().is_root() { become_user(&script)? } else { stay_user(&script)? };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&name, "u");
     Some((output.status.code().unwrap(), text(&output.stdout), text(&output.stderr)))
 }
 
@@ -33,7 +41,7 @@ fn become_user(script: &str) -> Option<Output> {
     }
     let user = format!("setpriv --reuid {USER} --regid {USER} --clear-groups");
     let run = format!(
-        "mount --bind '{device}' /dev/fuse && D='{path}' B='{path}/program' XDG_RUNTIME_DIR='{path}' {user} sh -c \"$0\""
+        "mount --bind '{device}' /dev/fuse && D='{path}' B='{path}/program' XDG_RUNTIME_DIR='{path}' XDG_STATE_HOME='{path}/state' {user} sh -c \"$0\""
     );
     Some(Command::new("unshare").args(["-m", "sh", "-c", &run, script]).output().unwrap())
 }
@@ -46,6 +54,7 @@ fn stay_user(script: &str) -> Option<Output> {
     }
     let mut command = Command::new("sh");
     command.args(["-c", script]).env("XDG_RUNTIME_DIR", dir.path()).env("D", dir.path());
+    command.env("XDG_STATE_HOME", dir.path().join("state"));
     Some(command.env("B", dir.path().join("program")).output().unwrap())
 }
 
@@ -69,9 +78,9 @@ fn a_formation_is_mounted_through_the_helper_and_goes_down() {
     if !has_helper() {
         return;
     }
-    let script = "set -e; $B up --nodes 2 --name u >/dev/null; M=$D/bivouac/u/mnt; echo content > $M/f; cat $M/f; \
+    let script = "set -e; $B up --nodes 2 --name $F >/dev/null; M=$D/bivouac/$F/mnt; echo content > $M/f; cat $M/f; \
                   mkdir $D/second; $B mount --node 1 $D/second >/dev/null; cat $D/second/f; $B unmount $D/second; \
-                  $B down --name u";
+                  $B down --name $F";
     let Some((code, out, err)) = as_user(script) else { return };
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.starts_with("content\ncontent\nformation u is down; nothing left"), "{out}");
@@ -79,7 +88,7 @@ fn a_formation_is_mounted_through_the_helper_and_goes_down() {
 
 #[test]
 fn without_helper_run_makes_namespaces_of_its_own() {
-    let script = "PATH=/nonexistent $B run --nodes 2 --name u -- /bin/sh -c \
+    let script = "PATH=/nonexistent $B run --nodes 2 --name $F -- /bin/sh -c \
                   'echo content > $BIVOUAC/f; read line < $BIVOUAC/f; echo $line; exit 6'; echo code $?; $B status";
     let Some((code, out, err)) = as_user(script) else { return };
     if err.contains("a user namespace") {
@@ -91,7 +100,7 @@ fn without_helper_run_makes_namespaces_of_its_own() {
 
 #[test]
 fn without_helper_up_says_what_to_do() {
-    let script = "PATH=/nonexistent $B up --name u; echo code $?; PATH=/nonexistent $B up --name u --no-mount >/dev/null && $B down";
+    let script = "PATH=/nonexistent $B up --name $F; echo code $?; PATH=/nonexistent $B up --name $F --no-mount >/dev/null && $B down";
     let Some((code, out, err)) = as_user(script) else { return };
     assert_eq!(code, 0, "{err}");
     assert!(out.starts_with("code 1\n") && out.contains("nothing left"), "{out}");
@@ -107,12 +116,12 @@ fn a_source_that_denies_keeps_nobody_from_the_rest() {
     let prepare = "mkdir -p $D/site/closed $D/site/open; cd $D/site; echo content > readable; echo content > secret; \
                    echo old > closed/f; chmod 555 closed; ";
     // What is denied there only after it was looked at is denied by the source alone.
-    let script = "set -e; $B up --nodes 2 --name u >/dev/null; P=$D/bivouac/u/mnt/p; \
+    let script = "set -e; $B up --nodes 2 --name $F >/dev/null; P=$D/bivouac/$F/mnt/p; \
                   $B partition create $P --source $D/site >/dev/null; cat $P/readable; chmod 000 secret; \
                   if cat $P/secret; then exit 9; fi; echo changed > $P/closed/f; echo new > $P/open/g; \
                   if $B flush $P; then exit 9; fi; cat closed/f open/g $P/closed/f; \
-                  if $B down --name u; then exit 9; fi; chmod 755 closed; chmod 644 secret; \
-                  $B flush $P >/dev/null; cat closed/f $P/secret; $B down --name u";
+                  if $B down --name $F; then exit 9; fi; chmod 755 closed; chmod 644 secret; \
+                  $B flush $P >/dev/null; cat closed/f $P/secret; $B down --name $F";
     let Some((code, out, err)) = as_user(&format!("{prepare}{script}")) else { return };
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("content\n") && out.contains("old\nnew\nchanged\n"), "{out}");
@@ -128,13 +137,13 @@ fn what_a_file_was_given_is_not_told_to_who_may_not_read_it() {
     if !has_helper() {
         return;
     }
-    let script = "set -e; U=$($B up --nodes 2 --name u --http 0 --http-plain | sed -n 's|^to look at it: \\(http://[^/]*\\)/.*|\\1|p'); \
-                  K=$($B key create --name u); M=$D/bivouac/u/mnt; echo content > $M/f; \
+    let script = "set -e; U=$($B up --nodes 2 --name $F --http 0 --http-plain | sed -n 's|^to look at it: \\(http://[^/]*\\)/.*|\\1|p'); \
+                  K=$($B key create --name $F); M=$D/bivouac/$F/mnt; echo content > $M/f; \
                   ask() { curl -sS -H \"Authorization: Bearer $K\" -X \"$@\" $U/f; }; \
                   SET='<propertyupdate xmlns=\"DAV:\"><set><prop><who xmlns=\"urn:x\">ada</who></prop></set></propertyupdate>'; \
                   ask PROPPATCH -d \"$SET\"; ask PROPFIND -H 'Depth: 0' | grep -c '>ada<'; chmod 200 $M/f; \
                   if ask PROPFIND -H 'Depth: 0' | grep '>ada<'; then exit 9; fi; \
-                  ask PROPFIND -H 'Depth: 0' | grep -c getcontentlength; $B down --name u";
+                  ask PROPFIND -H 'Depth: 0' | grep -c getcontentlength; $B down --name $F";
     let Some((code, out, err)) = as_user(script) else { return };
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("200 OK") && out.contains("\n1\n1\nformation u is down"), "{out}");
@@ -153,11 +162,11 @@ fn a_directory_that_cannot_be_removed_is_not_replaced() {
     if !has_helper() || Command::new("curl").arg("--version").output().is_err() {
         return println!("skipped: no fusermount3 or curl");
     }
-    let script = "set -e; $B up --nodes 2 --name u --http 0 --http-plain >/dev/null; M=$D/bivouac/u/mnt; cd $M; \
-                  K=$($B key create --name u); U=$($B status --json | grep -o '\"address\": *\"[^\"]*\"' | head -1 | cut -d'\"' -f4); \
+    let script = "set -e; $B up --nodes 2 --name $F --http 0 --http-plain >/dev/null; M=$D/bivouac/$F/mnt; cd $M; \
+                  K=$($B key create --name $F); U=$($B status --json | grep -o '\"address\": *\"[^\"]*\"' | head -1 | cut -d'\"' -f4); \
                   mkdir -p a b/zz b/first; echo new > a/f; echo kept > b/zz/g; echo kept > b/first/h; chmod 555 b/zz; \
                   for m in MOVE COPY; do curl -sS -o $D/said -w '%{http_code}\\n' -X $m -H \"Authorization: Bearer $K\" \
-                  -H 'Destination: /b' http://$U/a; cat a/f b/zz/g b/first/h; ls -A; done; cd /; $B down --name u";
+                  -H 'Destination: /b' http://$U/a; cat a/f b/zz/g b/first/h; ls -A; done; cd /; $B down --name $F";
     let Some((code, out, err)) = as_user(script) else { return };
     assert_eq!(code, 0, "{out}{err}");
     let once = "403\nnew\nkept\nkept\na\nb\n";
