@@ -19,7 +19,7 @@ const USER: u32 = 1;
 fn as_user(script: &str) -> Option<(i32, String, String)> {
     let name = Place::unique_name();
     let script = format!(
-        "F={name}; trap 'code=$?; cd /; $B down --name $F --discard >/dev/null 2>&1; exit $code' EXIT\n{script}"
+        "F={name}; trap 'code=$?; cd /; $B down --name $F --discard >/dev/null 2>&1 || :; exit $code' EXIT\n{script}"
     );
     let output =
         if rustix::process::geteuid().is_root() { become_user(&script)? } else { stay_user(&script)? };
