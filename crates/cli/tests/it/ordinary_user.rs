@@ -15,7 +15,7 @@ use crate::harness::Place;
 const USER: u32 = 1;
 
 /// What a shell script does as an ordinary user. `$B` is the binary, `$D` a directory of the user's, `$F` the name of
-/// the script's formation. That formation ends with the script, whatever becomes of it.
+/// the script's formation, which ends with the script, also where that fails.
 fn as_user(script: &str) -> Option<(i32, String, String)> {
     let name = Place::unique_name();
     let script = format!(
