@@ -14,6 +14,7 @@ mod channel;
 mod fs;
 mod handover;
 mod interrupts;
+mod looked_up;
 mod mount;
 mod negative_entries;
 mod opens;

@@ -17,6 +17,7 @@ use crate::caller;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::interrupts::Interrupts;
+use crate::looked_up::LookedUp;
 use crate::negative_entries::NegativeEntries;
 use crate::opens::Opens;
 use crate::options::Options;
@@ -139,6 +140,7 @@ impl<F: FileSystem> Mount<F> {
             negative_entries: NegativeEntries::since_before(),
             cached_attrs: Arc::clone(&self.cached_attrs),
             cached_names: Arc::clone(&self.cached_names),
+            looked_up: LookedUp::default(),
             negotiated,
             stats: Arc::clone(&self.stats),
             parked,

@@ -16,6 +16,7 @@ use crate::caller;
 use crate::channel::{Buffer, Channel};
 use crate::fs::FileSystem;
 use crate::interrupts::{Interrupts, Serving};
+use crate::looked_up::LookedUp;
 use crate::negative_entries::NegativeEntries;
 use crate::opens::{Handle, Opens};
 use crate::parked::{Parked, Place};
@@ -37,6 +38,7 @@ pub struct Session<F> {
     pub negative_entries: NegativeEntries,
     pub cached_attrs: Arc<CachedAttrs>,
     pub cached_names: Arc<CachedNames>,
+    pub looked_up: LookedUp,
     pub negotiated: Negotiated,
     pub stats: Arc<Stats>,
     pub parked: Arc<Parked>,
@@ -155,8 +157,9 @@ impl<F: FileSystem> Session<F> {
             }
             return serve::read(self, header, &request, &mut desk.buffer);
         }
-        let call =
-            Call { session: self, header: *header, channel: desk.channel, input, out: &mut desk.reply };
+        let looked_up = if op.is_waited_for() { self.looked_up.take(header.pid) } else { None };
+        let (channel, out) = (desk.channel, &mut desk.reply);
+        let call = Call { session: self, header: *header, looked_up, channel, input, out };
         serve::handler(op)(call)
             .map_err(|error| if serve::is_gone(op, &error) { Errno::ESTALE.into() } else { error })
     }

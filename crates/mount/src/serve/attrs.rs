@@ -4,14 +4,16 @@ use bivouac_types::{Errno, FsResult, SetAttr, SetTime, Timestamp, mode};
 
 use super::{Answer, Call};
 use crate::abi::flags::{ACCESS_EXECUTE, setattr as valid};
-use crate::abi::{AccessIn, SetAttrIn};
+use crate::abi::{AccessIn, SetAttrIn, Validity};
 use crate::caller;
 use crate::fs::FileSystem;
 
 /// GETATTR.
 pub fn getattr<F: FileSystem>(call: Call<'_, F>) -> FsResult<Answer> {
-    let attr = call.session.fs.glance(call.ino())?;
-    let validity = call.attr_validity(&attr);
+    let (attr, validity) = match call.session.fs.glance(call.ino()) {
+        Ok(attr) => (attr, call.attr_validity(&attr)),
+        Err(error) => (call.gone_since_looked_up(&error).ok_or(error)?, Validity::default()),
+    };
     call.out.attr_out(&attr, validity);
     Ok(Answer::Reply)
 }

@@ -117,6 +117,7 @@ pub fn link<F: FileSystem>(mut call: Call<'_, F>) -> FsResult<Answer> {
 }
 
 fn entry<F: FileSystem>(call: Call<'_, F>, name: &[u8], attr: &Attr) -> FsResult<Answer> {
+    call.session.looked_up.found(call.header.pid, attr);
     let validity = call.validity(name, attr);
     call.out.entry_out(attr, validity);
     Ok(Answer::Reply)

@@ -7,13 +7,20 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
 
-use crate::attached::Attached;
-use crate::memory::SEED;
+use bivouac_mount::Options;
+use bivouac_types::Ino;
+
+use crate::attached::{Attached, Bare};
+use crate::memory::{Memory, SEED};
+
+const DIR: &str = "dir";
+const FILE: &str = "file";
 
 #[test]
 fn files_are_written_read_cut_and_removed() {
@@ -37,6 +44,38 @@ fn files_are_written_read_cut_and_removed() {
     assert_eq!(file.read_at(&mut part, 0).unwrap(), 5, "an open file outlives its name");
     drop(file);
     assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    at.end();
+}
+
+/// S42: whatever others do between the kernel's look-up and its next request.
+#[test]
+fn what_is_replaced_as_often_as_it_is_looked_up_is_never_missing() {
+    let fs: Arc<OnceLock<Weak<Memory>>> = Arc::default();
+    let (replaced, inner) = (Arc::new(AtomicU64::new(0)), Arc::clone(&fs));
+    let counted = Arc::clone(&replaced);
+    let gate = move |_: &str, ino: Ino| {
+        let names = [DIR, FILE];
+        if let Some(fs) = inner.get().and_then(Weak::upgrade)
+            && let Some(name) = names.iter().find(|name| fs.leads_to(name) == Some(ino))
+        {
+            fs.replace(name);
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let Some(at) = Bare::new().map(|bare| bare.serve(Memory::with_gate(gate), Options::default())) else {
+        return;
+    };
+    fs::create_dir(at.path(DIR)).unwrap();
+    fs::write(at.path(FILE), "").unwrap();
+    fs.set(Arc::downgrade(&at.fs)).unwrap();
+    for round in 1..=10 {
+        let (dir, file) = (fs::metadata(at.path(DIR)).unwrap(), fs::metadata(at.path(FILE)).unwrap());
+        assert!(dir.is_dir() && file.is_file());
+        assert_eq!((dir.nlink(), file.nlink()), (0, 0), "round {round}: it was there, and is gone");
+        assert_eq!(replaced.load(Ordering::Relaxed), 2 * round);
+    }
+    let missing = fs::metadata(at.path("nowhere")).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
     at.end();
 }
 

@@ -32,7 +32,7 @@ type Gate = dyn Fn(&str, Ino) + Send + Sync;
 
 pub struct Memory {
     inner: Mutex<Inner>,
-    /// Called with the operation and the inode before reads and writes.
+    /// Called with the operation and the inode before reads, writes and looks at attributes.
     gate: Option<Arc<Gate>>,
     lease: Mutex<Duration>,
     pub locks: Mutex<OneLock>,
@@ -90,6 +90,21 @@ impl Memory {
 
     pub fn with_gate(gate: impl Fn(&str, Ino) + Send + Sync + 'static) -> Memory {
         Memory { gate: Some(Arc::new(gate)), ..Memory::new() }
+    }
+
+    /// What a name in the root directory leads to.
+    pub fn leads_to(&self, name: &str) -> Option<Ino> {
+        self.inner.lock().child(Ino::ROOT, name.as_bytes()).ok().map(|(_, ino)| ino)
+    }
+
+    /// Another node puts an empty directory, or a file, in the place of the one of this name.
+    pub fn replace(&self, name: &str) {
+        let mut inner = self.inner.lock();
+        let (cookie, old) = inner.child(Ino::ROOT, name.as_bytes()).unwrap();
+        let (mode, target) = (inner.node(old).unwrap().attr.mode, &b""[..]);
+        inner.node(Ino::ROOT).unwrap().take(cookie);
+        inner.drop_link(old).unwrap();
+        inner.make(Ino::ROOT, name.as_bytes(), &NewInode { mode, rdev: 0, target }, (0, 0)).unwrap();
     }
 
     pub fn opens(&self) -> Vec<(Ino, u32)> {
@@ -234,6 +249,7 @@ impl FileSystem for Memory {
     }
 
     fn glance(&self, ino: Ino) -> FsResult<Attr> {
+        self.pass("glance", ino);
         Ok(self.inner.lock().node(ino)?.attr)
     }
 
