@@ -286,7 +286,12 @@ impl Client {
 
     /// Takes nothing of this from what it knows any more. What a kernel knows is not its business.
     pub fn invalidate(&self, what: &[Invalidation]) {
-        what.iter().filter(|one| one.name.is_some()).for_each(|one| self.whole.forget(one.ino.slot()));
+        for one in what {
+            match one.name {
+                Some(_) => self.whole.forget(one.ino.slot()),
+                None => self.known.invalidate(one.ino, self.leases.now()),
+            }
+        }
     }
 
     /// A seat of the near node; files take turns.

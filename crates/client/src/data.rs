@@ -86,10 +86,7 @@ impl Client {
         end: u64,
         mut read: impl FnMut(&Known) -> FsResult<bool>,
     ) -> FsResult<Option<u64>> {
-        let mut known = self.know(ino)?;
-        if end > known.size {
-            known = Known::from(&self.attr_now(ino)?);
-        }
+        let mut known = self.know_up_to(ino, end)?;
         for _ in 0..times {
             if read(&known)? {
                 return Ok(Some(known.size));
@@ -217,7 +214,7 @@ impl Client {
         let home = self.ways.home(ino)?;
         let append = || self.ways.change::<op::Append>(home, ctx, &InoOnly { ino }, &payload);
         let done = self.when_there_is_room(append)?;
-        self.known.update(&done.attr);
+        self.changed(&done.attr);
         Ok(())
     }
 
@@ -262,7 +259,7 @@ impl Client {
             }
             let start = start(known.size);
             if self.direct.sizes.tell(ino, &(start..end), &known) {
-                self.known.grew(ino, start..end, known.epoch);
+                self.known.grew(ino, start..end, known.epoch, self.leases.now());
                 return Ok(true);
             }
             let (accepted, attr) = match start > known.size {
@@ -287,7 +284,7 @@ impl Client {
 
     pub(crate) fn extend(&self, ino: Ino, end: u64, epoch: u32) -> FsResult<(bool, Attr)> {
         let told = self.ways.ask::<op::Extend>(self.ways.home(ino)?, &ExtendRequest { ino, end, epoch })?;
-        self.known.update(&told.attr);
+        self.changed(&told.attr);
         Ok((told.accepted, told.attr))
     }
 
@@ -439,6 +436,18 @@ impl Client {
 
     pub(crate) fn know(&self, ino: Ino) -> FsResult<Known> {
         match self.known.get(ino) {
+            Some(known) => Ok(known),
+            None => Ok(Known::from(&self.attr_now(ino)?)),
+        }
+    }
+
+    /// What is known of a file, for a read: how long it is at this moment, if that is less than `end`.
+    pub(crate) fn know_up_to(&self, ino: Ino, end: u64) -> FsResult<Known> {
+        let known = self.know(ino)?;
+        if end <= known.size {
+            return Ok(known);
+        }
+        match self.known.current(ino, self.leases.now()) {
             Some(known) => Ok(known),
             None => Ok(Known::from(&self.attr_now(ino)?)),
         }

@@ -28,7 +28,7 @@ struct Lease {
 pub struct Run(pub u32);
 
 /// A point in time, in microseconds since the client was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
 /// When the leases are over that came with the last answer to a thread.
@@ -51,8 +51,15 @@ thread_local! {
 }
 
 /// The end of a lease that counts from when it was asked for.
-fn end(asked: Moment, lease_ms: u32) -> Moment {
+pub fn end(asked: Moment, lease_ms: u32) -> Moment {
     Moment(asked.0 + u64::from(lease_ms) * 1000)
+}
+
+#[cfg(test)]
+impl Moment {
+    pub fn of_micros(micros: u64) -> Moment {
+        Moment(micros)
+    }
 }
 
 impl Leases {

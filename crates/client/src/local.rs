@@ -7,7 +7,6 @@ use bivouac_record::Place;
 use bivouac_types::{FsResult, Ino, SeatIndex};
 
 use crate::client::Client;
-use crate::known::Known;
 use crate::uses::{Begun, Done};
 
 /// Sends a part of an open file: descriptor, offset in it and number of bytes. Whether it did.
@@ -60,15 +59,12 @@ impl Client {
         if self.prefers_pages(ino, len)? {
             return Ok(None);
         }
-        let mut known = self.know(ino)?;
         // Before the home is asked for the size: who reads from another node asks it again.
-        let first = bivouac_layout::split(&known.layout, offset, 1).next();
+        let first = bivouac_layout::split(&self.know(ino)?.layout, offset, 1).next();
         if first.map(|range| self.seat_node(&range)).transpose()? != self.local {
             return Ok(None);
         }
-        if offset.saturating_add(len as u64) > known.size {
-            known = Known::from(&self.attr_now(ino)?);
-        }
+        let known = self.know_up_to(ino, offset.saturating_add(len as u64))?;
         let len = known.size.saturating_sub(offset).min(len as u64);
         if len == 0 {
             return Ok(Some(0));

@@ -14,7 +14,7 @@ use bivouac_wire::{
 };
 
 use crate::client::{Client, NewInode, OpCtx, Opened};
-use crate::leases::Moment;
+use crate::leases::{Moment, end};
 use crate::ways::when_here;
 
 /// `O_TRUNC` of the kernel.
@@ -112,7 +112,7 @@ impl Client {
         self.tell_times(ino)?;
         let (home, asked) = (self.ways.home(ino)?, self.leases.now());
         let seen = self.ways.ask::<op::GetAttr>(home, &InoOnly { ino })?;
-        Ok(self.saw(asked, seen))
+        Ok(self.looked(asked, seen))
     }
 
     /// Changes attributes; cuts or extends a file.
@@ -150,13 +150,24 @@ impl Client {
         Ok(attr)
     }
 
-    /// Takes in what a home said of an inode.
+    /// Takes in what a home said of an inode that it changed for this client.
     pub(crate) fn saw(&self, asked: Moment, seen: Seen) -> Attr {
+        self.changed(&seen.attr);
+        self.looked(asked, seen)
+    }
+
+    /// Takes in what a home said of an inode.
+    pub(crate) fn looked(&self, asked: Moment, seen: Seen) -> Attr {
         self.leases.of_attrs(seen.attr.ino, asked, seen.lease_ms);
         self.spread.note(&seen.attr);
         self.note_partition(&seen.attr);
-        self.known.update(&seen.attr);
+        self.known.learn(&seen.attr, asked, end(asked, seen.lease_ms));
         seen.attr
+    }
+
+    /// The home has changed a file for this client.
+    pub(crate) fn changed(&self, attr: &Attr) {
+        self.known.changed(attr, self.leases.now());
     }
 
     /// Makes and opens a regular file, or opens the one that is there.
@@ -182,7 +193,8 @@ impl Client {
                 return Ok(opened.map(|attr| Opened { attr, existed: true }));
             }
             let attr = self.attr_of(made.found)?;
-            self.known.add(&attr, opening.id);
+            self.known.add(attr.ino, opening.id);
+            self.changed(&attr);
             if attr.layout.partition() != PartitionId::ROOT {
                 self.save_changed(attr.ino)?;
             }

@@ -32,8 +32,8 @@ impl Client {
         let request = OpenRequest { ino, truncate, id, floor };
         let change = || self.ways.change::<op::Open>(home, ctx, &request, &[]);
         let seen = if truncate { self.cut_to_nothing(ino, change) } else { change() }?;
-        let attr = self.saw(asked, seen);
-        self.known.add(&attr, id);
+        self.known.add(ino, id);
+        let attr = if truncate { self.saw(asked, seen) } else { self.looked(asked, seen) };
         self.drop_copies(ino);
         if attr.layout.partition() != PartitionId::ROOT {
             self.bring_opened(ino).inspect_err(|_| self.close(ino))?;
@@ -101,7 +101,7 @@ impl Client {
             let opens = per_node.entry(self.ways.home(*ino)?).or_default();
             for _ in 0..*count {
                 let opening = self.known.under_way.begin();
-                self.known.add_unseen(*ino, opening.id);
+                self.known.add(*ino, opening.id);
                 opens.push((*ino, opening.id));
             }
         }

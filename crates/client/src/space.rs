@@ -194,7 +194,7 @@ impl Client {
     pub(crate) fn extend_over(&self, ino: Ino, written: Range<u64>, epoch: u32) -> FsResult<(bool, Attr)> {
         let request = ExtendOverRequest { ino, start: written.start, end: written.end, epoch };
         let told = self.ways.ask::<op::ExtendOver>(self.ways.home(ino)?, &request)?;
-        self.known.update(&told.attr);
+        self.changed(&told.attr);
         Ok((told.accepted, told.attr))
     }
 
@@ -254,7 +254,7 @@ impl Client {
         self.send_unsent(ino)?;
         let claimed =
             self.ways.change::<op::Claim>(self.ways.home(ino)?, ctx, &ClaimRequest { ino, len }, &[])?;
-        self.known.update(&claimed.attr);
+        self.changed(&claimed.attr);
         Ok(claimed.offset)
     }
 
@@ -271,9 +271,8 @@ impl Client {
         let request = MakeUnnamedRequest { parent, mode, uid, gid, linkable, open, near };
         let made = self.when_there_is_room(|| self.ways.change::<op::MakeUnnamed>(home, ctx, &request, &[]));
         let seen = made?;
-        let attr = self.saw(asked, seen);
-        self.known.add(&attr, open);
-        Ok(attr)
+        self.known.add(seen.attr.ino, open);
+        Ok(self.saw(asked, seen))
     }
 }
 

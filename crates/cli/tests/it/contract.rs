@@ -9,6 +9,9 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use bivouac_types::NodeId;
+
+use crate::harness::library::far_library;
 use crate::harness::{Camp, wait_until};
 
 /// Runs `work` until `look`, at every other mount, has been done `looks` times in all.
@@ -47,6 +50,53 @@ fn nobody_sees_a_size_whose_bytes_are_not_there() {
         assert!(tail.iter().all(|byte| *byte == b'x'), "size {size}");
     };
     looked_at(&camp, 500, grow, look);
+    camp.down();
+}
+
+/// S1, S650: of what every mount has been promised that nobody changes, through files that are open and others.
+#[test]
+fn a_read_to_the_end_has_every_write_and_cut_that_was_over_before() {
+    let Some(camp) = Camp::start_each(&["--nodes", "3", "--stripe", "4k"]) else { return };
+    let asking = far_library(&camp.dir());
+    let asked = || {
+        let nodes = (0..3).flat_map(|node| asking.status(NodeId(node)).unwrap().operations);
+        nodes.filter(|op| op.name == "GetAttr").map(|op| op.client).sum::<u64>()
+    };
+    let paths: Vec<PathBuf> = camp.mounts().iter().map(|mount| mount.join("log")).collect();
+    File::create(&paths[0]).unwrap();
+    let files: Vec<File> = paths.iter().map(|path| open(path)).collect();
+    let content_of = |file: &File| {
+        let mut back = vec![0; 64 << 10];
+        let read = file.read_at(&mut back, 0).unwrap();
+        // This one is told of the end.
+        assert_eq!(file.read_at(&mut back[read..], read as u64).unwrap(), 0);
+        back.truncate(read);
+        back
+    };
+    let mut content = Vec::new();
+    for round in 0..12_usize {
+        wait_until("every mount is promised that the size stays", || {
+            files.iter().all(|file| {
+                assert!(content_of(file) == content);
+                let before = asked();
+                content_of(file) == content && asked() == before
+            })
+        });
+        let writer = &files[round % 3];
+        if round % 4 == 3 {
+            content.truncate(round * 37 % content.len());
+            writer.set_len(content.len() as u64).unwrap();
+        } else {
+            let piece = vec![b'a' + round as u8; 1 + round * 731 % 5000];
+            writer.write_all_at(&piece, content.len() as u64).unwrap();
+            content.extend(piece);
+        }
+        for (reader, path) in files.iter().zip(&paths) {
+            assert!(content_of(reader) == content, "round {round}, {}", path.display());
+            assert!(content_of(&File::open(path).unwrap()) == content, "round {round}, {}", path.display());
+        }
+    }
+    drop(asking);
     camp.down();
 }
 
