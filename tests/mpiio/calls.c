@@ -569,15 +569,15 @@ static void placement(void)
     MPI_Info_free(&info);
 }
 
-/* Each rank writes and reads a block of its own, of a file whose stripes are placed by ranks. */
-static void placed(void)
+/* Each rank writes and reads a block of its own, of a file whose stripes are placed so. */
+static void placed(const char *placement)
 {
     enum { BLOCK = 1 << 20 };
     char *out = malloc(BLOCK), *in = malloc(BLOCK);
     MPI_File file;
     MPI_Info info;
     MPI_Info_create(&info);
-    MPI_Info_set(info, "bivouac_placement", "ranks");
+    MPI_Info_set(info, "bivouac_placement", placement);
     MPI_Info_set(info, "bivouac_block", "1048576");
     memset(out, 'a' + rank, BLOCK);
     OK(MPI_File_open(MPI_COMM_WORLD, named("placed"), MPI_MODE_RDWR | MPI_MODE_CREATE | MPI_MODE_DELETE_ON_CLOSE, info,
@@ -684,7 +684,13 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     directory = argv[1];
     if (argc > 2) {
-        strcmp(argv[2], "gone") == 0 ? gone() : strcmp(argv[2], "placed") == 0 ? placed() : full();
+        const char *what = argv[2];
+        if (strcmp(what, "gone") == 0)
+            gone();
+        else if (strcmp(what, "full") == 0)
+            full();
+        else
+            placed(what);
         MPI_Finalize();
         return 0;
     }
