@@ -259,7 +259,7 @@ impl Client {
             }
             let start = start(known.size);
             if self.direct.sizes.tell(ino, &(start..end), &known) {
-                self.known.grew(ino, start..end, known.epoch, self.leases.now());
+                self.known.grew(ino, start..end, known.epoch);
                 return Ok(true);
             }
             let (accepted, attr) = match start > known.size {

@@ -28,7 +28,7 @@ pub struct Known {
     pub sparse: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Entry {
     /// Nothing, if the home has not been heard since an earlier process had it open.
     known: Option<Known>,
@@ -75,16 +75,7 @@ impl KnownFiles {
     /// One open more.
     pub fn add(&self, ino: Ino, open: OpenId) {
         let mut shard = self.shard(ino).lock();
-        let current_until = Moment::default();
-        let new = Entry {
-            known: None,
-            current_until,
-            opens: Vec::new(),
-            touched: None,
-            dirty: false,
-            filled: false,
-        };
-        shard.files.entry(ino).or_insert(new).opens.push(open);
+        shard.files.entry(ino).or_default().opens.push(open);
     }
 
     /// One open less: which, and whether the home must still hear that the content changed. Those of one file are
@@ -116,9 +107,9 @@ impl KnownFiles {
         shard.files.get(&ino).filter(|entry| entry.current_until > now).and_then(|entry| entry.known)
     }
 
-    /// News from the home, which was `asked` at a moment and promises that nobody else changes it before another one
-    /// without asking this client. That is worth nothing if it was invalidated, or changed by this client itself, since it was
-    /// asked.
+    /// News from the home, which was `asked` at a moment and promises that until another one nobody else changes the
+    /// file without asking this client. A promise that was asked for before the file was invalidated, or changed here,
+    /// counts for nothing.
     pub fn learn(&self, attr: &Attr, asked: Moment, current_until: Moment) {
         let mut shard = self.shard(attr.ino).lock();
         let is_current = asked > shard.changed;
@@ -145,8 +136,8 @@ impl KnownFiles {
 
     /// The file was made longer by a write, in the epoch that its writer knew, of which only the furthest end was told.
     /// Where it leaves a hole, others may write, and fewer holes be left in the end than the home can know of.
-    pub fn grew(&self, ino: Ino, written: Range<u64>, epoch: u32, now: Moment) {
-        self.invalidate(ino, now);
+    /// Whoever is lent sizes takes no leases: there is no promise that this would end.
+    pub fn grew(&self, ino: Ino, written: Range<u64>, epoch: u32) {
         let mut shard = self.shard(ino).lock();
         let Some(entry) = shard.files.get_mut(&ino) else { return };
         if let Some(known) = entry.known.as_mut().filter(|known| known.epoch == epoch) {
@@ -283,11 +274,8 @@ mod tests {
     fn a_size_that_a_change_overtook_is_not_current() {
         let moments = [10, 11, 12, 100].map(Moment::of_micros);
         let [before, change, behind, end] = moments;
-        let changes: [fn(&KnownFiles, Moment); 3] = [
-            |files, now| files.invalidate(Ino(7), now),
-            |files, now| files.changed(&attr(7, 2), now),
-            |files, now| files.grew(Ino(7), 0..2, 3, now),
-        ];
+        let changes: [fn(&KnownFiles, Moment); 2] =
+            [|files, now| files.invalidate(Ino(7), now), |files, now| files.changed(&attr(7, 2), now)];
         for (at, changes) in changes.iter().enumerate() {
             let files = KnownFiles::new(0);
             files.add(Ino(7), FIRST);

@@ -50,15 +50,16 @@ thread_local! {
     static LAST: Cell<Last> = const { Cell::new(Last { of: 0, attrs: None, name: None, page: None }) };
 }
 
-/// The end of a lease that counts from when it was asked for.
-pub fn end(asked: Moment, lease_ms: u32) -> Moment {
-    Moment(asked.0 + u64::from(lease_ms) * 1000)
-}
-
-#[cfg(test)]
 impl Moment {
+    /// So long after the client was made.
+    #[cfg(test)]
     pub fn of_micros(micros: u64) -> Moment {
         Moment(micros)
+    }
+
+    /// The end of a lease that counts from this moment.
+    pub fn plus_lease(self, lease_ms: u32) -> Moment {
+        Moment(self.0 + u64::from(lease_ms) * 1000)
     }
 }
 
@@ -71,18 +72,18 @@ impl Leases {
     /// The answer has attributes.
     pub fn of_attrs(&self, ino: Ino, asked: Moment, lease_ms: u32) {
         self.renew(ino.slot(), asked, lease_ms);
-        LAST.set(Last { attrs: Some((ino, end(asked, lease_ms))), page: None, ..self.last() });
+        LAST.set(Last { attrs: Some((ino, asked.plus_lease(lease_ms))), page: None, ..self.last() });
     }
 
     /// The answer says where a name in a directory leads, or that it does not.
     pub fn of_name(&self, slot: Slot, (dir, hash): (Ino, u64), asked: Moment, lease_ms: u32) {
         self.renew(slot, asked, lease_ms);
-        LAST.set(Last { name: Some((dir, hash, end(asked, lease_ms))), page: None, ..self.last() });
+        LAST.set(Last { name: Some((dir, hash, asked.plus_lease(lease_ms))), page: None, ..self.last() });
     }
 
     /// The answer is a page of a directory.
     pub fn of_page(&self, dir: Ino, asked: Moment, lease_ms: u32) {
-        LAST.set(Last { page: Some((dir, end(asked, lease_ms))), ..self.last() });
+        LAST.set(Last { page: Some((dir, asked.plus_lease(lease_ms))), ..self.last() });
     }
 
     /// What is left of the lease on attributes that this thread has just been told.
@@ -119,7 +120,7 @@ impl Leases {
     pub fn renew(&self, slot: Slot, asked: Moment, lease_ms: u32) -> Option<Run> {
         let mut lease = self.slots.get(usize::from(slot.0))?.lock();
         // Within the lock: a run that is over stays so.
-        let (now, end) = (self.now(), end(asked, lease_ms));
+        let (now, end) = (self.now(), asked.plus_lease(lease_ms));
         if lease.end <= now && end > now {
             lease.run.0 = lease.run.0.wrapping_add(1);
         }

@@ -14,7 +14,7 @@ use bivouac_wire::{
 };
 
 use crate::client::{Client, NewInode, OpCtx, Opened};
-use crate::leases::{Moment, end};
+use crate::leases::Moment;
 use crate::ways::when_here;
 
 /// `O_TRUNC` of the kernel.
@@ -152,7 +152,7 @@ impl Client {
 
     /// Takes in what a home said of an inode that it changed for this client.
     pub(crate) fn saw(&self, asked: Moment, seen: Seen) -> Attr {
-        self.changed(&seen.attr);
+        self.known.invalidate(seen.attr.ino, self.leases.now());
         self.looked(asked, seen)
     }
 
@@ -161,7 +161,7 @@ impl Client {
         self.leases.of_attrs(seen.attr.ino, asked, seen.lease_ms);
         self.spread.note(&seen.attr);
         self.note_partition(&seen.attr);
-        self.known.learn(&seen.attr, asked, end(asked, seen.lease_ms));
+        self.known.learn(&seen.attr, asked, asked.plus_lease(seen.lease_ms));
         seen.attr
     }
 

@@ -9,9 +9,7 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use bivouac_types::NodeId;
-
-use crate::harness::library::far_library;
+use crate::harness::library::{far_library, messages};
 use crate::harness::{Camp, wait_until};
 
 /// Runs `work` until `look`, at every other mount, has been done `looks` times in all.
@@ -58,10 +56,7 @@ fn nobody_sees_a_size_whose_bytes_are_not_there() {
 fn a_read_to_the_end_has_every_write_and_cut_that_was_over_before() {
     let Some(camp) = Camp::start_each(&["--nodes", "3", "--stripe", "4k"]) else { return };
     let asking = far_library(&camp.dir());
-    let asked = || {
-        let nodes = (0..3).flat_map(|node| asking.status(NodeId(node)).unwrap().operations);
-        nodes.filter(|op| op.name == "GetAttr").map(|op| op.client).sum::<u64>()
-    };
+    let asked = || messages(&asking, &["GetAttr"]);
     let paths: Vec<PathBuf> = camp.mounts().iter().map(|mount| mount.join("log")).collect();
     File::create(&paths[0]).unwrap();
     let files: Vec<File> = paths.iter().map(|path| open(path)).collect();

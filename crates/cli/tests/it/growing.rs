@@ -5,11 +5,11 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::harness::library::{create, cut, library, open, read, write};
+use crate::harness::library::{create, cut, library, messages, open, read, write};
 use crate::harness::random::Random;
 use crate::harness::{Camp, wait_until};
 use bivouac_client::Client;
-use bivouac_types::{Ino, NodeId};
+use bivouac_types::Ino;
 
 const BLOCK: usize = 4096;
 const WRITERS: usize = 4;
@@ -37,13 +37,6 @@ fn block(number: usize) -> [u8; BLOCK] {
 
 fn put(client: &Client, ino: Ino, number: usize) {
     write(client, ino, number * BLOCK, &block(number));
-}
-
-/// Messages of these kinds that clients have sent to all nodes.
-fn messages(client: &Client, kinds: &[&str]) -> u64 {
-    let nodes = 0..client.map().nodes.len() as u16;
-    let counts = nodes.flat_map(|node| client.status(NodeId(node)).unwrap().operations);
-    counts.filter(|count| kinds.contains(&count.name.as_str())).map(|count| count.client).sum()
 }
 
 /// All write in turn until none of them sends a message any more; how many blocks there are.
